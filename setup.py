@@ -1,0 +1,19 @@
+"""Package metadata; the tools are configured in pyproject.toml."""
+
+from setuptools import find_packages, setup
+
+# What decoding needs. fairseq is only needed to train, and to read its checkpoints.
+TEXT = ["sacremoses>=0.1.1", "subword-nmt>=0.3.8"]
+TRAIN = ["fairseq-fixed==0.12.3.1", "hydra-core==1.3.2", "omegaconf==2.3.0", "sacrebleu>=2.4", *TEXT]
+DEV = ["pytest>=8", "ruff>=0.8", "mypy>=1.13"]
+
+setup(
+    name="specdec",
+    version="0.1.0",
+    description="Fast, exact, batched speculative decoding for encoder-decoder translation models",
+    license="MIT",
+    python_requires=">=3.11",
+    packages=find_packages(include=["specdec_plugins", "specdec_plugins.*"]),
+    install_requires=["torch>=2.6", "numpy>=1.26", "tqdm>=4.66"],
+    extras_require={"text": TEXT, "train": TRAIN, "dev": DEV},
+)
