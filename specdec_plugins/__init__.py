@@ -26,7 +26,7 @@ def register() -> None:
     """
     from specdec_plugins.adapters.safe_load import allow_fairseq_checkpoints
 
-    allow_fairseq_checkpoints()
+    allow_fairseq_checkpoints(between_workers=True)
     for name in _REGISTERING_MODULES:
         importlib.import_module(name)
 

@@ -30,13 +30,19 @@ def _harmless_types() -> list[Any]:
     return [*types, DictConfig, ListConfig, AnyNode, Metadata, ContainerMetadata]
 
 
-def allow_fairseq_checkpoints() -> None:
+def allow_fairseq_checkpoints(between_workers: bool = False) -> None:
     """Let ``torch.load`` of this process read fairseq checkpoints in its safe mode.
 
     fairseq calls ``torch.load`` itself, so its command lines need the names registered for the
     whole process. Call it from an entry point, never at import; repeated calls change nothing.
+    With ``between_workers`` (imports fairseq) its workers can also hand each other a checkpoint
+    that one of them has read, in which an index stands for each tensor.
     """
     torch.serialization.add_safe_globals(_harmless_types())
+    if between_workers:
+        from fairseq.distributed.utils import _TensorPlaceholder
+
+        torch.serialization.add_safe_globals([_TensorPlaceholder])
 
 
 def load_checkpoint(path: str | Path) -> dict[str, Any]:
@@ -81,7 +87,7 @@ def _explain_refusal(path: Path, message: str) -> str:
         return f"{path}: damaged or not a checkpoint; copy it again or train it again"
     name = message.split(marker, 1)[1].split()[0]
     if name.startswith("omegaconf."):
-        return f"{path}: holds settings of omegaconf, which is not installed; install the extra 'train'"
+        return f"{path}: holds settings of omegaconf, which is missing; pip install omegaconf"
     return (
         f"{path}: refused, because it asks to load {name}, which a fairseq checkpoint does not "
         "need and which could run code; use a checkpoint from a source that you trust, written "

@@ -84,7 +84,8 @@ class BlockDecoder(TransformerDecoder):
         positions = self.embed_positions(input_tokens)  # [B, W, D]
         x = self.embed_tokens(input_tokens)  # [B, W, D]
         if self.copy_attn is not None:
-            assert source is not None and source_keys is not None
+            assert source is not None
+            assert source_keys is not None
             mixture = self._mix_source(positions, source, source_keys, encoder_out)
             x = torch.where(input_tokens.eq(self.mask)[..., None], mixture, x)
         x, positions = x.transpose(0, 1), positions.transpose(0, 1)  # W x B x D

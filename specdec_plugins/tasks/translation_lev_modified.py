@@ -53,7 +53,7 @@ class BlockTranslationTask(TranslationTask):
     cfg: BlockTranslationConfig
 
     def __init__(self, cfg: BlockTranslationConfig, src_dict: Any, tgt_dict: Any) -> None:
-        _check(cfg)
+        check_settings(cfg)
         super().__init__(cfg, src_dict, tgt_dict)
         self._update = -1
         self._num_batches = 0  # seen in the present update
@@ -107,7 +107,7 @@ class BlockTranslationTask(TranslationTask):
         )
 
     def _generator(self, update_num: int, device: torch.device) -> torch.Generator:
-        """Randomness of one batch: set by seed, update, worker and turn, so a run resumes as it was."""
+        """Randomness of a batch, from seed, update, worker and turn: a resumed run repeats it."""
         self._num_batches = self._num_batches + 1 if update_num == self._update else 0
         self._update = update_num
         distributed = torch.distributed.is_available() and torch.distributed.is_initialized()
@@ -117,7 +117,7 @@ class BlockTranslationTask(TranslationTask):
         return torch.Generator(device=device).manual_seed(int(seed >> numpy.uint64(1)))
 
 
-def _check(cfg: BlockTranslationConfig) -> None:
+def check_settings(cfg: BlockTranslationConfig) -> None:
     """Refuse settings that cannot work; raises ``UserError``."""
     if cfg.noise not in NOISES:
         raise UserError(f"--noise is {cfg.noise}, expected one of: {', '.join(NOISES)}")
