@@ -8,13 +8,14 @@ Train with the architecture flags that were given here.
 from __future__ import annotations
 
 import argparse
+import logging
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 
 from specdec_plugins.errors import UserError
 
-# Sizes that default to the verifier's; the first four must equal them where layers are copied.
+# Sizes that default to the verifier's; those of copied layers must equal them.
 SIZES = (
     "encoder_embed_dim",
     "encoder_ffn_embed_dim",
@@ -60,12 +61,14 @@ def build_parser() -> argparse.ArgumentParser:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     args = build_parser().parse_args(arguments)
-    # Imported late: fairseq takes seconds, and --help should not.
-    from specdec_plugins.models.initialise import initialise_drafter, write_checkpoint
+    # Imported late, because fairseq takes seconds and --help should not; it also logs a lot.
+    logging.basicConfig(level=logging.WARNING)
+    from specdec_plugins.adapters.initialise import initialise_drafter
+    from specdec_plugins.adapters.safe_save import save_checkpoint
 
     try:
         checkpoint, report = initialise_drafter(args)
-        write_checkpoint(checkpoint, args.output)
+        save_checkpoint(checkpoint, args.output)
     except UserError as error:
         if args.debug:
             raise
