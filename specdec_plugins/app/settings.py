@@ -60,8 +60,8 @@ class Settings:
     unkpen: float = 0.0
     no_repeat_ngram_size: int = 0
 
-    tokenizer: str | None = None  # with bpe: raw text in and out; None = BPE tokens in
-    bpe: str | None = None
+    tokenizer: str | None = None  # None = words in and out are separated by spaces already
+    bpe: str | None = None  # None = tokens of the model are separated by spaces already
     bpe_codes: str | None = None
     remove_bpe: str | None = "@@ "  # how to join subwords of BPE output; None = leave them
     prefix_size: int = 0  # first tokens of a reference to force; 0 = the whole given prefix
@@ -92,7 +92,7 @@ class Settings:
     def _check_models(self) -> None:
         wants = f"--strategy {self.strategy} needs"
         require(
-            self.verifier is not None,
+            self.verifier is not None or self.strategy == "drafter",
             f"{wants} the verifier's checkpoint; give it with --AR-path.",
         )
         require(
@@ -131,16 +131,14 @@ class Settings:
         )
 
     def _check_text(self) -> None:
-        parts = {"--tokenizer": self.tokenizer, "--bpe": self.bpe, "--bpe-codes": self.bpe_codes}
-        missing = [flag for flag, value in parts.items() if value is None]
+        if self.tokenizer is not None:
+            _check_choice("tokenizer", self.tokenizer, TOKENIZERS)
+        if self.bpe is not None:
+            _check_choice("bpe", self.bpe, BPES)
         require(
-            len(missing) in (0, len(parts)),
-            "Raw text needs --tokenizer, --bpe and --bpe-codes together; "
-            f"add {' and '.join(missing)}, or leave all three away for BPE text.",
+            (self.bpe is None) == (self.bpe_codes is None),
+            "--bpe subword_nmt and --bpe-codes FILE belong together; give both or neither.",
         )
-        if self.raw_text:
-            _check_choice("tokenizer", str(self.tokenizer), TOKENIZERS)
-            _check_choice("bpe", str(self.bpe), BPES)
 
     @property
     def drafts(self) -> bool:
@@ -149,7 +147,8 @@ class Settings:
 
     @property
     def raw_text(self) -> bool:
-        return self.tokenizer is not None
+        """True if lines are text of words; False if they are the model's tokens."""
+        return self.tokenizer is not None or self.bpe is not None
 
     @property
     def rule_name(self) -> str:
