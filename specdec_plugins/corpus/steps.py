@@ -76,7 +76,9 @@ def locked(folder: Path) -> Iterator[None]:
         folder.mkdir(parents=True, exist_ok=True)
         file = (folder / ".lock").open("w")
     except OSError as error:
-        raise UserError(f"{folder}: cannot be written ({error.strerror}); give another folder") from error
+        raise UserError(
+            f"{folder}: cannot be written ({error.strerror}); give another folder"
+        ) from error
     with file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)

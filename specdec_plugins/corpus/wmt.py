@@ -161,9 +161,7 @@ class Unpacking:
         return ParallelFile(*outputs)
 
 
-def _unpack_sgm(
-    packed: Path, members: tuple[str, str], parts: Sequence[Path], name: str
-) -> None:
+def _unpack_sgm(packed: Path, members: tuple[str, str], parts: Sequence[Path], name: str) -> None:
     sides = []
     for member in members:
         with open_member(packed, member) as inside:

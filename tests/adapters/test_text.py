@@ -66,7 +66,9 @@ def test_dash_splits_come_back() -> None:
 
 @pytest.mark.parametrize("breaker", ["\r", "\x0b", "\x0c", "\x1c", "\x85", "\u2028", "\u2029"])
 @pytest.mark.parametrize("tokenizer", ["moses", None])
-def test_nothing_that_ends_a_line_survives(breaker: str, tokenizer: Literal["moses"] | None) -> None:
+def test_nothing_that_ends_a_line_survives(
+    breaker: str, tokenizer: Literal["moses"] | None
+) -> None:
     pipeline = TextPipeline("en", "de", tokenizer, None)
     assert pipeline.encode(f"a{breaker}b\u3000 c{breaker}") == "a b c"
 
