@@ -4,7 +4,13 @@ from setuptools import find_packages, setup
 
 # What decoding needs. fairseq is only needed to train, and to read its checkpoints.
 TEXT = ["sacremoses>=0.1.1", "subword-nmt>=0.3.8"]
-TRAIN = ["fairseq-fixed==0.12.3.1", "hydra-core==1.3.2", "omegaconf==2.3.0", "sacrebleu>=2.4", *TEXT]
+TRAIN = [
+    "fairseq-fixed==0.12.3.1",
+    "hydra-core==1.3.2",
+    "omegaconf==2.3.0",
+    "sacrebleu>=2.4",
+    *TEXT,
+]
 DEV = ["pytest>=8", "ruff>=0.8", "mypy>=1.13"]
 
 setup(

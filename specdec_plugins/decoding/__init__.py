@@ -1,0 +1,1 @@
+"""The decoding core: torch and the standard library only."""

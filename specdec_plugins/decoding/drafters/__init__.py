@@ -1,0 +1,5 @@
+"""Drafters: how tokens are proposed. One file each; importing registers them."""
+
+from specdec_plugins.decoding.drafters.base import DRAFTERS as DRAFTERS
+from specdec_plugins.decoding.drafters.base import DraftContext as DraftContext
+from specdec_plugins.decoding.drafters.base import build_drafter as build_drafter

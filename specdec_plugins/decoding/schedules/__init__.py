@@ -1,0 +1,4 @@
+"""Draft schedules: how many tokens to ask for next. One file each; importing registers them."""
+
+from specdec_plugins.decoding.schedules import constant as constant
+from specdec_plugins.decoding.schedules.base import SCHEDULES as SCHEDULES

@@ -1,0 +1,40 @@
+"""What every drafter is built from, and the list of drafters by name."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from torch import Tensor, nn
+
+from specdec_plugins.decoding.interfaces import Drafter, Verifier
+from specdec_plugins.decoding.registry import Registry
+from specdec_plugins.errors import UserError
+
+DRAFTERS: Registry[Drafter] = Registry("drafter")
+
+
+@dataclass(frozen=True)
+class DraftContext:
+    """Everything a drafter may be built from; each takes what it needs and refuses without it."""
+
+    verifier: Verifier
+    network: nn.Module | None = None  # the trained network that was loaded for it, in eval mode
+    source_to_target: Tensor | None = None  # [V source] int64, same symbol or unk; None = same ids
+
+
+def build_drafter(
+    name: str, context: DraftContext, options: dict[str, Any] | None = None
+) -> Drafter:
+    """The drafter of that name with `options` for its Config.
+
+    Raises UserError for an unknown name or option, each with the choices.
+    """
+    cls: Any = DRAFTERS.get(name)
+    try:
+        config = cls.Config(**(options or {}))
+    except TypeError as error:
+        known = ", ".join(cls.Config.__dataclass_fields__) or "none"
+        raise UserError(f"Options of drafter {name!r}: {error}; it knows: {known}.") from error
+    drafter: Drafter = cls(config, context)
+    return drafter

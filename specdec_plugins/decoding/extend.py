@@ -1,0 +1,64 @@
+"""Append what a verdict keeps, cut after eos and at max_len: the only place that does."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from specdec_plugins.decoding.interfaces import Draft, Prefix, RowParams, Verdict
+
+
+@dataclass(frozen=True)
+class Extension:
+    """What one round appended to each row."""
+
+    tokens: Tensor  # [B, K+1] int64, accepted draft tokens, then the verifier's own; junk behind
+    lengths: Tensor  # [B] int64, emitted tokens after the cuts, 0 for inactive rows
+    num_accepted: Tensor  # [B] int64, how many of these were drafted
+    ended: Tensor  # [B] bool, the last emitted token is eos
+    full: Tensor  # [B] bool, the row holds max_len tokens and did not end
+
+
+def extend(
+    prefix: Prefix, draft: Draft, verdict: Verdict, params: RowParams, eos: int
+) -> Extension:
+    """Extend `prefix` in place and mark finished rows inactive.
+
+    Row b appends draft[b, :n] and next_tokens[b], where n = num_accepted[b]. Example: draft
+    [5, 6, 7], n = 2, next 9 appends [5, 6, 9]; with 6 = eos it appends [5, 6].
+
+    `prefix.width` is left alone: the caller learns the lengths from its one copy a round.
+    """
+    num_drafted = draft.tokens.shape[1]
+    columns = torch.arange(num_drafted + 1, device=draft.tokens.device)  # [K+1]
+    num_accepted = verdict.num_accepted[:, None]  # [B, 1]
+    padded = torch.nn.functional.pad(draft.tokens, (0, 1))  # [B, K+1]
+    tokens = torch.where(columns == num_accepted, verdict.next_tokens[:, None], padded)
+
+    is_eos = (tokens == eos) & (columns <= num_accepted)
+    # argmax gives the first True; a row without eos keeps everything
+    until_eos = torch.where(
+        is_eos.any(1), is_eos.int().argmax(1) + 1, verdict.num_accepted + 1
+    )  # [B]
+    room = params.max_len - (prefix.lengths - 1)
+    lengths = torch.minimum(until_eos, room) * prefix.active
+    ended = is_eos.any(1) & (until_eos <= room) & prefix.active
+    full = prefix.active & ~ended & (lengths == room)
+
+    append(prefix, tokens, lengths)
+    prefix.active &= ~(ended | full)
+    return Extension(tokens, lengths, torch.minimum(verdict.num_accepted, lengths), ended, full)
+
+
+def append(prefix: Prefix, tokens: Tensor, lengths: Tensor) -> None:
+    """Write tokens[b, :lengths[b]] ([B, n] int64, [B] int64) behind row b, in place."""
+    columns = torch.arange(tokens.shape[1], device=tokens.device)
+    at = prefix.lengths[:, None] + columns  # [B, n]
+    kept = columns < lengths[:, None]
+    # Entries that are not kept rewrite the row's column 0 with itself: no boolean indexing, whose
+    # result size the host would have to wait for.
+    start = prefix.tokens[:, :1]
+    prefix.tokens.scatter_(1, torch.where(kept, at, 0), torch.where(kept, tokens, start))
+    prefix.lengths += lengths

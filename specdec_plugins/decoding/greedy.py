@@ -1,0 +1,46 @@
+"""Plain greedy decoding, one token a step: the slow twin of the engine, and its oracle."""
+
+from __future__ import annotations
+
+import torch
+
+from specdec_plugins.decoding.batch import open_prefix
+from specdec_plugins.decoding.constraints import strike
+from specdec_plugins.decoding.extend import append
+from specdec_plugins.decoding.interfaces import (
+    Draft,
+    Round,
+    RowParams,
+    SourceBatch,
+    Verdict,
+    Verifier,
+)
+
+
+@torch.inference_mode()
+def greedy(
+    verifier: Verifier, source: SourceBatch, params: RowParams, ban_pad: bool = False
+) -> list[list[int]]:
+    """Each row's argmax tokens, forced prefix and eos included, max_len tokens at most.
+
+    The definition of "greedy" is the published one: the plain argmax; `min_len` and `ban_pad` add
+    the bans of fairseq's own search. Nothing here is shared with the engine but the verifier and
+    `append`; finished rows stay in the batch until the last one ends.
+    """
+    verifier.select(torch.zeros(0, dtype=torch.int64, device=verifier.device))
+    verifier.admit(source)
+    prefix = open_prefix(source, int(params.max_len.max()))
+    eos = verifier.special.eos
+    while bool(prefix.active.any()):
+        nothing = Draft.empty(len(source), verifier.device)
+        scores = verifier.score(prefix, nothing)
+        strike(scores.logits, prefix.lengths, params.min_len, verifier.special, ban_pad)
+        best = scores.logits[:, 0].argmax(-1)  # [B]
+        append(prefix, best[:, None], prefix.active.long())
+        prefix.active &= (best != eos) & (prefix.lengths - 1 < params.max_len)
+        prefix.width = int(prefix.lengths.max())
+        verifier.commit(prefix, Round(nothing, scores, Verdict(nothing.lengths, best)))
+    return [
+        row[1:length]
+        for row, length in zip(prefix.tokens.tolist(), prefix.lengths.tolist(), strict=True)
+    ]

@@ -1,0 +1,269 @@
+"""The few types that the decoding core speaks, and what each part promises.
+
+One round of decoding is a pipeline over a batch of rows, each at its own length:
+
+    propose -> score -> judge -> extend -> commit
+
+A *drafter* (law q) proposes up to K tokens a row, the *verifier* (law p) scores all of them in one
+pass, an *acceptance rule* says how many to keep and which token of the verifier's own follows, and
+`extend` appends them to the committed prefix. `commit` then tells everyone what was kept.
+
+Letters in shape comments: B rows, S source positions, K drafted tokens, T target positions,
+V vocabulary, D model width. Batch first everywhere. Indices are int64, masks bool.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields, replace
+from enum import Enum
+from typing import Protocol, TypeVar, runtime_checkable
+
+import torch
+from torch import Tensor
+
+
+class Guarantee(Enum):
+    """What a rule promises about the output, against the verifier decoding alone."""
+
+    GREEDY = "token-for-token the verifier's greedy output"
+    DISTRIBUTION = "samples distributed exactly as the verifier's"
+    NONE = "may differ from the verifier; quality is measured, not proved"
+
+
+class Stream(Enum):
+    """Independent series of random numbers that one row may draw at one position."""
+
+    PROPOSE = 0
+    ACCEPT = 1
+    NEXT = 2
+
+
+@dataclass(frozen=True)
+class SpecialTokens:
+    """Token ids with a meaning. `start` opens the decoder's input; for fairseq it equals `eos`."""
+
+    start: int
+    pad: int
+    eos: int
+    unk: int
+
+
+@dataclass(frozen=True)
+class SourceBatch:
+    """Rows that join a running batch: their sources, and the target prefix each must begin with."""
+
+    tokens: Tensor  # [B, S] int64, right-padded; each row ends in eos
+    lengths: Tensor  # [B] int64, eos included
+    forced: Tensor  # [B, P] int64, right-padded; column 0 is the start token
+    forced_lengths: Tensor  # [B] int64, start token included, so at least 1
+
+    def __len__(self) -> int:
+        return self.tokens.shape[0]
+
+
+@dataclass
+class Prefix:
+    """Committed tokens only; a drafted token never appears here unaccepted."""
+
+    tokens: Tensor  # [B, T] int64, preallocated; column 0 is the start token; junk past `lengths`
+    lengths: Tensor  # [B] int64, start token included
+    active: Tensor  # [B] bool; a finished row may stay until the batch is compacted
+    width: int  # host-side max of `lengths`, so that nobody has to ask the device
+
+    def last(self) -> Tensor:
+        """The last committed token of each row: [B] int64."""
+        return self.tokens.gather(1, self.lengths[:, None] - 1)[:, 0]
+
+
+_Rows = TypeVar("_Rows", bound="RowParams")
+
+
+@dataclass(frozen=True)
+class RowParams:
+    """What each row's request asked for. Every field is [B]."""
+
+    block_size: Tensor  # int64, tokens drafted a round at most; 0 = plain autoregressive steps
+    max_len: Tensor  # int64, tokens after the start token at most, forced ones and eos included
+    min_len: Tensor  # int64, eos is banned until so many tokens stand after the start token
+    beta: Tensor  # int64 >= 1, an accepted token is among the verifier's beta best
+    tau: Tensor  # float32 >= 0, and its logit at most tau below the best one
+    temperature: Tensor  # float32 > 0, read by sampling rules only
+    top_k: Tensor  # int64, 0 = all
+    top_p: Tensor  # float32 in (0, 1], 1 = all
+    seed: Tensor  # int64
+
+    def select(self: _Rows, rows: Tensor) -> _Rows:
+        """The rows [B'] int64, in that order."""
+        return replace(self, **{f.name: getattr(self, f.name)[rows] for f in fields(self)})
+
+    def append(self: _Rows, other: _Rows) -> _Rows:
+        """These rows followed by the other's."""
+        joined = {
+            f.name: torch.cat([getattr(self, f.name), getattr(other, f.name)]) for f in fields(self)
+        }
+        return replace(self, **joined)
+
+
+class RowRandom(Protocol):
+    """Random numbers keyed by row, position and stream.
+
+    They do not depend on the batch that a row happens to be in, nor on how many positions its
+    neighbours draw. A position that was drawn for and then rejected may be drawn for again: the
+    number at position i is never used in a decision about a position before i, so the kept
+    decisions stay independent of the later ones.
+    """
+
+    def uniform(self, first: Tensor, n: int, stream: Stream) -> Tensor:
+        """Uniform numbers in [0, 1).
+
+        first: [B] int64, the target position of column 0. Returns [B, n] float64.
+        """
+        ...
+
+
+@dataclass(frozen=True)
+class Draft:
+    """What a drafter proposes. Entries past `lengths` are junk and must not matter."""
+
+    tokens: Tensor  # [B, K] int64
+    lengths: Tensor  # [B] int64, 0..K; 0 = no proposal, an ordinary autoregressive step
+    probs: Tensor | None = None  # [B, K, V] float32, the proposal law q; None = one-hot
+
+    @property
+    def mask(self) -> Tensor:
+        """[B, K] bool: which entries are proposals."""
+        columns = torch.arange(self.tokens.shape[1], device=self.tokens.device)
+        return columns < self.lengths[:, None]
+
+    @staticmethod
+    def empty(num_rows: int, device: torch.device) -> Draft:
+        """No proposal for anyone."""
+        return Draft(
+            tokens=torch.zeros(num_rows, 0, dtype=torch.int64, device=device),
+            lengths=torch.zeros(num_rows, dtype=torch.int64, device=device),
+        )
+
+
+@dataclass(frozen=True)
+class Scores:
+    """The verifier's view: `logits[b, i]` is about the token after prefix[b] + draft[b, :i].
+
+    Rows i > draft.lengths[b] are junk.
+    """
+
+    logits: Tensor  # [B, K+1, V]
+    hidden: Tensor | None = None  # [B, K+1, D] last decoder state, where a drafter asked for it
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """How many drafted tokens are kept, and the verifier's own token after them."""
+
+    num_accepted: Tensor  # [B] int64, 0..draft.lengths
+    next_tokens: Tensor  # [B] int64, correction after a rejection, bonus after full acceptance
+
+
+@dataclass(frozen=True)
+class Round:
+    """One round's pipeline, for those who learn from it at commit."""
+
+    draft: Draft
+    scores: Scores
+    verdict: Verdict
+
+
+class Stateful(Protocol):
+    """State that lives in rows: verifier, drafter and schedule alike."""
+
+    def admit(self, source: SourceBatch) -> None:
+        """New rows join behind the present ones."""
+        ...
+
+    def commit(self, prefix: Prefix, last: Round) -> None:
+        """`prefix` now holds what was kept of `last`; forget the rest."""
+        ...
+
+    def select(self, rows: Tensor) -> None:
+        """Keep the rows [B'] int64, in that order; [0] empties the state."""
+        ...
+
+
+class Verifier(Stateful, Protocol):
+    """The model whose output is being reproduced."""
+
+    @property
+    def vocab_size(self) -> int: ...
+
+    @property
+    def special(self) -> SpecialTokens: ...
+
+    @property
+    def device(self) -> torch.device: ...
+
+    @property
+    def max_target_positions(self) -> int:
+        """The longest decoder input, start token included."""
+        ...
+
+    def score(self, prefix: Prefix, draft: Draft) -> Scores:
+        """One cached pass over each row's last committed token and its draft."""
+        ...
+
+
+class Drafter(Stateful, Protocol):
+    """Proposes tokens; may be wrong, may not be slow."""
+
+    @property
+    def max_block_size(self) -> int | None:
+        """The longest block it can draft (it was trained for), or None for any."""
+        ...
+
+    def propose(
+        self, prefix: Prefix, budget: Tensor, width: int, params: RowParams, random: RowRandom
+    ) -> Draft:
+        """Draft at most `budget` [B] int64 tokens a row; `width` >= max(budget) is K of the result.
+
+        Where `probs` are given, they are the law that the tokens were drawn from.
+        """
+        ...
+
+
+class DraftSchedule(Stateful, Protocol):
+    """How many tokens to ask for next."""
+
+    def next_budget(self, params: RowParams) -> Tensor:
+        """[B] int64, 0 = a plain autoregressive step. The engine caps it at what fits."""
+        ...
+
+
+class AcceptanceRule(Protocol):
+    """Decides what is kept. Stateless."""
+
+    @property
+    def needs_probs(self) -> bool:
+        """True if a sampled draft must carry its law q."""
+        ...
+
+    @property
+    def samples(self) -> bool:
+        """True if it draws from p, so that temperature, top-k and top-p mean something."""
+        ...
+
+    def guarantee(self, beta: int) -> Guarantee:
+        """What holds for a request with this beta."""
+        ...
+
+    def judge(
+        self, draft: Draft, scores: Scores, params: RowParams, random: RowRandom, first: Tensor
+    ) -> Verdict:
+        """`first` [B] int64 is the target position of draft column 0 (`prefix.lengths`)."""
+        ...
+
+
+@runtime_checkable
+class SupportsEncoderOutput(Protocol):
+    """A verifier whose encoding of the source a drafter may read instead of encoding again."""
+
+    def encoder_output(self) -> tuple[Tensor, Tensor]:
+        """States [B, S, D] and padding [B, S] bool (True = padding) of the present rows."""
+        ...

@@ -1,0 +1,39 @@
+"""Keep what the verifier would have said itself: greedy decoding, token for token."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from specdec_plugins.decoding.interfaces import (
+    Draft,
+    Guarantee,
+    RowParams,
+    RowRandom,
+    Scores,
+    Verdict,
+)
+from specdec_plugins.decoding.rules.base import RULES, at, leading_true
+
+
+@RULES.register("exact")
+@dataclass(frozen=True)
+class Exact:
+    """Accept a draft token while it equals the verifier's argmax.
+
+    Blockwise decoding with exact match (Stern et al. 2018, section 3); SpecDec with beta = 1.
+    """
+
+    needs_probs: bool = False
+    samples: bool = False
+
+    def guarantee(self, beta: int) -> Guarantee:
+        return Guarantee.GREEDY
+
+    def judge(
+        self, draft: Draft, scores: Scores, params: RowParams, random: RowRandom, first: Tensor
+    ) -> Verdict:
+        best = scores.logits.argmax(-1)  # [B, K+1]
+        num_accepted = leading_true((draft.tokens == best[:, :-1]) & draft.mask)
+        return Verdict(num_accepted, at(best, num_accepted))

@@ -1,0 +1,120 @@
+"""Counts of a decoding run. Count once, divide last."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+
+import torch
+
+from specdec_plugins.decoding.request import FinishReason, RowEvent
+
+
+@dataclass
+class DecodeStats:
+    """Counts only, merged by addition; every rate is a property with its convention."""
+
+    rounds: int = 0  # one a row and round
+    drafted: int = 0  # proposed tokens
+    accepted: int = 0  # of these kept, after the cuts at eos and max_len
+    emitted: int = 0  # tokens appended, eos included
+    eos: int = 0  # of these eos
+    rows: int = 0  # finished rows
+    drafted_at: list[int] = field(default_factory=list)  # [i]: rounds that drafted position i
+    accepted_at: list[int] = field(default_factory=list)  # [i]: of these, kept position i
+    seconds: dict[str, float] = field(default_factory=dict)  # by part: encode, draft, verify, rest
+
+    def observe(self, event: RowEvent) -> None:
+        """Count one round of one row."""
+        self.rounds += 1
+        self.drafted += len(event.draft_ids)
+        self.accepted += event.num_accepted
+        self.emitted += len(event.emitted_ids)
+        if event.result is not None:
+            self.rows += 1
+            self.eos += event.result.finish_reason is FinishReason.EOS
+        _count_leading(self.drafted_at, len(event.draft_ids))
+        _count_leading(self.accepted_at, event.num_accepted)
+
+    def __add__(self, other: DecodeStats) -> DecodeStats:
+        parts = {*self.seconds, *other.seconds}
+        return DecodeStats(
+            rounds=self.rounds + other.rounds,
+            drafted=self.drafted + other.drafted,
+            accepted=self.accepted + other.accepted,
+            emitted=self.emitted + other.emitted,
+            eos=self.eos + other.eos,
+            rows=self.rows + other.rows,
+            drafted_at=_add(self.drafted_at, other.drafted_at),
+            accepted_at=_add(self.accepted_at, other.accepted_at),
+            seconds={p: self.seconds.get(p, 0.0) + other.seconds.get(p, 0.0) for p in parts},
+        )
+
+    @property
+    def mean_accepted_tokens(self) -> float:
+        """Tokens a round, the verifier's own counted and eos not: the table of Xia et al. 2023.
+
+        A round that emits only eos counts 0, so plain decoding of L tokens has L / (L + 1).
+        """
+        return (self.emitted - self.eos) / self.rounds if self.rounds else 0.0
+
+    @property
+    def mean_emitted_tokens(self) -> float:
+        """Tokens a round, eos counted: Spec-Bench's mean accepted tokens."""
+        return self.emitted / self.rounds if self.rounds else 0.0
+
+    @property
+    def acceptance_rate(self) -> float:
+        """Share of drafted tokens that were kept."""
+        return self.accepted / self.drafted if self.drafted else 0.0
+
+    @property
+    def acceptance_by_position(self) -> list[float]:
+        """[i]: of the rounds that drafted position i, the share that kept it."""
+        kept = self.accepted_at + [0] * (len(self.drafted_at) - len(self.accepted_at))
+        return [k / d for k, d in zip(kept, self.drafted_at, strict=True)]
+
+
+def _count_leading(counts: list[int], n: int) -> None:
+    counts += [0] * (n - len(counts))
+    for i in range(n):
+        counts[i] += 1
+
+
+def _add(a: list[int], b: list[int]) -> list[int]:
+    longer, shorter = (a, b) if len(a) >= len(b) else (b, a)
+    return [x + (shorter[i] if i < len(shorter) else 0) for i, x in enumerate(longer)]
+
+
+class PartTimer:
+    """Adds up seconds by part. On an accelerator each part waits for the device at its end."""
+
+    def __init__(
+        self,
+        device: torch.device,
+        enabled: bool = True,
+        clock: Callable[[], float] = time.perf_counter,
+    ) -> None:
+        self.seconds: dict[str, float] = {}
+        self._enabled = enabled
+        self._clock = clock
+        self._device = device
+
+    def _now(self) -> float:
+        if self._device.type == "cuda":
+            torch.cuda.synchronize(self._device)
+        return self._clock()
+
+    @contextmanager
+    def part(self, name: str) -> Iterator[None]:
+        """Time the block under `name`. Parts do not nest."""
+        if not self._enabled:
+            yield
+            return
+        start = self._now()
+        try:
+            yield
+        finally:
+            self.seconds[name] = self.seconds.get(name, 0.0) + self._now() - start
