@@ -70,8 +70,8 @@ def fingerprint(path: Path) -> str:
 
 
 @contextmanager
-def locked(folder: Path) -> Iterator[None]:
-    """Keep a second run out of ``folder``; the lock ends with the process, however it ends."""
+def locked(folder: Path, wait: bool = False) -> Iterator[None]:
+    """Keep a second run out of ``folder``, or let it ``wait``; the lock ends with the process."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
         file = (folder / ".lock").open("w")
@@ -81,7 +81,7 @@ def locked(folder: Path) -> Iterator[None]:
         ) from error
     with file:
         try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            fcntl.flock(file, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
         except BlockingIOError:
             raise UserError(
                 f"{folder}: another run is writing here; wait for it, or give another folder"

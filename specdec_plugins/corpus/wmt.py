@@ -158,7 +158,7 @@ class Unpacking:
             outputs=outputs,
             settings={"members": members},
         )
-        return ParallelFile(*outputs)
+        return ParallelFile(outputs[0], outputs[1])
 
 
 def _unpack_sgm(packed: Path, members: tuple[str, str], parts: Sequence[Path], name: str) -> None:
