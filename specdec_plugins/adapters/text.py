@@ -60,6 +60,11 @@ def load_codes(path: str | Path) -> Any:
         return apply_bpe.BPE(file, separator=BPE_SEPARATOR)
 
 
+def join_bpe(tokens: str) -> str:
+    """Join BPE pieces to words; a dangling separator at the end of a cut line goes too."""
+    return (tokens.strip() + " ").replace(BPE_SEPARATOR + " ", "").rstrip()
+
+
 class _Side:
     """Normalises and tokenises one language with sacremoses."""
 
@@ -153,10 +158,8 @@ class TextPipeline:
         return words if self._bpe is None else str(self._bpe.segment(words))
 
     def join(self, tokens: str) -> str:
-        """Join BPE pieces to words; a dangling separator at the end of a cut line goes too."""
-        if self._bpe is None:
-            return tokens.strip()
-        return (tokens.strip() + " ").replace(BPE_SEPARATOR + " ", "").rstrip()
+        """Words of BPE tokens; the same tokens where there is no BPE."""
+        return tokens.strip() if self._bpe is None else join_bpe(tokens)
 
     def _normalize(self, line: str, language: str) -> str:
         if "ro" in self._languages.values():

@@ -14,9 +14,9 @@ from torch import Tensor
 from tqdm import tqdm
 
 from specdec_plugins.adapters.safe_load import load_checkpoint
+from specdec_plugins.adapters.safe_save import save_checkpoint
 from specdec_plugins.corpus import cli
 from specdec_plugins.corpus.cli import logger
-from specdec_plugins.corpus.steps import written_whole
 from specdec_plugins.errors import UserError
 
 # The names that fairseq gives. A best checkpoint's value has three decimals, and behind them a
@@ -155,11 +155,7 @@ def main(args: argparse.Namespace) -> None:
     paths = _choose(args)
     logger.info("averaging %s", ", ".join(path.name for path in paths))
     checkpoint = average(paths)
-    try:
-        with written_whole(args.output) as part:
-            torch.save(checkpoint, part)
-    except OSError as error:
-        raise UserError(f"{args.output}: cannot be written ({error.strerror})") from error
+    save_checkpoint(checkpoint, args.output)
     logger.info("wrote %s", args.output)
 
 

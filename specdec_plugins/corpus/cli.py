@@ -35,6 +35,8 @@ def run(
     """Parse, call ``main``, and turn its errors into one sentence and an exit status."""
     args = made.parse_args(argv)
     logging.basicConfig(format="%(message)s", level=logging.INFO, stream=sys.stderr)
+    logging.getLogger("sacrebleu").setLevel(logging.WARNING)
+    logging.getLogger("fairseq").setLevel(logging.WARNING)  # it lists all that it opens
     try:
         main(args)
     except KeyboardInterrupt:
