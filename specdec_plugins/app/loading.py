@@ -13,7 +13,7 @@ from specdec_plugins.adapters.dictionary import Dictionary
 from specdec_plugins.adapters.fairseq_checkpoint import load_block_drafter, load_verifier
 from specdec_plugins.adapters.text import TextPipeline
 from specdec_plugins.app.codec import Codec
-from specdec_plugins.app.settings import DTYPES, Settings
+from specdec_plugins.app.settings import DTYPES, Settings, choose_device
 from specdec_plugins.app.strategies import DrafterAlone, EngineStrategy, Strategy
 from specdec_plugins.app.translator import Limits, SpeculativeTranslator
 from specdec_plugins.decoding.config import DecodeParams, EngineConfig, require
@@ -59,7 +59,9 @@ def load_dictionaries(
     require(Path(folder).is_dir(), f"{folder}: is no folder; give the one that holds dict.*.txt.")
     if source_lang is None or target_lang is None:
         source_lang, target_lang = _infer_languages(Path(folder), source_lang, target_lang)
-    sides = [Dictionary.load(Path(folder) / f"dict.{lang}.txt") for lang in (source_lang, target_lang)]
+    sides = [
+        Dictionary.load(Path(folder) / f"dict.{lang}.txt") for lang in (source_lang, target_lang)
+    ]
     return Dictionaries(sides[0], sides[1], source_lang, target_lang)
 
 
@@ -82,13 +84,6 @@ def _infer_languages(folder: Path, source: str | None, target: str | None) -> tu
     )
 
 
-def choose_device(name: str | None) -> torch.device:
-    """The device of that name; by default a GPU where there is one."""
-    if name is not None:
-        return torch.device(name)
-    return torch.device("cuda" if torch.cuda.is_available() else "cpu")
-
-
 def load_translator(settings: Settings, with_scores: bool = False) -> SpeculativeTranslator:
     """Load everything that the settings name.
 
@@ -107,17 +102,17 @@ def load_translator(settings: Settings, with_scores: bool = False) -> Speculativ
         )
     codec = Codec(dictionaries.source, dictionaries.target, text, settings.remove_bpe)
     if settings.strategy == "fairseq":
-        strategy, limits = _load_search(settings, dictionaries)
+        strategy, limits = _load_search(settings)
     else:
         strategy, limits = _load_engine(settings, dictionaries, with_scores)
     return SpeculativeTranslator(settings, codec, strategy, limits)
 
 
-def _load_search(settings: Settings, dictionaries: Dictionaries) -> tuple[Strategy, Limits]:
+def _load_search(settings: Settings) -> tuple[Strategy, Limits]:
     # fairseq takes seconds to import, and decoding without its search does not need it.
     from specdec_plugins.app.search import load_beam_search
 
-    return load_beam_search(settings, dictionaries.source, dictionaries.target)
+    return load_beam_search(settings)
 
 
 def _load_engine(

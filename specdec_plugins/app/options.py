@@ -8,13 +8,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from typing import Any
 
+from specdec_plugins.app.files import STANDARD
 from specdec_plugins.app.settings import BPES, DTYPES, GREEDY_LIKE, STRATEGIES, TOKENIZERS, Settings
 from specdec_plugins.decoding.config import require
 from specdec_plugins.decoding.drafters import DRAFTERS
 from specdec_plugins.decoding.rules import RULES
 from specdec_plugins.decoding.schedules import SCHEDULES
-
-STANDARD = "-"  # standard input or output
 
 DESCRIPTION = """\
 Translate lines of text with a fairseq Transformer (the verifier), faster through a drafter that
@@ -37,7 +36,7 @@ class FileOptions:
     json_path: str | None = None
     prefix_file: str | None = None
     prefix_column: bool = False
-    buffer_size: int = 1000  # lines
+    buffer_size: int | None = None  # lines; None = 1000, and 1 at a terminal
     resume: bool = False
     progress: bool | None = None  # None = where standard error is a terminal
     quiet: bool = False
@@ -46,7 +45,10 @@ class FileOptions:
     debug: bool = False
 
     def __post_init__(self) -> None:
-        require(self.buffer_size >= 1, f"--buffer-size must be 1 or more, not {self.buffer_size}.")
+        require(
+            self.buffer_size is None or self.buffer_size >= 1,
+            f"--buffer-size must be 1 or more, not {self.buffer_size}.",
+        )
         require(
             not (self.prefix_file and self.prefix_column),
             "--prefix-file and --prefix-column exclude each other; give one of them.",
@@ -61,13 +63,19 @@ class FileOptions:
             "--json-path and --output-path name the same place; give them two.",
         )
         require(
-            not (self.input_path == STANDARD and self.prefix_file == STANDARD),
-            "--input-path and --prefix-file cannot both be standard input.",
+            self.inputs.count(STANDARD) <= 1,
+            "Only one of --input-path, --prefix-file and --diagnose-targets can be standard input.",
         )
         require(
             self.diagnose or self.diagnose_targets is None,
             "--diagnose-targets belongs to --diagnose; add it.",
         )
+
+    @property
+    def inputs(self) -> list[str]:
+        """Files that are read side by side, the sentences first."""
+        beside = (self.prefix_file, self.diagnose_targets)
+        return [self.input_path, *(path for path in beside if path is not None)]
 
 
 def _json_object(text: str) -> dict[str, Any]:

@@ -11,12 +11,11 @@ from dataclasses import dataclass, field
 
 import torch
 
+from specdec_plugins.app.loading import build_rule
 from specdec_plugins.app.settings import Settings
 from specdec_plugins.app.translator import EMPTY, Limits, Translation
 from specdec_plugins.decoding.interfaces import Guarantee
 from specdec_plugins.decoding.stats import DecodeStats
-
-MIB = 2**20
 
 
 def json_line(translation: Translation) -> str:
@@ -73,13 +72,13 @@ def summary(
         parts = sorted(stats.seconds.items(), key=lambda item: -item[1])
         shares = ", ".join(f"{name} {value / total:.0%}" for name, value in parts)
         lines.append(f"time: {shares}")
-    return "\\n".join(lines)
+    return "\n".join(lines)
 
 
 def _counts(tally: Tally) -> str:
     notes = [f"{tally.empty} empty"] if tally.empty else []
     notes += [f"{tally.cut} cut at the length limit"] if tally.cut else []
-    return f"{tally.sentences} sentences{f' ({chr(44).join(notes)})' if notes else ''}"
+    return f"{tally.sentences} sentences" + (f" ({', '.join(notes)})" if notes else "")
 
 
 def _speed(tally: Tally, seconds: float) -> str:
@@ -102,8 +101,35 @@ def _method(settings: Settings, limits: Limits) -> str:
 
 
 def _greedy(settings: Settings, limits: Limits) -> str:
-    raise NotImplementedError
+    """Which greedy: bans and limits differ between decoders, so they are said."""
+    limit = settings.max_len_b
+    length = f"{settings.max_len_a:g} * source + {limit}" if settings.max_len_a else f"{limit}"
+    if settings.strategy == "drafter":
+        return f"unverified; at most {length} tokens"
+    rule = build_rule(settings)
+    promise = {
+        Guarantee.GREEDY: "exactly the verifier's greedy output",
+        Guarantee.DISTRIBUTION: "samples of exactly the verifier's distribution",
+        Guarantee.NONE: "may differ from the verifier's greedy output",
+    }[rule.guarantee(settings.beta)]
+    tolerance = f" (beta {settings.beta}, tau {settings.tau:g})" if settings.beta > 1 else ""
+    bans = [f"no end before {settings.minimum} tokens"] if settings.minimum else []
+    bans += ["no <pad>"] if settings.ban_pad else []
+    return (
+        f"rule {settings.rule_name}{tolerance}: {promise}; greedy means "
+        f"{', '.join(bans) or 'the plain argmax'}, at most {length} tokens"
+        f"{f' ({limits.target} positions)' if limits.target < limit else ''}"
+    )
 
 
 def _acceptance(stats: DecodeStats) -> list[str]:
-    raise NotImplementedError
+    per_row = stats.rounds / stats.rows if stats.rows else 0.0
+    lines = [
+        f"mean accepted tokens {stats.mean_accepted_tokens:.4f} "
+        "(tokens a round, the verifier's own counted and the end of sentence not; "
+        f"{stats.mean_emitted_tokens:.4f} with it), {stats.rounds} rounds, {per_row:.2f} a sentence"
+    ]
+    if stats.drafted:
+        by_position = " ".join(f"{share:.2f}" for share in stats.acceptance_by_position)
+        lines.append(f"acceptance {stats.acceptance_rate:.3f}; by position: {by_position}")
+    return lines

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from specdec_plugins.app.settings import Settings
+from specdec_plugins.app.translator import Sentence
 from specdec_plugins.errors import UserError
 
 # What may differ between two runs that write one output: it changes speed, not lines.
@@ -100,24 +101,19 @@ def _first_difference(a: Mapping[str, Any], b: Mapping[str, Any]) -> str | None:
 
 
 def skip(
-    pairs: Iterator[tuple[str, str | None]],
-    num_lines: int,
-    journal: Journal | None,
-    seen: Fingerprint,
-    name: str,
+    sentences: Iterator[Sentence], num_lines: int, journal: Journal | None, seen: Fingerprint
 ) -> None:
-    """Read over the lines that an output holds already.
+    """Read over the sentences whose translations an output holds already.
 
-    pairs: lines of the input with their target prefixes. Raises UserError where there are fewer
-    than `num_lines`, or others than the journal recorded.
+    Raises UserError where there are fewer, or others than the journal recorded.
     """
     for index in range(num_lines):
-        pair = next(pairs, None)
-        if pair is None:
+        sentence = next(sentences, None)
+        if sentence is None:
             raise UserError(
-                f"The output holds {num_lines} lines, {name} only {index}; it belongs to another "
-                "input, so start without --resume."
+                f"The output holds {num_lines} lines and the input only {index}; it belongs to "
+                "another input, so start without --resume."
             )
-        seen.add(*pair)
+        seen.add(sentence.text, sentence.prefix)
         if journal is not None:
             journal.check(seen)

@@ -197,3 +197,10 @@ def _check_choice(name: str, value: str, choices: tuple[str, ...]) -> None:
         value in choices,
         f"There is no --{name} {value!r}; choose one of: {', '.join(choices)}.",
     )
+
+
+def choose_device(name: str | None) -> torch.device:
+    """The device of that name; by default a GPU where there is one."""
+    if name is not None:
+        return torch.device(name)
+    return torch.device("cuda" if torch.cuda.is_available() else "cpu")

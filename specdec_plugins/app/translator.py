@@ -92,7 +92,9 @@ class SpeculativeTranslator:
         joins it. Raises UserError for strategies that have no rounds to stream.
         """
         if not isinstance(self.strategy, EngineStrategy):
-            raise UserError(f"Strategy {self.settings.strategy!r} cannot stream; use specdec or AR.")
+            raise UserError(
+                f"Strategy {self.settings.strategy!r} cannot stream; use specdec or AR."
+            )
         request = self.prepare(Sentence(1, line))
         if isinstance(request, Translation):
             yield request.text
