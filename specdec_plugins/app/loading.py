@@ -99,6 +99,9 @@ def load_translator(settings: Settings, with_scores: bool = False) -> Speculativ
             settings.tokenizer,  # type: ignore[arg-type]  # checked by Settings
             settings.bpe,  # type: ignore[arg-type]
             settings.bpe_codes,
+            lowercase=settings.lowercase,
+            dash_splits=settings.dash_splits,
+            strip_diacritics=settings.strip_diacritics,
         )
     codec = Codec(dictionaries.source, dictionaries.target, text, settings.remove_bpe)
     if settings.strategy == "fairseq":
