@@ -136,7 +136,8 @@ def _load_engine(
     else:
         loaded = TransformerVerifier(load_verifier(settings.verifier, *both, **place), special)
         verifier = loaded
-        limits = Limits(loaded.max_source_positions, loaded.max_target_positions, 0)
+        # As in fairseq's search, one position is left for the end of the sentence.
+        limits = Limits(loaded.max_source_positions, loaded.max_target_positions - 1, 0)
     drafter = None
     if settings.drafts:
         context = DraftContext(verifier, network, source_to_target=_same_symbols(*both))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import sys
 import time
@@ -87,6 +88,8 @@ class Job:
         with ExitStack() as stack:
             entries = stack.enter_context(open_entries(self.files))
             kept = self._check_outputs()
+            if not self.files.debug:
+                logging.getLogger("fairseq").setLevel(logging.WARNING)
             translator = load_translator(self.settings, with_scores=bool(self.files.json_path))
             diagnosis = Diagnosis(translator) if self.files.diagnose else None
             skip((e.sentence for e in entries), kept, self.journal, self.seen)
