@@ -152,7 +152,7 @@ def load_fairseq_search(
         models, _, task = checkpoint_utils.load_model_ensemble_and_task(
             [str(path)], arg_overrides={"data": str(data)}
         )
-    except (RuntimeError, FileNotFoundError) as error:
+    except (RuntimeError, KeyError, FileNotFoundError) as error:
         reason = " ".join(str(error).split())
         raise UserError(
             f"{path}: fairseq cannot load it with the dictionaries in {data}: {reason[:300]}"
