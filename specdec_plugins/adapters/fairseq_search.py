@@ -39,8 +39,9 @@ class SearchConfig:
             f"--min-len must be between 0 and --max-len-b ({self.max_len_b}), not {self.min_len}.",
         )
         require(
-            self.no_repeat_ngram_size >= 0,
-            f"--no-repeat-ngram-size must be 0 or more, not {self.no_repeat_ngram_size}.",
+            self.no_repeat_ngram_size == 0 or self.no_repeat_ngram_size >= 2,
+            f"--no-repeat-ngram-size must be 0 (off) or 2 or more, "
+            f"not {self.no_repeat_ngram_size}.",
         )
 
 
@@ -65,7 +66,7 @@ class FairseqSearch:
         self._device = device
         self._pad = target_dictionary.pad()
         self._model = model
-        self._generator = SequenceGenerator(
+        generator = SequenceGenerator(
             [model],
             target_dictionary,
             beam_size=config.beam,
@@ -74,8 +75,10 @@ class FairseqSearch:
             min_len=config.min_len,
             len_penalty=config.lenpen,
             unk_penalty=config.unkpen,
-            no_repeat_ngram_size=config.no_repeat_ngram_size,
         )
+        if config.no_repeat_ngram_size:
+            generator.repeat_ngram_blocker = _repeat_blocker(config.no_repeat_ngram_size)
+        self._generator = generator
 
     @property
     def max_source_positions(self) -> int:
@@ -123,6 +126,24 @@ class FairseqSearch:
         width = max(len(row) for row in rows)
         padded = [[*row, *[self._pad] * (width - len(row))] for row in rows]
         return torch.tensor(padded, device=self._device)
+
+
+def _repeat_blocker(size: int) -> Any:
+    """fairseq's blocker of repeated n-grams, made to look at the tokens that are there.
+
+    In fairseq 0.12 it is handed the buffer of the whole hypothesis, takes the padding at its end
+    for the last n-gram, and blocks nothing.
+    """
+    from fairseq.ngram_repeat_block import NGramRepeatBlock
+
+    class RepeatBlocker(NGramRepeatBlock):  # type: ignore[misc]
+        def forward(
+            self, tokens: Tensor, lprobs: Tensor, bsz: int, beam_size: int, step: int
+        ) -> Tensor:
+            blocked: Tensor = super().forward(tokens[:, : step + 1], lprobs, bsz, beam_size, step)
+            return blocked
+
+    return RepeatBlocker(size, use_extension=False)
 
 
 def load_fairseq_search(

@@ -114,7 +114,7 @@ def test_flags_reach_the_search(folder: Path) -> None:
         ({"max_len_b": -1}, "--max-len-b must be 0 or more"),
         ({"max_len_a": -0.5}, "--max-len-a must be 0 or more"),
         ({"min_len": 13}, r"--min-len must be between 0 and --max-len-b \(12\), not 13"),
-        ({"no_repeat_ngram_size": -1}, "--no-repeat-ngram-size must be 0 or more"),
+        ({"no_repeat_ngram_size": 1}, r"--no-repeat-ngram-size must be 0 \(off\) or 2 or more"),
     ],
 )
 def test_impossible_settings_are_refused(options: dict[str, Any], message: str) -> None:
