@@ -60,9 +60,12 @@ def build(args: Namespace, folder: Path, seed: int = 0) -> nn.Module:
     model = _with_narrow_target(ARCH_MODEL_REGISTRY[args.arch]).build_model(args, task)
     generator = torch.Generator().manual_seed(seed)
     for name, parameter in model.named_parameters():
-        centre = 1.0 if "norm" in name and name.endswith("weight") else 0.0
-        noise = torch.randn(parameter.shape, generator=generator) * 0.3
-        parameter.data = centre + noise
+        noise = torch.randn(parameter.shape, generator=generator)
+        # large embeddings and small biases, or every position would predict the same token
+        spread = 1.5 if "embed" in name else 0.3 if parameter.dim() > 1 else 0.1
+        parameter.data = noise * spread
+        if "norm" in name and name.endswith("weight"):
+            parameter.data += 1.0
     for module in model.modules():
         if hasattr(module, "activation_fn") and args.activation_fn == "gelu":
             module.activation_fn = F.gelu  # fairseq's own rounds to single precision inside
@@ -91,13 +94,16 @@ def double_precision() -> Iterator[None]:
         yield
 
 
-def save(model: nn.Module, args: Namespace, path: Path, **entries: Any) -> Path:
+def save(model: nn.Module, args: Namespace, path: Path) -> Path:
     """A checkpoint of today: settings as a DictConfig with a Namespace for the model."""
     from omegaconf import DictConfig
 
-    task = {"_name": "translation", "source_lang": "en", "target_lang": "de"}
+    task = {"_name": "translation", "data": "bin", "source_lang": "en", "target_lang": "de"}
     config = DictConfig({"model": None, "task": task}, flags={"allow_objects": True})
     config.model = args
     state = {name: tensor.clone() for name, tensor in model.state_dict().items()}
-    torch.save({"cfg": config, "args": None, "model": state, **entries}, path)
+    last = {"criterion_name": "", "optimizer_name": "", "lr_scheduler_state": {}, "num_updates": 1}
+    extra = {"train_iterator": {"epoch": 1}, "val_loss": 0.0}
+    checkpoint = {"cfg": config, "args": None, "model": state, "optimizer_history": [last]}
+    torch.save({**checkpoint, "extra_state": extra}, path)
     return path

@@ -27,8 +27,13 @@ _STACK = StackConfig(
 def randomise(network: nn.Module, seed: int) -> nn.Module:
     """Every parameter away from its initial value, in double precision and eval mode."""
     generator = torch.Generator().manual_seed(seed)
-    for parameter in network.parameters():
-        parameter.data = torch.randn(parameter.shape, generator=generator) * 0.4
+    for name, parameter in network.named_parameters():
+        noise = torch.randn(parameter.shape, generator=generator)
+        # large embeddings and small biases, or every position would predict the same token
+        large = "tokens" in name or "positions" in name
+        parameter.data = noise * (1.5 if large else 0.3 if parameter.dim() > 1 else 0.1)
+        if "norm" in name and name.endswith("weight"):
+            parameter.data += 1.0
     return network.double().eval().requires_grad_(False)
 
 
