@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from specdec_plugins.adapters.dictionary import Dictionary
 from specdec_plugins.app import main as main_module
 from specdec_plugins.app.main import main
 from specdec_plugins.app.translator import SpeculativeTranslator
@@ -31,7 +32,14 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Dictionaries, a verifier, a drafter for blocks of 6, and 20 lines."""
     data = fairseq_models.dictionaries(tmp_path_factory.mktemp("data"))
     args = fairseq_models.settings("transformer", share_all_embeddings=True)
-    fairseq_models.save(fairseq_models.build(args, data), args, data / "verifier.pt")
+    verifier = fairseq_models.build(args, data)
+    # So that translations differ from line to line, and some of them end.
+    for name, parameter in verifier.named_parameters():
+        if "encoder_attn" in name:
+            parameter.data *= 4
+        elif name == "encoder.embed_tokens.weight":
+            parameter.data[Dictionary.eos] *= 2
+    fairseq_models.save(verifier, args, data / "verifier.pt")
     shape = {"encoder_embed_dim": 16, "decoder_embed_dim": 16, "share_all_embeddings": True}
     args = fairseq_models.settings(
         "block", block_size=6, src_embedding_copy=True, encoder_learned_pos=True, **shape
@@ -127,7 +135,9 @@ def test_json_lines(folder: Path, tmp_path: Path) -> None:
     assert [r["id"] for r in records] == list(range(1, 21))
     assert [r["text"] for r in records] == done
     assert all(r["score"] < 0 and len(r["emitted"]) == r["rounds"] for r in records)
-    assert all(sum(r["emitted"]) == len(r["tokens"]) + (r["finish_reason"] == "eos") for r in records)
+    assert all(
+        sum(r["emitted"]) == len(r["tokens"]) + (r["finish_reason"] == "eos") for r in records
+    )
     ar = tmp_path / "ar"
     infer(folder, tmp_path / "out", "--json-path", str(ar), "--strategy", "AR")
     scores = [json.loads(line)["score"] for line in ar.read_text().split("\n")[:-1]]

@@ -118,7 +118,7 @@ def test_a_whole_diagnosis_leaves_the_counts_of_the_run_alone() -> None:
     report = diagnosis.report()
     assert "on the first 2 sentences: " in report
     assert "acceptance by position, of the rounds that drafted it: 1.00 1.00" in report
-    assert "75.0% of 8 positions are the verifier's own choice, 50.0% of 2 sentences" in report
+    assert "87.5% of 8 positions are the verifier's own choice, 50.0% of 2 sentences" in report
     assert it.strategy.stats.rounds == rounds
     assert it.translate(["a b"]) == ["b b a a"]
 
