@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import multiprocessing
+import signal
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor
@@ -104,6 +105,7 @@ _worker: dict[str, TextPipeline] = {}  # of a worker process; empty in the main 
 
 
 def _start_worker(settings: TextSettings, codes: Path | None) -> None:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # ctrl-C is the main process's to handle
     _worker["pipeline"] = settings.pipeline(codes)
 
 
