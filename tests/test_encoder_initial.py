@@ -85,6 +85,7 @@ def test_scaled_input_and_copied_positions_give_the_verifier_s_encoder(tmp_path:
             model.eval().encoder(SOURCE, LENGTHS)["encoder_out"][0] for model in (drafter, verifier)
         )
     torch.testing.assert_close(mine, theirs)
+    assert not checkpoint["model"]["encoder.embed_positions.weight"][1].any()  # padding
 
 
 def test_learned_positions_are_copied_as_far_as_they_go(tmp_path: Path) -> None:

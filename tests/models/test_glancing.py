@@ -57,12 +57,13 @@ def test_right_and_wrong_positions_are_revealed_alike() -> None:
 
 
 def test_products_that_should_be_whole_are_not_rounded_down() -> None:
-    scored = torch.ones(1, 10, dtype=torch.bool)
-    tokens = torch.full((1, 10), MASK)
+    share = context_share(update=9, start_p=0.5, minus_p=0.2, total_up=10)
+    assert share * 25 < 8  # 0.32 * 25, just below in floating point
+    scored = torch.ones(1, 25, dtype=torch.bool)
+    target = torch.arange(10, 35)[None]
     right = torch.zeros_like(scored)
-    share = context_share(update=10, start_p=0.5, minus_p=0.2, total_up=10)  # 0.3, just below
-    glanced = glance(tokens, torch.arange(10, 20)[None], scored, right, _settings(share))
-    assert glanced.scored_mask.sum() == 7
+    glanced = glance(torch.full_like(target, MASK), target, scored, right, _settings(share))
+    assert glanced.scored_mask.sum() == 25 - 8
 
 
 def test_the_generator_decides() -> None:
