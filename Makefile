@@ -31,7 +31,7 @@ check: setup  ## look for faults without running anything: ruff, mypy, shellchec
 	@echo "check: mypy"
 	@$(PY) -m mypy
 	@echo "check: shellcheck"
-	@.venv/bin/shellcheck $(SHELL_SCRIPTS)
+	@.venv/bin/shellcheck --external-sources --source-path=SCRIPTDIR $(SHELL_SCRIPTS)
 
 format: setup  ## lay the code out as check wants it
 	@$(PY) -m ruff check --fix .

@@ -148,10 +148,7 @@ PYTHON
 install_torch() {
   local torch
   torch=$(grep '^torch==' constraints.txt)
-  if .venv/bin/python -m pip show --quiet torch 2>/dev/null &&
-    [[ $(.venv/bin/python -m pip freeze) == *"$torch"* ]]; then
-    return
-  fi
+  [[ $'\n'$("${PIP[@]}" freeze)$'\n' != *$'\n'"$torch"[$'\n+']* ]] || return 0
   if [[ -n ${TORCH_INDEX_URL:-} ]]; then
     watch "installing $torch from $TORCH_INDEX_URL" pip_install --no-deps --index-url "$TORCH_INDEX_URL" "$torch"
   elif has_gpu; then
