@@ -79,13 +79,13 @@ def complements(clause: Clause) -> str:
         with_to = "T" in verb.flags
         core = words(obj, "to", recipient) if with_to else words(recipient, obj)
     else:
-        core = words(en(clause.manner), rest, obj) if rest else obj
+        core = words(en(clause.manner), rest, obj) if rest and obj else words(rest, obj)
     split = particle and clause.obj is not None and clause.obj.is_pronoun
     core = words(core, particle) if split else words(particle, core)
     agent = f"by {clause.agent.as_object}" if clause.agent else ""
     yet = "yet" if clause.negation == "noch nicht" else ""
     return words(
-        core, en(clause.predicate), agent, "" if rest else en(clause.manner),
+        core, en(clause.predicate), agent, "" if rest and obj else en(clause.manner),
         en(clause.direction), en(clause.after),
         en(clause.extra), en(clause.place), en(clause.time), yet,
     )  # fmt: skip
@@ -178,7 +178,7 @@ def german_clause(clause: Clause, order: str = MAIN, front: str = "") -> str:
     )  # fmt: skip
     subject = who.case("nom")
     front_is_time = bool(front) and clause.time is not None and front == clause.time.de
-    inverted = bool(front) or order == QUESTION
+    inverted = order != SUBORDINATE and (bool(front) or order == QUESTION)
     early_sich = bool(clause.verb.reflexive) and inverted and not who.is_pronoun
     middle = german_middle(clause, not front_is_time, not early_sich)
     if order == SUBORDINATE:

@@ -26,6 +26,7 @@ MODULES = (simple, nominal, relatives, questions, subordinate, infinitives, held
 SHORTEST, LONGEST = 4, 25
 HELD_OUT_SHARE = 0.25
 MAX_TRIES = 200
+LONGER = {"subordinate": 1.7, "relatives": 1.7, "infinitives": 1.4}  # weight of long sentences
 Report = Callable[[str, int, int], None]
 
 
@@ -50,6 +51,11 @@ def fits(text: str) -> bool:
     return SHORTEST <= len(text.split()) <= LONGEST
 
 
+def emphasis(option: Structure) -> float:
+    module = option.build.__module__.rpartition(".")[2]
+    return option.weight * LONGER.get(module, 1.0)
+
+
 class Drawer:
     """Draws new sentences; it remembers both sides of everything drawn before."""
 
@@ -59,7 +65,7 @@ class Drawer:
         self.seen_de: set[str] = set()
 
     def draw(self, options: list[Structure]) -> Sentence:
-        weights = [option.weight for option in options]
+        weights = [emphasis(option) for option in options]
         for _ in range(MAX_TRIES):
             chosen = self.sampler.rng.choices(options, weights)[0]
             en, de = chosen.build(self.sampler)

@@ -7,7 +7,7 @@ from sample_corpus.clause import SUBORDINATE, Clause, english_bare, english_clau
 from sample_corpus.clause import german_zu
 from sample_corpus.lexicon import Phrase
 from sample_corpus.nominal import COMPARED, described, grade
-from sample_corpus.relatives import thing_head, thing_verb, with_object_gap
+from sample_corpus.relatives import with_object_gap
 from sample_corpus.sampler import Sampler
 from sample_corpus.simple import passive_clause
 from sample_corpus.structures import Pair, finish, inverted, structure, subordinate
@@ -42,8 +42,9 @@ def because_passive(s: Sampler) -> Pair:
 @structure(held_out=True)
 def relative_in_whether(s: Sampler) -> Pair:
     """A relative clause inside a whether-clause."""
-    verb = thing_verb(s, ("acc",))
-    head, _ = thing_head(s, verb)
+    verbs = [v for v in s.ordinary if v.en in ("lose", "forget", "hide", "look")]
+    entry = s.noun("small")
+    head, verb = phrases.noun_phrase(entry, "the", s.adjectives(entry)), s.pick(verbs)
     obj = with_object_gap(head, Clause(s.third(), verb, tense="past", time=s.time("past")), False)
     find = next(v for v in s.ordinary if v.en == "find")
     main = Clause(s.person(), s.core["know"], negation="nicht")

@@ -5,6 +5,7 @@ from __future__ import annotations
 from sample_corpus import german, phrases
 from sample_corpus.clause import Clause, english_bare, english_clause, german_clause, german_middle
 from sample_corpus.lexicon import Phrase
+from sample_corpus.nominal import PRICES, SHOPS
 from sample_corpus.phrases import NP, words
 from sample_corpus.sampler import Sampler
 from sample_corpus.structures import Pair, finish, question, structure
@@ -51,7 +52,7 @@ def asks_friend_present(s: Sampler) -> Pair:
 @structure(1.5)
 def asks_friend_modal(s: Sampler) -> Pair:
     clause = s.activity(phrases.pronoun("you"), flags="i", kinds=KINDS, adjuncts=0.2)
-    clause = clause.but(modal=s.pick(("can", "must", "like", "want")), time=s.time("future"))
+    clause = clause.but(modal=s.pick(("can", "like", "want")), time=s.time("future"))
     name = friend(s)
     return addressed(question(clause), name, name)
 
@@ -174,9 +175,9 @@ def asks_which(s: Sampler) -> Pair:
 
 @structure()
 def asks_how_much(s: Sampler) -> Pair:
-    entry = s.noun("furn", "device", "cloth", "vehicle", "tool", "instr", "picture", "dishware")
+    entry = s.noun(*sorted(PRICES))
     subject = phrases.noun_phrase(entry, s.pick(("the", "this")), s.adjectives(entry, 0.8))
-    place = phrases.being_at(s.pick([p for p in s.lexicon.places if "shop" in p.groups][1:5]))
+    place = phrases.being_at(s.pick([p for p in s.lexicon.places if p.noun.en in SHOPS]))
     clause = Clause(subject, s.core["cost"], tense=s.pick(("present", "past")), place=place)
     return question(clause, "how much", "wie viel")
 

@@ -43,14 +43,15 @@ def human_head(s: Sampler, plural: bool = False) -> NP:
     return phrases.noun_phrase(entry, "the", s.adjectives(entry, 0.3), plural)
 
 
-def thing_head(s: Sampler, verb: Verb) -> tuple[NP, Noun]:
-    """A definite thing that the verb can have as its object."""
+def thing_head(s: Sampler, verb: Verb, described: float = 0.0) -> tuple[NP, Noun]:
+    """A definite thing that the verb can have as its object; undescribed, so that no
+    predicate contradicts it."""
     unfit = {"prof", "human", "kin", "kinpl", "lang", "subj", "game", "interest", "hope", "place"}
     while True:
         entry = s.noun(*verb.objects)
         if not entry.types & unfit:
             many = not entry.is_mass and s.chance(0.2)
-            return phrases.noun_phrase(entry, "the", s.adjectives(entry, 0.3), many), entry
+            return phrases.noun_phrase(entry, "the", s.adjectives(entry, described), many), entry
 
 
 def thing_verb(s: Sampler, kinds: tuple[str, ...]) -> Verb:
@@ -110,8 +111,12 @@ def relative_accusative_object(s: Sampler) -> Pair:
     """lost the key that his brother had given ... : the clause stands inside the sentence."""
     who, other = s.person(), s.third()
     verb = thing_verb(s, ("acc",))
-    head, entry = thing_head(s, verb)
-    outer = [v for v in s.ordinary if v.government == "acc" and fits(entry, v)]
+    head, entry = thing_head(s, verb, 0.6)
+    outer = [v for v in s.ordinary if v.government == "acc" and fits(entry, v) and not v.prefix]
+    if len(outer) > 1:
+        outer = [v for v in outer if v.de != verb.de]
+    if not outer:
+        return relative_accusative_object(s)
     inner = Clause(other, verb, tense="pluperfect")
     obj = with_object_gap(head, inner, is_person=False)
     return statement(Clause(who, s.pick(outer), obj, tense="past", time=None))
@@ -179,8 +184,8 @@ def relative_genitive(s: Sampler) -> Pair:
 @structure()
 def relative_where(s: Sampler) -> Pair:
     """The city in which Peter lives: die Stadt, in der Peter wohnt."""
-    entry = s.noun("city", "village", "house", "apartment_", "villa", "castle", "farmhouse", "hotel")
-    head = phrases.noun_phrase(entry, "the", s.adjectives(entry, 0.5))
+    entry = s.noun("city", "village", "house", "villa", "castle", "farmhouse", "hotel")
+    head = phrases.noun_phrase(entry, "the")
     lead = f"in {relative_pronoun(head, 'dat')}"
     inner = Clause(s.person(), s.core["live"], tense=s.pick(("present", "past")))
     subject = phrases.attach(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import TypeVar
 
 from sample_corpus import phrases, timing
@@ -56,6 +57,8 @@ class Sampler:
         return self.pick(self.by_types[types])
 
     def adjective(self, entry: Noun, gradable: bool = False) -> Adjective | None:
+        if entry.en in OWN:
+            return None  # a passport is just a passport
         fitting = [
             a
             for a in self.lexicon.adjectives
@@ -65,7 +68,7 @@ class Sampler:
         ]
         return self.pick(fitting) if fitting else None
 
-    def adjectives(self, entry: Noun, probability: float = 0.4) -> tuple[Adjective, ...]:
+    def adjectives(self, entry: Noun, probability: float = 0.7) -> tuple[Adjective, ...]:
         found = self.adjective(entry) if self.chance(probability) else None
         return (found,) if found else ()
 
@@ -77,7 +80,7 @@ class Sampler:
     def titled(self) -> NP:
         return phrases.titled(self.pick(self.lexicon.names["family"]), self.pick("mf"))
 
-    def professional(self, det: str = "the", plural: bool = False, described: float = 0.4) -> NP:
+    def professional(self, det: str = "the", plural: bool = False, described: float = 0.7) -> NP:
         entry = self.noun("prof")
         return phrases.noun_phrase(entry, det, self.adjectives(entry, described), plural)
 
@@ -89,17 +92,17 @@ class Sampler:
     def person(self, pronouns: bool = True) -> NP:
         """A subject: pronoun, name, titled name, somebody's relative, a trade or two people."""
         roll = self.rng.random()
-        if roll < 0.2 and pronouns:
+        if roll < 0.14 and pronouns:
             return phrases.pronoun(self.pick(("I", "we", "he", "she", "they")))
-        if roll < 0.42:
+        if roll < 0.34:
             return self.name()
-        if roll < 0.5:
+        if roll < 0.42:
             return self.titled()
-        if roll < 0.68:
+        if roll < 0.6:
             return self.relative()
-        if roll < 0.74:
+        if roll < 0.66:
             return self.couple()
-        if roll < 0.8:
+        if roll < 0.73:
             entry = self.noun(*NEUTRAL_HUMANS)
             return phrases.noun_phrase(entry, "the", self.adjectives(entry, 0.6))
         return self.professional("the", plural=self.chance(0.2))
@@ -130,7 +133,7 @@ class Sampler:
     def city(self) -> Phrase:
         return self.pick(self.lexicon.geography["city"])
 
-    def thing(self, entry: Noun, subject: NP, mode: str = "any", described: float = 0.4) -> NP:
+    def thing(self, entry: Noun, subject: NP, mode: str = "any", described: float = 0.7) -> NP:
         """A noun phrase for an object: `mode` is any, definite, indefinite, generic."""
         if entry.types & BARE:
             return phrases.noun_phrase(entry, "")
@@ -176,6 +179,7 @@ class Sampler:
             v
             for v in self.ordinary
             if all(flag in v.flags for flag in flags) and government(v) in kinds
+            and ("n" in flags or "n" not in v.flags)
         ]
         if only == "separable":
             fitting = [v for v in fitting if v.prefix]
@@ -184,8 +188,10 @@ class Sampler:
         self.recent = self.pick(fitting)
         return self.recent
 
-    def object_of(self, verb: Verb, subject: NP, mode: str = "any", described: float = 0.4) -> NP:
+    def object_of(self, verb: Verb, subject: NP, mode: str = "any", described: float = 0.7) -> NP:
         entry = self.noun(*verb.objects)
+        if verb.en == "steal":
+            subject = replace(subject, natural="it")  # nobody steals what is his own
         if entry.types & {"prof", "human"} and mode == "any":
             mode = "definite"
         phrase = self.thing(entry, subject, mode, described)
@@ -236,7 +242,7 @@ class Sampler:
         flags: str = "",
         mode: str = "any",
         kinds: Sequence[str] = ("acc", "acc", "acc", "dat", "+", "", "dat+acc", "dir"),
-        adjuncts: float = 0.3,
+        adjuncts: float = 0.5,
         only: str = "",
     ) -> Clause:
         """What somebody does: a verb, its objects and perhaps a place or a manner."""
@@ -255,7 +261,7 @@ class Sampler:
             return clause
         if kind:
             clause = clause.but(obj=self.object_of(verb, who, mode))
-        return self.with_adjuncts(clause, adjuncts if kind else max(adjuncts, 0.6))
+        return self.with_adjuncts(clause, adjuncts if kind else max(adjuncts, 0.9))
 
     def with_adjuncts(self, clause: Clause, probability: float) -> Clause:
         place, manner = self.place(clause.verb), self.manner(clause.verb)

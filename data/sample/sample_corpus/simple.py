@@ -109,6 +109,15 @@ def modal_negated(s: Sampler) -> Pair:
     return statement(clause.but(modal=s.pick(("should", "want", "could", "may")), negation="nicht"))
 
 
+@structure(2)
+def states(s: Sampler) -> Pair:
+    """loves, hates, owns, needs: states without a time."""
+    clause = s.activity(flags="n", kinds=("acc", "dat", "+"))
+    if "n" in clause.verb.flags and clause.verb.en == "pass":
+        return statement(clause.but(tense="past", time=s.time("past")))
+    return statement(clause.but(tense=s.pick(("present", "past"))))
+
+
 @structure(1.5)
 def negated_present(s: Sampler) -> Pair:
     kinds = ("acc", "dat", "+")

@@ -33,15 +33,16 @@ def again(subject: NP) -> NP:
 
 
 def act(s: Sampler, who: NP | None = None, tense: str = "past", flags: str = "i") -> Clause:
-    return s.activity(who, flags=flags, kinds=KINDS, adjuncts=0.2).but(tense=tense)
+    clause = s.activity(who, flags=flags, kinds=KINDS, adjuncts=0.4).but(tense=tense)
+    if tense in ("past", "future") and s.chance(0.35):
+        return clause.but(time=s.time(tense))
+    return clause
 
 
 def state(s: Sampler, who: NP, tense: str, states: dict[str, str] = HINDRANCES) -> Clause:
     """was very tired: war sehr müde. By default a state that stands in the way of acting."""
     en, de = s.pick(sorted(states.items()))
-    very = s.pick((Phrase("very ", "sehr "), Phrase("too ", "zu "), Phrase("", "")))
-    if states is not HINDRANCES or en in ("injured", "sad"):
-        very = s.pick((Phrase("very ", "sehr "), Phrase("", "")))
+    very = s.pick((Phrase("very ", "sehr "), Phrase("", "")))
     if en == "injured":
         very = Phrase("badly ", "schwer ")
     return Clause(who, s.core["be"], tense=tense, predicate=Phrase(very.en + en, very.de + de))
@@ -65,8 +66,7 @@ def leading(main: Clause, sub: Clause, en: str, de: str) -> Pair:
 @structure(2)
 def that_clause_past(s: Sampler) -> Pair:
     main = Clause(s.person(), s.pick([s.core[k] for k in ("know", "say", "think")]))
-    sub = act(s, s.person(), "perfect")
-    return trailing(main.but(tense=s.pick(("present", "past"))), sub, "that", "dass")
+    return trailing(main, act(s, s.person(), "perfect"), "that", "dass")
 
 
 @structure(1.5)
@@ -79,14 +79,14 @@ def that_clause_future(s: Sampler) -> Pair:
 @structure(1.5)
 def that_clause_modal(s: Sampler) -> Pair:
     main = Clause(s.person(), s.pick([s.core[k] for k in ("say", "think")]))
-    sub = act(s, s.person()).but(modal=s.pick(("must", "can", "should", "want", "may")))
+    sub = act(s, s.person(), "present").but(modal=s.pick(("must", "can", "should", "want", "may")))
     return trailing(main, sub, "that", "dass")
 
 
 @structure(1.5)
 def separable_in_subordinate(s: Sampler) -> Pair:
     """because she turned on the lamp: weil sie die Lampe einschaltete (one word)."""
-    main = state(s, s.third(), "past", HINDRANCES)
+    main = state(s, s.third(), "past", FEELINGS)
     sub = s.activity(again(main.subject), kinds=("acc", "+", ""), only="separable", adjuncts=0)
     return trailing(main, sub.but(tense="past"), "when", "als")
 
@@ -174,8 +174,8 @@ def if_weather(s: Sampler) -> Pair:
 def if_unreal(s: Sampler) -> Pair:
     """If he had more time, he would learn French: Wenn er mehr Zeit hätte, würde er ..."""
     who = s.person()
-    en, de = s.pick((("time", "Zeit"), ("money", "Geld"), ("help", "Hilfe"), ("space", "Platz"),
-                     ("patience", "Geduld"), ("courage", "Mut")))  # fmt: skip
+    en, de = s.pick((("time", "Zeit"), ("help", "Hilfe"), ("energy", "Energie"),
+                     ("strength", "Kraft")))  # fmt: skip
     haette = "hätten" if who.plural else "hätte"
     main = act(s, again(who), "would")
     return (
@@ -234,14 +234,23 @@ def until_clause(s: Sampler) -> Pair:
     return trailing(main.but(tense="past", manner=None), sub, "until", "bis")
 
 
+TOOL_USES = {
+    "ladder": ("streichen", "renovieren", "pflücken"), "hammer": ("reparieren", "bauen"),
+    "saw": ("bauen",), "screwdriver": ("reparieren",), "drill": ("reparieren", "renovieren"),
+    "shovel": ("pflanzen",), "brush": ("streichen", "malen"), "toolbox": ("reparieren", "bauen"),
+}  # fmt: skip
+
+
 @structure()
 def so_that(s: Sampler) -> Pair:
     """lent the neighbour a ladder so that he could paint the fence."""
     who, helped = s.third(), s.professional("the")
-    verbs = {v.en: v for v in s.ordinary if v.government in ("acc", "dat+acc")}
-    tool = s.thing(s.noun("tool"), who, "any")
-    main = Clause(who, verbs["lend"], tool, helped, tense="past")
-    verb = s.pick([verbs[en] for en in ("repair", "build", "renovate", "plant", "hang", "paint")])
+    name = s.pick(sorted(TOOL_USES))
+    entry = s.noun(name)
+    tool = s.thing(entry, who, s.pick(("definite", "indefinite")))
+    lend = next(v for v in s.ordinary if v.en == "lend")
+    main = Clause(who, lend, tool, helped, tense="past")
+    verb = s.pick([v for v in s.ordinary if v.de in TOOL_USES[name]])
     other = again(helped)
     obj = s.object_of(verb, other, "definite")
     sub = Clause(other, verb, obj, modal="could")
@@ -257,7 +266,7 @@ def two_clauses_and(s: Sampler) -> Pair:
 
 @structure(1.5)
 def two_clauses_but(s: Sampler) -> Pair:
-    first = act(s, s.third(), flags="i").but(modal="wanted")
+    first = act(s, s.third()).but(modal="wanted")
     second = state(s, again(first.subject), "past")
     en = f"{english_clause(first)}, but {english_clause(second)}"
     return finish(en), finish(f"{german_clause(first)}, aber {german_clause(second)}")

@@ -74,7 +74,7 @@ def computed(rng: random.Random, kind: str, lasting: bool = False) -> Phrase:
     if roll < 0.5 and lasting:
         month = MONTHS[rng.randrange(12)]
         return Phrase(f"in {month.en}", f"im {month.de}")
-    unit_en, unit_de = AGO[rng.randrange(4 if lasting else 2)]
+    unit_en, unit_de = AGO[rng.randrange((4 if kind == "past" else 3) if lasting else 2)]
     if kind == "past":
         return Phrase(f"{number.en} {unit_en}s ago", f"vor {number.de} {unit_de}")
     return Phrase(f"in {number.en} {unit_en}s", f"in {number.de} {unit_de}")
