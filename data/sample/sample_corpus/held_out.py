@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 from sample_corpus import phrases
-from sample_corpus.clause import SUBORDINATE, Clause, english_bare, english_clause, german_clause
-from sample_corpus.clause import german_zu
+from sample_corpus.clause import (
+    SUBORDINATE,
+    Clause,
+    english_bare,
+    english_clause,
+    german_clause,
+    german_zu,
+)
+from sample_corpus.infinitives import purpose_trip
 from sample_corpus.lexicon import Phrase
 from sample_corpus.nominal import COMPARED, described, grade
+from sample_corpus.passives import passive_clause
 from sample_corpus.relatives import with_object_gap
 from sample_corpus.sampler import Sampler
-from sample_corpus.simple import passive_clause
 from sample_corpus.structures import Pair, finish, inverted, structure, subordinate
-from sample_corpus.infinitives import purpose_trip
 from sample_corpus.subordinate import (
     FEELINGS,
     act,
