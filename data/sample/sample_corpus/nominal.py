@@ -24,7 +24,8 @@ DESCRIBED = (
 COMPARED = ("furn", "device", "vehicle", "cloth", "tool", "instr", "bldg", "home", "read", "film")
 SHORT = {"old", "new", "tall", "big", "small", "nice", "rich", "poor", "strong", "cheap", "heavy",
          "light", "warm", "thick", "thin", "dirty", "clean", "fresh", "ripe", "sweet", "hot",
-         "cold", "healthy", "simple", "long", "short", "funny", "sad", "quiet", "noisy", "dark", "bright",
+         "cold", "healthy", "simple", "long", "short", "funny", "sad", "quiet", "noisy",
+         "dark", "bright",
          "narrow", "high", "wide", "sharp", "pretty", "lively", "fast", "slow", "safe", "young",
          "clever", "friendly", "brave", "strict", "loyal", "hungry", "clear", "wild", "round",
          "sick", "empty", "tired", "strange"}  # fmt: skip

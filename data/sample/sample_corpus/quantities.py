@@ -67,7 +67,8 @@ def timetable(s: Sampler) -> Pair:
 @structure()
 def event_begins(s: Sampler) -> Pair:
     entry = s.noun("concert", "exam", "wedding", "conference", "lecture", "party", "meeting",
-                   "film", "football match", "rehearsal", "competition", "language course")  # fmt: skip
+                   "film", "football match", "rehearsal", "competition",
+                   "language course")  # fmt: skip
     where, clock = phrases.being_at(s.any_place("cult", "school", "town")), timing.clock(s.rng)
     phrase = phrases.noun_phrase(entry, "the")
     subject = phrases.attach(phrase, f" {where.en}", f" {where.de}")
@@ -209,8 +210,8 @@ def weather(s: Sampler) -> Pair:
     if s.chance(0.5):
         time = s.time("past")
         return (
-            finish(f"{time.en}, it {past_en} in {city.en} the whole day"),
-            finish(f"{time.de} {past_de} es in {city.de} den ganzen Tag"),
+            finish(f"{time.en}, it {past_en} in {city.en} for hours"),
+            finish(f"{time.de} {past_de} es in {city.de} stundenlang"),
         )
     time = s.time("future")
     return (

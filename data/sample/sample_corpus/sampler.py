@@ -21,7 +21,8 @@ NEUTRAL_HUMANS = ("man", "woman", "boy", "lady")
 CORE_KEYS = {"put": "lay"}  # the table lists it under its English form
 LASTING = {"build", "renovate", "visit", "buy", "sell", "travel", "publish", "win", "rent", "study",
            "plant", "organize", "celebrate", "own", "love", "know", "live", "hike", "learn",
-           "teach", "meet", "write", "translate", "collect", "apply", "criticize", "photograph"}  # fmt: skip
+           "teach", "meet", "write", "translate", "collect", "apply", "criticize",
+           "photograph"}  # fmt: skip
 DESTINATIONS = {
     "go": (), "rush": ("meet", "work", "school", "shop", "cult", "bank"),
     "drive": ("city", "meet", "work", "shop", "out", "town", "sport", "zoo"),

@@ -19,6 +19,7 @@ OPENERS = (("know", "know"), ("hope", "hope"), ("think", "think"), ("say", "say"
 HINDRANCES = {"tired": "müde", "sick": "krank", "busy": "beschäftigt", "hungry": "hungrig",
               "nervous": "nervös", "thirsty": "durstig", "sad": "traurig", "exhausted": "erschöpft",
               "injured": "verletzt", "angry": "wütend", "distracted": "abgelenkt"}  # fmt: skip
+ABSENCES = {en: HINDRANCES[en] for en in ("tired", "sick", "busy", "exhausted", "injured")}
 FEELINGS = {"happy": "glücklich", "satisfied": "zufrieden", "surprised": "überrascht",
             "disappointed": "enttäuscht", "proud": "stolz", "excited": "aufgeregt",
             "angry": "wütend", "relieved": "erleichtert", "grateful": "dankbar"}  # fmt: skip
