@@ -161,6 +161,8 @@ def _vocabularies(args: Namespace, source: StateDict) -> Vocabularies:
     target = source.get(_TARGET_EMBEDDING, source[_SOURCE_EMBEDDING])
     sizes = {"source": source[_SOURCE_EMBEDDING].size(0), "target": target.size(0)}
     if args.data is None:
+        if args.verifier_data is not None:
+            raise UserError("--verifier-data is compared with --data; give both")
         return numbered_vocabularies(sizes["source"], sizes["target"])
     if args.verifier_data is not None:
         refuse_other_dictionaries(args.data, args.verifier_data)
