@@ -66,7 +66,10 @@ def load_checkpoint(path: str | Path) -> dict[str, Any]:
 
 def _load_safely(path: Path) -> Any:
     try:
-        with torch.serialization.safe_globals(_harmless_types()):
+        # On its way out the context forgets every type that it was given, even one that was
+        # allowed before: it must get the others only.
+        allowed = torch.serialization.get_safe_globals()
+        with torch.serialization.safe_globals([t for t in _harmless_types() if t not in allowed]):
             return torch.load(path, map_location="cpu", weights_only=True)
     except OSError as error:
         raise UserError(f"{path}: cannot be read ({error.strerror or error})") from error

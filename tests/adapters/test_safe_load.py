@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import torch
 
-from specdec_plugins.adapters.safe_load import load_checkpoint
+from specdec_plugins.adapters.safe_load import allow_fairseq_checkpoints, load_checkpoint
 from specdec_plugins.adapters.safe_save import save_checkpoint
 from specdec_plugins.errors import UserError
 
@@ -66,12 +66,25 @@ def test_a_bare_pickle_with_code_does_not_run(tmp_path: Path) -> None:
     assert not trace.exists()
 
 
-def test_reading_leaves_the_process_as_strict_as_it_was(tmp_path: Path) -> None:
+@pytest.mark.parametrize("allowed", [False, True])
+def test_reading_changes_nothing_about_what_the_process_allows(
+    tmp_path: Path, allowed: bool
+) -> None:
     path = tmp_path / "good.pt"
-    save_checkpoint({"model": {}}, path)
+    save_checkpoint({"model": {}, "args": argparse.Namespace()}, path)
     before = torch.serialization.get_safe_globals()
-    load_checkpoint(path)
-    assert torch.serialization.get_safe_globals() == before
+    try:
+        torch.serialization.clear_safe_globals()
+        if allowed:
+            allow_fairseq_checkpoints()
+        load_checkpoint(path)
+        if allowed:
+            assert torch.load(path)["args"] == argparse.Namespace()
+        else:
+            with pytest.raises(pickle.UnpicklingError):
+                torch.load(path)
+    finally:
+        torch.serialization.add_safe_globals(before)
 
 
 @pytest.mark.parametrize("content", [b"", b"not a checkpoint", b"PK\x03\x04 half a zip"])
