@@ -10,6 +10,7 @@ import os
 import re
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import torch
@@ -26,16 +27,21 @@ OUT = "runs/demo"
 
 # Small enough for minutes on two cores. The verifier's decoder is deeper than the drafter's, as
 # speculation wants it: a round costs one pass of each.
-VERIFIER_LAYERS, DRAFTER_LAYERS = 4, 2
+ENCODER_LAYERS, VERIFIER_LAYERS, DRAFTER_LAYERS = 2, 4, 2
 BLOCK_SIZE = 10
 VERIFIER_UPDATES, DRAFTER_UPDATES = 700, 900
 
 VERIFIER = f"{OUT}/verifier/checkpoint_last.pt"
-DRAFTER = f"{OUT}/drafter/checkpoint_last.pt"
+INITIAL, DRAFTER = f"{OUT}/initial.pt", f"{OUT}/drafter/checkpoint_last.pt"
 CORPUS, BINARY, CODES = f"{OUT}/corpus", f"{OUT}/prepared/data-bin", f"{OUT}/prepared/bpe.codes"
 
 # A learning rate that falls to nothing: a short training ends before others have fallen.
 SCHEDULE = "--lr-scheduler polynomial_decay --warmup-updates 100 --total-num-update {updates}"
+# The published drafter's architecture.
+DRAFTER_FLAGS = (
+    "--share-all-embeddings --src-embedding-copy --encoder-learned-pos --decoder-learned-pos "
+    "--apply-bert-init --activation-fn gelu"
+)
 LOG = "--no-epoch-checkpoints --num-workers 0 --log-format simple --log-interval 20"
 
 DECODINGS = {
@@ -61,12 +67,17 @@ def prepare() -> str:
     )
 
 
-def train_verifier(cpu: str) -> str:
-    sizes = "--{0}-embed-dim 128 --{0}-ffn-embed-dim 512 --{0}-attention-heads 4"
+def sizes(side: str, layers: int) -> str:
     return (
-        f"$PYTHON train.py {BINARY} --arch transformer --share-all-embeddings "
-        f"--encoder-layers 2 {sizes.format('encoder')} "
-        f"--decoder-layers {VERIFIER_LAYERS} {sizes.format('decoder')} --dropout 0.1 "
+        f"--{side}-layers {layers} --{side}-embed-dim 128 --{side}-ffn-embed-dim 512 "
+        f"--{side}-attention-heads 4"
+    )
+
+
+def train_verifier(cpu: str) -> str:
+    return (
+        f"$PYTHON train.py {BINARY} --arch transformer --share-all-embeddings --dropout 0.1 "
+        f"{sizes('encoder', ENCODER_LAYERS)} {sizes('decoder', VERIFIER_LAYERS)} "
         "--criterion label_smoothed_cross_entropy --label-smoothing 0.1 --max-tokens 2048 "
         f"--max-update {VERIFIER_UPDATES} --optimizer adam --adam-betas '(0.9, 0.98)' "
         f"--clip-norm 1 --lr 4e-3 {SCHEDULE.format(updates=VERIFIER_UPDATES)} "
@@ -78,12 +89,23 @@ def distil(cpu: str) -> str:
     return f"scripts/distill.sh {BINARY} --path {VERIFIER} --output {OUT}/distilled {cpu}"
 
 
+def initialise() -> str:
+    return (
+        f"$PYTHON encoder_initial.py --verifier {VERIFIER} --output {INITIAL} "
+        f"--data {OUT}/distilled --decoder-layers {DRAFTER_LAYERS}"
+    )
+
+
 def train_drafter(cpu: str) -> str:
     return (
-        f"scripts/train.sh --data {OUT}/distilled --verifier {VERIFIER} --save-dir {OUT}/drafter "
-        f"--block-size {BLOCK_SIZE} --decoder-layers {DRAFTER_LAYERS} --dropout 0.1 "
-        f"--updates {DRAFTER_UPDATES} --lr 2e-3 --max-tokens 2048 --batch-tokens 2048 "
-        f"--precision fp32 {cpu} -- {SCHEDULE.format(updates=DRAFTER_UPDATES)} {LOG}"
+        f"$PYTHON train.py {OUT}/distilled --task translation_lev_modified --noise block_mask "
+        f"--block-size {BLOCK_SIZE} --arch block {DRAFTER_FLAGS} --dropout 0.1 "
+        f"{sizes('encoder', ENCODER_LAYERS)} {sizes('decoder', DRAFTER_LAYERS)} "
+        f"--finetune-from-model {INITIAL} --criterion glat_loss --label-smoothing 0.1 "
+        f"--total-up {DRAFTER_UPDATES} --max-tokens 2048 --max-update {DRAFTER_UPDATES} "
+        "--optimizer adam --adam-betas '(0.9, 0.999)' --adam-eps 1e-6 --weight-decay 0.01 "
+        f"--clip-norm 5 --lr 2e-3 {SCHEDULE.format(updates=DRAFTER_UPDATES)} "
+        f"--save-dir {OUT}/drafter {LOG} {cpu}"
     )
 
 
@@ -100,31 +122,27 @@ def decode(name: str, cpu: str) -> str:
     )
 
 
-def updates(line: str) -> str | None:
+def updates(total: int) -> Callable[[str], str | None]:
     """How far a training is, from a line of its log."""
-    found = re.search(r"train_inner.*?\bloss=([\d.]+).*?num_updates=(\d+)", line)
-    return found and f"update {found[2]}, loss {found[1]}"
+
+    def read(line: str) -> str | None:
+        found = re.search(r"train_inner.*?\bloss=([\d.]+).*?num_updates=(\d+)", line)
+        return found and f"update {found[2]} of {total}, loss {found[1]}"
+
+    return read
 
 
 def steps(cpu: str) -> list[Step]:
     """The job in order; cpu: the flag that keeps a program off a GPU, or nothing."""
-    corpus = f"$PYTHON data/sample/generate.py --output {CORPUS}"
+    corpus = f"$PYTHON data/sample/generate.py --test 500 --output {CORPUS}"
+    verifier, drafter = updates(VERIFIER_UPDATES), updates(DRAFTER_UPDATES)
     first = [
         Step("write the sample corpus", corpus, (CORPUS,)),
         Step("prepare it: tokens, subwords, binary data", prepare(), (f"{OUT}/prepared",)),
-        Step(
-            f"train the verifier, {VERIFIER_UPDATES} updates",
-            train_verifier(cpu),
-            (f"{OUT}/verifier",),
-            updates,
-        ),
+        Step("train the verifier", train_verifier(cpu), (f"{OUT}/verifier",), verifier),
         Step("distil: translate the training set", distil(cpu), (f"{OUT}/distilled",)),
-        Step(
-            f"train the drafter, {DRAFTER_UPDATES} updates",
-            train_drafter(cpu),
-            (f"{OUT}/drafter",),
-            updates,
-        ),
+        Step("initialise the drafter", initialise(), (INITIAL,)),
+        Step("train the drafter", train_drafter(cpu), (f"{OUT}/drafter",), drafter),
     ]
     decodings = [
         Step(f"translate: {name}", decode(name, cpu), (f"{output(name)}.jsonl",))
