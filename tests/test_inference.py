@@ -127,7 +127,9 @@ def test_json_lines(folder: Path, tmp_path: Path) -> None:
     assert [r["id"] for r in records] == list(range(1, 21))
     assert [r["text"] for r in records] == done
     assert all(r["score"] < 0 and len(r["emitted"]) == r["rounds"] for r in records)
-    assert all(sum(r["emitted"]) == len(r["tokens"]) + (r["finish_reason"] == "eos") for r in records)
+    assert all(
+        sum(r["emitted"]) == len(r["tokens"]) + (r["finish_reason"] == "eos") for r in records
+    )
     ar = tmp_path / "ar"
     infer(folder, tmp_path / "out", "--json-path", str(ar), "--strategy", "AR")
     scores = [json.loads(line)["score"] for line in ar.read_text().split("\n")[:-1]]
