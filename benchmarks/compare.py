@@ -27,6 +27,7 @@ import torch
 from tqdm import tqdm
 
 from benchmarks.machine import describe
+from specdec_plugins.app.comparison import Decoding, markdown
 from specdec_plugins.app.loading import load_translator
 from specdec_plugins.app.settings import Settings
 from specdec_plugins.app.translator import Sentence, Translation, number_sentences
@@ -51,14 +52,8 @@ class Contender:
         """How many times faster than the baseline, by repetition."""
         return [theirs / own for own, theirs in zip(self.seconds, baseline.seconds, strict=True)]
 
-    @property
-    def mean_accepted_tokens(self) -> float | None:
-        """Tokens a round, eos not counted; None where nothing is decoded in rounds."""
-        rounds = sum(t.rounds for t in self.translations)
-        if rounds == 0:
-            return None
-        ends = sum(t.finish_reason == "eos" for t in self.translations if t.rounds)
-        return (sum(sum(t.emitted) for t in self.translations) - ends) / rounds
+    def decoding(self) -> Decoding:
+        return Decoding.of(self.name, self.translations)
 
 
 def contenders(base: Settings, relaxed: Sequence[tuple[int, float]]) -> list[Contender]:
@@ -100,45 +95,42 @@ def run(ways: Sequence[Contender], sentences: Sequence[Sentence], repeats: int, 
     bar.close()
 
 
-def row(way: Contender, ways: dict[str, Contender], references: Sequence[str], language: str,
-        ) -> dict[str, Any]:  # fmt: skip
+def row(
+    way: Contender, ways: dict[str, Contender], references: Sequence[str], language: str
+) -> dict[str, Any]:
     """All figures of one way."""
-    texts = [t.text for t in way.translations]
-    greedy = ways[GREEDY].translations
-    same = sum(a.tokens == b.tokens for a, b in zip(way.translations, greedy, strict=True))
-    scores = {s.metric: s for s in scoring.score(texts, references)}
-    compound = scoring.compound_bleu(texts, references, language) if language == "de" else None
-    percentiles = statistics.quantiles(way.latencies, n=20)
+    decoding = way.decoding()
+    scores = scoring.score(decoding.texts, references)
+    if language == "de":
+        scores.append(scoring.compound_bleu(decoding.texts, references, language))
     return {
         "name": way.name,
-        "bleu": scores["BLEU"].value,
-        "chrf": scores["chrF"].value,
-        "compound_bleu": compound and compound.value,
-        "identical_to_greedy": same,
-        "mean_accepted_tokens": way.mean_accepted_tokens,
-        "seconds_per_sentence": [s / len(texts) for s in way.seconds],
+        "scores": {score.metric: score.value for score in scores},
+        "signatures": {score.metric: score.signature for score in scores},
+        "differs_from_greedy": [n + 1 for n in decoding.differing(ways[GREEDY].decoding())],
+        "mean_accepted_tokens": decoding.mean_accepted_tokens,
+        "seconds_per_sentence": [s / len(references) for s in way.seconds],
         "latency_p50_ms": 1000 * statistics.median(way.latencies),
-        "latency_p95_ms": 1000 * percentiles[-1],
+        "latency_p95_ms": 1000 * statistics.quantiles(way.latencies, n=20)[-1],
         "speed_against_fairseq_greedy": way.ratios(ways[FAIRSEQ_GREEDY]),
         "speed_against_ar_greedy": way.ratios(ways[GREEDY]),
-        "signatures": [s.signature for s in (*scores.values(), compound) if s],
     }
 
 
-def markdown(rows: Sequence[dict[str, Any]], num_sentences: int) -> str:
-    """The table that people read."""
-    header = ["decoding", "BLEU", "chrF", "compound BLEU", "same as greedy", "accepted tokens"]
+def table(rows: Sequence[dict[str, Any]], num_sentences: int) -> str:
+    """What people read."""
+    metrics = list(rows[0]["scores"])
+    header = ["decoding", *metrics, "same as greedy", "accepted tokens"]
     header += ["ms a sentence", "p50", "p95", "against fairseq greedy", "against our AR"]
-    lines = [header, ["---", *["---:"] * (len(header) - 1)]]
+    cells = []
     for r in rows:
-        compound, accepted = r["compound_bleu"], r["mean_accepted_tokens"]
-        lines.append(
+        accepted = r["mean_accepted_tokens"]
+        same = num_sentences - len(r["differs_from_greedy"])
+        cells.append(
             [
                 r["name"],
-                f"{r['bleu']:.2f}",
-                f"{r['chrf']:.2f}",
-                "" if compound is None else f"{compound:.2f}",
-                f"{r['identical_to_greedy']} of {num_sentences}",
+                *(f"{r['scores'][metric]:.2f}" for metric in metrics),
+                f"{same} of {num_sentences}",
                 "" if accepted is None else f"{accepted:.2f}",
                 f"{1000 * statistics.median(r['seconds_per_sentence']):.1f}",
                 f"{r['latency_p50_ms']:.1f}",
@@ -147,7 +139,7 @@ def markdown(rows: Sequence[dict[str, Any]], num_sentences: int) -> str:
                 _spread(r["speed_against_ar_greedy"]),
             ]
         )
-    return "\n".join("| " + " | ".join(cells) + " |" for cells in lines)
+    return markdown(header, cells)
 
 
 def _spread(ratios: Sequence[float]) -> str:
@@ -210,9 +202,9 @@ def main() -> int:
     }
     args.output.parent.mkdir(parents=True, exist_ok=True)
     Path(f"{args.output}.json").write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
-    table = markdown(rows, len(sources))
-    Path(f"{args.output}.md").write_text(table + "\n", encoding="utf-8")
-    print(table)
+    text = table(rows, len(sources))
+    Path(f"{args.output}.md").write_text(text + "\n", encoding="utf-8")
+    print(text)
     return 0
 
 
