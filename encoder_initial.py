@@ -27,6 +27,16 @@ SIZES = (
     "decoder_layers",
 )
 
+# What the published drafter has, in the order of the published command.
+SWITCHES = (
+    "share_all_embeddings",
+    "share_decoder_input_output_embed",
+    "src_embedding_copy",
+    "encoder_learned_pos",
+    "decoder_learned_pos",
+    "apply_bert_init",
+)
+
 
 def build_parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
@@ -44,6 +54,11 @@ def build_parser() -> argparse.ArgumentParser:
         "--copy-positions",
         action="store_true",
         help="start the encoder's learned positions from the verifier's positions",
+    )
+    parser.add_argument(
+        "--print-flags",
+        action="store_true",
+        help="print nothing but the flags for train.py that fit the checkpoint, for scripts",
     )
     parser.add_argument("--debug", action="store_true", help="show stack traces")
     sizes = parser.add_argument_group("the drafter's architecture (default: the verifier's)")
@@ -74,9 +89,22 @@ def main(arguments: Sequence[str] | None = None) -> int:
             raise
         print(f"encoder_initial.py: {error}", file=sys.stderr)
         return 1
-    print("\n".join(report))
-    print(f"wrote {args.output}")
+    stream = sys.stderr if args.print_flags else sys.stdout
+    print("\n".join(report), f"wrote {args.output}", sep="\n", file=stream)
+    if args.print_flags:
+        print(" ".join(architecture_flags(checkpoint["args"])))
     return 0
+
+
+def architecture_flags(settings: argparse.Namespace) -> list[str]:
+    """The flags with which train.py builds the network that a checkpoint holds."""
+    flags = ["--arch", settings.arch, "--activation-fn", settings.activation_fn]
+    for name in (*SIZES, "max_source_positions", "max_target_positions"):
+        flags += ["--" + name.replace("_", "-"), str(getattr(settings, name))]
+    for name in SWITCHES:
+        if getattr(settings, name):
+            flags.append("--" + name.replace("_", "-"))
+    return flags
 
 
 if __name__ == "__main__":

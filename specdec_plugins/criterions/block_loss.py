@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+import torch
 from torch import Tensor
 from torch.nn import functional
 
@@ -23,10 +24,11 @@ def block_loss(
 ) -> BlockLoss:
     """Label-smoothed cross-entropy of scored positions, averaged unless ``reduce`` is off.
 
-    Computed in float32 whatever the logits. Without a scored position (everything was revealed)
+    Computed in float32 or better. Without a scored position (everything was revealed)
     the mean is a zero that still has a gradient, so that every worker takes part in the update.
     """
-    log_probs = functional.log_softmax(logits.float(), dim=-1)  # [N, V]
+    precision = torch.promote_types(logits.dtype, torch.float32)
+    log_probs = functional.log_softmax(logits, dim=-1, dtype=precision)  # [N, V]
     nll = -log_probs.gather(1, targets[:, None]).squeeze(1)  # [N]
     loss = nll
     if label_smoothing > 0:

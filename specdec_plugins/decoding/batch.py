@@ -21,6 +21,7 @@ class HostRow:
 
     request: Request
     result: RowResult
+    length: int  # committed tokens, start token included
     budget: int = 0  # tokens that the next round drafts
     finished: bool = False
 
@@ -49,7 +50,10 @@ class Batch:
         device = source.tokens.device
         params = DecodeParams.stack([r.params for r in requests], device)
         return Batch(
-            rows=[HostRow(r, RowResult(r.id, list(r.forced_ids))) for r in requests],
+            rows=[
+                HostRow(r, RowResult(r.id, list(r.forced_ids)), len(r.forced_ids) + 1)
+                for r in requests
+            ],
             prefix=open_prefix(source, max(r.params.max_len for r in requests)),
             params=params,
             budget=torch.zeros_like(params.block_size),
@@ -60,9 +64,11 @@ class Batch:
     def select(self, keep: Sequence[int], index: Tensor) -> Batch:
         """The rows `keep`, in that order; `index` is the same list on the device."""
         old, params = self.prefix, self.params.select(index)
+        rows = [self.rows[i] for i in keep]
+        width = max(row.length for row in rows)
         return Batch(
-            rows=[self.rows[i] for i in keep],
-            prefix=Prefix(old.tokens[index], old.lengths[index], old.active[index], old.width),
+            rows=rows,
+            prefix=Prefix(old.tokens[index], old.lengths[index], old.active[index], width),
             params=params,
             budget=self.budget[index],
             log_probs=self.log_probs[index],

@@ -63,10 +63,14 @@ class Session:
     def add(self, requests: Iterable[Request]) -> None:
         """Queue requests. Raises UserError, and queues none, where one cannot be decoded."""
         requests = list(requests)
+        present = [r.id for r in (*requests, *self._waiting)]
+        present += [row.request.id for row in self._batch.rows if not row.finished]
+        require(len(set(present)) == len(present), "Two requests have the same id.")
         for request in requests:
             check_request(request, self._verifier, self._method)
         self._waiting.extend(requests)
 
+    @torch.inference_mode()
     def cancel(self, ids: Collection[str]) -> list[RowEvent]:
         """Drop these requests, wherever they are; rows are freed at the next boundary."""
         dropped = [r for r in self._waiting if r.id in ids]
@@ -189,7 +193,7 @@ class Session:
         for row, log_prob, values in zip(batch.rows, log_probs, host.tolist(), strict=True):
             if row.finished:
                 continue
-            drafted, accepted, emitted, ended, full, row.budget = values[:6]
+            drafted, accepted, emitted, ended, full, row.budget, row.length = values[:7]
             if emitted == 0:
                 raise RuntimeError(f"request {row.request.id!r} made no progress in a round")
             draft_ids = values[len(counts) : len(counts) + drafted]
@@ -208,7 +212,7 @@ class Session:
                 )
             )
             self.stats.observe(events[-1])
-        batch.prefix.width = int(host[:, 6].max())
+        batch.prefix.width = max(row.length for row in batch.rows)
         return events
 
 
@@ -229,7 +233,6 @@ class SpeculativeDecoder:
         Raises UserError where two requests have one id, or one cannot be decoded as asked.
         """
         results: dict[str, RowResult] = {}
-        require(len({r.id for r in requests}) == len(requests), "Two requests have the same id.")
         session = Session(self.verifier, self.method, self.config)
         session.add(requests)
         for event in session.run():
@@ -247,6 +250,11 @@ def check_request(request: Request, verifier: Verifier, method: Method) -> None:
         params.max_len <= longest,
         f"max_len {params.max_len} is more than the verifier's {longest} target positions; "
         "ask for a shorter output.",
+    )
+    require(
+        all(0 <= t < verifier.vocab_size and t != verifier.special.eos for t in request.forced_ids),
+        f"Request {request.id!r}: its target prefix must hold token ids below "
+        f"{verifier.vocab_size} and no end of sentence ({verifier.special.eos}).",
     )
     if drafter is not None and drafter.max_block_size is not None:
         require(

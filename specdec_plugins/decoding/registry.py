@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 from specdec_plugins.errors import UserError
 
@@ -37,3 +37,17 @@ class Registry(Generic[T]):
 
     def names(self) -> list[str]:
         return sorted(self._entries)
+
+    def configure(self, name: str, options: dict[str, Any] | None = None) -> tuple[Any, Any]:
+        """The class of that name, and `options` as its Config.
+
+        Raises UserError for an unknown name or option, each with the choices.
+        """
+        cls: Any = self.get(name)
+        try:
+            return cls, cls.Config(**(options or {}))
+        except TypeError as error:
+            known = ", ".join(cls.Config.__dataclass_fields__) or "none"
+            raise UserError(
+                f"Options of {self.kind} {name!r}: {error}; it knows: {known}."
+            ) from error

@@ -35,5 +35,8 @@ class HashRandom:
     def uniform(self, first: Tensor, n: int, stream: Stream) -> Tensor:
         """Numbers in [0, 1) for positions first[b] .. first[b] + n - 1: [B, n] float64."""
         positions = first[:, None] + torch.arange(n, device=first.device)
-        bits = _mix(self._keys[:, None] ^ _mix(positions * len(Stream) + stream.value))
+        counts = positions * len(Stream) + stream.value
+        # Each hashed seed starts its own SplitMix64 sequence; `counts` says where to read it. (The
+        # xor of two hashes would not do: it is the same for seed 3, count 5 and seed 5, count 3.)
+        bits = _mix(self._keys[:, None] + counts * _GOLDEN)
         return _shift_right(bits, 11).double() * 2.0**-53

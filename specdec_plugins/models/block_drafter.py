@@ -110,8 +110,10 @@ class BlockDecoder(TransformerDecoder):
         assert self.copy_attn is not None
         scores = torch.bmm(self.copy_attn(positions), source_keys.transpose(1, 2))  # [B, W, S]
         padding_mask = encoder_out["encoder_padding_mask"][0]  # [B, S]
-        scores = scores.float().masked_fill(padding_mask[:, None], -math.inf)
-        return torch.bmm(scores.softmax(dim=-1).type_as(source), source)
+        scores = scores.masked_fill(padding_mask[:, None], -math.inf)
+        precision = torch.promote_types(scores.dtype, torch.float32)
+        weights = scores.softmax(dim=-1, dtype=precision).type_as(source)  # [B, W, S]
+        return torch.bmm(weights, source)
 
 
 @register_model("block")

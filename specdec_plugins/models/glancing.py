@@ -48,7 +48,7 @@ def glance(
     wrong; only their number depends on the mistakes.
     """
     num_wrong = (scored_mask & ~right_mask).sum(dim=1)  # [B]
-    # In float64, and a little above the product: 0.3 * 10 must count as 3, not as 2.999...
+    # A little above the product: 0.32 * 25 must count as 8, not as 7.999...
     num_revealed = torch.floor(num_wrong.double() * settings.context_p + 1e-9)  # [B]
     order = torch.rand(
         scored_mask.shape, generator=settings.generator, device=scored_mask.device

@@ -15,7 +15,7 @@ from specdec_plugins.adapters.dictionary import Dictionary
 from specdec_plugins.adapters.fairseq_checkpoint import load_block_drafter, load_verifier
 from specdec_plugins.decoding.networks import Transformer
 from specdec_plugins.errors import UserError
-from tests import fairseq_models
+from tests import fairseq_checkpoints
 from tests.decoding.networks.toys import full_logits
 
 pytestmark = pytest.mark.fairseq
@@ -25,21 +25,21 @@ Saved = tuple[nn.Module, Namespace, Path]
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return fairseq_models.dictionaries(tmp_path_factory.mktemp("data"), 30, 30)
+    return fairseq_checkpoints.dictionaries(tmp_path_factory.mktemp("data"), 30, 30)
 
 
 @pytest.fixture(scope="module")
 def verifier(folder: Path) -> Saved:
-    args = fairseq_models.settings("transformer", share_all_embeddings=True)
-    model = fairseq_models.build(args, folder)
-    return model, args, fairseq_models.save(model, args, folder / "verifier.pt")
+    args = fairseq_checkpoints.settings("transformer", share_all_embeddings=True)
+    model = fairseq_checkpoints.build(args, folder)
+    return model, args, fairseq_checkpoints.save(model, args, folder / "verifier.pt")
 
 
 @pytest.fixture(scope="module")
 def drafter(folder: Path) -> Saved:
-    args = fairseq_models.settings("block", block_size=4, src_embedding_copy=True)
-    model = fairseq_models.build(args, folder)
-    return model, args, fairseq_models.save(model, args, folder / "drafter.pt")
+    args = fairseq_checkpoints.settings("block", block_size=4, src_embedding_copy=True)
+    model = fairseq_checkpoints.build(args, folder)
+    return model, args, fairseq_checkpoints.save(model, args, folder / "drafter.pt")
 
 
 def dictionary(folder: Path) -> Dictionary:
@@ -57,7 +57,7 @@ def logits(network: Transformer) -> Tensor:
 
 def resaved(saved: Saved, path: Path, **changes: Any) -> Path:
     model, args, _ = saved
-    return fairseq_models.save(model, Namespace(**{**vars(args), **changes}), path)
+    return fairseq_checkpoints.save(model, Namespace(**{**vars(args), **changes}), path)
 
 
 def test_networks_are_ready_for_inference(verifier: Saved, folder: Path) -> None:

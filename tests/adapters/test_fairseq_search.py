@@ -16,7 +16,7 @@ from specdec_plugins.decoding.greedy import greedy
 from specdec_plugins.decoding.request import Request
 from specdec_plugins.decoding.transformer_verifier import TransformerVerifier
 from specdec_plugins.errors import UserError
-from tests import fairseq_models
+from tests import fairseq_checkpoints
 from tests.decoding.networks.toys import random_ids
 
 pytestmark = pytest.mark.fairseq
@@ -24,9 +24,9 @@ pytestmark = pytest.mark.fairseq
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    data = fairseq_models.dictionaries(tmp_path_factory.mktemp("data"))
-    args = fairseq_models.settings("transformer", share_all_embeddings=True)
-    fairseq_models.save(fairseq_models.build(args, data), args, data / "model.pt")
+    data = fairseq_checkpoints.dictionaries(tmp_path_factory.mktemp("data"))
+    args = fairseq_checkpoints.settings("transformer", share_all_embeddings=True)
+    fairseq_checkpoints.save(fairseq_checkpoints.build(args, data), args, data / "model.pt")
     return data
 
 
@@ -125,7 +125,7 @@ def test_impossible_settings_are_refused(options: dict[str, Any], message: str) 
 def test_what_cannot_be_loaded_is_named(folder: Path, tmp_path: Path) -> None:
     with pytest.raises(UserError, match="nowhere.pt: no such checkpoint"):
         load_fairseq_search(tmp_path / "nowhere.pt", folder, SearchConfig())
-    other = fairseq_models.dictionaries(tmp_path, 12, 12)
+    other = fairseq_checkpoints.dictionaries(tmp_path, 12, 12)
     with pytest.raises(
         UserError, match="model.pt: fairseq cannot load it with the dictionaries in"
     ):

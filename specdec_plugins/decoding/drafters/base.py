@@ -9,7 +9,6 @@ from torch import Tensor, nn
 
 from specdec_plugins.decoding.interfaces import Drafter, Verifier
 from specdec_plugins.decoding.registry import Registry
-from specdec_plugins.errors import UserError
 
 DRAFTERS: Registry[Drafter] = Registry("drafter")
 
@@ -30,11 +29,6 @@ def build_drafter(
 
     Raises UserError for an unknown name or option, each with the choices.
     """
-    cls: Any = DRAFTERS.get(name)
-    try:
-        config = cls.Config(**(options or {}))
-    except TypeError as error:
-        known = ", ".join(cls.Config.__dataclass_fields__) or "none"
-        raise UserError(f"Options of drafter {name!r}: {error}; it knows: {known}.") from error
+    cls, config = DRAFTERS.configure(name, options)
     drafter: Drafter = cls(config, context)
     return drafter

@@ -2,3 +2,4 @@
 
 from specdec_plugins.decoding.schedules import constant as constant
 from specdec_plugins.decoding.schedules.base import SCHEDULES as SCHEDULES
+from specdec_plugins.decoding.schedules.base import build_schedule as build_schedule

@@ -13,7 +13,7 @@ from specdec_plugins.adapters.dictionary import Dictionary
 from specdec_plugins.adapters.fairseq_checkpoint import load_block_drafter
 from specdec_plugins.decoding.networks import BlockConfig
 from specdec_plugins.errors import UserError
-from tests import fairseq_models
+from tests import fairseq_checkpoints
 from tests.decoding.networks.toys import PAD, UNK, block_drafter, remember
 
 LEARNED = {"encoder_learned_pos": True, "decoder_learned_pos": True}
@@ -42,16 +42,16 @@ def _inputs() -> tuple[Tensor, Tensor]:
 @pytest.mark.parametrize("case", CASES, ids=lambda case: ",".join(case))
 def test_equals_the_trained_module(case: dict[str, Any], tmp_path: Path) -> None:
     shared = case.get("share_all_embeddings", False)
-    data = fairseq_models.dictionaries(tmp_path, 30, 30 if shared else 25)
-    args = fairseq_models.settings("block", block_size=4, **case)
-    model = fairseq_models.build(args, data)
-    path = fairseq_models.save(model, args, tmp_path / "drafter.pt")
+    data = fairseq_checkpoints.dictionaries(tmp_path, 30, 30 if shared else 25)
+    args = fairseq_checkpoints.settings("block", block_size=4, **case)
+    model = fairseq_checkpoints.build(args, data)
+    path = fairseq_checkpoints.save(model, args, tmp_path / "drafter.pt")
     source_dictionary, target_dictionary = (
         Dictionary.load(data / f"dict.{side}.txt") for side in ("en", "de")
     )
     network = load_block_drafter(path, source_dictionary, target_dictionary, dtype=torch.float64)
     source, target = _inputs()
-    with torch.no_grad(), fairseq_models.double_precision():
+    with torch.no_grad(), fairseq_checkpoints.double_precision():
         encoder_out = model.encoder(source, src_lengths=(source != PAD).sum(1))
         copied = model._copy_source(source, encoder_out)
         expected = model.decoder.output_layer(model.decoder(target, encoder_out, *copied))

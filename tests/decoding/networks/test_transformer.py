@@ -14,7 +14,7 @@ from specdec_plugins.adapters.fairseq_checkpoint import load_verifier
 from specdec_plugins.decoding.kv_cache import KVCache
 from specdec_plugins.decoding.networks import Transformer
 from specdec_plugins.errors import UserError
-from tests import fairseq_models
+from tests import fairseq_checkpoints
 from tests.decoding.networks.toys import full_logits, remember, transformer
 
 CASES: list[dict[str, Any]] = [
@@ -48,10 +48,10 @@ def _name(case: dict[str, Any]) -> str:
 def _pair(case: dict[str, Any], folder: Path) -> tuple[torch.nn.Module, Transformer]:
     """fairseq's model, and ours from its checkpoint."""
     shared = case.get("share_all_embeddings", False)
-    data = fairseq_models.dictionaries(folder, 30, 30 if shared else 25)
-    args = fairseq_models.settings("transformer", **case)
-    model = fairseq_models.build(args, data)
-    path = fairseq_models.save(model, args, folder / "model.pt")
+    data = fairseq_checkpoints.dictionaries(folder, 30, 30 if shared else 25)
+    args = fairseq_checkpoints.settings("transformer", **case)
+    model = fairseq_checkpoints.build(args, data)
+    path = fairseq_checkpoints.save(model, args, folder / "model.pt")
     source, target = (Dictionary.load(data / f"dict.{side}.txt") for side in ("en", "de"))
     return model, load_verifier(path, source, target, dtype=torch.float64)
 
@@ -73,7 +73,7 @@ def test_equals_fairseq_in_one_pass(case: dict[str, Any], tmp_path: Path) -> Non
     generator = torch.Generator().manual_seed(1)
     source = _sources(generator)
     target = torch.randint(3, 25, (3, 11), generator=generator)
-    with torch.no_grad(), fairseq_models.double_precision():
+    with torch.no_grad(), fairseq_checkpoints.double_precision():
         expected, _ = model(source, (source != PAD).sum(1), target)
     torch.testing.assert_close(full_logits(network, source, target), expected, rtol=0, atol=1e-10)
 
@@ -84,7 +84,7 @@ def test_padding_on_either_side_is_the_same(tmp_path: Path) -> None:
     left = _sources(torch.Generator().manual_seed(1), left_pad=True)
     right = _sources(torch.Generator().manual_seed(1))
     target = torch.randint(3, 25, (3, 5), generator=torch.Generator().manual_seed(2))
-    with torch.no_grad(), fairseq_models.double_precision():
+    with torch.no_grad(), fairseq_checkpoints.double_precision():
         expected, _ = model(left, (left != PAD).sum(1), target)
     torch.testing.assert_close(full_logits(network, right, target), expected, rtol=0, atol=1e-10)
 

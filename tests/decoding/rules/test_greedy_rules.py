@@ -1,0 +1,175 @@
+"""`exact` and `top_beta` by table, one case a boundary, and in the large."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import pytest
+import torch
+from torch import Tensor
+
+from specdec_plugins.decoding.interfaces import AcceptanceRule, Draft, Guarantee, Scores, Verdict
+from specdec_plugins.decoding.row_random import HashRandom
+from specdec_plugins.decoding.rules import RULES
+from specdec_plugins.decoding.rules.top_beta import rank
+from tests.decoding.toys import NO_TOKEN, draft_of, row_params
+
+EXACT: AcceptanceRule = RULES.get("exact")()
+TOP_BETA: AcceptanceRule = RULES.get("top_beta")()
+EOS = 2
+
+
+def judge(
+    rule: AcceptanceRule, draft: Draft, logits: Tensor, beta: object = 1, tau: object = 0.0
+) -> Verdict:
+    num_rows = logits.shape[0]
+    params = row_params(num_rows, beta=beta, tau=tau)
+    first = torch.ones(num_rows, dtype=torch.int64)
+    return rule.judge(draft, Scores(logits), params, HashRandom(params.seed), first)
+
+
+class Case(NamedTuple):
+    name: str
+    draft: list[int]
+    logits: list[list[float]]  # V = 5; shorter than the others' width means poison behind
+    beta: int
+    tau: float
+    num_accepted: int
+    next_token: int
+
+
+A, B, C = 3, 4, 0  # three token ids
+FIRST = [1.0, 0.0, 0.5, 3.0, 2.0]  # best A, then B (gap 1), 0 (gap 2), eos (2.5), 1 (3)
+SECOND = [3.0, 0.0, 2.0, 1.0, -1.0]  # best C = 0, then eos (gap 1), A (gap 2)
+TIED = [0.0, 0.0, 0.0, 2.0, 2.0]  # A and B equal; argmax takes A
+
+EXACT_CASES = [
+    Case("empty draft", [], [FIRST], 1, 0, 0, A),
+    Case("first right, second wrong", [A, A], [FIRST, SECOND, FIRST], 1, 0, 1, C),
+    Case("all right: bonus", [A, C], [FIRST, SECOND, FIRST], 1, 0, 2, A),
+    Case("first wrong, second right", [B, C], [FIRST, SECOND, FIRST], 1, 0, 0, A),
+    Case("tie: the lower id is the argmax", [A], [TIED, SECOND], 1, 0, 1, C),
+    Case("tie: the higher id is not", [B], [TIED, SECOND], 1, 0, 0, A),
+    Case("eos drafted and rejected", [EOS], [FIRST, SECOND], 1, 0, 0, A),
+    Case("eos drafted and accepted", [A, EOS], [FIRST, [0, 0, 5, 0, 0], FIRST], 1, 0, 2, A),
+    Case("huge tau means nothing with beta 1", [B], [FIRST, SECOND], 1, 1e9, 0, A),
+]
+TOLERANT_CASES = [
+    Case("second best within tau", [B], [FIRST, SECOND], 2, 1.5, 1, C),
+    Case("gap equals tau: kept", [B], [FIRST, SECOND], 2, 1.0, 1, C),
+    Case("gap just above tau", [B], [FIRST, SECOND], 2, 0.999, 0, A),
+    Case("third best, beta 2, within tau", [C], [FIRST, SECOND], 2, 9.0, 0, A),
+    Case("third best, beta 3", [C], [FIRST, SECOND], 3, 9.0, 1, C),
+    Case("beta = V: tau alone decides", [1], [FIRST, SECOND], 5, 3.0, 1, C),
+    Case("beta = V, outside tau", [1], [FIRST, SECOND], 5, 2.5, 0, A),
+    Case("beta above V", [1], [FIRST, SECOND], 50, 3.0, 1, C),
+    Case("tie at tau 0: both are best", [B], [TIED, SECOND], 2, 0.0, 1, C),
+    Case("tie at beta 1: only the argmax", [B], [TIED, SECOND], 1, 0.0, 0, A),
+    Case("tolerated, then rejected", [B, 1], [FIRST, SECOND, FIRST], 2, 1.0, 1, C),
+    Case("tolerated twice: bonus", [B, EOS], [FIRST, SECOND, TIED], 2, 1.0, 2, A),
+    Case("eos tolerated though not best", [EOS], [FIRST, SECOND], 4, 2.5, 1, C),
+    Case("eos drafted and rejected", [EOS], [FIRST, SECOND], 4, 2.4, 0, A),
+    Case("empty draft", [], [FIRST], 5, 9.0, 0, A),
+]
+
+
+def batched(cases: list[Case]) -> tuple[Draft, Tensor]:
+    """All cases as one ragged batch, poison behind each."""
+    width = 3
+    draft = draft_of([case.draft for case in cases], width)
+    logits = torch.full((len(cases), width + 1, 5), torch.nan, dtype=torch.float64)
+    logits[:, 2::2] = 1e9
+    for b, case in enumerate(cases):
+        logits[b, : len(case.logits)] = torch.tensor(case.logits, dtype=torch.float64)
+    return draft, logits
+
+
+@pytest.mark.parametrize(
+    ("rule", "cases"),
+    [(EXACT, EXACT_CASES), (TOP_BETA, EXACT_CASES), (TOP_BETA, TOLERANT_CASES)],
+    ids=["exact", "top_beta as exact", "top_beta"],
+)
+def test_table(rule: AcceptanceRule, cases: list[Case]) -> None:
+    draft, logits = batched(cases)
+    tempting = torch.where(draft.mask, draft.tokens, logits[:, :-1].argmax(-1))
+    for tokens in (draft.tokens, tempting):
+        verdict = judge(
+            rule,
+            Draft(tokens, draft.lengths),
+            logits,
+            beta=[c.beta for c in cases],
+            tau=[float(c.tau) for c in cases],
+        )
+        got = zip(verdict.num_accepted.tolist(), verdict.next_tokens.tolist(), strict=True)
+        for case, pair in zip(cases, got, strict=True):
+            assert pair == (case.num_accepted, case.next_token), case.name
+
+
+def random_case(seed: int) -> tuple[Draft, Tensor]:
+    """Coarse logits, so that ties are common; drafts near the argmax, ragged."""
+    generator = torch.Generator().manual_seed(seed)
+    logits = torch.randint(0, 4, (50, 7, 6), generator=generator).double()
+    lengths = torch.randint(0, 7, (50,), generator=generator)
+    tokens = logits[:, :-1].topk(3).indices
+    pick = torch.randint(0, 3, (50, 6, 1), generator=generator)
+    tokens = tokens.gather(-1, pick)[..., 0]
+    past = torch.arange(6) >= lengths[:, None]
+    return Draft(tokens.masked_fill(past, NO_TOKEN), lengths), logits
+
+
+def slow_top_beta(draft: Draft, logits: Tensor, beta: int, tau: float) -> list[tuple[int, int]]:
+    """The rule as its paper says it: the kept set of each row, in plain Python."""
+    out = []
+    for b, length in enumerate(draft.lengths.tolist()):
+        n = 0
+        while n < length:
+            row = logits[b, n].tolist()
+            by_rank = sorted(range(len(row)), key=lambda i: (-row[i], i))
+            kept = [i for i in by_rank[:beta] if max(row) - row[i] <= tau]
+            if int(draft.tokens[b, n]) not in kept:
+                break
+            n += 1
+        out.append((n, int(logits[b, n].argmax())))
+    return out
+
+
+@pytest.mark.parametrize(("beta", "tau"), [(1, 0.0), (1, 5.0), (2, 1.0), (3, 0.0), (6, 2.0)])
+def test_top_beta_equals_its_definition(beta: int, tau: float) -> None:
+    draft, logits = random_case(beta)
+    verdict = judge(TOP_BETA, draft, logits, beta=beta, tau=tau)
+    got = zip(verdict.num_accepted.tolist(), verdict.next_tokens.tolist(), strict=True)
+    assert list(got) == slow_top_beta(draft, logits, beta, tau)
+
+
+def test_raising_beta_or_tau_never_lowers_acceptance() -> None:
+    draft, logits = random_case(0)
+    taus, betas = (0.0, 1.0, 2.0, 3.0), (1, 2, 4, 6)
+    counts = torch.stack(
+        [
+            torch.stack([judge(TOP_BETA, draft, logits, b, t).num_accepted for t in taus])
+            for b in betas
+        ]
+    )
+    assert (counts.diff(dim=0) >= 0).all()
+    assert (counts.diff(dim=1) >= 0).all()
+    assert (counts[-1, -1] > counts[0, 0]).any()  # or the test would say nothing
+
+
+def test_each_row_has_its_own_beta_and_tau() -> None:
+    case = Case("", [B], [FIRST, SECOND], 0, 0, 0, 0)
+    draft, logits = batched([case] * 4)
+    verdict = judge(TOP_BETA, draft, logits, beta=[1, 2, 2, 9], tau=[9.0, 0.5, 1.0, 9.0])
+    assert verdict.num_accepted.tolist() == [0, 0, 1, 1]
+
+
+def test_rank_breaks_ties_by_id() -> None:
+    logits = torch.tensor([[TIED, FIRST]])
+    tokens = torch.tensor([[[A, A], [B, B], [C, C], [1, 1]]]).transpose(1, 2)[0]
+    got = [rank(logits, tokens[:, i][None]).tolist()[0] for i in range(4)]
+    assert got == [[0, 0], [1, 1], [2, 2], [3, 4]]
+
+
+def test_guarantees() -> None:
+    assert EXACT.guarantee(1) is EXACT.guarantee(5) is Guarantee.GREEDY
+    assert TOP_BETA.guarantee(1) is Guarantee.GREEDY
+    assert TOP_BETA.guarantee(2) is Guarantee.NONE

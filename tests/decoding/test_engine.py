@@ -1,0 +1,318 @@
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from specdec_plugins.decoding.config import DecodeParams, EngineConfig
+from specdec_plugins.decoding.engine import (
+    Method,
+    Session,
+    SpeculativeDecoder,
+    check_request,
+)
+from specdec_plugins.decoding.interfaces import (
+    Draft,
+    Drafter,
+    Guarantee,
+    Prefix,
+    RowParams,
+    RowRandom,
+    Scores,
+    Verdict,
+)
+from specdec_plugins.decoding.request import FinishReason, Request, RowEvent
+from specdec_plugins.decoding.rules import RULES
+from specdec_plugins.decoding.schedules import build_schedule
+from specdec_plugins.errors import UserError
+from tests.decoding.toys import (
+    SCRIPTS,
+    SPECIAL,
+    ScriptedDrafter,
+    TableVerifier,
+    law,
+    oracle,
+    requests,
+)
+
+TABLE = law()
+
+
+def method(script: str | None = "partly", rule: str = "exact") -> Method:
+    drafter: Drafter | None = ScriptedDrafter(TABLE, SCRIPTS[script]) if script else None
+    return Method(drafter, RULES.get(rule)(), build_schedule("constant"))
+
+
+def session(script: str | None = "partly", **config: Any) -> Session:
+    return Session(TableVerifier(TABLE), method(script), EngineConfig(**config))
+
+
+def decoder(script: str | None = "partly", **config: Any) -> SpeculativeDecoder:
+    return SpeculativeDecoder(TableVerifier(TABLE), method(script), EngineConfig(**config))
+
+
+@pytest.mark.parametrize("block_size", [1, 2, 5])
+def test_a_perfect_drafter_needs_the_fewest_rounds(block_size: int) -> None:
+    jobs = requests(11, block_size=block_size, max_len=30)
+    for result in decoder("always", max_rows=4).decode(jobs):
+        assert result.rounds == -(-len(result.token_ids) // (block_size + 1))
+        assert result.accepted_per_round[:-1] == result.drafted_per_round[:-1]
+
+
+def test_without_a_drafter_every_round_emits_one_token() -> None:
+    jobs = requests(5, max_len=20)
+    ours = decoder(None, max_rows=2)
+    results = ours.decode(jobs)
+    assert [r.token_ids for r in results] == [oracle(TABLE, job) for job in jobs]
+    assert all(r.rounds == len(r.token_ids) for r in results)
+    assert ours.stats.drafted == 0
+
+
+def test_block_size_is_each_rows_own_and_zero_is_plain() -> None:
+    jobs = requests(4, block_size=lambda i: i, max_len=40)
+    for size, result in enumerate(decoder("never", max_rows=4).decode(jobs)):
+        drafted = result.drafted_per_round
+        assert max(drafted) == size
+        room = [40 - 1 - i for i in range(len(drafted))]
+        assert drafted == [min(size, r) for r in room]
+
+
+def test_results_do_not_depend_on_the_batch() -> None:
+    jobs = requests(9, num_forced=lambda i: i % 4, block_size=5, max_len=30)
+    alone = [decoder(max_rows=1).decode([job])[0] for job in jobs]
+    for max_rows, compact_at in ((1, 1.0), (3, 0.01), (4, 1.0), (9, 0.5), (64, 1.0)):
+        assert decoder(max_rows=max_rows, compact_at=compact_at).decode(jobs) == alone
+
+
+def test_finish_reasons() -> None:
+    jobs = requests(9, block_size=3, max_len=6)
+    results = decoder(max_rows=3).decode(jobs)
+    for result in results:
+        ended = result.token_ids[-1] == SPECIAL.eos
+        assert result.finish_reason is (FinishReason.EOS if ended else FinishReason.LENGTH)
+        assert ended or len(result.token_ids) == 6
+    assert {r.finish_reason for r in results} == {FinishReason.EOS, FinishReason.LENGTH}
+
+
+def test_events_tell_the_whole_story() -> None:
+    jobs = requests(7, num_forced=lambda i: i % 2, block_size=4, max_len=25)
+    running = session(max_rows=3)
+    running.add(jobs)
+    told: dict[str, list[RowEvent]] = {job.id: [] for job in jobs}
+    for event in running.run():
+        assert not told[event.id] or told[event.id][-1].result is None
+        told[event.id].append(event)
+    for job in jobs:
+        events = told[job.id]
+        result = events[-1].result
+        assert result is not None
+        emitted = [token for event in events for token in event.emitted_ids]
+        assert job.forced_ids + emitted == result.token_ids == oracle(TABLE, job)
+        for event in events:
+            kept = event.num_accepted
+            assert event.draft_ids[:kept] == event.emitted_ids[:kept]
+            assert kept <= len(event.draft_ids) <= 4
+            assert len(event.emitted_ids) - kept in (0, 1)
+        assert [e.num_accepted for e in events] == result.accepted_per_round
+        assert [len(e.draft_ids) for e in events] == result.drafted_per_round
+        assert [len(e.emitted_ids) for e in events] == result.emitted_per_round
+
+
+def test_rows_join_while_others_run() -> None:
+    jobs = requests(8, block_size=3, max_len=20)
+    running = session(max_rows=8)
+    done = {}
+    for job in jobs:
+        running.add([job])
+        for event in running.step():
+            done[event.id] = event.result
+    for event in running.run():
+        done[event.id] = event.result
+    tokens = [result.token_ids for job in jobs if (result := done[job.id])]
+    assert tokens == [oracle(TABLE, job) for job in jobs]
+    assert len(running) == 0
+    assert running.step() == []
+
+
+def test_cancel_waiting_and_running_rows() -> None:
+    jobs = requests(6, block_size=2, max_len=40, min_len=9)
+    running = session(max_rows=3, compact_at=0.01)
+    running.add(jobs)
+    started = {event.id: event.emitted_ids for event in running.step()}
+    assert set(started) == {"r0", "r1", "r2"}
+    events = running.cancel({"r0", "r4", "nobody"})
+    assert {e.id for e in events} == {"r0", "r4"}
+    for event in events:
+        assert event.result is not None
+        assert event.result.finish_reason is FinishReason.CANCELLED
+        assert event.result.token_ids == started.get(event.id, [])
+    assert running.cancel({"r0", "r4"}) == []
+    rest = list(running.run())
+    assert not {"r0", "r4"} & {event.id for event in rest}
+    done = {e.id: e.result.token_ids for e in rest if e.result}
+    assert done == {j.id: oracle(TABLE, j) for j in jobs if j.id in ("r1", "r2", "r3", "r5")}
+
+
+def test_a_cancelled_row_costs_nothing_until_it_is_dropped() -> None:
+    class Watched(ScriptedDrafter):
+        def propose(self, prefix: Prefix, budget: Tensor, *rest: Any) -> Draft:
+            seen.append((prefix.active.tolist(), budget.tolist()))
+            return super().propose(prefix, budget, *rest)
+
+    seen: list[tuple[list[bool], list[int]]] = []
+    watched = replace(method(), drafter=Watched(TABLE, SCRIPTS["never"]))
+    running = Session(TableVerifier(TABLE), watched, EngineConfig(max_rows=3, compact_at=1.0))
+    running.add(requests(3, block_size=2, min_len=20))
+    running.step()
+    running.cancel(["r1"])
+    running.step()
+    running.step()
+    assert seen[0] == ([True] * 3, [2] * 3)
+    assert seen[1:] == [([True, False, True], [2, 0, 2])] * 2
+
+
+def test_cancel_everything_empties_the_session() -> None:
+    running = session(max_rows=2)
+    running.add(requests(4))
+    running.step()
+    running.cancel([f"r{i}" for i in range(4)])
+    assert len(running) == 0
+    assert list(running.run()) == []
+    running.add(requests(1, max_len=9))
+    assert [e.result.token_ids for e in running.run() if e.result] == [
+        oracle(TABLE, requests(1, max_len=9)[0])
+    ]
+
+
+def test_a_new_session_forgets_what_an_abandoned_one_left() -> None:
+    ours = decoder(max_rows=4)
+    abandoned = Session(ours.verifier, ours.method, ours.config)
+    abandoned.add(requests(4))
+    abandoned.step()
+    jobs = requests(6, max_len=12)
+    assert [r.token_ids for r in ours.decode(jobs)] == [oracle(TABLE, job) for job in jobs]
+
+
+def test_ids_are_unique_among_the_unfinished() -> None:
+    running = session("never", max_rows=1)
+    jobs = requests(2, max_len=9, min_len=5)
+    for again in (jobs, [replace(jobs[0], id="x")] * 2):
+        with pytest.raises(UserError, match="same id"):
+            running.add(again + jobs)
+    running.add(jobs)
+    running.step()
+    for job in jobs:
+        with pytest.raises(UserError, match="same id"):
+            running.add([job])
+    list(running.run())
+    running.add(jobs)
+    assert len(running) == 2
+
+
+def test_scores_are_sums_of_log_probabilities() -> None:
+    jobs = requests(6, num_forced=lambda i: i % 3, block_size=4, max_len=15)
+    for job, result in zip(jobs, decoder(max_rows=4, with_scores=True).decode(jobs), strict=True):
+        tokens, total = [SPECIAL.start, *result.token_ids], 0.0
+        for i in range(len(job.forced_ids) + 1, len(tokens)):
+            row = TABLE[job.source_ids[0], i, tokens[i - 1]].log_softmax(-1)
+            total += float(row[tokens[i]])
+        assert result.score == pytest.approx(total, abs=1e-9)
+    assert decoder().decode(jobs)[0].score is None
+
+
+def test_ban_pad_strikes_padding_for_every_method() -> None:
+    table = law(seed=5)
+    table[..., SPECIAL.pad] += 3
+    banned = table.clone()
+    banned[..., SPECIAL.pad] = -torch.inf
+    jobs = requests(6, block_size=4, max_len=20)
+    with_pads = SpeculativeDecoder(TableVerifier(table), method()).decode(jobs)
+    assert any(SPECIAL.pad in r.token_ids for r in with_pads)
+    config = EngineConfig(ban_pad=True)
+    without = SpeculativeDecoder(TableVerifier(table), method(), config).decode(jobs)
+    assert [r.token_ids for r in without] == [oracle(banned, job) for job in jobs]
+
+
+@dataclass(frozen=True)
+class StuckRule:
+    """Keeps fewer than nothing."""
+
+    needs_probs: bool = False
+    samples: bool = False
+
+    def guarantee(self, beta: int) -> Guarantee:
+        return Guarantee.NONE
+
+    def judge(
+        self,
+        draft: Draft,
+        scores: Scores,
+        params: RowParams,
+        random: RowRandom,
+        first: torch.Tensor,
+    ) -> Verdict:
+        return Verdict(draft.lengths * 0 - 1, draft.lengths * 0 + 5)
+
+
+def test_a_round_without_progress_raises() -> None:
+    stuck = Method(None, StuckRule(), build_schedule("constant"))
+    running = Session(TableVerifier(TABLE), stuck, EngineConfig())
+    running.add(requests(2))
+    with pytest.raises(RuntimeError, match="'r0' made no progress"):
+        running.step()
+
+
+def test_seconds_by_part() -> None:
+    ours = decoder(max_rows=2)
+    ours.decode(requests(4, max_len=10))
+    ours.decode(requests(4, max_len=10))
+    assert set(ours.stats.seconds) == {"encode", "draft", "verify", "rest"}
+    assert ours.stats.rows == 8
+    quiet = decoder(max_rows=2, measure_time=False)
+    quiet.decode(requests(4, max_len=10))
+    assert quiet.stats.seconds == {}
+
+
+class Limited(ScriptedDrafter):
+    max_block_size = 8
+
+
+def request(forced_ids: list[int] | None = None, **params: Any) -> Request:
+    return Request("a", [4, SPECIAL.eos], DecodeParams(**params), forced_ids or [])
+
+
+@pytest.mark.parametrize(
+    ("bad", "words"),
+    [
+        (request(max_len=61, block_size=8), "61 is more than the verifier's 60 target positions"),
+        (request(block_size=9, max_len=20), "blocks of 8 tokens"),
+        (
+            request(temperature=0.5, block_size=8, max_len=20),
+            "temperature, top_k and top_p need a rule that samples",
+        ),
+        (request(top_k=2, block_size=8, max_len=20), "need a rule that samples"),
+        (request(top_p=0.9, block_size=8, max_len=20), "need a rule that samples"),
+        (request([9], block_size=8, max_len=9), "below 9"),
+        (request([-1], block_size=8, max_len=9), "below 9"),
+        (request([4, SPECIAL.eos], block_size=8, max_len=9), "no end of sentence"),
+    ],
+)
+def test_impossible_requests_are_refused_before_decoding(bad: Request, words: str) -> None:
+    good = request([8], block_size=8, max_len=60)
+    limited = replace(method(), drafter=Limited(TABLE, SCRIPTS["always"]))
+    running = Session(TableVerifier(TABLE), limited, EngineConfig())
+    with pytest.raises(UserError, match=words):
+        running.add([replace(good, id="b"), bad])
+    assert len(running) == 0  # not even the good one
+    check_request(good, TableVerifier(TABLE), limited)
+    running.add([good])
+
+
+def test_the_longest_output_fits_the_positions() -> None:
+    jobs = requests(3, block_size=25, max_len=60)
+    results = decoder("always", max_rows=3).decode(jobs)
+    assert [r.token_ids for r in results] == [oracle(TABLE, job) for job in jobs]
+    assert len(results[0].token_ids) == 60

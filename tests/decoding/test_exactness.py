@@ -1,0 +1,80 @@
+"""Every drafter under every rule that promises the greedy output gives it, token for token."""
+
+from __future__ import annotations
+
+import itertools
+from functools import cache
+
+import pytest
+from torch import Tensor
+
+from specdec_plugins.decoding.config import EngineConfig
+from specdec_plugins.decoding.drafters import DRAFTERS
+from specdec_plugins.decoding.engine import Method, SpeculativeDecoder
+from specdec_plugins.decoding.interfaces import Guarantee
+from specdec_plugins.decoding.request import Request
+from specdec_plugins.decoding.rules import RULES
+from specdec_plugins.decoding.schedules import SCHEDULES
+from specdec_plugins.decoding.schedules.base import build_schedule
+from tests.decoding.drafters.factories import FACTORIES, SCRIPTED
+from tests.decoding.toys import TableVerifier, law, oracle, requests
+
+GREEDY_RULES = [n for n in RULES.names() if RULES.get(n)().guarantee(1) is Guarantee.GREEDY]
+NUM_ROWS = 4  # fewer than the requests, so that rows join and leave
+SEEDS = (0, 1)
+
+
+@cache
+def table(seed: int) -> Tensor:
+    return law(seed=seed)
+
+
+def jobs(block_size: int, max_len: int) -> list[Request]:
+    """Rows with forced prefixes and without, with a minimal length and without."""
+    return requests(
+        9,
+        num_forced=lambda i: i % 3,
+        block_size=block_size,
+        max_len=lambda i: max_len - (i % 2 if max_len > 7 else 0),
+        min_len=lambda i: (i % 2) * 4,
+    )
+
+
+@cache
+def expected(seed: int, block_size: int, max_len: int) -> list[list[int]]:
+    return [oracle(table(seed), request) for request in jobs(block_size, max_len)]
+
+
+def check(name: str, rule: str, block_size: int, max_len: int, seed: int, schedule: str) -> None:
+    verifier = TableVerifier(table(seed))
+    drafter = {**FACTORIES, **SCRIPTED}[name](verifier)
+    method = Method(drafter, RULES.get(rule)(), build_schedule(schedule))
+    compact_at = (0.01, 1.0)[seed % 2]
+    decoder = SpeculativeDecoder(verifier, method, EngineConfig(NUM_ROWS, compact_at))
+    results = decoder.decode(jobs(block_size, max_len))
+    assert [r.token_ids for r in results] == expected(seed, block_size, max_len)
+    stats = decoder.stats
+    # Each round emits what it accepted and one token of the verifier's own, but where a row's last
+    # round is cut at eos or max_len.
+    assert 0 <= stats.rounds - (stats.emitted - stats.accepted) <= len(results)
+    assert stats.rounds == sum(r.rounds for r in results)
+
+
+def test_every_registered_drafter_has_a_factory() -> None:
+    missing = sorted(set(DRAFTERS.names()) - set(FACTORIES))
+    assert not missing, f"enter these drafters in tests/decoding/drafters/factories.py: {missing}"
+
+
+@pytest.mark.parametrize("block_size", [1, 2, 5, 25])
+@pytest.mark.parametrize("rule", GREEDY_RULES)
+@pytest.mark.parametrize("name", sorted({**FACTORIES, **SCRIPTED}))
+def test_output_is_greedy(name: str, rule: str, block_size: int) -> None:
+    for max_len, seed in itertools.product((1, 7, 40), SEEDS):
+        check(name, rule, block_size, max_len, seed, "constant")
+
+
+@pytest.mark.parametrize("name", ["scripted:always", "scripted:partly", "scripted:ragged"])
+@pytest.mark.parametrize("schedule", SCHEDULES.names())
+def test_output_is_greedy_under_every_schedule(schedule: str, name: str) -> None:
+    for block_size, max_len, seed in itertools.product((1, 5), (7, 40), SEEDS):
+        check(name, "exact", block_size, max_len, seed, schedule)

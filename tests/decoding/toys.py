@@ -1,0 +1,246 @@
+"""Scripted parts for decoding tests: every row of a batch has another right answer, and what lies
+past a length is poison, so that a mix-up of rows or a forgotten mask cannot go unseen.
+
+Imported by the other tests of this folder.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from specdec_plugins.decoding.config import DecodeParams
+from specdec_plugins.decoding.interfaces import (
+    Draft,
+    Prefix,
+    Round,
+    RowParams,
+    RowRandom,
+    Scores,
+    SourceBatch,
+    SpecialTokens,
+)
+from specdec_plugins.decoding.request import Request
+
+SPECIAL = SpecialTokens(start=2, pad=1, eos=2, unk=3)
+CPU = torch.device("cpu")
+NO_TOKEN = 10**6  # stands where no token may be read
+
+
+def law(
+    vocab_size: int = 9, num_sources: int = 12, num_positions: int = 64, seed: int = 0
+) -> Tensor:
+    """Logits [source, position, last token, V] float64; every third source hardly ever ends."""
+    generator = torch.Generator().manual_seed(seed)
+    shape = (num_sources, num_positions, vocab_size, vocab_size)
+    logits = 2 * torch.randn(shape, generator=generator, dtype=torch.float64)
+    logits[::3, :, :, SPECIAL.eos] -= 10
+    return logits
+
+
+def perturbed(table: Tensor, noise: float, seed: int = 1) -> Tensor:
+    """A law near `table`: what a smaller model might have learnt."""
+    generator = torch.Generator().manual_seed(seed)
+    return table + noise * torch.randn(table.shape, generator=generator, dtype=table.dtype)
+
+
+class Rows:
+    """Stateful base: the first source token of each row names its law."""
+
+    def __init__(self) -> None:
+        self.keys = torch.zeros(0, dtype=torch.int64)  # [B]
+
+    def admit(self, source: SourceBatch) -> None:
+        self.keys = torch.cat([self.keys, source.tokens[:, 0]])
+
+    def commit(self, prefix: Prefix, last: Round) -> None:
+        pass
+
+    def select(self, rows: Tensor) -> None:
+        self.keys = self.keys[rows]
+
+
+class TableVerifier(Rows):
+    """A verifier that looks its logits up, and keeps a cache of tokens to check the engine by.
+
+    A wrong admit, commit or select of the engine fails an assertion here, as it would corrupt the
+    keys and values of a network.
+    """
+
+    special = SPECIAL
+    device = CPU
+
+    def __init__(self, table: Tensor, max_target_positions: int = 60) -> None:
+        super().__init__()
+        self.table = table
+        self.vocab_size = table.shape[-1]
+        self.max_target_positions = max_target_positions
+        self.cache: list[list[int]] = []  # tokens whose states a network would hold
+        self.num_passes = 0
+
+    def admit(self, source: SourceBatch) -> None:
+        super().admit(source)
+        forced = zip(source.forced.tolist(), source.forced_lengths.tolist(), strict=True)
+        self.cache += [row[: length - 1] for row, length in forced]
+
+    def score(self, prefix: Prefix, draft: Draft) -> Scores:
+        self.num_passes += 1
+        assert prefix.width == int(prefix.lengths.max())
+        tokens, lengths = prefix.tokens.tolist(), prefix.lengths.tolist()
+        for b in prefix.active.nonzero()[:, 0].tolist():
+            committed = tokens[b][: lengths[b]]
+            assert self.cache[b] == committed[:-1]
+            self.cache[b] = committed + draft.tokens[b, : draft.lengths[b]].tolist()
+        fed = torch.cat([prefix.last()[:, None], draft.tokens.masked_fill(~draft.mask, 0)], 1)
+        columns = torch.arange(fed.shape[1])
+        positions = (prefix.lengths[:, None] + columns).clamp(max=self.table.shape[1] - 1)
+        logits = self.table[self.keys[:, None], positions, fed]  # [B, K+1, V]
+        junk = (columns > draft.lengths[:, None]) | ~prefix.active[:, None]
+        poison = torch.where(columns % 2 == 0, torch.nan, 1e9).double()
+        logits = torch.where(junk[..., None], poison[:, None], logits)
+        return Scores(logits)
+
+    def commit(self, prefix: Prefix, last: Round) -> None:
+        for b, length in enumerate(prefix.lengths.tolist()):
+            assert len(self.cache[b]) >= length - 1 or not prefix.active[b]
+            self.cache[b] = self.cache[b][: length - 1]
+
+    def select(self, rows: Tensor) -> None:
+        super().select(rows)
+        self.cache = [self.cache[row] for row in rows.tolist()]
+
+
+# What a scripted drafter does: (keys [B], positions [B, K], budget [B]) -> which entries are
+# wrong [B, K] bool, and how many are proposed [B].
+Script = Callable[[Tensor, Tensor, Tensor], tuple[Tensor, Tensor]]
+
+
+def _always(keys: Tensor, positions: Tensor, budget: Tensor) -> tuple[Tensor, Tensor]:
+    return torch.zeros_like(positions, dtype=torch.bool), budget
+
+
+def _never(keys: Tensor, positions: Tensor, budget: Tensor) -> tuple[Tensor, Tensor]:
+    return torch.ones_like(positions, dtype=torch.bool), budget
+
+
+def _partly(keys: Tensor, positions: Tensor, budget: Tensor) -> tuple[Tensor, Tensor]:
+    return (positions * 7 + keys[:, None] * 3) % 4 == 0, budget
+
+
+def _ragged(keys: Tensor, positions: Tensor, budget: Tensor) -> tuple[Tensor, Tensor]:
+    wrong = (positions + keys[:, None]) % 5 == 0
+    return wrong, torch.minimum(budget, (positions[:, 0] * 5 + keys) % 4)
+
+
+def _empty(keys: Tensor, positions: Tensor, budget: Tensor) -> tuple[Tensor, Tensor]:
+    return torch.zeros_like(positions, dtype=torch.bool), torch.zeros_like(budget)
+
+
+SCRIPTS: dict[str, Script] = {
+    "always": _always,
+    "never": _never,
+    "partly": _partly,
+    "ragged": _ragged,
+    "empty": _empty,
+}
+
+
+class ScriptedDrafter(Rows):
+    """Follows the greedy path of a law, right and wrong where its script says so."""
+
+    max_block_size: int | None = None
+
+    def __init__(self, table: Tensor, script: Script) -> None:
+        super().__init__()
+        self.table = table
+        self.script = script
+
+    def propose(
+        self, prefix: Prefix, budget: Tensor, width: int, params: RowParams, random: RowRandom
+    ) -> Draft:
+        positions = (prefix.lengths[:, None] + torch.arange(width)).clamp(
+            max=self.table.shape[1] - 1
+        )
+        wrong, lengths = self.script(self.keys, positions, budget)
+        last, tokens = prefix.last(), []
+        for i in range(width):
+            last = self.table[self.keys, positions[:, i], last].argmax(-1)
+            last = torch.where(wrong[:, i], (last + 1) % self.table.shape[-1], last)
+            tokens.append(last)
+        drafted = torch.stack(tokens, 1)
+        # What lies past a row's end is no token at all, or, worse, what would have been right.
+        junk = torch.where(self.keys[:, None] % 2 == 0, NO_TOKEN, drafted)
+        past = torch.arange(width) >= lengths[:, None]
+        return Draft(torch.where(past, junk, drafted), lengths)
+
+
+def requests(
+    count: int, num_forced: Callable[[int], int] = lambda i: 0, **options: Any
+) -> list[Request]:
+    """Requests whose sources name different laws; `options` may be functions of the index."""
+
+    def params(i: int) -> DecodeParams:
+        chosen = {k: v(i) if callable(v) else v for k, v in options.items()}
+        return DecodeParams(**{"max_len": 40, **chosen})
+
+    return [
+        Request(
+            id=f"r{i}",
+            source_ids=[i % 12, *[(3 * i + j) % 9 for j in range(i % 4)], SPECIAL.eos],
+            params=params(i),
+            forced_ids=[4 + (i + j) % 5 for j in range(min(num_forced(i), params(i).max_len - 1))],
+        )
+        for i in range(count)
+    ]
+
+
+def oracle(table: Tensor, request: Request) -> list[int]:
+    """Greedy decoding by definition, one row in plain Python."""
+    tokens, params = list(request.forced_ids), request.params
+    while len(tokens) < params.max_len:
+        last = tokens[-1] if tokens else SPECIAL.start
+        logits = table[request.source_ids[0], len(tokens) + 1, last].clone()
+        if len(tokens) < params.min_len:
+            logits[SPECIAL.eos] = -torch.inf
+        tokens.append(int(logits.argmax()))
+        if tokens[-1] == SPECIAL.eos:
+            break
+    return tokens
+
+
+def row_params(num_rows: int, **options: Any) -> RowParams:
+    """RowParams of equal rows; a list gives each row its own value."""
+
+    def row(i: int) -> DecodeParams:
+        return DecodeParams(
+            **{k: v[i] if isinstance(v, Sequence) else v for k, v in options.items()}
+        )
+
+    return DecodeParams.stack([row(i) for i in range(num_rows)], CPU)
+
+
+def prefix_of(rows: Sequence[Sequence[int]], room: int = 40) -> Prefix:
+    """A prefix of these committed tokens, the start token put before each; poison behind."""
+    lengths = torch.tensor([len(row) + 1 for row in rows])
+    tokens = torch.full((len(rows), room), NO_TOKEN)
+    for b, row in enumerate(rows):
+        tokens[b, : len(row) + 1] = torch.tensor([SPECIAL.start, *row])
+    return Prefix(
+        tokens=tokens,
+        lengths=lengths,
+        active=torch.ones(len(rows), dtype=torch.bool),
+        width=int(lengths.max()),
+    )
+
+
+def draft_of(rows: Sequence[Sequence[int]], width: int | None = None) -> Draft:
+    """A deterministic draft of these tokens, poison behind."""
+    width = max(len(row) for row in rows) if width is None else width
+    tokens = [[*row, *[NO_TOKEN] * (width - len(row))] for row in rows]
+    return Draft(
+        torch.tensor(tokens, dtype=torch.int64).view(len(rows), width),
+        torch.tensor([len(row) for row in rows]),
+    )

@@ -1,0 +1,172 @@
+"""The rules of the house that a reader would otherwise have to check by eye."""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import io
+import re
+import sys
+import tokenize
+from collections.abc import Iterator
+from dataclasses import is_dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from specdec_plugins.decoding import interfaces
+from specdec_plugins.decoding.drafters import DRAFTERS
+from specdec_plugins.decoding.rules import RULES
+from specdec_plugins.decoding.schedules import SCHEDULES
+
+PACKAGE = Path(__file__).parent.parent / "specdec_plugins"
+MODULES = sorted(PACKAGE.rglob("*.py"))
+
+# Which parts of the package each part may import, itself and `errors` aside. Arrows point from
+# what users touch down to the decoding core.
+LAYERS: dict[str, set[str]] = {
+    "errors": set(),
+    "decoding": set(),
+    "models": set(),
+    "criterions": {"models"},
+    "adapters": {"decoding", "models"},
+    "tasks": {"adapters", "criterions", "decoding", "models"},
+    "serving": {"adapters", "decoding"},
+}
+WITH_FAIRSEQ = {"models", "criterions", "tasks", "adapters"}
+MAX_FUNCTION_LINES = 40  # fits a screen
+MAX_FILE_LINES = 300
+
+
+def imports(path: Path) -> Iterator[str]:
+    """Absolute names of everything that a module imports, at any depth of nesting."""
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{path}: relative import"
+            yield str(node.module)
+            if node.module == PACKAGE.name:
+                yield from (f"{node.module}.{alias.name}" for alias in node.names)
+
+
+def part_of(path: Path) -> str | None:
+    """The part of the package that a file belongs to; None for the package's own __init__."""
+    relative = path.relative_to(PACKAGE)
+    return None if relative.name == relative.as_posix() == "__init__.py" else relative.parts[0]
+
+
+def layer_faults(path: Path) -> list[str]:
+    part = part_of(path)
+    if part is None:  # registers what fairseq asks for, at run time
+        return [n for n in imports(path) if n.split(".")[0] == "fairseq"]
+    part = part.removesuffix(".py")
+    assert part in LAYERS, f"enter {part!r} in LAYERS"
+    allowed = LAYERS[part] | {part, "errors"}
+    faults = []
+    for name in imports(path):
+        root, _, rest = name.partition(".")
+        inner = rest.split(".")[0]
+        if (root == PACKAGE.name and inner and inner not in allowed) or (
+            root == "fairseq" and part not in WITH_FAIRSEQ
+        ):
+            faults.append(name)
+    return faults
+
+
+def relative(path: Path) -> str:
+    return path.relative_to(PACKAGE).as_posix()
+
+
+@pytest.mark.parametrize("path", MODULES, ids=relative)
+def test_imports_follow_the_layers(path: Path) -> None:
+    assert layer_faults(path) == []
+
+
+def test_decoding_imports_torch_and_the_standard_library_only() -> None:
+    allowed = {*sys.stdlib_module_names, "torch", PACKAGE.name}
+    for path in (PACKAGE / "decoding").rglob("*.py"):
+        assert {name.split(".")[0] for name in imports(path)} <= allowed, path
+
+
+def test_no_device_and_no_randomness_is_hard_wired() -> None:
+    forbidden = re.compile(
+        r"\.cuda\(|torch\.manual_seed|random\.seed\(|weights_only=False|set_default_(dtype|device)"
+    )
+    for path in MODULES:
+        found = forbidden.search(path.read_text(encoding="utf-8"))
+        assert found is None, f"{path}: {found and found.group()}"
+
+
+@pytest.mark.parametrize("path", MODULES, ids=relative)
+def test_functions_fit_a_screen_and_files_a_sitting(path: Path) -> None:
+    text = path.read_text(encoding="utf-8")
+    assert len(text.splitlines()) < MAX_FILE_LINES
+    for node in ast.walk(ast.parse(text)):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            assert node.end_lineno is not None
+            assert node.end_lineno - node.lineno + 1 < MAX_FUNCTION_LINES, node.name
+
+
+def commented_lines(text: str) -> set[int]:
+    tokens = tokenize.generate_tokens(io.StringIO(text).readline)
+    return {t.start[0] for t in tokens if t.type == tokenize.COMMENT}
+
+
+def uncommented_fields(text: str) -> list[str]:
+    """Fields of settings classes (named ...Config or ...Params) without a comment on their line."""
+    comments = commented_lines(text)
+    return [
+        ast.unparse(field)
+        for node in ast.walk(ast.parse(text))
+        if isinstance(node, ast.ClassDef) and node.name.endswith(("Config", "Params"))
+        for field in node.body
+        if isinstance(field, ast.AnnAssign) and field.end_lineno not in comments
+    ]
+
+
+def test_every_setting_says_what_it_means() -> None:
+    for path in (PACKAGE / "decoding").rglob("*.py"):
+        assert uncommented_fields(path.read_text(encoding="utf-8")) == [], path
+
+
+def test_every_module_of_a_registry_registers() -> None:
+    """A file in one of the three folders that nobody imports would silently do nothing."""
+    for folder, registry in (("drafters", DRAFTERS), ("rules", RULES), ("schedules", SCHEDULES)):
+        homes = {registry.get(name).__module__ for name in registry.names()}
+        for path in (PACKAGE / "decoding" / folder).glob("*.py"):
+            if "register(" in path.read_text(encoding="utf-8"):
+                module = f"specdec_plugins.decoding.{folder}.{path.stem}"
+                assert module in homes, f"import {module} in {folder}/__init__.py"
+
+
+def members(protocol: Any) -> set[str]:
+    names = {n for cls in protocol.__mro__ for n in vars(cls) if not n.startswith("_")}
+    assert names
+    return names
+
+
+REGISTERED = [
+    *((interfaces.Drafter, DRAFTERS.get(name)) for name in DRAFTERS.names()),
+    *((interfaces.AcceptanceRule, RULES.get(name)) for name in RULES.names()),
+    *((interfaces.DraftSchedule, SCHEDULES.get(name)) for name in SCHEDULES.names()),
+]
+
+
+@pytest.mark.parametrize(("protocol", "cls"), REGISTERED, ids=lambda v: v.__name__)
+def test_registered_classes_satisfy_their_protocol(protocol: Any, cls: Any) -> None:
+    missing = members(protocol) - set(dir(cls)) - set(getattr(cls, "__annotations__", {}))
+    assert not missing
+    for name in members(protocol):
+        wanted, got = getattr(protocol, name, None), getattr(cls, name, None)
+        if callable(wanted):
+            assert parameters(got) == parameters(wanted), name
+    if protocol is interfaces.AcceptanceRule:
+        assert is_dataclass(cls)
+    else:
+        cls.Config()  # every option has a default
+
+
+def parameters(function: Any) -> list[str]:
+    return list(inspect.signature(function).parameters)
