@@ -135,12 +135,13 @@ def updates(total: int) -> Callable[[str], str | None]:
 def steps(cpu: str) -> list[Step]:
     """The job in order; cpu: the flag that keeps a program off a GPU, or nothing."""
     corpus = f"$PYTHON data/sample/generate.py --test 500 --output {CORPUS}"
+    distilled = f"{OUT}/distilled"
     verifier, drafter = updates(VERIFIER_UPDATES), updates(DRAFTER_UPDATES)
     first = [
         Step("write the sample corpus", corpus, (CORPUS,)),
         Step("prepare it: tokens, subwords, binary data", prepare(), (f"{OUT}/prepared",)),
         Step("train the verifier", train_verifier(cpu), (f"{OUT}/verifier",), verifier),
-        Step("distil: translate the training set", distil(cpu), (f"{OUT}/distilled",)),
+        Step("distil: translate the training set", distil(cpu), (distilled, f"{distilled}.parts")),
         Step("initialise the drafter", initialise(), (INITIAL,)),
         Step("train the drafter", train_drafter(cpu), (f"{OUT}/drafter",), drafter),
     ]
