@@ -1,6 +1,6 @@
 """Several decodings of one test set side by side: quality, identity, acceptance, speed.
 
-Reads what ``inference.py --json-path`` writes; needs neither models nor fairseq.
+From what ``inference.py --json-path`` writes, or straight from a translator.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from typing import Any
 
 from sacrebleu.metrics.bleu import BLEU
 
+from specdec_plugins.app.translator import Translation
 from specdec_plugins.errors import UserError
 
 HEADER = (
@@ -51,6 +52,14 @@ class Decoding:
                         f"found {line.strip()[:60]!r}; decode again"
                     ) from error
         return loaded
+
+    @classmethod
+    def of(cls, name: str, translations: Sequence[Translation]) -> Decoding:
+        """What a translator has just produced."""
+        decoding = cls(name, [], [], [], [], [])
+        for translation in translations:
+            decoding._add(translation.to_dict())
+        return decoding
 
     def _add(self, record: dict[str, Any]) -> None:
         self.texts.append(record["text"])

@@ -5,11 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-import numpy
 import torch
 from fairseq.data import Dictionary
 from fairseq.logging import metrics
-from sacrebleu.metrics import BLEU
+from sacrebleu.metrics.bleu import BLEU
 from torch import Tensor
 
 from specdec_plugins.adapters.dictionary import Dictionary as PlainDictionary
@@ -29,6 +28,12 @@ _NGRAMS = 4  # of BLEU
 _MAX_ROWS = 64  # sentences decoded at once
 
 _COUNTS = ("rounds", "emitted", "eos")
+_KEYS = (
+    *(f"_block_{name}" for name in _COUNTS),
+    *(f"_bleu_{kind}_{order}" for kind in ("counts", "totals") for order in range(_NGRAMS)),
+    "_bleu_sys_len",
+    "_bleu_ref_len",
+)
 
 
 @dataclass(frozen=True)
@@ -113,11 +118,10 @@ def log_figures(logging_outputs: list[dict[str, Any]]) -> None:
     def total(key: str) -> int:
         return int(sum(log.get(key, 0) for log in logging_outputs))
 
-    for key in [*(f"_block_{name}" for name in _COUNTS), "_bleu_sys_len", "_bleu_ref_len"]:
+    # One plain number a key: fairseq saves its meters, and a checkpoint with numpy arrays in it
+    # cannot be loaded safely.
+    for key in _KEYS:
         metrics.log_scalar(key, total(key))
-    for kind in ("counts", "totals"):
-        values = numpy.array([total(f"_bleu_{kind}_{order}") for order in range(_NGRAMS)])
-        metrics.log_scalar(f"_bleu_{kind}", values)
     metrics.log_derived("accepted", _accepted)
     metrics.log_derived("bleu", _bleu)
 
@@ -130,8 +134,8 @@ def _accepted(meters: Any) -> float:
 
 def _bleu(meters: Any) -> float:
     score = BLEU.compute_bleu(
-        correct=meters["_bleu_counts"].sum.tolist(),
-        total=meters["_bleu_totals"].sum.tolist(),
+        correct=[int(meters[f"_bleu_counts_{order}"].sum) for order in range(_NGRAMS)],
+        total=[int(meters[f"_bleu_totals_{order}"].sum) for order in range(_NGRAMS)],
         sys_len=int(meters["_bleu_sys_len"].sum),
         ref_len=int(meters["_bleu_ref_len"].sum),
         smooth_method="exp",

@@ -9,6 +9,7 @@ from collections import defaultdict
 from pathlib import Path
 from typing import Any
 
+import numpy
 import pytest
 import torch
 
@@ -45,6 +46,16 @@ def test_omegaconf_settings_are_read(tmp_path: Path) -> None:
     cfg = OmegaConf.create({"model": {"arch": "block", "lr": [0.5]}})
     save_checkpoint({"model": {}, "cfg": cfg}, path)
     assert load_checkpoint(path)["cfg"].model.lr[0] == 0.5
+
+
+def test_numpy_arrays_in_meters_are_dropped_unread(tmp_path: Path) -> None:
+    """fairseq's --eval-bleu leaves them; the weights must load all the same."""
+    path = tmp_path / "bleu.pt"
+    meters = {"counts": numpy.array([3, 1]), "score": numpy.float64(0.5)}
+    save_checkpoint({"model": {"w": torch.ones(2)}, "extra_state": meters}, path)
+    checkpoint = load_checkpoint(path)
+    assert torch.equal(checkpoint["model"]["w"], torch.ones(2))
+    assert not any(isinstance(v, numpy.ndarray) for v in checkpoint["extra_state"].values())
 
 
 @pytest.mark.parametrize("legacy", [False, True])
