@@ -37,11 +37,12 @@ CORPUS, BINARY, CODES = f"{OUT}/corpus", f"{OUT}/prepared/data-bin", f"{OUT}/pre
 
 # A learning rate that falls to nothing: a short training ends before others have fallen.
 SCHEDULE = "--lr-scheduler polynomial_decay --warmup-updates 100 --total-num-update {updates}"
-# The published drafter's architecture.
-DRAFTER_FLAGS = (
-    "--share-all-embeddings --src-embedding-copy --encoder-learned-pos --decoder-learned-pos "
-    "--apply-bert-init --activation-fn gelu"
+# What the drafter's encoder has, the verifier has too, so that training goes on where it ended.
+NETWORK = (
+    "--share-all-embeddings --encoder-learned-pos --decoder-learned-pos --activation-fn gelu "
+    "--dropout 0.1"
 )
+POSITIONS = "--max-source-positions 1000 --max-target-positions 1000"
 LOG = "--no-epoch-checkpoints --num-workers 0 --log-format simple --log-interval 20"
 
 DECODINGS = {
@@ -76,7 +77,7 @@ def sizes(side: str, layers: int) -> str:
 
 def train_verifier(cpu: str) -> str:
     return (
-        f"$PYTHON train.py {BINARY} --arch transformer --share-all-embeddings --dropout 0.1 "
+        f"$PYTHON train.py {BINARY} --arch transformer {NETWORK} --no-scale-embedding {POSITIONS} "
         f"{sizes('encoder', ENCODER_LAYERS)} {sizes('decoder', VERIFIER_LAYERS)} "
         "--criterion label_smoothed_cross_entropy --label-smoothing 0.1 --max-tokens 2048 "
         f"--max-update {VERIFIER_UPDATES} --optimizer adam --adam-betas '(0.9, 0.98)' "
@@ -92,15 +93,16 @@ def distil(cpu: str) -> str:
 def initialise() -> str:
     return (
         f"$PYTHON encoder_initial.py --verifier {VERIFIER} --output {INITIAL} "
-        f"--data {OUT}/distilled --decoder-layers {DRAFTER_LAYERS}"
+        f"--data {OUT}/distilled --decoder-layers {DRAFTER_LAYERS} --copy-positions "
+        "--init-decoder-from-verifier"
     )
 
 
 def train_drafter(cpu: str) -> str:
     return (
         f"$PYTHON train.py {OUT}/distilled --task translation_lev_modified --noise block_mask "
-        f"--block-size {BLOCK_SIZE} --arch block {DRAFTER_FLAGS} --dropout 0.1 "
-        f"{sizes('encoder', ENCODER_LAYERS)} {sizes('decoder', DRAFTER_LAYERS)} "
+        f"--block-size {BLOCK_SIZE} --arch block {NETWORK} --src-embedding-copy {POSITIONS} "
+        f"--apply-bert-init {sizes('encoder', ENCODER_LAYERS)} {sizes('decoder', DRAFTER_LAYERS)} "
         f"--finetune-from-model {INITIAL} --criterion glat_loss --label-smoothing 0.1 "
         f"--total-up {DRAFTER_UPDATES} --max-tokens 2048 --max-update {DRAFTER_UPDATES} "
         "--optimizer adam --adam-betas '(0.9, 0.999)' --adam-eps 1e-6 --weight-decay 0.01 "
@@ -135,12 +137,13 @@ def updates(total: int) -> Callable[[str], str | None]:
 def steps(cpu: str) -> list[Step]:
     """The job in order; cpu: the flag that keeps a program off a GPU, or nothing."""
     corpus = f"$PYTHON data/sample/generate.py --test 500 --output {CORPUS}"
+    distilled = f"{OUT}/distilled"
     verifier, drafter = updates(VERIFIER_UPDATES), updates(DRAFTER_UPDATES)
     first = [
         Step("write the sample corpus", corpus, (CORPUS,)),
         Step("prepare it: tokens, subwords, binary data", prepare(), (f"{OUT}/prepared",)),
         Step("train the verifier", train_verifier(cpu), (f"{OUT}/verifier",), verifier),
-        Step("distil: translate the training set", distil(cpu), (f"{OUT}/distilled",)),
+        Step("distil: translate the training set", distil(cpu), (distilled, f"{distilled}.parts")),
         Step("initialise the drafter", initialise(), (INITIAL,)),
         Step("train the drafter", train_drafter(cpu), (f"{OUT}/drafter",), drafter),
     ]
