@@ -29,7 +29,7 @@ OUT = "runs/demo"
 # speculation wants it: a round costs one pass of each.
 ENCODER_LAYERS, VERIFIER_LAYERS, DRAFTER_LAYERS = 2, 4, 2
 BLOCK_SIZE = 10
-VERIFIER_UPDATES, DRAFTER_UPDATES = 700, 900
+VERIFIER_UPDATES, DRAFTER_UPDATES = 600, 900
 
 VERIFIER = f"{OUT}/verifier/checkpoint_last.pt"
 INITIAL, DRAFTER = f"{OUT}/initial.pt", f"{OUT}/drafter/checkpoint_last.pt"
@@ -37,12 +37,13 @@ CORPUS, BINARY, CODES = f"{OUT}/corpus", f"{OUT}/prepared/data-bin", f"{OUT}/pre
 
 # A learning rate that falls to nothing: a short training ends before others have fallen.
 SCHEDULE = "--lr-scheduler polynomial_decay --warmup-updates 100 --total-num-update {updates}"
-# What the drafter's encoder has, the verifier has too, so that training goes on where it ended.
-NETWORK = (
-    "--share-all-embeddings --encoder-learned-pos --decoder-learned-pos --activation-fn gelu "
-    "--dropout 0.1"
+# Embeddings scaled and activations chosen as the verifier has them, so that its encoder, which the
+# drafter starts from, goes on as it was.
+DRAFTER_NETWORK = (
+    "--share-all-embeddings --src-embedding-copy --scale-encoder-embedding --activation-fn relu "
+    "--encoder-learned-pos --decoder-learned-pos --apply-bert-init "
+    "--max-source-positions 1000 --max-target-positions 1000"
 )
-POSITIONS = "--max-source-positions 1000 --max-target-positions 1000"
 LOG = "--no-epoch-checkpoints --num-workers 0 --log-format simple --log-interval 20"
 
 DECODINGS = {
@@ -77,7 +78,7 @@ def sizes(side: str, layers: int) -> str:
 
 def train_verifier(cpu: str) -> str:
     return (
-        f"$PYTHON train.py {BINARY} --arch transformer {NETWORK} --no-scale-embedding {POSITIONS} "
+        f"$PYTHON train.py {BINARY} --arch transformer --share-all-embeddings --dropout 0.1 "
         f"{sizes('encoder', ENCODER_LAYERS)} {sizes('decoder', VERIFIER_LAYERS)} "
         "--criterion label_smoothed_cross_entropy --label-smoothing 0.1 --max-tokens 2048 "
         f"--max-update {VERIFIER_UPDATES} --optimizer adam --adam-betas '(0.9, 0.98)' "
@@ -101,8 +102,8 @@ def initialise() -> str:
 def train_drafter(cpu: str) -> str:
     return (
         f"$PYTHON train.py {OUT}/distilled --task translation_lev_modified --noise block_mask "
-        f"--block-size {BLOCK_SIZE} --arch block {NETWORK} --src-embedding-copy {POSITIONS} "
-        f"--apply-bert-init {sizes('encoder', ENCODER_LAYERS)} {sizes('decoder', DRAFTER_LAYERS)} "
+        f"--block-size {BLOCK_SIZE} --arch block {DRAFTER_NETWORK} --dropout 0.1 "
+        f"{sizes('encoder', ENCODER_LAYERS)} {sizes('decoder', DRAFTER_LAYERS)} "
         f"--finetune-from-model {INITIAL} --criterion glat_loss --label-smoothing 0.1 "
         f"--total-up {DRAFTER_UPDATES} --max-tokens 2048 --max-update {DRAFTER_UPDATES} "
         "--optimizer adam --adam-betas '(0.9, 0.999)' --adam-eps 1e-6 --weight-decay 0.01 "
@@ -136,7 +137,7 @@ def updates(total: int) -> Callable[[str], str | None]:
 
 def steps(cpu: str) -> list[Step]:
     """The job in order; cpu: the flag that keeps a program off a GPU, or nothing."""
-    corpus = f"$PYTHON data/sample/generate.py --test 500 --output {CORPUS}"
+    corpus = f"$PYTHON data/sample/generate.py --train 20000 --test 500 --output {CORPUS}"
     distilled = f"{OUT}/distilled"
     verifier, drafter = updates(VERIFIER_UPDATES), updates(DRAFTER_UPDATES)
     first = [
