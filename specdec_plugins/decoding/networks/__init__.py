@@ -1,0 +1,7 @@
+"""Plain torch networks for inference: encoder, cached decoder, block drafter."""
+
+from specdec_plugins.decoding.networks.block import BlockDrafter as BlockDrafter
+from specdec_plugins.decoding.networks.config import BlockConfig as BlockConfig
+from specdec_plugins.decoding.networks.config import StackConfig as StackConfig
+from specdec_plugins.decoding.networks.config import TransformerConfig as TransformerConfig
+from specdec_plugins.decoding.networks.transformer import Transformer as Transformer

@@ -1,0 +1,1 @@
+"""A generator of English-German sentence pairs: lexicon, grammar, structures, corpus."""

@@ -1,0 +1,18 @@
+"""Translate lines of text: `python inference.py --help`."""
+
+from __future__ import annotations
+
+import sys
+
+
+def _run() -> int:
+    try:
+        # Here, because importing torch takes long enough to be interrupted.
+        from specdec_plugins.app.main import main
+    except KeyboardInterrupt:
+        return 130
+    return main()
+
+
+if __name__ == "__main__":
+    sys.exit(_run())

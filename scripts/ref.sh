@@ -1,0 +1,9 @@
+#!/usr/bin/env bash
+# Compound-split BLEU as published for English-German: the references of a fairseq-generate log (its
+# T- lines) against an output file of tokenised translations, one a line, by fairseq-score.
+#
+#   scripts/ref.sh generate-test.txt output.de
+set -euo pipefail
+source "$(dirname "${BASH_SOURCE[0]}")/run-module.sh"
+
+run_module specdec_plugins.corpus.evaluate ref "$@"

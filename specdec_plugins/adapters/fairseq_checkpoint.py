@@ -1,0 +1,257 @@
+"""fairseq checkpoints into inference networks: plain torch, without fairseq.
+
+Sizes are read from the weights, which cannot be wrong about them; switches from the settings that
+fairseq stores beside them. What the networks do not have is refused by the name of its option.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from pathlib import Path
+from typing import Any, TypeVar
+
+import torch
+from torch import Tensor
+
+from specdec_plugins.adapters.dictionary import Dictionary
+from specdec_plugins.adapters.fairseq_weights import State, fill, network_state, upgrade
+from specdec_plugins.adapters.safe_load import load_checkpoint
+from specdec_plugins.decoding.networks import (
+    BlockConfig,
+    BlockDrafter,
+    StackConfig,
+    Transformer,
+    TransformerConfig,
+)
+from specdec_plugins.errors import UserError
+
+_Network = TypeVar("_Network", Transformer, BlockDrafter)
+
+_CPU = torch.device("cpu")
+
+_UNSUPPORTED = (
+    "adaptive_input",
+    "adaptive_softmax_cutoff",
+    "base_layers",
+    "char_inputs",
+    "cross_self_attention",
+    "decoder_layers_to_keep",
+    "decoder_xformers_att_config",
+    "encoder_layers_to_keep",
+    "encoder_xformers_att_config",
+    "merge_src_tgt_embed",
+    "no_cross_attention",
+    "quant_noise_pq",
+    "quant_noise_scalar",
+    "scale_attn",
+    "scale_fc",
+    "scale_heads",
+    "scale_resids",
+    "tie_adaptive_weights",
+)
+_UNSUPPORTED_BY_BLOCK = (
+    "decoder_normalize_before",
+    "encoder_normalize_before",
+    "layernorm_embedding",
+    "no_token_positional_embeddings",
+)
+
+
+class Settings:
+    """What a checkpoint says about its model: flat or nested, of today or of years ago."""
+
+    def __init__(self, checkpoint: dict[str, Any], path: Path) -> None:
+        self.path = path
+        config = checkpoint.get("cfg")
+        self._task = config.get("task") if config is not None else None
+        self._model = config.get("model") if config is not None else checkpoint.get("args")
+        if self._model is None:
+            raise UserError(
+                f"{path}: the checkpoint does not say what its model is (neither 'cfg' nor "
+                "'args'); give one that fairseq-train wrote."
+            )
+
+    @property
+    def arch(self) -> str:
+        return str(self.get("_name") or self.get("arch") or "unknown")
+
+    def get(self, name: str, default: Any = None) -> Any:
+        """The model's setting; `encoder_layers` may also stand as `encoder.layers`."""
+        group, _, rest = name.partition("_")
+        for holder, key in ((self._model, name), (_read(self._model, group), rest)):
+            value = _read(holder, key)
+            if value is not None:
+                return value
+        return default
+
+    def task(self, name: str) -> Any:
+        """The task's setting; older checkpoints keep all settings in one place."""
+        value = _read(self._task, name)
+        return self.get(name) if value is None else value
+
+    def refuse(self, names: tuple[str, ...]) -> None:
+        """Raises UserError where one of these options is in use."""
+        for name in names:
+            if self.get(name):
+                flag = "--" + name.replace("_", "-")
+                raise UserError(
+                    f"{self.path}: the model was trained with {flag}, which is not supported here."
+                )
+
+
+def _read(holder: Any, name: str) -> Any:
+    """A value of a Namespace, a DictConfig or a dictionary; None where there is none."""
+    if holder is None or isinstance(holder, (str, int, float)) or not name:
+        return None
+    if hasattr(holder, "get"):
+        return holder.get(name)
+    return getattr(holder, name, None)
+
+
+def load_verifier(
+    path: str | Path,
+    source: Dictionary,
+    target: Dictionary,
+    *,
+    dtype: torch.dtype = torch.float32,
+    device: torch.device = _CPU,
+) -> Transformer:
+    """The network of any stock fairseq Transformer, in eval mode.
+
+    Raises UserError where the file is no such checkpoint, uses an option that the network does
+    not have, or was trained with other dictionaries.
+    """
+    state, settings = _open(path)
+    if settings.arch.startswith("block"):
+        raise UserError(
+            f"{path}: this is a block drafter (arch {settings.arch}); "
+            "the verifier must be an autoregressive Transformer."
+        )
+    settings.refuse(_UNSUPPORTED)
+    config = TransformerConfig(
+        **_common(state, settings, target),
+        scale_embedding=not settings.get("no_scale_embedding", False),
+        norm_embedding=bool(settings.get("layernorm_embedding", False)),
+        decoder_input_dim=_weight(state, "decoder.embed_tokens.weight", settings).shape[1],
+        decoder_output_dim=_weight(state, "decoder.output_projection.weight", settings).shape[1],
+    )
+    _check_vocabularies(config, source, target, settings.path)
+    return _build(Transformer(config), state, settings, dtype, device)
+
+
+def load_block_drafter(
+    path: str | Path,
+    source: Dictionary,
+    target: Dictionary,
+    *,
+    dtype: torch.dtype = torch.float32,
+    device: torch.device = _CPU,
+) -> BlockDrafter:
+    """The network of a drafter that was trained with `--arch block`, in eval mode.
+
+    Raises UserError as `load_verifier` does.
+    """
+    state, settings = _open(path)
+    if not settings.arch.startswith("block"):
+        raise UserError(
+            f"{path}: this is no block drafter but a model of arch {settings.arch}; "
+            "give a checkpoint that was trained with --arch block."
+        )
+    settings.refuse(_UNSUPPORTED + _UNSUPPORTED_BY_BLOCK)
+    block_size = settings.task("block_size")
+    if not block_size:
+        raise UserError(
+            f"{path}: the checkpoint does not say for which --block-size it was trained; "
+            "train it with this plugin's task."
+        )
+    config = BlockConfig(
+        **_common(state, settings, target),
+        scale_embedding=bool(settings.get("scale_encoder_embedding", False)),
+        mask=target.unk,
+        block_size=int(block_size),
+        copy_source="decoder.copy_attn.weight" in state,
+    )
+    _check_vocabularies(config, source, target, settings.path)
+    return _build(BlockDrafter(config), state, settings, dtype, device)
+
+
+def _open(path: str | Path) -> tuple[State, Settings]:
+    if os.pathsep in str(path) and not Path(path).exists():
+        raise UserError(
+            f"{path}: ensembles are not supported; give one checkpoint, or average them first."
+        )
+    checkpoint = load_checkpoint(path)
+    settings = Settings(checkpoint, Path(path))
+    state = upgrade(checkpoint["model"])
+    tied = settings.get("share_decoder_input_output_embed") or settings.get("share_all_embeddings")
+    if tied and "decoder.embed_tokens.weight" in state:
+        # Older versions did not write the projection where it is the embeddings.
+        state.setdefault("decoder.output_projection.weight", state["decoder.embed_tokens.weight"])
+    return state, settings
+
+
+def _common(state: State, settings: Settings, target: Dictionary) -> dict[str, Any]:
+    """What all networks read off weights and settings alike."""
+    source_table = _weight(state, "encoder.embed_tokens.weight", settings)
+    target_table = _weight(state, "decoder.embed_tokens.weight", settings)
+    output = _weight(state, "decoder.output_projection.weight", settings)
+    return {
+        "encoder": _stack("encoder", "max_source_positions", state, settings),
+        "decoder": _stack("decoder", "max_target_positions", state, settings),
+        "pad": target.pad,
+        "activation": settings.get("activation_fn", "relu"),
+        "share_embeddings": torch.equal(source_table, target_table),
+        "tie_output": torch.equal(target_table, output),
+    }
+
+
+def _stack(side: str, limit: str, state: State, settings: Settings) -> StackConfig:
+    up = _weight(state, f"{side}.layers.0.fc1.weight", settings)
+    layers = {m[1] for name in state if (m := re.match(rf"{side}\.layers\.(\d+)\.", name))}
+    # Years ago both sides had one limit.
+    max_positions = int(settings.get(limit) or settings.get("max_positions") or 1024)
+    learned = state.get(f"{side}.embed_positions.weight")
+    if learned is not None:
+        max_positions = min(max_positions, learned.shape[0] - Dictionary.pad - 1)
+    positions = "sinusoidal" if learned is None else "learned"
+    return StackConfig(
+        num_layers=len(layers),
+        dim=up.shape[1],
+        ffn_dim=up.shape[0],
+        num_heads=int(settings.get(f"{side}_attention_heads", 8)),
+        vocab_size=state[f"{side}.embed_tokens.weight"].shape[0],
+        max_positions=max_positions,
+        positions="none" if settings.get("no_token_positional_embeddings") else positions,
+        normalize_before=bool(settings.get(f"{side}_normalize_before", False)),
+        final_norm=f"{side}.layer_norm.weight" in state,
+    )
+
+
+def _weight(state: State, name: str, settings: Settings) -> Tensor:
+    if name not in state:
+        raise UserError(
+            f"{settings.path}: no Transformer of fairseq that translates (arch {settings.arch}): "
+            f"it has no weights named {name}."
+        )
+    return state[name]
+
+
+def _check_vocabularies(
+    config: TransformerConfig, source: Dictionary, target: Dictionary, path: Path
+) -> None:
+    sides = (("source", config.encoder, source), ("target", config.decoder, target))
+    for side, stack, dictionary in sides:
+        if stack.vocab_size != len(dictionary):
+            raise UserError(
+                f"{path}: the checkpoint has {stack.vocab_size} {side} symbols and the {side} "
+                f"dictionary {len(dictionary)}; give the dictionaries it was trained with."
+            )
+
+
+def _build(
+    network: _Network, state: State, settings: Settings, dtype: torch.dtype, device: torch.device
+) -> _Network:
+    bidirectional = isinstance(network, BlockDrafter)
+    fill(network, network_state(state, bidirectional), settings.path)
+    return network.to(device=device, dtype=dtype).eval().requires_grad_(False)

@@ -1,0 +1,123 @@
+"""Reading fairseq checkpoints without ever running code that a file brings along.
+
+``torch.load`` refuses every class that it was not told about. The names below are all that today's
+and the published checkpoints need: settings and containers, none of which acts when it is built.
+"""
+
+from __future__ import annotations
+
+import argparse
+import collections
+import pickle
+import typing
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from specdec_plugins.errors import UserError
+
+
+def _harmless_types() -> list[Any]:
+    """The classes that a fairseq checkpoint may hold; omegaconf's only where it is installed."""
+    types: list[Any] = [argparse.Namespace, collections.defaultdict, typing.Any, dict, list, int]
+    try:
+        from omegaconf import DictConfig, ListConfig
+        from omegaconf.base import ContainerMetadata, Metadata
+        from omegaconf.nodes import AnyNode
+    except ModuleNotFoundError:
+        return types
+    return [*types, DictConfig, ListConfig, AnyNode, Metadata, ContainerMetadata]
+
+
+class _Ignored:
+    """Stands for a numpy array of the meters that ``--eval-bleu`` leaves in a checkpoint.
+
+    Nobody needs them to decode; whatever the file would build from them is dropped unread.
+    """
+
+    def __init__(self, *unused: object) -> None:
+        pass
+
+    def __setstate__(self, unused: object) -> None:
+        pass
+
+
+_NUMPY_NAMES = (
+    "numpy._core.multiarray._reconstruct",
+    "numpy._core.multiarray.scalar",
+    "numpy.core.multiarray._reconstruct",
+    "numpy.core.multiarray.scalar",
+    "numpy.dtype",
+    "numpy.ndarray",
+)
+
+
+def allow_fairseq_checkpoints(between_workers: bool = False) -> None:
+    """Let ``torch.load`` of this process read fairseq checkpoints in its safe mode.
+
+    fairseq calls ``torch.load`` itself, so its command lines need the names registered for the
+    whole process. Call it from an entry point, never at import; repeated calls change nothing.
+    With ``between_workers`` (imports fairseq) its workers can also hand each other a checkpoint
+    that one of them has read, in which an index stands for each tensor.
+    """
+    torch.serialization.add_safe_globals(_harmless_types())
+    if between_workers:
+        from fairseq.distributed.utils import _TensorPlaceholder
+
+        torch.serialization.add_safe_globals([_TensorPlaceholder])
+
+
+def load_checkpoint(path: str | Path) -> dict[str, Any]:
+    """Read a fairseq checkpoint onto the CPU, in safe mode only.
+
+    Returns the checkpoint's dictionary; ``"model"`` is its state dict. Raises ``UserError`` where
+    the file is missing, damaged, written by something else, or holds objects outside the list of
+    harmless names (the file is then not executed).
+    """
+    path = Path(path)
+    if not path.is_file():
+        raise UserError(f"{path}: no such checkpoint; give the path of a fairseq .pt file")
+    checkpoint = _load_safely(path)
+    if not isinstance(checkpoint, dict) or not isinstance(checkpoint.get("model"), dict):
+        raise UserError(
+            f"{path}: not a fairseq checkpoint (it has no 'model' entry with weights); "
+            "give a file that fairseq-train or train.py wrote"
+        )
+    return checkpoint
+
+
+def _load_safely(path: Path) -> Any:
+    try:
+        # On its way out the context forgets every type that it was given, even one that was
+        # allowed before: it must get the others only.
+        allowed = torch.serialization.get_safe_globals()
+        types = [t for t in _harmless_types() if t not in allowed]
+        types += [(_Ignored, name) for name in _NUMPY_NAMES]
+        with torch.serialization.safe_globals(types):
+            return torch.load(path, map_location="cpu", weights_only=True)
+    except OSError as error:
+        raise UserError(f"{path}: cannot be read ({error.strerror or error})") from error
+    except pickle.UnpicklingError as error:
+        raise UserError(_explain_refusal(path, str(error))) from error
+    except Exception as error:
+        # A damaged file can make the unpickler fail in any way; the cause stays in the chain.
+        raise UserError(
+            f"{path}: damaged or not a checkpoint ({type(error).__name__}); "
+            "copy it again or train it again"
+        ) from error
+
+
+def _explain_refusal(path: Path, message: str) -> str:
+    """One sentence on why torch refused the pickle: a foreign object, or plain damage."""
+    marker = "GLOBAL "
+    if marker not in message:
+        return f"{path}: damaged or not a checkpoint; copy it again or train it again"
+    name = message.split(marker, 1)[1].split()[0]
+    if name.startswith("omegaconf."):
+        return f"{path}: holds settings of omegaconf, which is missing; pip install omegaconf"
+    return (
+        f"{path}: refused, because it asks to load {name}, which a fairseq checkpoint does not "
+        "need and which could run code; use a checkpoint from a source that you trust, written "
+        "by fairseq"
+    )

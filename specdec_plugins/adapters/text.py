@@ -1,0 +1,170 @@
+"""Raw text to BPE tokens and back: the one pipeline of preparation, decoding and serving.
+
+Training data and live input must agree to the character, or the model reads tokens that it never
+saw. So nothing else in the project tokenises, applies BPE, joins it or detokenises.
+"""
+
+from __future__ import annotations
+
+import importlib
+import re
+import unicodedata
+from pathlib import Path
+from types import ModuleType
+from typing import Any, Literal
+
+from specdec_plugins.errors import UserError
+
+BPE_SEPARATOR = "@@"
+
+# Characters at which some reader of the prepared files would break a line (``str.splitlines``,
+# universal newlines). A line must stay one line; none of them carries meaning in a sentence.
+_LINE_BREAKERS = re.compile("[\x00-\x1f\x7f\x85\u2028\u2029]")
+_SPACES = re.compile(r"\s+")
+
+# Romanian is written with a comma below; much text holds the look-alike cedilla letters of older
+# character sets, which would double the vocabulary.
+_CEDILLA_TO_COMMA = str.maketrans("ŞşŢţ", "ȘșȚț")
+_ROMANIAN_TO_ASCII = str.maketrans("ȘșȚțĂăÂâÎî", "SsTtAaAaIi")
+
+
+def _import(module: str, package: str) -> ModuleType:
+    try:
+        return importlib.import_module(module)
+    except ModuleNotFoundError as error:
+        raise UserError(f"{package} is not installed; pip install {package}") from error
+
+
+def load_codes(path: str | Path) -> Any:
+    """The ``subword_nmt.apply_bpe.BPE`` of a codes file, or a ``UserError`` naming the bad line."""
+    apply_bpe = _import("subword_nmt.apply_bpe", "subword-nmt")
+    try:
+        lines = Path(path).read_text(encoding="utf-8").split("\n")
+    except OSError as error:
+        raise UserError(
+            f"{path}: cannot read the BPE codes ({error.strerror}); give the file that "
+            "subword-nmt learn-bpe wrote"
+        ) from error
+    except UnicodeDecodeError as error:
+        raise UserError(f"{path}: not UTF-8, so not a file of BPE codes") from error
+    # subword-nmt ends the process at a bad line, which a server must not do: look first.
+    for number, line in enumerate(lines, 1):
+        is_header = number == 1 and line.startswith("#version:")
+        is_end = number == len(lines) and not line
+        if not is_header and not is_end and len(line.strip("\r ").split(" ")) != 2:
+            raise UserError(
+                f"{path}, line {number}: expected two subwords separated by a space; "
+                "give a file of subword-nmt BPE codes"
+            )
+    with open(path, encoding="utf-8") as file:
+        return apply_bpe.BPE(file, separator=BPE_SEPARATOR)
+
+
+def join_bpe(tokens: str) -> str:
+    """Join BPE pieces to words; a dangling separator at the end of a cut line goes too."""
+    return (tokens.strip() + " ").replace(BPE_SEPARATOR + " ", "").rstrip()
+
+
+class _Side:
+    """Normalises and tokenises one language with sacremoses."""
+
+    def __init__(self, language: str, dash_splits: bool) -> None:
+        sacremoses = _import("sacremoses", "sacremoses")
+        self._normalizer = sacremoses.MosesPunctNormalizer(language)
+        self._tokenizer = sacremoses.MosesTokenizer(language)
+        self._dash_splits = dash_splits
+
+    def __call__(self, line: str) -> str:
+        return str(
+            self._tokenizer.tokenize(
+                self._normalizer.normalize(line),
+                aggressive_dash_splits=self._dash_splits,
+                return_str=True,
+            )
+        )
+
+
+class TextPipeline:
+    """Turns a raw line into the tokens that a model reads, and a model's tokens into a line.
+
+    ``source_lang`` and ``target_lang`` are two-letter codes; unknown ones get English rules, as
+    in Moses. ``tokenizer`` None means text that is tokenised already, ``bpe`` None text whose
+    tokens are words (or BPE was applied already). ``codes`` is the file of BPE codes.
+    ``dash_splits`` turns ``a-b`` into ``a @-@ b``, as some published WMT14 data have it.
+    ``strip_diacritics`` writes Romanian without its marks, as some published WMT16 data have it.
+
+    Where a language is Romanian, cedilla letters become comma letters on both sides.
+
+    Raises ``UserError`` where a package or the codes file is missing or malformed. The packages
+    are imported when a pipeline is built, not with this module.
+    """
+
+    def __init__(
+        self,
+        source_lang: str,
+        target_lang: str,
+        tokenizer: Literal["moses"] | None = "moses",
+        bpe: Literal["subword_nmt"] | None = "subword_nmt",
+        codes: str | Path | None = None,
+        *,
+        lowercase: bool = False,
+        dash_splits: bool = False,
+        strip_diacritics: bool = False,
+    ) -> None:
+        if tokenizer not in ("moses", None):
+            raise UserError(f"unknown tokenizer {tokenizer!r}; choose moses, or none")
+        if bpe not in ("subword_nmt", None):
+            raise UserError(f"unknown BPE {bpe!r}; choose subword_nmt, or none")
+        if bpe is not None and codes is None:
+            raise UserError("subword_nmt BPE needs a file of codes; give it with --bpe-codes")
+        self._languages = {"source": source_lang, "target": target_lang}
+        self._lowercase = lowercase
+        self._strip_diacritics = strip_diacritics
+        self._tokenizers: dict[str, _Side] = {}
+        self._detokenizer: Any = None
+        if tokenizer == "moses":
+            for side, language in self._languages.items():
+                self._tokenizers[side] = _Side(language, dash_splits)
+            sacremoses = _import("sacremoses", "sacremoses")
+            self._detokenizer = sacremoses.MosesDetokenizer(target_lang)
+        self._bpe = None if bpe is None or codes is None else load_codes(codes)
+
+    def encode(self, line: str) -> str:
+        """BPE tokens, separated by single spaces, of one raw source line; "" for an empty one."""
+        return self.segment(self.tokenize(line, "source"))
+
+    def encode_target(self, line: str) -> str:
+        """The same for the target language: training targets, and forced target prefixes."""
+        return self.segment(self.tokenize(line, "target"))
+
+    def decode(self, tokens: str) -> str:
+        """The line that a user reads, of space-separated target tokens: BPE joined, detokenised."""
+        words = self.join(tokens)
+        if self._detokenizer is None:
+            return words
+        return str(self._detokenizer.detokenize(words.split(), return_str=True))
+
+    def tokenize(self, line: str, side: Literal["source", "target"]) -> str:
+        """Space-separated words of one raw line, before BPE."""
+        line = self._normalize(_LINE_BREAKERS.sub(" ", line), self._languages[side])
+        if side in self._tokenizers:
+            line = self._tokenizers[side](line)
+        # The tokeniser lets through the line breakers that lie outside ASCII, and exotic spaces
+        # at which fairseq would split a token in two.
+        return _SPACES.sub(" ", line).strip()
+
+    def segment(self, words: str) -> str:
+        """Apply BPE to space-separated words."""
+        return words if self._bpe is None else str(self._bpe.segment(words))
+
+    def join(self, tokens: str) -> str:
+        """Words of BPE tokens; the same tokens where there is no BPE."""
+        return tokens.strip() if self._bpe is None else join_bpe(tokens)
+
+    def _normalize(self, line: str, language: str) -> str:
+        if "ro" in self._languages.values():
+            # NFC first: a letter followed by a combining cedilla or comma is the same letter.
+            line = unicodedata.normalize("NFC", line).translate(_CEDILLA_TO_COMMA)
+        if self._strip_diacritics and language == "ro":
+            line = line.translate(_ROMANIAN_TO_ASCII)
+        return line.lower() if self._lowercase else line

@@ -1,0 +1,4 @@
+"""Translating lines of text: what the command line and the Python interface are made of.
+
+Stands on `adapters` and `decoding`; nothing below imports it.
+"""

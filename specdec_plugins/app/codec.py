@@ -1,0 +1,114 @@
+"""Text to token ids and back, for one pair of languages."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+from specdec_plugins.errors import UserError
+
+_SUBWORD_NMT = ("subword_nmt", "@@ ", "@@")
+
+
+class Vocabulary(Protocol):
+    """As much of a dictionary as text needs."""
+
+    @property
+    def bos(self) -> int: ...
+
+    @property
+    def eos(self) -> int: ...
+
+    @property
+    def symbols(self) -> Sequence[str]: ...
+
+    def encode_line(self, line: str, append_eos: bool = True) -> list[int]: ...
+
+
+class Text(Protocol):
+    """Raw text to space-separated tokens and back."""
+
+    def encode(self, line: str) -> str: ...
+
+    def encode_target(self, line: str) -> str: ...
+
+    def decode(self, tokens: str) -> str: ...
+
+
+def join_subwords(tokens: str, symbol: str | None) -> str:
+    """Space-separated tokens with subwords joined, as fairseq's `--remove-bpe` joins them.
+
+    symbol: the mark that a subword ends in when its word goes on ('@@' means '@@ '),
+    'sentencepiece', or None to leave tokens alone.
+    """
+    if symbol is None:
+        return tokens
+    if symbol == "sentencepiece":
+        return tokens.replace(" ", "").replace("\u2581", " ").strip()
+    mark = "@@ " if symbol in _SUBWORD_NMT else symbol
+    return (tokens + " ").replace(mark, "").rstrip()
+
+
+class Codec:
+    """Everything between the lines of a file and the ids of a model."""
+
+    def __init__(
+        self,
+        source: Vocabulary,
+        target: Vocabulary,
+        text: Text | None = None,
+        remove_bpe: str | None = "@@ ",
+    ) -> None:
+        """text: for raw text; None where lines are tokens. remove_bpe: see `join_subwords`."""
+        self._source = source
+        self._target = target
+        self._text = text
+        self._remove_bpe = remove_bpe
+
+    def source_ids(self, line: str) -> list[int]:
+        """Ids of a source line, eos at the end."""
+        tokens = line if self._text is None else self._text.encode(line)
+        return self._source.encode_line(tokens)
+
+    def target_ids(self, line: str) -> list[int]:
+        """Ids of target text, without eos."""
+        tokens = line if self._text is None else self._text.encode_target(line)
+        return self.token_ids(tokens)
+
+    def token_ids(self, tokens: str) -> list[int]:
+        """Ids of space-separated target tokens, whatever the form of the input; without eos."""
+        return self._target.encode_line(tokens, append_eos=False)
+
+    def tokens(self, ids: Sequence[int]) -> list[str]:
+        """The target tokens of some ids, up to eos; `<s>` is none, as in fairseq's output."""
+        stop = ids.index(self._target.eos) if self._target.eos in ids else len(ids)
+        return [self._target.symbols[i] for i in ids[:stop] if i != self._target.bos]
+
+    def text(self, tokens: Sequence[str]) -> str:
+        """The line that a user reads. Never holds a line end."""
+        joined = " ".join(tokens)
+        if self._text is not None:
+            return one_line(self._text.decode(joined))
+        return one_line(join_subwords(joined, self._remove_bpe))
+
+
+def one_line(text: str) -> str:
+    """A dictionary may hold strange symbols; one sentence is one line all the same."""
+    return text.replace("\n", " ").replace("\r", " ")
+
+
+def read_prefix(codec: Codec, line: str | None, size: int, where: str) -> tuple[list[int], bool]:
+    """Forced target ids of a prefix, and whether they end the sentence.
+
+    size: 0 for the whole prefix; else the line is a reference of which the first `size` tokens
+    are forced, its end counting as one, as with fairseq's `--prefix-size`.
+    """
+    if line is None:
+        return [], False
+    try:
+        ids = codec.target_ids(line)
+    except UserError as error:
+        raise UserError(f"{where}: target prefix: {error}") from error
+    if not size:
+        return ids, False
+    return ids[:size], size > len(ids)

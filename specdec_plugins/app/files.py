@@ -1,0 +1,179 @@
+"""Lines in, lines out: strict reading, and writing that never leaves half a line behind."""
+
+from __future__ import annotations
+
+import os
+import stat
+import sys
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+from typing import BinaryIO, TypeVar
+
+from specdec_plugins.errors import UserError
+
+STANDARD = "-"  # standard input or output, where a path is expected
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Line:
+    """One line of a text file."""
+
+    number: int  # from 1
+    text: str  # without its line end
+    file: str  # name of the file it stands in
+
+    @property
+    def where(self) -> str:
+        return f"{self.file}, line {self.number}"
+
+
+@contextmanager
+def open_input(path: str) -> Iterator[BinaryIO]:
+    """The bytes of a file, or of standard input for '-'.
+
+    Raises UserError where the file is missing, unreadable or empty; an empty pipe is no error.
+    """
+    if path == STANDARD:
+        yield sys.stdin.buffer
+        return
+    try:
+        file = open(path, "rb")  # noqa: SIM115 - closed below, opened where its errors are caught
+    except OSError as error:
+        raise UserError(f"{path}: cannot be read ({error.strerror}); check the name.") from error
+    with file:
+        status = os.fstat(file.fileno())
+        if stat.S_ISREG(status.st_mode) and status.st_size == 0:
+            raise UserError(f"{path}: is empty; expected one sentence a line.")
+        yield file
+
+
+def read_lines(stream: BinaryIO, name: str) -> Iterator[Line]:
+    """Decode line by line; only a newline ends a line, a carriage return before it goes as well.
+
+    Raises UserError naming the line that is not UTF-8 text.
+    """
+    for number, raw in enumerate(stream, 1):
+        try:
+            text = raw.decode("utf-8")
+        except UnicodeDecodeError as error:
+            raise UserError(
+                f"{name}, line {number}: not UTF-8 (byte {error.start + 1} of the line is "
+                f"0x{raw[error.start]:02x}); convert the file, for example with iconv."
+            ) from error
+        if "\0" in text:
+            raise UserError(
+                f"{name}, line {number}: holds a NUL character, so it is no text or UTF-16; "
+                "convert the file to UTF-8, for example with iconv."
+            )
+        if number == 1:
+            text = text.removeprefix("\ufeff")  # byte order mark
+        yield Line(number, text.removesuffix("\n").removesuffix("\r"), name)
+
+
+def in_buffers(items: Iterable[T], size: int) -> Iterator[list[T]]:
+    """Consecutive lists of `size` items, the last one shorter."""
+    iterator = iter(items)
+    while buffer := list(islice(iterator, size)):
+        yield buffer
+
+
+def count_lines(path: str) -> int:
+    """Complete lines of a file, 0 where there is none: what a resumed run may keep."""
+    if not os.path.exists(path):
+        return 0
+    with open(path, "rb") as file:
+        return sum(chunk.count(b"\n") for chunk in iter(lambda: file.read(1 << 20), b""))
+
+
+def check_writable(path: str) -> None:
+    """Raises UserError where an output could not be opened, before anything slow begins."""
+    if path == STANDARD:
+        return
+    folder = Path(path).parent
+    if not folder.is_dir():
+        raise UserError(f"{path}: there is no folder {folder}; create it first.")
+    target = Path(path) if os.path.exists(path) else folder
+    if Path(path).is_dir():
+        raise UserError(f"{path}: is a folder; give the name of a file to write.")
+    if not os.access(target, os.W_OK):
+        raise UserError(f"{path}: cannot be written; choose another place or change permissions.")
+
+
+def refuse_same_file(input_path: str, output_path: str) -> None:
+    """Raises UserError where writing would destroy what is being read."""
+    if STANDARD in (input_path, output_path) or not os.path.exists(output_path):
+        return
+    if os.path.exists(input_path) and os.path.samefile(input_path, output_path):
+        raise UserError(f"{output_path}: is an input as well; write to another file.")
+
+
+class LineWriter:
+    """Writes complete lines and hands them on at once.
+
+    A write that fails or is interrupted is taken back as far as the last complete line, where the
+    output is a file of its own.
+    """
+
+    def __init__(self, path: str, keep: int = 0) -> None:
+        """keep: lines of an existing file to leave as they are; what follows them is dropped."""
+        self.path = path
+        try:
+            self._fd = _open_output(path, keep)
+        except OSError as error:
+            raise UserError(f"{path}: cannot be written ({error.strerror}).") from error
+        # What stands behind standard output may have other writers: it is never cut.
+        self.is_own_file = path != STANDARD and stat.S_ISREG(os.fstat(self._fd).st_mode)
+
+    def write(self, lines: Sequence[str]) -> None:
+        """Append lines, each without its line end.
+
+        Raises UserError where the place is full, BrokenPipeError where nobody reads any more.
+        """
+        data = "".join(f"{line}\n" for line in lines).encode("utf-8")
+        begin = os.fstat(self._fd).st_size
+        pending = memoryview(data)
+        try:
+            while pending:
+                pending = pending[os.write(self._fd, pending) :]
+        except BaseException as error:
+            if self.is_own_file:
+                # By the file's size, for an interrupt may have come between a write and its count.
+                written = data[: os.fstat(self._fd).st_size - begin]
+                os.ftruncate(self._fd, begin + written.rfind(b"\n") + 1)
+            if isinstance(error, OSError) and not isinstance(error, BrokenPipeError):
+                raise UserError(
+                    f"{self.path}: cannot be written ({error.strerror}); "
+                    "what was written before is complete, --resume continues it."
+                ) from error
+            raise
+
+    def close(self) -> None:
+        os.close(self._fd)
+
+    def __enter__(self) -> LineWriter:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+def _open_output(path: str, keep: int) -> int:
+    """A descriptor at the end of the kept lines.
+
+    No buffer of Python's between: it could be flushed in the middle of a line.
+    """
+    if path == STANDARD:
+        return os.dup(sys.stdout.fileno())
+    size = 0
+    if keep:
+        with open(path, "rb") as kept:
+            size = sum(len(line) for line in islice(kept, keep))
+    fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o666)
+    if stat.S_ISREG(os.fstat(fd).st_mode):
+        os.ftruncate(fd, size)
+    return fd

@@ -1,0 +1,257 @@
+"""From settings to a translator: dictionaries, checkpoints, and the parts that decode."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from specdec_plugins.adapters.dictionary import Dictionary
+from specdec_plugins.adapters.fairseq_checkpoint import load_block_drafter, load_verifier
+from specdec_plugins.adapters.text import TextPipeline
+from specdec_plugins.app.codec import Codec
+from specdec_plugins.app.settings import DTYPES, WITH_CHECKPOINT, Settings, choose_device
+from specdec_plugins.app.strategies import DrafterAlone, EngineStrategy, Strategy
+from specdec_plugins.app.translator import Limits, SpeculativeTranslator
+from specdec_plugins.decoding.config import DecodeParams, EngineConfig, require
+from specdec_plugins.decoding.drafters import DraftContext, build_drafter
+from specdec_plugins.decoding.engine import Method
+from specdec_plugins.decoding.interfaces import (
+    AcceptanceRule,
+    Draft,
+    Drafter,
+    Prefix,
+    Round,
+    Scores,
+    SourceBatch,
+    SpecialTokens,
+    Verifier,
+)
+from specdec_plugins.decoding.networks import BlockDrafter, Transformer
+from specdec_plugins.decoding.rules import RULES
+from specdec_plugins.decoding.schedules import build_schedule
+from specdec_plugins.decoding.transformer_verifier import TransformerVerifier
+from specdec_plugins.errors import UserError
+
+
+@dataclass(frozen=True)
+class Dictionaries:
+    """Both sides' symbols, and the languages that name their files."""
+
+    source: Dictionary
+    target: Dictionary
+    source_lang: str
+    target_lang: str
+
+
+def load_dictionaries(
+    folder: str, source_lang: str | None = None, target_lang: str | None = None
+) -> Dictionaries:
+    """The two dictionaries of a folder; languages that are not given come from file names.
+
+    A prepared folder names its direction by its data files (`train.en-de.en.idx`). Raises
+    UserError where the folder, a dictionary, or the direction cannot be found.
+    """
+    require(Path(folder).is_dir(), f"{folder}: is no folder; give the one that holds dict.*.txt.")
+    if source_lang is None or target_lang is None:
+        source_lang, target_lang = _infer_languages(Path(folder), source_lang, target_lang)
+    sides = [
+        Dictionary.load(Path(folder) / f"dict.{lang}.txt") for lang in (source_lang, target_lang)
+    ]
+    return Dictionaries(sides[0], sides[1], source_lang, target_lang)
+
+
+def _infer_languages(folder: Path, source: str | None, target: str | None) -> tuple[str, str]:
+    pairs = {path.name.split(".")[1] for path in folder.glob("*.*-*.*.idx")}
+    if len(pairs) == 1 and source is None and target is None:
+        first, _, second = pairs.pop().partition("-")
+        return first, second
+    found = sorted(path.name[len("dict.") : -len(".txt")] for path in folder.glob("dict.*.txt"))
+    require(
+        bool(found),
+        f"{folder}: holds no dict.<lang>.txt; give the folder that fairseq-preprocess wrote.",
+    )
+    others = [lang for lang in found if lang not in (source, target)]
+    if len(found) == 2 and len(others) == 1:
+        return source or others[0], target or others[0]
+    raise UserError(
+        f"{folder}: which of {', '.join(found)} is the source is not clear from the file names; "
+        "say it with --source-lang and --target-lang."
+    )
+
+
+def load_translator(settings: Settings, with_scores: bool = False) -> SpeculativeTranslator:
+    """Load everything that the settings name.
+
+    with_scores: sum the verifier's log-probabilities, which costs a little time. Raises UserError
+    where a file is missing or does not fit the others.
+    """
+    dictionaries = load_dictionaries(settings.data, settings.source_lang, settings.target_lang)
+    text = None
+    if settings.raw_text:
+        text = TextPipeline(
+            dictionaries.source_lang,
+            dictionaries.target_lang,
+            settings.tokenizer,  # type: ignore[arg-type]  # checked by Settings
+            settings.bpe,  # type: ignore[arg-type]
+            settings.bpe_codes,
+            lowercase=settings.lowercase,
+            dash_splits=settings.dash_splits,
+            strip_diacritics=settings.strip_diacritics,
+        )
+    codec = Codec(dictionaries.source, dictionaries.target, text, settings.remove_bpe)
+    if settings.strategy == "fairseq":
+        strategy, limits = _load_search(settings)
+    else:
+        strategy, limits = _load_engine(settings, dictionaries, with_scores)
+    return SpeculativeTranslator(settings, codec, strategy, limits)
+
+
+def _load_search(settings: Settings) -> tuple[Strategy, Limits]:
+    # fairseq takes seconds to import, and decoding without its search does not need it.
+    from specdec_plugins.app.search import load_beam_search
+
+    return load_beam_search(settings)
+
+
+def _load_engine(
+    settings: Settings, dictionaries: Dictionaries, with_scores: bool
+) -> tuple[Strategy, Limits]:
+    loader = _Loader(settings, dictionaries)
+    rule = build_rule(settings)
+    verifier, limits = loader.verifier()
+    drafter: Drafter | None = None
+    if settings.drafts:
+        network, assistant = loader.drafting_models()
+        context = DraftContext(
+            verifier,
+            network,
+            _same_symbols(dictionaries.source, dictionaries.target),
+            assistant,
+            sampling=rule.samples,
+        )
+        drafter = build_drafter(settings.drafter, context, dict(settings.drafter_options))
+        model = network if assistant is None else assistant.network
+        limits = _common_limits(limits, settings, drafter, model)
+    schedule = build_schedule(settings.schedule, dict(settings.schedule_options))
+    method = Method(drafter, rule, schedule)
+    return build_strategy(settings, verifier, method, with_scores), limits
+
+
+@dataclass(frozen=True)
+class _Loader:
+    """Reads the checkpoints that the settings name."""
+
+    settings: Settings
+    dictionaries: Dictionaries
+
+    @property
+    def device(self) -> torch.device:
+        return choose_device(self.settings.device)
+
+    def verifier(self) -> tuple[Verifier, Limits]:
+        path, target = self.settings.verifier, self.dictionaries.target
+        if path is None:
+            return Absent(len(target), target.special, self.device), Limits(10**9, 10**9, 0)
+        verifier = self._transformer(path)
+        # As in fairseq's search, one position is left for the end of the sentence.
+        longest = verifier.max_target_positions - 1
+        return verifier, Limits(verifier.max_source_positions, longest, 0)
+
+    def drafting_models(self) -> tuple[BlockDrafter | None, TransformerVerifier | None]:
+        """The network of a block drafter, or an assistant; neither where drafting needs none."""
+        path = self.settings.drafter_checkpoint
+        if path is None or self.settings.drafter not in WITH_CHECKPOINT:
+            return None, None
+        if self.settings.drafter == "assistant":
+            return None, self._transformer(path)
+        source, target = self.dictionaries.source, self.dictionaries.target
+        dtype = DTYPES[self.settings.dtype]
+        return load_block_drafter(path, source, target, dtype=dtype, device=self.device), None
+
+    def _transformer(self, path: str) -> TransformerVerifier:
+        source, target = self.dictionaries.source, self.dictionaries.target
+        dtype = DTYPES[self.settings.dtype]
+        network = load_verifier(path, source, target, dtype=dtype, device=self.device)
+        return TransformerVerifier(network, target.special)
+
+
+def _same_symbols(source: Dictionary, target: Dictionary) -> Tensor | None:
+    """For drafters that copy from the source: its ids in the target's numbers; None = the same."""
+    return None if source == target else torch.tensor(source.ids_in(target))
+
+
+def build_rule(settings: Settings) -> AcceptanceRule:
+    """The acceptance rule in force."""
+    rule: Any = RULES.get(settings.rule_name)
+    built: AcceptanceRule = rule()
+    return built
+
+
+def build_strategy(
+    settings: Settings, verifier: Verifier, method: Method, with_scores: bool = False
+) -> Strategy:
+    """One of the engine's strategies, from parts that are loaded."""
+    if settings.strategy == "drafter":
+        assert method.drafter is not None
+        return DrafterAlone(method.drafter, verifier.special, verifier.device, settings.batch)
+    config = EngineConfig(
+        max_rows=settings.batch, ban_pad=settings.ban_pad, with_scores=with_scores
+    )
+    return EngineStrategy(verifier, method, config)
+
+
+def _common_limits(
+    limits: Limits,
+    settings: Settings,
+    drafter: Drafter,
+    model: BlockDrafter | Transformer | None,
+) -> Limits:
+    """Block size in force, and positions that verifier and drafter have in common.
+
+    Raises UserError where the drafter was trained for shorter blocks than asked for.
+    """
+    trained = drafter.max_block_size
+    block_size = settings.block_size or trained or DecodeParams().block_size
+    require(
+        trained is None or block_size <= trained,
+        f"{settings.drafter_checkpoint}: the drafter was trained for blocks of {trained} tokens; "
+        f"ask for a --block-size of at most that, not {block_size}.",
+    )
+    if model is None:
+        return replace(limits, block_size=block_size)
+    # The last block may begin one token before the end, and all of it needs positions.
+    target = model.config.decoder.max_positions - block_size
+    return Limits(
+        source=min(limits.source, model.config.encoder.max_positions),
+        target=min(limits.target, target),
+        block_size=block_size,
+    )
+
+
+@dataclass(frozen=True)
+class Absent:
+    """Stands where a verifier would, for a drafter that decodes alone."""
+
+    vocab_size: int
+    special: SpecialTokens
+    device: torch.device
+    max_target_positions: int = 10**9
+
+    def admit(self, source: SourceBatch) -> None:
+        raise UserError(_NO_VERIFIER)
+
+    def commit(self, prefix: Prefix, last: Round) -> None:
+        raise UserError(_NO_VERIFIER)
+
+    def select(self, rows: Tensor) -> None:
+        raise UserError(_NO_VERIFIER)
+
+    def score(self, prefix: Prefix, draft: Draft) -> Scores:
+        raise UserError(_NO_VERIFIER)
+
+
+_NO_VERIFIER = "The drafter needs a verifier; give its checkpoint with --AR-path."

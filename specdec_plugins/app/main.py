@@ -1,0 +1,215 @@
+"""inference.py from its arguments to its exit status."""
+
+from __future__ import annotations
+
+import logging
+import os
+import sys
+import time
+from collections.abc import Sequence
+from contextlib import ExitStack
+from typing import Any
+
+import torch
+from tqdm import tqdm
+
+from specdec_plugins.app.diagnose import Diagnosis
+from specdec_plugins.app.entries import Entry, open_entries
+from specdec_plugins.app.file_options import FileOptions
+from specdec_plugins.app.files import (
+    STANDARD,
+    LineWriter,
+    check_writable,
+    count_lines,
+    in_buffers,
+    refuse_same_file,
+)
+from specdec_plugins.app.loading import load_translator
+from specdec_plugins.app.options import parse_options
+from specdec_plugins.app.report import Tally, json_line, peak_memory, summary
+from specdec_plugins.app.resume import Fingerprint, Journal, skip
+from specdec_plugins.app.settings import Settings, choose_device
+from specdec_plugins.app.translator import SpeculativeTranslator, Translation
+from specdec_plugins.decoding.request import Request
+from specdec_plugins.errors import UserError
+
+BAD_INPUT = 2
+INTERRUPTED = 130  # 128 + SIGINT, as shells count
+BROKEN_PIPE = 141  # 128 + SIGPIPE
+
+BUFFER_SIZE = 1000  # lines
+MIB = 2**20
+
+
+def say(message: str) -> None:
+    """To standard error, which is for people."""
+    sys.stderr.write(f"inference.py: {message}\n")
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Exit status of a command line; anything unforeseen keeps its stack trace."""
+    debug = "--debug" in (sys.argv if argv is None else argv)
+    try:
+        Job(*parse_options(argv)).run()
+    except UserError as error:
+        if debug:
+            raise
+        say(str(error))
+        return BAD_INPUT
+    except torch.OutOfMemoryError as error:
+        if debug:
+            raise
+        say(f"the GPU's memory does not suffice; use a smaller --batch or --dtype float16. {error}")
+        return BAD_INPUT
+    except KeyboardInterrupt:
+        if debug:
+            raise
+        say("interrupted; what was written is complete lines, and --resume continues it.")
+        return INTERRUPTED
+    except BrokenPipeError:
+        # The reader has enough; Python would flush standard output once more when it exits.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return BROKEN_PIPE
+    return 0
+
+
+class Outputs:
+    """The text and, where they are asked for, the JSON lines.
+
+    Opened when the first buffer is there to be written: what is refused before that costs no
+    earlier output.
+    """
+
+    def __init__(self, paths: Sequence[str], kept: int) -> None:
+        """paths: the text's first; kept: lines of each that an earlier run wrote."""
+        self._paths = paths
+        self._kept = kept
+        self._writers: list[LineWriter] = []
+
+    def write(self, done: Sequence[Translation]) -> None:
+        if not self._writers:
+            self._writers = [LineWriter(path, self._kept) for path in self._paths]
+        self._writers[0].write([t.text for t in done])
+        for records in self._writers[1:]:
+            records.write([json_line(t) for t in done])
+
+    def close(self) -> None:
+        for writer in self._writers:
+            writer.close()
+
+
+class Job:
+    """One run over one input."""
+
+    def __init__(self, settings: Settings, files: FileOptions) -> None:
+        self.settings = settings
+        self.files = files
+        self.tally = Tally()
+        self.seen = Fingerprint()
+        self.journal = _journal(settings, files)
+
+    def run(self) -> None:
+        """Check what is cheap to check, load, then decode buffer by buffer."""
+        with ExitStack() as stack:
+            entries = stack.enter_context(open_entries(self.files))
+            kept = self._check_outputs()
+            if not self.files.debug:
+                logging.getLogger("fairseq").setLevel(logging.WARNING)
+            translator = load_translator(self.settings, with_scores=bool(self.files.json_path))
+            diagnosis = Diagnosis(translator) if self.files.diagnose else None
+            skip((e.sentence for e in entries), kept, self.journal, self.seen)
+            outputs = Outputs(self.files.outputs, kept)
+            stack.callback(outputs.close)
+            start = time.perf_counter()
+            bar = stack.enter_context(self._bar(kept))
+            for buffer in in_buffers(entries, self._buffer_size()):
+                self._decode(translator, buffer, outputs, bar)
+                if diagnosis is not None:
+                    _observe(diagnosis, translator, buffer)
+            outputs.write([])
+            seconds = time.perf_counter() - start
+            if self.journal is not None:
+                self.journal.remove()
+        self._report(translator, seconds, diagnosis)
+
+    def _check_outputs(self) -> int:
+        """How many lines of earlier outputs are kept; raises UserError before models are loaded."""
+        files = self.files
+        for output in files.outputs:
+            check_writable(output)
+            for source in files.inputs:
+                refuse_same_file(source, output)
+        if not files.resume:
+            return 0
+        kept = min(count_lines(path) for path in files.outputs)
+        if self.journal is None or (not self.journal.read(kept) and kept):
+            say(
+                f"{files.output_path}: no record of what it was made from; "
+                f"continuing after its {kept} complete lines."
+            )
+        return kept
+
+    def _decode(
+        self,
+        translator: SpeculativeTranslator,
+        buffer: Sequence[Entry],
+        outputs: Outputs,
+        bar: Any,
+    ) -> None:
+        done = translator.translate_sentences([e.sentence for e in buffer], bar.update)
+        outputs.write(done)
+        for entry in buffer:
+            self.seen.add(entry.sentence.text, entry.sentence.prefix)
+        if self.journal is not None:
+            self.journal.record(self.seen)
+        self.tally.add(done)
+
+    def _buffer_size(self) -> int:
+        if self.files.buffer_size is not None:
+            return self.files.buffer_size
+        at_terminal = self.files.input_path == STANDARD and sys.stdin.isatty()
+        return 1 if at_terminal else BUFFER_SIZE
+
+    def _bar(self, kept: int) -> Any:
+        wanted = self.files.progress
+        path = self.files.input_path
+        total = count_lines(path) if wanted is not False and os.path.isfile(path) else None
+        return tqdm(
+            total=total,
+            initial=kept,
+            unit="line",
+            file=sys.stderr,
+            disable=None if wanted is None else not wanted,
+        )
+
+    def _report(
+        self, translator: SpeculativeTranslator, seconds: float, diagnosis: Diagnosis | None
+    ) -> None:
+        if not self.files.quiet:
+            stats, limits = translator.strategy.stats, translator.limits
+            peak = peak_memory(choose_device(self.settings.device)) / MIB
+            text = summary(self.tally, stats, self.settings, limits, seconds)
+            sys.stderr.write(f"{text}\npeak memory {peak:.0f} MiB\n")
+        if diagnosis is not None:
+            sys.stderr.write(f"{diagnosis.report()}\n")
+
+
+def _journal(settings: Settings, files: FileOptions) -> Journal | None:
+    """The record beside an output that is a file; a pipe or a device has none."""
+    path = files.output_path
+    if path == STANDARD or (os.path.exists(path) and not os.path.isfile(path)):
+        return None
+    return Journal(path, settings)
+
+
+def _observe(
+    diagnosis: Diagnosis, translator: SpeculativeTranslator, buffer: Sequence[Entry]
+) -> None:
+    requests: list[Request] = []
+    targets: list[str | None] = []
+    for entry in buffer:
+        prepared = translator.prepare(entry.sentence)
+        if isinstance(prepared, Request):
+            requests.append(prepared)
+            targets.append(entry.training_target)
+    diagnosis.observe(requests, targets)

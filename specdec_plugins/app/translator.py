@@ -1,0 +1,201 @@
+"""Sentences in, translations out: the object under the command line and the Python interface."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from specdec_plugins.app.codec import Codec, read_prefix
+from specdec_plugins.app.settings import Settings
+from specdec_plugins.app.strategies import EngineStrategy, Strategy
+from specdec_plugins.decoding.request import FinishReason, Request, RowResult
+from specdec_plugins.errors import UserError
+
+EMPTY = "empty"  # finish reason of a line without words
+FORCED = "forced"  # of one whose target prefix held the end of the sentence
+
+
+@dataclass(frozen=True)
+class Limits:
+    """What the loaded models can take."""
+
+    source: int  # source tokens, eos included
+    target: int  # target tokens, eos included
+    block_size: int  # tokens drafted a round, 0 without a drafter
+
+
+@dataclass(frozen=True)
+class Sentence:
+    """What to translate."""
+
+    number: int  # of its line, from 1; names it, and keys its random numbers
+    text: str
+    prefix: str | None = None  # what the translation must begin with
+    where: str = "sentence"  # named in messages
+
+
+@dataclass(frozen=True)
+class Translation:
+    """A sentence's translation and how it came about."""
+
+    number: int
+    text: str
+    tokens: list[str] = field(default_factory=list)  # forced prefix included, eos not
+    score: float | None = None  # sum of the verifier's log-probabilities, eos included
+    rounds: int = 0
+    drafted: list[int] = field(default_factory=list)  # tokens, a round
+    accepted: list[int] = field(default_factory=list)
+    emitted: list[int] = field(default_factory=list)  # eos included
+    finish_reason: str = EMPTY
+    seconds: float = 0.0  # from when it joined a batch until it was done
+
+    def to_dict(self) -> dict[str, object]:
+        """For a line of JSON."""
+        return {
+            "id": self.number,
+            "text": self.text,
+            "tokens": self.tokens,
+            "score": self.score,
+            "rounds": self.rounds,
+            "drafted": self.drafted,
+            "accepted": self.accepted,
+            "emitted": self.emitted,
+            "finish_reason": self.finish_reason,
+            "milliseconds": round(self.seconds * 1000, 3),
+        }
+
+
+class SpeculativeTranslator:
+    """Translates sentences with the strategy that it was loaded with."""
+
+    def __init__(self, settings: Settings, codec: Codec, strategy: Strategy, limits: Limits):
+        self.settings = settings
+        self.codec = codec
+        self.strategy = strategy
+        self.limits = limits
+
+    @classmethod
+    def from_pretrained(cls, data: str, **settings: Any) -> SpeculativeTranslator:
+        """Load a translator: the dictionaries' folder, and any field of `Settings` by name.
+
+        Raises UserError where a file is missing or a setting cannot be. Example:
+        `from_pretrained("data", verifier="v.pt", drafter_checkpoint="d.pt", batch=8)`.
+        """
+        # Loading stands on this module.
+        from specdec_plugins.app.loading import load_translator
+
+        return load_translator(Settings(data, **settings))
+
+    def translate(self, lines: Sequence[str]) -> list[str]:
+        """Translations of some lines, in their order; an empty line stays empty.
+
+        Raises UserError where a line is longer than the model's positions.
+        """
+        return [t.text for t in self.translate_sentences(number_sentences(lines))]
+
+    def translate_tokens(self, lines: Sequence[str]) -> list[list[str]]:
+        """The same as target tokens, subwords unjoined and without the end of the sentence."""
+        return [t.tokens for t in self.translate_sentences(number_sentences(lines))]
+
+    def stream(self, line: str) -> Iterator[str]:
+        """What stands of one translation after each round; the last is the whole of it.
+
+        A later text may change the end of an earlier one, where a word goes on or punctuation
+        joins it. Raises UserError for strategies that have no rounds to stream.
+        """
+        if not isinstance(self.strategy, EngineStrategy):
+            raise UserError(
+                f"Strategy {self.settings.strategy!r} cannot stream; use specdec or AR."
+            )
+        request = self.prepare(Sentence(1, line))
+        if isinstance(request, Translation):
+            yield request.text
+            return
+        ids: list[int] = list(request.forced_ids)
+        for event in self.strategy.events(request):
+            ids += event.emitted_ids
+            yield self.codec.text(self.codec.tokens(ids))
+
+    def translate_sentences(
+        self, sentences: Sequence[Sentence], on_done: Callable[[], None] = lambda: None
+    ) -> list[Translation]:
+        """Translations in the order of the sentences, whatever order they finish in.
+
+        Every sentence is checked before the first is decoded. Sentences of like length decode
+        together. `on_done` is called once for each.
+        """
+        done: dict[int, Translation] = {}
+        requests: list[Request] = []
+        for sentence in sentences:
+            prepared = self.prepare(sentence)
+            if isinstance(prepared, Request):
+                requests.append(prepared)
+            else:
+                done[sentence.number] = prepared
+                on_done()
+        # The longest first, so that what does not fit into memory fails early.
+        requests.sort(key=lambda request: len(request.source_ids), reverse=True)
+        for decoded in self.strategy.run(requests):
+            done[int(decoded.result.id)] = self._translation(decoded.result, decoded.seconds)
+            on_done()
+        return [done[sentence.number] for sentence in sentences]
+
+    def prepare(self, sentence: Sentence) -> Request | Translation:
+        """A request, or the translation where there is nothing to decode.
+
+        Raises UserError, naming the line, where the sentence does not fit.
+        """
+        source_ids = self.codec.source_ids(sentence.text)
+        if len(source_ids) == 1:
+            return Translation(sentence.number, "")
+        source_ids = self._fit_source(source_ids, sentence.where)
+        forced_ids, ends = read_prefix(
+            self.codec, sentence.prefix, self.settings.prefix_size, sentence.where
+        )
+        if ends:
+            tokens = self.codec.tokens(forced_ids)
+            text = self.codec.text(tokens)
+            return Translation(sentence.number, text, tokens, finish_reason=FORCED)
+        max_len = self.settings.max_len(len(source_ids), self.limits.target)
+        if len(forced_ids) >= max_len:
+            raise UserError(
+                f"{sentence.where}: its target prefix has {len(forced_ids)} tokens where at most "
+                f"{max_len - 1} leave room for more; shorten it, or raise --max-len-b."
+            )
+        params = self.settings.decode_params(
+            max_len, self.settings.seed + sentence.number, self.limits.block_size
+        )
+        return Request(str(sentence.number), source_ids, params, forced_ids)
+
+    def _fit_source(self, source_ids: list[int], where: str) -> list[int]:
+        longest = self.limits.source
+        if len(source_ids) <= longest:
+            return source_ids
+        if self.settings.truncate_source:
+            return [*source_ids[: longest - 1], source_ids[-1]]
+        raise UserError(
+            f"{where}: has {len(source_ids) - 1} tokens, more than the {longest - 1} that the "
+            "model has positions for; split the sentence, or add --truncate-source."
+        )
+
+    def _translation(self, result: RowResult, seconds: float) -> Translation:
+        tokens = self.codec.tokens(result.token_ids)
+        reason = result.finish_reason or FinishReason.LENGTH
+        return Translation(
+            number=int(result.id),
+            text=self.codec.text(tokens),
+            tokens=tokens,
+            score=result.score,
+            rounds=result.rounds,
+            drafted=result.drafted_per_round,
+            accepted=result.accepted_per_round,
+            emitted=result.emitted_per_round,
+            finish_reason=reason.value,
+            seconds=seconds,
+        )
+
+
+def number_sentences(lines: Sequence[str]) -> list[Sentence]:
+    """Sentences numbered from 1."""
+    return [Sentence(n, line, where=f"sentence {n}") for n, line in enumerate(lines, 1)]

@@ -1,0 +1,132 @@
+"""fairseq-preprocess, run in a process of its own, with progress and a reading of its report."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.util
+import os
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from tqdm import tqdm
+
+from specdec_plugins.corpus.cli import logger
+from specdec_plugins.errors import UserError
+
+# Above this share of unknown tokens, the dictionary was not made for this text.
+_SUSPICIOUS_PERCENT = 1.0
+
+_REPORT = re.compile(
+    r"\[(?P<lang>[^\]]+)\] (?P<file>\S+): (?P<sents>\d+) sents, (?P<tokens>\d+) tokens, "
+    r"(?P<percent>[\d.]+)% replaced"
+)
+
+
+@dataclass(frozen=True)
+class Dictionaries:
+    """Dictionaries to reuse. Both None: learn a joined one; ``target`` None: one for both."""
+
+    source: Path | None = None
+    target: Path | None = None
+
+    @property
+    def paths(self) -> list[Path]:
+        return [path for path in (self.source, self.target) if path is not None]
+
+    def arguments(self) -> list[str]:
+        if self.source is None:
+            return ["--joined-dictionary"]
+        if self.target is None:
+            return ["--srcdict", str(self.source), "--joined-dictionary"]
+        return ["--srcdict", str(self.source), "--tgtdict", str(self.target)]
+
+    def has_split_dashes(self) -> bool:
+        """Whether the text behind the source dictionary had ``@-@`` for a dash inside a word."""
+        if self.source is None:
+            return False
+        with self.source.open(encoding="utf-8") as file:
+            return any(line.startswith("@-@ ") for line in file)
+
+
+@dataclass(frozen=True)
+class Binarising:
+    """Tokenised, segmented text in ``folder`` to a data-bin for fairseq."""
+
+    folder: Path  # holds SPLIT.LANG
+    source_lang: str
+    target_lang: str
+    splits: Sequence[str]  # "train", "valid", "test", "test1", ...
+    dictionaries: Dictionaries
+    num_workers: int
+
+    def run(self, output: Path, log: Path, codes: Path | None) -> None:
+        """Write the data-bin, with the BPE codes beside the dictionaries for decoding."""
+        if importlib.util.find_spec("fairseq_cli") is None:
+            raise UserError("fairseq is not installed; pip install fairseq-fixed==0.12.3.1")
+        output.mkdir()
+        log.parent.mkdir(parents=True, exist_ok=True)
+        self._preprocess(output, log)
+        for line in log.read_text(encoding="utf-8").splitlines():
+            self._report(line)
+        (output / "preprocess.log").unlink(missing_ok=True)  # names the temporary folder
+        if codes is not None:
+            shutil.copyfile(codes, output / "bpe.codes")
+
+    def _command(self, output: Path) -> list[str]:
+        command = [sys.executable, "-m", "fairseq_cli.preprocess"]
+        command += ["--source-lang", self.source_lang, "--target-lang", self.target_lang]
+        command += ["--destdir", str(output), "--workers", str(self.num_workers)]
+        for flag in ("train", "valid", "test"):
+            prefixes = [str(self.folder / s) for s in self.splits if s.startswith(flag)]
+            if prefixes:
+                command += [f"--{flag}pref", ",".join(prefixes)]
+        return command + self.dictionaries.arguments()
+
+    def _preprocess(self, output: Path, log: Path) -> None:
+        environment = {**os.environ, "PYTHONUTF8": "1"}
+        with (
+            log.open("w", encoding="utf-8") as file,
+            subprocess.Popen(
+                self._command(output), stdout=file, stderr=subprocess.STDOUT, env=environment
+            ) as process,
+            tqdm(desc="fairseq-preprocess", unit="B", unit_scale=True) as bar,
+        ):
+            try:
+                status: int | None = None
+                while status is None:
+                    with contextlib.suppress(subprocess.TimeoutExpired):
+                        status = process.wait(timeout=0.5)
+                    written = sum(path.stat().st_size for path in output.glob("*.bin"))
+                    bar.update(max(0, written - bar.n))
+            except BaseException:
+                process.terminate()
+                raise
+        if status != 0:
+            last = log.read_text(encoding="utf-8", errors="replace").strip().split("\n")[-1]
+            raise UserError(f"fairseq-preprocess failed: {last} (all of it: {log})")
+
+    @staticmethod
+    def _report(line: str) -> None:
+        found = _REPORT.search(line)
+        if found is None:
+            return
+        name, percent = Path(found["file"]).name, float(found["percent"])
+        logger.info(
+            "%s: %s lines, %s tokens, %s %% unknown",
+            name,
+            found["sents"],
+            found["tokens"],
+            found["percent"],
+        )
+        if percent > _SUSPICIOUS_PERCENT and name.startswith("train"):
+            logger.warning(
+                "%s: %s %% of the tokens are not in the dictionary; the BPE codes and the "
+                "dictionary belong together, and to this tokenisation",
+                name,
+                found["percent"],
+            )

@@ -1,0 +1,65 @@
+"""What the command lines of this package share: messages, errors, and where lines go."""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import sys
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from specdec_plugins.errors import UserError
+
+logger = logging.getLogger("specdec.corpus")
+
+INTERRUPTED = 130  # the exit status that shells give to a command stopped by ctrl-C
+
+
+def parser(description: str, **options: Any) -> argparse.ArgumentParser:
+    """An argument parser with ``--debug``; flags must be written out, so that typos are refused."""
+    made = argparse.ArgumentParser(
+        description=description,
+        allow_abbrev=False,
+        formatter_class=argparse.ArgumentDefaultsHelpFormatter,
+        **options,
+    )
+    made.add_argument("--debug", action="store_true", help="show a stack trace with an error")
+    return made
+
+
+def run(
+    made: argparse.ArgumentParser,
+    main: Callable[[argparse.Namespace], None],
+    argv: Sequence[str] | None = None,
+) -> int:
+    """Parse, call ``main``, and turn its errors into one sentence and an exit status."""
+    args = made.parse_args(argv)
+    logging.basicConfig(format="%(message)s", level=logging.INFO, stream=sys.stderr)
+    logging.getLogger("sacrebleu").setLevel(logging.WARNING)
+    logging.getLogger("fairseq").setLevel(logging.WARNING)  # it lists all that it opens
+    try:
+        main(args)
+    except KeyboardInterrupt:
+        if args.debug:
+            raise
+        sys.stderr.write("stopped; what is finished is on disk, run the same command to go on\n")
+        return INTERRUPTED
+    except UserError as error:
+        if args.debug:
+            raise
+        sys.stderr.write(f"error: {error}\n")
+        return 1
+    return 0
+
+
+def at_least(lowest: float, kind: type = int) -> Callable[[str], Any]:
+    """An argparse type: a number not below ``lowest``."""
+
+    def convert(text: str) -> Any:
+        value = kind(text)
+        if not value >= lowest:
+            raise argparse.ArgumentTypeError(f"must be at least {lowest}, got {text}")
+        return value
+
+    convert.__name__ = kind.__name__
+    return convert

@@ -1,0 +1,177 @@
+"""Raw parallel text: tab-separated or two sides; plain, .gz or .xz. Every fault has a line."""
+
+from __future__ import annotations
+
+import gzip
+import lzma
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import BinaryIO, cast
+
+from specdec_plugins.corpus.cli import logger
+from specdec_plugins.errors import UserError
+
+Pair = tuple[str, str]
+
+_UTF8_MARK = b"\xef\xbb\xbf"
+_UTF16_MARKS = (b"\xff\xfe", b"\xfe\xff")
+
+
+@dataclass(frozen=True)
+class ParallelFile:
+    """One corpus: a TSV (``target`` None) or two files of as many lines.
+
+    ``columns`` are the TSV's source and target column, counted from 1. None means: the file has
+    exactly two, source first. With columns given, a file may have more, as many in each line.
+    """
+
+    source: Path
+    target: Path | None = None
+    columns: tuple[int, int] | None = None
+
+    @property
+    def paths(self) -> list[Path]:
+        return [self.source] if self.target is None else [self.source, self.target]
+
+
+@dataclass
+class Faults:
+    """What to do with a bad line: refuse it (``skip`` False), or leave the pair out and count."""
+
+    skip: bool = False
+    skipped: int = 0
+    first: str = ""
+
+    def report(self, sentence: str) -> None:
+        if not self.skip:
+            raise UserError(sentence)
+        self.first = self.first or sentence
+        self.skipped += 1
+
+
+@dataclass
+class _Seen:
+    """What was repaired in one file, said once a file."""
+
+    path: Path
+    said: set[str] = field(default_factory=set)
+
+    def say(self, kind: str, number: int) -> None:
+        if kind not in self.said:
+            self.said.add(kind)
+            logger.warning("%s, line %d: %s removed", self.path, number, kind)
+
+
+def open_bytes(path: Path) -> BinaryIO:
+    """Open a plain, .gz or .xz file for reading bytes; a ``UserError`` says what is wrong."""
+    try:
+        if path.suffix == ".gz":
+            return cast(BinaryIO, gzip.open(path, "rb"))
+        if path.suffix == ".xz":
+            return cast(BinaryIO, lzma.open(path, "rb"))
+        return path.open("rb")
+    except OSError as error:
+        raise UserError(f"{path}: cannot be read ({error.strerror or error})") from error
+
+
+def read_lines(path: Path, faults: Faults) -> Iterator[str | None]:
+    """The lines of a file without their ends; None for a bad one that ``faults`` lets pass.
+
+    Lines end at LF alone: other characters that Python takes for line ends occur inside sentences
+    of web corpora, and would shift one side against the other. A byte-order mark and CRLF are
+    repaired with a warning; NUL and broken UTF-8 are faults.
+    """
+    seen = _Seen(path)
+    number = 0
+    with open_bytes(path) as file:
+        try:
+            for number, raw in enumerate(file, 1):  # noqa: B007 - used after the loop
+                yield _decode(raw, number, seen, faults)
+        except (EOFError, lzma.LZMAError, gzip.BadGzipFile, OSError) as error:
+            raise UserError(
+                f"{path}, after line {number}: damaged or not what its name says ({error}); "
+                "fetch or pack it again"
+            ) from error
+    if number == 0:
+        raise UserError(f"{path}: empty; give a file with at least one line")
+
+
+def _decode(raw: bytes, number: int, seen: _Seen, faults: Faults) -> str | None:
+    if number == 1 and raw.startswith(_UTF16_MARKS):
+        raise UserError(f"{seen.path}: is UTF-16; convert it: iconv -f UTF-16 -t UTF-8")
+    if number == 1 and raw.startswith(_UTF8_MARK):
+        raw = raw[len(_UTF8_MARK) :]
+        seen.say("a byte-order mark is", number)
+    raw = raw.removesuffix(b"\n")
+    if raw.endswith(b"\r"):
+        raw = raw.removesuffix(b"\r")
+        seen.say("line ends are CRLF; the CR of each is", number)
+    if b"\0" in raw:
+        faults.report(f"{seen.path}, line {number}: holds a NUL byte; remove it, or skip bad lines")
+        return None
+    try:
+        return raw.decode("utf-8")
+    except UnicodeDecodeError as error:
+        faults.report(
+            f"{seen.path}, line {number}: not UTF-8 (byte {error.start + 1}); convert the file "
+            "with iconv, or skip bad lines"
+        )
+        return None
+
+
+def read_pairs(corpus: ParallelFile, faults: Faults) -> Iterator[Pair]:
+    """The sentence pairs of one corpus, in order; an empty line of a TSV is a pair of empties."""
+    if corpus.target is None:
+        yield from _read_tsv(corpus.source, corpus.columns, faults)
+    else:
+        yield from _read_two_sides(corpus.source, corpus.target, faults)
+
+
+def _read_tsv(path: Path, columns: tuple[int, int] | None, faults: Faults) -> Iterator[Pair]:
+    source_at, target_at = (column - 1 for column in columns or (1, 2))
+    expected = None if columns else 2
+    for number, line in enumerate(read_lines(path, faults), 1):
+        if line is None:
+            continue
+        if not line:
+            yield "", ""
+            continue
+        cells = line.split("\t")
+        if expected is None:
+            expected = max(len(cells), source_at + 1, target_at + 1)
+        if len(cells) != expected:
+            faults.report(
+                f"{path}, line {number}: expected {expected} columns separated by tabs, found "
+                f"{len(cells)}; correct the line, name the columns, or skip bad lines"
+            )
+            continue
+        yield cells[source_at], cells[target_at]
+
+
+def _read_two_sides(source: Path, target: Path, faults: Faults) -> Iterator[Pair]:
+    # A bad line must leave both sides, so each is read with the same fault counter.
+    source_lines, target_lines = read_lines(source, faults), read_lines(target, faults)
+    number = 0
+    for number, left in enumerate(source_lines, 1):  # noqa: B007 - used after the loop
+        right = next(target_lines, _END)
+        if isinstance(right, _End):
+            raise UserError(_unequal(target, number - 1, source))
+        if left is not None and right is not None:
+            yield left, right
+    if not isinstance(next(target_lines, _END), _End):
+        raise UserError(_unequal(source, number, target))
+
+
+class _End:
+    """Marks the end of a file, where None already means a bad line."""
+
+
+_END = _End()
+
+
+def _unequal(shorter: Path, num_lines: int, longer: Path) -> str:
+    return (
+        f"{shorter} ends after line {num_lines}, but {longer} goes on; the two sides of a corpus "
+        "must have as many lines"
+    )

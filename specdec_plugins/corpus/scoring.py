@@ -1,0 +1,169 @@
+"""Scores of translations: sacreBLEU, chrF, compound-split BLEU, the paired bootstrap.
+
+Compound-split BLEU is what the WMT14 English-German papers report: tokenised text in which every
+dash inside a word is cut out as a token, scored by fairseq-score. It flatters a little, and is
+comparable with those papers only.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+import tempfile
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from specdec_plugins.adapters.text import TextPipeline, join_bpe
+from specdec_plugins.errors import UserError
+
+_DASH = re.compile(r"(\S)-(\S)")
+_TARGET = re.compile(r"T-(\d+)\t(.*)")
+
+
+def read_lines(path: Path) -> list[str]:
+    """The lines of a UTF-8 text file; they end at LF alone, so that none is split or lost."""
+    try:
+        text = path.read_bytes().decode("utf-8")
+    except OSError as error:
+        raise UserError(f"{path}: cannot be read ({error.strerror})") from error
+    except UnicodeDecodeError as error:
+        number = error.object[: error.start].count(b"\n") + 1
+        raise UserError(f"{path}, line {number}: not UTF-8; convert it with iconv") from error
+    lines = text.removesuffix("\n").split("\n")
+    if not text.strip():
+        raise UserError(f"{path}: empty; there is nothing to score")
+    return [line.removesuffix("\r") for line in lines]
+
+
+def check_same_length(lines: Mapping[str, Sequence[str]]) -> None:
+    """Refuse files of different numbers of lines, naming both (keys say which file is which)."""
+    (first, expected), *others = lines.items()
+    for name, found in others:
+        if len(found) != len(expected):
+            raise UserError(
+                f"{name} has {len(found)} lines, {first} has {len(expected)}; every source line "
+                "needs one line in each, an empty one included"
+            )
+
+
+def split_compounds(line: str) -> str:
+    """``a-b`` becomes ``a ##AT##-##AT## b``; matches do not overlap, as in the published script."""
+    return _DASH.sub(r"\1 ##AT##-##AT## \2", line)
+
+
+def references_of_log(path: Path) -> list[str]:
+    """The T- lines of a fairseq-generate log in the order of the data, BPE joined."""
+    found: dict[int, str] = {}
+    for line in read_lines(path):
+        match = _TARGET.fullmatch(line)
+        if match:
+            found[int(match[1])] = match[2]
+    if not found:
+        raise UserError(
+            f"{path}: no line begins with T-; give the log of fairseq-generate on a test set that "
+            "has references, without --quiet"
+        )
+    missing = sorted(set(range(max(found) + 1)) - found.keys())
+    if missing:
+        raise UserError(
+            f"{path}: sentence {missing[0]} is missing ({len(missing)} in all); run "
+            "fairseq-generate with --required-batch-size-multiple 1 and without "
+            "--skip-invalid-size-inputs-valid-test"
+        )
+    return [join_bpe(found[index]) for index in range(len(found))]
+
+
+def fairseq_score(outputs: Sequence[str], references: Sequence[str]) -> str:
+    """What fairseq-score prints for two lists of tokenised lines, its settings left out."""
+    with tempfile.TemporaryDirectory() as folder:
+        paths = []
+        for name, lines in (("system", outputs), ("reference", references)):
+            path = Path(folder, name)
+            # fairseq-score also ends lines at CR and the like: such a character becomes a space.
+            tidy = "".join(" ".join(line.split()) + "\n" for line in lines)
+            path.write_text(tidy, encoding="utf-8")
+            paths.append(str(path))
+        command = [sys.executable, "-m", "fairseq_cli.score", "--sys", paths[0], "--ref", paths[1]]
+        environment = {**os.environ, "PYTHONUTF8": "1"}
+        done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
+    printed = done.stdout.strip().split("\n")[-1]
+    if done.returncode != 0 or not printed.startswith("BLEU"):
+        last = (done.stderr.strip() or "no output").split("\n")[-1]
+        raise UserError(f"fairseq-score failed: {last}; is fairseq-fixed installed?")
+    return printed
+
+
+@dataclass(frozen=True)
+class Score:
+    """One metric on one output, with what must be quoted beside it."""
+
+    metric: str
+    value: float
+    signature: str
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """A paired bootstrap test between a baseline and an output (Koehn 2004)."""
+
+    metric: str
+    baseline: float
+    output: float
+    p_value: float  # how often resampling alone gives so large a difference
+
+
+def _metrics() -> dict[str, Any]:
+    from sacrebleu.metrics.bleu import BLEU
+    from sacrebleu.metrics.chrf import CHRF
+
+    return {"BLEU": BLEU(), "chrF": CHRF()}
+
+
+def score(outputs: Sequence[str], references: Sequence[str]) -> list[Score]:
+    """sacreBLEU (13a, cased) and chrF of detokenised lines."""
+    scores = []
+    for name, metric in _metrics().items():
+        value = metric.corpus_score(outputs, [references]).score
+        scores.append(Score(name, value, str(metric.get_signature())))
+    return scores
+
+
+def compound_bleu(outputs: Sequence[str], references: Sequence[str], language: str) -> Score:
+    """Compound-split BLEU of detokenised lines: tokenised here, split, scored as fairseq does."""
+    from sacrebleu.metrics.bleu import BLEU
+
+    pipeline = TextPipeline("en", language, bpe=None)
+    system, reference = (
+        [split_compounds(pipeline.encode_target(line)) for line in lines]
+        for lines in (outputs, references)
+    )
+    # Unsmoothed, on tokens as they are: fairseq-score's formula without its process.
+    metric = BLEU(tokenize="none", smooth_method="none", force=True)
+    value = metric.corpus_score(system, [reference]).score
+    return Score("compound-split BLEU", value, f"moses tokens|{metric.get_signature()}")
+
+
+def bootstrap(
+    outputs: Sequence[str], baseline: Sequence[str], references: Sequence[str], num_samples: int
+) -> list[Comparison]:
+    """Paired bootstrap of BLEU and chrF; reproducible (sacreBLEU's seed, SACREBLEU_SEED)."""
+    from sacrebleu.significance import PairedTest
+
+    systems: list[tuple[str, Sequence[str]]] = [("baseline", baseline), ("output", outputs)]
+    _, results = PairedTest(systems, _metrics(), [references], "bs", num_samples)()
+    del results["System"]  # the names of the rows; every other entry is one metric
+    rows: dict[str, Any] = dict(results)
+    # sacreBLEU counts strictly larger differences, so equal outputs would look significant.
+    return [
+        Comparison(
+            name,
+            before.score,
+            after.score,
+            1.0 if before.score == after.score else after.p_value,
+        )
+        for name, (before, after) in rows.items()
+    ]

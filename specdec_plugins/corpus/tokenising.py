@@ -1,0 +1,178 @@
+"""Applies the text pipeline to whole corpora, on all cores, in order."""
+
+from __future__ import annotations
+
+import itertools
+import multiprocessing
+import signal
+from collections import Counter, deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import Future, ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from tqdm import tqdm
+
+from specdec_plugins.adapters.text import TextPipeline
+from specdec_plugins.corpus.cleaning import LengthRules
+from specdec_plugins.corpus.reading import Pair
+from specdec_plugins.corpus.steps import write_json
+from specdec_plugins.errors import UserError
+
+CHUNK = 2000  # pairs handed to a worker at once: large enough to hide the cost of handing over
+
+
+@dataclass(frozen=True)
+class TextSettings:
+    """What decides how a sentence is written as tokens, BPE codes apart."""
+
+    source_lang: str
+    target_lang: str
+    tokenizer: Literal["moses"] | None = "moses"
+    lowercase: bool = False
+    dash_splits: bool = False
+    strip_diacritics: bool = False
+
+    def pipeline(self, codes: Path | None) -> TextPipeline:
+        return TextPipeline(
+            self.source_lang,
+            self.target_lang,
+            self.tokenizer,
+            None if codes is None else "subword_nmt",
+            codes,
+            lowercase=self.lowercase,
+            dash_splits=self.dash_splits,
+            strip_diacritics=self.strip_diacritics,
+        )
+
+
+def _tokenize(pipeline: TextPipeline, pair: Pair) -> Pair:
+    return pipeline.tokenize(pair[0], "source"), pipeline.tokenize(pair[1], "target")
+
+
+def _segment(pipeline: TextPipeline, pair: Pair) -> Pair:
+    return pipeline.segment(pair[0]), pipeline.segment(pair[1])
+
+
+@dataclass(frozen=True)
+class Work:
+    """One pass of the pipeline over pairs: tokenise (codes None), or apply BPE."""
+
+    settings: TextSettings
+    codes: Path | None
+    num_workers: int
+
+    def over(self, pairs: Iterable[Pair], total: int, name: str) -> Iterator[Pair]:
+        """The transformed pairs in order, with a progress bar; ``total`` is their number."""
+        function = _tokenize if self.codes is None else _segment
+        bar = tqdm(total=total, desc=name, unit=" pairs", mininterval=0.5)
+        with bar:
+            for chunk in self._chunks(function, pairs, total):
+                bar.update(len(chunk))
+                yield from chunk
+
+    def _chunks(
+        self, function: Callable[[TextPipeline, Pair], Pair], pairs: Iterable[Pair], total: int
+    ) -> Iterator[list[Pair]]:
+        chunks = _cut(pairs)
+        if self.num_workers == 1 or total <= 2 * CHUNK:  # starting workers would cost more
+            pipeline = self.settings.pipeline(self.codes)
+            for chunk in chunks:
+                yield [function(pipeline, pair) for pair in chunk]
+            return
+        # "spawn": the progress bar runs a thread, and forking beside threads can deadlock.
+        context = multiprocessing.get_context("spawn")
+        start = (self.settings, self.codes)
+        pool = ProcessPoolExecutor(self.num_workers, context, _start_worker, start)
+        try:
+            waiting: deque[Future[list[Pair]]] = deque()
+            for chunk in chunks:
+                waiting.append(pool.submit(_in_worker, function, chunk))
+                if len(waiting) >= 4 * self.num_workers:  # so that a corpus need not fit in memory
+                    yield _result(waiting.popleft())
+            while waiting:
+                yield _result(waiting.popleft())
+        finally:
+            pool.shutdown(cancel_futures=True)
+
+
+def _cut(pairs: Iterable[Pair]) -> Iterator[list[Pair]]:
+    source = iter(pairs)
+    while chunk := list(itertools.islice(source, CHUNK)):
+        yield chunk
+
+
+_worker: dict[str, TextPipeline] = {}  # of a worker process; empty in the main one
+
+
+def _start_worker(settings: TextSettings, codes: Path | None) -> None:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # ctrl-C is the main process's to handle
+    _worker["pipeline"] = settings.pipeline(codes)
+
+
+def _in_worker(function: Callable[[TextPipeline, Pair], Pair], chunk: list[Pair]) -> list[Pair]:
+    return [function(_worker["pipeline"], pair) for pair in chunk]
+
+
+def _result(future: Future[list[Pair]]) -> list[Pair]:
+    try:
+        return future.result()
+    except BrokenProcessPool as error:
+        raise UserError(
+            "a worker was stopped from outside, perhaps for want of memory; run the same command "
+            "again with fewer --workers"
+        ) from error
+
+
+def read_prepared(paths: Sequence[Path]) -> Iterator[Pair]:
+    """The pairs of two files that this package wrote."""
+    with (
+        paths[0].open(encoding="utf-8", newline="\n") as source,
+        paths[1].open(encoding="utf-8", newline="\n") as target,
+    ):
+        for left, right in zip(source, target, strict=True):
+            yield left.removesuffix("\n"), right.removesuffix("\n")
+
+
+def count_lines(path: Path) -> int:
+    with path.open("rb") as file:
+        return sum(block.count(b"\n") for block in iter(lambda: file.read(1 << 20), b""))
+
+
+def write_clean(parts: Sequence[Path], pairs: Iterable[Pair], rules: LengthRules | None) -> None:
+    """Write source, target and a JSON of counts (``parts``); ``rules`` None keeps every pair."""
+    counts: Counter[str] = Counter()
+    with (
+        parts[0].open("w", encoding="utf-8", newline="\n") as source,
+        parts[1].open("w", encoding="utf-8", newline="\n") as target,
+    ):
+        for left, right in pairs:
+            reason = rules.verdict(left, right) if rules else None
+            counts[reason or "kept"] += 1
+            if reason is None:
+                source.write(left + "\n")
+                target.write(right + "\n")
+    if rules and not counts["kept"]:
+        raise UserError(
+            f"cleaning kept no training pair ({dict(counts)}); check that the two sides belong "
+            "together, or widen --min-length, --max-length, --max-ratio"
+        )
+    write_json(parts[2], dict(counts))
+
+
+def learn_codes(paths: Sequence[Path], output: Path, num_merges: int) -> None:
+    """Learn joint BPE of tokenised files (Sennrich et al. 2016) and write the codes."""
+    from subword_nmt import learn_bpe
+
+    counts: Counter[str] = Counter()
+    for path in paths:
+        with path.open(encoding="utf-8", newline="\n") as file:
+            for line in tqdm(file, desc=f"counting words of {path.name}", unit=" lines"):
+                counts.update(line.split())
+    words = [f"{word} {count}" for word, count in counts.items()]
+    if all(len(word) == 1 for word in counts):  # subword-nmt would fail
+        raise UserError("the training text has no words to learn BPE from; give more, or --codes")
+    with output.open("w", encoding="utf-8") as file:
+        learn_bpe.learn_bpe(words, file, num_merges, is_dict=True)

@@ -1,0 +1,102 @@
+"""Keys and values of committed target tokens: preallocated, each row at its own length."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+from torch.nn.functional import pad as pad_axes
+
+from specdec_plugins.decoding.networks.config import StackConfig
+from specdec_plugins.decoding.networks.embedding import additive
+
+_GRAIN = 8  # lengths are multiples of it, as fast attention kernels want their masks
+
+
+@dataclass(frozen=True)
+class CacheWindow:
+    """One pass over n new positions a row: where they are written, and what they see."""
+
+    positions: Tensor  # [B, n] int64
+    mask: Tensor  # [B, 1, n, T], additive
+    _storage: Tensor  # [L, B * capacity, 2, H, d]
+    _at: Tensor  # [B * n] int64, rows of the flattened storage
+    _num_rows: int
+
+    def write(self, layer: int, keys_values: Tensor) -> Tensor:
+        """Store [B, n, 2, H, d]; returns the live part, [B, T, 2, H, d], without copying it."""
+        storage = self._storage[layer]
+        storage.index_copy_(0, self._at, keys_values.flatten(0, 1))
+        live = storage.view(self._num_rows, -1, *storage.shape[1:])
+        return live[:, : self.mask.shape[-1]]
+
+
+class KVCache:
+    """One tensor for all layers; a row holds `lengths[b]` positions, and junk behind them.
+
+    Junk is masked, never read: it only has to be finite, so storage starts as zeros. A pass opens
+    a `window`, each layer writes to it, and `crop` says afterwards what is kept.
+    """
+
+    def __init__(
+        self, stack: StackConfig, num_rows: int, device: torch.device, dtype: torch.dtype
+    ) -> None:
+        shape = (stack.num_layers, num_rows, 0, 2, stack.num_heads, stack.head_dim)
+        self.storage = torch.zeros(shape, device=device, dtype=dtype)  # [L, B, capacity, 2, H, d]
+        self.lengths = torch.zeros(num_rows, dtype=torch.int64, device=device)  # [B]
+
+    def __len__(self) -> int:
+        return self.storage.shape[1]
+
+    @property
+    def capacity(self) -> int:
+        """Positions a row for which there is storage."""
+        return self.storage.shape[2]
+
+    def window(self, num_new: int, width: int) -> CacheWindow:
+        """Room for `num_new` positions behind every row.
+
+        `width`, known to the host, is at least the longest of `lengths`: attention runs over
+        `width + num_new` positions, rounded up, and not over the whole capacity. Opening a window
+        moves no length.
+        """
+        live = -(-(width + num_new) // _GRAIN) * _GRAIN
+        self._reserve(live)
+        num_rows, device = len(self), self.storage.device
+        positions = self.lengths[:, None] + torch.arange(num_new, device=device)  # [B, n]
+        rows = torch.arange(num_rows, device=device)[:, None] * self.capacity
+        seen_mask = torch.arange(live, device=device) <= positions[..., None]  # [B, n, T]
+        return CacheWindow(
+            positions=positions,
+            mask=additive(seen_mask, self.storage.dtype)[:, None],
+            _storage=self.storage.flatten(1, 2),
+            _at=(rows + positions).flatten(),
+            _num_rows=num_rows,
+        )
+
+    def crop(self, lengths: Tensor) -> None:
+        """Keep the first `lengths` [B] int64 positions of each row, of what has been written."""
+        self.lengths = lengths
+
+    def select(self, rows: Tensor) -> None:
+        """Keep the rows [B'] int64, in that order."""
+        self.storage = self.storage[:, rows]
+        self.lengths = self.lengths[rows]
+
+    def append(self, other: KVCache) -> None:
+        """The other's rows follow these."""
+        capacity = max(self.capacity, other.capacity)
+        parts = [_widen(cache.storage, capacity) for cache in (self, other) if len(cache)]
+        self.storage = torch.cat(parts, dim=1) if parts else self.storage
+        self.lengths = torch.cat([self.lengths, other.lengths])
+
+    def _reserve(self, num_positions: int) -> None:
+        """Grow by doubling, so that a long row is not copied at every round."""
+        if num_positions > self.capacity:
+            self.storage = _widen(self.storage, max(num_positions, 2 * self.capacity))
+
+
+def _widen(storage: Tensor, capacity: int) -> Tensor:
+    """[L, B, capacity, 2, H, d], zeros behind what there is."""
+    return pad_axes(storage, (0, 0, 0, 0, 0, 0, 0, capacity - storage.shape[2]))

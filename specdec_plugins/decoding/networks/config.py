@@ -1,0 +1,122 @@
+"""Shapes and switches of the networks: frozen, checked when built, plain enough for JSON."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import Any, TypeVar
+
+from specdec_plugins.decoding.config import require
+from specdec_plugins.decoding.networks.activations import ACTIVATIONS
+
+POSITIONS = ("sinusoidal", "learned", "none")
+
+
+@dataclass(frozen=True)
+class StackConfig:
+    """One of the two stacks, encoder or decoder."""
+
+    num_layers: int  # 1 or more
+    dim: int  # width of the residual stream, a multiple of num_heads
+    ffn_dim: int  # width inside the feed-forward block
+    num_heads: int  # of every attention
+    vocab_size: int  # types, special symbols included
+    max_positions: int  # tokens, the start token included
+    positions: str = "sinusoidal"  # or "learned", "none"
+    normalize_before: bool = False  # layer norm before each block (pre-norm) instead of after it
+    final_norm: bool = False  # one more layer norm after the last layer
+
+    def __post_init__(self) -> None:
+        require(
+            self.dim % self.num_heads == 0,
+            f"A model width of {self.dim} cannot be split over {self.num_heads} attention heads.",
+        )
+        require(
+            self.positions in POSITIONS,
+            f"There are no {self.positions!r} positions; choose one of: {', '.join(POSITIONS)}.",
+        )
+
+    @property
+    def head_dim(self) -> int:
+        return self.dim // self.num_heads
+
+
+_Config = TypeVar("_Config", bound="TransformerConfig")
+
+
+@dataclass(frozen=True)
+class TransformerConfig:
+    """Every stock Transformer of fairseq, as far as its weights and its forward pass go."""
+
+    encoder: StackConfig  # reads the source
+    decoder: StackConfig  # writes the target
+    pad: int = 1  # token id that is no token
+    activation: str = "relu"  # of the feed-forward blocks; a name in ACTIVATIONS
+    scale_embedding: bool = True  # token embeddings times sqrt(dim of the stack)
+    norm_embedding: bool = False  # layer norm after token and position embeddings are added
+    share_embeddings: bool = False  # one table for source and target
+    tie_output: bool = False  # the output projection is the target's table
+    decoder_input_dim: int | None = None  # of the target's table; None = the decoder's
+    decoder_output_dim: int | None = None  # of what the output projection reads; None = the same
+
+    def __post_init__(self) -> None:
+        require(
+            self.activation in ACTIVATIONS,
+            f"There is no activation {self.activation!r}; "
+            f"choose one of: {', '.join(sorted(ACTIVATIONS))}.",
+        )
+        require(
+            not self.share_embeddings
+            or (self.encoder.vocab_size, self.encoder.dim)
+            == (self.decoder.vocab_size, self.input_dim),
+            "Source and target can share their embeddings only if these have the same size.",
+        )
+        require(
+            not self.tie_output or self.input_dim == self.output_dim,
+            "The output projection can share the target's embeddings only if these have its size.",
+        )
+
+    @property
+    def input_dim(self) -> int:
+        return self.decoder_input_dim or self.decoder.dim
+
+    @property
+    def output_dim(self) -> int:
+        return self.decoder_output_dim or self.decoder.dim
+
+    def to_dict(self) -> dict[str, Any]:
+        """Nothing but dictionaries, strings and numbers."""
+        return asdict(self)
+
+    @classmethod
+    def from_dict(cls: type[_Config], values: dict[str, Any]) -> _Config:
+        """What `to_dict` gave. Raises TypeError where a name is unknown or missing."""
+        stacks = {name: StackConfig(**values[name]) for name in ("encoder", "decoder")}
+        return cls(**{**values, **stacks})
+
+
+@dataclass(frozen=True)
+class BlockConfig(TransformerConfig):
+    """The block drafter; `scale_embedding` is about its encoder alone, its decoder never does."""
+
+    mask: int = 3  # token id of a position to predict, `<unk>` in the published checkpoints
+    block_size: int = 25  # tokens a block, as trained
+    copy_source: bool = True  # masks are fed a mixture of source embeddings
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        stacks = (self.encoder, self.decoder)
+        plain = not any(stack.normalize_before or stack.final_norm for stack in stacks)
+        require(plain, "The block drafter has post-norm layers and no final norm.")
+        require(
+            not self.norm_embedding and self.input_dim == self.decoder.dim == self.output_dim,
+            "The block drafter has neither a norm nor a projection of its embeddings.",
+        )
+        require(
+            self.decoder.positions != "none",
+            "The block drafter needs positions: without them all masks look alike.",
+        )
+        require(
+            not self.copy_source or self.encoder.dim == self.decoder.dim,
+            "The block drafter copies source embeddings only where both stacks are equally wide.",
+        )
+        require(self.block_size >= 1, f"A block has 1 token or more, not {self.block_size}.")

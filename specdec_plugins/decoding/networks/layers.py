@@ -1,0 +1,141 @@
+"""One Transformer layer for all: encoder, cached decoder, bidirectional decoder; both norms."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from specdec_plugins.decoding.networks.activations import ACTIVATIONS
+from specdec_plugins.decoding.networks.config import StackConfig
+
+
+class KeyValueStore(Protocol):
+    """Where a layer leaves the keys and values of its new positions, and finds those before."""
+
+    def write(self, layer: int, keys_values: Tensor) -> Tensor:
+        """Store [B, n, 2, H, d]; returns all that may be attended to, [B, T, 2, H, d]."""
+        ...
+
+
+def attend(queries: Tensor, keys_values: Tensor, mask: Tensor | None) -> Tensor:
+    """Scaled dot-product attention (Vaswani et al. 2017, equation 1), heads joined again.
+
+    queries [B, n, H, d], keys_values [B, T, 2, H, d], mask broadcast to [B, H, n, T], added to
+    the logits. Returns [B, n, H * d].
+    """
+    keys, values = keys_values.transpose(1, 3).unbind(2)  # each [B, H, T, d]
+    mixed = F.scaled_dot_product_attention(queries.transpose(1, 2), keys, values, attn_mask=mask)
+    return mixed.transpose(1, 2).flatten(2)
+
+
+def take(x: Tensor, columns: Tensor | None) -> Tensor:
+    """x [B, n, ...] at columns [B, m] int64 of each row: [B, m, ...]; None = as it is."""
+    if columns is None:
+        return x
+    return x[torch.arange(len(x), device=x.device)[:, None], columns]
+
+
+class SelfAttention(nn.Module):
+    """Queries, keys and values come out of one product."""
+
+    def __init__(self, dim: int, num_heads: int) -> None:
+        super().__init__()
+        self.num_heads = num_heads
+        self.qkv = nn.Linear(dim, 3 * dim)
+        self.out = nn.Linear(dim, dim)
+
+    def forward(
+        self,
+        x: Tensor,  # [B, n, D]
+        mask: Tensor | None,
+        store: KeyValueStore | None,
+        layer: int,
+        columns: Tensor | None,  # [B, m] int64, who asks; None = everyone
+    ) -> Tensor:  # [B, m, D]
+        qkv = self.qkv(x).view(*x.shape[:2], 3, self.num_heads, -1)  # [B, n, 3, H, d]
+        queries, keys_values = take(qkv[:, :, 0], columns), qkv[:, :, 1:]
+        if store is not None:
+            keys_values = store.write(layer, keys_values)
+        mixed: Tensor = self.out(attend(queries, keys_values, mask))
+        return mixed
+
+
+class CrossAttention(nn.Module):
+    """Attention to the source, whose keys and values are computed once (`keys_values`)."""
+
+    def __init__(self, dim: int, source_dim: int, num_heads: int) -> None:
+        super().__init__()
+        self.num_heads = num_heads
+        self.query = nn.Linear(dim, dim)
+        self.key_value = nn.Linear(source_dim, 2 * dim)
+        self.out = nn.Linear(dim, dim)
+
+    def keys_values(self, states: Tensor) -> Tensor:
+        """[B, S, 2, H, d] of encoder states [B, S, D]."""
+        projected: Tensor = self.key_value(states)
+        return projected.view(*states.shape[:2], 2, self.num_heads, -1)
+
+    def forward(self, x: Tensor, keys_values: Tensor, mask: Tensor | None) -> Tensor:
+        queries = self.query(x).view(*x.shape[:2], self.num_heads, -1)  # [B, n, H, d]
+        mixed: Tensor = self.out(attend(queries, keys_values, mask))
+        return mixed
+
+
+class Layer(nn.Module):
+    """Self-attention, attention to the source where there is one, feed-forward."""
+
+    def __init__(self, stack: StackConfig, activation: str, source_dim: int | None) -> None:
+        super().__init__()
+        self.normalize_before = stack.normalize_before
+        self.activation = ACTIVATIONS[activation]
+        self.self_attention = SelfAttention(stack.dim, stack.num_heads)
+        self.self_norm = nn.LayerNorm(stack.dim)
+        self.cross_attention = None
+        if source_dim is not None:
+            self.cross_attention = CrossAttention(stack.dim, source_dim, stack.num_heads)
+            self.cross_norm = nn.LayerNorm(stack.dim)
+        self.up = nn.Linear(stack.dim, stack.ffn_dim)
+        self.down = nn.Linear(stack.ffn_dim, stack.dim)
+        self.ffn_norm = nn.LayerNorm(stack.dim)
+
+    def forward(
+        self,
+        x: Tensor,  # [B, n, D]
+        mask: Tensor | None,  # broadcast to [B, H, n, T], additive
+        store: KeyValueStore | None = None,
+        index: int = 0,  # of this layer in the store
+        source: Tensor | None = None,  # [B, S, 2, H, d] keys and values
+        source_mask: Tensor | None = None,  # [B, 1, 1, S], additive
+        columns: Tensor | None = None,  # [B, m] int64, positions whose output is wanted
+    ) -> Tensor:  # [B, n, D], or [B, m, D]
+        """Without a store, positions attend to each other only."""
+        attended = self.self_attention(self._before(self.self_norm, x), mask, store, index, columns)
+        x = self._after(self.self_norm, take(x, columns) + attended)
+        if self.cross_attention is not None:
+            asking = self._before(self.cross_norm, x)
+            x = self._after(self.cross_norm, x + self.cross_attention(asking, source, source_mask))
+        return self._after(self.ffn_norm, x + self._feed_forward(self._before(self.ffn_norm, x)))
+
+    def _before(self, norm: nn.Module, x: Tensor) -> Tensor:
+        return norm(x) if self.normalize_before else x
+
+    def _after(self, norm: nn.Module, x: Tensor) -> Tensor:
+        return x if self.normalize_before else norm(x)
+
+    def _feed_forward(self, x: Tensor) -> Tensor:
+        out: Tensor = self.down(self.activation(self.up(x)))
+        return out
+
+
+def layer_stack(stack: StackConfig, activation: str, source_dim: int | None) -> nn.ModuleList:
+    """All layers of a stack; with `source_dim`, each attends to a source of that width."""
+    return nn.ModuleList(Layer(stack, activation, source_dim) for _ in range(stack.num_layers))
+
+
+def source_keys_values(layers: nn.ModuleList, states: Tensor) -> tuple[Tensor, ...]:
+    """What each layer's attention to the source reads, computed once: [B, S, 2, H, d] each."""
+    crossings = (layer.cross_attention for layer in layers)
+    return tuple(c.keys_values(states) for c in crossings if isinstance(c, CrossAttention))

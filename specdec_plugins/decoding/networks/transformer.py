@@ -1,0 +1,155 @@
+"""Inference twins of fairseq's Transformer: an encoder, and a decoder that extends a cache.
+
+No dropout, no training, no dictionary; weights are loaded by whoever builds a network. Equality
+with fairseq's own modules is tested in double precision for every switch of the configuration.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Protocol
+
+from torch import Tensor, nn
+
+from specdec_plugins.decoding.networks.config import TransformerConfig
+from specdec_plugins.decoding.networks.embedding import PositionTable, additive, count_tokens
+from specdec_plugins.decoding.networks.layers import KeyValueStore, layer_stack, source_keys_values
+
+
+class Window(KeyValueStore, Protocol):
+    """The part of a cache that one pass adds to."""
+
+    @property
+    def positions(self) -> Tensor:  # [B, n] int64
+        """Target positions of the new tokens, each row at its own."""
+        ...
+
+    @property
+    def mask(self) -> Tensor:  # [B, 1, n, T], additive
+        """What each new position may attend to."""
+        ...
+
+
+class Source(Protocol):
+    """What a decoder needs to know of its source sentences."""
+
+    @property
+    def keys_values(self) -> tuple[Tensor, ...]:  # [B, S, 2, H, d] for each layer
+        ...
+
+    @property
+    def mask(self) -> Tensor | None:  # [B, 1, 1, S], additive; None = no padding
+        ...
+
+
+class Embedding(nn.Module):
+    """Tokens and positions into the first layer's input."""
+
+    def __init__(self, tokens: nn.Embedding, config: TransformerConfig, side: str) -> None:
+        super().__init__()
+        stack = config.encoder if side == "encoder" else config.decoder
+        self.tokens = tokens
+        self.scale = math.sqrt(stack.dim) if config.scale_embedding else 1.0
+        width = tokens.embedding_dim
+        self.project = nn.Linear(width, stack.dim, bias=False) if width != stack.dim else None
+        self.positions = PositionTable(stack, config.pad) if stack.positions != "none" else None
+        self.norm = nn.LayerNorm(stack.dim) if config.norm_embedding else None
+
+    def forward(self, tokens: Tensor, positions: Tensor) -> Tensor:
+        """[B, n, D] of tokens and positions, both [B, n] int64."""
+        x: Tensor = self.tokens(tokens)
+        if self.scale != 1.0:
+            x = x * self.scale
+        if self.project is not None:
+            x = self.project(x)
+        if self.positions is not None:
+            x = x + self.positions(positions)
+        if self.norm is not None:
+            x = self.norm(x)
+        return x
+
+
+class Encoder(nn.Module):
+    """Source tokens into states."""
+
+    def __init__(self, config: TransformerConfig, tokens: nn.Embedding) -> None:
+        super().__init__()
+        stack = config.encoder
+        self.pad = config.pad
+        self.embedding = Embedding(tokens, config, "encoder")
+        self.layers = layer_stack(stack, config.activation, source_dim=None)
+        self.norm = nn.LayerNorm(stack.dim) if stack.final_norm else None
+
+    def forward(self, tokens: Tensor) -> tuple[Tensor, Tensor]:
+        """States [B, S, D] (junk at padding) and padding [B, S] bool of tokens [B, S] int64.
+
+        Positions count the tokens that are no padding, so it does not matter on which side the
+        padding of a row is.
+        """
+        positions, padding_mask = count_tokens(tokens, self.pad)
+        x: Tensor = self.embedding(tokens, positions)
+        mask = additive(~padding_mask, x.dtype)[:, None, None]  # [B, 1, 1, S]
+        for layer in self.layers:
+            x = layer(x, mask)
+        return (x if self.norm is None else self.norm(x)), padding_mask
+
+
+class CachedDecoder(nn.Module):
+    """Target tokens into states, many new positions a row at once, each row at its own length."""
+
+    def __init__(self, config: TransformerConfig, tokens: nn.Embedding) -> None:
+        super().__init__()
+        stack = config.decoder
+        self.embedding = Embedding(tokens, config, "decoder")
+        self.layers = layer_stack(stack, config.activation, config.encoder.dim)
+        self.norm = nn.LayerNorm(stack.dim) if stack.final_norm else None
+        self.project: nn.Linear | None = None
+        if config.output_dim != stack.dim:
+            self.project = nn.Linear(stack.dim, config.output_dim, bias=False)
+        self.output = output_projection(config, tokens)
+
+    def keys_values(self, states: Tensor) -> tuple[Tensor, ...]:
+        """Keys and values of the source for each layer, [B, S, 2, H, d], of its states."""
+        return source_keys_values(self.layers, states)
+
+    def forward(self, tokens: Tensor, window: Window, source: Source) -> Tensor:
+        """Last states [B, n, D] of new tokens [B, n] int64, which are written to the window."""
+        x: Tensor = self.embedding(tokens, window.positions)
+        mask = window.mask
+        for index, layer in enumerate(self.layers):
+            x = layer(x, mask, window, index, source.keys_values[index], source.mask)
+        if self.norm is not None:
+            x = self.norm(x)
+        return x if self.project is None else self.project(x)
+
+    def logits(self, states: Tensor) -> Tensor:
+        """[..., V] of last states [..., D]."""
+        scores: Tensor = self.output(states)
+        return scores
+
+
+class Transformer(nn.Module):
+    """Encoder and decoder, with the embeddings that they share."""
+
+    def __init__(self, config: TransformerConfig) -> None:
+        super().__init__()
+        self.config = config
+        source, target = token_tables(config)
+        self.encoder = Encoder(config, source)
+        self.decoder = CachedDecoder(config, target)
+
+
+def token_tables(config: TransformerConfig) -> tuple[nn.Embedding, nn.Embedding]:
+    """The token embeddings of source and target; one and the same where they are shared."""
+    source = nn.Embedding(config.encoder.vocab_size, config.encoder.dim)
+    if config.share_embeddings:
+        return source, source
+    return source, nn.Embedding(config.decoder.vocab_size, config.input_dim)
+
+
+def output_projection(config: TransformerConfig, tokens: nn.Embedding) -> nn.Linear:
+    """States to logits; the target's embeddings themselves where they are tied."""
+    linear = nn.Linear(config.output_dim, config.decoder.vocab_size, bias=False)
+    if config.tie_output:
+        linear.weight = tokens.weight
+    return linear

@@ -1,0 +1,109 @@
+"""The verifier: a Transformer with a cache, scoring a block of drafted tokens in one pass."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from specdec_plugins.decoding.interfaces import (
+    Draft,
+    Prefix,
+    Round,
+    Scores,
+    SourceBatch,
+    SpecialTokens,
+)
+from specdec_plugins.decoding.kv_cache import KVCache
+from specdec_plugins.decoding.networks.memory import SourceMemory
+from specdec_plugins.decoding.networks.transformer import Transformer
+
+
+class TransformerVerifier:
+    """Scores drafts with one forward pass a round (SpecDec, Xia et al. 2023, section 3.2).
+
+    Between rounds the cache holds each row's prefix but for its last token, whose keys and values
+    are computed together with those of the next draft. Rows may be of any lengths.
+    """
+
+    def __init__(
+        self, network: Transformer, special: SpecialTokens, with_hidden: bool = False
+    ) -> None:
+        """`network` in eval mode; `with_hidden` adds its last states to the scores."""
+        self.network = network
+        self.with_hidden = with_hidden
+        self._special = special
+        self._cache = self._new_cache(0)
+        self._memory: SourceMemory | None = None
+
+    @property
+    def vocab_size(self) -> int:
+        return self.network.config.decoder.vocab_size
+
+    @property
+    def special(self) -> SpecialTokens:
+        return self._special
+
+    @property
+    def device(self) -> torch.device:
+        return self.network.decoder.output.weight.device
+
+    @property
+    def max_target_positions(self) -> int:
+        return self.network.config.decoder.max_positions
+
+    @property
+    def max_source_positions(self) -> int:
+        """The longest source that the encoder reads, eos included."""
+        return self.network.config.encoder.max_positions
+
+    @torch.inference_mode()
+    def admit(self, source: SourceBatch) -> None:
+        states, padding_mask = self.network.encoder(source.tokens)
+        memory = SourceMemory(
+            lengths=source.lengths,
+            padding_mask=padding_mask,
+            keys_values=self.network.decoder.keys_values(states),
+            extras=(states,),
+        ).fitted()
+        cache = self._new_cache(len(source))
+        num_prefilled = source.forced.shape[1] - 1
+        if num_prefilled:
+            window = cache.window(num_prefilled, width=0)
+            self.network.decoder(source.forced[:, :-1], window, memory)
+            cache.crop(source.forced_lengths - 1)
+        self._cache.append(cache)
+        self._memory = memory if self._memory is None else self._memory.append(memory)
+
+    @torch.inference_mode()
+    def score(self, prefix: Prefix, draft: Draft) -> Scores:
+        assert self._memory is not None, "score before admit"
+        num_drafted = draft.tokens.shape[1]
+        # Junk behind a draft may be no token id.
+        drafted = draft.tokens.masked_fill(~draft.mask, self._special.pad)
+        tokens = torch.cat([prefix.last()[:, None], drafted], dim=1)  # [B, K+1]
+        window = self._cache.window(num_drafted + 1, width=prefix.width - 1)
+        states = self.network.decoder(tokens, window, self._memory)
+        logits = self.network.decoder.logits(states)
+        return Scores(logits, hidden=states if self.with_hidden else None)
+
+    @torch.inference_mode()
+    def commit(self, prefix: Prefix, last: Round) -> None:
+        self._cache.crop(prefix.lengths - 1)
+
+    @torch.inference_mode()
+    def select(self, rows: Tensor) -> None:
+        if rows.numel() == 0:
+            self._cache, self._memory = self._new_cache(0), None
+            return
+        assert self._memory is not None, "select before admit"
+        self._cache.select(rows)
+        self._memory = self._memory.select(rows)
+
+    def encoder_output(self) -> tuple[Tensor, Tensor]:
+        """States [B, S, D] and padding [B, S] bool of the present rows."""
+        assert self._memory is not None, "encoder_output before admit"
+        return self._memory.extras[0], self._memory.padding_mask
+
+    def _new_cache(self, num_rows: int) -> KVCache:
+        dtype = self.network.decoder.output.weight.dtype
+        return KVCache(self.network.config.decoder, num_rows, self.device, dtype)

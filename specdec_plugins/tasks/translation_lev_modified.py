@@ -1,0 +1,216 @@
+"""``--task translation_lev_modified``: translation in which one block of each target is masked."""
+
+# No postponed annotations here: fairseq makes flags from the types of the settings' fields.
+import json
+from argparse import Namespace
+from dataclasses import dataclass, field
+from typing import Any, Optional  # fairseq's flags know Optional[X], not X | None
+
+import numpy
+import torch
+import torch.distributed
+from fairseq.data import encoders
+from fairseq.dataclass import ChoiceEnum
+from fairseq.tasks import FairseqTask, register_task
+from fairseq.tasks.translation import TranslationConfig, TranslationTask
+from omegaconf import II
+from torch import Tensor
+
+from specdec_plugins.errors import UserError
+from specdec_plugins.models.glancing import Glance, context_share
+from specdec_plugins.tasks.block_evaluation import (
+    BlockEvaluation,
+    EvaluationSettings,
+    log_figures,
+)
+from specdec_plugins.tasks.block_mask import (
+    MaskedBlocks,
+    draw_prefix_lengths,
+    fixed_prefix_lengths,
+    mask_blocks,
+)
+
+NOISES = ("block_mask",)
+
+
+@dataclass
+class BlockTranslationConfig(TranslationConfig):
+    left_pad_source: bool = field(default=False, metadata={"help": "pad the source on the left"})
+    noise: ChoiceEnum(NOISES) = field(  # type: ignore[valid-type]
+        default="block_mask",
+        metadata={"help": "what is hidden of a target: block_mask hides one block behind a prefix"},
+    )
+    block_size: int = field(default=25, metadata={"help": "tokens masked at once, 1 or more"})
+    start_p: float = field(
+        default=0.5,
+        metadata={"help": "glancing: share of wrong predictions revealed at the first update"},
+    )
+    minus_p: float = field(
+        default=0.2, metadata={"help": "glancing: by how much that share falls in the end"}
+    )
+    total_up: int = field(
+        default=300_000, metadata={"help": "glancing: updates until the share has fallen"}
+    )
+    eval_block_decoding: bool = field(
+        default=False,
+        metadata={
+            "help": "decode the validation set with the drafter and the verifier, and report "
+            "'accepted' (mean accepted tokens) and 'bleu'; the --eval-bleu-* flags on BPE and "
+            "detokenisation apply"
+        },
+    )
+    verifier_path: Optional[str] = field(  # noqa: UP045
+        default=None, metadata={"help": "checkpoint of the verifier for --eval-block-decoding"}
+    )
+    eval_beta: int = field(
+        default=1, metadata={"help": "accept among this many best tokens; 1 is greedy output"}
+    )
+    eval_tau: float = field(
+        default=0.0, metadata={"help": "how far below the best token, in nats, one is accepted"}
+    )
+    seed: int = II("common.seed")
+
+
+@register_task("translation_lev_modified", dataclass=BlockTranslationConfig)
+class BlockTranslationTask(TranslationTask):
+    """Masks a block of each target for the drafter; the name is the published one."""
+
+    cfg: BlockTranslationConfig
+
+    def __init__(self, cfg: BlockTranslationConfig, src_dict: Any, tgt_dict: Any) -> None:
+        check_settings(cfg)
+        super().__init__(cfg, src_dict, tgt_dict)
+        self._update = -1
+        self._num_batches = 0  # seen in the present update
+        self._evaluation: BlockEvaluation | None = None
+
+    def build_model(self, cfg: Any, from_checkpoint: bool = False) -> Any:
+        """The drafter; in training also what its validation needs."""
+        if self.cfg.eval_block_decoding and not from_checkpoint:
+            assert self.cfg.verifier_path is not None  # check_settings
+            settings = EvaluationSettings(
+                self.cfg.verifier_path, self.cfg.block_size, self.cfg.eval_beta, self.cfg.eval_tau
+            )
+            self._evaluation = BlockEvaluation(settings, self.src_dict, self.tgt_dict)
+            detokeniser = json.loads(self.cfg.eval_bleu_detok_args)
+            self.tokenizer = encoders.build_tokenizer(
+                Namespace(tokenizer=self.cfg.eval_bleu_detok, **detokeniser)
+            )
+        return super().build_model(cfg, from_checkpoint)
+
+    def build_generator(self, models: Any, args: Any, **kwargs: Any) -> Any:
+        raise UserError(
+            "a drafter alone has no search of fairseq's kind: decode with inference.py, which "
+            "takes the drafter by --path and its verifier by --AR-path"
+        )
+
+    def train_step(
+        self,
+        sample: dict[str, Any],
+        model: torch.nn.Module,
+        criterion: torch.nn.Module,
+        optimizer: Any,
+        update_num: int,
+        ignore_grad: bool = False,
+    ) -> tuple[Tensor, int, dict[str, Any]]:
+        """fairseq's own step on a freshly masked sample, with glancing."""
+        generator = self._generator(update_num, sample["target"].device)
+        lengths = sample["target"].ne(self.tgt_dict.pad()).sum(dim=1)  # [B]
+        prefix_lengths = draw_prefix_lengths(lengths, generator)
+        cfg = self.cfg
+        share = context_share(update_num, cfg.start_p, cfg.minus_p, cfg.total_up)
+        sample = {
+            **sample,
+            "blocks": self._mask(sample["target"], prefix_lengths),
+            "glancing": Glance(share, generator),
+        }
+        return super().train_step(sample, model, criterion, optimizer, update_num, ignore_grad)
+
+    def begin_valid_epoch(self, epoch: int, model: Any) -> None:
+        super().begin_valid_epoch(epoch, model)
+        if self._evaluation is not None:
+            self._evaluation.refresh(model)
+
+    def valid_step(
+        self, sample: dict[str, Any], model: torch.nn.Module, criterion: torch.nn.Module
+    ) -> tuple[Tensor, int, dict[str, Any]]:
+        """The loss of the masked positions, without glancing, each sentence with its own prefix.
+
+        With --eval-block-decoding the sentences are decoded too.
+        """
+        lengths = sample["target"].ne(self.tgt_dict.pad()).sum(dim=1)  # [B]
+        prefix_lengths = fixed_prefix_lengths(lengths, sample["id"], self.cfg.seed)
+        sample = {**sample, "blocks": self._mask(sample["target"], prefix_lengths)}
+        # Past TranslationTask, whose own step would decode with a search that this model lacks.
+        loss, size, log = FairseqTask.valid_step(self, sample, model, criterion)
+        if self._evaluation is not None:
+            bleu = self._inference_with_bleu(self._evaluation, sample, model)
+            log |= self._evaluation.figures(bleu)
+        return loss, size, log
+
+    def reduce_metrics(self, logging_outputs: list[dict[str, Any]], criterion: Any) -> None:
+        super().reduce_metrics(logging_outputs, criterion)
+        log_figures(logging_outputs)
+
+    def get_batch_iterator(self, dataset: Any, *args: Any, **kwargs: Any) -> Any:
+        """fairseq's iterator, which must not drop sentences to round off the last batch."""
+        if dataset is not self.datasets.get(self.cfg.train_subset):
+            kwargs["required_batch_size_multiple"] = 1
+        return super().get_batch_iterator(dataset, *args, **kwargs)
+
+    def _mask(self, target_tokens: Tensor, prefix_lengths: Tensor) -> MaskedBlocks:
+        return mask_blocks(
+            target_tokens,
+            prefix_lengths,
+            self.cfg.block_size,
+            mask=self.tgt_dict.unk(),
+            pad=self.tgt_dict.pad(),
+            max_width=max(self.cfg.max_target_positions, target_tokens.size(1)),
+        )
+
+    def _generator(self, update_num: int, device: torch.device) -> torch.Generator:
+        """Randomness of a batch, from seed, update, worker and turn: a resumed run repeats it."""
+        self._num_batches = self._num_batches + 1 if update_num == self._update else 0
+        self._update = update_num
+        distributed = torch.distributed.is_available() and torch.distributed.is_initialized()
+        rank = torch.distributed.get_rank() if distributed else 0
+        key = (self.cfg.seed, update_num, rank, self._num_batches)
+        seed = numpy.random.SeedSequence(key).generate_state(1, numpy.uint64)[0]
+        return torch.Generator(device=device).manual_seed(int(seed >> numpy.uint64(1)))
+
+
+def check_settings(cfg: BlockTranslationConfig) -> None:
+    """Refuse settings that cannot work; raises ``UserError``."""
+    if cfg.noise not in NOISES:
+        raise UserError(f"--noise is {cfg.noise}, expected one of: {', '.join(NOISES)}")
+    if cfg.block_size < 1:
+        raise UserError(f"--block-size is {cfg.block_size}, expected 1 or more tokens")
+    if cfg.left_pad_source:
+        raise UserError("--left-pad-source True does not suit the drafter; leave the flag out")
+    _check_glancing(cfg)
+    _check_evaluation(cfg)
+
+
+def _check_glancing(cfg: BlockTranslationConfig) -> None:
+    if cfg.total_up < 1:
+        raise UserError(f"--total-up is {cfg.total_up}, expected 1 or more updates")
+    for flag, share in (("--start-p", cfg.start_p), ("--minus-p", cfg.minus_p)):
+        if not 0 <= share <= 1:
+            raise UserError(f"{flag} is {share}, expected a share from 0 to 1")
+    if cfg.start_p < cfg.minus_p:
+        raise UserError(
+            f"--start-p {cfg.start_p} is below --minus-p {cfg.minus_p}: the share to reveal would "
+            "become negative; raise the first or lower the second"
+        )
+
+
+def _check_evaluation(cfg: BlockTranslationConfig) -> None:
+    if cfg.eval_bleu:
+        raise UserError(
+            "--eval-bleu searches token by token, which a drafter cannot; "
+            "give --eval-block-decoding and --verifier-path instead"
+        )
+    if cfg.eval_block_decoding != (cfg.verifier_path is not None):
+        raise UserError("--eval-block-decoding and --verifier-path need each other; give both")
+    if not cfg.eval_block_decoding and (cfg.eval_beta, cfg.eval_tau) != (1, 0.0):
+        raise UserError("--eval-beta and --eval-tau are about --eval-block-decoding; give it too")

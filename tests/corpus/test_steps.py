@@ -1,0 +1,131 @@
+"""Steps are skipped when done, repeated when anything changed, and never half written."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from specdec_plugins.corpus.steps import Steps, locked, written_whole
+from specdec_plugins.errors import UserError
+
+
+class Copy:
+    """A step that copies one file to two, and can be told to fail half way."""
+
+    def __init__(self, folder: Path) -> None:
+        self.source = folder / "in"
+        self.source.write_text("one")
+        self.outputs = [folder / "out" / "a", folder / "out" / "b"]
+        self.steps = Steps(folder)
+        self.fails = False
+
+    def action(self, parts: Sequence[Path]) -> None:
+        parts[0].write_text(self.source.read_text())
+        if self.fails:
+            raise KeyboardInterrupt
+        parts[1].write_text(self.source.read_text())
+
+    def run(self, **settings: object) -> bool:
+        return self.steps.run(
+            "copy", self.action, inputs=[self.source], outputs=self.outputs, settings=settings
+        )
+
+    def read(self) -> list[str]:
+        return [path.read_text() for path in self.outputs]
+
+
+@pytest.fixture
+def copy(tmp_path: Path) -> Copy:
+    return Copy(tmp_path)
+
+
+def test_a_finished_step_is_skipped(copy: Copy) -> None:
+    assert copy.run(size=(1, 2))
+    assert not copy.run(size=(1, 2))
+
+
+def test_an_interrupted_step_leaves_nothing_and_is_done_again(copy: Copy) -> None:
+    copy.fails = True
+    with pytest.raises(KeyboardInterrupt):
+        copy.run()
+    assert not list((copy.source.parent / "out").iterdir())
+    copy.fails = False
+    assert copy.run()
+    assert copy.read() == ["one", "one"]
+
+
+def test_an_interrupted_repetition_keeps_what_was_there(copy: Copy) -> None:
+    copy.run(size=1)
+    copy.fails = True
+    with pytest.raises(KeyboardInterrupt):
+        copy.run(size=2)
+    assert copy.read() == ["one", "one"]
+    copy.fails = False
+    assert not copy.run(size=1)  # still as the stamp says
+    assert copy.run(size=2)
+
+
+def test_a_stop_between_the_two_renames_is_repaired(copy: Copy) -> None:
+    copy.run()
+    copy.outputs[0].write_text("two")  # renamed already; the stamp is of the run before
+    assert copy.run()
+    assert copy.read() == ["one", "one"]
+
+
+@pytest.mark.parametrize("change", ["setting", "input", "output", "missing"])
+def test_whatever_changed_makes_it_run_again_and_says_so(
+    copy: Copy, change: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    copy.run(size=1)
+    caplog.set_level("INFO")
+    if change == "input":
+        copy.source.write_text("other")
+    elif change == "output":
+        copy.outputs[0].write_text("edited")
+    elif change == "missing":
+        copy.outputs[0].unlink()
+    assert copy.run(size=2 if change == "setting" else 1)
+    assert copy.read() == [copy.source.read_text()] * 2
+    assert ("size was 1 and is 2" if change == "setting" else "doing it again") in caplog.text
+
+
+def test_a_moved_folder_is_not_done_again(copy: Copy, tmp_path: Path) -> None:
+    copy.run()
+    moved = tmp_path.with_name(tmp_path.name + "-moved")
+    tmp_path.rename(moved)
+    outputs = [moved / "out" / "a", moved / "out" / "b"]
+    again = Steps(moved).run(
+        "copy", copy.action, inputs=[moved / "in"], outputs=outputs, settings={}
+    )
+    assert not again
+
+
+def test_a_folder_is_replaced_whole(tmp_path: Path) -> None:
+    target = tmp_path / "folder"
+    for name in ("old", "new"):
+        with written_whole(target) as part:
+            part.mkdir()
+            (part / name).touch()
+    assert [path.name for path in target.iterdir()] == ["new"]
+    with pytest.raises(FileNotFoundError), written_whole(target) as part:
+        (part / "no folder").touch()
+    assert [path.name for path in tmp_path.iterdir()] == ["folder"]
+
+
+def test_two_runs_cannot_share_a_folder(tmp_path: Path) -> None:
+    with (
+        locked(tmp_path),
+        pytest.raises(UserError, match="another run is writing here"),
+        locked(tmp_path),
+    ):
+        pass
+    with locked(tmp_path):
+        pass
+
+
+def test_a_folder_that_cannot_be_made_is_named(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(UserError, match="cannot be written"), locked(tmp_path / "file" / "x"):
+        pass

@@ -1,0 +1,105 @@
+"""The criterion: figures over several workers, reduce off, and what it refuses."""
+
+from __future__ import annotations
+
+import math
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+
+from specdec_plugins.errors import UserError
+from specdec_plugins.models.glancing import Glance
+from specdec_plugins.tasks.block_mask import mask_blocks
+
+pytestmark = pytest.mark.fairseq
+
+
+def _criterion(label_smoothing: float = 0.1) -> Any:
+    from specdec_plugins.criterions.glat_loss import GlatLoss
+
+    return GlatLoss(SimpleNamespace(), label_smoothing)
+
+
+def _sample(glancing: Glance | None = None) -> dict[str, Any]:
+    target = torch.tensor([[5, 6, 7, 2], [8, 9, 2, 1]])
+    sample = {
+        "net_input": {"src_tokens": target, "src_lengths": torch.tensor([4, 3])},
+        "target": target,
+        "ntokens": 7,
+        "nsentences": 2,
+        "blocks": mask_blocks(target, torch.tensor([1, 0]), 2, mask=3, pad=1),
+    }
+    return sample if glancing is None else {**sample, "glancing": glancing}
+
+
+def _model() -> Any:
+    from tests.fairseq_models import build_drafter
+
+    return build_drafter().eval()
+
+
+def test_without_reduction_there_is_one_loss_a_scored_position() -> None:
+    model, criterion = _model(), _criterion()
+    mean, size, log = criterion(model, _sample())
+    each, _, log_each = criterion(model, _sample(), reduce=False)
+    assert size == 1
+    assert each.shape == (4,)
+    torch.testing.assert_close(each.mean(), mean)
+    torch.testing.assert_close(log_each["loss"], each.sum())
+    assert log["num_masked"] == 4
+
+
+def test_the_share_of_context_is_logged() -> None:
+    glancing = Glance(0.4, torch.Generator().manual_seed(0))
+    _, _, log = _criterion()(_model(), _sample(glancing))
+    assert log["context_p"] == 0.4
+    _, _, log = _criterion()(_model(), _sample())
+    assert log["context_p"] == 0
+
+
+def test_figures_of_workers_are_joined() -> None:
+    from fairseq.logging import metrics
+
+    from specdec_plugins.criterions.glat_loss import GlatLoss
+
+    nothing = {"ntokens": 0, "nsentences": 0}
+    first = {
+        "loss": torch.tensor(2.0),
+        "nll_loss": torch.tensor(1.0),
+        "sample_size": 1,
+        "num_masked": torch.tensor(10),
+        "num_right": torch.tensor(4),
+        "context_p": 0.5,
+    }
+    second = {
+        "loss": torch.tensor(4.0),
+        "nll_loss": torch.tensor(3.0),
+        "sample_size": 1,
+        "num_masked": torch.tensor(30),
+        "num_right": torch.tensor(0),
+        "context_p": 0.3,
+    }
+    summed = {key: first[key] + second[key] for key in first}
+    for logs in ([{**first, **nothing}, {**second, **nothing}], [summed]):
+        with metrics.aggregate(new_root=True) as values:
+            GlatLoss.reduce_metrics(logs)
+        figures = values.get_smoothed_values()
+        assert figures["loss"] == pytest.approx(3 / math.log(2), abs=1e-3)
+        assert figures["nll_loss"] == pytest.approx(2 / math.log(2), abs=1e-3)
+        assert figures["glat_accu"] == pytest.approx(0.1)
+        assert figures["glat_context_p"] == pytest.approx(0.4)
+
+
+@pytest.mark.parametrize("smoothing", [-0.1, 1.0])
+def test_impossible_smoothing_is_refused(smoothing: float) -> None:
+    with pytest.raises(UserError, match="--label-smoothing"):
+        _criterion(smoothing)
+
+
+def test_another_task_is_refused() -> None:
+    sample = _sample()
+    del sample["blocks"]
+    with pytest.raises(UserError, match="translation_lev_modified"):
+        _criterion()(_model(), sample)

@@ -1,0 +1,221 @@
+"""The block drafter: its parameters, its forward pass against a plain one, glancing, learning."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from specdec_plugins.errors import UserError
+from specdec_plugins.models.glancing import Glance
+from specdec_plugins.tasks.block_mask import draw_prefix_lengths, mask_blocks
+
+pytestmark = pytest.mark.fairseq
+
+PAD, EOS, MASK = 1, 2, 3
+
+
+@pytest.fixture
+def models() -> Any:
+    from tests import fairseq_models
+
+    return fairseq_models
+
+
+SOURCE = torch.tensor([[5, 6, 7, 8, EOS], [9, 10, EOS, PAD, PAD]])
+LENGTHS = torch.tensor([5, 3])
+# Row 0 has a committed <unk>; row 1 a shorter prefix and block, hence padding.
+INPUT = torch.tensor([[11, MASK, 12, MASK, MASK], [13, MASK, MASK, PAD, PAD]])
+TARGET = torch.tensor([[11, MASK, 12, 14, EOS], [13, 15, EOS, PAD, PAD]])
+SCORED = torch.tensor([[0, 0, 0, 1, 1], [0, 1, 1, 0, 0]], dtype=torch.bool)
+
+
+def test_parameter_names_are_the_published_ones(models: Any) -> None:
+    names = set(models.build_drafter(encoder_layers=1, decoder_layers=1).state_dict())
+    attention = [f"{p}_proj.{w}" for p in ("k", "v", "q", "out") for w in ("weight", "bias")]
+    norm_and_ffn = [
+        f"{part}.{w}"
+        for part in ("self_attn_layer_norm", "fc1", "fc2", "final_layer_norm")
+        for w in ("weight", "bias")
+    ]
+    expected = {
+        f"{side}.layers.0.{part}" for side in ("encoder", "decoder") for part in norm_and_ffn
+    }
+    for side in ("encoder", "decoder"):
+        expected |= {f"{side}.layers.0.self_attn.{part}" for part in attention}
+        expected |= {f"{side}.{n}" for n in ("version", "embed_tokens.weight")}
+        expected |= {f"{side}.embed_positions.weight"}
+    expected |= {f"decoder.layers.0.encoder_attn.{part}" for part in attention}
+    expected |= {f"decoder.layers.0.encoder_attn_layer_norm.{w}" for w in ("weight", "bias")}
+    expected |= {"decoder.output_projection.weight", "decoder.copy_attn.weight"}
+    assert names == expected
+
+
+def _attend(module: nn.Module, query: Tensor, memory: Tensor, padding: Tensor) -> Tensor:
+    """Multi-head attention of one row by its formula: query [W, D], memory [S, D], padding [S]."""
+    heads, width = module.num_heads, query.size(1)
+    q, k, v = (
+        projection(x).view(len(x), heads, width // heads).transpose(0, 1)
+        for projection, x in (
+            (module.q_proj, query),
+            (module.k_proj, memory),
+            (module.v_proj, memory),
+        )
+    )
+    scores = q @ k.transpose(1, 2) / math.sqrt(width // heads)
+    weights = scores.masked_fill(padding, -math.inf).softmax(-1)
+    return module.out_proj((weights @ v).transpose(0, 1).reshape(len(query), width))
+
+
+def _layer(layer: nn.Module, x: Tensor, padding: Tensor, *memory: Tensor) -> Tensor:
+    x = layer.self_attn_layer_norm(x + _attend(layer.self_attn, x, x, padding))
+    if memory:
+        x = layer.encoder_attn_layer_norm(x + _attend(layer.encoder_attn, x, *memory))
+    inner = functional.gelu(layer.fc1(x))
+    return layer.final_layer_norm(x + layer.fc2(inner))
+
+
+def _positions(table: Tensor, tokens: Tensor) -> Tensor:
+    """Learned positions count from padding index + 1; padding has the row of zeros."""
+    rows = [PAD if t == PAD else PAD + 1 + i for i, t in enumerate(tokens.tolist())]
+    return table[rows]
+
+
+def _plain_logits(model: nn.Module, source: Tensor, tokens: Tensor, scale: float) -> Tensor:
+    """One row of the network written out, as the description has it; [W, V]."""
+    encoder, decoder = model.encoder, model.decoder
+    table = encoder.embed_tokens.weight
+    embedded = table[source]
+    keys = scale * embedded + _positions(encoder.embed_positions.weight, source)
+    padding = source.eq(PAD)
+    states = keys * ~padding[:, None]
+    for layer in encoder.layers:
+        states = _layer(layer, states, padding)
+    positions = _positions(decoder.embed_positions.weight, tokens)
+    scores = (positions @ decoder.copy_attn.weight.T) @ keys.T
+    mixture = scores.masked_fill(padding, -math.inf).softmax(-1) @ embedded
+    x = torch.where(tokens.eq(MASK)[:, None], mixture, table[tokens])
+    for layer in decoder.layers:
+        x = _layer(layer, x + positions, tokens.eq(PAD), states, padding)
+    return x @ table.T
+
+
+@pytest.mark.parametrize("scaled", [False, True])
+@pytest.mark.parametrize("training", [False, True])
+def test_forward_is_what_the_description_says(models: Any, scaled: bool, training: bool) -> None:
+    model = models.build_drafter(apply_bert_init=False, scale_encoder_embedding=scaled).double()
+    model.train(training)
+    with torch.no_grad():
+        out = model(SOURCE, LENGTHS, INPUT, TARGET, SCORED)
+        scale = 4.0 if scaled else 1.0  # sqrt of the width, 16
+        expected = [
+            _plain_logits(model, SOURCE[row], INPUT[row], scale)[SCORED[row]] for row in (0, 1)
+        ]
+    # In float64, but fairseq computes its GELU in float32.
+    torch.testing.assert_close(out.logits, torch.cat(expected), rtol=0, atol=1e-6)
+    assert out.targets.tolist() == [14, EOS, 15, EOS]
+    assert out.num_masked == 4
+
+
+def test_without_the_copy_masks_are_the_unk_embedding(models: Any) -> None:
+    model = models.build_drafter(src_embedding_copy=False).eval()
+    assert "decoder.copy_attn.weight" not in model.state_dict()
+    with torch.no_grad():
+        before = model(SOURCE, LENGTHS, INPUT, TARGET, SCORED).logits
+        model.decoder.embed_tokens.weight[MASK] += 1
+        after = model(SOURCE, LENGTHS, INPUT, TARGET, SCORED).logits
+    assert (before - after).abs().max() > 1e-3
+
+
+def test_rows_do_not_depend_on_their_padding(models: Any) -> None:
+    model = models.build_drafter(apply_bert_init=False).double().eval()
+    with torch.no_grad():
+        both = model(SOURCE, LENGTHS, INPUT, TARGET, SCORED).logits[2:]
+        alone = model(
+            SOURCE[1:, :3], LENGTHS[1:], INPUT[1:, :3], TARGET[1:, :3], SCORED[1:, :3]
+        ).logits
+    torch.testing.assert_close(both, alone, rtol=0, atol=1e-6)
+
+
+def _glance(context_p: float) -> Glance:
+    return Glance(context_p, torch.Generator().manual_seed(3))
+
+
+def test_both_passes_use_the_same_dropout(models: Any) -> None:
+    """With nothing to reveal, the glancing pass must leave no trace in the random numbers."""
+    model = models.build_drafter(dropout=0.5).train()
+    torch.manual_seed(5)
+    plain = model(SOURCE, LENGTHS, INPUT, TARGET, SCORED)
+    torch.manual_seed(5)
+    glanced = model(SOURCE, LENGTHS, INPUT, TARGET, SCORED, _glance(0.0))
+    assert torch.equal(plain.logits, glanced.logits)
+    # What was predicted right while glancing is what the scored pass predicts right.
+    assert glanced.num_right == glanced.logits.argmax(-1).eq(glanced.targets).sum()
+
+
+def test_revealed_positions_are_shown_and_not_scored(models: Any) -> None:
+    model = models.build_drafter().eval()
+    out = model(SOURCE, LENGTHS, INPUT, TARGET, SCORED, _glance(0.5))
+    assert out.num_right == 0  # fresh weights
+    assert out.targets.numel() == 2
+    assert out.num_masked == 4
+
+
+def test_all_revealed_still_gives_every_parameter_a_gradient(models: Any) -> None:
+    model = models.build_drafter().train()
+    out = model(SOURCE, LENGTHS, INPUT, TARGET, SCORED, _glance(1.0))
+    assert out.num_right == 0
+    assert out.logits.shape == (0, 30)
+    out.logits.sum().backward()
+    for name, parameter in model.named_parameters():
+        assert parameter.grad is not None, name
+        assert not parameter.grad.any(), name
+
+
+@pytest.mark.parametrize(
+    ("name", "flag"),
+    [("layernorm_embedding", "--layernorm-embedding"), ("adaptive_input", "--adaptive-input")],
+)
+def test_flags_of_another_network_are_refused(models: Any, name: str, flag: str) -> None:
+    with pytest.raises(UserError, match=flag):
+        models.build_drafter(**{name: True})
+
+
+def test_learns_to_copy(models: Any) -> None:
+    """A block behind any prefix can be read off the source: a wrong mask or position forbids it."""
+    random = torch.Generator().manual_seed(0)
+    model = models.build_drafter(
+        num_types=14,
+        encoder_embed_dim=32,
+        decoder_embed_dim=32,
+        encoder_layers=1,
+        decoder_layers=1,
+        apply_bert_init=False,
+    ).train()
+    optimizer = torch.optim.Adam(model.parameters(), lr=5e-3)
+
+    def run(glancing: Glance | None) -> Any:
+        lengths = torch.randint(3, 8, (64,), generator=random)
+        tokens = torch.randint(4, 14, (64, 8), generator=random)
+        column = torch.arange(8)
+        tokens = tokens.masked_fill(column >= lengths[:, None], PAD)
+        tokens[column == lengths[:, None] - 1] = EOS
+        prefixes = draw_prefix_lengths(lengths, random)
+        blocks = mask_blocks(tokens, prefixes, 4, mask=MASK, pad=PAD)
+        return model(
+            tokens, lengths, blocks.input_tokens, blocks.target_tokens, blocks.scored_mask, glancing
+        )
+
+    for update in range(250):
+        out = run(Glance(0.3, random) if update < 150 else None)
+        loss = functional.cross_entropy(out.logits, out.targets)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+    model.eval()
+    out = run(None)
+    assert out.num_right / out.num_masked > 0.95

@@ -1,0 +1,197 @@
+"""encoder_initial.py: what it copies, what it says, what it refuses."""
+
+from __future__ import annotations
+
+from argparse import Namespace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import encoder_initial
+from specdec_plugins.adapters.safe_load import load_checkpoint
+from specdec_plugins.adapters.safe_save import save_checkpoint
+from specdec_plugins.errors import UserError
+
+pytestmark = pytest.mark.fairseq
+
+SOURCE = torch.tensor([[5, 6, 7, 8, 2], [9, 10, 2, 1, 1]])
+LENGTHS = torch.tensor([5, 3])
+
+
+def _write_verifier(path: Path, **changes: Any) -> Any:
+    from tests.fairseq_models import build_verifier
+
+    model, args = build_verifier(**changes)
+    save_checkpoint({"model": model.state_dict(), "args": args, "cfg": None}, path)
+    return model
+
+
+def _initialise(tmp_path: Path, *flags: str, **verifier: Any) -> tuple[Any, dict[str, Any]]:
+    """The verifier, and the drafter's checkpoint made of it."""
+    model = _write_verifier(tmp_path / "v.pt", **verifier)
+    output = tmp_path / "o.pt"
+    command = ["--verifier", str(tmp_path / "v.pt"), "--output", str(output), *flags]
+    assert encoder_initial.main([*command, "--debug"]) == 0
+    return model, load_checkpoint(output)
+
+
+def _drafter(checkpoint: dict[str, Any], **changes: Any) -> Any:
+    """The model that a trainer would build with these flags, loaded strictly."""
+    from tests.fairseq_models import build_drafter
+
+    positions = {"max_source_positions": 1000, "max_target_positions": 1000}
+    model = build_drafter(seed=9, **{**positions, **changes})
+    model.load_state_dict(checkpoint["model"], strict=True)
+    return model.eval()
+
+
+def _same(checkpoint: dict[str, Any], verifier: Any, prefix: str) -> bool:
+    theirs = verifier.state_dict()
+    names = [n for n in theirs if n.startswith(prefix)]
+    assert names
+    return all(torch.equal(checkpoint["model"][n], theirs[n]) for n in names)
+
+
+def test_encoder_and_shared_embeddings_are_copied_and_nothing_else(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    verifier, checkpoint = _initialise(tmp_path)
+    _drafter(checkpoint)
+    for prefix in (
+        "encoder.layers.",
+        "encoder.embed_tokens",
+        "decoder.embed_tokens",
+        "decoder.output_projection",
+    ):
+        assert _same(checkpoint, verifier, prefix)
+    assert not _same(checkpoint, verifier, "decoder.layers.0.self_attn.q_proj.weight")
+    said = capsys.readouterr().out
+    for line in (
+        "copied      encoder layers",
+        "not copied  encoder positions",
+        "not copied  decoder layers",
+        "trained with relu",
+    ):
+        assert line in said
+
+
+def test_scaled_input_and_copied_positions_give_the_verifier_s_encoder(tmp_path: Path) -> None:
+    verifier, checkpoint = _initialise(tmp_path, "--copy-positions")
+    drafter = _drafter(checkpoint, scale_encoder_embedding=True, activation_fn="relu")
+    with torch.no_grad():
+        mine, theirs = (
+            model.eval().encoder(SOURCE, LENGTHS)["encoder_out"][0] for model in (drafter, verifier)
+        )
+    torch.testing.assert_close(mine, theirs)
+    assert not checkpoint["model"]["encoder.embed_positions.weight"][1].any()  # padding
+
+
+def test_learned_positions_are_copied_as_far_as_they_go(tmp_path: Path) -> None:
+    verifier, checkpoint = _initialise(
+        tmp_path, "--copy-positions", encoder_learned_pos=True, max_source_positions=20
+    )
+    theirs = verifier.state_dict()["encoder.embed_positions.weight"]
+    mine = checkpoint["model"]["encoder.embed_positions.weight"]
+    assert mine.shape == (1002, 16)
+    assert torch.equal(mine[:22], theirs)
+    assert mine[22:].std() > 0
+
+
+def test_the_decoder_is_copied_when_asked_and_deeper_layers_stay_fresh(tmp_path: Path) -> None:
+    verifier, checkpoint = _initialise(
+        tmp_path, "--init-decoder-from-verifier", "--decoder-layers", "3"
+    )
+    _drafter(checkpoint, decoder_layers=3)
+    assert _same(checkpoint, verifier, "decoder.layers.")
+
+
+def test_separate_embeddings_stay_separate(tmp_path: Path) -> None:
+    verifier, checkpoint = _initialise(tmp_path, share_all_embeddings=False)
+    _drafter(checkpoint, share_all_embeddings=False)
+    assert _same(checkpoint, verifier, "encoder.embed_tokens")
+    assert not _same(checkpoint, verifier, "decoder.embed_tokens")
+
+
+def test_the_seed_decides_what_starts_fresh(tmp_path: Path) -> None:
+    results = [_initialise(tmp_path, "--seed", seed)[1]["model"] for seed in ("1", "1", "2")]
+    name = "decoder.copy_attn.weight"
+    assert torch.equal(results[0][name], results[1][name])
+    assert not torch.equal(results[0][name], results[2][name])
+
+
+@pytest.mark.parametrize(
+    ("flags", "verifier", "messages"),
+    [
+        (["--encoder-embed-dim", "32"], {}, ["--encoder-embed-dim is 32", "16 for the verifier"]),
+        (["--encoder-layers", "3"], {}, ["--encoder-layers is 3", "2 for the verifier"]),
+        (
+            ["--init-decoder-from-verifier", "--decoder-attention-heads", "4"],
+            {},
+            ["--decoder-attention-heads is 4", "2 for the verifier"],
+        ),
+        ([], {"encoder_normalize_before": True}, ["--encoder-normalize-before"]),
+        (["--share-all-embeddings"], {"share_all_embeddings": False}, ["--share-all-embeddings"]),
+    ],
+)
+def test_different_sizes_are_refused_with_both_named(
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    flags: list[str],
+    verifier: dict[str, Any],
+    messages: list[str],
+) -> None:
+    _write_verifier(tmp_path / "v.pt", **verifier)
+    command = ["--verifier", str(tmp_path / "v.pt"), "--output", str(tmp_path / "o.pt"), *flags]
+    assert encoder_initial.main(command) == 1
+    error = capsys.readouterr().err
+    assert error.count("\n") == 1
+    for message in messages:
+        assert message in error
+    assert not (tmp_path / "o.pt").exists()
+
+
+def _write_data(folder: Path, num_types: int, odd: str = "") -> Path:
+    from fairseq.data import Dictionary
+
+    folder.mkdir()
+    dictionary = Dictionary()
+    for index in range(num_types - 4):
+        dictionary.add_symbol(odd if odd and index == 2 else f"word{index}")
+    for language in ("en", "de"):
+        dictionary.save(str(folder / f"dict.{language}.txt"))
+        (folder / f"train.en-de.{language}.idx").touch()
+    return folder
+
+
+def test_dictionaries_of_the_data_must_fit(tmp_path: Path) -> None:
+    from specdec_plugins.adapters.initialise import initialise_drafter
+
+    _write_verifier(tmp_path / "v.pt")
+    good, small, other = (
+        _write_data(tmp_path / "good", 30),
+        _write_data(tmp_path / "small", 28),
+        _write_data(tmp_path / "other", 30, odd="elsewhere"),
+    )
+
+    def run(*flags: str) -> Namespace:
+        common = ["--verifier", str(tmp_path / "v.pt"), "--output", str(tmp_path / "o.pt")]
+        initialise_drafter(encoder_initial.build_parser().parse_args([*common, *flags]))
+
+    run("--data", str(good), "--verifier-data", str(good))
+    with pytest.raises(UserError, match=r"small has 28 types, the verifier .*v\.pt has 30"):
+        run("--data", str(small))
+    with pytest.raises(UserError, match=r"entry 6 is 'word2' and 'elsewhere'"):
+        run("--data", str(good), "--verifier-data", str(other))
+    with pytest.raises(UserError, match="not the output of fairseq-preprocess"):
+        run("--data", str(tmp_path))
+    with pytest.raises(UserError, match="--verifier-data"):
+        run("--verifier-data", str(good))
+
+
+def test_a_model_that_is_no_transformer_is_refused(tmp_path: Path) -> None:
+    save_checkpoint({"model": {}, "args": Namespace()}, tmp_path / "v.pt")
+    command = ["--verifier", str(tmp_path / "v.pt"), "--output", str(tmp_path / "o.pt"), "--debug"]
+    with pytest.raises(UserError, match="not an encoder-decoder Transformer"):
+        encoder_initial.main(command)

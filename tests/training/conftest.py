@@ -1,0 +1,76 @@
+"""A data folder and a verifier, made once by the command lines themselves."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent.parent
+
+Run = Callable[..., "subprocess.CompletedProcess[str]"]
+
+
+@pytest.fixture(scope="session")
+def run() -> Run:
+    """Run a command of this interpreter in the repository; fails the test unless told otherwise."""
+
+    def call(*command: str | Path, expect: int = 0) -> subprocess.CompletedProcess[str]:
+        environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
+        done = subprocess.run(
+            [str(part) for part in command],
+            cwd=ROOT,
+            env=environment,
+            capture_output=True,
+            text=True,
+            timeout=300,
+            check=False,
+        )
+        assert done.returncode == expect, done.stdout[-3000:] + done.stderr[-3000:]
+        return done
+
+    return call
+
+
+@pytest.fixture(scope="session")
+def data(tmp_path_factory: pytest.TempPathFactory, run: Run) -> Path:
+    """Binarised copies: 41 training and 11 validation sentences of 1 to 6 words, 12 types."""
+    folder = tmp_path_factory.mktemp("data")
+    words = [f"w{chr(97 + i)}" for i in range(12)]
+    for split, count in (("train", 41), ("valid", 11)):
+        lines = [
+            " ".join(words[(i * 5 + j * j) % 12] for j in range(i % 6 + 1)) for i in range(count)
+        ]
+        for language in ("en", "de"):
+            (folder / f"{split}.{language}").write_text("\n".join(lines) + "\n", encoding="utf-8")
+    run(
+        sys.executable, "-m", "fairseq_cli.preprocess", "--source-lang", "en", "--target-lang",
+        "de", "--trainpref", folder / "train", "--validpref", folder / "valid", "--destdir",
+        folder / "bin", "--joined-dictionary",
+    )  # fmt: skip
+    return folder / "bin"
+
+
+SIZES = shlex.split(
+    "--encoder-embed-dim 16 --encoder-ffn-embed-dim 32 --encoder-layers 2 "
+    "--encoder-attention-heads 2 --decoder-embed-dim 16 --decoder-ffn-embed-dim 32 "
+    "--decoder-layers 2 --decoder-attention-heads 2 --share-all-embeddings"
+)
+
+
+@pytest.fixture(scope="session")
+def verifier(tmp_path_factory: pytest.TempPathFactory, data: Path, run: Run) -> Path:
+    """A stock Transformer after two updates."""
+    folder = tmp_path_factory.mktemp("verifier")
+    run(
+        sys.executable, "train.py", data, "--arch", "transformer", *SIZES, "--task", "translation",
+        "--criterion", "label_smoothed_cross_entropy", "--optimizer", "adam", "--lr", "1e-3",
+        "--max-tokens", "100", "--max-update", "2", "--disable-validation", "--cpu",
+        "--save-dir", folder,
+    )  # fmt: skip
+    return folder / "checkpoint_last.pt"

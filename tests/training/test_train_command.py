@@ -1,0 +1,165 @@
+"""Training through the real command lines: a few updates of a tiny drafter."""
+
+from __future__ import annotations
+
+import re
+import shlex
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from specdec_plugins.adapters.safe_load import load_checkpoint
+from tests.training.conftest import SIZES, Run
+
+pytestmark = [pytest.mark.fairseq, pytest.mark.integration]
+
+PUBLISHED = shlex.split(
+    "--arch block --noise block_mask --criterion glat_loss --label-smoothing 0.1 --lr 1e-3 "
+    "--warmup-init-lr 1e-7 --stop-min-lr 1e-9 --lr-scheduler inverse_sqrt --warmup-updates 2 "
+    "--optimizer adam --adam-eps 1e-6 --task translation_lev_modified --weight-decay 0.01 "
+    "--dropout 0.1 --max-source-positions 1000 --max-target-positions 1000 --clip-norm 5 "
+    "--src-embedding-copy --log-interval 1 --user-dir specdec_plugins --block-size 3 "
+    "--total-up 10 --decoder-learned-pos --encoder-learned-pos --apply-bert-init "
+    "--activation-fn gelu --max-tokens 100 --log-format simple --cpu"
+)
+
+RESTORE = shlex.split("--reset-optimizer --reset-dataloader --reset-lr-scheduler --reset-meters")
+
+
+def _command(data: Path, save_dir: Path, *flags: str | Path) -> list[str | Path]:
+    return ["train.py", data, *PUBLISHED, *SIZES, "--save-dir", save_dir, *flags]
+
+
+@pytest.fixture(scope="module")
+def initial(tmp_path_factory: pytest.TempPathFactory, verifier: Path, data: Path, run: Run) -> Path:
+    path = tmp_path_factory.mktemp("initial") / "initial.pt"
+    run(
+        sys.executable, "encoder_initial.py", "--verifier", verifier, "--output", path,
+        "--data", data,
+    )  # fmt: skip
+    return path
+
+
+@pytest.fixture(scope="module")
+def trained(
+    tmp_path_factory: pytest.TempPathFactory, data: Path, initial: Path, run: Run
+) -> tuple[Path, str]:
+    """The folder and the log of two updates from the initial checkpoint."""
+    folder = tmp_path_factory.mktemp("trained")
+    done = run(
+        sys.executable,
+        *_command(data, folder, "--max-update", "2", "--restore-file", initial, *RESTORE),
+    )
+    return folder, done.stdout
+
+
+def test_two_updates_train_every_parameter(trained: tuple[Path, str], initial: Path) -> None:
+    folder, log = trained
+    before = load_checkpoint(initial)["model"]
+    after = load_checkpoint(folder / "checkpoint_last.pt")["model"]
+    assert before.keys() == after.keys()
+    same = [name for name in before if torch.equal(before[name], after[name])]
+    assert same == ["encoder.version", "decoder.version"]
+    assert "glat_accu" in log
+    assert "glat_context_p=0.5" in log
+
+
+def test_validation_sees_every_sentence(trained: tuple[Path, str]) -> None:
+    (sentences,) = re.findall(r"valid on 'valid' subset.* bsz ([\d.]+)", trained[1])
+    assert float(sentences) == 11  # one batch of all
+
+
+def test_validation_decodes_and_chooses_by_acceptance(
+    tmp_path: Path, data: Path, verifier: Path, run: Run
+) -> None:
+    evaluation = ["--eval-block-decoding", "--verifier-path", verifier, "--max-update", "1"]
+    best = ["--best-checkpoint-metric", "accepted", "--maximize-best-checkpoint-metric"]
+    done = run(sys.executable, *_command(data, tmp_path, *evaluation, *best))
+    (accepted,) = re.findall(r"valid on 'valid' subset.* accepted ([\d.]+) \| bleu", done.stdout)
+    best_value = load_checkpoint(tmp_path / "checkpoint_best.pt")["extra_state"]["val_loss"]
+    assert best_value == float(accepted)
+
+
+def test_its_own_checkpoint_continues(trained: tuple[Path, str], data: Path, run: Run) -> None:
+    done = run(
+        sys.executable, *_command(data, trained[0], "--max-update", "3", "--disable-validation")
+    )
+    assert "num_updates=3" in done.stdout
+    assert "num_updates=2," not in done.stdout
+
+
+@pytest.mark.parametrize("precision", ["--fp16", "--bf16"])
+def test_half_precision(
+    precision: str, tmp_path: Path, data: Path, initial: Path, run: Run
+) -> None:
+    flags = ["--max-update", "1", "--restore-file", initial, *RESTORE, precision]
+    run(sys.executable, *_command(data, tmp_path, *flags))
+    weights = load_checkpoint(tmp_path / "checkpoint_last.pt")["model"]
+    assert all(weight.isfinite().all() for weight in weights.values())
+
+
+def test_two_processes_on_cpus_train_together(
+    tmp_path: Path, data: Path, initial: Path, run: Run
+) -> None:
+    launcher = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+    flags = ["--max-update", "2", "--restore-file", initial, *RESTORE]
+    done = run(sys.executable, *launcher, *_command(data, tmp_path, *flags))
+    assert "training on 2 devices" in done.stdout
+    checkpoint = load_checkpoint(tmp_path / "checkpoint_last.pt")
+    assert checkpoint["optimizer_history"][-1]["num_updates"] == 2
+
+
+def test_impossible_settings_are_refused_when_the_run_starts(
+    tmp_path: Path, data: Path, run: Run
+) -> None:
+    done = run(sys.executable, *_command(data, tmp_path / "none", "--block-size", "0"), expect=1)
+    assert "--block-size is 0" in done.stderr
+    assert "Traceback" not in done.stderr
+    assert not (tmp_path / "none").exists()
+
+
+def test_fairseq_generate_reads_what_train_py_wrote(data: Path, verifier: Path, run: Run) -> None:
+    done = run(
+        sys.executable, "-m", "fairseq_cli.generate", data, "--user-dir", "specdec_plugins",
+        "--path", verifier, "--gen-subset", "valid", "--beam", "2", "--max-len-b", "10", "--cpu",
+        "--required-batch-size-multiple", "1",
+    )  # fmt: skip
+    assert len(re.findall(r"^H-", done.stdout, flags=re.MULTILINE)) == 11
+
+
+def test_train_sh_initialises_trains_and_continues(
+    tmp_path: Path, data: Path, verifier: Path, run: Run
+) -> None:
+    command = [
+        "scripts/train.sh", "--data", data, "--verifier", verifier, "--save-dir", tmp_path / "run",
+        "--preset", "en-ro", "--block-size", "3", "--batch-tokens", "100", "--max-tokens", "100",
+        "--warmup", "2", "--decoder-layers", "1", "--cpu", "--python", sys.executable,
+    ]  # fmt: skip
+    first = run(*command, "--updates", "1", "--", "--log-interval", "1")
+    assert "copied      encoder layers" in first.stderr
+    second = run(*command, "--updates", "2", "--", "--disable-validation")
+    assert "continuing from" in second.stderr
+    checkpoint = load_checkpoint(tmp_path / "run" / "checkpoint_last.pt")
+    assert checkpoint["optimizer_history"][-1]["num_updates"] == 2
+    settings = checkpoint["cfg"]["model"]
+    assert (settings.decoder_layers, settings.dropout) == (1, 0.2)
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        (["--preset", "en-fr"], "--preset is en-fr"),
+        (["--nonsense", "1"], "unknown option --nonsense"),
+        (["--updates", "0"], "--updates is '0'"),
+        (["--data", "/nowhere"], "--data /nowhere: no such folder"),
+    ],
+)
+def test_train_sh_refuses(
+    flags: list[str], message: str, tmp_path: Path, data: Path, verifier: Path, run: Run
+) -> None:
+    common = ["--data", data, "--verifier", verifier, "--save-dir", tmp_path / "run", "--cpu"]
+    done = run("scripts/train.sh", *common, *flags, expect=2)
+    assert message in done.stderr
+    assert done.stderr.count("\n") == 1

@@ -1,0 +1,113 @@
+"""Train with fairseq and this plugin: the flags are those of fairseq-train.
+
+Beyond fairseq-train it trains in several processes on CPUs, under torch's launcher (``torchrun
+--nproc-per-node 2 train.py ... --cpu``), in bfloat16 on GPUs and CPUs (``--bf16``), and refuses
+impossible settings before any model is built.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from specdec_plugins.errors import UserError
+
+PLUGIN = Path(__file__).resolve().parent / "specdec_plugins"
+
+
+def command_line(given: Sequence[str], environment: Mapping[str, str]) -> list[str]:
+    """The arguments for fairseq: the plugin loaded, and a launcher's processes on CPUs joined.
+
+    fairseq derives a process's device from the number of GPUs, which fails on a machine without
+    any; there everything that it would derive is given.
+    """
+    arguments = list(given)
+    if not _has(arguments, "--user-dir"):
+        arguments += ["--user-dir", str(PLUGIN)]
+    launched = int(environment.get("WORLD_SIZE", "1")) > 1 and "RANK" in environment
+    if launched and "--cpu" in arguments and not _has(arguments, "--distributed-init-method"):
+        arguments += ["--distributed-init-method", "env://", "--distributed-no-spawn"]
+        arguments += ["--distributed-world-size", environment["WORLD_SIZE"]]
+        arguments += ["--distributed-rank", environment["RANK"]]
+        arguments += ["--distributed-backend", "gloo", "--ddp-backend", "legacy_ddp"]
+    return arguments
+
+
+def _has(arguments: Sequence[str], flag: str) -> bool:
+    return any(a == flag or a.startswith(flag + "=") for a in arguments)
+
+
+def _settings(arguments: Sequence[str]) -> Any:
+    """fairseq's settings of this run, adjusted to what torch can do today."""
+    from fairseq import options
+    from fairseq.dataclass.utils import convert_namespace_to_omegaconf
+
+    parser = options.get_training_parser()
+    cfg = convert_namespace_to_omegaconf(options.parse_args_and_arch(parser, list(arguments)))
+    if cfg.common.bf16 and not _has(arguments, "--tpu"):
+        # fairseq takes bfloat16 for a sign of a TPU; CPUs and GPUs have it now.
+        cfg.common.tpu = False
+    if cfg.common.fp16 and cfg.common.cpu:
+        # Flattened half-precision gradients are looked for on a GPU.
+        cfg.common.fp16_no_flatten_grads = True
+    return cfg
+
+
+def _check(cfg: Any) -> None:
+    """Refuse what cannot work before data and model are loaded; raises ``UserError``."""
+    from specdec_plugins.tasks.translation_lev_modified import check_settings
+
+    if getattr(cfg.task, "_name", None) == "translation_lev_modified":
+        check_settings(cfg.task)
+        verifier = cfg.task.verifier_path
+        if verifier is not None and not os.path.isfile(verifier):
+            raise UserError(f"--verifier-path {verifier}: no such file")
+    restored = cfg.checkpoint.restore_file
+    if restored != "checkpoint_last.pt" and not os.path.isfile(restored):
+        raise UserError(f"--restore-file {restored}: no such file; fairseq would train without it")
+
+
+def _run(cfg: Any) -> None:
+    import torch
+    from fairseq.data.plasma_utils import PlasmaStore
+    from fairseq.distributed import utils as distributed_utils
+    from fairseq_cli.train import main as train
+
+    # Held until the end: the shared memory of --use-plasma-view lives as long as its server.
+    server = PlasmaStore(path=cfg.common.plasma_path) if cfg.common.use_plasma_view else None
+    if cfg.common.profile:
+        with torch.cuda.profiler.profile(), torch.autograd.profiler.emit_nvtx():
+            distributed_utils.call_main(cfg, train)
+    else:
+        distributed_utils.call_main(cfg, train)
+    del server
+
+
+def main() -> int:
+    import fairseq_cli.train  # noqa: F401  (first: it sets up the log that others write to)
+
+    import specdec_plugins
+
+    specdec_plugins.register()
+    try:
+        cfg = _settings(command_line(sys.argv[1:], os.environ))
+        _check(cfg)
+        _run(cfg)
+    except UserError as error:
+        print(f"train.py: error: {error}", file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        print(
+            "train.py: interrupted; without --restore-file and --reset-* the same command "
+            "continues from the last checkpoint",
+            file=sys.stderr,
+        )
+        return 130
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
