@@ -138,6 +138,17 @@ def test_greedy_like_fairseq_is_its_beam_1(folder: Path, tmp_path: Path) -> None
     assert mine == search
 
 
+def test_leaving_the_decoder_early(folder: Path, tmp_path: Path) -> None:
+    exact = infer(folder, tmp_path / "ar", "--strategy", "AR")
+    drafter = ["--drafter", "early_exit", "--drafter-options", '{"exit_layer": 1}']
+    assert infer(folder, tmp_path / "out", *drafter, "--batch", "7", "--block-size", "4") == exact
+    early = infer(folder, tmp_path / "early", "--strategy", "early-exit", "--exit-layer", "1")
+    assert len(early) == len(exact)
+    assert early != exact
+    last = infer(folder, tmp_path / "last", "--strategy", "early-exit", "--exit-layer", "2")
+    assert last == exact
+
+
 @pytest.mark.parametrize("strategy", STRATEGIES)
 def test_prefixes_are_honoured(strategy: str, folder: Path, tmp_path: Path) -> None:
     flags = ["--strategy", strategy, "--beam", "2", "--batch", "3"]
@@ -277,6 +288,12 @@ def test_a_resumed_output_of_another_input_is_refused(
         (b"s1\ts2\ts3\n", ["--prefix-column"], "line 1: has more than two columns"),
         (b"s1\n", ["--drafter", "assistant"], "drafter.pt: this is a block drafter"),
         (b"s1\n", ["--strategy", "drafter", "--drafter", "lookup"], "cannot decode alone"),
+        (b"s1\n", ["--strategy", "early-exit", "--exit-layer", "3"], "no exit after layer 3"),
+        (
+            b"s1\n",
+            ["--drafter", "early_exit", "--drafter-options", '{"exit_layer": 2}'],
+            "no exit after layer 2",
+        ),
         (b"s1\n", ["--temperature", "2"], "need a rule that samples"),
         (b"s1\n", ["--drafter-options", '{"x": 1}'], "Options of drafter 'block'"),
         (b"s1\n", ["--schedule-options", '{"x": 1}'], "Options of draft schedule 'constant'"),

@@ -114,15 +114,19 @@ def load_verifier(
     source: Dictionary,
     target: Dictionary,
     *,
+    exit_layer: int | None = None,
     dtype: torch.dtype = torch.float32,
     device: torch.device = _CPU,
 ) -> Transformer:
     """The network of any stock fairseq Transformer, in eval mode.
 
-    Raises UserError where the file is no such checkpoint, uses an option that the network does
-    not have, or was trained with other dictionaries.
+    With `exit_layer` its decoder ends after so many layers, as if it had no others. Raises
+    UserError where the file is no such checkpoint, uses an option that the network does not have,
+    was trained with other dictionaries, or has no such layer.
     """
     state, settings = _open(path)
+    if exit_layer is not None:
+        state = _truncated(state, exit_layer, settings.path)
     if settings.arch.startswith("block"):
         raise UserError(
             f"{path}: this is a block drafter (arch {settings.arch}); "
@@ -208,7 +212,7 @@ def _common(state: State, settings: Settings, target: Dictionary) -> dict[str, A
 
 def _stack(side: str, limit: str, state: State, settings: Settings) -> StackConfig:
     up = _weight(state, f"{side}.layers.0.fc1.weight", settings)
-    layers = {m[1] for name in state if (m := re.match(rf"{side}\.layers\.(\d+)\.", name))}
+    num_layers = len({m[1] for name in state if (m := _layer(side, name))})
     # Years ago both sides had one limit.
     max_positions = int(settings.get(limit) or settings.get("max_positions") or 1024)
     learned = state.get(f"{side}.embed_positions.weight")
@@ -216,7 +220,7 @@ def _stack(side: str, limit: str, state: State, settings: Settings) -> StackConf
         max_positions = min(max_positions, learned.shape[0] - Dictionary.pad - 1)
     positions = "sinusoidal" if learned is None else "learned"
     return StackConfig(
-        num_layers=len(layers),
+        num_layers=num_layers,
         dim=up.shape[1],
         ffn_dim=up.shape[0],
         num_heads=int(settings.get(f"{side}_attention_heads", 8)),
@@ -226,6 +230,22 @@ def _stack(side: str, limit: str, state: State, settings: Settings) -> StackConf
         normalize_before=bool(settings.get(f"{side}_normalize_before", False)),
         final_norm=f"{side}.layer_norm.weight" in state,
     )
+
+
+def _layer(side: str, name: str) -> re.Match[str] | None:
+    return re.match(rf"{side}\.layers\.(\d+)\.", name)
+
+
+def _truncated(state: State, exit_layer: int, path: Path) -> State:
+    """Without the decoder layers behind the exit."""
+    numbers = {name: int(m[1]) for name in state if (m := _layer("decoder", name))}
+    num_layers = len(set(numbers.values()))
+    if not 1 <= exit_layer <= num_layers:
+        raise UserError(
+            f"{path}: there is no exit after layer {exit_layer} of its {num_layers} decoder "
+            f"layers; give an --exit-layer from 1 to {num_layers}."
+        )
+    return {name: t for name, t in state.items() if numbers.get(name, 0) < exit_layer}
 
 
 def _weight(state: State, name: str, settings: Settings) -> Tensor:

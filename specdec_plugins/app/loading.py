@@ -175,7 +175,14 @@ class _Loader:
     def _transformer(self, path: str) -> TransformerVerifier:
         source, target = self.dictionaries.source, self.dictionaries.target
         dtype = DTYPES[self.settings.dtype]
-        network = load_verifier(path, source, target, dtype=dtype, device=self.device)
+        network = load_verifier(
+            path,
+            source,
+            target,
+            exit_layer=self.settings.exit_layer,
+            dtype=dtype,
+            device=self.device,
+        )
         return TransformerVerifier(network, target.special)
 
 

@@ -96,8 +96,10 @@ def _add_method(parser: argparse.ArgumentParser) -> None:
         "--strategy",
         choices=STRATEGIES,
         help="fairseq: its beam search; AR: one token at a time; specdec: drafter and verifier "
-        "(default); drafter: the drafter's blocks as they are, unverified",
+        "(default); drafter: the drafter's blocks as they are, unverified; early-exit: one token "
+        "at a time with the first --exit-layer decoder layers alone, unverified",
     )
+    add("--exit-layer", type=int, metavar="N", help="of --strategy early-exit")
     add("--batch", type=int, metavar="N", help="sentences at once (default: 1)")
     add("--beam", type=int, metavar="N", help="of --strategy fairseq (default: 5)")
     add("--beta", type=int, metavar="N", help="accept among the verifier's N best (default: 1)")

@@ -97,6 +97,8 @@ def _method(settings: Settings, limits: Limits) -> str:
     parts = [f"strategy {settings.strategy}, batch {settings.batch}, {settings.dtype}"]
     if settings.strategy == "fairseq":
         parts.append(f"beam {settings.beam}")
+    if settings.exit_layer is not None:
+        parts.append(f"decoder cut after layer {settings.exit_layer}")
     if settings.drafts:
         parts.append(f"drafter {settings.drafter}, blocks of {limits.block_size}")
     return ", ".join(parts)
@@ -106,7 +108,7 @@ def _greedy(settings: Settings, limits: Limits) -> str:
     """Which greedy: bans and limits differ between decoders, so they are said."""
     limit = settings.max_len_b
     length = f"{settings.max_len_a:g} * source + {limit}" if settings.max_len_a else f"{limit}"
-    if settings.strategy == "drafter":
+    if settings.strategy in ("drafter", "early-exit"):
         return f"unverified; at most {length} tokens"
     rule = build_rule(settings)
     promise, free = {

@@ -10,7 +10,7 @@ import torch
 
 from specdec_plugins.decoding.config import DecodeParams, require
 
-STRATEGIES = ("fairseq", "AR", "specdec", "drafter")
+STRATEGIES = ("fairseq", "AR", "specdec", "drafter", "early-exit")
 DTYPES = {
     "float32": torch.float32,
     "float64": torch.float64,
@@ -44,6 +44,7 @@ class Settings:
     schedule: str = "constant"  # registered name
     schedule_options: Mapping[str, Any] = field(default_factory=dict)
 
+    exit_layer: int | None = None  # strategy early-exit only: decoder layers that are used
     batch: int = 1  # sentences decoded at once
     beam: int = 5  # strategy fairseq only
     beta: int = 1  # accept among the verifier's beta best tokens; 1 = its greedy output
@@ -110,6 +111,10 @@ class Settings:
         return self.drafter in WITH_CHECKPOINT
 
     def _check_strategy(self) -> None:
+        require(
+            (self.strategy == "early-exit") == (self.exit_layer is not None),
+            "--strategy early-exit and --exit-layer N belong together; give both or neither.",
+        )
         if self.strategy == "fairseq":
             self._check_search()
             return

@@ -17,7 +17,7 @@ from __future__ import annotations
 from dataclasses import dataclass, fields, replace
 from enum import Enum
 from functools import cached_property
-from typing import Protocol, TypeVar, runtime_checkable
+from typing import Protocol, TypeVar
 
 import torch
 from torch import Tensor
@@ -272,13 +272,4 @@ class AcceptanceRule(Protocol):
         self, draft: Draft, scores: Scores, params: RowParams, random: RowRandom, first: Tensor
     ) -> Verdict:
         """`first` [B] int64 is the target position of draft column 0 (`prefix.lengths`)."""
-        ...
-
-
-@runtime_checkable
-class SupportsEncoderOutput(Protocol):
-    """A verifier whose encoding of the source a drafter may read instead of encoding again."""
-
-    def encoder_output(self) -> tuple[Tensor, Tensor]:
-        """States [B, S, D] and padding [B, S] bool (True = padding) of the present rows."""
         ...

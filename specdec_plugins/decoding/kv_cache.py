@@ -54,17 +54,19 @@ class KVCache:
         """Positions a row for which there is storage."""
         return self.storage.shape[2]
 
-    def window(self, num_new: int, width: int) -> CacheWindow:
-        """Room for `num_new` positions behind every row.
+    def window(self, num_new: int, width: int, skip: int = 0) -> CacheWindow:
+        """Room for `num_new` positions behind every row, and behind `skip` more.
 
         `width`, known to the host, is at least the longest of `lengths`: attention runs over
-        `width + num_new` positions, rounded up, and not over the whole capacity. Opening a window
-        moves no length.
+        `width + skip + num_new` positions, rounded up, and not over the whole capacity. Opening a
+        window moves no length; the skipped positions are those that an earlier window since the
+        last `crop` was for.
         """
-        live = -(-(width + num_new) // _GRAIN) * _GRAIN
+        live = -(-(width + skip + num_new) // _GRAIN) * _GRAIN
         self._reserve(live)
         num_rows, device = len(self), self.storage.device
-        positions = self.lengths[:, None] + torch.arange(num_new, device=device)  # [B, n]
+        columns = torch.arange(skip, skip + num_new, device=device)
+        positions = self.lengths[:, None] + columns  # [B, n]
         rows = torch.arange(num_rows, device=device)[:, None] * self.capacity
         seen_mask = torch.arange(live, device=device) <= positions[..., None]  # [B, n, T]
         return CacheWindow(

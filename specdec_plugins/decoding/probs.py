@@ -31,6 +31,11 @@ def warp(logits: Tensor, params: RowParams) -> Tensor:
     return kept / kept.sum(-1, keepdim=True)
 
 
+def best_probability(logits: Tensor) -> Tensor:
+    """Of the best token under the plain law: [..., V] gives [...]."""
+    return (logits.amax(-1) - logits.logsumexp(-1)).exp()
+
+
 def sample(weights: Tensor, uniform: Tensor) -> Tensor:
     """One draw a row by inversion; a token of weight 0 is never drawn.
 

@@ -34,6 +34,8 @@ class TransformerVerifier:
         self._special = special
         self._cache = self._new_cache(0)
         self._memory: SourceMemory | None = None
+        self._ahead: list[Tensor] = []  # [B, 1, D] each: what left the exit layer this round
+        self._exit_layer = 0  # layers that these have been through
 
     @property
     def vocab_size(self) -> int:
@@ -56,6 +58,24 @@ class TransformerVerifier:
         """The longest source that the encoder reads, eos included."""
         return self.network.config.encoder.max_positions
 
+    @property
+    def hidden_dim(self) -> int:
+        """Width of the states that come with the scores where they are kept."""
+        return self.network.config.output_dim
+
+    def keep_hidden(self) -> None:
+        """From now on scores hold last states."""
+        self.with_hidden = True
+
+    def project(self, states: Tensor) -> Tensor:
+        """Logits [..., V] of last states [..., D]."""
+        return self.network.decoder.logits(states)
+
+    @property
+    def num_layers(self) -> int:
+        """Decoder layers."""
+        return self.network.config.decoder.num_layers
+
     @torch.inference_mode()
     def admit(self, source: SourceBatch) -> None:
         states, padding_mask = self.network.encoder(source.tokens)
@@ -77,14 +97,38 @@ class TransformerVerifier:
     @torch.inference_mode()
     def score(self, prefix: Prefix, draft: Draft) -> Scores:
         assert self._memory is not None, "score before admit"
-        num_drafted = draft.tokens.shape[1]
         # Junk behind a draft may be no token id.
         drafted = draft.tokens.masked_fill(~draft.mask, self._special.pad)
         tokens = torch.cat([prefix.last()[:, None], drafted], dim=1)  # [B, K+1]
-        window = self._cache.window(num_drafted + 1, width=prefix.width - 1)
-        states = self.network.decoder(tokens, window, self._memory)
+        states = self._read(tokens, self._memory, width=prefix.width - 1)
         logits = self.network.decoder.logits(states)
         return Scores(logits, hidden=states if self.with_hidden else None)
+
+    def _read(self, tokens: Tensor, memory: SourceMemory, width: int) -> Tensor:
+        """Last states [B, n, D] of tokens [B, n] int64; of some the first layers may be done."""
+        decoder, num_ahead, num_new = self.network.decoder, len(self._ahead), tokens.shape[1]
+        if num_ahead == 0:
+            states: Tensor = decoder(tokens, self._cache.window(num_new, width), memory)
+            return states
+        parts, self._ahead = self._ahead, []
+        if num_ahead < num_new:
+            window = self._cache.window(num_new - num_ahead, width, skip=num_ahead)
+            x = decoder.embedding(tokens[:, num_ahead:], window.positions)
+            parts.append(decoder.through(x, window, memory, stop=self._exit_layer))
+        window = self._cache.window(num_new, width)
+        x = decoder.through(torch.cat(parts, 1), window, memory, start=self._exit_layer)
+        return decoder.finish(x)
+
+    @torch.inference_mode()
+    def run_ahead(self, prefix: Prefix, tokens: Tensor, exit_layer: int) -> Tensor:
+        """[B, V] logits of the first layers about what follows `tokens` [B] int64."""
+        assert self._memory is not None, "run_ahead before admit"
+        decoder, self._exit_layer = self.network.decoder, exit_layer
+        window = self._cache.window(1, width=prefix.width - 1, skip=len(self._ahead))
+        x = decoder.embedding(tokens[:, None], window.positions)
+        x = decoder.through(x, window, self._memory, stop=exit_layer)
+        self._ahead.append(x)
+        return decoder.logits(decoder.finish(x))[:, 0]
 
     @torch.inference_mode()
     def commit(self, prefix: Prefix, last: Round) -> None:
@@ -92,6 +136,7 @@ class TransformerVerifier:
 
     @torch.inference_mode()
     def select(self, rows: Tensor) -> None:
+        self._ahead = []  # of a round that was given up
         if rows.numel() == 0:
             self._cache, self._memory = self._new_cache(0), None
             return

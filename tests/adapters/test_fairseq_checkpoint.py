@@ -97,6 +97,21 @@ def test_an_old_checkpoint_is_the_same_model(verifier: Saved, folder: Path, tmp_
     assert torch.equal(logits(load(old_path, folder)), logits(load(path, folder)))
 
 
+def test_a_decoder_may_be_left_early(verifier: Saved, folder: Path, tmp_path: Path) -> None:
+    """As a checkpoint that never had the layers behind the exit."""
+    model, args, path = verifier
+    state = {n: t for n, t in model.state_dict().items() if "decoder.layers.1." not in n}
+    torch.save({"args": args, "model": state}, tmp_path / "short.pt")
+    short = logits(load(path, folder, exit_layer=1))
+    assert torch.equal(short, logits(load(tmp_path / "short.pt", folder)))
+    whole = logits(load(path, folder))
+    assert not torch.allclose(short, whole)
+    assert torch.equal(logits(load(path, folder, exit_layer=2)), whole)
+    for exit_layer in (0, 3):
+        with pytest.raises(UserError, match=f"no exit after layer {exit_layer} of its 2 .* 1 to 2"):
+            load(path, folder, exit_layer=exit_layer)
+
+
 def test_settings_may_be_nested(verifier: Saved, folder: Path, tmp_path: Path) -> None:
     from omegaconf import DictConfig
 

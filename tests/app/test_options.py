@@ -104,6 +104,8 @@ def test_unknown_flags_and_values_end_with_one_line(
         ("--rule exact --beta 2", "--rule exact takes no tolerance"),
         ("--strategy drafter --min-len 2", "it cannot follow --min-len"),
         ("--strategy drafter --greedy-like fairseq", "it cannot follow --min-len"),
+        ("--strategy early-exit", "--exit-layer N belong together"),
+        ("--exit-layer 2", "--exit-layer N belong together"),
         ("--bpe subword_nmt", "belong together"),
         ("--bpe-codes codes", "belong together"),
         ("--lowercase", "--lowercase is about raw text"),

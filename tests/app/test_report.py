@@ -63,6 +63,9 @@ def test_which_greedy_is_said() -> None:
     assert not any("acceptance" in line for line in lines)
     lines, _ = report("drafter")
     assert lines[3] == "unverified; at most 200 tokens"
+    lines, _ = report("early-exit", exit_layer=2)
+    assert lines[2] == "strategy early-exit, batch 3, float32, decoder cut after layer 2"
+    assert lines[3] == "unverified; at most 200 tokens"
 
 
 def test_nothing_divides_by_zero() -> None:

@@ -9,6 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from specdec_plugins.decoding.capabilities import SupportsEncoderOutput
 from specdec_plugins.decoding.interfaces import (
     Draft,
     Prefix,
@@ -16,7 +17,6 @@ from specdec_plugins.decoding.interfaces import (
     Scores,
     SourceBatch,
     SpecialTokens,
-    SupportsEncoderOutput,
     Verdict,
 )
 from specdec_plugins.decoding.networks import Transformer

@@ -85,6 +85,10 @@ class TableVerifier(Rows):
         self.max_target_positions = max_target_positions
         self.cache: list[list[int]] = []  # tokens whose states a network would hold
         self.num_passes = 0
+        self.num_layers = 3
+        self.hidden_dim = self.vocab_size
+        self.with_hidden = False
+        self.ahead: list[Tensor] = []  # [B] int64 each, tokens read by the first layers this round
 
     def admit(self, source: SourceBatch) -> None:
         super().admit(source)
@@ -103,9 +107,34 @@ class TableVerifier(Rows):
         positions = (prefix.lengths[:, None] + columns).clamp(max=self.table.shape[1] - 1)
         logits = self.table[self.keys[:, None], positions, fed]  # [B, K+1, V]
         junk = (columns > draft.lengths[:, None]) | ~prefix.active[:, None]
+        self._check_ahead(fed, ~junk)
         poison = torch.where(columns % 2 == 0, torch.nan, 1e9).double()
         logits = torch.where(junk[..., None], poison[:, None], logits)
-        return Scores(logits)
+        # Bans strike the logits where they are, and states have none.
+        return Scores(logits, logits.clone() if self.with_hidden else None)
+
+    def keep_hidden(self) -> None:
+        self.with_hidden = True
+
+    def project(self, states: Tensor) -> Tensor:
+        """A state is its logits."""
+        return states
+
+    def run_ahead(self, prefix: Prefix, tokens: Tensor, exit_layer: int) -> Tensor:
+        """The fewer layers, the farther from the law."""
+        positions = (prefix.lengths + len(self.ahead)).clamp(max=self.table.shape[1] - 1)
+        self.ahead.append(tokens)
+        logits = perturbed(self.table, 1 / exit_layer)[self.keys, positions, tokens]
+        return logits.masked_fill(~prefix.active[:, None], torch.nan)
+
+    def _check_ahead(self, fed: Tensor, known: Tensor) -> None:
+        """What ran ahead are the tokens [B, K+1] that are fed now, where these are `known`."""
+        ahead, self.ahead = self.ahead, []
+        if ahead:
+            read = torch.stack(ahead, 1)
+            assert read.shape[1] <= fed.shape[1]
+            same = read == fed[:, : read.shape[1]]
+            assert same[known[:, : read.shape[1]]].all()
 
     def _read(self, prefix: Prefix, draft: Draft) -> None:
         tokens, lengths = prefix.tokens.tolist(), prefix.lengths.tolist()

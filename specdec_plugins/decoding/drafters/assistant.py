@@ -21,7 +21,7 @@ from specdec_plugins.decoding.interfaces import (
     Verdict,
     Verifier,
 )
-from specdec_plugins.decoding.probs import sample, warp
+from specdec_plugins.decoding.probs import best_probability, sample, warp
 from specdec_plugins.decoding.rules.base import at
 from specdec_plugins.errors import UserError
 
@@ -86,7 +86,8 @@ class AssistantDrafter:
         for i in range(width):
             scores = self._model.score(own, unread)
             logits = at(scores.logits, unread.lengths)[:, None]  # [B, 1, V]
-            going = going & (i < budget) & (_confidence(logits) >= self._config.confidence)
+            confident = best_probability(logits[:, 0]) >= self._config.confidence
+            going = going & (i < budget) & confident
             if self._sampling:
                 laws.append(warp(logits, params).float())
                 uniform = random.uniform(prefix.lengths + i, 1, Stream.PROPOSE)[:, 0]
@@ -137,8 +138,3 @@ def checked_assistant(context: DraftContext) -> Verifier:
         f"verifier's {verifier.max_target_positions}: take one with as many.",
     )
     return assistant
-
-
-def _confidence(logits: Tensor) -> Tensor:
-    """Probability of the best token: [B, 1, V] gives [B]."""
-    return (logits.amax(-1) - logits.logsumexp(-1)).exp()[:, 0]

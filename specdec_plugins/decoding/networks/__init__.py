@@ -4,4 +4,5 @@ from specdec_plugins.decoding.networks.block import BlockDrafter as BlockDrafter
 from specdec_plugins.decoding.networks.config import BlockConfig as BlockConfig
 from specdec_plugins.decoding.networks.config import StackConfig as StackConfig
 from specdec_plugins.decoding.networks.config import TransformerConfig as TransformerConfig
+from specdec_plugins.decoding.networks.medusa import MedusaHeads as MedusaHeads
 from specdec_plugins.decoding.networks.transformer import Transformer as Transformer

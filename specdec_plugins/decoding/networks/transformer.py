@@ -115,9 +115,25 @@ class CachedDecoder(nn.Module):
     def forward(self, tokens: Tensor, window: Window, source: Source) -> Tensor:
         """Last states [B, n, D] of new tokens [B, n] int64, which are written to the window."""
         x: Tensor = self.embedding(tokens, window.positions)
+        return self.finish(self.through(x, window, source))
+
+    def through(
+        self,
+        x: Tensor,  # [B, n, D], embeddings or what layer `start` reads
+        window: Window,
+        source: Source,
+        start: int = 0,  # the first layer to run
+        stop: int | None = None,  # the first one not to run; None = all that there are
+    ) -> Tensor:  # [B, n, D]
+        """What leaves layer `stop` - 1; each layer that runs writes to the window."""
         mask = window.mask
-        for index, layer in enumerate(self.layers):
-            x = layer(x, mask, window, index, source.keys_values[index], source.mask)
+        for index in range(start, len(self.layers) if stop is None else stop):
+            keys_values = source.keys_values[index]
+            x = self.layers[index](x, mask, window, index, keys_values, source.mask)
+        return x
+
+    def finish(self, x: Tensor) -> Tensor:
+        """Last states [B, n, D] of what left a layer, be it the last one or an exit before it."""
         if self.norm is not None:
             x = self.norm(x)
         return x if self.project is None else self.project(x)

@@ -11,7 +11,7 @@ import torch
 
 from specdec_plugins.decoding.drafters import DraftContext, build_drafter
 from specdec_plugins.decoding.interfaces import Drafter
-from specdec_plugins.decoding.networks import BlockConfig, BlockDrafter, StackConfig
+from specdec_plugins.decoding.networks import BlockConfig, BlockDrafter, MedusaHeads, StackConfig
 from tests.decoding.networks.toys import randomise
 from tests.decoding.toys import (
     SCRIPTS,
@@ -43,6 +43,13 @@ def _assistant(sampling: bool = False, noise: float = 0.7, **options: Any) -> Fa
     return build
 
 
+def _early_exit(sampling: bool = False, **options: Any) -> Factory:
+    def build(verifier: TableVerifier) -> Drafter:
+        return build_drafter("early_exit", DraftContext(verifier, sampling=sampling), options)
+
+    return build
+
+
 @cache
 def _block_network() -> BlockDrafter:
     stack = StackConfig(1, 8, 8, 2, vocab_size=12, max_positions=100, positions="learned")
@@ -58,6 +65,12 @@ def _block(verifier: TableVerifier) -> Drafter:
     return build_drafter("block", DraftContext(verifier, _block_network()))
 
 
+def _medusa(verifier: TableVerifier) -> Drafter:
+    heads = MedusaHeads(num_heads=25, dim=verifier.hidden_dim)
+    randomise(heads, seed=0)
+    return build_drafter("medusa", DraftContext(verifier, heads))
+
+
 def _scripted(script: Script) -> Factory:
     return lambda verifier: ScriptedDrafter(verifier.table, script)
 
@@ -69,13 +82,17 @@ FACTORIES: dict[str, Factory] = {
     "assistant:sampling": _assistant(sampling=True),
     "assistant:sampling confident": _assistant(sampling=True, confidence=0.5),
     "block": _block,
+    "early_exit": _early_exit(),
+    "early_exit:confident": _early_exit(exit_layer=2, confidence=0.5),
+    "early_exit:sampling": _early_exit(sampling=True, confidence=0.5),
     "jacobi": _built("jacobi"),
     "lookup": _built("lookup"),
     "lookup:long": _built("lookup", max_ngram=5, min_ngram=2),
+    "medusa": _medusa,
 }
 
 # These remember earlier rounds, so a fresh drafter on the same prefix proposes otherwise.
-WITH_MEMORY = {"jacobi"}
+WITH_MEMORY = {"jacobi", "medusa"}
 
 # The scripted drafters run through everything that the registered ones do.
 SCRIPTED = {f"scripted:{name}": _scripted(script) for name, script in SCRIPTS.items()}

@@ -89,12 +89,15 @@ class Watched:
             assert (laws.gather(-1, proposed[:, None]) > 0).all()
 
     def check_against_fresh(self, draft: Draft, prefix: Prefix, *rest: Any) -> None:
-        fresh = ALL[self.name](TableVerifier(self.verifier.table))
+        verifier = TableVerifier(self.verifier.table)
+        fresh = ALL[self.name](verifier)
         width = max(map(len, self.sources))
         tokens = torch.tensor([row + [1] * (width - len(row)) for row in self.sources])
         lengths = torch.tensor([len(row) for row in self.sources])
         # Junk behind each row's end is poison enough: the session's prefix has it.
-        fresh.admit(SourceBatch(tokens, lengths, prefix.tokens.clone(), prefix.lengths.clone()))
+        source = SourceBatch(tokens, lengths, prefix.tokens.clone(), prefix.lengths.clone())
+        verifier.admit(source)
+        fresh.admit(source)
         again = fresh.propose(prefix, *rest)
         active = prefix.active
         assert draft.lengths[active].tolist() == again.lengths[active].tolist()

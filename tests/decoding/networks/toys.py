@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -37,8 +38,10 @@ def randomise(network: nn.Module, seed: int) -> nn.Module:
     return network.double().eval().requires_grad_(False)
 
 
-def transformer(seed: int = 0, max_positions: int = 48, positions: str = "learned") -> Transformer:
-    stack = replace(_STACK, max_positions=max_positions, positions=positions)
+def transformer(
+    seed: int = 0, max_positions: int = 48, positions: str = "learned", **decoder: Any
+) -> Transformer:
+    stack = replace(_STACK, max_positions=max_positions, positions=positions, **decoder)
     network = Transformer(TransformerConfig(encoder=_STACK, decoder=stack))
     randomise(network, seed)
     return network

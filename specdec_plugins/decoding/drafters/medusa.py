@@ -1,0 +1,99 @@
+"""Small heads on the verifier's last state guess the tokens behind its next one."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+from torch.nn.functional import pad
+
+from specdec_plugins.decoding.capabilities import SupportsHidden
+from specdec_plugins.decoding.config import require
+from specdec_plugins.decoding.drafters.base import DRAFTERS, DraftContext
+from specdec_plugins.decoding.interfaces import (
+    Draft,
+    Prefix,
+    Round,
+    RowParams,
+    RowRandom,
+    SourceBatch,
+)
+from specdec_plugins.decoding.networks.medusa import MedusaHeads
+from specdec_plugins.decoding.rules.base import at
+from specdec_plugins.errors import UserError
+
+
+@DRAFTERS.register("medusa")
+class MedusaDrafter:
+    """Each head's best token, one head a place (Cai et al. 2024, section 2.1); no tree.
+
+    The state that gave the verifier's own token of a round says, through head k, the token k
+    places behind it. So a draft costs one small product, and a row's first round, of which there
+    is no state yet, is a plain autoregressive step.
+    """
+
+    @dataclass(frozen=True)
+    class Config:
+        """The trained heads settle everything."""
+
+    def __init__(self, config: Config, context: DraftContext) -> None:
+        self._verifier = _checked_verifier(context)
+        self._heads = _checked_heads(context, self._verifier.hidden_dim)
+        self._verifier.keep_hidden()
+        weight = self._heads.blocks.weight
+        self._hidden = weight.new_zeros(0, self._heads.dim)  # [B, D]
+        # [B] bool, whether `hidden` is of this row
+        self._known = torch.zeros(0, dtype=torch.bool, device=weight.device)
+
+    @property
+    def max_block_size(self) -> int | None:
+        return self._heads.num_heads
+
+    def admit(self, source: SourceBatch) -> None:
+        self._hidden = pad(self._hidden, (0, 0, 0, len(source)))
+        self._known = pad(self._known, (0, len(source)))
+
+    def commit(self, prefix: Prefix, last: Round) -> None:
+        """Row n of the scores, n tokens being accepted, is the one that gave the next token."""
+        assert last.scores.hidden is not None, "the verifier scores without its states"
+        self._hidden = at(last.scores.hidden, last.verdict.num_accepted)
+        self._known = torch.ones_like(self._known)
+
+    def select(self, rows: Tensor) -> None:
+        self._hidden, self._known = self._hidden[rows], self._known[rows]
+
+    @torch.inference_mode()
+    def propose(
+        self, prefix: Prefix, budget: Tensor, width: int, params: RowParams, random: RowRandom
+    ) -> Draft:
+        num_used = min(width, self._heads.num_heads)
+        states = self._heads(self._hidden, num_used)  # [B, K, D]
+        tokens = self._verifier.project(states).argmax(-1)
+        return Draft(tokens, budget.clamp(max=num_used) * self._known)
+
+
+def _checked_verifier(context: DraftContext) -> SupportsHidden:
+    """The verifier. Raises UserError where it has no states to read."""
+    verifier = context.verifier
+    if not isinstance(verifier, SupportsHidden):
+        raise UserError(
+            "The drafter 'medusa' reads the verifier's last states, and this verifier gives none; "
+            "use another drafter."
+        )
+    return verifier
+
+
+def _checked_heads(context: DraftContext, dim: int) -> MedusaHeads:
+    """The heads. Raises UserError where there are none, or they are of another verifier."""
+    heads = context.network
+    if not isinstance(heads, MedusaHeads):
+        raise UserError(
+            "The drafter 'medusa' needs a checkpoint that was trained for it (--arch medusa_heads)."
+        )
+    require(
+        heads.dim == dim,
+        f"The heads read states of {heads.dim} numbers and the verifier gives {dim}; use heads "
+        "that were trained on this verifier.",
+    )
+    return heads

@@ -1,0 +1,184 @@
+from __future__ import annotations
+
+import itertools
+from collections import Counter
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from specdec_plugins.decoding.config import DecodeParams, EngineConfig
+from specdec_plugins.decoding.drafters import DraftContext, build_drafter
+from specdec_plugins.decoding.engine import Method, Session, SpeculativeDecoder
+from specdec_plugins.decoding.interfaces import SpecialTokens
+from specdec_plugins.decoding.networks import Transformer
+from specdec_plugins.decoding.probs import warp
+from specdec_plugins.decoding.request import Request
+from specdec_plugins.decoding.row_random import HashRandom
+from specdec_plugins.decoding.rules import RULES
+from specdec_plugins.decoding.schedules import build_schedule
+from specdec_plugins.decoding.transformer_verifier import TransformerVerifier
+from specdec_plugins.errors import UserError
+from tests.decoding.drafters.test_lookup import sources
+from tests.decoding.networks.toys import EOS, PAD, UNK, full_logits, random_ids, transformer
+from tests.decoding.toys import Rows, prefix_of, row_params
+
+SPECIAL = SpecialTokens(start=EOS, pad=PAD, eos=EOS, unk=UNK)
+NETWORKS = {
+    "post-norm": transformer(seed=3, num_layers=3),
+    "pre-norm": transformer(seed=4, num_layers=3, normalize_before=True, final_norm=True),
+}
+
+
+def truncated(network: Transformer, num_layers: int) -> Transformer:
+    """The model of the first decoder layers only."""
+    stack = replace(network.config.decoder, num_layers=num_layers)
+    short = Transformer(replace(network.config, decoder=stack)).double().eval()
+    names = short.state_dict().keys()
+    short.load_state_dict({n: t for n, t in network.state_dict().items() if n in names})
+    return short
+
+
+def jobs(**params: Any) -> list[Request]:
+    """Rows of different sources, prefixes and, unless told otherwise, block sizes."""
+    generator = torch.Generator().manual_seed(5)
+    return [
+        Request(
+            f"r{i}",
+            [*random_ids(generator, 1 + i), EOS],
+            DecodeParams(**{"max_len": 14, "block_size": 1 + 2 * (i % 3), **params}),
+            forced_ids=[4 + i] * (i % 3),
+        )
+        for i in range(5)
+    ]
+
+
+def early_exit(network: Transformer, **options: Any) -> tuple[TransformerVerifier, Method]:
+    verifier = TransformerVerifier(network, SPECIAL)
+    drafter = build_drafter("early_exit", DraftContext(verifier), options)
+    return verifier, Method(drafter, RULES.get("exact")(), build_schedule("constant"))
+
+
+def greedy(network: Transformer, request: Request) -> list[int]:
+    """By definition: everything is computed anew for every token."""
+    tokens = list(request.forced_ids)
+    while len(tokens) < request.params.max_len:
+        target = torch.tensor([[EOS, *tokens]])
+        logits = full_logits(network, torch.tensor([request.source_ids]), target)
+        tokens.append(int(logits[0, -1].argmax()))
+        if tokens[-1] == EOS:
+            break
+    return tokens
+
+
+@pytest.mark.parametrize("name", NETWORKS)
+@pytest.mark.parametrize("options", [{}, {"exit_layer": 2}, {"exit_layer": 2, "confidence": 0.2}])
+def test_output_is_greedy(name: str, options: dict[str, Any]) -> None:
+    network = NETWORKS[name]
+    expected = [greedy(network, job) for job in jobs()]
+    for block_size, max_rows in itertools.product((1, 2, 5, 25, None), (1, 3)):
+        changes = {} if block_size is None else {"block_size": block_size}
+        decoder = SpeculativeDecoder(*early_exit(network, **options), EngineConfig(max_rows))
+        assert [r.token_ids for r in decoder.decode(jobs(**changes))] == expected
+
+
+@pytest.mark.parametrize("exit_layer", [1, 2])
+@pytest.mark.parametrize("name", NETWORKS)
+def test_drafting_equals_decoding_with_the_truncated_model(name: str, exit_layer: int) -> None:
+    """In every round of every row, whatever its neighbours draft."""
+    network = NETWORKS[name]
+    short = truncated(network, exit_layer)
+    session = Session(*early_exit(network, exit_layer=exit_layer), EngineConfig(max_rows=3))
+    session.add(jobs())
+    requests = {job.id: job for job in jobs()}
+    num_compared = 0
+    for event in session.run():
+        request = requests[event.id]
+        now = len(request.forced_ids)
+        alone = greedy(short, request)[now : now + len(event.draft_ids)]
+        # Behind an end of sentence the exit drafts on, and nobody reads it.
+        assert event.draft_ids[: len(alone)] == alone
+        num_compared += len(alone)
+        if event.result is None:
+            forced_ids = [*request.forced_ids, *event.emitted_ids]
+            requests[event.id] = replace(request, forced_ids=forced_ids)
+    assert num_compared > 30
+
+
+@pytest.mark.parametrize("options", [{}, {"exit_layer": 2}, {"exit_layer": 2, "confidence": 0.2}])
+def test_no_layer_computes_a_position_twice(options: dict[str, Any]) -> None:
+    """Each round reads a row's last token and its draft: once in every layer."""
+    network = NETWORKS["post-norm"]
+    counts: Counter[int] = Counter()
+
+    def counting(layer: int) -> Any:
+        def count(module: nn.Module, args: tuple[Tensor, ...], output: Tensor) -> None:
+            counts[layer] += args[0].shape[1]
+
+        return count
+
+    hooks = [m.register_forward_hook(counting(i)) for i, m in enumerate(network.decoder.layers)]
+    decoder = SpeculativeDecoder(*early_exit(network, **options), EngineConfig(max_rows=1))
+    results = decoder.decode(jobs(block_size=4))
+    for hook in hooks:
+        hook.remove()
+    drafted = [n for result in results for n in result.drafted_per_round]
+    assert max(drafted) == 4
+    num_forced = sum(len(job.forced_ids) for job in jobs())
+    assert counts == dict.fromkeys(range(3), sum(drafted) + len(drafted) + num_forced)
+    if "confidence" in options:
+        assert 0 in drafted
+        assert {1, 2, 3} & set(drafted)
+
+
+def test_a_confident_exit_asks_no_more_than_it_needs() -> None:
+    network = NETWORKS["post-norm"]
+    short = truncated(network, 1)
+    verifier, method = early_exit(network, confidence=1.0)
+    session = Session(verifier, method, EngineConfig(max_rows=1))
+    session.add(jobs(block_size=4)[:1])
+    assert [event.draft_ids for event in session.run()][0] == []
+    source = torch.tensor([jobs()[0].source_ids])
+    best = full_logits(short, source, torch.tensor([[EOS]])).softmax(-1).max()
+    assert 0 < best < 1
+
+
+def test_under_a_sampling_rule_it_hands_on_the_law_of_the_exit() -> None:
+    network = NETWORKS["pre-norm"]
+    verifier = TransformerVerifier(network, SPECIAL)
+    drafter = build_drafter("early_exit", DraftContext(verifier, sampling=True), {"exit_layer": 2})
+    source = sources([[5, 6], [7, 8], [9, 4]])
+    verifier.admit(source)
+    rows = row_params(3, temperature=0.7, top_k=5, seed=[1, 2, 3])
+    prefix, budget = prefix_of([[], [], []]), torch.tensor([3, 0, 2])
+    draft = drafter.propose(prefix, budget, 3, rows, HashRandom(rows.seed))
+    assert draft.lengths.tolist() == [3, 0, 2]
+    assert draft.probs is not None
+    fed = torch.cat([torch.full((3, 1), EOS), draft.tokens[:, :2]], 1)
+    want = warp(full_logits(truncated(network, 2), source.tokens, fed), rows).float()
+    torch.testing.assert_close(draft.probs[draft.mask], want[draft.mask])
+
+
+def test_a_round_that_is_given_up_leaves_nothing_behind() -> None:
+    verifier, method = early_exit(NETWORKS["post-norm"])
+    verifier.admit(sources([[5]]))
+    verifier.run_ahead(prefix_of([[]]), torch.tensor([EOS]), 1)
+    results = SpeculativeDecoder(verifier, method).decode(jobs())
+    assert [r.token_ids for r in results] == [greedy(NETWORKS["post-norm"], job) for job in jobs()]
+
+
+@pytest.mark.parametrize("exit_layer", [-1, 0, 3, 7])
+def test_an_exit_that_does_not_exist_is_refused(exit_layer: int) -> None:
+    with pytest.raises(UserError, match=f"exit after layer {exit_layer} of .* 3 .* from 1 to 2"):
+        early_exit(NETWORKS["post-norm"], exit_layer=exit_layer)
+
+
+def test_what_cannot_be_left_early_is_refused() -> None:
+    with pytest.raises(UserError, match="single decoder layer"):
+        early_exit(transformer(num_layers=1))
+    with pytest.raises(UserError, match="none that can run alone"):
+        build_drafter("early_exit", DraftContext(Rows()))  # type: ignore[arg-type]
+    with pytest.raises(UserError, match="confidence must be within"):
+        early_exit(NETWORKS["post-norm"], confidence=2)

@@ -1,0 +1,102 @@
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from specdec_plugins.decoding.config import EngineConfig
+from specdec_plugins.decoding.drafters import DraftContext, build_drafter
+from specdec_plugins.decoding.engine import Method, Session, SpeculativeDecoder
+from specdec_plugins.decoding.networks import MedusaHeads, Transformer
+from specdec_plugins.decoding.rules import RULES
+from specdec_plugins.decoding.schedules import build_schedule
+from specdec_plugins.decoding.transformer_verifier import TransformerVerifier
+from specdec_plugins.errors import UserError
+from tests.decoding.drafters.test_early_exit import NETWORKS, SPECIAL, greedy, jobs
+from tests.decoding.networks.toys import EOS, full_logits, randomise
+from tests.decoding.toys import Rows, TableVerifier, law, requests
+
+NETWORK = NETWORKS["pre-norm"]
+
+
+def heads(num_heads: int = 6, dim: int = 16) -> MedusaHeads:
+    network = MedusaHeads(num_heads, dim)
+    randomise(network, seed=1)
+    return network
+
+
+def decoder(network: nn.Module, max_rows: int = 3) -> SpeculativeDecoder:
+    verifier = TransformerVerifier(NETWORK, SPECIAL)
+    drafter = build_drafter("medusa", DraftContext(verifier, network))
+    method = Method(drafter, RULES.get("exact")(), build_schedule("constant"))
+    return SpeculativeDecoder(verifier, method, EngineConfig(max_rows))
+
+
+@pytest.mark.parametrize("max_rows", [1, 3])
+def test_output_is_greedy(max_rows: int) -> None:
+    expected = [greedy(NETWORK, job) for job in jobs()]
+    for block_size in (1, 2, 5):
+        results = decoder(heads(), max_rows).decode(jobs(block_size=block_size))
+        assert [r.token_ids for r in results] == expected
+
+
+def guesses(network: Transformer, source_ids: list[int], target_ids: list[int]) -> list[int]:
+    """What the heads say of the state behind the last but one target token, by definition."""
+    kept: list[Tensor] = []
+    hook = network.decoder.output.register_forward_pre_hook(lambda m, args: kept.append(args[0]))
+    full_logits(network, torch.tensor([source_ids]), torch.tensor([[EOS, *target_ids[:-1]]]))
+    hook.remove()
+    states = heads()(kept[0][:, -1], 6)[0]  # [K, D]
+    return [int(network.decoder.logits(state).argmax()) for state in states]
+
+
+def test_drafts_are_the_heads_guesses_of_the_state_that_gave_the_last_token() -> None:
+    parts = decoder(heads())
+    session = Session(parts.verifier, parts.method, EngineConfig(max_rows=3))
+    session.add(jobs(block_size=4, max_len=16))
+    written = {job.id: list(job.forced_ids) for job in jobs()}
+    begun, num_checked, distinct = set(), 0, set()
+    sources = {job.id: job.source_ids for job in jobs()}
+    for event in session.run():
+        if event.id not in begun:  # there is no state before the first round
+            assert event.draft_ids == []
+        else:
+            want = guesses(NETWORK, sources[event.id], written[event.id])
+            assert event.draft_ids == want[: len(event.draft_ids)]
+            num_checked += len(event.draft_ids)
+            distinct |= set(event.draft_ids)
+        begun.add(event.id)
+        written[event.id] += event.emitted_ids
+    assert num_checked > 50
+    assert len(distinct) > 3
+
+
+def test_a_draft_is_no_longer_than_there_are_heads() -> None:
+    with pytest.raises(UserError, match="blocks of 6 tokens"):
+        decoder(heads()).decode(jobs(block_size=7))
+
+
+def test_heads_that_add_nothing_repeat_the_verifiers_own_token() -> None:
+    """W_k = 0 is how training begins: every head then says what the verifier has just said."""
+    verifier = TableVerifier(law())
+    same = MedusaHeads(3, verifier.hidden_dim).double()
+    same.load_state_dict({n: t * 0 for n, t in same.state_dict().items()})
+    drafter = build_drafter("medusa", DraftContext(verifier, same))
+    method = Method(drafter, RULES.get("exact")(), build_schedule("constant"))
+    session = Session(verifier, method, EngineConfig(max_rows=2))
+    session.add(requests(4, block_size=3, max_len=12))
+    last: dict[str, int] = {}
+    for event in session.run():
+        assert set(event.draft_ids) <= {last.get(event.id)}
+        last[event.id] = event.emitted_ids[-1]
+
+
+def test_what_cannot_be_read_is_refused() -> None:
+    verifier = TransformerVerifier(NETWORK, SPECIAL)
+    with pytest.raises(UserError, match="gives none"):
+        build_drafter("medusa", DraftContext(Rows(), heads()))  # type: ignore[arg-type]
+    with pytest.raises(UserError, match="--arch medusa_heads"):
+        build_drafter("medusa", DraftContext(verifier))
+    with pytest.raises(UserError, match="states of 8 numbers and the verifier gives 16"):
+        build_drafter("medusa", DraftContext(verifier, heads(dim=8)))
+    assert not verifier.with_hidden
