@@ -11,6 +11,11 @@ from fairseq.models.transformer import base_architecture as transformer_architec
 
 from specdec_plugins.adapters.vocabularies import numbered_vocabularies
 from specdec_plugins.models.block_drafter import BlockDrafter, block_architecture
+from specdec_plugins.models.early_exit_transformer import (
+    EarlyExitTransformer,
+    early_exit_architecture,
+)
+from specdec_plugins.models.medusa_heads import MedusaHeads
 
 SIZES = {
     "encoder_embed_dim": 16,
@@ -61,3 +66,23 @@ def build_verifier(
         torch.manual_seed(seed)
         vocabularies = numbered_vocabularies(num_types, num_types)
         return TransformerModel.build_model(args, vocabularies), args
+
+
+def build_early_exit(num_types: int = 30, seed: int = 0, **changes: Any) -> EarlyExitTransformer:
+    """An early-exit Transformer with fresh weights, in training mode."""
+    args = Namespace(**{**SIZES, "arch": "early_exit_transformer", **changes})
+    early_exit_architecture(args)
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        vocabularies = numbered_vocabularies(num_types, num_types)
+        return EarlyExitTransformer.build_model(args, vocabularies)
+
+
+def build_heads(num_heads: int = 3, seed: int = 0) -> MedusaHeads:
+    """Heads with random weights on a fresh verifier, in training mode."""
+    verifier, _ = build_verifier(seed=seed, dropout=0.3)
+    heads = MedusaHeads(verifier, SIZES["decoder_embed_dim"], num_heads)
+    generator = torch.Generator().manual_seed(seed)
+    for parameter in heads.blocks.parameters():
+        parameter.data = torch.randn(parameter.shape, generator=generator) * 0.5
+    return heads.train()

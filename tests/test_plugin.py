@@ -18,7 +18,8 @@ from fairseq.models import ARCH_MODEL_REGISTRY
 from fairseq.tasks import TASK_REGISTRY
 names = [n for n in ("block", "block_6e6d512", "block_base") if n in ARCH_MODEL_REGISTRY]
 assert len(names) == 3, names
-assert "glat_loss" in CRITERION_REGISTRY
+assert {"early_exit_transformer", "medusa_heads"} <= set(ARCH_MODEL_REGISTRY)
+assert {"glat_loss", "early_exit_loss", "medusa_loss"} <= set(CRITERION_REGISTRY)
 assert "translation_lev_modified" in TASK_REGISTRY
 """
 

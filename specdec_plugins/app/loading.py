@@ -7,10 +7,11 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from specdec_plugins.adapters.dictionary import Dictionary
 from specdec_plugins.adapters.fairseq_checkpoint import load_block_drafter, load_verifier
+from specdec_plugins.adapters.medusa_checkpoint import load_medusa_heads
 from specdec_plugins.adapters.text import TextPipeline
 from specdec_plugins.app.codec import Codec
 from specdec_plugins.app.settings import DTYPES, WITH_CHECKPOINT, Settings, choose_device
@@ -161,15 +162,17 @@ class _Loader:
         longest = verifier.max_target_positions - 1
         return verifier, Limits(verifier.max_source_positions, longest, 0)
 
-    def drafting_models(self) -> tuple[BlockDrafter | None, TransformerVerifier | None]:
-        """The network of a block drafter, or an assistant; neither where drafting needs none."""
+    def drafting_models(self) -> tuple[nn.Module | None, TransformerVerifier | None]:
+        """The network that drafts, or an assistant; neither where drafting needs none."""
         path = self.settings.drafter_checkpoint
         if path is None or self.settings.drafter not in WITH_CHECKPOINT:
             return None, None
         if self.settings.drafter == "assistant":
             return None, self._transformer(path)
-        source, target = self.dictionaries.source, self.dictionaries.target
         dtype = DTYPES[self.settings.dtype]
+        if self.settings.drafter == "medusa":
+            return load_medusa_heads(path, dtype=dtype, device=self.device), None
+        source, target = self.dictionaries.source, self.dictionaries.target
         return load_block_drafter(path, source, target, dtype=dtype, device=self.device), None
 
     def _transformer(self, path: str) -> TransformerVerifier:
@@ -215,7 +218,7 @@ def _common_limits(
     limits: Limits,
     settings: Settings,
     drafter: Drafter,
-    model: BlockDrafter | Transformer | None,
+    model: nn.Module | None,
 ) -> Limits:
     """Block size in force, and positions that verifier and drafter have in common.
 
@@ -228,7 +231,7 @@ def _common_limits(
         f"{settings.drafter_checkpoint}: the drafter was trained for blocks of {trained} tokens; "
         f"ask for a --block-size of at most that, not {block_size}.",
     )
-    if model is None:
+    if not isinstance(model, BlockDrafter | Transformer):  # no positions of its own
         return replace(limits, block_size=block_size)
     # The last block may begin one token before the end, and all of it needs positions.
     target = model.config.decoder.max_positions - block_size

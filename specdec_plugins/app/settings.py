@@ -21,7 +21,8 @@ GREEDY_LIKE = ("published", "fairseq")
 TOKENIZERS = ("moses",)
 BPES = ("subword_nmt",)
 
-WITH_CHECKPOINT = ("block", "assistant")  # drafters that are models of their own
+WITH_CHECKPOINT = ("block", "assistant", "medusa")  # drafters that were trained
+_ALONE = ("block", "assistant")  # those of them that need no verifier
 
 # Settings of fairseq's search that a greedy or speculative decoder cannot follow.
 _SEARCH_ONLY = {"lenpen": 1.0, "unkpen": 0.0, "no_repeat_ngram_size": 0}
@@ -102,13 +103,11 @@ class Settings:
             f"{wants} the verifier's checkpoint; give it with --AR-path.",
         )
         require(
-            not (self.drafts and self._has_model and self.drafter_checkpoint is None),
+            not (
+                self.drafts and self.drafter in WITH_CHECKPOINT and self.drafter_checkpoint is None
+            ),
             f"{wants} the drafter's checkpoint; give it with --path.",
         )
-
-    @property
-    def _has_model(self) -> bool:
-        return self.drafter in WITH_CHECKPOINT
 
     def _check_strategy(self) -> None:
         require(
@@ -134,7 +133,7 @@ class Settings:
             "top_beta.",
         )
         require(
-            self.strategy != "drafter" or self._has_model,
+            self.strategy != "drafter" or self.drafter in _ALONE,
             f"The drafter {self.drafter!r} is no model of its own, so it cannot decode alone; "
             "use it with --strategy specdec.",
         )

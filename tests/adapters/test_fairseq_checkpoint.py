@@ -112,6 +112,22 @@ def test_a_decoder_may_be_left_early(verifier: Saved, folder: Path, tmp_path: Pa
             load(path, folder, exit_layer=exit_layer)
 
 
+def test_exits_are_those_that_were_trained(folder: Path, tmp_path: Path) -> None:
+    import specdec_plugins.models.early_exit_transformer  # noqa: F401 - registers the arch
+
+    shape = {"decoder_layers": 3, "decoder_normalize_before": True, "share_all_embeddings": True}
+    args = fairseq_checkpoints.settings("early_exit_transformer", **shape)
+    model: Any = fairseq_checkpoints.build(args, folder)
+    path = fairseq_checkpoints.save(model, args, tmp_path / "early.pt")
+    source, target = torch.tensor([[5, 6, 2]]), torch.tensor([[2, 7, 8, 9]])
+    with fairseq_checkpoints.double_precision(), torch.no_grad():
+        _, extra = model(source, torch.tensor([3]), target)
+    for exit_layer in (1, 2, 3):
+        want = model.decoder.exit_logits(extra["inner_states"][exit_layer])
+        got = logits(load(path, folder, exit_layer=exit_layer))
+        torch.testing.assert_close(got, want, rtol=0, atol=1e-9)
+
+
 def test_settings_may_be_nested(verifier: Saved, folder: Path, tmp_path: Path) -> None:
     from omegaconf import DictConfig
 

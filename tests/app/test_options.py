@@ -129,6 +129,11 @@ def test_settings_that_cannot_be(flags: str, message: str) -> None:
         ([], "needs the verifier's checkpoint; give it with --AR-path"),
         (["--AR-path", "v"], "needs the drafter's checkpoint; give it with --path"),
         (["--strategy", "drafter"], "needs the drafter's checkpoint"),
+        (["--AR-path", "v", "--drafter", "medusa"], "needs the drafter's checkpoint"),
+        (
+            ["--strategy", "drafter", "--drafter", "medusa", "--path", "h"],
+            "'medusa' is no model of its own",
+        ),
     ],
 )
 def test_missing_checkpoints(given: list[str], message: str) -> None:

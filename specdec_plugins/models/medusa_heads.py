@@ -1,0 +1,110 @@
+"""``--arch medusa_heads``: heads on the last state of a trained verifier, which stays as it is.
+
+Source: Medusa (Cai et al. 2024), section 2.2.1 (frozen backbone). The heads' twin for inference is
+``specdec_plugins.decoding.networks.medusa``.
+"""
+
+from __future__ import annotations
+
+from argparse import ArgumentParser, Namespace
+from pathlib import Path
+from typing import Any
+
+import torch
+from fairseq import checkpoint_utils
+from fairseq.models import BaseFairseqModel, register_model, register_model_architecture
+from torch import Tensor, nn
+from torch.nn import functional
+
+from specdec_plugins.errors import UserError
+
+_VERIFIER = "verifier."
+
+
+@register_model("medusa_heads")
+class MedusaHeads(BaseFairseqModel):
+    """K residual blocks; a checkpoint of it holds them and nothing of the verifier."""
+
+    verifier: Any  # a fairseq Transformer
+
+    def __init__(self, verifier: nn.Module, dim: int, num_heads: int) -> None:
+        super().__init__()
+        self.verifier = verifier.eval().requires_grad_(False)
+        self.num_heads = num_heads
+        self.blocks = nn.Linear(dim, num_heads * dim)
+        # As in the paper, heads begin by saying what the verifier says.
+        nn.init.zeros_(self.blocks.weight)
+        nn.init.zeros_(self.blocks.bias)
+
+    @staticmethod
+    def add_args(parser: ArgumentParser) -> None:
+        parser.add_argument(
+            "--verifier-path", metavar="FILE", help="checkpoint that the heads are trained on"
+        )
+        parser.add_argument(
+            "--num-heads", type=int, metavar="K", help="tokens drafted a round (default: 5)"
+        )
+
+    @classmethod
+    def build_model(cls, args: Any, task: Any) -> MedusaHeads:
+        """Raises UserError where there is no verifier, or no output projection of its own."""
+        path = getattr(args, "verifier_path", None)
+        if not path or not Path(path).is_file():
+            raise UserError(
+                f"--verifier-path is {path}, expected the checkpoint of the verifier to train on"
+            )
+        if args.num_heads < 1:
+            raise UserError(f"--num-heads is {args.num_heads}, expected 1 or more")
+        (verifier,), _ = checkpoint_utils.load_model_ensemble([path], task=task)
+        projection = getattr(verifier.decoder, "output_projection", None)
+        if projection is None:
+            raise UserError(f"{path}: heads need a verifier without adaptive softmax")
+        return cls(verifier, projection.in_features, args.num_heads)
+
+    def train(self, mode: bool = True) -> MedusaHeads:
+        """The verifier has no dropout even here: heads read what they will read in decoding."""
+        super().train(mode)
+        self.verifier.eval()
+        return self
+
+    def forward(
+        self,
+        src_tokens: Tensor,  # [B, S] int64
+        src_lengths: Tensor,  # [B] int64
+        prev_output_tokens: Tensor,  # [B, T] int64
+    ) -> Tensor:  # [B, T, K, D]
+        """States from which the projection reads, at place t, target t + k through head k."""
+        with torch.no_grad():
+            hidden, _ = self.verifier(
+                src_tokens, src_lengths, prev_output_tokens, features_only=True
+            )
+        inner = self.blocks(hidden).unflatten(-1, (self.num_heads, -1))
+        residual: Tensor = hidden[:, :, None]
+        return residual + functional.silu(inner)
+
+    def project(self, states: Tensor) -> Tensor:
+        """Logits [..., V] of states [..., D], by the verifier's frozen projection."""
+        logits: Tensor = self.verifier.decoder.output_projection(states)
+        return logits
+
+    def max_positions(self) -> Any:
+        return self.verifier.max_positions()
+
+    def state_dict(self, *args: Any, **kwargs: Any) -> dict[str, Any]:
+        """Without the verifier, of which there is a checkpoint already."""
+        state = super().state_dict(*args, **kwargs)
+        for name in [n for n in state if n.startswith(kwargs.get("prefix", "") + _VERIFIER)]:
+            del state[name]
+        return state
+
+    def upgrade_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """What a checkpoint of heads lacks is what the verifier's own one gave."""
+        for name, tensor in self.verifier.state_dict().items():
+            state_dict[_VERIFIER + name] = tensor
+
+
+@register_model_architecture("medusa_heads", "medusa_heads")
+def medusa_architecture(args: Namespace) -> None:
+    """Every flag given by the user stays."""
+    num_heads = getattr(args, "num_heads", None)
+    args.num_heads = 5 if num_heads is None else num_heads

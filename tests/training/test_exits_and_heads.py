@@ -1,0 +1,79 @@
+"""A verifier trained for early exits, and heads on a verifier: a few updates, then decoding."""
+
+from __future__ import annotations
+
+import shlex
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from specdec_plugins.adapters.dictionary import Dictionary
+from specdec_plugins.adapters.fairseq_checkpoint import load_verifier
+from specdec_plugins.adapters.medusa_checkpoint import load_medusa_heads
+from specdec_plugins.adapters.safe_load import load_checkpoint
+from specdec_plugins.errors import UserError
+from tests.training.conftest import SIZES, Run
+
+pytestmark = [pytest.mark.fairseq, pytest.mark.integration]
+
+COMMON = shlex.split(
+    "--task translation --optimizer adam --lr 1e-3 --max-tokens 100 --log-interval 1 "
+    "--log-format simple --cpu"
+)
+EARLY = shlex.split(
+    "--arch early_exit_transformer --max-layer-skip 0.2 --criterion early_exit_loss "
+    "--label-smoothing 0.1"
+)
+HEADS = shlex.split("--arch medusa_heads --num-heads 3 --criterion medusa_loss")
+
+
+def decoded(run: Run, data: Path, tmp_path: Path, *flags: str | Path) -> str:
+    (tmp_path / "in").write_text("wa wb wc\nwd\nwe wf wa wa\n", encoding="utf-8")
+    common = ["-s", "en", "-t", "de", "--cpu", "--dtype", "float64", "--max-len-b", "9"]
+    source = ["--input-path", tmp_path / "in", "--quiet"]
+    return run(sys.executable, "inference.py", data, *common, *source, *flags).stdout
+
+
+def test_a_verifier_trained_for_early_exits(tmp_path: Path, data: Path, run: Run) -> None:
+    done = run(
+        sys.executable, "train.py", data, *EARLY, *SIZES, *COMMON, "--max-update", "2",
+        "--save-dir", tmp_path,
+    )  # fmt: skip
+    assert "nll_exit_1" in done.stdout
+    assert "valid on 'valid' subset" in done.stdout
+    path = tmp_path / "checkpoint_last.pt"
+    symbols = Dictionary.load(data / "dict.en.txt")
+    assert load_verifier(path, symbols, symbols).config.decoder.num_layers == 2
+    plain = decoded(run, data, tmp_path, "--AR-path", path, "--strategy", "AR")
+    speculative = decoded(run, data, tmp_path, "--AR-path", path, "--drafter", "early_exit")
+    assert speculative == plain
+
+
+def test_heads_on_a_frozen_verifier(tmp_path: Path, data: Path, verifier: Path, run: Run) -> None:
+    command = [sys.executable, "train.py", data, *HEADS, *COMMON, "--verifier-path", verifier]
+    command += ["--save-dir", tmp_path]
+    done = run(*command, "--max-update", "2")
+    assert "right_3" in done.stdout
+    path = tmp_path / "checkpoint_last.pt"
+    state = load_checkpoint(path)["model"]
+    assert state.keys() == {"blocks.weight", "blocks.bias"}
+    heads = load_medusa_heads(path, dtype=torch.float64)
+    assert (heads.num_heads, heads.dim, heads.blocks.weight.dtype) == (3, 16, torch.float64)
+    assert heads.blocks.weight.abs().sum() > 0
+    again = run(*command, "--max-update", "3", "--disable-validation")
+    assert "num_updates=3" in again.stdout
+    assert "num_updates=2," not in again.stdout
+    plain = decoded(run, data, tmp_path, "--AR-path", verifier, "--strategy", "AR")
+    drafter = ["--drafter", "medusa", "--path", path]
+    assert decoded(run, data, tmp_path, "--AR-path", verifier, *drafter) == plain
+    with pytest.raises(UserError, match="no heads but a model of arch transformer"):
+        load_medusa_heads(verifier)
+
+
+def test_heads_without_a_verifier_are_refused(tmp_path: Path, data: Path, run: Run) -> None:
+    command = [sys.executable, "train.py", data, *HEADS, *COMMON, "--save-dir", tmp_path]
+    done = run(*command, "--max-update", "2", expect=1)
+    assert "--verifier-path is None" in done.stderr
+    assert "Traceback" not in done.stderr
