@@ -42,9 +42,13 @@ SOURCE = [KEY, 5, 4, 5, 6, SPECIAL.eos]
 
 
 def decode(
-    rule: str, drafter: Drafter | None, schedule: str = "constant", **options: Any
+    rule: str,
+    drafter: Drafter | None,
+    schedule: str = "constant",
+    verifier: TableVerifier | None = None,
+    **options: Any,
 ) -> Counter[tuple[int, ...]]:
-    verifier = TableVerifier(TABLE, keep_cache=False)
+    verifier = verifier or TableVerifier(TABLE, keep_cache=False)
     jobs = [
         Request(str(i), SOURCE, DecodeParams(max_len=MAX_LEN, seed=i, **options))
         for i in range(NUM_DRAWS)
@@ -138,7 +142,8 @@ class TestLaw:
 @pytest.mark.parametrize("rule", LAW_RULES)
 @pytest.mark.parametrize("name", sorted(FACTORIES))
 def test_every_registered_drafter_keeps_the_law(name: str, rule: str) -> None:
-    check(rule, FACTORIES[name](TableVerifier(TABLE, keep_cache=False)), block_size=2)
+    verifier = TableVerifier(TABLE, keep_cache=False)
+    check(rule, FACTORIES[name](verifier), verifier=verifier, block_size=2)
 
 
 def samples(jobs: list[Request], max_rows: int, name: str) -> list[list[int]]:
