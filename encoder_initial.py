@@ -71,9 +71,9 @@ def build_parser() -> argparse.ArgumentParser:
     parser.add_argument("--debug", action="store_true", help="show stack traces")
     sizes = parser.add_argument_group("the drafter's architecture (default: the verifier's)")
     for name in SIZES:
-        sizes.add_argument("--" + name.replace("_", "-"), type=int, metavar="N")
+        sizes.add_argument("--" + name.replace("_", "-"), type=_positive, metavar="N")
     for name in ("--max-source-positions", "--max-target-positions"):
-        sizes.add_argument(name, type=int, default=1000, metavar="N", help="default: 1000")
+        sizes.add_argument(name, type=_positive, default=1000, metavar="N", help="default: 1000")
     switch = argparse.BooleanOptionalAction
     for name, meaning in PUBLISHED.items():
         sizes.add_argument(f"--{name}", action=switch, default=True, help=f"{meaning} (default)")
@@ -82,6 +82,13 @@ def build_parser() -> argparse.ArgumentParser:
         "--share-decoder-input-output-embed", action=switch, help="the projection is the table"
     )
     return parser
+
+
+def _positive(text: str) -> int:
+    number = int(text)
+    if number < 1:
+        raise argparse.ArgumentTypeError(f"expected 1 or more, not {text}")
+    return number
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
