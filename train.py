@@ -86,7 +86,9 @@ def _check_folders(cfg: Any) -> None:
         if not os.path.isdir(folder):
             raise UserError(f"{folder}: no such folder; give the one fairseq-preprocess wrote")
         if not any(Path(folder).glob("dict.*.txt")):
-            raise UserError(f"{folder}: holds no dict.*.txt, so fairseq-preprocess did not write it")
+            raise UserError(
+                f"{folder}: holds no dict.*.txt, so fairseq-preprocess did not write it"
+            )
     place = Path(cfg.checkpoint.save_dir).absolute()
     while not place.exists():
         place = place.parent

@@ -57,4 +57,6 @@ def test_every_flag_is_explained(make: Callable[[], argparse.ArgumentParser]) ->
     parser = make()
     assert all(action.help for action in parser._actions if action.option_strings)
     text = parser.format_help()
-    assert "None" not in text and "default: False" not in text and "data_set" not in text
+    assert "None" not in text
+    assert "default: False" not in text
+    assert "data_set" not in text
