@@ -56,6 +56,10 @@ class Job:
             "chunk_size": self.chunk_size,
         }
 
+    @property
+    def is_begun(self) -> bool:
+        return (self.parts / "settings.json").is_file()
+
     def claim(self, settings: dict[str, Any]) -> None:
         """Record the settings, or refuse to mix chunks of different ones."""
         path = self.parts / "settings.json"
@@ -235,14 +239,19 @@ def main(args: argparse.Namespace) -> None:
     settings = job.settings()
     if _is_done(job, settings):
         return
+
+    def teacher() -> Teacher:
+        return Teacher(data, job.checkpoint, search, _device(args.cpu, args.fp16))
+
+    # Loaded before anything is recorded: a checkpoint that cannot be used leaves nothing behind.
+    loaded = None if args.merge or job.is_begun else teacher()
     job.claim(settings)
     if not args.merge:
         with locked(job.parts / f"shard-{args.shard_id}-of-{args.num_shards}"):
             shard = Shard(job, settings["num_sentences"], args.num_shards, args.shard_id)
             logger.info("%d of %d chunks to do", len(shard.missing), shard.num_chunks)
             if shard.missing:
-                device = _device(args.cpu, args.fp16)
-                shard.run(Teacher(data, job.checkpoint, search, device), args.max_tokens)
+                shard.run(loaded or teacher(), args.max_tokens)
     others = Shard(job, settings["num_sentences"], 1, 0).missing
     if others and not args.merge:
         logger.info("this shard is done; %d chunks of other shards are missing", len(others))

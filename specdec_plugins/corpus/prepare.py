@@ -28,6 +28,7 @@ from specdec_plugins.corpus.reading import Faults, Pair, ParallelFile, read_pair
 from specdec_plugins.corpus.recipe import (
     Recipe,
     add_recipe_arguments,
+    add_text_arguments,
     build_recipe,
     text_settings,
 )
@@ -268,29 +269,10 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--test", nargs="+", default=[], metavar="CORPUS", help="each becomes a test set"
     )
-    for split in ("valid", "test"):
-        parser.add_argument(
-            f"--split-{split}",
-            type=cli.at_least(0),
-            default=0,
-            metavar="PAIRS",
-            help=f"take so many pairs out of the training set instead of --{split}",
-        )
     parser.add_argument(
         "--columns", help="source and target column of TSV files, such as 2,1 (default: the two)"
     )
-    parser.add_argument(
-        "--tokenizer",
-        choices=["moses", "none"],
-        default="moses",
-        help="none: words are separated by spaces already",
-    )
-    parser.add_argument(
-        "--bpe",
-        choices=["subword_nmt", "none"],
-        default="subword_nmt",
-        help="none: the text is BPE already, or is to stay words",
-    )
+    add_text_arguments(parser)
     add_recipe_arguments(parser, num_merges=10_000, max_ratio=3.0)
     return parser
 

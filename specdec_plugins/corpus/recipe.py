@@ -98,6 +98,30 @@ def add_recipe_arguments(
     )
 
 
+def add_text_arguments(parser: argparse.ArgumentParser) -> None:
+    """The flags for text that is no published data set."""
+    for split in ("valid", "test"):
+        parser.add_argument(
+            f"--split-{split}",
+            type=cli.at_least(0),
+            default=0,
+            metavar="PAIRS",
+            help=f"take so many pairs out of the training set instead of --{split}",
+        )
+    parser.add_argument(
+        "--tokenizer",
+        choices=["moses", "none"],
+        default="moses",
+        help="none: words are separated by spaces already",
+    )
+    parser.add_argument(
+        "--bpe",
+        choices=["subword_nmt", "none"],
+        default="subword_nmt",
+        help="none: the text is BPE already, or is to stay words",
+    )
+
+
 def text_settings(
     args: argparse.Namespace, source_lang: str, target_lang: str, tokenizer: str = "moses"
 ) -> TextSettings:
