@@ -4,7 +4,15 @@ from __future__ import annotations
 
 import sys
 
-from specdec_plugins.app.main import main
+
+def _run() -> int:
+    try:
+        # Here, because importing torch takes long enough to be interrupted.
+        from specdec_plugins.app.main import main
+    except KeyboardInterrupt:
+        return 130
+    return main()
+
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(_run())

@@ -23,13 +23,17 @@ src=${src:-en}
 tgt=${tgt:-de}
 
 root=$(cd -- "$(dirname -- "${BASH_SOURCE[0]}")/.." && pwd)
-
-# Only the default folder is made here: an output path given by a flag is its giver's business.
-if [[ $output_path == output/* ]]; then
-    mkdir -p "$(dirname -- "$output_path")"
+python=${PYTHON:-python3}
+if [[ -z ${PYTHON:-} && -x $root/.venv/bin/python ]]; then
+    python=$root/.venv/bin/python
 fi
 
-exec "${PYTHON:-python3}" "$root/inference.py" "$data_dir" \
+# Only the default folder is made here: another place is the caller's to name rightly.
+if [[ $output_path == output/* ]]; then
+    mkdir -p output
+fi
+
+exec "$python" "$root/inference.py" "$data_dir" \
     --path "$checkpoint_path" --AR-path "$AR_checkpoint_path" \
     --input-path "$input_path" --output-path "$output_path" \
     --source-lang "$src" --target-lang "$tgt" --remove-bpe \

@@ -209,7 +209,8 @@ def _common(state: State, settings: Settings, target: Dictionary) -> dict[str, A
 def _stack(side: str, limit: str, state: State, settings: Settings) -> StackConfig:
     up = _weight(state, f"{side}.layers.0.fc1.weight", settings)
     layers = {m[1] for name in state if (m := re.match(rf"{side}\.layers\.(\d+)\.", name))}
-    max_positions = int(settings.get(limit, 1024))
+    # Years ago both sides had one limit.
+    max_positions = int(settings.get(limit) or settings.get("max_positions") or 1024)
     learned = state.get(f"{side}.embed_positions.weight")
     if learned is not None:
         max_positions = min(max_positions, learned.shape[0] - Dictionary.pad - 1)

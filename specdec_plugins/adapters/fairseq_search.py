@@ -39,8 +39,9 @@ class SearchConfig:
             f"--min-len must be between 0 and --max-len-b ({self.max_len_b}), not {self.min_len}.",
         )
         require(
-            self.no_repeat_ngram_size >= 0,
-            f"--no-repeat-ngram-size must be 0 or more, not {self.no_repeat_ngram_size}.",
+            self.no_repeat_ngram_size == 0 or self.no_repeat_ngram_size >= 2,
+            f"--no-repeat-ngram-size must be 0 (off) or 2 or more, "
+            f"not {self.no_repeat_ngram_size}.",
         )
 
 
@@ -65,7 +66,7 @@ class FairseqSearch:
         self._device = device
         self._pad = target_dictionary.pad()
         self._model = model
-        self._generator = SequenceGenerator(
+        generator = SequenceGenerator(
             [model],
             target_dictionary,
             beam_size=config.beam,
@@ -74,8 +75,10 @@ class FairseqSearch:
             min_len=config.min_len,
             len_penalty=config.lenpen,
             unk_penalty=config.unkpen,
-            no_repeat_ngram_size=config.no_repeat_ngram_size,
         )
+        if config.no_repeat_ngram_size:
+            generator.repeat_ngram_blocker = _repeat_blocker(config.no_repeat_ngram_size)
+        self._generator = generator
 
     @property
     def max_source_positions(self) -> int:
@@ -125,6 +128,24 @@ class FairseqSearch:
         return torch.tensor(padded, device=self._device)
 
 
+def _repeat_blocker(size: int) -> Any:
+    """fairseq's blocker of repeated n-grams, made to look at the tokens that are there.
+
+    In fairseq 0.12 it is handed the buffer of the whole hypothesis, takes the padding at its end
+    for the last n-gram, and blocks nothing.
+    """
+    from fairseq.ngram_repeat_block import NGramRepeatBlock
+
+    class RepeatBlocker(NGramRepeatBlock):  # type: ignore[misc]
+        def forward(
+            self, tokens: Tensor, lprobs: Tensor, bsz: int, beam_size: int, step: int
+        ) -> Tensor:
+            blocked: Tensor = super().forward(tokens[:, : step + 1], lprobs, bsz, beam_size, step)
+            return blocked
+
+    return RepeatBlocker(size, use_extension=False)
+
+
 def load_fairseq_search(
     path: str | Path,
     data: str | Path,
@@ -152,7 +173,7 @@ def load_fairseq_search(
         models, _, task = checkpoint_utils.load_model_ensemble_and_task(
             [str(path)], arg_overrides={"data": str(data)}
         )
-    except (RuntimeError, FileNotFoundError) as error:
+    except (RuntimeError, KeyError, FileNotFoundError) as error:
         reason = " ".join(str(error).split())
         raise UserError(
             f"{path}: fairseq cannot load it with the dictionaries in {data}: {reason[:300]}"

@@ -73,8 +73,8 @@ def initialise_drafter(args: Namespace) -> tuple[dict[str, Any], list[str]]:
     drafter = _drafter_settings(args, verifier, source)
     _refuse_other_sizes(args, drafter, verifier)
     vocabularies = _vocabularies(args, source)
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(args.seed)
+    with torch.random.fork_rng(devices=[]):  # fairseq's modules take no generator
+        torch.default_generator.manual_seed(args.seed)
         model = BlockDrafter.build_model(drafter, vocabularies)
     copy = _Copy(dict(model.state_dict()))
     _copy_encoder(copy, source, drafter, verifier)
@@ -227,7 +227,7 @@ def _copy_decoder(copy: _Copy, source: StateDict, args: Namespace) -> None:
 
 def _as_checkpoint(model: BlockDrafter, settings: Namespace) -> dict[str, Any]:
     """A checkpoint as fairseq's trainer reads it, before the first update."""
-    history = {
+    history: dict[str, Any] = {
         "criterion_name": "GlatLoss",
         "optimizer_name": None,
         "lr_scheduler_state": {},

@@ -30,6 +30,29 @@ def _harmless_types() -> list[Any]:
     return [*types, DictConfig, ListConfig, AnyNode, Metadata, ContainerMetadata]
 
 
+class _Ignored:
+    """Stands for a numpy array of the meters that ``--eval-bleu`` leaves in a checkpoint.
+
+    Nobody needs them to decode; whatever the file would build from them is dropped unread.
+    """
+
+    def __init__(self, *unused: object) -> None:
+        pass
+
+    def __setstate__(self, unused: object) -> None:
+        pass
+
+
+_NUMPY_NAMES = (
+    "numpy._core.multiarray._reconstruct",
+    "numpy._core.multiarray.scalar",
+    "numpy.core.multiarray._reconstruct",
+    "numpy.core.multiarray.scalar",
+    "numpy.dtype",
+    "numpy.ndarray",
+)
+
+
 def allow_fairseq_checkpoints(between_workers: bool = False) -> None:
     """Let ``torch.load`` of this process read fairseq checkpoints in its safe mode.
 
@@ -66,7 +89,12 @@ def load_checkpoint(path: str | Path) -> dict[str, Any]:
 
 def _load_safely(path: Path) -> Any:
     try:
-        with torch.serialization.safe_globals(_harmless_types()):
+        # On its way out the context forgets every type that it was given, even one that was
+        # allowed before: it must get the others only.
+        allowed = torch.serialization.get_safe_globals()
+        types = [t for t in _harmless_types() if t not in allowed]
+        types += [(_Ignored, name) for name in _NUMPY_NAMES]
+        with torch.serialization.safe_globals(types):
             return torch.load(path, map_location="cpu", weights_only=True)
     except OSError as error:
         raise UserError(f"{path}: cannot be read ({error.strerror or error})") from error

@@ -38,8 +38,8 @@ class Text(Protocol):
 def join_subwords(tokens: str, symbol: str | None) -> str:
     """Space-separated tokens with subwords joined, as fairseq's `--remove-bpe` joins them.
 
-    symbol: the mark that a subword ends in when its word goes on, 'sentencepiece', or None to
-    leave tokens alone.
+    symbol: the mark that a subword ends in when its word goes on ('@@' means '@@ '),
+    'sentencepiece', or None to leave tokens alone.
     """
     if symbol is None:
         return tokens

@@ -1,4 +1,4 @@
-"""Why speculation is as fast as it is: acceptance, distillation and time, with advice in numbers."""
+"""Why speculation is as fast as it is: acceptance, distillation and time, with advice."""
 
 from __future__ import annotations
 

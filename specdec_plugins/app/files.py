@@ -116,66 +116,64 @@ class LineWriter:
     """Writes complete lines and hands them on at once.
 
     A write that fails or is interrupted is taken back as far as the last complete line, where the
-    output is an ordinary file.
+    output is a file of its own.
     """
 
     def __init__(self, path: str, keep: int = 0) -> None:
         """keep: lines of an existing file to leave as they are; what follows them is dropped."""
         self.path = path
         try:
-            self._file = self._open(path, keep)
+            self._fd = _open_output(path, keep)
         except OSError as error:
             raise UserError(f"{path}: cannot be written ({error.strerror}).") from error
-        self.is_regular = stat.S_ISREG(os.fstat(self._file.fileno()).st_mode)
-
-    @staticmethod
-    def _open(path: str, keep: int) -> BinaryIO:
-        # Unbuffered: a second buffer could be flushed in the middle of a line.
-        if path == STANDARD:
-            return open(os.dup(sys.stdout.fileno()), "wb", buffering=0)  # type: ignore[return-value]
-        if not keep:
-            return open(path, "wb", buffering=0)  # type: ignore[return-value]
-        with open(path, "rb") as kept:
-            size = sum(len(line) for line in islice(kept, keep))
-        file = open(path, "r+b", buffering=0)
-        file.truncate(size)
-        file.seek(size)
-        return file  # type: ignore[return-value]
+        # What stands behind standard output may have other writers: it is never cut.
+        self.is_own_file = path != STANDARD and stat.S_ISREG(os.fstat(self._fd).st_mode)
 
     def write(self, lines: Sequence[str]) -> None:
-        """Append lines, each without its line end."""
-        pending = memoryview("".join(f"{line}\n" for line in lines).encode("utf-8"))
-        good = self._file.tell() if self.is_regular else 0
-        done = 0
+        """Append lines, each without its line end.
+
+        Raises UserError where the place is full, BrokenPipeError where nobody reads any more.
+        """
+        data = "".join(f"{line}\n" for line in lines).encode("utf-8")
+        begin = os.fstat(self._fd).st_size
+        pending = memoryview(data)
         try:
-            while done < len(pending):
-                done += self._file.write(pending[done:])
-        except BrokenPipeError:
-            raise
+            while pending:
+                pending = pending[os.write(self._fd, pending) :]
         except BaseException as error:
-            if self.is_regular:
-                self._take_back(good)
-            if isinstance(error, OSError):
+            if self.is_own_file:
+                # By the file's size, for an interrupt may have come between a write and its count.
+                written = data[: os.fstat(self._fd).st_size - begin]
+                os.ftruncate(self._fd, begin + written.rfind(b"\n") + 1)
+            if isinstance(error, OSError) and not isinstance(error, BrokenPipeError):
                 raise UserError(
                     f"{self.path}: cannot be written ({error.strerror}); "
                     "what was written before is complete, --resume continues it."
                 ) from error
             raise
 
-    def _take_back(self, good: int) -> None:
-        """Cut after the last complete line; `good` bytes are known to be complete lines."""
-        end = os.fstat(self._file.fileno()).st_size
-        with open(self.path, "rb") as written:
-            written.seek(good)
-            complete = written.read(end - good).rfind(b"\n") + 1
-        self._file.truncate(good + complete)
-        self._file.seek(good + complete)
-
     def close(self) -> None:
-        self._file.close()
+        os.close(self._fd)
 
     def __enter__(self) -> LineWriter:
         return self
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+
+def _open_output(path: str, keep: int) -> int:
+    """A descriptor at the end of the kept lines.
+
+    No buffer of Python's between: it could be flushed in the middle of a line.
+    """
+    if path == STANDARD:
+        return os.dup(sys.stdout.fileno())
+    size = 0
+    if keep:
+        with open(path, "rb") as kept:
+            size = sum(len(line) for line in islice(kept, keep))
+    fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o666)
+    if stat.S_ISREG(os.fstat(fd).st_mode):
+        os.ftruncate(fd, size)
+    return fd

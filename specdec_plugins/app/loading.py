@@ -99,6 +99,9 @@ def load_translator(settings: Settings, with_scores: bool = False) -> Speculativ
             settings.tokenizer,  # type: ignore[arg-type]  # checked by Settings
             settings.bpe,  # type: ignore[arg-type]
             settings.bpe_codes,
+            lowercase=settings.lowercase,
+            dash_splits=settings.dash_splits,
+            strip_diacritics=settings.strip_diacritics,
         )
     codec = Codec(dictionaries.source, dictionaries.target, text, settings.remove_bpe)
     if settings.strategy == "fairseq":
@@ -133,7 +136,8 @@ def _load_engine(
     else:
         loaded = TransformerVerifier(load_verifier(settings.verifier, *both, **place), special)
         verifier = loaded
-        limits = Limits(loaded.max_source_positions, loaded.max_target_positions, 0)
+        # As in fairseq's search, one position is left for the end of the sentence.
+        limits = Limits(loaded.max_source_positions, loaded.max_target_positions - 1, 0)
     drafter = None
     if settings.drafts:
         context = DraftContext(verifier, network, source_to_target=_same_symbols(*both))

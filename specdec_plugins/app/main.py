@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from contextlib import ExitStack
 from typing import Any
 
@@ -14,6 +15,7 @@ from tqdm import tqdm
 
 from specdec_plugins.app.diagnose import Diagnosis
 from specdec_plugins.app.entries import Entry, open_entries
+from specdec_plugins.app.file_options import FileOptions
 from specdec_plugins.app.files import (
     STANDARD,
     LineWriter,
@@ -23,7 +25,7 @@ from specdec_plugins.app.files import (
     refuse_same_file,
 )
 from specdec_plugins.app.loading import load_translator
-from specdec_plugins.app.options import FileOptions, parse_options
+from specdec_plugins.app.options import parse_options
 from specdec_plugins.app.report import Tally, json_line, peak_memory, summary
 from specdec_plugins.app.resume import Fingerprint, Journal, skip
 from specdec_plugins.app.settings import Settings, choose_device
@@ -86,6 +88,8 @@ class Job:
         with ExitStack() as stack:
             entries = stack.enter_context(open_entries(self.files))
             kept = self._check_outputs()
+            if not self.files.debug:
+                logging.getLogger("fairseq").setLevel(logging.WARNING)
             translator = load_translator(self.settings, with_scores=bool(self.files.json_path))
             diagnosis = Diagnosis(translator) if self.files.diagnose else None
             skip((e.sentence for e in entries), kept, self.journal, self.seen)

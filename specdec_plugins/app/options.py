@@ -5,10 +5,10 @@ from __future__ import annotations
 import argparse
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
-from typing import Any
+from dataclasses import fields
+from typing import Any, NoReturn
 
-from specdec_plugins.app.files import STANDARD
+from specdec_plugins.app.file_options import FileOptions
 from specdec_plugins.app.settings import BPES, DTYPES, GREEDY_LIKE, STRATEGIES, TOKENIZERS, Settings
 from specdec_plugins.decoding.config import require
 from specdec_plugins.decoding.drafters import DRAFTERS
@@ -17,7 +17,7 @@ from specdec_plugins.decoding.schedules import SCHEDULES
 
 DESCRIPTION = """\
 Translate lines of text with a fairseq Transformer (the verifier), faster through a drafter that
-proposes blocks of tokens. With --beta 1 the output is the verifier's greedy output, token for token.
+proposes blocks of tokens. With --beta 1 the output is exactly the verifier's greedy output.
 """
 
 EPILOG = """\
@@ -27,55 +27,11 @@ output holds complete lines only; --resume continues it.
 """
 
 
-@dataclass(frozen=True)
-class FileOptions:
-    """Where lines come from and go to, and what is told about them."""
+class Parser(argparse.ArgumentParser):
+    """Says what is wrong in one line instead of listing all flags first."""
 
-    input_path: str = STANDARD
-    output_path: str = STANDARD
-    json_path: str | None = None
-    prefix_file: str | None = None
-    prefix_column: bool = False
-    buffer_size: int | None = None  # lines; None = 1000, and 1 at a terminal
-    resume: bool = False
-    progress: bool | None = None  # None = where standard error is a terminal
-    quiet: bool = False
-    diagnose: bool = False
-    diagnose_targets: str | None = None
-    debug: bool = False
-
-    def __post_init__(self) -> None:
-        require(
-            self.buffer_size is None or self.buffer_size >= 1,
-            f"--buffer-size must be 1 or more, not {self.buffer_size}.",
-        )
-        require(
-            not (self.prefix_file and self.prefix_column),
-            "--prefix-file and --prefix-column exclude each other; give one of them.",
-        )
-        for flag, path in (("--output-path", self.output_path), ("--json-path", self.json_path)):
-            require(
-                not (self.resume and path == STANDARD),
-                f"--resume continues a file; give {flag} a file name, not {STANDARD!r}.",
-            )
-        require(
-            not (self.json_path == self.output_path),
-            "--json-path and --output-path name the same place; give them two.",
-        )
-        require(
-            self.inputs.count(STANDARD) <= 1,
-            "Only one of --input-path, --prefix-file and --diagnose-targets can be standard input.",
-        )
-        require(
-            self.diagnose or self.diagnose_targets is None,
-            "--diagnose-targets belongs to --diagnose; add it.",
-        )
-
-    @property
-    def inputs(self) -> list[str]:
-        """Files that are read side by side, the sentences first."""
-        beside = (self.prefix_file, self.diagnose_targets)
-        return [self.input_path, *(path for path in beside if path is not None)]
+    def error(self, message: str) -> NoReturn:
+        self.exit(2, f"{self.prog}: {message}; {self.prog} --help explains every flag.\n")
 
 
 def _json_object(text: str) -> dict[str, Any]:
@@ -94,7 +50,7 @@ def _remove_bpe(text: str) -> str | None:
 
 def make_parser() -> argparse.ArgumentParser:
     """The parser; every destination is a field of `Settings` or `FileOptions`."""
-    parser = argparse.ArgumentParser(
+    parser = Parser(
         prog="inference.py",
         description=DESCRIPTION,
         epilog=EPILOG,
@@ -105,6 +61,7 @@ def make_parser() -> argparse.ArgumentParser:
     _add_method(parser)
     _add_limits(parser)
     _add_text(parser)
+    _add_prefix(parser)
     _add_files(parser)
     _add_reports(parser)
     _add_published(parser)
@@ -187,8 +144,11 @@ def _add_limits(parser: argparse.ArgumentParser) -> None:
 def _add_text(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument_group("text").add_argument
     add("--tokenizer", choices=TOKENIZERS, help="raw text in and out, with --bpe and --bpe-codes")
-    add("--bpe", choices=BPES)
-    add("--bpe-codes", metavar="FILE")
+    add("--bpe", choices=BPES, help="how words become tokens")
+    add("--bpe-codes", metavar="FILE", help="of subword-nmt learn-bpe")
+    add("--lowercase", action="store_true", help="raw text of models trained on lower case")
+    add("--dash-splits", action="store_true", help="of models trained on a @-@ b for a-b")
+    add("--strip-diacritics", action="store_true", help="of Romanian models trained without them")
     add(
         "--remove-bpe",
         "--post-process",
@@ -199,6 +159,10 @@ def _add_text(parser: argparse.ArgumentParser) -> None:
         help="how to join subwords where the input is BPE text: the mark between them, or "
         "'sentencepiece' (default: '@@ '); 'none' leaves them apart",
     )
+
+
+def _add_prefix(parser: argparse.ArgumentParser) -> None:
+    add = parser.add_argument_group("forced beginnings, and long lines").add_argument
     add(
         "--prefix-file",
         metavar="FILE",
@@ -244,8 +208,8 @@ def _add_files(parser: argparse.ArgumentParser) -> None:
         "--resume",
         action="store_true",
         help="continue an output that was interrupted: its complete lines are kept and as many "
-        "lines of the input skipped. OUTPUT.resume, which stands beside an unfinished output, tells "
-        "whether it came from the same input and settings; without it the count has to do",
+        "lines of the input skipped. OUTPUT.resume, which stands beside an unfinished output, "
+        "tells whether it came from the same input and settings; without it the count has to do",
     )
 
 
@@ -266,8 +230,8 @@ def _add_reports(parser: argparse.ArgumentParser) -> None:
     add(
         "--diagnose-targets",
         metavar="FILE",
-        help="targets that the drafter was trained on, as BPE text, parallel to the input: how well "
-        "they match what the verifier says",
+        help="targets that the drafter was trained on, as BPE text, parallel to the input: how "
+        "well they match what the verifier says",
     )
     add("--debug", action="store_true", help="show where an error was raised")
 

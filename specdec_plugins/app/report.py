@@ -55,7 +55,7 @@ class Tally:
             self.empty += translation.finish_reason == EMPTY
             self.cut += translation.finish_reason == "length"
             self.tokens += len(translation.tokens)
-            if translation.rounds:
+            if translation.seconds:
                 self.latencies.append(translation.seconds)
 
 
@@ -65,8 +65,10 @@ def summary(
     """A few lines about a run. seconds: wall-clock, of reading, decoding and writing."""
     lines = [_counts(tally), _speed(tally, seconds), _method(settings, limits)]
     if settings.strategy != "fairseq":
-        lines += [_greedy(settings, limits)]
-        lines += _acceptance(stats)
+        lines += [_greedy(settings, limits), _rounds(stats)]
+    if settings.strategy == "specdec" and stats.drafted:
+        by_position = " ".join(f"{share:.2f}" for share in stats.acceptance_by_position)
+        lines.append(f"acceptance {stats.acceptance_rate:.3f}; by position: {by_position}")
     total = sum(stats.seconds.values())
     if total:
         parts = sorted(stats.seconds.items(), key=lambda item: -item[1])
@@ -122,14 +124,10 @@ def _greedy(settings: Settings, limits: Limits) -> str:
     )
 
 
-def _acceptance(stats: DecodeStats) -> list[str]:
+def _rounds(stats: DecodeStats) -> str:
     per_row = stats.rounds / stats.rows if stats.rows else 0.0
-    lines = [
-        f"mean accepted tokens {stats.mean_accepted_tokens:.4f} "
-        "(tokens a round, the verifier's own counted and the end of sentence not; "
-        f"{stats.mean_emitted_tokens:.4f} with it), {stats.rounds} rounds, {per_row:.2f} a sentence"
-    ]
-    if stats.drafted:
-        by_position = " ".join(f"{share:.2f}" for share in stats.acceptance_by_position)
-        lines.append(f"acceptance {stats.acceptance_rate:.3f}; by position: {by_position}")
-    return lines
+    return (
+        f"mean accepted tokens {stats.mean_accepted_tokens:.4f} (tokens a round, the last one of "
+        "each counted and the end of sentence not; "
+        f"{stats.mean_emitted_tokens:.4f} with it); {stats.rounds} rounds, {per_row:.2f} a sentence"
+    )

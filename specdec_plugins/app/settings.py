@@ -63,6 +63,9 @@ class Settings:
     tokenizer: str | None = None  # None = words in and out are separated by spaces already
     bpe: str | None = None  # None = tokens of the model are separated by spaces already
     bpe_codes: str | None = None
+    lowercase: bool = False  # raw text only, as the next two: see TextPipeline
+    dash_splits: bool = False
+    strip_diacritics: bool = False
     remove_bpe: str | None = "@@ "  # how to join subwords of BPE output; None = leave them
     prefix_size: int = 0  # first tokens of a reference to force; 0 = the whole given prefix
     truncate_source: bool = False  # cut lines that are longer than the model's positions
@@ -139,6 +142,11 @@ class Settings:
             (self.bpe is None) == (self.bpe_codes is None),
             "--bpe subword_nmt and --bpe-codes FILE belong together; give both or neither.",
         )
+        for name in ("lowercase", "dash_splits", "strip_diacritics"):
+            require(
+                self.raw_text or not getattr(self, name),
+                f"--{name.replace('_', '-')} is about raw text; add --tokenizer or --bpe.",
+            )
 
     @property
     def drafts(self) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from specdec_plugins.app.codec import Codec, read_prefix
 from specdec_plugins.app.settings import Settings
@@ -73,6 +74,18 @@ class SpeculativeTranslator:
         self.codec = codec
         self.strategy = strategy
         self.limits = limits
+
+    @classmethod
+    def from_pretrained(cls, data: str, **settings: Any) -> SpeculativeTranslator:
+        """Load a translator: the dictionaries' folder, and any field of `Settings` by name.
+
+        Raises UserError where a file is missing or a setting cannot be. Example:
+        `from_pretrained("data", verifier="v.pt", drafter_checkpoint="d.pt", batch=8)`.
+        """
+        # Loading stands on this module.
+        from specdec_plugins.app.loading import load_translator
+
+        return load_translator(Settings(data, **settings))
 
     def translate(self, lines: Sequence[str]) -> list[str]:
         """Translations of some lines, in their order; an empty line stays empty.

@@ -157,7 +157,13 @@ def bootstrap(
     _, results = PairedTest(systems, _metrics(), [references], "bs", num_samples)()
     del results["System"]  # the names of the rows; every other entry is one metric
     rows: dict[str, Any] = dict(results)
+    # sacreBLEU counts strictly larger differences, so equal outputs would look significant.
     return [
-        Comparison(name, before.score, after.score, after.p_value)
+        Comparison(
+            name,
+            before.score,
+            after.score,
+            1.0 if before.score == after.score else after.p_value,
+        )
         for name, (before, after) in rows.items()
     ]

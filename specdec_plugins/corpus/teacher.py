@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -147,9 +148,11 @@ def _load(data: DataBin, checkpoint: Path) -> tuple[Any, Any]:
         "target_lang": data.target_lang,
         "eval_bleu": False,
     }
-    models, _, task = checkpoint_utils.load_model_ensemble_and_task(
-        [str(checkpoint)], arg_overrides=overrides
-    )
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)  # fairseq uses old names of hydra
+        models, _, task = checkpoint_utils.load_model_ensemble_and_task(
+            [str(checkpoint)], arg_overrides=overrides
+        )
     return models[0], task
 
 

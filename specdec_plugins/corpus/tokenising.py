@@ -170,7 +170,7 @@ def learn_codes(paths: Sequence[Path], output: Path, num_merges: int) -> None:
                 counts.update(line.split())
     # Sorted, because equal counts would otherwise merge in the order of the corpus.
     words = [f"{word} {count}" for word, count in sorted(counts.items())]
+    if all(len(word) == 1 for word in counts):  # subword-nmt would fail
+        raise UserError("the training text has no words to learn BPE from; give more, or --codes")
     with output.open("w", encoding="utf-8") as file:
         learn_bpe.learn_bpe(words, file, num_merges, is_dict=True)
-    if len(output.read_text(encoding="utf-8").split("\n")) < 3:
-        raise UserError("the training text is too small to learn BPE from; give more, or --codes")

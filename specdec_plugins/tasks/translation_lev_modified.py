@@ -1,12 +1,15 @@
 """``--task translation_lev_modified``: translation in which one block of each target is masked."""
 
 # No postponed annotations here: fairseq makes flags from the types of the settings' fields.
+import json
+from argparse import Namespace
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Optional  # fairseq's flags know Optional[X], not X | None
 
 import numpy
 import torch
 import torch.distributed
+from fairseq.data import encoders
 from fairseq.dataclass import ChoiceEnum
 from fairseq.tasks import FairseqTask, register_task
 from fairseq.tasks.translation import TranslationConfig, TranslationTask
@@ -15,6 +18,11 @@ from torch import Tensor
 
 from specdec_plugins.errors import UserError
 from specdec_plugins.models.glancing import Glance, context_share
+from specdec_plugins.tasks.block_evaluation import (
+    BlockEvaluation,
+    EvaluationSettings,
+    log_figures,
+)
 from specdec_plugins.tasks.block_mask import (
     MaskedBlocks,
     draw_prefix_lengths,
@@ -43,6 +51,23 @@ class BlockTranslationConfig(TranslationConfig):
     total_up: int = field(
         default=300_000, metadata={"help": "glancing: updates until the share has fallen"}
     )
+    eval_block_decoding: bool = field(
+        default=False,
+        metadata={
+            "help": "decode the validation set with the drafter and the verifier, and report "
+            "'accepted' (mean accepted tokens) and 'bleu'; the --eval-bleu-* flags on BPE and "
+            "detokenisation apply"
+        },
+    )
+    verifier_path: Optional[str] = field(  # noqa: UP045
+        default=None, metadata={"help": "checkpoint of the verifier for --eval-block-decoding"}
+    )
+    eval_beta: int = field(
+        default=1, metadata={"help": "accept among this many best tokens; 1 is greedy output"}
+    )
+    eval_tau: float = field(
+        default=0.0, metadata={"help": "how far below the best token, in nats, one is accepted"}
+    )
     seed: int = II("common.seed")
 
 
@@ -57,6 +82,27 @@ class BlockTranslationTask(TranslationTask):
         super().__init__(cfg, src_dict, tgt_dict)
         self._update = -1
         self._num_batches = 0  # seen in the present update
+        self._evaluation: BlockEvaluation | None = None
+
+    def build_model(self, cfg: Any, from_checkpoint: bool = False) -> Any:
+        """The drafter; in training also what its validation needs."""
+        if self.cfg.eval_block_decoding and not from_checkpoint:
+            assert self.cfg.verifier_path is not None  # check_settings
+            settings = EvaluationSettings(
+                self.cfg.verifier_path, self.cfg.block_size, self.cfg.eval_beta, self.cfg.eval_tau
+            )
+            self._evaluation = BlockEvaluation(settings, self.src_dict, self.tgt_dict)
+            detokeniser = json.loads(self.cfg.eval_bleu_detok_args)
+            self.tokenizer = encoders.build_tokenizer(
+                Namespace(tokenizer=self.cfg.eval_bleu_detok, **detokeniser)
+            )
+        return super().build_model(cfg, from_checkpoint)
+
+    def build_generator(self, models: Any, args: Any, **kwargs: Any) -> Any:
+        raise UserError(
+            "a drafter alone has no search of fairseq's kind: decode with inference.py, which "
+            "takes the drafter by --path and its verifier by --AR-path"
+        )
 
     def train_step(
         self,
@@ -80,15 +126,31 @@ class BlockTranslationTask(TranslationTask):
         }
         return super().train_step(sample, model, criterion, optimizer, update_num, ignore_grad)
 
+    def begin_valid_epoch(self, epoch: int, model: Any) -> None:
+        super().begin_valid_epoch(epoch, model)
+        if self._evaluation is not None:
+            self._evaluation.refresh(model)
+
     def valid_step(
         self, sample: dict[str, Any], model: torch.nn.Module, criterion: torch.nn.Module
     ) -> tuple[Tensor, int, dict[str, Any]]:
-        """The loss of the masked positions, without glancing, each sentence with its own prefix."""
+        """The loss of the masked positions, without glancing, each sentence with its own prefix.
+
+        With --eval-block-decoding the sentences are decoded too.
+        """
         lengths = sample["target"].ne(self.tgt_dict.pad()).sum(dim=1)  # [B]
         prefix_lengths = fixed_prefix_lengths(lengths, sample["id"], self.cfg.seed)
         sample = {**sample, "blocks": self._mask(sample["target"], prefix_lengths)}
         # Past TranslationTask, whose own step would decode with a search that this model lacks.
-        return FairseqTask.valid_step(self, sample, model, criterion)
+        loss, size, log = FairseqTask.valid_step(self, sample, model, criterion)
+        if self._evaluation is not None:
+            bleu = self._inference_with_bleu(self._evaluation, sample, model)
+            log |= self._evaluation.figures(bleu)
+        return loss, size, log
+
+    def reduce_metrics(self, logging_outputs: list[dict[str, Any]], criterion: Any) -> None:
+        super().reduce_metrics(logging_outputs, criterion)
+        log_figures(logging_outputs)
 
     def get_batch_iterator(self, dataset: Any, *args: Any, **kwargs: Any) -> Any:
         """fairseq's iterator, which must not drop sentences to round off the last batch."""
@@ -123,6 +185,13 @@ def check_settings(cfg: BlockTranslationConfig) -> None:
         raise UserError(f"--noise is {cfg.noise}, expected one of: {', '.join(NOISES)}")
     if cfg.block_size < 1:
         raise UserError(f"--block-size is {cfg.block_size}, expected 1 or more tokens")
+    if cfg.left_pad_source:
+        raise UserError("--left-pad-source True does not suit the drafter; leave the flag out")
+    _check_glancing(cfg)
+    _check_evaluation(cfg)
+
+
+def _check_glancing(cfg: BlockTranslationConfig) -> None:
     if cfg.total_up < 1:
         raise UserError(f"--total-up is {cfg.total_up}, expected 1 or more updates")
     for flag, share in (("--start-p", cfg.start_p), ("--minus-p", cfg.minus_p)):
@@ -133,7 +202,15 @@ def check_settings(cfg: BlockTranslationConfig) -> None:
             f"--start-p {cfg.start_p} is below --minus-p {cfg.minus_p}: the share to reveal would "
             "become negative; raise the first or lower the second"
         )
-    if cfg.left_pad_source:
-        raise UserError("--left-pad-source True does not suit the drafter; leave the flag out")
+
+
+def _check_evaluation(cfg: BlockTranslationConfig) -> None:
     if cfg.eval_bleu:
-        raise UserError("--eval-bleu searches token by token, which a drafter cannot; leave it out")
+        raise UserError(
+            "--eval-bleu searches token by token, which a drafter cannot; "
+            "give --eval-block-decoding and --verifier-path instead"
+        )
+    if cfg.eval_block_decoding != (cfg.verifier_path is not None):
+        raise UserError("--eval-block-decoding and --verifier-path need each other; give both")
+    if not cfg.eval_block_decoding and (cfg.eval_beta, cfg.eval_tau) != (1, 0.0):
+        raise UserError("--eval-beta and --eval-tau are about --eval-block-decoding; give it too")

@@ -9,10 +9,11 @@ from collections import defaultdict
 from pathlib import Path
 from typing import Any
 
+import numpy
 import pytest
 import torch
 
-from specdec_plugins.adapters.safe_load import load_checkpoint
+from specdec_plugins.adapters.safe_load import allow_fairseq_checkpoints, load_checkpoint
 from specdec_plugins.adapters.safe_save import save_checkpoint
 from specdec_plugins.errors import UserError
 
@@ -47,6 +48,16 @@ def test_omegaconf_settings_are_read(tmp_path: Path) -> None:
     assert load_checkpoint(path)["cfg"].model.lr[0] == 0.5
 
 
+def test_numpy_arrays_in_meters_are_dropped_unread(tmp_path: Path) -> None:
+    """fairseq's --eval-bleu leaves them; the weights must load all the same."""
+    path = tmp_path / "bleu.pt"
+    meters = {"counts": numpy.array([3, 1]), "score": numpy.float64(0.5)}
+    save_checkpoint({"model": {"w": torch.ones(2)}, "extra_state": meters}, path)
+    checkpoint = load_checkpoint(path)
+    assert torch.equal(checkpoint["model"]["w"], torch.ones(2))
+    assert not any(isinstance(v, numpy.ndarray) for v in checkpoint["extra_state"].values())
+
+
 @pytest.mark.parametrize("legacy", [False, True])
 def test_code_in_a_file_is_refused_and_does_not_run(tmp_path: Path, legacy: bool) -> None:
     path, trace = tmp_path / "evil.pt", tmp_path / "it-ran"
@@ -66,12 +77,25 @@ def test_a_bare_pickle_with_code_does_not_run(tmp_path: Path) -> None:
     assert not trace.exists()
 
 
-def test_reading_leaves_the_process_as_strict_as_it_was(tmp_path: Path) -> None:
+@pytest.mark.parametrize("allowed", [False, True])
+def test_reading_changes_nothing_about_what_the_process_allows(
+    tmp_path: Path, allowed: bool
+) -> None:
     path = tmp_path / "good.pt"
-    save_checkpoint({"model": {}}, path)
+    save_checkpoint({"model": {}, "args": argparse.Namespace()}, path)
     before = torch.serialization.get_safe_globals()
-    load_checkpoint(path)
-    assert torch.serialization.get_safe_globals() == before
+    try:
+        torch.serialization.clear_safe_globals()
+        if allowed:
+            allow_fairseq_checkpoints()
+        load_checkpoint(path)
+        if allowed:
+            assert torch.load(path)["args"] == argparse.Namespace()
+        else:
+            with pytest.raises(pickle.UnpicklingError):
+                torch.load(path)
+    finally:
+        torch.serialization.add_safe_globals(before)
 
 
 @pytest.mark.parametrize("content", [b"", b"not a checkpoint", b"PK\x03\x04 half a zip"])

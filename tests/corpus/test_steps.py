@@ -112,9 +112,8 @@ def test_a_folder_is_replaced_whole(tmp_path: Path) -> None:
             part.mkdir()
             (part / name).touch()
     assert [path.name for path in target.iterdir()] == ["new"]
-    with pytest.raises(RuntimeError), written_whole(target) as part:
-        part.mkdir()
-        raise RuntimeError
+    with pytest.raises(FileNotFoundError), written_whole(target) as part:
+        (part / "no folder").touch()
     assert [path.name for path in tmp_path.iterdir()] == ["folder"]
 
 

@@ -51,7 +51,7 @@ def test_codes_do_not_depend_on_the_order_of_the_corpus(tmp_path: Path, codes: P
 
 
 def test_codes_need_text(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="too small to learn BPE"):
+    with pytest.raises(UserError, match="no words to learn BPE"):
         learn_codes(write_sides(tmp_path, [("a", "b")]), tmp_path / "none", 20)
 
 

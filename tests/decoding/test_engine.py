@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 import torch
+from torch import Tensor
 
 from specdec_plugins.decoding.config import DecodeParams, EngineConfig
 from specdec_plugins.decoding.engine import (
@@ -17,6 +18,7 @@ from specdec_plugins.decoding.interfaces import (
     Draft,
     Drafter,
     Guarantee,
+    Prefix,
     RowParams,
     RowRandom,
     Scores,
@@ -152,6 +154,24 @@ def test_cancel_waiting_and_running_rows() -> None:
     assert not {"r0", "r4"} & {event.id for event in rest}
     done = {e.id: e.result.token_ids for e in rest if e.result}
     assert done == {j.id: oracle(TABLE, j) for j in jobs if j.id in ("r1", "r2", "r3", "r5")}
+
+
+def test_a_cancelled_row_costs_nothing_until_it_is_dropped() -> None:
+    class Watched(ScriptedDrafter):
+        def propose(self, prefix: Prefix, budget: Tensor, *rest: Any) -> Draft:
+            seen.append((prefix.active.tolist(), budget.tolist()))
+            return super().propose(prefix, budget, *rest)
+
+    seen: list[tuple[list[bool], list[int]]] = []
+    watched = replace(method(), drafter=Watched(TABLE, SCRIPTS["never"]))
+    running = Session(TableVerifier(TABLE), watched, EngineConfig(max_rows=3, compact_at=1.0))
+    running.add(requests(3, block_size=2, min_len=20))
+    running.step()
+    running.cancel(["r1"])
+    running.step()
+    running.step()
+    assert seen[0] == ([True] * 3, [2] * 3)
+    assert seen[1:] == [([True, False, True], [2, 0, 2])] * 2
 
 
 def test_cancel_everything_empties_the_session() -> None:

@@ -171,8 +171,10 @@ class ScriptedDrafter(Rows):
             last = torch.where(wrong[:, i], (last + 1) % self.table.shape[-1], last)
             tokens.append(last)
         drafted = torch.stack(tokens, 1)
+        # What lies past a row's end is no token at all, or, worse, what would have been right.
+        junk = torch.where(self.keys[:, None] % 2 == 0, NO_TOKEN, drafted)
         past = torch.arange(width) >= lengths[:, None]
-        return Draft(drafted.masked_fill(past, NO_TOKEN), lengths)
+        return Draft(torch.where(past, junk, drafted), lengths)
 
 
 def requests(

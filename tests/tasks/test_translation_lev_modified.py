@@ -90,6 +90,9 @@ class _Model(torch.nn.Module):
         ({"total_up": 0}, "--total-up is 0"),
         ({"left_pad_source": True}, "--left-pad-source"),
         ({"eval_bleu": True}, "--eval-bleu"),
+        ({"eval_block_decoding": True}, "--verifier-path need each other"),
+        ({"verifier_path": "v.pt"}, "--verifier-path need each other"),
+        ({"eval_beta": 3}, "--eval-beta"),
     ],
 )
 def test_impossible_settings_are_refused(

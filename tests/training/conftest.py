@@ -28,7 +28,7 @@ def run() -> Run:
             env=environment,
             capture_output=True,
             text=True,
-            timeout=120,
+            timeout=300,
             check=False,
         )
         assert done.returncode == expect, done.stdout[-3000:] + done.stderr[-3000:]

@@ -71,6 +71,17 @@ def test_validation_sees_every_sentence(trained: tuple[Path, str]) -> None:
     assert float(sentences) == 11  # one batch of all
 
 
+def test_validation_decodes_and_chooses_by_acceptance(
+    tmp_path: Path, data: Path, verifier: Path, run: Run
+) -> None:
+    evaluation = ["--eval-block-decoding", "--verifier-path", verifier, "--max-update", "1"]
+    best = ["--best-checkpoint-metric", "accepted", "--maximize-best-checkpoint-metric"]
+    done = run(sys.executable, *_command(data, tmp_path, *evaluation, *best))
+    (accepted,) = re.findall(r"valid on 'valid' subset.* accepted ([\d.]+) \| bleu", done.stdout)
+    best_value = load_checkpoint(tmp_path / "checkpoint_best.pt")["extra_state"]["val_loss"]
+    assert best_value == float(accepted)
+
+
 def test_its_own_checkpoint_continues(trained: tuple[Path, str], data: Path, run: Run) -> None:
     done = run(
         sys.executable, *_command(data, trained[0], "--max-update", "3", "--disable-validation")
@@ -106,6 +117,7 @@ def test_two_processes_on_cpus_train_together(
         (["--block-size", "0"], 1, "--block-size is 0"),
         (["--noise", "random_delete"], 2, "--noise: invalid choice: 'random_delete'"),
         (["--restore-file", "none.pt"], 1, "--restore-file none.pt: no such file"),
+        (["--verifier-path", "none.pt", "--eval-block-decoding"], 1, "none.pt: no such checkpoint"),
     ],
 )
 def test_impossible_settings_are_refused_when_the_run_starts(

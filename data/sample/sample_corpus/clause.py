@@ -189,14 +189,5 @@ def german_clause(clause: Clause, order: str = MAIN, front: str = "") -> str:
     return words(subject, finite, *middle, *tail, prefix, de(clause.after))
 
 
-def german_relative(clause: Clause, lead: str) -> str:
-    """A relative clause whose pronoun `lead` is not its subject."""
-    return german_clause(clause, SUBORDINATE, lead)
-
-
 def german_zu(clause: Clause) -> str:
     return words(*german_middle(clause), german.zu_infinitive(clause.verb))
-
-
-def german_bare(clause: Clause) -> str:
-    return words(*german_middle(clause), clause.verb.de)

@@ -10,10 +10,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from sample_corpus import (
+    coordination,
     held_out,
     infinitives,
     lexicon,
     nominal,
+    passives,
+    quantities,
     questions,
     relatives,
     simple,
@@ -22,11 +25,19 @@ from sample_corpus import (
 from sample_corpus.sampler import Sampler
 from sample_corpus.structures import REGISTER, Structure
 
-MODULES = (simple, nominal, relatives, questions, subordinate, infinitives, held_out)
+MODULES = (
+    simple, passives, nominal, quantities, relatives, questions,
+    subordinate, coordination, infinitives, held_out,
+)  # fmt: skip
 SHORTEST, LONGEST = 4, 25
 HELD_OUT_SHARE = 0.25
 MAX_TRIES = 200
-LONGER = {"subordinate": 1.7, "relatives": 1.7, "infinitives": 1.4}  # weight of long sentences
+LONGER = {
+    "subordinate": 2.0,
+    "coordination": 2.0,
+    "relatives": 2.0,
+    "infinitives": 1.6,
+}  # weight of long sentences
 Report = Callable[[str, int, int], None]
 
 

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import re
 
-DOUBLED = {"get": "getting", "run": "running", "put": "putting", "cut": "cutting", "win": "winning",
-           "swim": "swimming", "begin": "beginning", "forget": "forgetting", "set": "setting",
-           "plan": "planning", "travel": "travelling", "cancel": "cancelling", "sit": "sitting", "shop": "shopping"}  # fmt: skip
+DOUBLED = {"get": "getting", "run": "running", "put": "putting", "cut": "cutting",
+           "win": "winning", "swim": "swimming", "begin": "beginning", "forget": "forgetting",
+           "set": "setting", "plan": "planning", "travel": "travelling", "sit": "sitting",
+           "cancel": "cancelling", "shop": "shopping"}  # fmt: skip
 PARTICLES = {"on", "off", "out", "up", "along", "back", "away"}
 YOU_SOUND = ("uni", "use", "euro")
 MODALS = {  # name: (finite for third person, finite otherwise, whether do-support is needed, "to")

@@ -3,16 +3,23 @@
 from __future__ import annotations
 
 from sample_corpus import phrases
-from sample_corpus.clause import SUBORDINATE, Clause, english_bare, english_clause, german_clause
-from sample_corpus.clause import german_zu
+from sample_corpus.clause import (
+    SUBORDINATE,
+    Clause,
+    english_bare,
+    english_clause,
+    german_clause,
+    german_zu,
+)
+from sample_corpus.infinitives import purpose_trip
 from sample_corpus.lexicon import Phrase
 from sample_corpus.nominal import COMPARED, described, grade
+from sample_corpus.passives import passive_clause
 from sample_corpus.relatives import with_object_gap
 from sample_corpus.sampler import Sampler
-from sample_corpus.simple import passive_clause
 from sample_corpus.structures import Pair, finish, inverted, structure, subordinate
-from sample_corpus.infinitives import purpose_trip
 from sample_corpus.subordinate import (
+    ABSENCES,
     FEELINGS,
     act,
     again,
@@ -42,7 +49,8 @@ def because_passive(s: Sampler) -> Pair:
 @structure(held_out=True)
 def relative_in_whether(s: Sampler) -> Pair:
     """A relative clause inside a whether-clause."""
-    verbs = [v for v in s.ordinary if v.en in ("lose", "forget", "hide", "look")]
+    names = ("lose", "forget", "hide", "look")
+    verbs = [v for v in s.ordinary if v.en in names and v.government == "acc"]
     entry = s.noun("small")
     head, verb = phrases.noun_phrase(entry, "the", s.adjectives(entry)), s.pick(verbs)
     obj = with_object_gap(head, Clause(s.third(), verb, tense="past", time=s.time("past")), False)
@@ -90,7 +98,7 @@ def question_with_because(s: Sampler) -> Pair:
 @structure(held_out=True)
 def if_then_passive(s: Sampler) -> Pair:
     """A passive future after an if-clause."""
-    sub = state(s, s.third(), "present")
+    sub = state(s, s.third(), "present", ABSENCES)
     return leading(passive_clause(s).but(tense="future", agent=s.third()), sub, "if", "wenn")
 
 

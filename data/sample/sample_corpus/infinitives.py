@@ -192,4 +192,3 @@ def helped_to(s: Sampler) -> Pair:
         finish(f"{who.en} helped {helped.as_object} to {english_bare(clause)}"),
         finish(f"{who.de[0]} {half} {helped.case('dat')}, {german_zu(clause)}"),
     )
-

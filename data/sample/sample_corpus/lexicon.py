@@ -35,7 +35,8 @@ class Noun:
 @dataclass(frozen=True)
 class Verb:
     """`government` is "", acc, dat, dat+acc, dir, or preposition+case; `flags` hold any of
-    h (habit), p (progressive), x (passive), i (intended act), n (state), T (recipient with to)."""
+    h (habit), p (progressive), x (passive), i (intended act), n (state), d (habit with
+    one definite thing), g (plural things), T (recipient with to), c (drawn by name only)."""
 
     en: str
     en_past: str

@@ -75,9 +75,7 @@ def noun_phrase(
         endings = [german.adjective(a.attributive, stem, case, gender) for a in adjectives]
         head = german.noun(entry, case, plural)
         number = count.de if count else ""
-        forms.append(
-            words(german.determiner(stem, case, gender), number, ", ".join(endings), head)
-        )
+        forms.append(words(german.determiner(stem, case, gender), number, ", ".join(endings), head))
     noun_en = entry.en_plural if plural else entry.en
     body = words(count.en if count else "", ", ".join(a.en for a in adjectives), noun_en)
     lead = english.article(body) if det == "a" else det.lower()

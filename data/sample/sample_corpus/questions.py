@@ -5,8 +5,8 @@ from __future__ import annotations
 from sample_corpus import german, phrases
 from sample_corpus.clause import Clause, english_bare, english_clause, german_clause, german_middle
 from sample_corpus.lexicon import Phrase
-from sample_corpus.nominal import PRICES, SHOPS
 from sample_corpus.phrases import NP, words
+from sample_corpus.quantities import PRICES, SHOPS
 from sample_corpus.sampler import Sampler
 from sample_corpus.structures import Pair, finish, question, structure
 
@@ -117,7 +117,9 @@ def asks_why(s: Sampler) -> Pair:
 
 @structure()
 def asks_why_not(s: Sampler) -> Pair:
-    clause = s.activity(s.third(), flags="i", mode="definite", kinds=("acc", "dat", "+"), adjuncts=0)
+    clause = s.activity(
+        s.third(), flags="i", mode="definite", kinds=("acc", "dat", "+"), adjuncts=0
+    )
     return question(clause.but(modal=s.pick(("could", "should", "want")), negation="nicht"),
                     "why", "warum")  # fmt: skip
 
@@ -169,7 +171,9 @@ def asks_which(s: Sampler) -> Pair:
         verb = s.pick([v for v in s.ordinary if v.en in names])
         entry = s.noun(*verb.objects)
     obj = phrases.noun_phrase(entry, "which", s.adjectives(entry, 0.4), s.chance(0.3))
-    clause = Clause(s.third(), verb, time=s.time("future"), modal=s.pick(("like", "should", "must")))
+    clause = Clause(
+        s.third(), verb, time=s.time("future"), modal=s.pick(("like", "should", "must"))
+    )
     return question(clause, obj.en, obj.case("acc"))
 
 
@@ -208,7 +212,9 @@ def imperative_formal(s: Sampler) -> Pair:
 @structure()
 def imperative_not(s: Sampler) -> Pair:
     """Please do not forget the key, Mrs Weber."""
-    clause = s.activity(phrases.formal_you(), flags="i", mode="definite", kinds=("acc",), adjuncts=0)
+    clause = s.activity(
+        phrases.formal_you(), flags="i", mode="definite", kinds=("acc",), adjuncts=0
+    )
     clause = clause.but(negation="nicht")
     en, de = formal(s)
     return (

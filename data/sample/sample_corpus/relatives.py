@@ -91,7 +91,7 @@ def relative_nominative_object(s: Sampler) -> Pair:
     """knows the woman who ..."""
     head, who = human_head(s), s.person()
     obj = with_subject_gap(head, past_activity(s, head, 0))
-    verb = s.pick([v for v in s.ordinary if v.en in ("know", "visit", "invite", "greet", "meet")])
+    verb = s.pick([v for v in s.ordinary if v.en in ("visit", "greet", "meet", "praise", "admire")])
     return statement(Clause(who, verb, obj, tense="past"))
 
 
@@ -134,7 +134,7 @@ def relative_dative(s: Sampler) -> Pair:
     inner = Clause(s.person(), verb, tense="past")
     subject = with_object_gap(head, inner, is_person=True)
     clause = past_activity(s, head, 0)
-    return statement(clause.but(subject=subject))
+    return statement(clause.but(subject=subject, time=s.time("past")))
 
 
 @structure(1.5)
@@ -159,7 +159,7 @@ def relative_with_person(s: Sampler) -> Pair:
         head, f" with whom {english_clause(inner)}",
         f", {german_clause(inner, SUBORDINATE, lead)},",
     )  # fmt: skip
-    return statement(past_activity(s, head, 0).but(subject=subject))
+    return statement(past_activity(s, head, 0).but(subject=subject, time=s.time("past")))
 
 
 @structure()
@@ -178,7 +178,7 @@ def relative_genitive(s: Sampler) -> Pair:
         head, f" whose {thing.en} {english_clause(inner)}",
         f", {german_clause(inner, SUBORDINATE, lead)},",
     )  # fmt: skip
-    return statement(past_activity(s, head, 0).but(subject=subject))
+    return statement(past_activity(s, head, 0).but(subject=subject, time=s.time("past")))
 
 
 @structure()

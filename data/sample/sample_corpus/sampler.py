@@ -20,8 +20,9 @@ UNIQUE = {"of_bldg", "of_vehicle", "of_read", "of_event", "hope", "cause"}
 NEUTRAL_HUMANS = ("man", "woman", "boy", "lady")
 CORE_KEYS = {"put": "lay"}  # the table lists it under its English form
 LASTING = {"build", "renovate", "visit", "buy", "sell", "travel", "publish", "win", "rent", "study",
-           "plant", "organize", "celebrate", "own", "love", "know", "live", "hike", "learn", "teach",
-           "meet", "write", "translate", "collect", "apply", "criticize", "photograph"}  # fmt: skip
+           "plant", "organize", "celebrate", "own", "love", "know", "live", "hike", "learn",
+           "teach", "meet", "write", "translate", "collect", "apply", "criticize",
+           "photograph"}  # fmt: skip
 DESTINATIONS = {
     "go": (), "rush": ("meet", "work", "school", "shop", "cult", "bank"),
     "drive": ("city", "meet", "work", "shop", "out", "town", "sport", "zoo"),
@@ -39,6 +40,8 @@ class Sampler:
         self.rng = rng
         self.lexicon = lexicon
         self.recent: Verb | None = None  # times are drawn to fit the verb drawn last
+        self.by_noun: dict[tuple[str, bool], list[Adjective]] = {}
+        self.by_use: dict[tuple[str, tuple[str, ...], str], list[Verb]] = {}
         self.by_types: dict[tuple[str, ...], list[Noun]] = {}
         self.core = {CORE_KEYS.get(v.en, v.en): v for v in lexicon.verbs if "c" in v.flags}
         self.ordinary = [v for v in lexicon.verbs if "c" not in v.flags]
@@ -59,6 +62,10 @@ class Sampler:
     def adjective(self, entry: Noun, gradable: bool = False) -> Adjective | None:
         if entry.en in OWN:
             return None  # a passport is just a passport
+        key = (entry.en, gradable)
+        if key in self.by_noun:
+            fitting = self.by_noun[key]
+            return self.pick(fitting) if fitting else None
         fitting = [
             a
             for a in self.lexicon.adjectives
@@ -175,17 +182,10 @@ class Sampler:
 
     def verb(self, flags: str = "", kinds: Sequence[str] = ("acc",), only: str = "") -> Verb:
         """A verb with all these flags and one of these governments ("+" for prepositional)."""
-        fitting = [
-            v
-            for v in self.ordinary
-            if all(flag in v.flags for flag in flags) and government(v) in kinds
-            and ("n" in flags or "n" not in v.flags)
-        ]
-        if only == "separable":
-            fitting = [v for v in fitting if v.prefix]
-        if only == "reflexive":
-            fitting = [v for v in fitting if v.reflexive]
-        self.recent = self.pick(fitting)
+        key = (flags, tuple(kinds), only)
+        if key not in self.by_use:
+            self.by_use[key] = [v for v in self.ordinary if usable(v, flags, kinds, only)]
+        self.recent = self.pick(self.by_use[key])
         return self.recent
 
     def object_of(self, verb: Verb, subject: NP, mode: str = "any", described: float = 0.7) -> NP:
@@ -248,7 +248,9 @@ class Sampler:
         """What somebody does: a verb, its objects and perhaps a place or a manner."""
         who = subject or self.person()
         verb = self.verb(flags, kinds, only)
-        if mode == "generic" and "d" in verb.flags:
+        if "g" in verb.flags:
+            mode = "generic"
+        elif mode == "generic" and "d" in verb.flags:
             mode = "definite"
         clause = Clause(who, verb)
         kind = government(verb)
@@ -257,8 +259,7 @@ class Sampler:
         if kind == "dat+acc":
             described = mode if mode != "any" else "indefinite"
             dative = self.someone(who)
-            clause = clause.but(dative=dative, obj=self.object_of(verb, who, described))
-            return clause
+            return clause.but(dative=dative, obj=self.object_of(verb, who, described))
         if kind:
             clause = clause.but(obj=self.object_of(verb, who, mode))
         return self.with_adjuncts(clause, adjuncts if kind else max(adjuncts, 0.9))
@@ -278,3 +279,10 @@ def government(verb: Verb) -> str:
     if "+" in verb.government and not verb.government.startswith("dat"):
         return "+"
     return verb.government
+
+
+def usable(verb: Verb, flags: str, kinds: Sequence[str], only: str) -> bool:
+    """States are drawn only where they are asked for: they take neither times nor habits."""
+    marked = {"separable": verb.prefix, "reflexive": verb.reflexive}.get(only, "any")
+    fits = all(flag in verb.flags for flag in flags) and government(verb) in kinds
+    return bool(marked) and fits and ("n" in flags or "n" not in verb.flags)

@@ -51,7 +51,8 @@ def past_first(s: Sampler) -> Pair:
 @structure(1.5)
 def past_place_and_manner(s: Sampler) -> Pair:
     clause = s.activity(mode="definite", kinds=("acc",), adjuncts=1.0)
-    return statement(clause.but(tense="past", manner=s.manner(clause.verb)))
+    time = s.time("past")
+    return statement(clause.but(tense="past", manner=s.manner(clause.verb), time=time))
 
 
 @structure(2)
@@ -162,15 +163,18 @@ def gave_somebody_something(s: Sampler) -> Pair:
 def gave_pronoun_something(s: Sampler) -> Pair:
     who = s.third()
     options = {"his": "him", "her": "her", "their": "them"}
-    others = [p for p in ("he", "she", "they") if options.get(who.natural) != phrases.PRONOUNS_EN[p]]
+    others = [
+        p for p in ("he", "she", "they") if options.get(who.natural) != phrases.PRONOUNS_EN[p]
+    ]
     clause = s.activity(who, kinds=("dat+acc",)).but(dative=phrases.pronoun(s.pick(others)))
-    return statement(clause.but(tense=s.pick(("past", "perfect", "future"))))
+    tense = s.pick(("past", "future"))
+    return statement(clause.but(tense=tense, time=s.time(tense)))
 
 
 @structure(1.5)
 def dative_verbs(s: Sampler) -> Pair:
     clause = s.activity(mode="definite", kinds=("dat",), adjuncts=0.6)
-    return statement(clause.but(tense="past", time=s.time("past") if s.chance(0.5) else None))
+    return statement(clause.but(tense="past", time=s.time("past")))
 
 
 @structure(1.5)
@@ -188,8 +192,8 @@ def separable_past(s: Sampler) -> Pair:
 @structure(1.5)
 def reflexive(s: Sampler) -> Pair:
     clause = s.activity(kinds=("+", "+", ""), only="reflexive")
-    tense = s.pick(("past", "perfect", "future"))
-    return statement(clause.but(tense=tense))
+    tense = s.pick(("past", "future"))
+    return statement(clause.but(tense=tense, time=s.time(tense)))
 
 
 @structure()
@@ -200,45 +204,6 @@ def interested_in(s: Sampler) -> Pair:
     de = Clause(who, s.core["interest"], phrases.noun_phrase(what, ""), early=Phrase("", "sehr"))
     tense = s.pick(("present", "past"))
     return statement(en.but(tense=tense))[0], statement(de.but(tense=tense))[1]
-
-
-def passive_clause(s: Sampler) -> Clause:
-    verb = s.verb("x", ("acc",))
-    entry = s.noun(*verb.objects)
-    while entry.types & {"game", "subj", "lang"}:
-        verb = s.verb("x", ("acc",))
-        entry = s.noun(*verb.objects)
-    nobody = NP("", ("", "", "", ""))
-    subject = s.thing(entry, nobody, "definite", described=0.5)
-    return Clause(subject, verb, passive=True)
-
-
-@structure(1.5)
-def passive_past(s: Sampler) -> Pair:
-    return statement(passive_clause(s).but(tense="past", time=s.time("past")), front=s.chance(0.4))
-
-
-@structure(1.5)
-def passive_with_agent(s: Sampler) -> Pair:
-    clause = passive_clause(s).but(tense=s.pick(("past", "perfect")))
-    return statement(clause.but(agent=s.third()))
-
-
-@structure()
-def passive_perfect(s: Sampler) -> Pair:
-    return statement(passive_clause(s).but(tense="perfect", late=ALREADY))
-
-
-@structure()
-def passive_modal(s: Sampler) -> Pair:
-    clause = passive_clause(s).but(modal=s.pick(("must", "should", "had")))
-    kind = "past" if clause.modal == "had" else "future"
-    return statement(clause.but(time=s.time(kind)))
-
-
-@structure()
-def passive_future(s: Sampler) -> Pair:
-    return statement(passive_clause(s).but(tense="future", time=s.time("future")), s.chance(0.4))
 
 
 @structure(1.5)
@@ -264,7 +229,7 @@ def for_somebody(s: Sampler) -> Pair:
     verb = s.pick([v for v in s.ordinary if v.en in ("buy", "cook", "bake", "sew", "order")])
     obj = s.object_of(verb, who, "indefinite", 0.6)
     extra = phrases.prepositional("for", "für", "acc", s.someone(who))
-    clause = Clause(who, verb, obj, tense=s.pick(("past", "perfect")), extra=extra)
+    clause = Clause(who, verb, obj, tense="past", extra=extra, time=s.time("past"))
     return statement(clause)
 
 
@@ -292,7 +257,9 @@ def has_repaired(s: Sampler) -> Pair:
 @structure()
 def living_since(s: Sampler) -> Pair:
     who, city, span = s.person(), s.city(), timing.span(s.rng)
-    clause = Clause(who, s.core["live"], time=Phrase("", span.de), place=Phrase("", f"in {city.de}"))
+    clause = Clause(
+        who, s.core["live"], time=Phrase("", span.de), place=Phrase("", f"in {city.de}")
+    )
     have = "has" if who.person == 3 and not who.plural else "have"
     return finish(f"{who.en} {have} been living in {city.en} {span.en}"), statement(clause)[1]
 

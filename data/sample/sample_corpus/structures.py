@@ -17,6 +17,7 @@ from sample_corpus.clause import (
 from sample_corpus.sampler import Sampler
 
 Pair = tuple[str, str]
+Builder = Callable[[Sampler], Pair]
 
 
 @dataclass(frozen=True)
@@ -24,7 +25,7 @@ class Structure:
     """`held_out` structures combine known parts in a way that training never shows."""
 
     name: str
-    build: Callable[[Sampler], Pair]
+    build: Builder
     weight: float
     held_out: bool
 
@@ -32,10 +33,10 @@ class Structure:
 REGISTER: dict[str, Structure] = {}
 
 
-def structure(weight: float = 1.0, held_out: bool = False):
+def structure(weight: float = 1.0, held_out: bool = False) -> Callable[[Builder], Builder]:
     """Register a builder under its function's name."""
 
-    def keep(build: Callable[[Sampler], Pair]) -> Callable[[Sampler], Pair]:
+    def keep(build: Builder) -> Builder:
         name = build.__name__
         if name in REGISTER:
             raise ValueError(f"two structures are named {name}; rename one of them")

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 from sample_corpus import phrases
 from sample_corpus.clause import (
-    MAIN,
     SUBORDINATE,
     Clause,
-    complements,
     english_clause,
     german_clause,
 )
 from sample_corpus.lexicon import Phrase
-from sample_corpus.phrases import NP, words
+from sample_corpus.phrases import NP
 from sample_corpus.sampler import Sampler
 from sample_corpus.structures import Pair, finish, inverted, structure, subordinate
 
@@ -21,6 +19,7 @@ OPENERS = (("know", "know"), ("hope", "hope"), ("think", "think"), ("say", "say"
 HINDRANCES = {"tired": "müde", "sick": "krank", "busy": "beschäftigt", "hungry": "hungrig",
               "nervous": "nervös", "thirsty": "durstig", "sad": "traurig", "exhausted": "erschöpft",
               "injured": "verletzt", "angry": "wütend", "distracted": "abgelenkt"}  # fmt: skip
+ABSENCES = {en: HINDRANCES[en] for en in ("tired", "sick", "busy", "exhausted", "injured")}
 FEELINGS = {"happy": "glücklich", "satisfied": "zufrieden", "surprised": "überrascht",
             "disappointed": "enttäuscht", "proud": "stolz", "excited": "aufgeregt",
             "angry": "wütend", "relieved": "erleichtert", "grateful": "dankbar"}  # fmt: skip
@@ -29,14 +28,14 @@ PRONOUN_OF = {"his": "he", "her": "she", "their": "they", "my": "I", "our": "we"
 
 def again(subject: NP) -> NP:
     """The pronoun that takes a subject up again."""
-    return phrases.pronoun(PRONOUN_OF[subject.natural]) if subject.natural in PRONOUN_OF else subject
+    return (
+        phrases.pronoun(PRONOUN_OF[subject.natural]) if subject.natural in PRONOUN_OF else subject
+    )
 
 
-def act(s: Sampler, who: NP | None = None, tense: str = "past", flags: str = "i") -> Clause:
-    clause = s.activity(who, flags=flags, kinds=KINDS, adjuncts=0.4).but(tense=tense)
-    if tense in ("past", "future") and s.chance(0.35):
-        return clause.but(time=s.time(tense))
-    return clause
+def act(s: Sampler, who: NP | None = None, tense: str = "past", timed: bool = False) -> Clause:
+    clause = s.activity(who, flags="i", kinds=KINDS, adjuncts=0.4).but(tense=tense)
+    return clause.but(time=s.time(tense)) if timed and s.chance(0.6) else clause
 
 
 def state(s: Sampler, who: NP, tense: str, states: dict[str, str] = HINDRANCES) -> Clause:
@@ -116,7 +115,9 @@ def indirect_question(s: Sampler) -> Pair:
 
 def could_not(s: Sampler, who: NP) -> Clause:
     """could not repair the car: what a state in the way explains."""
-    clause = s.activity(who, flags="i", mode="definite", kinds=("acc", "acc", "dat", "+"), adjuncts=0)
+    clause = s.activity(
+        who, flags="i", mode="definite", kinds=("acc", "acc", "dat", "+"), adjuncts=0
+    )
     return clause.but(modal=s.pick(("could", "wanted", "could")), negation="nicht")
 
 
@@ -142,12 +143,12 @@ def because_first(s: Sampler) -> Pair:
 @structure(1.5)
 def although_first(s: Sampler) -> Pair:
     who = s.person()
-    return leading(act(s, again(who)), state(s, who, "past"), "although", "obwohl")
+    return leading(act(s, again(who), timed=True), state(s, who, "past"), "although", "obwohl")
 
 
 @structure()
 def although_last(s: Sampler) -> Pair:
-    main = act(s)
+    main = act(s, timed=True)
     return trailing(main, state(s, again(main.subject), "past"), "although", "obwohl")
 
 
@@ -206,7 +207,7 @@ def before_clause(s: Sampler) -> Pair:
 def after_clause(s: Sampler) -> Pair:
     """After Anna had read the letter, she ...: Nachdem Anna den Brief gelesen hatte, ... sie"""
     who = s.person()
-    return leading(act(s, again(who)), act(s, who, "pluperfect"), "after", "nachdem")
+    return leading(act(s, again(who), timed=True), act(s, who, "pluperfect"), "after", "nachdem")
 
 
 @structure(1.5)
@@ -249,77 +250,9 @@ def so_that(s: Sampler) -> Pair:
     entry = s.noun(name)
     tool = s.thing(entry, who, s.pick(("definite", "indefinite")))
     lend = next(v for v in s.ordinary if v.en == "lend")
-    main = Clause(who, lend, tool, helped, tense="past")
+    main = Clause(who, lend, tool, helped, tense="past", time=s.time("past"))
     verb = s.pick([v for v in s.ordinary if v.de in TOOL_USES[name]])
     other = again(helped)
     obj = s.object_of(verb, other, "definite")
     sub = Clause(other, verb, obj, modal="could")
     return trailing(main, sub, "so that", "damit")
-
-
-@structure(1.5)
-def two_clauses_and(s: Sampler) -> Pair:
-    first, second = act(s, s.third()), act(s, s.third())
-    en = f"{english_clause(first)}, and {english_clause(second)}"
-    return finish(en), finish(f"{german_clause(first)}, und {german_clause(second)}")
-
-
-@structure(1.5)
-def two_clauses_but(s: Sampler) -> Pair:
-    first = act(s, s.third()).but(modal="wanted")
-    second = state(s, again(first.subject), "past")
-    en = f"{english_clause(first)}, but {english_clause(second)}"
-    return finish(en), finish(f"{german_clause(first)}, aber {german_clause(second)}")
-
-
-@structure()
-def shared_subject(s: Sampler) -> Pair:
-    """The man opened the window and closed the door (one subject, two verbs)."""
-    first = act(s, s.third())
-    second = act(s, first.subject)
-    while second.verb.de == first.verb.de:
-        second = act(s, first.subject)
-    silent = words(second.verb.en_past, complements(second))
-    de = german_clause(second).removeprefix(second.subject.de[0]).strip()
-    return finish(f"{english_clause(first)} and {silent}"), finish(f"{german_clause(first)} und {de}")
-
-
-@structure()
-def therefore(s: Sampler) -> Pair:
-    """..., therefore ...: ..., deshalb + verb."""
-    who = s.third()
-    first, second = state(s, who, "past"), could_not(s, again(who))
-    return (
-        finish(f"{english_clause(first)}; therefore {english_clause(second)}"),
-        finish(f"{german_clause(first)}; deshalb {german_clause(second, MAIN, 'X')[2:]}"),
-    )
-
-
-@structure()
-def either_or(s: Sampler) -> Pair:
-    """either ... or ...: entweder ... oder ... (two objects of one verb)."""
-    return paired_objects(s, ("either", "or"), ("entweder", "oder"), "future")
-
-
-@structure()
-def both_and(s: Sampler) -> Pair:
-    return paired_objects(s, ("both", "and"), ("sowohl", "als auch"), "past")
-
-
-@structure()
-def neither_nor(s: Sampler) -> Pair:
-    return paired_objects(s, ("neither", "nor"), ("weder", "noch"), "past")
-
-
-def paired_objects(s: Sampler, en: tuple[str, str], de: tuple[str, str], tense: str) -> Pair:
-    who = s.person()
-    verb = s.verb("i", ("acc",))
-    one, two = (s.object_of(verb, who, "definite", 0.2) for _ in "ab")
-    while one.en.split()[-1] == two.en.split()[-1]:
-        verb = s.verb("i", ("acc",))
-        one, two = (s.object_of(verb, who, "definite", 0.2) for _ in "ab")
-    comma = " " + de[1]
-    forms = tuple(f"{de[0]} {a}{comma} {b}" for a, b in zip(one.de, two.de, strict=True))
-    obj = NP(f"{en[0]} {one.en} {en[1]} {two.en}", (forms[0], forms[1], forms[2], forms[3]))
-    clause = Clause(who, verb, obj, tense=tense)
-    return finish(english_clause(clause)), finish(german_clause(clause))

@@ -7,11 +7,11 @@ import random
 from sample_corpus.lexicon import Phrase
 
 ONES_EN = """zero one two three four five six seven eight nine ten eleven twelve thirteen fourteen
-fifteen sixteen seventeen eighteen nineteen""".split()
-TENS_EN = "_ _ twenty thirty forty fifty sixty seventy eighty ninety".split()
+fifteen sixteen seventeen eighteen nineteen""".split()  # noqa: SIM905  (reads better as text)
+TENS_EN = "_ _ twenty thirty forty fifty sixty seventy eighty ninety".split()  # noqa: SIM905
 ONES_DE = """null eins zwei drei vier fünf sechs sieben acht neun zehn elf zwölf dreizehn vierzehn
-fünfzehn sechzehn siebzehn achtzehn neunzehn""".split()
-TENS_DE = "_ _ zwanzig dreißig vierzig fünfzig sechzig siebzig achtzig neunzig".split()
+fünfzehn sechzehn siebzehn achtzehn neunzehn""".split()  # noqa: SIM905  (reads better as text)
+TENS_DE = "_ _ zwanzig dreißig vierzig fünfzig sechzig siebzig achtzig neunzig".split()  # noqa: SIM905
 MONTHS = [
     Phrase("January", "Januar"), Phrase("February", "Februar"), Phrase("March", "März"),
     Phrase("April", "April"), Phrase("May", "Mai"), Phrase("June", "Juni"),

@@ -90,12 +90,19 @@ def batched(cases: list[Case]) -> tuple[Draft, Tensor]:
     ids=["exact", "top_beta as exact", "top_beta"],
 )
 def test_table(rule: AcceptanceRule, cases: list[Case]) -> None:
-    verdict = judge(
-        rule, *batched(cases), beta=[c.beta for c in cases], tau=[float(c.tau) for c in cases]
-    )
-    got = zip(verdict.num_accepted.tolist(), verdict.next_tokens.tolist(), strict=True)
-    for case, pair in zip(cases, got, strict=True):
-        assert pair == (case.num_accepted, case.next_token), case.name
+    draft, logits = batched(cases)
+    tempting = torch.where(draft.mask, draft.tokens, logits[:, :-1].argmax(-1))
+    for tokens in (draft.tokens, tempting):
+        verdict = judge(
+            rule,
+            Draft(tokens, draft.lengths),
+            logits,
+            beta=[c.beta for c in cases],
+            tau=[float(c.tau) for c in cases],
+        )
+        got = zip(verdict.num_accepted.tolist(), verdict.next_tokens.tolist(), strict=True)
+        for case, pair in zip(cases, got, strict=True):
+            assert pair == (case.num_accepted, case.next_token), case.name
 
 
 def random_case(seed: int) -> tuple[Draft, Tensor]:

@@ -1,0 +1,1 @@
+"""Measurements: what is timed lives here, never in tests."""

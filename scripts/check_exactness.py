@@ -1,0 +1,32 @@
+"""Decode a file with and without the drafter and explain every difference.
+
+Takes the flags of inference.py; exits with status 1 where a difference is no near-tie of float32.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+
+from specdec_plugins.app.entries import open_entries  # noqa: E402
+from specdec_plugins.app.exactness import check_exactness  # noqa: E402
+from specdec_plugins.app.options import parse_options  # noqa: E402
+from specdec_plugins.errors import UserError  # noqa: E402
+
+
+def main() -> int:
+    try:
+        settings, files = parse_options()
+        with open_entries(files) as entries:
+            exactness = check_exactness(settings, [entry.sentence for entry in entries])
+    except UserError as error:
+        print(f"check_exactness.py: {error}", file=sys.stderr)
+        return 2
+    print(exactness)
+    return 0 if exactness.holds else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,143 @@
+"""Validation by decoding: how many tokens a round the verifier keeps, and BLEU."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from fairseq.data import Dictionary
+from fairseq.logging import metrics
+from sacrebleu.metrics.bleu import BLEU
+from torch import Tensor
+
+from specdec_plugins.adapters.dictionary import Dictionary as PlainDictionary
+from specdec_plugins.adapters.drafter_twin import inference_twin
+from specdec_plugins.adapters.fairseq_checkpoint import load_verifier
+from specdec_plugins.decoding.config import DecodeParams, EngineConfig
+from specdec_plugins.decoding.drafters.base import DraftContext, build_drafter
+from specdec_plugins.decoding.engine import Method, SpeculativeDecoder
+from specdec_plugins.decoding.request import Request
+from specdec_plugins.decoding.rules.top_beta import TopBeta
+from specdec_plugins.decoding.schedules.constant import Constant
+from specdec_plugins.decoding.stats import DecodeStats
+from specdec_plugins.decoding.transformer_verifier import TransformerVerifier
+from specdec_plugins.models.block_drafter import BlockDrafter
+
+_NGRAMS = 4  # of BLEU
+_MAX_ROWS = 64  # sentences decoded at once
+
+_COUNTS = ("rounds", "emitted", "eos")
+_KEYS = (
+    *(f"_block_{name}" for name in _COUNTS),
+    *(f"_bleu_{kind}_{order}" for kind in ("counts", "totals") for order in range(_NGRAMS)),
+    "_bleu_sys_len",
+    "_bleu_ref_len",
+)
+
+
+@dataclass(frozen=True)
+class EvaluationSettings:
+    """How to decode a validation set."""
+
+    verifier_path: str
+    block_size: int  # tokens drafted a round
+    beta: int = 1  # accept among the verifier's beta best; 1 = its greedy output
+    tau: float = 0.0  # nats below the best that an accepted token may be
+
+
+class BlockEvaluation:
+    """Decodes with the engine where fairseq expects a sequence generator.
+
+    The verifier is read once; ``refresh`` takes the drafter's weights as they are now.
+    """
+
+    def __init__(
+        self, settings: EvaluationSettings, source: Dictionary, target: Dictionary
+    ) -> None:
+        """Raises ``UserError`` where the verifier cannot be read or has other dictionaries."""
+        plain = [PlainDictionary(d.symbols[d.nspecial :]) for d in (source, target)]
+        network = load_verifier(settings.verifier_path, plain[0], plain[1])
+        self.verifier = TransformerVerifier(network, plain[1].special)
+        self.settings = settings
+        self.stats = DecodeStats()  # of the last batch
+        # Checked here, so that an impossible beta is refused when the run starts.
+        self._params = DecodeParams(settings.block_size, beta=settings.beta, tau=settings.tau)
+        self._method: Method | None = None
+
+    def refresh(self, model: BlockDrafter) -> None:
+        """Take the drafter's present weights, and its device."""
+        settings, twin = self.settings, inference_twin(model, self.settings.block_size)
+        self.verifier.network.to(twin.decoder.tokens.weight.device)
+        drafter = build_drafter("block", DraftContext(self.verifier, twin))
+        self._method = Method(drafter, TopBeta(), Constant(Constant.Config()))
+        longest = min(
+            DecodeParams().max_len,
+            self.verifier.max_target_positions,
+            twin.config.decoder.max_positions - settings.block_size,
+        )
+        self._params = DecodeParams(
+            settings.block_size, max_len=max(longest, 1), beta=settings.beta, tau=settings.tau
+        )
+
+    def generate(
+        self, models: Any, sample: dict[str, Any], **unused: Any
+    ) -> list[list[dict[str, Tensor]]]:
+        """fairseq's generator protocol: one hypothesis a sentence, tokens [T] int64."""
+        assert self._method is not None, "generate before refresh"
+        source = sample["net_input"]["src_tokens"]  # [B, S] int64, right-padded
+        lengths = sample["net_input"]["src_lengths"].tolist()
+        requests = [
+            Request(str(row), ids[:length], self._params)
+            for row, (ids, length) in enumerate(zip(source.tolist(), lengths, strict=True))
+        ]
+        config = EngineConfig(max_rows=_MAX_ROWS, measure_time=False)
+        decoder = SpeculativeDecoder(self.verifier, self._method, config)
+        results = decoder.decode(requests)
+        self.stats = decoder.stats
+        return [[{"tokens": torch.tensor(r.token_ids, dtype=torch.int64)}] for r in results]
+
+    def figures(self, bleu: Any) -> dict[str, int]:
+        """Counts of the last batch that workers may add up."""
+        figures = {f"_block_{name}": getattr(self.stats, name) for name in _COUNTS}
+        figures |= {"_bleu_sys_len": bleu.sys_len, "_bleu_ref_len": bleu.ref_len}
+        for order in range(_NGRAMS):
+            figures[f"_bleu_counts_{order}"] = bleu.counts[order]
+            figures[f"_bleu_totals_{order}"] = bleu.totals[order]
+        return figures
+
+
+def log_figures(logging_outputs: list[dict[str, Any]]) -> None:
+    """Log ``accepted`` and ``bleu`` of everything that was decoded since the last report.
+
+    ``accepted`` is the published mean: tokens a round, the verifier's own counted, eos not.
+    """
+    if not any("_block_rounds" in log for log in logging_outputs):
+        return
+
+    def total(key: str) -> int:
+        return int(sum(log.get(key, 0) for log in logging_outputs))
+
+    # One plain number a key: fairseq saves its meters, and a checkpoint with numpy arrays in it
+    # cannot be loaded safely.
+    for key in _KEYS:
+        metrics.log_scalar(key, total(key))
+    metrics.log_derived("accepted", _accepted)
+    metrics.log_derived("bleu", _bleu)
+
+
+def _accepted(meters: Any) -> float:
+    rounds, emitted, eos = (int(meters[f"_block_{name}"].sum) for name in _COUNTS)
+    stats = DecodeStats(rounds=rounds, emitted=emitted, eos=eos)
+    return round(stats.mean_accepted_tokens, 4)
+
+
+def _bleu(meters: Any) -> float:
+    score = BLEU.compute_bleu(
+        correct=[int(meters[f"_bleu_counts_{order}"].sum) for order in range(_NGRAMS)],
+        total=[int(meters[f"_bleu_totals_{order}"].sum) for order in range(_NGRAMS)],
+        sys_len=int(meters["_bleu_sys_len"].sum),
+        ref_len=int(meters["_bleu_ref_len"].sum),
+        smooth_method="exp",
+    )
+    return round(score.score, 2)

@@ -1,0 +1,107 @@
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import pytest
+
+from specdec_plugins.adapters.dictionary import Dictionary
+from specdec_plugins.app import exactness
+from specdec_plugins.app.codec import Codec
+from specdec_plugins.app.settings import Settings
+from specdec_plugins.app.strategies import EngineStrategy
+from specdec_plugins.app.translator import Limits, SpeculativeTranslator, number_sentences
+from specdec_plugins.decoding.config import EngineConfig
+from specdec_plugins.decoding.engine import Method
+from specdec_plugins.decoding.interfaces import (
+    AcceptanceRule,
+    Draft,
+    RowParams,
+    RowRandom,
+    Scores,
+    Verdict,
+)
+from specdec_plugins.decoding.rules.exact import Exact
+from specdec_plugins.decoding.schedules.constant import Constant
+from specdec_plugins.errors import UserError
+from tests.decoding.toys import SCRIPTS, ScriptedDrafter, TableVerifier, law
+
+SENTENCES = number_sentences(["a b", "b", "c d a", "", "d", "e e"])
+SETTINGS = Settings(data="-", verifier="-", drafter_checkpoint="-", max_len_b=12, block_size=4)
+
+
+@dataclass(frozen=True)
+class Careless(Exact):
+    """Claims to be exact and accepts a wrong token where the gap is small enough."""
+
+    tolerance: float = 0.0  # nats
+
+    def judge(
+        self, draft: Draft, scores: Scores, params: RowParams, random: RowRandom, first: object
+    ) -> Verdict:
+        logits = scores.logits.clone()
+        best = logits.amax(-1, keepdim=True)
+        # The last of the tolerated ids wins, where argmax takes the best.
+        tolerated = logits >= best - self.tolerance
+        last = logits.shape[-1] - 1 - tolerated.flip(-1).int().argmax(-1)
+        logits.scatter_(-1, last[..., None], best + 1)
+        return super().judge(draft, Scores(logits), params, random, first)  # type: ignore[arg-type]
+
+
+def translator(rule: AcceptanceRule, settings: Settings = SETTINGS) -> SpeculativeTranslator:
+    dictionary = Dictionary([*"abcde"])
+    table = law()
+    method = Method(ScriptedDrafter(table, SCRIPTS["partly"]), rule, Constant(Constant.Config()))
+    strategy = EngineStrategy(TableVerifier(table), method, EngineConfig(max_rows=3))
+    return SpeculativeTranslator(
+        settings, Codec(dictionary, dictionary), strategy, Limits(60, 60, 4)
+    )
+
+
+def load(single: AcceptanceRule, double: AcceptanceRule) -> object:
+    def loader(settings: Settings) -> SpeculativeTranslator:
+        return translator(double if settings.dtype == "float64" else single, settings)
+
+    return loader
+
+
+def test_an_exact_rule_has_no_differences(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(exactness, "load_translator", load(Exact(), Exact()))
+    found = exactness.check_exactness(SETTINGS, SENTENCES)
+    assert found.holds
+    assert str(found) == "6 of 6 sentences identical to greedy decoding"
+
+
+def test_a_wrong_decoder_is_found_with_its_gap(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(exactness, "load_translator", load(Careless(tolerance=1.0), Exact()))
+    found = exactness.check_exactness(SETTINGS, SENTENCES)
+    assert found.differences
+    assert not found.holds
+    for difference in found.differences:
+        assert difference.identical_in_float64
+        # The careless rule swaps tokens within its tolerance, and no others.
+        assert 0 < difference.gap <= 1.0
+        assert f"line {difference.number}" in str(found)
+
+
+def test_a_near_tie_is_excused_only_if_float64_agrees() -> None:
+    near = exactness.Difference(number=3, position=2, gap=5e-6, identical_in_float64=True)
+    assert exactness.Exactness(9, [near]).holds
+    assert not exactness.Exactness(9, [replace(near, identical_in_float64=False)]).holds
+    assert not exactness.Exactness(9, [replace(near, gap=2e-4)]).holds
+
+
+def test_differences_of_float64_are_reported(monkeypatch: pytest.MonkeyPatch) -> None:
+    careless = Careless(tolerance=1.0)
+    monkeypatch.setattr(exactness, "load_translator", load(careless, careless))
+    found = exactness.check_exactness(SETTINGS, SENTENCES)
+    assert not any(difference.identical_in_float64 for difference in found.differences)
+    assert "DIFFERENT" in str(found)
+
+
+def test_settings_without_the_promise_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    from specdec_plugins.decoding.rules.top_beta import TopBeta
+
+    tolerant = replace(SETTINGS, beta=3, tau=1.0)
+    monkeypatch.setattr(exactness, "load_translator", load(TopBeta(), TopBeta()))
+    with pytest.raises(UserError, match="beta 1"):
+        exactness.check_exactness(tolerant, SENTENCES)

@@ -1,0 +1,151 @@
+"""Lines in and out: what is refused, what is kept, and what an interruption leaves."""
+
+from __future__ import annotations
+
+import io
+import os
+from pathlib import Path
+
+import pytest
+
+from specdec_plugins.app import files
+from specdec_plugins.app.files import (
+    LineWriter,
+    check_writable,
+    count_lines,
+    in_buffers,
+    open_input,
+    read_lines,
+    refuse_same_file,
+)
+from specdec_plugins.errors import UserError
+
+
+def texts(data: bytes) -> list[str]:
+    return [line.text for line in read_lines(io.BytesIO(data), "in.txt")]
+
+
+@pytest.mark.parametrize(
+    ("data", "expected"),
+    [
+        (b"a\nb\n", ["a", "b"]),
+        (b"a\nb", ["a", "b"]),
+        (b"\n\na", ["", "", "a"]),
+        (b"a\r\n\r\nb\r", ["a", "", "b"]),
+        (b"\xef\xbb\xbfa\nb", ["a", "b"]),
+        ("a\u2028b\x0bc\x85d\n".encode(), ["a\u2028b\x0bc\x85d"]),
+        (b"a\rb\n", ["a\rb"]),
+        (b"", []),
+    ],
+)
+def test_only_newlines_end_lines(data: bytes, expected: list[str]) -> None:
+    assert texts(data) == expected
+
+
+@pytest.mark.parametrize(
+    ("data", "message"),
+    [
+        (b"a\nb\xff\n", r"in.txt, line 2: not UTF-8 \(byte 2 of the line is 0xff\)"),
+        ("a\n".encode("utf-16"), "line 1: not UTF-8"),
+        ("ab\n".encode("utf-16-le"), "line 1: holds a NUL"),
+    ],
+)
+def test_what_is_no_text_is_named(data: bytes, message: str) -> None:
+    with pytest.raises(UserError, match=message):
+        texts(data)
+
+
+def test_lines_before_a_bad_one_are_read() -> None:
+    lines = read_lines(io.BytesIO(b"good\n\xff\n"), "in.txt")
+    assert next(lines).text == "good"
+    with pytest.raises(UserError):
+        next(lines)
+
+
+@pytest.mark.parametrize(("content", "message"), [(None, "cannot be read"), (b"", "is empty")])
+def test_missing_and_empty_files(tmp_path: Path, content: bytes | None, message: str) -> None:
+    path = tmp_path / "in.txt"
+    if content is not None:
+        path.write_bytes(content)
+    with pytest.raises(UserError, match=message), open_input(str(path)):
+        pass
+    with pytest.raises(UserError, match="cannot be read"), open_input(str(tmp_path)):
+        pass
+
+
+@pytest.mark.parametrize(("count", "sizes"), [(0, []), (2, [2]), (6, [3, 3]), (7, [3, 3, 1])])
+def test_buffers_lose_nothing(count: int, sizes: list[int]) -> None:
+    buffers = list(in_buffers(range(count), 3))
+    assert [len(buffer) for buffer in buffers] == sizes
+    assert [i for buffer in buffers for i in buffer] == list(range(count))
+
+
+def test_lines_are_on_disk_at_once(tmp_path: Path) -> None:
+    path = tmp_path / "out"
+    with LineWriter(str(path)) as writer:
+        writer.write(["ä", ""])
+        assert path.read_text(encoding="utf-8") == "ä\n\n"
+        writer.write(["b"])
+        writer.write([])
+    assert path.read_text(encoding="utf-8") == "ä\n\nb\n"
+
+
+@pytest.mark.parametrize(("keep", "expected"), [(0, "new\n"), (1, "é\nnew\n"), (2, "é\nb\nnew\n")])
+def test_kept_lines_stay_and_the_rest_goes(tmp_path: Path, keep: int, expected: str) -> None:
+    path = tmp_path / "out"
+    path.write_text("é\nb\nhalf a li", encoding="utf-8")
+    assert count_lines(str(path)) == 2
+    with LineWriter(str(path), keep) as writer:
+        writer.write(["new"])
+    assert path.read_text(encoding="utf-8") == expected
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt(), OSError(28, "No space left on device")])
+@pytest.mark.parametrize("accepted", [0, 2, 6])
+def test_a_write_cut_short_leaves_complete_lines(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: BaseException, accepted: int
+) -> None:
+    path = tmp_path / "out"
+    real = os.write
+
+    def cut_short(fd: int, data: bytes) -> int:
+        real(fd, bytes(data)[:accepted])
+        raise error
+
+    with LineWriter(str(path)) as writer:
+        writer.write(["before"])
+        with monkeypatch.context() as patch:
+            patch.setattr(files.os, "write", cut_short)
+            with pytest.raises((KeyboardInterrupt, UserError)) as raised:
+                writer.write(["one", "two"])
+        after = "before\n" + ("one\n" if accepted > 3 else "")
+        assert path.read_text(encoding="utf-8") == after
+        writer.write(["more"])
+    assert path.read_text(encoding="utf-8") == after + "more\n"
+    if isinstance(error, OSError):
+        assert "No space left on device" in str(raised.value)
+
+
+def test_a_full_device_is_said() -> None:
+    with LineWriter("/dev/full") as writer, pytest.raises(UserError, match="/dev/full: cannot be"):
+        writer.write(["a"])
+
+
+def test_places_that_cannot_be_written(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="no folder"):
+        check_writable(str(tmp_path / "none" / "out"))
+    with pytest.raises(UserError, match="is a folder"):
+        check_writable(str(tmp_path))
+    check_writable(str(tmp_path / "out"))
+    check_writable("-")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_an_input_is_not_written_over(tmp_path: Path) -> None:
+    path = tmp_path / "in"
+    path.write_text("a\n", encoding="utf-8")
+    link = tmp_path / "link"
+    link.symlink_to(path)
+    with pytest.raises(UserError, match="is an input as well"):
+        refuse_same_file(str(path), str(link))
+    refuse_same_file(str(path), str(tmp_path / "out"))

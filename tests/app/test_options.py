@@ -1,0 +1,145 @@
+"""Flags: the published command line, defaults in one place, and what is refused."""
+
+from __future__ import annotations
+
+from dataclasses import fields
+
+import pytest
+
+from specdec_plugins.app.file_options import FileOptions
+from specdec_plugins.app.options import make_parser, parse_options
+from specdec_plugins.app.settings import Settings
+from specdec_plugins.errors import UserError
+
+MODELS = ["data", "--path", "d.pt", "--AR-path", "v.pt"]
+PUBLISHED = (
+    "dicts --path d.pt --user-dir specdec_plugins --task translation_lev_modified --remove-bpe "
+    "--max-sentences 20 --source-lang en --target-lang de --iter-decode-max-iter 0 "
+    "--iter-decode-eos-penalty 0 --iter-decode-with-beam 1 --gen-subset test --AR-path v.pt "
+    "--input-path in.bpe --output-path out --block-size 15 --beta 3 --tau 1.0 --batch 1 --beam 5 "
+    "--strategy specdec --cpu --fp16"
+)
+
+
+def test_the_published_command_line() -> None:
+    settings, files = parse_options(PUBLISHED.split())
+    assert settings == Settings(
+        data="dicts",
+        verifier="v.pt",
+        drafter_checkpoint="d.pt",
+        source_lang="en",
+        target_lang="de",
+        strategy="specdec",
+        batch=1,
+        beam=5,
+        beta=3,
+        tau=1.0,
+        block_size=15,
+        remove_bpe="@@ ",
+        device="cpu",
+        dtype="float16",
+    )
+    assert files == FileOptions(input_path="in.bpe", output_path="out")
+
+
+def test_defaults_are_those_of_the_records() -> None:
+    settings, files = parse_options(MODELS)
+    assert settings == Settings("data", verifier="v.pt", drafter_checkpoint="d.pt")
+    assert files == FileOptions()
+
+
+def test_every_field_has_a_flag() -> None:
+    destinations = {action.dest for action in make_parser()._actions}
+    assert {f.name for f in (*fields(Settings), *fields(FileOptions))} <= destinations
+
+
+def test_the_last_flag_wins() -> None:
+    settings, _ = parse_options([*MODELS, "--beta", "5", "--beta", "3", "--path", "other.pt"])
+    assert (settings.beta, settings.drafter_checkpoint) == (3, "other.pt")
+
+
+@pytest.mark.parametrize(
+    ("flags", "kept"),
+    [("--remove-bpe", "@@ "), ("--remove-bpe none", None), ("--post-process @@", "@@")],
+)
+def test_remove_bpe(flags: str, kept: str | None) -> None:
+    assert parse_options([*MODELS, *flags.split()])[0].remove_bpe == kept
+
+
+@pytest.mark.parametrize(
+    ("beta", "strategy", "rule"),
+    [("1", "specdec", "exact"), ("3", "specdec", "top_beta"), ("3", "AR", "exact")],
+)
+def test_the_rule_follows_beta(beta: str, strategy: str, rule: str) -> None:
+    settings, _ = parse_options([*MODELS, "--beta", beta, "--strategy", strategy])
+    assert settings.rule_name == rule
+
+
+@pytest.mark.parametrize(
+    "flags",
+    ["--strat AR", "--nonsense", "--dtype int8", "--drafter nobody", "--rule none", "--beta x"],
+)
+def test_unknown_flags_and_values_end_with_one_line(
+    flags: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as raised:
+        parse_options([*MODELS, *flags.split()])
+    assert raised.value.code == 2
+    assert capsys.readouterr().err.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        ("--beta 0", "beta must be 1 or more"),
+        ("--tau -1", "tau must be 0 or more"),
+        ("--batch 0", "--batch must be 1 or more"),
+        ("--beam 0", "--beam must be 1 or more"),
+        ("--block-size 0", "--block-size must be 1 or more"),
+        ("--buffer-size 0", "--buffer-size must be 1 or more"),
+        ("--max-len-b -1", "--max-len-b must be 0 or more"),
+        ("--max-len-a -1", "--max-len-a must be 0 or more"),
+        ("--lenpen 2", "--lenpen belongs to fairseq's search"),
+        ("--no-repeat-ngram-size 3", "--no-repeat-ngram-size belongs to fairseq's search"),
+        ("--rule exact --beta 2", "--rule exact takes no tolerance"),
+        ("--strategy drafter --min-len 2", "it cannot follow --min-len"),
+        ("--strategy drafter --greedy-like fairseq", "it cannot follow --min-len"),
+        ("--bpe subword_nmt", "belong together"),
+        ("--bpe-codes codes", "belong together"),
+        ("--lowercase", "--lowercase is about raw text"),
+        ("--prefix-size 2", "give one with --prefix-file"),
+        ("--prefix-column --prefix-file p", "exclude each other"),
+        ("--prefix-file -", "Only one of"),
+        ("--resume", "--resume continues a file"),
+        ("--output-path o --json-path o", "name the same place"),
+        ("--diagnose-targets t", "belongs to --diagnose"),
+        ("--diagnose --strategy AR", "use it with --strategy specdec"),
+    ],
+)
+def test_settings_that_cannot_be(flags: str, message: str) -> None:
+    with pytest.raises(UserError, match=message):
+        parse_options([*MODELS, *flags.split()])
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ([], "needs the verifier's checkpoint; give it with --AR-path"),
+        (["--AR-path", "v"], "needs the drafter's checkpoint; give it with --path"),
+        (["--strategy", "drafter"], "needs the drafter's checkpoint"),
+    ],
+)
+def test_missing_checkpoints(given: list[str], message: str) -> None:
+    with pytest.raises(UserError, match=message):
+        parse_options(["data", *given])
+    for strategy in ("AR", "fairseq"):
+        parse_options(["data", "--AR-path", "v", "--strategy", strategy])
+
+
+def test_options_are_json_objects(capsys: pytest.CaptureFixture[str]) -> None:
+    settings, _ = parse_options([*MODELS, "--drafter-options", '{"max_ngram": 2}'])
+    assert settings.drafter_options == {"max_ngram": 2}
+    for bad in ("{", "3"):
+        with pytest.raises(SystemExit):
+            parse_options([*MODELS, "--drafter-options", bad])
+        assert "--drafter-options" in capsys.readouterr().err

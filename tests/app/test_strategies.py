@@ -1,0 +1,92 @@
+"""The drafter alone, and the clock of every strategy."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+import torch
+
+from specdec_plugins.app.strategies import DrafterAlone, EngineStrategy
+from specdec_plugins.decoding.config import DecodeParams, EngineConfig
+from specdec_plugins.decoding.engine import Method
+from specdec_plugins.decoding.interfaces import Draft, Prefix, RowParams, RowRandom
+from specdec_plugins.decoding.request import FinishReason, Request
+from specdec_plugins.decoding.rules.exact import Exact
+from specdec_plugins.decoding.schedules.constant import Constant
+from specdec_plugins.errors import UserError
+from tests.app.toys import DICTIONARY, EOS, ScriptedDrafter, ScriptedVerifier, reverse_twice
+
+
+def ticking() -> Iterator[float]:
+    time = 0.0
+    while True:
+        yield time
+        time += 1.0
+
+
+def request(name: str, *words: int, block: int = 4, max_len: int = 50) -> Request:
+    return Request(name, [*words, EOS], DecodeParams(block_size=block, max_len=max_len))
+
+
+def alone(drafter: ScriptedDrafter, max_rows: int = 2) -> DrafterAlone:
+    return DrafterAlone(drafter, DICTIONARY.special, torch.device("cpu"), max_rows)
+
+
+def test_the_drafter_alone_takes_every_drafted_token() -> None:
+    strategy = alone(ScriptedDrafter())
+    requests = [
+        request("1", 4, 5, 6),
+        request("2", 7, block=3),
+        request("3", 8, 9, block=1),
+        request("4", 8, 9, 10, 11, max_len=5),
+    ]
+    done = {d.result.id: d.result for d in strategy.run(requests)}
+    for r in requests:
+        answer = reverse_twice(r.source_ids)[: r.params.max_len]
+        assert done[r.id].token_ids == answer
+    assert done["1"].emitted_per_round == [4, 3]
+    assert done["1"].drafted_per_round == [4, 4]
+    assert done["2"].emitted_per_round == [3]
+    assert done["3"].emitted_per_round == [1] * 5
+    assert done["4"].emitted_per_round == [4, 1]
+    assert done["4"].drafted_per_round == [4, 1]
+    assert done["4"].finish_reason is FinishReason.LENGTH
+    assert done["3"].finish_reason is FinishReason.EOS
+    stats = strategy.stats
+    assert (stats.rounds, stats.emitted, stats.eos, stats.rows) == (10, 20, 3, 4)
+
+
+def test_a_silent_drafter_is_refused() -> None:
+    class Silent(ScriptedDrafter):
+        def propose(
+            self,
+            prefix: Prefix,
+            budget: torch.Tensor,
+            width: int,
+            params: RowParams,
+            random: RowRandom,
+        ) -> Draft:
+            return Draft(torch.zeros(len(budget), width).long(), torch.zeros_like(budget))
+
+    with pytest.raises(UserError, match="proposed nothing"):
+        list(alone(Silent()).run([request("1", 4)]))
+
+
+def test_latency_runs_from_joining_to_the_end() -> None:
+    clock = ticking()
+    method = Method(None, Exact(), Constant(Constant.Config()))
+    config = EngineConfig(max_rows=1, measure_time=False)
+    strategy = EngineStrategy(ScriptedVerifier(), method, config, lambda: next(clock))
+    seconds = {d.result.id: d.seconds for d in strategy.run([request("1", 4), request("2", 5, 6)])}
+    # Two readings a step, and the wait in the queue does not count: n steps take 2n - 1 ticks.
+    assert seconds == {"1": 5.0, "2": 9.0}
+
+
+def test_counts_survive_an_interruption() -> None:
+    method = Method(None, Exact(), Constant(Constant.Config()))
+    strategy = EngineStrategy(ScriptedVerifier(), method, EngineConfig(max_rows=1))
+    running = strategy.run([request("1", 4), request("2", 5)])
+    next(running)
+    running.close()
+    assert strategy.stats.rows == 1

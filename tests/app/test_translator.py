@@ -1,0 +1,142 @@
+"""Sentences in, translations out, over scripted models: order, limits, prefixes, streams."""
+
+from __future__ import annotations
+
+import pytest
+
+from specdec_plugins.app.strategies import EngineStrategy
+from specdec_plugins.app.translator import Sentence
+from specdec_plugins.errors import UserError
+from tests.app.toys import ScriptedVerifier, translated, translator
+
+LINES = ["a b c", "", "d", "e f g h i", "  ", "j k", "c"]
+ANSWERS = [translated(line) for line in LINES]
+STRATEGIES = ["specdec", "AR", "drafter"]
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES)
+@pytest.mark.parametrize("batch", [1, 3, 20])
+def test_every_line_comes_back_in_its_place(strategy: str, batch: int) -> None:
+    assert translator(strategy, batch).translate(LINES) == ANSWERS
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES)
+@pytest.mark.parametrize("count", [1, 7, 20, 1003])
+def test_no_line_is_lost(strategy: str, count: int) -> None:
+    lines = [LINES[i % 7] for i in range(count)]
+    assert translator(strategy, 8).translate(lines) == [ANSWERS[i % 7] for i in range(count)]
+
+
+def test_sentences_of_like_length_decode_together() -> None:
+    it = translator(batch=2)
+    it.translate(LINES)
+    assert isinstance(it.strategy, EngineStrategy)
+    verifier = it.strategy.verifier
+    assert isinstance(verifier, ScriptedVerifier)
+    assert verifier.max_rows_seen == 2
+
+
+def test_counts_of_a_sentence() -> None:
+    [one, empty, _, _, _, _, _] = translator().translate_sentences(
+        [Sentence(n, line) for n, line in enumerate(LINES, 1)]
+    )
+    # Seven tokens with eos, in blocks of four and the verifier's own.
+    assert (one.rounds, one.drafted, one.accepted, one.emitted) == (2, [4, 4], [4, 2], [5, 2])
+    assert one.finish_reason == "eos"
+    assert one.tokens == ["c", "c", "b", "b", "a", "a"]
+    assert one.seconds > 0
+    assert (empty.text, empty.tokens, empty.finish_reason) == ("", [], "empty")
+    assert one.to_dict()["id"] == 1
+    assert one.to_dict()["milliseconds"] == round(one.seconds * 1000, 3)
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES)
+@pytest.mark.parametrize(
+    ("changes", "expected"),
+    [
+        ({"max_len_b": 4}, "c c b b"),
+        ({"max_len_b": 5}, "c c b b a"),
+        ({"max_len_b": 1}, "c"),
+        # Four source tokens with eos.
+        ({"max_len_a": 0.5, "max_len_b": 1}, "c c b"),
+        ({"max_len_b": 6}, "c c b b a a"),
+        ({"max_len_b": 7}, "c c b b a a"),
+    ],
+)
+def test_length_limits(strategy: str, changes: dict[str, float], expected: str) -> None:
+    it = translator(strategy, **changes)
+    [done] = it.translate_sentences([Sentence(1, "a b c")])
+    assert done.text == expected
+    assert done.finish_reason == ("eos" if it.settings.max_len_b == 7 else "length")
+
+
+@pytest.mark.parametrize(("minimum", "emitted"), [(0, 3), (2, 3), (3, 4), (4, 5)])
+def test_min_len_bans_the_end(minimum: int, emitted: int) -> None:
+    it = translator("AR", min_len=minimum, max_len_b=9)
+    [done] = it.translate_sentences([Sentence(1, "d")])
+    # Where eos was the script's choice another id stands until it is free.
+    assert (done.text, sum(done.emitted), done.finish_reason) == ("d d", emitted, "eos")
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES)
+def test_a_prefix_is_kept_and_continued(strategy: str) -> None:
+    sentences = [
+        Sentence(1, "a b c", "x"),
+        Sentence(2, "a b c", "p q r"),
+        Sentence(3, "a b c"),
+        Sentence(4, "", "x"),
+    ]
+    texts = [t.text for t in translator(strategy).translate_sentences(sentences)]
+    # x is no word of the dictionary; an empty line stays empty whatever it was to begin with.
+    assert texts == ["<unk> c b b a a", "p q r b a a", "c c b b a a", ""]
+
+
+@pytest.mark.parametrize(
+    ("size", "expected", "reason"),
+    [(0, "p q b b a a", "eos"), (1, "p c b b a a", "eos"), (2, "p q b b a a", "eos")],
+)
+def test_the_first_tokens_of_a_reference(size: int, expected: str, reason: str) -> None:
+    [done] = translator(prefix_size=size).translate_sentences([Sentence(1, "a b c", "p q")])
+    assert (done.text, done.finish_reason) == (expected, reason)
+
+
+def test_a_reference_whose_end_is_forced() -> None:
+    [done] = translator(prefix_size=3).translate_sentences([Sentence(1, "a b c", "p q")])
+    assert (done.text, done.tokens, done.rounds, done.finish_reason) == (
+        "p q",
+        ["p", "q"],
+        0,
+        "forced",
+    )
+
+
+def test_what_does_not_fit_is_named_before_anything_is_decoded() -> None:
+    it = translator(source=4)
+    sentences = [Sentence(1, "a"), Sentence(2, "a b c d", where="in.txt, line 2")]
+    with pytest.raises(UserError, match="in.txt, line 2: has 4 tokens, more than the 3"):
+        it.translate_sentences(sentences)
+    assert it.strategy.stats.rounds == 0
+    assert it.translate(["a b c"]) == ["c c b b a a"]
+    prefixed = translator(max_len_b=3)
+    with pytest.raises(UserError, match="line 9: its target prefix has 3 tokens where at most 2"):
+        prefixed.translate_sentences([Sentence(9, "a", "p q r", "line 9")])
+
+
+def test_truncation_keeps_the_first_tokens() -> None:
+    assert translator(source=4, truncate_source=True).translate(["a b c d e"]) == ["c c b b a a"]
+
+
+def test_tokens_are_unjoined() -> None:
+    it = translator(remove_bpe="a ")
+    assert it.translate_tokens(["b a"]) == [["a", "a", "b", "b"]]
+
+
+@pytest.mark.parametrize("strategy", ["specdec", "AR"])
+def test_a_stream_ends_in_the_translation(strategy: str) -> None:
+    texts = list(translator(strategy).stream("a b c"))
+    assert texts[-1] == translated("a b c")
+    assert len(texts) == (2 if strategy == "specdec" else 7)
+    assert texts[0] == ("c c b b a" if strategy == "specdec" else "c")
+    assert list(translator(strategy).stream("")) == [""]
+    with pytest.raises(UserError, match="cannot stream"):
+        next(translator("drafter").stream("a"))

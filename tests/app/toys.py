@@ -1,0 +1,133 @@
+"""A scripted verifier and drafters: every source has a right answer of its own."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+from specdec_plugins.adapters.dictionary import Dictionary
+from specdec_plugins.app.codec import Codec
+from specdec_plugins.app.settings import Settings
+from specdec_plugins.app.strategies import DrafterAlone, EngineStrategy
+from specdec_plugins.app.translator import Limits, SpeculativeTranslator
+from specdec_plugins.decoding.config import EngineConfig
+from specdec_plugins.decoding.engine import Method
+from specdec_plugins.decoding.interfaces import (
+    Draft,
+    Prefix,
+    Round,
+    RowParams,
+    RowRandom,
+    Scores,
+    SourceBatch,
+    SpecialTokens,
+)
+from specdec_plugins.decoding.rules.top_beta import TopBeta
+from specdec_plugins.decoding.schedules.constant import Constant
+
+WORDS = [chr(ord("a") + i) for i in range(20)]
+DICTIONARY = Dictionary(WORDS)
+EOS, PAD = DICTIONARY.eos, DICTIONARY.pad
+JUNK = 10**9  # no token id
+Answer = Callable[[list[int]], list[int]]
+
+
+def reverse_twice(source_ids: list[int]) -> list[int]:
+    """The right answer: the words backwards, each twice, and eos."""
+    words = [i for i in source_ids if i != EOS]
+    return [i for word in reversed(words) for i in (word, word)] + [EOS]
+
+
+def translated(line: str) -> str:
+    """The right answer to a line of words."""
+    return " ".join(word for w in reversed(line.split()) for word in (w, w))
+
+
+@dataclass
+class Rows:
+    """The right answer of every row that is present."""
+
+    answer: Answer = reverse_twice
+    answers: list[list[int]] = field(default_factory=list)
+
+    def admit(self, source: SourceBatch) -> None:
+        for row, length in zip(source.tokens.tolist(), source.lengths.tolist(), strict=True):
+            self.answers.append(self.answer(row[:length]))
+
+    def commit(self, prefix: Prefix, last: Round) -> None:
+        pass
+
+    def select(self, rows: Tensor) -> None:
+        self.answers = [self.answers[i] for i in rows.tolist()]
+
+    def token(self, row: int, position: int) -> int:
+        answer = self.answers[row]
+        return answer[position] if position < len(answer) else EOS
+
+
+@dataclass
+class ScriptedVerifier(Rows):
+    """Says the right answer's token of each position, whatever stands before it."""
+
+    vocab_size: int = len(DICTIONARY)
+    special: SpecialTokens = DICTIONARY.special
+    device: torch.device = torch.device("cpu")
+    max_target_positions: int = 100
+    max_rows_seen: int = 0
+
+    def score(self, prefix: Prefix, draft: Draft) -> Scores:
+        num_rows, num_drafted = draft.tokens.shape
+        assert num_rows == len(self.answers)
+        self.max_rows_seen = max(self.max_rows_seen, num_rows)
+        logits = torch.full((num_rows, num_drafted + 1, self.vocab_size), -9.0)
+        for row, length in enumerate(prefix.lengths.tolist()):
+            for i in range(num_drafted + 1):
+                logits[row, i, self.token(row, length - 1 + i)] = 0.0
+        return Scores(logits)
+
+
+@dataclass
+class ScriptedDrafter(Rows):
+    """Drafts the right answer; junk stands behind the budget."""
+
+    max_block_size: int | None = 8
+
+    def propose(
+        self, prefix: Prefix, budget: Tensor, width: int, params: RowParams, random: RowRandom
+    ) -> Draft:
+        tokens = torch.full((len(self.answers), width), JUNK)
+        for row, (length, wanted) in enumerate(
+            zip(prefix.lengths.tolist(), budget.tolist(), strict=True)
+        ):
+            for i in range(wanted):
+                tokens[row, i] = self.token(row, length - 1 + i)
+        return Draft(tokens, budget)
+
+
+def codec(remove_bpe: str | None = "@@ ") -> Codec:
+    return Codec(DICTIONARY, DICTIONARY, None, remove_bpe)
+
+
+def translator(
+    strategy: str = "specdec", batch: int = 3, source: int = 30, **changes: object
+) -> SpeculativeTranslator:
+    """A translator over the scripted parts."""
+    settings = Settings(
+        "data",
+        verifier="v",
+        drafter_checkpoint="d",
+        strategy=strategy,
+        batch=batch,
+        **changes,  # type: ignore[arg-type]
+    )
+    verifier = ScriptedVerifier()
+    if strategy == "drafter":
+        alone = DrafterAlone(ScriptedDrafter(), verifier.special, verifier.device, batch)
+        return SpeculativeTranslator(settings, codec(), alone, Limits(source, 90, 4))
+    drafter = ScriptedDrafter() if strategy == "specdec" else None
+    method = Method(drafter, TopBeta(), Constant(Constant.Config()))
+    engine = EngineStrategy(verifier, method, EngineConfig(max_rows=batch))
+    return SpeculativeTranslator(settings, codec(), engine, Limits(source, 90, 4))

@@ -1,0 +1,138 @@
+"""Averaging: which checkpoints, which numbers, what is refused."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from specdec_plugins.adapters.safe_load import load_checkpoint
+from specdec_plugins.corpus import averaging
+from specdec_plugins.corpus.averaging import average, best_checkpoints, last_checkpoints
+from specdec_plugins.errors import UserError
+from tests.corpus.conftest import Script
+
+
+def write(path: Path, value: float, dtype: torch.dtype = torch.float32, **more: object) -> Path:
+    tied = torch.full((2, 3), value, dtype=dtype)
+    model = {"a": tied, "b": tied, "steps": torch.tensor([int(value)]), **more}
+    torch.save({"model": model, "last_optimizer_state": {"m": tied}, "args": None}, path)
+    return path
+
+
+def names(paths: list[Path]) -> list[str]:
+    return [path.name for path in paths]
+
+
+def test_the_last_are_those_of_the_highest_number(tmp_path: Path) -> None:
+    for name in (
+        "checkpoint2",
+        "checkpoint9",
+        "checkpoint10",
+        "checkpoint_last",
+        "checkpoint_best",
+    ):
+        write(tmp_path / f"{name}.pt", 1)
+    for name in ("checkpoint_1_900", "checkpoint_2_1000"):
+        write(tmp_path / f"{name}.pt", 1)
+    assert names(last_checkpoints(tmp_path, 2, "epoch")) == ["checkpoint9.pt", "checkpoint10.pt"]
+    assert names(last_checkpoints(tmp_path, 1, "update")) == ["checkpoint_2_1000.pt"]
+    with pytest.raises(UserError, match=r"wanted 3, found 2 .*--save-interval-updates"):
+        last_checkpoints(tmp_path, 3, "update")
+    with pytest.raises(UserError, match="no such folder"):
+        last_checkpoints(tmp_path / "none", 1, "epoch")
+
+
+def test_the_best_follow_the_metric(tmp_path: Path) -> None:
+    # Three decimals, then fairseq's random digit: 9.500|9 must not count as 9.5009.
+    for value in ("9.5009", "10.1000", "35.2001"):
+        write(tmp_path / f"checkpoint.best_bleu_{value}.pt", 1)
+    assert names(best_checkpoints(tmp_path, 2, None)) == [
+        "checkpoint.best_bleu_10.1000.pt",
+        "checkpoint.best_bleu_35.2001.pt",
+    ]
+    for value in ("3.5000", "12.0000"):
+        write(tmp_path / f"checkpoint.best_nll_loss_{value}.pt", 1)
+    found = best_checkpoints(tmp_path, 1, "nll_loss")
+    assert names(found) == ["checkpoint.best_nll_loss_3.5000.pt"]
+    with pytest.raises(UserError, match="by bleu, nll_loss; choose with --metric"):
+        best_checkpoints(tmp_path, 1, None)
+    with pytest.raises(UserError, match="wanted 1, found 0 .*best_ppl_VALUE"):
+        best_checkpoints(tmp_path, 1, "ppl")
+
+
+def test_the_mean_keeps_dtype_ties_and_counters(tmp_path: Path) -> None:
+    paths = [write(tmp_path / f"{i}.pt", value) for i, value in enumerate((1.0, 2.0, 6.0))]
+    result = average(paths)
+    model = result["model"]
+    assert model["a"].tolist() == [[3.0] * 3] * 2
+    assert model["a"].dtype == torch.float32
+    assert model["a"] is model["b"]
+    assert model["steps"].tolist() == [6]
+    assert result["last_optimizer_state"] is None
+
+
+def test_half_precision_is_summed_in_high_precision(tmp_path: Path) -> None:
+    # In float16 the sum of these would overflow, and 2048 + 1 would stay 2048.
+    paths = [
+        write(tmp_path / f"{i}.pt", value, torch.float16) for i, value in enumerate((6e4, 6e4, 5e4))
+    ]
+    weight = average(paths)["model"]["a"]
+    assert weight.dtype == torch.float16
+    assert torch.equal(weight, torch.full((2, 3), 17e4 / 3).half())
+
+
+def test_equal_values_apart_in_memory_are_not_tied(tmp_path: Path) -> None:
+    first = write(tmp_path / "1.pt", 1, c=torch.ones(2, 3))
+    second = write(tmp_path / "2.pt", 1, c=torch.full((2, 3), 3.0))
+    model = average([first, second])["model"]
+    assert model["c"].tolist() == [[2.0] * 3] * 2
+    assert model["a"].tolist() == [[1.0] * 3] * 2
+
+
+@pytest.mark.parametrize(
+    ("more", "sentence"),
+    [
+        ({"c": torch.ones(1)}, r"2\.pt and .*1\.pt are different models: c is in one"),
+        ({"a": torch.ones(2, 4)}, r"a is \[2, 4\] and \[2, 3\]"),
+        ({"a": torch.full((2, 3), float("nan"))}, r"2\.pt: a holds NaN"),
+    ],
+)
+def test_what_does_not_belong_together(
+    tmp_path: Path, more: dict[str, object], sentence: str
+) -> None:
+    paths = [write(tmp_path / "1.pt", 1), write(tmp_path / "2.pt", 1, **more)]
+    with pytest.raises(UserError, match=sentence):
+        average(paths)
+
+
+def test_a_pickle_that_would_run_code_is_refused(tmp_path: Path) -> None:
+    class Evil:
+        def __reduce__(self) -> tuple[object, tuple[str]]:
+            return Path.touch, (Path(tmp_path / "ran"),)  # type: ignore[return-value]
+
+    torch.save({"model": {"a": Evil()}}, tmp_path / "evil.pt")
+    with pytest.raises(UserError, match=r"evil\.pt: refused"):
+        average([tmp_path / "evil.pt"])
+    assert not (tmp_path / "ran").exists()
+
+
+@pytest.mark.integration
+def test_the_script(tmp_path: Path, script: Script) -> None:
+    for i in (1, 2, 3):
+        write(tmp_path / f"checkpoint{i}.pt", i)
+    done = script("average-checkpoints", ".", "--last", 2, "--output", "out/average.pt")
+    assert done.returncode == 0, done.stderr
+    assert load_checkpoint(tmp_path / "out" / "average.pt")["model"]["a"][0, 0] == 2.5
+    assert [path.name for path in (tmp_path / "out").iterdir()] == ["average.pt"]
+    bad = script("average-checkpoints", ".", "--output", "x.pt")
+    assert bad.returncode == 1
+    assert "say which with --last N or --best N" in bad.stderr
+
+
+def test_files_can_be_named(tmp_path: Path) -> None:
+    paths = [write(tmp_path / f"{i}.pt", i) for i in (1, 2)]
+    output = tmp_path / "out.pt"
+    averaging.main(averaging._parser().parse_args([*map(str, paths), "--output", str(output)]))
+    assert load_checkpoint(output)["model"]["a"][0, 0] == 1.5

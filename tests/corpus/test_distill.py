@@ -1,0 +1,177 @@
+"""Distillation: nothing lost, nothing shifted, resumable, shardable."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import pytest
+import torch
+
+from specdec_plugins.corpus import distill
+from specdec_plugins.corpus.teacher import DataBin, Search, Teacher
+from specdec_plugins.errors import UserError
+from tests.corpus.conftest import Script, Verifier
+
+pytestmark = pytest.mark.fairseq
+
+
+def run(verifier: Verifier, output: Path, *flags: object) -> None:
+    arguments = [verifier.data, "--path", verifier.checkpoint, "--output", output, "--cpu"]
+    arguments += ["--chunk-size", 5, "--max-len-b", 8, "--max-tokens", 40, "--beam", 2, *flags]
+    distill.main(distill._parser().parse_args([str(argument) for argument in arguments]))
+
+
+def sentences(folder: Path, language: str, split: str = "train") -> list[list[int]]:
+    from fairseq.data import indexed_dataset
+
+    stem = str(folder / f"{split}.en-de.{language}")
+    dataset = indexed_dataset.make_dataset(stem, impl="mmap")
+    return [dataset[i].tolist() for i in range(len(dataset))]
+
+
+@pytest.fixture(scope="module")
+def distilled(verifier: Verifier, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    output = tmp_path_factory.mktemp("distilled") / "kd"
+    run(verifier, output)
+    return output
+
+
+def test_each_sentence_has_its_own_translation(verifier: Verifier, distilled: Path) -> None:
+    """Against the slow twin: fairseq's search, one sentence at a time."""
+    data = DataBin.find(verifier.data, "train")
+    search = Search(beam=2, max_len_b=8)
+    teacher = Teacher(data, verifier.checkpoint, search, torch.device("cpu"))
+    found, original = sentences(distilled, "de"), sentences(verifier.data, "de")
+    assert len(found) == verifier.num_sentences
+    for index, tokens in enumerate(found):
+        if index in verifier.too_long:
+            assert tokens == original[index]
+            continue
+        [[(same, line)]] = teacher.translate([index], max_tokens=1)
+        assert same == index
+        expected = teacher._dictionary.encode_line(line, add_if_not_exist=False).tolist()
+        assert tokens == expected
+    assert len({tuple(tokens) for tokens in found}) > 5  # the model does distinguish sources
+
+
+def test_all_else_is_the_original(verifier: Verifier, distilled: Path) -> None:
+    for path in verifier.data.iterdir():
+        if path.name.startswith("train.en-de.de"):
+            assert (distilled / path.name).read_bytes() != path.read_bytes()
+        else:
+            assert (distilled / path.name).read_bytes() == path.read_bytes()
+    record = json.loads((distilled / "distilled.json").read_text())
+    assert record["counts"] == {"sentences": 23, "originals": 2}
+
+
+class Stopped(Exception):
+    pass
+
+
+def test_a_stop_loses_one_chunk_and_repeats_none(
+    verifier: Verifier, distilled: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    translate = Teacher.translate
+    asked: list[int] = []
+
+    def stop_in_the_third(
+        self: Teacher, indices: Sequence[int], max_tokens: int
+    ) -> Iterator[list[tuple[int, str]]]:
+        if len(asked) > 8:
+            yield next(translate(self, indices, max_tokens))
+            raise Stopped
+        asked.extend(indices)
+        yield from translate(self, indices, max_tokens)
+
+    monkeypatch.setattr(Teacher, "translate", stop_in_the_third)
+    output = tmp_path / "kd"
+    with pytest.raises(Stopped):
+        run(verifier, output)
+    assert len(list((tmp_path / "kd.parts").glob("chunk-*.json"))) == 2
+    assert not output.exists()
+
+    done = set(asked)
+    asked.clear()
+    monkeypatch.setattr(
+        Teacher,
+        "translate",
+        lambda self, indices, limit: asked.extend(indices) or translate(self, indices, limit),
+    )
+    run(verifier, output)
+    assert not done & set(asked)
+    assert sentences(output, "de") == sentences(distilled, "de")
+
+
+def test_shards_put_together_equal_one_run(
+    verifier: Verifier, distilled: Path, tmp_path: Path
+) -> None:
+    output = tmp_path / "kd"
+    for shard in (2, 0):
+        run(verifier, output, "--num-shards", 3, "--shard-id", shard)
+        assert not output.exists()
+    with pytest.raises(UserError, match=r"2 of 5 chunks are missing \(the first is 1\)"):
+        run(verifier, output, "--merge")
+    run(verifier, output, "--num-shards", 3, "--shard-id", 1)  # the last one merges
+    assert sentences(output, "de") == sentences(distilled, "de")
+    shutil.rmtree(output)
+    run(verifier, output, "--merge")
+    assert sentences(output, "de") == sentences(distilled, "de")
+
+
+def test_other_settings_are_refused(verifier: Verifier, tmp_path: Path) -> None:
+    output = tmp_path / "kd"
+    run(verifier, output, "--num-shards", 9, "--shard-id", 8)
+    with pytest.raises(UserError, match=r"begun with another beam; give another output"):
+        run(verifier, output, "--beam", 1)
+    run(verifier, output)
+    with pytest.raises(UserError, match="holds something else"):
+        run(verifier, output, "--lenpen", 0.5)
+    run(verifier, output)  # the same again: done already
+
+
+@pytest.mark.parametrize(
+    ("flags", "sentence"),
+    [
+        (["--num-shards", 2, "--shard-id", 2], "--shard-id 2: expected 0 to 1"),
+        (["--subset", "train9"], r"expected train9\.SRC-TGT"),
+        (["--path", "none.pt"], "none.pt: cannot be read"),
+    ],
+)
+def test_impossible_settings(
+    verifier: Verifier, tmp_path: Path, flags: list[object], sentence: str
+) -> None:
+    with pytest.raises(UserError, match=sentence):
+        run(verifier, tmp_path / "kd", *flags)
+    with pytest.raises(UserError, match="is the data itself"):
+        run(verifier, verifier.data)
+
+
+def test_half_precision_needs_a_gpu(verifier: Verifier, tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="--fp16 needs a GPU"):
+        run(verifier, tmp_path / "kd", "--fp16")
+
+
+def test_other_dictionaries_are_refused(verifier: Verifier, tmp_path: Path) -> None:
+    data = tmp_path / "data"
+    shutil.copytree(verifier.data, data)
+    with (data / "dict.de.txt").open("a") as file:
+        file.write("more 1\n")
+    other = Verifier(data, verifier.checkpoint, 0, [])
+    with pytest.raises(UserError, match=r"16 decoder embeddings, but .*dict\.de\.txt has 17"):
+        run(other, tmp_path / "kd")
+
+
+@pytest.mark.integration
+def test_the_script(verifier: Verifier, distilled: Path, tmp_path: Path, script: Script) -> None:
+    flags = ["--path", verifier.checkpoint, "--output", "kd", "--cpu", "--max-len-b", 8]
+    done = script("distill.sh", verifier.data, *flags, "--beam", 2)
+    assert done.returncode == 0, done.stderr
+    assert "2 of them too long" in done.stderr
+    assert sentences(tmp_path / "kd", "de") == sentences(distilled, "de")
+    bad = script("distill.sh", tmp_path, *flags)
+    assert bad.returncode == 1
+    assert bad.stderr.splitlines()[-1].startswith("error: ")
+    assert "Traceback" not in bad.stderr

@@ -1,0 +1,180 @@
+"""Preparation as a whole: what a run writes, that it goes on, and what it refuses."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+import pytest
+
+from specdec_plugins.adapters.text import TextPipeline
+from specdec_plugins.corpus import prepare
+from specdec_plugins.corpus.prepare import Preparation
+from specdec_plugins.errors import UserError
+from tests.corpus.conftest import Script
+
+ANIMALS = ["dog", "cat", "horse", "bird", "cow", "pig"]
+TIERE = ["Hund", "Katze", "Pferd", "Vogel", "Kuh", "Schwein"]
+TRAIN = [
+    (f"The {a} is {i} years old, isn't it?", f"Das {b}-Tier ist {i} Jahre alt, oder?")
+    for i in range(1, 7)
+    for a, b in zip(ANIMALS, TIERE, strict=True)
+]
+TEST = [("A dog & a cat.", "Ein Hund & eine Katze."), ("", ""), ("x " * 30, "y"), ("\u2028", "")]
+
+
+def write(path: Path, pairs: list[tuple[str, str]]) -> Path:
+    path.write_text("".join("\t".join(pair) + "\n" for pair in pairs), encoding="utf-8")
+    return path
+
+
+@pytest.fixture
+def flags(tmp_path: Path) -> list[str]:
+    train = write(tmp_path / "train.tsv", [*TRAIN, ("long " * 9, "kurz"), ("", "leer")])
+    test = write(tmp_path / "test.tsv", TEST)
+    arguments = ["--src", "en", "--tgt", "de", "--train", train, "--valid", test, "--test", test]
+    arguments += ["--test", test, test, "--merges", 30, "--out", tmp_path / "out", "--workers", 1]
+    return [str(argument) for argument in arguments]
+
+
+def parse(flags: list[str]) -> argparse.Namespace:
+    return prepare._parser().parse_args(flags)
+
+
+def lines(path: Path) -> list[str]:
+    return path.read_bytes().decode().removesuffix("\n").split("\n")
+
+
+def binarised(folder: Path, split: str, language: str) -> list[str]:
+    from fairseq.data import Dictionary, indexed_dataset
+
+    dictionary = Dictionary.load(str(folder / f"dict.{language}.txt"))
+    dataset = indexed_dataset.make_dataset(str(folder / f"{split}.en-de.{language}"), impl="mmap")
+    return [dictionary.string(dataset[i]) for i in range(len(dataset))]
+
+
+@pytest.mark.fairseq
+@pytest.mark.integration
+def test_from_raw_text_to_a_data_bin_and_again(
+    flags: list[str], tmp_path: Path, script: Script
+) -> None:
+    done = script("prepare-tsv.sh", *flags)
+    assert done.returncode == 0, done.stderr
+    assert "train pairs: 1 empty, 36 kept, 1 lengths too unlike" in done.stderr
+    out, data = tmp_path / "out", tmp_path / "out" / "data-bin"
+
+    pipeline = TextPipeline("en", "de", codes=data / "bpe.codes")
+    assert binarised(data, "train", "en") == [pipeline.encode(source) for source, _ in TRAIN]
+    assert binarised(data, "train", "de") == [pipeline.encode_target(target) for _, target in TRAIN]
+    for split in ("valid", "test", "test1"):
+        assert lines(out / "raw" / f"{split}.de") == [target for _, target in TEST]
+        assert len(binarised(data, split, "de")) == len(TEST)
+        assert binarised(data, split, "en")[1] == ""
+    assert (data / "dict.en.txt").read_bytes() == (data / "dict.de.txt").read_bytes()
+
+    before = {path: path.stat().st_mtime_ns for path in data.iterdir()}
+    again = script("prepare-tsv.sh", *flags)
+    assert again.returncode == 0
+    assert "starting" not in again.stderr
+    assert {path: path.stat().st_mtime_ns for path in data.iterdir()} == before
+
+    # Reuse of codes and dictionary: the same tokens, and the dictionary unchanged.
+    reuse = ["--codes", "out/bpe.codes", "--dict", "out/data-bin/dict.en.txt", "--out", "second"]
+    second = script("prepare-tsv.sh", *flags, *reuse)
+    assert second.returncode == 0, second.stderr
+    for path in data.iterdir():
+        assert (tmp_path / "second" / "data-bin" / path.name).read_bytes() == path.read_bytes()
+
+
+@pytest.fixture
+def no_fairseq(monkeypatch: pytest.MonkeyPatch) -> None:
+    """All steps but the last, which needs a process of its own."""
+    monkeypatch.setattr(Preparation, "_binarise", lambda self: None)
+
+
+def test_a_stop_in_the_middle_costs_one_step(
+    flags: list[str], tmp_path: Path, no_fairseq: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as patch:
+        patch.setattr(TextPipeline, "segment", _fail_after(20))
+        with pytest.raises(KeyboardInterrupt):
+            prepare.main(parse(flags))
+    out = tmp_path / "out"
+    assert not list((out / "bpe").iterdir())
+    tokenised = (out / "tok" / "train.en").stat().st_mtime_ns
+    prepare.main(parse(flags))
+    assert (out / "tok" / "train.en").stat().st_mtime_ns == tokenised
+    assert len(lines(out / "bpe" / "train.en")) == len(lines(out / "bpe" / "train.de")) == 36
+
+
+def _fail_after(number: int) -> object:
+    count = iter(range(number))
+
+    def segment(self: TextPipeline, words: str) -> str:
+        if next(count, None) is None:
+            raise KeyboardInterrupt
+        return words
+
+    return segment
+
+
+def test_a_changed_setting_redoes_what_depends_on_it(
+    flags: list[str], tmp_path: Path, no_fairseq: None, caplog: pytest.LogCaptureFixture
+) -> None:
+    prepare.main(parse(flags))
+    caplog.set_level("INFO")
+    caplog.clear()
+    prepare.main(parse([*flags, "--max-ratio", "20"]))
+    assert "tokenise-train: max_ratio was 3.0 and is 20.0, doing it again" in caplog.text
+    assert "tokenise-valid: done already" in caplog.text
+    assert "bpe-train: what it reads has changed" in caplog.text
+    assert len(lines(tmp_path / "out" / "bpe" / "train.de")) == 37
+
+
+def test_dev_and_test_are_split_off_the_same_way_each_time(
+    flags: list[str], tmp_path: Path, no_fairseq: None
+) -> None:
+    train = flags[flags.index("--train") + 1]
+    shared = ["--src", "en", "--tgt", "de", "--train", train, "--workers", "1"]
+    shared += ["--split-valid", "3", "--split-test", "4"]
+    for name in ("one", "two"):
+        prepare.main(parse([*shared, "--out", str(tmp_path / name)]))
+    raw = {
+        split: lines(tmp_path / "one" / "raw" / f"{split}.en")
+        for split in ("train", "valid", "test")
+    }
+    for split, found in raw.items():
+        assert lines(tmp_path / "two" / "raw" / f"{split}.en") == found
+    assert (len(raw["valid"]), len(raw["test"]), len(raw["train"])) == (3, 4, 31)
+    assert not set(raw["train"]) & {*raw["valid"], *raw["test"]}
+
+
+@pytest.mark.parametrize(
+    ("more", "sentence"),
+    [
+        (["--split-valid", "3"], "either --valid FILE or --split-valid N"),
+        (["--split-test", "3"], "either --test FILE or --split-test N"),
+        (["--tgt", "en"], "source and target are both 'en'"),
+        (["--train", "none.tsv"], "none.tsv: no such file"),
+        (["--train", "a,b,c"], "expected one TSV file, or SOURCE_FILE,TARGET_FILE"),
+        (["--codes", "none"], "none: no such file"),
+        (["--dict-tgt", "none"], "--dict-tgt needs --dict"),
+        (["--min-length", "9", "--max-length", "8"], "keep nothing"),
+        (["--columns", "1,1"], "expected two different numbers from 1"),
+        (["--columns", "0,x"], "expected two different numbers from 1"),
+    ],
+)
+def test_impossible_settings(
+    flags: list[str], more: list[str], sentence: str, tmp_path: Path
+) -> None:
+    with pytest.raises(UserError, match=sentence):
+        prepare.main(parse([*flags, *more]))
+    assert not (tmp_path / "out").exists()
+
+
+def test_dashes_are_split_where_the_dictionary_shows_it(flags: list[str], tmp_path: Path) -> None:
+    dictionary = tmp_path / "dict.txt"
+    for content, expected in (("der 9\n@-@ 5\n", True), ("der 9\na@-@ 5\n", False)):
+        dictionary.write_text(content)
+        args = parse([*flags, "--dict", str(dictionary)])
+        assert prepare.text_settings(args, "en", "de").dash_splits is expected

@@ -1,0 +1,104 @@
+"""The block drafter's inference network against the fairseq module that was trained."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from specdec_plugins.adapters.dictionary import Dictionary
+from specdec_plugins.adapters.fairseq_checkpoint import load_block_drafter
+from specdec_plugins.decoding.networks import BlockConfig
+from specdec_plugins.errors import UserError
+from tests import fairseq_checkpoints
+from tests.decoding.networks.toys import PAD, UNK, block_drafter, remember
+
+LEARNED = {"encoder_learned_pos": True, "decoder_learned_pos": True}
+CASES: list[dict[str, Any]] = [
+    {"share_all_embeddings": True, "src_embedding_copy": True, "activation_fn": "gelu", **LEARNED},
+    {"src_embedding_copy": True, **LEARNED},
+    {"src_embedding_copy": True, "scale_encoder_embedding": True, **LEARNED},
+    {"activation_fn": "tanh", "share_decoder_input_output_embed": True},
+]
+
+
+def _inputs() -> tuple[Tensor, Tensor]:
+    """Ragged sources, and ragged prefixes (one with a committed `<unk>`) with masks behind."""
+    source = torch.tensor([[5, 9, 7, 3, 2], [8, 4, 2, PAD, PAD], [6, 2, PAD, PAD, PAD]])
+    target = torch.tensor(
+        [
+            [4, UNK, 9, UNK, UNK, UNK, UNK],
+            [UNK, UNK, UNK, UNK, PAD, PAD, PAD],
+            [7, UNK, UNK, UNK, UNK, PAD, PAD],
+        ]
+    )
+    return source, target
+
+
+@pytest.mark.fairseq
+@pytest.mark.parametrize("case", CASES, ids=lambda case: ",".join(case))
+def test_equals_the_trained_module(case: dict[str, Any], tmp_path: Path) -> None:
+    shared = case.get("share_all_embeddings", False)
+    data = fairseq_checkpoints.dictionaries(tmp_path, 30, 30 if shared else 25)
+    args = fairseq_checkpoints.settings("block", block_size=4, **case)
+    model = fairseq_checkpoints.build(args, data)
+    path = fairseq_checkpoints.save(model, args, tmp_path / "drafter.pt")
+    source_dictionary, target_dictionary = (
+        Dictionary.load(data / f"dict.{side}.txt") for side in ("en", "de")
+    )
+    network = load_block_drafter(path, source_dictionary, target_dictionary, dtype=torch.float64)
+    source, target = _inputs()
+    with torch.no_grad(), fairseq_checkpoints.double_precision():
+        encoder_out = model.encoder(source, src_lengths=(source != PAD).sum(1))
+        copied = model._copy_source(source, encoder_out)
+        expected = model.decoder.output_layer(model.decoder(target, encoder_out, *copied))
+    logits = network.decoder.logits(network.decoder(target, remember(network, source)))
+    kept = target != PAD
+    # the trained module mixes in single precision
+    tolerance = 1e-5 if case.get("src_embedding_copy") else 1e-10
+    torch.testing.assert_close(logits[kept], expected[kept], rtol=0, atol=tolerance)
+
+
+def test_rows_do_not_see_their_neighbours() -> None:
+    network = block_drafter()
+    source, target = _inputs()
+    together = network.decoder(target, remember(network, source))
+    for b in range(3):
+        kept = target[b] != PAD
+        alone_source = source[b : b + 1, source[b] != PAD]
+        alone = network.decoder(target[b : b + 1, kept], remember(network, alone_source))
+        torch.testing.assert_close(together[b : b + 1, kept], alone, rtol=0, atol=1e-12)
+
+
+def test_a_committed_unk_is_mixed_like_a_mask() -> None:
+    """The word embedding of `<unk>` is never read, wherever it stands."""
+    network = block_drafter()
+    source = torch.tensor([[5, 9, 7, 2]])  # no <unk> here: the tables are shared
+    target = torch.tensor([[UNK, 4, UNK, UNK]])
+    before = network.decoder(target, remember(network, source))
+    network.decoder.tokens.weight.data[UNK] += 1.0
+    torch.testing.assert_close(network.decoder(target, remember(network, source)), before)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"block_size": 0}, "A block has 1 token or more, not 0"),
+        ({"norm_embedding": True}, "neither a norm nor a projection"),
+        ({"decoder": {"normalize_before": True}}, "post-norm layers"),
+        ({"decoder": {"positions": "none"}}, "needs positions"),
+    ],
+)
+def test_networks_of_another_kind_are_refused(change: dict[str, Any], message: str) -> None:
+    values = block_drafter().config.to_dict()
+    stack = {**values["decoder"], **change.pop("decoder", {})}
+    with pytest.raises(UserError, match=message):
+        BlockConfig.from_dict({**values, "decoder": stack, **change})
+
+
+def test_config_survives_a_round_trip() -> None:
+    config = block_drafter().config
+    assert BlockConfig.from_dict(config.to_dict()) == config

@@ -1,0 +1,143 @@
+"""The inference networks against fairseq's own modules, switch by switch, in double precision."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from specdec_plugins.adapters.dictionary import Dictionary
+from specdec_plugins.adapters.fairseq_checkpoint import load_verifier
+from specdec_plugins.decoding.kv_cache import KVCache
+from specdec_plugins.decoding.networks import Transformer
+from specdec_plugins.errors import UserError
+from tests import fairseq_checkpoints
+from tests.decoding.networks.toys import full_logits, remember, transformer
+
+CASES: list[dict[str, Any]] = [
+    {},
+    {"encoder_normalize_before": True, "decoder_normalize_before": True},
+    {"encoder_normalize_before": True},
+    {"decoder_normalize_before": True, "no_decoder_final_norm": True},
+    {"encoder_learned_pos": True, "decoder_learned_pos": True},
+    {"decoder_learned_pos": True},
+    {"no_token_positional_embeddings": True},
+    {"layernorm_embedding": True, "no_scale_embedding": True},
+    {"no_scale_embedding": True, "share_all_embeddings": True},
+    {"share_decoder_input_output_embed": True},
+    {"activation_fn": "gelu"},
+    {"activation_fn": "gelu_accurate", "decoder_normalize_before": True},
+    {"activation_fn": "tanh"},
+    {"activation_fn": "linear"},
+    {"activation_fn": "relu_squared"},
+    {"encoder_embed_dim": 12, "encoder_layers": 1, "decoder_layers": 3},
+    {"decoder_input_dim": 8, "decoder_output_dim": 8},
+    {"decoder_input_dim": 8, "decoder_output_dim": 8, "share_decoder_input_output_embed": True},
+    {"encoder_embed_dim": 15, "encoder_attention_heads": 3},  # sinusoids of an odd width
+]
+PAD = Dictionary.pad
+
+
+def _name(case: dict[str, Any]) -> str:
+    return ",".join(f"{key}={value}" for key, value in case.items()) or "default"
+
+
+def _pair(case: dict[str, Any], folder: Path) -> tuple[torch.nn.Module, Transformer]:
+    """fairseq's model, and ours from its checkpoint."""
+    shared = case.get("share_all_embeddings", False)
+    data = fairseq_checkpoints.dictionaries(folder, 30, 30 if shared else 25)
+    args = fairseq_checkpoints.settings("transformer", **case)
+    model = fairseq_checkpoints.build(args, data)
+    path = fairseq_checkpoints.save(model, args, folder / "model.pt")
+    source, target = (Dictionary.load(data / f"dict.{side}.txt") for side in ("en", "de"))
+    return model, load_verifier(path, source, target, dtype=torch.float64)
+
+
+def _sources(generator: torch.Generator, left_pad: bool = False) -> Tensor:
+    tokens = torch.randint(3, 30, (3, 9), generator=generator)
+    for row, length in enumerate((9, 4, 6)):
+        tokens[row, length - 1] = Dictionary.eos
+        tokens[row, length:] = PAD
+        if left_pad:
+            tokens[row] = tokens[row].roll(9 - length)
+    return tokens
+
+
+@pytest.mark.fairseq
+@pytest.mark.parametrize("case", CASES, ids=_name)
+def test_equals_fairseq_in_one_pass(case: dict[str, Any], tmp_path: Path) -> None:
+    model, network = _pair(case, tmp_path)
+    generator = torch.Generator().manual_seed(1)
+    source = _sources(generator)
+    target = torch.randint(3, 25, (3, 11), generator=generator)
+    with torch.no_grad(), fairseq_checkpoints.double_precision():
+        expected, _ = model(source, (source != PAD).sum(1), target)
+    torch.testing.assert_close(full_logits(network, source, target), expected, rtol=0, atol=1e-10)
+
+
+@pytest.mark.fairseq
+def test_padding_on_either_side_is_the_same(tmp_path: Path) -> None:
+    model, network = _pair({}, tmp_path)
+    left = _sources(torch.Generator().manual_seed(1), left_pad=True)
+    right = _sources(torch.Generator().manual_seed(1))
+    target = torch.randint(3, 25, (3, 5), generator=torch.Generator().manual_seed(2))
+    with torch.no_grad(), fairseq_checkpoints.double_precision():
+        expected, _ = model(left, (left != PAD).sum(1), target)
+    torch.testing.assert_close(full_logits(network, right, target), expected, rtol=0, atol=1e-10)
+
+
+@pytest.mark.parametrize("positions", ["learned", "sinusoidal", "none"])
+@pytest.mark.parametrize("steps", [[1] * 8, [8], [3, 1, 4], [5, 3]], ids=str)
+def test_blocks_equal_one_pass(steps: list[int], positions: str) -> None:
+    network = transformer(positions=positions)
+    generator = torch.Generator().manual_seed(3)
+    source = torch.randint(3, 23, (2, 6), generator=generator)
+    target = torch.randint(3, 23, (2, 8), generator=generator)
+    cache = KVCache(network.config.decoder, 2, torch.device("cpu"), torch.float64)
+    memory = remember(network, source)
+    parts = []
+    for block in target.split(steps, dim=1):
+        done = sum(part.shape[1] for part in parts)
+        window = cache.window(block.shape[1], width=done)
+        parts.append(network.decoder.logits(network.decoder(block, window, memory)))
+        cache.crop(torch.full((2,), done + block.shape[1]))
+    expected = full_logits(network, source, target)
+    torch.testing.assert_close(torch.cat(parts, 1), expected, rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+def test_runs_in_lower_precision(dtype: torch.dtype) -> None:
+    network = transformer()
+    generator = torch.Generator().manual_seed(4)
+    source = torch.randint(3, 23, (2, 6), generator=generator)
+    source[1, 3:] = PAD
+    target = torch.randint(3, 23, (2, 8), generator=generator)
+    expected = full_logits(network, source, target)
+    logits = full_logits(network.to(dtype), source, target)
+    assert logits.dtype == dtype
+    tolerance = 1e-5 if dtype == torch.float32 else 0.3
+    torch.testing.assert_close(logits.double(), expected, rtol=0, atol=tolerance)
+
+
+def test_impossible_sizes_are_refused() -> None:
+    config = transformer().config
+    with pytest.raises(UserError, match="cannot be split over 3 attention heads"):
+        type(config).from_dict({**config.to_dict(), "encoder": {**_stack(config), "num_heads": 3}})
+    with pytest.raises(UserError, match="no 'rotary' positions; choose one of: sinusoidal"):
+        type(config).from_dict(
+            {**config.to_dict(), "decoder": {**_stack(config), "positions": "rotary"}}
+        )
+    with pytest.raises(UserError, match="no activation 'mish'; choose one of: gelu"):
+        type(config).from_dict({**config.to_dict(), "activation": "mish"})
+
+
+def _stack(config: Any) -> dict[str, Any]:
+    return dict(config.to_dict()["encoder"])
+
+
+def test_config_survives_a_round_trip() -> None:
+    config = transformer().config
+    assert type(config).from_dict(config.to_dict()) == config

@@ -1,0 +1,88 @@
+"""Small random inference networks, and the slow way to run them."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import torch
+from torch import Tensor, nn
+
+from specdec_plugins.decoding.kv_cache import KVCache
+from specdec_plugins.decoding.networks import (
+    BlockConfig,
+    BlockDrafter,
+    StackConfig,
+    Transformer,
+    TransformerConfig,
+)
+from specdec_plugins.decoding.networks.memory import SourceMemory
+
+VOCAB = 23
+PAD, EOS, UNK = 1, 2, 3
+_STACK = StackConfig(
+    num_layers=2, dim=16, ffn_dim=24, num_heads=2, vocab_size=VOCAB, max_positions=48
+)
+
+
+def randomise(network: nn.Module, seed: int) -> nn.Module:
+    """Every parameter away from its initial value, in double precision and eval mode."""
+    generator = torch.Generator().manual_seed(seed)
+    for name, parameter in network.named_parameters():
+        noise = torch.randn(parameter.shape, generator=generator)
+        # large embeddings and small biases, or every position would predict the same token
+        large = "tokens" in name or "positions" in name
+        parameter.data = noise * (1.5 if large else 0.3 if parameter.dim() > 1 else 0.1)
+        if "norm" in name and name.endswith("weight"):
+            parameter.data += 1.0
+    return network.double().eval().requires_grad_(False)
+
+
+def transformer(seed: int = 0, max_positions: int = 48, positions: str = "learned") -> Transformer:
+    stack = replace(_STACK, max_positions=max_positions, positions=positions)
+    network = Transformer(TransformerConfig(encoder=_STACK, decoder=stack))
+    randomise(network, seed)
+    return network
+
+
+def block_drafter(seed: int = 0, block_size: int = 6, copy_source: bool = True) -> BlockDrafter:
+    stack = replace(_STACK, positions="learned")
+    config = BlockConfig(
+        encoder=stack,
+        decoder=stack,
+        activation="gelu",
+        scale_embedding=False,
+        share_embeddings=True,
+        tie_output=True,
+        mask=UNK,
+        block_size=block_size,
+        copy_source=copy_source,
+    )
+    network = BlockDrafter(config)
+    randomise(network, seed)
+    return network
+
+
+def remember(network: Transformer | BlockDrafter, tokens: Tensor) -> SourceMemory:
+    """The memory of source tokens [B, S] int64."""
+    states, padding_mask = network.encoder(tokens)
+    return SourceMemory(
+        lengths=(~padding_mask).sum(1),
+        padding_mask=padding_mask,
+        keys_values=network.decoder.keys_values(states),
+        extras=network.copied(tokens) if isinstance(network, BlockDrafter) else (),
+    ).fitted()
+
+
+@torch.inference_mode()
+def full_logits(network: Transformer, source: Tensor, target: Tensor) -> Tensor:
+    """All at once, from an empty cache: [B, T, V] of source [B, S] and target [B, T] int64."""
+    stack, weight = network.config.decoder, network.decoder.output.weight
+    cache = KVCache(stack, len(target), weight.device, weight.dtype)
+    window = cache.window(target.shape[1], width=0)
+    states = network.decoder(target, window, remember(network, source))
+    return network.decoder.logits(states)
+
+
+def random_ids(generator: torch.Generator, length: int) -> list[int]:
+    """Ordinary tokens, `<unk>` among them, no padding and no eos."""
+    return torch.randint(UNK, VOCAB, (length,), generator=generator).tolist()

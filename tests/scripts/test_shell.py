@@ -1,0 +1,46 @@
+"""What every shell script promises: help from any folder, a strict shell, an error status."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+SCRIPTS = Path(__file__).resolve().parents[2] / "scripts"
+NAMES = [
+    "average-checkpoints",
+    "distill.sh",
+    "evaluate.sh",
+    "prepare-tsv.sh",
+    "prepare-wmt14-en-de.sh",
+    "prepare-wmt16-en-ro.sh",
+    "ref.sh",
+]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_each_script_is_executable_and_strict(name: str) -> None:
+    path = SCRIPTS / name
+    assert os.access(path, os.X_OK)
+    assert "set -euo pipefail" in path.read_text()
+    subprocess.run(["bash", "-n", str(path)], check=True)
+
+
+@pytest.mark.integration
+@pytest.mark.parametrize("name", ["evaluate.sh", "prepare-tsv.sh", "prepare-wmt16-en-ro.sh"])
+def test_help_and_a_flag_that_does_not_exist(name: str, tmp_path: Path) -> None:
+    environment = {**os.environ, "PYTHON": sys.executable}
+    for flag, status in (("--help", 0), ("--no-such-flag", 2)):
+        done = subprocess.run(
+            [str(SCRIPTS / name), flag],
+            capture_output=True,
+            text=True,
+            check=False,
+            cwd=tmp_path,
+            env=environment,
+        )
+        assert done.returncode == status
+        assert "usage: " in (done.stderr if status else done.stdout)

@@ -1,0 +1,402 @@
+"""inference.py from its flags to its files, on small random checkpoints of fairseq's making."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+import torch
+
+from specdec_plugins.app import main as main_module
+from specdec_plugins.app.main import main
+from specdec_plugins.app.translator import SpeculativeTranslator
+from tests import fairseq_models
+
+pytestmark = pytest.mark.fairseq
+
+ROOT = Path(__file__).resolve().parents[1]
+STRATEGIES = ["fairseq", "AR", "specdec", "drafter"]
+LINES = [" ".join(f"s{(i * 7 + j * 3) % 30}" for j in range(i % 6 + 1)) for i in range(20)]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Dictionaries, a verifier, a drafter for blocks of 6, and 20 lines."""
+    data = fairseq_models.dictionaries(tmp_path_factory.mktemp("data"))
+    args = fairseq_models.settings("transformer", share_all_embeddings=True)
+    fairseq_models.save(fairseq_models.build(args, data), args, data / "verifier.pt")
+    shape = {"encoder_embed_dim": 16, "decoder_embed_dim": 16, "share_all_embeddings": True}
+    args = fairseq_models.settings(
+        "block", block_size=6, src_embedding_copy=True, encoder_learned_pos=True, **shape
+    )
+    args.decoder_learned_pos = True
+    fairseq_models.save(fairseq_models.build(args, data, seed=3), args, data / "drafter.pt")
+    (data / "in").write_text("".join(f"{line}\n" for line in LINES), encoding="utf-8")
+    return data
+
+
+def arguments(folder: Path, *more: str) -> list[str]:
+    models = ["--path", str(folder / "drafter.pt"), "--AR-path", str(folder / "verifier.pt")]
+    common = ["-s", "en", "-t", "de", "--cpu", "--dtype", "float64", "--max-len-b", "12"]
+    return [str(folder), *models, *common, *more]
+
+
+def infer(folder: Path, output: Path, *more: str, lines: Sequence[str] | None = None) -> list[str]:
+    """Lines of the output of a run that must succeed."""
+    source = folder / "in"
+    if lines is not None:
+        source = output.with_suffix(".in")
+        source.write_text("\n".join(lines), encoding="utf-8")
+    files = ["--input-path", str(source), "--output-path", str(output)]
+    assert main(arguments(folder, *files, *more)) == 0
+    text = output.read_text(encoding="utf-8")
+    assert text.endswith("\n")
+    return text.split("\n")[:-1]
+
+
+def refused(capsys: pytest.CaptureFixture[str], *argv: str) -> str:
+    """The one line that a refused command says."""
+    assert main(list(argv)) == 2
+    captured = capsys.readouterr()
+    message = captured.err.strip().split("\n")[-1]
+    assert "Traceback" not in captured.err
+    assert message.startswith("inference.py: ")
+    return message
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES)
+@pytest.mark.parametrize("count", [1, 7, 20])
+def test_as_many_lines_come_out(strategy: str, count: int, folder: Path, tmp_path: Path) -> None:
+    lines = ["" if i % 5 == 3 else LINES[i] for i in range(count)]
+    done = infer(
+        folder, tmp_path / "out", "--strategy", strategy, "--batch", "4", "--beam", "2", lines=lines
+    )
+    assert len(done) == count
+    assert all((line == "") for line, source in zip(done, lines, strict=True) if not source)
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES)
+def test_a_thousand_and_three_lines(strategy: str, folder: Path, tmp_path: Path) -> None:
+    lines = [LINES[i % 20] for i in range(1003)]
+    flags = ["--strategy", strategy, "--batch", "64", "--beam", "1", "--max-len-b", "3"]
+    done = infer(folder, tmp_path / "out", *flags, "--buffer-size", "300", lines=lines)
+    assert len(done) == 1003
+    alone = infer(folder, tmp_path / "few", *flags, "--buffer-size", "3")
+    assert done == [alone[i % 20] for i in range(1003)]
+
+
+def test_exact_is_greedy_at_any_batch(folder: Path, tmp_path: Path) -> None:
+    expected = infer(folder, tmp_path / "ar", "--strategy", "AR")
+    assert len(set(expected)) > 5
+    for batch in ("1", "3", "20"):
+        flags = ["--strategy", "specdec", "--batch", batch, "--block-size", "5"]
+        assert infer(folder, tmp_path / "out", *flags) == expected
+
+
+def test_greedy_like_fairseq_is_its_beam_1(folder: Path, tmp_path: Path) -> None:
+    flags = ["--max-len-a", "1.5", "--max-len-b", "2", "--batch", "6"]
+    search = infer(folder, tmp_path / "beam", "--strategy", "fairseq", "--beam", "1", *flags)
+    mine = infer(folder, tmp_path / "out", "--greedy-like", "fairseq", *flags)
+    assert mine == search
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES)
+def test_prefixes_are_honoured(strategy: str, folder: Path, tmp_path: Path) -> None:
+    flags = ["--strategy", strategy, "--beam", "2", "--batch", "3"]
+    column = [f"{line}\ts1 s2" if i % 2 else line for i, line in enumerate(LINES[:6])]
+    done = infer(folder, tmp_path / "out", *flags, "--prefix-column", lines=column)
+    assert all(line.startswith("s1 s2") for line in done[1::2])
+    file = tmp_path / "prefixes"
+    file.write_text("\n".join("s1 s2 s3" if i % 2 else "" for i in range(6)), encoding="utf-8")
+    flags += ["--prefix-file", str(file)]
+    assert infer(folder, tmp_path / "out", *flags, "--prefix-size", "2", lines=LINES[:6]) == done
+    whole = infer(folder, tmp_path / "out", *flags, "--prefix-size", "9", lines=LINES[:6])
+    assert whole[1::2] == ["s1 s2 s3"] * 3
+
+
+def test_json_lines(folder: Path, tmp_path: Path) -> None:
+    done = infer(folder, tmp_path / "out", "--json-path", str(tmp_path / "json"), "--batch", "3")
+    records = [json.loads(line) for line in (tmp_path / "json").read_text().split("\n")[:-1]]
+    assert [r["id"] for r in records] == list(range(1, 21))
+    assert [r["text"] for r in records] == done
+    assert all(r["score"] < 0 and len(r["emitted"]) == r["rounds"] for r in records)
+    assert all(
+        sum(r["emitted"]) == len(r["tokens"]) + (r["finish_reason"] == "eos") for r in records
+    )
+    ar = tmp_path / "ar"
+    infer(folder, tmp_path / "out", "--json-path", str(ar), "--strategy", "AR")
+    scores = [json.loads(line)["score"] for line in ar.read_text().split("\n")[:-1]]
+    assert [r["score"] for r in records] == pytest.approx(scores)
+
+
+def test_raw_text(folder: Path, tmp_path: Path) -> None:
+    codes = tmp_path / "codes"
+    codes.write_text("#version: 0.2\ns 1</w>\n", encoding="utf-8")
+    raw = ["--tokenizer", "moses", "--bpe", "subword_nmt", "--bpe-codes", str(codes)]
+    [first, empty] = infer(folder, tmp_path / "out", *raw, lines=["s1, s1 s1.", " "])
+    pieces = infer(folder, tmp_path / "out", "--remove-bpe", "none", lines=["s1 , s1 s1 ."])
+    # Symbols have no subwords here, so only the tokeniser shows.
+    assert first.replace(" ", "") == pieces[0].replace(" ", "").replace("&lt;", "<")
+    assert empty == ""
+
+
+def test_the_python_interface_gives_the_same(folder: Path, tmp_path: Path) -> None:
+    translator = SpeculativeTranslator.from_pretrained(
+        str(folder),
+        verifier=str(folder / "verifier.pt"),
+        drafter_checkpoint=str(folder / "drafter.pt"),
+        source_lang="en",
+        target_lang="de",
+        dtype="float64",
+        device="cpu",
+        max_len_b=12,
+        batch=4,
+    )
+    assert translator.translate(LINES) == infer(folder, tmp_path / "out")
+    assert list(translator.stream(LINES[5]))[-1] == translator.translate([LINES[5]])[0]
+
+
+def test_the_drafter_alone_needs_no_verifier(folder: Path, tmp_path: Path) -> None:
+    expected = infer(folder, tmp_path / "out", "--strategy", "drafter")
+    argv = [flag for flag in arguments(folder) if "verifier" not in flag and flag != "--AR-path"]
+    argv += ["--input-path", str(folder / "in"), "--output-path", str(tmp_path / "alone")]
+    assert main([*argv, "--strategy", "drafter"]) == 0
+    assert (tmp_path / "alone").read_text().split("\n")[:-1] == expected
+
+
+def test_a_diagnosis(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    targets = tmp_path / "targets"
+    targets.write_text("\n".join(infer(folder, tmp_path / "ar", "--strategy", "AR")))
+    flags = ["--diagnose", "--diagnose-targets", str(targets), "--batch", "4"]
+    infer(folder, tmp_path / "out", *flags)
+    report = capsys.readouterr().err
+    assert "times as fast" in report
+    assert "training targets: " in report
+    assert "\n- " in report
+
+
+def broken_after(monkeypatch: pytest.MonkeyPatch, buffers: int, error: BaseException) -> None:
+    """Let decoding fail after some buffers."""
+    real = SpeculativeTranslator.translate_sentences
+    left = [buffers]
+
+    def failing(self: SpeculativeTranslator, *args: object) -> object:
+        left[0] -= 1
+        if left[0] < 0:
+            raise error
+        return real(self, *args)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(SpeculativeTranslator, "translate_sentences", failing)
+
+
+def test_an_interrupted_run_is_continued(
+    folder: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    expected = infer(folder, tmp_path / "whole", "--json-path", str(tmp_path / "whole.json"))
+    out, records = tmp_path / "out", tmp_path / "json"
+    flags = ["--buffer-size", "6", "--json-path", str(records)]
+    files = ["--input-path", str(folder / "in"), "--output-path", str(out)]
+    with monkeypatch.context() as patch:
+        broken_after(patch, 2, KeyboardInterrupt())
+        assert main(arguments(folder, *files, *flags)) == 130
+    assert "--resume continues it" in capsys.readouterr().err
+    assert out.read_text().split("\n")[:-1] == expected[:12]
+    out.write_text(out.read_text() + "half a li")
+    records.write_text("".join(records.read_text().splitlines(keepends=True)[:12]) + '{"id": 13')
+    message = refused(capsys, *arguments(folder, *files, *flags, "--resume", "--beta", "2"))
+    assert "was begun with beta 1, not 2" in message
+    assert infer(folder, out, *flags, "--resume", "--batch", "3") == expected
+    ids = [json.loads(line)["id"] for line in records.read_text().splitlines()]
+    assert ids == list(range(1, 21))
+    assert not (tmp_path / "out.resume").exists()
+    assert infer(folder, out, *flags, "--resume") == expected
+
+
+def test_a_resumed_output_of_another_input_is_refused(
+    folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "out"
+    out.write_text("x\n" * 21)
+    files = ["--input-path", str(folder / "in"), "--output-path", str(out), "--resume"]
+    message = refused(capsys, *arguments(folder, *files))
+    assert "holds 21 lines and the input only 20" in message
+    assert out.read_text() == "x\n" * 21
+
+
+@pytest.mark.parametrize(
+    ("content", "flags", "message"),
+    [
+        (b"s1\n\xff\n", [], "line 2: not UTF-8"),
+        (b"", [], "is empty"),
+        (b"s1\n" + b"s1 " * 40, [], "line 2: has 40 tokens, more than the 39"),
+        (b"s1\n", ["--block-size", "7"], "was trained for blocks of 6 tokens"),
+        (b"s1\n", ["--bpe", "subword_nmt", "--bpe-codes", "none"], "none: cannot read the BPE"),
+        (b"s1\n", ["-s", "fr"], "dict.fr.txt"),
+        (b"s1\n", ["--path", "none.pt"], "none.pt: "),
+        (b"s1\ts2\ts3\n", ["--prefix-column"], "line 1: has more than two columns"),
+        (b"s1\n", ["--temperature", "2"], "need a rule that samples"),
+        (b"s1\n", ["--drafter-options", '{"x": 1}'], "Options of drafter 'block'"),
+        (b"s1\n", ["--schedule-options", '{"x": 1}'], "Options of draft schedule 'constant'"),
+    ],
+)
+def test_bad_input_is_said_in_a_line(
+    content: bytes,
+    flags: list[str],
+    message: str,
+    folder: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    source, out = tmp_path / "in", tmp_path / "out"
+    source.write_bytes(content)
+    files = ["--input-path", str(source), "--output-path", str(out)]
+    assert message in refused(capsys, *arguments(folder, *files, *flags))
+    assert not out.exists() or out.read_text() == ""
+
+
+def test_a_long_line_is_cut_on_request(folder: Path, tmp_path: Path) -> None:
+    [cut] = infer(folder, tmp_path / "out", "--truncate-source", lines=["s1 " * 60])
+    [whole] = infer(folder, tmp_path / "out", lines=["s1 " * 39])
+    assert cut == whole
+
+
+def test_lines_before_a_bad_buffer_are_kept(
+    folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    source, out = tmp_path / "in", tmp_path / "out"
+    source.write_bytes(b"s1\ns2\ns3\n\xff\n")
+    files = ["--input-path", str(source), "--output-path", str(out), "--buffer-size", "2"]
+    assert "line 4" in refused(capsys, *arguments(folder, *files))
+    assert out.read_text().count("\n") == 2
+
+
+def test_an_old_output_survives_what_is_refused_early(
+    folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "out"
+    out.write_text("precious\n")
+    files = ["--input-path", str(folder / "in"), "--output-path", str(out)]
+    refused(capsys, *arguments(folder, *files, "--path", "none.pt"))
+    assert out.read_text() == "precious\n"
+    same = ["--input-path", str(out), "--output-path", str(out)]
+    assert "is an input as well" in refused(capsys, *arguments(folder, *same))
+    lost = ["--input-path", str(folder / "in"), "--output-path", str(tmp_path / "no" / "out")]
+    assert "no folder" in refused(capsys, *arguments(folder, *lost))
+
+
+def test_files_that_differ_in_length_are_named(
+    folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    short = tmp_path / "short"
+    short.write_text("s1\n")
+    files = ["--input-path", str(folder / "in"), "--output-path", str(tmp_path / "out")]
+    message = refused(capsys, *arguments(folder, *files, "--prefix-file", str(short)))
+    assert "short: has 1 lines, fewer than" in message
+
+
+def test_a_folder_that_does_not_say_its_direction(
+    folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    argv = [flag for flag in arguments(folder) if flag not in ("-s", "-t", "en", "de")]
+    files = ["--input-path", str(folder / "in"), "--output-path", str(tmp_path / "out")]
+    assert "say it with --source-lang" in refused(capsys, *argv, *files)
+    assert main([*argv, *files, "--target-lang", "de"]) == 0
+
+
+def test_memory_that_does_not_suffice(
+    folder: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    broken_after(monkeypatch, 0, torch.OutOfMemoryError("4 GiB"))
+    files = ["--input-path", str(folder / "in"), "--output-path", str(tmp_path / "out")]
+    assert "use a smaller --batch" in refused(capsys, *arguments(folder, *files))
+
+
+def test_debug_shows_where(folder: Path, tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="cannot be read"):
+        main(arguments(folder, "--input-path", str(tmp_path / "none"), "--debug"))
+
+
+def test_bugs_keep_their_trace(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    broken_after(monkeypatch, 0, ZeroDivisionError())
+    files = ["--input-path", str(folder / "in"), "--output-path", str(tmp_path / "out")]
+    with pytest.raises(ZeroDivisionError):
+        main(arguments(folder, *files))
+
+
+def environment() -> dict[str, str]:
+    return {**os.environ, "PYTHON": sys.executable, "OMP_NUM_THREADS": "1"}
+
+
+@pytest.mark.integration
+def test_the_script_flows_in_a_pipe_and_takes_flags(folder: Path) -> None:
+    names = {"data_dir": folder, "checkpoint_path": folder / "drafter.pt"}
+    names |= {"AR_checkpoint_path": folder / "verifier.pt", "input_path": "-", "output_path": "-"}
+    env = environment() | {name: str(value) for name, value in names.items()}
+    script = [str(ROOT / "scripts" / "inference.sh"), "--cpu", "--buffer-size", "1"]
+    script += ["--beta", "3", "--tau", "1.0", "--block-size", "5", "--max-len-b", "9"]
+    pipe = subprocess.PIPE
+    with subprocess.Popen(script, env=env, stdin=pipe, stdout=pipe, stderr=pipe) as process:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        for _ in range(2):
+            process.stdin.write(b"s1 s2\n")
+            process.stdin.flush()
+            assert process.stdout.readline().endswith(b"\n")  # before the input has ended
+        process.stdin.write(b"\ns3")
+        rest, summary = process.communicate()
+    assert process.returncode == 0
+    assert rest.count(b"\n") == 2
+    assert b"4 sentences (1 empty" in summary
+    assert b"blocks of 5" in summary
+    assert b"rule top_beta (beta 3, tau 1)" in summary
+
+
+@pytest.mark.integration
+def test_ctrl_c_leaves_complete_lines(folder: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    command = [sys.executable, str(ROOT / "inference.py"), *arguments(folder, "--strategy", "AR")]
+    command += ["--output-path", str(out), "--buffer-size", "1"]
+    pipe = subprocess.PIPE
+    with subprocess.Popen(command, env=environment(), stdin=pipe, stderr=pipe) as process:
+        assert process.stdin is not None
+        process.stdin.write(b"s1 s2\ns3\n")
+        process.stdin.flush()
+        while not out.exists() or out.read_bytes().count(b"\n") < 2:
+            assert process.poll() is None
+            time.sleep(0.05)
+        process.send_signal(signal.SIGINT)
+        _, message = process.communicate()
+    assert process.returncode == main_module.INTERRUPTED
+    assert b"Traceback" not in message
+    assert out.read_bytes().count(b"\n") == 2
+    assert out.read_bytes().endswith(b"\n")
+
+
+@pytest.mark.integration
+def test_a_reader_that_has_enough_ends_the_run(folder: Path) -> None:
+    command = [sys.executable, str(ROOT / "inference.py"), *arguments(folder, "--strategy", "AR")]
+    command += ["--input-path", str(folder / "in"), "--buffer-size", "1", "--max-len-b", "3"]
+    pipe = subprocess.PIPE
+    with subprocess.Popen(command, env=environment(), stdout=pipe, stderr=pipe) as process:
+        assert process.stdout is not None
+        process.stdout.readline()
+        process.stdout.close()
+        assert process.stderr is not None
+        message = process.stderr.read()
+    assert process.returncode == main_module.BROKEN_PIPE
+    assert b"Traceback" not in message
