@@ -92,11 +92,13 @@ class Session:
         self._refill()
         if not self._batch.rows:
             return []
+        before = self._timer.total("draft", "verify")
         draft = self._propose()
         with self._timer.part("verify"):
             scores = self._verifier.score(self._batch.prefix, draft)
+        seconds = self._timer.total("draft", "verify") - before
         with self._timer.part("rest"):
-            extension = self._conclude(draft, scores)
+            extension = self._conclude(draft, scores, seconds or None)
             return self._report(draft, extension)
 
     def run(self) -> Iterator[RowEvent]:
@@ -163,7 +165,7 @@ class Session:
         with self._timer.part("draft"):
             return drafter.propose(batch.prefix, batch.budget, width, batch.params, batch.random)
 
-    def _conclude(self, draft: Draft, scores: Scores) -> Extension:
+    def _conclude(self, draft: Draft, scores: Scores, seconds: float | None) -> Extension:
         """Judge, extend, commit, and plan the next round; the host waits for nothing here."""
         batch, special = self._batch, self._verifier.special
         first = batch.prefix.lengths.clone()
@@ -173,7 +175,7 @@ class Session:
         extension = extend(batch.prefix, draft, verdict, batch.params, special.eos)
         if self._config.with_scores:
             batch.log_probs += emitted_log_probs(scores, extension)
-        last = Round(draft, scores, verdict)
+        last = Round(draft, scores, verdict, seconds)
         for part in self._parts:
             part.commit(batch.prefix, last)
         self._plan_budget()

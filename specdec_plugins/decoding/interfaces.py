@@ -16,6 +16,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, fields, replace
 from enum import Enum
+from functools import cached_property
 from typing import Protocol, TypeVar, runtime_checkable
 
 import torch
@@ -68,7 +69,7 @@ class Prefix:
     tokens: Tensor  # [B, T] int64, preallocated; column 0 is the start token; junk past `lengths`
     lengths: Tensor  # [B] int64, start token included
     active: Tensor  # [B] bool; a finished row may stay until the batch is compacted
-    width: int  # host-side max of `lengths`, so that nobody has to ask the device
+    width: int  # host-side bound of `lengths`, so that nobody has to ask the device
 
     def last(self) -> Tensor:
         """The last committed token of each row: [B] int64."""
@@ -91,6 +92,18 @@ class RowParams:
     top_k: Tensor  # int64, 0 = all
     top_p: Tensor  # float32 in (0, 1], 1 = all
     seed: Tensor  # int64
+
+    # What follows waits for the device, once for each composition of the batch and not each round.
+
+    @cached_property
+    def truncates(self) -> bool:
+        """Some row samples from less than the whole vocabulary."""
+        return bool(((self.top_k > 0) | (self.top_p < 1)).any())
+
+    @cached_property
+    def widest_block(self) -> int:
+        """The largest block size of any row."""
+        return int(self.block_size.max()) if len(self.block_size) else 0
 
     def select(self: _Rows, rows: Tensor) -> _Rows:
         """The rows [B'] int64, in that order."""
@@ -170,6 +183,7 @@ class Round:
     draft: Draft
     scores: Scores
     verdict: Verdict
+    seconds: float | None = None  # drafting and verifying took, where time is measured
 
 
 class Stateful(Protocol):
@@ -221,8 +235,9 @@ class Drafter(Stateful, Protocol):
     def propose(
         self, prefix: Prefix, budget: Tensor, width: int, params: RowParams, random: RowRandom
     ) -> Draft:
-        """Draft at most `budget` [B] int64 tokens a row; `width` >= max(budget) is K of the result.
+        """Draft at most `budget` [B] int64 tokens a row.
 
+        `width` >= max(budget) is K of the result; a drafter that stops early may return fewer.
         Where `probs` are given, they are the law that the tokens were drawn from.
         """
         ...

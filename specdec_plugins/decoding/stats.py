@@ -107,6 +107,10 @@ class PartTimer:
             torch.cuda.synchronize(self._device)
         return self._clock()
 
+    def total(self, *names: str) -> float:
+        """Seconds of these parts so far."""
+        return sum(self.seconds.get(name, 0.0) for name in names)
+
     @contextmanager
     def part(self, name: str) -> Iterator[None]:
         """Time the block under `name`. Parts do not nest."""

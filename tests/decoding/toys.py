@@ -22,7 +22,9 @@ from specdec_plugins.decoding.interfaces import (
     Scores,
     SourceBatch,
     SpecialTokens,
+    Stream,
 )
+from specdec_plugins.decoding.probs import sample, warp
 from specdec_plugins.decoding.request import Request
 
 SPECIAL = SpecialTokens(start=2, pad=1, eos=2, unk=3)
@@ -73,8 +75,11 @@ class TableVerifier(Rows):
     special = SPECIAL
     device = CPU
 
-    def __init__(self, table: Tensor, max_target_positions: int = 60) -> None:
+    def __init__(
+        self, table: Tensor, max_target_positions: int = 60, keep_cache: bool = True
+    ) -> None:
         super().__init__()
+        self.keep_cache = keep_cache  # slow in batches of thousands
         self.table = table
         self.vocab_size = table.shape[-1]
         self.max_target_positions = max_target_positions
@@ -83,17 +88,16 @@ class TableVerifier(Rows):
 
     def admit(self, source: SourceBatch) -> None:
         super().admit(source)
+        if not self.keep_cache:
+            return
         forced = zip(source.forced.tolist(), source.forced_lengths.tolist(), strict=True)
         self.cache += [row[: length - 1] for row, length in forced]
 
     def score(self, prefix: Prefix, draft: Draft) -> Scores:
         self.num_passes += 1
-        assert prefix.width == int(prefix.lengths.max())
-        tokens, lengths = prefix.tokens.tolist(), prefix.lengths.tolist()
-        for b in prefix.active.nonzero()[:, 0].tolist():
-            committed = tokens[b][: lengths[b]]
-            assert self.cache[b] == committed[:-1]
-            self.cache[b] = committed + draft.tokens[b, : draft.lengths[b]].tolist()
+        assert prefix.width >= int(prefix.lengths.max())
+        if self.keep_cache:
+            self._read(prefix, draft)
         fed = torch.cat([prefix.last()[:, None], draft.tokens.masked_fill(~draft.mask, 0)], 1)
         columns = torch.arange(fed.shape[1])
         positions = (prefix.lengths[:, None] + columns).clamp(max=self.table.shape[1] - 1)
@@ -103,14 +107,24 @@ class TableVerifier(Rows):
         logits = torch.where(junk[..., None], poison[:, None], logits)
         return Scores(logits)
 
+    def _read(self, prefix: Prefix, draft: Draft) -> None:
+        tokens, lengths = prefix.tokens.tolist(), prefix.lengths.tolist()
+        for b in prefix.active.nonzero()[:, 0].tolist():
+            committed = tokens[b][: lengths[b]]
+            assert self.cache[b] == committed[:-1]
+            self.cache[b] = committed + draft.tokens[b, : draft.lengths[b]].tolist()
+
     def commit(self, prefix: Prefix, last: Round) -> None:
+        if not self.keep_cache:
+            return
         for b, length in enumerate(prefix.lengths.tolist()):
             assert len(self.cache[b]) >= length - 1 or not prefix.active[b]
             self.cache[b] = self.cache[b][: length - 1]
 
     def select(self, rows: Tensor) -> None:
         super().select(rows)
-        self.cache = [self.cache[row] for row in rows.tolist()]
+        if self.keep_cache:
+            self.cache = [self.cache[row] for row in rows.tolist()]
 
 
 # What a scripted drafter does: (keys [B], positions [B, K], budget [B]) -> which entries are
@@ -175,6 +189,33 @@ class ScriptedDrafter(Rows):
         junk = torch.where(self.keys[:, None] % 2 == 0, NO_TOKEN, drafted)
         past = torch.arange(width) >= lengths[:, None]
         return Draft(torch.where(past, junk, drafted), lengths)
+
+
+class SampledDrafter(Rows):
+    """Draws from a law q of its own, as many tokens as its script says, and hands q on."""
+
+    max_block_size: int | None = None
+
+    def __init__(self, table: Tensor, script: Script) -> None:
+        super().__init__()
+        self.table = table
+        self.script = script
+
+    def propose(
+        self, prefix: Prefix, budget: Tensor, width: int, params: RowParams, random: RowRandom
+    ) -> Draft:
+        positions = prefix.lengths[:, None] + torch.arange(width)
+        positions = positions.clamp(max=self.table.shape[1] - 1)
+        _, lengths = self.script(self.keys, positions, budget)
+        uniform = random.uniform(prefix.lengths, width, Stream.PROPOSE)
+        last, tokens, laws = prefix.last(), [], []
+        for i in range(width):
+            laws.append(warp(self.table[self.keys, positions[:, i], last][:, None], params))
+            last = sample(laws[-1][:, 0], uniform[:, i])
+            tokens.append(last)
+        past = torch.arange(width) >= lengths[:, None]
+        probs = torch.cat(laws, 1).float().masked_fill(past[..., None], torch.nan)
+        return Draft(torch.stack(tokens, 1).masked_fill(past, NO_TOKEN), lengths, probs)
 
 
 def requests(

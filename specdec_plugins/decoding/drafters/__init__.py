@@ -1,5 +1,8 @@
 """Drafters: how tokens are proposed. One file each; importing registers them."""
 
+from specdec_plugins.decoding.drafters import assistant as assistant
+from specdec_plugins.decoding.drafters import jacobi as jacobi
+from specdec_plugins.decoding.drafters import lookup as lookup
 from specdec_plugins.decoding.drafters.base import DRAFTERS as DRAFTERS
 from specdec_plugins.decoding.drafters.base import DraftContext as DraftContext
 from specdec_plugins.decoding.drafters.base import build_drafter as build_drafter

@@ -20,6 +20,8 @@ class DraftContext:
     verifier: Verifier
     network: nn.Module | None = None  # the trained network that was loaded for it, in eval mode
     source_to_target: Tensor | None = None  # [V source] int64, same symbol or unk; None = same ids
+    assistant: Verifier | None = None  # a smaller model with the same target vocabulary
+    sampling: bool = False  # the rule draws from p, so a drafter that has a law q should draw too
 
 
 def build_drafter(

@@ -3,16 +3,59 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
+import torch
+
+from specdec_plugins.decoding.drafters import DraftContext, build_drafter
 from specdec_plugins.decoding.interfaces import Drafter
-from tests.decoding.toys import SCRIPTS, Script, ScriptedDrafter, TableVerifier
+from tests.decoding.toys import (
+    SCRIPTS,
+    SPECIAL,
+    Script,
+    ScriptedDrafter,
+    TableVerifier,
+    perturbed,
+)
 
-FACTORIES: dict[str, Callable[[TableVerifier], Drafter]] = {}
+Factory = Callable[[TableVerifier], Drafter]
+
+# Sources of the toys have symbols that their target vocabulary of 9 lacks.
+SOURCE_TO_TARGET = torch.where(torch.arange(12) < 9, torch.arange(12), SPECIAL.unk)
 
 
-def _scripted(script: Script) -> Callable[[TableVerifier], Drafter]:
+def _built(name: str, **options: Any) -> Factory:
+    return lambda verifier: build_drafter(
+        name, DraftContext(verifier, source_to_target=SOURCE_TO_TARGET), options
+    )
+
+
+def _assistant(sampling: bool = False, noise: float = 0.7, **options: Any) -> Factory:
+    def build(verifier: TableVerifier) -> Drafter:
+        assistant = TableVerifier(perturbed(verifier.table, noise), keep_cache=verifier.keep_cache)
+        context = DraftContext(verifier, assistant=assistant, sampling=sampling)
+        return build_drafter("assistant", context, options)
+
+    return build
+
+
+def _scripted(script: Script) -> Factory:
     return lambda verifier: ScriptedDrafter(verifier.table, script)
 
+
+# By the registered name; behind a colon stand variants worth running through everything too.
+FACTORIES: dict[str, Factory] = {
+    "assistant": _assistant(),
+    "assistant:confident": _assistant(confidence=0.5),
+    "assistant:sampling": _assistant(sampling=True),
+    "assistant:sampling confident": _assistant(sampling=True, confidence=0.5),
+    "jacobi": _built("jacobi"),
+    "lookup": _built("lookup"),
+    "lookup:long": _built("lookup", max_ngram=5, min_ngram=2),
+}
+
+# These remember earlier rounds, so a fresh drafter on the same prefix proposes otherwise.
+WITH_MEMORY = {"jacobi"}
 
 # The scripted drafters run through everything that the registered ones do.
 SCRIPTED = {f"scripted:{name}": _scripted(script) for name, script in SCRIPTS.items()}

@@ -1,0 +1,144 @@
+"""A smaller model drafts token by token, with a cache of its own."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from specdec_plugins.decoding.config import require
+from specdec_plugins.decoding.drafters.base import DRAFTERS, DraftContext
+from specdec_plugins.decoding.extend import append
+from specdec_plugins.decoding.interfaces import (
+    Draft,
+    Prefix,
+    Round,
+    RowParams,
+    RowRandom,
+    SourceBatch,
+    Stream,
+    Verdict,
+    Verifier,
+)
+from specdec_plugins.decoding.probs import sample, warp
+from specdec_plugins.decoding.rules.base import at
+from specdec_plugins.errors import UserError
+
+
+@DRAFTERS.register("assistant")
+class AssistantDrafter:
+    """Any `Verifier` as drafter (Leviathan et al. 2023; assisted generation of transformers).
+
+    Under a rule that samples it draws from its own law q, temperature, top-k and top-p applied as
+    to p, and hands q on; otherwise it drafts its argmax. A row stops where the assistant's best
+    token has less than `confidence` probability. The stop looks at the best token and not at the
+    drawn one: leaving out what was drawn would bend the law of what is kept.
+
+    The assistant sees a prefix of its own: the committed one and what it has drafted so far. It is
+    at most `behind` tokens short of the committed one, and reads those with its first pass.
+    """
+
+    max_block_size: int | None = None
+
+    @dataclass(frozen=True)
+    class Config:
+        confidence: float = 0.0  # probability, 0..1, of its best token, or it stops; 0 = never
+
+        def __post_init__(self) -> None:
+            require(
+                0 <= self.confidence <= 1,
+                f"confidence must be within 0..1, not {self.confidence}.",
+            )
+
+    def __init__(self, config: Config, context: DraftContext) -> None:
+        self._config = config
+        self._model = checked_assistant(context)
+        self._sampling = context.sampling
+        device = context.verifier.device
+        # [B] int64, the assistant has read known - 1 tokens of each row, and all of them stand
+        self._known = torch.zeros(0, dtype=torch.int64, device=device)
+        self._behind = 0  # host-side bound of prefix.lengths - known
+        self._model.select(self._known)
+
+    def admit(self, source: SourceBatch) -> None:
+        self._model.admit(source)
+        self._known = torch.cat([self._known, source.forced_lengths])
+
+    def select(self, rows: Tensor) -> None:
+        self._model.select(rows)
+        self._known = self._known[rows]
+
+    def commit(self, prefix: Prefix, last: Round) -> None:
+        # A draft that was kept whole ends in a token that the assistant proposed but never read.
+        self._behind = 1 if last.draft.tokens.shape[1] else self._behind + 1
+        self._known = torch.minimum(self._known, prefix.lengths)
+        read = Prefix(prefix.tokens, self._known, prefix.active, prefix.width)
+        self._model.commit(read, last)
+
+    def propose(
+        self, prefix: Prefix, budget: Tensor, width: int, params: RowParams, random: RowRandom
+    ) -> Draft:
+        own = Prefix(prefix.tokens.clone(), self._known.clone(), prefix.active, prefix.width)
+        unread = self._unread(prefix)
+        going = prefix.active & (budget > 0)
+        tokens, laws = [], []
+        for i in range(width):
+            scores = self._model.score(own, unread)
+            logits = at(scores.logits, unread.lengths)[:, None]  # [B, 1, V]
+            going = going & (i < budget) & (_confidence(logits) >= self._config.confidence)
+            if self._sampling:
+                laws.append(warp(logits, params).float())
+                uniform = random.uniform(prefix.lengths + i, 1, Stream.PROPOSE)[:, 0]
+                token = sample(laws[-1][:, 0], uniform)
+            else:
+                token = logits[:, 0].argmax(-1)
+            tokens.append(token)
+            own.lengths += unread.lengths
+            append(own, token[:, None], going.long())
+            own.active, own.width = going, own.width + 1
+            self._model.commit(own, Round(unread, scores, Verdict(unread.lengths, token)))
+            unread = Draft.empty(len(budget), budget.device)
+            # Waiting for the device here is cheaper than passes that nobody needs.
+            if self._config.confidence > 0 and not bool(going.any()):
+                break
+        return self._finish(prefix, own, tokens, laws)
+
+    def _unread(self, prefix: Prefix) -> Draft:
+        """The committed tokens that the assistant has not read but for the first of them."""
+        columns = torch.arange(self._behind, device=self._known.device)
+        places = (self._known[:, None] + columns).clamp(max=prefix.tokens.shape[1] - 1)
+        return Draft(prefix.tokens.gather(1, places), prefix.lengths - self._known)
+
+    def _finish(
+        self, prefix: Prefix, own: Prefix, tokens: list[Tensor], laws: list[Tensor]
+    ) -> Draft:
+        self._known = own.lengths
+        return Draft(
+            tokens=torch.stack(tokens, 1),
+            lengths=own.lengths - prefix.lengths,
+            probs=torch.cat(laws, 1) if laws else None,
+        )
+
+
+def checked_assistant(context: DraftContext) -> Verifier:
+    """The assistant model. Raises UserError where there is none or it cannot serve."""
+    assistant, verifier = context.assistant, context.verifier
+    if assistant is None:
+        raise UserError("The drafter 'assistant' needs a smaller model; name its checkpoint.")
+    require(
+        assistant.vocab_size == verifier.vocab_size and assistant.special == verifier.special,
+        f"The assistant has a target dictionary of {assistant.vocab_size} symbols and the "
+        f"verifier one of {verifier.vocab_size}: they must be the same.",
+    )
+    require(
+        assistant.max_target_positions >= verifier.max_target_positions,
+        f"The assistant has {assistant.max_target_positions} target positions, fewer than the "
+        f"verifier's {verifier.max_target_positions}: take one with as many.",
+    )
+    return assistant
+
+
+def _confidence(logits: Tensor) -> Tensor:
+    """Probability of the best token: [B, 1, V] gives [B]."""
+    return (logits.amax(-1) - logits.logsumexp(-1)).exp()[:, 0]

@@ -1,0 +1,106 @@
+"""Propose what followed the same words before, in the source or in the prefix."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+from torch.nn.functional import pad
+
+from specdec_plugins.decoding.config import require
+from specdec_plugins.decoding.drafters.base import DRAFTERS, DraftContext
+from specdec_plugins.decoding.interfaces import (
+    Draft,
+    Prefix,
+    Round,
+    RowParams,
+    RowRandom,
+    SourceBatch,
+)
+from specdec_plugins.decoding.rules.base import at, leading_true
+
+_NOTHING = -1  # equals no token: padding, other side's symbols, the gap between two texts
+
+
+@DRAFTERS.register("lookup")
+class LookupDrafter:
+    """Finds the longest suffix of the prefix in source and prefix, and copies what follows it.
+
+    Good for what translation copies: names, numbers, code. No network and no training. Of equally
+    long matches the source's first wins, then the prefix's first. Where nothing is found the draft
+    is empty, and the round a plain autoregressive step. Prompt lookup of the transformers library
+    searches only the target side of an encoder-decoder model; here the source comes first.
+    """
+
+    max_block_size: int | None = None
+
+    @dataclass(frozen=True)
+    class Config:
+        max_ngram: int = 3  # tokens of suffix that are compared at most
+        min_ngram: int = 1  # tokens that must match for a proposal
+
+        def __post_init__(self) -> None:
+            require(
+                1 <= self.min_ngram <= self.max_ngram,
+                f"min_ngram must be from 1 to max_ngram, not {self.min_ngram} with max_ngram "
+                f"{self.max_ngram}.",
+            )
+
+    def __init__(self, config: Config, context: DraftContext) -> None:
+        self._config = config
+        self._unk = context.verifier.special.unk
+        self._to_target = context.source_to_target
+        device = context.verifier.device
+        # [B, S] int64, sources in target ids
+        self._source = torch.zeros(0, 0, dtype=torch.int64, device=device)
+
+    def admit(self, source: SourceBatch) -> None:
+        tokens = source.tokens
+        if self._to_target is not None:
+            tokens = self._to_target[tokens]
+            tokens = tokens.masked_fill(tokens == self._unk, _NOTHING)
+        columns = torch.arange(tokens.shape[1], device=tokens.device)
+        tokens = tokens.masked_fill(columns >= source.lengths[:, None], _NOTHING)
+        width = max(self._source.shape[1], tokens.shape[1])
+        both = (self._source, tokens)
+        self._source = torch.cat([pad(t, (0, width - t.shape[1]), value=_NOTHING) for t in both])
+
+    def commit(self, prefix: Prefix, last: Round) -> None:
+        pass
+
+    def select(self, rows: Tensor) -> None:
+        self._source = self._source[rows]
+
+    def propose(
+        self, prefix: Prefix, budget: Tensor, width: int, params: RowParams, random: RowRandom
+    ) -> Draft:
+        columns = torch.arange(prefix.width, device=budget.device)
+        written = (columns > 0) & (columns < prefix.lengths[:, None])  # without the start token
+        target = prefix.tokens[:, : prefix.width].masked_fill(~written, _NOTHING)
+        # source, gap, prefix, gap: a match never runs from one text into the other
+        text = torch.cat([pad(self._source, (0, 1), value=_NOTHING), target], 1)
+        text = pad(text, (0, 1), value=_NOTHING)  # [B, N]
+        found = self._match_lengths(text, prefix)
+        at_most, start = found.max(1)  # [B] each
+        wanted = torch.arange(width, device=budget.device)
+        index = (start[:, None] + wanted).clamp(max=text.shape[1] - 1)
+        tokens = text.gather(1, index)  # [B, K]
+        lengths = torch.minimum(leading_true(tokens != _NOTHING), budget)
+        return Draft(tokens, lengths * (at_most >= self._config.min_ngram))
+
+    def _match_lengths(self, text: Tensor, prefix: Prefix) -> Tensor:
+        """[b, j]: how many tokens before text[b, j] equal the end of the prefix; [B, N] int64.
+
+        Example: text 7 8 9 8, prefix ending in 7 8: 2 at the 9; the last 8 has nothing behind it.
+        Places without a continuation count 0.
+        """
+        matched = torch.ones_like(text, dtype=torch.bool)
+        total = torch.zeros_like(text)
+        for back in range(1, self._config.max_ngram + 1):
+            own = at(prefix.tokens, (prefix.lengths - back).clamp(min=0))  # [B]
+            own = torch.where(prefix.lengths > back, own, _NOTHING - 1)  # never the start token
+            before = pad(text, (back, 0), value=_NOTHING)[:, : text.shape[1]]
+            matched = matched & (before == own[:, None])
+            total = total + matched
+        return total * (text != _NOTHING)

@@ -1,0 +1,44 @@
+"""Logits to the law that is sampled from, and one draw from it: shared by p and q."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from specdec_plugins.decoding.interfaces import RowParams
+
+
+def warp(logits: Tensor, params: RowParams) -> Tensor:
+    """Probabilities after each row's temperature, then top-k, then top-p.
+
+    logits: [B, N, V]. Returns [B, N, V], float64 for float64 logits and float32 otherwise. Top-p
+    keeps the smallest set of best tokens whose mass within the top k is at least top_p. Equal
+    probabilities stand in the order of their ids, so that the kept set is the same every time.
+    """
+    exact = logits if logits.dtype is torch.float64 else logits.float()
+    probs = (exact / params.temperature.to(exact)[:, None, None]).softmax(-1)
+    if not params.truncates:
+        return probs
+    vocab_size = probs.shape[-1]
+    top_k = torch.where(params.top_k > 0, params.top_k, vocab_size)[:, None, None]
+    top_p = params.top_p[:, None, None]
+    ordered, ids = probs.sort(stable=True, dim=-1, descending=True)
+    ordered = ordered * (torch.arange(vocab_size, device=probs.device) < top_k)
+    ordered = ordered / ordered.sum(-1, keepdim=True)
+    mass_before = ordered.cumsum(-1) - ordered
+    ordered = ordered * ((mass_before < top_p) | (top_p >= 1))
+    kept = torch.zeros_like(probs).scatter(-1, ids, ordered)
+    return kept / kept.sum(-1, keepdim=True)
+
+
+def sample(weights: Tensor, uniform: Tensor) -> Tensor:
+    """One draw a row by inversion; a token of weight 0 is never drawn.
+
+    weights: [B, V], not negative, of any positive sum; uniform: [B] float64 in [0, 1). Returns
+    [B] int64. The sums are float64: a float32 one is off by more than rare tokens weigh.
+    """
+    cumulative = weights.double().cumsum(-1)  # [B, V]
+    total = cumulative[:, -1]
+    # Rounding may lift the point to the total itself, behind the last token.
+    point = torch.minimum(uniform * total, torch.nextafter(total, torch.zeros_like(total)))
+    return (cumulative <= point[:, None]).sum(-1).clamp(max=weights.shape[-1] - 1)

@@ -1,0 +1,190 @@
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from specdec_plugins.decoding.config import EngineConfig
+from specdec_plugins.decoding.drafters import DraftContext, build_drafter
+from specdec_plugins.decoding.engine import Method, SpeculativeDecoder
+from specdec_plugins.decoding.interfaces import Draft, Drafter, Prefix, Scores, SpecialTokens
+from specdec_plugins.decoding.probs import warp
+from specdec_plugins.decoding.request import RowResult
+from specdec_plugins.decoding.row_random import HashRandom
+from specdec_plugins.decoding.rules import RULES
+from specdec_plugins.decoding.schedules import build_schedule
+from specdec_plugins.errors import UserError
+from tests.decoding.drafters.test_lookup import sources
+from tests.decoding.toys import (
+    SPECIAL,
+    TableVerifier,
+    law,
+    oracle,
+    perturbed,
+    prefix_of,
+    requests,
+    row_params,
+)
+
+TABLE = law()
+
+
+class Counting(TableVerifier):
+    """Counts what it reads."""
+
+    num_tokens = 0
+
+    def score(self, prefix: Prefix, draft: Draft) -> Scores:
+        self.num_tokens += int(((1 + draft.lengths) * prefix.active).sum())
+        return super().score(prefix, draft)
+
+
+def run(
+    assistant: TableVerifier,
+    schedule: str = "constant",
+    options: dict[str, Any] | None = None,
+    max_rows: int = 4,
+    **params: Any,
+) -> list[RowResult]:
+    verifier = TableVerifier(TABLE)
+    drafter = build_drafter("assistant", DraftContext(verifier, assistant=assistant), options)
+    method = Method(drafter, RULES.get("exact")(), build_schedule(schedule))
+    decoder = SpeculativeDecoder(verifier, method, EngineConfig(max_rows=max_rows))
+    jobs = requests(9, num_forced=lambda i: i % 3, max_len=30, **params)
+    results = decoder.decode(jobs)
+    assert [r.token_ids for r in results] == [oracle(TABLE, job) for job in jobs]
+    return results
+
+
+@pytest.mark.parametrize("block_size", [1, 3, 5])
+def test_the_verifiers_own_law_is_always_right(block_size: int) -> None:
+    for i, result in enumerate(run(TableVerifier(TABLE), block_size=block_size)):
+        num_decoded = len(result.token_ids) - i % 3
+        assert result.rounds == -(-num_decoded // (block_size + 1))
+
+
+def test_nothing_is_read_twice_but_what_was_rejected() -> None:
+    """With every token right, it reads each once: all but the last of a row, which nobody needs."""
+    assistant = Counting(TABLE)
+    results = run(assistant, block_size=4, max_rows=1)
+    num_read = sum(len(r.token_ids) for r in results)  # the start token in place of the last one
+    num_forced = sum(i % 3 for i in range(9))  # in the cache from the beginning
+    assert assistant.num_tokens <= num_read - num_forced + 4 * len(results)
+    assert assistant.num_passes == sum(
+        max(r.drafted_per_round[i], 0) for r in results for i in range(r.rounds)
+    )
+
+
+def test_it_catches_up_after_rounds_without_a_draft() -> None:
+    """The gate lets the verifier go on alone; drafts afterwards still see the whole prefix."""
+    results = run(TableVerifier(TABLE), "target_confidence", {}, block_size=4)
+    drafted = [n for r in results for n in r.drafted_per_round]
+    assert 0 in drafted[1:]
+    for result in results:  # the assistant is the verifier's twin, so every draft is right
+        assert result.accepted_per_round[:-1] == result.drafted_per_round[:-1]
+
+
+def proposal(
+    drafter: Drafter, prefixes: list[list[int]], budget: list[int], **params: Any
+) -> Draft:
+    rows = row_params(len(prefixes), **params)
+    random = HashRandom(rows.seed)
+    return drafter.propose(prefix_of(prefixes), torch.tensor(budget), max(budget), rows, random)
+
+
+def opened(table: Tensor, sampling: bool = False, **options: Any) -> Drafter:
+    context = DraftContext(TableVerifier(TABLE), assistant=TableVerifier(table), sampling=sampling)
+    drafter = build_drafter("assistant", context, options)
+    drafter.admit(sources([[1], [4], [7]]))
+    return drafter
+
+
+def path(table: Tensor, key: int, num_tokens: int) -> list[int]:
+    last, tokens = SPECIAL.start, []
+    for place in range(1, num_tokens + 1):
+        last = int(table[key, place, last].argmax())
+        tokens.append(last)
+    return tokens
+
+
+def test_it_drafts_its_own_argmax() -> None:
+    table = perturbed(TABLE, 3.0)
+    draft = proposal(opened(table), [[], [], []], [3, 0, 2])
+    assert draft.lengths.tolist() == [3, 0, 2]
+    assert draft.probs is None
+    assert draft.tokens[0].tolist() == path(table, 1, 3)
+    assert draft.tokens[2, :2].tolist() == path(table, 7, 2)
+
+
+def test_it_stops_where_it_is_not_confident() -> None:
+    """Best probabilities by place: row 0 .9 .6 .9, row 1 .4 .9, row 2 always .9."""
+    table = torch.zeros(12, 64, 9, 9, dtype=torch.float64)
+    wanted = {1: [0.9, 0.6, 0.9, 0.9], 4: [0.4, 0.9, 0.9, 0.9], 7: [0.9] * 4}
+    for key, values in wanted.items():
+        for place, p in enumerate(values):
+            table[key, place + 1, :, 5] = torch.tensor(p / (1 - p) * 8).log()
+    for sampling in (False, True):
+        lengths = [
+            proposal(
+                opened(table, sampling, confidence=c), [[], [], []], [4, 4, 3], temperature=5.0
+            ).lengths.tolist()
+            for c in (0.0, 0.3, 0.5, 0.7, 0.95)
+        ]
+        assert lengths == [[4, 4, 3], [4, 4, 3], [4, 0, 3], [1, 0, 3], [0, 0, 0]]
+
+
+def test_no_pass_is_spent_on_rows_that_have_all_stopped() -> None:
+    assistant = TableVerifier(TABLE * 0)
+    context = DraftContext(TableVerifier(TABLE), assistant=assistant)
+    drafter = build_drafter("assistant", context, {"confidence": 0.9})
+    drafter.admit(sources([[1], [4]]))
+    draft = proposal(drafter, [[], []], [8, 8])
+    assert assistant.num_passes == 1
+    assert draft.lengths.tolist() == [0, 0]
+
+
+def test_under_a_sampling_rule_it_draws_from_the_law_that_it_hands_on() -> None:
+    options = {"temperature": 0.7, "top_k": 5, "top_p": 0.875}
+    num_rows = 3000
+    context = DraftContext(
+        TableVerifier(TABLE),
+        assistant=TableVerifier(TABLE / 2, keep_cache=False),
+        sampling=True,
+    )
+    drafter = build_drafter("assistant", context)
+    drafter.admit(sources([[1]] * num_rows))
+    rows = row_params(num_rows, seed=list(range(num_rows)), **options)
+    prefix = prefix_of([[]] * num_rows, room=5)
+    budget = torch.full((num_rows,), 2)
+    draft = drafter.propose(prefix, budget, 2, rows, HashRandom(rows.seed))
+    assert draft.probs is not None
+    q = warp((TABLE / 2)[1, 1, SPECIAL.start][None, None], row_params(1, **options))[0, 0]
+    assert torch.allclose(draft.probs[:, 0].double(), q.expand(num_rows, -1), atol=1e-6)
+    counts = draft.tokens[:, 0].bincount(minlength=9)
+    spread = (num_rows * q * (1 - q)).sqrt()
+    assert ((counts - num_rows * q).abs() <= 4 * spread).all()
+    second = (TABLE / 2)[1, 2][draft.tokens[:, 0]][:, None]
+    want = warp(second, rows)[:, 0].float()
+    assert torch.allclose(draft.probs[:, 1], want, atol=1e-6)
+
+
+def test_what_cannot_assist_is_refused() -> None:
+    verifier = TableVerifier(TABLE)
+
+    def build(assistant: TableVerifier | None, **options: Any) -> None:
+        build_drafter("assistant", DraftContext(verifier, assistant=assistant), options)
+
+    with pytest.raises(UserError, match="needs a smaller model"):
+        build(None)
+    with pytest.raises(UserError, match="dictionary of 11 symbols.*one of 9"):
+        build(TableVerifier(law(vocab_size=11)))
+    other = TableVerifier(TABLE)
+    other.special = SpecialTokens(start=0, pad=1, eos=2, unk=3)
+    with pytest.raises(UserError, match="must be the same"):
+        build(other)
+    with pytest.raises(UserError, match="50 target positions, fewer than the verifier's 60"):
+        build(TableVerifier(TABLE, max_target_positions=50))
+    with pytest.raises(UserError, match="confidence must be within"):
+        build(TableVerifier(TABLE), confidence=1.5)

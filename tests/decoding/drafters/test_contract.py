@@ -1,0 +1,131 @@
+"""What holds for every drafter. A lossless rule hides a broken one, so each is watched alone."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from specdec_plugins.decoding.config import EngineConfig
+from specdec_plugins.decoding.engine import Method, Session, SpeculativeDecoder
+from specdec_plugins.decoding.interfaces import (
+    Draft,
+    Drafter,
+    Prefix,
+    Round,
+    RowParams,
+    RowRandom,
+    SourceBatch,
+)
+from specdec_plugins.decoding.request import Request
+from specdec_plugins.decoding.rules import RULES
+from specdec_plugins.decoding.schedules import build_schedule
+from tests.decoding.drafters.factories import FACTORIES, SCRIPTED, WITH_MEMORY
+from tests.decoding.toys import TableVerifier, law, requests
+
+ALL = {**FACTORIES, **SCRIPTED}
+TABLE = law()
+JOBS = requests(
+    9,
+    num_forced=lambda i: i % 3,
+    block_size=lambda i: 1 + 2 * (i % 3),
+    max_len=20,
+    seed=lambda i: i,
+)
+
+
+class Watched:
+    """A drafter whose every proposal is checked."""
+
+    def __init__(self, name: str, verifier: TableVerifier) -> None:
+        self.name = name
+        self.verifier = verifier
+        self.inner: Drafter = ALL[name](verifier)
+        self.sources: list[list[int]] = []
+        self.num_proposals = 0
+
+    @property
+    def max_block_size(self) -> int | None:
+        return self.inner.max_block_size
+
+    def admit(self, source: SourceBatch) -> None:
+        rows = zip(source.tokens.tolist(), source.lengths.tolist(), strict=True)
+        self.sources += [row[:length] for row, length in rows]
+        self.inner.admit(source)
+
+    def commit(self, prefix: Prefix, last: Round) -> None:
+        self.inner.commit(prefix, last)
+
+    def select(self, rows: Tensor) -> None:
+        self.sources = [self.sources[i] for i in rows.tolist()]
+        self.inner.select(rows)
+
+    def propose(
+        self, prefix: Prefix, budget: Tensor, width: int, params: RowParams, random: RowRandom
+    ) -> Draft:
+        before = (prefix.tokens.clone(), prefix.lengths.clone(), prefix.active.clone())
+        draft = self.inner.propose(prefix, budget, width, params, random)
+        self.num_proposals += 1
+        for kept, now in zip(before, (prefix.tokens, prefix.lengths, prefix.active), strict=True):
+            assert torch.equal(kept, now)
+        self.check_form(draft, budget, width)
+        if self.name not in WITH_MEMORY:
+            self.check_against_fresh(draft, prefix, budget, width, params, random)
+        return draft
+
+    def check_form(self, draft: Draft, budget: Tensor, width: int) -> None:
+        assert draft.tokens.shape[1] <= width
+        assert (draft.lengths <= budget).all()
+        assert (draft.lengths >= 0).all()
+        assert (draft.lengths <= draft.tokens.shape[1]).all()
+        proposed = draft.tokens[draft.mask]
+        assert ((proposed >= 0) & (proposed < self.verifier.vocab_size)).all()
+        if draft.probs is not None:
+            laws = draft.probs[draft.mask]
+            assert draft.probs.dtype is torch.float32
+            assert torch.allclose(laws.sum(-1), torch.ones(len(laws)), atol=1e-5)
+            assert (laws.gather(-1, proposed[:, None]) > 0).all()
+
+    def check_against_fresh(self, draft: Draft, prefix: Prefix, *rest: Any) -> None:
+        fresh = ALL[self.name](TableVerifier(self.verifier.table))
+        width = max(map(len, self.sources))
+        tokens = torch.tensor([row + [1] * (width - len(row)) for row in self.sources])
+        lengths = torch.tensor([len(row) for row in self.sources])
+        # Junk behind each row's end is poison enough: the session's prefix has it.
+        fresh.admit(SourceBatch(tokens, lengths, prefix.tokens.clone(), prefix.lengths.clone()))
+        again = fresh.propose(prefix, *rest)
+        active = prefix.active
+        assert draft.lengths[active].tolist() == again.lengths[active].tolist()
+        mask = draft.mask & active[:, None]
+        assert draft.tokens[mask].tolist() == again.tokens[mask].tolist()
+
+
+@pytest.mark.parametrize("schedule", ["constant", "target_confidence"])
+@pytest.mark.parametrize("name", sorted(ALL))
+def test_proposals_are_well_formed_and_those_of_a_fresh_drafter(name: str, schedule: str) -> None:
+    """Through rows that join and leave, and through rounds without a draft."""
+    verifier = TableVerifier(TABLE)
+    watched = Watched(name, verifier)
+    method = Method(watched, RULES.get("exact")(), build_schedule(schedule))
+    SpeculativeDecoder(verifier, method, EngineConfig(max_rows=4)).decode(JOBS)
+    assert watched.num_proposals > 10
+
+
+def history(name: str, jobs: list[Request], max_rows: int) -> dict[str, list[Any]]:
+    verifier = TableVerifier(TABLE)
+    method = Method(ALL[name](verifier), RULES.get("exact")(), build_schedule("constant"))
+    session = Session(verifier, method, EngineConfig(max_rows=max_rows))
+    session.add(jobs)
+    told: dict[str, list[Any]] = {}
+    for event in session.run():
+        told.setdefault(event.id, []).append((event.draft_ids, event.num_accepted))
+    return told
+
+
+@pytest.mark.parametrize("name", sorted(ALL))
+def test_a_rows_drafts_do_not_depend_on_its_batch(name: str) -> None:
+    together = history(name, JOBS, max_rows=4)
+    for job in JOBS:
+        assert history(name, [job], max_rows=1)[job.id] == together[job.id]

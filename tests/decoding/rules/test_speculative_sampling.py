@@ -1,0 +1,203 @@
+"""Rules that promise the verifier's law keep it: all outputs of up to three tokens are counted."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from specdec_plugins.decoding.config import DecodeParams, EngineConfig
+from specdec_plugins.decoding.engine import Method, SpeculativeDecoder
+from specdec_plugins.decoding.interfaces import Drafter, Guarantee, Scores
+from specdec_plugins.decoding.request import Request
+from specdec_plugins.decoding.row_random import HashRandom
+from specdec_plugins.decoding.rules import RULES
+from specdec_plugins.decoding.schedules import build_schedule
+from tests.decoding.drafters.factories import FACTORIES
+from tests.decoding.test_probs import slow_warp
+from tests.decoding.toys import (
+    SCRIPTS,
+    SPECIAL,
+    SampledDrafter,
+    ScriptedDrafter,
+    TableVerifier,
+    draft_of,
+    law,
+    oracle,
+    perturbed,
+    requests,
+    row_params,
+)
+
+LAW_RULES = [n for n in RULES.names() if RULES.get(n)().guarantee(1) is Guarantee.DISTRIBUTION]
+TABLE = law() / 2  # flat enough that rare outputs are counted too
+KEY = 1  # of the source that every row has
+NUM_DRAWS = 20_000
+MAX_LEN = 3
+SOURCE = [KEY, 5, 4, 5, 6, SPECIAL.eos]
+
+
+def decode(
+    rule: str, drafter: Drafter | None, schedule: str = "constant", **options: Any
+) -> Counter[tuple[int, ...]]:
+    verifier = TableVerifier(TABLE, keep_cache=False)
+    jobs = [
+        Request(str(i), SOURCE, DecodeParams(max_len=MAX_LEN, seed=i, **options))
+        for i in range(NUM_DRAWS)
+    ]
+    method = Method(drafter, RULES.get(rule)(), build_schedule(schedule))
+    decoder = SpeculativeDecoder(verifier, method, EngineConfig(max_rows=NUM_DRAWS))
+    return Counter(tuple(r.token_ids) for r in decoder.decode(jobs))
+
+
+def expected_law(
+    temperature: float = 1.0, top_k: int = 0, top_p: float = 1.0, **_: Any
+) -> dict[tuple[int, ...], float]:
+    """Every output and its probability, multiplied out."""
+    done: dict[tuple[int, ...], float] = {}
+    open_: dict[tuple[int, ...], float] = {(): 1.0}
+    for place in range(1, MAX_LEN + 1):
+        longer: dict[tuple[int, ...], float] = {}
+        for tokens, p in open_.items():
+            last = tokens[-1] if tokens else SPECIAL.start
+            logits = TABLE[KEY, place, last].tolist()
+            for token, q in enumerate(slow_warp(logits, temperature, top_k, top_p)):
+                ends = token == SPECIAL.eos or place == MAX_LEN
+                (done if ends else longer)[(*tokens, token)] = p * q
+        open_ = longer
+    return done
+
+
+def z_score(counts: Counter[tuple[int, ...]], law_: dict[tuple[int, ...], float]) -> float:
+    """How many standard deviations the chi-square statistic is from its mean."""
+    assert set(counts) <= {tokens for tokens, p in law_.items() if p > 0}
+    cells = [(counts[t], NUM_DRAWS * p) for t, p in law_.items() if NUM_DRAWS * p >= 5]
+    rare = NUM_DRAWS - sum(e for _, e in cells), NUM_DRAWS - sum(c for c, _ in cells)
+    if rare[0] >= 5:
+        cells.append((rare[1], rare[0]))
+    statistic = sum((count - e) ** 2 / e for count, e in cells)
+    freedom = len(cells) - 1
+    assert freedom > 5
+    return (statistic - freedom) / math.sqrt(2 * freedom)
+
+
+def check(rule: str, drafter: Drafter | None, schedule: str = "constant", **options: Any) -> None:
+    counts, want = decode(rule, drafter, schedule, **options), expected_law(**options)
+    assert abs(z_score(counts, want)) < 4
+    for place in range(MAX_LEN):  # and each place by itself, where few tokens gather all draws
+        for token in range(TABLE.shape[-1]):
+            p = sum(q for t, q in want.items() if len(t) > place and t[place] == token)
+            got = sum(n for t, n in counts.items() if len(t) > place and t[place] == token)
+            spread = math.sqrt(NUM_DRAWS * p * (1 - p))
+            assert abs(got - NUM_DRAWS * p) <= 4 * spread + 1e-9, (place, token)
+
+
+def sampled(script: str, noise: float = 0.7) -> Drafter:
+    return SampledDrafter(perturbed(TABLE, noise), SCRIPTS[script])
+
+
+def scripted(script: str) -> Drafter:
+    return ScriptedDrafter(TABLE, SCRIPTS[script])
+
+
+@pytest.mark.parametrize("rule", LAW_RULES)
+class TestLaw:
+    def test_without_a_draft(self, rule: str) -> None:
+        check(rule, None)
+
+    def test_deterministic_full(self, rule: str) -> None:
+        check(rule, scripted("always"), block_size=2)
+
+    def test_deterministic_ragged(self, rule: str) -> None:
+        check(rule, scripted("ragged"), block_size=2)
+
+    def test_sampled_full(self, rule: str) -> None:
+        check(rule, sampled("always"), block_size=2)
+
+    def test_sampled_ragged(self, rule: str) -> None:
+        check(rule, sampled("ragged"), block_size=2)
+
+    def test_sampled_from_a_very_different_law(self, rule: str) -> None:
+        check(rule, sampled("always", noise=4.0), block_size=2)
+
+    def test_temperature_top_k_and_top_p(self, rule: str) -> None:
+        options = {"temperature": 1.5, "top_k": 6, "top_p": 0.75}
+        check(rule, sampled("always"), block_size=2, **options)
+
+    def test_truncated_p_with_a_deterministic_draft(self, rule: str) -> None:
+        check(rule, scripted("partly"), block_size=2, top_k=4)
+
+    def test_a_gate_between_drafts(self, rule: str) -> None:
+        check(rule, sampled("always"), "target_confidence", block_size=1)
+
+
+@pytest.mark.parametrize("rule", LAW_RULES)
+@pytest.mark.parametrize("name", sorted(FACTORIES))
+def test_every_registered_drafter_keeps_the_law(name: str, rule: str) -> None:
+    check(rule, FACTORIES[name](TableVerifier(TABLE, keep_cache=False)), block_size=2)
+
+
+def samples(jobs: list[Request], max_rows: int, name: str) -> list[list[int]]:
+    verifier = TableVerifier(TABLE)
+    method = Method(
+        FACTORIES[name](verifier), RULES.get("speculative_sampling")(), build_schedule("heuristic")
+    )
+    decoder = SpeculativeDecoder(verifier, method, EngineConfig(max_rows, compact_at=0.01))
+    return [r.token_ids for r in decoder.decode(jobs)]
+
+
+@pytest.mark.parametrize("name", ["assistant:sampling", "lookup"])
+def test_a_sample_depends_on_its_seed_and_not_on_its_batch(name: str) -> None:
+    jobs = requests(7, block_size=4, max_len=25, seed=lambda i: 100 + i, temperature=1.3)
+    together = samples(jobs, 3, name)
+    assert together == [samples([job], 1, name)[0] for job in jobs]
+    assert together == samples(jobs[::-1], 5, name)[::-1]
+    others = requests(7, block_size=4, max_len=25, seed=lambda i: i, temperature=1.3)
+    assert together != samples(others, 3, name)
+
+
+def test_almost_no_temperature_is_greedy() -> None:
+    jobs = requests(7, block_size=4, max_len=25, seed=lambda i: i, temperature=1e-4)
+    for name in ("assistant:sampling", "jacobi"):
+        assert samples(jobs, 3, name) == [oracle(TABLE, job) for job in jobs]
+
+
+def accepted_share(p: list[float], token: int, q: list[float] | None) -> float:
+    """How often one drafted token is kept, over many seeds."""
+    num_rows = 4000
+    params = row_params(num_rows, seed=list(range(num_rows)))
+    draft = draft_of([[token]] * num_rows)
+    if q is not None:
+        law_q = torch.tensor(q).expand(num_rows, 1, len(q))
+        draft = type(draft)(draft.tokens, draft.lengths, law_q)
+    logits = torch.tensor(p, dtype=torch.float64).log().expand(num_rows, 2, len(p))
+    first = torch.ones(num_rows, dtype=torch.int64)
+    rule = RULES.get("speculative_sampling")()
+    verdict = rule.judge(draft, Scores(logits), params, HashRandom(params.seed), first)
+    return float(verdict.num_accepted.double().mean())
+
+
+def test_a_token_is_kept_with_probability_p_over_q() -> None:
+    p = [0.3, 0.0, 0.5, 0.2]
+    assert accepted_share(p, 0, None) == pytest.approx(0.3, abs=0.03)
+    assert accepted_share(p, 1, None) == 0  # what p excludes is never kept
+    assert accepted_share(p, 1, [0.0, 1.0, 0.0, 0.0]) == 0
+    assert accepted_share(p, 2, [0.1, 0.1, 0.4, 0.4]) == 1  # q below p
+    assert accepted_share(p, 3, [0.1, 0.1, 0.4, 0.4]) == pytest.approx(0.5, abs=0.03)
+
+
+def test_a_law_equal_to_p_is_always_accepted() -> None:
+    p: Tensor = torch.tensor([0.1, 0.2, 0.3, 0.4])
+    for token in range(4):
+        assert accepted_share(p.tolist(), token, p.tolist()) > 0.999
+
+
+def test_what_it_promises_and_needs() -> None:
+    rule = RULES.get("speculative_sampling")()
+    assert rule.guarantee(1) is rule.guarantee(5) is Guarantee.DISTRIBUTION
+    assert rule.samples
+    assert rule.needs_probs

@@ -1,0 +1,208 @@
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+
+from specdec_plugins.decoding.interfaces import DraftSchedule, Round, Scores, SourceBatch, Verdict
+from specdec_plugins.decoding.schedules import SCHEDULES, build_schedule
+from specdec_plugins.decoding.schedules.adaptive import RoundCosts
+from specdec_plugins.errors import UserError
+from tests.decoding.toys import draft_of, prefix_of, row_params
+
+
+def rows(count: int) -> SourceBatch:
+    ones = torch.ones(count, dtype=torch.int64)
+    return SourceBatch(ones[:, None], ones, ones[:, None], ones)
+
+
+def opened(name: str, count: int, **options: Any) -> DraftSchedule:
+    schedule = build_schedule(name, options)
+    schedule.select(torch.zeros(0, dtype=torch.int64))  # as a session does first
+    schedule.admit(rows(count))
+    return schedule
+
+
+def commit(
+    schedule: DraftSchedule,
+    drafted: list[int],
+    accepted: list[int],
+    confidence: list[float] | None = None,
+    seconds: float | None = None,
+) -> None:
+    """One round of so many tokens a row; `confidence` is the verifier's in its own token 5."""
+    draft = draft_of([[4] * n for n in drafted])
+    logits = torch.full((len(drafted), draft.tokens.shape[1] + 1, 6), torch.nan)
+    for b, p in enumerate(confidence or [0.5] * len(drafted)):
+        odds = torch.tensor(p / (1 - p) * 5).log() if p < 1 else torch.tensor(99.0)
+        logits[b, accepted[b]] = torch.tensor([0.0, 0, 0, 0, 0, float(odds)])
+    verdict = Verdict(torch.tensor(accepted), torch.full((len(drafted),), 5))
+    prefix = prefix_of([[4]] * len(drafted))
+    schedule.commit(prefix, Round(draft, Scores(logits), verdict, seconds))
+
+
+def budget(schedule: DraftSchedule, block_size: int | list[int] = 25, count: int = 1) -> list[int]:
+    num_rows = len(block_size) if isinstance(block_size, list) else count
+    return schedule.next_budget(row_params(num_rows, block_size=block_size)).tolist()
+
+
+@pytest.mark.parametrize("name", SCHEDULES.names())
+def test_no_schedule_asks_for_more_than_the_block_or_less_than_nothing(name: str) -> None:
+    schedule = opened(name, 4)
+    sizes = [0, 1, 3, 25]
+    for i in range(12):
+        asked = budget(schedule, sizes)
+        assert all(0 <= a <= size for a, size in zip(asked, sizes, strict=True))
+        whole = [a if (b + i) % 3 else 0 for b, a in enumerate(asked)]
+        commit(schedule, asked, whole, seconds=0.01)
+
+
+def test_constant_is_the_rows_block_size() -> None:
+    assert budget(opened("constant", 3), [4, 0, 25]) == [4, 0, 25]
+
+
+def test_heuristic_grows_by_two_and_shrinks_by_one() -> None:
+    schedule = opened("heuristic", 3, start=2)
+    assert budget(schedule, [25, 25, 3]) == [2, 2, 2]
+    commit(schedule, [2, 2, 2], [2, 1, 2])
+    assert budget(schedule, [25, 25, 3]) == [4, 1, 3]
+    commit(schedule, [4, 1, 3], [3, 0, 3])
+    assert budget(schedule, [25, 25, 3]) == [3, 1, 3]  # never under 1, nor over the block
+    commit(schedule, [0, 1, 3], [0, 1, 2])
+    assert budget(schedule, [25, 25, 3]) == [3, 3, 2]  # nothing drafted, nothing learnt
+
+
+def test_heuristic_sizes_move_with_their_rows() -> None:
+    schedule = opened("heuristic", 3, start=5)
+    commit(schedule, [5, 5, 5], [5, 0, 5])
+    commit(schedule, [7, 4, 7], [7, 0, 0])
+    schedule.select(torch.tensor([2, 1]))
+    schedule.admit(rows(1))
+    assert budget(schedule, count=3) == [6, 3, 5]
+
+
+def test_heuristic_keeps_its_size_between_calls_only_if_asked() -> None:
+    for keep, begun in ((True, 8), (False, 5)):
+        schedule = opened("heuristic", 3, start=5, keep=keep)
+        commit(schedule, [5, 5, 5], [5, 0, 5])
+        commit(schedule, [7, 4, 7], [7, 0, 7])  # 9, 3, 9
+        schedule.select(torch.tensor([0, 1, 2]))  # nobody left
+        schedule.admit(rows(1))
+        assert budget(schedule, count=4) == [9, 3, 9, 5]
+        commit(schedule, [9, 3, 9, 5], [0, 0, 0, 5])  # 8, 2, 8, 7
+        schedule.select(torch.tensor([1, 3]))  # two of 8 leave
+        schedule.admit(rows(1))
+        assert budget(schedule, count=3) == [2, 7, begun]
+        schedule.select(torch.zeros(0, dtype=torch.int64))  # a new call; 2, 7 and `begun` leave
+        schedule.admit(rows(1))
+        assert budget(schedule) == [6 if keep else 5]
+
+
+def test_gate_opens_at_the_threshold() -> None:
+    schedule = opened("target_confidence", 4, threshold=0.5)
+    assert budget(schedule, [8, 8, 8, 0]) == [8, 8, 8, 0]  # drafts at once
+    commit(schedule, [2, 2, 0, 0], [2, 0, 0, 0], [0.4, 0.6, 0.9, 0.9])
+    assert budget(schedule, [8, 8, 8, 0]) == [0, 8, 8, 0]
+    commit(schedule, [0, 2, 1, 0], [0, 1, 1, 0], [0.7, 0.3, 0.2, 0.9])
+    assert budget(schedule, [8, 8, 8, 0]) == [8, 0, 0, 0]
+    schedule.select(torch.tensor([2, 0]))
+    schedule.admit(rows(1))
+    assert budget(schedule, [8, 8, 8]) == [0, 8, 8]
+    always, sure = (
+        opened("target_confidence", 1, threshold=0),
+        opened("target_confidence", 1, threshold=1.0),
+    )
+    for one, want in ((always, 8), (sure, 0)):
+        commit(one, [1], [1], [0.01])
+        assert budget(one, 8) == [want]
+
+
+COSTS = {"plain_seconds": 1.0, "round_seconds": 1.5, "token_seconds": 0.1}
+
+
+def best(alpha: float, block_size: int) -> int:
+    """The definition in plain Python."""
+
+    def rate(k: int) -> float:
+        expected = sum(alpha**i for i in range(k + 1))
+        return expected / (1.5 + 0.1 * k if k else 1.0)
+
+    return max(range(block_size + 1), key=rate)
+
+
+@pytest.mark.parametrize("alpha", [0.0, 0.2, 0.5, 0.7, 0.9, 0.98])
+def test_adaptive_maximises_tokens_a_second(alpha: float) -> None:
+    schedule = opened("adaptive", 2, acceptance=alpha, **COSTS)
+    assert budget(schedule, [25, 4]) == [best(alpha, 25), best(alpha, 4)]
+
+
+def test_adaptive_learns_each_rows_acceptance() -> None:
+    schedule = opened("adaptive", 3, acceptance=0.5, evidence=4.0, **COSTS)
+    commit(schedule, [4, 4, 0], [4, 0, 0])
+    # tokens accepted over tokens judged: the rejected one was judged, those behind it were not
+    want = [best((2 + 4) / (4 + 4), 25), best(2 / (4 + 1), 25), best(0.5, 25)]
+    assert len(set(want)) > 1
+    assert budget(schedule, count=3) == want
+    schedule.select(torch.tensor([1, 0]))
+    schedule.admit(rows(1))
+    assert budget(schedule, count=3) == [want[1], want[0], want[2]]
+
+
+def test_adaptive_measures_costs_and_follows_them() -> None:
+    def settled(slope: float) -> int:
+        schedule = opened("adaptive", 1, acceptance=0.8, evidence=1e6)
+        probes = []
+        for _ in range(40):
+            asked = budget(schedule, 20)[0]
+            probes.append(asked)
+            commit(schedule, [asked], [asked], seconds=1.0 + slope * asked)
+        assert probes[:3] == [20, 10, 0]
+        return budget(schedule, 20)[0]
+
+    assert settled(0.0) == 20  # tokens are free
+    assert 1 <= settled(0.1) < 10
+    assert settled(3.0) == 0  # drafting never pays
+
+
+def test_adaptive_without_measured_time_drafts_the_block() -> None:
+    schedule = opened("adaptive", 1)
+    for _ in range(6):
+        asked = budget(schedule, 8)
+        commit(schedule, asked, [0])
+    assert asked == [8]
+
+
+def test_round_costs_fit_a_line() -> None:
+    costs = RoundCosts()
+    assert not costs.known
+    for width in (0, 3, 9, 5, 1):
+        costs.observe(width, 0.5 if width == 0 else 2.0 + 0.25 * width)
+    assert costs.known
+    got = costs.by_width(4)
+    assert got == pytest.approx([0.5, 2.25, 2.5, 2.75, 3.0])
+    level = RoundCosts(plain=1.0)
+    level.observe(5, 2.0)
+    assert level.by_width(2) == pytest.approx([1.0, 2.0, 2.0])  # one width says no slope
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "words"),
+    [
+        ("heuristic", {"start": 0}, "start must be 1 or more"),
+        ("heuristic", {"grow": -1}, "grow"),
+        ("heuristic", {"shrink": -1}, "shrink"),
+        ("target_confidence", {"threshold": 1.1}, "threshold"),
+        ("adaptive", {"acceptance": -0.1}, "acceptance"),
+        ("adaptive", {"evidence": 0.0}, "evidence"),
+        ("adaptive", {"probe_every": 3}, "probe_every"),
+        ("adaptive", {"plain_seconds": 1.0}, "together"),
+        ("adaptive", {**COSTS, "plain_seconds": 0.0}, "together"),
+        ("adaptive", {**COSTS, "token_seconds": -1.0}, "together"),
+        ("constant", {"size": 3}, "it knows: none"),
+        ("wishful", {}, "choose one of: adaptive, constant, heuristic, target_confidence"),
+    ],
+)
+def test_impossible_options_are_refused(name: str, options: dict[str, Any], words: str) -> None:
+    with pytest.raises(UserError, match=words):
+        build_schedule(name, options)

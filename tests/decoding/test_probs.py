@@ -1,0 +1,70 @@
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+
+from specdec_plugins.decoding.probs import sample, warp
+from tests.decoding.toys import row_params
+
+
+def slow_warp(logits: list[float], temperature: float, top_k: int, top_p: float) -> list[float]:
+    """One law in plain Python."""
+    weights = [math.exp(x / temperature) for x in logits]
+    order = sorted(range(len(logits)), key=lambda i: (-weights[i], i))
+    order = order[: top_k or len(order)]
+    total, kept, mass = sum(weights[i] for i in order), [], 0.0
+    for i in order:
+        if mass >= top_p:
+            break
+        kept.append(i)
+        mass += weights[i] / total
+    total = sum(weights[i] for i in kept)
+    return [weights[i] / total if i in kept else 0.0 for i in range(len(logits))]
+
+
+def test_warp_by_rows_equals_its_definition() -> None:
+    generator = torch.Generator().manual_seed(0)
+    logits = torch.randn(6, 3, 9, generator=generator, dtype=torch.float64) * 2
+    logits[:, 1] = logits[:, 1].round()  # ties
+    temperature, top_k = [1.0, 0.5, 2.0, 1.0, 1.0, 0.25], [0, 3, 0, 1, 50, 4]
+    top_p = [1.0, 1.0, 0.75, 0.5, 0.125, 0.875]  # float32 knows these exactly
+    params = row_params(6, temperature=temperature, top_k=top_k, top_p=top_p)
+    got = warp(logits, params)
+    for b in range(6):
+        for i in range(3):
+            want = slow_warp(logits[b, i].tolist(), temperature[b], top_k[b], top_p[b])
+            assert got[b, i].tolist() == pytest.approx(want, abs=1e-12)
+
+
+def test_warp_keeps_everything_unless_asked() -> None:
+    logits = torch.randn(2, 1, 5000, generator=torch.Generator().manual_seed(0))
+    plain = warp(logits, row_params(2))
+    assert torch.equal(plain, logits.softmax(-1))
+    mixed = warp(logits, row_params(2, top_k=[0, 2]))  # the first row asked for nothing
+    assert torch.allclose(mixed[0], plain[0], rtol=1e-5)
+    assert (mixed[0] > 0).all()
+    assert (mixed[1] > 0).sum() == 2
+
+
+def test_top_p_reaches_its_mass_and_no_further() -> None:
+    logits = torch.tensor([[[0.5, 0.25, 0.125, 0.125]]], dtype=torch.float64).log()
+    kept = [int((warp(logits, row_params(1, top_p=p)) > 0).sum()) for p in (0.01, 0.4, 0.6, 0.8)]
+    assert kept == [1, 1, 2, 3]
+
+
+def test_sample_inverts_the_sums() -> None:
+    weights = torch.tensor([[0.0, 2.0, 0.0, 1.0, 1.0, 0.0]]).repeat(7, 1)
+    uniform = torch.tensor([0.0, 0.499, 0.5, 0.749, 0.75, 0.999, 1 - 2**-53], dtype=torch.float64)
+    assert sample(weights, uniform).tolist() == [1, 1, 3, 3, 4, 4, 4]
+
+
+def test_sample_never_draws_what_weighs_nothing() -> None:
+    generator = torch.Generator().manual_seed(0)
+    weights = torch.rand(4000, 7, generator=generator)
+    weights[:, -2:] = 0
+    weights[:, 0] = 0
+    edges = torch.tensor([0.0, 1 - 2**-53], dtype=torch.float64).repeat(2000)
+    drawn = sample(weights, edges)
+    assert set(drawn.tolist()) == {1, 4}
