@@ -73,8 +73,18 @@ class GatedVerifier(TableVerifier):
         self.gate = threading.Event()
         self.gate.set()
         self.poison: int | None = None
+        self._num_left: int | None = None
+
+    def allow(self, num_rounds: int | None) -> None:
+        """So many more rounds, then the gate closes; None = open for good."""
+        self._num_left = num_rounds
+        self.gate.set()
 
     def score(self, prefix: Prefix, draft: Draft) -> Scores:
+        if self._num_left is not None:
+            if self._num_left == 0:
+                self.gate.clear()
+            self._num_left -= 1
         assert self.gate.wait(PATIENCE)
         if self.poison is not None and bool((self.keys[prefix.active] == self.poison).any()):
             raise RuntimeError("poisoned")
