@@ -9,7 +9,7 @@ PY := .venv/bin/python
 TEST_PROCESSES ?= 2
 # Flags for pytest, such as -k exact
 TEST_FLAGS ?=
-SHELL_SCRIPTS = $(wildcard scripts/*.sh) .ci/run
+SHELL_SCRIPTS = $(wildcard scripts/*.sh) scripts/average-checkpoints .ci/run
 
 help:  ## say what there is
 	@sed -nE 's/^([a-z-]+):.*  ## (.*)/make \1|\2/p' Makefile | column -t -s '|'

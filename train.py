@@ -62,6 +62,9 @@ def _check(cfg: Any) -> None:
 
     if getattr(cfg.task, "_name", None) == "translation_lev_modified":
         check_settings(cfg.task)
+        verifier = cfg.task.verifier_path
+        if verifier is not None and not os.path.isfile(verifier):
+            raise UserError(f"--verifier-path {verifier}: no such file")
     restored = cfg.checkpoint.restore_file
     if restored != "checkpoint_last.pt" and not os.path.isfile(restored):
         raise UserError(f"--restore-file {restored}: no such file; fairseq would train without it")

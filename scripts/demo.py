@@ -29,7 +29,7 @@ OUT = "runs/demo"
 # speculation wants it: a round costs one pass of each.
 ENCODER_LAYERS, VERIFIER_LAYERS, DRAFTER_LAYERS = 2, 4, 2
 BLOCK_SIZE = 10
-VERIFIER_UPDATES, DRAFTER_UPDATES = 700, 900
+VERIFIER_UPDATES, DRAFTER_UPDATES = 600, 900
 
 VERIFIER = f"{OUT}/verifier/checkpoint_last.pt"
 INITIAL, DRAFTER = f"{OUT}/initial.pt", f"{OUT}/drafter/checkpoint_last.pt"
@@ -37,10 +37,12 @@ CORPUS, BINARY, CODES = f"{OUT}/corpus", f"{OUT}/prepared/data-bin", f"{OUT}/pre
 
 # A learning rate that falls to nothing: a short training ends before others have fallen.
 SCHEDULE = "--lr-scheduler polynomial_decay --warmup-updates 100 --total-num-update {updates}"
-# The published drafter's architecture.
-DRAFTER_FLAGS = (
-    "--share-all-embeddings --src-embedding-copy --encoder-learned-pos --decoder-learned-pos "
-    "--apply-bert-init --activation-fn gelu"
+# Embeddings scaled and activations chosen as the verifier has them, so that its encoder, which the
+# drafter starts from, goes on as it was.
+DRAFTER_NETWORK = (
+    "--share-all-embeddings --src-embedding-copy --scale-encoder-embedding --activation-fn relu "
+    "--encoder-learned-pos --decoder-learned-pos --apply-bert-init "
+    "--max-source-positions 1000 --max-target-positions 1000"
 )
 LOG = "--no-epoch-checkpoints --num-workers 0 --log-format simple --log-interval 20"
 
@@ -92,14 +94,15 @@ def distil(cpu: str) -> str:
 def initialise() -> str:
     return (
         f"$PYTHON encoder_initial.py --verifier {VERIFIER} --output {INITIAL} "
-        f"--data {OUT}/distilled --decoder-layers {DRAFTER_LAYERS}"
+        f"--data {OUT}/distilled --decoder-layers {DRAFTER_LAYERS} --copy-positions "
+        "--init-decoder-from-verifier"
     )
 
 
 def train_drafter(cpu: str) -> str:
     return (
         f"$PYTHON train.py {OUT}/distilled --task translation_lev_modified --noise block_mask "
-        f"--block-size {BLOCK_SIZE} --arch block {DRAFTER_FLAGS} --dropout 0.1 "
+        f"--block-size {BLOCK_SIZE} --arch block {DRAFTER_NETWORK} --dropout 0.1 "
         f"{sizes('encoder', ENCODER_LAYERS)} {sizes('decoder', DRAFTER_LAYERS)} "
         f"--finetune-from-model {INITIAL} --criterion glat_loss --label-smoothing 0.1 "
         f"--total-up {DRAFTER_UPDATES} --max-tokens 2048 --max-update {DRAFTER_UPDATES} "
@@ -134,13 +137,14 @@ def updates(total: int) -> Callable[[str], str | None]:
 
 def steps(cpu: str) -> list[Step]:
     """The job in order; cpu: the flag that keeps a program off a GPU, or nothing."""
-    corpus = f"$PYTHON data/sample/generate.py --test 500 --output {CORPUS}"
+    corpus = f"$PYTHON data/sample/generate.py --train 20000 --test 500 --output {CORPUS}"
+    distilled = f"{OUT}/distilled"
     verifier, drafter = updates(VERIFIER_UPDATES), updates(DRAFTER_UPDATES)
     first = [
         Step("write the sample corpus", corpus, (CORPUS,)),
         Step("prepare it: tokens, subwords, binary data", prepare(), (f"{OUT}/prepared",)),
         Step("train the verifier", train_verifier(cpu), (f"{OUT}/verifier",), verifier),
-        Step("distil: translate the training set", distil(cpu), (f"{OUT}/distilled",)),
+        Step("distil: translate the training set", distil(cpu), (distilled, f"{distilled}.parts")),
         Step("initialise the drafter", initialise(), (INITIAL,)),
         Step("train the drafter", train_drafter(cpu), (f"{OUT}/drafter",), drafter),
     ]

@@ -1,3 +1,4 @@
+# shellcheck shell=bash
 # Sourced by the scripts beside it: runs a module of this project from any folder.
 #   PYTHON   the interpreter (default: the project's own environment if it exists, else python3)
 SPECDEC_ROOT="$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)"

@@ -32,9 +32,11 @@ LAYERS: dict[str, set[str]] = {
     "criterions": {"models"},
     "adapters": {"decoding", "models"},
     "tasks": {"adapters", "criterions", "decoding", "models"},
-    "serving": {"adapters", "decoding"},
+    "corpus": {"adapters"},
+    "app": {"adapters", "decoding"},
+    "serving": {"adapters", "app", "decoding"},
 }
-WITH_FAIRSEQ = {"models", "criterions", "tasks", "adapters"}
+WITH_FAIRSEQ = {"models", "criterions", "tasks", "adapters", "corpus"}
 MAX_FUNCTION_LINES = 40  # fits a screen
 MAX_FILE_LINES = 300
 

@@ -14,10 +14,11 @@ from pathlib import Path
 import pytest
 import torch
 
+from specdec_plugins.adapters.dictionary import Dictionary
 from specdec_plugins.app import main as main_module
 from specdec_plugins.app.main import main
 from specdec_plugins.app.translator import SpeculativeTranslator
-from tests import fairseq_models
+from tests import fairseq_checkpoints
 
 pytestmark = pytest.mark.fairseq
 
@@ -29,15 +30,24 @@ LINES = [" ".join(f"s{(i * 7 + j * 3) % 30}" for j in range(i % 6 + 1)) for i in
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Dictionaries, a verifier, a drafter for blocks of 6, and 20 lines."""
-    data = fairseq_models.dictionaries(tmp_path_factory.mktemp("data"))
-    args = fairseq_models.settings("transformer", share_all_embeddings=True)
-    fairseq_models.save(fairseq_models.build(args, data), args, data / "verifier.pt")
+    data = fairseq_checkpoints.dictionaries(tmp_path_factory.mktemp("data"))
+    args = fairseq_checkpoints.settings("transformer", share_all_embeddings=True)
+    verifier = fairseq_checkpoints.build(args, data)
+    # So that translations differ from line to line, and some of them end.
+    for name, parameter in verifier.named_parameters():
+        if "encoder_attn" in name:
+            parameter.data *= 4
+        elif name == "encoder.embed_tokens.weight":
+            parameter.data[Dictionary.eos] *= 2
+    fairseq_checkpoints.save(verifier, args, data / "verifier.pt")
     shape = {"encoder_embed_dim": 16, "decoder_embed_dim": 16, "share_all_embeddings": True}
-    args = fairseq_models.settings(
+    args = fairseq_checkpoints.settings(
         "block", block_size=6, src_embedding_copy=True, encoder_learned_pos=True, **shape
     )
     args.decoder_learned_pos = True
-    fairseq_models.save(fairseq_models.build(args, data, seed=3), args, data / "drafter.pt")
+    fairseq_checkpoints.save(
+        fairseq_checkpoints.build(args, data, seed=3), args, data / "drafter.pt"
+    )
     (data / "in").write_text("".join(f"{line}\n" for line in LINES), encoding="utf-8")
     return data
 
@@ -98,6 +108,27 @@ def test_exact_is_greedy_at_any_batch(folder: Path, tmp_path: Path) -> None:
     for batch in ("1", "3", "20"):
         flags = ["--strategy", "specdec", "--batch", batch, "--block-size", "5"]
         assert infer(folder, tmp_path / "out", *flags) == expected
+
+
+@pytest.mark.parametrize("schedule", ["heuristic", "target_confidence"])
+@pytest.mark.parametrize("drafter", ["lookup", "jacobi", "assistant"])
+def test_other_drafters_are_greedy_too(
+    drafter: str, schedule: str, folder: Path, tmp_path: Path
+) -> None:
+    expected = infer(folder, tmp_path / "ar", "--strategy", "AR", "--batch", "20")
+    flags = ["--drafter", drafter, "--schedule", schedule, "--batch", "6", "--block-size", "4"]
+    flags += ["--path", str(folder / "verifier.pt")]
+    assert infer(folder, tmp_path / "out", *flags) == expected
+
+
+def test_samples_follow_the_seed_and_not_the_batch(
+    folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    flags = ["--rule", "speculative_sampling", "--top-k", "4", "--temperature", "1.5"]
+    one = infer(folder, tmp_path / "out", *flags)
+    assert "the verifier's distribution (temperature 1.5, top-k 4" in capsys.readouterr().err
+    assert infer(folder, tmp_path / "out", *flags, "--batch", "7") == one
+    assert infer(folder, tmp_path / "out", *flags, "--seed", "1") != one
 
 
 def test_greedy_like_fairseq_is_its_beam_1(folder: Path, tmp_path: Path) -> None:
@@ -244,6 +275,8 @@ def test_a_resumed_output_of_another_input_is_refused(
         (b"s1\n", ["-s", "fr"], "dict.fr.txt"),
         (b"s1\n", ["--path", "none.pt"], "none.pt: "),
         (b"s1\ts2\ts3\n", ["--prefix-column"], "line 1: has more than two columns"),
+        (b"s1\n", ["--drafter", "assistant"], "drafter.pt: this is a block drafter"),
+        (b"s1\n", ["--strategy", "drafter", "--drafter", "lookup"], "cannot decode alone"),
         (b"s1\n", ["--temperature", "2"], "need a rule that samples"),
         (b"s1\n", ["--drafter-options", '{"x": 1}'], "Options of drafter 'block'"),
         (b"s1\n", ["--schedule-options", '{"x": 1}'], "Options of draft schedule 'constant'"),
@@ -261,7 +294,8 @@ def test_bad_input_is_said_in_a_line(
     source.write_bytes(content)
     files = ["--input-path", str(source), "--output-path", str(out)]
     assert message in refused(capsys, *arguments(folder, *files, *flags))
-    assert not out.exists() or out.read_text() == ""
+    assert not out.exists()
+    assert not (tmp_path / "out.resume").exists()
 
 
 def test_a_long_line_is_cut_on_request(folder: Path, tmp_path: Path) -> None:

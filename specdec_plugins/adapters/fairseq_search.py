@@ -136,7 +136,7 @@ def _repeat_blocker(size: int) -> Any:
     """
     from fairseq.ngram_repeat_block import NGramRepeatBlock
 
-    class RepeatBlocker(NGramRepeatBlock):  # type: ignore[misc]
+    class RepeatBlocker(NGramRepeatBlock):
         def forward(
             self, tokens: Tensor, lprobs: Tensor, bsz: int, beam_size: int, step: int
         ) -> Tensor:

@@ -53,6 +53,11 @@ class FileOptions:
         )
 
     @property
+    def outputs(self) -> list[str]:
+        """Files that are written line by line, the translations first."""
+        return [path for path in (self.output_path, self.json_path) if path is not None]
+
+    @property
     def inputs(self) -> list[str]:
         """Files that are read side by side, the sentences first."""
         beside = (self.prefix_file, self.diagnose_targets)

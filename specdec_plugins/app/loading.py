@@ -13,7 +13,7 @@ from specdec_plugins.adapters.dictionary import Dictionary
 from specdec_plugins.adapters.fairseq_checkpoint import load_block_drafter, load_verifier
 from specdec_plugins.adapters.text import TextPipeline
 from specdec_plugins.app.codec import Codec
-from specdec_plugins.app.settings import DTYPES, Settings, choose_device
+from specdec_plugins.app.settings import DTYPES, WITH_CHECKPOINT, Settings, choose_device
 from specdec_plugins.app.strategies import DrafterAlone, EngineStrategy, Strategy
 from specdec_plugins.app.translator import Limits, SpeculativeTranslator
 from specdec_plugins.decoding.config import DecodeParams, EngineConfig, require
@@ -23,7 +23,6 @@ from specdec_plugins.decoding.interfaces import (
     AcceptanceRule,
     Draft,
     Drafter,
-    DraftSchedule,
     Prefix,
     Round,
     Scores,
@@ -31,9 +30,9 @@ from specdec_plugins.decoding.interfaces import (
     SpecialTokens,
     Verifier,
 )
-from specdec_plugins.decoding.networks import BlockDrafter
+from specdec_plugins.decoding.networks import BlockDrafter, Transformer
 from specdec_plugins.decoding.rules import RULES
-from specdec_plugins.decoding.schedules import SCHEDULES
+from specdec_plugins.decoding.schedules import build_schedule
 from specdec_plugins.decoding.transformer_verifier import TransformerVerifier
 from specdec_plugins.errors import UserError
 
@@ -121,30 +120,63 @@ def _load_search(settings: Settings) -> tuple[Strategy, Limits]:
 def _load_engine(
     settings: Settings, dictionaries: Dictionaries, with_scores: bool
 ) -> tuple[Strategy, Limits]:
-    place: dict[str, Any] = {
-        "dtype": DTYPES[settings.dtype],
-        "device": choose_device(settings.device),
-    }
-    both = (dictionaries.source, dictionaries.target)
-    network: BlockDrafter | None = None
-    if settings.drafts and settings.drafter_checkpoint is not None:
-        network = load_block_drafter(settings.drafter_checkpoint, *both, **place)
-    special = dictionaries.target.special
-    if settings.verifier is None:
-        verifier: Verifier = Absent(len(dictionaries.target), special, place["device"])
-        limits = Limits(10**9, 10**9, 0)
-    else:
-        loaded = TransformerVerifier(load_verifier(settings.verifier, *both, **place), special)
-        verifier = loaded
-        # As in fairseq's search, one position is left for the end of the sentence.
-        limits = Limits(loaded.max_source_positions, loaded.max_target_positions - 1, 0)
-    drafter = None
+    loader = _Loader(settings, dictionaries)
+    rule = build_rule(settings)
+    verifier, limits = loader.verifier()
+    drafter: Drafter | None = None
     if settings.drafts:
-        context = DraftContext(verifier, network, source_to_target=_same_symbols(*both))
+        network, assistant = loader.drafting_models()
+        context = DraftContext(
+            verifier,
+            network,
+            _same_symbols(dictionaries.source, dictionaries.target),
+            assistant,
+            sampling=rule.samples,
+        )
         drafter = build_drafter(settings.drafter, context, dict(settings.drafter_options))
-    method = Method(drafter, build_rule(settings), build_schedule(settings))
-    limits = _limits(limits, settings, drafter, network)
-    return build_strategy(settings, verifier, method, limits, with_scores), limits
+        model = network if assistant is None else assistant.network
+        limits = _common_limits(limits, settings, drafter, model)
+    schedule = build_schedule(settings.schedule, dict(settings.schedule_options))
+    method = Method(drafter, rule, schedule)
+    return build_strategy(settings, verifier, method, with_scores), limits
+
+
+@dataclass(frozen=True)
+class _Loader:
+    """Reads the checkpoints that the settings name."""
+
+    settings: Settings
+    dictionaries: Dictionaries
+
+    @property
+    def device(self) -> torch.device:
+        return choose_device(self.settings.device)
+
+    def verifier(self) -> tuple[Verifier, Limits]:
+        path, target = self.settings.verifier, self.dictionaries.target
+        if path is None:
+            return Absent(len(target), target.special, self.device), Limits(10**9, 10**9, 0)
+        verifier = self._transformer(path)
+        # As in fairseq's search, one position is left for the end of the sentence.
+        longest = verifier.max_target_positions - 1
+        return verifier, Limits(verifier.max_source_positions, longest, 0)
+
+    def drafting_models(self) -> tuple[BlockDrafter | None, TransformerVerifier | None]:
+        """The network of a block drafter, or an assistant; neither where drafting needs none."""
+        path = self.settings.drafter_checkpoint
+        if path is None or self.settings.drafter not in WITH_CHECKPOINT:
+            return None, None
+        if self.settings.drafter == "assistant":
+            return None, self._transformer(path)
+        source, target = self.dictionaries.source, self.dictionaries.target
+        dtype = DTYPES[self.settings.dtype]
+        return load_block_drafter(path, source, target, dtype=dtype, device=self.device), None
+
+    def _transformer(self, path: str) -> TransformerVerifier:
+        source, target = self.dictionaries.source, self.dictionaries.target
+        dtype = DTYPES[self.settings.dtype]
+        network = load_verifier(path, source, target, dtype=dtype, device=self.device)
+        return TransformerVerifier(network, target.special)
 
 
 def _same_symbols(source: Dictionary, target: Dictionary) -> Tensor | None:
@@ -159,22 +191,8 @@ def build_rule(settings: Settings) -> AcceptanceRule:
     return built
 
 
-def build_schedule(settings: Settings) -> DraftSchedule:
-    """The draft schedule; raises UserError for options that it does not know."""
-    cls: Any = SCHEDULES.get(settings.schedule)
-    try:
-        config = cls.Config(**settings.schedule_options)
-    except TypeError as error:
-        known = ", ".join(cls.Config.__dataclass_fields__) or "none"
-        raise UserError(
-            f"Options of draft schedule {settings.schedule!r}: {error}; it knows: {known}."
-        ) from error
-    schedule: DraftSchedule = cls(config)
-    return schedule
-
-
 def build_strategy(
-    settings: Settings, verifier: Verifier, method: Method, limits: Limits, with_scores: bool
+    settings: Settings, verifier: Verifier, method: Method, with_scores: bool = False
 ) -> Strategy:
     """One of the engine's strategies, from parts that are loaded."""
     if settings.strategy == "drafter":
@@ -186,15 +204,16 @@ def build_strategy(
     return EngineStrategy(verifier, method, config)
 
 
-def _limits(
-    limits: Limits, settings: Settings, drafter: Drafter | None, network: BlockDrafter | None
+def _common_limits(
+    limits: Limits,
+    settings: Settings,
+    drafter: Drafter,
+    model: BlockDrafter | Transformer | None,
 ) -> Limits:
     """Block size in force, and positions that verifier and drafter have in common.
 
     Raises UserError where the drafter was trained for shorter blocks than asked for.
     """
-    if drafter is None:
-        return limits
     trained = drafter.max_block_size
     block_size = settings.block_size or trained or DecodeParams().block_size
     require(
@@ -202,17 +221,15 @@ def _limits(
         f"{settings.drafter_checkpoint}: the drafter was trained for blocks of {trained} tokens; "
         f"ask for a --block-size of at most that, not {block_size}.",
     )
-    limits = replace(limits, block_size=block_size)
-    if network is not None:
-        stacks = network.config
-        # The last block may begin one token before the end, and all of it needs positions.
-        target = stacks.decoder.max_positions - block_size + 1
-        limits = replace(
-            limits,
-            source=min(limits.source, stacks.encoder.max_positions),
-            target=min(limits.target, target),
-        )
-    return limits
+    if model is None:
+        return replace(limits, block_size=block_size)
+    # The last block may begin one token before the end, and all of it needs positions.
+    target = model.config.decoder.max_positions - block_size
+    return Limits(
+        source=min(limits.source, model.config.encoder.max_positions),
+        target=min(limits.target, target),
+        block_size=block_size,
+    )
 
 
 @dataclass(frozen=True)

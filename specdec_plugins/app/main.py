@@ -29,7 +29,7 @@ from specdec_plugins.app.options import parse_options
 from specdec_plugins.app.report import Tally, json_line, peak_memory, summary
 from specdec_plugins.app.resume import Fingerprint, Journal, skip
 from specdec_plugins.app.settings import Settings, choose_device
-from specdec_plugins.app.translator import SpeculativeTranslator
+from specdec_plugins.app.translator import SpeculativeTranslator, Translation
 from specdec_plugins.decoding.request import Request
 from specdec_plugins.errors import UserError
 
@@ -73,6 +73,31 @@ def main(argv: Sequence[str] | None = None) -> int:
     return 0
 
 
+class Outputs:
+    """The text and, where they are asked for, the JSON lines.
+
+    Opened when the first buffer is there to be written: what is refused before that costs no
+    earlier output.
+    """
+
+    def __init__(self, paths: Sequence[str], kept: int) -> None:
+        """paths: the text's first; kept: lines of each that an earlier run wrote."""
+        self._paths = paths
+        self._kept = kept
+        self._writers: list[LineWriter] = []
+
+    def write(self, done: Sequence[Translation]) -> None:
+        if not self._writers:
+            self._writers = [LineWriter(path, self._kept) for path in self._paths]
+        self._writers[0].write([t.text for t in done])
+        for records in self._writers[1:]:
+            records.write([json_line(t) for t in done])
+
+    def close(self) -> None:
+        for writer in self._writers:
+            writer.close()
+
+
 class Job:
     """One run over one input."""
 
@@ -93,13 +118,15 @@ class Job:
             translator = load_translator(self.settings, with_scores=bool(self.files.json_path))
             diagnosis = Diagnosis(translator) if self.files.diagnose else None
             skip((e.sentence for e in entries), kept, self.journal, self.seen)
-            writers = self._open_outputs(stack, kept)
+            outputs = Outputs(self.files.outputs, kept)
+            stack.callback(outputs.close)
             start = time.perf_counter()
             bar = stack.enter_context(self._bar(kept))
             for buffer in in_buffers(entries, self._buffer_size()):
-                self._decode(translator, buffer, writers, bar)
+                self._decode(translator, buffer, outputs, bar)
                 if diagnosis is not None:
                     _observe(diagnosis, translator, buffer)
+            outputs.write([])
             seconds = time.perf_counter() - start
             if self.journal is not None:
                 self.journal.remove()
@@ -108,14 +135,13 @@ class Job:
     def _check_outputs(self) -> int:
         """How many lines of earlier outputs are kept; raises UserError before models are loaded."""
         files = self.files
-        outputs = [path for path in (files.output_path, files.json_path) if path is not None]
-        for output in outputs:
+        for output in files.outputs:
             check_writable(output)
             for source in files.inputs:
                 refuse_same_file(source, output)
         if not files.resume:
             return 0
-        kept = min(count_lines(path) for path in outputs)
+        kept = min(count_lines(path) for path in files.outputs)
         if self.journal is None or (not self.journal.read(kept) and kept):
             say(
                 f"{files.output_path}: no record of what it was made from; "
@@ -123,25 +149,15 @@ class Job:
             )
         return kept
 
-    def _open_outputs(self, stack: ExitStack, kept: int) -> list[LineWriter]:
-        """The text, and the JSON lines where they are asked for."""
-        paths = [path for path in (self.files.output_path, self.files.json_path) if path]
-        writers = [stack.enter_context(LineWriter(path, kept)) for path in paths]
-        if self.journal is not None:
-            self.journal.record(self.seen)
-        return writers
-
     def _decode(
         self,
         translator: SpeculativeTranslator,
         buffer: Sequence[Entry],
-        writers: Sequence[LineWriter],
+        outputs: Outputs,
         bar: Any,
     ) -> None:
         done = translator.translate_sentences([e.sentence for e in buffer], bar.update)
-        writers[0].write([t.text for t in done])
-        for records in writers[1:]:
-            records.write([json_line(t) for t in done])
+        outputs.write(done)
         for entry in buffer:
             self.seen.add(entry.sentence.text, entry.sentence.prefix)
         if self.journal is not None:

@@ -15,6 +15,7 @@ from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from select import select
 from typing import IO, TextIO
 
 from specdec_plugins.errors import UserError
@@ -117,11 +118,14 @@ class Pipeline:
         terminal = self.out.isatty()
         pause = TERMINAL_PAUSE if terminal else LOG_PAUSE
         due = began + pause
-        for line in lines(stream):
-            log.write(line + "\n")
-            last.append(line)
-            words, now = step.progress(line), self.clock()
-            if words is not None and now >= due:
+        words = "starting"
+        for line in lines(stream, pause):
+            if line is not None:
+                log.write(line + "\n")
+                last.append(line)
+                words = step.progress(line) or words
+            now = self.clock()
+            if now >= due:
                 due = now + pause
                 text = f"    {now - began:4.0f} s  {words}"
                 self._say(f"\r\033[K{text}" if terminal else text, end="" if terminal else "\n")
@@ -134,10 +138,17 @@ class Pipeline:
         self.out.flush()
 
 
-def lines(stream: IO[bytes]) -> Iterator[str]:
-    """What a program writes, as it comes; the returns of a progress bar end lines too."""
-    rest = b""
-    while chunk := os.read(stream.fileno(), 65536):
+def lines(stream: IO[bytes], patience: float) -> Iterator[str | None]:
+    """What a program writes, as it comes; None after so many seconds of silence.
+
+    The returns of a progress bar end lines too.
+    """
+    rest, chunk = b"", None
+    while chunk != b"":
+        if not select([stream], [], [], patience)[0]:
+            yield None
+            continue
+        chunk = os.read(stream.fileno(), 65536)
         *whole, rest = (rest + chunk).replace(b"\r", b"\n").split(b"\n")
         yield from (line.decode(errors="replace") for line in whole if line)
     if rest:

@@ -109,18 +109,28 @@ def _greedy(settings: Settings, limits: Limits) -> str:
     if settings.strategy == "drafter":
         return f"unverified; at most {length} tokens"
     rule = build_rule(settings)
-    promise = {
-        Guarantee.GREEDY: "exactly the verifier's greedy output",
-        Guarantee.DISTRIBUTION: "samples of exactly the verifier's distribution",
-        Guarantee.NONE: "may differ from the verifier's greedy output",
+    promise, free = {
+        Guarantee.GREEDY: ("exactly the verifier's greedy output; greedy means", "plain argmax"),
+        Guarantee.DISTRIBUTION: (_sampling(settings), "no bans"),
+        Guarantee.NONE: (
+            "may differ from the verifier's greedy output; greedy means",
+            "plain argmax",
+        ),
     }[rule.guarantee(settings.beta)]
     tolerance = f" (beta {settings.beta}, tau {settings.tau:g})" if settings.beta > 1 else ""
     bans = [f"no end before {settings.minimum} tokens"] if settings.minimum else []
     bans += ["no <pad>"] if settings.ban_pad else []
     return (
-        f"rule {settings.rule_name}{tolerance}: {promise}; greedy means "
-        f"{', '.join(bans) or 'the plain argmax'}, at most {length} tokens"
+        f"rule {settings.rule_name}{tolerance}: {promise} "
+        f"{', '.join(bans) or free}, at most {length} tokens"
         f"{f' ({limits.target} positions)' if limits.target < limit else ''}"
+    )
+
+
+def _sampling(settings: Settings) -> str:
+    return (
+        f"samples of exactly the verifier's distribution (temperature {settings.temperature:g}, "
+        f"top-k {settings.top_k}, top-p {settings.top_p:g}, seed {settings.seed}) with"
     )
 
 

@@ -69,8 +69,8 @@ class Journal:
             )
         if complete_lines < lines:
             raise UserError(
-                f"{self.output_path}: holds {complete_lines} complete lines, but {lines} were "
-                "written; it was changed since, so start without --resume."
+                f"{self.output_path}: holds {complete_lines} complete lines (its JSON lines "
+                f"counted as well), but {lines} were written; so start without --resume."
             )
         self._recorded = recorded
         return True

@@ -21,6 +21,8 @@ GREEDY_LIKE = ("published", "fairseq")
 TOKENIZERS = ("moses",)
 BPES = ("subword_nmt",)
 
+WITH_CHECKPOINT = ("block", "assistant")  # drafters that are models of their own
+
 # Settings of fairseq's search that a greedy or speculative decoder cannot follow.
 _SEARCH_ONLY = {"lenpen": 1.0, "unkpen": 0.0, "no_repeat_ngram_size": 0}
 
@@ -99,9 +101,13 @@ class Settings:
             f"{wants} the verifier's checkpoint; give it with --AR-path.",
         )
         require(
-            not (self.drafts and self.drafter == "block" and self.drafter_checkpoint is None),
+            not (self.drafts and self._has_model and self.drafter_checkpoint is None),
             f"{wants} the drafter's checkpoint; give it with --path.",
         )
+
+    @property
+    def _has_model(self) -> bool:
+        return self.drafter in WITH_CHECKPOINT
 
     def _check_strategy(self) -> None:
         if self.strategy == "fairseq":
@@ -114,8 +120,18 @@ class Settings:
                 f"{flag} belongs to fairseq's search; use it with --strategy fairseq only.",
             )
         require(
-            not (self.rule == "exact" and self.strategy == "specdec" and self.beta > 1),
-            f"--rule exact takes no tolerance; leave --beta {self.beta} away, or use top_beta.",
+            not (
+                self.rule in ("exact", "speculative_sampling")
+                and self.strategy == "specdec"
+                and self.beta > 1
+            ),
+            f"--rule {self.rule} takes no tolerance; leave --beta {self.beta} away, or use "
+            "top_beta.",
+        )
+        require(
+            self.strategy != "drafter" or self._has_model,
+            f"The drafter {self.drafter!r} is no model of its own, so it cannot decode alone; "
+            "use it with --strategy specdec.",
         )
         require(
             not (self.strategy == "drafter" and (self.min_len or self.greedy_like != "published")),

@@ -131,7 +131,13 @@ class DrafterAlone:
         room = params.max_len - (prefix.lengths - 1)  # the start token is no output
         budget = torch.minimum(params.block_size, room) * prefix.active
         width = int(budget.max())
-        return self.drafter.propose(prefix, budget, width, params, batch.random)
+        draft = self.drafter.propose(prefix, budget, width, params, batch.random)
+        if bool((draft.lengths[prefix.active] == 0).any()):
+            raise UserError(
+                "The drafter proposed nothing, so it cannot decode alone; "
+                "use --strategy specdec with it."
+            )
+        return draft
 
     def _take(self, batch: Batch, draft: Draft) -> Extension:
         """Append every drafted token: the last one stands where a verifier's own would."""
@@ -159,11 +165,6 @@ class DrafterAlone:
         for row, drafted, emitted, ended, active, tokens, drafted_ids in counts:
             if row.finished:
                 continue
-            if drafted == 0:
-                raise UserError(
-                    "The drafter proposed nothing, so it cannot decode alone; "
-                    "use --strategy specdec with it."
-                )
             row.result.observe(drafted, emitted, tokens[:emitted])
             if not active:
                 row.finished = True

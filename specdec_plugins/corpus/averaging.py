@@ -19,11 +19,11 @@ from specdec_plugins.corpus import cli
 from specdec_plugins.corpus.cli import logger
 from specdec_plugins.errors import UserError
 
-# The names that fairseq gives. A best checkpoint's value has three decimals, and behind them a
-# random number that tells equal values apart.
+# The names that fairseq gives. Behind a best checkpoint's three decimals stands a random number
+# that tells equal values apart; read as further decimals, it changes no order but theirs.
 _EPOCH = re.compile(r"checkpoint(\d+)\.pt")
 _UPDATE = re.compile(r"checkpoint_\d+_(\d+)\.pt")
-_BEST = re.compile(r"checkpoint\.best_(?P<metric>.+)_(?P<value>-?\d+\.\d{3})\d*\.pt")
+_BEST = re.compile(r"checkpoint\.best_(?P<metric>.+)_(?P<value>-?\d+\.\d+)\.pt")
 _LOWER_IS_BETTER = re.compile(r"loss|ppl|perplexity|wer", re.IGNORECASE)
 
 

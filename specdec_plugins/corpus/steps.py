@@ -118,7 +118,6 @@ class Steps:
             logger.info("%s: done already", name)
             return False
         logger.info("%s: %s", name, reason)
-        remove(stamp_path)
         parts = [temporary(path) for path in outputs]
         try:
             for path, part in zip(outputs, parts, strict=True):

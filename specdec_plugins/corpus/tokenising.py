@@ -85,7 +85,8 @@ class Work:
         # "spawn": the progress bar runs a thread, and forking beside threads can deadlock.
         context = multiprocessing.get_context("spawn")
         start = (self.settings, self.codes)
-        with ProcessPoolExecutor(self.num_workers, context, _start_worker, start) as pool:
+        pool = ProcessPoolExecutor(self.num_workers, context, _start_worker, start)
+        try:
             waiting: deque[Future[list[Pair]]] = deque()
             for chunk in chunks:
                 waiting.append(pool.submit(_in_worker, function, chunk))
@@ -93,6 +94,8 @@ class Work:
                     yield _result(waiting.popleft())
             while waiting:
                 yield _result(waiting.popleft())
+        finally:
+            pool.shutdown(cancel_futures=True)
 
 
 def _cut(pairs: Iterable[Pair]) -> Iterator[list[Pair]]:
@@ -168,8 +171,7 @@ def learn_codes(paths: Sequence[Path], output: Path, num_merges: int) -> None:
         with path.open(encoding="utf-8", newline="\n") as file:
             for line in tqdm(file, desc=f"counting words of {path.name}", unit=" lines"):
                 counts.update(line.split())
-    # Sorted, because equal counts would otherwise merge in the order of the corpus.
-    words = [f"{word} {count}" for word, count in sorted(counts.items())]
+    words = [f"{word} {count}" for word, count in counts.items()]
     if all(len(word) == 1 for word in counts):  # subword-nmt would fail
         raise UserError("the training text has no words to learn BPE from; give more, or --codes")
     with output.open("w", encoding="utf-8") as file:

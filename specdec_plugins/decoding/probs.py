@@ -38,7 +38,8 @@ def sample(weights: Tensor, uniform: Tensor) -> Tensor:
     [B] int64. The sums are float64: a float32 one is off by more than rare tokens weigh.
     """
     cumulative = weights.double().cumsum(-1)  # [B, V]
-    total = cumulative[:, -1]
-    # Rounding may lift the point to the total itself, behind the last token.
-    point = torch.minimum(uniform * total, torch.nextafter(total, torch.zeros_like(total)))
+    point = (
+        uniform * cumulative[:, -1]
+    )  # under the sum, since a number below 1 is at most 1 - 2^-53
+    # Rows of junk may weigh nothing at all; they too get some token.
     return (cumulative <= point[:, None]).sum(-1).clamp(max=weights.shape[-1] - 1)

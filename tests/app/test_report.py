@@ -45,7 +45,7 @@ def test_a_summary() -> None:
     assert lines[2] == "strategy specdec, batch 3, float32, drafter block, blocks of 4"
     assert lines[3] == (
         "rule top_beta (beta 3, tau 0.5): may differ from the verifier's greedy output; greedy "
-        "means the plain argmax, at most 200 tokens (90 positions)"
+        "means plain argmax, at most 200 tokens (90 positions)"
     )
     # Rounds of 5, 1 and 2 tokens without eos.
     assert lines[4].startswith("mean accepted tokens 2.6667 (")

@@ -45,7 +45,7 @@ def test_the_last_are_those_of_the_highest_number(tmp_path: Path) -> None:
 
 
 def test_the_best_follow_the_metric(tmp_path: Path) -> None:
-    # Three decimals, then fairseq's random digit: 9.500|9 must not count as 9.5009.
+    # As numbers, not as names: 9.5 is the lowest.
     for value in ("9.5009", "10.1000", "35.2001"):
         write(tmp_path / f"checkpoint.best_bleu_{value}.pt", 1)
     assert names(best_checkpoints(tmp_path, 2, None)) == [

@@ -52,6 +52,8 @@ def test_top_p_reaches_its_mass_and_no_further() -> None:
     logits = torch.tensor([[[0.5, 0.25, 0.125, 0.125]]], dtype=torch.float64).log()
     kept = [int((warp(logits, row_params(1, top_p=p)) > 0).sum()) for p in (0.01, 0.4, 0.6, 0.8)]
     assert kept == [1, 1, 2, 3]
+    # of the mass within the top k: 0.5 of 0.75 is enough, 0.5 of 1 would not be
+    assert int((warp(logits, row_params(1, top_k=2, top_p=0.6)) > 0).sum()) == 1
 
 
 def test_sample_inverts_the_sums() -> None:
@@ -68,3 +70,9 @@ def test_sample_never_draws_what_weighs_nothing() -> None:
     edges = torch.tensor([0.0, 1 - 2**-53], dtype=torch.float64).repeat(2000)
     drawn = sample(weights, edges)
     assert set(drawn.tolist()) == {1, 4}
+
+
+def test_junk_rows_still_get_a_token_id() -> None:
+    junk = torch.tensor([[0.0, 0.0], [torch.nan, torch.nan]])
+    drawn = sample(junk, torch.tensor([0.5, 0.5], dtype=torch.float64))
+    assert ((drawn >= 0) & (drawn < 2)).all()

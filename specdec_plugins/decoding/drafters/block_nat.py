@@ -79,11 +79,10 @@ class BlockNatDrafter:
             self._num_masks = int(params.block_size.max().clamp(min=1))
         network = self.network
         tokens, first = self._masked(prefix, params.block_size, self._num_masks)
-        states = network.decoder(tokens, self._memory)
         num_used = min(width, self._num_masks)
         columns = first[:, None] + torch.arange(num_used, device=first.device)  # [B, width]
-        block = states.gather(1, columns[..., None].expand(-1, -1, states.shape[-1]))
-        drafted = network.decoder.logits(block).argmax(-1)  # [B, width]
+        states = network.decoder(tokens, self._memory, columns)
+        drafted = network.decoder.logits(states).argmax(-1)  # [B, width]
         return Draft(pad_axes(drafted, (0, width - num_used)), budget)
 
     def commit(self, prefix: Prefix, last: Round) -> None:

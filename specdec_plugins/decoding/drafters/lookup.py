@@ -78,9 +78,8 @@ class LookupDrafter:
         columns = torch.arange(prefix.width, device=budget.device)
         written = (columns > 0) & (columns < prefix.lengths[:, None])  # without the start token
         target = prefix.tokens[:, : prefix.width].masked_fill(~written, _NOTHING)
-        # source, gap, prefix, gap: a match never runs from one text into the other
-        text = torch.cat([pad(self._source, (0, 1), value=_NOTHING), target], 1)
-        text = pad(text, (0, 1), value=_NOTHING)  # [B, N]
+        # The start token's column keeps a match from running from one text into the other.
+        text = torch.cat([self._source, pad(target, (0, 1), value=_NOTHING)], 1)  # [B, N]
         found = self._match_lengths(text, prefix)
         at_most, start = found.max(1)  # [B] each
         wanted = torch.arange(width, device=budget.device)

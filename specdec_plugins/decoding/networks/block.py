@@ -53,8 +53,12 @@ class BidirectionalDecoder(nn.Module):
         """Keys and values of the source for each layer, [B, S, 2, H, d], of its states."""
         return source_keys_values(self.layers, states)
 
-    def forward(self, tokens: Tensor, source: CopySource) -> Tensor:
-        """Last states [B, W, D] of prefix, masks, and padding on the right: [B, W] int64."""
+    def forward(self, tokens: Tensor, source: CopySource, columns: Tensor | None = None) -> Tensor:
+        """Last states [B, m, D] at columns [B, m] int64 of tokens [B, W] int64; None = all.
+
+        The tokens are prefix, masks, and padding on the right. The last layer computes nothing
+        but the keys and values of the other columns.
+        """
         indices, padding_mask = count_tokens(tokens, self.pad)
         positions = self.positions(indices)  # [B, W, D]
         x: Tensor = self.tokens(tokens)
@@ -62,9 +66,15 @@ class BidirectionalDecoder(nn.Module):
             mixed = self._mix(self.copy(positions), source)
             x = torch.where((tokens == self.mask)[..., None], mixed, x)
         mask = additive(~padding_mask, x.dtype)[:, None, None]  # [B, 1, 1, W]
+        last = len(self.layers) - 1
         for index, layer in enumerate(self.layers):
-            keys_values = source.keys_values[index]
-            x = layer(x + positions, mask, source=keys_values, source_mask=source.mask)
+            x = layer(
+                x + positions,
+                mask,
+                source=source.keys_values[index],
+                source_mask=source.mask,
+                columns=columns if index == last else None,
+            )
         return x
 
     def logits(self, states: Tensor) -> Tensor:

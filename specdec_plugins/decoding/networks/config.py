@@ -15,11 +15,11 @@ POSITIONS = ("sinusoidal", "learned", "none")
 class StackConfig:
     """One of the two stacks, encoder or decoder."""
 
-    num_layers: int
-    dim: int
-    ffn_dim: int
-    num_heads: int
-    vocab_size: int
+    num_layers: int  # 1 or more
+    dim: int  # width of the residual stream, a multiple of num_heads
+    ffn_dim: int  # width inside the feed-forward block
+    num_heads: int  # of every attention
+    vocab_size: int  # types, special symbols included
     max_positions: int  # tokens, the start token included
     positions: str = "sinusoidal"  # or "learned", "none"
     normalize_before: bool = False  # layer norm before each block (pre-norm) instead of after it
@@ -47,10 +47,10 @@ _Config = TypeVar("_Config", bound="TransformerConfig")
 class TransformerConfig:
     """Every stock Transformer of fairseq, as far as its weights and its forward pass go."""
 
-    encoder: StackConfig
-    decoder: StackConfig
-    pad: int = 1
-    activation: str = "relu"
+    encoder: StackConfig  # reads the source
+    decoder: StackConfig  # writes the target
+    pad: int = 1  # token id that is no token
+    activation: str = "relu"  # of the feed-forward blocks; a name in ACTIVATIONS
     scale_embedding: bool = True  # token embeddings times sqrt(dim of the stack)
     norm_embedding: bool = False  # layer norm after token and position embeddings are added
     share_embeddings: bool = False  # one table for source and target

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Protocol
 
+import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
@@ -31,6 +31,13 @@ def attend(queries: Tensor, keys_values: Tensor, mask: Tensor | None) -> Tensor:
     return mixed.transpose(1, 2).flatten(2)
 
 
+def take(x: Tensor, columns: Tensor | None) -> Tensor:
+    """x [B, n, ...] at columns [B, m] int64 of each row: [B, m, ...]; None = as it is."""
+    if columns is None:
+        return x
+    return x[torch.arange(len(x), device=x.device)[:, None], columns]
+
+
 class SelfAttention(nn.Module):
     """Queries, keys and values come out of one product."""
 
@@ -41,13 +48,18 @@ class SelfAttention(nn.Module):
         self.out = nn.Linear(dim, dim)
 
     def forward(
-        self, x: Tensor, mask: Tensor | None, store: KeyValueStore | None, layer: int
-    ) -> Tensor:
+        self,
+        x: Tensor,  # [B, n, D]
+        mask: Tensor | None,
+        store: KeyValueStore | None,
+        layer: int,
+        columns: Tensor | None,  # [B, m] int64, who asks; None = everyone
+    ) -> Tensor:  # [B, m, D]
         qkv = self.qkv(x).view(*x.shape[:2], 3, self.num_heads, -1)  # [B, n, 3, H, d]
-        keys_values = qkv[:, :, 1:]
+        queries, keys_values = take(qkv[:, :, 0], columns), qkv[:, :, 1:]
         if store is not None:
             keys_values = store.write(layer, keys_values)
-        mixed: Tensor = self.out(attend(qkv[:, :, 0], keys_values, mask))
+        mixed: Tensor = self.out(attend(queries, keys_values, mask))
         return mixed
 
 
@@ -97,19 +109,21 @@ class Layer(nn.Module):
         index: int = 0,  # of this layer in the store
         source: Tensor | None = None,  # [B, S, 2, H, d] keys and values
         source_mask: Tensor | None = None,  # [B, 1, 1, S], additive
-    ) -> Tensor:  # [B, n, D]
+        columns: Tensor | None = None,  # [B, m] int64, positions whose output is wanted
+    ) -> Tensor:  # [B, n, D], or [B, m, D]
         """Without a store, positions attend to each other only."""
-        x = self._add(x, self.self_norm, lambda y: self.self_attention(y, mask, store, index))
-        cross = self.cross_attention
-        if cross is not None:
-            x = self._add(x, self.cross_norm, lambda y: cross(y, source, source_mask))
-        return self._add(x, self.ffn_norm, self._feed_forward)
+        attended = self.self_attention(self._before(self.self_norm, x), mask, store, index, columns)
+        x = self._after(self.self_norm, take(x, columns) + attended)
+        if self.cross_attention is not None:
+            asking = self._before(self.cross_norm, x)
+            x = self._after(self.cross_norm, x + self.cross_attention(asking, source, source_mask))
+        return self._after(self.ffn_norm, x + self._feed_forward(self._before(self.ffn_norm, x)))
 
-    def _add(self, x: Tensor, norm: nn.Module, block: Callable[[Tensor], Tensor]) -> Tensor:
-        if self.normalize_before:
-            return x + block(norm(x))
-        added: Tensor = norm(x + block(x))
-        return added
+    def _before(self, norm: nn.Module, x: Tensor) -> Tensor:
+        return norm(x) if self.normalize_before else x
+
+    def _after(self, norm: nn.Module, x: Tensor) -> Tensor:
+        return x if self.normalize_before else norm(x)
 
     def _feed_forward(self, x: Tensor) -> Tensor:
         out: Tensor = self.down(self.activation(self.up(x)))

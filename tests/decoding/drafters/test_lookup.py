@@ -69,11 +69,12 @@ def propose(source: list[int], prefix: list[int], budget: int = 4, **options: An
         ([6, 5, 4, 8, 5, 4, 7], [8, 5, 4], {"max_ngram": 2}, [8, 5, 4, 7]),
         ([6, 5, 4, 8, 5, 4, 7], [8, 5, 4], {"max_ngram": 3}, [7, EOS]),
         ([4, EOS], [4], {}, [EOS, EOS]),
+        ([4, 5, EOS, 4, 6], [4], {}, [5, EOS, 4, 6]),  # the start token is no eos of the source's
         ([8, 4], [EOS], {"max_ngram": 1}, []),  # what follows the source's end is another text
     ],
 )
 def test_table(
-    source: list[int], prefix: list[int], options: dict[str, int], want: list[int]
+    source: list[int], prefix: list[int], options: dict[str, Any], want: list[int]
 ) -> None:
     assert propose(source, prefix, **options) == want
 
@@ -142,6 +143,7 @@ def test_rows_keep_their_sources() -> None:
 
 
 def test_impossible_options_are_refused() -> None:
-    for options in ({"min_ngram": 0}, {"min_ngram": 4}, {"max_ngram": 0}):
+    refused: list[dict[str, Any]] = [{"min_ngram": 0}, {"min_ngram": 4}, {"max_ngram": 0}]
+    for options in refused:
         with pytest.raises(UserError, match="min_ngram must be from 1 to max_ngram"):
             drafter(**options)

@@ -125,7 +125,7 @@ class TestLaw:
         check(rule, sampled("always", noise=4.0), block_size=2)
 
     def test_temperature_top_k_and_top_p(self, rule: str) -> None:
-        options = {"temperature": 1.5, "top_k": 6, "top_p": 0.75}
+        options: dict[str, Any] = {"temperature": 1.5, "top_k": 6, "top_p": 0.75}
         check(rule, sampled("always"), block_size=2, **options)
 
     def test_truncated_p_with_a_deterministic_draft(self, rule: str) -> None:

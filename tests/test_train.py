@@ -1,0 +1,75 @@
+"""train.py: what it adds for fairseq, and what it refuses before anything is built."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+import train
+
+PLUGIN = str(Path(train.__file__).parent / "specdec_plugins")
+LAUNCHED = {"WORLD_SIZE": "2", "RANK": "1", "MASTER_ADDR": "localhost", "MASTER_PORT": "1"}
+
+
+def test_the_plugin_is_loaded_unless_one_is_named() -> None:
+    assert train.command_line(["data"], {}) == ["data", "--user-dir", PLUGIN]
+    for given in (["data", "--user-dir", "x"], ["data", "--user-dir=x"]):
+        assert train.command_line(given, {}) == given
+
+
+def test_launched_processes_on_cpus_find_each_other() -> None:
+    added = train.command_line(["data", "--user-dir", "x", "--cpu"], LAUNCHED)[4:]
+    assert added[:3] == ["--distributed-init-method", "env://", "--distributed-no-spawn"]
+    assert added[3:7] == ["--distributed-world-size", "2", "--distributed-rank", "1"]
+    assert added[7:] == ["--distributed-backend", "gloo", "--ddp-backend", "legacy_ddp"]
+
+
+@pytest.mark.parametrize(
+    ("flags", "environment"),
+    [
+        ([], LAUNCHED),  # on GPUs fairseq finds everything itself
+        (["--cpu"], {}),
+        (["--cpu"], {"WORLD_SIZE": "1", "RANK": "0"}),
+        (["--cpu", "--distributed-init-method", "tcp://host:1"], LAUNCHED),
+    ],
+)
+def test_nothing_is_added_where_nothing_is_missing(
+    flags: list[str], environment: dict[str, str]
+) -> None:
+    given = ["data", "--user-dir", "x", *flags]
+    assert train.command_line(given, environment) == given
+
+
+@pytest.mark.fairseq
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        ("--block-size 0", "--block-size is 0"),
+        ("--start-p 0.1", "--start-p 0.1 is below --minus-p"),
+        ("--restore-file none.pt", "--restore-file none.pt: no such file"),
+        ("--eval-block-decoding --verifier-path none.pt", "--verifier-path none.pt: no such file"),
+    ],
+)
+def test_impossible_settings_are_refused_in_a_sentence(
+    flags: str, message: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    common = "train.py nowhere --arch block --task translation_lev_modified --criterion glat_loss"
+    monkeypatch.setattr(sys, "argv", [*common.split(), "--cpu", *flags.split()])
+    assert train.main() == 1
+    error = capsys.readouterr().err
+    assert error.startswith(f"train.py: error: {message}")
+    assert error.count("\n") == 1
+
+
+@pytest.mark.fairseq
+def test_an_unknown_noise_is_refused_with_the_choices(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    common = "train.py nowhere --arch block --task translation_lev_modified --criterion glat_loss"
+    monkeypatch.setattr(sys, "argv", [*common.split(), "--noise", "random_delete"])
+    with pytest.raises(SystemExit) as exit_info:
+        train.main()
+    assert exit_info.value.code == 2
+    assert "invalid choice: 'random_delete' (choose from 'block_mask')" in capsys.readouterr().err
