@@ -6,6 +6,7 @@ import argparse
 import logging
 import math
 import os
+import signal
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -124,6 +125,10 @@ def serve(model: ServedModel, settings: ServerSettings, host: str, port: int) ->
         timeout_graceful_shutdown=math.ceil(settings.shutdown_timeout),
     )
     server = uvicorn.Server(config)
+    # uvicorn raises the signal that stopped it once more when all is finished, for whoever would
+    # have had it: nobody, so that a stop on request is a success.
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, lambda *_: None)
     server.run()
     return 0 if server.started else 1
 

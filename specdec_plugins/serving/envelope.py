@@ -20,6 +20,7 @@ log = logging.getLogger("specdec.serving")
 ID_HEADER = "X-Request-ID"
 _OTHER = "other"  # route of addresses that do not exist: they must not become labels
 _HUNG_UP = 499
+_PATIENCE = 8  # a body is read up to so many times its limit before the connection is closed
 
 
 class Envelope:
@@ -75,24 +76,30 @@ class Envelope:
         """Receives a body of bounded size in bounded time."""
         limit, num_bytes, complete = self._settings.max_body, 0, False
         too_large = HTTPException(413, f"The body is larger than {limit} bytes.")
-        declared = Headers(scope=scope).get("content-length", "")
+        given = Headers(scope=scope).get("content-length", "")
+        declared = int(given) if given.isdecimal() else 0
         end = time.monotonic() + self._settings.body_timeout
 
-        async def limited() -> Message:
+        async def next_part() -> Message:
             nonlocal num_bytes, complete
-            if complete:
-                return await receive()
-            if declared.isdecimal() and int(declared) > limit:
-                raise too_large
             try:
                 message = await asyncio.wait_for(receive(), max(0.0, end - time.monotonic()))
             except TimeoutError as error:
                 raise HTTPException(408, "The body did not arrive in time.") from error
             num_bytes += len(message.get("body", b""))
-            if num_bytes > limit:
-                raise too_large
             complete = not message.get("more_body", False)
             return message
+
+        async def limited() -> Message:
+            if complete:
+                return await receive()
+            message = None if declared > limit else await next_part()
+            if message is not None and num_bytes <= limit:
+                return message
+            # A client that is still writing when the connection closes never sees the answer.
+            while not complete and num_bytes < _PATIENCE * limit:
+                await next_part()
+            raise too_large
 
         return limited
 

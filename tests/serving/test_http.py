@@ -278,6 +278,12 @@ def test_bad_bodies(server: Running, route: str, body: bytes, status: int, kind:
     check_error(server.client.post(route, content=body, headers=JSON), status, kind)
 
 
+def test_an_oversize_body_is_answered_although_the_client_still_writes(server: Running) -> None:
+    body = b'{"inputs": "' + b"x" * 14_000 + b'"}'
+    for _ in range(20):
+        check_error(server.client.post("/generate", content=body, headers=JSON), 413, "too_large")
+
+
 def test_a_chunked_body_is_bounded_too(server: Running) -> None:
     def chunks() -> Iterator[bytes]:
         yield b'{"inputs": "'
