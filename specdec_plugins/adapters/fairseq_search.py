@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from specdec_plugins.adapters.fairseq_checkpoint import Settings
 from specdec_plugins.adapters.safe_load import allow_fairseq_checkpoints, load_checkpoint
 from specdec_plugins.decoding.config import require
 from specdec_plugins.errors import UserError
@@ -159,7 +160,7 @@ def load_fairseq_search(
     Raises UserError where fairseq is not installed, the file is no checkpoint, or fairseq cannot
     build its model.
     """
-    load_checkpoint(path)  # says in a sentence what is wrong with a file before fairseq opens it
+    _check(Path(path))
     try:
         from fairseq import checkpoint_utils
     except ModuleNotFoundError as error:
@@ -173,10 +174,21 @@ def load_fairseq_search(
         models, _, task = checkpoint_utils.load_model_ensemble_and_task(
             [str(path)], arg_overrides={"data": str(data)}
         )
-    except (RuntimeError, KeyError, FileNotFoundError) as error:
-        reason = " ".join(str(error).split())
+    except Exception as error:
+        # A checkpoint of another task or version fails anywhere; the cause stays in the chain.
+        reason = " ".join(f"{type(error).__name__}: {error}".split())
         raise UserError(
             f"{path}: fairseq cannot load it with the dictionaries in {data}: {reason[:300]}"
         ) from error
     model = models[0].to(device=device, dtype=dtype).eval()
     return FairseqSearch(model, task.target_dictionary, config, device)
+
+
+def _check(path: Path) -> None:
+    """Say in a sentence what is wrong with a file before fairseq opens it; raises UserError."""
+    arch = Settings(load_checkpoint(path), path).arch
+    if arch.startswith("block"):
+        raise UserError(
+            f"{path}: this is a block drafter (arch {arch}), which fairseq's search cannot use; "
+            "give the verifier's checkpoint with --AR-path."
+        )

@@ -10,6 +10,7 @@ import argparse
 import collections
 import pickle
 import typing
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -94,7 +95,9 @@ def _load_safely(path: Path) -> Any:
         allowed = torch.serialization.get_safe_globals()
         types = [t for t in _harmless_types() if t not in allowed]
         types += [(_Ignored, name) for name in _NUMPY_NAMES]
-        with torch.serialization.safe_globals(types):
+        with torch.serialization.safe_globals(types), warnings.catch_warnings():
+            # About foreign pickles; what is wrong with them is said below.
+            warnings.filterwarnings("ignore", message="Detected pickle protocol")
             return torch.load(path, map_location="cpu", weights_only=True)
     except OSError as error:
         raise UserError(f"{path}: cannot be read ({error.strerror or error})") from error

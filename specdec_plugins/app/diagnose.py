@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 
 import torch
 
+from specdec_plugins.app.settings import WITH_CHECKPOINT
 from specdec_plugins.app.strategies import EngineStrategy
 from specdec_plugins.app.translator import SpeculativeTranslator
 from specdec_plugins.decoding.batch import collate, open_prefix
@@ -19,10 +20,10 @@ from specdec_plugins.decoding.schedules.constant import Constant
 from specdec_plugins.decoding.stats import DecodeStats
 from specdec_plugins.errors import UserError
 
-# Where advice begins. Drafters of distilled data accept most first tokens (Xia et al. 2023, table
-# 2 implies it), and a teacher's own output is what its student verifier says almost everywhere.
+# Where advice begins. On image captions a verifier agreed with 96 % of the positions of its own
+# beam-5 output, and with 81 % of those of the human translations that it was trained on.
 POOR_FIRST = 0.7  # share of rounds that keep the first drafted token
-POOR_TARGETS = 0.85  # share of target positions that are the verifier's own choice
+POOR_TARGETS = 0.9  # share of target positions that are the verifier's own choice
 LONG_ENCODING = 0.3  # share of time
 WORTH_DRAFTING = 0.95  # share of the tokens a round that a shorter block should still give
 
@@ -136,7 +137,8 @@ class Diagnosis:
                 f"{self.targets.sentence_share:.1%} of {self.targets.sentences} sentences are its "
                 "greedy output"
             )
-        advice = give_advice(stats, with_drafter, plain, self.targets)
+        is_trained = self._translator.settings.drafter in WITH_CHECKPOINT
+        advice = give_advice(stats, with_drafter, plain, self.targets, is_trained)
         return "\n".join([*lines, *(f"- {sentence}" for sentence in advice)])
 
     def _time(self, method: Method) -> Timing:
@@ -188,15 +190,20 @@ def useful_block_size(stats: DecodeStats) -> int:
 
 
 def give_advice(
-    stats: DecodeStats, with_drafter: Timing, plain: Timing, targets: TargetMatch
+    stats: DecodeStats,
+    with_drafter: Timing,
+    plain: Timing,
+    targets: TargetMatch,
+    is_trained: bool = True,
 ) -> list[str]:
-    """What to do about it; at least one sentence."""
-    advice = _advise_on_drafter(stats, targets)
+    """What to do about it; at least one sentence. is_trained: the drafter learnt from targets."""
+    advice = _advise_on_training(stats, targets) if is_trained else []
+    advice += _advise_on_blocks(stats)
     advice += _advise_on_time(stats, with_drafter, plain)
     return advice or ["Nothing stands out: acceptance is good and time goes into verification."]
 
 
-def _advise_on_drafter(stats: DecodeStats, targets: TargetMatch) -> list[str]:
+def _advise_on_training(stats: DecodeStats, targets: TargetMatch) -> list[str]:
     advice = []
     first = stats.acceptance_by_position[0]
     if targets.sentences and targets.position_share < POOR_TARGETS:
@@ -216,6 +223,11 @@ def _advise_on_drafter(stats: DecodeStats, targets: TargetMatch) -> list[str]:
             f"Only {first:.0%} of first drafted tokens are kept ({POOR_FIRST:.0%} is common for a "
             f"drafter that knows its verifier); {cause}."
         )
+    return advice
+
+
+def _advise_on_blocks(stats: DecodeStats) -> list[str]:
+    advice = []
     size = useful_block_size(stats)
     if size < 0.7 * len(stats.drafted_at):
         advice.append(

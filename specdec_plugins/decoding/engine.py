@@ -274,9 +274,14 @@ def check_request(request: Request, verifier: Verifier, method: Method) -> None:
 
 
 def emitted_log_probs(scores: Scores, extension: Extension) -> Tensor:
-    """Sum of the verifier's log-probabilities of what was emitted: [B] float64."""
-    log_probs = scores.logits.double().log_softmax(-1)
+    """Sum of the verifier's log-probabilities of what was emitted: [B] float64.
+
+    Normalised in float32 at least; in float64 it would cost as much as the verifier's projection.
+    """
+    logits = scores.logits.float() if scores.logits.itemsize < 4 else scores.logits
+    total = logits.logsumexp(-1).double()  # [B, K+1]
     columns = torch.arange(extension.tokens.shape[1], device=extension.tokens.device)
     emitted = columns < extension.lengths[:, None]  # [B, K+1]
     tokens = extension.tokens.masked_fill(~emitted, 0)  # junk may be no token id
-    return log_probs.gather(-1, tokens[..., None])[..., 0].masked_fill(~emitted, 0.0).sum(1)
+    log_probs = logits.gather(-1, tokens[..., None])[..., 0].double() - total
+    return log_probs.masked_fill(~emitted, 0.0).sum(1)

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from argparse import Namespace
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -132,3 +133,12 @@ def test_what_cannot_be_loaded_is_named(folder: Path, tmp_path: Path) -> None:
         load_fairseq_search(folder / "model.pt", other, SearchConfig())
     with pytest.raises(UserError, match="model.pt: fairseq cannot load it"):
         load_fairseq_search(folder / "model.pt", tmp_path / "empty", SearchConfig())
+
+
+def test_a_drafter_and_an_unknown_task_are_refused(folder: Path, tmp_path: Path) -> None:
+    settings = Namespace(arch="block_base", task="translation_lev_modified", data="nowhere")
+    for arch, message in (("block_base", "is a block drafter"), ("lightconv", "cannot load it")):
+        settings.arch = arch
+        torch.save({"model": {}, "args": settings}, tmp_path / "other.pt")
+        with pytest.raises(UserError, match=f"other.pt: .*{message}"):
+            load_fairseq_search(tmp_path / "other.pt", folder, SearchConfig())

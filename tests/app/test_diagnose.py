@@ -97,6 +97,11 @@ def test_advice(
     assert all(sentence in advice[0] for sentence in sentences)
 
 
+def test_a_drafter_that_never_learnt_is_not_sent_to_school() -> None:
+    counts = stats([40, 30, 20, 15], verify=5.0)
+    assert "Nothing stands out" in give_advice(counts, FAST, SLOW, TargetMatch(), False)[0]
+
+
 def test_costs_are_told_in_plain_steps() -> None:
     assert relative_cost(Timing(1.0, 100), Timing(2.0, 400)) == 2.0
     assert relative_cost(Timing(1.0, 100), Timing(0.0, 0)) == 0.0

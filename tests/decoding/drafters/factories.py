@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
+from functools import cache
 from typing import Any
 
 import torch
 
 from specdec_plugins.decoding.drafters import DraftContext, build_drafter
 from specdec_plugins.decoding.interfaces import Drafter
+from specdec_plugins.decoding.networks import BlockConfig, BlockDrafter, StackConfig
+from tests.decoding.networks.toys import randomise
 from tests.decoding.toys import (
     SCRIPTS,
     SPECIAL,
@@ -39,6 +43,21 @@ def _assistant(sampling: bool = False, noise: float = 0.7, **options: Any) -> Fa
     return build
 
 
+@cache
+def _block_network() -> BlockDrafter:
+    stack = StackConfig(1, 8, 8, 2, vocab_size=12, max_positions=100, positions="learned")
+    target = replace(stack, vocab_size=9)
+    network = BlockDrafter(
+        BlockConfig(encoder=stack, decoder=target, mask=SPECIAL.unk, block_size=25)
+    )
+    randomise(network, seed=0)
+    return network
+
+
+def _block(verifier: TableVerifier) -> Drafter:
+    return build_drafter("block", DraftContext(verifier, _block_network()))
+
+
 def _scripted(script: Script) -> Factory:
     return lambda verifier: ScriptedDrafter(verifier.table, script)
 
@@ -49,6 +68,7 @@ FACTORIES: dict[str, Factory] = {
     "assistant:confident": _assistant(confidence=0.5),
     "assistant:sampling": _assistant(sampling=True),
     "assistant:sampling confident": _assistant(sampling=True, confidence=0.5),
+    "block": _block,
     "jacobi": _built("jacobi"),
     "lookup": _built("lookup"),
     "lookup:long": _built("lookup", max_ngram=5, min_ngram=2),

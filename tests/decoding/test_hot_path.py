@@ -1,0 +1,92 @@
+"""What runs every round waits for no device: on tensors without data, waiting raises.
+
+`meta` tensors have shapes and no values, so `.item()`, `.tolist()`, `if tensor` and indexing by a
+mask all fail on them, as they would make the host wait on an accelerator.
+"""
+
+from __future__ import annotations
+
+from dataclasses import fields, replace
+
+import pytest
+import torch
+
+from specdec_plugins.decoding.drafters import DraftContext, build_drafter
+from specdec_plugins.decoding.extend import extend
+from specdec_plugins.decoding.interfaces import (
+    Draft,
+    Prefix,
+    Round,
+    RowParams,
+    Scores,
+    SourceBatch,
+    Verdict,
+)
+from specdec_plugins.decoding.row_random import HashRandom
+from specdec_plugins.decoding.rules import RULES
+from specdec_plugins.decoding.schedules import SCHEDULES, build_schedule
+from tests.decoding.toys import SPECIAL, TableVerifier, law, row_params
+
+META = torch.device("meta")
+ROWS, WIDTH, VOCAB = 3, 4, 9
+
+
+def integers(*shape: int) -> torch.Tensor:
+    return torch.zeros(shape, dtype=torch.int64, device=META)
+
+
+def params() -> RowParams:
+    rows = row_params(ROWS)
+    out = replace(rows, **{f.name: getattr(rows, f.name).to(META) for f in fields(rows)})
+    # asked of the device once for each composition of the batch, not each round
+    out.__dict__.update(truncates=True, widest_block=WIDTH)
+    return out
+
+
+def prefix() -> Prefix:
+    return Prefix(integers(ROWS, 20), integers(ROWS), integers(ROWS).bool(), width=8)
+
+
+def finished_round(with_probs: bool) -> Round:
+    probs = torch.zeros(ROWS, WIDTH, VOCAB, device=META) if with_probs else None
+    draft = Draft(integers(ROWS, WIDTH), integers(ROWS), probs)
+    scores = Scores(torch.zeros(ROWS, WIDTH + 1, VOCAB, device=META))
+    return Round(draft, scores, Verdict(integers(ROWS), integers(ROWS)), seconds=0.1)
+
+
+SOURCE = SourceBatch(integers(ROWS, 6), integers(ROWS), integers(ROWS, 1), integers(ROWS))
+
+
+@pytest.mark.parametrize("with_probs", [True, False])
+@pytest.mark.parametrize("name", RULES.names())
+def test_rules(name: str, with_probs: bool) -> None:
+    last, rows = finished_round(with_probs), params()
+    random = HashRandom(rows.seed)
+    verdict = RULES.get(name)().judge(last.draft, last.scores, rows, random, integers(ROWS))
+    assert verdict.num_accepted.shape == verdict.next_tokens.shape == (ROWS,)
+    extend(prefix(), last.draft, verdict, rows, SPECIAL.eos)
+
+
+@pytest.mark.parametrize("name", SCHEDULES.names())
+def test_schedules(name: str) -> None:
+    schedule = build_schedule(name)
+    schedule.admit(SOURCE)
+    for _ in range(5):
+        schedule.commit(prefix(), finished_round(False))
+        assert schedule.next_budget(params()).shape == (ROWS,)
+    schedule.select(integers(2))
+
+
+class OnMeta(TableVerifier):
+    device = META
+
+
+@pytest.mark.parametrize("name", ["jacobi", "lookup"])
+def test_drafters_without_a_network(name: str) -> None:
+    drafter = build_drafter(name, DraftContext(OnMeta(law())))
+    drafter.admit(SOURCE)
+    rows = params()
+    draft = drafter.propose(prefix(), integers(ROWS), WIDTH, rows, HashRandom(rows.seed))
+    assert draft.tokens.shape == (ROWS, WIDTH)
+    drafter.commit(prefix(), finished_round(False))
+    drafter.select(integers(2))
