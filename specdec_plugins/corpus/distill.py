@@ -203,16 +203,21 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("data", type=Path, help="data-bin to distil")
     parser.add_argument("--path", type=Path, required=True, help="checkpoint of the verifier")
     parser.add_argument("--output", type=Path, required=True, help="data-bin to write")
-    parser.add_argument("--subset", default="train")
+    parser.add_argument("--subset", default="train", help="part of the data-bin")
     parser.add_argument("--beam", type=number, default=5, help="1 is greedy")
-    parser.add_argument("--lenpen", type=float, default=1.0)
-    parser.add_argument("--max-len-a", type=cli.at_least(0, float), default=0.0)
-    parser.add_argument("--max-len-b", type=number, default=200)
+    parser.add_argument("--lenpen", type=float, default=1.0, help="above 1 favours long outputs")
+    parser.add_argument(
+        "--max-len-a",
+        type=cli.at_least(0, float),
+        default=0.0,
+        help="at most A * source tokens + B target tokens",
+    )
+    parser.add_argument("--max-len-b", type=number, default=200, help="see --max-len-a")
     parser.add_argument("--max-tokens", type=number, default=4096, help="source tokens a batch")
     parser.add_argument("--fp16", action="store_true", help="half precision, on a GPU")
     parser.add_argument("--cpu", action="store_true", help="leave a GPU alone")
     parser.add_argument("--chunk-size", type=number, default=2000, help="sentences lost by a stop")
-    parser.add_argument("--num-shards", type=number, default=1)
+    parser.add_argument("--num-shards", type=number, default=1, help="machines at work")
     parser.add_argument("--shard-id", type=cli.at_least(0), default=0, help="from 0")
     parser.add_argument("--merge", action="store_true", help="only put finished chunks together")
     return parser

@@ -77,7 +77,7 @@ def add_recipe_arguments(
     parser.add_argument(
         "--max-ratio", type=cli.at_least(1, float), default=max_ratio, help="longer/shorter side"
     )
-    parser.add_argument("--lowercase", choices=["yes", "no"], default="no")
+    parser.add_argument("--lowercase", choices=["yes", "no"], default="no", help="both sides")
     parser.add_argument(
         "--strip-diacritics", choices=["yes", "no"], default="no", help="Romanian without marks"
     )
@@ -93,7 +93,9 @@ def add_recipe_arguments(
         default="refuse",
         help="training lines that are not UTF-8 or have a wrong shape",
     )
-    parser.add_argument("--workers", type=number, default=len(os.sched_getaffinity(0)))
+    parser.add_argument(
+        "--workers", type=number, default=len(os.sched_getaffinity(0)), help="processes at once"
+    )
 
 
 def text_settings(
