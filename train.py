@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import sys
+import warnings
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -46,6 +47,8 @@ def _settings(arguments: Sequence[str]) -> Any:
     from fairseq.dataclass.utils import convert_namespace_to_omegaconf
 
     parser = options.get_training_parser()
+    # fairseq's hundreds of flags would bury what is wrong with one of them.
+    parser.usage = "train.py DATA [flags]; train.py --help explains every flag"
     cfg = convert_namespace_to_omegaconf(options.parse_args_and_arch(parser, list(arguments)))
     if cfg.common.bf16 and not _has(arguments, "--tpu"):
         # fairseq takes bfloat16 for a sign of a TPU; CPUs and GPUs have it now.
@@ -58,6 +61,7 @@ def _settings(arguments: Sequence[str]) -> Any:
 
 def _check(cfg: Any) -> None:
     """Refuse what cannot work before data and model are loaded; raises ``UserError``."""
+    from specdec_plugins.adapters.safe_load import load_checkpoint
     from specdec_plugins.tasks.translation_lev_modified import check_settings
 
     if getattr(cfg.task, "_name", None) == "translation_lev_modified":
@@ -65,9 +69,31 @@ def _check(cfg: Any) -> None:
         verifier = cfg.task.verifier_path
         if verifier is not None and not os.path.isfile(verifier):
             raise UserError(f"--verifier-path {verifier}: no such file")
+        arch = str(getattr(cfg.model, "arch", None) or getattr(cfg.model, "_name", None))
+        if not arch.startswith("block"):
+            raise UserError(f"--arch {arch} cannot fill masked blocks; give --arch block")
     restored = cfg.checkpoint.restore_file
     if restored != "checkpoint_last.pt" and not os.path.isfile(restored):
         raise UserError(f"--restore-file {restored}: no such file; fairseq would train without it")
+    for path in (restored, cfg.checkpoint.finetune_from_model):
+        if path is not None and path != "checkpoint_last.pt":
+            load_checkpoint(path)  # says in a sentence what is wrong with it
+    _check_folders(cfg)
+
+
+def _check_folders(cfg: Any) -> None:
+    for folder in str(getattr(cfg.task, "data", None) or ".").split(os.pathsep):
+        if not os.path.isdir(folder):
+            raise UserError(f"{folder}: no such folder; give the one fairseq-preprocess wrote")
+        if not any(Path(folder).glob("dict.*.txt")):
+            raise UserError(
+                f"{folder}: holds no dict.*.txt, so fairseq-preprocess did not write it"
+            )
+    place = Path(cfg.checkpoint.save_dir).absolute()
+    while not place.exists():
+        place = place.parent
+    if not place.is_dir() or not os.access(place, os.W_OK):
+        raise UserError(f"--save-dir {cfg.checkpoint.save_dir}: cannot be written")
 
 
 def _run(cfg: Any) -> None:
@@ -91,6 +117,9 @@ def main() -> int:
 
     import specdec_plugins
 
+    # hydra tells fairseq's authors what users cannot change.
+    warnings.filterwarnings("ignore", message=r"(?s).*(hydra\.cc|hydra\.experimental)")
+    warnings.filterwarnings("ignore", message=r"\s*The version_base parameter is not specified")
     specdec_plugins.register()
     try:
         cfg = _settings(command_line(sys.argv[1:], os.environ))
@@ -98,6 +127,10 @@ def main() -> int:
         _run(cfg)
     except UserError as error:
         print(f"train.py: error: {error}", file=sys.stderr)
+        return 1
+    except FileNotFoundError as error:
+        # A part of the data that is not there; fairseq notices when it loads it.
+        print(f"train.py: error: {error}; check the data folder", file=sys.stderr)
         return 1
     except KeyboardInterrupt:
         print(

@@ -16,12 +16,16 @@ MAX_TOKENS=${MAX_TOKENS:-4096}     # tokens a worker computes at once
 BLOCK_SIZE=${BLOCK_SIZE:-25}       # tokens drafted at once
 DECODER_LAYERS=${DECODER_LAYERS:-} # of the drafter; empty: as many as the verifier has
 WORKERS=${WORKERS:-}               # GPUs, or processes on CPUs; empty: all GPUs, or one process
+BEST_BY=${BEST_BY:-accepted}       # accepted: validate by decoding with the verifier; or loss
 PRECISION=${PRECISION:-}           # fp32, fp16 or bf16; empty: fp16 on GPUs, fp32 on CPUs
 SEED=${SEED:-1}
 CPU=${CPU:-}                       # not empty: use no GPU
-PYTHON=${PYTHON:-python3}
-
 ROOT=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
+PYTHON=${PYTHON:-}                 # empty: that of .venv if it exists, else python3
+if [[ -z $PYTHON ]]; then
+    PYTHON=python3
+    [[ ! -x $ROOT/.venv/bin/python ]] || PYTHON=$ROOT/.venv/bin/python
+fi
 
 usage() {
     cat <<EOF
@@ -38,6 +42,8 @@ Usage: scripts/train.sh --data DIR --verifier V.pt --save-dir DIR [options] [-- 
   --block-size K      tokens drafted at once (default $BLOCK_SIZE)
   --decoder-layers N  layers of the drafter's decoder (default: the verifier's)
   --workers N         GPUs, or processes on CPUs (default: all GPUs, or one process)
+  --best-by NAME      what the best checkpoint is chosen by: accepted (default), the mean accepted
+                      tokens of the dev set, decoded with the verifier; or loss
   --precision NAME    fp32, fp16 or bf16 (default: fp16 on GPUs, fp32 on CPUs)
   --seed N            of initialisation and training (default $SEED)
   --cpu               use no GPU
@@ -64,7 +70,7 @@ while [[ $# -gt 0 ]]; do
     case $1 in
         --data | --verifier | --save-dir | --preset | --lr | --dropout | --warmup | --updates | \
             --batch-tokens | --max-tokens | --block-size | --decoder-layers | --workers | \
-            --precision | --seed | --python)
+            --best-by | --precision | --seed | --python)
             [[ $# -ge 2 ]] || fail "$1 needs a value"
             name=${1#--}
             name=${name//-/_}
@@ -89,10 +95,24 @@ BATCH_TOKENS=${BATCH_TOKENS:-${recipe[4]}}
 [[ -n $DATA && -n $VERIFIER && -n $SAVE_DIR ]] || fail "--data, --verifier and --save-dir are needed; see --help"
 [[ -d $DATA ]] || fail "--data $DATA: no such folder"
 [[ -f $VERIFIER ]] || fail "--verifier $VERIFIER: no such file"
-for name in WARMUP UPDATES BATCH_TOKENS MAX_TOKENS BLOCK_SIZE; do
+numbers=(WARMUP UPDATES BATCH_TOKENS MAX_TOKENS BLOCK_SIZE)
+[[ -z $WORKERS ]] || numbers+=(WORKERS)
+[[ -z $DECODER_LAYERS ]] || numbers+=(DECODER_LAYERS)
+for name in "${numbers[@]}"; do
     flag=${name,,}
     [[ ${!name} =~ ^[1-9][0-9]*$ ]] || fail "--${flag//_/-} is '${!name}', expected a whole number of 1 or more"
 done
+
+case $BEST_BY in
+    accepted)
+        validation=(
+            --eval-block-decoding --verifier-path "$VERIFIER" --eval-bleu-remove-bpe
+            --best-checkpoint-metric accepted --maximize-best-checkpoint-metric
+        )
+        ;;
+    loss) validation=() ;;
+    *) fail "--best-by is $BEST_BY, expected accepted or loss" ;;
+esac
 
 num_gpus=0
 if [[ -z $CPU ]]; then
@@ -144,4 +164,4 @@ exec "${launcher[@]}" "$ROOT/train.py" "$DATA" \
     --lr "$LR" --lr-scheduler inverse_sqrt --warmup-updates "$WARMUP" --warmup-init-lr 1e-7 \
     --stop-min-lr 1e-9 --max-tokens "$MAX_TOKENS" --update-freq "$update_freq" --seed "$SEED" \
     --save-dir "$SAVE_DIR" --keep-last-epochs 10 --log-interval 100 \
-    "${start[@]}" "${device[@]}" "${FLAGS[@]}"
+    "${validation[@]}" "${start[@]}" "${device[@]}" "${FLAGS[@]}"

@@ -165,6 +165,15 @@ def _write_data(folder: Path, num_types: int, odd: str = "") -> Path:
     return folder
 
 
+def test_a_drafter_without_layers_is_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    command = ["--verifier", str(tmp_path / "v.pt"), "--output", str(tmp_path / "o.pt")]
+    with pytest.raises(SystemExit):
+        encoder_initial.main([*command, "--decoder-layers", "0"])
+    assert "--decoder-layers: expected 1 or more, not 0" in capsys.readouterr().err
+
+
 def test_dictionaries_of_the_data_must_fit(tmp_path: Path) -> None:
     from specdec_plugins.adapters.initialise import initialise_drafter
 

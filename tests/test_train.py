@@ -50,6 +50,10 @@ def test_nothing_is_added_where_nothing_is_missing(
         ("--start-p 0.1", "--start-p 0.1 is below --minus-p"),
         ("--restore-file none.pt", "--restore-file none.pt: no such file"),
         ("--eval-block-decoding --verifier-path none.pt", "--verifier-path none.pt: no such file"),
+        ("--arch transformer", "--arch transformer cannot fill masked blocks; give --arch block"),
+        ("--restore-file train.py", "train.py: damaged or not a checkpoint"),
+        ("--finetune-from-model none.pt", "none.pt: no such checkpoint"),
+        ("", "nowhere: no such folder"),
     ],
 )
 def test_impossible_settings_are_refused_in_a_sentence(
@@ -72,4 +76,19 @@ def test_an_unknown_noise_is_refused_with_the_choices(
     with pytest.raises(SystemExit) as exit_info:
         train.main()
     assert exit_info.value.code == 2
-    assert "invalid choice: 'random_delete' (choose from 'block_mask')" in capsys.readouterr().err
+    error = capsys.readouterr().err
+    assert "invalid choice: 'random_delete' (choose from 'block_mask')" in error
+    assert error.count("\n") == 2
+
+
+@pytest.mark.fairseq
+def test_a_place_that_cannot_be_written_is_refused(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    (tmp_path / "file").touch()
+    (tmp_path / "dict.en.txt").touch()
+    common = f"train.py {tmp_path} --arch block --task translation_lev_modified --cpu"
+    flags = f"--criterion glat_loss --save-dir {tmp_path}/file/run"
+    monkeypatch.setattr(sys, "argv", [*common.split(), *flags.split()])
+    assert train.main() == 1
+    assert "file/run: cannot be written" in capsys.readouterr().err

@@ -50,7 +50,7 @@ def load_codes(path: str | Path) -> Any:
     # subword-nmt ends the process at a bad line, which a server must not do: look first.
     for number, line in enumerate(lines, 1):
         is_header = number == 1 and line.startswith("#version:")
-        is_end = number == len(lines) and not line
+        is_end = 1 < number == len(lines) and not line
         if not is_header and not is_end and len(line.strip("\r ").split(" ")) != 2:
             raise UserError(
                 f"{path}, line {number}: expected two subwords separated by a space; "

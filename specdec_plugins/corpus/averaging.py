@@ -135,7 +135,7 @@ def _parser() -> argparse.ArgumentParser:
     which.add_argument("--best", type=cli.at_least(1), metavar="N", help="the best N of a folder")
     parser.add_argument("--by", choices=["epoch", "update"], default="epoch", help="for --last")
     parser.add_argument("--metric", help="for --best, where the folder has several")
-    parser.add_argument("--output", type=Path, required=True)
+    parser.add_argument("--output", type=Path, required=True, help="checkpoint to write")
     return parser
 
 

@@ -15,12 +15,21 @@ logger = logging.getLogger("specdec.corpus")
 INTERRUPTED = 130  # the exit status that shells give to a command stopped by ctrl-C
 
 
+class _Formatter(argparse.ArgumentDefaultsHelpFormatter):
+    """Says a default only where there is one, and not twice."""
+
+    def _get_help_string(self, action: argparse.Action) -> str | None:
+        if action.default in (None, False) or "default:" in (action.help or ""):
+            return action.help
+        return super()._get_help_string(action)
+
+
 def parser(description: str, **options: Any) -> argparse.ArgumentParser:
     """An argument parser with ``--debug``; flags must be written out, so that typos are refused."""
     made = argparse.ArgumentParser(
         description=description,
         allow_abbrev=False,
-        formatter_class=argparse.ArgumentDefaultsHelpFormatter,
+        formatter_class=_Formatter,
         **options,
     )
     made.add_argument("--debug", action="store_true", help="show a stack trace with an error")

@@ -56,6 +56,10 @@ class Job:
             "chunk_size": self.chunk_size,
         }
 
+    @property
+    def is_begun(self) -> bool:
+        return (self.parts / "settings.json").is_file()
+
     def claim(self, settings: dict[str, Any]) -> None:
         """Record the settings, or refuse to mix chunks of different ones."""
         path = self.parts / "settings.json"
@@ -203,16 +207,21 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("data", type=Path, help="data-bin to distil")
     parser.add_argument("--path", type=Path, required=True, help="checkpoint of the verifier")
     parser.add_argument("--output", type=Path, required=True, help="data-bin to write")
-    parser.add_argument("--subset", default="train")
+    parser.add_argument("--subset", default="train", help="part of the data-bin")
     parser.add_argument("--beam", type=number, default=5, help="1 is greedy")
-    parser.add_argument("--lenpen", type=float, default=1.0)
-    parser.add_argument("--max-len-a", type=cli.at_least(0, float), default=0.0)
-    parser.add_argument("--max-len-b", type=number, default=200)
+    parser.add_argument("--lenpen", type=float, default=1.0, help="above 1 favours long outputs")
+    parser.add_argument(
+        "--max-len-a",
+        type=cli.at_least(0, float),
+        default=0.0,
+        help="at most A * source tokens + B target tokens",
+    )
+    parser.add_argument("--max-len-b", type=number, default=200, help="see --max-len-a")
     parser.add_argument("--max-tokens", type=number, default=4096, help="source tokens a batch")
     parser.add_argument("--fp16", action="store_true", help="half precision, on a GPU")
     parser.add_argument("--cpu", action="store_true", help="leave a GPU alone")
     parser.add_argument("--chunk-size", type=number, default=2000, help="sentences lost by a stop")
-    parser.add_argument("--num-shards", type=number, default=1)
+    parser.add_argument("--num-shards", type=number, default=1, help="machines at work")
     parser.add_argument("--shard-id", type=cli.at_least(0), default=0, help="from 0")
     parser.add_argument("--merge", action="store_true", help="only put finished chunks together")
     return parser
@@ -230,14 +239,19 @@ def main(args: argparse.Namespace) -> None:
     settings = job.settings()
     if _is_done(job, settings):
         return
+
+    def teacher() -> Teacher:
+        return Teacher(data, job.checkpoint, search, _device(args.cpu, args.fp16))
+
+    # Loaded before anything is recorded: a checkpoint that cannot be used leaves nothing behind.
+    loaded = None if args.merge or job.is_begun else teacher()
     job.claim(settings)
     if not args.merge:
         with locked(job.parts / f"shard-{args.shard_id}-of-{args.num_shards}"):
             shard = Shard(job, settings["num_sentences"], args.num_shards, args.shard_id)
             logger.info("%d of %d chunks to do", len(shard.missing), shard.num_chunks)
             if shard.missing:
-                device = _device(args.cpu, args.fp16)
-                shard.run(Teacher(data, job.checkpoint, search, device), args.max_tokens)
+                shard.run(loaded or teacher(), args.max_tokens)
     others = Shard(job, settings["num_sentences"], 1, 0).missing
     if others and not args.merge:
         logger.info("this shard is done; %d chunks of other shards are missing", len(others))

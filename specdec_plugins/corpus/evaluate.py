@@ -18,7 +18,7 @@ def _parser() -> argparse.ArgumentParser:
     parser = cli.parser("Score translations.")
     commands = parser.add_subparsers(dest="command", required=True)
 
-    full = commands.add_parser("evaluate", help="sacreBLEU, chrF, compound-split BLEU, bootstrap")
+    full = commands.add_parser("evaluate", prog="evaluate.sh", help="all scores and a test")
     full.add_argument("output", type=Path, help="translations, one a line")
     full.add_argument("reference", type=Path, help="raw references, one a line")
     full.add_argument("--baseline", type=Path, help="other translations: paired bootstrap")
@@ -32,7 +32,7 @@ def _parser() -> argparse.ArgumentParser:
     full.add_argument("--samples", type=cli.at_least(100), default=1000, help="of the bootstrap")
     full.add_argument("--json", type=Path, help="write the scores here, too")
 
-    published = commands.add_parser("ref", help="compound-split BLEU as published")
+    published = commands.add_parser("ref", prog="ref.sh", help="compound-split BLEU as published")
     published.add_argument("log", type=Path, help="log of fairseq-generate: its T- lines")
     published.add_argument("output", type=Path, help="tokenised translations, one a line")
     return parser

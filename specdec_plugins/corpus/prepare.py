@@ -28,6 +28,7 @@ from specdec_plugins.corpus.reading import Faults, Pair, ParallelFile, read_pair
 from specdec_plugins.corpus.recipe import (
     Recipe,
     add_recipe_arguments,
+    add_text_arguments,
     build_recipe,
     text_settings,
 )
@@ -263,18 +264,15 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--src", required=True, help="source language, such as en")
     parser.add_argument("--tgt", required=True, help="target language, such as de")
-    parser.add_argument("--train", nargs="+", required=True, metavar="CORPUS")
+    parser.add_argument("--train", nargs="+", required=True, metavar="CORPUS", help="to learn from")
     parser.add_argument("--valid", nargs="+", default=[], metavar="CORPUS", help="dev set")
     parser.add_argument(
         "--test", nargs="+", default=[], metavar="CORPUS", help="each becomes a test set"
     )
-    parser.add_argument("--split-valid", type=cli.at_least(0), default=0, metavar="PAIRS")
-    parser.add_argument("--split-test", type=cli.at_least(0), default=0, metavar="PAIRS")
     parser.add_argument(
         "--columns", help="source and target column of TSV files, such as 2,1 (default: the two)"
     )
-    parser.add_argument("--tokenizer", choices=["moses", "none"], default="moses")
-    parser.add_argument("--bpe", choices=["subword_nmt", "none"], default="subword_nmt")
+    add_text_arguments(parser)
     add_recipe_arguments(parser, num_merges=10_000, max_ratio=3.0)
     return parser
 

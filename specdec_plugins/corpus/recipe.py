@@ -77,7 +77,7 @@ def add_recipe_arguments(
     parser.add_argument(
         "--max-ratio", type=cli.at_least(1, float), default=max_ratio, help="longer/shorter side"
     )
-    parser.add_argument("--lowercase", choices=["yes", "no"], default="no")
+    parser.add_argument("--lowercase", choices=["yes", "no"], default="no", help="both sides")
     parser.add_argument(
         "--strip-diacritics", choices=["yes", "no"], default="no", help="Romanian without marks"
     )
@@ -93,7 +93,33 @@ def add_recipe_arguments(
         default="refuse",
         help="training lines that are not UTF-8 or have a wrong shape",
     )
-    parser.add_argument("--workers", type=number, default=len(os.sched_getaffinity(0)))
+    parser.add_argument(
+        "--workers", type=number, default=len(os.sched_getaffinity(0)), help="processes at once"
+    )
+
+
+def add_text_arguments(parser: argparse.ArgumentParser) -> None:
+    """The flags for text that is no published data set."""
+    for split in ("valid", "test"):
+        parser.add_argument(
+            f"--split-{split}",
+            type=cli.at_least(0),
+            default=0,
+            metavar="PAIRS",
+            help=f"take so many pairs out of the training set instead of --{split}",
+        )
+    parser.add_argument(
+        "--tokenizer",
+        choices=["moses", "none"],
+        default="moses",
+        help="none: words are separated by spaces already",
+    )
+    parser.add_argument(
+        "--bpe",
+        choices=["subword_nmt", "none"],
+        default="subword_nmt",
+        help="none: the text is BPE already, or is to stay words",
+    )
 
 
 def text_settings(

@@ -177,9 +177,11 @@ def _unpack_sgm(packed: Path, members: tuple[str, str], parts: Sequence[Path], n
 def _parser() -> argparse.ArgumentParser:
     parser = cli.parser(
         "Fetch and prepare a published data set. Downloads resume; run again, the command goes on "
-        "where it stopped."
+        "where it stopped.",
+        prog="prepare-wmt*.sh",
     )
-    parser.add_argument("data_set", choices=sorted(DATA_SETS))
+    # Given by the script that the user runs.
+    parser.add_argument("data_set", choices=sorted(DATA_SETS), help=argparse.SUPPRESS)
     parser.add_argument("--direction", help="such as ro-en (default: as the data set is named)")
     parser.add_argument("--archives", type=Path, help="folder of archives (default: OUT/archives)")
     parser.add_argument("--mirror", help="address of a folder that holds all archives by name")

@@ -146,6 +146,13 @@ class BlockDrafter(TransformerModel):
             if getattr(args, name, None):
                 flag = "--" + name.replace("_", "-")
                 raise UserError(f"{flag} is not supported by --arch block; leave it out")
+        for side in ("encoder", "decoder"):
+            width, heads = (getattr(args, f"{side}_{n}") for n in ("embed_dim", "attention_heads"))
+            if width % heads:
+                raise UserError(
+                    f"--{side}-attention-heads is {heads}, which does not divide "
+                    f"--{side}-embed-dim {width}; give a number of heads that does"
+                )
         return super().build_model(args, task)
 
     @classmethod

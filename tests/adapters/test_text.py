@@ -126,6 +126,9 @@ def test_a_bad_line_of_codes_is_named(tmp_path: Path) -> None:
     path.write_text("#version: 0.2\na b\nthree sub words\n", encoding="utf-8")
     with pytest.raises(UserError, match="codes, line 3: expected two subwords"):
         TextPipeline("en", "de", codes=path)
+    path.write_text("")
+    with pytest.raises(UserError, match="codes, line 1: expected two subwords"):
+        TextPipeline("en", "de", codes=path)
 
 
 def test_a_missing_package_is_named(monkeypatch: pytest.MonkeyPatch) -> None:

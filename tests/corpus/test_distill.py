@@ -149,6 +149,15 @@ def test_impossible_settings(
         run(verifier, verifier.data)
 
 
+def test_a_checkpoint_that_cannot_be_used_leaves_nothing_behind(
+    verifier: Verifier, tmp_path: Path
+) -> None:
+    (tmp_path / "bad.pt").write_bytes(b"junk")
+    with pytest.raises(UserError, match="bad.pt: damaged"):
+        run(verifier, tmp_path / "kd", "--path", tmp_path / "bad.pt")
+    assert [path.name for path in tmp_path.iterdir()] == ["bad.pt"]
+
+
 def test_half_precision_needs_a_gpu(verifier: Verifier, tmp_path: Path) -> None:
     with pytest.raises(UserError, match="--fp16 needs a GPU"):
         run(verifier, tmp_path / "kd", "--fp16")

@@ -185,6 +185,11 @@ def test_flags_of_another_network_are_refused(models: Any, name: str, flag: str)
         models.build_drafter(**{name: True})
 
 
+def test_heads_that_do_not_divide_the_width_are_refused(models: Any) -> None:
+    with pytest.raises(UserError, match="--decoder-attention-heads is 3, which does not divide"):
+        models.build_drafter(decoder_attention_heads=3)
+
+
 def test_learns_to_copy(models: Any) -> None:
     """A block behind any prefix can be read off the source: a wrong mask or position forbids it."""
     random = torch.Generator().manual_seed(0)

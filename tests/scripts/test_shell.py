@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import argparse
 import os
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+
+from specdec_plugins.corpus import averaging, distill, evaluate, prepare, wmt
 
 SCRIPTS = Path(__file__).resolve().parents[2] / "scripts"
 NAMES = [
@@ -43,4 +47,16 @@ def test_help_and_a_flag_that_does_not_exist(name: str, tmp_path: Path) -> None:
             env=environment,
         )
         assert done.returncode == status
-        assert "usage: " in (done.stderr if status else done.stdout)
+        assert f"usage: {name.replace('16-en-ro', '*')}" in (done.stderr or done.stdout)
+
+
+@pytest.mark.parametrize(
+    "make", [prepare._parser, wmt._parser, distill._parser, averaging._parser, evaluate._parser]
+)
+def test_every_flag_is_explained(make: Callable[[], argparse.ArgumentParser]) -> None:
+    parser = make()
+    assert all(action.help for action in parser._actions if action.option_strings)
+    text = parser.format_help()
+    assert "None" not in text
+    assert "default: False" not in text
+    assert "data_set" not in text

@@ -139,6 +139,8 @@ def test_train_sh_initialises_trains_and_continues(
     ]  # fmt: skip
     first = run(*command, "--updates", "1", "--", "--log-interval", "1")
     assert "copied      encoder layers" in first.stderr
+    assert "'best_checkpoint_metric': 'accepted'" in first.stdout
+    assert re.search(r"valid on 'valid' subset .* accepted [\d.]+", first.stdout)
     second = run(*command, "--updates", "2", "--", "--disable-validation")
     assert "continuing from" in second.stderr
     checkpoint = load_checkpoint(tmp_path / "run" / "checkpoint_last.pt")
@@ -153,6 +155,8 @@ def test_train_sh_initialises_trains_and_continues(
         (["--preset", "en-fr"], "--preset is en-fr"),
         (["--nonsense", "1"], "unknown option --nonsense"),
         (["--updates", "0"], "--updates is '0'"),
+        (["--workers", "two"], "--workers is 'two'"),
+        (["--best-by", "bleu"], "--best-by is bleu, expected accepted or loss"),
         (["--data", "/nowhere"], "--data /nowhere: no such folder"),
     ],
 )

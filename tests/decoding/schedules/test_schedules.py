@@ -118,6 +118,24 @@ def test_gate_opens_at_the_threshold() -> None:
         assert budget(one, 8) == [want]
 
 
+@pytest.mark.parametrize(
+    ("others", "want"),
+    [
+        ([-99.0] * 4 + [0.0], 8),  # half and half: the boundary drafts
+        ([-99.0] * 4 + [0.1], 0),
+        ([-99.0] * 4 + [9.0], 0),  # sure of a token, but not of the one that was emitted
+    ],
+)
+def test_gate_reads_the_emitted_token_and_includes_its_boundary(
+    others: list[float], want: int
+) -> None:
+    schedule = opened("target_confidence", 1, threshold=0.5)
+    logits = torch.tensor([[[*others, 0.0]]])
+    verdict = Verdict(torch.tensor([0]), torch.tensor([5]))
+    schedule.commit(prefix_of([[4]]), Round(draft_of([[]]), Scores(logits), verdict))
+    assert budget(schedule, 8) == [want]
+
+
 COSTS = {"plain_seconds": 1.0, "round_seconds": 1.5, "token_seconds": 0.1}
 
 
@@ -138,11 +156,11 @@ def test_adaptive_maximises_tokens_a_second(alpha: float) -> None:
 
 
 def test_adaptive_learns_each_rows_acceptance() -> None:
-    schedule = opened("adaptive", 3, acceptance=0.5, evidence=4.0, **COSTS)
+    schedule = opened("adaptive", 3, acceptance=0.9, evidence=4.0, **COSTS)
     commit(schedule, [4, 4, 0], [4, 0, 0])
     # tokens accepted over tokens judged: the rejected one was judged, those behind it were not
-    want = [best((2 + 4) / (4 + 4), 25), best(2 / (4 + 1), 25), best(0.5, 25)]
-    assert len(set(want)) > 1
+    want = [best((3.6 + 4) / (4 + 4), 25), best(3.6 / (4 + 1), 25), best(0.9, 25)]
+    assert len({*want, best(3.6 / (4 + 4), 25)}) == 4
     assert budget(schedule, count=3) == want
     schedule.select(torch.tensor([1, 0]))
     schedule.admit(rows(1))
@@ -163,6 +181,17 @@ def test_adaptive_measures_costs_and_follows_them() -> None:
     assert settled(0.0) == 20  # tokens are free
     assert 1 <= settled(0.1) < 10
     assert settled(3.0) == 0  # drafting never pays
+
+
+def test_adaptive_measures_again_from_time_to_time() -> None:
+    schedule = opened("adaptive", 1, acceptance=0.8, evidence=1e6, probe_every=6)
+    asked = []
+    for _ in range(12):
+        asked += budget(schedule, 20)
+        commit(schedule, asked[-1:], asked[-1:], seconds=1.0 + 0.1 * asked[-1])
+    assert asked[:3] == asked[6:9] == [20, 10, 0]
+    assert len(set(asked[3:6])) == 1
+    assert asked[3] not in (20, 10, 0)
 
 
 def test_adaptive_without_measured_time_drafts_the_block() -> None:

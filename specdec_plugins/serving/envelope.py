@@ -1,0 +1,110 @@
+"""Around every request: its id, its limits, a line in the log, and the counting."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import re
+import time
+import uuid
+
+from starlette.datastructures import Headers, MutableHeaders
+from starlette.exceptions import HTTPException
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from specdec_plugins.serving.metrics import Metrics
+from specdec_plugins.serving.settings import ServerSettings
+
+log = logging.getLogger("specdec.serving")
+
+ID_HEADER = "X-Request-ID"
+_OTHER = "other"  # route of addresses that do not exist: they must not become labels
+_HUNG_UP = 499
+_PATIENCE = 8  # a body is read up to so many times its limit before the connection is closed
+
+
+class Envelope:
+    """ASGI middleware. The id stands in `scope["state"]["request_id"]`."""
+
+    def __init__(
+        self, app: ASGIApp, settings: ServerSettings, metrics: Metrics, routes: frozenset[str]
+    ) -> None:
+        self._app = app
+        self._settings = settings
+        self._metrics = metrics
+        self._routes = routes
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        request_id = _request_id(Headers(scope=scope))
+        scope.setdefault("state", {})["request_id"] = request_id
+        route = scope["path"] if scope["path"] in self._routes else _OTHER
+        begin, code = time.monotonic(), _HUNG_UP
+
+        async def send_with_id(message: Message) -> None:
+            nonlocal code
+            if message["type"] == "http.response.start":
+                code = message["status"]
+                MutableHeaders(scope=message)[ID_HEADER] = request_id
+            await send(message)
+
+        self._metrics.active.inc()
+        try:
+            await self._app(scope, self._limited(scope, receive), send_with_id)
+        except Exception:
+            code = 500 if code == _HUNG_UP else code
+            raise
+        finally:
+            if scope["state"].get("hung_up"):
+                code = _HUNG_UP
+            seconds = time.monotonic() - begin
+            self._metrics.active.dec()
+            self._metrics.requests.labels(route, code).inc()
+            self._metrics.request_seconds.labels(route).observe(seconds)
+            log.info(
+                "request_id=%s method=%s path=%r status=%d ms=%.1f",
+                request_id,
+                scope["method"],
+                scope["path"][:200],
+                code,
+                seconds * 1000,
+            )
+
+    def _limited(self, scope: Scope, receive: Receive) -> Receive:
+        """Receives a body of bounded size in bounded time."""
+        limit, num_bytes, complete = self._settings.max_body, 0, False
+        too_large = HTTPException(413, f"The body is larger than {limit} bytes.")
+        given = Headers(scope=scope).get("content-length", "")
+        declared = int(given) if given.isdecimal() else 0
+        end = time.monotonic() + self._settings.body_timeout
+
+        async def next_part() -> Message:
+            nonlocal num_bytes, complete
+            try:
+                message = await asyncio.wait_for(receive(), max(0.0, end - time.monotonic()))
+            except TimeoutError as error:
+                raise HTTPException(408, "The body did not arrive in time.") from error
+            num_bytes += len(message.get("body", b""))
+            complete = not message.get("more_body", False)
+            return message
+
+        async def limited() -> Message:
+            if complete:
+                return await receive()
+            message = None if declared > limit else await next_part()
+            if message is not None and num_bytes <= limit:
+                return message
+            # A client that is still writing when the connection closes never sees the answer.
+            while not complete and num_bytes < _PATIENCE * limit:
+                await next_part()
+            raise too_large
+
+        return limited
+
+
+def _request_id(headers: Headers) -> str:
+    """The caller's own id where it is a harmless word, else a new one."""
+    given = headers.get(ID_HEADER, "")
+    return given if re.fullmatch(r"[A-Za-z0-9._:-]{1,64}", given) else uuid.uuid4().hex

@@ -1,0 +1,72 @@
+"""Flags of the model and of limits, which specdec-serve and specdec-translate share."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from dataclasses import fields
+from typing import Any, TypeVar
+
+from specdec_plugins.app.settings import DTYPES
+from specdec_plugins.decoding.drafters import DRAFTERS
+from specdec_plugins.decoding.schedules import SCHEDULES
+from specdec_plugins.serving.loading import NO_DRAFTER
+
+R = TypeVar("R")
+
+
+def add_model_flags(parser: argparse.ArgumentParser) -> None:
+    """Destinations are fields of `ModelOptions`; what is not given is left to its default."""
+    group = parser.add_argument_group("models")
+    add = group.add_argument
+    add(
+        "model",
+        nargs="?",
+        metavar="FOLDER",
+        help="with verifier.pt, drafter.pt, dict.<lang>.txt and bpe.codes "
+        "(default: the bundled pair)",
+    )
+    add("--verifier", metavar="FILE", help="checkpoint (default: FOLDER/verifier.pt)")
+    add(
+        "--speculative-model",
+        metavar="FILE",
+        help="checkpoint of the drafter (default: FOLDER/drafter.pt where there is one)",
+    )
+    add("--source-lang", "-s", metavar="LANG", help="default: from the names of files")
+    add("--target-lang", "-t", metavar="LANG", help="default: from the names of files")
+    add("--tokenizer", choices=("moses", "none"), help="default: moses")
+    add("--bpe-codes", metavar="FILE", help="default: FOLDER/bpe.codes")
+    add("--device", metavar="NAME", help="cpu, cuda, cuda:1 (default: a GPU where there is one)")
+    add("--dtype", choices=sorted(DTYPES), help="of the networks (default: float32)")
+    group = parser.add_argument_group("speculation")
+    add = group.add_argument
+    add(
+        "--drafter",
+        choices=[*DRAFTERS.names(), NO_DRAFTER],
+        help="default: block where there is a checkpoint for it, else none",
+    )
+    add("--drafter-options", type=json_object, metavar="JSON", help="settings of the drafter")
+    add("--schedule", choices=SCHEDULES.names(), help="how many to draft (default: constant)")
+    add("--schedule-options", type=json_object, metavar="JSON", help="settings of the schedule")
+    add(
+        "--speculative-steps",
+        type=int,
+        metavar="N",
+        help="tokens drafted a round (default: what the drafter was trained for)",
+    )
+
+
+def json_object(text: str) -> dict[str, Any]:
+    try:
+        value = json.loads(text)
+    except json.JSONDecodeError as error:
+        raise argparse.ArgumentTypeError(f"not JSON ({error}): {text!r}") from error
+    if not isinstance(value, dict):
+        raise argparse.ArgumentTypeError(f"expected a JSON object such as {{}}, not {text!r}")
+    return value
+
+
+def build(record: type[R], given: dict[str, Any]) -> R:
+    """A record from the flags that carry the names of its fields."""
+    names = {f.name for f in fields(record)}  # type: ignore[arg-type]  # every R is a dataclass
+    return record(**{name: value for name, value in given.items() if name in names})

@@ -1,0 +1,215 @@
+"""Answers in text-generation-inference's shapes: whole, and as a stream of tokens."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, AsyncIterator, Sequence
+from dataclasses import dataclass, field
+
+from specdec_plugins.decoding.request import FinishReason, RowEvent
+from specdec_plugins.serving.faults import ServiceError
+from specdec_plugins.serving.job import RowUpdate
+from specdec_plugins.serving.planning import Options, Plan
+from specdec_plugins.serving.schemas import (
+    Details,
+    ErrorResponse,
+    GenerateResponse,
+    Piece,
+    RoundInfo,
+    Speculation,
+    StreamResponse,
+    Token,
+)
+from specdec_plugins.serving.service import Outcome, Service
+from specdec_plugins.serving.ticket import Ticket
+
+_FINISH = {FinishReason.EOS: "eos_token", FinishReason.LENGTH: "length"}
+
+
+async def generate(
+    service: Service, text: str, options: Options, details: bool
+) -> GenerateResponse:
+    """The translation of one text."""
+    plan = await service.plan([text], options)
+    outcomes = await service.decode(plan)
+    lines = await service.prefix_texts([outcome.token_ids for outcome in outcomes])
+    answer = GenerateResponse(generated_text=plan.join(lines)[0])
+    if details:
+        answer.details = make_details(plan, outcomes, options)
+        answer.details.tokens = [
+            token
+            for outcome, gap in zip(outcomes, plan.texts[0].gaps, strict=False)
+            for token in await tokens_of(service, [], outcome.token_ids, gap)
+        ]
+    return answer
+
+
+def make_details(plan: Plan, outcomes: Sequence[Outcome], options: Options) -> Details:
+    """How a text's sentences came about."""
+    cut = any(outcome.finish_reason is FinishReason.LENGTH for outcome in outcomes)
+    return Details(
+        finish_reason=_FINISH[FinishReason.LENGTH if cut else FinishReason.EOS],
+        generated_tokens=sum(len(outcome.token_ids) for outcome in outcomes),
+        seed=plan.seed if options.sample else None,
+        speculation=[_speculation(outcome) for outcome in outcomes],
+    )
+
+
+def _speculation(outcome: Outcome) -> Speculation:
+    return Speculation(
+        rounds=len(outcome.rounds),
+        drafted=[len(event.draft_ids) for event in outcome.rounds],
+        accepted=[event.num_accepted for event in outcome.rounds],
+        emitted=[len(event.emitted_ids) for event in outcome.rounds],
+        queue_ms=_ms(outcome.queue_seconds),
+        decode_ms=_ms(outcome.decode_seconds),
+    )
+
+
+def _ms(seconds: float) -> float:
+    return round(seconds * 1000, 3)
+
+
+async def tokens_of(
+    service: Service, before: Sequence[int], new: Sequence[int], gap: str
+) -> list[Token]:
+    """The new tokens, each with what it adds to the text of the tokens before it.
+
+    gap: what stands before the sentence; it goes with the first token. Where a token changes text
+    that an earlier one has settled, it adds nothing: the last event's text is the one to keep.
+    """
+    eos = service.model.verifier.special.eos
+    heads = [[*before, *new[:i]] for i in range(len(new) + 1)]
+    texts = await service.prefix_texts(heads)
+    tokens = []
+    for index, token_id in enumerate(new):
+        old, now = texts[index], texts[index + 1]
+        added = now[len(old) :] if now.startswith(old) else ""
+        if not before and index == 0:
+            added = gap + added
+        tokens.append(Token(id=token_id, text=added, special=token_id == eos))
+    return tokens
+
+
+@dataclass
+class _Sentence:
+    """One sentence of a stream."""
+
+    outcome: Outcome = field(default_factory=Outcome)
+    held: list[tuple[RowUpdate, float]] = field(default_factory=list)
+    is_done: bool = False
+
+
+class TokenStream:
+    """The rounds of a plan as events, sentence after sentence.
+
+    Sentences decode side by side, but a reader joins tokens as they come; so what belongs to a
+    later sentence is held back until the earlier ones are complete.
+    """
+
+    def __init__(self, service: Service, plan: Plan, options: Options) -> None:
+        self._service = service
+        self._plan = plan
+        self._options = options
+        self._sentences = [_Sentence() for _ in plan.requests]
+        self._texts: list[str] = []  # of complete sentences
+        self._num_tokens = 0
+
+    async def events(self, ticket: Ticket, request_id: str) -> AsyncGenerator[str, None]:
+        """Server-sent events, the tokens of a round in one piece; an error ends them."""
+        try:
+            async for update, seconds in ticket:
+                self._sentences[update.row].held.append((update, seconds))
+                async for text in self._release():
+                    yield text
+            if not self._sentences:
+                yield _sent([self._blank()])
+        except ServiceError as error:
+            self._service.metrics.failures.labels(error.kind).inc()
+            body = ErrorResponse(error=error.message, error_type=error.kind, request_id=request_id)
+            yield f"data:{body.model_dump_json()}\n\n"
+
+    async def _release(self) -> AsyncIterator[str]:
+        """What may be sent now."""
+        while len(self._texts) < len(self._sentences):
+            sentence = self._sentences[len(self._texts)]
+            held, sentence.held = sentence.held, []
+            for update, seconds in held:
+                yield _sent(await self._round(sentence, update, seconds))
+            if not sentence.is_done:
+                return
+
+    async def _round(
+        self, sentence: _Sentence, update: RowUpdate, seconds: float
+    ) -> list[StreamResponse]:
+        event, outcome = update.event, sentence.outcome
+        assert event is not None
+        before = list(outcome.token_ids)
+        outcome.add(update, seconds)
+        gap = self._plan.texts[0].gaps[update.row]
+        tokens = await tokens_of(self._service, before, event.emitted_ids, gap)
+        events = []
+        for token in tokens:
+            events.append(StreamResponse(index=self._num_tokens, token=token))
+            self._num_tokens += 1
+        text = await self._service.text(outcome.token_ids)
+        events[0].round = self._info(update, outcome, seconds, text)
+        if event.result is not None:
+            sentence.is_done = True
+            self._texts.append(text)
+            if len(self._texts) == len(self._sentences):
+                self._end(events[-1])
+        return events
+
+    def _end(self, last: StreamResponse) -> None:
+        outcomes = [sentence.outcome for sentence in self._sentences]
+        self._service.finished(outcomes)
+        last.token.text += self._plan.texts[0].gaps[-1]
+        last.generated_text = self._plan.join(self._texts)[0]
+        last.details = make_details(self._plan, outcomes, self._options)
+
+    def _blank(self) -> StreamResponse:
+        """A text without words has no tokens; clients wait for one all the same."""
+        text = self._plan.join([])[0]
+        eos = self._service.model.verifier.special.eos
+        return StreamResponse(
+            index=0,
+            token=Token(id=eos, text=text, special=True),
+            generated_text=text,
+            details=make_details(self._plan, [], self._options),
+        )
+
+    def _info(self, update: RowUpdate, outcome: Outcome, seconds: float, text: str) -> RoundInfo:
+        event = update.event
+        assert event is not None
+        return RoundInfo(
+            sentence=update.row,
+            index=len(outcome.rounds) - 1,
+            drafted=self._pieces(event.draft_ids),
+            accepted=event.num_accepted,
+            emitted=self._pieces(event.emitted_ids),
+            own=_own(event),
+            text=text,
+            ms=_ms(seconds),
+            queue_ms=_ms(outcome.queue_seconds),
+            batch_size=update.batch_size,
+        )
+
+    def _pieces(self, ids: Sequence[int]) -> list[Piece]:
+        model = self._service.model
+        eos = model.verifier.special.eos
+        return [
+            Piece(id=i, text="</s>" if i == eos else " ".join(model.codec.tokens([i]))) for i in ids
+        ]
+
+
+def _own(event: RowEvent) -> str | None:
+    """What the verifier's own token is called; None where the row ended within its draft."""
+    if len(event.emitted_ids) == event.num_accepted:
+        return None
+    if not event.draft_ids:
+        return "step"
+    return "bonus" if event.num_accepted == len(event.draft_ids) else "correction"
+
+
+def _sent(events: Sequence[StreamResponse]) -> str:
+    return "".join(f"data:{event.model_dump_json()}\n\n" for event in events)

@@ -1,0 +1,338 @@
+// Everything on this page is drawn from the events of /generate_stream as they arrive.
+
+const $ = (id) => document.getElementById(id);
+const SEPARATOR = "@@"; // of subwords that go on
+const SLIDERS = ["block", "beta", "tau"];
+
+let info = null;
+let controller = null; // of the run under way
+
+class ServerError extends Error {}
+
+async function* events(parameters, signal) {
+  const headers = { "Content-Type": "application/json" };
+  if ($("key").value) headers.Authorization = `Bearer ${$("key").value}`;
+  const body = JSON.stringify({ inputs: $("source").value, parameters });
+  const response = await fetch("generate_stream", { method: "POST", headers, body, signal });
+  if (!response.ok) throw await failure(response);
+  const reader = response.body.pipeThrough(new TextDecoderStream()).getReader();
+  let rest = "";
+  for (;;) {
+    const { value, done } = await reader.read();
+    if (done) return;
+    const blocks = (rest + value).split("\n\n");
+    rest = blocks.pop();
+    for (const block of blocks) {
+      const event = JSON.parse(block.slice("data:".length));
+      if (event.error) throw new ServerError(event.error);
+      yield event;
+    }
+  }
+}
+
+async function failure(response) {
+  try {
+    return new ServerError((await response.json()).error);
+  } catch {
+    return new ServerError(`The server answered with status ${response.status}.`);
+  }
+}
+
+// One of the two runs: its rounds, its bar, and its figures.
+class Lane {
+  constructor(name) {
+    this.name = name;
+    this.rounds = $(`rounds-${name}`);
+    this.bars = $(`bars-${name}`);
+    this.rounds.replaceChildren();
+    this.bars.replaceChildren();
+    $(`time-${name}`).textContent = "";
+    $(`count-${name}`).textContent = "";
+    this.segments = []; // { sentence, begin, end } in milliseconds
+    this.sentences = new Set();
+    this.numTokens = 0;
+    this.texts = [];
+    this.text = null; // once it is complete
+  }
+
+  get end() {
+    return Math.max(0, ...this.segments.map((segment) => segment.end));
+  }
+
+  get numRounds() {
+    return this.segments.length;
+  }
+
+  add(round) {
+    const before = this.segments.filter((segment) => segment.sentence === round.sentence);
+    const begin = before.length ? before.at(-1).end : 0;
+    // Waiting in line is no pass of a model.
+    const end = round.ms - round.queue_ms;
+    this.segments.push({ sentence: round.sentence, begin, end });
+    this.numTokens += round.emitted.length;
+    this.texts[round.sentence] = round.text;
+    if (!this.sentences.has(round.sentence)) this.heading(round.sentence);
+    this.draw(round, end - begin);
+    const unit = this.name === "spec" ? "round" : "step";
+    $(`count-${this.name}`).textContent = `${count(this.numRounds, unit)}, ${this.end.toFixed(0)} ms`;
+    $(`time-${this.name}`).textContent = `${this.end.toFixed(0)} ms`;
+  }
+
+  heading(sentence) {
+    this.sentences.add(sentence);
+    if (sentence === 0) return;
+    if (sentence === 1) this.rounds.prepend(element("li", "sentence", "Sentence 1"));
+    this.rounds.append(element("li", "sentence", `Sentence ${sentence + 1}`));
+  }
+
+  draw(round, took) {
+    const row = element("li");
+    const chips = element("span", "chips");
+    const seen = [chips];
+    if (this.name === "spec") {
+      chips.append(...speculative(round));
+      seen.unshift(element("span", "number", `${round.index + 1}`));
+      seen.push(element("span", "took", `${took.toFixed(0)} ms`));
+    } else {
+      chips.append(...round.emitted.map(step));
+    }
+    for (const part of seen) part.setAttribute("aria-hidden", "true");
+    row.append(...seen, element("span", "sr", inWords(round)));
+    this.rounds.append(row);
+  }
+}
+
+// In reading order: what was kept, the model's own token in place of the first that was not,
+// and the rest of the draft.
+function speculative(round) {
+  const chips = round.drafted.map((piece, i) =>
+    chip(piece, i < round.accepted ? "accepted" : "rejected"));
+  if (round.own) chips.splice(round.accepted, 0, chip(round.emitted.at(-1), round.own));
+  return chips;
+}
+
+function step(piece) {
+  return chip(piece, "step");
+}
+
+function chip(piece, kind) {
+  const joins = piece.text.endsWith(SEPARATOR);
+  const text = joins ? piece.text.slice(0, -SEPARATOR.length) : piece.text;
+  const ends = text === "</s>";
+  const made = element("span", `chip ${kind}`, ends ? "end" : text);
+  made.classList.toggle("joins", joins);
+  made.classList.toggle("end", ends);
+  return made;
+}
+
+function inWords(round) {
+  const words = (pieces) => pieces.map((p) => p.text.replace("</s>", "end")).join(" ");
+  if (!round.drafted.length) return `Step ${round.index + 1}: ${words(round.emitted)}.`;
+  const kept = words(round.drafted.slice(0, round.accepted)) || "none";
+  const own = round.own ? `; ${round.own}: ${words(round.emitted.slice(-1))}` : "";
+  return `Round ${round.index + 1}: ${round.accepted} of ${round.drafted.length} accepted: ${kept}${own}.`;
+}
+
+function element(tag, className = "", text = "") {
+  const made = document.createElement(tag);
+  made.className = className;
+  made.textContent = text;
+  return made;
+}
+
+function count(n, unit) {
+  return `${n} ${unit}${n === 1 ? "" : "s"}`;
+}
+
+// Bars of all lanes share one scale, so every new round may shrink what is drawn already.
+function drawBars(lanes) {
+  const longest = Math.max(...lanes.map((lane) => lane.end));
+  for (const lane of lanes) {
+    const bars = new Map();
+    for (const { sentence, begin, end } of lane.segments) {
+      if (!bars.has(sentence)) bars.set(sentence, element("div", "bar"));
+      const mark = element("i");
+      mark.style.left = `${(100 * begin) / longest}%`;
+      mark.style.width = `${(100 * (end - begin)) / longest}%`;
+      bars.get(sentence).append(mark);
+    }
+    lane.bars.replaceChildren(...bars.values());
+    const passes = `${count(lane.numRounds, "pass")}`.replace("passs", "passes");
+    lane.bars.setAttribute("aria-label", `${passes} in ${lane.end.toFixed(0)} milliseconds`);
+  }
+}
+
+// What stands, with the last block marked.
+function drawText(round, earlier) {
+  const before = earlier.join(" ");
+  const old = drawText.shown && round.text.startsWith(drawText.shown) ? drawText.shown : "";
+  const fresh = element("span", "fresh", round.text.slice(old.length));
+  $("text").replaceChildren(`${before}${before ? " " : ""}${old}`, fresh);
+  drawText.shown = round.text;
+}
+
+async function run(name, parameters, lanes, signal) {
+  const lane = new Lane(name);
+  lanes.push(lane);
+  let sentence = 0;
+  for await (const event of events(parameters, signal)) {
+    if (event.round) {
+      lane.add(event.round);
+      drawBars(lanes);
+      if (event.round.sentence !== sentence) drawText.shown = "";
+      sentence = event.round.sentence;
+      if (lanes.length === 1) drawText(event.round, lane.texts.slice(0, sentence));
+    }
+    if (event.generated_text !== null) lane.text = event.generated_text;
+  }
+  if (lane.text === null) throw new ServerError("The connection ended before the translation did.");
+  return lane;
+}
+
+async function translate() {
+  controller?.abort();
+  const mine = new AbortController();
+  controller = mine;
+  reset();
+  if (!$("source").value.trim()) {
+    fail("Type a sentence first.");
+    $("source").focus();
+    return;
+  }
+  busy(true);
+  try {
+    await race(mine.signal);
+  } catch (error) {
+    if (!mine.signal.aborted) {
+      fail(error instanceof ServerError ? error.message : "The server cannot be reached; is it running?");
+    }
+  } finally {
+    if (controller === mine) busy(false);
+  }
+}
+
+async function race(signal) {
+  const lanes = [];
+  drawText.shown = "";
+  $("race").hidden = $("lanes").hidden = false;
+  const speculates = info.drafter !== null;
+  $("lane-spec").hidden = $("line-spec").hidden = !speculates;
+  $("status").textContent = "Translating.";
+  const [first, parameters] = speculates ? ["spec", chosen()] : ["plain", {}];
+  const lane = await run(first, parameters, lanes, signal);
+  $("text").textContent = lane.text;
+  $("status").textContent = `Translation: ${lane.text}`;
+  if (!speculates) return;
+  $("verdict").textContent = `${count(lane.numRounds, "round")}; now the same step by step.`;
+  compare(lane, await run("plain", { use_drafter: false }, lanes, signal));
+}
+
+function compare(lane, plain) {
+  if (!lane.numRounds) {
+    $("verdict").textContent = "";
+    return;
+  }
+  const speed = speedUp(plain.end / lane.end);
+  const same = lane.text === plain.text ? "the same text" : "another text";
+  const figures = `${count(lane.numRounds, "round")} instead of ${count(plain.numRounds, "step")}, `
+    + `${(lane.numTokens / lane.numRounds).toFixed(1)} tokens a round, ${same}; this time `;
+  $("verdict").replaceChildren(figures, element("strong", "", speed), ".");
+  $("status").textContent = $("verdict").textContent;
+}
+
+function speedUp(factor) {
+  if (factor > 0.95 && factor < 1.05) return "about as fast";
+  return factor > 1 ? `${factor.toFixed(1)} times as fast` : `${(1 / factor).toFixed(1)} times as slow`;
+}
+
+function chosen() {
+  return {
+    block_size: Number($("block").value),
+    beta: Number($("beta").value),
+    tau: Number($("tau").value),
+  };
+}
+
+function reset() {
+  $("error").hidden = true;
+  $("error").textContent = "";
+  for (const id of ["text", "verdict", "status"]) $(id).textContent = "";
+  $("race").hidden = $("lanes").hidden = true;
+  for (const name of ["spec", "plain"]) new Lane(name);
+}
+
+function fail(sentence) {
+  $("error").textContent = sentence;
+  $("error").hidden = false;
+}
+
+function busy(is) {
+  $("stop").hidden = !is;
+  $("result").setAttribute("aria-busy", String(is));
+}
+
+function showSliders() {
+  for (const id of SLIDERS) {
+    const value = Number($(id).value);
+    $(`${id}-value`).textContent = id === "tau" ? value.toFixed(1) : value;
+  }
+  $("guarantee").textContent = $("beta").value === "1"
+    ? "β = 1 is exact: token for token what the large model says on its own, whatever τ."
+    : "β above 1 accepts more and may change the text.";
+}
+
+async function start() {
+  const response = await fetch("info");
+  if (!response.ok) throw await failure(response);
+  info = await response.json();
+  $("block").max = info.max_block_size ?? 25;
+  $("block").value = info.block_size;
+  $("beta").max = Math.max(10, info.beta);
+  $("beta").value = info.beta;
+  $("tau").max = Math.max(5, info.tau);
+  $("tau").value = info.tau;
+  showSliders();
+  $("sliders").hidden = info.drafter === null;
+  $("key-field").hidden = !info.needs_api_key;
+  $("from").textContent = `from ${languageName(info.source)}`;
+  $("to").textContent = `into ${languageName(info.target)}`;
+  $("source").lang = info.source;
+  $("text").lang = info.target;
+  const drafter = info.drafter ? `drafter ${info.drafter}, schedule ${info.schedule}` : "no drafter";
+  $("model").textContent = `Model ${info.model_id}, ${info.model_dtype} on ${info.model_device_type}, ${drafter}.`;
+}
+
+function languageName(code) {
+  try {
+    return new Intl.DisplayNames(["en"], { type: "language" }).of(code);
+  } catch {
+    return code; // a model may call its sides what it likes
+  }
+}
+
+$("form").addEventListener("submit", (event) => {
+  event.preventDefault();
+  if (info) translate();
+});
+$("source").addEventListener("keydown", (event) => {
+  if (event.key === "Enter" && (event.ctrlKey || event.metaKey)) {
+    event.preventDefault();
+    $("form").requestSubmit();
+  }
+});
+$("stop").addEventListener("click", () => {
+  controller?.abort();
+  busy(false);
+  $("status").textContent = "Stopped.";
+  $("source").focus();
+});
+for (const id of SLIDERS) {
+  $(id).addEventListener("input", showSliders);
+  // A new setting shows at once what it does, where there is something to compare with.
+  $(id).addEventListener("change", () => {
+    if (controller) translate();
+  });
+}
+start().catch((error) => {
+  fail(error instanceof ServerError ? error.message : "The server cannot be reached; is it running?");
+});

@@ -1,0 +1,162 @@
+"""The routes. What they do is in service.py and generation.py; docs/serving.md explains them."""
+
+from __future__ import annotations
+
+import hmac
+from typing import Annotated
+
+from fastapi import APIRouter, Depends, Request
+from fastapi.responses import JSONResponse, Response
+from prometheus_client import CONTENT_TYPE_LATEST
+
+from specdec_plugins.serving import schemas
+from specdec_plugins.serving.bodies import body_of, schema_of
+from specdec_plugins.serving.faults import BadRequest, Forbidden, TooLarge
+from specdec_plugins.serving.generation import TokenStream, generate
+from specdec_plugins.serving.hang_up import EventStream, while_connected
+from specdec_plugins.serving.languages import language_name
+from specdec_plugins.serving.planning import Options
+from specdec_plugins.serving.schemas import GenerateRequest, RootRequest, TranslateRequest
+from specdec_plugins.serving.service import Service
+
+router = APIRouter(
+    responses={
+        code: {"model": schemas.ErrorResponse} for code in (400, 403, 413, 422, 429, 500, 503, 504)
+    }
+)
+
+
+def service_of(request: Request) -> Service:
+    service: Service = request.app.state.service
+    return service
+
+
+TheService = Annotated[Service, Depends(service_of)]
+
+
+def check_key(service: Service, request: Request, in_body: str | None = None) -> None:
+    """Raises Forbidden where the server has a key and the request another or none."""
+    key = service.settings.api_key
+    if key is None:
+        return
+    scheme, _, token = request.headers.get("authorization", "").partition(" ")
+    # Starlette reads headers as Latin-1; the bytes are what was sent.
+    bearer = token.strip().encode("latin-1") if scheme.lower() == "bearer" else b""
+    given = in_body.encode() if in_body else bearer
+    if not hmac.compare_digest(given, key.encode()):
+        raise Forbidden("This server needs an API key; send it as 'api_key' or as a bearer token.")
+
+
+@router.post("/generate", openapi_extra=schema_of(GenerateRequest))
+async def post_generate(
+    request: Request,
+    service: TheService,
+    body: Annotated[GenerateRequest, Depends(body_of(GenerateRequest))],
+) -> schemas.GenerateResponse:
+    """Translate a text, in the shape of text-generation-inference."""
+    check_key(service, request)
+    work = generate(service, body.inputs, body.parameters.options(), body.parameters.details)
+    return await while_connected(request, work)
+
+
+@router.post(
+    "/generate_stream",
+    openapi_extra=schema_of(GenerateRequest),
+    response_model=schemas.StreamResponse,
+    response_class=Response,
+)
+async def post_generate_stream(
+    request: Request,
+    service: TheService,
+    body: Annotated[GenerateRequest, Depends(body_of(GenerateRequest))],
+) -> Response:
+    """The same as server-sent events, the tokens of a round together as they are accepted."""
+    check_key(service, request)
+    options = body.parameters.options()
+    plan = await service.plan([body.inputs], options)
+    # Submitted before the answer begins, so that a full line is an honest 429.
+    ticket = service.submit(plan)
+    events = TokenStream(service, plan, options).events(ticket, request.state.request_id)
+    return EventStream(events, ticket.close)
+
+
+@router.post("/", openapi_extra=schema_of(RootRequest), response_model=None)
+async def post_root(
+    request: Request,
+    service: TheService,
+    body: Annotated[RootRequest, Depends(body_of(RootRequest))],
+) -> Response | list[schemas.GenerateResponse]:
+    """What clients of text-generation-inference call when they are given only an address."""
+    if body.stream:
+        return await post_generate_stream(request, service, body)
+    return [await post_generate(request, service, body)]
+
+
+@router.post("/translate", openapi_extra=schema_of(TranslateRequest))
+async def post_translate(
+    request: Request,
+    service: TheService,
+    body: Annotated[TranslateRequest, Depends(body_of(TranslateRequest))],
+) -> schemas.TranslateResponse:
+    """Translate a text or a list of texts, in the shape of LibreTranslate."""
+    check_key(service, request, body.api_key)
+    _check_translate(service, body)
+    texts = [body.q] if isinstance(body.q, str) else body.q
+    options = Options(seed=body.seed)
+    if body.alternatives:
+        work = service.alternatives(texts, options, body.alternatives)
+        best, others = await while_connected(request, work)
+    else:
+        best, others = await while_connected(request, service.translate(texts, options)), None
+    if isinstance(body.q, str):
+        return schemas.TranslateResponse(
+            translatedText=best[0], alternatives=others[0] if others is not None else None
+        )
+    return schemas.TranslateResponse(translatedText=best, alternatives=others)
+
+
+def _check_translate(service: Service, body: TranslateRequest) -> None:
+    model, limit = service.model, service.settings.max_alternatives
+    if body.source not in (model.source_lang, "auto") or body.target != model.target_lang:
+        raise BadRequest(
+            f"This server translates from {model.source_lang} to {model.target_lang}, "
+            f"not from {body.source[:20]} to {body.target[:20]}."
+        )
+    if body.format != "text":
+        raise BadRequest("Only the format 'text' is supported; send text without markup.")
+    if body.alternatives > limit:
+        raise TooLarge(f"{body.alternatives} alternatives are more than the {limit} a request.")
+
+
+@router.get("/languages")
+async def get_languages(service: TheService) -> list[schemas.Language]:
+    """What can be translated into what."""
+    model = service.model
+    source, target = model.source_lang, model.target_lang
+    return [
+        schemas.Language(code=source, name=language_name(source), targets=[target]),
+        schemas.Language(code=target, name=language_name(target), targets=[]),
+    ]
+
+
+@router.get("/health", responses={503: {"model": schemas.Health}})
+async def get_health(service: TheService) -> Response:
+    """200 while the server can translate."""
+    worker = service.worker
+    if worker.is_closing:
+        return JSONResponse({"status": "stopping"}, 503)
+    if not worker.is_healthy:
+        return JSONResponse({"status": "failing"}, 503)
+    return JSONResponse({"status": "ok"})
+
+
+@router.get("/info")
+async def get_info(service: TheService) -> schemas.Info:
+    """Models, limits and defaults."""
+    return service.info()
+
+
+@router.get("/metrics", response_class=Response)
+async def get_metrics(service: TheService) -> Response:
+    """Figures in Prometheus' text format."""
+    return Response(service.metrics.render(), media_type=CONTENT_TYPE_LATEST)

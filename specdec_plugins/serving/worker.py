@@ -1,0 +1,270 @@
+"""The thread that owns the running batch: it steps while others queue, cancel and listen."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from specdec_plugins.decoding.engine import Session
+from specdec_plugins.decoding.request import RowEvent
+from specdec_plugins.errors import UserError
+from specdec_plugins.serving.fair_queue import FairQueue
+from specdec_plugins.serving.faults import Failed, Invalid, QueueFull, Stopping
+from specdec_plugins.serving.job import Job, Row, RowUpdate
+
+log = logging.getLogger("specdec.serving")
+
+_LOST_AFTER = 3  # rows that failed on their own, one after the other: the device is likely lost
+
+
+class Observer(Protocol):
+    """Who counts what the worker does. Called on the worker's thread."""
+
+    def queued(self, num_waiting: int) -> None: ...
+
+    def joined(self, seconds_waited: float) -> None: ...
+
+    def stepped(self, events: Sequence[RowEvent], num_rows: int, seconds: dict[str, float]) -> None:
+        """One round of `num_rows` rows; seconds: by part, of this round."""
+        ...
+
+    def rested(self) -> None:
+        """The batch is empty."""
+        ...
+
+
+@dataclass(frozen=True)
+class WorkerConfig:
+    """Bounds of the batch and of the line before it."""
+
+    max_rows: int = 32  # sentences that decode at once
+    max_waiting: int = 1000  # sentences in line at most
+
+
+class BatchWorker:
+    """Continuous batching: sentences join as rows come free, and are answered as they finish."""
+
+    def __init__(
+        self,
+        new_session: Callable[[], Session],
+        config: WorkerConfig,
+        observer: Observer,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.clock = clock
+        self._new_session = new_session
+        self._config = config
+        self._observer = observer
+        self._session = new_session()
+        self._seconds: dict[str, float] = {}  # by part, of the present session, counted already
+        self._rows: dict[str, Row] = {}  # in the session, by id
+        self._apart: deque[list[Row]] = deque()  # groups that must decode by themselves
+        self._is_apart = False  # the session holds such a group
+        self._num_lost = 0
+        # Shared with callers, under the lock:
+        self._wake = threading.Condition()
+        self._queue = FairQueue()
+        self._hung_up: set[Job] = set()
+        self._closing = False
+        self._pace = 0.05  # seconds between two finished sentences, smoothed
+        self._thread = threading.Thread(target=self._run, name="specdec-batch", daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    @property
+    def is_healthy(self) -> bool:
+        """True while rounds can be expected to succeed."""
+        return self._thread.is_alive() and self._num_lost < _LOST_AFTER
+
+    @property
+    def is_closing(self) -> bool:
+        return self._closing
+
+    @property
+    def num_rows(self) -> int:
+        """Sentences that are decoding."""
+        return len(self._rows)
+
+    @property
+    def num_waiting(self) -> int:
+        return len(self._queue)
+
+    def submit(self, job: Job) -> None:
+        """Put a job in line. Raises QueueFull or Stopping, and queues nothing."""
+        with self._wake:
+            if self._closing or not self._thread.is_alive():
+                raise Stopping("The server is shutting down; try another one.")
+            waiting = len(self._queue)
+            if waiting + len(job.rows) > self._config.max_waiting:
+                raise QueueFull(
+                    f"{waiting} sentences are waiting already; try again later.",
+                    retry_after=waiting * self._pace,
+                )
+            job.submitted_at = self.clock()
+            self._queue.push(job)
+            self._observer.queued(len(self._queue))
+            self._wake.notify()
+
+    def cancel(self, job: Job) -> None:
+        """Forget a job wherever it is; its rows are freed. Does nothing for a finished one."""
+        with self._wake:
+            self._queue.remove(job)
+            self._observer.queued(len(self._queue))
+            self._hung_up.add(job)
+            self._wake.notify()
+
+    def close(self, timeout: float | None = None) -> bool:
+        """Take no new work, finish what was accepted, end the thread; False if time ran out.
+
+        timeout: seconds; None = as long as it takes. What is left after it is failed.
+        """
+        with self._wake:
+            self._closing = True
+            self._wake.notify()
+        self._thread.join(timeout)
+        return not self._thread.is_alive()
+
+    def _run(self) -> None:
+        try:
+            while self._take_turn():
+                pass
+        except BaseException:
+            log.exception("the batch worker died")
+            raise
+        finally:
+            with self._wake:
+                self._closing = True
+                waiting = [self._queue.pop() for _ in range(len(self._queue))]
+            rows = [*waiting, *self._rows.values(), *(r for group in self._apart for r in group)]
+            self._rows.clear()
+            self._tell([self._failure(row, Failed("The server broke down.")) for row in rows], rows)
+
+    def _take_turn(self) -> bool:
+        """Wait for something to do, and do it; False when everything is done for good."""
+        with self._wake:
+            while not (self._queue or self._rows or self._apart or self._hung_up):
+                if self._closing:
+                    return False
+                self._wake.wait()
+            hung_up, self._hung_up = self._hung_up, set()
+            joining = [] if self._apart or self._is_apart else self._next_rows()
+            self._observer.queued(len(self._queue))
+        self._drop(hung_up)
+        self._join(joining or self._next_group())
+        if self._rows:
+            self._step()
+        if not self._rows:
+            self._rest()
+        return True
+
+    def _next_rows(self) -> list[Row]:
+        room = self._config.max_rows - len(self._rows)
+        return [self._queue.pop() for _ in range(min(room, len(self._queue)))]
+
+    def _next_group(self) -> list[Row]:
+        if self._rows or not self._apart:
+            return []
+        self._is_apart = True
+        return self._apart.popleft()
+
+    def _drop(self, jobs: Collection[Job]) -> None:
+        if not jobs:
+            return
+        ids = {key for key, row in self._rows.items() if row.job in jobs}
+        self._session.cancel(ids)
+        for key in ids:
+            del self._rows[key]
+        groups = ([row for row in group if row.job not in jobs] for group in self._apart)
+        self._apart = deque(group for group in groups if group)
+
+    def _join(self, rows: Sequence[Row]) -> None:
+        now = self.clock()
+        for row in rows:
+            if not row.joined_at:
+                row.joined_at = now
+                self._observer.joined(now - row.job.submitted_at)
+            try:
+                self._session.add([row.remaining()])
+            except UserError as error:
+                self._tell([self._failure(row, Invalid(str(error)))], [row])
+            else:
+                self._rows[row.request.id] = row
+
+    def _step(self) -> None:
+        num_rows, before = len(self._rows), self.clock()
+        try:
+            events = self._session.step()
+        except Exception as error:
+            self._separate(error)
+            return
+        now = self.clock()
+        self._num_lost = 0
+        self._observer.stepped(events, num_rows, self._new_seconds())
+        updates, rows = [], []
+        for event in events:
+            row = self._rows[event.id]
+            row.emitted += event.emitted_ids
+            updates.append(RowUpdate(row.index, event, now, row.joined_at, num_rows))
+            rows.append(row)
+            if event.result is not None:
+                del self._rows[event.id]
+        num_done = num_rows - len(self._rows)
+        if num_done:
+            self._pace += 0.1 * ((now - before) / num_done - self._pace)
+        self._tell(updates, rows)
+
+    def _rest(self) -> None:
+        """The batch is empty: let go of what its finished rows still hold."""
+        self._is_apart = False
+        try:
+            self._session.step()
+        except Exception:
+            log.exception("the batch could not be emptied; a new one is begun")
+            self._renew()
+        self._observer.rested()
+
+    def _separate(self, error: Exception) -> None:
+        """A round failed, and nobody knows through which row: halve the batch until it shows.
+
+        The halves decode one after the other before anyone else joins, each row from where it
+        was; a row that fails on its own is the culprit and is answered with an error.
+        """
+        rows = list(self._rows.values())
+        self._renew()
+        if len(rows) == 1:
+            log.error("request %s cannot be decoded", rows[0].request.id, exc_info=error)
+            self._num_lost += 1
+            failed = Failed("This sentence could not be decoded; the server's log has the reason.")
+            self._tell([self._failure(rows[0], failed)], rows)
+            return
+        log.warning("a round of %d rows failed; looking for the row: %r", len(rows), error)
+        half = len(rows) // 2
+        self._apart.extendleft([rows[half:], rows[:half]])
+
+    def _renew(self) -> None:
+        self._rows.clear()
+        self._session = self._new_session()
+        self._seconds = {}
+
+    def _new_seconds(self) -> dict[str, float]:
+        total = dict(self._session.stats.seconds)
+        new = {part: value - self._seconds.get(part, 0.0) for part, value in total.items()}
+        self._seconds = total
+        return new
+
+    def _failure(self, row: Row, error: Exception) -> RowUpdate:
+        return RowUpdate(row.index, None, self.clock(), row.joined_at, error=error)
+
+    def _tell(self, updates: Sequence[RowUpdate], rows: Sequence[Row]) -> None:
+        """Hand each job its updates of this round."""
+        by_job: dict[Job, list[RowUpdate]] = {}
+        for update, row in zip(updates, rows, strict=True):
+            by_job.setdefault(row.job, []).append(update)
+        for job, news in by_job.items():
+            job.deliver(news)

@@ -1,0 +1,138 @@
+"""The Python client and specdec-translate, against a real server and without one."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from specdec_plugins.serving.client import Client, ClientError
+from specdec_plugins.serving.local import LocalTranslator
+from specdec_plugins.serving.planning import Options
+from specdec_plugins.serving.settings import ServerSettings
+from specdec_plugins.serving.translate_cli import main
+from tests.serving.toys import MAX_LEN, Running, expected, running, toy_model, wait_until
+
+LINES = [f"w{i % 12} w{i % 5}. w{(i * 7) % 12}" for i in range(70)]
+LINES[3] = LINES[9] = ""
+LINES[5] = "  w1 "
+
+
+def wanted(line: str) -> str:
+    if not line:
+        return ""
+    if line == "  w1 ":
+        return f"  {expected('w1')} "
+    first, _, second = line.partition(". ")
+    return f"{expected(first + '.')} {expected(second)}"
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[Running]:
+    with running() as there:
+        yield there
+
+
+@pytest.fixture
+def client(server: Running) -> Client:
+    return Client(f"http://127.0.0.1:{server.port}")
+
+
+def test_every_call(client: Client) -> None:
+    assert client.translate("w1") == expected("w1")
+    assert client.translate(["w1", "w2"], source="en", target="de") == [
+        expected("w1"),
+        expected("w2"),
+    ]
+    assert len(client.translate("w1 w1", alternatives=1, seed=3)["alternatives"]) == 1
+    assert client.generate("w3", details=True)["details"]["generated_tokens"] > 0
+    events = list(client.stream("w3"))
+    assert events[-1]["generated_text"] == expected("w3")
+    assert client.info()["source"] == "en"
+
+
+def test_refusals_carry_the_servers_sentence(client: Client, server: Running) -> None:
+    with pytest.raises(ClientError, match="beta") as caught:
+        client.generate("w1", beta=0)
+    assert caught.value.status == 422
+    with pytest.raises(ClientError, match="cannot be reached"):
+        Client("http://127.0.0.1:9").info()
+    with pytest.raises(ClientError, match="no address"):
+        Client("nonsense").info()
+
+
+def test_leaving_a_stream_frees_its_row(client: Client, server: Running) -> None:
+    stream = client.stream("w0")
+    next(stream)
+    stream.close()
+    wait_until(server.is_idle)
+
+
+def test_a_busy_server_is_asked_again() -> None:
+    with running(max_waiting=1, max_rows=1) as there:
+        patient = Client(f"http://127.0.0.1:{there.port}")
+        hasty = Client(f"http://127.0.0.1:{there.port}", patience=0)
+        worker = there.service.worker
+        there.gate.clear()
+        answers: list[str] = []
+
+        def ask(word: str) -> None:
+            answers.append(patient.generate(word)["generated_text"])
+
+        threads = [threading.Thread(target=ask, args=(f"w{i}",)) for i in (1, 2)]
+        for thread in threads:
+            thread.start()
+        wait_until(lambda: worker.num_rows + worker.num_waiting == 2)
+        with pytest.raises(ClientError) as caught:
+            hasty.generate("w4")
+        assert (caught.value.status, caught.value.retry_after) == (429, 1.0)
+        threads.append(threading.Thread(target=ask, args=("w4",)))
+        threads[-1].start()
+        wait_until(lambda: there.metric("specdec_request_failures_total", kind="overloaded") >= 2)
+        there.gate.set()
+        for thread in threads:
+            thread.join()
+        assert sorted(answers) == sorted(expected(f"w{i}") for i in (1, 2, 4))
+
+
+@pytest.mark.parametrize("num_requests", ["1", "7"])
+def test_files_through_a_server(server: Running, tmp_path: Path, num_requests: str) -> None:
+    source, target = tmp_path / "in", tmp_path / "out"
+    source.write_text("".join(f"{line}\n" for line in LINES), encoding="utf-8")
+    url = f"http://127.0.0.1:{server.port}"
+    files = ["--input", str(source), "--output", str(target)]
+    assert main(["--server", url, "--requests", num_requests, *files]) == 0
+    assert target.read_text(encoding="utf-8").split("\n") == [*map(wanted, LINES), ""]
+
+
+def test_the_same_without_a_server() -> None:
+    settings = ServerSettings(max_new_tokens=MAX_LEN)
+    translator = LocalTranslator(toy_model(), settings, Options())
+    assert translator.translate(LINES) == [wanted(line) for line in LINES]
+    whole = LocalTranslator(toy_model(), settings, Options(split_sentences=False))
+    assert whole.translate(["w4 w1. w2"]) == [expected("w4 w1. w2")]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--server", "http://127.0.0.1:9"], "cannot be reached"),
+        (["/nowhere", "--server", "http://x"], "leave the folder away"),
+        (["/nowhere"], "is no folder"),
+        ([], "No pair of models"),
+        (["/nowhere", "--processes", "-1"], "--processes"),
+    ],
+)
+def test_mistakes_are_one_sentence(
+    arguments: list[str], message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    source = tmp_path / "in"
+    source.write_text("w1\n")
+    assert main([*arguments, "--input", str(source), "--output", str(tmp_path / "out")]) == 2
+    told = capsys.readouterr().err
+    assert message in told
+    assert told.startswith("specdec-translate: ")
+    assert "Traceback" not in told
+    assert not (tmp_path / "out").exists()

@@ -1,0 +1,155 @@
+"""What goes wrong between a client and its translation: hang-ups, full lines, time, shutdown."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import socket
+import threading
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from tests.serving.toys import GatedVerifier, Running, expected, running, toy_model, wait_until
+
+FOREVER = "w0 w1"  # decodes until its limit
+
+
+def send(server: Running, path: str, inputs: str) -> socket.socket:
+    """A request of which nothing is read yet."""
+    body = json.dumps({"inputs": inputs}).encode()
+    client = socket.create_connection(("127.0.0.1", server.port))
+    head = f"POST {path} HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
+    client.sendall(f"{head}Content-Length: {len(body)}\r\n\r\n".encode() + body)
+    return client
+
+
+def read(client: socket.socket) -> http.client.HTTPResponse:
+    response = http.client.HTTPResponse(client)
+    response.begin()
+    return response
+
+
+@pytest.mark.parametrize("path", ["/generate", "/generate_stream", "/"])
+def test_a_hang_up_frees_rows_and_places_in_line(path: str) -> None:
+    with running() as server:
+        worker = server.service.worker
+        server.gate.clear()
+        clients = [send(server, path, FOREVER) for _ in range(7)]
+        wait_until(lambda: worker.num_rows + worker.num_waiting == 7)
+        for client in clients:
+            client.close()
+        wait_until(lambda: worker.num_waiting == 0)
+        # The rows that decode are let go of at the next round, not after forty.
+        server.gate.set()
+        wait_until(lambda: worker.num_rows == 0)
+        wait_until(
+            lambda: server.metric("specdec_requests_total", route=path, code="499") == len(clients)
+        )
+        assert server.metric("specdec_tokens_total") < 7 * 20
+        assert server.metric("specdec_sentences_total") == 0
+        assert server.client.post("/generate", json={"inputs": "w1"}).json()[
+            "generated_text"
+        ] == expected("w1")
+
+
+def test_a_hang_up_in_the_middle_of_a_stream() -> None:
+    with running(max_new_tokens=40) as server:
+        client = send(server, "/generate_stream", FOREVER)
+        response = read(client)
+        assert response.readline().startswith(b"data:")
+        client.shutdown(socket.SHUT_RDWR)
+        client.close()
+        wait_until(server.is_idle)
+
+
+def test_a_full_line_is_answered_with_429_and_loses_nothing() -> None:
+    with running(max_waiting=3, max_rows=1, model=toy_model()) as server:
+        worker = server.service.worker
+        server.gate.clear()
+        first = send(server, "/generate", "w1")
+        wait_until(lambda: worker.num_rows == 1)
+        others = [send(server, "/generate", f"w{i}") for i in (2, 3, 4)]
+        wait_until(lambda: worker.num_waiting == 3)
+        for path in ("/generate", "/generate_stream"):
+            refused = server.client.post(path, json={"inputs": "w5"})
+            assert refused.status_code == 429
+            assert int(refused.headers["retry-after"]) >= 1
+            assert refused.json()["error_type"] == "overloaded"
+        assert server.metric("specdec_request_failures_total", kind="overloaded") == 2
+        server.gate.set()
+        for client, word in zip([first, *others], ("w1", "w2", "w3", "w4"), strict=True):
+            assert json.loads(read(client).read())["generated_text"] == expected(word)
+            client.close()
+
+
+def test_time_is_bounded_and_the_row_freed() -> None:
+    with running(request_timeout=0.2) as server:
+        server.gate.clear()
+        late = server.client.post("/generate", json={"inputs": FOREVER})
+        assert (late.status_code, late.json()["error_type"]) == (504, "timeout")
+        stream = server.client.post("/generate_stream", json={"inputs": FOREVER})
+        assert stream.status_code == 200
+        assert json.loads(stream.text.removeprefix("data:"))["error_type"] == "timeout"
+        server.gate.set()
+        wait_until(server.is_idle)
+
+
+def test_a_body_that_never_comes_is_not_waited_for() -> None:
+    with (
+        running(body_timeout=0.1) as server,
+        socket.create_connection(("127.0.0.1", server.port)) as client,
+    ):
+        head = "POST /generate HTTP/1.1\r\nHost: x\r\nContent-Length: 10\r\n\r\n{"
+        client.sendall(head.encode())
+        assert read(client).status == 408
+
+
+def test_a_sentence_that_fails_is_answered_and_harms_nobody() -> None:
+    with running() as server:
+        verifier = server.service.model.verifier
+        assert isinstance(verifier, GatedVerifier)
+        verifier.poison = 3
+        server.gate.clear()
+        clients = {word: send(server, "/generate", word) for word in ("w1", "w3", "w5")}
+        wait_until(lambda: server.service.worker.num_rows + server.service.worker.num_waiting == 3)
+        server.gate.set()
+        for word, client in clients.items():
+            response = read(client)
+            body = json.loads(response.read())
+            if word == "w3":
+                assert (response.status, body["error_type"]) == (500, "internal")
+                assert "poison" not in body["error"]
+            else:
+                assert body["generated_text"] == expected(word)
+            client.close()
+        stream = server.client.post("/generate_stream", json={"inputs": "w1. w3. w5."})
+        assert json.loads(stream.text.split("data:")[-1])["error_type"] == "internal"
+
+
+def test_stopping_finishes_what_was_accepted() -> None:
+    with running() as server, ThreadPoolExecutor(9) as pool:
+        worker = server.service.worker
+        server.gate.clear()
+        words = [f"w{i}" for i in range(9)]
+
+        def ask(word: str) -> str:
+            answer = server.client.post("/generate", json={"inputs": word})
+            return str(answer.json()["generated_text"])
+
+        answers = [pool.submit(ask, word) for word in words]
+        wait_until(lambda: worker.num_rows + worker.num_waiting == len(words))
+        server.server.should_exit = True
+        threading.Timer(0.2, server.gate.set).start()
+        assert [answer.result() for answer in answers] == [expected(word) for word in words]
+
+
+def test_health_tells_a_failing_device() -> None:
+    with running() as server:
+        verifier = server.service.model.verifier
+        assert isinstance(verifier, GatedVerifier)
+        verifier.poison = 3
+        for _ in range(3):
+            assert server.client.post("/generate", json={"inputs": "w3"}).status_code == 500
+        answer = server.client.get("/health")
+        assert (answer.status_code, answer.json()) == (503, {"status": "failing"})

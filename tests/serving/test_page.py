@@ -1,0 +1,250 @@
+"""The page in a real browser: Chromium without a window, driven through chromedriver.
+
+Where there is no browser these tests are skipped, and the reason is told; with
+REQUIRE_BROWSER=1 in the environment they fail instead. CHROMIUM and CHROMEDRIVER may name the
+two programs.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.serving.toys import GatedVerifier, Running, expected, expected_ids, running, wait_until
+
+SENTENCE = "w4 w1"
+FLAGS = (
+    "--headless=new",
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-quic",
+    "--no-first-run",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+)
+
+
+def missing(what: str) -> Any:
+    reason = f"{what} is not here; install it, or let the page go untested"
+    if os.environ.get("REQUIRE_BROWSER") == "1":
+        pytest.fail(reason)
+    pytest.skip(reason)
+
+
+def program(variable: str, *names: str) -> str:
+    found = os.environ.get(variable) or next(filter(None, map(shutil.which, names)), None)
+    return found or missing(" or ".join(names))
+
+
+@pytest.fixture(scope="module")
+def chromium(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+    try:
+        from selenium import webdriver
+    except ModuleNotFoundError:
+        missing("the Python package selenium")
+    options = webdriver.ChromeOptions()
+    options.binary_location = program("CHROMIUM", "chromium", "chromium-browser", "google-chrome")
+    for flag in (*FLAGS, f"--user-data-dir={tmp_path_factory.mktemp('chromium')}"):
+        options.add_argument(flag)
+    service = webdriver.ChromeService(program("CHROMEDRIVER", "chromedriver"))
+    driver = webdriver.Chrome(options=options, service=service)
+    yield driver
+    driver.quit()
+
+
+class Page:
+    """What a person does on the page, and what they see."""
+
+    def __init__(self, driver: Any, server: Running) -> None:
+        self.driver = driver
+        self.server = server
+        driver.get(f"http://127.0.0.1:{server.port}/")
+        wait_until(lambda: self.text("#model") != "")
+
+    def find(self, selector: str) -> Any:
+        return self.driver.find_element("css selector", selector)
+
+    def all(self, selector: str) -> list[Any]:
+        found: list[Any] = self.driver.find_elements("css selector", selector)
+        return found
+
+    def text(self, selector: str) -> str:
+        return str(self.find(selector).text)
+
+    def type(self, text: str) -> None:
+        self.find("#source").clear()
+        self.find("#source").send_keys(text)
+
+    def translate(self, text: str = SENTENCE) -> None:
+        self.type(text)
+        self.find("#go").click()
+
+    def wait_for_both(self) -> None:
+        """Until the speculative and the plain run are over."""
+        wait_until(lambda: bool(self.all("#verdict strong")) or self.find("#error").is_displayed())
+
+    def drafted(self) -> list[int]:
+        """Drafted tokens of each round."""
+        rows = self.all("#rounds-spec > li")
+        return [len(row.find_elements("css selector", ".accepted, .rejected")) for row in rows]
+
+    def complaints(self) -> list[Any]:
+        """What the console says since it was last asked; refused requests are the tests' own."""
+        log = self.driver.get_log("browser")
+        return [entry for entry in log if "status of 4" not in entry["message"]]
+
+
+@pytest.fixture
+def page(chromium: Any) -> Iterator[Page]:
+    with running(max_characters=500) as server:
+        there = Page(chromium, server)
+        yield there
+        assert there.complaints() == []
+
+
+def test_a_translation_appears_with_its_rounds(page: Page) -> None:
+    page.translate()
+    page.wait_for_both()
+    assert page.text("#text") == expected(SENTENCE)
+    answer = page.server.client.post(
+        "/generate", json={"inputs": SENTENCE, "parameters": {"details": True}}
+    ).json()["details"]["speculation"][0]
+    assert page.drafted() == answer["drafted"]
+    rows = page.all("#rounds-spec > li")
+    accepted = [len(row.find_elements("css selector", ".accepted")) for row in rows]
+    assert accepted == answer["accepted"]
+    assert page.all("#rounds-spec .correction")
+    num_tokens = len(expected_ids(SENTENCE))
+    assert len(page.all("#rounds-plain > li")) == num_tokens
+    assert len(page.all("#bars-plain i")) == num_tokens
+    assert len(page.all("#bars-spec i")) == len(rows)
+    assert "the same text" in page.text("#verdict")
+    assert f"instead of {num_tokens} steps" in page.text("#verdict")
+
+
+def test_blocks_are_shown_before_the_sentence_is_complete(page: Page) -> None:
+    verifier = page.server.service.model.verifier
+    assert isinstance(verifier, GatedVerifier)
+    verifier.allow(2)
+    page.translate("w0")
+    wait_until(lambda: len(page.all("#rounds-spec > li")) == 2)
+    shown = page.text("#text")
+    assert shown
+    assert expected("w0").startswith(shown)
+    assert page.find("#stop").is_displayed()
+    page.find("#stop").click()
+    verifier.allow(None)
+    wait_until(page.server.is_idle)
+    assert not page.find("#stop").is_displayed()
+    assert page.text("#text") == shown
+
+
+def test_a_slider_changes_the_next_run(page: Page) -> None:
+    page.translate()
+    page.wait_for_both()
+    assert max(page.drafted()) == 5
+    page.find("#block").send_keys("\ue012" * 3)  # left arrow
+    assert page.text("#block-value") == "2"
+    wait_until(lambda: max(page.drafted(), default=9) <= 2 and bool(page.all("#verdict strong")))
+    assert page.text("#text") == expected(SENTENCE)
+    assert "exact" in page.text("#guarantee")
+    page.find("#beta").send_keys("\ue014")  # right arrow
+    assert page.text("#beta-value") == "2"
+    assert "may change" in page.text("#guarantee")
+
+
+def test_several_sentences_and_lines(page: Page) -> None:
+    page.translate("w4 w1. w5.\nw7")
+    page.wait_for_both()
+    assert page.text("#text") == f"{expected('w4 w1.')} {expected('w5.')}\n{expected('w7')}"
+    headings = [h.text for h in page.all("#rounds-spec .sentence")]
+    assert headings == ["Sentence 1", "Sentence 2", "Sentence 3"]
+    assert len(page.all("#bars-spec .bar")) == 3
+
+
+def test_the_keyboard_is_enough(page: Page) -> None:
+    page.type(SENTENCE)
+    page.find("#source").send_keys("\ue009\ue007")  # control and enter
+    page.wait_for_both()
+    assert page.text("#text") == expected(SENTENCE)
+
+
+def test_errors_are_said_in_a_sentence(page: Page) -> None:
+    alert = page.find("#error")
+    assert alert.get_attribute("role") == "alert"
+    page.translate("w1 " * 30)
+    wait_until(alert.is_displayed)
+    assert "more than the" in alert.text
+    page.translate("  ")
+    wait_until(lambda: alert.text == "Type a sentence first.")
+    verifier = page.server.service.model.verifier
+    assert isinstance(verifier, GatedVerifier)
+    verifier.poison = 3
+    page.translate("w3")
+    wait_until(lambda: "could not be decoded" in alert.text)
+    page.translate(SENTENCE)
+    page.wait_for_both()
+    assert not alert.is_displayed()
+    assert page.text("#text") == expected(SENTENCE)
+
+
+def test_a_server_that_is_gone_is_noticed(page: Page) -> None:
+    page.driver.execute_script("window.fetch = () => Promise.reject(new TypeError('gone'))")
+    page.translate()
+    wait_until(page.find("#error").is_displayed)
+    assert "cannot be reached" in page.text("#error")
+
+
+def test_nothing_comes_from_elsewhere(page: Page) -> None:
+    page.translate()
+    page.wait_for_both()
+    script = "return performance.getEntriesByType('resource').map(entry => entry.name)"
+    loaded = page.driver.execute_script(script)
+    assert len(loaded) >= 4
+    assert all(url.startswith(f"http://127.0.0.1:{page.server.port}/") for url in loaded)
+
+
+@pytest.mark.parametrize("width", [320, 375, 1200])
+def test_nothing_is_cut_off(page: Page, width: int) -> None:
+    size = {"width": width, "height": 800, "deviceScaleFactor": 1, "mobile": False}
+    page.driver.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
+    page.translate("w0 w1. w4")
+    page.wait_for_both()
+    # Wider than its window is what scrolls sideways.
+    script = "const { scrollWidth, clientWidth } = document.documentElement;"
+    assert page.driver.execute_script(f"{script} return scrollWidth - clientWidth") == 0
+    page.driver.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})
+
+
+def test_a_screen_reader_is_told_everything(page: Page) -> None:
+    page.translate()
+    page.wait_for_both()
+    page.driver.execute_cdp_cmd("Accessibility.enable", {})
+    nodes = page.driver.execute_cdp_cmd("Accessibility.getFullAXTree", {})["nodes"]
+    named = [
+        (node["role"]["value"], node.get("name", {}).get("value", ""))
+        for node in nodes
+        if not node["ignored"]
+    ]
+    sliders = [name for role, name in named if role == "slider"]
+    assert [name[0] for name in sliders] == ["B", "T", "M"]
+    assert any(role == "textbox" and name.startswith("Text to translate") for role, name in named)
+    assert any("accepted" in name and name.startswith("Round 1:") for _, name in named)
+    assert all(name for role, name in named if role in ("button", "link", "image", "heading"))
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_every_text_stands_out_from_its_ground(page: Page, scheme: str) -> None:
+    feature = {"name": "prefers-color-scheme", "value": scheme}
+    page.driver.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": [feature]})
+    page.translate()
+    page.wait_for_both()
+    contrasts = page.driver.execute_script(Path(__file__).with_name("contrast.js").read_text())
+    assert len(contrasts) > 20
+    assert [(text, ratio) for text, ratio in contrasts if ratio < 4.5] == []

@@ -1,0 +1,258 @@
+"""The running batch: joining, leaving, cancelling, failing, closing."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+
+import pytest
+
+from specdec_plugins.decoding.config import DecodeParams
+from specdec_plugins.decoding.request import Request, RowEvent
+from specdec_plugins.serving.faults import Failed, Invalid, QueueFull, Stopping
+from specdec_plugins.serving.job import Job, RowUpdate
+from specdec_plugins.serving.metrics import Metrics
+from specdec_plugins.serving.model import ServedModel
+from specdec_plugins.serving.worker import BatchWorker, WorkerConfig
+from tests.serving.toys import (
+    MAX_LEN,
+    PATIENCE,
+    GatedVerifier,
+    ToyCodec,
+    expected_ids,
+    toy_model,
+    wait_until,
+)
+
+
+class Inbox:
+    """A job of some sentences and what came back for each."""
+
+    def __init__(self, *sentences: str, max_len: int = MAX_LEN) -> None:
+        codec = ToyCodec()
+        params = DecodeParams(max_len=max_len, top_k=1, block_size=5)
+        requests = [Request("x", codec.source_ids(s), params) for s in sentences]
+        self.sentences = sentences
+        self.updates: list[list[RowUpdate]] = [[] for _ in sentences]
+        self.job = Job(requests, self._take)
+        self.when_first_told: Callable[[], None] = lambda: None
+        self._left = len(sentences)
+        self._done = threading.Event()
+
+    def _take(self, updates: Sequence[RowUpdate]) -> None:
+        if not any(self.updates):
+            self.when_first_told()
+        for update in updates:
+            self.updates[update.row].append(update)
+            self._left -= update.is_last
+        if not self._left:
+            self._done.set()
+
+    @property
+    def is_done(self) -> bool:
+        return self._done.is_set()
+
+    def wait(self) -> Inbox:
+        assert self._done.wait(PATIENCE)
+        return self
+
+    def ids(self, row: int = 0) -> list[int]:
+        return [i for u in self.updates[row] if u.event is not None for i in u.event.emitted_ids]
+
+    def error(self, row: int = 0) -> Exception | None:
+        return self.updates[row][-1].error
+
+
+@contextmanager
+def working(
+    model: ServedModel | None = None, max_waiting: int = 100, metrics: Metrics | None = None
+) -> Iterator[tuple[BatchWorker, GatedVerifier]]:
+    model = model or toy_model()
+    verifier = model.verifier
+    assert isinstance(verifier, GatedVerifier)
+    config = WorkerConfig(max_rows=4, max_waiting=max_waiting)
+    worker = BatchWorker(model.new_session, config, metrics or Metrics())
+    worker.start()
+    try:
+        yield worker, verifier
+    finally:
+        verifier.gate.set()
+        assert worker.close(PATIENCE)
+        assert worker.num_rows == 0
+        assert worker.num_waiting == 0
+
+
+def test_rows_join_a_running_batch_and_every_one_gets_its_own_answer() -> None:
+    with working() as (worker, verifier):
+        verifier.gate.clear()
+        inboxes = [Inbox(f"w{i}", f"w{(i + 5) % 12} w3") for i in range(12)]
+        for inbox in inboxes:
+            worker.submit(inbox.job)
+        verifier.gate.set()
+        for inbox in inboxes:
+            inbox.wait()
+            for row, sentence in enumerate(inbox.sentences):
+                assert inbox.ids(row) == expected_ids(sentence)
+                assert all(update.batch_size <= 4 for update in inbox.updates[row])
+    sizes = [u.batch_size for inbox in inboxes for row in inbox.updates for u in row]
+    assert max(sizes) == 4
+
+
+def test_a_late_sentence_joins_before_the_early_ones_are_done() -> None:
+    with working() as (worker, _):
+        early, late = Inbox("w0"), Inbox("w1", max_len=1)  # w0 decodes until its limit
+        early.when_first_told = lambda: worker.submit(late.job)
+        worker.submit(early.job)
+        late.wait()
+        early.wait()
+        assert late.updates[0][0].joined_at < early.updates[0][-1].at
+        assert late.updates[0][0].batch_size == 2
+
+
+def test_a_long_job_does_not_hold_up_a_short_one() -> None:
+    with working() as (worker, verifier):
+        verifier.gate.clear()
+        book, word = Inbox(*["w0"] * 60), Inbox("w1")
+        worker.submit(book.job)
+        worker.submit(word.job)
+        verifier.gate.set()
+        word.wait()
+        num_done = sum(bool(row) and row[-1].is_last for row in book.updates)
+        assert num_done < 20
+        book.wait()
+
+
+def test_a_full_line_is_refused_whole() -> None:
+    with working(max_waiting=3) as (worker, verifier):
+        verifier.gate.clear()
+        worker.submit((first := Inbox("w0")).job)
+        wait_until(lambda: worker.num_rows == 1)
+        worker.submit((second := Inbox("w1", "w2")).job)
+        with pytest.raises(QueueFull) as caught:
+            worker.submit(Inbox("w3", "w4").job)
+        assert int(caught.value.headers["Retry-After"]) >= 1
+        assert worker.num_waiting == 2
+        worker.submit((third := Inbox("w5")).job)
+        verifier.gate.set()
+        assert [i.wait().ids() for i in (first, second, third)] == [
+            expected_ids(f"w{i}") for i in (0, 1, 5)
+        ]
+
+
+def test_cancelling_frees_rows_and_places_in_line() -> None:
+    with working() as (worker, verifier):
+        verifier.gate.clear()
+        unwanted = Inbox(*["w0"] * 10)
+        worker.submit(unwanted.job)
+        wait_until(lambda: worker.num_rows > 0)
+        worker.cancel(unwanted.job)
+        assert worker.num_waiting == 0
+        verifier.gate.set()
+        wait_until(lambda: worker.num_rows == 0)
+        assert not unwanted.is_done
+        wanted = Inbox("w1", "w2")
+        worker.submit(wanted.job)
+        assert wanted.wait().ids(1) == expected_ids("w2")
+
+
+def test_cancelling_spares_the_neighbours() -> None:
+    with working() as (worker, verifier):
+        verifier.gate.clear()
+        unwanted, wanted = Inbox("w0", "w3"), Inbox("w6", "w9")
+        worker.submit(unwanted.job)
+        worker.submit(wanted.job)
+        worker.cancel(unwanted.job)
+        verifier.gate.set()
+        wanted.wait()
+        assert [wanted.ids(0), wanted.ids(1)] == [expected_ids("w6"), expected_ids("w9")]
+
+
+def test_an_idle_batch_holds_no_rows() -> None:
+    metrics = Metrics()
+    with working(metrics=metrics) as (worker, verifier):
+        worker.submit((inbox := Inbox("w0", "w1", "w2")).job)
+        inbox.wait()
+        wait_until(lambda: len(verifier.keys) == 0)
+        assert metrics.registry.get_sample_value("specdec_batch_rows") == 0
+
+
+@pytest.mark.parametrize("poison", [0, 2, 5])
+def test_a_row_that_breaks_the_batch_fails_alone(poison: int) -> None:
+    with working() as (worker, verifier):
+        verifier.poison = poison
+        verifier.gate.clear()
+        inbox = Inbox(*[f"w{i}" for i in range(7)])
+        worker.submit(inbox.job)
+        verifier.gate.set()
+        inbox.wait()
+        for row, sentence in enumerate(inbox.sentences):
+            if row == poison:
+                assert isinstance(inbox.error(row), Failed)
+            else:
+                assert inbox.ids(row) == expected_ids(sentence)
+        assert worker.is_healthy
+
+
+def test_rows_go_on_where_a_failed_round_left_them() -> None:
+    with working() as (worker, verifier):
+        early, bad = Inbox("w0"), Inbox("w1")
+        early.when_first_told = lambda: worker.submit(bad.job)
+        verifier.poison = 1
+        worker.submit(early.job)
+        assert isinstance(bad.wait().error(), Failed)
+        assert early.wait().ids() == expected_ids("w0")
+
+
+def test_a_sentence_that_cannot_be_decoded_is_refused_alone() -> None:
+    with working() as (worker, _):
+        inbox = Inbox("w1", max_len=10_000)
+        good = Inbox("w2")
+        worker.submit(inbox.job)
+        worker.submit(good.job)
+        assert isinstance(inbox.wait().error(), Invalid)
+        assert good.wait().ids() == expected_ids("w2")
+
+
+def test_failing_every_time_is_unhealthy_until_something_works() -> None:
+    with working() as (worker, verifier):
+        verifier.poison = 1
+        for _ in range(3):
+            worker.submit((bad := Inbox("w1")).job)
+            bad.wait()
+        wait_until(lambda: not worker.is_healthy)
+        worker.submit((good := Inbox("w2")).job)
+        good.wait()
+        assert worker.is_healthy
+
+
+def test_closing_finishes_accepted_work_and_takes_no_more() -> None:
+    with working() as (worker, verifier):
+        verifier.gate.clear()
+        inbox = Inbox(*[f"w{i}" for i in range(9)])
+        worker.submit(inbox.job)
+        assert not worker.close(timeout=0.01)
+        with pytest.raises(Stopping):
+            worker.submit(Inbox("w0").job)
+        verifier.gate.set()
+        assert worker.close(PATIENCE)
+        assert inbox.is_done
+        assert [inbox.ids(i) for i in range(9)] == [expected_ids(f"w{i}") for i in range(9)]
+
+
+class Broken(Metrics):
+    """An observer with a bug, on the worker's own thread."""
+
+    def stepped(self, events: Sequence[RowEvent], num_rows: int, seconds: dict[str, float]) -> None:
+        raise AssertionError("bug")
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+def test_nobody_waits_for_a_worker_that_died() -> None:
+    with working(metrics=Broken()) as (worker, _):
+        worker.submit((inbox := Inbox(*["w1"] * 9)).job)
+        inbox.wait()
+        assert all(isinstance(inbox.error(i), Failed) for i in range(9))
+        wait_until(lambda: not worker.is_healthy)
+        with pytest.raises(Stopping):
+            worker.submit(Inbox("w0").job)

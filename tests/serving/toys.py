@@ -1,0 +1,201 @@
+"""A toy model to serve: every source word names a law, and the gate decides when it may decode.
+
+Imported by the other tests of this folder.
+"""
+
+from __future__ import annotations
+
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import httpx
+import torch
+import uvicorn
+from fastapi import FastAPI
+from torch import Tensor
+
+from specdec_plugins.decoding.config import DecodeParams, EngineConfig
+from specdec_plugins.decoding.engine import Method
+from specdec_plugins.decoding.interfaces import (
+    Draft,
+    Guarantee,
+    Prefix,
+    RowParams,
+    RowRandom,
+    Scores,
+    Stream,
+    Verdict,
+)
+from specdec_plugins.decoding.request import Request
+from specdec_plugins.decoding.rules.top_beta import TopBeta
+from specdec_plugins.decoding.schedules import build_schedule
+from specdec_plugins.serving.app import create_app
+from specdec_plugins.serving.mixed_rule import MixedRule
+from specdec_plugins.serving.model import ServedModel
+from specdec_plugins.serving.service import Service
+from specdec_plugins.serving.settings import ServerSettings
+from tests.decoding.toys import SCRIPTS, SPECIAL, ScriptedDrafter, TableVerifier, law, oracle
+
+TABLE = law()
+MAX_LEN = 40
+PATIENCE = 20.0  # seconds until a test that waits for something gives up
+
+
+class ToyCodec:
+    """Source words w0, w1, ... are ids; target words t0, t1, ... likewise."""
+
+    def source_ids(self, line: str) -> list[int]:
+        return [int(word.strip("w.?!")) for word in line.split()] + [SPECIAL.eos]
+
+    def tokens(self, ids: Sequence[int]) -> list[str]:
+        stop = ids.index(SPECIAL.eos) if SPECIAL.eos in ids else len(ids)
+        return [f"t{i}" for i in ids[:stop]]
+
+    def text(self, tokens: Sequence[str]) -> str:
+        return " ".join(tokens)
+
+
+def split(line: str) -> list[str]:
+    """Sentences end in a full stop."""
+    return [part for part in line.replace(". ", ".\n").split("\n") if part.strip()]
+
+
+class GatedVerifier(TableVerifier):
+    """Decodes while the gate is open, and breaks on rows of a poisoned law."""
+
+    def __init__(self) -> None:
+        super().__init__(TABLE)
+        self.gate = threading.Event()
+        self.gate.set()
+        self.poison: int | None = None
+        self._num_left: int | None = None
+
+    def allow(self, num_rounds: int | None) -> None:
+        """So many more rounds, then the gate closes; None = open for good."""
+        self._num_left = num_rounds
+        self.gate.set()
+
+    def score(self, prefix: Prefix, draft: Draft) -> Scores:
+        if self._num_left is not None:
+            if self._num_left == 0:
+                self.gate.clear()
+            self._num_left -= 1
+        assert self.gate.wait(PATIENCE)
+        if self.poison is not None and bool((self.keys[prefix.active] == self.poison).any()):
+            raise RuntimeError("poisoned")
+        return super().score(prefix, draft)
+
+
+@dataclass(frozen=True)
+class Draw:
+    """Samples one token a round; the draft is ignored."""
+
+    needs_probs: bool = False
+    samples: bool = True
+
+    def guarantee(self, beta: int) -> Guarantee:
+        return Guarantee.DISTRIBUTION
+
+    def judge(
+        self, draft: Draft, scores: Scores, params: RowParams, random: RowRandom, first: Tensor
+    ) -> Verdict:
+        probs = (scores.logits[:, 0] / params.temperature[:, None]).softmax(-1).nan_to_num()
+        drawn = random.uniform(first, 1, Stream.NEXT)
+        tokens = (probs.cumsum(-1) < drawn).sum(-1).clamp(max=probs.shape[-1] - 1)
+        return Verdict(torch.zeros_like(first), tokens)
+
+
+def toy_model(script: str | None = "partly", samples: bool = True, **changes: Any) -> ServedModel:
+    """script: how the drafter errs; None = no drafter."""
+    rule: Any = MixedRule(TopBeta(), Draw()) if samples else TopBeta()
+    drafter = ScriptedDrafter(TABLE, SCRIPTS[script]) if script else None
+    fields: dict[str, Any] = {
+        "name": "toy",
+        "source_lang": "en",
+        "target_lang": "de",
+        "codec": ToyCodec(),
+        "split": split,
+        "verifier": GatedVerifier(),
+        "method": Method(drafter, rule, build_schedule("constant")),
+        "engine": EngineConfig(max_rows=4),
+        "max_source": 20,
+        "max_target": MAX_LEN,
+        "block_size": 5 if script else 0,
+        "drafter_name": "block" if script else None,
+    }
+    return ServedModel(**{**fields, **changes})
+
+
+def expected_ids(sentence: str, max_len: int = MAX_LEN) -> list[int]:
+    """Greedy decoding by definition."""
+    ids = ToyCodec().source_ids(sentence)
+    return oracle(TABLE, Request("oracle", ids, DecodeParams(max_len=max_len)))
+
+
+def expected(sentence: str, max_len: int = MAX_LEN) -> str:
+    codec = ToyCodec()
+    return codec.text(codec.tokens(expected_ids(sentence, max_len)))
+
+
+def wait_until(condition: Callable[[], bool]) -> None:
+    """Raises AssertionError where it does not come true."""
+    end = time.monotonic() + PATIENCE
+    while not condition():
+        assert time.monotonic() < end, "waited in vain"
+        time.sleep(0.005)
+
+
+@dataclass
+class Running:
+    """A server on loopback."""
+
+    client: httpx.Client
+    service: Service
+    server: uvicorn.Server
+    port: int
+
+    @property
+    def gate(self) -> threading.Event:
+        verifier = self.service.model.verifier
+        assert isinstance(verifier, GatedVerifier)
+        return verifier.gate
+
+    def metric(self, name: str, **labels: str) -> float:
+        return self.service.metrics.registry.get_sample_value(name, labels) or 0.0
+
+    def is_idle(self) -> bool:
+        worker = self.service.worker
+        return worker.num_rows == 0 and worker.num_waiting == 0
+
+
+@contextmanager
+def running(
+    model: ServedModel | None = None, app: FastAPI | None = None, **settings: Any
+) -> Iterator[Running]:
+    """Serve a toy over real sockets; afterwards nothing may be left in the batch."""
+    options = {"max_new_tokens": MAX_LEN, "max_rows": 4, **settings}
+    app = app or create_app(model or toy_model(), ServerSettings(**options))
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        port = listener.getsockname()[1]
+        config = uvicorn.Config(app, log_config=None, access_log=False, lifespan="on")
+        server = uvicorn.Server(config)
+        thread = threading.Thread(target=server.run, args=([listener],), daemon=True)
+        thread.start()
+        wait_until(lambda: server.started)
+        with httpx.Client(base_url=f"http://127.0.0.1:{port}", timeout=PATIENCE) as client:
+            there = Running(client, app.state.service, server, port)
+            try:
+                yield there
+            finally:
+                if hasattr(there.service.model.verifier, "gate"):
+                    there.gate.set()
+                server.should_exit = True
+                thread.join(PATIENCE)
+        assert not thread.is_alive()
+        assert there.is_idle()
