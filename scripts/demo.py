@@ -29,8 +29,8 @@ OUT = "runs/demo"
 # Small enough for minutes on two cores. The verifier's decoder is deeper than the drafter's, as
 # speculation wants it: a round costs one pass of each.
 ENCODER_LAYERS, VERIFIER_LAYERS, DRAFTER_LAYERS = 2, 4, 2
-BLOCK_SIZE = 10
-VERIFIER_UPDATES, DRAFTER_UPDATES = 600, 900
+BLOCK_SIZE = 8
+VERIFIER_UPDATES, DRAFTER_UPDATES = 600, 1100
 
 VERIFIER = f"{OUT}/verifier/checkpoint_last.pt"
 INITIAL, DRAFTER = f"{OUT}/initial.pt", f"{OUT}/drafter/checkpoint_last.pt"
@@ -89,7 +89,9 @@ def train_verifier(cpu: str) -> str:
 
 
 def distil(cpu: str) -> str:
-    return f"scripts/distill.sh {BINARY} --path {VERIFIER} --output {OUT}/distilled {cpu}"
+    # Beam 1 takes half the time of the published recipe's beam 5; the drafter learns what the
+    # verifier says, whichever way it says it.
+    return f"scripts/distill.sh {BINARY} --path {VERIFIER} --output {OUT}/distilled --beam 1 {cpu}"
 
 
 def initialise() -> str:
@@ -108,7 +110,7 @@ def train_drafter(cpu: str) -> str:
         f"--finetune-from-model {INITIAL} --criterion glat_loss --label-smoothing 0.1 "
         f"--total-up {DRAFTER_UPDATES} --max-tokens 2048 --max-update {DRAFTER_UPDATES} "
         "--optimizer adam --adam-betas '(0.9, 0.999)' --adam-eps 1e-6 --weight-decay 0.01 "
-        f"--clip-norm 5 --lr 2e-3 {SCHEDULE.format(updates=DRAFTER_UPDATES)} "
+        f"--clip-norm 5 --lr 4e-3 {SCHEDULE.format(updates=DRAFTER_UPDATES)} "
         f"--save-dir {OUT}/drafter {LOG} {cpu}"
     )
 
