@@ -18,17 +18,12 @@ from specdec_plugins.app.settings import DTYPES, WITH_CHECKPOINT, Settings, choo
 from specdec_plugins.app.strategies import DrafterAlone, EngineStrategy, Strategy
 from specdec_plugins.app.translator import Limits, SpeculativeTranslator
 from specdec_plugins.decoding.config import DecodeParams, EngineConfig, require
+from specdec_plugins.decoding.drafter_alone import Absent
 from specdec_plugins.decoding.drafters import DraftContext, build_drafter
 from specdec_plugins.decoding.engine import Method
 from specdec_plugins.decoding.interfaces import (
     AcceptanceRule,
-    Draft,
     Drafter,
-    Prefix,
-    Round,
-    Scores,
-    SourceBatch,
-    SpecialTokens,
     Verifier,
 )
 from specdec_plugins.decoding.networks import BlockDrafter, Transformer
@@ -240,28 +235,3 @@ def _common_limits(
         target=min(limits.target, target),
         block_size=block_size,
     )
-
-
-@dataclass(frozen=True)
-class Absent:
-    """Stands where a verifier would, for a drafter that decodes alone."""
-
-    vocab_size: int
-    special: SpecialTokens
-    device: torch.device
-    max_target_positions: int = 10**9
-
-    def admit(self, source: SourceBatch) -> None:
-        raise UserError(_NO_VERIFIER)
-
-    def commit(self, prefix: Prefix, last: Round) -> None:
-        raise UserError(_NO_VERIFIER)
-
-    def select(self, rows: Tensor) -> None:
-        raise UserError(_NO_VERIFIER)
-
-    def score(self, prefix: Prefix, draft: Draft) -> Scores:
-        raise UserError(_NO_VERIFIER)
-
-
-_NO_VERIFIER = "The drafter needs a verifier; give its checkpoint with --AR-path."

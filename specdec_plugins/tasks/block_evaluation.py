@@ -1,4 +1,4 @@
-"""Validation by decoding: how many tokens a round the verifier keeps, and BLEU."""
+"""Validation by decoding: BLEU, and with a verifier how many tokens a round it keeps."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from specdec_plugins.adapters.dictionary import Dictionary as PlainDictionary
 from specdec_plugins.adapters.drafter_twin import inference_twin
 from specdec_plugins.adapters.fairseq_checkpoint import load_verifier
 from specdec_plugins.decoding.config import DecodeParams, EngineConfig
+from specdec_plugins.decoding.drafter_alone import Absent, DrafterDecoder
 from specdec_plugins.decoding.drafters.base import DraftContext, build_drafter
 from specdec_plugins.decoding.engine import Method, SpeculativeDecoder
 from specdec_plugins.decoding.request import Request
@@ -40,7 +41,7 @@ _KEYS = (
 class EvaluationSettings:
     """How to decode a validation set."""
 
-    verifier_path: str
+    verifier_path: str | None  # None = the drafter decodes alone, unverified
     block_size: int  # tokens drafted a round
     beta: int = 1  # accept among the verifier's beta best; 1 = its greedy output
     tau: float = 0.0  # nats below the best that an accepted token may be
@@ -57,50 +58,61 @@ class BlockEvaluation:
     ) -> None:
         """Raises ``UserError`` where the verifier cannot be read or has other dictionaries."""
         plain = [PlainDictionary(d.symbols[d.nspecial :]) for d in (source, target)]
-        network = load_verifier(settings.verifier_path, plain[0], plain[1])
-        self.verifier = TransformerVerifier(network, plain[1].special)
+        self.verifier: TransformerVerifier | None = None
+        if settings.verifier_path is not None:
+            network = load_verifier(settings.verifier_path, plain[0], plain[1])
+            self.verifier = TransformerVerifier(network, plain[1].special)
+        self._target = plain[1]
         self.settings = settings
         self.stats = DecodeStats()  # of the last batch
         # Checked here, so that an impossible beta is refused when the run starts.
         self._params = DecodeParams(settings.block_size, beta=settings.beta, tau=settings.tau)
-        self._method: Method | None = None
+        self._decoder: SpeculativeDecoder | DrafterDecoder | None = None
 
     def refresh(self, model: BlockDrafter) -> None:
         """Take the drafter's present weights, and its device."""
         settings, twin = self.settings, inference_twin(model, self.settings.block_size)
-        self.verifier.network.to(twin.decoder.tokens.weight.device)
-        drafter = build_drafter("block", DraftContext(self.verifier, twin))
-        self._method = Method(drafter, TopBeta(), Constant(Constant.Config()))
-        longest = min(
-            DecodeParams().max_len,
-            self.verifier.max_target_positions,
-            twin.config.decoder.max_positions - settings.block_size,
-        )
+        device = twin.decoder.tokens.weight.device
+        longest = [DecodeParams().max_len, twin.config.decoder.max_positions - settings.block_size]
+        if self.verifier is None:
+            nobody = Absent(len(self._target.symbols), self._target.special, device)
+            drafter = build_drafter("block", DraftContext(nobody, twin))
+            self._decoder = DrafterDecoder(drafter, nobody.special, device, _MAX_ROWS)
+        else:
+            self.verifier.network.to(device)
+            drafter = build_drafter("block", DraftContext(self.verifier, twin))
+            method = Method(drafter, TopBeta(), Constant(Constant.Config()))
+            config = EngineConfig(max_rows=_MAX_ROWS, measure_time=False)
+            self._decoder = SpeculativeDecoder(self.verifier, method, config)
+            longest.append(self.verifier.max_target_positions)
         self._params = DecodeParams(
-            settings.block_size, max_len=max(longest, 1), beta=settings.beta, tau=settings.tau
+            settings.block_size,
+            max_len=max(min(longest), 1),
+            beta=settings.beta,
+            tau=settings.tau,
         )
 
     def generate(
         self, models: Any, sample: dict[str, Any], **unused: Any
     ) -> list[list[dict[str, Tensor]]]:
         """fairseq's generator protocol: one hypothesis a sentence, tokens [T] int64."""
-        assert self._method is not None, "generate before refresh"
+        assert self._decoder is not None, "generate before refresh"
         source = sample["net_input"]["src_tokens"]  # [B, S] int64, right-padded
         lengths = sample["net_input"]["src_lengths"].tolist()
         requests = [
             Request(str(row), ids[:length], self._params)
             for row, (ids, length) in enumerate(zip(source.tolist(), lengths, strict=True))
         ]
-        config = EngineConfig(max_rows=_MAX_ROWS, measure_time=False)
-        decoder = SpeculativeDecoder(self.verifier, self._method, config)
-        results = decoder.decode(requests)
-        self.stats = decoder.stats
+        self._decoder.stats = DecodeStats()
+        results = self._decoder.decode(requests)
+        self.stats = self._decoder.stats
         return [[{"tokens": torch.tensor(r.token_ids, dtype=torch.int64)}] for r in results]
 
     def figures(self, bleu: Any) -> dict[str, int]:
         """Counts of the last batch that workers may add up."""
-        figures = {f"_block_{name}": getattr(self.stats, name) for name in _COUNTS}
-        figures |= {"_bleu_sys_len": bleu.sys_len, "_bleu_ref_len": bleu.ref_len}
+        figures = {"_bleu_sys_len": bleu.sys_len, "_bleu_ref_len": bleu.ref_len}
+        if self.verifier is not None:
+            figures |= {f"_block_{name}": getattr(self.stats, name) for name in _COUNTS}
         for order in range(_NGRAMS):
             figures[f"_bleu_counts_{order}"] = bleu.counts[order]
             figures[f"_bleu_totals_{order}"] = bleu.totals[order]
@@ -108,11 +120,13 @@ class BlockEvaluation:
 
 
 def log_figures(logging_outputs: list[dict[str, Any]]) -> None:
-    """Log ``accepted`` and ``bleu`` of everything that was decoded since the last report.
+    """Log ``bleu`` of everything that was decoded since the last report, and ``accepted``.
 
-    ``accepted`` is the published mean: tokens a round, the verifier's own counted, eos not.
+    ``accepted`` is the published mean: tokens a round, the verifier's own counted, eos not. It is
+    left out where no verifier took part.
     """
-    if not any("_block_rounds" in log for log in logging_outputs):
+    present: set[str] = set().union(*logging_outputs)
+    if "_bleu_ref_len" not in present:
         return
 
     def total(key: str) -> int:
@@ -120,9 +134,10 @@ def log_figures(logging_outputs: list[dict[str, Any]]) -> None:
 
     # One plain number a key: fairseq saves its meters, and a checkpoint with numpy arrays in it
     # cannot be loaded safely.
-    for key in _KEYS:
+    for key in filter(present.__contains__, _KEYS):
         metrics.log_scalar(key, total(key))
-    metrics.log_derived("accepted", _accepted)
+    if "_block_rounds" in present:
+        metrics.log_derived("accepted", _accepted)
     metrics.log_derived("bleu", _bleu)
 
 

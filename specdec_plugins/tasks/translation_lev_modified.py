@@ -54,9 +54,9 @@ class BlockTranslationConfig(TranslationConfig):
     eval_block_decoding: bool = field(
         default=False,
         metadata={
-            "help": "decode the validation set with the drafter and the verifier, and report "
-            "'accepted' (mean accepted tokens) and 'bleu'; the --eval-bleu-* flags on BPE and "
-            "detokenisation apply"
+            "help": "decode the validation set and report 'bleu'; with --verifier-path also "
+            "'accepted' (mean accepted tokens), without it the drafter decodes alone; the "
+            "--eval-bleu-* flags on BPE and detokenisation apply"
         },
     )
     verifier_path: Optional[str] = field(  # noqa: UP045
@@ -87,7 +87,6 @@ class BlockTranslationTask(TranslationTask):
     def build_model(self, cfg: Any, from_checkpoint: bool = False) -> Any:
         """The drafter; in training also what its validation needs."""
         if self.cfg.eval_block_decoding and not from_checkpoint:
-            assert self.cfg.verifier_path is not None  # check_settings
             settings = EvaluationSettings(
                 self.cfg.verifier_path, self.cfg.block_size, self.cfg.eval_beta, self.cfg.eval_tau
             )
@@ -208,9 +207,12 @@ def _check_evaluation(cfg: BlockTranslationConfig) -> None:
     if cfg.eval_bleu:
         raise UserError(
             "--eval-bleu searches token by token, which a drafter cannot; "
-            "give --eval-block-decoding and --verifier-path instead"
+            "give --eval-block-decoding instead, with --verifier-path if there is a verifier"
         )
-    if cfg.eval_block_decoding != (cfg.verifier_path is not None):
-        raise UserError("--eval-block-decoding and --verifier-path need each other; give both")
-    if not cfg.eval_block_decoding and (cfg.eval_beta, cfg.eval_tau) != (1, 0.0):
-        raise UserError("--eval-beta and --eval-tau are about --eval-block-decoding; give it too")
+    if cfg.verifier_path is not None and not cfg.eval_block_decoding:
+        raise UserError("--verifier-path is for --eval-block-decoding; give both")
+    if cfg.verifier_path is None and (cfg.eval_beta, cfg.eval_tau) != (1, 0.0):
+        raise UserError(
+            "--eval-beta and --eval-tau are about what a verifier accepts; give --verifier-path "
+            "and --eval-block-decoding too"
+        )

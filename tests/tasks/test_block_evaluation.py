@@ -28,13 +28,13 @@ def _verifier(path: Path) -> Any:
     return model.eval()
 
 
-def _evaluation(path: Path, num_types: int = 30, **settings: Any) -> Any:
+def _evaluation(path: Path | None, num_types: int = 30, **settings: Any) -> Any:
     from specdec_plugins.adapters.vocabularies import numbered_vocabularies
     from specdec_plugins.tasks.block_evaluation import BlockEvaluation, EvaluationSettings
 
     both = numbered_vocabularies(num_types, num_types)
     return BlockEvaluation(
-        EvaluationSettings(str(path), block_size=3, **settings),
+        EvaluationSettings(path and str(path), block_size=3, **settings),
         both.source_dictionary,
         both.target_dictionary,
     )
@@ -75,6 +75,30 @@ def test_refresh_takes_the_weights_of_the_moment(tmp_path: Path) -> None:
         evaluation.refresh(build_drafter(seed=seed, apply_bert_init=False))
         outputs.append([h[0]["tokens"].tolist() for h in evaluation.generate(None, SAMPLE)])
     assert outputs[0] != outputs[1]
+
+
+def test_without_a_verifier_the_drafter_decodes_alone() -> None:
+    """The first block of each row, against the network that is being trained."""
+    from tests.fairseq_models import build_drafter
+
+    model = build_drafter(apply_bert_init=False)
+    evaluation = _evaluation(None)
+    evaluation.refresh(model)
+    hypotheses = evaluation.generate(None, SAMPLE)
+    model.eval()
+    for row, (hypothesis,) in enumerate(hypotheses):
+        source = SOURCE[row : row + 1, : LENGTHS[row]]
+        masks = torch.full((1, 3), 3)
+        with torch.no_grad():
+            encoded = model.encoder(source, src_lengths=LENGTHS[row : row + 1])
+            states = model.decoder(masks, encoded, *model._copy_source(source, encoded))
+            block = model.decoder.output_layer(states)[0].argmax(-1).tolist()
+        until_end = block[: block.index(2) + 1] if 2 in block else block
+        assert hypothesis["tokens"].tolist()[:3] == until_end
+    bleu = SimpleNamespace(sys_len=3, ref_len=4, counts=[1, 0, 0, 0], totals=[3, 2, 1, 0])
+    figures = evaluation.figures(bleu)
+    assert figures["_bleu_ref_len"] == 4
+    assert not any(name.startswith("_block") for name in figures)
 
 
 def test_counts_of_workers_are_joined() -> None:

@@ -90,9 +90,9 @@ class _Model(torch.nn.Module):
         ({"total_up": 0}, "--total-up is 0"),
         ({"left_pad_source": True}, "--left-pad-source"),
         ({"eval_bleu": True}, "--eval-bleu"),
-        ({"eval_block_decoding": True}, "--verifier-path need each other"),
-        ({"verifier_path": "v.pt"}, "--verifier-path need each other"),
+        ({"verifier_path": "v.pt"}, "--verifier-path is for --eval-block-decoding"),
         ({"eval_beta": 3}, "--eval-beta"),
+        ({"eval_block_decoding": True, "eval_tau": 1.0}, "--eval-tau are about what a verifier"),
     ],
 )
 def test_impossible_settings_are_refused(

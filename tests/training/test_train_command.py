@@ -82,6 +82,20 @@ def test_validation_decodes_and_chooses_by_acceptance(
     assert best_value == float(accepted)
 
 
+def test_validation_without_a_verifier_has_a_bleu_of_the_drafter_s_own(
+    tmp_path: Path, data: Path, run: Run
+) -> None:
+    best = ["--best-checkpoint-metric", "bleu", "--maximize-best-checkpoint-metric"]
+    done = run(
+        sys.executable,
+        *_command(data, tmp_path, "--eval-block-decoding", "--max-update", "1", *best),
+    )
+    (bleu,) = re.findall(r"valid on 'valid' subset.* \| bleu ([\d.]+)", done.stdout)
+    assert " accepted " not in done.stdout
+    best_value = load_checkpoint(tmp_path / "checkpoint_best.pt")["extra_state"]["val_loss"]
+    assert best_value == float(bleu)
+
+
 def test_its_own_checkpoint_continues(trained: tuple[Path, str], data: Path, run: Run) -> None:
     done = run(
         sys.executable, *_command(data, trained[0], "--max-update", "3", "--disable-validation")
