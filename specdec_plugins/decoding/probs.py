@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from specdec_plugins.decoding.interfaces import RowParams
+from specdec_plugins.decoding.interfaces import RowParams, RowRandom, Stream
 
 
 def warp(logits: Tensor, params: RowParams) -> Tensor:
@@ -43,8 +43,21 @@ def sample(weights: Tensor, uniform: Tensor) -> Tensor:
     [B] int64. The sums are float64: a float32 one is off by more than rare tokens weigh.
     """
     cumulative = weights.double().cumsum(-1)  # [B, V]
-    point = (
-        uniform * cumulative[:, -1]
-    )  # under the sum, since a number below 1 is at most 1 - 2^-53
+    # Under the sum, since a number below 1 is at most 1 - 2^-53.
+    point = uniform * cumulative[:, -1]
     # Rows of junk may weigh nothing at all; they too get some token.
     return (cumulative <= point[:, None]).sum(-1).clamp(max=weights.shape[-1] - 1)
+
+
+def draft_token(
+    logits: Tensor, params: RowParams, random: RowRandom, position: Tensor, sampling: bool
+) -> tuple[Tensor, Tensor | None]:
+    """One drafted token a row, and under a rule that samples the law that it was drawn from.
+
+    logits: [B, V]; position: [B] int64, the token's place in the target. Returns [B] int64 and
+    [B, 1, V] float32 or None: without sampling the token is the argmax.
+    """
+    if not sampling:
+        return logits.argmax(-1), None
+    law = warp(logits[:, None], params).float()
+    return sample(law[:, 0], random.uniform(position, 1, Stream.PROPOSE)[:, 0]), law

@@ -17,11 +17,10 @@ from specdec_plugins.decoding.interfaces import (
     RowParams,
     RowRandom,
     SourceBatch,
-    Stream,
     Verdict,
     Verifier,
 )
-from specdec_plugins.decoding.probs import best_probability, sample, warp
+from specdec_plugins.decoding.probs import best_probability, draft_token
 from specdec_plugins.decoding.rules.base import at
 from specdec_plugins.errors import UserError
 
@@ -82,19 +81,17 @@ class AssistantDrafter:
         own = Prefix(prefix.tokens.clone(), self._known.clone(), prefix.active, prefix.width)
         unread = self._unread(prefix)
         going = prefix.active & (budget > 0)
-        tokens, laws = [], []
+        tokens: list[Tensor] = []
+        laws: list[Tensor] = []
         for i in range(width):
             scores = self._model.score(own, unread)
-            logits = at(scores.logits, unread.lengths)[:, None]  # [B, 1, V]
-            confident = best_probability(logits[:, 0]) >= self._config.confidence
+            logits = at(scores.logits, unread.lengths)  # [B, V]
+            confident = best_probability(logits) >= self._config.confidence
             going = going & (i < budget) & confident
-            if self._sampling:
-                laws.append(warp(logits, params).float())
-                uniform = random.uniform(prefix.lengths + i, 1, Stream.PROPOSE)[:, 0]
-                token = sample(laws[-1][:, 0], uniform)
-            else:
-                token = logits[:, 0].argmax(-1)
+            place = prefix.lengths + i
+            token, law = draft_token(logits, params, random, place, self._sampling)
             tokens.append(token)
+            laws += [] if law is None else [law]
             own.lengths += unread.lengths
             append(own, token[:, None], going.long())
             own.active, own.width = going, own.width + 1

@@ -17,9 +17,8 @@ from specdec_plugins.decoding.interfaces import (
     RowParams,
     RowRandom,
     SourceBatch,
-    Stream,
 )
-from specdec_plugins.decoding.probs import best_probability, sample, warp
+from specdec_plugins.decoding.probs import best_probability, draft_token
 from specdec_plugins.errors import UserError
 
 
@@ -68,7 +67,8 @@ class EarlyExitDrafter:
     ) -> Draft:
         going = prefix.active & (budget > 0)
         lengths, token = torch.zeros_like(budget), prefix.last()
-        tokens, laws = [], []
+        tokens: list[Tensor] = []
+        laws: list[Tensor] = []
         for i in range(width):
             logits = self._verifier.run_ahead(prefix, token, self._config.exit_layer)  # [B, V]
             confident = best_probability(logits) >= self._config.confidence
@@ -76,13 +76,10 @@ class EarlyExitDrafter:
             # Waiting for the device here is cheaper than passes that nobody needs.
             if self._config.confidence > 0 and not bool(going.any()):
                 break
-            if self._sampling:
-                laws.append(warp(logits[:, None], params).float())
-                uniform = random.uniform(prefix.lengths + i, 1, Stream.PROPOSE)[:, 0]
-                token = sample(laws[-1][:, 0], uniform)
-            else:
-                token = logits.argmax(-1)
+            place = prefix.lengths + i
+            token, law = draft_token(logits, params, random, place, self._sampling)
             tokens.append(token)
+            laws += [] if law is None else [law]
             lengths = lengths + going
         if not tokens:
             return Draft.empty(len(budget), budget.device)
