@@ -34,7 +34,8 @@ class Parser(argparse.ArgumentParser):
         self.exit(2, f"{self.prog}: {message}; {self.prog} --help explains every flag.\n")
 
 
-def _json_object(text: str) -> dict[str, Any]:
+def json_object(text: str) -> dict[str, Any]:
+    """The value of a flag that takes a JSON object; for argparse's `type`."""
     try:
         value = json.loads(text)
     except json.JSONDecodeError as error:
@@ -111,10 +112,10 @@ def _add_method(parser: argparse.ArgumentParser) -> None:
         help="tokens drafted a round (default: what the drafter was trained for)",
     )
     add("--drafter", choices=DRAFTERS.names(), help="how to draft (default: block)")
-    add("--drafter-options", type=_json_object, metavar="JSON", help="settings of the drafter")
+    add("--drafter-options", type=json_object, metavar="JSON", help="settings of the drafter")
     add("--rule", choices=RULES.names(), help="default: exact for beta 1, else top_beta")
     add("--schedule", choices=SCHEDULES.names(), help="how many to draft (default: constant)")
-    add("--schedule-options", type=_json_object, metavar="JSON", help="settings of the schedule")
+    add("--schedule-options", type=json_object, metavar="JSON", help="settings of the schedule")
     add("--temperature", type=float, metavar="X", help="for rules that sample (default: 1)")
     add("--top-k", type=int, metavar="N", help="for rules that sample (default: 0, all)")
     add("--top-p", type=float, metavar="X", help="for rules that sample (default: 1, all)")

@@ -134,4 +134,4 @@ class Absent:
         raise UserError(_NO_VERIFIER)
 
 
-_NO_VERIFIER = "The drafter needs a verifier; give its checkpoint with --AR-path."
+_NO_VERIFIER = "This drafter needs a verifier to draft, and there is none; name its checkpoint."

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import argparse
-import json
 from dataclasses import fields
 from typing import Any, TypeVar
 
+from specdec_plugins.app.options import json_object
 from specdec_plugins.app.settings import DTYPES
 from specdec_plugins.decoding.drafters import DRAFTERS
 from specdec_plugins.decoding.schedules import SCHEDULES
@@ -54,16 +54,6 @@ def add_model_flags(parser: argparse.ArgumentParser) -> None:
         metavar="N",
         help="tokens drafted a round (default: what the drafter was trained for)",
     )
-
-
-def json_object(text: str) -> dict[str, Any]:
-    try:
-        value = json.loads(text)
-    except json.JSONDecodeError as error:
-        raise argparse.ArgumentTypeError(f"not JSON ({error}): {text!r}") from error
-    if not isinstance(value, dict):
-        raise argparse.ArgumentTypeError(f"expected a JSON object such as {{}}, not {text!r}")
-    return value
 
 
 def build(record: type[R], given: dict[str, Any]) -> R:
