@@ -1,6 +1,6 @@
 """Write the drafter's initial checkpoint: its encoder taken from a trained verifier.
 
-The result is a whole checkpoint of ``--arch block``, so a stock fairseq trainer restores it with
+The result is a whole checkpoint of ``--arch block`` or ``block_fast``, so a stock fairseq trainer restores it with
 ``--restore-file O.pt --reset-optimizer --reset-dataloader --reset-lr-scheduler --reset-meters``.
 Train with the architecture flags that were given here.
 """
@@ -37,12 +37,29 @@ SWITCHES = (
     "apply_bert_init",
 )
 
-# Switches that are on unless they are negated.
-PUBLISHED = {
-    "src-embedding-copy": "masked positions get a mixture of the source's embeddings",
-    "encoder-learned-pos": "learned source positions, not sinusoids",
-    "decoder-learned-pos": "learned target positions, not sinusoids",
-    "apply-bert-init": "weights that start fresh are drawn as BERT's were",
+# Switches that only the fast drafter has on; train.py must be told where they are off.
+FAST_SWITCHES = (
+    "scale_encoder_embedding",
+    "scale_decoder_embedding",
+    "freeze_encoder",
+    "cached_prefix",
+)
+
+# What each switch means, and the architectures that have it on unless it is negated.
+MEANINGS = {
+    "src-embedding-copy": "masked positions get a mixture of the source's embeddings (both)",
+    "encoder-learned-pos": "learned source positions, not sinusoids (block; block_fast has what "
+    "the verifier has)",
+    "decoder-learned-pos": "learned target positions, not sinusoids (both)",
+    "apply-bert-init": "weights that start fresh are drawn as BERT's were (block)",
+    "freeze-encoder": "the encoder stays the verifier's, whose output the drafter reads "
+    "(block_fast)",
+    "cached-prefix": "the prefix sees nothing behind it and is computed once (block_fast)",
+    "scale-encoder-embedding": "times sqrt(d) (block_fast, if the verifier does)",
+    "scale-decoder-embedding": "times sqrt(d) (block_fast)",
+    "share-all-embeddings": "one table for both sides (if the verifier has one); frozen with the "
+    "encoder",
+    "share-decoder-input-output-embed": "the projection is the table (if the verifier's is)",
 }
 
 
@@ -53,15 +70,24 @@ def build_parser() -> argparse.ArgumentParser:
     parser.add_argument("--data", type=Path, help="the drafter's data folder: check dictionaries")
     parser.add_argument("--verifier-data", type=Path, help="the verifier's data folder")
     parser.add_argument("--seed", type=int, default=1, help="of the weights that start fresh")
+    switch = argparse.BooleanOptionalAction
     parser.add_argument(
         "--init-decoder-from-verifier",
-        action="store_true",
-        help="copy the decoder's layers too, as far as the verifier has them",
+        action=switch,
+        help="copy the decoder's layers too, as far as the verifier has them (block_fast)",
+    )
+    parser.add_argument(
+        "--decoder-layers-from",
+        type=_numbers,
+        metavar="N,N",
+        help="which of the verifier's decoder layers to copy, counted from 1 (default: spread "
+        "evenly from the first to the last)",
     )
     parser.add_argument(
         "--copy-positions",
-        action="store_true",
-        help="start the encoder's learned positions from the verifier's positions",
+        action=switch,
+        help="start learned positions from the verifier's: the encoder's, and the decoder's if it "
+        "scales its embeddings (block_fast)",
     )
     parser.add_argument(
         "--print-flags",
@@ -70,18 +96,25 @@ def build_parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--debug", action="store_true", help="show stack traces")
     sizes = parser.add_argument_group("the drafter's architecture (default: the verifier's)")
+    sizes.add_argument(
+        "--arch",
+        choices=("block", "block_fast"),
+        default="block",
+        help="block: as published (default); block_fast: the verifier's encoder as it is, two "
+        "decoder layers, a prefix that is computed once. The names in brackets below are those "
+        "that have a switch on",
+    )
     for name in SIZES:
         sizes.add_argument("--" + name.replace("_", "-"), type=_positive, metavar="N")
     for name in ("--max-source-positions", "--max-target-positions"):
-        sizes.add_argument(name, type=_positive, default=1000, metavar="N", help="default: 1000")
-    switch = argparse.BooleanOptionalAction
-    for name, meaning in PUBLISHED.items():
-        sizes.add_argument(f"--{name}", action=switch, default=True, help=f"{meaning} (default)")
-    sizes.add_argument("--share-all-embeddings", action=switch, help="one table for both sides")
-    sizes.add_argument(
-        "--share-decoder-input-output-embed", action=switch, help="the projection is the table"
-    )
+        sizes.add_argument(name, type=_positive, metavar="N", help="default for block: 1000")
+    for name, meaning in MEANINGS.items():
+        sizes.add_argument(f"--{name}", action=switch, help=meaning)
     return parser
+
+
+def _numbers(text: str) -> list[int]:
+    return [_positive(part) for part in text.split(",")]
 
 
 def _positive(text: str) -> int:
@@ -121,6 +154,12 @@ def architecture_flags(settings: argparse.Namespace) -> list[str]:
     for name in SWITCHES:
         if getattr(settings, name):
             flags.append("--" + name.replace("_", "-"))
+        elif name == "src_embedding_copy":
+            flags.append("--no-src-embedding-copy")
+    for name in FAST_SWITCHES:
+        if getattr(settings, name) != (settings.arch == "block_fast"):
+            negation = "no-" if settings.arch == "block_fast" else ""
+            flags.append(f"--{negation}{name.replace('_', '-')}")
     return flags
 
 

@@ -29,6 +29,8 @@ def inference_twin(model: BlockDrafter, block_size: int) -> BlockNetwork:
         mask=decoder.mask,
         block_size=block_size,
         copy_source=decoder.copy_attn is not None,
+        scale_decoder=decoder.embed_scale != 1.0,
+        cached_prefix=decoder.cached_prefix,
     )
     network = BlockNetwork(config)
     state = network_state(upgrade(model.state_dict()), bidirectional=True)

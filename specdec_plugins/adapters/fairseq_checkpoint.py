@@ -175,6 +175,8 @@ def load_block_drafter(
         mask=target.unk,
         block_size=int(block_size),
         copy_source="decoder.copy_attn.weight" in state,
+        scale_decoder=bool(settings.get("scale_decoder_embedding", False)),
+        cached_prefix=bool(settings.get("cached_prefix", False)),
     )
     _check_vocabularies(config, source, target, settings.path)
     return _build(BlockDrafter(config), state, settings, dtype, device)

@@ -4,14 +4,19 @@ from __future__ import annotations
 
 from argparse import Namespace
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 import torch
-from fairseq.models.transformer import base_architecture as transformer_architecture
 from fairseq.modules import SinusoidalPositionalEmbedding
-from torch import Tensor
 
+from specdec_plugins.adapters.drafter_settings import (
+    PROJECTION,
+    SOURCE_EMBEDDING,
+    TARGET_EMBEDDING,
+    StateDict,
+    drafter_settings,
+    verifier_settings,
+)
 from specdec_plugins.adapters.safe_load import load_checkpoint
 from specdec_plugins.adapters.vocabularies import (
     Vocabularies,
@@ -20,21 +25,7 @@ from specdec_plugins.adapters.vocabularies import (
     refuse_other_dictionaries,
 )
 from specdec_plugins.errors import UserError
-from specdec_plugins.models.block_drafter import BlockDrafter, block_architecture
-
-StateDict = dict[str, Tensor]
-
-ENCODER_SIZES = (
-    "encoder_embed_dim",
-    "encoder_ffn_embed_dim",
-    "encoder_attention_heads",
-    "encoder_layers",
-)
-DECODER_SIZES = ("decoder_embed_dim", "decoder_ffn_embed_dim", "decoder_attention_heads")
-
-_SOURCE_EMBEDDING = "encoder.embed_tokens.weight"
-_TARGET_EMBEDDING = "decoder.embed_tokens.weight"
-_PROJECTION = "decoder.output_projection.weight"
+from specdec_plugins.models.block_drafter import BlockDrafter
 
 
 @dataclass
@@ -70,96 +61,23 @@ def initialise_drafter(args: Namespace) -> tuple[dict[str, Any], list[str]]:
     checkpoint = load_checkpoint(args.verifier)
     source: StateDict = checkpoint["model"]
     verifier = verifier_settings(checkpoint, args.verifier)
-    drafter = _drafter_settings(args, verifier, source)
-    _refuse_other_sizes(args, drafter, verifier)
+    drafter = drafter_settings(args, verifier, source)
     vocabularies = _vocabularies(args, source)
     with torch.random.fork_rng(devices=[]):  # fairseq's modules take no generator
         torch.default_generator.manual_seed(args.seed)
         model = BlockDrafter.build_model(drafter, vocabularies)
     copy = _Copy(dict(model.state_dict()))
     _copy_encoder(copy, source, drafter, verifier)
-    _copy_encoder_positions(copy, source, args)
-    _copy_decoder(copy, source, args)
+    _copy_positions(copy, source, "encoder", args.copy_positions)
+    _copy_decoder(copy, source, drafter, args)
     model.load_state_dict(copy.state, strict=True)
     return _as_checkpoint(model, drafter), copy.report
 
 
-def verifier_settings(checkpoint: dict[str, Any], path: Path) -> Namespace:
-    """The model settings inside a checkpoint under the names of flags, defaults filled in.
-
-    Raises ``UserError`` where there are none, or where they are not of a Transformer.
-    """
-    found = checkpoint["cfg"]["model"] if checkpoint.get("cfg") else checkpoint.get("args")
-    if found is None:
-        raise UserError(f"{path}: holds no model settings; give a checkpoint of fairseq-train")
-    state = checkpoint["model"]
-    if "encoder.layers.0.fc1.weight" not in state or "decoder.layers.0.fc1.weight" not in state:
-        raise UserError(f"{path}: not an encoder-decoder Transformer of fairseq")
-    settings = Namespace(**(vars(found) if isinstance(found, Namespace) else dict(found)))
-    for side in ("encoder", "decoder"):  # structured settings, as --config-dir makes them
-        for key, value in dict(vars(settings).pop(side, {})).items():
-            setattr(settings, f"{side}_{key}", value)
-    transformer_architecture(settings)
-    return settings
-
-
-def _drafter_settings(args: Namespace, verifier: Namespace, source: StateDict) -> Namespace:
-    """The architecture of the drafter: the flags, and the verifier's where none was given."""
-    settings = Namespace(
-        arch="block",
-        _name="block",
-        activation_fn="gelu",
-        src_embedding_copy=args.src_embedding_copy,
-        apply_bert_init=args.apply_bert_init,
-        encoder_learned_pos=args.encoder_learned_pos,
-        decoder_learned_pos=args.decoder_learned_pos,
-        max_source_positions=args.max_source_positions,
-        max_target_positions=args.max_target_positions,
-    )
-    shared = _equal(source, _SOURCE_EMBEDDING, _TARGET_EMBEDDING)
-    if args.share_all_embeddings and not shared:
-        raise UserError(
-            f"--share-all-embeddings is given, but the source and target embeddings of "
-            f"{args.verifier} differ; leave it out, or train a verifier with it"
-        )
-    tied = shared or _equal(source, _TARGET_EMBEDDING, _PROJECTION)
-    derived = {"share_all_embeddings": shared, "share_decoder_input_output_embed": tied}
-    for name in (*ENCODER_SIZES, *DECODER_SIZES, "decoder_layers"):
-        derived[name] = getattr(verifier, name)
-    for name, value in derived.items():
-        given = getattr(args, name)
-        setattr(settings, name, value if given is None else given)
-    block_architecture(settings)
-    return settings
-
-
-def _equal(state: StateDict, first: str, second: str) -> bool:
-    # Checkpoints older than the separate output projection lack its name.
-    return first in state and second in state and torch.equal(state[first], state[second])
-
-
-def _refuse_other_sizes(args: Namespace, drafter: Namespace, verifier: Namespace) -> None:
-    copies_decoder = args.init_decoder_from_verifier
-    for name in (*ENCODER_SIZES, *(DECODER_SIZES if copies_decoder else ())):
-        mine, theirs = getattr(drafter, name), getattr(verifier, name)
-        if mine != theirs:
-            raise UserError(
-                f"--{name.replace('_', '-')} is {mine} for the drafter but {theirs} for the "
-                f"verifier {args.verifier}; layers can only be copied between equal sizes"
-            )
-    for side in ("encoder", "decoder") if copies_decoder else ("encoder",):
-        if getattr(verifier, f"{side}_normalize_before"):
-            raise UserError(
-                f"{args.verifier} normalises before each {side} layer, the drafter after it: its "
-                f"layers are of no use here; train a verifier without --{side}-normalize-before, "
-                "or the drafter without an initial checkpoint"
-            )
-
-
 def _vocabularies(args: Namespace, source: StateDict) -> Vocabularies:
     """Dictionaries as large as the verifier's embeddings, from the data folder if one is given."""
-    target = source.get(_TARGET_EMBEDDING, source[_SOURCE_EMBEDDING])
-    sizes = {"source": source[_SOURCE_EMBEDDING].size(0), "target": target.size(0)}
+    target = source.get(TARGET_EMBEDDING, source[SOURCE_EMBEDDING])
+    sizes = {"source": source[SOURCE_EMBEDDING].size(0), "target": target.size(0)}
     if args.data is None:
         if args.verifier_data is not None:
             raise UserError("--verifier-data is compared with --data; give both")
@@ -184,45 +102,98 @@ def _copy_encoder(copy: _Copy, source: StateDict, drafter: Namespace, verifier: 
             f"note        these layers were trained with {verifier.activation_fn}; the published "
             f"drafter goes on with {drafter.activation_fn}"
         )
-    copy.take([_SOURCE_EMBEDDING], source, "source embeddings")
-    if drafter.share_all_embeddings:
-        for name in (_TARGET_EMBEDDING, _PROJECTION):
-            copy.state[name] = copy.state[_SOURCE_EMBEDDING]
-        copy.report.append("copied      target embeddings and output projection: shared with these")
-    else:
-        names = [_TARGET_EMBEDDING, _PROJECTION]
-        copy.keep(names, "target embeddings and output projection", "not shared with the source")
+    copy.take([SOURCE_EMBEDDING], source, "source embeddings")
+    if drafter.freeze_encoder:
+        copy.report.append("frozen      the encoder: it stays what the verifier's is")
 
 
-def _copy_encoder_positions(copy: _Copy, source: StateDict, args: Namespace) -> None:
-    name = "encoder.embed_positions.weight"
+def _copy_positions(copy: _Copy, source: StateDict, side: str, wanted: bool) -> None:
+    """Start learned positions of a side from the verifier's, be they learned or sinusoids."""
+    name = f"{side}.embed_positions.weight"
     if name not in copy.state:
-        copy.report.append("not copied  encoder positions: sinusoids here, nothing to learn")
+        copy.report.append(f"not copied  {side} positions: sinusoids here, nothing to learn")
         return
-    if not args.copy_positions:
-        copy.keep([name], "encoder positions", "learned here; --copy-positions would copy them")
+    if not wanted:
+        copy.keep([name], f"{side} positions", "learned here; --copy-positions would copy them")
         return
     rows, width = copy.state[name].shape
-    if name not in source:
+    theirs = source.get(name)
+    if theirs is None:
         sinusoids = SinusoidalPositionalEmbedding.get_embedding(rows, width, padding_idx=1)
-        copy.take([name], {name: sinusoids}, "encoder positions (the verifier's sinusoids)")
-        return
-    shared = min(rows, source[name].size(0))
-    positions = torch.cat([source[name][:shared], copy.state[name][shared:]])
-    copy.take([name], {name: positions}, f"encoder positions (learned, the first {shared})")
+        copy.take([name], {name: sinusoids}, f"{side} positions (the verifier's sinusoids)")
+    elif theirs.size(1) != width:
+        copy.keep([name], f"{side} positions", f"{theirs.size(1)} wide in the verifier")
+    else:
+        shared = min(rows, theirs.size(0))
+        positions = torch.cat([theirs[:shared], copy.state[name][shared:]])
+        copy.take([name], {name: positions}, f"{side} positions (learned, the first {shared})")
 
 
-def _copy_decoder(copy: _Copy, source: StateDict, args: Namespace) -> None:
+def _copy_decoder(copy: _Copy, source: StateDict, drafter: Namespace, args: Namespace) -> None:
     layers = copy.names("decoder.layers.")
+    _copy_target_embeddings(copy, source, drafter, args.init_decoder_from_verifier)
     if args.init_decoder_from_verifier:
-        matching = [n for n in layers if n in source and source[n].shape == copy.state[n].shape]
-        copy.take(matching, source, "decoder layers")
-        deeper = [name for name in layers if name not in source]
+        chosen = _chosen_layers(source, drafter.decoder_layers, args.decoder_layers_from)
+        theirs = {
+            f"decoder.layers.{mine}.{name.split('.', 3)[3]}": tensor
+            for mine, layer in enumerate(chosen)
+            for name, tensor in source.items()
+            if name.startswith(f"decoder.layers.{layer - 1}.")
+        }
+        numbers = ", ".join(map(str, chosen))
+        copy.take(
+            [name for name in layers if name in theirs],
+            theirs,
+            f"decoder layers, the verifier's {numbers}",
+        )
+        deeper = [name for name in layers if name not in theirs]
         copy.keep(deeper, "decoder layers", "the verifier's decoder is less deep")
     else:
         copy.keep(layers, "decoder layers", "fresh; --init-decoder-from-verifier would copy them")
-    own = copy.names("decoder.embed_positions.") + copy.names("decoder.copy_attn.")
-    copy.keep(own, "decoder positions and copy attention", "fresh; the verifier has no such part")
+    # They would drown embeddings that are not scaled as the verifier scales its own.
+    wanted = args.copy_positions and drafter.scale_decoder_embedding
+    _copy_positions(copy, source, "decoder", wanted)
+    copy.keep(
+        copy.names("decoder.copy_attn."), "copy attention", "fresh; the verifier has no such part"
+    )
+
+
+def _chosen_layers(source: StateDict, count: int, wanted: list[int] | None) -> list[int]:
+    """Numbers, from 1, of the verifier's decoder layers that the drafter's start as.
+
+    Where the drafter has fewer, they are spread evenly from the first to the last, as in
+    Shleifer and Rush 2020 (pre-trained summarization distillation), section 3.2.
+    """
+    there = len({name.split(".")[2] for name in source if name.startswith("decoder.layers.")})
+    if wanted is None:
+        count = min(count, there)
+        return [1 + round(i * (there - 1) / max(count - 1, 1)) for i in range(count)]
+    if len(wanted) != count or not all(1 <= layer <= there for layer in wanted):
+        raise UserError(
+            f"--decoder-layers-from {','.join(map(str, wanted))} must name {count} of the "
+            f"verifier's {there} decoder layers, one for each of the drafter's"
+        )
+    return wanted
+
+
+def _copy_target_embeddings(
+    copy: _Copy, source: StateDict, drafter: Namespace, wanted: bool
+) -> None:
+    names = [TARGET_EMBEDDING, PROJECTION]
+    if drafter.share_all_embeddings:
+        for name in names:
+            copy.state[name] = copy.state[SOURCE_EMBEDDING]
+        copy.report.append("copied      target embeddings and output projection: shared with these")
+    elif not wanted:
+        copy.keep(names, "target embeddings and output projection", "not shared with the source")
+    else:
+        # Where one table serves for both, what it predicts with matters more.
+        output = source.get(PROJECTION, source[TARGET_EMBEDDING])
+        tied = drafter.share_decoder_input_output_embed
+        theirs = {TARGET_EMBEDDING: output if tied else source[TARGET_EMBEDDING]}
+        copy.take(names, theirs | {PROJECTION: output}, "target embeddings and output projection")
+        if tied:
+            copy.state[PROJECTION] = copy.state[TARGET_EMBEDDING]
 
 
 def _as_checkpoint(model: BlockDrafter, settings: Namespace) -> dict[str, Any]:

@@ -7,20 +7,20 @@ ACL 2021). Trained here with fairseq; ``specdec_plugins.decoding`` holds its twi
 from __future__ import annotations
 
 import math
-from argparse import ArgumentParser, Namespace
+from argparse import ArgumentParser, BooleanOptionalAction, Namespace
 from typing import Any, NamedTuple
 
 import torch
 from fairseq.models import register_model, register_model_architecture
-from fairseq.models.transformer import TransformerDecoder, TransformerEncoder, TransformerModel
+from fairseq.models.transformer import TransformerEncoder, TransformerModel
 from fairseq.models.transformer import base_architecture as transformer_architecture
 from fairseq.modules.transformer_sentence_encoder import init_bert_params
 from torch import Tensor, nn
+from torch.nn.functional import pad
 
 from specdec_plugins.errors import UserError
+from specdec_plugins.models.block_decoder import BlockDecoder, EncoderOut
 from specdec_plugins.models.glancing import Glance, glance
-
-EncoderOut = dict[str, list[Tensor]]
 
 # fairseq's Transformer flags that would change the network into one that this model is not.
 _REFUSED = (
@@ -37,7 +37,27 @@ _REFUSED = (
     "no_token_positional_embeddings",
     "quant_noise_pq",
     "quant_noise_scalar",
+    "scale_attn",
+    "scale_fc",
+    "scale_heads",
+    "scale_resids",
 )
+
+# Switches of this model: what each does, in the order of the flags.
+SWITCHES = {
+    "src_embedding_copy": "feed masked positions a mixture of source embeddings instead of <unk>",
+    "apply_bert_init": "initialise weights as BERT does: normal with standard deviation 0.02",
+    "scale_encoder_embedding": "scale the encoder's token embeddings by sqrt(d), as the verifier "
+    "does (published drafters do not)",
+    "scale_decoder_embedding": "scale the decoder's too",
+    "freeze_encoder": "leave the encoder as the initial checkpoint has it, dropout off: it stays "
+    "the verifier's, whose output the drafter then reads instead of encoding again",
+    "cached_prefix": "let a prefix position see none behind it, so that decoding can keep its "
+    "state; the block goes on seeing everything",
+}
+
+# Those that make the difference between the published drafter and the fast one.
+_FAST = ("scale_encoder_embedding", "scale_decoder_embedding", "freeze_encoder", "cached_prefix")
 
 
 class BlockOutput(NamedTuple):
@@ -58,64 +78,6 @@ class BlockEncoder(TransformerEncoder):
         self.embed_scale = math.sqrt(embed_tokens.embedding_dim) if scale else 1.0
 
 
-class BlockDecoder(TransformerDecoder):
-    """Reads prefix and masks in both directions; positions enter at every layer.
-
-    It cannot keep a cache of its prefix: each prefix state sees the masks behind it.
-    """
-
-    def __init__(self, args: Any, dictionary: Any, embed_tokens: nn.Embedding) -> None:
-        super().__init__(args, dictionary, embed_tokens)
-        self.mask = dictionary.unk()
-        width = embed_tokens.embedding_dim
-        self.copy_attn = nn.Linear(width, width, bias=False) if args.src_embedding_copy else None
-        for layer in self.layers:
-            layer.need_attn = False  # attention weights are nobody's output here
-
-    def forward(
-        self,
-        input_tokens: Tensor,  # [B, W] int64: prefix, masks, padding
-        encoder_out: EncoderOut,
-        source: Tensor | None,  # [B, S, D] token embeddings of the source, unscaled
-        source_keys: Tensor | None,  # [B, S, D] what the copy attention compares with
-    ) -> Tensor:  # [B, W, D]
-        """The last hidden state of every position; ``encoder_out`` as the encoder returned it."""
-        padding_mask = input_tokens.eq(self.padding_idx)  # [B, W]
-        positions = self.embed_positions(input_tokens)  # [B, W, D]
-        x = self.embed_tokens(input_tokens)  # [B, W, D]
-        if self.copy_attn is not None:
-            assert source is not None
-            assert source_keys is not None
-            mixture = self._mix_source(positions, source, source_keys, encoder_out)
-            x = torch.where(input_tokens.eq(self.mask)[..., None], mixture, x)
-        x, positions = x.transpose(0, 1), positions.transpose(0, 1)  # W x B x D
-        for layer in self.layers:
-            x = self.dropout_module(x + positions)
-            x, _, _ = layer(
-                x,
-                encoder_out["encoder_out"][0],  # S x B x D
-                encoder_out["encoder_padding_mask"][0],
-                self_attn_padding_mask=padding_mask,
-            )
-        return x.transpose(0, 1)
-
-    def _mix_source(
-        self,
-        positions: Tensor,  # [B, W, D]
-        source: Tensor,  # [B, S, D]
-        source_keys: Tensor,  # [B, S, D]
-        encoder_out: EncoderOut,
-    ) -> Tensor:  # [B, W, D]
-        """For each target position, source embeddings mixed by attention from its position."""
-        assert self.copy_attn is not None
-        scores = torch.bmm(self.copy_attn(positions), source_keys.transpose(1, 2))  # [B, W, S]
-        padding_mask = encoder_out["encoder_padding_mask"][0]  # [B, S]
-        scores = scores.masked_fill(padding_mask[:, None], -math.inf)
-        precision = torch.promote_types(scores.dtype, torch.float32)
-        weights = scores.softmax(dim=-1, dtype=precision).type_as(source)  # [B, W, S]
-        return torch.bmm(weights, source)
-
-
 @register_model("block")
 class BlockDrafter(TransformerModel):
     """Encoder, bidirectional decoder and tied output projection; see the module."""
@@ -123,22 +85,22 @@ class BlockDrafter(TransformerModel):
     @staticmethod
     def add_args(parser: ArgumentParser) -> None:
         TransformerModel.add_args(parser)
-        parser.add_argument(
-            "--src-embedding-copy",
-            action="store_true",
-            help="feed masked positions a mixture of source embeddings instead of <unk>",
-        )
-        parser.add_argument(
-            "--apply-bert-init",
-            action="store_true",
-            help="initialise weights as BERT does: normal with standard deviation 0.02",
-        )
-        parser.add_argument(
-            "--scale-encoder-embedding",
-            action="store_true",
-            help="scale the encoder's token embeddings by sqrt(d), as the verifier does "
-            "(published drafters do not)",
-        )
+        for name, meaning in SWITCHES.items():
+            flag = "--" + name.replace("_", "-")
+            parser.add_argument(flag, action=BooleanOptionalAction, help=meaning)
+
+    def __init__(self, args: Any, encoder: BlockEncoder, decoder: BlockDecoder) -> None:
+        super().__init__(args, encoder, decoder)
+        self.encoder_is_frozen = bool(args.freeze_encoder)
+        if self.encoder_is_frozen:
+            encoder.requires_grad_(False)
+
+    def train(self, mode: bool = True) -> BlockDrafter:
+        """A frozen encoder stays in eval mode: it must give what the verifier's gives."""
+        super().train(mode)
+        if self.encoder_is_frozen:
+            self.encoder.eval()
+        return self
 
     @classmethod
     def build_model(cls, args: Any, task: Any) -> BlockDrafter:
@@ -181,12 +143,15 @@ class BlockDrafter(TransformerModel):
         """Logits of the scored positions of each block, after glancing where it is asked for.
 
         The glancing pass and the scored pass use the same dropout. With equal dropout the encoder
-        gives the same states both times, so it runs once.
+        gives the same states both times, so it runs once. Scored positions are a run behind each
+        row's prefix; the decoder's last layer computes nothing else.
         """
-        encoder_out = self.encoder(src_tokens, src_lengths=src_lengths)
-        source, source_keys = self._copy_source(src_tokens, encoder_out)
-        context = (encoder_out, source, source_keys)
+        context = self._read_source(src_tokens, src_lengths)
+        prefix_lengths = scored_mask.int().argmax(dim=1)  # [B]
         num_masked = scored_mask.sum()
+        widest = torch.arange(int(scored_mask.sum(1).max()), device=scored_mask.device)
+        columns = prefix_lengths[:, None] + widest  # [B, n]
+        context = (*context, prefix_lengths, columns)
         num_right = None
         if glancing is not None:
             right_mask = self._predicted_right(input_tokens, target_tokens, scored_mask, *context)
@@ -194,12 +159,30 @@ class BlockDrafter(TransformerModel):
             input_tokens, scored_mask = glance(
                 input_tokens, target_tokens, scored_mask, right_mask, glancing
             )
-        features = self.decoder(input_tokens, *context)  # [B, W, D]
-        logits = self.decoder.output_layer(features[scored_mask])  # [N, V]
+        logits = self._logits(input_tokens, scored_mask, *context)  # [N, V]
         targets = target_tokens[scored_mask]  # [N]
         if num_right is None:
             num_right = logits.argmax(dim=-1).eq(targets).sum()
         return BlockOutput(logits, targets, num_masked, num_right)
+
+    def _read_source(
+        self, src_tokens: Tensor, src_lengths: Tensor
+    ) -> tuple[EncoderOut, Tensor | None, Tensor | None]:
+        """The encoder's output, and what can be copied."""
+        with torch.set_grad_enabled(torch.is_grad_enabled() and not self.encoder_is_frozen):
+            encoder_out = self.encoder(src_tokens, src_lengths=src_lengths)
+            return (encoder_out, *self._copy_source(src_tokens, encoder_out))
+
+    def _logits(
+        self, input_tokens: Tensor, scored_mask: Tensor, *context: Any
+    ) -> Tensor:  # [N, V], row by row of the scored mask
+        columns = context[-1]  # [B, n]
+        # Columns of a row with few scored positions may lie past the last one.
+        last, num_columns = scored_mask.size(1) - 1, columns.size(1)
+        scored_at = pad(scored_mask, (0, num_columns)).gather(1, columns)  # [B, n]
+        states = self.decoder(input_tokens, *context[:-1], columns.clamp(max=last))  # [B, n, D]
+        logits: Tensor = self.decoder.output_layer(states[scored_at])
+        return logits
 
     def _copy_source(
         self, src_tokens: Tensor, encoder_out: EncoderOut
@@ -226,8 +209,7 @@ class BlockDrafter(TransformerModel):
         """Which scored positions the drafter predicts right, leaving the random state as it was."""
         device = input_tokens.device
         with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
-            features = self.decoder(input_tokens, *context)
-        best = self.decoder.output_layer(features[scored_mask]).argmax(dim=-1)  # [N]
+            best = self._logits(input_tokens, scored_mask, *context).argmax(dim=-1)  # [N]
         right_mask = torch.zeros_like(scored_mask)
         right_mask[scored_mask] = best.eq(target_tokens[scored_mask])
         return right_mask
@@ -235,11 +217,22 @@ class BlockDrafter(TransformerModel):
 
 def block_architecture(args: Namespace) -> None:
     """Six and six layers of 512, as published; every flag given by the user stays."""
-    args.src_embedding_copy = getattr(args, "src_embedding_copy", False)
-    args.apply_bert_init = getattr(args, "apply_bert_init", False)
-    args.scale_encoder_embedding = getattr(args, "scale_encoder_embedding", False)
+    for name in SWITCHES:
+        setattr(args, name, getattr(args, name, False))
     transformer_architecture(args)
 
 
 for _name in ("block", "block_6e6d512", "block_base"):
     register_model_architecture("block", _name)(block_architecture)
+
+
+@register_model_architecture("block", "block_fast")
+def fast_architecture(args: Namespace) -> None:
+    """The verifier's encoder, kept as it is, and two decoder layers whose prefix can be cached.
+
+    The encoder's sizes and switches must be the verifier's: `encoder_initial.py` prints them.
+    """
+    for name in (*_FAST, "src_embedding_copy"):
+        setattr(args, name, getattr(args, name, True))
+    args.decoder_layers = getattr(args, "decoder_layers", 2)
+    block_architecture(args)

@@ -81,7 +81,7 @@ class BlockNatDrafter:
         tokens, first = self._masked(prefix, params.block_size, self._num_masks)
         num_used = min(width, self._num_masks)
         columns = first[:, None] + torch.arange(num_used, device=first.device)  # [B, width]
-        states = network.decoder(tokens, self._memory, columns)
+        states = network.decoder(tokens, self._memory, columns, first)
         drafted = network.decoder.logits(states).argmax(-1)  # [B, width]
         return Draft(pad_axes(drafted, (0, width - num_used)), budget)
 

@@ -6,6 +6,7 @@ al., ACL 2021).
 
 from __future__ import annotations
 
+import math
 from typing import Protocol
 
 import torch
@@ -14,7 +15,7 @@ from torch.nn import functional as F
 
 from specdec_plugins.decoding.networks.config import BlockConfig
 from specdec_plugins.decoding.networks.embedding import PositionTable, additive, count_tokens
-from specdec_plugins.decoding.networks.layers import layer_stack, source_keys_values
+from specdec_plugins.decoding.networks.layers import layer_stack, source_keys_values, take
 from specdec_plugins.decoding.networks.transformer import (
     Encoder,
     Source,
@@ -32,15 +33,19 @@ class CopySource(Source, Protocol):
 
 
 class BidirectionalDecoder(nn.Module):
-    """Every position sees every other, and the positions enter at every layer.
+    """Reads prefix and masks; the positions enter at every layer.
 
-    A prefix state depends on the masks behind it, so nothing can be cached.
+    As published, every position sees every other: a prefix state depends on the masks behind it,
+    so nothing can be cached. With `cached_prefix` a prefix position sees the prefix up to itself
+    only, and the block goes on seeing everything.
     """
 
     def __init__(self, config: BlockConfig, tokens: nn.Embedding) -> None:
         super().__init__()
         stack = config.decoder
         self.pad, self.mask = config.pad, config.mask
+        self.cached_prefix = config.cached_prefix
+        self.scale = math.sqrt(stack.dim) if config.scale_decoder else 1.0
         self.tokens = tokens
         self.positions = PositionTable(stack, config.pad)
         self.layers = layer_stack(stack, config.activation, config.encoder.dim)
@@ -53,29 +58,50 @@ class BidirectionalDecoder(nn.Module):
         """Keys and values of the source for each layer, [B, S, 2, H, d], of its states."""
         return source_keys_values(self.layers, states)
 
-    def forward(self, tokens: Tensor, source: CopySource, columns: Tensor | None = None) -> Tensor:
-        """Last states [B, m, D] at columns [B, m] int64 of tokens [B, W] int64; None = all.
+    def forward(
+        self,
+        tokens: Tensor,  # [B, W] int64: prefix, masks, and padding on the right
+        source: CopySource,
+        columns: Tensor | None = None,  # [B, m] int64, whose states are wanted; None = all
+        prefix_lengths: Tensor | None = None,  # [B] int64; read with `cached_prefix` only
+    ) -> Tensor:  # [B, m, D]
+        """Last states of the whole row at once, from no cache.
 
-        The tokens are prefix, masks, and padding on the right. The last layer computes nothing
-        but the keys and values of the other columns.
+        The last layer computes nothing but the keys and values of the columns that nobody wants.
         """
         indices, padding_mask = count_tokens(tokens, self.pad)
+        seen_mask = ~padding_mask[:, None]  # [B, 1, W]
+        if self.cached_prefix:
+            assert prefix_lengths is not None, "a cached prefix must be told from its block"
+            seen_mask = seen_mask & _seen(prefix_lengths, tokens.shape[1])
+        mask = additive(seen_mask, self.tokens.weight.dtype)[:, None]  # [B, 1, 1 or W, W]
+        last = len(self.layers) - 1
         positions = self.positions(indices)  # [B, W, D]
+        x = self.embed(tokens, positions, source)
+        for index, layer in enumerate(self.layers):
+            wanted = columns if index == last else None
+            asking = mask
+            if wanted is not None and self.cached_prefix:
+                asking = take(mask[:, 0], wanted)[:, None]
+            x = layer(
+                x + positions,
+                asking,
+                source=source.keys_values[index],
+                source_mask=source.mask,
+                columns=wanted,
+            )
+        return x
+
+    def embed(self, tokens: Tensor, positions: Tensor, source: CopySource) -> Tensor:
+        """The first layer's input [B, n, D] of tokens [B, n] int64, positions [B, n, D] not added.
+
+        Masks, and a committed `<unk>`, get a mixture of the source where the network copies.
+        """
         x: Tensor = self.tokens(tokens)
         if self.copy is not None:
             mixed = self._mix(self.copy(positions), source)
             x = torch.where((tokens == self.mask)[..., None], mixed, x)
-        mask = additive(~padding_mask, x.dtype)[:, None, None]  # [B, 1, 1, W]
-        last = len(self.layers) - 1
-        for index, layer in enumerate(self.layers):
-            x = layer(
-                x + positions,
-                mask,
-                source=source.keys_values[index],
-                source_mask=source.mask,
-                columns=columns if index == last else None,
-            )
-        return x
+        return x if self.scale == 1.0 else x * self.scale
 
     def logits(self, states: Tensor) -> Tensor:
         """[..., V] of last states [..., D]."""
@@ -93,6 +119,13 @@ class BidirectionalDecoder(nn.Module):
             queries[:, None], keys[:, None], values[:, None], attn_mask=source.mask, scale=1.0
         )
         return mixed[:, 0]
+
+
+def _seen(prefix_lengths: Tensor, width: int) -> Tensor:
+    """[B, W, W] bool, by asking column, then seen column: see the decoder."""
+    columns = torch.arange(width, device=prefix_lengths.device)
+    in_block = columns >= prefix_lengths[:, None]  # [B, W]
+    return in_block[..., None] | (columns <= columns[:, None])
 
 
 class BlockDrafter(nn.Module):

@@ -96,11 +96,13 @@ class TransformerConfig:
 
 @dataclass(frozen=True)
 class BlockConfig(TransformerConfig):
-    """The block drafter; `scale_embedding` is about its encoder alone, its decoder never does."""
+    """The block drafter; `scale_embedding` is about its encoder alone."""
 
     mask: int = 3  # token id of a position to predict, `<unk>` in the published checkpoints
     block_size: int = 25  # tokens a block, as trained
     copy_source: bool = True  # masks are fed a mixture of source embeddings
+    scale_decoder: bool = False  # the decoder's embeddings too are multiplied by sqrt(its dim)
+    cached_prefix: bool = False  # a prefix position sees none behind it, so it is computed once
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -1,0 +1,142 @@
+"""The decoder of the block drafter, as fairseq trains it."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import torch
+from fairseq.models.transformer import TransformerDecoder
+from torch import Tensor, nn
+
+EncoderOut = dict[str, list[Tensor]]
+
+
+def hidden_from(
+    padding_mask: Tensor,  # [B, W] bool, True = padding
+    prefix_lengths: Tensor | None,  # [B] int64; None = every position sees every other
+) -> Tensor:  # [B, 1 or W, W] bool
+    """Which keys (last axis) are hidden from which queries.
+
+    With prefix lengths a prefix position sees the prefix up to itself, so that its state never
+    changes again and can be kept from round to round; a block position, revealed or masked, sees
+    the whole prefix and the whole block. Example, a prefix of 2 and a block of 2::
+
+        a  1 . . .
+        b  1 1 . .
+        m  1 1 1 1
+        m  1 1 1 1
+    """
+    padding = padding_mask[:, None]  # [B, 1, W]
+    if prefix_lengths is None:
+        return padding
+    columns = torch.arange(padding_mask.size(1), device=padding_mask.device)
+    in_prefix = columns < prefix_lengths[:, None]  # [B, W]
+    later = columns > columns[:, None]  # [W, W], by query, then key
+    return padding | (later & in_prefix[:, :, None])
+
+
+class BlockDecoder(TransformerDecoder):
+    """Reads prefix and masks; positions enter at every layer.
+
+    As published, every position sees every other, so each prefix state depends on the masks behind
+    it and nothing can be kept. With `cached_prefix` see `hidden_from`.
+    """
+
+    def __init__(self, args: Any, dictionary: Any, embed_tokens: nn.Embedding) -> None:
+        super().__init__(args, dictionary, embed_tokens)
+        self.mask = dictionary.unk()
+        self.cached_prefix = bool(args.cached_prefix)
+        width = embed_tokens.embedding_dim
+        self.embed_scale = math.sqrt(width) if args.scale_decoder_embedding else 1.0
+        self.copy_attn = nn.Linear(width, width, bias=False) if args.src_embedding_copy else None
+        for layer in self.layers:
+            layer.need_attn = False  # attention weights are nobody's output here
+
+    def forward(
+        self,
+        input_tokens: Tensor,  # [B, W] int64: prefix, block, padding
+        encoder_out: EncoderOut,
+        source: Tensor | None,  # [B, S, D] token embeddings of the source, unscaled
+        source_keys: Tensor | None,  # [B, S, D] what the copy attention compares with
+        prefix_lengths: Tensor | None = None,  # [B] int64; read with `cached_prefix` only
+        columns: Tensor | None = None,  # [B, n] int64, positions whose state is wanted; None = all
+    ) -> Tensor:  # [B, n or W, D]
+        """Last hidden states; ``encoder_out`` as the encoder returned it."""
+        padding_mask = input_tokens.eq(self.padding_idx)  # [B, W]
+        positions = self.embed_positions(input_tokens)  # [B, W, D]
+        x = self.embed_tokens(input_tokens)  # [B, W, D]
+        if self.copy_attn is not None:
+            assert source is not None
+            assert source_keys is not None
+            mixture = self._mix_source(positions, source, source_keys, encoder_out)
+            x = torch.where(input_tokens.eq(self.mask)[..., None], mixture, x)
+        if self.embed_scale != 1.0:
+            x = x * self.embed_scale
+        hidden = None
+        if self.cached_prefix:
+            assert prefix_lengths is not None, "a cached prefix must be told from its block"
+            hidden = hidden_from(padding_mask, prefix_lengths)
+        x, positions = x.transpose(0, 1), positions.transpose(0, 1)  # W x B x D
+        for layer in self.layers[: None if columns is None else -1]:
+            x = self.dropout_module(x + positions)
+            x, _, _ = layer(
+                x,
+                encoder_out["encoder_out"][0],  # S x B x D
+                encoder_out["encoder_padding_mask"][0],
+                self_attn_mask=None if hidden is None else _for_heads(hidden, layer.nh),
+                self_attn_padding_mask=padding_mask,
+            )
+        if columns is None:
+            return x.transpose(0, 1)
+        hidden = hidden_from(padding_mask, None) if hidden is None else hidden
+        x = self.dropout_module(x + positions)
+        return _layer_at(self.layers[-1], x, encoder_out, hidden, columns).transpose(0, 1)
+
+    def _mix_source(
+        self,
+        positions: Tensor,  # [B, W, D]
+        source: Tensor,  # [B, S, D]
+        source_keys: Tensor,  # [B, S, D]
+        encoder_out: EncoderOut,
+    ) -> Tensor:  # [B, W, D]
+        """For each target position, source embeddings mixed by attention from its position."""
+        assert self.copy_attn is not None
+        scores = torch.bmm(self.copy_attn(positions), source_keys.transpose(1, 2))  # [B, W, S]
+        padding_mask = encoder_out["encoder_padding_mask"][0]  # [B, S]
+        scores = scores.masked_fill(padding_mask[:, None], -math.inf)
+        precision = torch.promote_types(scores.dtype, torch.float32)
+        weights = scores.softmax(dim=-1, dtype=precision).type_as(source)  # [B, W, S]
+        return torch.bmm(weights, source)
+
+
+def _for_heads(hidden: Tensor, num_heads: int) -> Tensor:
+    """[B, n, W] for every head, as fairseq wants it: [B * H, n, W]."""
+    return hidden.repeat_interleave(num_heads, dim=0)
+
+
+def _layer_at(
+    layer: Any,  # a decoder layer of fairseq, post-norm
+    x: Tensor,  # W x B x D
+    encoder_out: EncoderOut,
+    hidden: Tensor,  # [B, 1 or W, W] bool, True = not to be seen
+    columns: Tensor,  # [B, n] int64
+) -> Tensor:  # n x B x D
+    """The layer's output at some positions, without computing it at the others.
+
+    Only keys and values are computed of all. Nobody reads the states of a prefix behind the last
+    layer, and most of a small drafter is its last layer.
+    """
+    rows = torch.arange(x.size(1), device=x.device)[:, None]  # [B, 1]
+    x_at = x[columns, rows].transpose(0, 1)  # n x B x D
+    seen_at = hidden.expand(-1, x.size(0), -1)[rows, columns]  # [B, n, W]
+    mask = _for_heads(seen_at, layer.nh)
+    attended, _ = layer.self_attn(x_at, x, x, attn_mask=mask, need_weights=False)
+    x_at = layer.self_attn_layer_norm(x_at + layer.dropout_module(attended))
+    states, padding_mask = (encoder_out[f"encoder_{name}"][0] for name in ("out", "padding_mask"))
+    attended, _ = layer.encoder_attn(
+        x_at, states, states, key_padding_mask=padding_mask, need_weights=False
+    )
+    x_at = layer.encoder_attn_layer_norm(x_at + layer.dropout_module(attended))
+    inner = layer.activation_dropout_module(layer.activation_fn(layer.fc1(x_at)))
+    return layer.final_layer_norm(x_at + layer.dropout_module(layer.fc2(inner)))
