@@ -1,6 +1,6 @@
 """Write the drafter's initial checkpoint: its encoder taken from a trained verifier.
 
-The result is a whole checkpoint of ``--arch block`` or ``block_fast``, so a stock fairseq trainer restores it with
+The result is a whole checkpoint of the drafter, so a stock fairseq trainer restores it with
 ``--restore-file O.pt --reset-optimizer --reset-dataloader --reset-lr-scheduler --reset-meters``.
 Train with the architecture flags that were given here.
 """

@@ -10,7 +10,11 @@ from fairseq.models.transformer import TransformerModel
 from fairseq.models.transformer import base_architecture as transformer_architecture
 
 from specdec_plugins.adapters.vocabularies import numbered_vocabularies
-from specdec_plugins.models.block_drafter import BlockDrafter, block_architecture
+from specdec_plugins.models.block_drafter import (
+    BlockDrafter,
+    block_architecture,
+    fast_architecture,
+)
 from specdec_plugins.models.early_exit_transformer import (
     EarlyExitTransformer,
     early_exit_architecture,
@@ -44,7 +48,7 @@ def drafter_args(**changes: Any) -> Namespace:
         "max_target_positions": 40,
     }
     args = Namespace(**{**SIZES, **published, **changes})
-    block_architecture(args)
+    (fast_architecture if args.arch == "block_fast" else block_architecture)(args)
     return args
 
 

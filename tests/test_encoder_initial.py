@@ -107,6 +107,82 @@ def test_the_decoder_is_copied_when_asked_and_deeper_layers_stay_fresh(tmp_path:
     assert _same(checkpoint, verifier, "decoder.layers.")
 
 
+@pytest.mark.parametrize(
+    "verifier_settings",
+    [
+        {},
+        {"encoder_learned_pos": True, "max_source_positions": 20},
+        {"activation_fn": "gelu", "no_scale_embedding": True},
+        {"share_all_embeddings": False},
+    ],
+    ids=lambda settings: ",".join(settings) or "stock",
+)
+def test_the_fast_drafter_s_encoder_computes_what_the_verifier_s_does(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], verifier_settings: dict[str, Any]
+) -> None:
+    """Built as the trainer builds it, from the flags that are printed, and in training mode."""
+    verifier, checkpoint = _initialise(
+        tmp_path, "--arch", "block_fast", "--print-flags", "--seed", "4", **verifier_settings
+    )
+    drafter = _from_flags(capsys.readouterr().out, checkpoint).train()
+    with torch.no_grad():
+        mine, theirs = (
+            model.encoder(SOURCE, LENGTHS)["encoder_out"][0] for model in (drafter, verifier.eval())
+        )
+    torch.testing.assert_close(mine, theirs, rtol=0, atol=2e-6)  # rounding alone
+
+
+def _from_flags(flags: str, checkpoint: dict[str, Any]) -> Any:
+    from fairseq import options
+    from fairseq.models import ARCH_MODEL_REGISTRY
+
+    from specdec_plugins.adapters.vocabularies import numbered_vocabularies
+
+    parser = options.get_training_parser("translation")
+    args = options.parse_args_and_arch(parser, ["data", *flags.split()])
+    model = ARCH_MODEL_REGISTRY[args.arch].build_model(args, numbered_vocabularies(30, 30))
+    model.load_state_dict(checkpoint["model"], strict=True)
+    return model
+
+
+@pytest.mark.parametrize(
+    ("flags", "layers"),
+    [
+        (["--decoder-layers", "1"], [0]),
+        (["--decoder-layers", "2"], [0, 5]),
+        (["--decoder-layers", "3"], [0, 2, 5]),
+        (["--decoder-layers", "2", "--decoder-layers-from", "6,2"], [5, 1]),
+    ],
+)
+def test_fewer_decoder_layers_are_spread_or_chosen(
+    tmp_path: Path, flags: list[str], layers: list[int]
+) -> None:
+    verifier, checkpoint = _initialise(tmp_path, "--arch", "block_fast", *flags, decoder_layers=6)
+    for mine, theirs in enumerate(layers):
+        name = "decoder.layers.{}.encoder_attn.q_proj.weight"
+        expected = verifier.state_dict()[name.format(theirs)]
+        assert torch.equal(checkpoint["model"][name.format(mine)], expected)
+    assert name.format(len(layers)) not in checkpoint["model"]
+
+
+def test_the_fast_drafter_may_have_a_table_of_its_own(tmp_path: Path) -> None:
+    verifier, checkpoint = _initialise(
+        tmp_path, "--arch", "block_fast", "--no-share-all-embeddings"
+    )
+    assert _same(checkpoint, verifier, "decoder.embed_tokens")
+    drafter = _drafter(
+        checkpoint,
+        arch="block_fast",
+        encoder_learned_pos=False,
+        max_source_positions=1024,
+        max_target_positions=1024,
+        share_all_embeddings=False,
+        share_decoder_input_output_embed=True,
+    )
+    assert drafter.decoder.embed_tokens.weight.requires_grad
+    assert not drafter.encoder.embed_tokens.weight.requires_grad
+
+
 def test_separate_embeddings_stay_separate(tmp_path: Path) -> None:
     verifier, checkpoint = _initialise(tmp_path, share_all_embeddings=False)
     _drafter(checkpoint, share_all_embeddings=False)
@@ -132,6 +208,21 @@ def test_the_seed_decides_what_starts_fresh(tmp_path: Path) -> None:
             ["--decoder-attention-heads is 4", "2 for the verifier"],
         ),
         ([], {"encoder_normalize_before": True}, ["--encoder-normalize-before"]),
+        (
+            ["--arch", "block_fast", "--decoder-layers-from", "1,9"],
+            {},
+            ["--decoder-layers-from 1,9 must name 2 of the verifier's 2 decoder layers"],
+        ),
+        (
+            ["--arch", "block_fast", "--no-scale-encoder-embedding"],
+            {},
+            ["scales its embeddings, and a frozen encoder must do the same"],
+        ),
+        (
+            ["--arch", "block_fast"],
+            {"layernorm_embedding": True},
+            ["normalises its embeddings", "--no-freeze-encoder"],
+        ),
         (["--share-all-embeddings"], {"share_all_embeddings": False}, ["--share-all-embeddings"]),
     ],
 )

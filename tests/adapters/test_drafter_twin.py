@@ -22,6 +22,8 @@ SCORED = torch.tensor([[0, 0, 0, 1, 1], [0, 1, 1, 0, 0]], dtype=torch.bool)
         {"scale_encoder_embedding": True},
         {"src_embedding_copy": False},
         {"share_all_embeddings": False},
+        {"cached_prefix": True},
+        {"cached_prefix": True, "scale_decoder_embedding": True, "freeze_encoder": True},
         {"encoder_learned_pos": False, "decoder_learned_pos": False, "activation_fn": "relu"},
     ],
 )
@@ -41,7 +43,9 @@ def test_logits_agree(changes: dict[str, Any]) -> None:
             keys_values=twin.decoder.keys_values(states),
             extras=twin.copied(SOURCE),
         ).fitted()
-        actual = twin.decoder.logits(twin.decoder(INPUT, memory)[SCORED])
+        prefix_lengths = torch.tensor([3, 1])
+        states = twin.decoder(INPUT, memory, prefix_lengths=prefix_lengths)
+        actual = twin.decoder.logits(states[SCORED])
     torch.testing.assert_close(actual, expected, rtol=0, atol=1e-5)
 
 

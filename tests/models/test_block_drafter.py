@@ -55,8 +55,11 @@ def test_parameter_names_are_the_published_ones(models: Any) -> None:
     assert names == expected
 
 
-def _attend(module: nn.Module, query: Tensor, memory: Tensor, padding: Tensor) -> Tensor:
-    """Multi-head attention of one row by its formula: query [W, D], memory [S, D], padding [S]."""
+def _attend(module: nn.Module, query: Tensor, memory: Tensor, hidden: Tensor) -> Tensor:
+    """Multi-head attention of one row by its formula: query [W, D], memory [S, D].
+
+    hidden: [S], or [W, S] where not all see the same.
+    """
     heads, width = module.num_heads, query.size(1)
     q, k, v = (
         projection(x).view(len(x), heads, width // heads).transpose(0, 1)
@@ -67,12 +70,12 @@ def _attend(module: nn.Module, query: Tensor, memory: Tensor, padding: Tensor) -
         )
     )
     scores = q @ k.transpose(1, 2) / math.sqrt(width // heads)
-    weights = scores.masked_fill(padding, -math.inf).softmax(-1)
+    weights = scores.masked_fill(hidden, -math.inf).softmax(-1)
     return module.out_proj((weights @ v).transpose(0, 1).reshape(len(query), width))
 
 
-def _layer(layer: nn.Module, x: Tensor, padding: Tensor, *memory: Tensor) -> Tensor:
-    x = layer.self_attn_layer_norm(x + _attend(layer.self_attn, x, x, padding))
+def _layer(layer: nn.Module, x: Tensor, hidden: Tensor, *memory: Tensor) -> Tensor:
+    x = layer.self_attn_layer_norm(x + _attend(layer.self_attn, x, x, hidden))
     if memory:
         x = layer.encoder_attn_layer_norm(x + _attend(layer.encoder_attn, x, *memory))
     inner = functional.gelu(layer.fc1(x))
@@ -85,7 +88,9 @@ def _positions(table: Tensor, tokens: Tensor) -> Tensor:
     return table[rows]
 
 
-def _plain_logits(model: nn.Module, source: Tensor, tokens: Tensor, scale: float) -> Tensor:
+def _plain_logits(
+    model: nn.Module, source: Tensor, tokens: Tensor, scale: float, prefix: int | None = None
+) -> Tensor:
     """One row of the network written out, as the description has it; [W, V]."""
     encoder, decoder = model.encoder, model.decoder
     table = encoder.embed_tokens.weight
@@ -99,8 +104,13 @@ def _plain_logits(model: nn.Module, source: Tensor, tokens: Tensor, scale: float
     scores = (positions @ decoder.copy_attn.weight.T) @ keys.T
     mixture = scores.masked_fill(padding, -math.inf).softmax(-1) @ embedded
     x = torch.where(tokens.eq(MASK)[:, None], mixture, table[tokens])
+    hidden = tokens.eq(PAD).repeat(len(tokens), 1)
+    if prefix is not None:
+        x = scale * x
+        for column in range(prefix):
+            hidden[column, column + 1 :] = True
     for layer in decoder.layers:
-        x = _layer(layer, x + positions, tokens.eq(PAD), states, padding)
+        x = _layer(layer, x + positions, hidden, states, padding)
     return x @ table.T
 
 
@@ -119,6 +129,51 @@ def test_forward_is_what_the_description_says(models: Any, scaled: bool, trainin
     torch.testing.assert_close(out.logits, torch.cat(expected), rtol=0, atol=1e-6)
     assert out.targets.tolist() == [14, EOS, 15, EOS]
     assert out.num_masked == 4
+
+
+@pytest.mark.parametrize("training", [False, True])
+def test_forward_of_the_fast_one_is_what_the_description_says(models: Any, training: bool) -> None:
+    model = models.build_drafter(arch="block_fast", apply_bert_init=False).double()
+    model.train(training)
+    with torch.no_grad():
+        out = model(SOURCE, LENGTHS, INPUT, TARGET, SCORED)
+        expected = [
+            _plain_logits(model, SOURCE[row], INPUT[row], 4.0, prefix)[SCORED[row]]
+            for row, prefix in ((0, 3), (1, 1))
+        ]
+    torch.testing.assert_close(out.logits, torch.cat(expected), rtol=0, atol=1e-6)
+
+
+def test_revealed_tokens_belong_to_the_block(models: Any) -> None:
+    """They see the masks behind them, as in the published drafter."""
+    model = models.build_drafter(arch="block_fast", apply_bert_init=False).double().eval()
+    source = model._read_source(SOURCE, LENGTHS)
+    shown = INPUT.clone()
+    shown[0, 3] = TARGET[0, 3]
+    with torch.no_grad():
+        out = model.decoder(shown, *source, torch.tensor([3, 1]))
+        expected = _plain_logits(model, SOURCE[0], shown[0], 4.0, prefix=3)
+    torch.testing.assert_close(model.decoder.output_layer(out[0]), expected, rtol=0, atol=1e-6)
+
+
+def test_a_frozen_encoder_has_no_gradient_and_no_dropout(models: Any) -> None:
+    model = models.build_drafter(arch="block_fast", dropout=0.5, share_all_embeddings=False)
+    model.train()
+    assert model.training
+    assert not any(module.training for module in model.encoder.modules())
+    assert model.decoder.layers[0].training
+    first, second = (model.encoder(SOURCE, LENGTHS)["encoder_out"][0] for _ in range(2))
+    assert torch.equal(first, second)
+    out = model(SOURCE, LENGTHS, INPUT, TARGET, SCORED, _glance(0.5))
+    out.logits.logsumexp(-1).sum().backward()
+    for name, parameter in model.named_parameters():
+        assert (parameter.grad is None) == name.startswith("encoder."), name
+
+
+def test_a_table_shared_with_a_frozen_encoder_is_frozen(models: Any) -> None:
+    model = models.build_drafter(arch="block_fast")
+    assert model.decoder.embed_tokens.weight is model.encoder.embed_tokens.weight
+    assert not model.decoder.output_projection.weight.requires_grad
 
 
 def test_without_the_copy_masks_are_the_unk_embedding(models: Any) -> None:
