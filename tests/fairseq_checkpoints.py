@@ -13,6 +13,8 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
+from specdec_plugins.adapters.dictionary import Dictionary
+
 
 def dictionaries(folder: Path, source_symbols: int = 30, target_symbols: int = 30) -> Path:
     """Write `dict.en.txt` and `dict.de.txt`, and say where."""
@@ -107,3 +109,24 @@ def save(model: nn.Module, args: Namespace, path: Path) -> Path:
     checkpoint = {"cfg": config, "args": None, "model": state, "optimizer_history": [last]}
     torch.save({**checkpoint, "extra_state": extra}, path)
     return path
+
+
+def translating_pair(folder: Path) -> Path:
+    """Dictionaries, a verifier that tells sources apart, and a drafter of blocks of 6."""
+    data = dictionaries(folder)
+    args = settings("transformer", share_all_embeddings=True)
+    verifier = build(args, data)
+    # So that translations differ from line to line, and some of them end.
+    for name, parameter in verifier.named_parameters():
+        if "encoder_attn" in name:
+            parameter.data *= 4
+        elif name == "encoder.embed_tokens.weight":
+            parameter.data[Dictionary.eos] *= 2
+    save(verifier, args, data / "verifier.pt")
+    shape = {"encoder_embed_dim": 16, "decoder_embed_dim": 16, "share_all_embeddings": True}
+    args = settings(
+        "block", block_size=6, src_embedding_copy=True, encoder_learned_pos=True, **shape
+    )
+    args.decoder_learned_pos = True
+    save(build(args, data, seed=3), args, data / "drafter.pt")
+    return data

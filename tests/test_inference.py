@@ -14,7 +14,6 @@ from pathlib import Path
 import pytest
 import torch
 
-from specdec_plugins.adapters.dictionary import Dictionary
 from specdec_plugins.app import main as main_module
 from specdec_plugins.app.main import main
 from specdec_plugins.app.translator import SpeculativeTranslator
@@ -30,24 +29,7 @@ LINES = [" ".join(f"s{(i * 7 + j * 3) % 30}" for j in range(i % 6 + 1)) for i in
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Dictionaries, a verifier, a drafter for blocks of 6, and 20 lines."""
-    data = fairseq_checkpoints.dictionaries(tmp_path_factory.mktemp("data"))
-    args = fairseq_checkpoints.settings("transformer", share_all_embeddings=True)
-    verifier = fairseq_checkpoints.build(args, data)
-    # So that translations differ from line to line, and some of them end.
-    for name, parameter in verifier.named_parameters():
-        if "encoder_attn" in name:
-            parameter.data *= 4
-        elif name == "encoder.embed_tokens.weight":
-            parameter.data[Dictionary.eos] *= 2
-    fairseq_checkpoints.save(verifier, args, data / "verifier.pt")
-    shape = {"encoder_embed_dim": 16, "decoder_embed_dim": 16, "share_all_embeddings": True}
-    args = fairseq_checkpoints.settings(
-        "block", block_size=6, src_embedding_copy=True, encoder_learned_pos=True, **shape
-    )
-    args.decoder_learned_pos = True
-    fairseq_checkpoints.save(
-        fairseq_checkpoints.build(args, data, seed=3), args, data / "drafter.pt"
-    )
+    data = fairseq_checkpoints.translating_pair(tmp_path_factory.mktemp("data"))
     (data / "in").write_text("".join(f"{line}\n" for line in LINES), encoding="utf-8")
     return data
 

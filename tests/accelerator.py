@@ -1,0 +1,125 @@
+"""An accelerator that is not there: tensors of a device of their own, computed on the CPU.
+
+It keeps CUDA's rule that operands lie on one device, so what forgets to send a tensor along, or
+makes one on the CPU in the middle of a pass, fails here as it would there. Speed, memory and the
+arithmetic of half precision are not imitated.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.overrides import TorchFunctionMode
+from torch.utils import _pytree as pytree
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils.backend_registration import _setup_privateuseone_for_python_backend
+
+_setup_privateuseone_for_python_backend("simulated")
+DEVICE, HOST = torch.device("simulated:0"), torch.device("cpu")
+
+# CUDA takes these with operands of both sides: copies, and indices that lie on the host.
+CROSSING = {
+    "aten::copy_",
+    "aten::_to_copy",
+    "aten::index",
+    "aten::index_put",
+    "aten::index_put_",
+    "aten::_index_put_impl_",
+}
+
+
+class OnAccelerator(Tensor):
+    """A tensor that says it lies on the accelerator; `host` holds its numbers."""
+
+    host: Tensor
+
+    @staticmethod
+    def __new__(cls, host: Tensor) -> OnAccelerator:
+        made: OnAccelerator = Tensor._make_wrapper_subclass(  # type: ignore[attr-defined]
+            cls,
+            host.shape,
+            dtype=host.dtype,
+            strides=host.stride(),
+            storage_offset=host.storage_offset(),
+            device=DEVICE,
+        )
+        made.host = host
+        return made
+
+    __torch_function__ = torch._C._disabled_torch_function_impl  # type: ignore[assignment]
+
+    @classmethod
+    def __torch_dispatch__(
+        cls, operation: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> Any:
+        return _compute(operation, args, kwargs or {})
+
+    # C++ reads these two past the dispatcher.
+
+    def tolist(self) -> list[Any]:
+        return self.host.tolist()
+
+    def numpy(self, *_: Any, **__: Any) -> Any:
+        raise TypeError(f"can't convert a tensor on {DEVICE} to numpy; copy it to the host first")
+
+
+@contextmanager
+def accelerator() -> Iterator[None]:
+    """While this is entered, `device="simulated"` makes tensors there."""
+    with _Operations(), _FromNumbers():
+        yield
+
+
+class _Operations(TorchDispatchMode):
+    def __torch_dispatch__(
+        self, operation: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> Any:
+        return _compute(operation, args, kwargs or {})
+
+
+class _FromNumbers(TorchFunctionMode):
+    """`torch.tensor` fills its tensor past the dispatcher, so it is split in two."""
+
+    def __torch_function__(
+        self, function: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> Any:
+        kwargs = dict(kwargs or {})
+        if function is torch.tensor and kwargs.get("device") is not None:
+            device = kwargs.pop("device")
+            return torch.tensor(*args, **kwargs).to(device)
+        return function(*args, **kwargs)
+
+
+def _compute(operation: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """The operation on the host, its result on the device that it belongs to."""
+    tensors = [x for x in pytree.tree_leaves((args, kwargs)) if isinstance(x, Tensor)]
+    there = [x for x in tensors if isinstance(x, OnAccelerator)]
+    # A number in a tensor without dimensions may come from anywhere.
+    here = [x for x in tensors if not isinstance(x, OnAccelerator) and x.dim() > 0]
+    name = operation._schema.name
+    if there and here and name not in CROSSING:
+        raise RuntimeError(f"{name}: expected all tensors on one device, found {DEVICE} and cpu")
+
+    devices = [x for x in pytree.tree_leaves((args, kwargs)) if isinstance(x, torch.device)]
+    target = devices[0] if devices else DEVICE if there else HOST
+    args, kwargs = pytree.tree_map_only(torch.device, lambda _: HOST, (args, kwargs))
+    result = operation(*_map(_host, args), **_map(_host, kwargs))
+    if name == "aten::copy_":  # onto its first operand, whatever the second is
+        return args[0]
+    # What is written in place stays the object that it was.
+    written = {id(x.host): x for x in there}
+    if target.type != DEVICE.type:
+        return result
+    return _map(lambda x: written[id(x)] if id(x) in written else OnAccelerator(x), result)
+
+
+def _host(x: Tensor) -> Tensor:
+    return x.host if isinstance(x, OnAccelerator) else x
+
+
+def _map(function: Callable[[Tensor], Tensor], tree: Any) -> Any:
+    return pytree.tree_map_only(Tensor, function, tree)
