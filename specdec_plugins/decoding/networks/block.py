@@ -15,10 +15,16 @@ from torch.nn import functional as F
 
 from specdec_plugins.decoding.networks.config import BlockConfig
 from specdec_plugins.decoding.networks.embedding import PositionTable, additive, count_tokens
-from specdec_plugins.decoding.networks.layers import layer_stack, source_keys_values, take
+from specdec_plugins.decoding.networks.layers import (
+    KeyValueStore,
+    layer_stack,
+    source_keys_values,
+    take,
+)
 from specdec_plugins.decoding.networks.transformer import (
     Encoder,
     Source,
+    Window,
     output_projection,
     token_tables,
 )
@@ -75,24 +81,39 @@ class BidirectionalDecoder(nn.Module):
             assert prefix_lengths is not None, "a cached prefix must be told from its block"
             seen_mask = seen_mask & _seen(prefix_lengths, tokens.shape[1])
         mask = additive(seen_mask, self.tokens.weight.dtype)[:, None]  # [B, 1, 1 or W, W]
+        return self._through(tokens, self.positions(indices), mask, source, columns)
+
+    def extend(self, tokens: Tensor, window: Window, source: CopySource, columns: Tensor) -> Tensor:
+        """Last states [B, m, D] at columns [B, m] int64 of tokens [B, n] int64, behind a cache.
+
+        The tokens are those of the prefix that the cache lacks, masks, and padding. What is
+        written of masks and padding is for this pass alone: the caller crops it. With
+        `cached_prefix` only.
+        """
+        assert self.cached_prefix, "the states of this network's prefix cannot be kept"
+        positions = self.positions(window.positions)
+        return self._through(tokens, positions, window.mask, source, columns, window)
+
+    def _through(
+        self,
+        tokens: Tensor,  # [B, n] int64
+        positions: Tensor,  # [B, n, D]
+        mask: Tensor,  # [B, 1, 1 or n, T], additive
+        source: CopySource,
+        columns: Tensor | None,  # [B, m] int64
+        store: KeyValueStore | None = None,
+    ) -> Tensor:  # [B, m or n, D]
+        x = self._embed(tokens, positions, source)
         last = len(self.layers) - 1
-        positions = self.positions(indices)  # [B, W, D]
-        x = self.embed(tokens, positions, source)
         for index, layer in enumerate(self.layers):
             wanted = columns if index == last else None
-            asking = mask
-            if wanted is not None and self.cached_prefix:
-                asking = take(mask[:, 0], wanted)[:, None]
-            x = layer(
-                x + positions,
-                asking,
-                source=source.keys_values[index],
-                source_mask=source.mask,
-                columns=wanted,
-            )
+            if wanted is not None and mask.shape[2] > 1:
+                mask = take(mask[:, 0], wanted)[:, None]
+            keys_values = source.keys_values[index]
+            x = layer(x + positions, mask, store, index, keys_values, source.mask, wanted)
         return x
 
-    def embed(self, tokens: Tensor, positions: Tensor, source: CopySource) -> Tensor:
+    def _embed(self, tokens: Tensor, positions: Tensor, source: CopySource) -> Tensor:
         """The first layer's input [B, n, D] of tokens [B, n] int64, positions [B, n, D] not added.
 
         Masks, and a committed `<unk>`, get a mixture of the source where the network copies.
