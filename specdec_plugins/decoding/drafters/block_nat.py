@@ -41,9 +41,8 @@ class BlockNatDrafter:
 
     @dataclass(frozen=True)
     class Config:
-        # Read the verifier's encoder output; None = if the encoders are equal, else an own one.
-        share_encoder: bool | None = None
-        cache: bool = True  # keep the prefix's keys and values where the network was trained for it
+        share_encoder: bool | None = None  # read the verifier's encoder output; None = if equal
+        cache: bool = True  # keep the prefix's keys and values, if the network was trained for it
 
     def __init__(self, config: Config, context: DraftContext) -> None:
         self.network = _checked_network(context)
@@ -55,6 +54,8 @@ class BlockNatDrafter:
         self._cache = self._new_cache(0)
         self._width = 0  # host-side bound of what a row has in the cache
         self._behind = 0  # host-side bound of what a row's cache lacks
+        # On a CPU nobody waits for an answer, and every column costs.
+        self._asks = self.network.decoder.tokens.weight.device.type == "cpu"
 
     @property
     def max_block_size(self) -> int | None:
@@ -148,8 +149,7 @@ class BlockNatDrafter:
         assert self._num_masks is not None
         first, device = prefix.lengths - 1, prefix.lengths.device
         num_new = first - self._cache.lengths  # [B]
-        # On a CPU nobody waits for the answer, and every column costs.
-        longest = int(num_new.max()) if device.type == "cpu" else self._behind
+        longest = int(num_new.max()) if self._asks else self._behind
         columns = torch.arange(longest + self._num_masks, device=device)  # [n]
         places = self._cache.lengths[:, None] + columns  # [B, n] of each row, start token left out
         in_prefix = columns < num_new[:, None]

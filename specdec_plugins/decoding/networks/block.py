@@ -75,11 +75,15 @@ class BidirectionalDecoder(nn.Module):
 
         The last layer computes nothing but the keys and values of the columns that nobody wants.
         """
-        indices, padding_mask = count_tokens(tokens, self.pad)
-        seen_mask = ~padding_mask[:, None]  # [B, 1, W]
         if self.cached_prefix:
             assert prefix_lengths is not None, "a cached prefix must be told from its block"
-            seen_mask = seen_mask & _seen(prefix_lengths, tokens.shape[1])
+            indices = torch.arange(tokens.shape[1], device=tokens.device).expand_as(tokens)
+            # A committed padding token is a token; in a cache nobody could tell it from others.
+            padding_mask = (tokens == self.pad) & (indices >= prefix_lengths[:, None])
+            seen_mask = ~padding_mask[:, None] & _seen(prefix_lengths, indices)  # [B, W, W]
+        else:
+            indices, padding_mask = count_tokens(tokens, self.pad)
+            seen_mask = ~padding_mask[:, None]  # [B, 1, W]
         mask = additive(seen_mask, self.tokens.weight.dtype)[:, None]  # [B, 1, 1 or W, W]
         return self._through(tokens, self.positions(indices), mask, source, columns)
 
@@ -142,11 +146,10 @@ class BidirectionalDecoder(nn.Module):
         return mixed[:, 0]
 
 
-def _seen(prefix_lengths: Tensor, width: int) -> Tensor:
-    """[B, W, W] bool, by asking column, then seen column: see the decoder."""
-    columns = torch.arange(width, device=prefix_lengths.device)
+def _seen(prefix_lengths: Tensor, columns: Tensor) -> Tensor:
+    """[B, W, W] bool of columns [B, W], by asking column, then seen one: see the decoder."""
     in_block = columns >= prefix_lengths[:, None]  # [B, W]
-    return in_block[..., None] | (columns <= columns[:, None])
+    return in_block[..., None] | (columns[:, None] <= columns[..., None])
 
 
 class BlockDrafter(nn.Module):
