@@ -26,6 +26,7 @@ from specdec_plugins.decoding.networks.transformer import (
     Source,
     Window,
     output_projection,
+    same_encoder,
     token_tables,
 )
 
@@ -161,6 +162,20 @@ class BlockDrafter(nn.Module):
         source, target = token_tables(config)
         self.encoder = Encoder(config, source)
         self.decoder = BidirectionalDecoder(config, target)
+
+    def adopt(self, encoder: Encoder) -> bool:
+        """Hold that encoder instead of an equal one, and its table, so that memory has them once.
+
+        Returns False, and changes nothing, where the encoders differ.
+        """
+        if not same_encoder(self.encoder, encoder):
+            return False
+        self.encoder = encoder
+        if self.config.share_embeddings:
+            self.decoder.tokens = encoder.embedding.tokens
+            if self.config.tie_output:
+                self.decoder.output.weight = encoder.embedding.tokens.weight
+        return True
 
     def copied(self, tokens: Tensor) -> tuple[Tensor, ...]:
         """Keys and values of what can be copied, [B, S, D] each, of source tokens [B, S] int64.

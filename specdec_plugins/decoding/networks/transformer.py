@@ -102,7 +102,11 @@ class Encoder(nn.Module):
 
 
 def same_encoder(first: Encoder, second: Encoder) -> bool:
-    """True if both give the same states for every source that both have positions for."""
+    """True if both give the same states for every source that both have positions for.
+
+    Weights that were once stored in half precision count as equal to those they were rounded from:
+    training in half precision rounds an encoder that it leaves alone.
+    """
     if first is second:
         return True
     positions = [encoder.embedding.positions for encoder in (first, second)]
@@ -121,8 +125,16 @@ def same_encoder(first: Encoder, second: Encoder) -> bool:
 
 
 def _same(first: Tensor, second: Tensor) -> bool:
-    alike = (first.dtype, first.device) == (second.dtype, second.device)
-    return alike and torch.equal(first, second)
+    if (first.dtype, first.device, first.shape) != (second.dtype, second.device, second.shape):
+        return False
+    if torch.equal(first, second):
+        return True
+    pairs = ((first, second), (second, first))
+    return any(
+        torch.equal(x.to(dtype).to(x.dtype), y)
+        for dtype in (torch.float16, torch.bfloat16)
+        for x, y in pairs
+    )
 
 
 class CachedDecoder(nn.Module):
