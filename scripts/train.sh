@@ -14,7 +14,8 @@ UPDATES=${UPDATES:-}               # updates in all; glancing falls over the sam
 BATCH_TOKENS=${BATCH_TOKENS:-}     # target tokens an update, all workers together
 MAX_TOKENS=${MAX_TOKENS:-4096}     # tokens a worker computes at once
 BLOCK_SIZE=${BLOCK_SIZE:-25}       # tokens drafted at once
-DECODER_LAYERS=${DECODER_LAYERS:-} # of the drafter; empty: as many as the verifier has
+ARCH=${ARCH:-block}                # block: as published; block_fast: reads the verifier's encoder
+DECODER_LAYERS=${DECODER_LAYERS:-} # of the drafter; empty: as many as the verifier has, or two
 WORKERS=${WORKERS:-}               # GPUs, or processes on CPUs; empty: all GPUs, or one process
 BEST_BY=${BEST_BY:-accepted}       # accepted: validate by decoding with the verifier; or loss
 PRECISION=${PRECISION:-}           # fp32, fp16 or bf16; empty: fp16 on GPUs, fp32 on CPUs
@@ -40,7 +41,9 @@ Usage: scripts/train.sh --data DIR --verifier V.pt --save-dir DIR [options] [-- 
                       the preset's values, one by one
   --max-tokens N      tokens that a worker computes at once (default $MAX_TOKENS)
   --block-size K      tokens drafted at once (default $BLOCK_SIZE)
-  --decoder-layers N  layers of the drafter's decoder (default: the verifier's)
+  --arch NAME         block (default): as published; block_fast: the verifier's encoder as it is,
+                      and a prefix that is computed once
+  --decoder-layers N  layers of the drafter's decoder (default: the verifier's; block_fast: 2)
   --workers N         GPUs, or processes on CPUs (default: all GPUs, or one process)
   --best-by NAME      what the best checkpoint is chosen by: accepted (default), the mean accepted
                       tokens of the dev set, decoded with the verifier; or loss
@@ -69,7 +72,7 @@ while [[ $# -gt 0 ]]; do
     esac
     case $1 in
         --data | --verifier | --save-dir | --preset | --lr | --dropout | --warmup | --updates | \
-            --batch-tokens | --max-tokens | --block-size | --decoder-layers | --workers | \
+            --batch-tokens | --max-tokens | --block-size | --arch | --decoder-layers | --workers | \
             --best-by | --precision | --seed | --python)
             [[ $# -ge 2 ]] || fail "$1 needs a value"
             name=${1#--}
@@ -102,6 +105,8 @@ for name in "${numbers[@]}"; do
     flag=${name,,}
     [[ ${!name} =~ ^[1-9][0-9]*$ ]] || fail "--${flag//_/-} is '${!name}', expected a whole number of 1 or more"
 done
+
+[[ $ARCH == block || $ARCH == block_fast ]] || fail "--arch is $ARCH, expected block or block_fast"
 
 case $BEST_BY in
     accepted)
@@ -141,7 +146,9 @@ update_freq=$(((BATCH_TOKENS + MAX_TOKENS * WORKERS - 1) / (MAX_TOKENS * WORKERS
 
 mkdir -p "$SAVE_DIR"
 initial=$SAVE_DIR/initial.pt
-initialise=(--verifier "$VERIFIER" --output "$initial" --data "$DATA" --seed "$SEED" --print-flags)
+initialise=(
+    --verifier "$VERIFIER" --output "$initial" --data "$DATA" --arch "$ARCH" --seed "$SEED" --print-flags
+)
 if [[ -n $DECODER_LAYERS ]]; then
     initialise+=(--decoder-layers "$DECODER_LAYERS")
 fi

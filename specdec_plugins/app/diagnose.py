@@ -12,6 +12,7 @@ from specdec_plugins.app.strategies import EngineStrategy
 from specdec_plugins.app.translator import SpeculativeTranslator
 from specdec_plugins.decoding.batch import collate, open_prefix
 from specdec_plugins.decoding.config import EngineConfig
+from specdec_plugins.decoding.drafters import BlockNatDrafter
 from specdec_plugins.decoding.engine import Method
 from specdec_plugins.decoding.interfaces import Draft, Verifier
 from specdec_plugins.decoding.request import Request
@@ -130,6 +131,9 @@ class Diagnosis:
         with_drafter = self._time(self._strategy.method)
         plain = self._time(Method(None, Exact(), Constant(Constant.Config())))
         lines = ["diagnosis:", *_figures(stats, with_drafter, plain, len(self._sample))]
+        drafter = self._strategy.method.drafter
+        if isinstance(drafter, BlockNatDrafter):
+            lines.append(_what_it_saves(drafter))
         if self.targets.sentences:
             lines.append(
                 f"training targets: {self.targets.position_share:.1%} of "
@@ -172,6 +176,17 @@ def _figures(
         f"acceptance by position, of the rounds that drafted it: {by_position}",
         f"time by part: {parts}",
     ]
+
+
+def _what_it_saves(drafter: BlockNatDrafter) -> str:
+    """Whether the drafter does again what was done before."""
+    reads = "reads the verifier's encoder output" if drafter.shares_encoder else "encodes itself"
+    keeps = (
+        "keeps its prefix from round to round"
+        if drafter.keeps_prefix
+        else ("computes its whole prefix anew each round")
+    )
+    return f"the drafter {reads} and {keeps}"
 
 
 def relative_cost(with_drafter: Timing, plain: Timing) -> float:
@@ -256,6 +271,7 @@ def _advise_on_time(stats: DecodeStats, with_drafter: Timing, plain: Timing) -> 
     if share.get("encode", 0.0) > LONG_ENCODING:
         advice.append(
             f"Encoding takes {share['encode']:.0%} of the time, which no drafter can save: the "
-            "drafter's encoder could be shallower, and a larger --batch would help."
+            "drafter could read the verifier's encoder output (--arch block_fast), and a larger "
+            "--batch would help."
         )
     return advice

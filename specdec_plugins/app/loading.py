@@ -122,6 +122,8 @@ def _load_engine(
     drafter: Drafter | None = None
     if settings.drafts:
         network, assistant = loader.drafting_models()
+        if isinstance(network, BlockDrafter) and isinstance(verifier, TransformerVerifier):
+            network.adopt(verifier.network.encoder)
         context = DraftContext(
             verifier,
             network,

@@ -7,6 +7,7 @@ from typing import Protocol, runtime_checkable
 from torch import Tensor
 
 from specdec_plugins.decoding.interfaces import Prefix
+from specdec_plugins.decoding.networks.transformer import Encoder
 
 
 @runtime_checkable
@@ -15,6 +16,10 @@ class SupportsEncoderOutput(Protocol):
 
     def encoder_output(self) -> tuple[Tensor, Tensor]:
         """States [B, S, D] and padding [B, S] bool (True = padding) of the present rows."""
+        ...
+
+    def encodes_like(self, encoder: Encoder) -> bool:
+        """True if that encoder's output would be the same."""
         ...
 
 

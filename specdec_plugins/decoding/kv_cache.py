@@ -54,13 +54,16 @@ class KVCache:
         """Positions a row for which there is storage."""
         return self.storage.shape[2]
 
-    def window(self, num_new: int, width: int, skip: int = 0) -> CacheWindow:
+    def window(
+        self, num_new: int, width: int, skip: int = 0, last_seen: Tensor | None = None
+    ) -> CacheWindow:
         """Room for `num_new` positions behind every row, and behind `skip` more.
 
         `width`, known to the host, is at least the longest of `lengths`: attention runs over
         `width + skip + num_new` positions, rounded up, and not over the whole capacity. Opening a
         window moves no length; the skipped positions are those that an earlier window since the
-        last `crop` was for.
+        last `crop` was for. `last_seen` [B, n] int64 is the last position that each new one may
+        attend to; without it each sees itself and what is before it.
         """
         live = -(-(width + skip + num_new) // _GRAIN) * _GRAIN
         self._reserve(live)
@@ -68,7 +71,8 @@ class KVCache:
         columns = torch.arange(skip, skip + num_new, device=device)
         positions = self.lengths[:, None] + columns  # [B, n]
         rows = torch.arange(num_rows, device=device)[:, None] * self.capacity
-        seen_mask = torch.arange(live, device=device) <= positions[..., None]  # [B, n, T]
+        last_seen = positions if last_seen is None else last_seen
+        seen_mask = torch.arange(live, device=device) <= last_seen[..., None]  # [B, n, T]
         return CacheWindow(
             positions=positions,
             mask=additive(seen_mask, self.storage.dtype)[:, None],

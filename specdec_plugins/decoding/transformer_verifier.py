@@ -15,7 +15,7 @@ from specdec_plugins.decoding.interfaces import (
 )
 from specdec_plugins.decoding.kv_cache import KVCache
 from specdec_plugins.decoding.networks.memory import SourceMemory
-from specdec_plugins.decoding.networks.transformer import Transformer
+from specdec_plugins.decoding.networks.transformer import Encoder, Transformer, same_encoder
 
 
 class TransformerVerifier:
@@ -148,6 +148,10 @@ class TransformerVerifier:
         """States [B, S, D] and padding [B, S] bool of the present rows."""
         assert self._memory is not None, "encoder_output before admit"
         return self._memory.extras[0], self._memory.padding_mask
+
+    def encodes_like(self, encoder: Encoder) -> bool:
+        """True if that encoder gives what `encoder_output` gives."""
+        return same_encoder(self.network.encoder, encoder)
 
     def _new_cache(self, num_rows: int) -> KVCache:
         dtype = self.network.decoder.output.weight.dtype

@@ -114,6 +114,43 @@ def test_half_precision(
     assert all(weight.isfinite().all() for weight in weights.values())
 
 
+@pytest.mark.parametrize("precision", ["fp32", "fp16", "bf16"])
+def test_the_fast_drafter_leaves_the_verifier_s_encoder_alone(
+    precision: str, tmp_path: Path, data: Path, verifier: Path, run: Run
+) -> None:
+    """Trained, validated by decoding, and decoding with what the verifier has encoded."""
+    path = tmp_path / "initial.pt"
+    initialise = ["encoder_initial.py", "--verifier", verifier, "--output", path, "--data", data]
+    flags = run(sys.executable, *initialise, "--arch", "block_fast", "--print-flags").stdout.split()
+    number = PUBLISHED.index("--arch")
+    common = [*PUBLISHED[:number], *PUBLISHED[number + 2 :]]
+    for flag in ("--encoder-learned-pos", "--apply-bert-init", "--activation-fn", "gelu"):
+        common.remove(flag)
+    for flag in ("--max-source-positions", "--max-target-positions"):
+        common[common.index(flag) : common.index(flag) + 2] = []
+    done = run(
+        sys.executable, "train.py", data, *common, *flags, "--save-dir", tmp_path, "--max-update",
+        "2", "--restore-file", path, *RESTORE, "--eval-block-decoding", "--verifier-path", verifier,
+        *([] if precision == "fp32" else ["--" + precision]),
+    )  # fmt: skip
+    assert re.search(r"valid on 'valid' subset.* accepted [\d.]+", done.stdout)
+    before, after = (
+        load_checkpoint(file)["model"] for file in (path, tmp_path / "checkpoint_last.pt")
+    )
+    for name, weight in before.items():
+        frozen = name.startswith("encoder.") or "embed_tokens" in name or "projection" in name
+        rounded = weight.to(after[name].dtype)
+        assert torch.equal(after[name], rounded) == (frozen or name == "decoder.version"), name
+    text = tmp_path / "in"
+    text.write_text("wa wb wc\nwd\nwe wf wa wa\n", encoding="utf-8")
+    decode = ["inference.py", data, "-s", "en", "-t", "de", "--cpu", "--max-len-b", "9"]
+    decode += ["--AR-path", verifier, "--path", tmp_path / "checkpoint_last.pt", "--diagnose"]
+    speculative = run(sys.executable, *decode, "--input-path", text, "--batch", "2")
+    assert "reads the verifier's encoder output and keeps its prefix" in speculative.stderr
+    plain = run(sys.executable, *decode[:-1], "--input-path", text, "--strategy", "AR")
+    assert speculative.stdout == plain.stdout
+
+
 def test_two_processes_on_cpus_train_together(
     tmp_path: Path, data: Path, initial: Path, run: Run
 ) -> None:

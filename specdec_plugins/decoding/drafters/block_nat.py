@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad as pad_axes
 
+from specdec_plugins.decoding.capabilities import SupportsEncoderOutput
 from specdec_plugins.decoding.config import require
 from specdec_plugins.decoding.drafters.base import DRAFTERS, DraftContext
 from specdec_plugins.decoding.interfaces import (
@@ -18,6 +19,7 @@ from specdec_plugins.decoding.interfaces import (
     RowRandom,
     SourceBatch,
 )
+from specdec_plugins.decoding.kv_cache import KVCache
 from specdec_plugins.decoding.networks.block import BlockDrafter
 from specdec_plugins.decoding.networks.memory import SourceMemory
 
@@ -28,38 +30,50 @@ class BlockNatDrafter:
 
     Every row gets as many masks as its request's block size, also where less will be used: in a
     bidirectional network the number of masks changes every prediction, so a draft depends on
-    its row alone, and on no neighbour, budget or schedule. For the same reason the states of the
-    prefix cannot be cached: there is nothing to `commit`, and a round costs more as rows grow.
+    its row alone, and on no neighbour, budget or schedule. For the same reason the published
+    network can keep no state of its prefix, and a round costs more as rows grow.
+
+    A network that was trained for it (`--cached-prefix`) keeps the keys and values of the prefix
+    from round to round: a pass covers the tokens committed since the last one, and the masks. One
+    whose encoder is the verifier's (`--freeze-encoder`) does not encode, but reads what the
+    verifier has encoded.
     """
 
     @dataclass(frozen=True)
     class Config:
-        """The trained network settles everything."""
+        share_encoder: bool | None = None  # read the verifier's encoder output; None = if equal
+        cache: bool = True  # keep the prefix's keys and values, if the network was trained for it
 
     def __init__(self, config: Config, context: DraftContext) -> None:
-        network = context.network
-        require(
-            isinstance(network, BlockDrafter),
-            "The drafter 'block' needs a checkpoint that was trained for it (--arch block).",
-        )
-        assert isinstance(network, BlockDrafter)
-        num_drafted, num_verified = network.config.decoder.vocab_size, context.verifier.vocab_size
-        require(
-            num_drafted == num_verified,
-            f"The drafter was trained on a target vocabulary of {num_drafted} symbols and the "
-            f"verifier on one of {num_verified}; use checkpoints with the same dictionaries.",
-        )
-        self.network = network
+        self.network = _checked_network(context)
+        self._encoded_by = _sharing(context, self.network, config.share_encoder)
         self._memory: SourceMemory | None = None
         self._num_masks: int | None = None  # the host's maximum over rows; None = not yet asked
+        self._keeps = config.cache and self.network.config.cached_prefix
+        # Of committed tokens only, the start token left out: a draft never outlives its pass.
+        self._cache = self._new_cache(0)
+        self._width = 0  # host-side bound of what a row has in the cache
+        self._behind = 0  # host-side bound of what a row's cache lacks
+        # On a CPU nobody waits for an answer, and every column costs.
+        self._asks = self.network.decoder.tokens.weight.device.type == "cpu"
 
     @property
     def max_block_size(self) -> int | None:
         return self.network.config.block_size
 
+    @property
+    def shares_encoder(self) -> bool:
+        """True if it reads the verifier's encoder output, and encodes nothing itself."""
+        return self._encoded_by is not None
+
+    @property
+    def keeps_prefix(self) -> bool:
+        """True if the prefix's keys and values are kept from round to round."""
+        return self._keeps
+
     @torch.inference_mode()
     def admit(self, source: SourceBatch) -> None:
-        states, padding_mask = self.network.encoder(source.tokens)
+        states, padding_mask = self._encoded(source)
         memory = SourceMemory(
             lengths=source.lengths,
             padding_mask=padding_mask,
@@ -68,6 +82,18 @@ class BlockNatDrafter:
         ).fitted()
         self._memory = memory if self._memory is None else self._memory.append(memory)
         self._num_masks = None
+        self._cache.append(self._new_cache(len(source)))
+        self._behind = max(self._behind, source.forced.shape[1] - 1)
+
+    def _encoded(self, source: SourceBatch) -> tuple[Tensor, Tensor]:
+        """States [B, S, D] and padding [B, S] bool of the rows that join."""
+        if self._encoded_by is None:
+            states, padding_mask = self.network.encoder(source.tokens)
+            return states, padding_mask
+        # The verifier has admitted them already, and those who join stand last.
+        states, padding_mask = self._encoded_by.encoder_output()
+        num_rows, length = source.tokens.shape
+        return states[-num_rows:, :length], padding_mask[-num_rows:, :length]
 
     @torch.inference_mode()
     def propose(
@@ -77,37 +103,106 @@ class BlockNatDrafter:
         if self._num_masks is None:
             # Requests change only with the rows, so the device is asked once, not every round.
             self._num_masks = int(params.block_size.max().clamp(min=1))
-        network = self.network
-        tokens, first = self._masked(prefix, params.block_size, self._num_masks)
+        # A row that drafts nothing keeps one mask: attention over nothing would be undefined.
+        num_masks = params.block_size.clamp(min=1)
         num_used = min(width, self._num_masks)
-        columns = first[:, None] + torch.arange(num_used, device=first.device)  # [B, width]
-        states = network.decoder(tokens, self._memory, columns, first)
-        drafted = network.decoder.logits(states).argmax(-1)  # [B, width]
+        states = (self._extended if self._keeps else self._whole)(
+            prefix, num_masks, self._memory, num_used
+        )
+        drafted = self.network.decoder.logits(states).argmax(-1)  # [B, num_used]
         return Draft(pad_axes(drafted, (0, width - num_used)), budget)
 
     def commit(self, prefix: Prefix, last: Round) -> None:
-        """Nothing was cached, so there is nothing to forget."""
+        """What was kept is read with the next pass; of what was not, nothing is known here."""
+        self._behind += last.draft.tokens.shape[1] + 1
 
     @torch.inference_mode()
     def select(self, rows: Tensor) -> None:
         self._num_masks = None
         if rows.numel() == 0:
-            self._memory = None
+            self._memory, self._cache = None, self._new_cache(0)
+            self._width = self._behind = 0
             return
         assert self._memory is not None, "select before admit"
         self._memory = self._memory.select(rows)
+        self._cache.select(rows)
 
-    def _masked(self, prefix: Prefix, block_size: Tensor, num_masks: int) -> tuple[Tensor, Tensor]:
-        """Each row's prefix without its start token, its masks, and padding behind them.
-
-        Returns tokens [B, W] and the column [B] int64 of each row's first mask.
-        """
-        config = self.network.config
+    def _whole(
+        self, prefix: Prefix, num_masks: Tensor, memory: SourceMemory, num_used: int
+    ) -> Tensor:
+        """States [B, num_used, D] of the first masks, of `num_masks` [B], from nothing kept."""
         first = prefix.lengths - 1
-        # A row that drafts nothing keeps one mask: attention over nothing would be undefined.
-        last = first + block_size.clamp(min=1)
+        assert self._num_masks is not None
         num_kept = prefix.width - 1
-        tokens = pad_axes(prefix.tokens[:, 1 : prefix.width], (0, num_masks))  # [B, W]
-        columns = torch.arange(num_kept + num_masks, device=first.device)
+        # The start token is no input of the drafter's.
+        tokens = pad_axes(prefix.tokens[:, 1 : prefix.width], (0, self._num_masks))  # [B, W]
+        columns = torch.arange(num_kept + self._num_masks, device=first.device)
+        tokens = self._masked(tokens, columns, first, num_masks)
+        used = first[:, None] + torch.arange(num_used, device=first.device)  # [B, num_used]
+        states: Tensor = self.network.decoder(tokens, memory, used, first)
+        return states
+
+    def _extended(
+        self, prefix: Prefix, num_masks: Tensor, memory: SourceMemory, num_used: int
+    ) -> Tensor:
+        """The same with what is kept: a pass over what the cache lacks, and the masks."""
+        assert self._num_masks is not None
+        first, device = prefix.lengths - 1, prefix.lengths.device
+        num_new = first - self._cache.lengths  # [B]
+        longest = int(num_new.max()) if self._asks else self._behind
+        columns = torch.arange(longest + self._num_masks, device=device)  # [n]
+        places = self._cache.lengths[:, None] + columns  # [B, n] of each row, start token left out
+        in_prefix = columns < num_new[:, None]
+        last_seen = torch.where(in_prefix, places, (first + num_masks - 1)[:, None])
+        window = self._cache.window(len(columns), self._width, last_seen=last_seen)
+        known = (places + 1).clamp(max=prefix.tokens.shape[1] - 1)
+        tokens = self._masked(prefix.tokens.gather(1, known), columns, num_new, num_masks)
+        used = num_new[:, None] + columns[:num_used]  # [B, num_used]
+        states = self.network.decoder.extend(tokens, window, memory, used)
+        self._cache.crop(first)
+        self._width, self._behind = prefix.width - 1, 0
+        return states
+
+    def _masked(self, tokens: Tensor, columns: Tensor, first: Tensor, num_masks: Tensor) -> Tensor:
+        """[B, n]: each row's tokens up to column `first` [B], its masks, and padding behind."""
+        config = self.network.config
         tokens = tokens.masked_fill(columns >= first[:, None], config.mask)
-        return tokens.masked_fill(columns >= last[:, None], config.pad), first
+        return tokens.masked_fill(columns >= (first + num_masks)[:, None], config.pad)
+
+    def _new_cache(self, num_rows: int) -> KVCache:
+        weight = self.network.decoder.tokens.weight
+        return KVCache(self.network.config.decoder, num_rows, weight.device, weight.dtype)
+
+
+def _checked_network(context: DraftContext) -> BlockDrafter:
+    """The network. Raises UserError where there is none, or it has another vocabulary."""
+    network = context.network
+    require(
+        isinstance(network, BlockDrafter),
+        "The drafter 'block' needs a checkpoint that was trained for it (--arch block).",
+    )
+    assert isinstance(network, BlockDrafter)
+    num_drafted, num_verified = network.config.decoder.vocab_size, context.verifier.vocab_size
+    require(
+        num_drafted == num_verified,
+        f"The drafter was trained on a target vocabulary of {num_drafted} symbols and the "
+        f"verifier on one of {num_verified}; use checkpoints with the same dictionaries.",
+    )
+    return network
+
+
+def _sharing(
+    context: DraftContext, network: BlockDrafter, wanted: bool | None
+) -> SupportsEncoderOutput | None:
+    """The verifier, if its encoder output is to be read. Raises UserError where it cannot be."""
+    verifier = context.verifier
+    if wanted is False:
+        return None
+    if isinstance(verifier, SupportsEncoderOutput) and verifier.encodes_like(network.encoder):
+        return verifier
+    require(
+        wanted is None,
+        "share_encoder: the drafter's encoder is not this verifier's, so it cannot read its "
+        "output; leave the option out, or train one with --freeze-encoder from this verifier.",
+    )
+    return None

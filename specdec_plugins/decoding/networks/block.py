@@ -15,11 +15,18 @@ from torch.nn import functional as F
 
 from specdec_plugins.decoding.networks.config import BlockConfig
 from specdec_plugins.decoding.networks.embedding import PositionTable, additive, count_tokens
-from specdec_plugins.decoding.networks.layers import layer_stack, source_keys_values, take
+from specdec_plugins.decoding.networks.layers import (
+    KeyValueStore,
+    layer_stack,
+    source_keys_values,
+    take,
+)
 from specdec_plugins.decoding.networks.transformer import (
     Encoder,
     Source,
+    Window,
     output_projection,
+    same_encoder,
     token_tables,
 )
 
@@ -69,30 +76,49 @@ class BidirectionalDecoder(nn.Module):
 
         The last layer computes nothing but the keys and values of the columns that nobody wants.
         """
-        indices, padding_mask = count_tokens(tokens, self.pad)
-        seen_mask = ~padding_mask[:, None]  # [B, 1, W]
         if self.cached_prefix:
             assert prefix_lengths is not None, "a cached prefix must be told from its block"
-            seen_mask = seen_mask & _seen(prefix_lengths, tokens.shape[1])
+            indices = torch.arange(tokens.shape[1], device=tokens.device).expand_as(tokens)
+            # A committed padding token is a token; in a cache nobody could tell it from others.
+            padding_mask = (tokens == self.pad) & (indices >= prefix_lengths[:, None])
+            seen_mask = ~padding_mask[:, None] & _seen(prefix_lengths, indices)  # [B, W, W]
+        else:
+            indices, padding_mask = count_tokens(tokens, self.pad)
+            seen_mask = ~padding_mask[:, None]  # [B, 1, W]
         mask = additive(seen_mask, self.tokens.weight.dtype)[:, None]  # [B, 1, 1 or W, W]
+        return self._through(tokens, self.positions(indices), mask, source, columns)
+
+    def extend(self, tokens: Tensor, window: Window, source: CopySource, columns: Tensor) -> Tensor:
+        """Last states [B, m, D] at columns [B, m] int64 of tokens [B, n] int64, behind a cache.
+
+        The tokens are those of the prefix that the cache lacks, masks, and padding. What is
+        written of masks and padding is for this pass alone: the caller crops it. With
+        `cached_prefix` only.
+        """
+        assert self.cached_prefix, "the states of this network's prefix cannot be kept"
+        positions = self.positions(window.positions)
+        return self._through(tokens, positions, window.mask, source, columns, window)
+
+    def _through(
+        self,
+        tokens: Tensor,  # [B, n] int64
+        positions: Tensor,  # [B, n, D]
+        mask: Tensor,  # [B, 1, 1 or n, T], additive
+        source: CopySource,
+        columns: Tensor | None,  # [B, m] int64
+        store: KeyValueStore | None = None,
+    ) -> Tensor:  # [B, m or n, D]
+        x = self._embed(tokens, positions, source)
         last = len(self.layers) - 1
-        positions = self.positions(indices)  # [B, W, D]
-        x = self.embed(tokens, positions, source)
         for index, layer in enumerate(self.layers):
             wanted = columns if index == last else None
-            asking = mask
-            if wanted is not None and self.cached_prefix:
-                asking = take(mask[:, 0], wanted)[:, None]
-            x = layer(
-                x + positions,
-                asking,
-                source=source.keys_values[index],
-                source_mask=source.mask,
-                columns=wanted,
-            )
+            if wanted is not None and mask.shape[2] > 1:
+                mask = take(mask[:, 0], wanted)[:, None]
+            keys_values = source.keys_values[index]
+            x = layer(x + positions, mask, store, index, keys_values, source.mask, wanted)
         return x
 
-    def embed(self, tokens: Tensor, positions: Tensor, source: CopySource) -> Tensor:
+    def _embed(self, tokens: Tensor, positions: Tensor, source: CopySource) -> Tensor:
         """The first layer's input [B, n, D] of tokens [B, n] int64, positions [B, n, D] not added.
 
         Masks, and a committed `<unk>`, get a mixture of the source where the network copies.
@@ -121,11 +147,10 @@ class BidirectionalDecoder(nn.Module):
         return mixed[:, 0]
 
 
-def _seen(prefix_lengths: Tensor, width: int) -> Tensor:
-    """[B, W, W] bool, by asking column, then seen column: see the decoder."""
-    columns = torch.arange(width, device=prefix_lengths.device)
+def _seen(prefix_lengths: Tensor, columns: Tensor) -> Tensor:
+    """[B, W, W] bool of columns [B, W], by asking column, then seen one: see the decoder."""
     in_block = columns >= prefix_lengths[:, None]  # [B, W]
-    return in_block[..., None] | (columns <= columns[:, None])
+    return in_block[..., None] | (columns[:, None] <= columns[..., None])
 
 
 class BlockDrafter(nn.Module):
@@ -137,6 +162,20 @@ class BlockDrafter(nn.Module):
         source, target = token_tables(config)
         self.encoder = Encoder(config, source)
         self.decoder = BidirectionalDecoder(config, target)
+
+    def adopt(self, encoder: Encoder) -> bool:
+        """Hold that encoder instead of an equal one, and its table, so that memory has them once.
+
+        Returns False, and changes nothing, where the encoders differ.
+        """
+        if not same_encoder(self.encoder, encoder):
+            return False
+        self.encoder = encoder
+        if self.config.share_embeddings:
+            self.decoder.tokens = encoder.embedding.tokens
+            if self.config.tie_output:
+                self.decoder.output.weight = encoder.embedding.tokens.weight
+        return True
 
     def copied(self, tokens: Tensor) -> tuple[Tensor, ...]:
         """Keys and values of what can be copied, [B, S, D] each, of source tokens [B, S] int64.

@@ -7,8 +7,10 @@ with fairseq's own modules is tested in double precision for every switch of the
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import Protocol
 
+import torch
 from torch import Tensor, nn
 
 from specdec_plugins.decoding.networks.config import TransformerConfig
@@ -76,6 +78,11 @@ class Encoder(nn.Module):
         super().__init__()
         stack = config.encoder
         self.pad = config.pad
+        # What decides its output beside the weights, but for the kind and the number of positions.
+        self.kind = (
+            replace(stack, positions="none", max_positions=0),
+            *(config.pad, config.activation, config.scale_embedding, config.norm_embedding),
+        )
         self.embedding = Embedding(tokens, config, "encoder")
         self.layers = layer_stack(stack, config.activation, source_dim=None)
         self.norm = nn.LayerNorm(stack.dim) if stack.final_norm else None
@@ -92,6 +99,42 @@ class Encoder(nn.Module):
         for layer in self.layers:
             x = layer(x, mask)
         return (x if self.norm is None else self.norm(x)), padding_mask
+
+
+def same_encoder(first: Encoder, second: Encoder) -> bool:
+    """True if both give the same states for every source that both have positions for.
+
+    Weights that were once stored in half precision count as equal to those they were rounded from:
+    training in half precision rounds an encoder that it leaves alone.
+    """
+    if first is second:
+        return True
+    positions = [encoder.embedding.positions for encoder in (first, second)]
+    states = [encoder.state_dict() for encoder in (first, second)]
+    if first.kind != second.kind or (positions[0] is None) != (positions[1] is None):
+        return False
+    if positions[0] is not None and positions[1] is not None:
+        # A learned table may hold another's sinusoids.
+        tables = [table.weight[table.offset :] for table in positions if table is not None]
+        shared = min(map(len, tables))
+        for state, table in zip(states, tables, strict=True):
+            state["embedding.positions.weight"] = table[:shared]
+    return states[0].keys() == states[1].keys() and all(
+        _same(tensor, states[1][name]) for name, tensor in states[0].items()
+    )
+
+
+def _same(first: Tensor, second: Tensor) -> bool:
+    if (first.dtype, first.device, first.shape) != (second.dtype, second.device, second.shape):
+        return False
+    if torch.equal(first, second):
+        return True
+    pairs = ((first, second), (second, first))
+    return any(
+        torch.equal(x.to(dtype).to(x.dtype), y)
+        for dtype in (torch.float16, torch.bfloat16)
+        for x, y in pairs
+    )
 
 
 class CachedDecoder(nn.Module):

@@ -51,11 +51,18 @@ def _early_exit(sampling: bool = False, **options: Any) -> Factory:
 
 
 @cache
-def _block_network() -> BlockDrafter:
+def _block_network(num_layers: int = 1, cached_prefix: bool = False) -> BlockDrafter:
     stack = StackConfig(1, 8, 8, 2, vocab_size=12, max_positions=100, positions="learned")
-    target = replace(stack, vocab_size=9)
+    target = replace(stack, vocab_size=9, num_layers=num_layers)
     network = BlockDrafter(
-        BlockConfig(encoder=stack, decoder=target, mask=SPECIAL.unk, block_size=25)
+        BlockConfig(
+            encoder=stack,
+            decoder=target,
+            mask=SPECIAL.unk,
+            block_size=25,
+            scale_decoder=cached_prefix,
+            cached_prefix=cached_prefix,
+        )
     )
     randomise(network, seed=0)
     return network
@@ -63,6 +70,11 @@ def _block_network() -> BlockDrafter:
 
 def _block(verifier: TableVerifier) -> Drafter:
     return build_drafter("block", DraftContext(verifier, _block_network()))
+
+
+def _block_fast(num_layers: int, **options: Any) -> Factory:
+    network = _block_network(num_layers, cached_prefix=True)
+    return lambda verifier: build_drafter("block", DraftContext(verifier, network), options)
 
 
 def _medusa(verifier: TableVerifier) -> Drafter:
@@ -82,6 +94,9 @@ FACTORIES: dict[str, Factory] = {
     "assistant:sampling": _assistant(sampling=True),
     "assistant:sampling confident": _assistant(sampling=True, confidence=0.5),
     "block": _block,
+    "block:fast, one layer": _block_fast(1),
+    "block:fast, two layers": _block_fast(2),
+    "block:fast, nothing kept": _block_fast(2, cache=False),
     "early_exit": _early_exit(),
     "early_exit:confident": _early_exit(exit_layer=2, confidence=0.5),
     "early_exit:sampling": _early_exit(sampling=True, confidence=0.5),

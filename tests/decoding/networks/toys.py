@@ -47,7 +47,9 @@ def transformer(
     return network
 
 
-def block_drafter(seed: int = 0, block_size: int = 6, copy_source: bool = True) -> BlockDrafter:
+def block_drafter(
+    seed: int = 0, block_size: int = 6, copy_source: bool = True, **changes: Any
+) -> BlockDrafter:
     stack = replace(_STACK, positions="learned")
     config = BlockConfig(
         encoder=stack,
@@ -59,9 +61,30 @@ def block_drafter(seed: int = 0, block_size: int = 6, copy_source: bool = True) 
         mask=UNK,
         block_size=block_size,
         copy_source=copy_source,
+        **changes,
     )
     network = BlockDrafter(config)
     randomise(network, seed)
+    return network
+
+
+def fast_drafter(verifier: Transformer, seed: int = 3, num_layers: int = 2) -> BlockDrafter:
+    """One whose encoder is that verifier's, and whose prefix can be kept."""
+    theirs = verifier.config
+    stack = replace(_STACK, positions="learned", num_layers=num_layers)
+    config = BlockConfig(
+        encoder=theirs.encoder,
+        decoder=stack,
+        activation=theirs.activation,
+        scale_embedding=theirs.scale_embedding,
+        mask=UNK,
+        block_size=25,
+        scale_decoder=True,
+        cached_prefix=True,
+    )
+    network = BlockDrafter(config)
+    randomise(network, seed)
+    network.encoder.load_state_dict(verifier.encoder.state_dict())
     return network
 
 
