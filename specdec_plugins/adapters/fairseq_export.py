@@ -6,7 +6,9 @@ from argparse import Namespace
 from typing import Any
 
 import torch
+from torch import Tensor
 
+from specdec_plugins.adapters.fairseq_weights import State
 from specdec_plugins.adapters.model import BLOCK, HEADS, Model
 from specdec_plugins.decoding.networks import BlockConfig, StackConfig, TransformerConfig
 from specdec_plugins.errors import UserError
@@ -24,7 +26,7 @@ def to_checkpoint(model: Model, source_lang: str, target_lang: str) -> dict[str,
     assert model.config is not None
     settings = _settings(model, model.config)
     settings.update(source_lang=source_lang, target_lang=target_lang, data=None)
-    state = {name: tensor.float() for name, tensor in model.state.items()}
+    state = _in_float32(model.state)
     for side in ("encoder", "decoder"):
         state[f"{side}.version"] = torch.tensor([_VERSION])
         if f"{side}.embed_positions.weight" not in state:
@@ -40,6 +42,14 @@ def to_checkpoint(model: Model, source_lang: str, target_lang: str) -> dict[str,
         "extra_state": {"epoch": 1, "train_iterator": {"epoch": 1}},
         "last_optimizer_state": None,
     }
+
+
+def _in_float32(state: State) -> State:
+    """Tied weights stay one tensor, which a file holds once."""
+    converted: dict[int, Tensor] = {}
+    for tensor in state.values():
+        converted.setdefault(id(tensor), tensor.float())
+    return {name: converted[id(tensor)] for name, tensor in state.items()}
 
 
 def _settings(model: Model, config: TransformerConfig) -> dict[str, Any]:

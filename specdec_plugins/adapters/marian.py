@@ -44,9 +44,9 @@ def export_marian(
 ) -> Path:
     """Write the folder; float32, token ids as in our dictionaries, greedy search by default.
 
-    `tokenizer.json` maps BPE text (`target_tokenizer.json` where the target has other symbols), as
-    Marian's own tokenizers know sentencepiece only. Raises UserError where transformers is not
-    installed, the folder is taken, or MarianMT cannot express the model.
+    `AutoTokenizer` maps BPE text there, as Marian's own tokenizer knows sentencepiece only; where
+    the target has other symbols, `target_tokenizer.json` has them. Raises UserError where
+    transformers is not installed, the folder is taken, or MarianMT cannot express the model.
     """
     transformers = _import_transformers()
     config = _expressible(verifier)
@@ -66,9 +66,12 @@ def export_marian(
         generation.save_pretrained(made)
         weights = _weights(verifier, config, settings.max_position_embeddings)
         save_file(weights, made / "model.safetensors", {"format": "pt"})
-        _save_tokenizer(dictionaries.source, made / "tokenizer.json")
+        transformers.PreTrainedTokenizerFast(
+            tokenizer_object=_tokenizer(dictionaries.source),
+            **{"bos_token": "<s>", "pad_token": "<pad>", "eos_token": "</s>", "unk_token": "<unk>"},
+        ).save_pretrained(made)
         if dictionaries.source != dictionaries.target:
-            _save_tokenizer(dictionaries.target, made / "target_tokenizer.json")
+            _tokenizer(dictionaries.target).save(str(made / "target_tokenizer.json"))
         for path in made.iterdir():
             path.chmod(0o644)
     return Path(folder)
@@ -172,7 +175,7 @@ def _weights(verifier: Model, config: TransformerConfig, num_positions: int) -> 
     return {name: tensor.clone().contiguous() for name, tensor in named.items()}
 
 
-def _save_tokenizer(dictionary: Dictionary, path: Path) -> None:
+def _tokenizer(dictionary: Dictionary) -> Any:
     """Symbols between spaces to ids, with the end of the sentence behind them."""
     from tokenizers import Tokenizer, models, pre_tokenizers, processors
 
@@ -182,4 +185,4 @@ def _save_tokenizer(dictionary: Dictionary, path: Path) -> None:
     tokenizer.post_processor = processors.TemplateProcessing(
         single="$A </s>", special_tokens=[("</s>", dictionary.eos)]
     )
-    tokenizer.save(str(path))
+    return tokenizer
