@@ -1,0 +1,11 @@
+#!/usr/bin/env bash
+# Convert models between formats. All flags: --help, and --help behind each word
+#
+#   scripts/convert.sh bundle data-bin --AR-path verifier.pt --path drafter.pt --bpe-codes codes --output FOLDER
+#   scripts/convert.sh fairseq BUNDLE --output FOLDER
+#   scripts/convert.sh marian BUNDLE --output FOLDER
+#   scripts/convert.sh ctranslate2 BUNDLE --output FOLDER
+set -euo pipefail
+source "$(dirname "${BASH_SOURCE[0]}")/run-module.sh"
+
+run_module specdec_plugins.app.convert "$@"

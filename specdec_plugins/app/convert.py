@@ -1,0 +1,187 @@
+"""scripts/convert.sh: models into a bundle, and out of it for fairseq and other engines."""
+
+from __future__ import annotations
+
+import argparse
+import shutil
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from specdec_plugins.adapters.bundle import DEFAULTS, is_bundle, read_bundle
+from specdec_plugins.adapters.bundle_writer import Contents, new_folder, write_bundle
+from specdec_plugins.adapters.ctranslate2 import export_ctranslate2
+from specdec_plugins.adapters.dictionaries import Dictionaries, load_dictionaries
+from specdec_plugins.adapters.fairseq_export import to_checkpoint
+from specdec_plugins.adapters.marian import export_marian
+from specdec_plugins.adapters.model import HEADS, Model
+from specdec_plugins.adapters.model_files import read_model, read_verifier
+from specdec_plugins.adapters.safe_save import save_checkpoint
+from specdec_plugins.adapters.text import load_codes
+from specdec_plugins.app.cards import default_card
+from specdec_plugins.app.options import Parser, json_object
+from specdec_plugins.app.settings import DTYPES, TOKENIZERS
+from specdec_plugins.decoding.config import require
+from specdec_plugins.decoding.drafters import DRAFTERS
+from specdec_plugins.decoding.schedules import SCHEDULES
+from specdec_plugins.errors import UserError
+
+BAD_INPUT = 2
+_TEXT = ("lowercase", "dash_splits", "strip_diacritics")
+
+
+def make_parser() -> argparse.ArgumentParser:
+    parser = Parser(prog="convert.sh", description="Convert models between formats.")
+    formats = parser.add_subparsers(dest="to", required=True, metavar="FORMAT")
+    _add_bundle(formats.add_parser("bundle", help="checkpoints of fairseq into a bundle"))
+    helps = {
+        "fairseq": "a bundle into checkpoints for fairseq, with dictionaries and codes",
+        "marian": "a verifier into MarianMT for transformers (extra 'convert')",
+        "ctranslate2": "a verifier into a model of CTranslate2 (extra 'convert')",
+    }
+    for name, text in helps.items():
+        add = (command := formats.add_parser(name, help=text)).add_argument
+        add("source", metavar="SOURCE", help="a bundle" + ", or a checkpoint" * (name != "fairseq"))
+        if name != "fairseq":
+            add("--data", metavar="FOLDER", help="of a checkpoint: the folder with dict.<lang>.txt")
+            _add_languages(command)
+        if name == "ctranslate2":
+            add("--quantization", metavar="TYPE", help="of the weights on disk (default: float32)")
+        _add_output(command)
+    return parser
+
+
+def _add_bundle(parser: argparse.ArgumentParser) -> None:
+    add = parser.add_argument
+    add("data", metavar="DICT_FOLDER", help="folder with dict.<lang>.txt")
+    add("--AR-path", dest="verifier", metavar="FILE", required=True, help="of the verifier")
+    add("--path", dest="drafter_checkpoint", metavar="FILE", help="checkpoint of the drafter")
+    add("--drafter", choices=DRAFTERS.names(), help="default: block where --path is given")
+    add("--drafter-options", type=json_object, metavar="JSON", default={})
+    _add_languages(parser)
+    add("--bpe-codes", metavar="FILE", type=Path, help="of subword-nmt learn-bpe")
+    add("--tokenizer", choices=(*TOKENIZERS, "none"), default="moses", help="default: moses")
+    for name in _TEXT:
+        add("--" + name.replace("_", "-"), action="store_true", help="as in inference.py")
+    add("--dtype", choices=DTYPES, default="float16", help="of stored weights (default: float16)")
+    add("--card", metavar="FILE", type=Path, help="Markdown about the models; becomes README.md")
+    kinds: dict[str, Any] = {"beta": int, "block_size": int, "max_len_a": float, "max_len_b": int}
+    kinds |= {"tau": float, "schedule": str, "schedule_options": json_object}
+    for name, kind in kinds.items():
+        choices = SCHEDULES.names() if name == "schedule" else None
+        flag = "--" + name.replace("_", "-")
+        add(flag, type=kind, choices=choices, help="default of decoding, as in inference.py")
+    _add_output(parser)
+
+
+def _add_languages(parser: argparse.ArgumentParser) -> None:
+    for side, letter in (("source", "s"), ("target", "t")):
+        parser.add_argument(
+            f"--{side}-lang", f"-{letter}", metavar="LANG", help="default: from the file names"
+        )
+
+
+def _add_output(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--output", metavar="FOLDER", type=Path, required=True, help="new folder")
+    parser.add_argument("--force", action="store_true", help="replace what is there")
+    parser.add_argument("--debug", action="store_true", help="show where an error was raised")
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Exit status of a command line."""
+    args = make_parser().parse_args(argv)
+    try:
+        if args.to == "bundle":
+            _to_bundle(args)
+        elif args.to == "fairseq":
+            _to_fairseq(Path(args.source), args.output, args.force)
+        else:
+            _to_engine(args)
+    except UserError as error:
+        if args.debug:
+            raise
+        sys.stderr.write(f"convert.sh: {error}\n")
+        return BAD_INPUT
+    size = sum(path.stat().st_size for path in args.output.iterdir())
+    sys.stderr.write(f"convert.sh: wrote {args.output}, {size / 1e6:.1f} MB\n")
+    return 0
+
+
+def _to_bundle(args: argparse.Namespace) -> None:
+    dictionaries = load_dictionaries(args.data, args.source_lang, args.target_lang)
+    verifier = read_verifier(args.verifier, dictionaries)
+    name, drafter = _drafter(args, dictionaries)
+    if args.bpe_codes is not None:
+        load_codes(args.bpe_codes)
+    text = {name: True for name in _TEXT if getattr(args, name)}
+    text["tokenizer"] = None if args.tokenizer == "none" else args.tokenizer
+    given = {name: getattr(args, name) for name in DEFAULTS}
+    languages = (dictionaries.source_lang, dictionaries.target_lang)
+    contents = Contents(
+        *(Path(args.data), *languages, verifier, name, drafter, args.drafter_options),
+        codes=args.bpe_codes,
+        text=text,
+        defaults={name: value for name, value in given.items() if value is not None},
+        card=_card(args.card) or default_card(*languages, verifier, name, drafter),
+    )
+    write_bundle(contents, args.output, DTYPES[args.dtype], args.force)
+
+
+def _drafter(
+    args: argparse.Namespace, dictionaries: Dictionaries
+) -> tuple[str | None, Model | None]:
+    """Its name and its network, as far as there are any; options are checked."""
+    name = args.drafter or ("block" if args.drafter_checkpoint else None)
+    if name is not None:
+        DRAFTERS.configure(name, args.drafter_options)
+    if args.drafter_checkpoint is None:
+        return name, None
+    model = read_model(args.drafter_checkpoint)
+    if model.kind != HEADS:
+        model.check_dictionaries(dictionaries.source, dictionaries.target)
+    return name, model
+
+
+def _card(path: Path | None) -> str:
+    if path is None:
+        return ""
+    try:
+        return path.read_text(encoding="utf-8")
+    except (OSError, ValueError) as error:
+        raise UserError(f"{path}: the model card cannot be read ({error}).") from error
+
+
+def _to_fairseq(source: Path, output: Path, force: bool) -> None:
+    """As `specdec-serve` reads a folder of checkpoints."""
+    bundle = read_bundle(source)
+    languages = (bundle.source_lang, bundle.target_lang)
+    with new_folder(output, force) as made:
+        drafter = bundle.drafter and bundle.drafter.network
+        for name, part in (("verifier", bundle.verifier), ("drafter", drafter)):
+            if part is not None:
+                checkpoint = to_checkpoint(read_model(source / part.weights), *languages)
+                save_checkpoint(checkpoint, made / f"{name}.pt")
+        codes = bundle.text.get("bpe_codes")
+        for name in (*(f"dict.{language}.txt" for language in languages), *([codes] * bool(codes))):
+            shutil.copyfile(source / name, made / name)
+
+
+def _to_engine(args: argparse.Namespace) -> None:
+    source = Path(args.source)
+    if is_bundle(source):
+        bundle = read_bundle(source)
+        dictionaries = load_dictionaries(source, bundle.source_lang, bundle.target_lang)
+        source = source / bundle.verifier.weights
+    else:
+        require(args.data is not None, f"{source}: is no bundle; add --data with dict.<lang>.txt.")
+        dictionaries = load_dictionaries(args.data, args.source_lang, args.target_lang)
+    verifier = read_verifier(source, dictionaries)
+    if args.to == "marian":
+        export_marian(verifier, dictionaries, args.output, args.force)
+    else:
+        export_ctranslate2(verifier, dictionaries, args.output, args.quantization, args.force)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
