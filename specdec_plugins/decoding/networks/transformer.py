@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from typing import Protocol
 
+import torch
 from torch import Tensor, nn
 
 from specdec_plugins.decoding.networks.config import TransformerConfig
@@ -111,6 +112,12 @@ class CachedDecoder(nn.Module):
     def keys_values(self, states: Tensor) -> tuple[Tensor, ...]:
         """Keys and values of the source for each layer, [B, S, 2, H, d], of its states."""
         return source_keys_values(self.layers, states)
+
+    @property
+    def attention_dtype(self) -> torch.dtype:
+        """Of keys and values, in which attention is computed."""
+        dtype: torch.dtype = self.layers[0].self_attention.qkv.bias.dtype
+        return dtype
 
     def forward(self, tokens: Tensor, window: Window, source: Source) -> Tensor:
         """Last states [B, n, D] of new tokens [B, n] int64, which are written to the window."""
