@@ -29,7 +29,7 @@ from specdec_plugins.decoding.interfaces import (
     Drafter,
     Verifier,
 )
-from specdec_plugins.decoding.networks import BlockDrafter, Transformer
+from specdec_plugins.decoding.networks import BlockDrafter, Transformer, with_fast_products
 from specdec_plugins.decoding.rules import RULES
 from specdec_plugins.decoding.schedules import build_schedule
 from specdec_plugins.decoding.transformer_verifier import TransformerVerifier
@@ -126,7 +126,8 @@ class _Loader:
         if self.settings.drafter == "medusa":
             return load_medusa_heads(path, dtype=dtype, device=self.device), None
         source, target = self.dictionaries.source, self.dictionaries.target
-        return load_block_drafter(path, source, target, dtype=dtype, device=self.device), None
+        network = load_block_drafter(path, source, target, dtype=dtype, device=self.device)
+        return with_fast_products(network, self.settings.quantised), None
 
     def _transformer(self, path: str) -> TransformerVerifier:
         source, target = self.dictionaries.source, self.dictionaries.target
@@ -139,6 +140,7 @@ class _Loader:
             dtype=dtype,
             device=self.device,
         )
+        network = with_fast_products(network, self.settings.quantised)
         return TransformerVerifier(network, target.special)
 
 

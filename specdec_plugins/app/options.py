@@ -92,7 +92,11 @@ def _add_models(parser: argparse.ArgumentParser) -> None:
         help="do not use a GPU (default: use one where there is one)",
     )
     precision = group.add_mutually_exclusive_group()
-    precision.add_argument("--dtype", choices=DTYPES, help="of the networks (default: float32)")
+    precision.add_argument(
+        "--dtype",
+        choices=DTYPES,
+        help="of the networks (default: float32); int8: products of 8-bit integers, CPU only",
+    )
     precision.add_argument(
         "--fp16", dest="dtype", action="store_const", const="float16", help="--dtype float16"
     )

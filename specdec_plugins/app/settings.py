@@ -16,6 +16,7 @@ DTYPES = {
     "float64": torch.float64,
     "float16": torch.float16,
     "bfloat16": torch.bfloat16,
+    "int8": torch.float32,  # what is left in floating point; products are quantised
 }
 GREEDY_LIKE = ("published", "fairseq")
 TOKENIZERS = ("moses",)
@@ -97,6 +98,10 @@ class Settings:
         self.decode_params(max_len=1)  # beta, tau and the sampling settings have their own bounds
 
     def _check_models(self) -> None:
+        require(
+            not (self.quantised and self.strategy == "fairseq"),
+            "fairseq's search has no int8; use --dtype float32, or another --strategy.",
+        )
         wants = f"--strategy {self.strategy} needs"
         require(
             self.verifier is not None or self.strategy == "drafter",
@@ -167,6 +172,11 @@ class Settings:
                 self.raw_text or not getattr(self, name),
                 f"--{name.replace('_', '-')} is about raw text; add --tokenizer or --bpe.",
             )
+
+    @property
+    def quantised(self) -> bool:
+        """True if matrix products are to be computed in 8-bit integers."""
+        return self.dtype == "int8"
 
     @property
     def drafts(self) -> bool:

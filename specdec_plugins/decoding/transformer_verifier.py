@@ -47,7 +47,7 @@ class TransformerVerifier:
 
     @property
     def device(self) -> torch.device:
-        return self.network.decoder.output.weight.device
+        return self.network.decoder.embedding.tokens.weight.device
 
     @property
     def max_target_positions(self) -> int:
@@ -154,5 +154,5 @@ class TransformerVerifier:
         return same_encoder(self.network.encoder, encoder)
 
     def _new_cache(self, num_rows: int) -> KVCache:
-        dtype = self.network.decoder.output.weight.dtype
+        dtype = self.network.decoder.attention_dtype
         return KVCache(self.network.config.decoder, num_rows, self.device, dtype)

@@ -99,6 +99,7 @@ def test_unknown_flags_and_values_end_with_one_line(
         ("--buffer-size 0", "--buffer-size must be 1 or more"),
         ("--max-len-b -1", "--max-len-b must be 0 or more"),
         ("--max-len-a -1", "--max-len-a must be 0 or more"),
+        ("--dtype int8 --strategy fairseq", "fairseq's search has no int8"),
         ("--lenpen 2", "--lenpen belongs to fairseq's search"),
         ("--no-repeat-ngram-size 3", "--no-repeat-ngram-size belongs to fairseq's search"),
         ("--rule exact --beta 2", "--rule exact takes no tolerance"),

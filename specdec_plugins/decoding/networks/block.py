@@ -141,8 +141,9 @@ class BidirectionalDecoder(nn.Module):
         queries [B, W, D]. Their products are not divided by sqrt(D), as published.
         """
         keys, values = source.extras  # [B, S, D]
+        mask = None if source.mask is None else source.mask.to(queries.dtype)
         mixed = F.scaled_dot_product_attention(
-            queries[:, None], keys[:, None], values[:, None], attn_mask=source.mask, scale=1.0
+            queries[:, None], keys[:, None], values[:, None], attn_mask=mask, scale=1.0
         )
         return mixed[:, 0]
 

@@ -26,6 +26,7 @@ def attend(queries: Tensor, keys_values: Tensor, mask: Tensor | None) -> Tensor:
     queries [B, n, H, d], keys_values [B, T, 2, H, d], mask broadcast to [B, H, n, T], added to
     the logits. Returns [B, n, H * d].
     """
+    mask = None if mask is None else mask.to(queries.dtype)
     keys, values = keys_values.transpose(1, 3).unbind(2)  # each [B, H, T, d]
     mixed = F.scaled_dot_product_attention(queries.transpose(1, 2), keys, values, attn_mask=mask)
     return mixed.transpose(1, 2).flatten(2)

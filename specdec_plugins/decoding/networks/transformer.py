@@ -155,6 +155,12 @@ class CachedDecoder(nn.Module):
         """Keys and values of the source for each layer, [B, S, 2, H, d], of its states."""
         return source_keys_values(self.layers, states)
 
+    @property
+    def attention_dtype(self) -> torch.dtype:
+        """Of keys and values, in which attention is computed."""
+        dtype: torch.dtype = self.layers[0].self_attention.qkv.bias.dtype
+        return dtype
+
     def forward(self, tokens: Tensor, window: Window, source: Source) -> Tensor:
         """Last states [B, n, D] of new tokens [B, n] int64, which are written to the window."""
         x: Tensor = self.embedding(tokens, window.positions)

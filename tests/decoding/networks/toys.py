@@ -102,8 +102,8 @@ def remember(network: Transformer | BlockDrafter, tokens: Tensor) -> SourceMemor
 @torch.inference_mode()
 def full_logits(network: Transformer, source: Tensor, target: Tensor) -> Tensor:
     """All at once, from an empty cache: [B, T, V] of source [B, S] and target [B, T] int64."""
-    stack, weight = network.config.decoder, network.decoder.output.weight
-    cache = KVCache(stack, len(target), weight.device, weight.dtype)
+    dtype = network.decoder.attention_dtype
+    cache = KVCache(network.config.decoder, len(target), target.device, dtype)
     window = cache.window(target.shape[1], width=0)
     states = network.decoder(target, window, remember(network, source))
     return network.decoder.logits(states)
