@@ -59,6 +59,10 @@ def _check_sampling(settings: Settings, rule: AcceptanceRule) -> None:
 
 def _check_parts(settings: Settings) -> None:
     """Options that would be passed over in silence."""
+    require(
+        settings.drafter_data is None or settings.drafter == "assistant",
+        f"--drafter-data is for --drafter assistant; leave it away with {settings.drafter}.",
+    )
     for part in ("drafter", "schedule"):
         used = settings.strategy == "specdec" or (part, settings.strategy) == ("drafter", "drafter")
         require(

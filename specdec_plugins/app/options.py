@@ -75,6 +75,12 @@ def _add_models(parser: argparse.ArgumentParser) -> None:
     add = group.add_argument
     add("--AR-path", dest="verifier", metavar="FILE", help="checkpoint of the verifier")
     add("--path", dest="drafter_checkpoint", metavar="FILE", help="checkpoint of the drafter")
+    add(
+        "--drafter-data",
+        metavar="FOLDER",
+        help="dict.<lang>.txt of an assistant whose source dictionary is another (default: "
+        "DICT_FOLDER); symbols are found by name, and the target dictionary must be the same",
+    )
     add("--source-lang", "-s", metavar="LANG", help="default: from the names of the dictionaries")
     add("--target-lang", "-t", metavar="LANG", help="default: from the names of the dictionaries")
     add(

@@ -36,6 +36,7 @@ class Settings:
     data: str  # folder with dict.<lang>.txt of both sides
     verifier: str | None = None  # checkpoint of the stock Transformer
     drafter_checkpoint: str | None = None  # checkpoint of the network that drafts
+    drafter_data: str | None = None  # folder with the assistant's own dict.<lang>.txt; None = data
     source_lang: str | None = None  # None = read from the names of the dictionaries
     target_lang: str | None = None
 
