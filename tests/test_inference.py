@@ -232,8 +232,15 @@ def test_the_python_interface_gives_the_same(folder: Path, tmp_path: Path) -> No
         max_len_b=12,
         batch=4,
     )
-    assert translator.translate(LINES) == infer(folder, tmp_path / "out")
-    assert list(translator.stream(LINES[5]))[-1] == translator.translate([LINES[5]])[0]
+    done = translator.translate(LINES)
+    records = tmp_path / "json"
+    assert [t.text for t in done] == infer(folder, tmp_path / "out", "--json-path", str(records))
+    scores = [json.loads(line)["score"] for line in records.read_text().splitlines()]
+    assert [t.score for t in done] == pytest.approx(scores)
+    assert translator.stats.rounds == sum(t.rounds for t in done)
+    assert list(translator.stream(LINES[5]))[-1] == done[5].text
+    again = translator.translate_tokens([line.split() for line in LINES])
+    assert [t.tokens for t in again] == [t.tokens for t in done]
 
 
 def test_the_drafter_alone_needs_no_verifier(folder: Path, tmp_path: Path) -> None:
