@@ -25,7 +25,10 @@ translator = SpeculativeTranslator.from_pretrained(
     batch=8,  # sentences decoded at once
 )
 
-sentences = ["Two dogs play in the snow.", "A man with a red hat is reading a newspaper on the beach next to a small child."]
+sentences = [
+    "Two dogs play in the snow.",
+    "A man with a red hat is reading a newspaper on the beach next to a small child.",
+]
 
 # Text, tokens and score of each sentence, and how its rounds went.
 for translation in translator.translate(sentences):

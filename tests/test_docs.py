@@ -24,6 +24,6 @@ def test_the_python_example() -> None:
     lines = done.stdout.splitlines()
     assert lines[0] == "Zwei Hunde spielen im Schnee."
     assert lines[1].startswith("  tokens Zwei Hunde ")
-    assert "  so far: Zwei Hunde spielen im Schnee." in lines
+    assert sum(line.startswith("  so far: Ein Mann") for line in lines) == 2
     assert lines[-2] == "['Zwei', 'Hunde', 'laufen', '.']"
     assert lines[-1].endswith("tokens a round")

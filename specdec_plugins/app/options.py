@@ -259,6 +259,16 @@ def _add_published(parser: argparse.ArgumentParser) -> None:
     add("--iter-decode-with-beam", type=int, choices=(1,))
 
 
+def given_settings(argv: Sequence[str] | None = None) -> dict[str, Any]:
+    """Fields of `Settings` that a command line gives; whether they can be is not asked yet.
+
+    Exits with status 2 for flags that do not exist.
+    """
+    names = {f.name for f in fields(Settings)}
+    given = vars(make_parser().parse_args(argv))
+    return {name: value for name, value in given.items() if name in names}
+
+
 def parse_options(argv: Sequence[str] | None = None) -> tuple[Settings, FileOptions]:
     """Settings and files of a command line.
 
