@@ -25,7 +25,6 @@ from specdec_plugins.decoding.probs import best_probability, draft_token
 from specdec_plugins.decoding.rules.base import at
 from specdec_plugins.errors import UserError
 
-
 _OWN, _VERIFIERS = "own", "verifier"
 
 

@@ -254,11 +254,10 @@ def test_encodings_that_cannot_be_shared_are_refused() -> None:
     build(TransformerVerifier(large, SMALL), reader)
     with pytest.raises(UserError, match="encoder must be 'own' or 'verifier', not 'mine'"):
         build(TransformerVerifier(large, SMALL), reader, "mine")
-    narrow = TableVerifier(TABLE)
+    narrow, wide = TableVerifier(TABLE), TableVerifier(TABLE)
+    wide.encoder_dim = 2
     with pytest.raises(UserError, match="encodings of 1 numbers and the verifier gives 2"):
-        other = TableVerifier(TABLE)
-        other.encoder_dim = 2
-        build(other, narrow)
+        build(wide, narrow)
 
     bare = SimpleNamespace(
         vocab_size=9, special=SPECIAL, max_target_positions=60, device=narrow.device
