@@ -20,6 +20,7 @@ SERVE = [
     "uvicorn>=0.30",
     *TEXT,
 ]
+COMPARE = ["matplotlib>=3.9", "sacrebleu>=2.4"]  # scripts/compare_ways.py
 DEV = [
     "httpx>=0.27",
     "hypothesis>=6.100",
@@ -46,5 +47,11 @@ setup(
         ]
     },
     install_requires=["torch>=2.6", "numpy>=1.26", "tqdm>=4.66"],
-    extras_require={"text": TEXT, "serve": SERVE, "train": TRAIN, "dev": DEV},
+    extras_require={
+        "text": TEXT,
+        "serve": SERVE,
+        "train": TRAIN,
+        "compare": COMPARE,
+        "dev": DEV,
+    },
 )
