@@ -90,6 +90,7 @@ class TableVerifier(Rows):
         self.hidden_dim = self.vocab_size
         self.encoder_dim = 1
         self.with_hidden = False
+        self.exits: dict[int, Tensor] = {}  # the laws of the first layers
         self.ahead: list[Tensor] = []  # [B] int64 each, tokens read by the first layers this round
 
     def admit(self, source: SourceBatch) -> None:
@@ -136,7 +137,9 @@ class TableVerifier(Rows):
         """The fewer layers, the farther from the law."""
         positions = (prefix.lengths + len(self.ahead)).clamp(max=self.table.shape[1] - 1)
         self.ahead.append(tokens)
-        logits = perturbed(self.table, 1 / exit_layer)[self.keys, positions, tokens]
+        if exit_layer not in self.exits:
+            self.exits[exit_layer] = perturbed(self.table, 1 / exit_layer)
+        logits = self.exits[exit_layer][self.keys, positions, tokens]
         return logits.masked_fill(~prefix.active[:, None], torch.nan)
 
     def _check_ahead(self, fed: Tensor, known: Tensor) -> None:
