@@ -201,8 +201,7 @@ def test_a_law_equal_to_p_is_always_accepted() -> None:
         assert accepted_share(p.tolist(), token, p.tolist()) > 0.999
 
 
-def test_what_it_promises_and_needs() -> None:
+def test_what_it_promises() -> None:
     rule = RULES.get("speculative_sampling")()
     assert rule.guarantee(1) is rule.guarantee(5) is Guarantee.DISTRIBUTION
     assert rule.samples
-    assert rule.needs_probs
