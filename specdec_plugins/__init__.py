@@ -14,6 +14,7 @@ _REGISTERING_MODULES = (
     "specdec_plugins.criterions.early_exit_loss",
     "specdec_plugins.criterions.glat_loss",
     "specdec_plugins.criterions.medusa_loss",
+    "specdec_plugins.models.assistant_transformer",
     "specdec_plugins.models.block_drafter",
     "specdec_plugins.models.early_exit_transformer",
     "specdec_plugins.models.medusa_heads",

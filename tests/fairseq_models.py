@@ -10,6 +10,10 @@ from fairseq.models.transformer import TransformerModel
 from fairseq.models.transformer import base_architecture as transformer_architecture
 
 from specdec_plugins.adapters.vocabularies import numbered_vocabularies
+from specdec_plugins.models.assistant_transformer import (
+    AssistantTransformer,
+    assistant_architecture,
+)
 from specdec_plugins.models.block_drafter import (
     BlockDrafter,
     block_architecture,
@@ -90,3 +94,11 @@ def build_heads(num_heads: int = 3, seed: int = 0) -> MedusaHeads:
     for parameter in heads.blocks.parameters():
         parameter.data = torch.randn(parameter.shape, generator=generator) * 0.5
     return heads.train()
+
+
+def build_assistant(verifier_path: Any = None, **changes: Any) -> AssistantTransformer:
+    """An assistant of the verifier in that checkpoint, in training mode."""
+    decoder = {n: v for n, v in SIZES.items() if n.startswith("decoder_")}
+    args = Namespace(**{**decoder, "verifier_path": verifier_path, "dropout": 0.5, **changes})
+    assistant_architecture(args)
+    return AssistantTransformer.build_model(args, numbered_vocabularies(30, 30))

@@ -15,7 +15,9 @@ import pytest
 import torch
 
 from specdec_plugins.app import main as main_module
+from specdec_plugins.app.loading import Loader, load_dictionaries
 from specdec_plugins.app.main import main
+from specdec_plugins.app.options import parse_options
 from specdec_plugins.app.translator import SpeculativeTranslator
 from tests import fairseq_checkpoints
 
@@ -103,6 +105,35 @@ def test_other_drafters_are_greedy_too(
     assert infer(folder, tmp_path / "out", *flags) == expected
 
 
+def test_an_assistant_with_another_source_dictionary(
+    folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Its symbols are found by name; those of the target must be the verifier's."""
+    fairseq_checkpoints.dictionaries(tmp_path, source_symbols=12)
+    lines = (tmp_path / "dict.en.txt").read_text(encoding="utf-8").splitlines(keepends=True)
+    (tmp_path / "dict.en.txt").write_text("".join(lines[::-1]), encoding="utf-8")
+    args = fairseq_checkpoints.settings("transformer", share_all_embeddings=False)
+    model = fairseq_checkpoints.build(args, tmp_path)
+    fairseq_checkpoints.save(model, args, tmp_path / "assistant.pt")
+    flags = ["--drafter", "assistant", "--path", str(tmp_path / "assistant.pt")]
+    expected = infer(folder, tmp_path / "ar", "--strategy", "AR", "--batch", "20")
+    drafted = [*flags, "--drafter-data", str(tmp_path), "--batch", "6"]
+    assert infer(folder, tmp_path / "out", *drafted) == expected
+    settings, _ = parse_options(arguments(folder, *drafted))
+    dictionaries = load_dictionaries(str(folder), "en", "de")
+    mapping = Loader(settings, dictionaries).source_to_assistant()
+    assert mapping is not None
+    theirs = Dictionary.load(tmp_path / "dict.en.txt")
+    assert [theirs.symbols[i] for i in mapping] == [
+        s if s in theirs.symbols else "<unk>" for s in dictionaries.source.symbols
+    ]
+    files = ["--input-path", str(folder / "in"), "--output-path", str(tmp_path / "none")]
+    assert "source symbols" in refused(capsys, *arguments(folder, *files, *flags))
+    (tmp_path / "dict.de.txt").write_text("x 1\n", encoding="utf-8")
+    message = refused(capsys, *arguments(folder, *files, *drafted))
+    assert "the assistant's dict.de.txt is not the verifier's" in message
+
+
 def test_samples_follow_the_seed_and_not_the_batch(
     folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -183,8 +214,15 @@ def test_the_python_interface_gives_the_same(folder: Path, tmp_path: Path) -> No
         max_len_b=12,
         batch=4,
     )
-    assert translator.translate(LINES) == infer(folder, tmp_path / "out")
-    assert list(translator.stream(LINES[5]))[-1] == translator.translate([LINES[5]])[0]
+    done = translator.translate(LINES)
+    records = tmp_path / "json"
+    assert [t.text for t in done] == infer(folder, tmp_path / "out", "--json-path", str(records))
+    scores = [json.loads(line)["score"] for line in records.read_text().splitlines()]
+    assert [t.score for t in done] == pytest.approx(scores)
+    assert translator.stats.rounds == sum(t.rounds for t in done)
+    assert list(translator.stream(LINES[5]))[-1] == done[5].text
+    again = translator.translate_tokens([line.split() for line in LINES])
+    assert [t.tokens for t in again] == [t.tokens for t in done]
 
 
 def test_the_drafter_alone_needs_no_verifier(folder: Path, tmp_path: Path) -> None:

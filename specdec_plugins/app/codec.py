@@ -70,6 +70,10 @@ class Codec:
         tokens = line if self._text is None else self._text.encode(line)
         return self._source.encode_line(tokens)
 
+    def source_token_ids(self, tokens: Sequence[str]) -> list[int]:
+        """Ids of source tokens, whatever the form of the input; eos at the end."""
+        return self._source.encode_line(" ".join(tokens))
+
     def target_ids(self, line: str) -> list[int]:
         """Ids of target text, without eos."""
         tokens = line if self._text is None else self._text.encode_target(line)

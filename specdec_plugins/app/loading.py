@@ -72,7 +72,7 @@ def _load_search(settings: Settings) -> tuple[Strategy, Limits]:
 def _load_engine(
     settings: Settings, dictionaries: Dictionaries, with_scores: bool
 ) -> tuple[Strategy, Limits]:
-    loader = _Loader(settings, dictionaries)
+    loader = Loader(settings, dictionaries)
     rule = build_rule(settings)
     verifier, limits = loader.verifier()
     drafter: Drafter | None = None
@@ -85,6 +85,7 @@ def _load_engine(
             network,
             _same_symbols(dictionaries.source, dictionaries.target),
             assistant,
+            loader.source_to_assistant(),
             sampling=rule.samples,
         )
         drafter = build_drafter(settings.drafter, context, dict(settings.drafter_options))
@@ -96,7 +97,7 @@ def _load_engine(
 
 
 @dataclass(frozen=True)
-class _Loader:
+class Loader:
     """Reads the checkpoints that the settings name."""
 
     settings: Settings
@@ -110,7 +111,7 @@ class _Loader:
         path, target = self.settings.verifier, self.dictionaries.target
         if path is None:
             return Absent(len(target), target.special, self.device), Limits(10**9, 10**9, 0)
-        verifier = self._transformer(path)
+        verifier = self._transformer(path, self.dictionaries)
         # As in fairseq's search, one position is left for the end of the sentence.
         longest = verifier.max_target_positions - 1
         return verifier, Limits(verifier.max_source_positions, longest, 0)
@@ -121,7 +122,7 @@ class _Loader:
         if path is None or self.settings.drafter not in WITH_CHECKPOINT:
             return None, None
         if self.settings.drafter == "assistant":
-            return None, self._transformer(path)
+            return None, self._transformer(path, self.assistant_dictionaries())
         dtype = DTYPES[self.settings.dtype]
         if self.settings.drafter == "medusa":
             return load_medusa_heads(path, dtype=dtype, device=self.device), None
@@ -129,8 +130,25 @@ class _Loader:
         network = load_block_drafter(path, source, target, dtype=dtype, device=self.device)
         return with_fast_products(network, self.settings.quantised), None
 
-    def _transformer(self, path: str) -> TransformerVerifier:
-        source, target = self.dictionaries.source, self.dictionaries.target
+    def source_to_assistant(self) -> Tensor | None:
+        """Source ids in an assistant's numbers; None = the same."""
+        return _same_symbols(self.dictionaries.source, self.assistant_dictionaries().source)
+
+    def assistant_dictionaries(self) -> Dictionaries:
+        """Those that the assistant was trained with; the target's must be the verifier's."""
+        folder, own = self.settings.drafter_data, self.dictionaries
+        if folder is None:
+            return own
+        theirs = load_dictionaries(folder, own.source_lang, own.target_lang)
+        require(
+            theirs.target == own.target,
+            f"{folder}: the assistant's dict.{own.target_lang}.txt is not the verifier's; take an "
+            "assistant that was trained with the same target dictionary.",
+        )
+        return theirs
+
+    def _transformer(self, path: str, dictionaries: Dictionaries) -> TransformerVerifier:
+        source, target = dictionaries.source, dictionaries.target
         dtype = DTYPES[self.settings.dtype]
         network = load_verifier(
             path,
@@ -145,7 +163,7 @@ class _Loader:
 
 
 def _same_symbols(source: Dictionary, target: Dictionary) -> Tensor | None:
-    """For drafters that copy from the source: its ids in the target's numbers; None = the same."""
+    """One dictionary's ids in the numbers of the other; None = the same."""
     return None if source == target else torch.tensor(source.ids_in(target))
 
 

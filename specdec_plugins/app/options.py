@@ -82,6 +82,12 @@ def _add_models(parser: argparse.ArgumentParser) -> None:
     add = group.add_argument
     add("--AR-path", dest="verifier", metavar="FILE", help="checkpoint of the verifier")
     add("--path", dest="drafter_checkpoint", metavar="FILE", help="checkpoint of the drafter")
+    add(
+        "--drafter-data",
+        metavar="FOLDER",
+        help="dict.<lang>.txt of an assistant whose source dictionary is another (default: "
+        "DICT_FOLDER); symbols are found by name, and the target dictionary must be the same",
+    )
     add("--source-lang", "-s", metavar="LANG", help="default: from the names of the dictionaries")
     add("--target-lang", "-t", metavar="LANG", help="default: from the names of the dictionaries")
     add(
@@ -273,6 +279,16 @@ def _add_published(parser: argparse.ArgumentParser) -> None:
     add("--iter-decode-max-iter", type=int, choices=(0,))
     add("--iter-decode-eos-penalty", type=float, choices=(0.0,))
     add("--iter-decode-with-beam", type=int, choices=(1,))
+
+
+def given_settings(argv: Sequence[str] | None = None) -> dict[str, Any]:
+    """Fields of `Settings` that a command line gives; whether they can be is not asked yet.
+
+    Exits with status 2 for flags that do not exist.
+    """
+    names = {f.name for f in fields(Settings)}
+    given = vars(make_parser().parse_args(argv))
+    return {name: value for name, value in given.items() if name in names}
 
 
 def parse_options(argv: Sequence[str] | None = None) -> tuple[Settings, FileOptions]:

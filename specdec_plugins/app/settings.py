@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 
+from specdec_plugins.app.combinations import check_method
 from specdec_plugins.decoding.config import DecodeParams, require
 
 STRATEGIES = ("fairseq", "AR", "specdec", "drafter", "early-exit")
@@ -36,6 +37,7 @@ class Settings:
     data: str  # folder with dict.<lang>.txt of both sides
     verifier: str | None = None  # checkpoint of the stock Transformer
     drafter_checkpoint: str | None = None  # checkpoint of the network that drafts
+    drafter_data: str | None = None  # folder with the assistant's own dict.<lang>.txt; None = data
     source_lang: str | None = None  # None = read from the names of the dictionaries
     target_lang: str | None = None
 
@@ -94,6 +96,7 @@ class Settings:
         require(self.prefix_size >= 0, f"--prefix-size must be 0 or more, not {self.prefix_size}.")
         self._check_models()
         self._check_strategy()
+        check_method(self)
         self._check_text()
         self.decode_params(max_len=1)  # beta, tau and the sampling settings have their own bounds
 
@@ -128,15 +131,6 @@ class Settings:
                 getattr(self, name) == neutral,
                 f"{flag} belongs to fairseq's search; use it with --strategy fairseq only.",
             )
-        require(
-            not (
-                self.rule in ("exact", "speculative_sampling")
-                and self.strategy == "specdec"
-                and self.beta > 1
-            ),
-            f"--rule {self.rule} takes no tolerance; leave --beta {self.beta} away, or use "
-            "top_beta.",
-        )
         require(
             self.strategy != "drafter" or self.drafter in _ALONE,
             f"The drafter {self.drafter!r} is no model of its own, so it cannot decode alone; "

@@ -10,6 +10,7 @@ from specdec_plugins.app.codec import Codec, read_prefix
 from specdec_plugins.app.settings import Settings
 from specdec_plugins.app.strategies import EngineStrategy, Strategy
 from specdec_plugins.decoding.request import FinishReason, Request, RowResult
+from specdec_plugins.decoding.stats import DecodeStats
 from specdec_plugins.errors import UserError
 
 EMPTY = "empty"  # finish reason of a line without words
@@ -33,6 +34,7 @@ class Sentence:
     text: str
     prefix: str | None = None  # what the translation must begin with
     where: str = "sentence"  # named in messages
+    tokens: Sequence[str] | None = None  # the source as the model's tokens, in place of the text
 
 
 @dataclass(frozen=True)
@@ -49,6 +51,9 @@ class Translation:
     emitted: list[int] = field(default_factory=list)  # eos included
     finish_reason: str = EMPTY
     seconds: float = 0.0  # from when it joined a batch until it was done
+
+    def __str__(self) -> str:
+        return self.text
 
     def to_dict(self) -> dict[str, object]:
         """For a line of JSON."""
@@ -76,9 +81,12 @@ class SpeculativeTranslator:
         self.limits = limits
 
     @classmethod
-    def from_pretrained(cls, data: str | None = None, **settings: Any) -> SpeculativeTranslator:
+    def from_pretrained(
+        cls, data: str | None = None, *, scores: bool = True, **settings: Any
+    ) -> SpeculativeTranslator:
         """Load a translator from a bundle (default: the bundled pair) or a dictionaries' folder.
 
+        scores: give each translation the verifier's log-probability, which costs a little time.
         Any field of `Settings` by name goes before what the bundle says. Raises UserError where a
         file is missing or a setting cannot be. Examples: `from_pretrained(batch=8)`,
         `from_pretrained("data", verifier="v.pt", drafter_checkpoint="d.pt")`.
@@ -87,18 +95,33 @@ class SpeculativeTranslator:
         from specdec_plugins.app.bundles import make_settings
         from specdec_plugins.app.loading import load_translator
 
-        return load_translator(make_settings({"data": data, **settings}))
+        return load_translator(make_settings({"data": data, **settings}), with_scores=scores)
 
-    def translate(self, lines: Sequence[str]) -> list[str]:
-        """Translations of some lines, in their order; an empty line stays empty.
+    @property
+    def stats(self) -> DecodeStats:
+        """Counts of everything decoded so far, with their rates as properties."""
+        return self.strategy.stats
 
-        Raises UserError where a line is longer than the model's positions.
+    def translate(self, lines: Sequence[str]) -> list[Translation]:
+        """Translations of some lines, in their order; that of an empty line is empty.
+
+        Under a rule that samples, line n of a call draws with `seed` + n, whatever the batch.
+        Raises UserError, before anything is decoded, where a line is longer than the model's
+        positions.
         """
-        return [t.text for t in self.translate_sentences(number_sentences(lines))]
+        return self.translate_sentences(number_sentences(lines))
 
-    def translate_tokens(self, lines: Sequence[str]) -> list[list[str]]:
-        """The same as target tokens, subwords unjoined and without the end of the sentence."""
-        return [t.tokens for t in self.translate_sentences(number_sentences(lines))]
+    def translate_tokens(self, sources: Sequence[Sequence[str]]) -> list[Translation]:
+        """The same for sentences that are the model's tokens already, subwords and all.
+
+        For those with a tokeniser of their own; `Translation.tokens` are the target's. A token that
+        the dictionary lacks is read as `<unk>`. Raises UserError as `translate` does.
+        """
+        where = "sentence {}".format
+        numbered = enumerate(sources, 1)
+        return self.translate_sentences(
+            [Sentence(n, "", where=where(n), tokens=tokens) for n, tokens in numbered]
+        )
 
     def stream(self, line: str) -> Iterator[str]:
         """What stands of one translation after each round; the last is the whole of it.
@@ -148,7 +171,10 @@ class SpeculativeTranslator:
 
         Raises UserError, naming the line, where the sentence does not fit.
         """
-        source_ids = self.codec.source_ids(sentence.text)
+        if sentence.tokens is None:
+            source_ids = self.codec.source_ids(sentence.text)
+        else:
+            source_ids = self.codec.source_token_ids(sentence.tokens)
         if len(source_ids) == 1:
             return Translation(sentence.number, "")
         source_ids = self._fit_source(source_ids, sentence.where)

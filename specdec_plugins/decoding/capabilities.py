@@ -6,7 +6,7 @@ from typing import Protocol, runtime_checkable
 
 from torch import Tensor
 
-from specdec_plugins.decoding.interfaces import Prefix
+from specdec_plugins.decoding.interfaces import Prefix, SourceBatch
 from specdec_plugins.decoding.networks.transformer import Encoder
 
 
@@ -14,12 +14,31 @@ from specdec_plugins.decoding.networks.transformer import Encoder
 class SupportsEncoderOutput(Protocol):
     """A verifier whose encoding of the source a drafter may read instead of encoding again."""
 
+    @property
+    def encoder_dim(self) -> int:
+        """Width D of the encoder's states."""
+        ...
+
     def encoder_output(self) -> tuple[Tensor, Tensor]:
         """States [B, S, D] and padding [B, S] bool (True = padding) of the present rows."""
         ...
 
     def encodes_like(self, encoder: Encoder) -> bool:
         """True if that encoder's output would be the same."""
+        ...
+
+
+@runtime_checkable
+class ReadsEncoderOutput(Protocol):
+    """A model whose decoder can read what another one's encoder has made of the source."""
+
+    @property
+    def encoder_dim(self) -> int:
+        """Width D of the states that its decoder reads."""
+        ...
+
+    def admit_encoded(self, source: SourceBatch, states: Tensor, padding_mask: Tensor) -> None:
+        """`admit` without encoding: states [B, S, D] and padding [B, S] bool of the new rows."""
         ...
 
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -64,6 +65,7 @@ class EngineConfig:
     ban_pad: bool = False  # never emit padding, as fairseq's own search never does
     with_scores: bool = False  # sum the verifier's log-probabilities of what is emitted
     measure_time: bool = True  # seconds by part; on an accelerator this synchronises every part
+    clock: Callable[[], float] = time.perf_counter  # seconds, for that; may count CPU time only
 
     def __post_init__(self) -> None:
         require(self.max_rows >= 1, f"max_rows must be 1 or more, not {self.max_rows}.")

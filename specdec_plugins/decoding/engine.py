@@ -49,7 +49,7 @@ class Session:
         self._method = method
         self._config = config
         self._waiting: deque[Request] = deque()
-        self._timer = PartTimer(verifier.device, config.measure_time)
+        self._timer = PartTimer(verifier.device, config.measure_time, config.clock)
         self.stats.seconds = self._timer.seconds
         self._parts: list[Stateful] = [verifier, method.schedule]
         if method.drafter is not None:

@@ -238,7 +238,8 @@ class Drafter(Stateful, Protocol):
         """Draft at most `budget` [B] int64 tokens a row.
 
         `width` >= max(budget) is K of the result; a drafter that stops early may return fewer.
-        Where `probs` are given, they are the law that the tokens were drawn from.
+        Where `probs` are given, they are the law that the tokens were drawn from; where they are
+        not, a rule that samples takes the draft for a certain one, so it must not be random.
         """
         ...
 
@@ -253,11 +254,6 @@ class DraftSchedule(Stateful, Protocol):
 
 class AcceptanceRule(Protocol):
     """Decides what is kept. Stateless."""
-
-    @property
-    def needs_probs(self) -> bool:
-        """True if a sampled draft must carry its law q."""
-        ...
 
     @property
     def samples(self) -> bool:

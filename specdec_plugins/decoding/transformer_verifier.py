@@ -76,9 +76,18 @@ class TransformerVerifier:
         """Decoder layers."""
         return self.network.config.decoder.num_layers
 
+    @property
+    def encoder_dim(self) -> int:
+        """Width of the encoder's states."""
+        return self.network.config.encoder.dim
+
     @torch.inference_mode()
     def admit(self, source: SourceBatch) -> None:
-        states, padding_mask = self.network.encoder(source.tokens)
+        self.admit_encoded(source, *self.network.encoder(source.tokens))
+
+    @torch.inference_mode()
+    def admit_encoded(self, source: SourceBatch, states: Tensor, padding_mask: Tensor) -> None:
+        """Rows whose states [B, S, D] and padding [B, S] bool are there already."""
         memory = SourceMemory(
             lengths=source.lengths,
             padding_mask=padding_mask,

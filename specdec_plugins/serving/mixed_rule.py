@@ -32,10 +32,6 @@ class MixedRule:
         self.sampling = sampling
         self._seen: tuple[Tensor, bool, bool] | None = None
 
-    @property
-    def needs_probs(self) -> bool:
-        return self.greedy.needs_probs or self.sampling.needs_probs
-
     def guarantee(self, beta: int) -> Guarantee:
         """Of a greedy row; sampling rows have that of their own rule."""
         return self.greedy.guarantee(beta)

@@ -103,6 +103,22 @@ def test_unknown_flags_and_values_end_with_one_line(
         ("--lenpen 2", "--lenpen belongs to fairseq's search"),
         ("--no-repeat-ngram-size 3", "--no-repeat-ngram-size belongs to fairseq's search"),
         ("--rule exact --beta 2", "--rule exact takes no tolerance"),
+        ("--rule speculative_sampling --beta 2", "--rule speculative_sampling takes no tolerance"),
+        ("--temperature 0.5", "--temperature 0.5 is for rules that sample, and --rule exact does"),
+        ("--beta 3 --top-k 5", "--top-k 5 is for rules that sample, and --rule top_beta does not"),
+        ("--strategy AR --top-p 0.5", "add --rule speculative_sampling, or leave --top-p away"),
+        ("--strategy fairseq --top-k 5", "and --strategy fairseq does not"),
+        ("--strategy drafter --rule exact", "--strategy drafter verifies nothing"),
+        ("--strategy fairseq --rule exact", "--strategy fairseq verifies nothing"),
+        ("--strategy AR --schedule heuristic", "--schedule heuristic would change nothing"),
+        (
+            '--strategy AR --schedule-options {"start":2}',
+            "Options of draft schedule 'constant': .*it knows: none",
+        ),
+        ('--strategy AR --drafter lookup --drafter-options {"max_ngram":2}', "change nothing"),
+        ('--drafter lookup --drafter-options {"n":2}', "it knows: max_ngram, min_ngram"),
+        ('--drafter assistant --drafter-options {"confidence":2}', "confidence must be within"),
+        ('--schedule heuristic --schedule-options {"start":0}', "start must be 1 or more"),
         ("--strategy drafter --min-len 2", "it cannot follow --min-len"),
         ("--strategy drafter --greedy-like fairseq", "it cannot follow --min-len"),
         ("--strategy early-exit", "--exit-layer N belong together"),
@@ -145,7 +161,8 @@ def test_missing_checkpoints(given: list[str], message: str) -> None:
 
 
 def test_options_are_json_objects(capsys: pytest.CaptureFixture[str]) -> None:
-    settings, _ = parse_options([*MODELS, "--drafter-options", '{"max_ngram": 2}'])
+    flags = ["--drafter", "lookup", "--drafter-options", '{"max_ngram": 2}']
+    settings, _ = parse_options([*MODELS, *flags])
     assert settings.drafter_options == {"max_ngram": 2}
     for bad in ("{", "3"):
         with pytest.raises(SystemExit):

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import pytest
 
 from specdec_plugins.app.strategies import EngineStrategy
-from specdec_plugins.app.translator import Sentence
+from specdec_plugins.app.translator import Sentence, SpeculativeTranslator
 from specdec_plugins.errors import UserError
 from tests.app.toys import ScriptedVerifier, translated, translator
 
@@ -14,17 +16,21 @@ ANSWERS = [translated(line) for line in LINES]
 STRATEGIES = ["specdec", "AR", "drafter"]
 
 
+def texts(it: SpeculativeTranslator, lines: Sequence[str]) -> list[str]:
+    return [translation.text for translation in it.translate(lines)]
+
+
 @pytest.mark.parametrize("strategy", STRATEGIES)
 @pytest.mark.parametrize("batch", [1, 3, 20])
 def test_every_line_comes_back_in_its_place(strategy: str, batch: int) -> None:
-    assert translator(strategy, batch).translate(LINES) == ANSWERS
+    assert texts(translator(strategy, batch), LINES) == ANSWERS
 
 
 @pytest.mark.parametrize("strategy", STRATEGIES)
 @pytest.mark.parametrize("count", [1, 7, 20, 1003])
 def test_no_line_is_lost(strategy: str, count: int) -> None:
     lines = [LINES[i % 7] for i in range(count)]
-    assert translator(strategy, 8).translate(lines) == [ANSWERS[i % 7] for i in range(count)]
+    assert texts(translator(strategy, 8), lines) == [ANSWERS[i % 7] for i in range(count)]
 
 
 def test_sentences_of_like_length_decode_together() -> None:
@@ -86,9 +92,9 @@ def test_a_prefix_is_kept_and_continued(strategy: str) -> None:
         Sentence(3, "a b c"),
         Sentence(4, "", "x"),
     ]
-    texts = [t.text for t in translator(strategy).translate_sentences(sentences)]
+    done = [t.text for t in translator(strategy).translate_sentences(sentences)]
     # x is no word of the dictionary; an empty line stays empty whatever it was to begin with.
-    assert texts == ["<unk> c b b a a", "p q r b a a", "c c b b a a", ""]
+    assert done == ["<unk> c b b a a", "p q r b a a", "c c b b a a", ""]
 
 
 @pytest.mark.parametrize(
@@ -116,27 +122,41 @@ def test_what_does_not_fit_is_named_before_anything_is_decoded() -> None:
     with pytest.raises(UserError, match="in.txt, line 2: has 4 tokens, more than the 3"):
         it.translate_sentences(sentences)
     assert it.strategy.stats.rounds == 0
-    assert it.translate(["a b c"]) == ["c c b b a a"]
+    assert texts(it, ["a b c"]) == ["c c b b a a"]
     prefixed = translator(max_len_b=3)
     with pytest.raises(UserError, match="line 9: its target prefix has 3 tokens where at most 2"):
         prefixed.translate_sentences([Sentence(9, "a", "p q r", "line 9")])
 
 
 def test_truncation_keeps_the_first_tokens() -> None:
-    assert translator(source=4, truncate_source=True).translate(["a b c d e"]) == ["c c b b a a"]
+    assert texts(translator(source=4, truncate_source=True), ["a b c d e"]) == ["c c b b a a"]
 
 
-def test_tokens_are_unjoined() -> None:
-    it = translator(remove_bpe="a ")
-    assert it.translate_tokens(["b a"]) == [["a", "a", "b", "b"]]
+def test_tokens_in_and_out() -> None:
+    it = translator()
+    done = it.translate_tokens([["b", "a"], [], ["c"]])
+    assert [t.tokens for t in done] == [["a", "a", "b", "b"], [], ["c", "c"]]
+    assert [str(t) for t in done] == [t.text for t in done] == ["a a b b", "", "c c"]
+    assert [t.number for t in done] == [1, 2, 3]
+    with pytest.raises(UserError, match="sentence 2: has 4 tokens, more than the 3"):
+        translator(source=4).translate_tokens([["a"], list("abcd")])
+
+
+def test_the_statistics_are_those_of_all_calls() -> None:
+    it = translator()
+    first = it.translate(["a b c"])[0]
+    it.translate(["d"])
+    assert it.stats.rows == 2
+    assert it.stats.rounds > first.rounds == 2
+    assert it.stats.mean_accepted_tokens == 8 / it.stats.rounds
 
 
 @pytest.mark.parametrize("strategy", ["specdec", "AR"])
 def test_a_stream_ends_in_the_translation(strategy: str) -> None:
-    texts = list(translator(strategy).stream("a b c"))
-    assert texts[-1] == translated("a b c")
-    assert len(texts) == (2 if strategy == "specdec" else 7)
-    assert texts[0] == ("c c b b a" if strategy == "specdec" else "c")
+    parts = list(translator(strategy).stream("a b c"))
+    assert parts[-1] == translated("a b c")
+    assert len(parts) == (2 if strategy == "specdec" else 7)
+    assert parts[0] == ("c c b b a" if strategy == "specdec" else "c")
     assert list(translator(strategy).stream("")) == [""]
     with pytest.raises(UserError, match="cannot stream"):
         next(translator("drafter").stream("a"))

@@ -240,7 +240,6 @@ def test_ban_pad_strikes_padding_for_every_method() -> None:
 class StuckRule:
     """Keeps fewer than nothing."""
 
-    needs_probs: bool = False
     samples: bool = False
 
     def guarantee(self, beta: int) -> Guarantee:

@@ -7,6 +7,7 @@ Imported by the other tests of this folder.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -87,7 +88,9 @@ class TableVerifier(Rows):
         self.num_passes = 0
         self.num_layers = 3
         self.hidden_dim = self.vocab_size
+        self.encoder_dim = 1
         self.with_hidden = False
+        self.exits: dict[int, Tensor] = {}  # the laws of the first layers
         self.ahead: list[Tensor] = []  # [B] int64 each, tokens read by the first layers this round
 
     def admit(self, source: SourceBatch) -> None:
@@ -96,6 +99,16 @@ class TableVerifier(Rows):
             return
         forced = zip(source.forced.tolist(), source.forced_lengths.tolist(), strict=True)
         self.cache += [row[: length - 1] for row, length in forced]
+
+    def encoder_output(self) -> tuple[Tensor, Tensor]:
+        """A source's encoding is the name of its law."""
+        return self.keys[:, None, None].double(), torch.zeros(len(self.keys), 1, dtype=torch.bool)
+
+    def admit_encoded(self, source: SourceBatch, states: Tensor, padding_mask: Tensor) -> None:
+        assert len(states) == len(padding_mask) == len(source)
+        named = source.tokens.clone()
+        named[:, 0] = states[:, 0, 0].long()
+        self.admit(replace(source, tokens=named))
 
     def score(self, prefix: Prefix, draft: Draft) -> Scores:
         self.num_passes += 1
@@ -124,7 +137,9 @@ class TableVerifier(Rows):
         """The fewer layers, the farther from the law."""
         positions = (prefix.lengths + len(self.ahead)).clamp(max=self.table.shape[1] - 1)
         self.ahead.append(tokens)
-        logits = perturbed(self.table, 1 / exit_layer)[self.keys, positions, tokens]
+        if exit_layer not in self.exits:
+            self.exits[exit_layer] = perturbed(self.table, 1 / exit_layer)
+        logits = self.exits[exit_layer][self.keys, positions, tokens]
         return logits.masked_fill(~prefix.active[:, None], torch.nan)
 
     def _check_ahead(self, fed: Tensor, known: Tensor) -> None:

@@ -48,7 +48,8 @@ def translator(**settings: Any) -> SpeculativeTranslator:
 
 def test_acceptance_by_position_is_as_recorded() -> None:
     drafting = translator(drafter_checkpoint=str(PAIR / "drafter.pt"))
-    assert drafting.translate(CAPTIONS) == translator(strategy="AR").translate(CAPTIONS)
+    plain = translator(strategy="AR").translate(CAPTIONS)
+    assert [t.tokens for t in drafting.translate(CAPTIONS)] == [t.tokens for t in plain]
     assert isinstance(drafting.strategy, EngineStrategy)
     found = drafting.strategy.stats.acceptance_by_position
     assert found == pytest.approx(RECORDED)

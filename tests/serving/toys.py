@@ -95,7 +95,6 @@ class GatedVerifier(TableVerifier):
 class Draw:
     """Samples one token a round; the draft is ignored."""
 
-    needs_probs: bool = False
     samples: bool = True
 
     def guarantee(self, beta: int) -> Guarantee:

@@ -1,4 +1,4 @@
-"""A verifier trained for early exits, and heads on a verifier: a few updates, then decoding."""
+"""A verifier trained for early exits, heads and an assistant: a few updates, then decoding."""
 
 from __future__ import annotations
 
@@ -26,6 +26,11 @@ EARLY = shlex.split(
     "--label-smoothing 0.1"
 )
 HEADS = shlex.split("--arch medusa_heads --num-heads 3 --criterion medusa_loss")
+ASSISTANT = shlex.split(
+    "--arch assistant_transformer --decoder-layers 1 --decoder-embed-dim 16 "
+    "--decoder-ffn-embed-dim 32 --decoder-attention-heads 2 --share-decoder-input-output-embed "
+    "--criterion label_smoothed_cross_entropy --dropout 0.3"
+)
 
 
 def decoded(run: Run, data: Path, tmp_path: Path, *flags: str | Path) -> str:
@@ -69,6 +74,28 @@ def test_heads_on_a_frozen_verifier(tmp_path: Path, data: Path, verifier: Path, 
     assert decoded(run, data, tmp_path, "--AR-path", verifier, *drafter) == plain
     with pytest.raises(UserError, match="no heads but a model of arch transformer"):
         load_medusa_heads(verifier)
+
+
+def test_an_assistant_on_the_verifiers_encoder(
+    tmp_path: Path, data: Path, verifier: Path, run: Run
+) -> None:
+    command = [sys.executable, "train.py", data, *ASSISTANT, *COMMON, "--verifier-path", verifier]
+    command += ["--save-dir", tmp_path, "--disable-validation"]
+    run(*command, "--max-update", "2")
+    path = tmp_path / "checkpoint_last.pt"
+    trained, given = load_checkpoint(path)["model"], load_checkpoint(verifier)["model"]
+    encoder = {name for name in given if name.startswith("encoder.")}
+    assert encoder == {name for name in trained if name.startswith("encoder.")}
+    assert all(torch.equal(trained[name], given[name]) for name in encoder)
+    assert not any(name.startswith("decoder.layers.1.") for name in trained)
+    begun = "decoder.layers.0.fc1.weight"
+    assert 0 < (trained[begun] - given[begun]).abs().max() < 0.1
+    again = run(*command, "--max-update", "3")
+    assert "num_updates=3" in again.stdout
+    plain = decoded(run, data, tmp_path, "--AR-path", verifier, "--strategy", "AR")
+    drafter = ["--AR-path", verifier, "--drafter", "assistant", "--path", path]
+    reading = ["--drafter-options", '{"encoder": "verifier"}']
+    assert decoded(run, data, tmp_path, *drafter, *reading) == plain
 
 
 def test_heads_without_a_verifier_are_refused(tmp_path: Path, data: Path, run: Run) -> None:

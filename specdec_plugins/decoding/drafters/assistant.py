@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 
+from specdec_plugins.decoding.capabilities import ReadsEncoderOutput, SupportsEncoderOutput
 from specdec_plugins.decoding.config import require
 from specdec_plugins.decoding.drafters.base import DRAFTERS, DraftContext
 from specdec_plugins.decoding.extend import append
@@ -24,6 +25,8 @@ from specdec_plugins.decoding.probs import best_probability, draft_token
 from specdec_plugins.decoding.rules.base import at
 from specdec_plugins.errors import UserError
 
+_OWN, _VERIFIERS = "own", "verifier"
+
 
 @DRAFTERS.register("assistant")
 class AssistantDrafter:
@@ -36,6 +39,10 @@ class AssistantDrafter:
 
     The assistant sees a prefix of its own: the committed one and what it has drafted so far. It is
     at most `behind` tokens short of the committed one, and reads those with its first pass.
+
+    It encodes the source itself, its symbols found by name where its source dictionary is another;
+    or its decoder was trained on the verifier's encoder and reads what that has computed
+    (`--arch assistant_transformer`).
     """
 
     max_block_size: int | None = None
@@ -43,8 +50,13 @@ class AssistantDrafter:
     @dataclass(frozen=True)
     class Config:
         confidence: float = 0.0  # probability, 0..1, of its best token, or it stops; 0 = never
+        encoder: str = _OWN  # "own" or "verifier": whose encoding of the source it reads
 
         def __post_init__(self) -> None:
+            require(
+                self.encoder in (_OWN, _VERIFIERS),
+                f"encoder must be {_OWN!r} or {_VERIFIERS!r}, not {self.encoder!r}.",
+            )
             require(
                 0 <= self.confidence <= 1,
                 f"confidence must be within 0..1, not {self.confidence}.",
@@ -53,6 +65,8 @@ class AssistantDrafter:
     def __init__(self, config: Config, context: DraftContext) -> None:
         self._config = config
         self._model = checked_assistant(context)
+        self._source_ids = context.source_to_assistant
+        self._encodings = _shared_encoder(config, context)
         self._sampling = context.sampling
         device = context.verifier.device
         # [B] int64, the assistant has read known - 1 tokens of each row, and all of them stand
@@ -61,7 +75,16 @@ class AssistantDrafter:
         self._model.select(self._known)
 
     def admit(self, source: SourceBatch) -> None:
-        self._model.admit(source)
+        if self._encodings is not None:
+            verifier, reader = self._encodings
+            states, padding_mask = verifier.encoder_output()
+            # The verifier has admitted these rows already, behind the others; and may be wider.
+            rows, columns = slice(-len(source), None), slice(source.tokens.shape[1])
+            reader.admit_encoded(source, states[rows, columns], padding_mask[rows, columns])
+        elif self._source_ids is not None:
+            self._model.admit(replace(source, tokens=self._source_ids[source.tokens]))
+        else:
+            self._model.admit(source)
         self._known = torch.cat([self._known, source.forced_lengths])
 
     def select(self, rows: Tensor) -> None:
@@ -135,3 +158,32 @@ def checked_assistant(context: DraftContext) -> Verifier:
         f"verifier's {verifier.max_target_positions}: take one with as many.",
     )
     return assistant
+
+
+def _shared_encoder(
+    config: AssistantDrafter.Config, context: DraftContext
+) -> tuple[SupportsEncoderOutput, ReadsEncoderOutput] | None:
+    """Who encodes and who reads it; None = the assistant encodes itself.
+
+    Raises UserError where one cannot give, or the other not take, an encoding.
+    """
+    verifier, assistant = context.verifier, context.assistant
+    if config.encoder == _OWN:
+        return None
+    if not isinstance(verifier, SupportsEncoderOutput):
+        raise UserError(
+            "The assistant is to read the verifier's encoding of the source, and this verifier "
+            f"gives none; use encoder {_OWN!r}."
+        )
+    if not isinstance(assistant, ReadsEncoderOutput):
+        raise UserError(
+            "This assistant cannot read another model's encoding of the source; use encoder "
+            f"{_OWN!r}."
+        )
+    require(
+        assistant.encoder_dim == verifier.encoder_dim,
+        f"The assistant reads encodings of {assistant.encoder_dim} numbers and the verifier gives "
+        f"{verifier.encoder_dim}; take an assistant that was trained on this verifier's encoder, "
+        f"or use encoder {_OWN!r}.",
+    )
+    return verifier, assistant

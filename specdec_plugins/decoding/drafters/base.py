@@ -21,6 +21,7 @@ class DraftContext:
     network: nn.Module | None = None  # the trained network that was loaded for it, in eval mode
     source_to_target: Tensor | None = None  # [V source] int64, same symbol or unk; None = same ids
     assistant: Verifier | None = None  # a smaller model with the same target vocabulary
+    source_to_assistant: Tensor | None = None  # [V source] int64, same symbol or unk; None = same
     sampling: bool = False  # the rule draws from p, so a drafter that has a law q should draw too
 
 

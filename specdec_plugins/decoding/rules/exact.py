@@ -25,7 +25,6 @@ class Exact:
     Blockwise decoding with exact match (Stern et al. 2018, section 3); SpecDec with beta = 1.
     """
 
-    needs_probs: bool = False
     samples: bool = False
 
     def guarantee(self, beta: int) -> Guarantee:

@@ -31,7 +31,6 @@ class SpeculativeSampling:
     for a deterministic draft. After a full acceptance the bonus is drawn from p.
     """
 
-    needs_probs: bool = True
     samples: bool = True
 
     def guarantee(self, beta: int) -> Guarantee:

@@ -39,7 +39,6 @@ class TopBeta:
     log-probabilities; the boundary is kept. beta = 1 is the greedy output whatever tau.
     """
 
-    needs_probs: bool = False
     samples: bool = False
 
     def guarantee(self, beta: int) -> Guarantee:

@@ -91,6 +91,7 @@ def _scripted(script: Script) -> Factory:
 FACTORIES: dict[str, Factory] = {
     "assistant": _assistant(),
     "assistant:confident": _assistant(confidence=0.5),
+    "assistant:reading": _assistant(encoder="verifier"),
     "assistant:sampling": _assistant(sampling=True),
     "assistant:sampling confident": _assistant(sampling=True, confidence=0.5),
     "block": _block,

@@ -1,22 +1,26 @@
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
 from torch import Tensor
 
-from specdec_plugins.decoding.config import EngineConfig
+from specdec_plugins.decoding.config import DecodeParams, EngineConfig
 from specdec_plugins.decoding.drafters import DraftContext, build_drafter
-from specdec_plugins.decoding.engine import Method, SpeculativeDecoder
+from specdec_plugins.decoding.engine import Method, Session, SpeculativeDecoder
 from specdec_plugins.decoding.interfaces import Draft, Drafter, Prefix, Scores, SpecialTokens
+from specdec_plugins.decoding.networks import Transformer
 from specdec_plugins.decoding.probs import warp
-from specdec_plugins.decoding.request import RowResult
+from specdec_plugins.decoding.request import Request, RowResult
 from specdec_plugins.decoding.row_random import HashRandom
 from specdec_plugins.decoding.rules import RULES
 from specdec_plugins.decoding.schedules import build_schedule
+from specdec_plugins.decoding.transformer_verifier import TransformerVerifier
 from specdec_plugins.errors import UserError
 from tests.decoding.drafters.test_lookup import sources
+from tests.decoding.networks.toys import EOS, PAD, UNK, random_ids, transformer
 from tests.decoding.toys import (
     SPECIAL,
     TableVerifier,
@@ -168,6 +172,100 @@ def test_under_a_sampling_rule_it_draws_from_the_law_that_it_hands_on() -> None:
     second = (TABLE / 2)[1, 2][draft.tokens[:, 0]][:, None]
     want = warp(second, rows)[:, 0].float()
     assert torch.allclose(draft.probs[:, 1], want, atol=1e-6)
+
+
+def test_source_symbols_are_found_by_name_where_its_dictionary_is_another() -> None:
+    """A twin of the verifier that calls source symbol i by the id of i + 1."""
+    to_assistant = torch.arange(1, 13) % 12
+    assistant = TableVerifier(TABLE.roll(1, dims=0))
+
+    def rounds(mapping: Tensor | None) -> list[int]:
+        verifier = TableVerifier(TABLE)
+        context = DraftContext(verifier, assistant=assistant, source_to_assistant=mapping)
+        drafter = build_drafter("assistant", context)
+        method = Method(drafter, RULES.get("exact")(), build_schedule("constant"))
+        decoder = SpeculativeDecoder(verifier, method, EngineConfig(max_rows=4))
+        results = decoder.decode(requests(9, max_len=30, block_size=5))
+        least = [-(-len(r.token_ids) // 6) for r in results]
+        return [r.rounds - fewest for r, fewest in zip(results, least, strict=True)]
+
+    assert rounds(to_assistant) == [0] * 9
+    assert sum(rounds(None)) > 9
+
+
+SMALL = SpecialTokens(start=EOS, pad=PAD, eos=EOS, unk=UNK)
+
+
+def pair_with_one_encoder() -> tuple[Transformer, Transformer]:
+    """A verifier and an assistant whose decoder reads the same encoder."""
+    large, small = transformer(seed=3), transformer(seed=7, num_layers=1)
+    small.encoder.load_state_dict(large.encoder.state_dict())
+    return large, small
+
+
+def told(max_rows: int, **options: Any) -> tuple[dict[str, list[list[int]]], int]:
+    """The drafts of every row, round by round, and how often the assistant encoded."""
+    large, small = pair_with_one_encoder()
+    num_encodings = 0
+
+    def count(*_: Any) -> None:
+        nonlocal num_encodings
+        num_encodings += 1
+
+    small.encoder.register_forward_hook(count)
+    verifier = TransformerVerifier(large, SMALL)
+    context = DraftContext(verifier, assistant=TransformerVerifier(small, SMALL))
+    drafter = build_drafter("assistant", context, options)
+    method = Method(drafter, RULES.get("exact")(), build_schedule("constant"))
+    session = Session(verifier, method, EngineConfig(max_rows=max_rows))
+    generator = torch.Generator().manual_seed(2)
+    session.add(
+        Request(
+            str(i),
+            [*random_ids(generator, 1 + i * 5 % 7), EOS],
+            DecodeParams(max_len=12, block_size=1 + i % 4),
+            forced_ids=[5] * (i % 2),
+        )
+        for i in range(7)
+    )
+    drafts: dict[str, list[list[int]]] = {}
+    for event in session.run():
+        drafts.setdefault(event.id, []).append(event.draft_ids)
+    return drafts, num_encodings
+
+
+@pytest.mark.parametrize("max_rows", [1, 3])
+def test_reading_the_verifiers_encoder_is_encoding_the_same_again(max_rows: int) -> None:
+    """The slow twin encodes itself; rows join at the end of a batch that is wider or narrower."""
+    twin, num_encodings = told(max_rows)
+    assert num_encodings > 0
+    assert told(max_rows, encoder="verifier") == (twin, 0)
+    assert sum(len(d) for drafts in twin.values() for d in drafts) > 40
+
+
+def test_encodings_that_cannot_be_shared_are_refused() -> None:
+    large, small = pair_with_one_encoder()
+    reader = TransformerVerifier(small, SMALL)
+
+    def build(verifier: Any, assistant: Any, encoder: str = "verifier") -> None:
+        context = DraftContext(verifier, assistant=assistant)
+        build_drafter("assistant", context, {"encoder": encoder})
+
+    build(TransformerVerifier(large, SMALL), reader)
+    with pytest.raises(UserError, match="encoder must be 'own' or 'verifier', not 'mine'"):
+        build(TransformerVerifier(large, SMALL), reader, "mine")
+    narrow, wide = TableVerifier(TABLE), TableVerifier(TABLE)
+    wide.encoder_dim = 2
+    with pytest.raises(UserError, match="encodings of 1 numbers and the verifier gives 2"):
+        build(wide, narrow)
+
+    bare = SimpleNamespace(
+        vocab_size=9, special=SPECIAL, max_target_positions=60, device=narrow.device
+    )
+    with pytest.raises(UserError, match="this verifier gives none"):
+        build(bare, narrow)
+    with pytest.raises(UserError, match="cannot read another model's encoding"):
+        build(narrow, bare)
 
 
 def test_what_cannot_assist_is_refused() -> None:

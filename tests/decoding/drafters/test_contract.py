@@ -116,6 +116,33 @@ def test_proposals_are_well_formed_and_those_of_a_fresh_drafter(name: str, sched
     assert watched.num_proposals > 10
 
 
+@pytest.mark.parametrize("name", sorted(FACTORIES))
+def test_a_draft_without_its_law_is_no_matter_of_chance(name: str) -> None:
+    """A rule that samples takes it for certain; one that was drawn in secret would bend its law."""
+    drafts = []
+    for seed in (0, 1000):
+        jobs = requests(6, block_size=4, max_len=20, seed=seed)
+        verifier = TableVerifier(TABLE)
+        drafter = FACTORIES[name](verifier)
+        method = Method(drafter, RULES.get("exact")(), build_schedule("constant"))
+        propose, seen = drafter.propose, []
+
+        def noted(*args: Any, seen: list[Any] = seen, propose: Any = propose) -> Draft:
+            draft: Draft = propose(*args)
+            if draft.lengths.any():
+                seen.append((draft.probs is not None, draft.tokens[draft.mask].tolist()))
+            return draft
+
+        drafter.propose = noted  # type: ignore[method-assign, assignment]
+        session = Session(verifier, method, EngineConfig(max_rows=3))
+        session.add(jobs)
+        list(session.run())
+        drafts.append(seen)
+    with_law = {law_given for law_given, _ in drafts[0]}
+    assert with_law == {"sampling" in name}
+    assert (drafts[0] == drafts[1]) == ("sampling" not in name)
+
+
 def history(name: str, jobs: list[Request], max_rows: int) -> dict[str, list[Any]]:
     verifier = TableVerifier(TABLE)
     method = Method(ALL[name](verifier), RULES.get("exact")(), build_schedule("constant"))

@@ -5,11 +5,22 @@ from typing import Any
 import pytest
 import torch
 
+from specdec_plugins.decoding.engine import Method, SpeculativeDecoder
 from specdec_plugins.decoding.interfaces import DraftSchedule, Round, Scores, SourceBatch, Verdict
+from specdec_plugins.decoding.rules import RULES
 from specdec_plugins.decoding.schedules import SCHEDULES, build_schedule
 from specdec_plugins.decoding.schedules.adaptive import RoundCosts
 from specdec_plugins.errors import UserError
-from tests.decoding.toys import draft_of, prefix_of, row_params
+from tests.decoding.toys import (
+    SCRIPTS,
+    ScriptedDrafter,
+    TableVerifier,
+    draft_of,
+    law,
+    prefix_of,
+    requests,
+    row_params,
+)
 
 
 def rows(count: int) -> SourceBatch:
@@ -97,6 +108,20 @@ def test_heuristic_keeps_its_size_between_calls_only_if_asked() -> None:
         schedule.select(torch.zeros(0, dtype=torch.int64))  # a new call; 2, 7 and `begun` leave
         schedule.admit(rows(1))
         assert budget(schedule) == [6 if keep else 5]
+
+
+@pytest.mark.parametrize("keep", [True, False])
+def test_heuristic_goes_on_in_the_next_call_only_if_asked(keep: bool) -> None:
+    """Through the engine: a call ends with rows that nobody has dropped yet."""
+    verifier = TableVerifier(law())
+    always = ScriptedDrafter(verifier.table, SCRIPTS["always"])
+    schedule = build_schedule("heuristic", {"start": 1, "keep": keep})
+    decoder = SpeculativeDecoder(verifier, Method(always, RULES.get("exact")(), schedule))
+    [first] = decoder.decode(requests(1, block_size=25, max_len=40))
+    assert first.drafted_per_round[:4] == [1, 3, 5, 7]
+    [again] = decoder.decode(requests(1, block_size=25, max_len=40))
+    assert again.token_ids == first.token_ids
+    assert again.drafted_per_round[0] == (1 + 2 * first.rounds if keep else 1)
 
 
 def test_gate_opens_at_the_threshold() -> None:

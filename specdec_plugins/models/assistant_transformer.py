@@ -1,0 +1,110 @@
+"""``--arch assistant_transformer``: a small decoder on a trained verifier's own encoder.
+
+What it learns to read is what the verifier has computed anyway, so the drafter `assistant` with
+`{"encoder": "verifier"}` encodes no source a second time. Source: the encoder that stays as it is
+and the decoder begun from evenly spaced layers are Distil-Whisper's (Gandhi et al. 2023, section
+3.1). A checkpoint is a stock Transformer with all its weights, and also runs alone.
+"""
+
+from __future__ import annotations
+
+from argparse import ArgumentParser, Namespace
+from pathlib import Path
+from typing import Any
+
+from fairseq import checkpoint_utils
+from fairseq.models import register_model, register_model_architecture
+from fairseq.models.transformer import TransformerModel
+from fairseq.models.transformer import base_architecture as transformer_architecture
+from torch import Tensor, nn
+
+from specdec_plugins.errors import UserError
+
+# Settings of the verifier that say how its encoder reads, beside those that begin with "encoder_".
+_OF_THE_ENCODER = (
+    "activation_fn",
+    "layernorm_embedding",
+    "max_source_positions",
+    "no_scale_embedding",
+    "no_token_positional_embeddings",
+)
+
+
+def spaced_layers(num_wanted: int, num_given: int) -> list[int]:
+    """Which of the given layers begin the wanted ones: first and last, and evenly between.
+
+    A lone one begins as the first, which reads embeddings as it will.
+    """
+    if num_wanted == 1:
+        return [0]
+    return [index * (num_given - 1) // (num_wanted - 1) for index in range(num_wanted)]
+
+
+def initial_decoder(state: dict[str, Tensor], num_layers: int) -> dict[str, Tensor]:
+    """The verifier's decoder weights under the names of a decoder of `num_layers` layers."""
+    given = {int(name.split(".")[1]) for name in state if name.startswith("layers.")}
+    taken = {name: t for name, t in state.items() if not name.startswith("layers.")}
+    for new, old in enumerate(spaced_layers(num_layers, len(given))):
+        prefix = f"layers.{old}."
+        for name in (name for name in state if name.startswith(prefix)):
+            taken[f"layers.{new}.{name.removeprefix(prefix)}"] = state[name]
+    return taken
+
+
+@register_model("assistant_transformer")
+class AssistantTransformer(TransformerModel):
+    """See the module; train it with any criterion of a stock Transformer."""
+
+    @staticmethod
+    def add_args(parser: ArgumentParser) -> None:
+        TransformerModel.add_args(parser)
+        parser.add_argument(
+            "--verifier-path", metavar="FILE", help="checkpoint whose encoder it reads"
+        )
+
+    @classmethod
+    def build_model(cls, args: Any, task: Any) -> AssistantTransformer:
+        """Raises UserError where there is no verifier, or embeddings would have to be shared."""
+        path = getattr(args, "verifier_path", None)
+        if not path or not Path(path).is_file():
+            raise UserError(
+                f"--verifier-path is {path}, expected the checkpoint of the verifier to assist"
+            )
+        if args.share_all_embeddings:
+            raise UserError(
+                "--share-all-embeddings would change the verifier's encoder; for "
+                "--arch assistant_transformer use --share-decoder-input-output-embed"
+            )
+        (verifier,), cfg = checkpoint_utils.load_model_ensemble([path], task=task)
+        for name, value in vars(cfg.model).items():
+            if name.startswith("encoder_") or name in _OF_THE_ENCODER:
+                setattr(args, name, value)
+        model: AssistantTransformer = super().build_model(args, task)
+        model.begin_from(verifier)
+        return model
+
+    def begin_from(self, verifier: nn.Module) -> None:
+        """Take the encoder, for good, and of the decoder what has the same shape, to begin with."""
+        encoder, decoder = verifier.encoder, verifier.decoder
+        assert isinstance(encoder, nn.Module)
+        assert isinstance(decoder, nn.Module)
+        self.encoder.load_state_dict(encoder.state_dict())
+        self.encoder.eval().requires_grad_(False)
+        wanted = self.decoder.state_dict()
+        given = initial_decoder(decoder.state_dict(), len(self.decoder.layers))
+        same = {n: t for n, t in given.items() if n in wanted and t.shape == wanted[n].shape}
+        self.decoder.load_state_dict(same, strict=False)
+
+    def train(self, mode: bool = True) -> AssistantTransformer:
+        """The encoder has no dropout even here: the decoder reads what it will in decoding."""
+        super().train(mode)
+        self.encoder.eval()
+        return self
+
+
+@register_model_architecture("assistant_transformer", "assistant_transformer")
+def assistant_architecture(args: Namespace) -> None:
+    """One decoder layer unless told otherwise; the rest as the base Transformer has it."""
+    num_layers = getattr(args, "decoder_layers", None)
+    args.decoder_layers = 1 if num_layers is None else num_layers
+    transformer_architecture(args)
