@@ -20,6 +20,8 @@ SERVE = [
     "uvicorn>=0.30",
     *TEXT,
 ]
+# Several engines behind one address.
+RAY = ["ray[serve]>=2.50", *SERVE]
 DEV = [
     "httpx>=0.27",
     "hypothesis>=6.100",
@@ -46,5 +48,5 @@ setup(
         ]
     },
     install_requires=["torch>=2.6", "numpy>=1.26", "tqdm>=4.66"],
-    extras_require={"text": TEXT, "serve": SERVE, "train": TRAIN, "dev": DEV},
+    extras_require={"text": TEXT, "serve": SERVE, "ray": RAY, "train": TRAIN, "dev": DEV},
 )
