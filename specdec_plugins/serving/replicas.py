@@ -27,6 +27,8 @@ _NAME = "specdec"
 # Ray gives its processes half a minute and no more; where they come from a slow disk, the second
 # attempt finds them in memory.
 _ATTEMPTS = 3
+# Ray's own words; the application logs every request.
+_SERVE_LOG = {"log_level": "WARNING", "enable_access_log": False}
 _SPARE = 256  # requests of a replica that are no sentences: metrics, health, the page
 # What Ray reads when it is imported; what the environment says already goes first.
 _RAY = {
@@ -90,7 +92,11 @@ def _run(serve: Any, application: Any, host: str, port: int) -> None:
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda *_: stop.set())
     try:
-        serve.start(proxy_location="HeadOnly", http_options={"host": host, "port": port})
+        serve.start(
+            proxy_location="HeadOnly",
+            http_options={"host": host, "port": port},
+            logging_config=_SERVE_LOG,
+        )
         serve.run(application, name=_NAME, route_prefix="/")
     except (RuntimeError, TimeoutError) as error:
         raise UserError(
@@ -147,7 +153,7 @@ def _application(
         max_ongoing_requests=settings.max_waiting + settings.max_rows + _SPARE,
         graceful_shutdown_wait_loop_s=0.2,
         graceful_shutdown_timeout_s=settings.shutdown_timeout,
-        logging_config={"enable_access_log": False},
+        logging_config=_SERVE_LOG,
         ray_actor_options={
             "num_cpus": threads,
             "num_gpus": _gpus_each(options, model.device),

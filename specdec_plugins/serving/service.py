@@ -26,7 +26,7 @@ T = TypeVar("T")
 
 # Samples are drawn in lots of as many as alternatives were asked for, each lot at so many times the
 # temperature: a model that is sure of itself says the same again and again.
-_HEAT = (1.0, 1.5, 2.0)
+_HEAT = (1.0, 1.25, 1.5)
 
 
 @dataclass
