@@ -1,7 +1,7 @@
 """Load test of specdec-serve: latency and tokens a second by concurrency, and correct answers.
 
-    python -m benchmarks.serving.load FOLDER --texts FILE --seconds 14 --output NAME
-    python -m benchmarks.serving.load FOLDER --texts FILE --seconds 0 --modes on --mixed 10000
+    python -m benchmarks.serving.load FOLDER -s en -t de --texts FILE --seconds 14 --output NAME
+    python -m benchmarks.serving.load FOLDER -s en -t de --texts FILE --seconds 0 --mixed 10000
 
 starts a server for each mode (speculation on, off, adaptive) and sends it the texts from 1 to 64
 clients at once, each number of them for so many seconds; --mixed adds a load over all routes with

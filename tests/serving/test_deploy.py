@@ -88,6 +88,8 @@ def test_mounts_are_files_and_volumes_that_exist() -> None:
     for service in COMPOSE["services"].values():
         for mount in service.get("volumes", []):
             place = re.sub(r"\$\{\w+:-([^}]*)\}", r"\1", mount).split(":")[0]
+            if place.startswith("${"):  # whoever starts it says where
+                continue
             if place.startswith("."):
                 assert (ROOT / place).exists(), mount
             else:
