@@ -23,6 +23,8 @@ SERVE = [
 # Other engines that a verifier can be converted to, and measured against.
 CONVERT = ["ctranslate2>=4.8", "transformers>=5.20"]
 COMPARE = ["matplotlib>=3.9", "sacrebleu>=2.4"]  # scripts/compare_ways.py
+# Several engines behind one address.
+RAY = ["ray[serve]>=2.50", *SERVE]
 DEV = [
     "httpx>=0.27",
     "hypothesis>=6.100",
@@ -56,6 +58,7 @@ setup(
     extras_require={
         "text": TEXT,
         "serve": SERVE,
+        "ray": RAY,
         "train": TRAIN,
         "convert": CONVERT,
         "compare": COMPARE,

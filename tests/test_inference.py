@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from specdec_plugins.adapters.dictionary import Dictionary
 from specdec_plugins.app import main as main_module
 from specdec_plugins.app.loading import Loader, load_dictionaries
 from specdec_plugins.app.main import main

@@ -12,63 +12,97 @@ import time
 import urllib.request
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
 
 from prometheus_client.parser import text_string_to_metric_families
 
-_START = 120.0  # seconds
+_START = 300.0  # seconds, also to stop
+_LINE = re.compile(r"request_id=(\S+) method=POST path='/\w+' status=(\d+)")
+# Metrics that are also summed by one of their labels.
+_LABELS = {"specdec_requests_total": "code", "specdec_request_failures_total": "kind"}
+
+
+@dataclass(frozen=True)
+class LogLine:
+    """What the log says of one request."""
+
+    request_id: str
+    code: int
+
+
+class Server:
+    """specdec-serve on loopback."""
+
+    def __init__(self, port: int, log: Path) -> None:
+        """log: the file that its log goes to."""
+        self.port = port
+        self._log = log
+
+    def metrics(self) -> dict[str, float]:
+        """Sums over all labels, by name; of POST requests also `specdec_requests_total:200`."""
+        with urllib.request.urlopen(
+            f"http://127.0.0.1:{self.port}/metrics", timeout=60
+        ) as response:
+            families = text_string_to_metric_families(response.read().decode())
+        sums: dict[str, float] = {}
+        for sample in (sample for family in families for sample in family.samples):
+            names = [sample.name]
+            label = _LABELS.get(sample.name)
+            if label and sample.labels.get("route") != "/metrics":
+                names.append(f"{sample.name}:{sample.labels[label]}")
+            for name in names:
+                sums[name] = sums.get(name, 0.0) + sample.value
+        return sums
+
+    def wait_until_idle(self, seconds: float = 300.0) -> dict[str, float]:
+        """The metrics once nothing decodes or waits. RuntimeError where a row stays behind."""
+        end = time.monotonic() + seconds
+        while time.monotonic() < end:
+            now = self.metrics()
+            busy = now["specdec_queue_size"] + now["specdec_batch_rows"]
+            # The request that asks is under way itself.
+            if busy == 0 and now["specdec_requests_active"] == 1:
+                return now
+            time.sleep(0.2)
+        raise RuntimeError("sentences are left in the server although nobody waits for them")
+
+    def lines_of(self, run: str) -> list[LogLine]:
+        """The log's lines of requests whose ids begin with the name of a run."""
+        found = (_LINE.search(line) for line in self._log.read_text().splitlines())
+        lines = [LogLine(match[1], int(match[2])) for match in found if match]
+        return [line for line in lines if line.request_id.startswith(f"{run}.")]
+
+    def faults(self) -> list[str]:
+        """What the log says that no test asked for."""
+        lines = self._log.read_text().splitlines()
+        return [line for line in lines if " ERROR " in line or line.startswith("Traceback")]
 
 
 @contextmanager
-def serving(flags: Sequence[str], threads: int) -> Iterator[int]:
-    """Its port on loopback. Raises RuntimeError where it does not start or does not stop well."""
+def serving(flags: Sequence[str], threads: int) -> Iterator[Server]:
+    """Raises RuntimeError where it does not start or does not stop well."""
     command = [sys.executable, "-m", "specdec_plugins.serving", *flags, "--port", "0"]
     command += ["--threads", str(threads), "--log-level", "info"]
     environment = {**os.environ, "OMP_NUM_THREADS": str(threads)}
-    with tempfile.TemporaryFile("w+") as log:
-        server = subprocess.Popen(command, stderr=log, env=environment)
+    with tempfile.TemporaryDirectory() as folder:
+        log = Path(folder) / "log"
+        with log.open("wb") as file:
+            process = subprocess.Popen(command, stderr=file, env=environment)
         try:
-            yield _port(server, log)
-            server.send_signal(signal.SIGTERM)
-            if server.wait(_START) != 0:
-                raise RuntimeError(f"the server ended with status {server.returncode}")
+            yield Server(_port(process, log), log)
+            process.send_signal(signal.SIGTERM)
+            if process.wait(_START) != 0:
+                raise RuntimeError(f"the server ended with status {process.returncode}")
         finally:
-            server.kill()
-            server.wait()
+            process.kill()
+            process.wait()
 
 
-def _port(server: subprocess.Popen[bytes], log) -> int:  # type: ignore[no-untyped-def]
+def _port(process: subprocess.Popen[bytes], log: Path) -> int:
     end = time.monotonic() + _START
-    while time.monotonic() < end and server.poll() is None:
-        log.seek(0)
-        if found := re.search(r"running on http://127\.0\.0\.1:(\d+)", log.read()):
+    while time.monotonic() < end and process.poll() is None:
+        if found := re.search(r"running on http://127\.0\.0\.1:(\d+)", log.read_text()):
             return int(found[1])
         time.sleep(0.2)
-    log.seek(0)
-    raise RuntimeError(f"the server did not start:\n{log.read()}")
-
-
-def metrics(port: int) -> dict[str, float]:
-    """Sums over all labels, by name; requests also by code as `specdec_requests_total:200`."""
-    with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=30) as response:
-        families = text_string_to_metric_families(response.read().decode())
-    sums: dict[str, float] = {}
-    for sample in (sample for family in families for sample in family.samples):
-        names = [sample.name]
-        if sample.name == "specdec_requests_total" and sample.labels["route"].startswith("/gen"):
-            names.append(f"{sample.name}:{sample.labels['code']}")
-        for name in names:
-            sums[name] = sums.get(name, 0.0) + sample.value
-    return sums
-
-
-def wait_until_idle(port: int, seconds: float = 60.0) -> dict[str, float]:
-    """The metrics once nothing decodes or waits. Raises RuntimeError where a row stays behind."""
-    end = time.monotonic() + seconds
-    while time.monotonic() < end:
-        now = metrics(port)
-        # The request that asks is under way itself.
-        busy = now["specdec_queue_size"] + now["specdec_batch_rows"]
-        if busy == 0 and now["specdec_requests_active"] == 1:
-            return now
-        time.sleep(0.2)
-    raise RuntimeError("sentences are left in the server although nobody waits for them")
+    raise RuntimeError(f"the server did not start:\n{log.read_text()}")

@@ -3,120 +3,200 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import json
 import random
+import sys
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
-GOOD, HANG_UP, KILLED, OVERSIZE, BAD_JSON = "good", "hang-up", "killed", "oversize", "bad JSON"
-_WRONG = {HANG_UP: 0.03, KILLED: 0.02, OVERSIZE: 0.03, BAD_JSON: 0.03}  # shares of a mixed load
-_MAX_TRIES = 50
+GENERATE, STREAM, TRANSLATE = "generate", "stream", "translate"
+HANG_UP, RESET, KILLED = "hang-up", "reset", "killed process"
+OVERSIZE, BAD_JSON = "oversize", "bad JSON"
+# Shares of a mixed load; the rest are requests to /generate.
+SHARES = {
+    STREAM: 0.25,
+    TRANSLATE: 0.20,
+    HANG_UP: 0.03,
+    RESET: 0.02,
+    KILLED: 0.002,
+    OVERSIZE: 0.03,
+    BAD_JSON: 0.03,
+}
+PATHS = {GENERATE: "/generate", STREAM: "/generate_stream", TRANSLATE: "/translate"}
+_BAD = (b'{"inputs": "half', b'{"inputs": "caf\xe9"}', b"[1, 2]")
+_MAX_TRIES = 200
+_KILLED_CONNECTIONS = 8
+# A client that asks for streams, reads the first bytes, and then does nothing until it is killed.
+_DOOMED = """
+import socket, sys, time
+port, request = int(sys.argv[1]), bytes.fromhex(sys.argv[2])
+clients = [socket.create_connection(("127.0.0.1", port)) for _ in range(int(sys.argv[3]))]
+for number, client in enumerate(clients):
+    client.sendall(request.replace(b"NUMBER", b"%d" % number))
+clients[0].recv(1)
+print("ready", flush=True)
+time.sleep(600)
+"""
+
+
+@dataclass
+class Answer:
+    """A translation, and what the server said about how it came about, where it did."""
+
+    index: int  # of the text
+    text: str
+    details: dict[str, Any] | None = None
 
 
 @dataclass
 class Tally:
     """What came of a run's requests."""
 
-    answers: list[tuple[int, str]] = field(default_factory=list)  # index of the text, translation
+    answers: list[Answer] = field(default_factory=list)
     latencies: list[float] = field(default_factory=list)  # seconds, of good requests
-    codes: Counter[int] = field(default_factory=Counter)  # of every answer
+    codes: dict[str, int] = field(default_factory=dict)  # of every answer, by request id
+    left: list[int] = field(default_factory=list)  # texts of requests that nobody waited for
     kinds: Counter[str] = field(default_factory=Counter)  # of every request
     faults: list[str] = field(default_factory=list)  # what should not have happened
     retries: int = 0  # after 429
     seconds: float = 0.0
 
+    @property
+    def num_good(self) -> int:
+        return sum(self.kinds[kind] for kind in PATHS)
+
 
 class Traffic:
-    """Requests to one server on loopback."""
+    """Requests to one server on loopback, from as many clients as wanted."""
 
-    def __init__(self, port: int, texts: Sequence[str], max_body: int, seed: int = 0) -> None:
+    def __init__(self, port: int, name: str, texts: Sequence[str], max_body: int) -> None:
+        """name: begins the ids of all requests; no two runs of one server may share it."""
         self._port = port
+        self._name = name
         self._texts = texts
+        self._languages = {"source": "auto", "target": ""}
         self._max_body = max_body
-        self._random = random.Random(seed)
+        self._random = random.Random(name)
 
-    async def run(self, num_requests: int, concurrency: int, mixed: bool) -> Tally:
-        """`mixed`: a share of the clients hangs up, sends nonsense, or is killed."""
+    async def run_for(self, seconds: float, concurrency: int) -> Tally:
+        """Requests to /generate, as many as there is time for."""
+        end = time.perf_counter() + seconds
+        endless = itertools.takewhile(lambda _: time.perf_counter() < end, itertools.count())
+        return await self._run(((GENERATE, number) for number in endless), concurrency)
+
+    async def run_mixed(self, num_requests: int, concurrency: int, target_lang: str) -> Tally:
+        """All routes; a share of the clients hangs up, sends nonsense, or is killed."""
+        self._languages["target"] = target_lang
+        return await self._run(((self._kind(), n) for n in range(num_requests)), concurrency, True)
+
+    async def _run(
+        self, work: Iterator[tuple[str, int]], concurrency: int, details: bool = False
+    ) -> Tally:
         tally = Tally()
-        work = iter([self._kind(mixed) for _ in range(num_requests)])
-        indices = iter(range(num_requests))
 
         async def client() -> None:
-            for kind in work:
-                await self._send(kind, next(indices) % len(self._texts), tally)
+            for kind, number in work:
+                tally.kinds[kind] += 1
+                index, request_id = number % len(self._texts), f"{self._name}.{number}"
+                if kind in PATHS:
+                    await self._good(kind, index, request_id, tally, details)
+                elif kind == KILLED:
+                    await self._killed(index, request_id, tally)
+                elif kind in (HANG_UP, RESET):
+                    await self._leave(kind, index, request_id, tally)
+                else:
+                    await self._wrong(kind, number, request_id, tally)
 
         begin = time.perf_counter()
         await asyncio.gather(*(client() for _ in range(concurrency)))
         tally.seconds = time.perf_counter() - begin
         return tally
 
-    def _kind(self, mixed: bool) -> str:
+    def _kind(self) -> str:
         drawn = self._random.random()
-        for kind, share in _WRONG.items() if mixed else ():
+        for kind, share in SHARES.items():
             if drawn < share:
                 return kind
             drawn -= share
-        return GOOD
+        return GENERATE
 
-    async def _send(self, kind: str, index: int, tally: Tally) -> None:
-        tally.kinds[kind] += 1
-        if kind == GOOD:
-            await self._good(index, tally)
-        elif kind in (HANG_UP, KILLED):
-            await self._leave(kind, index)
-        else:
-            await self._wrong(kind, tally)
-
-    async def _good(self, index: int, tally: Tally) -> None:
-        body = json.dumps({"inputs": self._texts[index]}).encode()
-        begin = time.perf_counter()
-        for _ in range(_MAX_TRIES):
-            code, headers, answer = await self._exchange(body)
-            tally.codes[code] += 1
+    async def _good(
+        self, kind: str, index: int, request_id: str, tally: Tally, details: bool
+    ) -> None:
+        body = self._body(kind, index, details)
+        begin, code, content = time.perf_counter(), 0, b""
+        for attempt in range(_MAX_TRIES):
+            this_id = f"{request_id}.{attempt}"
+            code, headers, content = await self._exchange(PATHS[kind], body, this_id, tally)
             if code != 429:
                 break
             tally.retries += 1
             await asyncio.sleep(float(headers["retry-after"]))
-        if code != 200:
-            tally.faults.append(f"text {index}: {code} {answer[:200]!r}")
+        try:
+            answer = read_answer(kind, index, content) if code == 200 else None
+        except (ValueError, KeyError):
+            answer = None
+        if answer is None:
+            tally.faults.append(f"text {index}, {kind}: {code} {content[:200]!r}")
             return
         tally.latencies.append(time.perf_counter() - begin)
-        tally.answers.append((index, json.loads(answer)["generated_text"]))
+        tally.answers.append(answer)
 
-    async def _wrong(self, kind: str, tally: Tally) -> None:
-        body, wanted = b'{"inputs": "half', 400
+    def _body(self, kind: str, index: int, details: bool) -> bytes:
+        text = self._texts[index]
+        if kind == TRANSLATE:
+            return json.dumps({"q": text, **self._languages}).encode()
+        parameters = {"details": True} if details else {}
+        return json.dumps({"inputs": text, "parameters": parameters}).encode()
+
+    async def _wrong(self, kind: str, number: int, request_id: str, tally: Tally) -> None:
+        body, wanted = _BAD[number % len(_BAD)], 400
         if kind == OVERSIZE:
             body, wanted = b'{"inputs": "' + b"x" * self._max_body + b'"}', 413
-        code, _, answer = await self._exchange(body)
-        tally.codes[code] += 1
-        if code != wanted or "error" not in json.loads(answer):
-            tally.faults.append(f"{kind}: {code} {answer[:200]!r}")
+        path = list(PATHS.values())[number % len(PATHS)]
+        code, _, content = await self._exchange(path, body, request_id, tally)
+        if code != wanted or "error" not in json.loads(content):
+            tally.faults.append(f"{kind}: {code} {content[:200]!r}")
 
-    async def _leave(self, kind: str, index: int) -> None:
-        """Hang up after a moment; a killed client's connection is reset instead of closed."""
-        body = json.dumps({"inputs": self._texts[index]}).encode()
-        _, writer = await self._open(body, "/generate_stream" if index % 2 else "/generate")
-        await asyncio.sleep(self._random.random() * 0.05)
-        if kind == KILLED:
+    async def _leave(self, kind: str, index: int, request_id: str, tally: Tally) -> None:
+        """Hang up after a moment, politely or by a reset of the connection."""
+        tally.left.append(index)
+        route = STREAM if index % 2 else GENERATE
+        _, writer = await self._open(PATHS[route], self._body(route, index, False), request_id)
+        await asyncio.sleep(self._random.random() * 0.1)
+        if kind == RESET:
             writer.transport.abort()
         else:
             writer.close()
 
+    async def _killed(self, index: int, request_id: str, tally: Tally) -> None:
+        """A client in a process of its own, which is killed while it reads several streams."""
+        tally.left += [index] * _KILLED_CONNECTIONS
+        request = _request(PATHS[STREAM], self._body(STREAM, index, False), f"{request_id}.NUMBER")
+        arguments = [str(self._port), request.hex(), str(_KILLED_CONNECTIONS)]
+        process = await asyncio.create_subprocess_exec(
+            sys.executable, "-c", _DOOMED, *arguments, stdout=asyncio.subprocess.PIPE
+        )
+        assert process.stdout is not None
+        await process.stdout.readline()
+        process.kill()
+        await process.wait()
+
     async def _open(
-        self, body: bytes, path: str
+        self, path: str, body: bytes, request_id: str
     ) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
         reader, writer = await asyncio.open_connection("127.0.0.1", self._port)
-        head = (
-            f"POST {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n"
-            f"Content-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n"
-        )
-        writer.write(head.encode() + body)
+        writer.write(_request(path, body, request_id))
         return reader, writer
 
-    async def _exchange(self, body: bytes) -> tuple[int, dict[str, str], bytes]:
-        reader, writer = await self._open(body, "/generate")
+    async def _exchange(
+        self, path: str, body: bytes, request_id: str, tally: Tally
+    ) -> tuple[int, dict[str, str], bytes]:
+        reader, writer = await self._open(path, body, request_id)
         try:
             # A refused body may still be on its way when the answer is here.
             answer = await reader.read()
@@ -126,4 +206,30 @@ class Traffic:
         status, *lines = head.decode("latin-1").split("\r\n")
         pairs = (line.partition(":") for line in lines)
         headers = {name.strip().lower(): value.strip() for name, _, value in pairs}
-        return int(status.split()[1]), headers, content
+        code = int(status.split()[1]) if status else 0
+        tally.codes[request_id] = code
+        if headers.get("x-request-id") != request_id:
+            tally.faults.append(f"{request_id}: the answer's id is {headers.get('x-request-id')}")
+        return code, headers, content
+
+
+def _request(path: str, body: bytes, request_id: str) -> bytes:
+    # HTTP/1.0: the answer ends where the connection does, in whole pieces.
+    head = (
+        f"POST {path} HTTP/1.0\r\nHost: localhost\r\nX-Request-ID: {request_id}\r\n"
+        f"Content-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n"
+    )
+    return head.encode() + body
+
+
+def read_answer(kind: str, index: int, content: bytes) -> Answer:
+    """Raises ValueError or KeyError where it is none."""
+    if kind == TRANSLATE:
+        return Answer(index, json.loads(content)["translatedText"])
+    if kind == GENERATE:
+        record = json.loads(content)
+        return Answer(index, record["generated_text"], record["details"])
+    events = [json.loads(part.removeprefix(b"data:")) for part in content.split(b"\n\n") if part]
+    if [event["index"] for event in events] != list(range(len(events))):
+        raise ValueError("events of the stream are missing")
+    return Answer(index, events[-1]["generated_text"], events[-1]["details"])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from http import HTTPStatus
 
 from fastapi import FastAPI
@@ -10,17 +9,15 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
-from specdec_plugins.serving.faults import BadRequest, Failed, ServiceError, TooLarge
+from specdec_plugins.serving.faults import BadRequest, Failed, Gone, ServiceError, TooLarge
 from specdec_plugins.serving.schemas import ErrorResponse
-
-log = logging.getLogger("specdec.serving")
 
 
 def add_error_handlers(app: FastAPI) -> None:
     """What FastAPI and the routes raise becomes an `ErrorResponse`."""
     app.add_exception_handler(ServiceError, _service_error)
     app.add_exception_handler(HTTPException, _http_error)
-    app.add_exception_handler(Exception, _bug)
+    app.add_exception_handler(Gone, _gone)
 
 
 def error_response(
@@ -46,7 +43,12 @@ async def _http_error(request: Request, error: Exception) -> Response:
     return error_response(request, error.status_code, kind, message, dict(error.headers or {}))
 
 
-async def _bug(request: Request, error: Exception) -> Response:
-    log.error("request_id=%s failed", request.state.request_id, exc_info=error)
+async def _gone(request: Request, error: Exception) -> Response:
+    """Nobody reads it."""
+    return Response(status_code=Gone.status)
+
+
+def bug_response(request: Request) -> Response:
+    """Where an error was raised that no route knows."""
     message = "The server failed; its log has the reason under this request's id."
     return error_response(request, Failed.status, Failed.kind, message, {})

@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any
 
 from fastapi import FastAPI
 from fastapi.responses import FileResponse
@@ -15,11 +16,14 @@ from specdec_plugins.serving.answers import add_error_handlers
 from specdec_plugins.serving.envelope import Envelope
 from specdec_plugins.serving.metrics import Metrics
 from specdec_plugins.serving.model import ServedModel
+from specdec_plugins.serving.request_ids import RequestIds
 from specdec_plugins.serving.routes import router
 from specdec_plugins.serving.service import Service, version
 from specdec_plugins.serving.settings import ServerSettings
 from specdec_plugins.serving.worker import BatchWorker, WorkerConfig
 
+# Not "auto": the server is the same whatever other packages install beside uvicorn.
+UVICORN: dict[str, Any] = {"loop": "asyncio", "http": "h11"}
 _PAGE = Path(__file__).parent / "page"
 _ASSETS = ("page.css", "page.js", "icon.svg")
 # The page loads nothing from elsewhere and may be framed by nobody.
@@ -60,6 +64,7 @@ def create_app(model: ServedModel, settings: ServerSettings) -> FastAPI:
     add_error_handlers(app)
     routes = frozenset(getattr(route, "path", "") for route in (*router.routes, *app.routes))
     app.add_middleware(Envelope, settings=settings, metrics=metrics, routes=routes)
+    app.add_middleware(RequestIds)  # added last, so it comes first
     return app
 
 

@@ -19,7 +19,7 @@ from specdec_plugins.errors import UserError
 from specdec_plugins.serving.flags import add_model_flags, build
 from specdec_plugins.serving.loading import ModelOptions, load_model, request_defaults
 from specdec_plugins.serving.model import ServedModel
-from specdec_plugins.serving.settings import ServerSettings
+from specdec_plugins.serving.settings import LOG_FORMAT, ReplicaOptions, ServerSettings
 
 log = logging.getLogger("specdec.serving")
 
@@ -41,6 +41,7 @@ def make_parser() -> argparse.ArgumentParser:
     add_model_flags(parser)
     _add_defaults(parser)
     _add_limits(parser)
+    _add_replicas(parser)
     group = parser.add_argument_group("server")
     add = group.add_argument
     add("--host", help=f"address to listen on (default: {HOST}, this machine only)")
@@ -86,11 +87,23 @@ def _add_limits(parser: argparse.ArgumentParser) -> None:
     add("--shutdown-timeout", type=float, metavar="SECONDS", help="for accepted work (60)")
 
 
+def _add_replicas(parser: argparse.ArgumentParser) -> None:
+    add = parser.add_argument_group("several engines, through Ray Serve").add_argument
+    add("--replicas", type=int, metavar="N", help="engines, each with a model of its own")
+    add(
+        "--replica-gpus",
+        type=float,
+        metavar="X",
+        help="GPUs of each, 0.5 for half a one (default: 1 where GPUs are used)",
+    )
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     """Serve until a signal; the exit status of a command line."""
     given = vars(make_parser().parse_args(argv))
     level = given.get("log_level", "info").upper()
-    logging.basicConfig(level=level, format="%(asctime)s %(levelname)s %(message)s")
+    logging.basicConfig(level=level, format=LOG_FORMAT)
+    host, port = given.get("host", HOST), given.get("port", PORT)
     try:
         settings = build(ServerSettings, {**given, "api_key": read_key(given)})
         if "threads" in given:
@@ -100,13 +113,17 @@ def main(argv: Sequence[str] | None = None) -> int:
         options = build(ModelOptions, given)
         for name, value in request_defaults(options).items():
             settings = replace(settings, **{name: given.get(name, value)})
+        if "replicas" in given:
+            from specdec_plugins.serving.replicas import serve_replicas
+
+            return serve_replicas(options, settings, build(ReplicaOptions, given), host, port)
         model = load_model(options)
     except UserError as error:
         if given.get("debug"):
             raise
         sys.stderr.write(f"specdec-serve: {error}\n")
         return BAD_INPUT
-    return serve(model, settings, given.get("host", HOST), given.get("port", PORT))
+    return serve(model, settings, host, port)
 
 
 def serve(model: ServedModel, settings: ServerSettings, host: str, port: int) -> int:
@@ -114,7 +131,7 @@ def serve(model: ServedModel, settings: ServerSettings, host: str, port: int) ->
     # Web packages take a second to import; a wrong path should be told at once.
     import uvicorn
 
-    from specdec_plugins.serving.app import create_app
+    from specdec_plugins.serving.app import UVICORN, create_app
 
     drafter = f"drafter {model.drafter_name}, blocks of {model.block_size}"
     log.info(
@@ -133,6 +150,7 @@ def serve(model: ServedModel, settings: ServerSettings, host: str, port: int) ->
         log_config=None,
         access_log=False,
         server_header=False,
+        **UVICORN,
         timeout_graceful_shutdown=math.ceil(settings.shutdown_timeout),
     )
     server = uvicorn.Server(config)

@@ -1,30 +1,30 @@
-"""Around every request: its id, its limits, a line in the log, and the counting."""
+"""Around every request: its limits, its errors, a line in the log, and the counting."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
-import re
 import time
-import uuid
 
-from starlette.datastructures import Headers, MutableHeaders
+from starlette.datastructures import Headers
 from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect, Request
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from specdec_plugins.serving.answers import bug_response
+from specdec_plugins.serving.faults import Gone
 from specdec_plugins.serving.metrics import Metrics
+from specdec_plugins.serving.request_ids import ID_HEADER
 from specdec_plugins.serving.settings import ServerSettings
 
 log = logging.getLogger("specdec.serving")
 
-ID_HEADER = "X-Request-ID"
 _OTHER = "other"  # route of addresses that do not exist: they must not become labels
-_HUNG_UP = 499
 _PATIENCE = 8  # a body is read up to so many times its limit before the connection is closed
 
 
 class Envelope:
-    """ASGI middleware. The id stands in `scope["state"]["request_id"]`."""
+    """ASGI middleware, inside `RequestIds`. The id stands in `scope["state"]["request_id"]`."""
 
     def __init__(
         self, app: ASGIApp, settings: ServerSettings, metrics: Metrics, routes: frozenset[str]
@@ -38,39 +38,62 @@ class Envelope:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        request_id = _request_id(Headers(scope=scope))
+        request_id = Headers(scope=scope)[ID_HEADER]
         scope.setdefault("state", {})["request_id"] = request_id
-        route = scope["path"] if scope["path"] in self._routes else _OTHER
-        begin, code = time.monotonic(), _HUNG_UP
+        begin, code = time.monotonic(), Gone.status
 
-        async def send_with_id(message: Message) -> None:
+        async def send_noted(message: Message) -> None:
             nonlocal code
             if message["type"] == "http.response.start":
                 code = message["status"]
-                MutableHeaders(scope=message)[ID_HEADER] = request_id
             await send(message)
 
         self._metrics.active.inc()
         try:
-            await self._app(scope, self._limited(scope, receive), send_with_id)
-        except Exception:
-            code = 500 if code == _HUNG_UP else code
+            await self._run(scope, self._limited(scope, receive), send_noted)
+        except asyncio.CancelledError:
+            code = Gone.status
             raise
         finally:
             if scope["state"].get("hung_up"):
-                code = _HUNG_UP
-            seconds = time.monotonic() - begin
-            self._metrics.active.dec()
-            self._metrics.requests.labels(route, code).inc()
-            self._metrics.request_seconds.labels(route).observe(seconds)
-            log.info(
-                "request_id=%s method=%s path=%r status=%d ms=%.1f",
-                request_id,
-                scope["method"],
-                scope["path"][:200],
-                code,
-                seconds * 1000,
-            )
+                code = Gone.status
+            self._count(scope, request_id, code, time.monotonic() - begin)
+
+    async def _run(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """The application; what it did not foresee is logged and answered with 500."""
+        has_begun = False
+
+        async def send_noted(message: Message) -> None:
+            nonlocal has_begun
+            has_begun = True
+            await send(message)
+
+        try:
+            await self._app(scope, receive, send_noted)
+        except ClientDisconnect:
+            scope["state"]["hung_up"] = True
+        except Exception as error:
+            log.error("request_id=%s failed", scope["state"]["request_id"], exc_info=error)
+            if has_begun:
+                raise
+            answer = bug_response(Request(scope))
+            await answer(scope, receive, send_noted)
+
+    def _count(self, scope: Scope, request_id: str, code: int, seconds: float) -> None:
+        route = scope["path"] if scope["path"] in self._routes else _OTHER
+        self._metrics.active.dec()
+        self._metrics.requests.labels(route, code).inc()
+        self._metrics.request_seconds.labels(route).observe(seconds)
+        if code == Gone.status:
+            self._metrics.failures.labels(Gone.kind).inc()
+        log.info(
+            "request_id=%s method=%s path=%r status=%d ms=%.1f",
+            request_id,
+            scope["method"],
+            scope["path"][:200],
+            code,
+            seconds * 1000,
+        )
 
     def _limited(self, scope: Scope, receive: Receive) -> Receive:
         """Receives a body of bounded size in bounded time."""
@@ -102,9 +125,3 @@ class Envelope:
             raise too_large
 
         return limited
-
-
-def _request_id(headers: Headers) -> str:
-    """The caller's own id where it is a harmless word, else a new one."""
-    given = headers.get(ID_HEADER, "")
-    return given if re.fullmatch(r"[A-Za-z0-9._:-]{1,64}", given) else uuid.uuid4().hex

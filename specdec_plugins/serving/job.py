@@ -33,10 +33,16 @@ Deliver = Callable[[Sequence[RowUpdate]], None]
 class Job:
     """Sentences that one caller asked for together."""
 
-    def __init__(self, requests: Sequence[Request], deliver: Deliver) -> None:
-        """deliver: called on the worker's thread with what a round did to this job's rows."""
+    def __init__(
+        self, requests: Sequence[Request], deliver: Deliver, request_id: str = "-"
+    ) -> None:
+        """deliver: called on the worker's thread with what a round did to this job's rows.
+
+        request_id: what the log calls it.
+        """
         self.number = next(_numbers)
         self.deliver = deliver
+        self.request_id = request_id
         self.submitted_at = 0.0  # the worker's clock, seconds
         self.rows = [
             Row(self, index, replace(request, id=f"{self.number}.{index}"))

@@ -2,11 +2,19 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
+from pathlib import Path
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+from prometheus_client.multiprocess import MultiProcessCollector, mark_process_dead
 
 from specdec_plugins.decoding.request import RowEvent
+
+# Where this names a folder, prometheus-client keeps all values in files there, and the processes
+# that share it are one server.
+SHARED_FOLDER = "PROMETHEUS_MULTIPROC_DIR"
+_SUM = "livesum"  # of gauges: over the processes that live
 
 _SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60)
 _TOKEN_SECONDS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1)
@@ -42,18 +50,18 @@ class Metrics:
             buckets=_SECONDS,
             registry=to,
         )
-        self.active = Gauge("specdec_requests_active", "Requests under way.", registry=to)
+        self.active = self._gauge("specdec_requests_active", "Requests under way.")
 
     def _batch(self) -> None:
         to = self.registry
-        self.queue_size = Gauge("specdec_queue_size", "Sentences that wait.", registry=to)
+        self.queue_size = self._gauge("specdec_queue_size", "Sentences that wait.")
         self.queue_seconds = Histogram(
             "specdec_queue_seconds",
             "From when a sentence was accepted until it joined the batch.",
             buckets=(0.0, *_SECONDS),
             registry=to,
         )
-        self.batch_rows = Gauge("specdec_batch_rows", "Sentences that decode now.", registry=to)
+        self.batch_rows = self._gauge("specdec_batch_rows", "Sentences that decode now.")
         self.batch_size = Histogram(
             "specdec_batch_size", "Sentences in a round of the batch.", buckets=_ROWS, registry=to
         )
@@ -111,9 +119,13 @@ class Metrics:
             registry=to,
         )
 
+    def _gauge(self, name: str, text: str) -> Gauge:
+        return Gauge(name, text, registry=self.registry, multiprocess_mode=_SUM)
+
     def render(self) -> bytes:
-        """The text that Prometheus reads."""
-        return generate_latest(self.registry)
+        """The text that Prometheus reads; of all processes that share their figures."""
+        folder = os.environ.get(SHARED_FOLDER)
+        return generate_latest(_shared(folder) if folder else self.registry)
 
     def queued(self, num_waiting: int) -> None:
         self.queue_size.set(num_waiting)
@@ -153,3 +165,15 @@ class Metrics:
         self.sentences.inc()
         self.emitted_request.observe(num_tokens / len(rounds))
         self.token_seconds.observe(decode_seconds / num_tokens)
+
+
+def _shared(folder: str) -> CollectorRegistry:
+    """The sums over the processes that keep their figures in this folder."""
+    for path in Path(folder).glob(f"gauge_{_SUM}_*.db"):
+        # Its counts stay; what it had under way is gone with it.
+        number = int(path.stem.rpartition("_")[2])
+        if not Path(f"/proc/{number}").exists():
+            mark_process_dead(number, folder)
+    registry = CollectorRegistry()
+    MultiProcessCollector(registry, folder)
+    return registry

@@ -24,7 +24,9 @@ from specdec_plugins.serving.worker import BatchWorker
 
 T = TypeVar("T")
 
-_DRAWS = 3  # samples drawn at most for each alternative that was asked for
+# Samples are drawn in lots of as many as alternatives were asked for, each lot at so many times the
+# temperature: a model that is sure of itself says the same again and again.
+_HEAT = (1.0, 1.25, 1.5)
 
 
 @dataclass
@@ -133,8 +135,10 @@ class Service:
         first = options.seed
         if first is None:
             first = (await self.plan([], options)).seed
+        temperature = options.temperature or self.settings.temperature
         drawn = [
-            replace(options, sample=True, seed=(first + 1 + i) % SEEDS) for i in range(_DRAWS * num)
+            replace(options, sample=True, seed=(first + 1 + i) % SEEDS, temperature=heat)
+            for i, heat in enumerate(temperature * heat for heat in _HEAT for _ in range(num))
         ]
         # The first lot decodes beside the translation itself; more only where something is short.
         best, *samples = await gather(

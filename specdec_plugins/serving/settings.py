@@ -6,6 +6,8 @@ from dataclasses import dataclass
 
 from specdec_plugins.decoding.config import require
 
+LOG_FORMAT = "%(asctime)s %(levelname)s %(message)s"
+
 
 @dataclass(frozen=True)
 class ServerSettings:
@@ -40,3 +42,18 @@ class ServerSettings:
         require(self.tau >= 0, f"--tau must be 0 or more, not {self.tau}.")
         require(0 < self.top_p <= 1, f"--top-p must be above 0 and at most 1, not {self.top_p}.")
         require(self.api_key != "", "The API key is empty; set one, or leave it away.")
+
+
+@dataclass(frozen=True)
+class ReplicaOptions:
+    """How many engines there are, and what each of them gets."""
+
+    replicas: int
+    replica_gpus: float | None = None  # a share of one, or several; None = 1 where GPUs are used
+    threads: int | None = None  # of torch on a CPU; None = the cores shared out
+    log_level: str = "info"
+
+    def __post_init__(self) -> None:
+        require(self.replicas >= 1, f"--replicas must be 1 or more, not {self.replicas}.")
+        given = self.replica_gpus
+        require(given is None or given >= 0, f"--replica-gpus must be 0 or more, not {given}.")

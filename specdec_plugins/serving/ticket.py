@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from specdec_plugins.decoding.request import Request
 from specdec_plugins.serving.faults import TimedOut
 from specdec_plugins.serving.job import Deliver, Job, RowUpdate
+from specdec_plugins.serving.request_ids import current_id
 from specdec_plugins.serving.worker import BatchWorker
 
 
@@ -24,7 +25,7 @@ class Ticket:
         self._loop = asyncio.get_running_loop()
         self._end = self._loop.time() + timeout
         self._news: asyncio.Queue[RowUpdate] = asyncio.Queue()
-        self._job = Job(requests, _onto_loop(self._loop, self._news))
+        self._job = Job(requests, _onto_loop(self._loop, self._news), current_id.get())
         if requests:
             worker.submit(self._job)
         self._num_left = len(requests)

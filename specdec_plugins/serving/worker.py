@@ -238,12 +238,14 @@ class BatchWorker:
         rows = list(self._rows.values())
         self._renew()
         if len(rows) == 1:
-            log.error("request %s cannot be decoded", rows[0].request.id, exc_info=error)
+            request_id = rows[0].job.request_id
+            log.error("request_id=%s cannot be decoded", request_id, exc_info=error)
             self._num_lost += 1
             failed = Failed("This sentence could not be decoded; the server's log has the reason.")
             self._tell([self._failure(rows[0], failed)], rows)
             return
-        log.warning("a round of %d rows failed; looking for the row: %r", len(rows), error)
+        ids = " ".join(sorted({f"request_id={row.job.request_id}" for row in rows}))
+        log.warning("a round failed; looking for its cause (%r) in %s", error, ids)
         half = len(rows) // 2
         self._apart.extendleft([rows[half:], rows[:half]])
 

@@ -1,16 +1,25 @@
-"""The files around the server agree with it."""
+"""The files around the server agree with it and with each other."""
 
 from __future__ import annotations
 
+import configparser
 import json
 import re
+import shlex
 from pathlib import Path
+from typing import Any
 
-from specdec_plugins.serving.cli import make_parser
+import yaml
+
+from specdec_plugins.serving.cli import PORT, make_parser
 from specdec_plugins.serving.metrics import Metrics
+from specdec_plugins.serving.settings import ServerSettings
 
 ROOT = Path(__file__).resolve().parents[2]
-DASHBOARD = ROOT / "deploy" / "grafana" / "specdec.json"
+DEPLOY = ROOT / "deploy"
+DASHBOARD = DEPLOY / "grafana" / "specdec.json"
+COMPOSE: dict[str, Any] = yaml.safe_load((ROOT / "compose.yaml").read_text())
+DOCKERFILE = (ROOT / "Dockerfile").read_text()
 
 
 def exported() -> set[str]:
@@ -22,11 +31,22 @@ def exported() -> set[str]:
     return names
 
 
+def instruction(name: str) -> list[str]:
+    """The words of a Dockerfile's instruction in JSON's form, the last one that counts."""
+    words: list[str] = json.loads(re.findall(rf"^{name} (\[.*\])$", DOCKERFILE, re.MULTILINE)[-1])
+    return words
+
+
 def test_the_dashboard_asks_for_metrics_that_exist() -> None:
-    panels = json.loads(DASHBOARD.read_text())["panels"]
+    dashboard = json.loads(DASHBOARD.read_text())
+    panels = dashboard["panels"]
     queries = " ".join(target["expr"] for panel in panels for target in panel["targets"])
     asked = set(re.findall(r"specdec_\w+", queries))
     assert asked <= exported()
+    # Everything but _sum and _count, which may or may not be drawn, is on it.
+    assert {name for name in exported() if not name.endswith(("_sum", "_count"))} - asked <= {
+        "specdec_batch_size_bucket",
+    }
     assert len({panel["id"] for panel in panels}) == len(panels)
 
 
@@ -35,7 +55,73 @@ def test_every_metric_and_flag_is_documented() -> None:
     families = {name.removesuffix("_bucket") for name in exported() if not name.endswith("_sum")}
     families = {name for name in families if not name.endswith("_count")}
     assert [name for name in sorted(families) if f"`{name}" not in text] == []
+    documented = set(re.findall(r"`(specdec_\w+)", text))
+    assert documented <= families
     # pylint would call these private; argparse has no other list of its flags.
     flags = {flag for action in make_parser()._actions for flag in action.option_strings}
     flags = {flag for flag in flags if flag.startswith("--") and not flag.startswith("--no-")}
     assert [flag for flag in sorted(flags - {"--help"}) if f"`{flag}" not in text] == []
+
+
+def test_prometheus_and_grafana_find_each_other() -> None:
+    services = COMPOSE["services"]
+    assert set(services) == {"specdec", "prometheus", "grafana"}
+    [job] = yaml.safe_load((DEPLOY / "prometheus.yml").read_text())["scrape_configs"]
+    assert job["static_configs"] == [{"targets": [f"specdec:{PORT}"]}]
+    provisioning = DEPLOY / "grafana" / "provisioning"
+    [source] = yaml.safe_load((provisioning / "datasources" / "prometheus.yaml").read_text())[
+        "datasources"
+    ]
+    assert source["url"] == "http://prometheus:9090"
+    [provider] = yaml.safe_load((provisioning / "dashboards" / "specdec.yaml").read_text())[
+        "providers"
+    ]
+    folder = provider["options"]["path"]
+    assert (
+        f"./deploy/grafana/specdec.json:{folder}/specdec.json:ro" in services["grafana"]["volumes"]
+    )
+    panels = json.loads(DASHBOARD.read_text())["panels"]
+    assert {panel["datasource"]["type"] for panel in panels} == {source["type"]}
+
+
+def test_mounts_are_files_and_volumes_that_exist() -> None:
+    for service in COMPOSE["services"].values():
+        for mount in service.get("volumes", []):
+            place = re.sub(r"\$\{\w+:-([^}]*)\}", r"\1", mount).split(":")[0]
+            if place.startswith("${"):  # whoever starts it says where
+                continue
+            if place.startswith("."):
+                assert (ROOT / place).exists(), mount
+            else:
+                assert place in COMPOSE["volumes"], mount
+        assert all(port.startswith("127.0.0.1:") for port in service["ports"])
+
+
+def test_images_and_units_start_the_server_with_flags_that_it_has() -> None:
+    entry = instruction("ENTRYPOINT")
+    assert entry[0] == "specdec-serve"
+    parse = make_parser().parse_args
+    given = vars(parse([*entry[1:], *instruction("CMD")]))
+    assert given["port"] == PORT
+    assert f"EXPOSE {PORT}\n" in DOCKERFILE
+    assert f"127.0.0.1:{PORT}/health" in " ".join(instruction(" "))
+    parse([*entry[1:], *COMPOSE["services"]["specdec"].get("command", [])])
+    unit = configparser.ConfigParser(interpolation=None, strict=False)
+    unit.optionxform = str  # type: ignore[assignment, method-assign]  # names keep their case
+    unit.read(DEPLOY / "specdec.service")
+    parse(shlex.split(unit["Service"]["ExecStart"])[1:])
+    # Whoever stops the server waits for longer than it takes to finish accepted work.
+    patience = ServerSettings().shutdown_timeout
+    assert float(unit["Service"]["TimeoutStopSec"]) > patience
+    grace = COMPOSE["services"]["specdec"]["stop_grace_period"]
+    assert float(grace.removesuffix("s")) > patience
+
+
+def test_the_image_is_built_from_files_that_exist() -> None:
+    allowed = {
+        line[1:] for line in (ROOT / ".dockerignore").read_text().splitlines() if line[:1] == "!"
+    }
+    for line in re.findall(r"^COPY (.*)$", DOCKERFILE, re.MULTILINE):
+        for source in line.split()[:-1]:
+            assert (ROOT / source).exists(), source
+            assert any(source == path or source.startswith(f"{path}/") for path in allowed), source

@@ -153,3 +153,58 @@ def test_health_tells_a_failing_device() -> None:
             assert server.client.post("/generate", json={"inputs": "w3"}).status_code == 500
         answer = server.client.get("/health")
         assert (answer.status_code, answer.json()) == (503, {"status": "failing"})
+
+
+def test_a_body_that_breaks_off_is_a_hang_up() -> None:
+    with running() as server:
+        client = socket.create_connection(("127.0.0.1", server.port))
+        client.sendall(b"POST /generate HTTP/1.1\r\nHost: x\r\nContent-Length: 10\r\n\r\n{")
+        wait_until(lambda: server.metric("specdec_requests_active") == 1)
+        client.close()
+        labels = {"route": "/generate", "code": "499"}
+        wait_until(lambda: server.metric("specdec_requests_total", **labels) == 1)
+        assert server.metric("specdec_request_failures_total", kind="cancelled") == 1
+        assert server.metric("specdec_request_failures_total", kind="internal") == 0
+
+
+def test_what_nobody_foresaw_is_answered_under_its_id(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    with running() as server:
+        monkeypatch.setattr(server.service, "info", lambda: 1 / 0)
+        answer = server.client.get("/info", headers={"X-Request-ID": "odd"})
+        assert (answer.status_code, answer.headers["x-request-id"]) == (500, "odd")
+        assert answer.json()["error_type"] == "internal"
+        assert answer.json()["request_id"] == "odd"
+        assert "division" not in answer.text
+        told = [record for record in caplog.records if "request_id=odd failed" in record.message]
+        assert [record.exc_info is not None for record in told] == [True]
+        assert server.metric("specdec_requests_total", route="/info", code="500") == 1
+
+
+def test_the_log_names_the_request_that_broke_a_round(caplog: pytest.LogCaptureFixture) -> None:
+    with running() as server, ThreadPoolExecutor(2) as pool:
+        verifier = server.service.model.verifier
+        assert isinstance(verifier, GatedVerifier)
+        verifier.poison = 3
+        server.gate.clear()
+
+        def ask(word: str) -> int:
+            headers = {"X-Request-ID": f"asks-{word}"}
+            return server.client.post(
+                "/generate", json={"inputs": word}, headers=headers
+            ).status_code
+
+        # One row decodes at the gate, so that the two others join it in one round.
+        first = send(server, "/generate", "w5")
+        wait_until(lambda: server.service.worker.num_rows == 1)
+        codes = [pool.submit(ask, word) for word in ("w3", "w1")]
+        wait_until(lambda: server.service.worker.num_waiting == 2)
+        server.gate.set()
+        assert [code.result() for code in codes] == [500, 200]
+        first.close()
+    broken = [record.message for record in caplog.records if record.levelname == "ERROR"]
+    assert broken == ["request_id=asks-w3 cannot be decoded"]
+    searched = [record.message for record in caplog.records if "a round failed" in record.message]
+    assert "request_id=asks-w1" in searched[0]
+    assert "request_id=asks-w3" in searched[0]

@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
+from pathlib import Path
+
 from specdec_plugins.decoding.request import RowEvent
-from specdec_plugins.serving.metrics import Metrics
+from specdec_plugins.serving.metrics import SHARED_FOLDER, Metrics
 
 
 def test_rounds_are_counted_by_what_users_ask_for() -> None:
@@ -39,3 +44,32 @@ def test_rounds_are_counted_by_what_users_ask_for() -> None:
     assert by_position == [(3, 3), (3, 3), (2, None)]
     assert value("token_seconds_sum") == 0.9 / 9
     assert value("tokens_per_round_of_a_sentence_sum") == 9 / 4
+
+
+SHARING = """
+from specdec_plugins.serving.metrics import Metrics
+metrics = Metrics()
+metrics.tokens.inc(3)
+metrics.requests.labels("/generate", 200).inc()
+metrics.batch_size.observe(2)
+metrics.queued({queued})
+{then}
+"""
+RENDER = "import sys; sys.stdout.write(metrics.render().decode())"
+
+
+def test_processes_that_share_a_folder_are_one_server(tmp_path: Path) -> None:
+    def process(queued: int, then: str = "") -> str:
+        environment = {**os.environ, SHARED_FOLDER: str(tmp_path)}
+        code = SHARING.format(queued=queued, then=then)
+        command = [sys.executable, "-c", code]
+        ended = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
+        return ended.stdout
+
+    process(queued=5)
+    figures = process(queued=7, then=RENDER)
+    assert "specdec_tokens_total 6.0" in figures
+    assert 'specdec_requests_total{code="200",route="/generate"} 2.0' in figures
+    assert 'specdec_batch_size_bucket{le="2.0"} 2.0' in figures
+    # The other one has ended: its counts stay, what waited in it does not.
+    assert "specdec_queue_size 7.0" in figures

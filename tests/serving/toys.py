@@ -34,7 +34,7 @@ from specdec_plugins.decoding.interfaces import (
 from specdec_plugins.decoding.request import Request
 from specdec_plugins.decoding.rules.top_beta import TopBeta
 from specdec_plugins.decoding.schedules import build_schedule
-from specdec_plugins.serving.app import create_app
+from specdec_plugins.serving.app import UVICORN, create_app
 from specdec_plugins.serving.mixed_rule import MixedRule
 from specdec_plugins.serving.model import ServedModel
 from specdec_plugins.serving.service import Service
@@ -141,9 +141,9 @@ def expected(sentence: str, max_len: int = MAX_LEN) -> str:
     return codec.text(codec.tokens(expected_ids(sentence, max_len)))
 
 
-def wait_until(condition: Callable[[], bool]) -> None:
+def wait_until(condition: Callable[[], bool], seconds: float = PATIENCE) -> None:
     """Raises AssertionError where it does not come true."""
-    end = time.monotonic() + PATIENCE
+    end = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < end, "waited in vain"
         time.sleep(0.005)
@@ -182,7 +182,7 @@ def running(
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))
         port = listener.getsockname()[1]
-        config = uvicorn.Config(app, log_config=None, access_log=False, lifespan="on")
+        config = uvicorn.Config(app, log_config=None, access_log=False, lifespan="on", **UVICORN)
         server = uvicorn.Server(config)
         thread = threading.Thread(target=server.run, args=([listener],), daemon=True)
         thread.start()

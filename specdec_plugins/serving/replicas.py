@@ -1,0 +1,172 @@
+"""Several engines behind one address. Ray Serve starts them, watches them and spreads requests."""
+
+from __future__ import annotations
+
+import importlib
+import logging
+import os
+import signal
+import tempfile
+import threading
+import time
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from specdec_plugins.errors import UserError
+from specdec_plugins.serving.loading import ModelOptions, decode_settings, load_model
+from specdec_plugins.serving.metrics import SHARED_FOLDER
+from specdec_plugins.serving.settings import LOG_FORMAT, ReplicaOptions, ServerSettings
+
+if TYPE_CHECKING:
+    from fastapi import FastAPI
+
+log = logging.getLogger("specdec.serving")
+
+_NAME = "specdec"
+# Ray gives its processes half a minute and no more; where they come from a slow disk, the second
+# attempt finds them in memory.
+_ATTEMPTS = 3
+# Ray's own words; the application logs every request.
+_SERVE_LOG = {"log_level": "WARNING", "enable_access_log": False}
+_SPARE = 256  # requests of a replica that are no sentences: metrics, health, the page
+# What Ray reads when it is imported; what the environment says already goes first.
+_RAY = {
+    "RAY_USAGE_STATS_ENABLED": "0",  # nothing is reported to anybody
+    "RAY_DEDUP_LOGS": "0",  # lines of requests are alike, and none of them may be left out
+    "RAY_SERVE_HTTP_PROXY_CALLBACK_IMPORT_PATH": (
+        "specdec_plugins.serving.request_ids:proxy_middlewares"
+    ),
+    "RAY_worker_niceness": "0",  # engines are not less urgent than what else runs here
+    "RAY_SERVE_PROXY_READY_CHECK_TIMEOUT_S": "60",  # a busy machine needs more than Ray's 5
+}
+
+
+def serve_replicas(
+    model: ModelOptions, settings: ServerSettings, options: ReplicaOptions, host: str, port: int
+) -> int:
+    """Listen until a signal; 0 where accepted work was finished.
+
+    Raises UserError where Ray Serve is missing or the engines cannot be started.
+    """
+    decode_settings(model)  # a wrong path should be told at once, and once
+    for name, value in _RAY.items():
+        os.environ.setdefault(name, value)
+    try:
+        ray, serve = importlib.import_module("ray"), importlib.import_module("ray.serve")
+    except ModuleNotFoundError as error:
+        raise UserError("Ray Serve is not installed; pip install 'specdec[ray]'") from error
+    with tempfile.TemporaryDirectory(prefix="specdec-metrics-") as folder:
+        application = _application(serve, model, settings, options, folder)
+        # As many processors as the replicas ask for: they are numbers for Ray to count with.
+        _start_ray(ray, options.replicas * _threads_each(options))
+        try:
+            _run(serve, application, host, port)
+            return _drain(serve, settings.shutdown_timeout)
+        finally:
+            serve.shutdown()
+            ray.shutdown()
+
+
+def _start_ray(ray: Any, num_cpus: int) -> None:
+    """Raises UserError where it does not start."""
+    for attempt in range(_ATTEMPTS):
+        try:
+            ray.init(
+                address="local",
+                num_cpus=num_cpus,
+                include_dashboard=False,
+                logging_level=logging.WARNING,
+            )
+        except Exception as error:  # Ray raises no class of its own
+            log.warning("Ray did not start (%s)", error)
+            if attempt == _ATTEMPTS - 1:
+                raise UserError(f"Ray did not start: {error}") from error
+        else:
+            return
+
+
+def _run(serve: Any, application: Any, host: str, port: int) -> None:
+    """Until a signal."""
+    stop = threading.Event()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, lambda *_: stop.set())
+    try:
+        serve.start(
+            proxy_location="HeadOnly",
+            http_options={"host": host, "port": port},
+            logging_config=_SERVE_LOG,
+        )
+        serve.run(application, name=_NAME, route_prefix="/")
+    except (RuntimeError, TimeoutError) as error:
+        raise UserError(
+            f"The replicas did not start; the lines above say why ({error})."
+        ) from error
+    log.info("running on http://%s:%d", host, port)
+    stop.wait()
+
+
+def _drain(serve: Any, timeout: float) -> int:
+    """Finish accepted work; the proxy stays for as long. 1 where time ran out."""
+    serve.delete(_NAME, _blocking=False)
+    end = time.monotonic() + timeout
+    while _NAME in serve.status().applications:
+        if time.monotonic() > end:
+            return 1
+        time.sleep(0.1)
+    return 0
+
+
+class Engine:
+    """What Ray asks of a replica besides requests."""
+
+    app: FastAPI  # of Ray's wrapper
+
+    def check_health(self) -> None:
+        """Ray replaces a replica in which this fails."""
+        if not self.app.state.service.worker.is_healthy:
+            raise RuntimeError("rounds of this engine fail")
+
+
+def _application(
+    serve: Any,
+    model: ModelOptions,
+    settings: ServerSettings,
+    options: ReplicaOptions,
+    metrics_folder: str,
+) -> Any:
+    """The whole web application, once in each replica."""
+    level, threads = options.log_level.upper(), _threads_each(options)
+
+    def build() -> FastAPI:
+        from specdec_plugins.serving.app import create_app
+
+        logging.basicConfig(level=level, format=LOG_FORMAT)
+        torch.set_num_threads(threads)
+        return create_app(load_model(model), settings)
+
+    deployment = serve.deployment(
+        serve.ingress(build)(Engine),
+        name="engine",
+        num_replicas=options.replicas,
+        # The line of sentences is bounded by the application, which answers 429.
+        max_ongoing_requests=settings.max_waiting + settings.max_rows + _SPARE,
+        graceful_shutdown_wait_loop_s=0.2,
+        graceful_shutdown_timeout_s=settings.shutdown_timeout,
+        logging_config=_SERVE_LOG,
+        ray_actor_options={
+            "num_cpus": threads,
+            "num_gpus": _gpus_each(options, model.device),
+            "runtime_env": {"env_vars": {SHARED_FOLDER: metrics_folder}},
+        },
+    )
+    return deployment.bind()
+
+
+def _threads_each(options: ReplicaOptions) -> int:
+    return options.threads or max(1, (os.cpu_count() or 1) // options.replicas)
+
+
+def _gpus_each(options: ReplicaOptions, device: str | None) -> float:
+    uses_gpus = torch.cuda.is_available() if device is None else device.startswith("cuda")
+    return (1.0 if uses_gpus else 0.0) if options.replica_gpus is None else options.replica_gpus

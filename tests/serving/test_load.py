@@ -1,0 +1,95 @@
+"""The load test's clients and accounts, on a toy: they must find what they are there to find."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from benchmarks.serving.accounts import balance
+from benchmarks.serving.load import Load, measure, send
+from benchmarks.serving.reference import Reference
+from benchmarks.serving.server import Server
+from benchmarks.serving.traffic import KILLED, PATHS, SHARES, Tally
+from tests.serving.toys import Running, running, toy_model
+
+TEXTS = ["w4 w1. w5 w2.", "w7", "w1 w1", "w2. w3. w6.", "w8 w9 w10", "w11 w1", "w5"]
+MIXED = Load("toy", concurrency=12, mixed=250)
+
+
+@pytest.fixture(scope="module")
+def reference() -> Reference:
+    return Reference(toy_model(), TEXTS)
+
+
+@pytest.fixture
+def toy(tmp_path: Path) -> Iterator[tuple[Running, Server]]:
+    log, logger = tmp_path / "log", logging.getLogger("specdec.serving")
+    handler = logging.FileHandler(log)
+    handler.setFormatter(logging.Formatter("%(levelname)s %(message)s"))
+    level = logger.level
+    logger.addHandler(handler)
+    logger.setLevel(logging.INFO)
+    try:
+        with running(max_waiting=10) as there:
+            yield there, Server(there.port, log)
+    finally:
+        logger.removeHandler(handler)
+        logger.setLevel(level)
+        handler.close()
+
+
+def test_a_mixed_load_loses_nothing(
+    toy: tuple[Running, Server], reference: Reference, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(SHARES, KILLED, 0.02)
+    result = measure(toy[1], reference, MIXED)
+    assert result.faults == []
+    assert result.near_ties == []
+    assert result.kinds.keys() == {*PATHS, *SHARES}
+    assert result.codes[400] == result.kinds["bad JSON"]
+    assert result.codes[413] == result.kinds["oversize"]
+    assert result.codes.get(429, 0) >= result.retries  # whoever leaves may be told it, too
+
+
+def test_a_timed_load_is_counted_to_the_token(
+    toy: tuple[Running, Server], reference: Reference
+) -> None:
+    result = measure(toy[1], reference, Load("toy", concurrency=3, seconds=0.5))
+    assert result.faults == []
+    assert result.kinds == {"generate": result.num_requests}
+    [tokens] = [figure for figure in result.figures if figure.startswith("tokens")]
+    assert " to " not in tokens
+    assert result.p50 <= result.p95 <= result.p99
+
+
+def test_what_is_wrong_is_found(toy: tuple[Running, Server], reference: Reference) -> None:
+    server = toy[1]
+    before = server.wait_until_idle()
+    tally: Tally = send(server, reference, Load("toy", concurrency=3, seconds=0.2))
+    after = server.wait_until_idle()
+    lines = server.lines_of("toy-3")
+
+    def faults(**more: float) -> list[str]:
+        def change(name: str) -> float:
+            return after.get(name, 0.0) - before.get(name, 0.0) + more.get(name, 0.0)
+
+        return balance(reference, tally, change, lines, reference.model.block_size).all_faults()
+
+    assert faults() == []
+    assert len(faults(specdec_tokens_total=1)) == 2  # and the skipped ones
+    assert len(faults(specdec_sentences_total=-1)) >= 1
+    assert len(faults(specdec_accepted_tokens_total=1)) == 2
+    assert len(faults(**{"specdec_requests_total:200": 1})) == 1
+    assert len(faults(**{"specdec_request_failures_total:cancelled": 1})) == 1
+    lost = lines.pop()
+    assert any(lost.request_id in fault for fault in faults())
+    lines += [lost, lost]
+    assert any("[200, 200]" in fault for fault in faults())
+    tally.answers[0].text += "!"
+    tally.answers.pop()
+    ties, wrong = reference.compare(tally)
+    assert ties == []
+    assert len(wrong) == 2

@@ -1,0 +1,161 @@
+"""Two engines behind Ray Serve, as their own processes, on the pair of the benchmarks."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import httpx
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+from specdec_plugins.errors import UserError
+from specdec_plugins.serving.cli import main
+from specdec_plugins.serving.client import Client
+from specdec_plugins.serving.loading import ModelOptions, load_model
+from specdec_plugins.serving.local import LocalTranslator
+from specdec_plugins.serving.planning import Options
+from specdec_plugins.serving.settings import ReplicaOptions, ServerSettings
+from tests.serving.toys import wait_until
+
+ROOT = Path(__file__).resolve().parents[2]
+PAIR = ROOT / "benchmarks" / "models" / "captions.en-de"
+LINES = [
+    f"{who} {what} {where}."
+    for who in ("A man", "Two dogs", "The girl")
+    for what in ("is running", "plays with a ball")
+    for where in ("in the snow", "on a street")
+]
+START = 180.0  # seconds, on a machine that is busy
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+class Server:
+    """specdec-serve with two replicas, and what it says."""
+
+    def __init__(self, port: int) -> None:
+        self.url = f"http://127.0.0.1:{port}"
+        command = [sys.executable, "-m", "specdec_plugins.serving", str(PAIR), "--replicas", "2"]
+        command += ["--port", str(port), "--device", "cpu", "--dtype", "float64"]
+        environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
+        self.process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=environment)
+        self.lines: list[str] = []
+        threading.Thread(target=self._listen, daemon=True).start()
+
+    def _listen(self) -> None:
+        assert self.process.stderr is not None
+        self.lines.extend(iter(self.process.stderr.readline, ""))
+
+    def said(self, pattern: str) -> list[str]:
+        return [line for line in list(self.lines) if re.search(pattern, line)]
+
+    def metric(self, name: str, **labels: str) -> float:
+        families = text_string_to_metric_families(httpx.get(f"{self.url}/metrics").text)
+        samples = [sample for family in families for sample in family.samples]
+        found = [s for s in samples if s.name == name and labels.items() <= s.labels.items()]
+        return sum(sample.value for sample in found)
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[Server]:
+    there = Server(free_port())
+    try:
+        wait_until(
+            lambda: bool(there.said("running on")) or there.process.poll() is not None, START
+        )
+        assert there.said("running on"), "".join(there.lines)
+        yield there
+    finally:
+        there.process.terminate()
+        there.process.wait(60)
+
+
+@pytest.fixture(scope="module")
+def expected() -> list[str]:
+    model = load_model(ModelOptions(str(PAIR), device="cpu", dtype="float64"))
+    return LocalTranslator(model, ServerSettings(), Options(use_drafter=False)).translate(LINES)
+
+
+@pytest.mark.integration
+def test_all_routes_through_two_engines(server: Server, expected: list[str]) -> None:
+    client = Client(server.url)
+    with ThreadPoolExecutor(8) as pool:
+        answers = list(pool.map(lambda line: client.generate(line, details=True), LINES))
+    assert [answer["generated_text"] for answer in answers] == expected
+    assert client.translate(LINES) == expected
+    events = list(client.stream(LINES[0]))
+    assert events[-1]["generated_text"] == expected[0]
+    assert len(events) == events[-1]["details"]["generated_tokens"]
+    with httpx.Client(base_url=server.url) as web:
+        for path in ("/", "/page.js", "/docs", "/languages", "/health", "/info", "/metrics"):
+            assert web.get(path).status_code == 200, path
+        wrong = web.post("/generate", content=b"{", headers={"X-Request-ID": "my-own"})
+        assert (wrong.status_code, wrong.json()["request_id"]) == (400, "my-own")
+        # One id, although the proxy sets one, too.
+        assert wrong.headers.get_list("x-request-id") == ["my-own"]
+        large = web.post("/generate", content=b'{"inputs": "' + b"x" * 1_000_000 + b'"}')
+        assert large.status_code == 413
+    # Three times every line, whichever engine decoded it: once each, and the stream's.
+    assert server.metric("specdec_sentences_total") == 2 * len(LINES) + 1
+    assert server.metric("specdec_requests_total", route="/generate", code="200") == len(LINES)
+    assert server.metric("specdec_request_failures_total") == 2
+    engines = {line.split("pid=")[1].split(")")[0] for line in server.said("path='/generate'")}
+    assert len(engines) == 2
+
+
+@pytest.mark.integration
+def test_a_hang_up_frees_its_row(server: Server) -> None:
+    before = server.metric("specdec_requests_total", code="499")
+    connection = http.client.HTTPConnection(server.url.removeprefix("http://"))
+    body = {"inputs": " ".join(LINES * 20), "parameters": {"split_sentences": True}}
+    connection.request("POST", "/generate_stream", json.dumps(body))
+    response = connection.getresponse()
+    assert response.readline().startswith(b"data:")
+    response.close()
+    connection.close()
+    wait_until(lambda: server.metric("specdec_requests_total", code="499") == before + 1)
+    wait_until(lambda: server.metric("specdec_batch_rows") == 0)
+    assert server.metric("specdec_queue_size") == 0
+
+
+@pytest.mark.integration
+def test_stopping_finishes_what_was_accepted(server: Server, expected: list[str]) -> None:
+    client = Client(server.url)
+    text = " ".join(LINES * 4)
+    with ThreadPoolExecutor(4) as pool:
+        answers = [pool.submit(client.generate, text) for _ in range(4)]
+        wait_until(lambda: server.metric("specdec_requests_active") == 1 + len(answers))
+        server.process.send_signal(signal.SIGTERM)
+        for answer in answers:
+            assert answer.result()["generated_text"] == " ".join(expected * 4)
+    assert server.process.wait(60) == 0
+
+
+def test_mistakes_are_one_sentence(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert main([str(PAIR), "--replicas", "0"]) == 2
+    assert "--replicas must be 1 or more" in capsys.readouterr().err
+    assert main(["/nowhere", "--replicas", "2"]) == 2
+    assert "/nowhere: is no folder" in capsys.readouterr().err
+    with pytest.raises(UserError, match="--replica-gpus"):
+        ReplicaOptions(1, replica_gpus=-1)
+    monkeypatch.setitem(sys.modules, "ray", None)
+    assert main([str(PAIR), "--replicas", "2"]) == 2
+    assert "specdec[ray]" in capsys.readouterr().err
