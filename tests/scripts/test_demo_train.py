@@ -1,4 +1,4 @@
-"""The demo's commands: that the programs which they call know every flag, and agree on files."""
+"""The training demonstration's commands: that the programs which they call know every flag, and agree on files."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ ROOT = Path(__file__).resolve().parent.parent.parent
 
 @pytest.fixture(scope="module")
 def demo() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("demo", ROOT / "scripts/demo.py")
+    spec = importlib.util.spec_from_file_location("demo_train", ROOT / "scripts/demo_train.py")
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
