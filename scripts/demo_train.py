@@ -195,7 +195,9 @@ def main() -> int:
     python = os.path.relpath(sys.executable)
     cpu = "" if torch.cuda.is_available() else "--cpu"
     pipeline = Pipeline(Path(OUT), {"PYTHON": python, "PYTHONPATH": "."})
-    print(f"demo-train: the commands below run here as they stand, with PYTHON={python} PYTHONPATH=.")
+    print(
+        f"demo-train: the commands below run here as they stand, with PYTHON={python} PYTHONPATH=."
+    )
     try:
         Path(OUT, "output").mkdir(parents=True, exist_ok=True)
         num_run = pipeline.run(steps(cpu))

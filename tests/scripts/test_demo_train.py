@@ -1,4 +1,4 @@
-"""The training demonstration's commands: that the programs which they call know every flag, and agree on files."""
+"""The training demonstration: its programs know every flag of its commands and agree on files."""
 
 from __future__ import annotations
 
