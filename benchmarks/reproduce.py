@@ -1,8 +1,8 @@
 """The experiments of the SpecDec paper on one pair of models and one test set.
 
-Beam 5, greedy, exact decoding, and relaxed decoding over a grid of block sizes, betas and taus: quality,
-accepted tokens, speed, the paired bootstrap against beam 5, and all of it by sentence length. The
-networks are loaded once, and the ways take turns on each sentence.
+Beam 5, greedy, exact decoding, and relaxed decoding over a grid of block sizes, betas and taus:
+quality, accepted tokens, speed, the paired bootstrap against beam 5, and all of it by sentence
+length. The networks are loaded once, and the ways take turns on each sentence.
 
     python -m benchmarks.reproduce data/models/en-de --input test.en --reference test.de \\
         --output benchmarks/results/NAME
@@ -29,6 +29,7 @@ from tqdm import tqdm
 from benchmarks.machine import describe
 from benchmarks.reproduction import GREEDY, Point, Result, figures, report
 from benchmarks.reproduction_plots import draw
+from specdec_plugins.adapters.bundle import read_bundle
 from specdec_plugins.app.bundles import make_settings
 from specdec_plugins.app.loading import load_translator
 from specdec_plugins.app.settings import Settings
@@ -117,6 +118,7 @@ def _positive(text: str) -> int:
 
 def run(args: argparse.Namespace) -> dict[str, Any]:
     """All figures, as JSON has them."""
+    read_bundle(args.data)  # says in a sentence where it is none
     given = {"data": args.data, "device": args.device, "dtype": args.dtype}
     settings = replace(make_settings({**given, **COMMON}), beta=1, tau=0.0)
     sentences, references = read_test(args)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,10 +13,10 @@ GREEDY = "AR greedy"
 LENGTHS = ((1, 10), (11, 20), (21, 30), (31, None))  # words of the source, both ends included
 
 PUBLISHED = """\
-Published (Xia et al. 2023; WMT14 English-German, 6+6 layers, 512 wide, k = 25, one NVIDIA P100): about 3x
-in exact mode and 5x relaxed with the quality of beam search; on three sentences of its README 3.55
-accepted tokens in exact mode and 6.18 with beta 5, tau 3. Its speeds are against fairseq's beam 5 on a
-GPU; here they are against our own greedy decoding and fairseq's beam 5 on the machine below.
+Published (Xia et al. 2023; WMT14 English-German, 6+6 layers, 512 wide, k = 25, one NVIDIA P100):
+about 3x in exact mode and 5x relaxed with the quality of beam search; on three sentences of its
+README 3.55 accepted tokens in exact mode and 6.18 with beta 5, tau 3. Its speeds are against
+fairseq's beam 5 on a GPU; here they are against our own greedy decoding and fairseq's beam 5.
 """
 
 
@@ -138,8 +138,8 @@ def report(record: dict[str, Any], plots: Sequence[str]) -> str:
     signatures = rows[0]["signatures"]
     parts = [
         f"# {record['title']}",
-        f"{record['num_sentences']} sentences, one at a time, {record['dtype']}. Limits of all ways: those of "
-        "fairseq's search, at most 200 tokens.",
+        f"{record['num_sentences']} sentences, one at a time, {record['dtype']}. Limits of all: "
+        "those of fairseq's search, at most 200 tokens.",
         f"```\n{record['command']}\n```",
         f"Machine: {machine}; torch threads {record['threads']}.",
     ]
@@ -147,8 +147,8 @@ def report(record: dict[str, Any], plots: Sequence[str]) -> str:
         parts.append(PUBLISHED.strip())
     parts += ["## All ways", _table(rows, record["num_sentences"])]
     parts.append(
-        "Accepted tokens: a round's mean, the verifier's own counted, the end of sentence not. p: paired bootstrap "
-        f"of BLEU against beam 5, {record['bootstrap_samples']} samples.\n\n"
+        "Accepted tokens: a round's mean, the verifier's own counted, the end of sentence not. p: "
+        f"paired bootstrap of BLEU against beam 5, {record['bootstrap_samples']} samples.\n\n"
         + "\n".join(f"* {metric}: `{signature}`" for metric, signature in signatures.items())
     )
     parts += ["## By sentence length", _length_table(rows)]
@@ -183,17 +183,17 @@ def _number(value: float | None) -> str:
     return "-" if value is None else f"{value:.2f}"
 
 
+def _reach(row: dict[str, Any]) -> tuple[int, float]:
+    return row["point"]["block_size"], row["point"]["tau"]
+
+
 def chosen_rows(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
     """Beam search, greedy decoding, and of each beta the longest block with the largest tau."""
-    chosen = {}
+    chosen: dict[int, dict[str, Any]] = {}
     for row in rows[2:]:
         point = row["point"]
         best = chosen.get(point["beta"])
-        order: Callable[[dict[str, Any]], tuple[int, float]] = lambda r: (  # noqa: E731
-            r["point"]["block_size"],
-            r["point"]["tau"],
-        )
-        if best is None or order(row) > order(best):
+        if best is None or _reach(row) > _reach(best):
             chosen[point["beta"]] = row
     return [*rows[:2], *chosen.values()]
 

@@ -7,10 +7,12 @@ is not greedy decoding.
 from __future__ import annotations
 
 import argparse
+import logging
 import os
 import sys
 import tempfile
 import time
+import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -21,6 +23,7 @@ from tqdm import tqdm
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
+from specdec_plugins.adapters.bundle import read_bundle  # noqa: E402
 from specdec_plugins.app.bundles import make_settings  # noqa: E402
 from specdec_plugins.app.comparison import HEADER, Comparison, markdown  # noqa: E402
 from specdec_plugins.app.exactness import exactness_of  # noqa: E402
@@ -52,8 +55,10 @@ class Samples:
     domains: list[str]
 
     @classmethod
-    def read(cls, path: Path) -> Samples:
-        rows = [line.split("\t") for line in path.read_text(encoding="utf-8").splitlines()]
+    def read(cls, path: Path, number: int | None = None) -> Samples:
+        """The first so many, or all."""
+        lines = path.read_text(encoding="utf-8").splitlines()[:number]
+        rows = [line.split("\t") for line in lines]
         return cls(*(list(column) for column in zip(*rows, strict=True)))
 
     def shown(self) -> list[int]:
@@ -99,11 +104,11 @@ def show(comparison: Comparison, relaxed: tuple[int, float], samples: Samples) -
     named = {decoding.name: decoding for decoding in comparison.decodings}
     for index in samples.shown():
         exact, freer = (named[way].texts[index] for way in (EXACT, RELAXED))
-        print(f"{samples.domains[index]:<20}  {samples.sources[index]}")
-        print(f"{'':<13}exact    {exact}")
+        print(f"[{samples.domains[index]}] {samples.sources[index]}")
+        print(f"    exact    {exact}")
         if freer != exact:
-            print(f"{'':<13}relaxed  {freer}")
-        print(f"{'':<13}by hand  {samples.references[index]}")
+            print(f"    relaxed  {freer}")
+        print(f"    by hand  {samples.references[index]}")
 
 
 def place() -> str:
@@ -112,9 +117,11 @@ def place() -> str:
     return f"{len(os.sched_getaffinity(0))} CPU cores"
 
 
-def run(data: str | None, device: str | None) -> bool:
+def run(data: str | None, device: str | None, num_sentences: int | None = None) -> bool:
     """Whether exact decoding was greedy decoding."""
-    samples = Samples.read(SAMPLES)
+    samples = Samples.read(SAMPLES, num_sentences)
+    if data is not None:
+        read_bundle(data)  # says in a sentence where it is none
     bundle = make_settings({"data": data, "device": device})
     # What the bundle was tuned to, or a mild tolerance where it says none.
     relaxed = (bundle.beta, bundle.tau) if bundle.beta > 1 else (3, 1.0)
@@ -135,6 +142,7 @@ def make_parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="demo.py", description=__doc__.split("\n")[0])
     add = parser.add_argument
     add("data", nargs="?", metavar="BUNDLE", help="folder of a bundle (default: the bundled pair)")
+    add("--sentences", type=int, metavar="N", help="only the first N (default: all)")
     add("--cpu", dest="device", action="store_const", const="cpu", help="leave a GPU alone")
     add("--debug", action="store_true", help="show where an error was raised")
     return parser
@@ -142,9 +150,13 @@ def make_parser() -> argparse.ArgumentParser:
 
 def main() -> int:
     args = make_parser().parse_args()
+    for name in ("fairseq", "hydra"):
+        logging.getLogger(name).setLevel(logging.WARNING)
+    # hydra tells fairseq's authors what users cannot change.
+    warnings.filterwarnings("ignore", category=UserWarning)
     began = time.monotonic()
     try:
-        exact = run(args.data, args.device)
+        exact = run(args.data, args.device, args.sentences)
     except UserError as error:
         if args.debug:
             raise

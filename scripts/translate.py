@@ -13,6 +13,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
+from specdec_plugins.adapters.bundle import read_bundle  # noqa: E402
 from specdec_plugins.app.bundles import make_settings  # noqa: E402
 from specdec_plugins.app.files import STANDARD, open_input, read_lines  # noqa: E402
 from specdec_plugins.app.loading import load_translator  # noqa: E402
@@ -41,6 +42,8 @@ def main() -> int:
     given = vars(make_parser().parse_args())
     debug = given.pop("debug", False)
     try:
+        if "data" in given:
+            read_bundle(given["data"])  # says in a sentence where it is none
         # Exact unless asked otherwise, whatever a bundle was tuned to.
         run(load_translator(make_settings({"beta": 1, "tau": 0.0, **given, "strategy": "specdec"})))
     except UserError as error:

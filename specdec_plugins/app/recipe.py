@@ -40,7 +40,12 @@ def make_parser() -> argparse.ArgumentParser:
     add("--research-data", action="store_true", help="take Multi30k too, which is left out")
     add("--prepared", default="", metavar="DIR", help="instead: OUT of a preparation script")
     add("--out", required=True, metavar="DIR", help="where everything is kept")
-    add("--minutes", type=float, metavar="N", help="train and distil for so long in this call")
+    add(
+        "--minutes",
+        type=float,
+        metavar="N",
+        help="train and distil for so long in this call; loading and validation come on top",
+    )
     add("--workers", type=int, metavar="N", help="GPUs, or processes on CPUs")
     add("--cpu", action="store_true", help="use no GPU")
     add("--ray", default="", metavar="ADDRESS", help="distil on this Ray cluster, or on 'local'")

@@ -1,7 +1,5 @@
 """fairseq's inverse square root schedule, with a short warm-up wherever the optimizer restarts."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -16,6 +14,7 @@ RESTARTED_AT = "restarted_at"  # in a checkpoint's scheduler state: the update i
 
 @dataclass
 class InverseSqrtRestartsConfig(InverseSquareRootLRScheduleConfig):
+    # No postponed annotations in this module: fairseq reads this type itself.
     restart_warmup_updates: int = field(
         default=100,
         metadata={"help": "updates over which the rate rises again after the optimizer restarted"},

@@ -1,0 +1,101 @@
+"""The demonstration on scripted parts: its ways, what it shows, and when it fails."""
+
+from __future__ import annotations
+
+import importlib.util
+from dataclasses import replace
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+from specdec_plugins.app.settings import Settings
+from specdec_plugins.app.ways import Way, variant
+from tests.app.toys import translated, translator
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+@pytest.fixture
+def demo(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> ModuleType:
+    """The program over scripted parts, with eight samples of four domains."""
+    spec = importlib.util.spec_from_file_location("demo", ROOT / "scripts/demo.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    # So that dataclasses find the module that they are written in.
+    monkeypatch.setitem(__import__("sys").modules, "demo", module)
+    spec.loader.exec_module(module)
+    lines = [f"{a} {b}\t{translated(f'{a} {b}')} .\tdomain {a}\n" for a in "abcd" for b in "ef"]
+    samples = tmp_path / "samples.tsv"
+    samples.write_text("".join(lines), encoding="utf-8")
+    monkeypatch.setattr(module, "SAMPLES", samples)
+    settings = Settings("data", verifier="v", drafter_checkpoint="d", beta=5, tau=2.0)
+    monkeypatch.setattr(module, "make_settings", lambda given: settings)
+    return module
+
+
+def ways(demo: ModuleType) -> list[Way]:
+    exact = translator(batch=1)
+    greedy = variant(exact, strategy="AR", drafter_checkpoint=None)
+    relaxed = variant(exact, beta=5, tau=2.0)
+    made = {demo.GREEDY: greedy, demo.EXACT: exact, demo.RELAXED: relaxed}
+    names = (demo.BEAM, demo.FAIRSEQ_GREEDY, demo.GREEDY, demo.EXACT, demo.RELAXED)
+    return [Way(name, made.get(name, greedy)) for name in names]
+
+
+def test_it_shows_a_table_sentences_and_exactness(
+    demo: ModuleType, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    seen: list[tuple[int, float]] = []
+
+    def load(settings: Settings, relaxed: tuple[int, float], folder: str) -> list[Way]:
+        assert (settings.beta, settings.greedy_like) == (1, "fairseq")
+        seen.append(relaxed)
+        return ways(demo)
+
+    monkeypatch.setattr(demo, "load_ways", load)
+    assert demo.run(None, None)
+    assert seen == [(5, 2.0)]  # as the bundle has it
+    said = capsys.readouterr().out
+    assert "8 sentences, one at a time" in said
+    assert "| SpecDec exact   |" in said
+    assert "8/8 (100 %)" in said
+    assert "100 % identical to greedy" in said
+    assert "[domain a] a e\n    exact    e e a a\n    by hand  e e a a .\n" in said
+    assert "[domain d]" in said
+
+
+def test_it_fails_where_exact_is_not_exact(
+    demo: ModuleType, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def load(*_: Any) -> list[Way]:
+        made = ways(demo)
+        other = translator(batch=1)
+        other.strategy.verifier.answer = lambda ids: [*ids[:1], 2]  # type: ignore[attr-defined]
+        return [replace(way, translator=other) if way.name == demo.EXACT else way for way in made]
+
+    asked: list[list[int]] = []
+
+    def explain(settings: Settings, sentences: Any, differing: list[int]) -> tuple[bool, str]:
+        asked.append(differing)
+        return False, "different"
+
+    monkeypatch.setattr(demo, "load_ways", load)
+    monkeypatch.setattr(demo, "exactness_of", explain)
+    assert not demo.run(None, None, 3)
+    assert asked == [[0, 1, 2]]
+    monkeypatch.setattr("sys.argv", ["demo.py"])
+    assert demo.main() == 1
+
+
+def test_without_a_bundle_it_says_so(
+    demo: ModuleType, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from specdec_plugins.app.bundles import make_settings
+
+    monkeypatch.setattr(demo, "make_settings", make_settings)
+    monkeypatch.setattr("sys.argv", ["demo.py", "no-such-folder"])
+    assert demo.main() == 2
+    assert "no-such-folder" in capsys.readouterr().err
