@@ -16,6 +16,7 @@ import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import torch
 from tqdm import tqdm
@@ -42,7 +43,7 @@ BEAM, FAIRSEQ_GREEDY, GREEDY, EXACT, RELAXED = (
     "SpecDec relaxed",
 )
 # fairseq's search bans <pad> and empty translations, so here the others do too.
-COMMON = {"greedy_like": "fairseq", "strategy": "specdec", "batch": 1, "beta": 1, "tau": 0.0}
+COMMON: dict[str, Any] = {"greedy_like": "fairseq", "batch": 1, "beta": 1, "tau": 0.0}
 NUM_SHOWN = 6  # sentences
 
 
@@ -122,7 +123,7 @@ def run(data: str | None, device: str | None, num_sentences: int | None = None) 
     samples = Samples.read(SAMPLES, num_sentences)
     if data is not None:
         read_bundle(data)  # says in a sentence where it is none
-    bundle = make_settings({"data": data, "device": device})
+    bundle = make_settings({"data": data, "device": device, "strategy": "specdec"})
     # What the bundle was tuned to, or a mild tolerance where it says none.
     relaxed = (bundle.beta, bundle.tau) if bundle.beta > 1 else (3, 1.0)
     settings = replace(bundle, **COMMON)

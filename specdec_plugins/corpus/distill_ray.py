@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import logging
 import os
 import time
 from collections.abc import Iterator
@@ -106,7 +107,7 @@ def _connected(cluster: Cluster) -> Iterator[Any]:
             include_dashboard=False if is_local else None,
             runtime_env={"env_vars": {"PYTHONPATH": path}},
             log_to_driver=False,
-            logging_level="error",
+            logging_level=logging.ERROR,
         )
     except Exception as error:  # ray has no class of its own for a node that did not start
         raise UserError(

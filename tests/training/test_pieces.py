@@ -32,33 +32,32 @@ def test_a_training_goes_on_elsewhere_from_weights_alone(
     here, there = tmp_path / "here", tmp_path / "there"
     common = ["--data", data, *SIZES, "--warmup", 4, "--batch-tokens", 64, "--max-tokens", 32]
 
-    def train(folder: Path, updates: int, until: int, expect: int) -> str:
+    def train(folder: Path, updates: int, *more: str, expect: int = 0) -> str:
         command = ["scripts/train-verifier.sh", "--save-dir", folder, "--updates", updates]
-        command += [*common, "--until", until, "--workers", 2, "--cpu", "--python", sys.executable]
-        command += ["--", *SAVING]
+        command += [*common, "--until", round(time.time()) + 3600, "--workers", 2, "--cpu"]
+        command += ["--python", sys.executable, "--", *SAVING, *more]
         return run(*map(str, command), expect=expect).stdout
 
-    train(here, 10**6, round(time.time()) + 20, UNFINISHED)
+    # The flag that --until becomes, with an hour that is over behind the first update.
+    train(here, 10**6, "--stop-time-hours", "1e-9", expect=UNFINISHED)
     (first,) = json.loads((here / "pieces.json").read_text())
     done = first["last_update"]
-    assert done > 1
-    assert (first["start"], first["first_update"]) == ("fresh", 0)
+    assert (first["start"], first["first_update"], done) == ("fresh", 0, 1)
 
     there.mkdir()
     for name in ("weights.pt", "pieces.json", *(p.name for p in here.glob("checkpoint_*_*.pt"))):
         (there / name).write_bytes((here / name).read_bytes())
-    log = train(there, done + 3, round(time.time()) + 600, 0)
+    log = train(there, done + 3)
     _, second = json.loads((there / "pieces.json").read_text())
     assert (second["start"], second["first_update"]) == ("optimizer restarted", done)
     assert second["last_update"] == done + 3
     # The schedule went on where it was, and rises again from there.
     rates = [float(rate) for rate in re.findall(r"train_inner .*?\blr=([\d.e-]+)", log)]
-    full = 7e-4 * (4 / max(4, done)) ** 0.5
-    assert len(rates) == 3
+    assert len(rates) >= 2
     assert rates == sorted(rates)
-    assert rates[-1] < 0.1 * full
+    assert 0 < rates[-1] < 0.1 * 7e-4
     # The average takes checkpoints of both pieces.
-    kept = last_checkpoints(there, 3, "update")
+    kept = last_checkpoints(there, 2, "update")
     assert average(kept)["model"]["encoder.embed_tokens.weight"].isfinite().all()
 
 
