@@ -102,6 +102,7 @@ def make_parser() -> argparse.ArgumentParser:
     add("--taus", type=float, nargs="+", default=taus, metavar="T", help="default: 0.5 to 3 by 0.5")
     add("--samples", type=_positive, default=1000, metavar="N", help="of the bootstrap")
     add("--title", default="", help="of the report (default: of the bundle and the test set)")
+    add("--training", type=Path, metavar="DIR", help="--out of the recipe, to tell its pieces")
     add("--dtype", default="float32", help="of the networks (default: float32)")
     add("--threads", type=_positive, metavar="N", help="of torch")
     add("--cpu", dest="device", action="store_const", const="cpu", help="leave a GPU alone")
@@ -138,8 +139,15 @@ def run(args: argparse.Namespace) -> dict[str, Any]:
         "dtype": settings.dtype,
         "pair": f"{settings.source_lang}-{language}",
         "bootstrap_samples": args.samples,
+        "training": read_pieces(args.training) if args.training else {},
         **figures(results, sources, references, language, args.samples),
     }
+
+
+def read_pieces(folder: Path) -> dict[str, Any]:
+    """How each training of a recipe was cut, as it recorded it; nothing where it was not."""
+    records = sorted(folder.glob("*/pieces.json"))
+    return {path.parent.name: json.loads(path.read_text(encoding="utf-8")) for path in records}
 
 
 def _shown(argument: str) -> str:

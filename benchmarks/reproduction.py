@@ -143,6 +143,7 @@ def report(record: dict[str, Any], plots: Sequence[str]) -> str:
         f"```\n{record['command']}\n```",
         f"Machine: {machine}; torch threads {record['threads']}.",
     ]
+    parts += [_pieces(name, found) for name, found in record.get("training", {}).items()]
     if record["pair"] == "en-de":
         parts.append(PUBLISHED.strip())
     parts += ["## All ways", _table(rows, record["num_sentences"])]
@@ -155,6 +156,19 @@ def report(record: dict[str, Any], plots: Sequence[str]) -> str:
     if plots:
         parts += ["## Plots", "\n".join(f"![{name}]({name})" for name in plots)]
     return "\n\n".join(parts) + "\n"
+
+
+def _pieces(name: str, pieces: Sequence[dict[str, Any]]) -> str:
+    """A sentence on how a model was trained."""
+    restarts = [str(p["first_update"]) for p in pieces if p["start"] == "optimizer restarted"]
+    whole = [p["last_update"] for p in pieces if "last_update" in p]
+    text = f"Training of the {name}: {max(whole, default=0)} updates in {len(pieces)} pieces"
+    if not restarts:
+        return f"{text}, each continued with the optimizer of the last."
+    return (
+        f"{text}; at update {', '.join(restarts)} it went on from float16 weights alone, with an "
+        "optimizer that restarted and a short warm-up."
+    )
 
 
 def _table(rows: Sequence[dict[str, Any]], total: int) -> str:

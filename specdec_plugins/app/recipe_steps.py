@@ -140,9 +140,9 @@ def _drafter(job: Job) -> list[Step]:
 def _results(job: Job) -> list[Step]:
     bundle, root = job.path("bundle"), job.prepared or job.path("prepared")
     convert = (
-        f"scripts/convert.sh bundle --output {bundle} --data {job.data} "
-        f"--verifier {job.path('verifier.pt')} --drafter {job.path('drafter.pt')} "
-        f"--bpe-codes {root}/bpe.codes"
+        f"scripts/convert.sh bundle {job.data} --AR-path {job.path('verifier.pt')} "
+        f"--path {job.path('drafter.pt')} --bpe-codes {root}/bpe.codes --source-lang {job.source} "
+        f"--target-lang {job.target} --output {bundle}"
     )
     found = [Step("bundle both models", convert, (bundle,))]
     num_tests = len(job.tests) if not job.prepared else 1
@@ -151,7 +151,7 @@ def _results(job: Job) -> list[Step]:
         report = (
             f"scripts/reproduce.sh {bundle} --input {root}/raw/{name}.{job.source} "
             f"--reference {root}/raw/{name}.{job.target} --output {job.path(f'report-{name}')} "
-            f"{'--cpu ' if job.cpu else ''}{job.report_flags}"
+            f"--training {job.out} {'--cpu ' if job.cpu else ''}{job.report_flags}"
         )
         outputs = [job.path(f"report-{name}.{ending}") for ending in ("md", "json")]
         found.append(Step(f"report on {name}", report.strip(), outputs))

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks import reproduce
-from specdec_plugins.app import recipe
+from specdec_plugins.app import convert, recipe
 from specdec_plugins.app.pipeline import Paused, Pipeline, Step
 from specdec_plugins.app.presets import PRESETS, make_preset
 from specdec_plugins.app.recipe_steps import progress, steps
@@ -25,6 +25,7 @@ PARSERS = {
     "prepare-tsv.sh": prepare._parser,
     "distill.sh": distill._parser,
     "average-checkpoints": averaging._parser,
+    "convert.sh": convert.make_parser,
     "reproduce.sh": reproduce.make_parser,
 }
 
@@ -90,7 +91,7 @@ def test_files_lead_from_step_to_step() -> None:
     made: list[str] = []
     for step in steps(job()):
         words = shlex.split(step.command)
-        for flag in ("--from", "--verifier", "--path", "--drafter", "--data", "--input"):
+        for flag in ("--from", "--verifier", "--path", "--AR-path", "--data", "--input"):
             if flag in words:
                 path = words[words.index(flag) + 1]
                 assert any(path.startswith(output) for output in made), (step.title, path)

@@ -78,6 +78,17 @@ def test_the_report_says_how_and_beside_what(record: dict[str, Any]) -> None:
     assert "Published" not in report({**record, "pair": "en-ro"}, [])
 
 
+def test_the_report_tells_where_the_optimizer_restarted(record: dict[str, Any]) -> None:
+    first = {"start": "fresh", "first_update": 0, "last_update": 70}
+    killed = {"start": "continued", "first_update": 70}
+    last = {"start": "optimizer restarted", "first_update": 70, "last_update": 90}
+    text = report(
+        {**record, "training": {"drafter": [first, killed, last], "teacher": [first]}}, []
+    )
+    assert "Training of the drafter: 90 updates in 3 pieces; at update 70 it went on from" in text
+    assert "Training of the teacher: 70 updates in 1 pieces, each continued" in text
+
+
 def test_plots_are_the_same_each_time(record: dict[str, Any], tmp_path: Path) -> None:
     first = {path.name: path.read_bytes() for path in draw(record, str(tmp_path / "x"))}
     assert set(first) == {f"x.{name}.svg" for name in PLOTS}
