@@ -2,7 +2,7 @@
 SHELL := bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test check format
+.PHONY: help setup demo demo-train translate test check format
 
 PY := .venv/bin/python
 # Processes that the tests are spread over; each computes on one thread.
@@ -17,8 +17,14 @@ help:  ## say what there is
 setup:  ## make .venv with the versions of constraints.txt (PYTHON=, TORCH_INDEX_URL=)
 	@PYTHON="$(PYTHON)" TORCH_INDEX_URL="$(TORCH_INDEX_URL)" scripts/setup.sh
 
-demo: setup  ## train on the sample corpus and translate its held-out part four ways
+demo: setup  ## translate real sentences with the bundled pair of models, four ways
 	@$(PY) scripts/demo.py
+
+translate: setup  ## translate what you type, or a pipe: echo "Good morning." | make translate
+	@$(PY) scripts/translate.py
+
+demo-train: setup  ## train on the sample corpus and translate its held-out part four ways
+	@$(PY) scripts/demo_train.py
 
 test: setup  ## pass the tests (TEST_FLAGS='-k exact' for some)
 	@echo "test: pytest in $(TEST_PROCESSES) processes"

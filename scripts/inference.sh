@@ -38,8 +38,15 @@ if [[ -z ${PYTHON:-} && -x $root/.venv/bin/python ]]; then
     python=$root/.venv/bin/python
 fi
 
-# Only the default folder is made here: another place is the caller's to name rightly.
-if [[ $output_path == output/* ]]; then
+# Only the default folder is made here, and only where it is written to: another place is the
+# caller's to name rightly.
+wants_folder=1
+for flag in "$@"; do
+    case $flag in
+        --help | -h | --output-path | --output-path=*) wants_folder= ;;
+    esac
+done
+if [[ -n $wants_folder && $output_path == output/* ]]; then
     mkdir -p output
 fi
 

@@ -21,12 +21,9 @@ BEST_BY=${BEST_BY:-accepted}       # accepted: validate by decoding with the ver
 PRECISION=${PRECISION:-}           # fp32, fp16 or bf16; empty: fp16 on GPUs, fp32 on CPUs
 SEED=${SEED:-1}
 CPU=${CPU:-}                       # not empty: use no GPU
-ROOT=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
+UNTIL=${UNTIL:-0}                  # Unix time at which this piece ends; 0: none
 PYTHON=${PYTHON:-}                 # empty: that of .venv if it exists, else python3
-if [[ -z $PYTHON ]]; then
-    PYTHON=python3
-    [[ ! -x $ROOT/.venv/bin/python ]] || PYTHON=$ROOT/.venv/bin/python
-fi
+source "$(dirname "${BASH_SOURCE[0]}")/training.sh"
 
 usage() {
     cat <<EOF
@@ -48,6 +45,9 @@ Usage: scripts/train.sh --data DIR --verifier V.pt --save-dir DIR [options] [-- 
   --best-by NAME      what the best checkpoint is chosen by: accepted (default), the mean accepted
                       tokens of the dev set, decoded with the verifier; or loss
   --precision NAME    fp32, fp16 or bf16 (default: fp16 on GPUs, fp32 on CPUs)
+  --until TIME        end this piece at that Unix time (\$((\$(date +%s) + 600)): in ten minutes) with
+                      exit status 75; the same command goes on. What must travel to another machine:
+                      weights.pt (float16), pieces.json and the checkpoints to average of SAVE_DIR
   --seed N            of initialisation and training (default $SEED)
   --cpu               use no GPU
   --python FILE       interpreter (default $PYTHON)
@@ -56,11 +56,6 @@ Usage: scripts/train.sh --data DIR --verifier V.pt --save-dir DIR [options] [-- 
 A small run on a CPU: scripts/train.sh --data D --verifier V.pt --save-dir S --cpu \\
     --block-size 8 --updates 3000 --warmup 300 --batch-tokens 4096 --lr 1e-3
 EOF
-}
-
-fail() {
-    echo "train.sh: error: $1" >&2
-    exit 2
 }
 
 FLAGS=()
@@ -73,7 +68,7 @@ while [[ $# -gt 0 ]]; do
     case $1 in
         --data | --verifier | --save-dir | --preset | --lr | --dropout | --warmup | --updates | \
             --batch-tokens | --max-tokens | --block-size | --arch | --decoder-layers | --workers | \
-            --best-by | --precision | --seed | --python)
+            --best-by | --precision | --until | --seed | --python)
             [[ $# -ge 2 ]] || fail "$1 needs a value"
             name=${1#--}
             name=${name//-/_}
@@ -101,10 +96,7 @@ BATCH_TOKENS=${BATCH_TOKENS:-${recipe[4]}}
 numbers=(WARMUP UPDATES BATCH_TOKENS MAX_TOKENS BLOCK_SIZE)
 [[ -z $WORKERS ]] || numbers+=(WORKERS)
 [[ -z $DECODER_LAYERS ]] || numbers+=(DECODER_LAYERS)
-for name in "${numbers[@]}"; do
-    flag=${name,,}
-    [[ ${!name} =~ ^[1-9][0-9]*$ ]] || fail "--${flag//_/-} is '${!name}', expected a whole number of 1 or more"
-done
+check_numbers "${numbers[@]}"
 
 [[ $ARCH == block || $ARCH == block_fast ]] || fail "--arch is $ARCH, expected block or block_fast"
 
@@ -119,32 +111,8 @@ case $BEST_BY in
     *) fail "--best-by is $BEST_BY, expected accepted or loss" ;;
 esac
 
-num_gpus=0
-if [[ -z $CPU ]]; then
-    num_gpus=$("$PYTHON" -c 'import torch; print(torch.cuda.device_count())') || fail "$PYTHON cannot import torch"
-fi
-launcher=("$PYTHON")
-if [[ $num_gpus -eq 0 ]]; then
-    WORKERS=${WORKERS:-1}
-    PRECISION=${PRECISION:-fp32}
-    device=(--cpu)
-    if [[ $WORKERS -gt 1 ]]; then
-        launcher=("$PYTHON" -m torch.distributed.run --standalone --nproc-per-node "$WORKERS")
-    fi
-else
-    WORKERS=${WORKERS:-$num_gpus}
-    PRECISION=${PRECISION:-fp16}
-    device=(--distributed-world-size "$WORKERS")
-fi
-case $PRECISION in
-    fp32) ;;
-    fp16 | bf16) device+=("--$PRECISION") ;;
-    *) fail "--precision is $PRECISION, expected fp32, fp16 or bf16" ;;
-esac
-# Rounded up: an update sees at least the tokens of the recipe.
-update_freq=$(((BATCH_TOKENS + MAX_TOKENS * WORKERS - 1) / (MAX_TOKENS * WORKERS)))
-
-mkdir -p "$SAVE_DIR"
+choose_workers
+open_piece
 initial=$SAVE_DIR/initial.pt
 initialise=(
     --verifier "$VERIFIER" --output "$initial" --data "$DATA" --arch "$ARCH" --seed "$SEED" --print-flags
@@ -153,22 +121,20 @@ if [[ -n $DECODER_LAYERS ]]; then
     initialise+=(--decoder-layers "$DECODER_LAYERS")
 fi
 # Made anew each time, since its flags describe the network; it takes seconds.
-echo "train.sh: initial checkpoint $initial" >&2
+say "initial checkpoint $initial"
 architecture=$("$PYTHON" "$ROOT/encoder_initial.py" "${initialise[@]}")
 read -r -a architecture <<<"$architecture"
 
 start=(--restore-file "$initial" --reset-optimizer --reset-dataloader --reset-lr-scheduler --reset-meters)
 if [[ -f $SAVE_DIR/checkpoint_last.pt ]]; then
-    echo "train.sh: continuing from $SAVE_DIR/checkpoint_last.pt" >&2
+    say "continuing from $SAVE_DIR/checkpoint_last.pt"
     start=()
 fi
-echo "train.sh: $UPDATES updates of $BATCH_TOKENS tokens, $WORKERS worker(s), $PRECISION" >&2
-exec "${launcher[@]}" "$ROOT/train.py" "$DATA" \
+train "$DATA" \
     --user-dir "$ROOT/specdec_plugins" --task translation_lev_modified --noise block_mask \
     --block-size "$BLOCK_SIZE" "${architecture[@]}" --dropout "$DROPOUT" \
-    --criterion glat_loss --label-smoothing 0.1 --total-up "$UPDATES" --max-update "$UPDATES" \
+    --criterion glat_loss --label-smoothing 0.1 --total-up "$UPDATES" \
     --optimizer adam --adam-betas '(0.9, 0.999)' --adam-eps 1e-6 --weight-decay 0.01 --clip-norm 5 \
-    --lr "$LR" --lr-scheduler inverse_sqrt --warmup-updates "$WARMUP" --warmup-init-lr 1e-7 \
-    --stop-min-lr 1e-9 --max-tokens "$MAX_TOKENS" --update-freq "$update_freq" --seed "$SEED" \
-    --save-dir "$SAVE_DIR" --keep-last-epochs 10 --log-interval 100 \
-    "${validation[@]}" "${start[@]}" "${device[@]}" "${FLAGS[@]}"
+    --lr "$LR" --warmup-updates "$WARMUP" --warmup-init-lr 1e-7 --stop-min-lr 1e-9 \
+    --keep-last-epochs 10 --log-interval 100 "${validation[@]}" "${start[@]}"
+close_piece

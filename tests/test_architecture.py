@@ -33,10 +33,11 @@ LAYERS: dict[str, set[str]] = {
     "adapters": {"decoding", "models"},
     "tasks": {"adapters", "criterions", "decoding", "models"},
     "corpus": {"adapters"},
+    "optim": set(),
     "app": {"adapters", "decoding"},
     "serving": {"adapters", "app", "decoding"},
 }
-WITH_FAIRSEQ = {"models", "criterions", "tasks", "adapters", "corpus"}
+WITH_FAIRSEQ = {"models", "criterions", "optim", "tasks", "adapters", "corpus"}
 MAX_FUNCTION_LINES = 40  # fits a screen
 MAX_FILE_LINES = 300
 

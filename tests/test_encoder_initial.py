@@ -295,3 +295,13 @@ def test_a_model_that_is_no_transformer_is_refused(tmp_path: Path) -> None:
     command = ["--verifier", str(tmp_path / "v.pt"), "--output", str(tmp_path / "o.pt"), "--debug"]
     with pytest.raises(UserError, match="not an encoder-decoder Transformer"):
         encoder_initial.main(command)
+
+
+def test_a_drafter_is_refused_as_verifier(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    _initialise(tmp_path)
+    command = ["--verifier", str(tmp_path / "o.pt"), "--output", str(tmp_path / "again.pt")]
+    assert encoder_initial.main(command) == 1
+    assert "o.pt: this is a block drafter" in capsys.readouterr().err
+    assert not (tmp_path / "again.pt").exists()

@@ -26,6 +26,7 @@ DECODER_SIZES = ("decoder_embed_dim", "decoder_ffn_embed_dim", "decoder_attentio
 SOURCE_EMBEDDING = "encoder.embed_tokens.weight"
 TARGET_EMBEDDING = "decoder.embed_tokens.weight"
 PROJECTION = "decoder.output_projection.weight"
+_COPY_ATTENTION = "decoder.copy_attn.weight"  # what block drafters alone have
 
 # What each architecture has where no flag says otherwise; the rest is the verifier's.
 _DEFAULTS: dict[str, dict[str, Any]] = {
@@ -73,6 +74,11 @@ def verifier_settings(checkpoint: dict[str, Any], path: Path) -> Namespace:
     for side in ("encoder", "decoder"):  # structured settings, as --config-dir makes them
         for key, value in dict(vars(settings).pop(side, {})).items():
             setattr(settings, f"{side}_{key}", value)
+    if str(getattr(settings, "arch", "")).startswith("block") or _COPY_ATTENTION in state:
+        raise UserError(
+            f"{path}: this is a block drafter; give the checkpoint of a verifier, an ordinary "
+            "fairseq Transformer"
+        )
     transformer_architecture(settings)
     return settings
 

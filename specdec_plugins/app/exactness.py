@@ -85,6 +85,24 @@ def check_exactness(settings: Settings, sentences: Sequence[Sentence]) -> Exactn
     return Exactness(len(sentences), differences)
 
 
+def exactness_of(
+    settings: Settings, sentences: Sequence[Sentence], differing: Sequence[int]
+) -> tuple[bool, str]:
+    """What to say of an exact decoding of which sentences `differing`, from 0, are not greedy's.
+
+    Whether all is well, and the words: either nothing differs, or a second run shows the same
+    differences and rounding explains each.
+    """
+    if not differing:
+        return True, "exact: 100 % identical to greedy, sentence for sentence"
+    exactness = check_exactness(settings, [sentences[index] for index in differing])
+    return (
+        exactness.holds and len(exactness.differences) == len(differing),
+        "exact: not identical everywhere; the gap of the logits where a sentence first differs:\n"
+        f"{exactness}",
+    )
+
+
 def _differing(
     translator: SpeculativeTranslator, sentences: Sequence[Sentence]
 ) -> Iterator[tuple[Sentence, int, float]]:

@@ -23,6 +23,11 @@ from specdec_plugins.errors import UserError
 NUM_LAST_LINES = 20  # shown of a failed command's log
 TERMINAL_PAUSE, LOG_PAUSE = 0.5, 15.0  # seconds between two reports of progress
 COLUMNS = 100
+UNFINISHED = 75  # EX_TEMPFAIL: what a command ends with whose time is up
+
+
+class Paused(Exception):
+    """A step's time is up; the same steps again continue there."""
 
 
 def last_words(line: str) -> str | None:
@@ -55,7 +60,10 @@ class Pipeline:
     clock: Callable[[], float] = time.monotonic
 
     def run(self, steps: Sequence[Step]) -> int:
-        """How many steps were run. Raises UserError where a command fails."""
+        """How many steps were run.
+
+        Raises UserError where a command fails, and Paused where its time is up.
+        """
         history, num_run = "", 0
         for number, step in enumerate(steps, 1):
             history = hashlib.sha256(f"{history}\n{step.command}".encode()).hexdigest()
@@ -101,6 +109,8 @@ class Pipeline:
             finally:
                 # Where ctrl-C came, the program got it too, and ends its own work.
                 status = process.wait()
+        if status == UNFINISHED:
+            raise Paused(step.title)
         if status != 0:
             raise UserError(
                 f"{step.title}: failed with exit status {status}; the end of {path} reads\n"

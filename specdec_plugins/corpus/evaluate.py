@@ -35,6 +35,8 @@ def _parser() -> argparse.ArgumentParser:
     published = commands.add_parser("ref", prog="ref.sh", help="compound-split BLEU as published")
     published.add_argument("log", type=Path, help="log of fairseq-generate: its T- lines")
     published.add_argument("output", type=Path, help="tokenised translations, one a line")
+    for command in (full, published):
+        cli.add_debug(command)
     return parser
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from specdec_plugins.corpus import scoring
+from specdec_plugins.corpus import cli, evaluate, scoring
 from specdec_plugins.errors import UserError
 from tests.corpus.conftest import Script
 
@@ -146,3 +146,14 @@ def test_ref_script(tmp_path: Path, script: Script) -> None:
     bad = script("ref.sh", path, write(tmp_path / "out", ["Ziel 0"]))
     assert bad.returncode == 1
     assert "has 1 lines" in bad.stderr
+
+
+def test_debug_is_explained_and_shows_where(tmp_path: Path) -> None:
+    missing = str(tmp_path / "missing")
+    for command in (
+        ["evaluate", missing, missing, "--src", "en", "--tgt", "de"],
+        ["ref"] + [missing] * 2,
+    ):
+        assert cli.run(evaluate._parser(), evaluate.main, command) == 1
+        with pytest.raises(UserError, match="cannot be read"):
+            cli.run(evaluate._parser(), evaluate.main, [*command, "--debug"])

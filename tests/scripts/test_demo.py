@@ -1,84 +1,101 @@
-"""The demo's commands: that the programs which they call know every flag, and agree on files."""
+"""The demonstration on scripted parts: its ways, what it shows, and when it fails."""
 
 from __future__ import annotations
 
 import importlib.util
-import shlex
+from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import pytest
 
-from specdec_plugins.app.options import parse_options
-from specdec_plugins.app.pipeline import Step
+from specdec_plugins.app.settings import Settings
+from specdec_plugins.app.turns import Contender, variant
+from tests.app.toys import translated, translator
 
-ROOT = Path(__file__).resolve().parent.parent.parent
+ROOT = Path(__file__).resolve().parents[2]
 
 
-@pytest.fixture(scope="module")
-def demo() -> ModuleType:
+@pytest.fixture
+def demo(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> ModuleType:
+    """The program over scripted parts, with eight samples of four domains."""
     spec = importlib.util.spec_from_file_location("demo", ROOT / "scripts/demo.py")
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
+    # So that dataclasses find the module that they are written in.
+    monkeypatch.setitem(__import__("sys").modules, "demo", module)
     spec.loader.exec_module(module)
+    lines = [f"{a} {b}\t{translated(f'{a} {b}')} .\tdomain {a}\n" for a in "abcd" for b in "ef"]
+    samples = tmp_path / "samples.tsv"
+    samples.write_text("".join(lines), encoding="utf-8")
+    monkeypatch.setattr(module, "SAMPLES", samples)
+    settings = Settings("data", verifier="v", drafter_checkpoint="d", beta=5, tau=2.0)
+    monkeypatch.setattr(module, "make_settings", lambda given: settings)
     return module
 
 
-def words(step: Step) -> list[str]:
-    return shlex.split(step.command)
+def ways(demo: ModuleType) -> list[Contender]:
+    exact = translator(batch=1)
+    greedy = variant(exact, strategy="AR", drafter_checkpoint=None)
+    relaxed = variant(exact, beta=5, tau=2.0)
+    made = {demo.GREEDY: greedy, demo.EXACT: exact, demo.RELAXED: relaxed}
+    names = (demo.BEAM, demo.FAIRSEQ_GREEDY, demo.GREEDY, demo.EXACT, demo.RELAXED)
+    return [Contender(name, made.get(name, greedy)) for name in names]
 
 
-def test_every_program_is_there_and_every_file_is_made_by_an_earlier_step(
-    demo: ModuleType,
+def test_it_shows_a_table_sentences_and_exactness(
+    demo: ModuleType, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    made: list[str] = []
-    for step in demo.steps("--cpu"):
-        program, script = words(step)[:2]
-        assert (ROOT / (script if program == "$PYTHON" else program)).is_file()
-        given = dict(zip(words(step), words(step)[1:], strict=False))
-        for flag in ("--path", "--AR-path", "--verifier", "--finetune-from-model", "--input-path"):
-            assert flag not in given or any(given[flag].startswith(path) for path in made)
-        made += step.outputs
+    seen: list[tuple[int, float]] = []
+
+    def load(settings: Settings, relaxed: tuple[int, float], folder: str) -> list[Contender]:
+        assert (settings.beta, settings.greedy_like) == (1, "fairseq")
+        seen.append(relaxed)
+        return ways(demo)
+
+    monkeypatch.setattr(demo, "load_ways", load)
+    assert demo.run(None, None)
+    assert seen == [(5, 2.0)]  # as the bundle has it
+    said = capsys.readouterr().out
+    assert "8 sentences, one at a time" in said
+    assert "| SpecDec exact   |" in said
+    assert "8/8 (100 %)" in said
+    assert "100 % identical to greedy" in said
+    assert "[domain a] a e\n    exact    e e a a\n    by hand  e e a a .\n" in said
+    assert "[domain d]" in said
 
 
-def test_decodings_differ_in_method_alone(demo: ModuleType) -> None:
-    parsed = {
-        name: parse_options(shlex.split(demo.decode(name, "--cpu"))[2:])[0]
-        for name in demo.DECODINGS
-    }
-    assert [s.strategy for s in parsed.values()] == ["fairseq"] * 2 + ["AR"] + ["specdec"] * 2
-    assert {s.minimum for s in parsed.values()} == {1}  # fairseq's search has no empty translation
-    assert {s.batch for s in parsed.values()} == {1}
-    assert parsed[demo.FAIRSEQ_GREEDY].beam == 1
-    assert parsed[demo.EXACT].rule_name == "exact"
-    assert parsed["SpecDec relaxed"].rule_name == "top_beta"
-    assert all(s.ban_pad for s in parsed.values() if s.strategy != "fairseq")
+def test_it_fails_where_exact_is_not_exact(
+    demo: ModuleType, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def load(*_: Any) -> list[Contender]:
+        made = ways(demo)
+        other = translator(batch=1)
+        other.strategy.verifier.answer = lambda ids: [*ids[:1], 2]  # type: ignore[attr-defined]
+        return [replace(way, translator=other) if way.name == demo.EXACT else way for way in made]
+
+    asked: list[list[int]] = []
+
+    def explain(settings: Settings, sentences: Any, differing: list[int]) -> tuple[bool, str]:
+        asked.append(differing)
+        return False, "different"
+
+    monkeypatch.setattr(demo, "load_ways", load)
+    monkeypatch.setattr(demo, "exactness_of", explain)
+    assert not demo.run(None, None, 3)
+    assert asked == [[0, 1, 2]]
+    monkeypatch.setattr("sys.argv", ["demo.py"])
+    assert demo.main() == 1
 
 
-@pytest.mark.fairseq
-def test_trainings_are_commands_that_fairseq_knows(demo: ModuleType) -> None:
-    from fairseq import options
+def test_without_a_bundle_it_says_so(
+    demo: ModuleType, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from specdec_plugins.app.bundles import make_settings
 
-    import specdec_plugins
-
-    specdec_plugins.register()
-    trainings = [step for step in demo.steps("--cpu") if "train.py" in step.command]
-    parsed = [
-        options.parse_args_and_arch(options.get_training_parser(), input_args=words(step)[2:])
-        for step in trainings
-    ]
-    verifier, drafter = parsed
-    assert (verifier.arch, drafter.arch) == ("transformer", "block")
-    for size in ("layers", "embed_dim", "ffn_embed_dim", "attention_heads"):
-        assert getattr(verifier, f"encoder_{size}") == getattr(drafter, f"encoder_{size}")
-    assert verifier.activation_fn == drafter.activation_fn
-    assert drafter.scale_encoder_embedding == (not verifier.no_scale_embedding)
-    assert drafter.max_update == drafter.total_up == int(drafter.total_num_update)
-
-
-def test_progress_of_a_training(demo: ModuleType) -> None:
-    read = demo.updates(700)
-    line = "INFO | train_inner | epoch 001: 40 / 196 loss=9.93, nll_loss=9.66, num_updates=40, lr=1"
-    assert read(line) == "update 40 of 700, loss 9.93"
-    assert read("INFO | fairseq.trainer | begin training epoch 1") is None
+    monkeypatch.setattr(demo, "make_settings", make_settings)
+    monkeypatch.setattr("sys.argv", ["demo.py", "no-such-folder"])
+    assert demo.main() == 2
+    assert "no-such-folder" in capsys.readouterr().err

@@ -60,3 +60,16 @@ def test_every_flag_is_explained(make: Callable[[], argparse.ArgumentParser]) ->
     assert "None" not in text
     assert "default: False" not in text
     assert "data_set" not in text
+
+
+@pytest.mark.parametrize(
+    ("flags", "made"),
+    [(["--help"], []), (["--output-path", "elsewhere.de"], []), (["--beta", "3"], ["output"])],
+)
+def test_inference_makes_its_folder_where_it_writes_there(
+    flags: list[str], made: list[str], tmp_path: Path
+) -> None:
+    environment = {**os.environ, "PYTHON": "true"}  # nothing but the shell script is run
+    command = [str(SCRIPTS / "inference.sh"), *flags]
+    subprocess.run(command, check=True, cwd=tmp_path, env=environment)
+    assert [path.name for path in tmp_path.iterdir()] == made

@@ -1,0 +1,9 @@
+#!/usr/bin/env bash
+# From parallel text to a bundled pair of models and a report on it; all flags: --help
+#
+#   scripts/recipe.sh --preset small --train corpora/ --valid dev.tsv.xz --test test.tsv.xz --out work/en-de
+#   until scripts/recipe.sh ... --minutes 10 --out work/en-de; do [[ $? -eq 75 ]] || break; done
+set -euo pipefail
+source "$(dirname "${BASH_SOURCE[0]}")/run-module.sh"
+
+run_module specdec_plugins.app.recipe "$@"

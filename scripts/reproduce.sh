@@ -1,0 +1,9 @@
+#!/usr/bin/env bash
+# The experiments of the SpecDec paper on a bundle and a test set: tables, plots, JSON. All flags: --help
+#
+#   scripts/reproduce.sh data/models/en-de --input test.en --reference test.de \
+#       --output benchmarks/results/en-de.newstest2014 --block-sizes 10 25 --taus 1 3
+set -euo pipefail
+source "$(dirname "${BASH_SOURCE[0]}")/run-module.sh"
+
+run_module benchmarks.reproduce "$@"

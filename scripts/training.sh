@@ -1,0 +1,89 @@
+# shellcheck shell=bash
+# Sourced by train.sh and train-verifier.sh: interpreter, processes, and pieces of training.
+ROOT=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
+if [[ -z $PYTHON ]]; then
+    PYTHON=python3
+    [[ ! -x $ROOT/.venv/bin/python ]] || PYTHON=$ROOT/.venv/bin/python
+fi
+
+fail() {
+    echo "$(basename "$0"): error: $1" >&2
+    exit 2
+}
+
+say() {
+    echo "$(basename "$0"): $1" >&2
+}
+
+# check_numbers NAME...: variables that must hold a whole number of 1 or more
+check_numbers() {
+    local name flag
+    for name in "$@"; do
+        flag=${name,,}
+        [[ ${!name} =~ ^[1-9][0-9]*$ ]] ||
+            fail "--${flag//_/-} is '${!name}', expected a whole number of 1 or more"
+    done
+}
+
+# Sets launcher, device and update_freq from CPU, WORKERS, PRECISION, BATCH_TOKENS and MAX_TOKENS.
+choose_workers() {
+    local num_gpus=0
+    if [[ -z $CPU ]]; then
+        num_gpus=$("$PYTHON" -c 'import torch; print(torch.cuda.device_count())') ||
+            fail "$PYTHON cannot import torch"
+    fi
+    launcher=("$PYTHON")
+    if [[ $num_gpus -eq 0 ]]; then
+        WORKERS=${WORKERS:-1}
+        PRECISION=${PRECISION:-fp32}
+        device=(--cpu)
+        if [[ $WORKERS -gt 1 ]]; then
+            launcher=("$PYTHON" -m torch.distributed.run --standalone --nproc-per-node "$WORKERS")
+        fi
+    else
+        WORKERS=${WORKERS:-$num_gpus}
+        PRECISION=${PRECISION:-fp16}
+        device=(--distributed-world-size "$WORKERS")
+    fi
+    case $PRECISION in
+        fp32) ;;
+        fp16 | bf16) device+=("--$PRECISION") ;;
+        *) fail "--precision is $PRECISION, expected fp32, fp16 or bf16" ;;
+    esac
+    # Rounded up: an update sees at least the tokens of the recipe.
+    update_freq=$(((BATCH_TOKENS + MAX_TOKENS * WORKERS - 1) / (MAX_TOKENS * WORKERS)))
+}
+
+pieces() {
+    PYTHONPATH="$ROOT${PYTHONPATH:+:$PYTHONPATH}" "$PYTHON" -m specdec_plugins.corpus.pieces "$@"
+}
+
+# Before train.py. Where training is cut into pieces: SAVE_DIR/checkpoint_last.pt from weights.pt
+# that have travelled here, and the flags that end this piece at UNTIL.
+open_piece() {
+    local flags
+    [[ $UNTIL =~ ^[0-9]+$ ]] || fail "--until is '$UNTIL', expected a Unix time, as date +%s prints it"
+    mkdir -p "$SAVE_DIR"
+    SCHEDULE=inverse_sqrt
+    piece_flags=()
+    in_pieces=
+    [[ $UNTIL -ne 0 || -f $SAVE_DIR/weights.pt ]] || return 0
+    in_pieces=1
+    # The same schedule, which warms up again where a piece began with weights alone.
+    SCHEDULE=inverse_sqrt_restarts
+    flags=$(pieces open "$SAVE_DIR" --until "$UNTIL")
+    read -r -a piece_flags <<<"$flags"
+}
+
+train() {
+    say "$UPDATES updates of $BATCH_TOKENS tokens, $WORKERS worker(s), $PRECISION"
+    # shellcheck disable=SC2153  # FLAGS are those of the script that sources this file
+    "${launcher[@]}" "$ROOT/train.py" "$@" --lr-scheduler "$SCHEDULE" --max-update "$UPDATES" \
+        --max-tokens "$MAX_TOKENS" --update-freq "$update_freq" --seed "$SEED" \
+        --save-dir "$SAVE_DIR" "${device[@]}" "${piece_flags[@]}" "${FLAGS[@]}"
+}
+
+# After it: what travels, and the record. Exit status 75 where updates are left to do.
+close_piece() {
+    [[ -z $in_pieces ]] || pieces close "$SAVE_DIR" --updates "$UPDATES"
+}

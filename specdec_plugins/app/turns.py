@@ -1,0 +1,101 @@
+"""Several ways to decode with networks that are loaded once, taking turns on the same sentences."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from specdec_plugins.adapters.bundle import WEIGHTS_SUFFIX
+from specdec_plugins.adapters.fairseq_export import to_checkpoint
+from specdec_plugins.adapters.model_files import read_model
+from specdec_plugins.adapters.safe_save import save_checkpoint
+from specdec_plugins.app.comparison import Decoding
+from specdec_plugins.app.loading import build_rule, build_strategy
+from specdec_plugins.app.settings import Settings
+from specdec_plugins.app.strategies import EngineStrategy
+from specdec_plugins.app.translator import Sentence, SpeculativeTranslator, Translation
+from specdec_plugins.decoding.config import require
+from specdec_plugins.decoding.engine import Method
+from specdec_plugins.decoding.rules.exact import Exact
+from specdec_plugins.decoding.schedules.constant import Constant
+
+NUM_WARM_UP = 3  # sentences that every way decodes first, not counted
+
+
+@dataclass(frozen=True)
+class Contender:
+    """One way to decode."""
+
+    name: str
+    translator: SpeculativeTranslator
+
+
+def variant(translator: SpeculativeTranslator, **changes: Any) -> SpeculativeTranslator:
+    """The same networks under other settings: strategy AR, a tolerance, a shorter block.
+
+    translator: one of strategy specdec. Raises UserError where a setting cannot be.
+    """
+    settings = replace(translator.settings, **changes)
+    strategy, limits = translator.strategy, translator.limits
+    assert isinstance(strategy, EngineStrategy)
+    method = strategy.method
+    if settings.drafts:
+        method = replace(method, rule=build_rule(settings))
+    else:
+        method = Method(None, Exact(), Constant(Constant.Config()))
+    require(
+        (settings.block_size or 0) <= limits.block_size,
+        f"--block-size {settings.block_size} is more than the {limits.block_size} that the "
+        "drafter was loaded for.",
+    )
+    limits = replace(limits, block_size=settings.block_size or limits.block_size)
+    built = build_strategy(settings, strategy.verifier, method, strategy.config.with_scores)
+    return SpeculativeTranslator(settings, translator.codec, built, limits)
+
+
+def decode_in_turns(
+    ways: Sequence[Contender],
+    sentences: Sequence[Sentence],
+    on_done: Callable[[], object] = lambda: None,
+) -> list[Decoding]:
+    """Decode every sentence in every way, a sentence after the other; a Decoding for each way.
+
+    The order of the ways rotates from sentence to sentence, so that a noisy machine disturbs all
+    of them alike. on_done is called after each sentence of each way.
+    """
+    for way in ways:
+        way.translator.translate_sentences(sentences[:NUM_WARM_UP])
+    done: list[list[Translation]] = [[] for _ in ways]
+    for turn, sentence in enumerate(sentences):
+        for index in range(len(ways)):
+            at = (index + turn) % len(ways)
+            done[at] += ways[at].translator.translate_sentences([sentence])
+            on_done()
+    pairs = zip(ways, done, strict=True)
+    return [Decoding.of(way.name, translations) for way, translations in pairs]
+
+
+def search_settings(settings: Settings, folder: str | Path) -> Settings:
+    """Settings of fairseq's own search with the same verifier; the search loads checkpoints alone.
+
+    folder: where a bundle's verifier is written as a checkpoint; it must stay until that is loaded.
+    """
+    verifier = settings.verifier
+    assert verifier is not None  # Settings refuses it for everything but the drafter alone
+    if Path(verifier).suffix == WEIGHTS_SUFFIX:
+        assert settings.source_lang is not None
+        assert settings.target_lang is not None  # a bundle says both
+        model = read_model(verifier)
+        verifier = str(Path(folder) / "verifier.pt")
+        save_checkpoint(to_checkpoint(model, settings.source_lang, settings.target_lang), verifier)
+    return replace(
+        settings,
+        strategy="fairseq",
+        greedy_like="published",
+        verifier=verifier,
+        drafter_checkpoint=None,
+        beta=1,
+        tau=0.0,
+    )

@@ -1,0 +1,135 @@
+"""The chunks of a distillation on a Ray cluster: whoever is free takes the next.
+
+Ray Data starts workers, hands out chunks, and gives the chunk of a worker that died to another one.
+Only this process writes: finished chunks come back to it and are written whole, as without Ray, so
+a stop of the cluster or of this process loses what was being translated and no more. Workers read
+the data-bin and the checkpoint under the same paths: on several machines, in a shared folder.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import logging
+import os
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from tqdm import tqdm
+
+from specdec_plugins.corpus.distill_job import Job, Shard, translate_chunk
+from specdec_plugins.corpus.steps import write_json
+from specdec_plugins.corpus.teacher import DataBin, Search, Teacher
+from specdec_plugins.errors import UserError
+
+LOCAL = "local"
+ROOT = Path(__file__).resolve().parents[2]
+
+
+@dataclass(frozen=True)
+class Cluster:
+    """Where to run."""
+
+    address: str  # of a Ray cluster; LOCAL starts one on this machine
+    num_workers: int  # each holds a verifier
+    cpu: bool  # leave GPUs alone
+
+
+def is_installed() -> bool:
+    return importlib.util.find_spec("ray") is not None
+
+
+class ChunkTranslator:
+    """A worker of the cluster: loads the verifier once, and translates chunks."""
+
+    def __init__(
+        self, data: DataBin, checkpoint: Path, search: Search, max_tokens: int, cpu: bool
+    ) -> None:
+        device = torch.device("cpu" if cpu or not torch.cuda.is_available() else "cuda")
+        self._teacher = Teacher(data, checkpoint, search, device)
+        self._max_tokens = max_tokens
+
+    def __call__(self, row: dict[str, Any]) -> dict[str, Any]:
+        """The content of a chunk's file as JSON; row: a chunk and the span of its sentences."""
+        span = range(row["start"], row["stop"])
+        content = translate_chunk(self._teacher, span, self._max_tokens)
+        return {"chunk": row["chunk"], "content": json.dumps(content)}
+
+
+def run_on_cluster(
+    job: Job, shard: Shard, cluster: Cluster, max_tokens: int, until: float = 0.0
+) -> bool:
+    """Translate what is missing; whether all is done, as ``Shard.run`` has it.
+
+    Raises UserError where the cluster cannot be reached or a worker cannot do its work.
+    """
+    spans = shard.spans()
+    rows = [{"chunk": c, "start": s.start, "stop": s.stop} for c, s in spans.items()]
+    total = sum(map(len, spans.values()))
+    with (
+        _connected(cluster) as data,
+        tqdm(total=total, desc="distilling", unit=" sentences") as bar,
+    ):
+        arguments = (job.data, job.checkpoint, job.search, max_tokens, cluster.cpu)
+        # A block for each chunk, so that a worker that dies costs one chunk.
+        translated = data.from_items(rows, override_num_blocks=len(rows)).map(
+            ChunkTranslator,
+            fn_constructor_args=arguments,
+            concurrency=min(cluster.num_workers, len(rows)),
+            num_gpus=0 if cluster.cpu or not torch.cuda.is_available() else 1,
+        )
+        for row in translated.iter_rows():
+            write_json(job.chunk_path(row["chunk"]), json.loads(row["content"]))
+            bar.update(len(spans[row["chunk"]]))
+            if until and time.time() >= until:
+                return not shard.still_missing()
+    return True
+
+
+@contextmanager
+def _connected(cluster: Cluster) -> Iterator[Any]:
+    """Ray Data on the cluster, which is left, or stopped where it was started here."""
+    import ray
+    import ray.data
+    import ray.exceptions
+
+    is_local = cluster.address == LOCAL
+    path = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
+    try:
+        ray.init(
+            address=LOCAL if is_local else cluster.address,
+            num_cpus=cluster.num_workers if is_local else None,
+            include_dashboard=False if is_local else None,
+            runtime_env={"env_vars": {"PYTHONPATH": path}},
+            log_to_driver=False,
+            logging_level=logging.ERROR,
+        )
+    except Exception as error:  # ray has no class of its own for a node that did not start
+        raise UserError(
+            f"--ray {cluster.address}: no cluster answers there ({_first_line(error)}); start one "
+            f"with ray start --head, give --ray {LOCAL}, or leave --ray away"
+        ) from error
+    context = ray.data.DataContext.get_current()
+    context.enable_progress_bars = False
+    try:
+        yield ray.data
+    except ray.exceptions.RayError as error:
+        raise UserError(f"--ray {cluster.address}: {_cause(error)}") from error
+    finally:
+        ray.shutdown()
+
+
+def _cause(error: BaseException) -> str:
+    """What went wrong in a worker, in a line."""
+    cause = getattr(error, "cause", None)
+    return _first_line(cause if isinstance(cause, BaseException) else error)
+
+
+def _first_line(error: BaseException) -> str:
+    lines = [line for line in str(error).splitlines() if line.strip()]
+    return lines[-1].strip() if lines else type(error).__name__

@@ -1,0 +1,83 @@
+"""What is shown of a translation as it grew: on scripted parts, whose answers are known."""
+
+from __future__ import annotations
+
+import io
+
+import pytest
+
+from specdec_plugins.app.blocks import BlockTranslation, Piece, translate_in_blocks
+from specdec_plugins.app.files import Line
+from specdec_plugins.app.prompt import Prompt, translate_pipe
+from specdec_plugins.errors import UserError
+from tests.app.toys import translated, translator
+
+
+def test_pieces_make_up_the_translation_and_say_who_wrote_them() -> None:
+    done = translate_in_blocks(translator(), "c d e")
+    # d d c c would be one block of four; the verifier adds its own token behind it.
+    assert done.text == translated("c d e")
+    assert done.pieces[:2] == [Piece("e e d d", True), Piece(" c", False)]
+    assert (done.num_tokens, done.rounds) == (6, 2)
+    assert done.marked("[", "]") == "[e e d d] c [c]"
+
+
+def test_a_word_may_be_split_between_two_rounds() -> None:
+    made = translator()
+    # Words that end in the mark go on in the next token.
+    made.codec.text = lambda tokens: " ".join(tokens).replace("d c", "dc")  # type: ignore[method-assign]
+    done = translate_in_blocks(made, "c d e")
+    assert done.text == "e e d dc c"
+    assert done.marked("[", "]") == "[e e d d]c [c]"
+
+
+@pytest.mark.parametrize("line", ["", "   "])
+def test_a_line_without_words_has_no_blocks(line: str) -> None:
+    assert translate_in_blocks(translator(), line) == BlockTranslation([], 0, 0, 0.0)
+
+
+def test_a_search_without_rounds_is_refused() -> None:
+    with pytest.raises(UserError, match="has no blocks"):
+        translate_in_blocks(translator("drafter"), "a b")
+
+
+def converse(*lines: str) -> str:
+    """What a person who types these lines, and then ctrl-D, reads."""
+    waiting = list(lines)
+
+    def ask(prompt: str) -> str:
+        if not waiting:
+            raise EOFError
+        return waiting.pop(0)
+
+    out = io.StringIO()
+    Prompt(translator(source=5), out).run(ask)
+    return out.getvalue()
+
+
+def test_a_conversation_goes_on_after_a_line_that_is_too_long() -> None:
+    said = converse("a b c d e f g", "c d")
+    assert "more than the 4" in said
+    assert "  [d d c c]\n  4 tokens in 1 round, 4.0 a round" in said
+
+
+def test_an_empty_line_ends_it() -> None:
+    assert "e e" not in converse("", "e")
+
+
+def test_a_pipe_gets_a_line_for_each_line_at_once() -> None:
+    out = io.StringIO()
+
+    def lines() -> object:
+        for number, text in enumerate(["a b", "", "c"], 1):
+            yield Line(number, text, "pipe")
+            assert out.getvalue().count("\n") == number
+
+    translate_pipe(translator(), lines(), out)  # type: ignore[arg-type]
+    assert out.getvalue() == f"{translated('a b')}\n\n{translated('c')}\n"
+
+
+def test_a_pipe_names_the_line_at_fault() -> None:
+    lines = [Line(1, "a", "pipe"), Line(2, "a b c d e f g", "pipe")]
+    with pytest.raises(UserError, match="pipe, line 2: has 7 tokens"):
+        translate_pipe(translator(source=5), lines, io.StringIO())

@@ -1,0 +1,48 @@
+"""Several ways with the same networks, on scripted parts."""
+
+from __future__ import annotations
+
+import pytest
+
+from specdec_plugins.app.strategies import EngineStrategy
+from specdec_plugins.app.translator import SpeculativeTranslator, number_sentences
+from specdec_plugins.app.turns import Contender, decode_in_turns, variant
+from specdec_plugins.errors import UserError
+from tests.app.toys import translated, translator
+
+LINES = ["a b", "c d e", "", "f"]
+
+
+def engine(made: SpeculativeTranslator) -> EngineStrategy:
+    assert isinstance(made.strategy, EngineStrategy)
+    return made.strategy
+
+
+def test_a_variant_shares_the_networks_and_differs_in_the_method() -> None:
+    exact = translator()
+    greedy = variant(exact, strategy="AR", drafter_checkpoint=None)
+    relaxed = variant(exact, beta=3, tau=1.0, block_size=2)
+    assert engine(greedy).verifier is engine(relaxed).verifier is engine(exact).verifier
+    assert engine(greedy).method.drafter is None
+    assert engine(relaxed).method.drafter is engine(exact).method.drafter
+    assert relaxed.limits.block_size == 2
+    assert exact.settings.beta == 1
+    assert greedy.translate(LINES) == [translated(line) for line in LINES]
+
+
+def test_a_longer_block_than_was_loaded_is_refused() -> None:
+    with pytest.raises(UserError, match="--block-size 9 is more than the 4"):
+        variant(translator(), block_size=9)
+
+
+def test_ways_take_turns_and_each_sees_every_sentence() -> None:
+    exact = translator()
+    ways = [Contender("exact", exact), Contender("short", variant(exact, block_size=1))]
+    done: list[int] = []
+    long, short = decode_in_turns(ways, number_sentences(LINES), lambda: done.append(1))
+    assert len(done) == len(ways) * len(LINES)
+    assert (long.name, short.name) == ("exact", "short")
+    assert long.texts == short.texts == [translated(line) for line in LINES]
+    # Rounds of four and one drafted, against one and one; the warm-up is not counted.
+    assert [len(rounds) for rounds in long.emitted] == [1, 2, 0, 1]
+    assert [len(rounds) for rounds in short.emitted] == [3, 4, 0, 2]

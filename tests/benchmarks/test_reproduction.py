@@ -1,0 +1,108 @@
+"""The reproduction's figures and tables, on translations whose figures are known."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from benchmarks import reproduce
+from benchmarks.reproduction import GREEDY, Point, Result, chosen_rows, figures, report
+from benchmarks.reproduction_plots import PLOTS, draw
+from specdec_plugins.app.comparison import Decoding
+from specdec_plugins.errors import UserError
+
+SOURCES = ["a b c", " ".join(["w"] * 15), "d e", " ".join(["w"] * 40)]
+REFERENCES = [f"the dog number {n} sees the small cat in its garden" for n in range(4)]
+
+
+def decoding(name: str, milliseconds: float, rounds: list[int], wrong: int = 0) -> Decoding:
+    """Translations of which the first so many are wrong; every sentence took those rounds."""
+    texts = ["nothing at all"] * wrong + REFERENCES[wrong:]
+    return Decoding(
+        name,
+        texts,
+        [text.split() for text in texts],
+        [rounds] * 4,
+        [bool(rounds)] * 4,
+        [milliseconds] * 4,
+    )
+
+
+@pytest.fixture(scope="module")
+def record() -> dict[str, Any]:
+    points = reproduce.grid([5, 25], [1, 3], [1.0, 3.0])
+    results = [
+        Result(None, decoding("fairseq beam 5", 40, [])),
+        Result(None, decoding(GREEDY, 20, [1] * 12)),
+        *(Result(point, decoding(point.name, 10, [6, 6], point.beta // 3)) for point in points),
+    ]
+    common = {"title": "en-de on test", "command": "scripts/reproduce.sh x", "machine": {"p": 1}}
+    common |= {"threads": 1, "dtype": "float32", "pair": "en-de", "bootstrap_samples": 100}
+    return {**common, **figures(results, SOURCES, REFERENCES, "de", 100)}
+
+
+def test_the_grid_has_exact_decoding_once_a_block_size() -> None:
+    points = reproduce.grid([5, 10], [1, 3, 5], [0.5, 3.0])
+    assert len(points) == 2 * (1 + 2 * 2)
+    assert [point.name for point in points[:2]] == ["k 5, exact", "k 5, beta 3, tau 0.5"]
+
+
+def test_figures(record: dict[str, Any]) -> None:
+    beam, greedy, exact, relaxed, *_ = record["rows"]
+    assert set(beam["scores"]) == {"BLEU", "chrF", "compound-split BLEU"}
+    assert exact["scores"]["BLEU"] == pytest.approx(100)
+    assert (beam["accepted_tokens"], exact["accepted_tokens"]) == (None, 5.5)
+    assert (exact["speed_against_greedy"], exact["speed_against_beam"]) == (2, 4)
+    assert exact["differs_from_greedy"] == []
+    assert relaxed["differs_from_greedy"] == [1]
+    assert exact["against_beam"]["BLEU"] == {"difference": 0, "p": 1}
+    assert relaxed["against_beam"]["BLEU"]["difference"] < 0
+    assert [(p["from"], p["sentences"]) for p in exact["by_length"]] == [(1, 2), (11, 1), (31, 1)]
+    assert relaxed["by_length"][1]["BLEU"] == pytest.approx(100)
+
+
+def test_one_way_of_each_beta_stands_for_the_others(record: dict[str, Any]) -> None:
+    names = [row["name"] for row in chosen_rows(record["rows"])]
+    assert names == ["fairseq beam 5", GREEDY, "k 25, exact", "k 25, beta 3, tau 3"]
+
+
+def test_the_report_says_how_and_beside_what(record: dict[str, Any]) -> None:
+    text = report(record, ["x.accepted.svg"])
+    assert "scripts/reproduce.sh x" in text
+    assert "tok:13a" in text
+    assert "Published (Xia et al. 2023" in text
+    assert "| k 5, exact " in text
+    assert "![x.accepted.svg](x.accepted.svg)" in text
+    assert "Published" not in report({**record, "pair": "en-ro"}, [])
+
+
+def test_the_report_tells_where_the_optimizer_restarted(record: dict[str, Any]) -> None:
+    first = {"start": "fresh", "first_update": 0, "last_update": 70}
+    killed = {"start": "continued", "first_update": 70}
+    last = {"start": "optimizer restarted", "first_update": 70, "last_update": 90}
+    text = report(
+        {**record, "training": {"drafter": [first, killed, last], "teacher": [first]}}, []
+    )
+    assert "Training of the drafter: 90 updates in 3 pieces; at update 70 it went on from" in text
+    assert "Training of the teacher: 70 updates in 1 pieces, each continued" in text
+
+
+def test_plots_are_the_same_each_time(record: dict[str, Any], tmp_path: Path) -> None:
+    first = {path.name: path.read_bytes() for path in draw(record, str(tmp_path / "x"))}
+    assert set(first) == {f"x.{name}.svg" for name in PLOTS}
+    assert first == {path.name: path.read_bytes() for path in draw(record, str(tmp_path / "x"))}
+
+
+def test_sides_of_different_lengths_are_refused(tmp_path: Path) -> None:
+    (tmp_path / "in").write_text("a\nb\n")
+    (tmp_path / "ref").write_text("a\n")
+    flags = ["x", "--input", tmp_path / "in", "--reference", tmp_path / "ref", "--output", "o"]
+    args = reproduce.make_parser().parse_args([str(flag) for flag in flags])
+    with pytest.raises(UserError, match="has 1 lines"):
+        reproduce.read_test(args)
+
+
+def test_names_of_points() -> None:
+    assert Point(25, 5, 3.0).name == "k 25, beta 5, tau 3"

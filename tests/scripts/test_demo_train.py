@@ -1,0 +1,84 @@
+"""The training demonstration: its programs know every flag of its commands and agree on files."""
+
+from __future__ import annotations
+
+import importlib.util
+import shlex
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+from specdec_plugins.app.options import parse_options
+from specdec_plugins.app.pipeline import Step
+
+ROOT = Path(__file__).resolve().parent.parent.parent
+
+
+@pytest.fixture(scope="module")
+def demo() -> ModuleType:
+    spec = importlib.util.spec_from_file_location("demo_train", ROOT / "scripts/demo_train.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def words(step: Step) -> list[str]:
+    return shlex.split(step.command)
+
+
+def test_every_program_is_there_and_every_file_is_made_by_an_earlier_step(
+    demo: ModuleType,
+) -> None:
+    made: list[str] = []
+    for step in demo.steps("--cpu"):
+        program, script = words(step)[:2]
+        assert (ROOT / (script if program == "$PYTHON" else program)).is_file()
+        given = dict(zip(words(step), words(step)[1:], strict=False))
+        for flag in ("--path", "--AR-path", "--verifier", "--finetune-from-model", "--input-path"):
+            assert flag not in given or any(given[flag].startswith(path) for path in made)
+        made += step.outputs
+
+
+def test_decodings_differ_in_method_alone(demo: ModuleType) -> None:
+    parsed = {
+        name: parse_options(shlex.split(demo.decode(name, "--cpu"))[2:])[0]
+        for name in demo.DECODINGS
+    }
+    assert [s.strategy for s in parsed.values()] == ["fairseq"] * 2 + ["AR"] + ["specdec"] * 2
+    assert {s.minimum for s in parsed.values()} == {1}  # fairseq's search has no empty translation
+    assert {s.batch for s in parsed.values()} == {1}
+    assert parsed[demo.FAIRSEQ_GREEDY].beam == 1
+    assert parsed[demo.EXACT].rule_name == "exact"
+    assert parsed["SpecDec relaxed"].rule_name == "top_beta"
+    assert all(s.ban_pad for s in parsed.values() if s.strategy != "fairseq")
+
+
+@pytest.mark.fairseq
+def test_trainings_are_commands_that_fairseq_knows(demo: ModuleType) -> None:
+    from fairseq import options
+
+    import specdec_plugins
+
+    specdec_plugins.register()
+    trainings = [step for step in demo.steps("--cpu") if "train.py" in step.command]
+    parsed = [
+        options.parse_args_and_arch(options.get_training_parser(), input_args=words(step)[2:])
+        for step in trainings
+    ]
+    verifier, drafter = parsed
+    assert (verifier.arch, drafter.arch) == ("transformer", "block")
+    for size in ("layers", "embed_dim", "ffn_embed_dim", "attention_heads"):
+        assert getattr(verifier, f"encoder_{size}") == getattr(drafter, f"encoder_{size}")
+    assert verifier.activation_fn == drafter.activation_fn
+    assert drafter.scale_encoder_embedding == (not verifier.no_scale_embedding)
+    assert drafter.max_update == drafter.total_up == int(drafter.total_num_update)
+
+
+def test_progress_of_a_training(demo: ModuleType) -> None:
+    read = demo.updates(700)
+    line = "INFO | train_inner | epoch 001: 40 / 196 loss=9.93, nll_loss=9.66, num_updates=40, lr=1"
+    assert read(line) == "update 40 of 700, loss 9.93"
+    assert read("INFO | fairseq.trainer | begin training epoch 1") is None
