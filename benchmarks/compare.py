@@ -27,6 +27,7 @@ import torch
 from tqdm import tqdm
 
 from benchmarks.machine import describe
+from specdec_plugins.app.bundles import make_settings
 from specdec_plugins.app.comparison import Decoding, markdown
 from specdec_plugins.app.loading import load_translator
 from specdec_plugins.app.settings import Settings
@@ -150,14 +151,14 @@ def _spread(ratios: Sequence[float]) -> str:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="benchmarks.compare", description=__doc__)
     add = parser.add_argument
-    add("data", help="folder with dict.<lang>.txt")
-    add("--AR-path", dest="verifier", required=True, metavar="FILE")
-    add("--path", dest="drafter_checkpoint", required=True, metavar="FILE")
+    add("data", nargs="?", help="bundle, or folder with dict.<lang>.txt (default: the bundle)")
+    add("--AR-path", dest="verifier", metavar="FILE")
+    add("--path", dest="drafter_checkpoint", metavar="FILE")
     add("--source-lang", "-s")
     add("--target-lang", "-t")
     add("--input-path", type=Path, required=True, help="raw text")
     add("--reference", type=Path, required=True, help="raw text")
-    add("--bpe-codes", required=True)
+    add("--bpe-codes", help="where the folder is no bundle")
     add("--output", type=Path, required=True, help="writes OUTPUT.json and OUTPUT.md")
     add("--relaxed", nargs="*", default=["3:1.0", "5:3.0"], metavar="BETA:TAU")
     add("--block-size", type=int)
@@ -168,21 +169,21 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
+def _settings(args: argparse.Namespace) -> Settings:
+    named = ("data", "verifier", "drafter_checkpoint", "source_lang", "target_lang", "block_size")
+    given = {name: getattr(args, name) for name in named if getattr(args, name) is not None}
+    if args.bpe_codes is not None:
+        given |= {"tokenizer": "moses", "bpe": "subword_nmt", "bpe_codes": args.bpe_codes}
+    return make_settings({**given, "beta": 1, "greedy_like": "fairseq", "batch": args.batch})
+
+
 def main() -> int:
     args = _parser().parse_args()
     torch.set_num_threads(args.threads)
-    base = Settings(
-        *(args.data, args.verifier, args.drafter_checkpoint, args.source_lang, args.target_lang),
-        greedy_like="fairseq",
-        tokenizer="moses",
-        bpe="subword_nmt",
-        bpe_codes=args.bpe_codes,
-        block_size=args.block_size,
-        batch=args.batch,
-    )
     relaxed = [(int(b), float(t)) for b, t in (pair.split(":") for pair in args.relaxed)]
-    ways = contenders(base, relaxed)
     try:
+        base = _settings(args)
+        ways = contenders(base, relaxed)
         lines = {str(p): scoring.read_lines(p) for p in (args.input_path, args.reference)}
         scoring.check_same_length(lines)
         sources, references = lines.values()
@@ -191,7 +192,7 @@ def main() -> int:
         sys.stderr.write(f"compare: {error}\n")
         return 2
     by_name = {way.name: way for way in ways}
-    rows = [row(way, by_name, references, args.target_lang or "") for way in ways]
+    rows = [row(way, by_name, references, base.target_lang or "") for way in ways]
     setting = {"batch": args.batch, "repeats": args.repeats, "dtype": base.dtype}
     record = {
         "command": shlex.join(["python", "-m", "benchmarks.compare", *map(_shown, sys.argv[1:])]),

@@ -7,28 +7,18 @@ fairseq stores beside them. What the networks do not have is refused by the name
 from __future__ import annotations
 
 import os
-import re
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from specdec_plugins.adapters.dictionary import Dictionary
-from specdec_plugins.adapters.fairseq_weights import State, fill, network_state, upgrade
+from specdec_plugins.adapters.fairseq_weights import State, upgrade
+from specdec_plugins.adapters.model import BLOCK, HEADS, VERIFIER, Model, layer_number
 from specdec_plugins.adapters.safe_load import load_checkpoint
-from specdec_plugins.decoding.networks import (
-    BlockConfig,
-    BlockDrafter,
-    StackConfig,
-    Transformer,
-    TransformerConfig,
-)
+from specdec_plugins.decoding.networks import BlockConfig, StackConfig, TransformerConfig
 from specdec_plugins.errors import UserError
-
-_Network = TypeVar("_Network", Transformer, BlockDrafter)
-
-_CPU = torch.device("cpu")
 
 _UNSUPPORTED = (
     "adaptive_input",
@@ -109,75 +99,47 @@ def _read(holder: Any, name: str) -> Any:
     return getattr(holder, name, None)
 
 
-def load_verifier(
-    path: str | Path,
-    source: Dictionary,
-    target: Dictionary,
-    *,
-    exit_layer: int | None = None,
-    dtype: torch.dtype = torch.float32,
-    device: torch.device = _CPU,
-) -> Transformer:
-    """The network of any stock fairseq Transformer, in eval mode.
+def read_checkpoint(path: str | Path) -> Model:
+    """The model of a fairseq checkpoint: a stock Transformer, a block drafter, or heads.
 
-    With `exit_layer` its decoder ends after so many layers, as if it had no others. Raises
-    UserError where the file is no such checkpoint, uses an option that the network does not have,
-    was trained with other dictionaries, or has no such layer.
+    Raises UserError where the file is no such checkpoint, or uses an option that the networks do
+    not have.
     """
     state, settings = _open(path)
-    if exit_layer is not None:
-        state = _truncated(state, exit_layer, settings.path)
+    if settings.arch == "medusa_heads":
+        return Model(settings.path, HEADS, settings.arch, None, state)
     if settings.arch.startswith("block"):
-        raise UserError(
-            f"{path}: this is a block drafter (arch {settings.arch}); "
-            "the verifier must be an autoregressive Transformer."
-        )
+        return Model(settings.path, BLOCK, settings.arch, _block_config(state, settings), state)
+    config = _verifier_config(state, settings)
+    return Model(settings.path, VERIFIER, settings.arch, config, state)
+
+
+def _verifier_config(state: State, settings: Settings) -> TransformerConfig:
     settings.refuse(_UNSUPPORTED)
-    config = TransformerConfig(
-        **_common(state, settings, target),
+    return TransformerConfig(
+        **_common(state, settings),
         scale_embedding=not settings.get("no_scale_embedding", False),
         norm_embedding=bool(settings.get("layernorm_embedding", False)),
         decoder_input_dim=_weight(state, "decoder.embed_tokens.weight", settings).shape[1],
         decoder_output_dim=_weight(state, "decoder.output_projection.weight", settings).shape[1],
     )
-    _check_vocabularies(config, source, target, settings.path)
-    return _build(Transformer(config), state, settings, dtype, device)
 
 
-def load_block_drafter(
-    path: str | Path,
-    source: Dictionary,
-    target: Dictionary,
-    *,
-    dtype: torch.dtype = torch.float32,
-    device: torch.device = _CPU,
-) -> BlockDrafter:
-    """The network of a drafter that was trained with `--arch block`, in eval mode.
-
-    Raises UserError as `load_verifier` does.
-    """
-    state, settings = _open(path)
-    if not settings.arch.startswith("block"):
-        raise UserError(
-            f"{path}: this is no block drafter but a model of arch {settings.arch}; "
-            "give a checkpoint that was trained with --arch block."
-        )
+def _block_config(state: State, settings: Settings) -> BlockConfig:
     settings.refuse(_UNSUPPORTED + _UNSUPPORTED_BY_BLOCK)
     block_size = settings.task("block_size")
     if not block_size:
         raise UserError(
-            f"{path}: the checkpoint does not say for which --block-size it was trained; "
+            f"{settings.path}: the checkpoint does not say for which --block-size it was trained; "
             "train it with this plugin's task."
         )
-    config = BlockConfig(
-        **_common(state, settings, target),
+    return BlockConfig(
+        **_common(state, settings),
         scale_embedding=bool(settings.get("scale_encoder_embedding", False)),
-        mask=target.unk,
+        mask=Dictionary.unk,
         block_size=int(block_size),
         copy_source="decoder.copy_attn.weight" in state,
     )
-    _check_vocabularies(config, source, target, settings.path)
-    return _build(BlockDrafter(config), state, settings, dtype, device)
 
 
 def _open(path: str | Path) -> tuple[State, Settings]:
@@ -195,7 +157,7 @@ def _open(path: str | Path) -> tuple[State, Settings]:
     return state, settings
 
 
-def _common(state: State, settings: Settings, target: Dictionary) -> dict[str, Any]:
+def _common(state: State, settings: Settings) -> dict[str, Any]:
     """What all networks read off weights and settings alike."""
     source_table = _weight(state, "encoder.embed_tokens.weight", settings)
     target_table = _weight(state, "decoder.embed_tokens.weight", settings)
@@ -203,7 +165,7 @@ def _common(state: State, settings: Settings, target: Dictionary) -> dict[str, A
     return {
         "encoder": _stack("encoder", "max_source_positions", state, settings),
         "decoder": _stack("decoder", "max_target_positions", state, settings),
-        "pad": target.pad,
+        "pad": Dictionary.pad,
         "activation": settings.get("activation_fn", "relu"),
         "share_embeddings": torch.equal(source_table, target_table),
         "tie_output": torch.equal(target_table, output),
@@ -212,7 +174,7 @@ def _common(state: State, settings: Settings, target: Dictionary) -> dict[str, A
 
 def _stack(side: str, limit: str, state: State, settings: Settings) -> StackConfig:
     up = _weight(state, f"{side}.layers.0.fc1.weight", settings)
-    num_layers = len({m[1] for name in state if (m := _layer(side, name))})
+    num_layers = 1 + max(layer_number(side, name) for name in state)
     # Years ago both sides had one limit.
     max_positions = int(settings.get(limit) or settings.get("max_positions") or 1024)
     learned = state.get(f"{side}.embed_positions.weight")
@@ -232,22 +194,6 @@ def _stack(side: str, limit: str, state: State, settings: Settings) -> StackConf
     )
 
 
-def _layer(side: str, name: str) -> re.Match[str] | None:
-    return re.match(rf"{side}\.layers\.(\d+)\.", name)
-
-
-def _truncated(state: State, exit_layer: int, path: Path) -> State:
-    """Without the decoder layers behind the exit."""
-    numbers = {name: int(m[1]) for name in state if (m := _layer("decoder", name))}
-    num_layers = len(set(numbers.values()))
-    if not 1 <= exit_layer <= num_layers:
-        raise UserError(
-            f"{path}: there is no exit after layer {exit_layer} of its {num_layers} decoder "
-            f"layers; give an --exit-layer from 1 to {num_layers}."
-        )
-    return {name: t for name, t in state.items() if numbers.get(name, 0) < exit_layer}
-
-
 def _weight(state: State, name: str, settings: Settings) -> Tensor:
     if name not in state:
         raise UserError(
@@ -255,23 +201,3 @@ def _weight(state: State, name: str, settings: Settings) -> Tensor:
             f"it has no weights named {name}."
         )
     return state[name]
-
-
-def _check_vocabularies(
-    config: TransformerConfig, source: Dictionary, target: Dictionary, path: Path
-) -> None:
-    sides = (("source", config.encoder, source), ("target", config.decoder, target))
-    for side, stack, dictionary in sides:
-        if stack.vocab_size != len(dictionary):
-            raise UserError(
-                f"{path}: the checkpoint has {stack.vocab_size} {side} symbols and the {side} "
-                f"dictionary {len(dictionary)}; give the dictionaries it was trained with."
-            )
-
-
-def _build(
-    network: _Network, state: State, settings: Settings, dtype: torch.dtype, device: torch.device
-) -> _Network:
-    bidirectional = isinstance(network, BlockDrafter)
-    fill(network, network_state(state, bidirectional), settings.path)
-    return network.to(device=device, dtype=dtype).eval().requires_grad_(False)

@@ -11,7 +11,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from specdec_plugins.adapters.bundle import WEIGHTS_SUFFIX, read_bundle, read_weights
 from specdec_plugins.adapters.fairseq_checkpoint import Settings
+from specdec_plugins.adapters.fairseq_export import to_checkpoint
+from specdec_plugins.adapters.model import BLOCK
 from specdec_plugins.adapters.safe_load import allow_fairseq_checkpoints, load_checkpoint
 from specdec_plugins.decoding.config import require
 from specdec_plugins.errors import UserError
@@ -160,7 +163,7 @@ def load_fairseq_search(
     Raises UserError where fairseq is not installed, the file is no checkpoint, or fairseq cannot
     build its model.
     """
-    _check(Path(path))
+    state = _checked(Path(path), Path(data))
     try:
         from fairseq import checkpoint_utils
     except ModuleNotFoundError as error:
@@ -172,7 +175,7 @@ def load_fairseq_search(
     allow_fairseq_checkpoints()
     try:
         models, _, task = checkpoint_utils.load_model_ensemble_and_task(
-            [str(path)], arg_overrides={"data": str(data)}
+            [str(path)], arg_overrides={"data": str(data)}, state=state
         )
     except Exception as error:
         # A checkpoint of another task or version fails anywhere; the cause stays in the chain.
@@ -184,11 +187,37 @@ def load_fairseq_search(
     return FairseqSearch(model, task.target_dictionary, config, device)
 
 
-def _check(path: Path) -> None:
-    """Say in a sentence what is wrong with a file before fairseq opens it; raises UserError."""
-    arch = Settings(load_checkpoint(path), path).arch
-    if arch.startswith("block"):
+def _checked(path: Path, data: Path) -> dict[str, Any] | None:
+    """Say in a sentence what is wrong with a file before fairseq opens it; raises UserError.
+
+    Returns a checkpoint in fairseq's form where the file is none: None = fairseq may open it.
+    """
+    if path.suffix == WEIGHTS_SUFFIX:
+        model = read_weights(path)
+        kind, arch = model.kind, model.arch
+    else:
+        arch = Settings(load_checkpoint(path), path).arch
+        kind = BLOCK if arch.startswith("block") else arch
+    if kind == BLOCK:
         raise UserError(
             f"{path}: this is a block drafter (arch {arch}), which fairseq's search cannot use; "
             "give the verifier's checkpoint with --AR-path."
         )
+    if path.suffix != WEIGHTS_SUFFIX:
+        return None
+    bundle = read_bundle(path.parent)
+    checkpoint = to_checkpoint(model, bundle.source_lang, bundle.target_lang)
+    return _with_config(checkpoint, data)
+
+
+def _with_config(checkpoint: dict[str, Any], data: Path) -> dict[str, Any]:
+    """With settings as today's fairseq keeps them, which it need not convert (and talk about)."""
+    from omegaconf import DictConfig
+
+    args = checkpoint["args"]
+    task = {"_name": args.task, "data": str(data)}
+    task |= {"source_lang": args.source_lang, "target_lang": args.target_lang}
+    config = DictConfig({"model": None, "task": task}, flags={"allow_objects": True})
+    args._name = args.arch
+    config.model = args
+    return {**checkpoint, "args": None, "cfg": config}

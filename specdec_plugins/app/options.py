@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from dataclasses import fields
 from typing import Any, NoReturn
 
+from specdec_plugins.app.bundles import make_settings
 from specdec_plugins.app.file_options import FileOptions
 from specdec_plugins.app.settings import BPES, DTYPES, GREEDY_LIKE, STRATEGIES, TOKENIZERS, Settings
 from specdec_plugins.decoding.config import require
@@ -45,7 +46,7 @@ def json_object(text: str) -> dict[str, Any]:
     return value
 
 
-def _remove_bpe(text: str) -> str | None:
+def _or_none(text: str) -> str | None:
     return None if text == "none" else text
 
 
@@ -70,7 +71,13 @@ def make_parser() -> argparse.ArgumentParser:
 
 
 def _add_models(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("data", metavar="DICT_FOLDER", help="folder with dict.<lang>.txt")
+    parser.add_argument(
+        "data",
+        nargs="?",
+        metavar="FOLDER",
+        help="a bundle, which brings models, languages and codes (flags override them), or a "
+        "folder with dict.<lang>.txt (default: the bundled pair)",
+    )
     group = parser.add_argument_group("models")
     add = group.add_argument
     add("--AR-path", dest="verifier", metavar="FILE", help="checkpoint of the verifier")
@@ -146,8 +153,18 @@ def _add_limits(parser: argparse.ArgumentParser) -> None:
 
 def _add_text(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument_group("text").add_argument
-    add("--tokenizer", choices=TOKENIZERS, help="raw text in and out, with --bpe and --bpe-codes")
-    add("--bpe", choices=BPES, help="how words become tokens")
+    add(
+        "--tokenizer",
+        type=_or_none,
+        metavar="NAME",
+        help=f"raw text in and out, with --bpe and --bpe-codes: {', '.join(TOKENIZERS)}, or none",
+    )
+    add(
+        "--bpe",
+        type=_or_none,
+        metavar="NAME",
+        help=f"how words become tokens: {', '.join(BPES)}, or none",
+    )
     add("--bpe-codes", metavar="FILE", help="of subword-nmt learn-bpe")
     add("--lowercase", action="store_true", help="raw text of models trained on lower case")
     add("--dash-splits", action="store_true", help="of models trained on a @-@ b for a-b")
@@ -157,10 +174,11 @@ def _add_text(parser: argparse.ArgumentParser) -> None:
         "--post-process",
         nargs="?",
         const="@@ ",
-        type=_remove_bpe,
+        type=_or_none,
         metavar="SYMBOL",
         help="how to join subwords where the input is BPE text: the mark between them, or "
-        "'sentencepiece' (default: '@@ '); 'none' leaves them apart",
+        "'sentencepiece' (default: '@@ '); 'none' leaves them apart. A bundle's input is BPE text "
+        "where this is given, raw text where it is not",
     )
 
 
@@ -260,11 +278,11 @@ def parse_options(argv: Sequence[str] | None = None) -> tuple[Settings, FileOpti
     """
     given = vars(make_parser().parse_args(argv))
 
-    def build(record: Any) -> Any:
+    def of(record: Any) -> dict[str, Any]:
         names = {f.name for f in fields(record)}
-        return record(**{name: value for name, value in given.items() if name in names})
+        return {name: value for name, value in given.items() if name in names}
 
-    settings, files = build(Settings), build(FileOptions)
+    settings, files = make_settings(of(Settings)), FileOptions(**of(FileOptions))
     require(
         not (settings.prefix_size and not (files.prefix_file or files.prefix_column)),
         "--prefix-size counts tokens of a reference; give one with --prefix-file or "

@@ -76,16 +76,18 @@ class SpeculativeTranslator:
         self.limits = limits
 
     @classmethod
-    def from_pretrained(cls, data: str, **settings: Any) -> SpeculativeTranslator:
-        """Load a translator: the dictionaries' folder, and any field of `Settings` by name.
+    def from_pretrained(cls, data: str | None = None, **settings: Any) -> SpeculativeTranslator:
+        """Load a translator from a bundle (default: the bundled pair) or a dictionaries' folder.
 
-        Raises UserError where a file is missing or a setting cannot be. Example:
-        `from_pretrained("data", verifier="v.pt", drafter_checkpoint="d.pt", batch=8)`.
+        Any field of `Settings` by name goes before what the bundle says. Raises UserError where a
+        file is missing or a setting cannot be. Examples: `from_pretrained(batch=8)`,
+        `from_pretrained("data", verifier="v.pt", drafter_checkpoint="d.pt")`.
         """
         # Loading stands on this module.
+        from specdec_plugins.app.bundles import make_settings
         from specdec_plugins.app.loading import load_translator
 
-        return load_translator(Settings(data, **settings))
+        return load_translator(make_settings({"data": data, **settings}))
 
     def translate(self, lines: Sequence[str]) -> list[str]:
         """Translations of some lines, in their order; an empty line stays empty.

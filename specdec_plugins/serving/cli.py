@@ -16,7 +16,7 @@ import torch
 
 from specdec_plugins.errors import UserError
 from specdec_plugins.serving.flags import add_model_flags, build
-from specdec_plugins.serving.loading import ModelOptions, load_model
+from specdec_plugins.serving.loading import ModelOptions, load_model, request_defaults
 from specdec_plugins.serving.model import ServedModel
 from specdec_plugins.serving.settings import ServerSettings
 
@@ -57,9 +57,16 @@ def make_parser() -> argparse.ArgumentParser:
 
 
 def _add_defaults(parser: argparse.ArgumentParser) -> None:
-    add = parser.add_argument_group("defaults of requests").add_argument
-    add("--beta", type=int, metavar="N", help="accept among the N best tokens (default: 1, exact)")
-    add("--tau", type=float, metavar="X", help="and at most X nats under the best (default: 0)")
+    add = parser.add_argument_group(
+        "defaults of requests", "beta and tau: the bundle's, else 1 and 0"
+    ).add_argument
+    add(
+        "--beta",
+        type=int,
+        metavar="N",
+        help="accept among the N best tokens (1 = exact)",
+    )
+    add("--tau", type=float, metavar="X", help="and at most X nats under the best")
     add("--temperature", type=float, metavar="X", help="of samples (default: 0.7)")
     add("--top-p", type=float, metavar="X", help="of samples (default: 0.95)")
     add("--max-new-tokens", type=int, metavar="N", help="of a sentence; also the bound (200)")
@@ -84,12 +91,14 @@ def main(argv: Sequence[str] | None = None) -> int:
     level = given.get("log_level", "info").upper()
     logging.basicConfig(level=level, format="%(asctime)s %(levelname)s %(message)s")
     try:
-        settings = build(ServerSettings, {**given, "api_key": read_key(given)})
+        options = build(ModelOptions, given)
+        defaults = {**request_defaults(options), **given, "api_key": read_key(given)}
+        settings = build(ServerSettings, defaults)
         if "threads" in given:
             if given["threads"] < 1:
                 raise UserError(f"--threads must be 1 or more, not {given['threads']}.")
             torch.set_num_threads(given["threads"])
-        model = load_model(build(ModelOptions, given))
+        model = load_model(options)
     except UserError as error:
         if given.get("debug"):
             raise

@@ -17,36 +17,42 @@ R = TypeVar("R")
 
 def add_model_flags(parser: argparse.ArgumentParser) -> None:
     """Destinations are fields of `ModelOptions`; what is not given is left to its default."""
-    group = parser.add_argument_group("models")
-    add = group.add_argument
+    add = parser.add_argument_group("models").add_argument
     add(
         "model",
         nargs="?",
         metavar="FOLDER",
-        help="with verifier.pt, drafter.pt, dict.<lang>.txt and bpe.codes "
+        help="a bundle, or a folder with verifier.pt, drafter.pt, dict.<lang>.txt and bpe.codes "
         "(default: the bundled pair)",
     )
-    add("--verifier", metavar="FILE", help="checkpoint (default: FOLDER/verifier.pt)")
+    add("--verifier", metavar="FILE", help="checkpoint (default: the one in FOLDER)")
     add(
         "--speculative-model",
         metavar="FILE",
-        help="checkpoint of the drafter (default: FOLDER/drafter.pt where there is one)",
+        help="checkpoint of the drafter (default: the one in FOLDER, if any)",
     )
     add("--source-lang", "-s", metavar="LANG", help="default: from the names of files")
     add("--target-lang", "-t", metavar="LANG", help="default: from the names of files")
-    add("--tokenizer", choices=("moses", "none"), help="default: moses")
-    add("--bpe-codes", metavar="FILE", help="default: FOLDER/bpe.codes")
+    add("--tokenizer", choices=("moses", "none"), help="default: the bundle's, else moses")
+    add("--bpe-codes", metavar="FILE", help="default: those in FOLDER")
     add("--device", metavar="NAME", help="cpu, cuda, cuda:1 (default: a GPU where there is one)")
     add("--dtype", choices=sorted(DTYPES), help="of the networks (default: float32)")
-    group = parser.add_argument_group("speculation")
-    add = group.add_argument
+    _add_speculation(parser)
+
+
+def _add_speculation(parser: argparse.ArgumentParser) -> None:
+    add = parser.add_argument_group("speculation").add_argument
     add(
         "--drafter",
         choices=[*DRAFTERS.names(), NO_DRAFTER],
-        help="default: block where there is a checkpoint for it, else none",
+        help="default: the bundle's, or block where FOLDER has a checkpoint, else none",
     )
     add("--drafter-options", type=json_object, metavar="JSON", help="settings of the drafter")
-    add("--schedule", choices=SCHEDULES.names(), help="how many to draft (default: constant)")
+    add(
+        "--schedule",
+        choices=SCHEDULES.names(),
+        help="default: the bundle's, else constant",
+    )
     add("--schedule-options", type=json_object, metavar="JSON", help="settings of the schedule")
     add(
         "--speculative-steps",

@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from specdec_plugins.app.loading import load_dictionaries, load_translator
+from specdec_plugins.adapters.bundle import default_bundle, is_bundle
+from specdec_plugins.adapters.dictionaries import load_dictionaries
+from specdec_plugins.app.bundles import make_settings
+from specdec_plugins.app.loading import load_translator
 from specdec_plugins.app.settings import Settings
 from specdec_plugins.app.strategies import EngineStrategy
 from specdec_plugins.decoding.config import EngineConfig, require
 from specdec_plugins.decoding.engine import Method
 from specdec_plugins.decoding.interfaces import AcceptanceRule
 from specdec_plugins.decoding.rules import RULES
-from specdec_plugins.errors import UserError
 from specdec_plugins.serving.mixed_rule import MixedRule
 from specdec_plugins.serving.model import ServedModel
 from specdec_plugins.serving.segments import sentence_splitter
@@ -27,30 +29,22 @@ _VERIFIER, _DRAFTER, _CODES = "verifier.pt", "drafter.pt", "bpe.codes"
 class ModelOptions:
     """Which models to load, and how to draft. None = as the folder says."""
 
-    model: str | None = None  # folder with verifier.pt, drafter.pt, dict.*.txt and bpe.codes
+    model: str | None = None  # bundle, or folder with verifier.pt, drafter.pt, dict.*, bpe.codes
     verifier: str | None = None  # checkpoint
     speculative_model: str | None = None  # checkpoint of the drafter
     source_lang: str | None = None
     target_lang: str | None = None
-    tokenizer: str = "moses"  # or none, for text that is tokenised already
+    tokenizer: str | None = None  # moses, or none, for text that is tokenised already
     bpe_codes: str | None = None
     drafter: str | None = None  # registered name, or NO_DRAFTER
-    drafter_options: Mapping[str, Any] = field(default_factory=dict)
-    schedule: str = "constant"  # registered name
-    schedule_options: Mapping[str, Any] = field(default_factory=dict)
+    drafter_options: Mapping[str, Any] | None = None
+    schedule: str | None = None  # registered name
+    schedule_options: Mapping[str, Any] | None = None
     speculative_steps: int | None = None  # tokens drafted a round
     device: str | None = None
     dtype: str = "float32"
     max_rows: int = 32
     part_times: bool = True  # seconds by part; on a GPU every part then waits for the device
-
-
-def default_model() -> str:
-    """The folder of the bundled pair. Raises UserError where none is bundled."""
-    raise UserError(
-        "No pair of models comes with this version; give a folder with verifier.pt, drafter.pt, "
-        "dict.<lang>.txt and bpe.codes, such as: specdec-serve FOLDER -s en -t de."
-    )
 
 
 def load_model(options: ModelOptions) -> ServedModel:
@@ -91,45 +85,66 @@ def mixed_rule() -> MixedRule:
 
 
 def decode_settings(options: ModelOptions) -> Settings:
-    """The command line's settings for these options; files of the folder where none are named."""
-    folder = Path(options.model or default_model())
+    """The command line's settings for these options; what they leave open, the folder says.
+
+    Raises UserError where the folder is neither a bundle nor one with checkpoints.
+    """
+    folder = Path(options.model or default_bundle())
     require(folder.is_dir(), f"{folder}: is no folder; give the one that holds the models.")
-    verifier = options.verifier or str(folder / _VERIFIER)
+    given = _given(options)
+    if is_bundle(folder):
+        return make_settings({"data": str(folder), **given})
+    return make_settings({"data": str(folder), **_checkpoints(folder, options), **given})
+
+
+def request_defaults(options: ModelOptions) -> dict[str, Any]:
+    """`beta` and `tau` for requests that do not say, where the bundle does."""
+    settings = decode_settings(options)
+    return {"beta": settings.beta, "tau": settings.tau}
+
+
+def _given(options: ModelOptions) -> dict[str, Any]:
+    """Fields of `Settings` that the options name."""
+    drafter: dict[str, Any] = {}
+    if options.drafter == NO_DRAFTER:
+        drafter = {"strategy": "AR"}
+    elif options.drafter is not None:
+        drafter = {"drafter": options.drafter}
+    named: dict[str, Any] = {
+        "verifier": options.verifier,
+        "drafter_checkpoint": options.speculative_model,
+        "drafter_options": options.drafter_options,
+        "schedule": options.schedule,
+        "schedule_options": options.schedule_options,
+        "source_lang": options.source_lang,
+        "target_lang": options.target_lang,
+        "block_size": options.speculative_steps,
+        "device": options.device,
+    }
+    given = {name: value for name, value in named.items() if value is not None}
+    if options.tokenizer is not None:
+        given["tokenizer"] = None if options.tokenizer == "none" else options.tokenizer
+    if options.bpe_codes is not None:
+        given |= {"bpe": "subword_nmt", "bpe_codes": options.bpe_codes}
+    return {**given, **drafter, "batch": options.max_rows, "dtype": options.dtype}
+
+
+def _checkpoints(folder: Path, options: ModelOptions) -> dict[str, Any]:
+    """What the files of a folder without settings say."""
+    verifier = Path(options.verifier or folder / _VERIFIER)
     require(
-        Path(verifier).is_file(),
+        verifier.is_file(),
         f"{verifier}: there is no such checkpoint; name the verifier's with --verifier.",
     )
-    drafter, checkpoint = _drafter(options, folder)
-    codes = options.bpe_codes or str(folder / _CODES)
+    codes = Path(options.bpe_codes or folder / _CODES)
     require(
-        Path(codes).is_file(),
+        codes.is_file(),
         f"{codes}: there is no such file; name the BPE codes of the models with --bpe-codes.",
     )
-    return Settings(
-        data=str(folder),
-        verifier=verifier,
-        drafter_checkpoint=checkpoint,
-        source_lang=options.source_lang,
-        target_lang=options.target_lang,
-        strategy="AR" if drafter == NO_DRAFTER else "specdec",
-        drafter="block" if drafter == NO_DRAFTER else drafter,
-        drafter_options=options.drafter_options,
-        schedule=options.schedule,
-        schedule_options=options.schedule_options,
-        batch=options.max_rows,
-        block_size=options.speculative_steps,
-        tokenizer=None if options.tokenizer == "none" else options.tokenizer,
-        bpe="subword_nmt",
-        bpe_codes=codes,
-        device=options.device,
-        dtype=options.dtype,
-    )
-
-
-def _drafter(options: ModelOptions, folder: Path) -> tuple[str, str | None]:
-    """Name and checkpoint: what was asked for, else what the folder has, else none."""
-    there = folder / _DRAFTER
-    checkpoint = options.speculative_model or (str(there) if there.is_file() else None)
-    if options.drafter is not None:
-        return options.drafter, None if options.drafter == NO_DRAFTER else checkpoint
-    return ("block", checkpoint) if checkpoint else (NO_DRAFTER, None)
+    found: dict[str, Any] = {"verifier": str(verifier), "tokenizer": "moses"}
+    found |= {"bpe": "subword_nmt", "bpe_codes": str(codes)}
+    if (folder / _DRAFTER).is_file():
+        found["drafter_checkpoint"] = str(folder / _DRAFTER)
+    elif options.drafter is None and options.speculative_model is None:
+        found["strategy"] = "AR"
+    return found

@@ -29,7 +29,7 @@ from specdec_plugins.serving.cli import BAD_INPUT, KEY_VARIABLE
 from specdec_plugins.serving.client import Client
 from specdec_plugins.serving.faults import ServiceError
 from specdec_plugins.serving.flags import add_model_flags, build
-from specdec_plugins.serving.loading import ModelOptions
+from specdec_plugins.serving.loading import ModelOptions, request_defaults
 from specdec_plugins.serving.local import TranslateAll, local_translator
 from specdec_plugins.serving.planning import Options
 from specdec_plugins.serving.settings import ServerSettings
@@ -122,10 +122,11 @@ def _translator(given: dict[str, Any]) -> Iterator[TranslateAll]:
         return
     require(given["processes"] >= 0, "--processes must be 0 or more.")
     bounds = {"max_characters": _UNBOUNDED, "max_waiting": _UNBOUNDED}
-    settings = build(ServerSettings, {**given, **bounds})
+    model = build(ModelOptions, given)
+    settings = build(ServerSettings, {**request_defaults(model), **given, **bounds})
     options = Options(split_sentences="whole_lines" not in given)
     num_processes = given["processes"] or os.cpu_count() or 1
-    with local_translator(build(ModelOptions, given), settings, options, num_processes) as local:
+    with local_translator(model, settings, options, num_processes) as local:
         yield local
 
 

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from specdec_plugins.adapters.dictionary import Dictionary as PlainDictionary
 from specdec_plugins.adapters.drafter_twin import inference_twin
-from specdec_plugins.adapters.fairseq_checkpoint import load_verifier
+from specdec_plugins.adapters.model_files import load_verifier
 from specdec_plugins.decoding.config import DecodeParams, EngineConfig
 from specdec_plugins.decoding.drafter_alone import Absent, DrafterDecoder
 from specdec_plugins.decoding.drafters.base import DraftContext, build_drafter

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from specdec_plugins.adapters.dictionary import Dictionary
-from specdec_plugins.adapters.fairseq_checkpoint import load_block_drafter, load_verifier
+from specdec_plugins.adapters.model_files import load_block_drafter, load_verifier
 from specdec_plugins.decoding.networks import Transformer
 from specdec_plugins.errors import UserError
 from tests import fairseq_checkpoints

@@ -9,8 +9,8 @@ import pytest
 import torch
 
 from specdec_plugins.adapters.dictionary import Dictionary
-from specdec_plugins.adapters.fairseq_checkpoint import load_verifier
 from specdec_plugins.adapters.fairseq_search import FairseqSearch, SearchConfig, load_fairseq_search
+from specdec_plugins.adapters.model_files import load_verifier
 from specdec_plugins.decoding.batch import collate
 from specdec_plugins.decoding.config import DecodeParams
 from specdec_plugins.decoding.greedy import greedy

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from specdec_plugins.adapters.dictionary import Dictionary
-from specdec_plugins.adapters.fairseq_checkpoint import load_block_drafter, load_verifier
+from specdec_plugins.adapters.model_files import load_block_drafter, load_verifier
 from specdec_plugins.decoding.config import DecodeParams, EngineConfig
 from specdec_plugins.decoding.drafters import DraftContext, build_drafter
 from specdec_plugins.decoding.engine import Method, SpeculativeDecoder

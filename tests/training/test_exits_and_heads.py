@@ -10,8 +10,7 @@ import pytest
 import torch
 
 from specdec_plugins.adapters.dictionary import Dictionary
-from specdec_plugins.adapters.fairseq_checkpoint import load_verifier
-from specdec_plugins.adapters.medusa_checkpoint import load_medusa_heads
+from specdec_plugins.adapters.model_files import load_medusa_heads, load_verifier
 from specdec_plugins.adapters.safe_load import load_checkpoint
 from specdec_plugins.errors import UserError
 from tests.training.conftest import SIZES, Run

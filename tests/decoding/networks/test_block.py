@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from specdec_plugins.adapters.dictionary import Dictionary
-from specdec_plugins.adapters.fairseq_checkpoint import load_block_drafter
+from specdec_plugins.adapters.model_files import load_block_drafter
 from specdec_plugins.decoding.networks import BlockConfig
 from specdec_plugins.errors import UserError
 from tests import fairseq_checkpoints

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from specdec_plugins.adapters.dictionary import Dictionary
-from specdec_plugins.adapters.fairseq_checkpoint import load_verifier
+from specdec_plugins.adapters.model_files import load_verifier
 from specdec_plugins.decoding.kv_cache import KVCache
 from specdec_plugins.decoding.networks import Transformer
 from specdec_plugins.errors import UserError

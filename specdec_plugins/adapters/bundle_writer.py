@@ -1,0 +1,138 @@
+"""Writing bundles: models, dictionaries and codes into a folder that needs nothing else."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import shutil
+import tempfile
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import save_file
+from torch import Tensor
+
+from specdec_plugins.adapters.bundle import (
+    ALIASES,
+    SETTINGS,
+    WEIGHTS_SUFFIX,
+    BundleSettings,
+    DraftingPart,
+    Part,
+)
+from specdec_plugins.adapters.model import Model
+from specdec_plugins.errors import UserError
+
+CARD, CODES = "README.md", "bpe.codes"
+
+
+@dataclass(frozen=True)
+class Contents:
+    """Everything that goes into a bundle."""
+
+    dictionaries: Path  # folder with dict.<lang>.txt of both languages
+    source_lang: str
+    target_lang: str
+    verifier: Model
+    drafter_name: str | None = None  # registered name
+    drafter: Model | None = None  # None = a drafter without weights of its own, or no drafter
+    drafter_options: Mapping[str, Any] = field(default_factory=dict)
+    codes: Path | None = None  # of BPE
+    text: Mapping[str, Any] = field(default_factory=dict)  # tokenizer, lowercase, ...
+    defaults: Mapping[str, Any] = field(default_factory=dict)
+    card: str = ""  # Markdown
+
+
+def write_bundle(
+    contents: Contents, folder: Path, dtype: torch.dtype = torch.float16, force: bool = False
+) -> None:
+    """Write a bundle; nothing appears in its place before it is whole.
+
+    dtype: of the stored weights. Raises UserError where the folder is taken (without `force`),
+    a file cannot be read or written, or a weight is too large for the dtype.
+    """
+    with new_folder(folder, force) as temporary:
+        verifier = _write_part(contents.verifier, temporary, "verifier", dtype)
+        drafter = None
+        if contents.drafter_name is not None:
+            network = None
+            if contents.drafter is not None:
+                network = _write_part(contents.drafter, temporary, "drafter", dtype)
+            drafter = DraftingPart(contents.drafter_name, contents.drafter_options, network)
+        for language in (contents.source_lang, contents.target_lang):
+            name = f"dict.{language}.txt"
+            shutil.copyfile(contents.dictionaries / name, temporary / name)
+        text = {**contents.text, "bpe": None, "bpe_codes": None}
+        if contents.codes is not None:
+            shutil.copyfile(contents.codes, temporary / CODES)
+            text |= {"bpe": "subword_nmt", "bpe_codes": CODES}
+        languages = (contents.source_lang, contents.target_lang)
+        settings = BundleSettings(*languages, verifier, drafter, text, contents.defaults)
+        record = json.dumps(settings.to_dict(), indent=1, ensure_ascii=False)
+        (temporary / SETTINGS).write_text(record + "\n", encoding="utf-8")
+        (temporary / CARD).write_text(contents.card, encoding="utf-8")
+
+
+@contextmanager
+def new_folder(folder: str | Path, force: bool = False) -> Iterator[Path]:
+    """A temporary folder that takes the given place when the block ends without an error.
+
+    Raises UserError where the place is taken (unless `force`) or cannot be written to.
+    """
+    folder = Path(folder)
+    if not force and folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        raise UserError(f"{folder}: is there already; name another place, or add --force.")
+    if folder.is_dir() and any(path.is_dir() for path in folder.iterdir()):
+        raise UserError(f"{folder}: holds folders, so this program made something else there.")
+    try:
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=folder.parent, prefix=f".{folder.name}.") as scratch:
+            made = Path(scratch) / "new"
+            made.mkdir()
+            yield made
+            if folder.exists():
+                folder.rename(Path(scratch) / "old")
+            made.rename(folder)
+    except OSError as error:
+        name = error.filename or folder
+        raise UserError(f"{name}: {error.strerror or error}; nothing was written.") from error
+
+
+def _write_part(model: Model, folder: Path, name: str, dtype: torch.dtype) -> Part:
+    stored, aliases = _without_duplicates(_rounded(model, dtype))
+    weights = name + WEIGHTS_SUFFIX
+    metadata = {"format": "pt", ALIASES: json.dumps(aliases)}
+    save_file(stored, folder / weights, metadata)
+    (folder / weights).chmod(0o644)
+    return Part(weights, model.kind, model.architecture())
+
+
+def _rounded(model: Model, dtype: torch.dtype) -> dict[str, Tensor]:
+    rounded = {}
+    for name, tensor in model.state.items():
+        rounded[name] = tensor.to(dtype).contiguous()
+        if not bool(torch.isfinite(rounded[name]).all()):
+            raise UserError(
+                f"{model.path}: {name} holds values that {str(dtype).removeprefix('torch.')} "
+                "cannot; store it with --dtype float32."
+            )
+    return rounded
+
+
+def _without_duplicates(state: dict[str, Tensor]) -> tuple[dict[str, Tensor], dict[str, str]]:
+    """Each content once, and for the other names which name it is stored under."""
+    first: dict[tuple[torch.Size, bytes], str] = {}
+    stored, aliases = {}, {}
+    for name in sorted(state):
+        content = state[name].flatten().view(torch.uint8).numpy().tobytes()
+        key = (state[name].shape, hashlib.sha256(content).digest())
+        if key in first:
+            aliases[name] = first[key]
+        else:
+            first[key] = name
+            stored[name] = state[name].clone()
+    return stored, aliases
