@@ -5,10 +5,11 @@
 #   input_path=my.bpe.en output_path=my.de scripts/inference.sh --strategy AR
 set -euo pipefail
 
-data_dir=${data_dir:-data/wmt14.en-de}             # folder with dict.en.txt and dict.de.txt
-checkpoint_path=${checkpoint_path:-checkpoints/drafter.pt}        # the drafter
-AR_checkpoint_path=${AR_checkpoint_path:-checkpoints/verifier.pt} # the verifier
-input_path=${input_path:-$data_dir/test.en}        # BPE text, a sentence a line
+data_dir=${data_dir:-data/wmt14.en-de}             # folder with dict.en.txt and dict.de.txt, or a
+                                                   # bundle, which brings all but the input
+checkpoint_path=${checkpoint_path:-}               # the drafter: checkpoints/drafter.pt
+AR_checkpoint_path=${AR_checkpoint_path:-}         # the verifier: checkpoints/verifier.pt
+input_path=${input_path:-$data_dir/test.en}        # a sentence a line: BPE text; for a bundle, raw
 output_path=${output_path:-output/test.de}
 
 strategy=${strategy:-specdec} # fairseq, AR, specdec, drafter
@@ -19,8 +20,17 @@ beta=${beta:-1}               # 1 = exactly the verifier's greedy output
 tau=${tau:-0.0}
 block_size=${block_size:-}    # empty = what the drafter was trained for
 
-src=${src:-en}
-tgt=${tgt:-de}
+src=${src:-}                  # en
+tgt=${tgt:-}                  # de
+
+text=()
+if [[ ! -f $data_dir/bundle.json ]]; then
+    checkpoint_path=${checkpoint_path:-checkpoints/drafter.pt}
+    AR_checkpoint_path=${AR_checkpoint_path:-checkpoints/verifier.pt}
+    src=${src:-en}
+    tgt=${tgt:-de}
+    text=(--remove-bpe)
+fi
 
 root=$(cd -- "$(dirname -- "${BASH_SOURCE[0]}")/.." && pwd)
 python=${PYTHON:-python3}
@@ -34,8 +44,9 @@ if [[ $output_path == output/* ]]; then
 fi
 
 exec "$python" "$root/inference.py" "$data_dir" \
-    --path "$checkpoint_path" --AR-path "$AR_checkpoint_path" \
+    ${checkpoint_path:+--path "$checkpoint_path"} \
+    ${AR_checkpoint_path:+--AR-path "$AR_checkpoint_path"} \
     --input-path "$input_path" --output-path "$output_path" \
-    --source-lang "$src" --target-lang "$tgt" --remove-bpe \
+    ${src:+--source-lang "$src"} ${tgt:+--target-lang "$tgt"} "${text[@]}" \
     --strategy "$strategy" --batch "$batch" --beam "$beam" --beta "$beta" --tau "$tau" \
     ${block_size:+--block-size "$block_size"} "$@"

@@ -121,7 +121,6 @@ def test_the_same_without_a_server() -> None:
         (["--server", "http://127.0.0.1:9"], "cannot be reached"),
         (["/nowhere", "--server", "http://x"], "leave the folder away"),
         (["/nowhere"], "is no folder"),
-        ([], "no pair of models"),
         (["/nowhere", "--processes", "-1"], "--processes"),
     ],
 )

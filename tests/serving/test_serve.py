@@ -139,7 +139,7 @@ def test_a_folder_says_how_to_draft(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ([], "no pair of models"),
+        (["/nowhere"], "/nowhere: is no folder"),
         (["--max-rows", "0"], "--max-rows must be 1 or more"),
         (["--beta", "0"], "--beta"),
         (["--threads", "0"], "--threads"),

@@ -1,0 +1,179 @@
+"""A bundle gives what the user did not, and decodes as its checkpoints do."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from specdec_plugins.adapters import bundle as bundle_module
+from specdec_plugins.app.bundles import make_settings
+from specdec_plugins.app.main import main
+from specdec_plugins.app.translator import SpeculativeTranslator
+from specdec_plugins.errors import UserError
+from specdec_plugins.serving import translate_cli
+from specdec_plugins.serving.loading import ModelOptions, decode_settings, request_defaults
+from tests.bundles import CAPTIONS, LINES, ROOT, WITHOUT_FAIRSEQ, captions
+
+CODES = {"tokenizer": "moses", "bpe": "subword_nmt"}
+DEFAULTS = {"beta": 3, "tau": 1.5, "block_size": 7, "max_len_b": 90}
+
+
+@pytest.fixture(scope="module")
+def bundle(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Bare: no defaults of decoding."""
+    return captions(tmp_path_factory.mktemp("models") / "captions")
+
+
+@pytest.fixture(scope="module")
+def relaxed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return captions(tmp_path_factory.mktemp("models") / "relaxed", defaults=DEFAULTS)
+
+
+@pytest.fixture(scope="module")
+def expected() -> list[str]:
+    """Of the checkpoints, one token at a time."""
+    codes = {**CODES, "bpe_codes": str(CAPTIONS / "bpe.codes")}
+    models = {"verifier": str(CAPTIONS / "verifier.pt"), "source_lang": "en", "target_lang": "de"}
+    translator = SpeculativeTranslator.from_pretrained(
+        str(CAPTIONS), strategy="AR", device="cpu", **models, **codes
+    )
+    return translator.translate(LINES)
+
+
+def test_the_bundle_fills_in(relaxed: Path) -> None:
+    settings = make_settings({"data": str(relaxed), "batch": 4})
+    assert (settings.source_lang, settings.target_lang) == ("en", "de")
+    assert settings.verifier == str(relaxed / "verifier.safetensors")
+    assert settings.drafter_checkpoint == str(relaxed / "drafter.safetensors")
+    assert (settings.tokenizer, settings.bpe) == ("moses", "subword_nmt")
+    assert settings.bpe_codes == str(relaxed / "bpe.codes")
+    assert {name: getattr(settings, name) for name in DEFAULTS} == DEFAULTS
+    assert settings.batch == 4
+
+
+@pytest.mark.parametrize(
+    ("given", "wanted"),
+    [
+        ({"beta": 1, "tau": 0.0}, {"beta": 1, "tau": 0.0, "block_size": 7}),
+        ({"rule": "exact"}, {"beta": 1, "tau": 0.0, "rule_name": "exact"}),
+        ({"strategy": "AR"}, {"beta": 1, "block_size": None, "max_len_b": 90}),
+        ({"drafter": "lookup"}, {"drafter_checkpoint": None, "verifier": "BUNDLE"}),
+        ({"drafter_checkpoint": "d.pt"}, {"drafter_checkpoint": "d.pt", "drafter": "block"}),
+        ({"verifier": "v.pt", "source_lang": None}, {"verifier": "v.pt", "source_lang": "en"}),
+        ({"bpe": None}, {"bpe": None, "bpe_codes": None, "tokenizer": "moses"}),
+        ({"tokenizer": None}, {"tokenizer": None, "bpe": "subword_nmt"}),
+        ({"tokenizer": None, "bpe": None}, {"raw_text": False, "lowercase": False}),
+        ({"remove_bpe": "@@ "}, {"raw_text": False}),
+    ],
+)
+def test_flags_go_before_it(given: dict[str, Any], wanted: dict[str, Any], relaxed: Path) -> None:
+    settings = make_settings({"data": str(relaxed), **given})
+    for name, value in wanted.items():
+        value = str(relaxed / "verifier.safetensors") if value == "BUNDLE" else value
+        assert getattr(settings, name) == value, name
+
+
+def test_the_direction_is_fixed(bundle: Path) -> None:
+    with pytest.raises(UserError, match="translates from en to de; leave the languages away"):
+        make_settings({"data": str(bundle), "source_lang": "de"})
+
+
+def test_a_verifier_alone_decodes_plainly(tmp_path: Path, expected: list[str]) -> None:
+    place = captions(tmp_path / "alone", drafter_name=None, drafter=None)
+    assert make_settings({"data": str(place)}).strategy == "AR"
+    assert decode_settings(ModelOptions(str(place))).strategy == "AR"
+    assert make_settings({"data": str(place), "drafter": "lookup"}).strategy == "specdec"
+    assert SpeculativeTranslator.from_pretrained(str(place)).translate(LINES) == expected
+
+
+def test_a_smaller_model_may_be_the_drafter(tmp_path: Path, bundle: Path) -> None:
+    from specdec_plugins.adapters.model_files import read_model
+
+    verifier = read_model(bundle / "verifier.safetensors")
+    place = captions(tmp_path / "assisted", drafter_name="assistant", drafter=verifier)
+    translator = SpeculativeTranslator.from_pretrained(str(place), block_size=4)
+    (done,) = translator.translate_sentences(_sentences(LINES[:1]))
+    assert done.accepted[0] == done.drafted[0] == 4, "a model drafts for itself"
+
+
+def _sentences(lines: list[str]) -> Any:
+    from specdec_plugins.app.translator import number_sentences
+
+    return number_sentences(lines)
+
+
+def test_servers_take_it(relaxed: Path) -> None:
+    options = ModelOptions(str(relaxed))
+    assert request_defaults(options) == {"beta": 3, "tau": 1.5}
+    settings = decode_settings(options)
+    assert (settings.strategy, settings.drafter, settings.block_size) == ("specdec", "block", 7)
+    assert decode_settings(ModelOptions(str(relaxed), drafter="none")).strategy == "AR"
+    assert decode_settings(ModelOptions(str(relaxed), tokenizer="none")).tokenizer is None
+    assert decode_settings(ModelOptions(str(relaxed), speculative_steps=3)).block_size == 3
+
+
+def test_commands_translate_with_it(bundle: Path, tmp_path: Path, expected: list[str]) -> None:
+    (tmp_path / "in").write_text("".join(f"{line}\n" for line in LINES), encoding="utf-8")
+    files = ["--input-path", str(tmp_path / "in"), "--output-path", str(tmp_path / "out")]
+    assert main([str(bundle), *files, "--cpu", "--quiet"]) == 0
+    assert (tmp_path / "out").read_text(encoding="utf-8").split("\n") == [*expected, ""]
+    files = ["--input", str(tmp_path / "in"), "--output", str(tmp_path / "out")]
+    assert translate_cli.main([str(bundle), *files, "--device", "cpu"]) == 0
+    assert (tmp_path / "out").read_text(encoding="utf-8").split("\n") == [*expected, ""]
+
+
+@pytest.mark.fairseq
+def test_fairseqs_search_takes_it(bundle: Path, expected: list[str]) -> None:
+    search = SpeculativeTranslator.from_pretrained(
+        str(bundle), strategy="fairseq", beam=1, device="cpu"
+    )
+    assert search.translate(LINES) == expected
+    with pytest.raises(UserError, match="this is a block drafter"):
+        SpeculativeTranslator.from_pretrained(
+            str(bundle), strategy="fairseq", verifier=str(bundle / "drafter.safetensors")
+        )
+
+
+def test_fairseq_is_not_needed(bundle: Path, expected: list[str]) -> None:
+    program = WITHOUT_FAIRSEQ + (
+        "from specdec_plugins.app.translator import SpeculativeTranslator\n"
+        f"translator = SpeculativeTranslator.from_pretrained({str(bundle)!r}, device='cpu')\n"
+        f"print(*translator.translate({LINES!r}), sep='\\n')"
+    )
+    assert _run([sys.executable, "-c", program], ROOT).split("\n") == [*expected, ""]
+
+
+@pytest.mark.integration
+def test_the_published_script_takes_it(bundle: Path, tmp_path: Path, expected: list[str]) -> None:
+    (tmp_path / "in").write_text("".join(f"{line}\n" for line in LINES), encoding="utf-8")
+    files = {"input_path": str(tmp_path / "in"), "output_path": str(tmp_path / "out")}
+    environment = {**os.environ, "data_dir": str(bundle), "PYTHON": sys.executable, **files}
+    script = ROOT / "scripts" / "inference.sh"
+    subprocess.run([str(script), "--cpu", "--quiet"], env=environment, check=True)
+    assert (tmp_path / "out").read_text(encoding="utf-8").split("\n") == [*expected, ""]
+
+
+def test_an_absent_default_is_one_sentence(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(bundle_module, "__file__", str(tmp_path / "a" / "b" / "bundle.py"))
+    assert main([]) == 2
+    assert translate_cli.main([]) == 2
+    told = capsys.readouterr().err
+    assert told.count("no pair of models is bundled") == told.count("\n") == 2
+    with pytest.raises(UserError, match="named without its dictionaries"):
+        make_settings({"verifier": "v.pt"})
+
+
+def _run(command: list[str], folder: Path) -> str:
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    done = subprocess.run(
+        command, cwd=folder, env=environment, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
