@@ -9,6 +9,7 @@ import os
 import signal
 import sys
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -91,13 +92,14 @@ def main(argv: Sequence[str] | None = None) -> int:
     level = given.get("log_level", "info").upper()
     logging.basicConfig(level=level, format="%(asctime)s %(levelname)s %(message)s")
     try:
-        options = build(ModelOptions, given)
-        defaults = {**request_defaults(options), **given, "api_key": read_key(given)}
-        settings = build(ServerSettings, defaults)
+        settings = build(ServerSettings, {**given, "api_key": read_key(given)})
         if "threads" in given:
             if given["threads"] < 1:
                 raise UserError(f"--threads must be 1 or more, not {given['threads']}.")
             torch.set_num_threads(given["threads"])
+        options = build(ModelOptions, given)
+        for name, value in request_defaults(options).items():
+            settings = replace(settings, **{name: given.get(name, value)})
         model = load_model(options)
     except UserError as error:
         if given.get("debug"):
