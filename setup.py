@@ -22,6 +22,7 @@ SERVE = [
 ]
 # Other engines that a verifier can be converted to, and measured against.
 CONVERT = ["ctranslate2>=4.8", "transformers>=5.20"]
+BENCH = ["matplotlib>=3.9", *CONVERT]
 DEV = [
     "httpx>=0.27",
     "hypothesis>=6.100",
@@ -57,6 +58,7 @@ setup(
         "serve": SERVE,
         "train": TRAIN,
         "convert": CONVERT,
+        "bench": BENCH,
         "dev": DEV,
     },
 )

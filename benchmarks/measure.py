@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import random
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
@@ -18,7 +18,7 @@ from tqdm import tqdm
 from benchmarks.engines.base import Job
 from benchmarks.pair import Sentence
 from benchmarks.rows import Row
-from benchmarks.worker import Batches, Turn, Worker
+from benchmarks.worker import Batches, Process, Turn, Worker
 from specdec_plugins.decoding.stats import DecodeStats
 
 NUM_WARM_UP = 5  # batches, not counted
@@ -64,10 +64,15 @@ def cut(sentences: Sequence[Sentence], batch: int, seed: int = 0) -> Batches:
     return batches
 
 
-def measure(jobs: Sequence[Job], plan: Plan, sentences: Sequence[Sentence]) -> list[Cell]:
+def measure(
+    jobs: Sequence[Job],
+    plan: Plan,
+    sentences: Sequence[Sentence],
+    start: Callable[[Job], Worker] = Process,
+) -> list[Cell]:
     """All cells. Raises UserError where an engine refuses its row."""
     cells = []
-    with _workers(jobs) as workers:
+    with _workers(jobs, start) as workers:
         for threads in plan.threads:
             for worker in _busy(workers, f"loading {len(workers)} rows, threads: {threads}"):
                 worker.call("load", threads)
@@ -78,10 +83,11 @@ def measure(jobs: Sequence[Job], plan: Plan, sentences: Sequence[Sentence]) -> l
 
 
 @contextmanager
-def _workers(jobs: Sequence[Job]) -> Iterator[list[Worker]]:
+def _workers(jobs: Sequence[Job], start: Callable[[Job], Worker]) -> Iterator[list[Worker]]:
     workers: list[Worker] = []
     try:
-        workers += [Worker(job) for job in jobs]
+        for job in jobs:
+            workers.append(start(job))
         yield workers
     finally:
         for worker in workers:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from pathlib import Path
 
 import torch
@@ -16,10 +17,8 @@ def reset_peak(device: str) -> None:
     if device == "cuda":
         torch.cuda.reset_peak_memory_stats()
         return
-    try:
+    with suppress(OSError):
         _CLEAR.write_text("5", encoding="ascii")  # resets VmHWM, see proc(5)
-    except OSError:
-        pass
 
 
 def peak(device: str) -> int:

@@ -30,7 +30,11 @@ def parser() -> argparse.ArgumentParser:
 def _add_what(made: argparse.ArgumentParser) -> None:
     add = made.add_argument_group("what is measured with").add_argument
     add("--pair", metavar="FOLDER", help="verifier, drafter, dictionaries and BPE codes")
-    add("--test", metavar="FILE", help="a TSV of raw parallel text, or SOURCE,TARGET")
+    add(
+        "--test",
+        metavar="FILE",
+        help="raw text: a TSV, source and target first, or two files as SOURCE,TARGET",
+    )
     add("--sentences", type=int, metavar="N", help="the first N of the test file (default: all)")
     add("--source-lang", "-s", metavar="LANG", help="default: from the names of the dictionaries")
     add("--target-lang", "-t", metavar="LANG", help="default: from the names of the dictionaries")

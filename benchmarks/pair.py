@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from torch import nn
+import torch
 
-from specdec_plugins.adapters.fairseq_checkpoint import load_block_drafter, load_verifier
+from specdec_plugins.adapters.bundle import is_bundle
+from specdec_plugins.adapters.dictionaries import Dictionaries, load_dictionaries
+from specdec_plugins.adapters.model_files import read_model
 from specdec_plugins.adapters.text import TextPipeline
+from specdec_plugins.app.bundles import make_settings
 from specdec_plugins.app.codec import Codec
-from specdec_plugins.app.loading import Dictionaries, load_dictionaries
 from specdec_plugins.app.settings import Settings
 from specdec_plugins.corpus.reading import Faults, ParallelFile, read_pairs
 from specdec_plugins.decoding.config import require
-from specdec_plugins.decoding.networks import BlockDrafter, Transformer
 
 VERIFIER, DRAFTER, ASSISTANT, CODES = "verifier.pt", "drafter.pt", "assistant.pt", "bpe.codes"
 
@@ -32,77 +34,108 @@ class Sentence:
 
 @dataclass(frozen=True)
 class Pair:
-    """The models of one folder. Paths alone, so that it goes from process to process."""
+    """The models of one folder. Paths and settings alone, so that it goes between processes."""
 
-    folder: str  # holds dict.<lang>.txt of both sides and bpe.codes
-    source_lang: str
-    target_lang: str
-    verifier: str  # checkpoint
-    drafter: str | None  # checkpoint; None = the pair has none
+    settings: Settings  # as the command line would have them, for text
     assistant: str | None = None  # checkpoint of a smaller model with the same dictionaries
 
     @classmethod
     def of(cls, folder: Path, source_lang: str | None, target_lang: str | None) -> Pair:
         """The pair in a folder. Raises UserError where a file is missing."""
-        found = load_dictionaries(str(folder), source_lang, target_lang)
-
-        def path(name: str) -> str | None:
-            return str(folder / name) if (folder / name).is_file() else None
-
-        verifier = path(VERIFIER)
-        require(
-            verifier is not None,
-            f"{folder}: holds no {VERIFIER}; give a folder with {VERIFIER}, {DRAFTER}, "
-            f"dict.<lang>.txt and {CODES}.",
-        )
-        assert verifier is not None
-        drafter, assistant = path(DRAFTER), path(ASSISTANT)
-        return cls(str(folder), found.source_lang, found.target_lang, verifier, drafter, assistant)
+        given: dict[str, Any] = {
+            "data": str(folder),
+            "source_lang": source_lang,
+            "target_lang": target_lang,
+        }
+        if not is_bundle(folder):
+            given |= _checkpoints(folder)
+        settings = make_settings(given)
+        assistant = folder / ASSISTANT
+        return cls(settings, str(assistant) if assistant.is_file() else None)
 
     @property
     def name(self) -> str:
         """Of the folder."""
-        return Path(self.folder).resolve().name
+        return Path(self.settings.data).resolve().name
+
+    @property
+    def verifier(self) -> str:
+        """Its file."""
+        assert self.settings.verifier is not None  # Settings refuses it
+        return self.settings.verifier
+
+    @property
+    def drafts(self) -> bool:
+        """True if the pair has a drafter."""
+        return self.settings.drafts
 
     def describe(self) -> dict[str, Any]:
         """Sizes of both models, as people read them, and the drafter's number of weights."""
-        found = self.dictionaries()
-        verifier = load_verifier(self.verifier, found.source, found.target)
-        facts: dict[str, Any] = {"verifier": _sizes(verifier), "drafter": None}
-        facts["drafter_weights"] = 0
-        if self.drafter is not None:
-            drafter = load_block_drafter(self.drafter, found.source, found.target)
-            facts["drafter"] = f"{_sizes(drafter)}, blocks of {drafter.config.block_size}"
-            facts["drafter_weights"] = _count(drafter)
-        return facts
+        verifier, _ = _sizes(self.verifier)
+        drafter, num_weights = "none", 0
+        if self.drafts:
+            drafter = self.settings.drafter
+            if self.settings.drafter_checkpoint is not None:
+                sizes, num_weights = _sizes(self.settings.drafter_checkpoint)
+                drafter += f", {sizes}"
+        return {"verifier": verifier, "drafter": drafter, "drafter_weights": num_weights}
 
     def dictionaries(self) -> Dictionaries:
-        return load_dictionaries(self.folder, self.source_lang, self.target_lang)
+        settings = self.settings
+        return load_dictionaries(settings.data, settings.source_lang, settings.target_lang)
 
     def codec(self) -> Codec:
         """Between ids and the dictionaries' symbols."""
         found = self.dictionaries()
         return Codec(found.source, found.target)
 
-    def settings(self) -> Settings:
-        """As the command line would have them, for token input."""
-        return Settings(
-            *(self.folder, self.verifier, self.drafter, self.source_lang, self.target_lang),
-            greedy_like="fairseq",
-            strategy="specdec" if self.drafter else "AR",
+    def text(self) -> TextPipeline:
+        """Between raw lines and subwords."""
+        found, settings = self.dictionaries(), self.settings
+        return TextPipeline(
+            found.source_lang,
+            found.target_lang,
+            settings.tokenizer,  # type: ignore[arg-type]  # checked by Settings
+            settings.bpe,  # type: ignore[arg-type]
+            settings.bpe_codes,
+            lowercase=settings.lowercase,
+            dash_splits=settings.dash_splits,
+            strip_diacritics=settings.strip_diacritics,
         )
 
+    def token_settings(self) -> Settings:
+        """The same for input that is tokens, with the bans of fairseq's search."""
+        no_text: dict[str, Any] = {"tokenizer": None, "bpe": None, "bpe_codes": None}
+        no_text |= {"lowercase": False, "dash_splits": False, "strip_diacritics": False}
+        return replace(self.settings, **no_text, greedy_like="fairseq", max_len_a=0.0)
 
-def _sizes(network: Transformer | BlockDrafter) -> str:
-    encoder, decoder = network.config.encoder, network.config.decoder
-    return (
-        f"{encoder.num_layers}+{decoder.num_layers} layers, {decoder.dim} wide, "
-        f"{decoder.vocab_size:,} types, {_count(network) / 1e6:.1f} million weights"
+
+def _checkpoints(folder: Path) -> dict[str, Any]:
+    """The files of a folder that is no bundle, as fields of `Settings`."""
+    verifier, drafter, codes = (folder / name for name in (VERIFIER, DRAFTER, CODES))
+    require(
+        verifier.is_file(),
+        f"{folder}: holds no {VERIFIER}; give a bundle, or a folder with {VERIFIER}, {DRAFTER}, "
+        f"dict.<lang>.txt and {CODES}.",
     )
+    found: dict[str, Any] = {"verifier": str(verifier), "strategy": "AR"}
+    if drafter.is_file():
+        found |= {"drafter_checkpoint": str(drafter), "strategy": "specdec"}
+    if codes.is_file():
+        found |= {"tokenizer": "moses", "bpe": "subword_nmt", "bpe_codes": str(codes)}
+    return found
 
 
-def _count(network: nn.Module) -> int:
-    return sum(parameter.numel() for parameter in network.parameters())
+def _sizes(path: str) -> tuple[str, int]:
+    model = read_model(path)
+    network = model.network(torch.float32, torch.device("cpu"))
+    count = sum(parameter.numel() for parameter in network.parameters())
+    millions = f"{count / 1e6:.1f} million weights"
+    if model.config is None:
+        return millions, count
+    encoder, decoder = model.config.encoder, model.config.decoder
+    layers = f"{encoder.num_layers}+{decoder.num_layers} layers"
+    return f"{layers}, {decoder.dim} wide, {decoder.vocab_size:,} types, {millions}", count
 
 
 @dataclass(frozen=True)
@@ -114,7 +147,7 @@ class TestSet:
     references: Sequence[str] | None  # None = there are none, and no scores
     text: TextPipeline | None = None  # None = tokens are no text
 
-    __test__ = False  # pytest: no class of tests
+    __test__ = False  # no class of tests, whatever pytest thinks of its name
 
     def decode(self, tokens: Sequence[str]) -> str:
         """The line that a user reads."""
@@ -125,15 +158,17 @@ class TestSet:
 def read_test_set(path: str, pair: Pair, limit: int | None = None) -> TestSet:
     """Raw parallel text, tokenised once for everyone.
 
-    path: a TSV of two columns, or SOURCE,TARGET; plain, .gz or .xz. limit: the first so many
+    path: a TSV whose first two columns are source and target, or SOURCE,TARGET; plain, .gz or .xz. limit: the first so many
     pairs. Pairs with an empty source are left out. Raises UserError where a line is bad.
     """
     files = [Path(name) for name in path.split(",")]
     require(len(files) <= 2, f"{path}: give one file, or two with a comma between them.")
-    corpus = ParallelFile(files[0], files[1] if len(files) == 2 else None)
-    text = TextPipeline(pair.source_lang, pair.target_lang, codes=Path(pair.folder) / CODES)
-    lines = list(_first(read_pairs(corpus, Faults()), limit))
-    dictionary = pair.dictionaries().source
+    if len(files) == 2:
+        corpus = ParallelFile(*files)
+    else:
+        corpus = ParallelFile(files[0], columns=(1, 2))
+    lines = list(islice(read_pairs(corpus, Faults()), limit))
+    text, dictionary = pair.text(), pair.dictionaries().source
     encoded = [(number, text.encode(source)) for number, (source, _) in enumerate(lines, 1)]
     sentences = [
         Sentence(number, line.split(), dictionary.encode_line(line))
@@ -142,10 +177,3 @@ def read_test_set(path: str, pair: Pair, limit: int | None = None) -> TestSet:
     ]
     require(bool(sentences), f"{path}: holds no sentence.")
     return TestSet(files[0].name, sentences, [lines[s.number - 1][1] for s in sentences], text)
-
-
-def _first(pairs: Iterator[tuple[str, str]], limit: int | None) -> Iterator[tuple[str, str]]:
-    for count, pair in enumerate(pairs):
-        if limit is not None and count >= limit:
-            return
-        yield pair

@@ -12,7 +12,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from multiprocessing import get_context
 from multiprocessing.connection import Connection
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 
@@ -20,6 +20,7 @@ from benchmarks import memory
 from benchmarks.engines import load
 from benchmarks.engines.base import Engine, Job, Output
 from benchmarks.pair import Sentence
+from benchmarks.rows import Row
 from specdec_plugins.errors import UserError
 
 Batches = Sequence[Sequence[Sentence]]
@@ -41,8 +42,19 @@ class _Failure:
     is_users: bool  # a UserError, which says what to do
 
 
-class Worker:
-    """The parent's end: calls what `_Engine` does in the process, and waits for it."""
+class Worker(Protocol):
+    """Whoever has one engine: calls a method of `Server` by its name."""
+
+    @property
+    def row(self) -> Row: ...
+
+    def call(self, name: str, *arguments: Any) -> Any: ...
+
+    def close(self) -> None: ...
+
+
+class Process:
+    """The parent's end of a process that serves one engine."""
 
     def __init__(self, job: Job) -> None:
         self.row = job.row
@@ -55,15 +67,12 @@ class Worker:
         self._process.start()
         theirs.close()
 
-    def begin(self, name: str, *arguments: Any) -> None:
-        """Ask for something without waiting; `finish` waits."""
-        self._pipe.send((name, arguments))
-
-    def finish(self) -> Any:
-        """The answer. Raises UserError, naming the row, where the engine could not give one."""
+    def call(self, name: str, *arguments: Any) -> Any:
+        """Ask and wait. Raises UserError, naming the row, where the engine could not do it."""
         try:
+            self._pipe.send((name, arguments))
             answer = self._pipe.recv()
-        except EOFError:
+        except (EOFError, ConnectionError):
             raise UserError(
                 f"{self.row.name}: its process ended (status {self._process.exitcode}); "
                 "if memory ran out, measure fewer rows at once."
@@ -74,19 +83,14 @@ class Worker:
             raise RuntimeError(f"{self.row.name}\n{answer.message}")
         return answer
 
-    def call(self, name: str, *arguments: Any) -> Any:
-        """Ask and wait."""
-        self.begin(name, *arguments)
-        return self.finish()
-
     def close(self) -> None:
         self._pipe.close()  # which ends the process
         self._process.join(timeout=10)
         self._process.kill()
 
 
-class _Engine:
-    """The process's end."""
+class Server:
+    """The process's end: what can be called."""
 
     def __init__(self, job: Job) -> None:
         self._job = job
@@ -155,12 +159,12 @@ def rest(clock: Callable[[], float] = time.process_time, limit: float = 2.0) -> 
 
 def _serve(job: Job, pipe: Connection) -> None:
     logging.getLogger("fairseq").setLevel(logging.WARNING)
-    engine = _Engine(job)
+    server = Server(job)
     with suppress(EOFError, KeyboardInterrupt):  # the parent has closed, or reports ctrl-C itself
         while True:
             name, arguments = pipe.recv()
             try:
-                pipe.send(getattr(engine, name)(*arguments))
+                pipe.send(getattr(server, name)(*arguments))
             except UserError as error:
                 pipe.send(_Failure(str(error), is_users=True))
             except Exception:  # whatever it is, the parent must hear of it

@@ -43,6 +43,6 @@ def load(job: Job, threads: int) -> Fairseq:
     )
     dtype, device = DTYPES[job.row.dtype], torch.device(job.device)
     search = load_fairseq_search(
-        job.pair.verifier, job.pair.folder, config, dtype=dtype, device=device
+        job.pair.verifier, job.pair.settings.data, config, dtype=dtype, device=device
     )
     return Fairseq(search, job.pair.codec())

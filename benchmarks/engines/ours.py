@@ -76,7 +76,7 @@ def load(job: Job, threads: int) -> Ours:
     engine = Ours(load_translator(settings))
     acceptance = job.row.options.get("acceptance")
     if acceptance is not None:
-        greedy = Ours(load_translator(replace(settings, strategy="AR", drafter_checkpoint=None)))
+        greedy = Ours(load_translator(_plain(settings)))
         eos = engine.strategy.verifier.special.eos
         answers = {tuple(s.ids): greedy.target_ids([s])[0] for s in job.sentences}
         engine.strategy.method = scripted(engine.strategy.method, answers, acceptance, eos)
@@ -86,7 +86,7 @@ def load(job: Job, threads: int) -> Ours:
 def _settings(job: Job) -> Settings:
     row, lengths = job.row, job.lengths
     settings = replace(
-        job.pair.settings(),
+        job.pair.token_settings(),
         dtype=row.dtype,
         device=job.device,
         batch=job.max_batch,
@@ -94,15 +94,21 @@ def _settings(job: Job) -> Settings:
         max_len_b=lengths.max_len,
     )
     if row.role == GREEDY:
-        return replace(settings, strategy="AR", drafter_checkpoint=None)
+        return _plain(settings)
     require(
-        job.pair.drafter is not None,
-        f"{job.pair.folder}: holds no drafter, which the row {row.name!r} needs.",
+        job.pair.drafts,
+        f"{job.pair.settings.data}: holds no drafter, which the row {row.name!r} needs.",
     )
     options = row.options
     return replace(
         settings,
-        block_size=options.get("k"),
+        rule=None,
+        block_size=options.get("k", settings.block_size),
         beta=options.get("beta", 1),
         tau=options.get("tau", 0.0),
     )
+
+
+def _plain(settings: Settings) -> Settings:
+    """One token at a time."""
+    return replace(settings, strategy="AR", beta=1, tau=0.0)
