@@ -33,7 +33,7 @@ def _add_what(made: argparse.ArgumentParser) -> None:
     add(
         "--test",
         metavar="FILE",
-        help="raw text: a TSV, source and target first, or two files as SOURCE,TARGET",
+        help="raw text: a TSV with source and target first, or SOURCE,TARGET",
     )
     add("--sentences", type=int, metavar="N", help="the first N of the test file (default: all)")
     add("--source-lang", "-s", metavar="LANG", help="default: from the names of the dictionaries")

@@ -158,8 +158,9 @@ class TestSet:
 def read_test_set(path: str, pair: Pair, limit: int | None = None) -> TestSet:
     """Raw parallel text, tokenised once for everyone.
 
-    path: a TSV whose first two columns are source and target, or SOURCE,TARGET; plain, .gz or .xz. limit: the first so many
-    pairs. Pairs with an empty source are left out. Raises UserError where a line is bad.
+    path: a TSV whose first two columns are source and target, or SOURCE,TARGET; plain, .gz or .xz.
+    limit: the first so many pairs. Pairs with an empty source are left out. Raises UserError where
+    a line is bad.
     """
     files = [Path(name) for name in path.split(",")]
     require(len(files) <= 2, f"{path}: give one file, or two with a comma between them.")
