@@ -88,7 +88,8 @@ def _word(index: int) -> str:
 
 
 def _settings(shape: Shape, arch: str) -> Namespace:
-    values: dict[str, Any] = {"arch": arch, "_name": arch, "share_all_embeddings": True}
+    values: dict[str, Any] = {"arch": arch, "_name": arch, "task": "translation"}
+    values["share_all_embeddings"] = True
     for side in ("encoder", "decoder"):
         values |= {
             f"{side}_layers": shape.layers,
@@ -117,6 +118,10 @@ def _build(args: Namespace, types: int) -> nn.Module:
     model: nn.Module = ARCH_MODEL_REGISTRY[args.arch].build_model(
         args, numbered_vocabularies(types, types)
     )
+    for name, parameter in model.named_parameters():
+        if "embed_tokens" in name:
+            # The embeddings are the output projection, too: so no special symbol ever wins.
+            parameter.data[:_SPECIAL] *= 0.01
     return model
 
 
