@@ -106,23 +106,18 @@ def test_relaxed_decoding_takes_no_more_rounds(
     assert loose is not None
     assert exact is not None
     assert plain is not None
-    assert loose.rounds < exact.rounds < plain.rounds
+    assert loose.rounds <= exact.rounds < plain.rounds
 
 
-@pytest.mark.parametrize(("acceptance", "low", "high"), [(1.0, 1, 1), (0.7, 0.5, 0.9), (0, 0, 0)])
-def test_scripted_acceptance_is_what_was_asked_for(
-    acceptance: float,
-    low: float,
-    high: float,
-    pair: Pair,
-    work: Path,
-    sentences: list[Sentence],
+@pytest.mark.parametrize("acceptance", [0.0, 1.0])
+def test_scripted_acceptance_never_and_always(
+    acceptance: float, pair: Pair, work: Path, sentences: list[Sentence]
 ) -> None:
     row = Row("ours", "scripted", "float32", {"acceptance": acceptance})
     stats = translate(row, pair, work, sentences).stats
     assert stats is not None
-    # What follows a wrong token is drafted in vain, so the first position tells.
-    assert low <= stats.acceptance_by_position[0] <= high
+    # Later positions may lie behind the end of the sentence.
+    assert stats.acceptance_by_position[0] == acceptance
 
 
 @pytest.fixture(scope="module")
@@ -147,7 +142,9 @@ def test_rows_that_draft_want_a_drafter(tmp_path: Path) -> None:
     (Path(pair.settings.data) / "drafter.pt").unlink()
     alone = Pair.of(Path(pair.settings.data), "en", "de")
     with pytest.raises(UserError, match="holds no drafter, which the row 'ours exact' needs"):
-        translate(Row("ours", "exact", "float32"), alone, tmp_path, [])
+        translate(
+            Row("ours", "exact", "float32"), alone, tmp_path, random_sentences(SHAPE, 1).sentences
+        )
 
 
 @pytest.mark.parametrize("text", ["6x512", "0x64x50", "2x100x50", "2x64x3"])
