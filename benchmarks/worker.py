@@ -25,6 +25,15 @@ from specdec_plugins.errors import UserError
 
 Batches = Sequence[Sequence[Sentence]]
 
+# Rows are forked from a process that has imported these and computed nothing: a fork of one that
+# runs OpenMP or CUDA would not work, and fresh ones would each import for seconds. What is not
+# installed is passed over.
+_PRELOADED = (
+    "benchmarks.worker",
+    "specdec_plugins.app.loading",
+    "fairseq.checkpoint_utils",
+    "transformers.models.marian.modeling_marian",
+)
 _SETTLED = 0.001, 0.02  # seconds of work in so many seconds: at rest
 
 
@@ -58,10 +67,8 @@ class Process:
 
     def __init__(self, job: Job) -> None:
         self.row = job.row
-        # Forked from a process that has imported torch and computed nothing: a fork of one that
-        # runs OpenMP or CUDA would not work, and a fresh one would import for seconds.
         context = get_context("forkserver")
-        context.set_forkserver_preload(["benchmarks.worker", "specdec_plugins.app.loading"])
+        context.set_forkserver_preload(list(_PRELOADED))
         self._pipe, theirs = context.Pipe()
         self._process = context.Process(target=_serve, args=(job, theirs), daemon=True)
         self._process.start()
