@@ -32,7 +32,6 @@ _PRELOADED = (
     "benchmarks.worker",
     "specdec_plugins.app.loading",
     "fairseq.checkpoint_utils",
-    "transformers.models.marian.modeling_marian",
 )
 _SETTLED = 0.001, 0.02  # seconds of work in so many seconds: at rest
 

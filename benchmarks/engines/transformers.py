@@ -6,12 +6,12 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
-from specdec_plugins.adapters.marian import load_marian
 
 from benchmarks.engines.base import Job, Lengths, Output
 from benchmarks.engines.converted import ASSISTANT, MARIAN, converted
 from benchmarks.pair import Sentence
 from benchmarks.rows import ASSISTED, PROMPT_LOOKUP
+from specdec_plugins.adapters.marian import load_marian
 from specdec_plugins.app.codec import Codec
 from specdec_plugins.app.settings import DTYPES
 
