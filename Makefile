@@ -16,7 +16,7 @@ TEST ?= data/samples/en-de.tsv
 RESULT ?= benchmarks/results/$(notdir $(PAIR:/=)).$(basename $(notdir $(TEST)))
 BENCH = $(PY) -m benchmarks --pair $(PAIR) --test $(TEST) --batch-rows '* greedy' 'ours exact'
 # Every row at batch 1; in batches, greedy decoding and SpecDec.
-BENCH_FLAGS ?= --threads 1 2 --batches 1 4 8 16 32 64
+BENCH_FLAGS ?= --threads 2 --batches 1 4 8 16 32 64
 BENCH_GPU_FLAGS ?= --threads 2 --batches 1 4 8 16 32 64 --dtypes float32 float16
 
 SHELL_SCRIPTS = $(wildcard scripts/*.sh) scripts/average-checkpoints .ci/run

@@ -138,15 +138,18 @@ def check(args: argparse.Namespace) -> None:
         raise UserError("--scripted-acceptance is a probability, from 0 to 1.")
 
 
-def choose(args: argparse.Namespace, has_drafter: bool, has_assistant: bool) -> list[Row]:
-    """The rows that the flags ask for. Raises UserError where none is left."""
+def choose(args: argparse.Namespace, drafter: str | None, assistant: bool) -> list[Row]:
+    """The rows that the flags ask for, of a pair with this drafter, and with an assistant or not.
+
+    Raises UserError where none is left.
+    """
     choice = Choice(
         dtypes=args.dtypes,
         relaxed=args.relaxed,
         block_sizes=args.block_sizes,
         scripted=args.scripted_acceptance,
-        drafter=has_drafter,
-        assistant=has_assistant,
+        drafter=drafter,
+        assistant=assistant,
     )
     rows = choice.rows()
     chosen = [row for row in rows if args.rows is None or matches(row, args.rows)]

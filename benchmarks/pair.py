@@ -65,16 +65,16 @@ class Pair:
         return self.settings.verifier
 
     @property
-    def drafts(self) -> bool:
-        """True if the pair has a drafter."""
-        return self.settings.drafts
+    def drafter(self) -> str | None:
+        """Registered name of the pair's drafter; None where it has none."""
+        return self.settings.drafter if self.settings.drafts else None
 
     def describe(self) -> dict[str, Any]:
         """Sizes of both models, as people read them, and the drafter's number of weights."""
         verifier, _ = _sizes(self.verifier)
         drafter, num_weights = "none", 0
-        if self.drafts:
-            drafter = self.settings.drafter
+        if self.drafter is not None:
+            drafter = self.drafter
             if self.settings.drafter_checkpoint is not None:
                 sizes, num_weights = _sizes(self.settings.drafter_checkpoint)
                 drafter += f", {sizes}"

@@ -50,7 +50,7 @@ class Choice:
     relaxed: Sequence[tuple[int, float]] = ((3, 1.0), (5, 3.0))  # (beta, tau)
     block_sizes: Sequence[int] = ()  # beside the one that the drafter was trained for
     scripted: Sequence[float] = ()  # acceptance of each drafted token
-    drafter: bool = True  # the pair has one
+    drafter: str | None = "block"  # registered name of the pair's; None = it has none
     assistant: bool = False  # the pair has a smaller model to assist transformers
 
     def rows(self) -> list[Row]:
@@ -69,7 +69,7 @@ class Choice:
         for dtype in self.dtypes:
             yield Row("ctranslate2", BEAM, dtype)
             yield Row("ctranslate2", GREEDY, dtype)
-        if self.drafter:
+        if self.drafter == "block":
             yield Row("published", EXACT, self.dtypes[0])
         for dtype in self.dtypes:
             yield Row("ours", GREEDY, dtype)
@@ -82,5 +82,6 @@ class Choice:
             yield Row("ours", EXACT, dtype, {"k": block_size})
         for beta, tau in self.relaxed:
             yield Row("ours", RELAXED, dtype, {"beta": beta, "tau": tau})
-        for share in self.scripted:
+        # Other drafters than the block drafter draft what the verifier has computed already.
+        for share in self.scripted if self.drafter == "block" else ():
             yield Row("ours", SCRIPTED, dtype, {"acceptance": share})

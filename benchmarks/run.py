@@ -61,7 +61,7 @@ def write(results: Results, output: str) -> None:
 def run(args: argparse.Namespace) -> Record:
     """Measure, and everything that is to be known of it."""
     pair, test, lengths = _subject(args)
-    rows = choose(args, pair.drafts, pair.assistant is not None)
+    rows = choose(args, pair.drafter, pair.assistant is not None)
     work = Path(args.work) / f"converted.{pair.name}"
     convert(pair, _forms(rows), work)
     common = (pair, lengths, args.device, str(work), max(args.batches), test.sentences)

@@ -74,7 +74,7 @@ def _row(results: Results, setting: Setting, cell: Figures, num_sentences: int) 
         f"{_MILLI * latency['p50']:.1f}",
         f"{_MILLI * latency['p95']:.1f}",
         spread(cell["tokens_a_second"], unit="", digits=0),
-        f"{cell['peak_memory_mib']:.0f}",
+        f"{cell['peak_memory_mib']:.0f}" if cell["peak_memory_mib"] else "",
         *("" if other is None else spread(ratios(cell, other)) for other in baselines),
         " / ".join(f"{100 * share:.0f}" for share in cell["shares"].values()),
     ]
@@ -101,7 +101,7 @@ def _notes(results: Results) -> Sequence[str]:
         "* Speeds are against fairseq's greedy search in float32, and against CTranslate2's and "
         "our own greedy decoding in the precision of the row.",
         "* Memory: what the process of a row took at most beyond an idle one with torch loaded "
-        "(on a GPU: the peak of torch's tensors, which does not see CTranslate2's).",
+        "(on a GPU: torch's tensors, which CTranslate2's are none of).",
         "* Accepted tokens: tokens a round, the verifier's own counted and the end of the sentence "
         "not (Xia et al. 2023).",
     ]

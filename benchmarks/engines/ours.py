@@ -96,7 +96,7 @@ def _settings(job: Job) -> Settings:
     if row.role == GREEDY:
         return _plain(settings)
     require(
-        job.pair.drafts,
+        job.pair.drafter is not None,
         f"{job.pair.settings.data}: holds no drafter, which the row {row.name!r} needs.",
     )
     options = row.options

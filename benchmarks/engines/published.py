@@ -14,6 +14,8 @@ from torch.nn.functional import pad as pad_axes
 
 from benchmarks.engines import ours
 from benchmarks.engines.base import Job
+from specdec_plugins.decoding.drafters import DraftContext
+from specdec_plugins.decoding.drafters.block_nat import BlockNatDrafter
 from specdec_plugins.decoding.interfaces import Draft, Prefix, Round, Scores
 from specdec_plugins.decoding.transformer_verifier import TransformerVerifier
 
@@ -57,8 +59,13 @@ class UncachedVerifier(TransformerVerifier):
 def load(job: Job, threads: int) -> ours.Ours:
     """Raises UserError where the pair has no drafter."""
     engine = ours.load(job, threads)
-    verifier = engine.strategy.verifier
+    strategy = engine.strategy
+    verifier, drafter = strategy.verifier, strategy.method.drafter
     assert isinstance(verifier, TransformerVerifier)
-    engine.strategy.verifier = UncachedVerifier(verifier.network, verifier.special)
-    engine.strategy.config = replace(engine.strategy.config, compact_at=1.0)
+    assert isinstance(drafter, BlockNatDrafter)  # the row is offered for no other
+    uncached = UncachedVerifier(verifier.network, verifier.special)
+    again = BlockNatDrafter(drafter.Config(), DraftContext(uncached, drafter.network))
+    strategy.verifier = uncached
+    strategy.method = replace(strategy.method, drafter=again)
+    strategy.config = replace(strategy.config, compact_at=1.0)
     return engine

@@ -30,16 +30,22 @@ def test_each_engine_has_the_precisions_that_it_computes_in() -> None:
 
 
 def test_without_a_drafter_nobody_speculates() -> None:
-    roles = {row.role for row in Choice(drafter=False).rows()}
+    roles = {row.role for row in Choice(drafter=None).rows()}
     assert roles == {"greedy", "beam 5", "prompt lookup"}
+
+
+def test_only_the_block_drafter_is_published_and_scripted() -> None:
+    rows = Choice(drafter="lookup", scripted=(0.5,)).rows()
+    assert {"exact", "relaxed"} <= {row.role for row in rows if row.engine == "ours"}
+    assert not [row for row in rows if row.engine == "published" or row.role == "scripted"]
 
 
 def test_patterns_choose_rows() -> None:
     args = flags("--rows", "ours *", "--relaxed", "2:0.5", "--dtypes", "float32")
-    names = [row.name for row in choose(args, has_drafter=True, has_assistant=False)]
+    names = [row.name for row in choose(args, "block", assistant=False)]
     assert names == ["ours greedy", "ours exact", "ours relaxed (beta 2, tau 0.5)"]
     with pytest.raises(UserError, match="there are: .*ours greedy"):
-        choose(flags("--rows", "theirs"), has_drafter=True, has_assistant=False)
+        choose(flags("--rows", "theirs"), "block", assistant=False)
 
 
 @pytest.mark.parametrize(

@@ -55,7 +55,7 @@ def folder(tmp_path: Path) -> Path:
 
 def test_every_engine_gets_the_same_tokens(folder: Path) -> None:
     pair = Pair.of(folder, "en", "de")
-    assert not pair.drafts
+    assert pair.drafter is None
     path = folder / "test.tsv.xz"
     with lzma.open(path, "wt", encoding="utf-8") as file:
         file.write("s1 s\tein s\tshort\n\tno source\tshort\ns\ts\tshort\n")
