@@ -6,6 +6,8 @@ import argparse
 from collections.abc import Sequence
 from fnmatch import fnmatch
 
+import torch
+
 from benchmarks.rows import PRECISIONS, Choice, Row
 from specdec_plugins.errors import UserError
 
@@ -134,6 +136,8 @@ def check(args: argparse.Namespace) -> None:
         number = getattr(args, name)
         if number is not None and number < 1:
             raise UserError(f"--{name} must be 1 or more, not {number}.")
+    if args.device == "cuda" and not torch.cuda.is_available():
+        raise UserError("--device cuda: torch sees no GPU here; leave the flag out.")
     if any(not 0 <= share <= 1 for share in args.scripted_acceptance):
         raise UserError("--scripted-acceptance is a probability, from 0 to 1.")
 

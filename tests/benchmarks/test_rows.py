@@ -63,5 +63,11 @@ def test_flags_that_do_not_fit_are_refused(words: tuple[str, ...], message: str)
         check(flags(*words))
 
 
+def test_a_gpu_that_is_not_there_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("torch.cuda.is_available", lambda: False)
+    with pytest.raises(UserError, match="torch sees no GPU"):
+        check(flags("--pair", "p", "--test", "t", "--device", "cuda"))
+
+
 def test_every_flag_is_explained() -> None:
     assert all(action.help for action in parser()._actions if action.option_strings)
