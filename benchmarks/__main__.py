@@ -1,10 +1,9 @@
 """Everything side by side in one run: python -m benchmarks --help."""
 
-from __future__ import annotations
-
 import sys
 
-from benchmarks.run import main
-
 if __name__ == "__main__":
+    # Not above: the engines' processes import this file, too, and need nothing of it.
+    from benchmarks.run import main
+
     sys.exit(main())

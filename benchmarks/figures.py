@@ -18,8 +18,10 @@ MIB = 2**20
 PARTS = ("encode", "draft", "verify", "rest")
 
 
-def figures(cell: Cell, greedy: Cell | None, test: TestSet, lengths: Lengths) -> Figures:
-    """All figures of a cell. greedy: fairseq's own, at the same threads and batch."""
+def figures(cell: Cell, cells: Sequence[Cell], test: TestSet, lengths: Lengths) -> Figures:
+    """All figures of one of the cells."""
+    fairseq = greedy_of("fairseq", "float32", cell, cells)
+    plain = greedy_of("ours", cell.row.dtype, cell, cells)
     batches = cut(test.sentences, cell.batch)
     num_tokens = sum(map(len, cell.tokens.values()))
     totals = [sum(repeat) for repeat in cell.seconds]
@@ -37,7 +39,8 @@ def figures(cell: Cell, greedy: Cell | None, test: TestSet, lengths: Lengths) ->
         "tokens": num_tokens,
         "tokens_a_second": [num_tokens / total for total in totals],
         "bleu": _bleu(cell, test),
-        "differs_from_fairseq_greedy": None if greedy is None else _differs(cell, greedy, lengths),
+        "differs_from_fairseq_greedy": _differs(cell, fairseq, lengths),
+        "differs_from_our_greedy": _differs(cell, plain, lengths),
         "num_unstable": cell.num_unstable,
         "accepted_tokens": None if stats is None else stats.mean_accepted_tokens,
         "acceptance_by_position": [] if stats is None else stats.acceptance_by_position,
@@ -47,9 +50,9 @@ def figures(cell: Cell, greedy: Cell | None, test: TestSet, lengths: Lengths) ->
     }
 
 
-def greedy_of(cell: Cell, cells: Sequence[Cell]) -> Cell | None:
-    """fairseq's greedy decoding in float32 under the same threads and batch."""
-    wanted = ("fairseq", GREEDY, "float32", cell.threads, cell.batch)
+def greedy_of(engine: str, dtype: str, cell: Cell, cells: Sequence[Cell]) -> Cell | None:
+    """An engine's greedy decoding under the same threads and batch."""
+    wanted = (engine, GREEDY, dtype, cell.threads, cell.batch)
     for other in cells:
         row = other.row
         if (row.engine, row.role, row.dtype, other.threads, other.batch) == wanted:
@@ -81,12 +84,14 @@ def bleu_signature(test: TestSet) -> str | None:
     return scoring.score(test.references, test.references)[0].signature
 
 
-def _differs(cell: Cell, greedy: Cell, lengths: Lengths) -> list[int]:
-    """Numbers of the sentences with other tokens.
+def _differs(cell: Cell, greedy: Cell | None, lengths: Lengths) -> list[int] | None:
+    """Numbers of the sentences with other tokens; None where there is nothing to compare with.
 
     Where the length is fixed, the last token is left out: fairseq puts the end of the sentence
     there, the others whatever token comes.
     """
+    if greedy is None:
+        return None
     stop = lengths.max_len - 1 if lengths.fixed else None
     return [n for n, tokens in cell.tokens.items() if tokens[:stop] != greedy.tokens[n][:stop]]
 

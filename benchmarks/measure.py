@@ -74,7 +74,8 @@ def measure(
     cells = []
     with _workers(jobs, start) as workers:
         for threads in plan.threads:
-            for worker in _busy(workers, f"loading {len(workers)} rows, threads: {threads}"):
+            title = f"loading, threads {threads}"
+            for worker in tqdm(workers, desc=title, unit="row", file=sys.stderr):
                 worker.call("load", threads)
             for batch in plan.batches:
                 taking = [worker for worker in workers if plan.takes(worker.row, batch)]
@@ -92,10 +93,6 @@ def _workers(jobs: Sequence[Job], start: Callable[[Job], Worker]) -> Iterator[li
     finally:
         for worker in workers:
             worker.close()
-
-
-def _busy(workers: Sequence[Worker], title: str) -> Iterator[Worker]:
-    return iter(tqdm(workers, desc=title, unit="row", file=sys.stderr))
 
 
 def _measure(

@@ -14,7 +14,7 @@ from pathlib import Path
 from benchmarks import bars, plots, table
 from benchmarks.engines.base import Job, Lengths
 from benchmarks.engines.converted import ASSISTANT, CTRANSLATE2, MARIAN, convert
-from benchmarks.figures import bleu_signature, figures, greedy_of
+from benchmarks.figures import bleu_signature, figures
 from benchmarks.machine import describe
 from benchmarks.measure import Cell, Plan, measure
 from benchmarks.near_ties import explain
@@ -113,7 +113,7 @@ def _record(
         },
         "bleu_signature": bleu_signature(test),
         "near_ties": explain(cells, pair, test, lengths, args.device),
-        "cells": [figures(cell, greedy_of(cell, cells), test, lengths) for cell in cells],
+        "cells": [figures(cell, cells, test, lengths) for cell in cells],
     }
 
 

@@ -15,6 +15,7 @@ _HEADER = (
     "precision",
     "BLEU",
     "same as fairseq greedy",
+    "same as our greedy",
     "accepted tokens",
     "ms a sentence",
     "p50",
@@ -56,7 +57,8 @@ def table(results: Results, setting: Setting) -> str:
 
 def _row(results: Results, setting: Setting, cell: Figures, num_sentences: int) -> list[str]:
     dtype = cell["row"]["dtype"]
-    differs, accepted = cell["differs_from_fairseq_greedy"], cell["accepted_tokens"]
+    accepted = cell["accepted_tokens"]
+    differs = [cell[f"differs_from_{other}_greedy"] for other in ("fairseq", "our")]
     each = [_MILLI * total / num_sentences for total in cell["seconds"]]
     latency = cell["seconds_a_sentence"]
     baselines = [
@@ -68,7 +70,7 @@ def _row(results: Results, setting: Setting, cell: Figures, num_sentences: int) 
         cell["row"]["name"],
         dtype,
         "" if cell["bleu"] is None else f"{cell['bleu']:.2f}",
-        "" if differs is None else f"{num_sentences - len(differs)} of {num_sentences}",
+        *("" if d is None else f"{num_sentences - len(d)} of {num_sentences}" for d in differs),
         "" if accepted is None else f"{accepted:.2f}",
         spread(each, unit="", digits=1),
         f"{_MILLI * latency['p50']:.1f}",
@@ -98,8 +100,8 @@ def _notes(results: Results) -> Sequence[str]:
     notes = [
         "* Medians of the repetitions, in brackets from where to where; ratios are taken within "
         "one repetition. p50 and p95 are over sentences: the time of the batch that each was in.",
-        "* Speeds are against fairseq's greedy search in float32, and against CTranslate2's and "
-        "our own greedy decoding in the precision of the row.",
+        "* Comparisons are with fairseq's greedy search in float32, and with CTranslate2's and our "
+        "own greedy decoding in the precision of the row.",
         "* Memory: what the process of a row took at most beyond an idle one with torch loaded "
         "(on a GPU: torch's tensors, which CTranslate2's are none of).",
         "* Accepted tokens: tokens a round, the verifier's own counted and the end of the sentence "

@@ -25,6 +25,7 @@ def cell(
         "tokens_a_second": [40 / s for s in seconds],
         "bleu": 30.0,
         "differs_from_fairseq_greedy": [],
+        "differs_from_our_greedy": [],
         "num_unstable": 0,
         "accepted_tokens": None,
         "acceptance_by_position": [],
