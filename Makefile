@@ -2,13 +2,23 @@
 SHELL := bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help setup demo demo-train translate test check format
+.PHONY: help setup demo demo-train translate test check format bench bench-gpu
 
 PY := .venv/bin/python
 # Processes that the tests are spread over; each computes on one thread.
 TEST_PROCESSES ?= 2
 # Flags for pytest, such as -k exact
 TEST_FLAGS ?=
+# What `make bench` decodes, and with what: a bundle or a folder with verifier.pt and drafter.pt; a
+# TSV of raw parallel text, or SOURCE,TARGET. RESULT begins the names of what is written.
+PAIR ?= data/models/en-de
+TEST ?= data/samples/en-de.tsv
+RESULT ?= benchmarks/results/$(notdir $(PAIR:/=)).$(basename $(notdir $(TEST)))
+BENCH = $(PY) -m benchmarks --pair $(PAIR) --test $(TEST) --batch-rows '* greedy' 'ours exact'
+# Every row at batch 1; in batches, greedy decoding and SpecDec.
+BENCH_FLAGS ?= --threads 2 --batches 1 4 8 16 32 64
+BENCH_GPU_FLAGS ?= --threads 2 --batches 1 4 8 16 32 64 --dtypes float32 float16
+
 SHELL_SCRIPTS = $(wildcard scripts/*.sh) scripts/average-checkpoints .ci/run
 
 help:  ## say what there is
@@ -29,6 +39,12 @@ demo-train: setup  ## train on the sample corpus and translate its held-out part
 test: setup  ## pass the tests (TEST_FLAGS='-k exact' for some)
 	@echo "test: pytest in $(TEST_PROCESSES) processes"
 	@OMP_NUM_THREADS=1 $(PY) -m pytest -n $(TEST_PROCESSES) $(TEST_FLAGS)
+
+bench: setup  ## measure every engine side by side (PAIR=, TEST=, RESULT=, BENCH_FLAGS=)
+	@$(BENCH) --output $(RESULT) $(BENCH_FLAGS)
+
+bench-gpu: setup  ## the same on a GPU (BENCH_GPU_FLAGS=)
+	@$(BENCH) --output $(RESULT).gpu --device cuda $(BENCH_GPU_FLAGS)
 
 check: setup  ## look for faults without running anything: ruff, mypy, shellcheck
 	@echo "check: ruff"

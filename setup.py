@@ -23,6 +23,7 @@ SERVE = [
 # Other engines that a verifier can be converted to, and measured against.
 CONVERT = ["ctranslate2>=4.8", "transformers>=5.20"]
 COMPARE = ["matplotlib>=3.9", "sacrebleu>=2.4"]  # scripts/compare_ways.py
+BENCH = [*COMPARE, *CONVERT]
 # Several engines behind one address.
 RAY = ["ray[serve]>=2.50", *SERVE]
 DEV = [
@@ -62,6 +63,7 @@ setup(
         "train": TRAIN,
         "convert": CONVERT,
         "compare": COMPARE,
+        "bench": BENCH,
         "dev": DEV,
     },
 )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import platform
 import subprocess
 from importlib.metadata import PackageNotFoundError, version
@@ -10,15 +11,15 @@ from pathlib import Path
 import torch
 
 ROOT = Path(__file__).resolve().parent.parent
-PACKAGES = ("torch", "fairseq-fixed", "numpy", "sacrebleu")
+PACKAGES = ("torch", "fairseq-fixed", "ctranslate2", "transformers", "numpy", "sacrebleu")
 
 
-def describe() -> dict[str, str | int]:
-    """Machine, threads, versions and commit of this run."""
+def describe(device: str) -> dict[str, str | int]:
+    """Machine, versions and commit of this run."""
     facts: dict[str, str | int] = {
         "processor": _processor(),
-        "threads": torch.get_num_threads(),
-        "device": torch.cuda.get_device_name() if torch.cuda.is_available() else "cpu",
+        "cores": os.cpu_count() or 0,
+        "device": torch.cuda.get_device_name() if device == "cuda" else "cpu",
         "python": platform.python_version(),
         "commit": _commit(),
     }

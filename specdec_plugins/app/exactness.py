@@ -126,11 +126,12 @@ def _differing(
     by_id = {str(sentence.number): sentence for sentence in sentences}
     for id_, request in requests.items():
         if found[id_] != expected[id_]:
-            common = _common_prefix(found[id_], expected[id_])
+            common = common_prefix(found[id_], expected[id_])
             yield by_id[id_], len(common), logit_gap(verifier, request, common)
 
 
-def _common_prefix(a: Sequence[int], b: Sequence[int]) -> list[int]:
+def common_prefix(a: Sequence[int], b: Sequence[int]) -> list[int]:
+    """What two lists of ids begin with alike."""
     return [x for x, _ in takewhile(lambda pair: pair[0] == pair[1], zip(a, b, strict=False))]
 
 

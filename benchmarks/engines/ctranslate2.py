@@ -1,0 +1,45 @@
+"""CTranslate2, the engine to beat, as its documentation recommends it for latency."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from benchmarks.engines.base import Job, Lengths, Output
+from benchmarks.engines.converted import converted
+from benchmarks.pair import Sentence
+from benchmarks.rows import BEAM
+
+
+class CTranslate2:
+    """One translator: all its threads work on one batch."""
+
+    def __init__(self, translator: Any, beam: int, lengths: Lengths) -> None:
+        self._translator = translator
+        self._options = {
+            "beam_size": beam,
+            "min_decoding_length": lengths.min_len,
+            "max_decoding_length": lengths.max_len,
+            "max_input_length": 0,  # cut nothing
+        }
+
+    def translate(self, batch: Sequence[Sentence]) -> Output:
+        sources = [sentence.tokens for sentence in batch]
+        results = self._translator.translate_batch(sources, **self._options)
+        return Output([result.hypotheses[0] for result in results])
+
+    def parts(self, batch: Sequence[Sentence]) -> dict[str, float]:
+        return {}
+
+
+def load(job: Job, threads: int) -> CTranslate2:
+    import ctranslate2
+
+    translator = ctranslate2.Translator(
+        str(converted("ctranslate2", job)),
+        device=job.device,
+        compute_type=job.row.dtype,
+        inter_threads=1,
+        intra_threads=threads,
+    )
+    return CTranslate2(translator, 5 if job.row.role == BEAM else 1, job.lengths)

@@ -1,0 +1,114 @@
+"""This project's engine: one token at a time, or with the pair's drafter."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import torch
+
+from benchmarks.engines.base import Job, Output
+from benchmarks.engines.scripted import scripted
+from benchmarks.pair import Sentence
+from benchmarks.rows import GREEDY
+from specdec_plugins.app.loading import load_translator
+from specdec_plugins.app.settings import Settings
+from specdec_plugins.app.strategies import EngineStrategy
+from specdec_plugins.app.translator import SpeculativeTranslator
+from specdec_plugins.decoding.config import require
+from specdec_plugins.decoding.request import Request
+from specdec_plugins.decoding.stats import DecodeStats
+
+
+class Ours:
+    """The strategy that the command line would load, given token ids."""
+
+    def __init__(self, translator: SpeculativeTranslator) -> None:
+        assert isinstance(translator.strategy, EngineStrategy)
+        self.strategy = translator.strategy
+        self._translator = translator
+        if self.strategy.verifier.device.type == "cuda":
+            # Each part would wait for the device; `parts` does so, where nothing else is timed.
+            self._set_measuring(False)
+
+    def translate(self, batch: Sequence[Sentence]) -> Output:
+        """Decode the batch in a session of its own."""
+        self.strategy.stats = DecodeStats()
+        codec = self._translator.codec
+        tokens = [codec.tokens(ids) for ids in self.target_ids(batch)]
+        return Output(tokens, self.strategy.stats)
+
+    def target_ids(self, batch: Sequence[Sentence]) -> list[list[int]]:
+        """The same as ids of the target dictionary, the end of the sentence included."""
+        requests = [self.request(sentence) for sentence in batch]
+        done = {decoded.result.id: decoded.result for decoded in self.strategy.run(requests)}
+        return [done[request.id].token_ids for request in requests]
+
+    def parts(self, batch: Sequence[Sentence]) -> dict[str, float]:
+        """Seconds by part of the round, every part waiting for the device."""
+        before = self.strategy.config.measure_time
+        self._set_measuring(True)
+        stats = self.translate(batch).stats
+        self._set_measuring(before)
+        return {} if stats is None else stats.seconds
+
+    def _set_measuring(self, wanted: bool) -> None:
+        self.strategy.config = replace(self.strategy.config, measure_time=wanted)
+
+    def request(self, sentence: Sentence) -> Request:
+        """What the engine is asked for. Raises UserError where the sentence is too long."""
+        settings, limits = self._translator.settings, self._translator.limits
+        require(
+            len(sentence.ids) <= limits.source,
+            f"sentence {sentence.number}: has {len(sentence.ids)} tokens, more than the "
+            f"{limits.source} that the models have positions for.",
+        )
+        max_len = settings.max_len(len(sentence.ids), limits.target)
+        # The number is the seed of what is random in a scripted draft.
+        params = settings.decode_params(max_len, sentence.number, limits.block_size)
+        return Request(str(sentence.number), sentence.ids, params)
+
+
+def load(job: Job, threads: int) -> Ours:
+    """Raises UserError where the row drafts and the pair has no drafter."""
+    torch.set_num_threads(threads)
+    settings = _settings(job)
+    engine = Ours(load_translator(settings))
+    acceptance = job.row.options.get("acceptance")
+    if acceptance is not None:
+        greedy = Ours(load_translator(_plain(settings)))
+        eos = engine.strategy.verifier.special.eos
+        answers = {tuple(s.ids): greedy.target_ids([s])[0] for s in job.sentences}
+        engine.strategy.method = scripted(engine.strategy.method, answers, acceptance, eos)
+    return engine
+
+
+def _settings(job: Job) -> Settings:
+    row, lengths = job.row, job.lengths
+    settings = replace(
+        job.pair.token_settings(),
+        dtype=row.dtype,
+        device=job.device,
+        batch=job.max_batch,
+        min_len=lengths.min_len,
+        max_len_b=lengths.max_len,
+    )
+    if row.role == GREEDY:
+        return _plain(settings)
+    require(
+        job.pair.drafter is not None,
+        f"{job.pair.settings.data}: holds no drafter, which the row {row.name!r} needs.",
+    )
+    options = row.options
+    return replace(
+        settings,
+        rule=None,
+        block_size=options.get("k", settings.block_size),
+        beta=options.get("beta", 1),
+        tau=options.get("tau", 0.0),
+    )
+
+
+def _plain(settings: Settings) -> Settings:
+    """One token at a time."""
+    return replace(settings, strategy="AR", beta=1, tau=0.0)

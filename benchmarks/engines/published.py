@@ -1,0 +1,71 @@
+"""SpecDec as its published `inference.py` computes it: for orientation, on this project's networks.
+
+The whole prefix is decoded again every round, and finished rows stay until the whole batch is
+done. What that program also does, loops over tokens in Python, is not imitated.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+from torch.nn.functional import pad as pad_axes
+
+from benchmarks.engines import ours
+from benchmarks.engines.base import Job
+from specdec_plugins.decoding.drafters import DraftContext
+from specdec_plugins.decoding.drafters.block_nat import BlockNatDrafter
+from specdec_plugins.decoding.interfaces import Draft, Prefix, Round, Scores
+from specdec_plugins.decoding.transformer_verifier import TransformerVerifier
+
+
+class UncachedVerifier(TransformerVerifier):
+    """Keeps no keys and values from one round to the next."""
+
+    @torch.inference_mode()
+    def score(self, prefix: Prefix, draft: Draft) -> Scores:
+        assert self._memory is not None, "score before admit"
+        self._forget(prefix)
+        tokens = self._joined(prefix, draft)  # [B, W + K]
+        window = self._cache.window(tokens.shape[1], width=0)
+        states = self.network.decoder(tokens, window, self._memory)
+        columns = torch.arange(draft.tokens.shape[1] + 1, device=tokens.device)
+        index = prefix.lengths[:, None] - 1 + columns  # [B, K+1]
+        block = states.gather(1, index[..., None].expand(-1, -1, states.shape[-1]))
+        return Scores(self.network.decoder.logits(block))
+
+    @torch.inference_mode()
+    def commit(self, prefix: Prefix, last: Round) -> None:
+        self._forget(prefix)
+
+    def _forget(self, prefix: Prefix) -> None:
+        self._cache.crop(torch.zeros_like(prefix.lengths))
+
+    def _joined(self, prefix: Prefix, draft: Draft) -> Tensor:
+        """Each row's prefix, its draft, and padding."""
+        pad = self.special.pad
+        columns = torch.arange(prefix.width, device=prefix.lengths.device)
+        tokens = prefix.tokens[:, : prefix.width].masked_fill(
+            columns >= prefix.lengths[:, None], pad
+        )
+        num_drafted = draft.tokens.shape[1]
+        tokens = pad_axes(tokens, (0, num_drafted), value=pad)
+        drafted = draft.tokens.masked_fill(~draft.mask, pad)
+        offsets = torch.arange(num_drafted, device=tokens.device)
+        return tokens.scatter(1, prefix.lengths[:, None] + offsets, drafted)
+
+
+def load(job: Job, threads: int) -> ours.Ours:
+    """Raises UserError where the pair has no drafter."""
+    engine = ours.load(job, threads)
+    strategy = engine.strategy
+    verifier, drafter = strategy.verifier, strategy.method.drafter
+    assert isinstance(verifier, TransformerVerifier)
+    assert isinstance(drafter, BlockNatDrafter)  # the row is offered for no other
+    uncached = UncachedVerifier(verifier.network, verifier.special)
+    again = BlockNatDrafter(drafter.Config(), DraftContext(uncached, drafter.network))
+    strategy.verifier = uncached
+    strategy.method = replace(strategy.method, drafter=again)
+    strategy.config = replace(strategy.config, compact_at=1.0)
+    return engine

@@ -1,0 +1,86 @@
+"""A drafter that computes as the real one does and then proposes what a script says.
+
+The script is the verifier's greedy output, corrupted at a set rate: what the *engine* costs at a
+given acceptance, whatever the drafter has learnt. No result of a trained pair.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+
+from specdec_plugins.decoding.engine import Method
+from specdec_plugins.decoding.interfaces import (
+    Draft,
+    Drafter,
+    Prefix,
+    Round,
+    RowParams,
+    RowRandom,
+    SourceBatch,
+    Stream,
+)
+
+Answers = Mapping[tuple[int, ...], Sequence[int]]
+
+
+class ScriptedDrafter:
+    """Proposes the right token of a position with a fixed probability, else a wrong one.
+
+    The real drafter's `propose` runs first and its tokens are dropped, so that a round costs what
+    it would cost. Whether a token is right is a hash of its position, drawn anew for every row.
+    """
+
+    def __init__(self, inner: Drafter, answers: Answers, acceptance: float, eos: int) -> None:
+        """answers: target ids by source ids, both with eos. acceptance: of each token, 0 to 1."""
+        self._inner = inner
+        self._answers = answers
+        self._acceptance = acceptance
+        self._eos = eos
+        self._rows: list[list[int]] = []
+        self._table: Tensor | None = None  # [B, T] int64: the answers, eos behind their ends
+
+    @property
+    def max_block_size(self) -> int | None:
+        return self._inner.max_block_size
+
+    def admit(self, source: SourceBatch) -> None:
+        self._inner.admit(source)
+        for row, length in zip(source.tokens.tolist(), source.lengths.tolist(), strict=True):
+            self._rows.append(list(self._answers[tuple(row[:length])]))
+        self._tabulate(source.tokens.device)
+
+    def commit(self, prefix: Prefix, last: Round) -> None:
+        self._inner.commit(prefix, last)
+
+    def select(self, rows: Tensor) -> None:
+        self._inner.select(rows)
+        self._rows = [self._rows[i] for i in rows.tolist()]
+        self._tabulate(rows.device)
+
+    def propose(
+        self, prefix: Prefix, budget: Tensor, width: int, params: RowParams, random: RowRandom
+    ) -> Draft:
+        assert self._table is not None, "propose before admit"
+        drafted = self._inner.propose(prefix, budget, width, params, random)
+        columns = torch.arange(width, device=budget.device)
+        place = prefix.lengths[:, None] - 1 + columns  # of the answer's tokens, [B, K]
+        right = self._table.gather(1, place.clamp(max=self._table.shape[1] - 1))
+        kept = random.uniform(prefix.lengths, width, Stream.PROPOSE) < self._acceptance
+        # Any other token will do for a wrong one, as long as it does not end the sentence.
+        wrong = torch.where(right == self._eos + 2, self._eos + 3, self._eos + 2)
+        return Draft(torch.where(kept, right, wrong), drafted.lengths)
+
+    def _tabulate(self, device: torch.device) -> None:
+        width = max((len(row) for row in self._rows), default=0) + 1
+        rows = [row + [self._eos] * (width - len(row)) for row in self._rows]
+        self._table = torch.tensor(rows, device=device).reshape(len(rows), width)
+
+
+def scripted(method: Method, answers: Answers, acceptance: float, eos: int) -> Method:
+    """The same method with the script in front of its drafter."""
+    assert method.drafter is not None
+    return replace(method, drafter=ScriptedDrafter(method.drafter, answers, acceptance, eos))

@@ -1,0 +1,180 @@
+"""What is measured with: a pair of models, a test file, and the tokens that all engines read."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from specdec_plugins.adapters.bundle import is_bundle
+from specdec_plugins.adapters.dictionaries import Dictionaries, load_dictionaries
+from specdec_plugins.adapters.model_files import read_model
+from specdec_plugins.adapters.text import TextPipeline
+from specdec_plugins.app.bundles import make_settings
+from specdec_plugins.app.codec import Codec
+from specdec_plugins.app.settings import Settings
+from specdec_plugins.corpus.reading import Faults, ParallelFile, read_pairs
+from specdec_plugins.decoding.config import require
+
+VERIFIER, DRAFTER, ASSISTANT, CODES = "verifier.pt", "drafter.pt", "assistant.pt", "bpe.codes"
+
+
+@dataclass(frozen=True)
+class Sentence:
+    """One source sentence, in both forms that engines take."""
+
+    number: int  # of its line, from 1
+    tokens: list[str]  # subwords, without the end of the sentence
+    ids: list[int]  # in the source dictionary, the end of the sentence included
+
+
+@dataclass(frozen=True)
+class Pair:
+    """The models of one folder. Paths and settings alone, so that it goes between processes."""
+
+    settings: Settings  # as the command line would have them, for text
+    assistant: str | None = None  # checkpoint of a smaller model with the same dictionaries
+
+    @classmethod
+    def of(cls, folder: Path, source_lang: str | None, target_lang: str | None) -> Pair:
+        """The pair in a folder. Raises UserError where a file is missing."""
+        given: dict[str, Any] = {
+            "data": str(folder),
+            "source_lang": source_lang,
+            "target_lang": target_lang,
+        }
+        if not is_bundle(folder):
+            given |= _checkpoints(folder)
+        settings = make_settings(given)
+        assistant = folder / ASSISTANT
+        return cls(settings, str(assistant) if assistant.is_file() else None)
+
+    @property
+    def name(self) -> str:
+        """Of the folder."""
+        return Path(self.settings.data).resolve().name
+
+    @property
+    def verifier(self) -> str:
+        """Its file."""
+        assert self.settings.verifier is not None  # Settings refuses it
+        return self.settings.verifier
+
+    @property
+    def drafter(self) -> str | None:
+        """Registered name of the pair's drafter; None where it has none."""
+        return self.settings.drafter if self.settings.drafts else None
+
+    def describe(self) -> dict[str, Any]:
+        """Sizes of both models, as people read them, and the drafter's number of weights."""
+        verifier, _ = _sizes(self.verifier)
+        drafter, num_weights = "none", 0
+        if self.drafter is not None:
+            drafter = self.drafter
+            if self.settings.drafter_checkpoint is not None:
+                sizes, num_weights = _sizes(self.settings.drafter_checkpoint)
+                drafter += f", {sizes}"
+        return {"verifier": verifier, "drafter": drafter, "drafter_weights": num_weights}
+
+    def dictionaries(self) -> Dictionaries:
+        settings = self.settings
+        return load_dictionaries(settings.data, settings.source_lang, settings.target_lang)
+
+    def codec(self) -> Codec:
+        """Between ids and the dictionaries' symbols."""
+        found = self.dictionaries()
+        return Codec(found.source, found.target)
+
+    def text(self) -> TextPipeline:
+        """Between raw lines and subwords."""
+        found, settings = self.dictionaries(), self.settings
+        return TextPipeline(
+            found.source_lang,
+            found.target_lang,
+            settings.tokenizer,  # type: ignore[arg-type]  # checked by Settings
+            settings.bpe,  # type: ignore[arg-type]
+            settings.bpe_codes,
+            lowercase=settings.lowercase,
+            dash_splits=settings.dash_splits,
+            strip_diacritics=settings.strip_diacritics,
+        )
+
+    def token_settings(self) -> Settings:
+        """The same for input that is tokens, with the bans of fairseq's search."""
+        no_text: dict[str, Any] = {"tokenizer": None, "bpe": None, "bpe_codes": None}
+        no_text |= {"lowercase": False, "dash_splits": False, "strip_diacritics": False}
+        return replace(self.settings, **no_text, greedy_like="fairseq", max_len_a=0.0)
+
+
+def _checkpoints(folder: Path) -> dict[str, Any]:
+    """The files of a folder that is no bundle, as fields of `Settings`."""
+    verifier, drafter, codes = (folder / name for name in (VERIFIER, DRAFTER, CODES))
+    require(
+        verifier.is_file(),
+        f"{folder}: holds no {VERIFIER}; give a bundle, or a folder with {VERIFIER}, {DRAFTER}, "
+        f"dict.<lang>.txt and {CODES}.",
+    )
+    found: dict[str, Any] = {"verifier": str(verifier), "strategy": "AR"}
+    if drafter.is_file():
+        found |= {"drafter_checkpoint": str(drafter), "strategy": "specdec"}
+    if codes.is_file():
+        found |= {"tokenizer": "moses", "bpe": "subword_nmt", "bpe_codes": str(codes)}
+    return found
+
+
+def _sizes(path: str) -> tuple[str, int]:
+    model = read_model(path)
+    network = model.network(torch.float32, torch.device("cpu"))
+    count = sum(parameter.numel() for parameter in network.parameters())
+    millions = f"{count / 1e6:.1f} million weights"
+    if model.config is None:
+        return millions, count
+    encoder, decoder = model.config.encoder, model.config.decoder
+    layers = f"{encoder.num_layers}+{decoder.num_layers} layers"
+    return f"{layers}, {decoder.dim} wide, {decoder.vocab_size:,} types, {millions}", count
+
+
+@dataclass(frozen=True)
+class TestSet:
+    """Sentences, and how their translations are scored."""
+
+    name: str
+    sentences: Sequence[Sentence]
+    references: Sequence[str] | None  # None = there are none, and no scores
+    text: TextPipeline | None = None  # None = tokens are no text
+
+    __test__ = False  # no class of tests, whatever pytest thinks of its name
+
+    def decode(self, tokens: Sequence[str]) -> str:
+        """The line that a user reads."""
+        line = " ".join(tokens)
+        return line if self.text is None else self.text.decode(line)
+
+
+def read_test_set(path: str, pair: Pair, limit: int | None = None) -> TestSet:
+    """Raw parallel text, tokenised once for everyone.
+
+    path: a TSV whose first two columns are source and target, or SOURCE,TARGET; plain, .gz or .xz.
+    limit: the first so many pairs. Pairs with an empty source are left out. Raises UserError where
+    a line is bad.
+    """
+    files = [Path(name) for name in path.split(",")]
+    require(len(files) <= 2, f"{path}: give one file, or two with a comma between them.")
+    if len(files) == 2:
+        corpus = ParallelFile(*files)
+    else:
+        corpus = ParallelFile(files[0], columns=(1, 2))
+    lines = list(islice(read_pairs(corpus, Faults()), limit))
+    text, dictionary = pair.text(), pair.dictionaries().source
+    encoded = [(number, text.encode(source)) for number, (source, _) in enumerate(lines, 1)]
+    sentences = [
+        Sentence(number, line.split(), dictionary.encode_line(line))
+        for number, line in encoded
+        if line
+    ]
+    require(bool(sentences), f"{path}: holds no sentence.")
+    return TestSet(files[0].name, sentences, [lines[s.number - 1][1] for s in sentences], text)

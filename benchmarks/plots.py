@@ -1,0 +1,167 @@
+"""A run as pictures: PNG files beside its JSON.
+
+python -m benchmarks.plots benchmarks/results/NAME.json
+"""
+
+from __future__ import annotations
+
+import statistics
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from benchmarks.results import Figures, Results, ratios
+from benchmarks.rows import EXACT, GREEDY, RELAXED
+from specdec_plugins.errors import UserError
+
+Draw = Callable[[Results, Any], bool]  # on matplotlib's axes; False = there is nothing to show
+
+_NUM_BINS = 6  # of source lengths
+_COMPARED = (("fairseq", GREEDY), ("ctranslate2", GREEDY), ("ours", GREEDY), ("ours", EXACT))
+
+
+def draw(results: Results, output: str) -> list[Path]:
+    """Write `OUTPUT.<plot>.png` for every plot that the run has figures for."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    from matplotlib import pyplot
+
+    written = []
+    for name, plot in PLOTS.items():
+        figure, axes = pyplot.subplots(figsize=(7.2, 4.4), layout="constrained")
+        if plot(results, axes):
+            axes.grid(alpha=0.3)
+            axes.legend(fontsize="small")
+            path = Path(f"{output}.{name}.png")
+            figure.savefig(path, dpi=120)
+            written.append(path)
+        pyplot.close(figure)
+    return written
+
+
+def _latency_by_length(results: Results, axes: Any) -> bool:
+    cells = _compared(results, batch=1)
+    for cell in cells:
+        lengths, times = zip(*_binned(cell["by_length"]), strict=True)
+        axes.plot(lengths, times, marker="o", label=_label(cell))
+    axes.set(
+        title=f"Latency, batch 1, threads {results.threads}",
+        xlabel="source tokens",
+        ylabel="milliseconds a sentence",
+        ylim=(0, None),
+    )
+    return bool(cells)
+
+
+def _binned(points: Sequence[tuple[int, float]]) -> list[tuple[float, float]]:
+    """Mean length and median milliseconds of bins that hold equally many sentences."""
+    ordered = sorted(points)
+    size = max(1, -(-len(ordered) // _NUM_BINS))
+    bins = [ordered[i : i + size] for i in range(0, len(ordered), size)]
+    return [
+        (statistics.mean(n for n, _ in part), 1000 * statistics.median(s for _, s in part))
+        for part in bins
+    ]
+
+
+def _speed_by_batch(results: Results, axes: Any) -> bool:
+    lines: dict[str, list[tuple[int, float]]] = {}
+    for threads, batch in results.settings:
+        if threads == results.threads:
+            for cell in _compared(results, batch):
+                speed = statistics.median(cell["tokens_a_second"])
+                lines.setdefault(_label(cell), []).append((batch, speed))
+    for label, points in lines.items():
+        axes.plot(*zip(*points, strict=True), marker="o", label=label)
+    axes.set_xscale("log", base=2)
+    axes.set(
+        title=f"Speed, threads {results.threads}",
+        xlabel="sentences a batch",
+        ylabel="tokens a second",
+        ylim=(0, None),
+    )
+    return any(len(points) > 1 for points in lines.values())
+
+
+def _acceptance_by_position(results: Results, axes: Any) -> bool:
+    cells = [c for c in results.at(results.threads, 1) if c["acceptance_by_position"]]
+    for cell in cells:
+        shares = cell["acceptance_by_position"]
+        axes.plot(range(1, len(shares) + 1), shares, marker=".", label=_label(cell))
+    axes.set(
+        title="Acceptance, batch 1",
+        xlabel="position in the draft",
+        ylabel="share of rounds that kept it",
+        ylim=(0, 1),
+    )
+    return bool(cells)
+
+
+def _speed_against_bleu(results: Results, axes: Any) -> bool:
+    at = (results.threads, 1)
+    baseline = results.find(at, "fairseq", GREEDY, "float32")
+    cells = [cell for cell in results.at(*at) if cell["bleu"] is not None]
+    if baseline is None or not cells:
+        return False
+    lines: dict[str, list[tuple[float, float]]] = {}
+    for cell in cells:
+        point = (statistics.median(ratios(cell, baseline)), cell["bleu"])
+        row = cell["row"]
+        joined = row["engine"] == "ours" and row["role"] in (EXACT, RELAXED)
+        label = f"ours exact to relaxed, {row['dtype']}" if joined else _label(cell)
+        lines.setdefault(label, []).append(point)
+        if joined and row["options"]:
+            text = ", ".join(f"{key} {value:g}" for key, value in row["options"].items())
+            axes.annotate(
+                text, point, fontsize="x-small", xytext=(4, 3), textcoords="offset points"
+            )
+    for label, points in lines.items():
+        axes.plot(*zip(*sorted(points), strict=True), marker="o", label=label)
+    axes.set(
+        title=f"Speed and quality, batch 1, threads {results.threads}",
+        xlabel="speed against fairseq greedy, float32",
+        ylabel="BLEU",
+    )
+    return True
+
+
+PLOTS: dict[str, Draw] = {
+    "latency-by-length": _latency_by_length,
+    "speed-by-batch": _speed_by_batch,
+    "acceptance-by-position": _acceptance_by_position,
+    "speed-against-bleu": _speed_against_bleu,
+}
+
+
+def _compared(results: Results, batch: int) -> list[Figures]:
+    """The rows that a plot with one line a row has room for."""
+    cells = results.at(results.threads, batch)
+    return [
+        cell
+        for cell in cells
+        if (cell["row"]["engine"], cell["row"]["role"]) in _COMPARED and not cell["row"]["options"]
+    ]
+
+
+def _label(cell: Figures) -> str:
+    return f"{cell['row']['name']}, {cell['row']['dtype']}"
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    paths = sys.argv[1:] if argv is None else argv
+    if len(paths) != 1:
+        sys.stderr.write("usage: python -m benchmarks.plots RESULT.json\n")
+        return 2
+    try:
+        for path in draw(Results.read(Path(paths[0])), paths[0].removesuffix(".json")):
+            print(path)
+    except UserError as error:
+        sys.stderr.write(f"benchmarks.plots: {error}\n")
+        return 2
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,177 @@
+"""One engine in a process of its own: its threads and its memory are nobody else's."""
+
+from __future__ import annotations
+
+import gc
+import logging
+import os
+import time
+import traceback
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from multiprocessing import get_context
+from multiprocessing.connection import Connection
+from typing import Any, Protocol
+
+import torch
+
+from benchmarks import memory
+from benchmarks.engines import load
+from benchmarks.engines.base import Engine, Job, Output
+from benchmarks.pair import Sentence
+from benchmarks.rows import Row
+from specdec_plugins.errors import UserError
+
+Batches = Sequence[Sequence[Sentence]]
+
+# Rows are forked from a process that has imported these and computed nothing: a fork of one that
+# runs OpenMP or CUDA would not work, and fresh ones would each import for seconds. What is not
+# installed is passed over.
+_PRELOADED = (
+    "benchmarks.worker",
+    "specdec_plugins.app.loading",
+    "fairseq.checkpoint_utils",
+)
+_SETTLED = 0.001, 0.02  # seconds of work in so many seconds: at rest
+
+
+@dataclass(frozen=True)
+class Turn:
+    """What came of some batches."""
+
+    seconds: list[float]  # of each batch
+    outputs: list[Output]
+
+
+@dataclass(frozen=True)
+class _Failure:
+    message: str
+    is_users: bool  # a UserError, which says what to do
+
+
+class Worker(Protocol):
+    """Whoever has one engine: calls a method of `Server` by its name."""
+
+    @property
+    def row(self) -> Row: ...
+
+    def call(self, name: str, *arguments: Any) -> Any: ...
+
+    def close(self) -> None: ...
+
+
+class Process:
+    """The parent's end of a process that serves one engine."""
+
+    def __init__(self, job: Job) -> None:
+        self.row = job.row
+        context = get_context("forkserver")
+        context.set_forkserver_preload(list(_PRELOADED))
+        self._pipe, theirs = context.Pipe()
+        self._process = context.Process(target=_serve, args=(job, theirs), daemon=True)
+        self._process.start()
+        theirs.close()
+
+    def call(self, name: str, *arguments: Any) -> Any:
+        """Ask and wait. Raises UserError, naming the row, where the engine could not do it."""
+        try:
+            self._pipe.send((name, arguments))
+            answer = self._pipe.recv()
+        except (EOFError, ConnectionError):
+            raise UserError(
+                f"{self.row.name}: its process ended (status {self._process.exitcode}); "
+                "if memory ran out, measure fewer rows at once."
+            ) from None
+        if isinstance(answer, _Failure):
+            if answer.is_users:
+                raise UserError(f"{self.row.name}: {answer.message}")
+            raise RuntimeError(f"{self.row.name}\n{answer.message}")
+        return answer
+
+    def close(self) -> None:
+        self._pipe.close()  # which ends the process
+        self._process.join(timeout=10)
+        self._process.kill()
+
+
+class Server:
+    """The process's end: what can be called."""
+
+    def __init__(self, job: Job) -> None:
+        self._job = job
+        self._engine: Engine | None = None
+        self._idle = memory.present(job.device)
+        self._cores = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else []
+
+    def load(self, threads: int) -> None:
+        """Load the engine for so many threads, on the first so many cores."""
+        self._engine = None
+        gc.collect()
+        if self._cores and self._job.device == "cpu":
+            os.sched_setaffinity(0, self._cores[:threads])
+        self._engine = load(self._job, threads)
+
+    def reset_peak(self) -> None:
+        memory.reset_peak(self._job.device)
+
+    def peak(self) -> int:
+        """Bytes beyond those of the process before it loaded anything."""
+        return memory.peak(self._job.device) - self._idle
+
+    def run(self, batches: Batches) -> Turn:
+        """Translate batch by batch, and come to rest."""
+        assert self._engine is not None, "run before load"
+        turn = Turn([], [])
+        for batch in batches:
+            self._synchronise()
+            start = time.perf_counter()
+            output = self._engine.translate(batch)
+            self._synchronise()
+            turn.seconds.append(time.perf_counter() - start)
+            turn.outputs.append(output)
+        rest()
+        return turn
+
+    def parts(self, batches: Batches) -> dict[str, float]:
+        """Seconds by part over these batches."""
+        assert self._engine is not None, "parts before load"
+        total: dict[str, float] = {}
+        for batch in batches:
+            for name, seconds in self._engine.parts(batch).items():
+                total[name] = total.get(name, 0.0) + seconds
+        rest()
+        return total
+
+    def _synchronise(self) -> None:
+        if self._job.device == "cuda":
+            torch.cuda.synchronize()
+
+
+def rest(clock: Callable[[], float] = time.process_time, limit: float = 2.0) -> None:
+    """Wait until this process's threads sleep.
+
+    Some OpenMP threads spin for 0.2 s after their work, on the core that the next engine is
+    measured on.
+    """
+    most, pause = _SETTLED
+    end = time.monotonic() + limit
+    while time.monotonic() < end:
+        before = clock()
+        time.sleep(pause)
+        if clock() - before < most:
+            return
+
+
+def _serve(job: Job, pipe: Connection) -> None:
+    logging.getLogger("fairseq").setLevel(logging.WARNING)
+    server = Server(job)
+    with suppress(EOFError, KeyboardInterrupt):  # the parent has closed, or reports ctrl-C itself
+        while True:
+            name, arguments = pipe.recv()
+            try:
+                pipe.send(getattr(server, name)(*arguments))
+            except UserError as error:
+                pipe.send(_Failure(str(error), is_users=True))
+            except Exception:  # whatever it is, the parent must hear of it
+                pipe.send(_Failure(traceback.format_exc(), is_users=False))

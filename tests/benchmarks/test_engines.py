@@ -1,0 +1,153 @@
+"""Every engine on one small pair: the same words from all that decode greedily."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from benchmarks.engines import load
+from benchmarks.engines.base import Job, Lengths, Output
+from benchmarks.engines.converted import CTRANSLATE2, MARIAN, convert
+from benchmarks.pair import Pair, Sentence
+from benchmarks.random_pair import Shape, random_pair, random_sentences
+from benchmarks.rows import Row
+from specdec_plugins.errors import UserError
+
+pytestmark = pytest.mark.fairseq
+
+CAPTIONS = Path(__file__).resolve().parents[2] / "benchmarks" / "models" / "captions.en-de"
+LINES = (
+    "Two dogs run across the grass.",
+    "A man in a red shirt is climbing a wall.",
+    "Children are playing.",
+)
+SHAPE = Shape.parse("1x64x50")
+GREEDY = Row("ours", "greedy", "float32")
+
+
+@pytest.fixture(scope="module")
+def work(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("work")
+
+
+@pytest.fixture(scope="module")
+def pair(work: Path) -> Pair:
+    pair = Pair.of(CAPTIONS, "en", "de")
+    convert(pair, (CTRANSLATE2, MARIAN), work)
+    return pair
+
+
+@pytest.fixture(scope="module")
+def sentences(pair: Pair) -> list[Sentence]:
+    text, dictionary = pair.text(), pair.dictionaries().source
+    lines = [text.encode(line) for line in LINES]
+    return [Sentence(n, s.split(), dictionary.encode_line(s)) for n, s in enumerate(lines, 1)]
+
+
+def translate(
+    row: Row, pair: Pair, work: Path, sentences: Sequence[Sentence], lengths: Lengths | None = None
+) -> Output:
+    job = Job(row, pair, lengths or Lengths(), "cpu", str(work), len(sentences), sentences)
+    return load(job, threads=1).translate(sentences)
+
+
+@pytest.fixture(scope="module")
+def expected(pair: Pair, work: Path, sentences: list[Sentence]) -> list[list[str]]:
+    """One token at a time, one sentence at a time."""
+    return [translate(GREEDY, pair, work, [sentence]).tokens[0] for sentence in sentences]
+
+
+@pytest.mark.parametrize(
+    "row",
+    [
+        Row("fairseq", "greedy", "float32"),
+        Row("ctranslate2", "greedy", "float32"),
+        Row("transformers", "greedy", "float32"),
+        Row("published", "exact", "float32"),
+        Row("ours", "exact", "float32"),
+        Row("ours", "exact", "float32", {"k": 2}),
+        Row("ours", "scripted", "float32", {"acceptance": 0.5}),
+    ],
+    ids=lambda row: row.name,
+)
+def test_greedy_engines_agree_word_for_word(
+    row: Row, pair: Pair, work: Path, sentences: list[Sentence], expected: list[list[str]]
+) -> None:
+    assert translate(row, pair, work, sentences).tokens == expected
+    assert len({len(tokens) for tokens in expected}) == len(LINES)
+
+
+def test_prompt_lookup_changes_nothing(
+    pair: Pair, work: Path, sentences: list[Sentence], expected: list[list[str]]
+) -> None:
+    row = Row("transformers", "prompt lookup", "float32")
+    for sentence, tokens in zip(sentences, expected, strict=True):
+        assert translate(row, pair, work, [sentence]).tokens == [tokens]
+
+
+def test_beams_agree(pair: Pair, work: Path, sentences: list[Sentence]) -> None:
+    fairseq, ctranslate2 = (
+        translate(Row(engine, "beam 5", "float32"), pair, work, sentences).tokens
+        for engine in ("fairseq", "ctranslate2")
+    )
+    assert fairseq == ctranslate2
+
+
+def test_relaxed_decoding_takes_no_more_rounds(
+    pair: Pair, work: Path, sentences: list[Sentence]
+) -> None:
+    relaxed = Row("ours", "relaxed", "float32", {"beta": 5, "tau": 3.0})
+    loose, exact, plain = (
+        translate(row, pair, work, sentences).stats
+        for row in (relaxed, Row("ours", "exact", "float32"), GREEDY)
+    )
+    assert loose is not None
+    assert exact is not None
+    assert plain is not None
+    assert loose.rounds <= exact.rounds < plain.rounds
+
+
+@pytest.mark.parametrize("acceptance", [0.0, 1.0])
+def test_scripted_acceptance_never_and_always(
+    acceptance: float, pair: Pair, work: Path, sentences: list[Sentence]
+) -> None:
+    row = Row("ours", "scripted", "float32", {"acceptance": acceptance})
+    stats = translate(row, pair, work, sentences).stats
+    assert stats is not None
+    # Later positions may lie behind the end of the sentence.
+    assert stats.acceptance_by_position[0] == acceptance
+
+
+@pytest.fixture(scope="module")
+def random_work(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("random")
+
+
+@pytest.mark.parametrize("engine", ["fairseq", "ctranslate2", "transformers", "ours"])
+def test_random_weights_are_decoded_to_one_length(engine: str, random_work: Path) -> None:
+    pair = random_pair(SHAPE, random_work)
+    convert(pair, (CTRANSLATE2, MARIAN), random_work)
+    lengths = Lengths(min_len=6, max_len=7)
+    assert lengths.fixed
+    sentences = random_sentences(SHAPE, 2).sentences
+    row = Row(engine, "greedy", "float32")
+    found = translate(row, pair, random_work, sentences, lengths).tokens
+    assert {len(tokens) for tokens in found} == {6 if engine == "fairseq" else 7}
+
+
+def test_rows_that_draft_want_a_drafter(tmp_path: Path) -> None:
+    pair = random_pair(SHAPE, tmp_path)
+    (Path(pair.settings.data) / "drafter.pt").unlink()
+    alone = Pair.of(Path(pair.settings.data), "en", "de")
+    with pytest.raises(UserError, match="holds no drafter, which the row 'ours exact' needs"):
+        translate(
+            Row("ours", "exact", "float32"), alone, tmp_path, random_sentences(SHAPE, 1).sentences
+        )
+
+
+@pytest.mark.parametrize("text", ["6x512", "0x64x50", "2x100x50", "2x64x3"])
+def test_shapes_that_cannot_be_are_refused(text: str) -> None:
+    with pytest.raises(UserError, match=f"--random-weights {text}"):
+        Shape.parse(text)

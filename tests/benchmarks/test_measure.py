@@ -1,0 +1,119 @@
+"""Interleaving and bookkeeping, with engines that only write down what they were asked."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from benchmarks.engines.base import Job, Lengths, Output
+from benchmarks.measure import NUM_WARM_UP, Plan, cut, measure
+from benchmarks.pair import Pair, Sentence
+from benchmarks.rows import Row
+from benchmarks.worker import Turn, rest
+from specdec_plugins.app.settings import Settings
+from specdec_plugins.decoding.stats import DecodeStats
+
+SENTENCES = [Sentence(n, ["w"] * (n % 7), [5] * (n % 7) + [2]) for n in range(1, 22)]
+ROWS = [Row("ours", role, "float32") for role in ("greedy", "exact", "relaxed")]
+Log = list[tuple[str, list[int]]]  # whose turn, with which sentences
+
+
+@dataclass
+class Recorder:
+    """A worker whose every sentence takes a second."""
+
+    row: Row
+    log: Log
+    calls: list[tuple[str, Any]] = field(default_factory=list)
+
+    def call(self, name: str, *arguments: Any) -> Any:
+        self.calls.append((name, arguments))
+        if name == "peak":
+            return 1000
+        if name == "parts":
+            return {"verify": 3.0}
+        if name != "run":
+            return None
+        batches: Sequence[Sequence[Sentence]] = arguments[0]
+        self.log.append((self.row.role, [s.number for batch in batches for s in batch]))
+        # After loading, resetting the peak and warming up: the first repetition.
+        differs = self.row.role == "relaxed" and len(self.calls) < 5
+        tokens = ["unlike" if differs else "same"]
+        stats = None if self.row.role == "greedy" else DecodeStats(rounds=1, emitted=2)
+        outputs = [Output([tokens for _ in batch], stats) for batch in batches]
+        return Turn([float(len(batch)) for batch in batches], outputs)
+
+    def close(self) -> None:
+        self.calls.append(("close", ()))
+
+
+def run(plan: Plan) -> tuple[list[Any], dict[str, Recorder], Log]:
+    pair = Pair(Settings("data", verifier="v", drafter_checkpoint="d"))
+    jobs = [Job(row, pair, Lengths(), "cpu", "", 1, SENTENCES) for row in ROWS]
+    log: Log = []
+    workers: dict[str, Recorder] = {}
+
+    def start(job: Job) -> Recorder:
+        return workers.setdefault(job.row.role, Recorder(job.row, log))
+
+    return measure(jobs, plan, SENTENCES, start), workers, log
+
+
+def test_rows_take_turns_over_the_same_batches_and_nobody_always_follows_the_same() -> None:
+    _, _, log = run(Plan(repeats=2, turn=5))
+    log = log[len(ROWS) :]  # warm-up
+    turns = [log[i : i + len(ROWS)] for i in range(0, len(log), len(ROWS))]
+    assert all({role for role, _ in turn} == {row.role for row in ROWS} for turn in turns)
+    assert all(len({tuple(numbers) for _, numbers in turn}) == 1 for turn in turns)
+    assert {turn[0][0] for turn in turns} == {row.role for row in ROWS}
+
+
+def test_every_sentence_is_decoded_once_a_repetition() -> None:
+    cells, _, log = run(Plan(repeats=2, turn=5, batches=(1, 4)))
+    assert [(cell.row.role, cell.batch) for cell in cells] == [
+        (row.role, batch) for batch in (1, 4) for row in ROWS
+    ]
+    for cell in cells:
+        assert [sum(repeat) for repeat in cell.seconds] == [len(SENTENCES)] * 2
+        assert set(cell.tokens) == {s.number for s in SENTENCES}
+        assert cell.peak_memory == 1000
+    counted = Counter(number for role, numbers in log if role == "exact" for number in numbers)
+    # Four times, and the first few once more for each warm-up.
+    assert set(counted.values()) <= {4, 5, 6}
+    warm_up = sum(len(batch) for n in (1, 4) for batch in cut(SENTENCES, n)[:NUM_WARM_UP])
+    assert sum(counted.values()) == 4 * len(SENTENCES) + warm_up
+
+
+def test_counts_are_added_up_and_unstable_outputs_noticed() -> None:
+    greedy, exact, relaxed = run(Plan(repeats=3, turn=100))[0]
+    assert greedy.stats is None
+    assert exact.stats is not None
+    assert exact.stats.rounds == 3 * len(SENTENCES)
+    assert (greedy.num_unstable, exact.num_unstable) == (0, 0)
+    assert relaxed.num_unstable == len(SENTENCES)
+    assert greedy.parts == {"verify": 3.0}
+
+
+def test_rows_stay_out_of_batches_that_are_not_theirs() -> None:
+    plan = Plan(batches=(1, 8), in_batches=frozenset({"ours exact"}))
+    cells, workers, _ = run(plan)
+    assert [(c.row.role, c.batch) for c in cells if c.batch == 8] == [("exact", 8)]
+    assert not plan.takes(Row("ours", "exact", "float32", only_single=True), 8)
+    assert all(worker.calls[-1][0] == "close" for worker in workers.values())
+
+
+def test_batches_hold_like_lengths_and_come_mixed() -> None:
+    batches = cut(SENTENCES, 4)
+    assert sorted(s.number for batch in batches for s in batch) == [s.number for s in SENTENCES]
+    lengths = [[len(s.ids) for s in batch] for batch in batches]
+    assert all(max(part) - min(part) <= 2 for part in lengths)
+    assert lengths != sorted(lengths, reverse=True)
+    assert batches == cut(list(SENTENCES), 4)
+
+
+def test_rest_waits_for_threads_that_spin() -> None:
+    spent = iter([0.0, 0.02, 0.02, 0.04, 0.04, 0.04])
+    rest(lambda: next(spent))
+    assert list(spent) == []

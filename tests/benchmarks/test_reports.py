@@ -1,0 +1,132 @@
+"""Table, bars and plots of runs with round figures."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from benchmarks import bars, plots, table
+from benchmarks.bars import bars as bars_of
+from benchmarks.results import Results
+from benchmarks.rows import Row
+from specdec_plugins.errors import UserError
+from tests.benchmarks.records import cell, results
+
+FAIRSEQ = Row("fairseq", "greedy", "float32")
+PEER, PEER_INT8 = (Row("ctranslate2", "greedy", dtype) for dtype in ("float32", "int8"))
+GREEDY, EXACT = (Row("ours", role, "float32") for role in ("greedy", "exact"))
+RELAXED = Row("ours", "relaxed", "float32", {"beta": 3, "tau": 1.0})
+
+
+def on_cpu() -> Results:
+    shares = {"encode": 0.1, "draft": 0.4, "verify": 0.3, "rest": 0.2}
+    fast = {"acceptance_by_position": [0.9, 0.5], "accepted_tokens": 3.5, "shares": shares}
+    cells = [
+        cell(FAIRSEQ, [8.0, 16.0]),
+        cell(PEER, [4.0, 4.0]),
+        cell(PEER_INT8, [2.0, 2.0]),
+        cell(GREEDY, [5.0, 5.0]),
+        cell(EXACT, [2.0, 2.0], differs_from_fairseq_greedy=[3], **fast),
+        cell(RELAXED, [1.0, 1.0], bleu=29.0, **fast),
+        cell(GREEDY, [1.0, 1.0], batch=8),
+        cell(EXACT, [0.5, 0.5], batch=8),
+    ]
+    return results(cells)
+
+
+def row_of(text: str, name: str) -> list[str]:
+    """The cells of the first line that begins with the name."""
+    line = next(line for line in text.splitlines() if line.startswith(f"| {name} "))
+    return [part.strip() for part in line.strip("| ").split("|")]
+
+
+def test_table_takes_ratios_run_by_run() -> None:
+    text = table.report(on_cpu())
+    exact = row_of(text, "ours exact")
+    # Ratios of 4 and 8 in the two repetitions; the median of both is not the ratio of medians.
+    assert "6.00x (4.00 to 8.00)" in exact
+    assert "2.00x (2.00 to 2.00)" in exact
+    assert "2.50x (2.50 to 2.50)" in exact
+    assert exact[3:5] == ["3 of 4", "4 of 4"]
+    assert "3.50" in exact
+    assert exact[-1] == "10 / 40 / 30 / 20"
+    assert "## Batch 8, 2 threads" in text
+
+
+def test_bars_are_met_or_missed_by_so_much() -> None:
+    found = {(bar.number, bar.what.rsplit(", ")[-1]): bar.cells() for bar in bars_of(on_cpu())}
+    assert found["1", "float32"][-2:] == ["0.80x (0.80 to 0.80)", "missed: 0.89 of it"]
+    assert found["2", "float32"][-2:] == ["2.00x (2.00 to 2.00)", "met"]
+    assert found["2", "int8"][-2:] == ["", "not measured"]
+    assert found["3", "float32"][-1] == "met"
+    assert found["4", "float32"][-2:] == ["6.00x (4.00 to 8.00)", "met"]
+
+
+def on_gpu() -> Results:
+    half = [Row("ours", role, "float16") for role in ("greedy", "exact")]
+    greedy, exact = half
+    slow, fast, wrong = (
+        Row("ours", "relaxed", "float16", {"beta": beta, "tau": 1.0}) for beta in (2, 3, 5)
+    )
+    cells = [
+        cell(Row("fairseq", "beam 5", "float16"), [90.0], bleu=30.0),
+        cell(Row("fairseq", "greedy", "float16"), [60.0]),
+        cell(greedy, [6.0], peak_memory_mib=100.0),
+        cell(exact, [2.0], peak_memory_mib=171.0),
+        cell(slow, [1.5], bleu=29.9),
+        cell(fast, [1.2], bleu=29.7),
+        cell(wrong, [0.5], bleu=29.0),
+        cell(greedy, [6.0], batch=32),
+        cell(exact, [5.0], batch=32, peak_memory_mib=170.0),
+    ]
+    pair = {"name": "toys", "verifier": "", "drafter": "", "drafter_weights": 25 * 2**20}
+    return results(cells, device="cuda", pair=pair)
+
+
+def test_bars_of_a_gpu() -> None:
+    found = [bar.cells() for bar in bars_of(on_gpu())]
+    verdicts = [(number, verdict) for number, *_, verdict in found]
+    assert verdicts == [
+        ("5", "met"),  # 30 times
+        ("5", "met"),  # 3 times
+        ("6", "met"),  # the fastest row that scores well enough: 5 times
+        ("7", "not measured"),
+        ("8", "missed: 0.92 of it"),  # 1.2 times at batch 32
+        ("9", "missed: 1.01 of it"),  # 171 MiB against 100 * 1.2 + 50
+        ("9", "met"),
+    ]
+    assert found[2][3] == "5.00x"
+
+
+def test_plots_are_pictures(tmp_path: Path) -> None:
+    written = plots.draw(on_cpu(), str(tmp_path / "run"))
+    assert {path.name for path in written} == {f"run.{name}.png" for name in plots.PLOTS}
+    assert all(path.read_bytes().startswith(b"\x89PNG") for path in written)
+
+
+def test_a_plot_without_figures_is_left_out(tmp_path: Path) -> None:
+    written = plots.draw(results([cell(FAIRSEQ, [8.0], bleu=None)]), str(tmp_path / "run"))
+    assert {path.name for path in written} == {"run.latency-by-length.png"}
+
+
+def test_bins_hold_equally_many_sentences() -> None:
+    points = [(n, n / 1000) for n in range(12)]
+    for start, bin_ in zip(range(0, 12, 2), plots._binned(points), strict=True):
+        assert bin_ == pytest.approx((start + 0.5, start + 0.5))
+
+
+@pytest.mark.parametrize("main", [bars.main, plots.main])
+def test_a_file_that_is_no_result_is_refused(
+    main: object, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert callable(main)
+    assert main([]) == 2
+    (tmp_path / "bad.json").write_text('{"rows": []}', encoding="utf-8")
+    assert main([str(tmp_path / "bad.json")]) == 2
+    assert "not a result of this harness" in capsys.readouterr().err
+
+
+def test_results_refuse_what_is_no_json(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="missing.json: not a result"):
+        Results.read(tmp_path / "missing.json")

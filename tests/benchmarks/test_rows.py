@@ -1,0 +1,73 @@
+"""Which rows a run has."""
+
+from __future__ import annotations
+
+import argparse
+
+import pytest
+
+from benchmarks.engines import ENGINES
+from benchmarks.options import check, choose, parser
+from benchmarks.rows import PRECISIONS, Choice
+from specdec_plugins.errors import UserError
+
+
+def flags(*words: str) -> argparse.Namespace:
+    return parser().parse_args(["--output", "out", *words])
+
+
+def test_no_two_rows_share_a_name_and_a_precision() -> None:
+    choice = Choice(("float32", "int8"), block_sizes=(4, 8), scripted=(0.5,), assistant=True)
+    rows = choice.rows()
+    assert len({(row.name, row.dtype) for row in rows}) == len(rows)
+    assert {row.engine for row in rows} == set(ENGINES) == set(PRECISIONS)
+
+
+def test_each_engine_has_the_precisions_that_it_computes_in() -> None:
+    rows = Choice(("float32", "int8")).rows()
+    assert {row.engine for row in rows if row.dtype == "int8"} >= {"ctranslate2"}
+    assert not [row for row in rows if row.dtype == "int8" and row.engine == "fairseq"]
+
+
+def test_without_a_drafter_nobody_speculates() -> None:
+    roles = {row.role for row in Choice(drafter=None).rows()}
+    assert roles == {"greedy", "beam 5", "prompt lookup"}
+
+
+def test_only_the_block_drafter_is_published_and_scripted() -> None:
+    rows = Choice(drafter="lookup", scripted=(0.5,)).rows()
+    assert {"exact", "relaxed"} <= {row.role for row in rows if row.engine == "ours"}
+    assert not [row for row in rows if row.engine == "published" or row.role == "scripted"]
+
+
+def test_patterns_choose_rows() -> None:
+    args = flags("--rows", "ours *", "--relaxed", "2:0.5", "--dtypes", "float32")
+    names = [row.name for row in choose(args, "block", assistant=False)]
+    assert names == ["ours greedy", "ours exact", "ours relaxed (beta 2, tau 0.5)"]
+    with pytest.raises(UserError, match="there are: .*ours greedy"):
+        choose(flags("--rows", "theirs"), "block", assistant=False)
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ((), "give --pair and --test"),
+        (("--pair", "p", "--test", "t", "--random-weights", "1x64x40"), "leave the others out"),
+        (("--pair", "p", "--test", "t", "--batches", "4", "0"), "--batches: every number"),
+        (("--pair", "p", "--test", "t", "--repeats", "0"), "--repeats must be 1 or more"),
+        (("--pair", "p", "--test", "t", "--scripted-acceptance", "2"), "from 0 to 1"),
+    ],
+)
+def test_flags_that_do_not_fit_are_refused(words: tuple[str, ...], message: str) -> None:
+    with pytest.raises(UserError, match=message):
+        check(flags(*words))
+
+
+def test_a_gpu_that_is_not_there_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("torch.cuda.is_available", lambda: False)
+    with pytest.raises(UserError, match="torch sees no GPU"):
+        check(flags("--pair", "p", "--test", "t", "--device", "cuda"))
+
+
+def test_every_flag_is_explained() -> None:
+    assert all(action.help for action in parser()._actions if action.option_strings)

@@ -1,0 +1,94 @@
+"""The whole program on a small random pair: processes, files, and faults."""
+
+from __future__ import annotations
+
+import json
+import lzma
+from pathlib import Path
+
+import pytest
+
+from benchmarks.pair import Pair, read_test_set
+from benchmarks.run import main
+from specdec_plugins.adapters.dictionary import Dictionary
+from tests.fairseq_checkpoints import build, dictionaries, save, settings
+
+pytestmark = pytest.mark.fairseq
+
+
+@pytest.mark.integration
+def test_a_run_writes_record_table_and_plots(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    flags = [
+        *("--random-weights", "1x64x40", "--sentences", "3", "--length", "6"),
+        *("--threads", "1", "--batches", "1", "2", "--repeats", "2", "--dtypes", "float32"),
+        *("--rows", "* greedy", "ours exact", "--work", str(tmp_path / "work")),
+    ]
+    output = tmp_path / "new" / "run"
+    assert main([*flags, "--output", str(output)]) == 0
+    record = json.loads(output.with_suffix(".json").read_text(encoding="utf-8"))
+    names = [cell["row"]["name"] for cell in record["cells"]]
+    engines = ["fairseq greedy", "transformers greedy", "ctranslate2 greedy"]
+    assert names == [*engines, "ours greedy", "ours exact"] * 2
+    for cell in record["cells"]:
+        assert len(cell["seconds"]) == 2
+        assert cell["differs_from_fairseq_greedy"] == []
+        assert cell["num_unstable"] == 0
+        assert cell["peak_memory_mib"] > 0
+    text = output.with_suffix(".md").read_text(encoding="utf-8")
+    assert "our exact against fairseq greedy, float32" in text
+    assert "![run.latency-by-length](run.latency-by-length.png)" in text
+    assert output.with_name("run.speed-by-batch.png").is_file()
+    assert "ours exact" in capsys.readouterr().out
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """A pair without a drafter, whose dictionary knows a few words."""
+    dictionaries(tmp_path)
+    args = settings("transformer", share_all_embeddings=True)
+    save(build(args, tmp_path), args, tmp_path / "verifier.pt")
+    (tmp_path / "bpe.codes").write_text("#version: 0.2\ns 1</w>\n", encoding="utf-8")
+    return tmp_path
+
+
+def test_every_engine_gets_the_same_tokens(folder: Path) -> None:
+    pair = Pair.of(folder, "en", "de")
+    assert pair.drafter is None
+    path = folder / "test.tsv.xz"
+    with lzma.open(path, "wt", encoding="utf-8") as file:
+        file.write("s1 s\tein s\tshort\n\tno source\tshort\ns\ts\tshort\n")
+    test = read_test_set(str(path), pair)
+    assert [s.number for s in test.sentences] == [1, 3]
+    assert test.sentences[0].tokens == ["s1", "s"]
+    assert test.sentences[0].ids == Dictionary.load(folder / "dict.en.txt").encode_line("s1 s")
+    assert test.references == ["ein s", "s"]
+    assert len(read_test_set(str(path), pair, limit=1).sentences) == 1
+    assert test.decode(["e@@", "in"]) == "ein"
+
+
+def test_faults_are_a_sentence_each(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (folder / "empty.tsv").write_text("", encoding="utf-8")
+    out = ["--output", str(folder / "out")]
+    for flags, message in (
+        (["--pair", str(folder / "nowhere"), "--test", "t"], "nowhere"),
+        (["--pair", str(folder), "--test", str(folder / "empty.tsv")], "empty.tsv: empty"),
+        (["--random-weights", "6x512"], "LAYERSxDIMxTYPES"),
+    ):
+        assert main([*flags, *out]) == 2
+        error = capsys.readouterr().err
+        assert error.startswith("benchmarks: ")
+        assert message in error
+    assert not list(folder.glob("out*"))
+
+
+@pytest.mark.integration
+def test_an_engine_that_refuses_ends_the_run(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (folder / "long.tsv").write_text("s " * 60 + "\ts\n", encoding="utf-8")
+    flags = ["--pair", str(folder), "--test", str(folder / "long.tsv"), "--threads", "1"]
+    flags += ["-s", "en", "-t", "de", "--rows", "ours greedy", "--work", str(folder / "work")]
+    assert main([*flags, "--output", str(folder / "out")]) == 2
+    assert "ours greedy: sentence 1: has 61 tokens" in capsys.readouterr().err

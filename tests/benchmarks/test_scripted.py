@@ -1,0 +1,78 @@
+"""The scripted drafter against its script."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from benchmarks.engines.scripted import ScriptedDrafter
+from specdec_plugins.decoding.batch import collate, open_prefix
+from specdec_plugins.decoding.config import DecodeParams
+from specdec_plugins.decoding.interfaces import (
+    Draft,
+    Prefix,
+    Round,
+    RowParams,
+    RowRandom,
+    SourceBatch,
+)
+from specdec_plugins.decoding.request import Request
+from specdec_plugins.decoding.row_random import HashRandom
+
+EOS = 2
+CPU = torch.device("cpu")
+
+
+class Zeros:
+    """Drafts nothing of use, in full length."""
+
+    max_block_size = 25
+
+    def admit(self, source: SourceBatch) -> None:
+        self.admitted = source
+
+    def commit(self, prefix: Prefix, last: Round) -> None:
+        pass
+
+    def select(self, rows: Tensor) -> None:
+        self.selected = rows
+
+    def propose(
+        self, prefix: Prefix, budget: Tensor, width: int, params: RowParams, random: RowRandom
+    ) -> Draft:
+        return Draft(torch.zeros(len(budget), width, dtype=torch.int64), budget)
+
+
+def drafted(acceptance: float, keep: list[int]) -> tuple[Tensor, Tensor]:
+    """What is drafted at the very beginning for these rows, and the script."""
+    params = [DecodeParams(seed=n) for n in range(300)]
+    requests = [Request(str(n), [n + 3, EOS], params[n]) for n in range(300)]
+    answers = {(n + 3, EOS): [n + 3 + i for i in range(25)] + [EOS] for n in range(300)}
+    source = collate(requests, 1, EOS, CPU)
+    inner = Zeros()
+    drafter = ScriptedDrafter(inner, answers, acceptance, EOS)
+    drafter.admit(source)
+    drafter.select(torch.tensor(keep))
+    rows = DecodeParams.stack([params[n] for n in keep], CPU)
+    prefix = open_prefix(source, 30)
+    prefix = Prefix(prefix.tokens[keep], prefix.lengths[keep], prefix.active[keep], 1)
+    budget = torch.full((len(keep),), 25)
+    draft = drafter.propose(prefix, budget, 25, rows, HashRandom(rows.seed))
+    assert draft.lengths is budget
+    assert inner.selected.tolist() == keep
+    return draft.tokens, torch.tensor([answers[n + 3, EOS][:25] for n in keep])
+
+
+def test_each_token_is_right_with_the_given_probability() -> None:
+    tokens, script = drafted(0.7, list(range(300)))
+    right = tokens == script
+    assert abs(right.double().mean() - 0.7) < 0.02
+    assert (right.double().mean(0) - 0.7).abs().max() < 0.12
+    assert not (tokens == EOS).any()
+
+
+def test_rows_keep_their_scripts() -> None:
+    tokens, script = drafted(1.0, [7, 3, 250])
+    assert torch.equal(tokens, script)
+    tokens, script = drafted(0.0, [7, 3, 250])
+    assert not (tokens == script).any()
