@@ -8,6 +8,7 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
+from specdec_plugins.app.bundles import make_settings
 from specdec_plugins.app.loading import build_rule
 from specdec_plugins.app.settings import Settings
 from specdec_plugins.decoding.interfaces import Guarantee
@@ -79,7 +80,7 @@ def _way(entry: Any, where: str, folder: Path, given: Mapping[str, Any]) -> Way:
         if chosen.get(key) is not None:
             chosen[key] = str(folder / chosen[key])
     try:
-        return Way(entry["name"], Settings(**{**given, **chosen}))
+        return Way(entry["name"], make_settings({**given, **chosen}))
     except UserError as error:
         raise UserError(f"{where}, {entry['name']!r}: {error}") from error
     except TypeError as error:
