@@ -138,7 +138,9 @@ def _write(args: argparse.Namespace, machine: dict[str, Any], rows: list[Figures
 def main() -> int:
     args, rest = _parser().parse_known_args()
     torch.set_num_threads(max(args.threads, 1))
-    machine = describe()  # of the code that runs, which may change while it does
+    on_gpu = torch.cuda.is_available() and "--cpu" not in rest
+    # Of the code that runs, which may change while it does.
+    machine = {**describe("cuda" if on_gpu else "cpu"), "threads": torch.get_num_threads()}
     logging.getLogger("fairseq").setLevel(logging.WARNING)
     try:
         if args.report is not None:

@@ -9,6 +9,7 @@ from dataclasses import fields
 from typing import Any, NoReturn
 
 from specdec_plugins.app.bundles import make_settings
+from specdec_plugins.app.file_flags import add_files, add_published, add_reports
 from specdec_plugins.app.file_options import FileOptions
 from specdec_plugins.app.settings import BPES, DTYPES, GREEDY_LIKE, STRATEGIES, TOKENIZERS, Settings
 from specdec_plugins.decoding.config import require
@@ -64,9 +65,9 @@ def make_parser() -> argparse.ArgumentParser:
     _add_limits(parser)
     _add_text(parser)
     _add_prefix(parser)
-    _add_files(parser)
-    _add_reports(parser)
-    _add_published(parser)
+    add_files(parser)
+    add_reports(parser)
+    add_published(parser)
     return parser
 
 
@@ -218,77 +219,17 @@ def _add_prefix(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def _add_files(parser: argparse.ArgumentParser) -> None:
-    add = parser.add_argument_group("files").add_argument
-    add("--input-path", metavar="FILE", help="UTF-8 lines; '-', the default: standard input")
-    add("--output-path", metavar="FILE", help="'-', the default: standard output")
-    add(
-        "--json-path",
-        metavar="FILE",
-        help="a JSON line for each line: id, text, tokens, score, rounds, drafted, accepted and "
-        "emitted tokens a round, finish reason, milliseconds",
-    )
-    add(
-        "--buffer-size",
-        type=int,
-        metavar="LINES",
-        help="lines that are read, sorted by length, decoded and written together (default: 1000, "
-        "and 1 at a terminal)",
-    )
-    add(
-        "--resume",
-        action="store_true",
-        help="continue an output that was interrupted: its complete lines are kept and as many "
-        "lines of the input skipped. OUTPUT.resume, which stands beside an unfinished output, "
-        "tells whether it came from the same input and settings; without it the count has to do",
-    )
-
-
-def _add_reports(parser: argparse.ArgumentParser) -> None:
-    add = parser.add_argument_group("reports (standard error)").add_argument
-    add(
-        "--progress",
-        action=argparse.BooleanOptionalAction,
-        help="a progress bar (default: at a terminal)",
-    )
-    add("--quiet", action="store_true", help="no summary")
-    add(
-        "--diagnose",
-        action="store_true",
-        help="explain the speed: acceptance by position, time by part, and a comparison with plain "
-        "decoding on a sample (--strategy specdec only)",
-    )
-    add(
-        "--diagnose-targets",
-        metavar="FILE",
-        help="targets that the drafter was trained on, as BPE text, parallel to the input: how "
-        "well they match what the verifier says",
-    )
-    add("--debug", action="store_true", help="show where an error was raised")
-
-
-def _add_published(parser: argparse.ArgumentParser) -> None:
-    """Flags of the published command that change nothing here; other values are refused."""
-    add = parser.add_argument_group(
-        "accepted so that published commands run; they change nothing here"
-    ).add_argument
-    add("--user-dir", metavar="FOLDER")
-    add("--task", choices=("translation_lev_modified", "translation"))
-    add("--gen-subset", metavar="NAME")
-    add("--max-sentences", "--batch-size", type=int, metavar="N", help="see --batch")
-    add("--iter-decode-max-iter", type=int, choices=(0,))
-    add("--iter-decode-eos-penalty", type=float, choices=(0.0,))
-    add("--iter-decode-with-beam", type=int, choices=(1,))
-
-
 def given_settings(argv: Sequence[str] | None = None) -> dict[str, Any]:
     """Fields of `Settings` that a command line gives; whether they can be is not asked yet.
 
     Exits with status 2 for flags that do not exist.
     """
-    names = {f.name for f in fields(Settings)}
-    given = vars(make_parser().parse_args(argv))
-    return {name: value for name, value in given.items() if name in names}
+    return _fields_of(Settings, make_parser().parse_args(argv))
+
+
+def _fields_of(record: Any, given: argparse.Namespace) -> dict[str, Any]:
+    names = {f.name for f in fields(record)}
+    return {name: value for name, value in vars(given).items() if name in names}
 
 
 def parse_options(argv: Sequence[str] | None = None) -> tuple[Settings, FileOptions]:
@@ -296,13 +237,9 @@ def parse_options(argv: Sequence[str] | None = None) -> tuple[Settings, FileOpti
 
     Raises UserError for values that cannot be; exits with status 2 for flags that do not exist.
     """
-    given = vars(make_parser().parse_args(argv))
-
-    def of(record: Any) -> dict[str, Any]:
-        names = {f.name for f in fields(record)}
-        return {name: value for name, value in given.items() if name in names}
-
-    settings, files = make_settings(of(Settings)), FileOptions(**of(FileOptions))
+    given = make_parser().parse_args(argv)
+    settings = make_settings(_fields_of(Settings, given))
+    files = FileOptions(**_fields_of(FileOptions, given))
     require(
         not (settings.prefix_size and not (files.prefix_file or files.prefix_column)),
         "--prefix-size counts tokens of a reference; give one with --prefix-file or "

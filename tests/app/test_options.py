@@ -77,7 +77,7 @@ def test_the_rule_follows_beta(beta: str, strategy: str, rule: str) -> None:
 
 @pytest.mark.parametrize(
     "flags",
-    ["--strat AR", "--nonsense", "--dtype int8", "--drafter nobody", "--rule none", "--beta x"],
+    ["--strat AR", "--nonsense", "--dtype int4", "--drafter nobody", "--rule none", "--beta x"],
 )
 def test_unknown_flags_and_values_end_with_one_line(
     flags: str, capsys: pytest.CaptureFixture[str]
