@@ -65,9 +65,7 @@ def _drafting(folder: Path, bundle: BundleSettings, given: Mapping[str, Any]) ->
         return {"strategy": "AR"} if plain else {}
     if given.get("drafter", drafter.name) != drafter.name:
         return {}
-    defaults: dict[str, Any] = {"drafter": drafter.name}
-    if given.get("strategy", "specdec") in ("specdec", "drafter"):
-        defaults["drafter_options"] = drafter.options
+    defaults: dict[str, Any] = {"drafter": drafter.name, "drafter_options": drafter.options}
     if drafter.network is not None and drafter.name in WITH_CHECKPOINT:
         defaults["drafter_checkpoint"] = str(folder / drafter.network.weights)
     return defaults

@@ -28,7 +28,10 @@ def check_method(settings: Settings) -> None:
     rule: Any = RULES.get(settings.rule_name)
     _check_rule(settings, rule())
     _check_sampling(settings, rule())
-    _check_parts(settings)
+    require(
+        settings.drafter_data is None or settings.drafter == "assistant",
+        f"--drafter-data is for --drafter assistant; leave it away with {settings.drafter}.",
+    )
 
 
 def _check_rule(settings: Settings, rule: AcceptanceRule) -> None:
@@ -55,23 +58,3 @@ def _check_sampling(settings: Settings, rule: AcceptanceRule) -> None:
             f"{flag} {value:g} is for rules that sample, and {in_force} does not; add "
             f"--rule speculative_sampling, or leave {flag} away.",
         )
-
-
-def _check_parts(settings: Settings) -> None:
-    """Options that would be passed over in silence."""
-    require(
-        settings.drafter_data is None or settings.drafter == "assistant",
-        f"--drafter-data is for --drafter assistant; leave it away with {settings.drafter}.",
-    )
-    for part in ("drafter", "schedule"):
-        used = settings.strategy == "specdec" or (part, settings.strategy) == ("drafter", "drafter")
-        require(
-            used or not getattr(settings, f"{part}_options"),
-            f"--{part}-options would change nothing, as --strategy {settings.strategy} has no "
-            f"{part}; leave them away, or use --strategy specdec.",
-        )
-    require(
-        settings.strategy == "specdec" or settings.schedule == "constant",
-        f"--schedule {settings.schedule} would change nothing, as --strategy {settings.strategy} "
-        "has no schedule; leave it away, or use --strategy specdec.",
-    )

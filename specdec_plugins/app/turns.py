@@ -96,6 +96,7 @@ def search_settings(settings: Settings, folder: str | Path) -> Settings:
         greedy_like="published",
         verifier=verifier,
         drafter_checkpoint=None,
+        rule=None,
         beta=1,
         tau=0.0,
     )
