@@ -105,7 +105,7 @@ def new_folder(folder: str | Path, force: bool = False) -> Iterator[Path]:
 def _write_part(model: Model, folder: Path, name: str, dtype: torch.dtype) -> Part:
     stored, aliases = _without_duplicates(_rounded(model, dtype))
     weights = name + WEIGHTS_SUFFIX
-    metadata = {"format": "pt", ALIASES: json.dumps(aliases)}
+    metadata = {ALIASES: json.dumps(aliases)}  # one entry: of several the order would vary
     save_file(stored, folder / weights, metadata)
     (folder / weights).chmod(0o644)
     return Part(weights, model.kind, model.architecture())

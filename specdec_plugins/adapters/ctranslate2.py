@@ -58,7 +58,7 @@ def export_ctranslate2(
     )
     spec = _specification(verifier, dictionaries)
 
-    class FromNetwork(Converter):  # type: ignore[misc]  # has no types
+    class FromNetwork(Converter):
         def _load(self) -> Any:
             return spec
 
@@ -78,7 +78,12 @@ def _specification(verifier: Model, dictionaries: Dictionaries) -> Any:
     specs = []
     for name, stack in (("Encoder", config.encoder), ("Decoder", config.decoder)):
         new = getattr(transformer_spec, f"Transformer{name}Spec")
-        norms = {"pre_norm": stack.normalize_before, "no_final_norm": not stack.final_norm}
+        norms: dict[str, Any] = {
+            "pre_norm": stack.normalize_before,
+            "no_final_norm": not stack.final_norm,
+        }
+        if name == "Decoder":
+            norms["alignment_heads"] = 0  # as its converter for fairseq has it: none are asked for
         specs.append(new(stack.num_layers, stack.num_heads, **norms, **options))
     spec = transformer_spec.TransformerSpec(*specs)
     state = {name: tensor.float() for name, tensor in verifier.state.items()}

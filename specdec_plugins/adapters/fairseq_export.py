@@ -27,9 +27,9 @@ def to_checkpoint(model: Model, source_lang: str, target_lang: str) -> dict[str,
     settings = _settings(model, model.config)
     settings.update(source_lang=source_lang, target_lang=target_lang, data=None)
     state = _in_float32(model.state)
-    for side in ("encoder", "decoder"):
+    for side, stack in (("encoder", model.config.encoder), ("decoder", model.config.decoder)):
         state[f"{side}.version"] = torch.tensor([_VERSION])
-        if f"{side}.embed_positions.weight" not in state:
+        if stack.positions == "sinusoidal":
             state[f"{side}.embed_positions._float_tensor"] = torch.zeros(1)
     last = {"criterion_name": "", "optimizer_name": "", "lr_scheduler_state": {}, "num_updates": 0}
     return {
@@ -78,9 +78,15 @@ def _settings(model: Model, config: TransformerConfig) -> dict[str, Any]:
             )
         settings["no_decoder_final_norm"] = True
     if isinstance(config, BlockConfig):
-        own = {"arch": BLOCK, "task": "translation_lev_modified", "block_size": config.block_size}
+        own: dict[str, Any] = {
+            "arch": BLOCK,
+            "task": "translation_lev_modified",
+            "block_size": config.block_size,
+        }
         own |= {"src_embedding_copy": config.copy_source, "apply_bert_init": False}
-        return {**settings, **own, "scale_encoder_embedding": config.scale_embedding}
+        own |= {"scale_encoder_embedding": config.scale_embedding}
+        own |= {"scale_decoder_embedding": config.scale_decoder}
+        return {**settings, **own, "cached_prefix": config.cached_prefix}
     settings |= {"arch": "transformer", "task": "translation"}
     return {**settings, "no_scale_embedding": not config.scale_embedding}
 

@@ -105,7 +105,8 @@ def _import_transformers() -> Any:
         import torchaudio  # noqa: F401
     except (ImportError, OSError):
         # fairseq brings one that may fit no torch of today, and transformers would load it, too.
-        transformers.utils.is_torchaudio_available = lambda: False
+        checks: Any = transformers.utils
+        checks.is_torchaudio_available = lambda: False
     return transformers
 
 

@@ -114,7 +114,7 @@ def _to_bundle(args: argparse.Namespace) -> None:
     name, drafter = _drafter(args, dictionaries)
     if args.bpe_codes is not None:
         load_codes(args.bpe_codes)
-    text = {name: True for name in _TEXT if getattr(args, name)}
+    text: dict[str, Any] = {name: True for name in _TEXT if getattr(args, name)}
     text["tokenizer"] = None if args.tokenizer == "none" else args.tokenizer
     given = {name: getattr(args, name) for name in DEFAULTS}
     languages = (dictionaries.source_lang, dictionaries.target_lang)
@@ -156,15 +156,18 @@ def _to_fairseq(source: Path, output: Path, force: bool) -> None:
     """As `specdec-serve` reads a folder of checkpoints."""
     bundle = read_bundle(source)
     languages = (bundle.source_lang, bundle.target_lang)
+    parts = {"verifier": bundle.verifier}
+    if bundle.drafter is not None and bundle.drafter.network is not None:
+        parts["drafter"] = bundle.drafter.network
+    files = [f"dict.{language}.txt" for language in languages]
+    if bundle.text.get("bpe_codes"):
+        files.append(bundle.text["bpe_codes"])
     with new_folder(output, force) as made:
-        drafter = bundle.drafter and bundle.drafter.network
-        for name, part in (("verifier", bundle.verifier), ("drafter", drafter)):
-            if part is not None:
-                checkpoint = to_checkpoint(read_model(source / part.weights), *languages)
-                save_checkpoint(checkpoint, made / f"{name}.pt")
-        codes = bundle.text.get("bpe_codes")
-        for name in (*(f"dict.{language}.txt" for language in languages), *([codes] * bool(codes))):
-            shutil.copyfile(source / name, made / name)
+        for name, part in parts.items():
+            checkpoint = to_checkpoint(read_model(source / part.weights), *languages)
+            save_checkpoint(checkpoint, made / f"{name}.pt")
+        for file in files:
+            shutil.copyfile(source / file, made / file)
 
 
 def _to_engine(args: argparse.Namespace) -> None:
