@@ -115,9 +115,11 @@ def drafter_settings(args: Namespace, verifier: Namespace, source: StateDict) ->
 
 
 def _of_verifier(verifier: Namespace) -> dict[str, Any]:
-    names = (*ENCODER_SIZES, *DECODER_SIZES, "decoder_layers", "activation_fn")
-    names += ("encoder_learned_pos", "decoder_learned_pos")
-    names += ("max_source_positions", "max_target_positions")
+    names = (
+        *(*ENCODER_SIZES, *DECODER_SIZES, "decoder_layers", "activation_fn"),
+        *("encoder_learned_pos", "decoder_learned_pos"),
+        *("max_source_positions", "max_target_positions"),
+    )
     return {name: getattr(verifier, name) for name in names}
 
 

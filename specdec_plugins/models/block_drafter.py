@@ -146,12 +146,12 @@ class BlockDrafter(TransformerModel):
         gives the same states both times, so it runs once. Scored positions are a run behind each
         row's prefix; the decoder's last layer computes nothing else.
         """
-        context = self._read_source(src_tokens, src_lengths)
+        source = self._read_source(src_tokens, src_lengths)
         prefix_lengths = scored_mask.int().argmax(dim=1)  # [B]
         num_masked = scored_mask.sum()
         widest = torch.arange(int(scored_mask.sum(1).max()), device=scored_mask.device)
         columns = prefix_lengths[:, None] + widest  # [B, n]
-        context = (*context, prefix_lengths, columns)
+        context = (*source, prefix_lengths, columns)
         num_right = None
         if glancing is not None:
             right_mask = self._predicted_right(input_tokens, target_tokens, scored_mask, *context)

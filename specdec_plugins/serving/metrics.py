@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Final
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 from prometheus_client.multiprocess import MultiProcessCollector, mark_process_dead
@@ -14,7 +15,7 @@ from specdec_plugins.decoding.request import RowEvent
 # Where this names a folder, prometheus-client keeps all values in files there, and the processes
 # that share it are one server.
 SHARED_FOLDER = "PROMETHEUS_MULTIPROC_DIR"
-_SUM = "livesum"  # of gauges: over the processes that live
+_SUM: Final = "livesum"  # of gauges: over the processes that live
 
 _SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60)
 _TOKEN_SECONDS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1)

@@ -158,8 +158,9 @@ class CachedDecoder(nn.Module):
     @property
     def attention_dtype(self) -> torch.dtype:
         """Of keys and values, in which attention is computed."""
-        dtype: torch.dtype = self.layers[0].self_attention.qkv.bias.dtype
-        return dtype
+        bias = self.layers[0].get_submodule("self_attention.qkv").bias
+        assert isinstance(bias, Tensor)
+        return bias.dtype
 
     def forward(self, tokens: Tensor, window: Window, source: Source) -> Tensor:
         """Last states [B, n, D] of new tokens [B, n] int64, which are written to the window."""
