@@ -109,6 +109,18 @@ def test_relaxed_decoding_takes_no_more_rounds(
     assert loose.rounds <= exact.rounds < plain.rounds
 
 
+def test_int8_speculates_without_changing_a_word(
+    pair: Pair, work: Path, sentences: list[Sentence]
+) -> None:
+    exact, plain, peer = (
+        translate(Row(engine, role, "int8"), pair, work, sentences).tokens
+        for engine, role in (("ours", "exact"), ("ours", "greedy"), ("ctranslate2", "greedy"))
+    )
+    assert exact == plain
+    assert all(exact)
+    assert all(peer)
+
+
 @pytest.mark.parametrize("acceptance", [0.0, 1.0])
 def test_scripted_acceptance_never_and_always(
     acceptance: float, pair: Pair, work: Path, sentences: list[Sentence]
