@@ -12,12 +12,13 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.results import Figures, Results, ratios
-from benchmarks.rows import EXACT, GREEDY, RELAXED
+from benchmarks.rows import EXACT, GREEDY, RELAXED, SCRIPTED
 from specdec_plugins.errors import UserError
 
 Draw = Callable[[Results, Any], bool]  # on matplotlib's axes; False = there is nothing to show
 
 _NUM_BINS = 6  # of source lengths
+_NUM_COLOURS, _MARKERS = 10, "os^v"  # matplotlib's colours begin anew after so many lines
 _COMPARED = (("fairseq", GREEDY), ("ctranslate2", GREEDY), ("ours", GREEDY), ("ours", EXACT))
 
 
@@ -102,7 +103,11 @@ def _acceptance_by_position(results: Results, axes: Any) -> bool:
 def _speed_against_bleu(results: Results, axes: Any) -> bool:
     at = (results.threads, 1)
     baseline = results.find(at, "fairseq", GREEDY, "float32")
-    cells = [cell for cell in results.at(*at) if cell["bleu"] is not None]
+    cells = [
+        cell
+        for cell in results.at(*at)
+        if cell["bleu"] is not None and cell["row"]["role"] != SCRIPTED
+    ]
     if baseline is None or not cells:
         return False
     lines: dict[str, list[tuple[float, float]]] = {}
@@ -117,8 +122,9 @@ def _speed_against_bleu(results: Results, axes: Any) -> bool:
             axes.annotate(
                 text, point, fontsize="x-small", xytext=(4, 3), textcoords="offset points"
             )
-    for label, points in lines.items():
-        axes.plot(*zip(*sorted(points), strict=True), marker="o", label=label)
+    for number, (label, points) in enumerate(lines.items()):
+        marker = _MARKERS[number // _NUM_COLOURS % len(_MARKERS)]
+        axes.plot(*zip(*sorted(points), strict=True), marker=marker, label=label)
     axes.set(
         title=f"Speed and quality, batch 1, threads {results.threads}",
         xlabel="speed against fairseq greedy, float32",

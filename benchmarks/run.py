@@ -118,6 +118,16 @@ def _record(
 
 
 def _shown(argument: str) -> str:
-    """Paths as a reader can use them: relative to the checkout where they lie in it."""
+    """Paths as a reader can use them: relative to the checkout, or the name where they lie outside.
+
+    An argument may be two paths with a comma between them.
+    """
+    return ",".join(_relative(part) for part in argument.split(","))
+
+
+def _relative(argument: str) -> str:
     path = Path(argument)
-    return os.path.relpath(path) if path.is_absolute() else argument
+    if not path.is_absolute():
+        return argument
+    relative = os.path.relpath(path)
+    return path.name if relative.startswith(os.pardir) else relative

@@ -9,11 +9,12 @@ import pytest
 
 from benchmarks.engines import load
 from benchmarks.engines.base import Job, Lengths, Output
-from benchmarks.engines.converted import CTRANSLATE2, MARIAN, convert
+from benchmarks.engines.converted import ASSISTANT, CTRANSLATE2, MARIAN, convert
 from benchmarks.pair import Pair, Sentence
 from benchmarks.random_pair import Shape, random_pair, random_sentences
-from benchmarks.rows import Row
+from benchmarks.rows import ASSISTED, PROMPT_LOOKUP, Row
 from specdec_plugins.errors import UserError
+from tests.bundles import captions
 
 pytestmark = pytest.mark.fairseq
 
@@ -35,7 +36,7 @@ def work(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def pair(work: Path) -> Pair:
     pair = Pair.of(CAPTIONS, "en", "de")
-    convert(pair, (CTRANSLATE2, MARIAN), work)
+    convert(pair, (CTRANSLATE2, MARIAN, ASSISTANT), work)
     return pair
 
 
@@ -79,12 +80,26 @@ def test_greedy_engines_agree_word_for_word(
     assert len({len(tokens) for tokens in expected}) == len(LINES)
 
 
-def test_prompt_lookup_changes_nothing(
-    pair: Pair, work: Path, sentences: list[Sentence], expected: list[list[str]]
+@pytest.mark.parametrize("role", [PROMPT_LOOKUP, ASSISTED])
+def test_assisted_generation_changes_nothing(
+    role: str, pair: Pair, work: Path, sentences: list[Sentence], expected: list[list[str]]
 ) -> None:
-    row = Row("transformers", "prompt lookup", "float32")
+    row = Row("transformers", role, "float32")
     for sentence, tokens in zip(sentences, expected, strict=True):
         assert translate(row, pair, work, [sentence]).tokens == [tokens]
+
+
+def test_a_bundle_is_a_pair(
+    tmp_path: Path, sentences: list[Sentence], expected: list[list[str]]
+) -> None:
+    pair = Pair.of(captions(tmp_path / "en-de", defaults={"beta": 3, "tau": 1.0}), None, None)
+    assert (pair.name, pair.drafter) == ("en-de", "block")
+    assert "4+4 layers, 128 wide, 7,952 types" in pair.describe()["verifier"]
+    assert pair.text().encode(LINES[0]).split() == sentences[0].tokens
+    convert(pair, [CTRANSLATE2], tmp_path)
+    for engine, role in (("fairseq", "greedy"), ("ctranslate2", "greedy"), ("ours", "exact")):
+        # What the bundle says of beta is no matter of exact rows.
+        assert translate(Row(engine, role, "float32"), pair, tmp_path, sentences).tokens == expected
 
 
 def test_beams_agree(pair: Pair, work: Path, sentences: list[Sentence]) -> None:
@@ -107,6 +122,18 @@ def test_relaxed_decoding_takes_no_more_rounds(
     assert exact is not None
     assert plain is not None
     assert loose.rounds <= exact.rounds < plain.rounds
+
+
+def test_int8_speculates_without_changing_a_word(
+    pair: Pair, work: Path, sentences: list[Sentence]
+) -> None:
+    exact, plain, peer = (
+        translate(Row(engine, role, "int8"), pair, work, sentences).tokens
+        for engine, role in (("ours", "exact"), ("ours", "greedy"), ("ctranslate2", "greedy"))
+    )
+    assert exact == plain
+    assert all(exact)
+    assert all(peer)
 
 
 @pytest.mark.parametrize("acceptance", [0.0, 1.0])
