@@ -1,4 +1,4 @@
-# A translation server. CPU by default; for a GPU:
+# A translation server with the bundled pair of models. CPU by default; for a GPU:
 #   docker build --build-arg TORCH_INDEX=https://download.pytorch.org/whl/cu128 -t specdec:gpu .
 #   docker run --gpus all ...
 FROM python:3.12-slim
@@ -24,5 +24,5 @@ HEALTHCHECK --interval=15s --timeout=5s --start-period=120s CMD \
   ["python", "-c", "import urllib.request; urllib.request.urlopen('http://127.0.0.1:8080/health', timeout=4)"]
 # Inside a container loopback would be out of everybody's reach.
 ENTRYPOINT ["specdec-serve", "--host", "0.0.0.0", "--port", "8080"]
-# The folder with the models, its languages, and any other flags.
-CMD ["/models", "--source-lang", "en", "--target-lang", "de"]
+# The bundled pair; for others their folder and its languages, and any other flags.
+CMD []

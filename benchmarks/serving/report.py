@@ -9,6 +9,8 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import torch
+
 from benchmarks.machine import describe
 from benchmarks.serving.reference import Reference
 from specdec_plugins.app.comparison import markdown
@@ -24,7 +26,7 @@ def write(
     output: str | None, reference: Reference, results: Sequence[Result], arguments: Sequence[str]
 ) -> None:
     """Print the page; write it and the record where they are wanted."""
-    facts = describe()
+    facts = {**describe(reference.model.verifier.device.type), "threads": torch.get_num_threads()}
     page = "\n".join(_page(reference, results, arguments, facts))
     print(page)
     if output is None:

@@ -37,6 +37,11 @@ def instruction(name: str) -> list[str]:
     return words
 
 
+def by_default(value: str) -> str:
+    """Compose's ${NAME:-default} where NAME is not set."""
+    return re.sub(r"\$\{\w+:-([^}]*)\}", r"\1", value)
+
+
 def test_the_dashboard_asks_for_metrics_that_exist() -> None:
     dashboard = json.loads(DASHBOARD.read_text())
     panels = dashboard["panels"]
@@ -87,9 +92,7 @@ def test_prometheus_and_grafana_find_each_other() -> None:
 def test_mounts_are_files_and_volumes_that_exist() -> None:
     for service in COMPOSE["services"].values():
         for mount in service.get("volumes", []):
-            place = re.sub(r"\$\{\w+:-([^}]*)\}", r"\1", mount).split(":")[0]
-            if place.startswith("${"):  # whoever starts it says where
-                continue
+            place = by_default(mount).split(":")[0]
             if place.startswith("."):
                 assert (ROOT / place).exists(), mount
             else:
@@ -105,7 +108,10 @@ def test_images_and_units_start_the_server_with_flags_that_it_has() -> None:
     assert given["port"] == PORT
     assert f"EXPOSE {PORT}\n" in DOCKERFILE
     assert f"127.0.0.1:{PORT}/health" in " ".join(instruction(" "))
-    parse([*entry[1:], *COMPOSE["services"]["specdec"].get("command", [])])
+    parse([*entry[1:], *shlex.split(by_default(COMPOSE["services"]["specdec"]["command"]))])
+    example = re.search(r'SPECDEC_FLAGS="(.*?)"', (ROOT / "compose.yaml").read_text())
+    assert example
+    assert vars(parse([*entry[1:], *shlex.split(example[1])]))["model"] == "/models"
     unit = configparser.ConfigParser(interpolation=None, strict=False)
     unit.optionxform = str  # type: ignore[assignment, method-assign]  # names keep their case
     unit.read(DEPLOY / "specdec.service")

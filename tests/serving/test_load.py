@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,6 +12,7 @@ import pytest
 from benchmarks.serving.accounts import balance
 from benchmarks.serving.load import Load, measure, send
 from benchmarks.serving.reference import Reference
+from benchmarks.serving.report import write
 from benchmarks.serving.server import Server
 from benchmarks.serving.traffic import KILLED, PATHS, SHARES, Tally
 from tests.serving.toys import Running, running, toy_model
@@ -42,7 +44,10 @@ def toy(tmp_path: Path) -> Iterator[tuple[Running, Server]]:
 
 
 def test_a_mixed_load_loses_nothing(
-    toy: tuple[Running, Server], reference: Reference, monkeypatch: pytest.MonkeyPatch
+    toy: tuple[Running, Server],
+    reference: Reference,
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
 ) -> None:
     monkeypatch.setitem(SHARES, KILLED, 0.02)
     result = measure(toy[1], reference, MIXED)
@@ -52,6 +57,12 @@ def test_a_mixed_load_loses_nothing(
     assert result.codes[400] == result.kinds["bad JSON"]
     assert result.codes[413] == result.kinds["oversize"]
     assert result.codes.get(429, 0) >= result.retries  # whoever leaves may be told it, too
+    write(str(tmp_path / "report"), reference, [result], ["FOLDER"])
+    page = (tmp_path / "report.md").read_text()
+    assert "## 250 mixed requests, 12 clients, speculation toy" in page
+    assert "No fault: " in page
+    record = json.loads((tmp_path / "report.json").read_text())
+    assert record["results"][0]["load"]["mixed"] == 250
 
 
 def test_a_timed_load_is_counted_to_the_token(
