@@ -34,7 +34,7 @@ from specdec_plugins.app.bundles import make_settings
 from specdec_plugins.app.loading import load_translator
 from specdec_plugins.app.settings import Settings
 from specdec_plugins.app.translator import Sentence, number_sentences
-from specdec_plugins.app.turns import Contender, decode_in_turns, search_settings, variant
+from specdec_plugins.app.turns import Contender, decode_in_turns, hush, search_settings, variant
 from specdec_plugins.corpus import scoring
 from specdec_plugins.errors import UserError
 
@@ -158,6 +158,7 @@ def _shown(argument: str) -> str:
 
 def main() -> int:
     args = make_parser().parse_args()
+    hush()
     if args.threads:
         torch.set_num_threads(args.threads)
     try:
