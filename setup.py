@@ -24,8 +24,8 @@ SERVE = [
 CONVERT = ["ctranslate2>=4.8", "transformers>=5.20"]
 COMPARE = ["matplotlib>=3.9", "sacrebleu>=2.4"]  # scripts/compare_ways.py
 BENCH = [*COMPARE, *CONVERT]
-# Several engines behind one address.
-RAY = ["ray[serve]>=2.50", *SERVE]
+# Several engines behind one address; distillation on many machines.
+RAY = ["ray[data,serve]>=2.50", *SERVE]
 DEV = [
     "httpx>=0.27",
     "hypothesis>=6.100",

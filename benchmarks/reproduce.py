@@ -32,9 +32,9 @@ from benchmarks.reproduction_plots import draw
 from specdec_plugins.adapters.bundle import read_bundle
 from specdec_plugins.app.bundles import make_settings
 from specdec_plugins.app.loading import load_translator
-from specdec_plugins.app.settings import Settings
+from specdec_plugins.app.settings import Settings, choose_device
 from specdec_plugins.app.translator import Sentence, number_sentences
-from specdec_plugins.app.turns import Contender, decode_in_turns, search_settings, variant
+from specdec_plugins.app.turns import Contender, decode_in_turns, hush, search_settings, variant
 from specdec_plugins.corpus import scoring
 from specdec_plugins.errors import UserError
 
@@ -134,7 +134,7 @@ def run(args: argparse.Namespace) -> dict[str, Any]:
     return {
         "title": args.title or f"{Path(args.data).name} on {args.input.name}",
         "command": shlex.join(["scripts/reproduce.sh", *map(_shown, sys.argv[1:])]),
-        "machine": describe(),
+        "machine": describe(choose_device(settings.device).type),
         "threads": torch.get_num_threads(),
         "dtype": settings.dtype,
         "pair": f"{settings.source_lang}-{language}",
@@ -158,6 +158,7 @@ def _shown(argument: str) -> str:
 
 def main() -> int:
     args = make_parser().parse_args()
+    hush()
     if args.threads:
         torch.set_num_threads(args.threads)
     try:

@@ -7,12 +7,10 @@ is not greedy decoding.
 from __future__ import annotations
 
 import argparse
-import logging
 import os
 import sys
 import tempfile
 import time
-import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -31,7 +29,13 @@ from specdec_plugins.app.exactness import exactness_of  # noqa: E402
 from specdec_plugins.app.loading import load_translator  # noqa: E402
 from specdec_plugins.app.settings import Settings  # noqa: E402
 from specdec_plugins.app.translator import number_sentences  # noqa: E402
-from specdec_plugins.app.turns import Contender, decode_in_turns, search_settings, variant  # noqa: E402
+from specdec_plugins.app.turns import (  # noqa: E402
+    Contender,
+    decode_in_turns,
+    hush,
+    search_settings,
+    variant,
+)
 from specdec_plugins.errors import UserError  # noqa: E402
 
 SAMPLES = ROOT / "data" / "samples" / "en-de.tsv"
@@ -151,10 +155,7 @@ def make_parser() -> argparse.ArgumentParser:
 
 def main() -> int:
     args = make_parser().parse_args()
-    for name in ("fairseq", "hydra"):
-        logging.getLogger(name).setLevel(logging.WARNING)
-    # hydra tells fairseq's authors what users cannot change.
-    warnings.filterwarnings("ignore", category=UserWarning)
+    hush()
     began = time.monotonic()
     try:
         exact = run(args.data, args.device, args.sentences)

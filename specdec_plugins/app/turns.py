@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import logging
+import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -30,6 +32,12 @@ class Contender:
 
     name: str
     translator: SpeculativeTranslator
+
+
+def hush() -> None:
+    """Keep from users what fairseq and the libraries below it tell their authors."""
+    logging.disable(logging.INFO)
+    warnings.filterwarnings("ignore", category=UserWarning)
 
 
 def variant(translator: SpeculativeTranslator, **changes: Any) -> SpeculativeTranslator:

@@ -28,6 +28,7 @@ from specdec_plugins.corpus.teacher import DataBin, Search, Teacher
 from specdec_plugins.errors import UserError
 
 LOCAL = "local"
+NUM_ATTEMPTS = 2  # to start a cluster here
 ROOT = Path(__file__).resolve().parents[2]
 
 
@@ -98,22 +99,7 @@ def _connected(cluster: Cluster) -> Iterator[Any]:
     import ray.data
     import ray.exceptions
 
-    is_local = cluster.address == LOCAL
-    path = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
-    try:
-        ray.init(
-            address=LOCAL if is_local else cluster.address,
-            num_cpus=cluster.num_workers if is_local else None,
-            include_dashboard=False if is_local else None,
-            runtime_env={"env_vars": {"PYTHONPATH": path}},
-            log_to_driver=False,
-            logging_level=logging.ERROR,
-        )
-    except Exception as error:  # ray has no class of its own for a node that did not start
-        raise UserError(
-            f"--ray {cluster.address}: no cluster answers there ({_first_line(error)}); start one "
-            f"with ray start --head, give --ray {LOCAL}, or leave --ray away"
-        ) from error
+    _connect(cluster)
     context = ray.data.DataContext.get_current()
     context.enable_progress_bars = False
     try:
@@ -122,6 +108,33 @@ def _connected(cluster: Cluster) -> Iterator[Any]:
         raise UserError(f"--ray {cluster.address}: {_cause(error)}") from error
     finally:
         ray.shutdown()
+
+
+def _connect(cluster: Cluster) -> None:
+    """Raises UserError where no cluster answers, or none could be started."""
+    import ray
+
+    is_local = cluster.address == LOCAL
+    path = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
+    for attempt in range(NUM_ATTEMPTS):
+        try:
+            ray.init(
+                address=cluster.address,
+                num_cpus=cluster.num_workers if is_local else None,
+                include_dashboard=False if is_local else None,
+                runtime_env={"env_vars": {"PYTHONPATH": path}},
+                log_to_driver=False,
+                logging_level=logging.ERROR,
+            )
+            return
+        except Exception as error:  # ray has no class of its own for a node that did not start
+            ray.shutdown()
+            if is_local and attempt < NUM_ATTEMPTS - 1:
+                continue  # on a busy machine its processes may miss the time that Ray grants them
+            raise UserError(
+                f"--ray {cluster.address}: no cluster answers there ({_first_line(error)}); start "
+                f"one with ray start --head, give --ray {LOCAL}, or leave --ray away"
+            ) from error
 
 
 def _cause(error: BaseException) -> str:
