@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import pytest
 import torch
 from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from specdec_plugins.decoding.interfaces import AcceptanceRule, Draft, Guarantee, Scores, Verdict
 from specdec_plugins.decoding.row_random import HashRandom
