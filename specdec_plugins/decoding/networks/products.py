@@ -101,7 +101,7 @@ def _is_worth_packing(weight: Tensor) -> bool:
         weight.is_cpu
         and weight.dtype is torch.float32
         and weight.numel() >= _PACK_FROM
-        and torch.backends.mkldnn.is_available()
+        and torch.backends.mkldnn.is_available()  # type: ignore[no-untyped-call]
     )
 
 
