@@ -153,6 +153,10 @@ class Session:
             batch.budget = torch.zeros_like(batch.params.block_size)
             return
         wanted = self._method.schedule.next_budget(batch.params)
+        if self._method.schedule.follows_clock:
+            # A text that depends on the block must not depend on what else the machine does.
+            is_free = batch.params.greedy_mask(self._method.rule.samples)
+            wanted = torch.where(is_free, wanted, batch.params.block_size)
         # `lengths` counts the start token, and the verifier adds a token of its own to each draft.
         room = batch.params.max_len - batch.prefix.lengths
         batch.budget = torch.minimum(wanted, room).clamp(min=0) * batch.prefix.active

@@ -93,6 +93,14 @@ class RowParams:
     top_p: Tensor  # float32 in (0, 1], 1 = all
     seed: Tensor  # int64
 
+    def greedy_mask(self, samples: bool) -> Tensor:
+        """[B] bool: whose output is the verifier's greedy one, whatever is drafted.
+
+        samples: the rule draws from p, so that only top_k = 1 leaves nothing to chance.
+        """
+        is_greedy = self.beta == 1
+        return is_greedy & (self.top_k == 1) if samples else is_greedy
+
     # What follows waits for the device, once for each composition of the batch and not each round.
 
     @cached_property
@@ -246,6 +254,11 @@ class Drafter(Stateful, Protocol):
 
 class DraftSchedule(Stateful, Protocol):
     """How many tokens to ask for next."""
+
+    @property
+    def follows_clock(self) -> bool:
+        """True if measured time decides, so that two runs may draft differently."""
+        ...
 
     def next_budget(self, params: RowParams) -> Tensor:
         """[B] int64, 0 = a plain autoregressive step. The engine caps it at what fits."""

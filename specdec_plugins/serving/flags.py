@@ -36,9 +36,7 @@ def add_model_flags(parser: argparse.ArgumentParser) -> None:
     add("--tokenizer", choices=("moses", "none"), help="default: the bundle's, else moses")
     add("--bpe-codes", metavar="FILE", help="default: those in FOLDER")
     add("--device", metavar="NAME", help="cpu, cuda, cuda:1 (default: a GPU where there is one)")
-    add(
-        "--dtype", choices=sorted(DTYPES), help="of the networks (default: float32); int8: CPU only"
-    )
+    add("--dtype", choices=sorted(DTYPES), help="default: float32; int8 on a CPU only")
     _add_speculation(parser)
 
 

@@ -71,6 +71,29 @@ def test_without_a_drafter_every_round_emits_one_token() -> None:
     assert ours.stats.drafted == 0
 
 
+@pytest.mark.parametrize(
+    ("rule", "options", "follows"),
+    [
+        ("exact", {}, True),
+        ("top_beta", {"beta": 1}, True),
+        ("top_beta", {"beta": 2, "tau": 9.0}, False),
+        ("speculative_sampling", {"seed": 3}, False),
+        ("speculative_sampling", {"top_k": 1}, True),
+    ],
+)
+def test_a_text_that_depends_on_the_block_follows_no_clock(
+    rule: str, options: dict[str, Any], follows: bool
+) -> None:
+    def drafted(schedule: str) -> list[tuple[list[int], list[int]]]:
+        chosen = replace(method("always", rule), schedule=build_schedule(schedule))
+        jobs = requests(6, block_size=4, **options)
+        results = SpeculativeDecoder(TableVerifier(TABLE), chosen, EngineConfig(3)).decode(jobs)
+        return [(r.token_ids, r.drafted_per_round) for r in results]
+
+    # the measured schedule begins with a whole block, half of one, and none
+    assert (drafted("adaptive") != drafted("constant")) == follows
+
+
 def test_block_size_is_each_rows_own_and_zero_is_plain() -> None:
     jobs = requests(4, block_size=lambda i: i, max_len=40)
     for size, result in enumerate(decoder("never", max_rows=4).decode(jobs)):

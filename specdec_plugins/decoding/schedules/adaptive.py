@@ -12,6 +12,7 @@ from specdec_plugins.decoding.interfaces import Prefix, Round, RowParams, Source
 from specdec_plugins.decoding.schedules.base import SCHEDULES
 
 _DECAY = 0.98  # of old measurements, a round; about the last 50 rounds count
+_LONGEST_REST = 16  # times `probe_every`, where drafting has not paid time and again
 
 
 @dataclass
@@ -64,10 +65,11 @@ class Adaptive:
 
     With acceptance a token alpha, a draft of K emits (1 - alpha^(K+1)) / (1 - alpha) tokens on
     average (Leviathan et al. 2023, equation 1). alpha is the row's own: tokens accepted over
-    tokens judged, begun at `acceptance` with the weight of `evidence` tokens. Costs are measured
-    (`EngineConfig.measure_time`), or given, which makes the schedule deterministic. Measuring
-    begins, and every `probe_every` rounds begins again, with a round of the whole block, one of
-    half of it and a plain one.
+    tokens judged, begun at what all rows of late had with the weight of `evidence` tokens, and
+    these at `acceptance`. Costs are measured (`EngineConfig.measure_time`), or given, which makes
+    the schedule deterministic. Measuring begins, and every `probe_every` rounds begins again, with
+    a round of the whole block, one of half of it and a plain one. Where nothing was drafted since,
+    one round of half a block has to do, and the wait until the next doubles.
     """
 
     @dataclass(frozen=True)
@@ -96,28 +98,44 @@ class Adaptive:
     def __init__(self, config: Config) -> None:
         self._config = config
         self._costs = RoundCosts()
-        self._num_rounds = 0
+        self._turn = 0  # rounds since measuring began, or began again
+        self._rest = config.probe_every  # rounds from one such beginning to the next
+        self._has_drafted = True  # since the last measurement
         self._judged: Tensor | None = None  # [B] float32, tokens judged; None before the first row
         self._accepted: Tensor | None = None  # [B] float32, of these accepted
+        self._pool: Tensor | None = None  # [2] float32, both of all rows, the older counting less
+
+    @property
+    def follows_clock(self) -> bool:
+        return self._config.plain_seconds is None
 
     def admit(self, source: SourceBatch) -> None:
-        weight = self._config.evidence
-        judged = torch.full_like(source.lengths, weight, dtype=torch.float32)
-        accepted = judged * self._config.acceptance
+        judged = torch.zeros_like(source.lengths, dtype=torch.float32)
+        accepted = judged
         if self._judged is not None and self._accepted is not None:
             judged = torch.cat([self._judged, judged])
             accepted = torch.cat([self._accepted, accepted])
         self._judged, self._accepted = judged, accepted
+        if self._pool is None:
+            weight = self._config.evidence
+            self._pool = judged.new_tensor([weight, weight * self._config.acceptance])
 
     def commit(self, prefix: Prefix, last: Round) -> None:
         assert self._judged is not None
         assert self._accepted is not None
-        self._num_rounds += 1
-        drafted, accepted = last.draft.lengths, last.verdict.num_accepted
-        self._judged = self._judged + torch.minimum(accepted + 1, drafted)
+        width = last.draft.tokens.shape[1]
+        self._pass_turn(width)
+        if last.seconds is not None and self.follows_clock:
+            self._costs.observe(width, last.seconds)
+        if width == 0:
+            return
+        assert self._pool is not None
+        accepted = last.verdict.num_accepted
+        judged = torch.minimum(accepted + 1, last.draft.lengths)
+        self._judged = self._judged + judged
         self._accepted = self._accepted + accepted
-        if last.seconds is not None and self._config.plain_seconds is None:
-            self._costs.observe(last.draft.tokens.shape[1], last.seconds)
+        counts = torch.stack([judged.sum(), accepted.sum()])
+        self._pool = _DECAY * self._pool + counts
 
     def select(self, rows: Tensor) -> None:
         if self._judged is not None and self._accepted is not None:
@@ -130,7 +148,11 @@ class Adaptive:
         costs = self._seconds_by_width(widest)
         if costs is None:
             return self._probe(params)
-        alpha = (self._accepted / self._judged).clamp(max=0.999)[:, None]  # [B, 1]
+        assert self._pool is not None
+        weight = self._config.evidence
+        prior = self._pool[1] / self._pool[0]
+        alpha = (self._accepted + weight * prior) / (self._judged + weight)
+        alpha = alpha.clamp(max=0.999)[:, None]  # [B, 1]
         widths = torch.arange(widest + 1, device=alpha.device)  # [K+1]
         expected = (1 - alpha ** (widths + 1)) / (1 - alpha)  # [B, K+1]
         rate = expected / torch.tensor(costs, device=alpha.device)
@@ -143,13 +165,27 @@ class Adaptive:
         slope = self._config.token_seconds
         if plain is not None and fixed is not None and slope is not None:
             return [plain, *(fixed + slope * k for k in range(1, widest + 1))]
-        due = self._num_rounds % self._config.probe_every < 3
+        due = self._turn < (3 if self._has_drafted else 1)
         return None if due or not self._costs.known else self._costs.by_width(widest)
+
+    def _pass_turn(self, width: int) -> None:
+        """One round has ended; after enough of them measure again."""
+        probing = self._turn < 3
+        self._turn += 1
+        if probing and self._turn == 3:
+            self._has_drafted = False
+        elif not probing and width > 0:
+            self._has_drafted = True
+        if self._turn >= self._rest:
+            every = self._config.probe_every
+            longest = _LONGEST_REST * every
+            self._rest = every if self._has_drafted else min(2 * self._rest, longest)
+            self._turn = 0
 
     def _probe(self, params: RowParams) -> Tensor:
         """The whole block, half of it, none, in turn; the whole one where no time is measured."""
         block = params.block_size
-        turn = self._num_rounds % self._config.probe_every
-        if turn >= 3:
+        if self._turn >= 3:
             return block
-        return (block, (block + 1) // 2, torch.zeros_like(block))[turn]
+        half = (block + 1) // 2
+        return (block, half, torch.zeros_like(block))[self._turn] if self._has_drafted else half

@@ -14,6 +14,8 @@ from specdec_plugins.decoding.schedules.base import SCHEDULES
 class Constant:
     """Each row's own block size, always; keeps no state."""
 
+    follows_clock: bool = False
+
     @dataclass(frozen=True)
     class Config:
         pass

@@ -34,6 +34,8 @@ class Heuristic:
             require(self.grow >= 0, f"grow must be 0 or more, not {self.grow}.")
             require(self.shrink >= 0, f"shrink must be 0 or more, not {self.shrink}.")
 
+    follows_clock: bool = False
+
     def __init__(self, config: Config) -> None:
         self._config = config
         self._start: Tensor | None = None  # [] float32, where new rows begin; None = config.start

@@ -31,6 +31,8 @@ class TargetConfidence:
                 0 <= self.threshold <= 1, f"threshold must be within 0..1, not {self.threshold}."
             )
 
+    follows_clock: bool = False
+
     def __init__(self, config: Config) -> None:
         self._config = config
         self._confidence: Tensor | None = None  # [B] float32; None before the first row

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import pytest
 import torch
 from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from specdec_plugins.decoding.interfaces import AcceptanceRule, Draft, Guarantee, Scores, Verdict
 from specdec_plugins.decoding.row_random import HashRandom
@@ -173,3 +174,34 @@ def test_guarantees() -> None:
     assert EXACT.guarantee(1) is EXACT.guarantee(5) is Guarantee.GREEDY
     assert TOP_BETA.guarantee(1) is Guarantee.GREEDY
     assert TOP_BETA.guarantee(2) is Guarantee.NONE
+
+
+class WideFloats(TorchDispatchMode):
+    """Notes every single- or double-precision tensor of at least so many elements."""
+
+    def __init__(self, num_elements: int) -> None:
+        super().__init__()
+        self.num_elements = num_elements
+        self.made: list[str] = []
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        out = func(*args, **(kwargs or {}))
+        for t in out if isinstance(out, tuple | list) else [out]:
+            if t.is_floating_point() and t.itemsize >= 4 and t.numel() >= self.num_elements:
+                self.made.append(str(func))
+        return out
+
+
+@pytest.mark.parametrize("name", ["exact", "top_beta"])
+def test_ranks_need_no_single_precision_copy_of_the_logits(name: str) -> None:
+    num_rows, width, vocab = 2, 4, 50
+    logits = torch.randn(num_rows, width + 1, vocab).half()
+    draft = draft_of([[4] * width] * num_rows)
+    params = row_params(num_rows, beta=3, tau=1.0)
+    random = HashRandom(params.seed)
+    with WideFloats(num_rows * vocab) as floats:
+        RULES.get(name)().judge(draft, Scores(logits), params, random, params.seed)
+    assert floats.made == []
+    with WideFloats(num_rows * vocab) as floats:
+        logits.float()
+    assert floats.made  # or the test could not fail

@@ -184,8 +184,10 @@ def test_adaptive_learns_each_rows_acceptance() -> None:
     schedule = opened("adaptive", 3, acceptance=0.9, evidence=4.0, **COSTS)
     commit(schedule, [4, 4, 0], [4, 0, 0])
     # tokens accepted over tokens judged: the rejected one was judged, those behind it were not
-    want = [best((3.6 + 4) / (4 + 4), 25), best(3.6 / (4 + 1), 25), best(0.9, 25)]
-    assert len({*want, best(3.6 / (4 + 4), 25)}) == 4
+    prior = (0.98 * 3.6 + 4) / (0.98 * 4 + 5)  # of all rows, with the weight of four tokens
+    seen = 4 * prior
+    want = [best((seen + 4) / (4 + 4), 25), best(seen / (4 + 1), 25), best(prior, 25)]
+    assert len({*want, best(seen / (4 + 4), 25)}) == 4
     assert budget(schedule, count=3) == want
     schedule.select(torch.tensor([1, 0]))
     schedule.admit(rows(1))
@@ -217,6 +219,26 @@ def test_adaptive_measures_again_from_time_to_time() -> None:
     assert asked[:3] == asked[6:9] == [20, 10, 0]
     assert len(set(asked[3:6])) == 1
     assert asked[3] not in (20, 10, 0)
+
+
+def test_adaptive_rests_longer_and_longer_where_drafting_does_not_pay() -> None:
+    schedule = opened("adaptive", 1, acceptance=0.8, probe_every=6)
+    asked = []
+    for _ in range(200):
+        asked += budget(schedule, 20)
+        commit(schedule, asked[-1:], [0], seconds=1.0 + 3.0 * asked[-1])
+    probes = [i for i, width in enumerate(asked) if width > 0]
+    assert probes == [0, 1, 6, 18, 42, 90, 186]  # 6 rounds, then 12, 24, 48, 96 rounds of rest
+    assert {asked[i] for i in probes[2:]} == {10}
+
+
+def test_a_new_row_begins_with_what_all_rows_had() -> None:
+    schedule = opened("adaptive", 1, acceptance=0.9, **COSTS)
+    for _ in range(60):
+        commit(schedule, [4], [0])
+    schedule.select(torch.zeros(0, dtype=torch.int64))
+    schedule.admit(rows(1))
+    assert budget(schedule) == [0]
 
 
 def test_adaptive_without_measured_time_drafts_the_block() -> None:
