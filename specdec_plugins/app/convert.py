@@ -28,6 +28,8 @@ from specdec_plugins.decoding.schedules import SCHEDULES
 from specdec_plugins.errors import UserError
 
 BAD_INPUT = 2
+# Products are made int8 when a model is loaded; what is stored stays what was trained.
+STORED = tuple(name for name in DTYPES if name != "int8")
 _TEXT = ("lowercase", "dash_splits", "strip_diacritics")
 
 
@@ -64,7 +66,7 @@ def _add_bundle(parser: argparse.ArgumentParser) -> None:
     add("--tokenizer", choices=(*TOKENIZERS, "none"), default="moses", help="default: moses")
     for name in _TEXT:
         add("--" + name.replace("_", "-"), action="store_true", help="as in inference.py")
-    add("--dtype", choices=DTYPES, default="float16", help="of stored weights (default: float16)")
+    add("--dtype", choices=STORED, default="float16", help="of stored weights (default: float16)")
     add("--card", metavar="FILE", type=Path, help="Markdown about the models; becomes README.md")
     kinds: dict[str, Any] = {"beta": int, "block_size": int, "max_len_a": float, "max_len_b": int}
     kinds |= {"tau": float, "schedule": str, "schedule_options": json_object}
