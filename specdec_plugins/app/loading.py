@@ -80,6 +80,7 @@ def _load_engine(
         network, assistant = loader.drafting_models()
         if isinstance(network, BlockDrafter) and isinstance(verifier, TransformerVerifier):
             network.adopt(verifier.network.encoder)
+        _quicken(settings, verifier, network, assistant)
         context = DraftContext(
             verifier,
             network,
@@ -91,9 +92,19 @@ def _load_engine(
         drafter = build_drafter(settings.drafter, context, dict(settings.drafter_options))
         model = network if assistant is None else assistant.network
         limits = _common_limits(limits, settings, drafter, model)
+    else:
+        _quicken(settings, verifier)
     schedule = build_schedule(settings.schedule, dict(settings.schedule_options))
     method = Method(drafter, rule, schedule)
     return build_strategy(settings, verifier, method, with_scores), limits
+
+
+def _quicken(settings: Settings, *parts: object) -> None:
+    """Give networks the products that are fastest here: last, as they cannot be compared then."""
+    for part in parts:
+        network = part.network if isinstance(part, TransformerVerifier) else part
+        if isinstance(network, BlockDrafter | Transformer):
+            with_fast_products(network, settings.quantised)
 
 
 @dataclass(frozen=True)
@@ -128,7 +139,7 @@ class Loader:
             return load_medusa_heads(path, dtype=dtype, device=self.device), None
         source, target = self.dictionaries.source, self.dictionaries.target
         network = load_block_drafter(path, source, target, dtype=dtype, device=self.device)
-        return with_fast_products(network, self.settings.quantised), None
+        return network, None
 
     def source_to_assistant(self) -> Tensor | None:
         """Source ids in an assistant's numbers; None = the same."""
@@ -158,7 +169,6 @@ class Loader:
             dtype=dtype,
             device=self.device,
         )
-        network = with_fast_products(network, self.settings.quantised)
         return TransformerVerifier(network, target.special)
 
 

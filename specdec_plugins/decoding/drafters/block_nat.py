@@ -170,8 +170,9 @@ class BlockNatDrafter:
         return tokens.masked_fill(columns >= (first + num_masks)[:, None], config.pad)
 
     def _new_cache(self, num_rows: int) -> KVCache:
-        weight = self.network.decoder.tokens.weight
-        return KVCache(self.network.config.decoder, num_rows, weight.device, weight.dtype)
+        decoder = self.network.decoder
+        device, dtype = decoder.tokens.weight.device, decoder.attention_dtype
+        return KVCache(self.network.config.decoder, num_rows, device, dtype)
 
 
 def _checked_network(context: DraftContext) -> BlockDrafter:

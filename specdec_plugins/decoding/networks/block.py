@@ -17,6 +17,7 @@ from specdec_plugins.decoding.networks.config import BlockConfig
 from specdec_plugins.decoding.networks.embedding import PositionTable, additive, count_tokens
 from specdec_plugins.decoding.networks.layers import (
     KeyValueStore,
+    attention_dtype,
     layer_stack,
     source_keys_values,
     take,
@@ -60,6 +61,11 @@ class BidirectionalDecoder(nn.Module):
         if config.copy_source:
             self.copy = nn.Linear(stack.dim, stack.dim, bias=False)
         self.output = output_projection(config, tokens)
+
+    @property
+    def attention_dtype(self) -> torch.dtype:
+        """Of keys and values, in which attention is computed."""
+        return attention_dtype(self.layers)
 
     def keys_values(self, states: Tensor) -> tuple[Tensor, ...]:
         """Keys and values of the source for each layer, [B, S, 2, H, d], of its states."""

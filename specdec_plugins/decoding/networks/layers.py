@@ -136,6 +136,13 @@ def layer_stack(stack: StackConfig, activation: str, source_dim: int | None) -> 
     return nn.ModuleList(Layer(stack, activation, source_dim) for _ in range(stack.num_layers))
 
 
+def attention_dtype(layers: nn.ModuleList) -> torch.dtype:
+    """Of the keys and values of a stack, in which attention is computed."""
+    bias = layers[0].get_submodule("self_attention.qkv").bias
+    assert isinstance(bias, Tensor)
+    return bias.dtype
+
+
 def source_keys_values(layers: nn.ModuleList, states: Tensor) -> tuple[Tensor, ...]:
     """What each layer's attention to the source reads, computed once: [B, S, 2, H, d] each."""
     crossings = (layer.cross_attention for layer in layers)

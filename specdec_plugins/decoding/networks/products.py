@@ -73,6 +73,9 @@ class Int8Linear(nn.Module):
         return out.view(*x.shape[:-1], self.out_features)
 
 
+FAST_PRODUCTS = (PackedLinear, Int8Linear)
+
+
 def with_fast_products(network: _Network, int8: bool = False) -> _Network:
     """The network, its linear layers replaced in place by what is fastest where it lies.
 

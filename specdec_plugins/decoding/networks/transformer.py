@@ -15,7 +15,13 @@ from torch import Tensor, nn
 
 from specdec_plugins.decoding.networks.config import TransformerConfig
 from specdec_plugins.decoding.networks.embedding import PositionTable, additive, count_tokens
-from specdec_plugins.decoding.networks.layers import KeyValueStore, layer_stack, source_keys_values
+from specdec_plugins.decoding.networks.layers import (
+    KeyValueStore,
+    attention_dtype,
+    layer_stack,
+    source_keys_values,
+)
+from specdec_plugins.decoding.networks.products import FAST_PRODUCTS
 
 
 class Window(KeyValueStore, Protocol):
@@ -109,6 +115,8 @@ def same_encoder(first: Encoder, second: Encoder) -> bool:
     """
     if first is second:
         return True
+    if any(isinstance(m, FAST_PRODUCTS) for encoder in (first, second) for m in encoder.modules()):
+        return False  # their weights can not be compared any more
     positions = [encoder.embedding.positions for encoder in (first, second)]
     states = [encoder.state_dict() for encoder in (first, second)]
     if first.kind != second.kind or (positions[0] is None) != (positions[1] is None):
@@ -158,9 +166,7 @@ class CachedDecoder(nn.Module):
     @property
     def attention_dtype(self) -> torch.dtype:
         """Of keys and values, in which attention is computed."""
-        bias = self.layers[0].get_submodule("self_attention.qkv").bias
-        assert isinstance(bias, Tensor)
-        return bias.dtype
+        return attention_dtype(self.layers)
 
     def forward(self, tokens: Tensor, window: Window, source: Source) -> Tensor:
         """Last states [B, n, D] of new tokens [B, n] int64, which are written to the window."""
