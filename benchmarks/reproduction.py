@@ -162,7 +162,10 @@ def _pieces(name: str, pieces: Sequence[dict[str, Any]]) -> str:
     """A sentence on how a model was trained."""
     restarts = [str(p["first_update"]) for p in pieces if p["start"] == "optimizer restarted"]
     whole = [p["last_update"] for p in pieces if "last_update" in p]
-    text = f"Training of the {name}: {max(whole, default=0)} updates in {len(pieces)} pieces"
+    text = f"Training of the {name}: {max(whole, default=0)} updates in"
+    if len(pieces) == 1:
+        return f"{text} one piece."
+    text += f" {len(pieces)} pieces"
     if not restarts:
         return f"{text}, each continued with the optimizer of the last."
     return (

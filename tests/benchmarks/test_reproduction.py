@@ -86,7 +86,7 @@ def test_the_report_tells_where_the_optimizer_restarted(record: dict[str, Any]) 
         {**record, "training": {"drafter": [first, killed, last], "teacher": [first]}}, []
     )
     assert "Training of the drafter: 90 updates in 3 pieces; at update 70 it went on from" in text
-    assert "Training of the teacher: 70 updates in 1 pieces, each continued" in text
+    assert "Training of the teacher: 70 updates in one piece." in text
 
 
 def test_plots_are_the_same_each_time(record: dict[str, Any], tmp_path: Path) -> None:
