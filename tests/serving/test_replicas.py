@@ -36,7 +36,7 @@ LINES = [
     for what in ("is running", "plays with a ball")
     for where in ("in the snow", "on a street")
 ]
-START = 180.0  # seconds, on a machine that is busy
+START = 400.0  # seconds, on a machine that is busy
 
 
 def free_port() -> int:
