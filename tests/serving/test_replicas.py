@@ -29,7 +29,8 @@ from specdec_plugins.serving.settings import ReplicaOptions, ServerSettings
 from tests.serving.toys import wait_until
 
 ROOT = Path(__file__).resolve().parents[2]
-PAIR = ROOT / "benchmarks" / "models" / "captions.en-de"
+FOLDER = str(ROOT / "benchmarks" / "models" / "captions.en-de")
+PAIR = (FOLDER, "-s", "en", "-t", "de")
 LINES = [
     f"{who} {what} {where}."
     for who in ("A man", "Two dogs", "The girl")
@@ -51,7 +52,7 @@ class Server:
 
     def __init__(self, port: int) -> None:
         self.url = f"http://127.0.0.1:{port}"
-        command = [sys.executable, "-m", "specdec_plugins.serving", str(PAIR), "--replicas", "2"]
+        command = [sys.executable, "-m", "specdec_plugins.serving", *PAIR, "--replicas", "2"]
         command += ["--port", str(port), "--device", "cpu", "--dtype", "float64"]
         environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
         self.process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=environment)
@@ -92,7 +93,7 @@ def server() -> Iterator[Server]:
 
 @pytest.fixture(scope="module")
 def expected() -> list[str]:
-    model = load_model(ModelOptions(str(PAIR), device="cpu", dtype="float64"))
+    model = load_model(ModelOptions(FOLDER, None, None, "en", "de", device="cpu", dtype="float64"))
     return LocalTranslator(model, ServerSettings(), Options(use_drafter=False)).translate(LINES)
 
 
@@ -154,12 +155,14 @@ def test_stopping_finishes_what_was_accepted(server: Server, expected: list[str]
 def test_mistakes_are_one_sentence(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert main([str(PAIR), "--replicas", "0"]) == 2
+    assert main([*PAIR, "--replicas", "0"]) == 2
     assert "--replicas must be 1 or more" in capsys.readouterr().err
     assert main(["/nowhere", "--replicas", "2"]) == 2
     assert "/nowhere: is no folder" in capsys.readouterr().err
+    assert main([FOLDER, "--replicas", "2"]) == 2
+    assert "--source-lang" in capsys.readouterr().err
     with pytest.raises(UserError, match="--replica-gpus"):
         ReplicaOptions(1, replica_gpus=-1)
     monkeypatch.setitem(sys.modules, "ray", None)
-    assert main([str(PAIR), "--replicas", "2"]) == 2
+    assert main([*PAIR, "--replicas", "2"]) == 2
     assert "specdec[ray]" in capsys.readouterr().err
