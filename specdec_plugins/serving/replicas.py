@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from specdec_plugins.adapters.dictionaries import load_dictionaries
 from specdec_plugins.errors import UserError
 from specdec_plugins.serving.loading import ModelOptions, decode_settings, load_model
 from specdec_plugins.serving.metrics import SHARED_FOLDER
@@ -49,7 +50,9 @@ def serve_replicas(
 
     Raises UserError where Ray Serve is missing or the engines cannot be started.
     """
-    decode_settings(model)  # a wrong path should be told at once, and once
+    # What is wrong with the files should be told at once, and once.
+    files = decode_settings(model)
+    load_dictionaries(files.data, files.source_lang, files.target_lang)
     for name, value in _RAY.items():
         os.environ.setdefault(name, value)
     try:
