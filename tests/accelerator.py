@@ -82,7 +82,7 @@ class _Operations(TorchDispatchMode):
 
 
 class _FromNumbers(TorchFunctionMode):
-    """`torch.tensor` fills its tensor past the dispatcher, so it is split in two."""
+    """What fills a tensor past the dispatcher is split in two."""
 
     def __torch_function__(
         self, function: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
@@ -91,6 +91,9 @@ class _FromNumbers(TorchFunctionMode):
         if function is torch.tensor and kwargs.get("device") is not None:
             device = kwargs.pop("device")
             return torch.tensor(*args, **kwargs).to(device)
+        if function is Tensor.new_tensor and isinstance(args[0], OnAccelerator):
+            like, numbers = args
+            return torch.tensor(numbers, dtype=like.dtype).to(like.device)
         return function(*args, **kwargs)
 
 

@@ -120,7 +120,7 @@ def bundle(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def expected(bundle: Path) -> list[list[str]]:
     """Target tokens of our greedy decoding, eos left out."""
     translator = SpeculativeTranslator.from_pretrained(str(bundle), strategy="AR", device="cpu")
-    return translator.translate_tokens(SENTENCES)
+    return [translation.tokens for translation in translator.translate(SENTENCES)]
 
 
 @pytest.fixture(scope="module")

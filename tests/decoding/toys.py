@@ -104,6 +104,10 @@ class TableVerifier(Rows):
         """A source's encoding is the name of its law."""
         return self.keys[:, None, None].double(), torch.zeros(len(self.keys), 1, dtype=torch.bool)
 
+    def encodes_like(self, encoder: object) -> bool:
+        """It has no encoder that a network's could be like."""
+        return False
+
     def admit_encoded(self, source: SourceBatch, states: Tensor, padding_mask: Tensor) -> None:
         assert len(states) == len(padding_mask) == len(source)
         named = source.tokens.clone()

@@ -1,0 +1,131 @@
+"""Decode and train on the simulated accelerator, in a process of its own: a device is registered
+with torch for good, and other tests should not meet it.
+
+Argument: a folder as `fairseq_checkpoints.translating_pair` fills it. Prints a JSON object: what
+failed on each run, or null.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import traceback
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+from torch.utils import _pytree as pytree
+
+from specdec_plugins.app.translator import SpeculativeTranslator
+from specdec_plugins.models.glancing import Glance
+from specdec_plugins.tasks.block_mask import mask_blocks
+
+LINES = [" ".join(f"s{(i * 7 + j * 3) % 30}" for j in range(i + 2)) for i in range(3)]
+
+DECODINGS: dict[str, dict[str, Any]] = {
+    "AR": {"strategy": "AR"},
+    "drafter alone": {"strategy": "drafter"},
+    "exact": {},
+    "relaxed": {"beta": 3, "tau": 1.0},
+    "sampling": {"rule": "speculative_sampling", "top_k": 4, "top_p": 0.9, "seed": 3},
+    "lookup": {"drafter": "lookup", "drafter_checkpoint": None},
+    "jacobi": {"drafter": "jacobi", "drafter_checkpoint": None},
+    "early exit": {
+        "drafter": "early_exit",
+        "drafter_options": {"exit_layer": 1},
+        "drafter_checkpoint": None,
+    },
+    "heuristic": {"schedule": "heuristic"},
+    "gate": {"schedule": "target_confidence"},
+    "adaptive": {"schedule": "adaptive"},
+}
+OTHERS = ("a training step", "a tensor left on the host")
+
+
+def translate(folder: Path, device: str, settings: dict[str, Any]) -> list[str]:
+    translator = SpeculativeTranslator.from_pretrained(
+        str(folder),
+        **{
+            "verifier": str(folder / "verifier.pt"),
+            "drafter_checkpoint": str(folder / "drafter.pt"),
+            "source_lang": "en",
+            "target_lang": "de",
+            "dtype": "float64",
+            "max_len_b": 5,
+            "batch": 2,  # fewer than the lines, so that rows join and leave
+            "device": device,
+            **settings,
+        },
+    )
+    return [translation.text for translation in translator.translate(LINES)]
+
+
+def decode(folder: Path, settings: dict[str, Any]) -> None:
+    from tests.accelerator import accelerator
+
+    expected = translate(folder, "cpu", settings)
+    with accelerator():
+        assert translate(folder, "simulated", settings) == expected
+
+
+def train() -> None:
+    from specdec_plugins.criterions.glat_loss import GlatLoss
+    from tests.accelerator import DEVICE, accelerator
+    from tests.fairseq_models import build_drafter
+
+    target = torch.tensor([[5, 6, 7, 2], [8, 9, 2, 1]])
+    sample = {
+        "net_input": {"src_tokens": target, "src_lengths": torch.tensor([4, 3])},
+        "target": target,
+        "ntokens": 7,
+        "nsentences": 2,
+        "blocks": mask_blocks(target, torch.tensor([1, 0]), 2, mask=3, pad=1),
+    }
+    criterion = GlatLoss(SimpleNamespace(), 0.1)
+    # Nothing is tied: parameters that change their class part when they move.
+    expected = build_drafter(share_all_embeddings=False).eval()
+    criterion(expected, {**sample, "glancing": _glance()})[0].backward()
+    with accelerator():
+        model = build_drafter(share_all_embeddings=False).eval()
+        model.to(DEVICE)
+        there = pytree.tree_map_only(Tensor, lambda x: x.to(DEVICE), sample)
+        criterion(model, {**there, "glancing": _glance()})[0].backward()
+        for name, parameter in model.named_parameters():
+            gradient = dict(expected.named_parameters())[name].grad
+            torch.testing.assert_close(parameter.grad.cpu(), gradient)
+
+
+def _glance() -> Glance:
+    return Glance(0.5, torch.Generator().manual_seed(0))
+
+
+def refuse() -> None:
+    from tests.accelerator import accelerator
+
+    with accelerator(), pytest.raises(RuntimeError, match="expected all tensors on one device"):
+        torch.zeros(3, device="simulated") + torch.ones(3)
+
+
+def failure(run: Callable[[], None]) -> str | None:
+    try:
+        run()
+    except Exception:  # told to the test
+        return traceback.format_exc(limit=-8)
+    return None
+
+
+def main(folder: Path) -> None:
+    runs: dict[str, Callable[[], None]] = {
+        name: partial(decode, folder, settings) for name, settings in DECODINGS.items()
+    }
+    runs |= dict(zip(OTHERS, (train, refuse), strict=True))
+    sys.stdout.write(json.dumps({name: failure(run) for name, run in runs.items()}))
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))
