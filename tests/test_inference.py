@@ -438,13 +438,20 @@ def test_the_script_flows_in_a_pipe_and_takes_flags(folder: Path) -> None:
     assert b"rule top_beta (beta 3, tau 1)" in summary
 
 
+def _heed_interrupts() -> None:
+    """A shell has its background jobs ignore ctrl-C, and their children with them."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+
 @pytest.mark.integration
 def test_ctrl_c_leaves_complete_lines(folder: Path, tmp_path: Path) -> None:
     out = tmp_path / "out"
     command = [sys.executable, str(ROOT / "inference.py"), *arguments(folder, "--strategy", "AR")]
     command += ["--output-path", str(out), "--buffer-size", "1"]
     pipe = subprocess.PIPE
-    with subprocess.Popen(command, env=environment(), stdin=pipe, stderr=pipe) as process:
+    with subprocess.Popen(
+        command, env=environment(), stdin=pipe, stderr=pipe, preexec_fn=_heed_interrupts
+    ) as process:
         assert process.stdin is not None
         process.stdin.write(b"s1 s2\ns3\n")
         process.stdin.flush()
