@@ -1,5 +1,6 @@
 """Package metadata; the tools are configured in pyproject.toml."""
 
+from pybind11.setup_helpers import Pybind11Extension
 from setuptools import find_packages, setup
 
 # What decoding needs. fairseq is only needed to train, and to read its checkpoints.
@@ -39,6 +40,19 @@ DEV = [
 
 BUNDLES = "specdec_plugins.bundles"
 
+NATIVE = "specdec_plugins/decoding/native"
+# Optional: where it cannot be built, torch's own products are used, and decoding is slower.
+KERNELS = Pybind11Extension(
+    "specdec_plugins.decoding._native",
+    [f"{NATIVE}/module.cpp"],
+    depends=[f"{NATIVE}/{name}.h" for name in ("isa", "packed", "stack", "team")]
+    + [f"{NATIVE}/{name}.inc" for name in ("kernels", "products", "attention", "layers")],
+    cxx_std=17,
+    extra_compile_args=["-O3", "-fopenmp"],
+    extra_link_args=["-fopenmp"],
+    optional=True,
+)
+
 setup(
     name="specdec",
     version="0.1.0",
@@ -49,6 +63,7 @@ setup(
     packages=[*find_packages(include=["specdec_plugins", "specdec_plugins.*"]), BUNDLES],
     package_dir={BUNDLES: "data/models"},
     package_data={"specdec_plugins.serving": ["page/*"], BUNDLES: ["*/*"]},
+    ext_modules=[KERNELS],
     entry_points={
         "console_scripts": [
             "specdec-serve = specdec_plugins.serving.cli:main",

@@ -168,7 +168,7 @@ install_torch() {
 # Without build isolation, where pip would download a second torch to build fairseq with. A set
 # CUDA_HOME makes fairseq's build look for CUDA sources that its package does not contain.
 install_project() {
-  watch "installing what torch needs and fairseq is built with" pip_install torch numpy cython
+  watch "installing what torch needs and what is used to build" pip_install torch numpy cython pybind11
   local text="installing everything else"
   [[ ! -d $VENV/lib/python3.11 ]] || text+="; compiling fairseq takes minutes"
   watch "$text" env -u CUDA_HOME -u CUDA_PATH "${PIP[@]}" install --verbose --progress-bar raw \
@@ -178,7 +178,7 @@ install_project() {
 # --- all of it ------------------------------------------------------------------------------------
 
 fingerprint() {
-  cat constraints.txt setup.py scripts/setup.sh <(pwd) | sha256sum
+  cat constraints.txt setup.py scripts/setup.sh specdec_plugins/decoding/native/* <(pwd) | sha256sum
 }
 
 # Whether the environment's Python runs and is the one asked for, if one was.

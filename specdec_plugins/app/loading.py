@@ -104,7 +104,7 @@ def _quicken(settings: Settings, *parts: object) -> None:
     for part in parts:
         network = part.network if isinstance(part, TransformerVerifier) else part
         if isinstance(network, BlockDrafter | Transformer):
-            with_fast_products(network, settings.quantised)
+            with_fast_products(network, settings.quantised, settings.kernels)
 
 
 @dataclass(frozen=True)

@@ -14,6 +14,7 @@ from specdec_plugins.app.file_options import FileOptions
 from specdec_plugins.app.settings import BPES, DTYPES, GREEDY_LIKE, STRATEGIES, TOKENIZERS, Settings
 from specdec_plugins.decoding.config import require
 from specdec_plugins.decoding.drafters import DRAFTERS
+from specdec_plugins.decoding.networks import KERNELS
 from specdec_plugins.decoding.rules import RULES
 from specdec_plugins.decoding.schedules import SCHEDULES
 
@@ -61,6 +62,7 @@ def make_parser() -> argparse.ArgumentParser:
         argument_default=argparse.SUPPRESS,  # the records hold the defaults
     )
     _add_models(parser)
+    _add_machine(parser)
     _add_method(parser)
     _add_limits(parser)
     _add_text(parser)
@@ -91,6 +93,11 @@ def _add_models(parser: argparse.ArgumentParser) -> None:
     )
     add("--source-lang", "-s", metavar="LANG", help="default: from the names of the dictionaries")
     add("--target-lang", "-t", metavar="LANG", help="default: from the names of the dictionaries")
+
+
+def _add_machine(parser: argparse.ArgumentParser) -> None:
+    group = parser.add_argument_group("machine")
+    add = group.add_argument
     add(
         "--cpu",
         dest="device",
@@ -106,6 +113,12 @@ def _add_models(parser: argparse.ArgumentParser) -> None:
     )
     precision.add_argument(
         "--fp16", dest="dtype", action="store_const", const="float16", help="--dtype float16"
+    )
+    add(
+        "--kernels",
+        choices=KERNELS,
+        help="whose products a CPU computes in float32 and 8 bits: native, this project's own, "
+        "where they were built (default), or torch's",
     )
 
 

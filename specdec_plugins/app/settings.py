@@ -10,6 +10,7 @@ import torch
 
 from specdec_plugins.app.combinations import check_method
 from specdec_plugins.decoding.config import DecodeParams, require
+from specdec_plugins.decoding.networks import KERNELS
 
 STRATEGIES = ("fairseq", "AR", "specdec", "drafter", "early-exit")
 DTYPES = {
@@ -79,10 +80,12 @@ class Settings:
 
     device: str | None = None  # None = a GPU where there is one
     dtype: str = "float32"
+    kernels: str = "native"  # whose products a CPU computes in float32 and 8 bits
 
     def __post_init__(self) -> None:
         _check_choice("strategy", self.strategy, STRATEGIES)
         _check_choice("dtype", self.dtype, tuple(DTYPES))
+        _check_choice("kernels", self.kernels, KERNELS)
         _check_choice("greedy-like", self.greedy_like, GREEDY_LIKE)
         require(self.batch >= 1, f"--batch must be 1 or more, not {self.batch}.")
         require(self.beam >= 1, f"--beam must be 1 or more, not {self.beam}.")

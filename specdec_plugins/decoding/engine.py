@@ -23,6 +23,7 @@ from specdec_plugins.decoding.interfaces import (
     Stateful,
     Verifier,
 )
+from specdec_plugins.decoding.reductions import log_total
 from specdec_plugins.decoding.request import FinishReason, Request, RowEvent, RowResult
 from specdec_plugins.decoding.stats import DecodeStats, PartTimer
 
@@ -283,7 +284,7 @@ def emitted_log_probs(scores: Scores, extension: Extension) -> Tensor:
     Normalised in float32 at least; in float64 it would cost as much as the verifier's projection.
     """
     logits = scores.logits.float() if scores.logits.itemsize < 4 else scores.logits
-    total = logits.logsumexp(-1).double()  # [B, K+1]
+    total = log_total(logits).double()  # [B, K+1]
     columns = torch.arange(extension.tokens.shape[1], device=extension.tokens.device)
     emitted = columns < extension.lengths[:, None]  # [B, K+1]
     tokens = extension.tokens.masked_fill(~emitted, 0)  # junk may be no token id

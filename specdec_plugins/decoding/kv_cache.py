@@ -20,14 +20,14 @@ class CacheWindow:
 
     positions: Tensor  # [B, n] int64
     mask: Tensor  # [B, 1, n, T], additive
-    _storage: Tensor  # [L, B * capacity, 2, H, d]
-    _at: Tensor  # [B * n] int64, rows of the flattened storage
+    storage: Tensor  # [L, B * capacity, 2, H, d]
+    at: Tensor  # [B * n] int64, where in the storage they go
     _num_rows: int
 
     def write(self, layer: int, keys_values: Tensor) -> Tensor:
         """Store [B, n, 2, H, d]; returns the live part, [B, T, 2, H, d], without copying it."""
-        storage = self._storage[layer]
-        storage.index_copy_(0, self._at, keys_values.flatten(0, 1))
+        storage = self.storage[layer]
+        storage.index_copy_(0, self.at, keys_values.flatten(0, 1))
         live = storage.view(self._num_rows, -1, *storage.shape[1:])
         return live[:, : self.mask.shape[-1]]
 
@@ -76,8 +76,8 @@ class KVCache:
         return CacheWindow(
             positions=positions,
             mask=additive(seen_mask, self.storage.dtype)[:, None],
-            _storage=self.storage.flatten(1, 2),
-            _at=(rows + positions).flatten(),
+            storage=self.storage.flatten(1, 2),
+            at=(rows + positions).flatten(),
             _num_rows=num_rows,
         )
 

@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from specdec_plugins.decoding.interfaces import RowParams, RowRandom, Stream
+from specdec_plugins.decoding.reductions import best, log_total
 
 
 def warp(logits: Tensor, params: RowParams) -> Tensor:
@@ -33,7 +34,7 @@ def warp(logits: Tensor, params: RowParams) -> Tensor:
 
 def best_probability(logits: Tensor) -> Tensor:
     """Of the best token under the plain law: [..., V] gives [...]."""
-    return (logits.amax(-1) - logits.logsumexp(-1)).exp()
+    return (logits.amax(-1) - log_total(logits)).exp()
 
 
 def sample(weights: Tensor, uniform: Tensor) -> Tensor:
@@ -58,6 +59,6 @@ def draft_token(
     [B, 1, V] float32 or None: without sampling the token is the argmax.
     """
     if not sampling:
-        return logits.argmax(-1), None
+        return best(logits), None
     law = warp(logits[:, None], params).float()
     return sample(law[:, 0], random.uniform(position, 1, Stream.PROPOSE)[:, 0]), law

@@ -22,6 +22,7 @@ from specdec_plugins.decoding.interfaces import (
 from specdec_plugins.decoding.kv_cache import KVCache
 from specdec_plugins.decoding.networks.block import BlockDrafter
 from specdec_plugins.decoding.networks.memory import SourceMemory
+from specdec_plugins.decoding.reductions import best
 
 
 @DRAFTERS.register("block")
@@ -109,7 +110,7 @@ class BlockNatDrafter:
         states = (self._extended if self._keeps else self._whole)(
             prefix, num_masks, self._memory, num_used
         )
-        drafted = self.network.decoder.logits(states).argmax(-1)  # [B, num_used]
+        drafted = best(self.network.decoder.logits(states))  # [B, num_used]
         return Draft(pad_axes(drafted, (0, width - num_used)), budget)
 
     def commit(self, prefix: Prefix, last: Round) -> None:

@@ -20,6 +20,7 @@ from specdec_plugins.decoding.interfaces import (
     SourceBatch,
 )
 from specdec_plugins.decoding.networks.medusa import MedusaHeads
+from specdec_plugins.decoding.reductions import best
 from specdec_plugins.decoding.rules.base import at
 from specdec_plugins.errors import UserError
 
@@ -69,7 +70,7 @@ class MedusaDrafter:
     ) -> Draft:
         num_used = min(width, self._heads.num_heads)
         states = self._heads(self._hidden, num_used)  # [B, K, D]
-        tokens = self._verifier.project(states).argmax(-1)
+        tokens = best(self._verifier.project(states))
         return Draft(tokens, budget.clamp(max=num_used) * self._known)
 
 

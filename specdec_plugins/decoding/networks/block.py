@@ -15,16 +15,9 @@ from torch.nn import functional as F
 
 from specdec_plugins.decoding.networks.config import BlockConfig
 from specdec_plugins.decoding.networks.embedding import PositionTable, additive, count_tokens
-from specdec_plugins.decoding.networks.layers import (
-    KeyValueStore,
-    attention_dtype,
-    layer_stack,
-    source_keys_values,
-    take,
-)
+from specdec_plugins.decoding.networks.layers import CrossSource, KeyValueStore, LayerStack
 from specdec_plugins.decoding.networks.transformer import (
     Encoder,
-    Source,
     Window,
     output_projection,
     same_encoder,
@@ -32,7 +25,7 @@ from specdec_plugins.decoding.networks.transformer import (
 )
 
 
-class CopySource(Source, Protocol):
+class CopySource(CrossSource, Protocol):
     """A source whose embeddings can be copied."""
 
     @property
@@ -56,7 +49,7 @@ class BidirectionalDecoder(nn.Module):
         self.scale = math.sqrt(stack.dim) if config.scale_decoder else 1.0
         self.tokens = tokens
         self.positions = PositionTable(stack, config.pad)
-        self.layers = layer_stack(stack, config.activation, config.encoder.dim)
+        self.layers = LayerStack(stack, config.activation, config.encoder.dim)
         self.copy: nn.Linear | None = None
         if config.copy_source:
             self.copy = nn.Linear(stack.dim, stack.dim, bias=False)
@@ -65,11 +58,11 @@ class BidirectionalDecoder(nn.Module):
     @property
     def attention_dtype(self) -> torch.dtype:
         """Of keys and values, in which attention is computed."""
-        return attention_dtype(self.layers)
+        return self.layers.attention_dtype
 
     def keys_values(self, states: Tensor) -> tuple[Tensor, ...]:
         """Keys and values of the source for each layer, [B, S, 2, H, d], of its states."""
-        return source_keys_values(self.layers, states)
+        return self.layers.keys_values(states)
 
     def forward(
         self,
@@ -115,14 +108,8 @@ class BidirectionalDecoder(nn.Module):
         store: KeyValueStore | None = None,
     ) -> Tensor:  # [B, m or n, D]
         x = self._embed(tokens, positions, source)
-        last = len(self.layers) - 1
-        for index, layer in enumerate(self.layers):
-            wanted = columns if index == last else None
-            if wanted is not None and mask.shape[2] > 1:
-                mask = take(mask[:, 0], wanted)[:, None]
-            keys_values = source.keys_values[index]
-            x = layer(x + positions, mask, store, index, keys_values, source.mask, wanted)
-        return x
+        left: Tensor = self.layers(x, mask, store, source, positions=positions, columns=columns)
+        return left
 
     def _embed(self, tokens: Tensor, positions: Tensor, source: CopySource) -> Tensor:
         """The first layer's input [B, n, D] of tokens [B, n] int64, positions [B, n, D] not added.

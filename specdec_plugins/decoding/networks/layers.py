@@ -15,8 +15,28 @@ from specdec_plugins.decoding.networks.config import StackConfig
 class KeyValueStore(Protocol):
     """Where a layer leaves the keys and values of its new positions, and finds those before."""
 
+    @property
+    def storage(self) -> Tensor:  # [L, B * capacity, 2, H, d], each row's positions in order
+        ...
+
+    @property
+    def at(self) -> Tensor:  # [B * n] int64, where in the storage the new positions go
+        ...
+
     def write(self, layer: int, keys_values: Tensor) -> Tensor:
         """Store [B, n, 2, H, d]; returns all that may be attended to, [B, T, 2, H, d]."""
+        ...
+
+
+class CrossSource(Protocol):
+    """What a decoder needs to know of its source sentences."""
+
+    @property
+    def keys_values(self) -> tuple[Tensor, ...]:  # [B, S, 2, H, d] for each layer
+        ...
+
+    @property
+    def mask(self) -> Tensor | None:  # [B, 1, 1, S], additive; None = no padding
         ...
 
 
@@ -131,19 +151,43 @@ class Layer(nn.Module):
         return out
 
 
-def layer_stack(stack: StackConfig, activation: str, source_dim: int | None) -> nn.ModuleList:
-    """All layers of a stack; with `source_dim`, each attends to a source of that width."""
-    return nn.ModuleList(Layer(stack, activation, source_dim) for _ in range(stack.num_layers))
+class LayerStack(nn.ModuleList):
+    """The layers of an encoder or a decoder, one after the other."""
 
+    def __init__(self, stack: StackConfig, activation: str, source_dim: int | None) -> None:
+        """With `source_dim`, each layer attends to a source of that width."""
+        super().__init__(Layer(stack, activation, source_dim) for _ in range(stack.num_layers))
+        self.activation = activation
 
-def attention_dtype(layers: nn.ModuleList) -> torch.dtype:
-    """Of the keys and values of a stack, in which attention is computed."""
-    bias = layers[0].get_submodule("self_attention.qkv").bias
-    assert isinstance(bias, Tensor)
-    return bias.dtype
+    @property
+    def attention_dtype(self) -> torch.dtype:
+        """Of keys and values, in which attention is computed."""
+        bias = self[0].get_submodule("self_attention.qkv").bias
+        assert isinstance(bias, Tensor)
+        return bias.dtype
 
+    def keys_values(self, states: Tensor) -> tuple[Tensor, ...]:
+        """What each layer's attention to the source reads, computed once: [B, S, 2, H, d] each."""
+        crossings = (layer.cross_attention for layer in self)
+        return tuple(c.keys_values(states) for c in crossings if isinstance(c, CrossAttention))
 
-def source_keys_values(layers: nn.ModuleList, states: Tensor) -> tuple[Tensor, ...]:
-    """What each layer's attention to the source reads, computed once: [B, S, 2, H, d] each."""
-    crossings = (layer.cross_attention for layer in layers)
-    return tuple(c.keys_values(states) for c in crossings if isinstance(c, CrossAttention))
+    def forward(
+        self,
+        x: Tensor,  # [B, n, D]
+        mask: Tensor | None,  # broadcast to [B, H, n, T], additive
+        store: KeyValueStore | None = None,
+        source: CrossSource | None = None,
+        span: range | None = None,  # of the layers to run; None = all
+        positions: Tensor | None = None,  # [B, n, D], added to what each layer reads
+        columns: Tensor | None = None,  # [B, m] int64, whose output is wanted of the last layer
+    ) -> Tensor:  # [B, n, D], or [B, m, D]
+        """What leaves the last layer of the span; each one that runs writes to the store."""
+        for index in range(len(self)) if span is None else span:
+            wanted = columns if index == len(self) - 1 else None
+            if wanted is not None and mask is not None and mask.shape[2] > 1:
+                mask = take(mask[:, 0], wanted)[:, None]
+            keys_values = None if source is None else source.keys_values[index]
+            source_mask = None if source is None else source.mask
+            x = x if positions is None else x + positions
+            x = self[index](x, mask, store, index, keys_values, source_mask, wanted)
+        return x

@@ -12,12 +12,16 @@ import torch
 from torch import Tensor, nn
 
 from specdec_plugins.decoding.config import require
+from specdec_plugins.decoding.networks import native
+from specdec_plugins.decoding.networks.layers import LayerStack
 
 _PACK_FROM = 2**18  # weights; for smaller products the call costs more than the layout saves
 _ROWS_HINT = 16  # a block's; rows of any number are multiplied with what was packed for it
 _WIDE = 1024  # inputs from which the int8 kernel reorders transposed weights slowly at each call
 # What leaves these goes into attention, which is computed in the precision that it gets.
 _INTO_ATTENTION = ("qkv", "query", "key_value")
+
+KERNELS = ("native", "torch")
 
 _Network = TypeVar("_Network", bound=nn.Module)
 
@@ -73,30 +77,48 @@ class Int8Linear(nn.Module):
         return out.view(*x.shape[:-1], self.out_features)
 
 
-FAST_PRODUCTS = (PackedLinear, Int8Linear)
+FAST_PRODUCTS = (PackedLinear, Int8Linear, native.NativeLinear, native.NativeLayers)
 
 
-def with_fast_products(network: _Network, int8: bool = False) -> _Network:
-    """The network, its linear layers replaced in place by what is fastest where it lies.
+def with_fast_products(network: _Network, int8: bool = False, kernels: str = "native") -> _Network:
+    """The network, its layers replaced in place by what is fastest where it lies.
 
-    With `int8` all of them are quantised, and attention, in between, is computed in float64: a
-    difference in the last bit, as blocks and rows have it in float32, could become one of a whole
-    8-bit step. Else those in float32 on a CPU are packed if they are large enough, and all others
-    left as they are. Raises UserError where 8-bit products do not work. The network can not be
-    moved or saved any more.
+    `kernels` says whose: "native" are this project's own, for float32 and 8 bits on a CPU, used
+    where they were built and the processor has what they need; "torch" are torch's alone. With
+    `int8` all linear layers are quantised. Raises UserError where 8-bit products do not work. The
+    network can not be moved, copied or saved any more.
     """
-    if int8:
-        _check_int8(next(network.parameters()).device)
-    for parent in list(network.modules()):
-        for name, child in list(parent.named_children()):
-            if not isinstance(child, nn.Linear):
-                continue
-            if int8:
-                dtype = torch.float64 if name in _INTO_ATTENTION else torch.float32
-                setattr(parent, name, Int8Linear(child, dtype))
-            elif _is_worth_packing(child.weight):
-                setattr(parent, name, PackedLinear(child))
+    if kernels == "native":
+        for parent, name, child in _children(network):
+            if isinstance(child, LayerStack) and native.suits_layers(child, int8):
+                setattr(parent, name, native.NativeLayers(child, int8))
+        for parent, name, child in _children(network):
+            if isinstance(child, nn.Linear) and native.suits(child.weight, int8):
+                setattr(parent, name, native.NativeLinear(child, int8))
+    return _with_torch_products(network, int8)
+
+
+def _with_torch_products(network: _Network, int8: bool) -> _Network:
+    """Those linear layers that are still torch's own, quantised or packed where it is worth it.
+
+    With 8 bits, attention in between is computed in float64: a difference in the last bit, as
+    blocks and rows have it in float32, could become one of a whole 8-bit step.
+    """
+    for parent, name, child in _children(network):
+        if not isinstance(child, nn.Linear):
+            continue
+        if int8:
+            _check_int8(child.weight.device)
+            dtype = torch.float64 if name in _INTO_ATTENTION else torch.float32
+            setattr(parent, name, Int8Linear(child, dtype))
+        elif _is_worth_packing(child.weight):
+            setattr(parent, name, PackedLinear(child))
     return network
+
+
+def _children(network: nn.Module) -> list[tuple[nn.Module, str, nn.Module]]:
+    """All modules, each with what holds it and under which name."""
+    return [(p, name, child) for p in network.modules() for name, child in p.named_children()]
 
 
 def _is_worth_packing(weight: Tensor) -> bool:

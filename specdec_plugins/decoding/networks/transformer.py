@@ -15,12 +15,7 @@ from torch import Tensor, nn
 
 from specdec_plugins.decoding.networks.config import TransformerConfig
 from specdec_plugins.decoding.networks.embedding import PositionTable, additive, count_tokens
-from specdec_plugins.decoding.networks.layers import (
-    KeyValueStore,
-    attention_dtype,
-    layer_stack,
-    source_keys_values,
-)
+from specdec_plugins.decoding.networks.layers import CrossSource, KeyValueStore, LayerStack
 from specdec_plugins.decoding.networks.products import FAST_PRODUCTS
 
 
@@ -35,18 +30,6 @@ class Window(KeyValueStore, Protocol):
     @property
     def mask(self) -> Tensor:  # [B, 1, n, T], additive
         """What each new position may attend to."""
-        ...
-
-
-class Source(Protocol):
-    """What a decoder needs to know of its source sentences."""
-
-    @property
-    def keys_values(self) -> tuple[Tensor, ...]:  # [B, S, 2, H, d] for each layer
-        ...
-
-    @property
-    def mask(self) -> Tensor | None:  # [B, 1, 1, S], additive; None = no padding
         ...
 
 
@@ -90,7 +73,7 @@ class Encoder(nn.Module):
             *(config.pad, config.activation, config.scale_embedding, config.norm_embedding),
         )
         self.embedding = Embedding(tokens, config, "encoder")
-        self.layers = layer_stack(stack, config.activation, source_dim=None)
+        self.layers = LayerStack(stack, config.activation, source_dim=None)
         self.norm = nn.LayerNorm(stack.dim) if stack.final_norm else None
 
     def forward(self, tokens: Tensor) -> tuple[Tensor, Tensor]:
@@ -102,8 +85,7 @@ class Encoder(nn.Module):
         positions, padding_mask = count_tokens(tokens, self.pad)
         x: Tensor = self.embedding(tokens, positions)
         mask = additive(~padding_mask, x.dtype)[:, None, None]  # [B, 1, 1, S]
-        for layer in self.layers:
-            x = layer(x, mask)
+        x = self.layers(x, mask)
         return (x if self.norm is None else self.norm(x)), padding_mask
 
 
@@ -152,7 +134,7 @@ class CachedDecoder(nn.Module):
         super().__init__()
         stack = config.decoder
         self.embedding = Embedding(tokens, config, "decoder")
-        self.layers = layer_stack(stack, config.activation, config.encoder.dim)
+        self.layers = LayerStack(stack, config.activation, config.encoder.dim)
         self.norm = nn.LayerNorm(stack.dim) if stack.final_norm else None
         self.project: nn.Linear | None = None
         if config.output_dim != stack.dim:
@@ -161,14 +143,14 @@ class CachedDecoder(nn.Module):
 
     def keys_values(self, states: Tensor) -> tuple[Tensor, ...]:
         """Keys and values of the source for each layer, [B, S, 2, H, d], of its states."""
-        return source_keys_values(self.layers, states)
+        return self.layers.keys_values(states)
 
     @property
     def attention_dtype(self) -> torch.dtype:
         """Of keys and values, in which attention is computed."""
-        return attention_dtype(self.layers)
+        return self.layers.attention_dtype
 
-    def forward(self, tokens: Tensor, window: Window, source: Source) -> Tensor:
+    def forward(self, tokens: Tensor, window: Window, source: CrossSource) -> Tensor:
         """Last states [B, n, D] of new tokens [B, n] int64, which are written to the window."""
         x: Tensor = self.embedding(tokens, window.positions)
         return self.finish(self.through(x, window, source))
@@ -177,16 +159,14 @@ class CachedDecoder(nn.Module):
         self,
         x: Tensor,  # [B, n, D], embeddings or what layer `start` reads
         window: Window,
-        source: Source,
+        source: CrossSource,
         start: int = 0,  # the first layer to run
         stop: int | None = None,  # the first one not to run; None = all that there are
     ) -> Tensor:  # [B, n, D]
         """What leaves layer `stop` - 1; each layer that runs writes to the window."""
-        mask = window.mask
-        for index in range(start, len(self.layers) if stop is None else stop):
-            keys_values = source.keys_values[index]
-            x = self.layers[index](x, mask, window, index, keys_values, source.mask)
-        return x
+        span = range(start, len(self.layers) if stop is None else stop)
+        left: Tensor = self.layers(x, window.mask, window, source, span)
+        return left
 
     def finish(self, x: Tensor) -> Tensor:
         """Last states [B, n, D] of what left a layer, be it the last one or an exit before it."""

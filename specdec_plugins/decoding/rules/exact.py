@@ -14,6 +14,7 @@ from specdec_plugins.decoding.interfaces import (
     Scores,
     Verdict,
 )
+from specdec_plugins.decoding.reductions import best
 from specdec_plugins.decoding.rules.base import RULES, at, leading_true
 
 
@@ -33,6 +34,6 @@ class Exact:
     def judge(
         self, draft: Draft, scores: Scores, params: RowParams, random: RowRandom, first: Tensor
     ) -> Verdict:
-        best = scores.logits.argmax(-1)  # [B, K+1]
-        num_accepted = leading_true((draft.tokens == best[:, :-1]) & draft.mask)
-        return Verdict(num_accepted, at(best, num_accepted))
+        own = best(scores.logits)  # [B, K+1]
+        num_accepted = leading_true((draft.tokens == own[:, :-1]) & draft.mask)
+        return Verdict(num_accepted, at(own, num_accepted))

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor
+from torch.nn.functional import pad as pad_axes
 
 from specdec_plugins.decoding.interfaces import (
     Draft,
@@ -15,19 +16,8 @@ from specdec_plugins.decoding.interfaces import (
     Scores,
     Verdict,
 )
+from specdec_plugins.decoding.reductions import best, rank
 from specdec_plugins.decoding.rules.base import RULES, at, leading_true
-
-
-def rank(logits: Tensor, tokens: Tensor) -> Tensor:
-    """How many ids stand before each token when ids are sorted by falling logit.
-
-    logits: [B, K, V]; tokens: [B, K] int64. Returns [B, K] int64, 0 for the argmax. Equal logits
-    stand in the order of their ids, as argmax breaks ties, so rank 0 is exactly the argmax.
-    """
-    own = logits.gather(-1, tokens[..., None])  # [B, K, 1]
-    ids = torch.arange(logits.shape[-1], device=logits.device)
-    before = (logits > own) | ((logits == own) & (ids < tokens[..., None]))
-    return before.sum(-1)
 
 
 @RULES.register("top_beta")
@@ -47,12 +37,14 @@ class TopBeta:
     def judge(
         self, draft: Draft, scores: Scores, params: RowParams, random: RowRandom, first: Tensor
     ) -> Verdict:
-        logits = scores.logits[:, :-1]  # [B, K, V], row i judges draft token i
-        best_logits, best = scores.logits.max(-1)  # [B, K+1] each
-        # Junk behind a draft's end may be no token id at all.
-        tokens = draft.tokens.masked_fill(~draft.mask, 0)
-        gap = best_logits[:, :-1] - logits.gather(-1, tokens[..., None])[..., 0]  # [B, K]
+        logits = scores.logits  # [B, K+1, V], row i judges draft token i
+        own = best(logits)  # [B, K+1]
+        # Junk behind a draft's end may be no token id at all; the last row judges nothing.
+        tokens = pad_axes(draft.tokens.masked_fill(~draft.mask, 0), (0, 1))
+        picked = logits.gather(-1, torch.stack([own, tokens], -1))
+        gap = picked[..., 0] - picked[..., 1]  # [B, K+1]
         tolerated = (rank(logits, tokens) < params.beta[:, None]) & (gap <= params.tau[:, None])
         # The argmax itself is always kept; with beta = 1 nothing else is.
-        num_accepted = leading_true((tolerated | (tokens == best[:, :-1])) & draft.mask)
-        return Verdict(num_accepted, at(best, num_accepted))
+        kept = (tolerated | (tokens == own))[:, :-1]
+        num_accepted = leading_true(kept & draft.mask)
+        return Verdict(num_accepted, at(own, num_accepted))

@@ -12,7 +12,12 @@ from specdec_plugins.decoding.config import DecodeParams, EngineConfig
 from specdec_plugins.decoding.drafters import DraftContext, build_drafter
 from specdec_plugins.decoding.engine import Method, SpeculativeDecoder
 from specdec_plugins.decoding.networks import Transformer, products
-from specdec_plugins.decoding.networks.products import Int8Linear, PackedLinear, with_fast_products
+from specdec_plugins.decoding.networks.products import (
+    KERNELS,
+    Int8Linear,
+    PackedLinear,
+    with_fast_products,
+)
 from specdec_plugins.decoding.request import Request
 from specdec_plugins.decoding.rules import RULES
 from specdec_plugins.decoding.schedules import build_schedule
@@ -82,13 +87,13 @@ def test_packed_is_the_stock_product(shape: tuple[int, int], num_rows: int, bias
 
 def test_what_is_replaced(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(products, "_PACK_FROM", 16 * 24)
-    network = with_fast_products(transformer().float())
+    network = with_fast_products(transformer().float(), kernels="torch")
     layer = network.decoder.layers[0]
     assert isinstance(layer.up, PackedLinear)
     assert isinstance(layer.self_attention.out, nn.Linear)  # too small
     double = with_fast_products(transformer())
     assert not any(isinstance(m, PackedLinear | Int8Linear) for m in double.modules())
-    quantised = with_fast_products(transformer().float(), int8=True)
+    quantised = with_fast_products(transformer().float(), int8=True, kernels="torch")
     assert not any(isinstance(m, nn.Linear) for m in quantised.modules())
     assert quantised.decoder.attention_dtype is torch.float64
     assert quantised.decoder.embedding.tokens.weight.dtype is torch.float32
@@ -97,7 +102,7 @@ def test_what_is_replaced(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_packed_network_computes_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(products, "_PACK_FROM", 0)
     plain = transformer().float()
-    packed = with_fast_products(copy.deepcopy(plain))
+    packed = with_fast_products(copy.deepcopy(plain), kernels="torch")
     generator = torch.Generator().manual_seed(0)
     source = torch.tensor([[*random_ids(generator, 6), EOS]])
     target = torch.tensor([[EOS, *random_ids(generator, 9)]])
@@ -105,12 +110,14 @@ def test_a_packed_network_computes_the_same(monkeypatch: pytest.MonkeyPatch) -> 
     torch.testing.assert_close(full_logits(packed, source, target), expected, rtol=0, atol=1e-4)
 
 
-def decoded(network: Transformer, drafts: bool, batch: int, block_size: int) -> list[list[int]]:
+def decoded(
+    network: Transformer, drafts: bool, batch: int, block_size: int, kernels: str = "torch"
+) -> list[list[int]]:
     """Greedy translations of twelve sources of different lengths."""
     verifier = TransformerVerifier(network, SPECIAL)
     drafter = None
     if drafts:
-        context = DraftContext(verifier, with_fast_products(block_drafter().float(), int8=True))
+        context = DraftContext(verifier, with_fast_products(block_drafter().float(), True, kernels))
         drafter = build_drafter("block", context)
     method = Method(drafter, RULES.get("exact")(), build_schedule("constant"))
     generator = torch.Generator().manual_seed(5)
@@ -126,12 +133,13 @@ def decoded(network: Transformer, drafts: bool, batch: int, block_size: int) -> 
     return [result.token_ids for result in decoder.decode(requests)]
 
 
-def test_int8_speculation_is_int8_greedy_decoding_in_any_batch() -> None:
-    network = with_fast_products(transformer().float(), int8=True)
+@pytest.mark.parametrize("kernels", KERNELS)
+def test_int8_speculation_is_int8_greedy_decoding_in_any_batch(kernels: str) -> None:
+    network = with_fast_products(transformer().float(), int8=True, kernels=kernels)
     greedy = decoded(network, drafts=False, batch=1, block_size=0)
     assert len({tuple(tokens) for tokens in greedy}) > 8  # or the test could not fail
     for batch, block_size in ((1, 6), (5, 3)):
-        assert decoded(network, True, batch, block_size) == greedy
+        assert decoded(network, True, batch, block_size, kernels) == greedy
     assert decoded(network, drafts=False, batch=12, block_size=0) == greedy
 
 
@@ -149,5 +157,5 @@ def test_int8_is_refused_off_the_cpu_and_where_products_overflow(
     products._products_are_exact.cache_clear()
     monkeypatch.setattr(torch, "_int_mm", saturating)
     with pytest.raises(UserError, match="overflow"):
-        with_fast_products(transformer().float(), int8=True)
+        with_fast_products(transformer().float(), int8=True, kernels="torch")
     products._products_are_exact.cache_clear()

@@ -1,0 +1,107 @@
+// What one instruction set offers, and what a pass over a stack of layers is told.
+//
+// The kernels are written once, in terms of vectors of LANES floats, and compiled for several
+// instruction sets (module.cpp). Every row's result is computed in an order of its own that does
+// not depend on the other rows, on the batch, on the width of a cache or on the number of threads:
+// a token scored in a block gets the very logits that it gets alone.
+
+#pragma once
+
+#include <cstdint>
+
+namespace specdec {
+
+// A linear layer, its weights laid out in panels of outputs: [panel][in][outputs of a panel], and
+// with 8 bits [panel][in / 4][outputs of a panel][4].
+struct Linear {
+  int in = 0, out = 0;
+  const float* weights = nullptr;   // float32, or
+  const int8_t* codes = nullptr;    // 8 bits, in steps of `scale`
+  const float* scale = nullptr;     // [out padded to panels]
+  const int32_t* offset = nullptr;  // [out padded to panels] 128 * sum of an output's codes
+  const float* bias = nullptr;      // [out padded to panels]
+};
+
+struct Norm {
+  const float* gain = nullptr;
+  const float* bias = nullptr;
+  float epsilon = 0;
+};
+
+enum class Activation { none, relu, gelu };
+
+struct Layer {
+  Linear qkv, out, query, cross_out, up, down;
+  Norm self_norm, cross_norm, ffn_norm;
+  bool reads_source = false;
+  bool norm_before = false;
+  Activation activation = Activation::relu;
+};
+
+// An additive mask [rows, queries, T]; a stride of 0 repeats.
+struct Mask {
+  const float* data = nullptr;  // null = everything is seen
+  int64_t row_stride = 0, query_stride = 0;
+  int width = 0;  // T, or S
+};
+
+// Keys and values of one layer's source, [B, S, 2, H, d].
+struct SourceStates {
+  const float* data = nullptr;
+  int64_t row_stride = 0;
+};
+
+struct Pass {
+  int rows = 0, queries = 0;         // B, n
+  int dim = 0, heads = 0, ffn = 0;
+  const float* input = nullptr;      // [B, n, D]
+  const float* positions = nullptr;  // [B, n, D], added before each layer; null = none
+  Mask mask, last_mask;              // of all layers; of the last one where it has columns
+  float* storage = nullptr;          // [layers, B * capacity, 2, H, d]; null = no cache
+  int64_t layer_stride = 0, capacity = 0;
+  const int64_t* at = nullptr;       // [B * n] rows of the storage
+  const SourceStates* source = nullptr;  // for each layer
+  Mask source_mask;
+  const int64_t* columns = nullptr;  // [B, m] whose output is wanted of the last layer; null = all
+  int num_columns = 0;                // m
+  const int64_t* residual_rows = nullptr;  // [B * m] b * n + column, where there are columns
+  float* output = nullptr;           // [B, n, D], or [B, m, D]
+};
+
+// Memory of one pass, shared by its threads.
+struct Scratch {
+  float* x;         // [M, D] the residual stream
+  float* normed;    // [M, D]
+  float* branch;    // [M, D] what attention gives
+  float* qkv;       // [M, 3 D]
+  float* hidden;    // [M, ffn]
+  uint8_t* codes;   // [threads, M, widest input padded to 4]
+  float* steps;     // [threads, M]
+  float* scores;    // [threads, widest mask padded to 16]
+  int64_t codes_stride, steps_stride, scores_stride;  // a thread
+};
+
+struct Product {
+  const float* input = nullptr;  // [M, in]
+  int rows = 0;                  // M
+  float* output = nullptr;       // [M, out]
+  const float* residual = nullptr;          // [., out], added; null = nothing
+  const int64_t* residual_rows = nullptr;   // [M] which of its rows; null = the same
+  Activation activation = Activation::none;
+};
+
+struct Isa {
+  const char* name;
+  int panel;      // outputs a panel
+  bool has_int8;  // 8-bit dot products without saturation
+  // Called by every thread of a team; barriers inside.
+  void (*run_layers)(const Layer*, int first, int stop, const Pass&, const Scratch&, int thread,
+                     int threads);
+  void (*multiply)(const Linear&, const Product&, const Scratch&, int thread, int threads);
+  // Of one row of logits.
+  int64_t (*best_of)(const float*, int width);
+  float (*log_total_of)(const float*, int width);
+  int64_t (*rank_of)(const float*, int width, int64_t token);
+};
+
+}  // namespace specdec
