@@ -1,7 +1,7 @@
 # A translation server with the bundled pair of models. CPU by default; for NVIDIA GPUs:
 #   docker build --build-arg TORCH_INDEX=https://pypi.org/simple -t specdec:gpu .
 #   docker run --gpus all ...
-# Built by BuildKit, as Docker does from version 23 on, or by Podman.
+# Built by BuildKit, as Docker does from version 23 on, or by podman build --format docker.
 
 # 3.11 or 3.12
 ARG PYTHON=3.12
