@@ -1,22 +1,38 @@
-# A translation server with the bundled pair of models. CPU by default; for a GPU:
-#   docker build --build-arg TORCH_INDEX=https://download.pytorch.org/whl/cu128 -t specdec:gpu .
+# A translation server with the bundled pair of models. CPU by default; for NVIDIA GPUs:
+#   docker build --build-arg TORCH_INDEX=https://pypi.org/simple -t specdec:gpu .
 #   docker run --gpus all ...
-FROM python:3.12-slim
+# Built by BuildKit, as Docker does from version 23 on, or by podman build --format docker.
 
-ARG TORCH_INDEX=https://download.pytorch.org/whl/cpu
-ENV PYTHONUNBUFFERED=1 PIP_NO_CACHE_DIR=1 PIP_DISABLE_PIP_VERSION_CHECK=1
+# 3.11 or 3.12
+ARG PYTHON=3.12
 
-WORKDIR /opt/specdec
-# torch first: it is large and changes seldom, so that a new version of the code reuses its layer.
-COPY constraints.txt ./
-RUN pip install --constraint constraints.txt --index-url "$TORCH_INDEX" torch
+FROM python:${PYTHON}-slim AS wheel
+# Where packages come from if not from PyPI, as in a network with a mirror of it.
+ARG PIP_INDEX_URL
+WORKDIR /source
 COPY setup.py pyproject.toml LICENSE ./
 COPY specdec_plugins ./specdec_plugins
 COPY data/models ./data/models
-RUN pip install --constraint constraints.txt ".[serve]" \
- && useradd --system --no-create-home specdec
+RUN --mount=type=cache,target=/root/.cache/pip pip wheel --no-deps --wheel-dir /wheel .
 
-USER specdec
+FROM python:${PYTHON}-slim
+ARG TORCH_INDEX=https://download.pytorch.org/whl/cpu
+ARG PIP_INDEX_URL
+ENV PYTHONUNBUFFERED=1 PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_ROOT_USER_ACTION=ignore
+
+WORKDIR /opt/specdec
+COPY constraints.txt ./
+# torch first: it is large and changes seldom, so that a new version of the code reuses its layer.
+# Alone, because its index has few versions of what it needs; the rest comes from PyPI.
+RUN --mount=type=cache,target=/root/.cache/pip \
+    pip install --constraint constraints.txt --index-url "$TORCH_INDEX" --no-deps torch \
+ && pip install --constraint constraints.txt torch
+RUN --mount=type=cache,target=/root/.cache/pip --mount=type=bind,from=wheel,source=/wheel,target=/wheel \
+    pip install --constraint constraints.txt "$(echo /wheel/*.whl)[serve]" \
+ && useradd --uid 10001 --no-create-home specdec
+
+# By number, so that Kubernetes can tell that it is not root.
+USER 10001
 EXPOSE 8080
 # Long enough for accepted work to finish; see --shutdown-timeout.
 STOPSIGNAL SIGTERM

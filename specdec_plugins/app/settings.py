@@ -11,6 +11,7 @@ import torch
 from specdec_plugins.app.combinations import check_method
 from specdec_plugins.decoding.config import DecodeParams, require
 from specdec_plugins.decoding.networks import KERNELS
+from specdec_plugins.errors import UserError
 
 STRATEGIES = ("fairseq", "AR", "specdec", "drafter", "early-exit")
 DTYPES = {
@@ -235,7 +236,17 @@ def _check_choice(name: str, value: str, choices: tuple[str, ...]) -> None:
 
 
 def choose_device(name: str | None) -> torch.device:
-    """The device of that name; by default a GPU where there is one."""
-    if name is not None:
-        return torch.device(name)
-    return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    """The device of that name; by default a GPU where there is one.
+
+    Raises UserError where torch cannot compute there.
+    """
+    if name is None:
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    try:
+        torch.empty(0, device=name)
+    except (RuntimeError, AssertionError) as error:  # the latter from a build for CPUs
+        reason = str(error).splitlines()[0].split(". ")[0]
+        raise UserError(
+            f"--device {name} cannot be used ({reason}); leave it out, or give cpu."
+        ) from error
+    return torch.device(name)

@@ -8,7 +8,7 @@ import pytest
 
 from specdec_plugins.app.file_options import FileOptions
 from specdec_plugins.app.options import make_parser, parse_options
-from specdec_plugins.app.settings import Settings
+from specdec_plugins.app.settings import Settings, choose_device
 from specdec_plugins.errors import UserError
 
 MODELS = ["data", "--path", "d.pt", "--AR-path", "v.pt"]
@@ -167,3 +167,9 @@ def test_options_are_json_objects(capsys: pytest.CaptureFixture[str]) -> None:
         with pytest.raises(SystemExit):
             parse_options([*MODELS, "--drafter-options", bad])
         assert "--drafter-options" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("name", ["cuda:99", "nonsense"])
+def test_a_device_that_is_not_there(name: str) -> None:
+    with pytest.raises(UserError, match=rf"^--device {name} cannot be used \(.*\); leave it out"):
+        choose_device(name)

@@ -11,7 +11,7 @@ from typing import Any
 
 import yaml
 
-from specdec_plugins.serving.cli import PORT, make_parser
+from specdec_plugins.serving.cli import BAD_INPUT, PORT, make_parser
 from specdec_plugins.serving.metrics import Metrics
 from specdec_plugins.serving.settings import ServerSettings
 
@@ -20,6 +20,8 @@ DEPLOY = ROOT / "deploy"
 DASHBOARD = DEPLOY / "grafana" / "specdec.json"
 COMPOSE: dict[str, Any] = yaml.safe_load((ROOT / "compose.yaml").read_text())
 DOCKERFILE = (ROOT / "Dockerfile").read_text()
+GUIDE = (ROOT / "docs" / "serving.md").read_text(encoding="utf-8")
+PATIENCE = ServerSettings().shutdown_timeout
 
 
 def exported() -> set[str]:
@@ -56,16 +58,15 @@ def test_the_dashboard_asks_for_metrics_that_exist() -> None:
 
 
 def test_every_metric_and_flag_is_documented() -> None:
-    text = (ROOT / "docs" / "serving.md").read_text(encoding="utf-8")
     families = {name.removesuffix("_bucket") for name in exported() if not name.endswith("_sum")}
     families = {name for name in families if not name.endswith("_count")}
-    assert [name for name in sorted(families) if f"`{name}" not in text] == []
-    documented = set(re.findall(r"`(specdec_\w+)", text))
+    assert [name for name in sorted(families) if f"`{name}" not in GUIDE] == []
+    documented = set(re.findall(r"`(specdec_\w+)", GUIDE))
     assert documented <= families
     # pylint would call these private; argparse has no other list of its flags.
     flags = {flag for action in make_parser()._actions for flag in action.option_strings}
     flags = {flag for flag in flags if flag.startswith("--") and not flag.startswith("--no-")}
-    assert [flag for flag in sorted(flags - {"--help"}) if f"`{flag}" not in text] == []
+    assert [flag for flag in sorted(flags - {"--help"}) if f"`{flag}" not in GUIDE] == []
 
 
 def test_prometheus_and_grafana_find_each_other() -> None:
@@ -116,11 +117,38 @@ def test_images_and_units_start_the_server_with_flags_that_it_has() -> None:
     unit.optionxform = str  # type: ignore[assignment, method-assign]  # names keep their case
     unit.read(DEPLOY / "specdec.service")
     parse(shlex.split(unit["Service"]["ExecStart"])[1:])
-    # Whoever stops the server waits for longer than it takes to finish accepted work.
-    patience = ServerSettings().shutdown_timeout
-    assert float(unit["Service"]["TimeoutStopSec"]) > patience
-    grace = COMPOSE["services"]["specdec"]["stop_grace_period"]
-    assert float(grace.removesuffix("s")) > patience
+    assert float(unit["Service"]["TimeoutStopSec"]) > PATIENCE
+    assert unit["Service"]["RestartPreventExitStatus"] == str(BAD_INPUT)
+
+
+def test_containers_wait_for_accepted_work_and_can_be_stopped_while_they_load() -> None:
+    server = COMPOSE["services"]["specdec"]
+    assert float(server["stop_grace_period"].removesuffix("s")) > PATIENCE
+    # Process 1 ignores a signal for which it has no handler yet.
+    assert server["init"] is True
+    commands = re.findall(r"^docker run .*", GUIDE, re.MULTILINE)
+    assert commands
+    for command in commands:
+        assert "--init" in command
+        assert float(re.findall(r"--stop-timeout (\d+)", command)[0]) > PATIENCE
+
+
+def test_latency_is_that_of_translations() -> None:
+    panels = {panel["title"]: panel for panel in json.loads(DASHBOARD.read_text())["panels"]}
+    for target in panels["Latency of requests"]["targets"]:
+        # Whoever watches the server asks more often than its users at night.
+        assert 'route!~"/health|/metrics"' in target["expr"]
+
+
+def test_torch_alone_comes_from_its_own_index() -> None:
+    installs = re.findall(r"pip install [^&\n]*--index-url[^&\n]*", DOCKERFILE)
+    assert installs
+    for install in installs:
+        # PyTorch's index has some packages besides, but not the pinned versions.
+        assert "--no-deps torch" in install
+    assert set(COMPOSE["services"]["specdec"]["build"]["args"]) == set(
+        re.findall(r"^ARG (\w+)", DOCKERFILE, re.MULTILINE)
+    )
 
 
 def test_the_image_is_built_from_files_that_exist() -> None:
