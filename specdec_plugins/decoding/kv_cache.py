@@ -6,7 +6,6 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor
-from torch.nn.functional import pad as pad_axes
 
 from specdec_plugins.decoding.networks.config import StackConfig
 from specdec_plugins.decoding.networks.embedding import additive
@@ -36,23 +35,30 @@ class KVCache:
     """One tensor for all layers; a row holds `lengths[b]` positions, and junk behind them.
 
     Junk is masked, never read: it only has to be finite, so storage starts as zeros. A pass opens
-    a `window`, each layer writes to it, and `crop` says afterwards what is kept.
+    a `window`, each layer writes to it, and `crop` says afterwards what is kept. There is room for
+    more rows and positions than are there: rows that come and go move what is live and no more.
     """
 
     def __init__(
         self, stack: StackConfig, num_rows: int, device: torch.device, dtype: torch.dtype
     ) -> None:
         shape = (stack.num_layers, num_rows, 0, 2, stack.num_heads, stack.head_dim)
-        self.storage = torch.zeros(shape, device=device, dtype=dtype)  # [L, B, capacity, 2, H, d]
+        self._room = torch.zeros(shape, device=device, dtype=dtype)
+        self._live = 0  # positions that may have been written, known to the host
         self.lengths = torch.zeros(num_rows, dtype=torch.int64, device=device)  # [B]
 
     def __len__(self) -> int:
-        return self.storage.shape[1]
+        return len(self.lengths)
+
+    @property
+    def storage(self) -> Tensor:
+        """Keys and values of the present rows: [L, B, capacity, 2, H, d]."""
+        return self._room[:, : len(self)]
 
     @property
     def capacity(self) -> int:
         """Positions a row for which there is storage."""
-        return self.storage.shape[2]
+        return self._room.shape[2]
 
     def window(
         self, num_new: int, width: int, skip: int = 0, last_seen: Tensor | None = None
@@ -66,7 +72,8 @@ class KVCache:
         attend to; without it each sees itself and what is before it.
         """
         live = -(-(width + skip + num_new) // _GRAIN) * _GRAIN
-        self._reserve(live)
+        self._reserve(len(self), live)
+        self._live = max(self._live, live)
         num_rows, device = len(self), self.storage.device
         columns = torch.arange(skip, skip + num_new, device=device)
         positions = self.lengths[:, None] + columns  # [B, n]
@@ -87,22 +94,26 @@ class KVCache:
 
     def select(self, rows: Tensor) -> None:
         """Keep the rows [B'] int64, in that order."""
-        self.storage = self.storage[:, rows]
+        for layer in self._room:  # one at a time, so that what is copied stays small
+            layer[: len(rows), : self._live] = layer[rows, : self._live]
         self.lengths = self.lengths[rows]
 
     def append(self, other: KVCache) -> None:
         """The other's rows follow these."""
-        capacity = max(self.capacity, other.capacity)
-        parts = [_widen(cache.storage, capacity) for cache in (self, other) if len(cache)]
-        self.storage = torch.cat(parts, dim=1) if parts else self.storage
+        num_rows = len(self)
+        self._reserve(num_rows + len(other), other._live)
         self.lengths = torch.cat([self.lengths, other.lengths])
+        self.storage[:, num_rows:, : other._live] = other.storage[:, :, : other._live]
+        self._live = max(self._live, other._live)
 
-    def _reserve(self, num_positions: int) -> None:
-        """Grow by doubling, so that a long row is not copied at every round."""
-        if num_positions > self.capacity:
-            self.storage = _widen(self.storage, max(num_positions, 2 * self.capacity))
-
-
-def _widen(storage: Tensor, capacity: int) -> Tensor:
-    """[L, B, capacity, 2, H, d], zeros behind what there is."""
-    return pad_axes(storage, (0, 0, 0, 0, 0, 0, 0, capacity - storage.shape[2]))
+    def _reserve(self, num_rows: int, num_positions: int) -> None:
+        """Grow by doubling, so that rows are not copied whenever one joins or gets longer."""
+        rows, positions = self._room.shape[1:3]
+        if num_rows <= rows and num_positions <= positions:
+            return
+        rows = rows if num_rows <= rows else max(num_rows, 2 * rows)
+        positions = positions if num_positions <= positions else max(num_positions, 2 * positions)
+        shape = (len(self._room), rows, positions, *self._room.shape[3:])
+        room = self._room.new_zeros(shape)
+        room[:, : len(self), : self._live] = self.storage[:, :, : self._live]
+        self._room = room

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor
-from torch.nn.functional import pad as pad_axes
 
 from specdec_plugins.decoding.networks.embedding import additive
 
@@ -68,8 +67,11 @@ class SourceMemory:
 def _join(parts: Sequence[Tensor], fill: bool = False) -> Tensor:
     """Rows of one, then rows of the other, padded to the longer: [B, S, ...] each."""
     longest = max(part.shape[1] for part in parts)
-    padded = [
-        pad_axes(part, [0, 0] * (part.dim() - 2) + [0, longest - part.shape[1]], value=fill)
-        for part in parts
-    ]
-    return torch.cat(padded)
+    out = parts[0].new_empty(sum(map(len, parts)), longest, *parts[0].shape[2:])
+    first = 0
+    for part in parts:
+        rows = out[first : first + len(part)]
+        rows[:, : part.shape[1]] = part
+        rows[:, part.shape[1] :] = fill
+        first += len(part)
+    return out
