@@ -9,6 +9,8 @@ ARG PYTHON=3.12
 FROM python:${PYTHON}-slim AS wheel
 # Where packages come from if not from PyPI, as in a network with a mirror of it.
 ARG PIP_INDEX_URL
+# The kernels are compiled.
+RUN apt-get update && apt-get install --yes --no-install-recommends g++
 WORKDIR /source
 COPY setup.py pyproject.toml LICENSE ./
 COPY specdec_plugins ./specdec_plugins
@@ -20,6 +22,9 @@ ARG TORCH_INDEX=https://download.pytorch.org/whl/cpu
 ARG PIP_INDEX_URL
 ENV PYTHONUNBUFFERED=1 PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_ROOT_USER_ACTION=ignore
 
+# The kernels' threads.
+RUN apt-get update && apt-get install --yes --no-install-recommends libgomp1 \
+ && rm -rf /var/lib/apt/lists/*
 WORKDIR /opt/specdec
 COPY constraints.txt ./
 # torch first: it is large and changes seldom, so that a new version of the code reuses its layer.

@@ -12,9 +12,10 @@ from dataclasses import dataclass, field
 import torch
 
 from specdec_plugins.app.loading import build_rule
-from specdec_plugins.app.settings import Settings
+from specdec_plugins.app.settings import Settings, choose_device
 from specdec_plugins.app.translator import EMPTY, Limits, Translation
 from specdec_plugins.decoding.interfaces import Guarantee
+from specdec_plugins.decoding.networks import best_set
 from specdec_plugins.decoding.stats import DecodeStats
 
 
@@ -101,7 +102,17 @@ def _method(settings: Settings, limits: Limits) -> str:
         parts.append(f"decoder cut after layer {settings.exit_layer}")
     if settings.drafts:
         parts.append(f"drafter {settings.drafter}, blocks of {limits.block_size}")
-    return ", ".join(parts)
+    kernels = _kernels(settings)
+    return ", ".join([*parts, kernels] if kernels else parts)
+
+
+def _kernels(settings: Settings) -> str | None:
+    """Whose products are computed, where there is a choice."""
+    on_cpu = choose_device(settings.device).type == "cpu"
+    if not on_cpu or settings.strategy == "fairseq" or settings.dtype not in ("float32", "int8"):
+        return None
+    used = best_set(settings.quantised) if settings.kernels == "native" else None
+    return f"native kernels ({used})" if used else "torch's kernels"
 
 
 def _greedy(settings: Settings, limits: Limits) -> str:

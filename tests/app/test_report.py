@@ -9,6 +9,7 @@ import torch
 
 from specdec_plugins.app.report import Tally, json_line, peak_memory, percentile, summary
 from specdec_plugins.app.translator import Sentence
+from specdec_plugins.decoding.networks import best_set
 from tests.app.toys import translator
 
 
@@ -42,7 +43,9 @@ def test_a_summary() -> None:
     assert (tally.sentences, tally.empty, tally.tokens, len(tally.latencies)) == (3, 1, 8, 2)
     assert lines[0] == "3 sentences (1 empty)"
     assert lines[1].startswith("8 tokens in 2.00 s: 4.0 tokens/s, 0.6667 s a sentence; latency p50")
-    assert lines[2] == "strategy specdec, batch 3, float32, drafter block, blocks of 4"
+    kernels = f"native kernels ({best_set()})"
+    method = "strategy specdec, batch 3, float32, drafter block, blocks of 4"
+    assert lines[2] == f"{method}, {kernels}"
     assert lines[3] == (
         "rule top_beta (beta 3, tau 0.5): may differ from the verifier's greedy output; greedy "
         "means plain argmax, at most 200 tokens (90 positions)"
@@ -61,10 +64,11 @@ def test_which_greedy_is_said() -> None:
         "no <pad>, at most 1.5 * source + 9 tokens"
     )
     assert not any("acceptance" in line for line in lines)
-    lines, _ = report("drafter")
+    lines, _ = report("drafter", kernels="torch")
+    assert lines[2].endswith(", blocks of 4, torch's kernels")
     assert lines[3] == "unverified; at most 200 tokens"
     lines, _ = report("early-exit", exit_layer=2)
-    assert lines[2] == "strategy early-exit, batch 3, float32, decoder cut after layer 2"
+    assert lines[2].startswith("strategy early-exit, batch 3, float32, decoder cut after layer 2")
     assert lines[3] == "unverified; at most 200 tokens"
 
 

@@ -51,11 +51,15 @@ def instruction_sets() -> dict[str, bool]:
     return {} if kernels is None else dict(kernels.instruction_sets())
 
 
+def best_set(int8: bool = False) -> str | None:
+    """The instruction set that is used, or None where the kernels cannot be."""
+    return next((name for name, has_int8 in instruction_sets().items() if has_int8 >= int8), None)
+
+
 def suits(weight: Tensor, int8: bool) -> bool:
     """True if the kernels can take the place of a torch layer with this weight."""
-    offered = instruction_sets()
     fits = weight.device.type == "cpu" and weight.dtype is torch.float32
-    return fits and any(offered.values() if int8 else offered)
+    return fits and best_set(int8) is not None
 
 
 def suits_layers(layers: LayerStack, int8: bool) -> bool:
