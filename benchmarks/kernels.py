@@ -10,6 +10,7 @@ import copy
 import sys
 import time
 from collections.abc import Callable
+from itertools import product
 
 import torch
 from torch import Tensor, nn
@@ -27,11 +28,13 @@ from specdec_plugins.decoding.interfaces import (
     SpecialTokens,
 )
 from specdec_plugins.decoding.networks import (
+    KERNELS,
     StackConfig,
     Transformer,
     TransformerConfig,
     with_fast_products,
 )
+from specdec_plugins.decoding.networks.native import NativeLinear
 from specdec_plugins.decoding.networks.products import Int8Linear, PackedLinear
 from specdec_plugins.decoding.request import Request
 from specdec_plugins.decoding.rules import RULES
@@ -64,12 +67,15 @@ def candidates(linear: nn.Linear, x: Tensor) -> dict[str, Callable[[], Tensor]]:
     weight, bias = linear.weight, linear.bias
     columns = weight.t().contiguous()
     packed, int8 = PackedLinear(linear), Int8Linear(linear)
+    own, own_int8 = NativeLinear(linear), NativeLinear(linear, int8=True)
     return {
         "F.linear": lambda: F.linear(x, weight, bias),
         "weight @ x.T": lambda: torch.mm(weight, x.t()).t() + bias,
         "x @ columns": lambda: torch.addmm(bias, x, columns),
         "packed": lambda: packed(x),
-        "int8": lambda: int8(x),
+        "native": lambda: own(x),
+        "torch int8": lambda: int8(x),
+        "native int8": lambda: own_int8(x),
     }
 
 
@@ -129,11 +135,11 @@ def decode(verifier: TransformerVerifier, block_size: int) -> int:
 def passes(repeats: int, clock: Clock) -> None:
     """A greedy step and a round of ten drafted tokens, the encoder's share included."""
     plain = random_network()
-    verifiers = {
-        "stock layers": TransformerVerifier(copy.deepcopy(plain), SPECIAL),
-        "float32, packed": TransformerVerifier(with_fast_products(copy.deepcopy(plain)), SPECIAL),
-        "int8": TransformerVerifier(with_fast_products(plain, int8=True), SPECIAL),
-    }
+    verifiers = {"stock layers": TransformerVerifier(copy.deepcopy(plain), SPECIAL)}
+    for int8, kernels in product((False, True), reversed(KERNELS)):
+        network = with_fast_products(copy.deepcopy(plain), int8, kernels)
+        name = f"{'int8' if int8 else 'float32'}, {kernels}"
+        verifiers[name] = TransformerVerifier(network, SPECIAL)
     jobs = {(n, k): (v, k) for n, v in verifiers.items() for k in (0, BLOCK)}
     rounds = {key: decode(*job) for key, job in jobs.items()}
     ways = {f"{n}|{k}": (lambda job=job: decode(*job)) for (n, k), job in jobs.items()}
