@@ -78,6 +78,8 @@ class Choice:
 
     def _speculative(self, dtype: str) -> Iterator[Row]:
         yield Row("ours", EXACT, dtype)
+        if dtype == "float32" and "int8" in self.dtypes and self.drafter == "block":
+            yield Row("ours", EXACT, dtype, {"drafter bits": 8})
         for block_size in self.block_sizes:
             yield Row("ours", EXACT, dtype, {"k": block_size})
         for beta, tau in self.relaxed:

@@ -104,6 +104,8 @@ def _settings(job: Job) -> Settings:
         settings,
         rule=None,
         block_size=options.get("k", settings.block_size),
+        # Its double in float64 has a drafter in float64.
+        drafter_dtype="int8" if "drafter bits" in options and row.dtype == "float32" else None,
         beta=options.get("beta", 1),
         tau=options.get("tau", 0.0),
     )

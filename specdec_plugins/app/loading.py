@@ -101,10 +101,12 @@ def _load_engine(
 
 def _quicken(settings: Settings, *parts: object) -> None:
     """Give networks the products that are fastest here: last, as they cannot be compared then."""
-    for part in parts:
+    for index, part in enumerate(parts):
+        # The verifier comes first: what the others share with it stays as it wants it.
+        int8 = settings.quantised or (index > 0 and settings.drafter_dtype == "int8")
         network = part.network if isinstance(part, TransformerVerifier) else part
         if isinstance(network, BlockDrafter | Transformer):
-            with_fast_products(network, settings.quantised, settings.kernels)
+            with_fast_products(network, int8, settings.kernels)
 
 
 @dataclass(frozen=True)

@@ -115,6 +115,12 @@ def _add_machine(parser: argparse.ArgumentParser) -> None:
         "--fp16", dest="dtype", action="store_const", const="float16", help="--dtype float16"
     )
     add(
+        "--drafter-dtype",
+        choices=["int8"],
+        help="of the network that drafts (default: the verifier's); what it drafts is checked, so "
+        "exact mode stays exact, CPU only",
+    )
+    add(
         "--kernels",
         choices=KERNELS,
         help="whose products a CPU computes in float32 and 8 bits: native, this project's own, "

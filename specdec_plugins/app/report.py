@@ -102,6 +102,8 @@ def _method(settings: Settings, limits: Limits) -> str:
         parts.append(f"decoder cut after layer {settings.exit_layer}")
     if settings.drafts:
         parts.append(f"drafter {settings.drafter}, blocks of {limits.block_size}")
+    if settings.drafter_dtype is not None:
+        parts.append(f"drafting in {settings.drafter_dtype}")
     kernels = _kernels(settings)
     return ", ".join([*parts, kernels] if kernels else parts)
 

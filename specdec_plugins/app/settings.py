@@ -81,6 +81,7 @@ class Settings:
 
     device: str | None = None  # None = a GPU where there is one
     dtype: str = "float32"
+    drafter_dtype: str | None = None  # "int8", or None = the verifier's
     kernels: str = "native"  # whose products a CPU computes in float32 and 8 bits
 
     def __post_init__(self) -> None:
@@ -109,6 +110,7 @@ class Settings:
             not (self.quantised and self.strategy == "fairseq"),
             "fairseq's search has no int8; use --dtype float32, or another --strategy.",
         )
+        self._check_drafter_dtype()
         wants = f"--strategy {self.strategy} needs"
         require(
             self.verifier is not None or self.strategy == "drafter",
@@ -119,6 +121,19 @@ class Settings:
                 self.drafts and self.drafter in WITH_CHECKPOINT and self.drafter_checkpoint is None
             ),
             f"{wants} the drafter's checkpoint; give it with --path.",
+        )
+
+    def _check_drafter_dtype(self) -> None:
+        if self.drafter_dtype is None:
+            return
+        _check_choice("drafter-dtype", self.drafter_dtype, ("int8",))
+        require(
+            self.drafts and self.drafter in ("block", "assistant"),
+            "--drafter-dtype is about a network that drafts: --drafter block or assistant.",
+        )
+        require(
+            self.dtype in ("float32", "int8"),
+            f"a drafter in int8 goes with --dtype float32, not {self.dtype}.",
         )
 
     def _check_strategy(self) -> None:

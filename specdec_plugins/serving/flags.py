@@ -37,6 +37,7 @@ def add_model_flags(parser: argparse.ArgumentParser) -> None:
     add("--bpe-codes", metavar="FILE", help="default: those in FOLDER")
     add("--device", metavar="NAME", help="cpu, cuda, cuda:1 (default: a GPU where there is one)")
     add("--dtype", choices=sorted(DTYPES), help="default: float32; int8 on a CPU only")
+    add("--drafter-dtype", choices=["int8"], help="default: the verifier's; int8 on a CPU only")
     _add_speculation(parser)
 
 

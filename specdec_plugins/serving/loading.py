@@ -43,6 +43,7 @@ class ModelOptions:
     speculative_steps: int | None = None  # tokens drafted a round
     device: str | None = None
     dtype: str = "float32"
+    drafter_dtype: str | None = None
     max_rows: int = 32
     part_times: bool = True  # seconds by part; on a GPU every part then waits for the device
 
@@ -119,6 +120,7 @@ def _given(options: ModelOptions) -> dict[str, Any]:
         "source_lang": options.source_lang,
         "target_lang": options.target_lang,
         "block_size": options.speculative_steps,
+        "drafter_dtype": options.drafter_dtype,
         "device": options.device,
     }
     given = {name: value for name, value in named.items() if value is not None}

@@ -20,6 +20,8 @@ from specdec_plugins.serving.loading import ModelOptions, decode_settings, reque
 from tests.bundles import CAPTIONS, LINES, ROOT, WITHOUT_FAIRSEQ, captions
 
 CODES = {"tokenizer": "moses", "bpe": "subword_nmt"}
+SAMPLES = (ROOT / "data" / "samples" / "en-de.tsv").read_text().splitlines()
+SENTENCES = [line.split("\t")[0] for line in SAMPLES[1::8]]
 DEFAULTS = {"beta": 3, "tau": 1.5, "block_size": 7, "max_len_b": 90}
 
 
@@ -43,6 +45,19 @@ def expected() -> list[str]:
         str(CAPTIONS), strategy="AR", device="cpu", **models, **codes
     )
     return [t.text for t in translator.translate(LINES)]
+
+
+def test_a_block_scores_to_the_last_bit_what_a_step_scores() -> None:
+    """On real text, in float32 and 8 bits, and whatever the drafter computes in."""
+
+    def decoded(**settings: Any) -> list[tuple[str, float | None]]:
+        translator = SpeculativeTranslator.from_pretrained(device="cpu", **settings)
+        return [(t.text, t.score) for t in translator.translate(SENTENCES)]
+
+    for dtype in ("float32", "int8"):
+        plain = decoded(strategy="AR", dtype=dtype)
+        assert decoded(dtype=dtype, batch=7) == plain
+        assert decoded(dtype=dtype, drafter_dtype="int8", block_size=4) == plain
 
 
 def test_the_bundle_fills_in(relaxed: Path) -> None:
