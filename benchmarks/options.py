@@ -47,6 +47,12 @@ def _add_what(made: argparse.ArgumentParser) -> None:
         "LAYERSxDIMxTYPES[xDRAFTER_LAYERS], decoded to --length tokens each",
     )
     add("--length", type=int, default=30, metavar="N", help="of random outputs (default: 30)")
+    add(
+        "--grow",
+        metavar="SHAPE",
+        help="the pair made larger, LAYERSxWIDTHxTYPES: its words and its acceptance, at the cost "
+        "of that shape (benchmarks/grow.py)",
+    )
 
 
 def _add_rows(made: argparse.ArgumentParser) -> None:
@@ -129,6 +135,8 @@ def check(args: argparse.Namespace) -> None:
         raise UserError("give --pair and --test, or --random-weights.")
     if args.random_weights is not None and (args.pair or args.test):
         raise UserError("--random-weights makes its own pair and test; leave the others out.")
+    if args.random_weights is not None and args.grow:
+        raise UserError("--grow is about a trained pair; leave it out, or --random-weights.")
     for name in ("threads", "batches", "block_sizes"):
         if any(number < 1 for number in getattr(args, name)):
             raise UserError(f"--{name.replace('_', '-')}: every number must be 1 or more.")

@@ -21,6 +21,7 @@ from specdec_plugins.corpus.reading import Faults, ParallelFile, read_pairs
 from specdec_plugins.decoding.config import require
 
 VERIFIER, DRAFTER, ASSISTANT, CODES = "verifier.pt", "drafter.pt", "assistant.pt", "bpe.codes"
+NOTE = "note.txt"  # a sentence that every result of the pair repeats
 
 
 @dataclass(frozen=True)
@@ -69,8 +70,14 @@ class Pair:
         """Registered name of the pair's drafter; None where it has none."""
         return self.settings.drafter if self.settings.drafts else None
 
+    @property
+    def note(self) -> str:
+        """What every result must say of the pair; mostly nothing."""
+        path = Path(self.settings.data) / NOTE
+        return path.read_text(encoding="utf-8").strip() if path.is_file() else ""
+
     def describe(self) -> dict[str, Any]:
-        """Sizes of both models, as people read them, and the drafter's number of weights."""
+        """Sizes of both models as people read them, the drafter's number of weights, the note."""
         verifier, _ = _sizes(self.verifier)
         drafter, num_weights = "none", 0
         if self.drafter is not None:
@@ -78,7 +85,8 @@ class Pair:
             if self.settings.drafter_checkpoint is not None:
                 sizes, num_weights = _sizes(self.settings.drafter_checkpoint)
                 drafter += f", {sizes}"
-        return {"verifier": verifier, "drafter": drafter, "drafter_weights": num_weights}
+        found = {"verifier": verifier, "drafter": drafter, "drafter_weights": num_weights}
+        return {**found, "note": self.note}
 
     def dictionaries(self) -> Dictionaries:
         settings = self.settings

@@ -15,6 +15,7 @@ from benchmarks import bars, plots, table
 from benchmarks.engines.base import Job, Lengths
 from benchmarks.engines.converted import ASSISTANT, CTRANSLATE2, MARIAN, convert
 from benchmarks.figures import bleu_signature, figures
+from benchmarks.grow import grow, size_of
 from benchmarks.machine import describe
 from benchmarks.measure import Cell, Plan, measure
 from benchmarks.near_ties import explain
@@ -81,11 +82,20 @@ def _subject(args: argparse.Namespace) -> tuple[Pair, TestSet, Lengths]:
     """What is decoded with, what is decoded, and how long it may get."""
     if args.random_weights is None:
         pair = Pair.of(Path(args.pair), args.source_lang, args.target_lang)
+        if args.grow is not None:
+            pair = _grown(pair, args)
         return pair, read_test_set(args.test, pair, args.sentences), Lengths()
     shape = Shape.parse(args.random_weights)
     test = random_sentences(shape, args.sentences or _NUM_RANDOM)
     lengths = Lengths(min_len=args.length - 1, max_len=args.length)
     return random_pair(shape, Path(args.work)), test, lengths
+
+
+def _grown(pair: Pair, args: argparse.Namespace) -> Pair:
+    size = size_of(args.grow)
+    folder = Path(args.work) / f"{pair.name}.grown.{args.grow}"
+    grow(pair, size, folder, force=True)
+    return Pair.of(folder, args.source_lang, args.target_lang)
 
 
 def _forms(rows: Sequence[Row]) -> set[str]:

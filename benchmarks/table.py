@@ -86,7 +86,9 @@ def _facts(record: dict[str, Any]) -> list[str]:
     """What the figures depend on."""
     pair, setting = record["pair"], record["setting"]
     facts = ", ".join(f"{name} {value}" for name, value in record["machine"].items())
+    note = [f"* **{pair['note']}**"] if pair.get("note") else []
     return [
+        *note,
         f"* {record['num_sentences']} sentences, {setting['repeats']} repetitions, limits: "
         f"{setting['min_len']} to {setting['max_len']} target tokens for every row.",
         f"* Verifier: {pair['verifier']}. Drafter: {pair['drafter']}.",

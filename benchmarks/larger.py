@@ -1,0 +1,227 @@
+"""A model made larger that goes on computing the same.
+
+Net2Net (Chen et al. 2016, arXiv 1511.05641), with what layer norms and tied embeddings ask for:
+
+**Width.** Every unit is there several times: a state is [x, x], heads and inner units likewise,
+and a product reads the sum of the copies, so its weights are divided by their number. Mean and
+variance, and so a layer norm with its epsilon, stay as they were.
+
+**Depth.** New layers stand behind the old ones, and what their attentions and feed-forward blocks
+add is zero: the last product reads one copy with the sign of the other, times 2^-20, so that even
+what float32 sums round stays below the last bit. (Weights of zero have no 8-bit scale.) Where
+layers begin with their norm, that is all. Where they end in one, a new layer is two or three norms
+more, and the norm of a normed state is *not* that state: epsilon enters again. Let s be the
+standard deviation of x, and let "epsilon r" stand for x / sqrt(s^2 + r). A norm that reads its
+input times k has epsilon eps / k^2. A norm of epsilon 1 behind one of epsilon r gives
+x / sqrt(2 s^2 + r), which is one of epsilon r / 2, divided by sqrt(2). So the norm that was last
+reads its input at the scale at which it has epsilon 2^N eps, and N norms later that is eps again:
+exact, whatever x.
+
+**Words.** A new word's embedding is the mean of all real words', so that its logit is their mean,
+less a constant: the last norm adds c to one copy of a state and takes it from the other, which no
+real word sees, as it reads the sum. A new word never wins, and its probability is nothing.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from specdec_plugins.adapters.fairseq_weights import State
+from specdec_plugins.adapters.model import HEADS, Model, layer_number
+from specdec_plugins.decoding.config import require
+from specdec_plugins.decoding.networks import BlockConfig, StackConfig, TransformerConfig
+from specdec_plugins.decoding.networks.embedding import sinusoids
+
+_EPSILON = 1e-5  # of every layer norm, in every engine
+_SILENT = re.compile(r"\.(self_attn\.out_proj|encoder_attn\.out_proj|fc2)\.")
+_FAINT = 2.0**-20
+_NUM_SPECIAL = 4  # ids before the first word
+_OFFSET = 0.25  # c: added to one copy of a last state, taken from the other
+_GAP = 50.0  # nats that a new word's logit lies below the mean of the others
+
+
+@dataclass(frozen=True)
+class Size:
+    """What a verifier is to become."""
+
+    encoder_layers: int
+    decoder_layers: int
+    width: int  # of both stacks, a multiple of what it was, twice or more
+    types: int  # of each dictionary, special symbols included
+
+    def __str__(self) -> str:
+        layers = f"{self.encoder_layers}+{self.decoder_layers} layers"
+        return f"{layers}, {self.width} wide, {self.types:,} types"
+
+
+def enlarged(model: Model, size: Size) -> Model:
+    """The model at that size, weights in float64: the same logits for the same tokens.
+
+    Heads keep their width, and sinusoids become learned positions, as those of a wider model are
+    others. Raises UserError where it is larger already, or of a kind that cannot be made larger.
+    """
+    config = _checked(model, size)
+    times = size.width // config.decoder.dim
+    state = {name: tensor.double() for name, tensor in model.state.items()}
+    for side, stack in (("encoder", config.encoder), ("decoder", config.decoder)):
+        if stack.positions == "sinusoidal":
+            table = sinusoids(stack.max_positions + config.pad + 1, stack.dim)
+            state[f"{side}.embed_positions.weight"] = table.double()
+        num_layers = size.encoder_layers if side == "encoder" else size.decoder_layers
+        state = _deepened(state, side, stack, num_layers)
+    state = {name: _widened(name, tensor, config, times) for name, tensor in state.items()}
+    _settle(state, config, size, times)
+    return replace(model, config=_config(config, size, times), state=state)
+
+
+def _checked(model: Model, size: Size) -> TransformerConfig:
+    """Its configuration. Raises UserError where it cannot be made that large."""
+    require(
+        model.kind != HEADS, f"{model.path}: heads cannot be made larger; take a block drafter."
+    )
+    config = model.config
+    assert config is not None
+    encoder, decoder = config.encoder, config.decoder
+    one_width = len({encoder.dim, decoder.dim, config.input_dim, config.output_dim}) == 1
+    require(one_width, f"{model.path}: has stacks or embeddings of several widths; one will do.")
+    require(
+        size.width % decoder.dim == 0 and size.width > decoder.dim,
+        f"{model.path}: is {decoder.dim} wide; ask for a width of twice that or another multiple, "
+        f"not for {size.width}.",
+    )
+    for what, now, then in (
+        ("encoder layers", encoder.num_layers, size.encoder_layers),
+        ("decoder layers", decoder.num_layers, size.decoder_layers),
+        ("types", max(encoder.vocab_size, decoder.vocab_size), size.types),
+    ):
+        require(now <= then, f"{model.path}: has {now} {what} already; ask for as many or more.")
+    require(
+        not decoder.normalize_before or decoder.final_norm,
+        f"{model.path}: its decoder ends without a norm, which carries what is needed here.",
+    )
+    if isinstance(config, BlockConfig):
+        require(
+            config.scale_embedding == config.scale_decoder,
+            f"{model.path}: scales the embeddings of one stack only, which no wider one suits; "
+            "take a drafter of --arch block_fast.",
+        )
+        require(
+            decoder.num_layers == size.decoder_layers,
+            f"{model.path}: reads positions at every layer of its decoder, so it stays as deep.",
+        )
+    return config
+
+
+def _config(config: TransformerConfig, size: Size, times: int) -> TransformerConfig:
+    def stack(old: StackConfig, num_layers: int) -> StackConfig:
+        return replace(
+            old,
+            num_layers=num_layers,
+            dim=size.width,
+            ffn_dim=times * old.ffn_dim,
+            num_heads=times * old.num_heads,
+            vocab_size=size.types,
+            positions="none" if old.positions == "none" else "learned",
+        )
+
+    return replace(
+        config,
+        encoder=stack(config.encoder, size.encoder_layers),
+        decoder=stack(config.decoder, size.decoder_layers),
+        decoder_input_dim=None,
+        decoder_output_dim=None,
+    )
+
+
+def _last_norm(config: TransformerConfig, num_layers: int) -> str:
+    """What the output projection reads comes out of it."""
+    if config.decoder.final_norm:
+        return "decoder.layer_norm"
+    return f"decoder.layers.{num_layers - 1}.final_layer_norm"
+
+
+def _deepened(state: State, side: str, stack: StackConfig, num_layers: int) -> State:
+    """With copies of the last layer behind it, which `_widened` silences."""
+    state = dict(state)
+    last = stack.num_layers - 1
+    old = {name: tensor for name, tensor in state.items() if layer_number(side, name) == last}
+    for number in range(stack.num_layers, num_layers):
+        for name, tensor in old.items():
+            state[name.replace(f".{last}.", f".{number}.", 1)] = tensor
+    if num_layers > stack.num_layers and not stack.normalize_before:
+        _chain_norms(state, side, last, num_layers)
+    return state
+
+
+def _chain_norms(state: State, side: str, last: int, num_layers: int) -> None:
+    """Let the norms behind layer `last`, which was the last one, make one with its last norm."""
+    before = {"encoder": "self_attn_layer_norm", "decoder": "encoder_attn_layer_norm"}[side]
+    layer, norm = f"{side}.layers.{last}", "final_layer_norm"
+    new = [f"{side}.layers.{number}" for number in range(last + 1, num_layers)]
+    inner = ["self_attn_layer_norm", before] if side == "decoder" else [before]
+    norms = [f"{one}.{name}" for one in new for name in (*inner, norm)]
+    scale = 2.0 ** (-len(norms) / 2)  # of what the old norm reads: its state and what is added
+    for name in (f"{before}.weight", f"{before}.bias", "fc2.weight", "fc2.bias"):
+        state[f"{layer}.{name}"] = scale * state[f"{layer}.{name}"]
+    state[f"{layer}.fc1.weight"] = state[f"{layer}.fc1.weight"] / scale
+    gain, bias = (state[f"{layer}.{norm}.{kind}"] for kind in ("weight", "bias"))
+    small = torch.full_like(gain, math.sqrt(_EPSILON))  # so that the next epsilon is as good as 1
+    for number, name in enumerate([f"{layer}.{norm}", *norms]):
+        is_last = number == len(norms)
+        restored = 1.0 if number == 0 else math.sqrt(2)
+        state[f"{name}.weight"] = restored * (gain if is_last else small)
+        state[f"{name}.bias"] = bias if is_last else torch.zeros_like(bias)
+
+
+def _widened(name: str, tensor: Tensor, config: TransformerConfig, times: int) -> Tensor:
+    """One weight for states of `times` copies; tables and what comes last are `_settle`'s."""
+    if tensor.dim() == 1:
+        is_new = _is_new(name, config) and _SILENT.search(name)
+        return torch.zeros_like(tensor).repeat(times) if is_new else tensor.repeat(times)
+    if "embed_" in name or "output_projection" in name:
+        return tensor.repeat(1, times)
+    if _is_new(name, config) and _SILENT.search(name):
+        silent = torch.cat([tensor, -tensor, *[torch.zeros_like(tensor)] * (times - 2)], 1)
+        return _FAINT * silent.repeat(times, 1)
+    # Copied source embeddings are mixed by products that nothing divides by their length.
+    num_sums = 2 if "copy_attn" in name else 1
+    return tensor.repeat(times, times) / times**num_sums
+
+
+def _is_new(name: str, config: TransformerConfig) -> bool:
+    """True if it belongs to a layer that was not there."""
+    stacks = (("encoder", config.encoder), ("decoder", config.decoder))
+    return any(layer_number(side, name) >= stack.num_layers for side, stack in stacks)
+
+
+def _settle(state: State, config: TransformerConfig, size: Size, times: int) -> None:
+    """Tables, their new rows, and the last norm, whose states the output projection reads."""
+    scales = {"encoder": config.scale_embedding, "decoder": config.scale_embedding}
+    if isinstance(config, BlockConfig):
+        scales["decoder"] = config.scale_decoder
+    factors = {side: times**-0.5 if scaled else 1.0 for side, scaled in scales.items()}
+    output = factors["decoder"] if config.tie_output else 1 / times
+    tables = {f"{side}.embed_tokens.weight": factor for side, factor in factors.items()}
+    tables["decoder.output_projection.weight"] = output
+    for name, factor in tables.items():
+        state[name] = _with_new_words(factor * state[name], config.decoder.dim, size.types)
+    norm = _last_norm(config, size.decoder_layers)
+    for kind in ("weight", "bias"):
+        state[f"{norm}.{kind}"] = state[f"{norm}.{kind}"] / (times * output)
+    offset = torch.full((config.decoder.dim,), _OFFSET, dtype=torch.float64)
+    rest = torch.zeros((times - 2) * config.decoder.dim, dtype=torch.float64)
+    state[f"{norm}.bias"] = state[f"{norm}.bias"] + torch.cat([offset, -offset, rest])
+
+
+def _with_new_words(table: Tensor, dim: int, types: int) -> Tensor:
+    """[types, D] of [V, D]; one copy of a state has `dim` numbers."""
+    word = table[_NUM_SPECIAL:].mean(0)
+    step = _GAP / (2 * dim * _OFFSET)
+    word[:dim] -= step
+    word[dim : 2 * dim] += step
+    return torch.cat([table, word.expand(types - len(table), -1)])

@@ -1,0 +1,175 @@
+"""A larger model is the same function: logits equal in double precision, new words never win."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from benchmarks.larger import Size, enlarged
+from specdec_plugins.adapters.fairseq_weights import fill, network_state
+from specdec_plugins.adapters.model import Model
+from specdec_plugins.adapters.model_files import read_model
+from specdec_plugins.decoding.networks import BlockConfig, BlockDrafter, Transformer
+from specdec_plugins.decoding.networks.transformer import same_encoder
+from specdec_plugins.errors import UserError
+from tests import fairseq_checkpoints
+from tests.decoding.networks.toys import PAD, UNK, full_logits, remember
+
+pytestmark = pytest.mark.fairseq
+
+SIZE = Size(encoder_layers=5, decoder_layers=4, width=32, types=50)
+PRE_NORM = {"encoder_normalize_before": True, "decoder_normalize_before": True}
+SHARED = {"share_all_embeddings": True}
+LEARNED = {"encoder_learned_pos": True, "decoder_learned_pos": True}
+
+
+def model_of(folder: Path, arch: str = "transformer", seed: int = 0, **case: Any) -> Model:
+    """A random one, two layers deep and 16 wide."""
+    data = fairseq_checkpoints.dictionaries(
+        folder, 30, 30 if "share_all_embeddings" in case else 25
+    )
+    args = fairseq_checkpoints.settings(arch, **case)
+    module = fairseq_checkpoints.build(args, data, seed)
+    return read_model(fairseq_checkpoints.save(module, args, folder / f"{arch}.pt"))
+
+
+def in_double(model: Model) -> Any:
+    """Its network, no weight rounded to single precision on the way."""
+    assert model.config is not None
+    kind = BlockDrafter if isinstance(model.config, BlockConfig) else Transformer
+    network = kind(model.config).double().eval().requires_grad_(False)
+    fill(network, network_state(model.state, bidirectional=kind is BlockDrafter), model.path)
+    return network
+
+
+def sources() -> tuple[Tensor, Tensor]:
+    """Ragged sources, and targets, every token among them."""
+    generator = torch.Generator().manual_seed(0)
+    source = torch.randint(UNK, 29, (6, 9), generator=generator)
+    source[1, 4:] = PAD
+    return source, torch.randint(2, 28, (6, 12), generator=generator)
+
+
+def check_logits(old: Tensor, new: Tensor, tolerance: float = 1e-11) -> None:
+    """The same for the old words; the new ones far below, so that no probability moves either."""
+    words = old.shape[-1]
+    assert old.std() > 0.1
+    torch.testing.assert_close(new[..., :words], old, rtol=0, atol=tolerance)
+    assert (new[..., words:] < old.amax(-1, keepdim=True) - 40).all()
+    assert torch.equal(new.argmax(-1), old.argmax(-1))
+    torch.testing.assert_close(new.logsumexp(-1), old.logsumexp(-1), rtol=0, atol=tolerance)
+
+
+@pytest.mark.parametrize(
+    "case",
+    [
+        {},
+        SHARED,
+        {**SHARED, **PRE_NORM},
+        {**PRE_NORM, **LEARNED},
+        {"encoder_normalize_before": True, "share_decoder_input_output_embed": True},
+        {"no_scale_embedding": True, "layernorm_embedding": True, **SHARED},
+        {"activation_fn": "gelu", "no_token_positional_embeddings": True, **SHARED},
+    ],
+    ids=lambda case: ",".join(case) or "default",
+)
+@pytest.mark.parametrize("width", [32, 48])
+def test_a_larger_verifier_gives_the_same_logits(
+    case: dict[str, Any], width: int, tmp_path: Path
+) -> None:
+    model = model_of(tmp_path, **case)
+    larger = enlarged(model, replace(SIZE, width=width))
+    network: Transformer = in_double(larger)
+    config = network.config
+    assert (len(network.encoder.layers), len(network.decoder.layers)) == (5, 4)
+    assert config.decoder.dim == width
+    assert config.decoder.vocab_size == config.encoder.vocab_size == 50
+    assert config.decoder.head_dim == 8
+    check_logits(full_logits(in_double(model), *sources()), full_logits(network, *sources()))
+
+
+def test_its_layers_work(tmp_path: Path) -> None:
+    """Every product has weights, so that none can be left out, or has no 8-bit scale."""
+    larger = enlarged(model_of(tmp_path, **SHARED), SIZE)
+    for name, tensor in larger.state.items():
+        if tensor.dim() > 1 and "embed" not in name:
+            assert (tensor.abs().amax(1) > 0).all(), name
+
+
+def test_more_layers_round_no_more_in_single_precision(tmp_path: Path) -> None:
+    model = model_of(tmp_path, **SHARED)
+    exact = full_logits(in_double(model), *sources())
+
+    def error(model: Model) -> float:
+        network = model.network(torch.float32, torch.device("cpu"))
+        return float((full_logits(network, *sources())[..., : exact.shape[-1]] - exact).abs().max())
+
+    assert error(enlarged(model, SIZE)) < 4 * error(model)
+
+
+@pytest.mark.parametrize(
+    "case",
+    [
+        {"src_embedding_copy": True, **LEARNED, **SHARED},
+        {"src_embedding_copy": True, **LEARNED},
+        {**SHARED, "scale_encoder_embedding": True, "scale_decoder_embedding": True},
+        {"activation_fn": "tanh", "share_decoder_input_output_embed": True},
+    ],
+    ids=lambda case: ",".join(case),
+)
+def test_a_larger_drafter_gives_the_same_logits(case: dict[str, Any], tmp_path: Path) -> None:
+    model = model_of(tmp_path, "block", block_size=6, **case)
+    source, target = sources()
+    target[:, 5:] = UNK  # the masks
+
+    def logits(model: Model) -> Tensor:
+        network: BlockDrafter = in_double(model)
+        return network.decoder.logits(network.decoder(target, remember(network, source)))
+
+    check_logits(logits(model), logits(enlarged(model, replace(SIZE, decoder_layers=2))))
+
+
+def test_a_shared_encoder_stays_shared(tmp_path: Path) -> None:
+    verifier = model_of(tmp_path, **SHARED)
+    scaled = {"scale_encoder_embedding": True, "scale_decoder_embedding": True}
+    drafter = model_of(tmp_path, "block", seed=1, block_size=6, **SHARED, **scaled)
+    encoder = {n: t for n, t in verifier.state.items() if n.startswith("encoder")}
+    table = verifier.state["encoder.embed_tokens.weight"]
+    tied = ("decoder.embed_tokens.weight", "decoder.output_projection.weight")
+    drafter = replace(drafter, state={**drafter.state, **encoder, **dict.fromkeys(tied, table)})
+    larger = in_double(enlarged(verifier, SIZE))
+    wide = in_double(enlarged(drafter, replace(SIZE, decoder_layers=2)))
+    assert same_encoder(larger.encoder, wide.encoder)
+    assert torch.equal(larger.decoder.output.weight, wide.decoder.output.weight)
+
+
+@pytest.mark.parametrize(
+    ("case", "size", "message"),
+    [
+        ({}, replace(SIZE, width=16), "is 16 wide"),
+        ({}, replace(SIZE, width=40), "is 16 wide"),
+        ({}, replace(SIZE, encoder_layers=1), "has 2 encoder layers already"),
+        ({}, replace(SIZE, decoder_layers=1), "has 2 decoder layers already"),
+        ({}, replace(SIZE, types=20), "has 34 types already"),
+        ({"decoder_input_dim": 8}, SIZE, "several widths"),
+        ({**PRE_NORM, "no_decoder_final_norm": True}, SIZE, "ends without a norm"),
+    ],
+)
+def test_what_cannot_be_larger_is_refused(
+    case: dict[str, Any], size: Size, message: str, tmp_path: Path
+) -> None:
+    with pytest.raises(UserError, match=message):
+        enlarged(model_of(tmp_path, **case), size)
+
+
+def test_drafters_that_cannot_be_larger_are_refused(tmp_path: Path) -> None:
+    drafter = model_of(tmp_path, "block", block_size=4, scale_encoder_embedding=True)
+    with pytest.raises(UserError, match="stays as deep"):
+        enlarged(model_of(tmp_path, "block", block_size=4), SIZE)
+    with pytest.raises(UserError, match="one stack only"):
+        enlarged(drafter, replace(SIZE, decoder_layers=2))
