@@ -18,7 +18,8 @@ from specdec_plugins.errors import UserError
 Draw = Callable[[Results, Any], bool]  # on matplotlib's axes; False = there is nothing to show
 
 _NUM_BINS = 6  # of source lengths
-_NUM_COLOURS, _MARKERS = 10, "os^v"  # matplotlib's colours begin anew after so many lines
+# A colour says which row, as far as colours go; line and marker say in which precision.
+_NUM_COLOURS, _LINES, _MARKERS = 10, ("-", "--", ":", "-."), "os^v"
 _COMPARED = (("fairseq", GREEDY), ("ctranslate2", GREEDY), ("ours", GREEDY), ("ours", EXACT))
 
 
@@ -31,10 +32,10 @@ def draw(results: Results, output: str) -> list[Path]:
 
     written = []
     for name, plot in PLOTS.items():
-        figure, axes = pyplot.subplots(figsize=(7.2, 4.4), layout="constrained")
+        figure, axes = pyplot.subplots(figsize=(9.0, 4.4), layout="constrained")
         if plot(results, axes):
             axes.grid(alpha=0.3)
-            axes.legend(fontsize="small")
+            axes.legend(fontsize="small", loc="center left", bbox_to_anchor=(1.01, 0.5))
             path = Path(f"{output}.{name}.png")
             figure.savefig(path, dpi=120)
             written.append(path)
@@ -46,7 +47,7 @@ def _latency_by_length(results: Results, axes: Any) -> bool:
     cells = _compared(results, batch=1)
     for cell in cells:
         lengths, times = zip(*_binned(cell["by_length"]), strict=True)
-        axes.plot(lengths, times, marker="o", label=_label(cell))
+        axes.plot(lengths, times, label=_label(cell), **_style(results, cell))
     axes.set(
         title=f"Latency, batch 1, threads {results.threads}",
         xlabel="source tokens",
@@ -69,14 +70,18 @@ def _binned(points: Sequence[tuple[int, float]]) -> list[tuple[float, float]]:
 
 def _speed_by_batch(results: Results, axes: Any) -> bool:
     lines: dict[str, list[tuple[int, float]]] = {}
+    styles: dict[str, dict[str, Any]] = {}
     for threads, batch in results.settings:
         if threads == results.threads:
             for cell in _compared(results, batch):
                 speed = statistics.median(cell["tokens_a_second"])
                 lines.setdefault(_label(cell), []).append((batch, speed))
+                styles[_label(cell)] = _style(results, cell)
     for label, points in lines.items():
-        axes.plot(*zip(*points, strict=True), marker="o", label=label)
+        axes.plot(*zip(*points, strict=True), label=label, **styles[label])
     axes.set_xscale("log", base=2)
+    batches = sorted({batch for points in lines.values() for batch, _ in points})
+    axes.set_xticks(batches, labels=batches)
     axes.set(
         title=f"Speed, threads {results.threads}",
         xlabel="sentences a batch",
@@ -90,7 +95,8 @@ def _acceptance_by_position(results: Results, axes: Any) -> bool:
     cells = [c for c in results.at(results.threads, 1) if c["acceptance_by_position"]]
     for cell in cells:
         shares = cell["acceptance_by_position"]
-        axes.plot(range(1, len(shares) + 1), shares, marker=".", label=_label(cell))
+        axes.plot(range(1, len(shares) + 1), shares, label=_label(cell), **_style(results, cell))
+    axes.xaxis.get_major_locator().set_params(integer=True)
     axes.set(
         title="Acceptance, batch 1",
         xlabel="position in the draft",
@@ -111,20 +117,18 @@ def _speed_against_bleu(results: Results, axes: Any) -> bool:
     if baseline is None or not cells:
         return False
     lines: dict[str, list[tuple[float, float]]] = {}
+    styles: dict[str, dict[str, Any]] = {}
     for cell in cells:
         point = (statistics.median(ratios(cell, baseline)), cell["bleu"])
         row = cell["row"]
         joined = row["engine"] == "ours" and row["role"] in (EXACT, RELAXED)
         label = f"ours exact to relaxed, {row['dtype']}" if joined else _label(cell)
         lines.setdefault(label, []).append(point)
+        styles.setdefault(label, _style(results, cell))
         if joined and row["options"]:
-            text = ", ".join(f"{key} {value:g}" for key, value in row["options"].items())
-            axes.annotate(
-                text, point, fontsize="x-small", xytext=(4, 3), textcoords="offset points"
-            )
-    for number, (label, points) in enumerate(lines.items()):
-        marker = _MARKERS[number // _NUM_COLOURS % len(_MARKERS)]
-        axes.plot(*zip(*sorted(points), strict=True), marker=marker, label=label)
+            _annotate(axes, ", ".join(f"{k} {v:g}" for k, v in row["options"].items()), point)
+    for label, points in lines.items():
+        axes.plot(*zip(*points, strict=True), label=label, **styles[label])
     axes.set(
         title=f"Speed and quality, batch 1, threads {results.threads}",
         xlabel="speed against fairseq greedy, float32",
@@ -149,6 +153,25 @@ def _compared(results: Results, batch: int) -> list[Figures]:
         for cell in cells
         if (cell["row"]["engine"], cell["row"]["role"]) in _COMPARED and not cell["row"]["options"]
     ]
+
+
+def _annotate(axes: Any, text: str, point: tuple[float, float]) -> None:
+    """Beside the point, readable where a line passes behind it."""
+    box = {"facecolor": "white", "edgecolor": "none", "alpha": 0.8, "pad": 0.5}
+    place: dict[str, Any] = {"xytext": (8, -2), "textcoords": "offset points"}
+    axes.annotate(text, point, fontsize="x-small", bbox=box, **place)
+
+
+def _style(results: Results, cell: Figures) -> dict[str, Any]:
+    """The same for a row in every plot, and alike for its precisions."""
+    rows = [other["row"] for other in results.cells]
+    rows.sort(key=lambda row: (row["engine"], row["role"]) not in _COMPARED)
+    names = list(dict.fromkeys(row["name"] for row in rows))
+    dtypes = list(dict.fromkeys(row["dtype"] for row in rows))
+    colour, dtype = names.index(cell["row"]["name"]), dtypes.index(cell["row"]["dtype"])
+    marker = _MARKERS[(dtype + colour // _NUM_COLOURS) % len(_MARKERS)]
+    line = _LINES[dtype % len(_LINES)]
+    return {"color": f"C{colour % _NUM_COLOURS}", "linestyle": line, "marker": marker}
 
 
 def _label(cell: Figures) -> str:
