@@ -23,6 +23,7 @@ from specdec_plugins.decoding.interfaces import (
     Stateful,
     Verifier,
 )
+from specdec_plugins.decoding.latecomers import Latecomers
 from specdec_plugins.decoding.reductions import log_total
 from specdec_plugins.decoding.request import FinishReason, Request, RowEvent, RowResult
 from specdec_plugins.decoding.stats import DecodeStats, PartTimer
@@ -53,8 +54,10 @@ class Session:
         self._timer = PartTimer(verifier.device, config.measure_time, config.clock)
         self.stats.seconds = self._timer.seconds
         self._parts: list[Stateful] = [verifier, method.schedule]
+        self._drafter: Latecomers | None = None
         if method.drafter is not None:
-            self._parts.append(method.drafter)
+            self._drafter = Latecomers(method.drafter, verifier.special)
+            self._parts.append(self._drafter)
         self._batch = self._emptied()
 
     def __len__(self) -> int:
@@ -163,12 +166,15 @@ class Session:
         batch.budget = torch.minimum(wanted, room).clamp(min=0) * batch.prefix.active
 
     def _propose(self) -> Draft:
-        batch, drafter = self._batch, self._method.drafter
+        batch, drafter = self._batch, self._drafter
         width = max(row.budget for row in batch.rows)
         if drafter is None or width == 0:
             return Draft.empty(len(batch.rows), self._verifier.device)
+        if drafter.num_waiting:
+            with self._timer.part("encode"):
+                drafter.join(batch)
         with self._timer.part("draft"):
-            return drafter.propose(batch.prefix, batch.budget, width, batch.params, batch.random)
+            return drafter.propose(batch, width)
 
     def _conclude(self, draft: Draft, scores: Scores, seconds: float | None) -> Extension:
         """Judge, extend, commit, and plan the next round; the host waits for nothing here."""

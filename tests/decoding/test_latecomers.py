@@ -1,0 +1,179 @@
+"""Rows that join the drafter late: nothing is computed for them before, and nothing changes after.
+
+The slow twin admits every row to the drafter at once.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from specdec_plugins.decoding import engine
+from specdec_plugins.decoding.batch import Batch
+from specdec_plugins.decoding.config import DecodeParams, EngineConfig
+from specdec_plugins.decoding.drafters import DraftContext, build_drafter
+from specdec_plugins.decoding.drafters.block_nat import BlockNatDrafter
+from specdec_plugins.decoding.engine import Method, Session, SpeculativeDecoder
+from specdec_plugins.decoding.interfaces import Prefix, Round, RowParams, SourceBatch
+from specdec_plugins.decoding.latecomers import Latecomers
+from specdec_plugins.decoding.request import Request
+from specdec_plugins.decoding.rules.exact import Exact
+from specdec_plugins.decoding.stats import DecodeStats
+from specdec_plugins.decoding.transformer_verifier import TransformerVerifier
+from tests.decoding.drafters.factories import FACTORIES, SCRIPTED, WITH_MEMORY
+from tests.decoding.networks.toys import fast_drafter, random_ids, transformer
+from tests.decoding.toys import (
+    SCRIPTS,
+    SPECIAL,
+    Rows,
+    ScriptedDrafter,
+    TableVerifier,
+    law,
+    oracle,
+    requests,
+)
+
+TABLE = law()
+
+
+class Every(Rows):
+    """Asks for a draft in every n-th round only."""
+
+    follows_clock = False
+
+    def __init__(self, period: int) -> None:
+        super().__init__()
+        self.period = period
+        self.num_rounds = 0
+
+    def commit(self, prefix: Prefix, last: Round) -> None:
+        self.num_rounds += 1
+
+    def next_budget(self, params: RowParams) -> Tensor:
+        asks = self.num_rounds % self.period == self.period - 1
+        return params.block_size * asks
+
+
+class AtOnce(Latecomers):
+    """The slow twin."""
+
+    num_waiting = 0
+
+    def admit(self, source: SourceBatch) -> None:
+        self._drafter.admit(source)
+        self._num_joined += len(source)
+
+    def join(self, batch: Batch) -> None:
+        raise AssertionError("everybody has joined")
+
+
+class Counting(ScriptedDrafter):
+    """Says how many rows it was given, and checks that it is asked about these alone."""
+
+    def __init__(self) -> None:
+        super().__init__(TABLE, SCRIPTS["always"])
+        self.num_admitted = 0
+
+    def admit(self, source: SourceBatch) -> None:
+        super().admit(source)
+        self.num_admitted += len(source)
+
+    def commit(self, prefix: Prefix, last: Round) -> None:
+        parts = (prefix.tokens, last.draft.tokens, last.scores.logits, last.verdict.next_tokens)
+        assert {len(part) for part in parts} == {len(self.keys)}
+
+
+def decoded(
+    name: str, period: int, compact_at: float = 0.01
+) -> tuple[list[list[int]], DecodeStats, list[list[int]]]:
+    """Texts, counts and every draft, of rows that join and leave."""
+    verifier = TableVerifier(TABLE)
+    method = Method({**FACTORIES, **SCRIPTED}[name](verifier), Exact(), Every(period))
+    session = Session(verifier, method, EngineConfig(4, compact_at))
+    session.add(requests(9, num_forced=lambda i: i % 3, block_size=4, max_len=lambda i: 20 + i))
+    texts, drafts = {}, []
+    for event in session.run():
+        drafts.append(event.draft_ids)
+        if event.result is not None:
+            texts[event.id] = event.result.token_ids
+    return [texts[f"r{i}"] for i in range(9)], session.stats, drafts
+
+
+@pytest.mark.parametrize(("period", "compact_at"), [(2, 1.0), (7, 0.01)])
+@pytest.mark.parametrize("name", sorted({**FACTORIES, **SCRIPTED}))
+def test_drafts_are_those_of_rows_that_joined_at_once(
+    name: str, period: int, compact_at: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    texts, stats, drafts = decoded(name, period, compact_at)
+    jobs = requests(9, num_forced=lambda i: i % 3, block_size=4, max_len=lambda i: 20 + i)
+    assert texts == [oracle(TABLE, job) for job in jobs]
+    monkeypatch.setattr(engine, "Latecomers", AtOnce)
+    expected = decoded(name, period, compact_at)
+    assert texts == expected[0]
+    if name not in WITH_MEMORY:
+        assert drafts == expected[2]
+    if name not in ("scripted:empty", "lookup:long"):  # which find nothing here
+        assert stats.drafted > 0
+
+
+def test_latecomers_read_their_own_encodings(monkeypatch: pytest.MonkeyPatch) -> None:
+    network = transformer()
+    context = DraftContext(TransformerVerifier(network, SPECIAL), fast_drafter(network))
+    generator = torch.Generator().manual_seed(0)
+    jobs = [
+        Request(
+            id=str(i),
+            source_ids=[*random_ids(generator, 2 + 5 * i % 7), SPECIAL.eos],
+            params=DecodeParams(block_size=5, max_len=12 + i),
+        )
+        for i in range(7)
+    ]
+
+    def drafts() -> list[list[int]]:
+        drafter = build_drafter("block", context)
+        assert isinstance(drafter, BlockNatDrafter)
+        assert drafter.shares_encoder
+        session = Session(
+            context.verifier, Method(drafter, Exact(), Every(4)), EngineConfig(3, 0.01)
+        )
+        session.add(jobs)
+        return [event.draft_ids for event in session.run()]
+
+    late = drafts()
+    assert len({tuple(draft) for draft in late}) > 5
+    monkeypatch.setattr(engine, "Latecomers", AtOnce)
+    assert late == drafts()
+
+
+def decode(drafter: Any, period: int) -> DecodeStats:
+    method = Method(drafter, Exact(), Every(period))
+    decoder = SpeculativeDecoder(TableVerifier(TABLE), method, EngineConfig(4, 0.01))
+    decoder.decode(requests(9, block_size=4, max_len=30))
+    return decoder.stats
+
+
+def test_rows_that_never_draft_never_join() -> None:
+    drafter = Counting()
+    assert decode(drafter, period=10**6).drafted == 0
+    assert drafter.num_admitted == 0
+
+
+def test_rows_join_once_and_a_perfect_drafter_stays_perfect() -> None:
+    drafter = Counting()
+    stats = decode(drafter, period=6)
+    assert 4 <= drafter.num_admitted <= 9
+    # What is drafted past the end of a sentence cannot be kept.
+    assert stats.accepted > 0
+    assert stats.acceptance_by_position[0] == 1.0
+
+
+def test_nothing_drafts_before_it_has_joined() -> None:
+    drafter = Latecomers(Counting(), TableVerifier(TABLE).special)
+    none = torch.zeros(2, 1, dtype=torch.int64)
+    drafter.admit(SourceBatch(none, none[:, 0], none, none[:, 0]))
+    assert drafter.num_waiting == 2
+    with pytest.raises(AssertionError, match="before join"):
+        drafter.propose(Batch.empty(torch.device("cpu")), 3)
