@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from dataclasses import dataclass
 
 import torch
@@ -23,7 +24,8 @@ class RoundCosts:
     drafter (one pass, any K) as for an assistant (K passes).
     """
 
-    plain: float | None = None  # seconds; None until such a round was measured
+    num_plain: float = 0.0  # decayed sums over rounds without a draft: of 1, and of seconds
+    plain_seconds: float = 0.0
     weight: float = 0.0  # decayed sums of a least-squares line: of 1, K, K^2, seconds, K * seconds
     widths: float = 0.0
     squares: float = 0.0
@@ -33,8 +35,8 @@ class RoundCosts:
     def observe(self, width: int, seconds: float) -> None:
         """One round that drafted `width` tokens for its widest row."""
         if width == 0:
-            held = self.plain
-            self.plain = seconds if held is None else _DECAY * held + (1 - _DECAY) * seconds
+            self.num_plain = _DECAY * self.num_plain + 1
+            self.plain_seconds = _DECAY * self.plain_seconds + seconds
             return
         self.weight = _DECAY * self.weight + 1
         self.widths = _DECAY * self.widths + width
@@ -44,32 +46,75 @@ class RoundCosts:
 
     @property
     def known(self) -> bool:
-        return self.plain is not None and self.weight > 0
+        return self.num_plain > 0 and self.weight > 0
 
     def by_width(self, widest: int) -> list[float]:
         """Seconds of a round by the width of its draft, 0..widest; only where `known`."""
-        assert self.plain is not None
+        plain = self.plain_seconds / self.num_plain
         mean_width, mean_seconds = self.widths / self.weight, self.seconds / self.weight
         variance = self.squares / self.weight - mean_width**2
         covariance = self.products / self.weight - mean_width * mean_seconds
         slope = max(covariance / variance, 0.0) if variance > 1e-6 else 0.0
         line = [mean_seconds + slope * (k - mean_width) for k in range(1, widest + 1)]
         # Noise must not promise a round for nothing.
-        least = 0.01 * self.plain
-        return [self.plain, *(max(seconds, least) for seconds in line)]
+        least = 0.01 * plain
+        return [plain, *(max(seconds, least) for seconds in line)]
+
+
+class Measurement:
+    """Costs of rounds with about one number of rows, and when they are due to be measured.
+
+    Measuring begins, and every `every` rounds begins again, with a round of the whole block, one
+    of half of it and a plain one. Where nothing was drafted since, one of half a block has to do,
+    and the wait until the next doubles.
+    """
+
+    def __init__(self, every: int) -> None:
+        self.costs = RoundCosts()
+        self._every = every
+        self._due = [1.0, 0.5, 0.0]  # shares of the block
+        self._num_rounds = 0  # since measuring began
+        self._rest = every  # rounds from one such beginning to the next
+        self._has_drafted = False  # since the last measurement
+
+    def due(self) -> float | None:
+        """The share of its block that a row should draft to be measured; None = no need."""
+        return self._due[0] if self._due else None
+
+    def observe(self, width: int, seconds: float | None) -> None:
+        """One round that drafted `width` tokens for its widest row."""
+        if seconds is not None:
+            self.costs.observe(width, seconds)
+        if self._due:
+            kinds = [share for share in self._due if (share > 0) == (width > 0)]
+            if kinds:
+                self._due.remove(kinds[0])
+        else:
+            self._has_drafted = self._has_drafted or width > 0
+        self._num_rounds += 1
+        if self._num_rounds >= self._rest:
+            self._begin_again()
+
+    def _begin_again(self) -> None:
+        doubled = min(2 * self._rest, _LONGEST_REST * self._every)
+        self._rest = self._every if self._has_drafted else doubled
+        self._due = [1.0, 0.5, 0.0] if self._has_drafted else [0.5]
+        self._num_rounds, self._has_drafted = 0, False
 
 
 @SCHEDULES.register("adaptive")
 class Adaptive:
-    """Maximise expected emitted tokens over expected seconds, each row by its own acceptance.
+    """Maximise the tokens that a round is expected to emit over the seconds that it takes.
 
     With acceptance a token alpha, a draft of K emits (1 - alpha^(K+1)) / (1 - alpha) tokens on
     average (Leviathan et al. 2023, equation 1). alpha is the row's own: tokens accepted over
     tokens judged, begun at what all rows of late had with the weight of `evidence` tokens, and
-    these at `acceptance`. Costs are measured (`EngineConfig.measure_time`), or given, which makes
-    the schedule deterministic. Measuring begins, and every `probe_every` rounds begins again, with
-    a round of the whole block, one of half of it and a plain one. Where nothing was drafted since,
-    one round of half a block has to do, and the wait until the next doubles.
+    these at `acceptance`. A round costs all rows what its widest draft costs, so there is one width
+    for the batch: that of most tokens a second, summed over its rows.
+
+    Costs are measured (`EngineConfig.measure_time`), for each power of two of the number of rows
+    (`Measurement`), as plain rounds gain more from a batch than drafting ones. Given costs make the
+    schedule deterministic.
     """
 
     @dataclass(frozen=True)
@@ -97,10 +142,10 @@ class Adaptive:
 
     def __init__(self, config: Config) -> None:
         self._config = config
-        self._costs = RoundCosts()
-        self._turn = 0  # rounds since measuring began, or began again
-        self._rest = config.probe_every  # rounds from one such beginning to the next
-        self._has_drafted = True  # since the last measurement
+        # By the bits of the number of rows: costs hold for no other.
+        self._measured: defaultdict[int, Measurement] = defaultdict(
+            lambda: Measurement(config.probe_every)
+        )
         self._judged: Tensor | None = None  # [B] float32, tokens judged; None before the first row
         self._accepted: Tensor | None = None  # [B] float32, of these accepted
         self._pool: Tensor | None = None  # [2] float32, both of all rows, the older counting less
@@ -124,9 +169,8 @@ class Adaptive:
         assert self._judged is not None
         assert self._accepted is not None
         width = last.draft.tokens.shape[1]
-        self._pass_turn(width)
-        if last.seconds is not None and self.follows_clock:
-            self._costs.observe(width, last.seconds)
+        if self.follows_clock:
+            self._measured[len(prefix.lengths).bit_length()].observe(width, last.seconds)
         if width == 0:
             return
         assert self._pool is not None
@@ -144,48 +188,31 @@ class Adaptive:
     def next_budget(self, params: RowParams) -> Tensor:
         assert self._judged is not None
         assert self._accepted is not None
-        widest = params.widest_block
-        costs = self._seconds_by_width(widest)
+        block = params.block_size
+        costs = self._given_costs(params.widest_block)
         if costs is None:
-            return self._probe(params)
+            measured = self._measured[len(block).bit_length()]
+            share = measured.due()
+            if share is not None:
+                return (block * share).ceil().long()
+            if not measured.costs.known:
+                return block  # no time is measured
+            costs = measured.costs.by_width(params.widest_block)
         assert self._pool is not None
         weight = self._config.evidence
         prior = self._pool[1] / self._pool[0]
         alpha = (self._accepted + weight * prior) / (self._judged + weight)
         alpha = alpha.clamp(max=0.999)[:, None]  # [B, 1]
-        widths = torch.arange(widest + 1, device=alpha.device)  # [K+1]
-        expected = (1 - alpha ** (widths + 1)) / (1 - alpha)  # [B, K+1]
-        rate = expected / torch.tensor(costs, device=alpha.device)
-        allowed = widths <= params.block_size[:, None]
-        return rate.masked_fill(~allowed, -1.0).argmax(1)
+        widths = torch.arange(len(costs), device=alpha.device)  # [K+1]
+        drafted = torch.minimum(widths, block[:, None])  # [B, K+1]
+        expected = ((1 - alpha ** (drafted + 1)) / (1 - alpha)).sum(0)  # [K+1]
+        best = (expected / torch.tensor(costs, device=alpha.device)).argmax()
+        return torch.minimum(best, block)
 
-    def _seconds_by_width(self, widest: int) -> list[float] | None:
-        """What a round costs, or None where a measurement is due."""
+    def _given_costs(self, widest: int) -> list[float] | None:
+        """Seconds of a round by the width of its draft, 0..widest; None where they are measured."""
         plain, fixed = self._config.plain_seconds, self._config.round_seconds
         slope = self._config.token_seconds
-        if plain is not None and fixed is not None and slope is not None:
-            return [plain, *(fixed + slope * k for k in range(1, widest + 1))]
-        due = self._turn < (3 if self._has_drafted else 1)
-        return None if due or not self._costs.known else self._costs.by_width(widest)
-
-    def _pass_turn(self, width: int) -> None:
-        """One round has ended; after enough of them measure again."""
-        probing = self._turn < 3
-        self._turn += 1
-        if probing and self._turn == 3:
-            self._has_drafted = False
-        elif not probing and width > 0:
-            self._has_drafted = True
-        if self._turn >= self._rest:
-            every = self._config.probe_every
-            longest = _LONGEST_REST * every
-            self._rest = every if self._has_drafted else min(2 * self._rest, longest)
-            self._turn = 0
-
-    def _probe(self, params: RowParams) -> Tensor:
-        """The whole block, half of it, none, in turn; the whole one where no time is measured."""
-        block = params.block_size
-        if self._turn >= 3:
-            return block
-        half = (block + 1) // 2
-        return (block, half, torch.zeros_like(block))[self._turn] if self._has_drafted else half
+        if plain is None or fixed is None or slope is None:
+            return None
+        return [plain, *(fixed + slope * k for k in range(1, widest + 1))]

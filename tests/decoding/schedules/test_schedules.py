@@ -164,20 +164,23 @@ def test_gate_reads_the_emitted_token_and_includes_its_boundary(
 COSTS = {"plain_seconds": 1.0, "round_seconds": 1.5, "token_seconds": 0.1}
 
 
-def best(alpha: float, block_size: int) -> int:
+def best(alphas: list[float], sizes: list[int]) -> list[int]:
     """The definition in plain Python."""
 
     def rate(k: int) -> float:
-        expected = sum(alpha**i for i in range(k + 1))
+        pairs = zip(alphas, sizes, strict=True)
+        expected = sum(sum(alpha**i for i in range(min(k, size) + 1)) for alpha, size in pairs)
         return expected / (1.5 + 0.1 * k if k else 1.0)
 
-    return max(range(block_size + 1), key=rate)
+    width = max(range(max(sizes) + 1), key=rate)
+    return [min(width, size) for size in sizes]
 
 
 @pytest.mark.parametrize("alpha", [0.0, 0.2, 0.5, 0.7, 0.9, 0.98])
-def test_adaptive_maximises_tokens_a_second(alpha: float) -> None:
-    schedule = opened("adaptive", 2, acceptance=alpha, **COSTS)
-    assert budget(schedule, [25, 4]) == [best(alpha, 25), best(alpha, 4)]
+@pytest.mark.parametrize("sizes", [[25], [25, 4], [3, 0]])
+def test_adaptive_maximises_tokens_a_second(alpha: float, sizes: list[int]) -> None:
+    schedule = opened("adaptive", len(sizes), acceptance=alpha, **COSTS)
+    assert budget(schedule, sizes) == best([alpha] * len(sizes), sizes)
 
 
 def test_adaptive_learns_each_rows_acceptance() -> None:
@@ -186,12 +189,28 @@ def test_adaptive_learns_each_rows_acceptance() -> None:
     # tokens accepted over tokens judged: the rejected one was judged, those behind it were not
     prior = (0.98 * 3.6 + 4) / (0.98 * 4 + 5)  # of all rows, with the weight of four tokens
     seen = 4 * prior
-    want = [best((seen + 4) / (4 + 4), 25), best(seen / (4 + 1), 25), best(prior, 25)]
-    assert len({*want, best(seen / (4 + 4), 25)}) == 4
-    assert budget(schedule, count=3) == want
-    schedule.select(torch.tensor([1, 0]))
+    alphas = [(seen + 4) / (4 + 4), seen / (4 + 1), prior]
+    alone = [best([alpha], [25])[0] for alpha in alphas]
+    assert len({*alone, best([seen / (4 + 4)], [25])[0]}) == 4
+    assert budget(schedule, count=3) == best(alphas, [25] * 3)
+    for row in (2, 0, 1):  # which of them is which
+        one = opened("adaptive", 3, acceptance=0.9, evidence=4.0, **COSTS)
+        commit(one, [4, 4, 0], [4, 0, 0])
+        one.select(torch.tensor([row]))
+        assert budget(one) == [alone[row]]
+    schedule.select(torch.tensor([1]))
     schedule.admit(rows(1))
-    assert budget(schedule, count=3) == [want[1], want[0], want[2]]
+    assert budget(schedule, count=2) == best([alphas[1], prior], [25] * 2)
+
+
+def test_one_row_does_not_make_a_batch_draft() -> None:
+    """A round costs everybody what it costs the one who drafts."""
+    schedule = opened("adaptive", 6, acceptance=0.5, evidence=0.1, **COSTS)
+    for _ in range(4):
+        commit(schedule, [4] * 6, [2, *[0] * 5])
+    assert budget(schedule, count=6) == [0] * 6
+    schedule.select(torch.tensor([0]))
+    assert budget(schedule)[0] > 1
 
 
 def test_adaptive_measures_costs_and_follows_them() -> None:
@@ -208,6 +227,29 @@ def test_adaptive_measures_costs_and_follows_them() -> None:
     assert settled(0.0) == 20  # tokens are free
     assert 1 <= settled(0.1) < 10
     assert settled(3.0) == 0  # drafting never pays
+
+
+def test_adaptive_keeps_the_costs_of_batches_apart() -> None:
+    """Drafting pays for one row and not for eight, and both are remembered."""
+    schedule = opened("adaptive", 1, acceptance=0.8, evidence=1e6)
+
+    def asked(count: int, num_rounds: int) -> list[int]:
+        schedule.select(torch.zeros(0, dtype=torch.int64))
+        schedule.admit(rows(count))
+        widths = []
+        for _ in range(num_rounds):
+            width = max(budget(schedule, [10] * count))
+            widths.append(width)
+            dear = 0.1 * width if count == 1 else 3.0 * width
+            commit(schedule, [width] * count, [width] * count, seconds=1.0 + dear)
+        return widths
+
+    one, eight = asked(1, 20), asked(8, 20)
+    assert one[:3] == eight[:3] == [10, 5, 0]
+    assert set(one[3:]) == {one[-1]} != {0}
+    assert set(eight[3:]) == {0}
+    assert asked(1, 5) == [one[-1]] * 5
+    assert asked(8, 5) == [0] * 5
 
 
 def test_adaptive_measures_again_from_time_to_time() -> None:
@@ -257,7 +299,8 @@ def test_round_costs_fit_a_line() -> None:
     assert costs.known
     got = costs.by_width(4)
     assert got == pytest.approx([0.5, 2.25, 2.5, 2.75, 3.0])
-    level = RoundCosts(plain=1.0)
+    level = RoundCosts()
+    level.observe(0, 1.0)
     level.observe(5, 2.0)
     assert level.by_width(2) == pytest.approx([1.0, 2.0, 2.0])  # one width says no slope
 
