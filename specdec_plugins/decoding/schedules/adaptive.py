@@ -13,6 +13,7 @@ from specdec_plugins.decoding.interfaces import Prefix, Round, RowParams, Source
 from specdec_plugins.decoding.schedules.base import SCHEDULES
 
 _DECAY = 0.98  # of old measurements, a round; about the last 50 rounds count
+_KINDS = [1.0, 0.5, 0.0]  # of rounds that are measured: shares of the block that they draft
 _LONGEST_REST = 16  # times `probe_every`, where drafting has not paid time and again
 
 
@@ -64,15 +65,16 @@ class RoundCosts:
 class Measurement:
     """Costs of rounds with about one number of rows, and when they are due to be measured.
 
-    Measuring begins, and every `every` rounds begins again, with a round of the whole block, one
-    of half of it and a plain one. Where nothing was drafted since, one of half a block has to do,
-    and the wait until the next doubles.
+    Measured are a round of the whole block, one of half of it and a plain one: three times at
+    first, of which the first one warms up and does not count, and once every `every` rounds. Where
+    nothing was drafted since, one of half a block has to do, and the wait until the next doubles.
     """
 
     def __init__(self, every: int) -> None:
         self.costs = RoundCosts()
         self._every = every
-        self._due = [1.0, 0.5, 0.0]  # shares of the block
+        self._due = 3 * _KINDS  # shares of the block
+        self._num_cold = len(_KINDS)  # rounds that are still to warm up
         self._num_rounds = 0  # since measuring began
         self._rest = every  # rounds from one such beginning to the next
         self._has_drafted = False  # since the last measurement
@@ -83,7 +85,9 @@ class Measurement:
 
     def observe(self, width: int, seconds: float | None) -> None:
         """One round that drafted `width` tokens for its widest row."""
-        if seconds is not None:
+        if self._num_cold:
+            self._num_cold -= 1
+        elif seconds is not None:
             self.costs.observe(width, seconds)
         if self._due:
             kinds = [share for share in self._due if (share > 0) == (width > 0)]
@@ -98,7 +102,7 @@ class Measurement:
     def _begin_again(self) -> None:
         doubled = min(2 * self._rest, _LONGEST_REST * self._every)
         self._rest = self._every if self._has_drafted else doubled
-        self._due = [1.0, 0.5, 0.0] if self._has_drafted else [0.5]
+        self._due = list(_KINDS) if self._has_drafted else [0.5]
         self._num_rounds, self._has_drafted = 0, False
 
 
@@ -110,7 +114,8 @@ class Adaptive:
     average (Leviathan et al. 2023, equation 1). alpha is the row's own: tokens accepted over
     tokens judged, begun at what all rows of late had with the weight of `evidence` tokens, and
     these at `acceptance`. A round costs all rows what its widest draft costs, so there is one width
-    for the batch: that of most tokens a second, summed over its rows.
+    for the batch: that of most tokens a second, summed over its rows. As the ends of sentences cut
+    drafts, and rows that begin to draft must first be read, a draft must promise `margin` more.
 
     Costs are measured (`EngineConfig.measure_time`), for each power of two of the number of rows
     (`Measurement`), as plain rounds gain more from a batch than drafting ones. Given costs make the
@@ -124,14 +129,16 @@ class Adaptive:
         plain_seconds: float | None = None  # of a round without a draft; None = measure all three
         round_seconds: float | None = None  # of a round with a draft, its tokens aside
         token_seconds: float | None = None  # of each drafted token
+        margin: float = 0.1  # share, 0 or more, by which drafting must promise to be faster
         probe_every: int = 200  # rounds between two measurements of all kinds of round
 
         def __post_init__(self) -> None:
             require(
                 0 <= self.acceptance <= 1, f"acceptance must be within 0..1, not {self.acceptance}."
             )
+            require(self.margin >= 0, f"margin must be 0 or more, not {self.margin}.")
             require(self.evidence > 0, f"evidence must be above 0, not {self.evidence}.")
-            require(self.probe_every >= 4, f"probe_every must be 4 or more: {self.probe_every}.")
+            require(self.probe_every >= 10, f"probe_every must be 10 or more: {self.probe_every}.")
             costs = (self.plain_seconds, self.round_seconds, self.token_seconds)
             given = [cost for cost in costs if cost is not None]
             require(
@@ -206,7 +213,9 @@ class Adaptive:
         widths = torch.arange(len(costs), device=alpha.device)  # [K+1]
         drafted = torch.minimum(widths, block[:, None])  # [B, K+1]
         expected = ((1 - alpha ** (drafted + 1)) / (1 - alpha)).sum(0)  # [K+1]
-        best = (expected / torch.tensor(costs, device=alpha.device)).argmax()
+        rate = expected / torch.tensor(costs, device=alpha.device)
+        rate[0] *= 1 + self._config.margin
+        best = rate.argmax()
         return torch.minimum(best, block)
 
     def _given_costs(self, widest: int) -> list[float] | None:

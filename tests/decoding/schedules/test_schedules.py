@@ -170,7 +170,7 @@ def best(alphas: list[float], sizes: list[int]) -> list[int]:
     def rate(k: int) -> float:
         pairs = zip(alphas, sizes, strict=True)
         expected = sum(sum(alpha**i for i in range(min(k, size) + 1)) for alpha, size in pairs)
-        return expected / (1.5 + 0.1 * k if k else 1.0)
+        return expected / (1.5 + 0.1 * k) if k else 1.1 * expected
 
     width = max(range(max(sizes) + 1), key=rate)
     return [min(width, size) for size in sizes]
@@ -221,7 +221,7 @@ def test_adaptive_measures_costs_and_follows_them() -> None:
             asked = budget(schedule, 20)[0]
             probes.append(asked)
             commit(schedule, [asked], [asked], seconds=1.0 + slope * asked)
-        assert probes[:3] == [20, 10, 0]
+        assert probes[:9] == [20, 10, 0] * 3
         return budget(schedule, 20)[0]
 
     assert settled(0.0) == 20  # tokens are free
@@ -245,33 +245,49 @@ def test_adaptive_keeps_the_costs_of_batches_apart() -> None:
         return widths
 
     one, eight = asked(1, 20), asked(8, 20)
-    assert one[:3] == eight[:3] == [10, 5, 0]
-    assert set(one[3:]) == {one[-1]} != {0}
-    assert set(eight[3:]) == {0}
+    assert one[:9] == eight[:9] == [10, 5, 0] * 3
+    assert set(one[9:]) == {one[-1]} != {0}
+    assert set(eight[9:]) == {0}
     assert asked(1, 5) == [one[-1]] * 5
     assert asked(8, 5) == [0] * 5
 
 
 def test_adaptive_measures_again_from_time_to_time() -> None:
-    schedule = opened("adaptive", 1, acceptance=0.8, evidence=1e6, probe_every=6)
+    schedule = opened("adaptive", 1, acceptance=0.8, evidence=1e6, probe_every=12)
     asked = []
-    for _ in range(12):
+    for _ in range(18):
         asked += budget(schedule, 20)
         commit(schedule, asked[-1:], asked[-1:], seconds=1.0 + 0.1 * asked[-1])
-    assert asked[:3] == asked[6:9] == [20, 10, 0]
-    assert len(set(asked[3:6])) == 1
-    assert asked[3] not in (20, 10, 0)
+    assert asked[:3] == asked[12:15] == [20, 10, 0]
+    assert len(set(asked[9:12] + asked[15:])) == 1
+    assert asked[9] not in (20, 10, 0)
 
 
 def test_adaptive_rests_longer_and_longer_where_drafting_does_not_pay() -> None:
-    schedule = opened("adaptive", 1, acceptance=0.8, probe_every=6)
+    schedule = opened("adaptive", 1, acceptance=0.8, probe_every=12)
     asked = []
     for _ in range(200):
         asked += budget(schedule, 20)
         commit(schedule, asked[-1:], [0], seconds=1.0 + 3.0 * asked[-1])
     probes = [i for i, width in enumerate(asked) if width > 0]
-    assert probes == [0, 1, 6, 18, 42, 90, 186]  # 6 rounds, then 12, 24, 48, 96 rounds of rest
-    assert {asked[i] for i in probes[2:]} == {10}
+    assert probes == [0, 1, 3, 4, 6, 7, 12, 36, 84, 180]  # 12 rounds, then 24, 48, 96 of rest
+    assert {asked[i] for i in probes[6:]} == {10}
+
+
+def test_rounds_that_warm_up_do_not_count() -> None:
+    schedule = opened("adaptive", 1, acceptance=0.8, evidence=1e6)
+    for number in range(9):
+        asked = budget(schedule, 20)
+        commit(schedule, asked, asked, seconds=100.0 if number < 3 else 1.0 + 0.01 * asked[0])
+    assert budget(schedule, 20)[0] > 10
+
+
+def test_a_draft_must_promise_more_than_none() -> None:
+    """Of one token, right every second time: 1.5 tokens in 1.4 times the time."""
+    costs = {"plain_seconds": 1.0, "round_seconds": 1.4, "token_seconds": 0.0}
+    for margin, wanted in ((0.0, 1), (0.1, 0)):
+        schedule = opened("adaptive", 1, acceptance=0.5, margin=margin, **costs)
+        assert budget(schedule, 1) == [wanted]
 
 
 def test_a_new_row_begins_with_what_all_rows_had() -> None:
@@ -285,7 +301,7 @@ def test_a_new_row_begins_with_what_all_rows_had() -> None:
 
 def test_adaptive_without_measured_time_drafts_the_block() -> None:
     schedule = opened("adaptive", 1)
-    for _ in range(6):
+    for _ in range(10):
         asked = budget(schedule, 8)
         commit(schedule, asked, [0])
     assert asked == [8]
@@ -314,7 +330,8 @@ def test_round_costs_fit_a_line() -> None:
         ("target_confidence", {"threshold": 1.1}, "threshold"),
         ("adaptive", {"acceptance": -0.1}, "acceptance"),
         ("adaptive", {"evidence": 0.0}, "evidence"),
-        ("adaptive", {"probe_every": 3}, "probe_every"),
+        ("adaptive", {"probe_every": 9}, "probe_every"),
+        ("adaptive", {"margin": -0.1}, "margin"),
         ("adaptive", {"plain_seconds": 1.0}, "together"),
         ("adaptive", {**COSTS, "plain_seconds": 0.0}, "together"),
         ("adaptive", {**COSTS, "token_seconds": -1.0}, "together"),
