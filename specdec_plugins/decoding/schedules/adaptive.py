@@ -153,6 +153,8 @@ class Adaptive:
         self._measured: defaultdict[int, Measurement] = defaultdict(
             lambda: Measurement(config.probe_every)
         )
+        self._is_chosen = False  # the last budget was not asked for to be measured
+        self._rests = False  # nothing was drafted by choice: until rows change, nothing is learnt
         self._judged: Tensor | None = None  # [B] float32, tokens judged; None before the first row
         self._accepted: Tensor | None = None  # [B] float32, of these accepted
         self._pool: Tensor | None = None  # [2] float32, both of all rows, the older counting less
@@ -162,6 +164,7 @@ class Adaptive:
         return self._config.plain_seconds is None
 
     def admit(self, source: SourceBatch) -> None:
+        self._rests = False
         judged = torch.zeros_like(source.lengths, dtype=torch.float32)
         accepted = judged
         if self._judged is not None and self._accepted is not None:
@@ -176,6 +179,7 @@ class Adaptive:
         assert self._judged is not None
         assert self._accepted is not None
         width = last.draft.tokens.shape[1]
+        self._rests = self._is_chosen and width == 0
         if self.follows_clock:
             self._measured[len(prefix.lengths).bit_length()].observe(width, last.seconds)
         if width == 0:
@@ -189,13 +193,12 @@ class Adaptive:
         self._pool = _DECAY * self._pool + counts
 
     def select(self, rows: Tensor) -> None:
+        self._rests = False
         if self._judged is not None and self._accepted is not None:
             self._judged, self._accepted = self._judged[rows], self._accepted[rows]
 
     def next_budget(self, params: RowParams) -> Tensor:
-        assert self._judged is not None
-        assert self._accepted is not None
-        block = params.block_size
+        block, self._is_chosen = params.block_size, False
         costs = self._given_costs(params.widest_block)
         if costs is None:
             measured = self._measured[len(block).bit_length()]
@@ -205,6 +208,13 @@ class Adaptive:
             if not measured.costs.known:
                 return block  # no time is measured
             costs = measured.costs.by_width(params.widest_block)
+        self._is_chosen = True
+        return torch.zeros_like(block) if self._rests else self._best(block, costs)
+
+    def _best(self, block: Tensor, costs: list[float]) -> Tensor:
+        """The width of most tokens a second, or each row's block where that is less: [B] int64."""
+        assert self._judged is not None
+        assert self._accepted is not None
         assert self._pool is not None
         weight = self._config.evidence
         prior = self._pool[1] / self._pool[0]

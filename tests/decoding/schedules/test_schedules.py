@@ -299,6 +299,23 @@ def test_a_new_row_begins_with_what_all_rows_had() -> None:
     assert budget(schedule) == [0]
 
 
+def test_adaptive_thinks_again_when_rows_change() -> None:
+    schedule = opened("adaptive", 2, acceptance=0.7, evidence=4.0, **COSTS)
+    commit(schedule, [4, 4], [4, 0])
+    for _ in range(9):
+        commit(schedule, [4, 4], [1, 0])
+    assert budget(schedule, count=2) == [0, 0]
+    commit(schedule, [0, 0], [0, 0])
+    assert budget(schedule, count=2) == [0, 0]
+    schedule.select(torch.tensor([0]))
+    for _ in range(9):
+        commit(schedule, [4], [4])
+    assert budget(schedule)[0] > 0
+    commit(schedule, [0], [0])  # for another reason: its last token, say
+    schedule.admit(rows(1))
+    assert budget(schedule, count=2)[0] > 0
+
+
 def test_adaptive_without_measured_time_drafts_the_block() -> None:
     schedule = opened("adaptive", 1)
     for _ in range(10):
