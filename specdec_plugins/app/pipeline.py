@@ -72,10 +72,11 @@ class Pipeline:
                 self._say(f"{title}: done before")
                 continue
             self._say(f"{title}\n{show(step.command)}")
-            if self._stamp(step) != f"begun {history}":
+            begun = self._stamp(step) == f"begun {history}"
+            if not begun:
                 _remove(step.outputs)
                 self._set_stamp(step, f"begun {history}")
-            seconds = self._run(step)
+            seconds = self._run(step, "a" if begun else "w")
             self._set_stamp(step, f"done {history}")
             self._say(f"    {seconds:4.0f} s  done")
             num_run += 1
@@ -90,8 +91,8 @@ class Pipeline:
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_text(text, encoding="utf-8")
 
-    def _run(self, step: Step) -> float:
-        """Seconds that the command took."""
+    def _run(self, step: Step, mode: str) -> float:
+        """Seconds that the command took; its log is written anew or gone on with."""
         began = self.clock()
         path = self.folder / "logs" / f"{step.name}.log"
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -103,7 +104,7 @@ class Pipeline:
             stderr=subprocess.STDOUT,
         )
         assert process.stdout is not None
-        with path.open("w", encoding="utf-8") as log, process.stdout as stream:
+        with path.open(mode, buffering=1, encoding="utf-8") as log, process.stdout as stream:
             try:
                 last = self._watch(step, stream, log, began)
             finally:

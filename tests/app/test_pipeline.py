@@ -77,6 +77,31 @@ def test_an_interrupted_step_continues_on_its_output(job: Job) -> None:
     assert job.ran == ["two", "three"]
 
 
+def test_the_log_of_a_step_holds_all_its_pieces(job: Job) -> None:
+    job.steps[0] = job.step("one", "echo a piece; test -e again || { touch again; exit 3; }")
+    job.steps[0] = Step("one", job.steps[0].command.replace("again", f"{job.folder}/again"))
+    with pytest.raises(UserError):
+        job.run()
+    job.run()
+    log = job.folder / "runs/logs/one.log"
+    assert log.read_text().count("a piece") == 2
+    job.steps[0] = job.step("one", "echo another")
+    job.run()
+    assert log.read_text() == "another\n"
+
+
+def test_a_log_can_be_read_while_its_step_runs(job: Job) -> None:
+    log = job.folder / "runs/logs/one.log"
+    seen = []
+
+    def progress(line: str) -> None:
+        seen.append(log.read_text())
+
+    step = Step("one", "$SHELL -c 'echo first'", progress=progress)
+    Pipeline(job.folder / "runs", {"SHELL": "bash"}, io.StringIO()).run([step])
+    assert seen == ["first\n"]
+
+
 def test_a_failure_shows_the_end_of_the_log(job: Job) -> None:
     job.steps[0] = job.step("one", "seq 50; echo the reason >&2; exit 1")
     with pytest.raises(UserError) as failure:
