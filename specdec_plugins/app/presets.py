@@ -13,6 +13,7 @@ class Preset:
     """Everything of a recipe that depends on how much data and time there is."""
 
     merges: int  # joint BPE merges
+    max_words: int  # a side of a training pair
     max_ratio: float  # longer side / shorter side, words of a training pair
     encoder_layers: int
     verifier_layers: int  # of its decoder
@@ -53,7 +54,8 @@ class Preset:
 PRESETS = {
     # As published for WMT14 English-German; both models 6+6 layers, 512 wide.
     "base": Preset(
-        merges=32000, max_ratio=1.5, encoder_layers=6, verifier_layers=6, drafter_layers=6,
+        merges=32000, max_words=250, max_ratio=1.5,
+        encoder_layers=6, verifier_layers=6, drafter_layers=6,
         width=512, ffn=2048, heads=8, dropout=0.1, max_tokens=8192,
         verifier_lr=7e-4, verifier_warmup=4000, verifier_updates=100_000, verifier_tokens=32_000,
         beam=5, retrain_lr=3e-4, retrain_warmup=1000, retrain_updates=20_000,
@@ -62,7 +64,8 @@ PRESETS = {
     ),
     # For about a million pairs and a bundle of less than 60 MB.
     "small": Preset(
-        merges=12000, max_ratio=2.5, encoder_layers=6, verifier_layers=6, drafter_layers=6,
+        merges=12000, max_words=250, max_ratio=2.5,
+        encoder_layers=6, verifier_layers=6, drafter_layers=6,
         width=256, ffn=1024, heads=4, dropout=0.1, max_tokens=8192,
         verifier_lr=1e-3, verifier_warmup=4000, verifier_updates=40_000, verifier_tokens=32_000,
         beam=5, retrain_lr=5e-4, retrain_warmup=500, retrain_updates=10_000,
@@ -71,7 +74,8 @@ PRESETS = {
     ),
     # For short sentences and some hours of two cores.
     "tiny-cpu": Preset(
-        merges=8000, max_ratio=2.5, encoder_layers=3, verifier_layers=3, drafter_layers=3,
+        merges=8000, max_words=20, max_ratio=2.5,
+        encoder_layers=3, verifier_layers=3, drafter_layers=3,
         width=256, ffn=512, heads=4, dropout=0.1, max_tokens=2048,
         verifier_lr=2e-3, verifier_warmup=1000, verifier_updates=8000, verifier_tokens=4096,
         beam=5, retrain_lr=1e-3, retrain_warmup=200, retrain_updates=1500,
