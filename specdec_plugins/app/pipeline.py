@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import hashlib
 import os
 import re
@@ -13,6 +14,7 @@ import textwrap
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from select import select
@@ -62,8 +64,27 @@ class Pipeline:
     def run(self, steps: Sequence[Step]) -> int:
         """How many steps were run.
 
-        Raises UserError where a command fails, and Paused where its time is up.
+        Raises UserError where a command fails or another run works in the folder, and Paused where
+        a step's time is up.
         """
+        with self._locked():
+            return self._run_all(steps)
+
+    @contextmanager
+    def _locked(self) -> Iterator[None]:
+        """Two runs would write the same checkpoints; the lock ends with the process."""
+        self.folder.mkdir(parents=True, exist_ok=True)
+        with (self.folder / ".lock").open("w") as file:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                raise UserError(
+                    f"{self.folder}: another run is writing here; wait for it, or give another "
+                    "folder"
+                ) from None
+            yield
+
+    def _run_all(self, steps: Sequence[Step]) -> int:
         history, num_run = "", 0
         for number, step in enumerate(steps, 1):
             history = hashlib.sha256(f"{history}\n{step.command}".encode()).hexdigest()

@@ -68,6 +68,19 @@ def test_output_of_another_command_is_removed_before_the_new_one_runs(job: Job) 
     assert job.ran == ["two", "three"]
 
 
+def test_a_second_run_at_the_same_time_is_refused(job: Job) -> None:
+    folder = job.folder / "runs"
+
+    def second(line: str) -> None:
+        with pytest.raises(UserError, match="another run is writing here"):
+            job.run()
+        assert job.ran == []
+
+    job.steps[0] = Step("other", "$SHELL -c 'echo a line'", progress=second)
+    assert Pipeline(folder, {"SHELL": "bash"}, io.StringIO()).run(job.steps[:1]) == 1
+    assert job.run()[0] == 2  # the lock is gone
+
+
 def test_an_interrupted_step_continues_on_its_output(job: Job) -> None:
     part = job.folder / "two"
     job.steps[1] = job.step("two", f"test -e {part} || {{ touch {part}; exit 3; }}")
