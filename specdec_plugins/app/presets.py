@@ -30,7 +30,7 @@ class Preset:
     beam: int  # of the distillation
     retrain_lr: float  # the verifier on distilled data
     retrain_warmup: int
-    retrain_updates: int
+    retrain_updates: int  # 0: the teacher is the verifier
     drafter_lr: float
     drafter_warmup: int
     drafter_updates: int
@@ -43,6 +43,8 @@ class Preset:
         for name in ("verifier_updates", "retrain_updates", "drafter_updates"):
             # One more, since fairseq writes none where an update ends an epoch as well.
             needed = (self.averaged + 1) * self.save_updates
+            if name == "retrain_updates" and self.retrain_updates == 0:
+                continue
             if getattr(self, name) < needed:
                 raise UserError(
                     f"{name} is {getattr(self, name)}, too few to save {self.averaged} "
@@ -83,6 +85,7 @@ PRESETS = {
         block_size=25, save_updates=200, averaged=5,
     ),
 }  # fmt: skip
+MAY_BE_ZERO = ("dropout", "retrain_updates")
 
 
 def make_preset(name: str, changes: Sequence[str]) -> Preset:
@@ -103,6 +106,6 @@ def make_preset(name: str, changes: Sequence[str]) -> Preset:
             values[key] = kinds[key](text)
         except ValueError as error:
             raise UserError(f"--set {change}: expected a number behind '='.") from error
-        if values[key] <= 0 and key != "dropout":
+        if values[key] < 0 or (values[key] == 0 and key not in MAY_BE_ZERO):
             raise UserError(f"--set {change}: must be more than 0.")
     return replace(preset, **values)

@@ -44,6 +44,11 @@ class Job:
     def data(self) -> str:
         return f"{self.prepared or self.out + '/prepared'}/data-bin"
 
+    @property
+    def verifier(self) -> str:
+        """The teacher itself where it is not trained again on what it says."""
+        return self.path("verifier.pt" if self.preset.retrain_updates else "teacher.pt")
+
     def path(self, name: str) -> str:
         return f"{self.out}/{name}"
 
@@ -107,13 +112,16 @@ def _verifier(job: Job) -> list[Step]:
     again = train(
         job.path("distilled"), "verifier", p.retrain_lr, p.retrain_warmup, p.retrain_updates, start
     )
-    return [
+    found = [
         _training("train the teacher", first, job.path("teacher"), p.verifier_updates),
         _average(job, "teacher"),
         _distillation(job),
-        _training("train the verifier on it", again, job.path("verifier"), p.retrain_updates),
-        _average(job, "verifier"),
     ]
+    if p.retrain_updates:
+        title = "train the verifier on it"
+        found += [_training(title, again, job.path("verifier"), p.retrain_updates)]
+        found += [_average(job, "verifier")]
+    return found
 
 
 def _distillation(job: Job) -> Step:
@@ -131,7 +139,7 @@ def _distillation(job: Job) -> Step:
 def _drafter(job: Job) -> list[Step]:
     p = job.preset
     command = (
-        f"scripts/train.sh --data {job.path('distilled')} --verifier {job.path('verifier.pt')} "
+        f"scripts/train.sh --data {job.path('distilled')} --verifier {job.verifier} "
         f"--save-dir {job.path('drafter')} --arch {job.drafter_arch} --block-size {p.block_size} "
         f"--decoder-layers {p.drafter_layers} --dropout {p.dropout:g} --lr {p.drafter_lr:g} "
         f"--warmup {p.drafter_warmup} --updates {p.drafter_updates} "
@@ -146,7 +154,7 @@ def _drafter(job: Job) -> list[Step]:
 def _results(job: Job) -> list[Step]:
     bundle, root = job.path("bundle"), job.prepared or job.path("prepared")
     convert = (
-        f"scripts/convert.sh bundle {job.data} --AR-path {job.path('verifier.pt')} "
+        f"scripts/convert.sh bundle {job.data} --AR-path {job.verifier} "
         f"--path {job.path('drafter.pt')} --bpe-codes {root}/bpe.codes --source-lang {job.source} "
         f"--target-lang {job.target} --output {bundle}"
     )

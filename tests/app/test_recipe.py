@@ -108,6 +108,17 @@ def test_every_training_gets_the_precision_and_the_drafter_its_architecture() ->
     assert not any("--precision" in words for words in commands("--cpu"))
 
 
+def test_without_training_again_the_teacher_is_the_verifier() -> None:
+    given = commands("--set", "retrain_updates=0")
+    assert not any("work/x/verifier" in word for words in given for word in words)
+    drafter = next(words for words in given if "--verifier" in words)
+    convert = next(words for words in given if "--AR-path" in words)
+    assert drafter[drafter.index("--verifier") + 1] == "work/x/teacher.pt"
+    assert convert[convert.index("--AR-path") + 1] == "work/x/teacher.pt"
+    with pytest.raises(UserError, match="more than 0"):
+        make_preset("small", ["drafter_updates=0"])
+
+
 def test_long_pairs_stay_out_of_a_training_on_short_sentences() -> None:
     for preset in PRESETS:
         prepare = next(c for c in commands("--preset", preset) if "prepare-tsv.sh" in c[0])
