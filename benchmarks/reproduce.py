@@ -2,7 +2,7 @@
 
 Beam 5, greedy, exact decoding, and relaxed decoding over a grid of block sizes, betas and taus:
 quality, accepted tokens, speed, the paired bootstrap against beam 5, and all of it by sentence
-length. The networks are loaded once, and the ways take turns on each sentence.
+length. The networks are loaded once, and the ways take turns on each sentence, or each batch.
 
     python -m benchmarks.reproduce data/models/en-de --input test.en --reference test.de \\
         --output benchmarks/results/NAME
@@ -40,7 +40,7 @@ from specdec_plugins.errors import UserError
 
 BEAM_SIZE = 5
 # Those of fairseq's search for all: no <pad>, no empty translation, at most 200 tokens.
-COMMON: dict[str, Any] = {"greedy_like": "fairseq", "strategy": "specdec", "batch": 1}
+COMMON: dict[str, Any] = {"greedy_like": "fairseq", "strategy": "specdec"}
 
 
 def grid(sizes: Sequence[int], betas: Sequence[int], taus: Sequence[float]) -> list[Point]:
@@ -100,6 +100,7 @@ def make_parser() -> argparse.ArgumentParser:
     add("--betas", type=_positive, nargs="+", default=[1, 3, 5], metavar="B", help="default: 1 3 5")
     taus = [0.5, 1.0, 1.5, 2.0, 2.5, 3.0]
     add("--taus", type=float, nargs="+", default=taus, metavar="T", help="default: 0.5 to 3 by 0.5")
+    add("--batch", type=_positive, default=1, metavar="N", help="sentences at once (default: 1)")
     add("--samples", type=_positive, default=1000, metavar="N", help="of the bootstrap")
     add("--title", default="", help="of the report (default: of the bundle and the test set)")
     add("--training", type=Path, metavar="DIR", help="--out of the recipe, to tell its pieces")
@@ -120,13 +121,13 @@ def _positive(text: str) -> int:
 def run(args: argparse.Namespace) -> dict[str, Any]:
     """All figures, as JSON has them."""
     read_bundle(args.data)  # says in a sentence where it is none
-    given = {"data": args.data, "device": args.device, "dtype": args.dtype}
+    given = {"data": args.data, "device": args.device, "dtype": args.dtype, "batch": args.batch}
     settings = replace(make_settings({**given, **COMMON}), beta=1, tau=0.0)
     sentences, references = read_test(args)
     points = grid(block_sizes(settings, args.block_sizes), args.betas, args.taus)
     ways = load_ways(settings, points)
     with tqdm(total=len(ways) * len(sentences), unit=" translations", file=sys.stderr) as bar:
-        decodings = decode_in_turns(ways, sentences, bar.update)
+        decodings = decode_in_turns(ways, sentences, bar.update, args.batch)
     keys = [None, None, *points]
     results = [Result(key, decoding) for key, decoding in zip(keys, decodings, strict=True)]
     sources = [sentence.text for sentence in sentences]
@@ -135,6 +136,7 @@ def run(args: argparse.Namespace) -> dict[str, Any]:
         "title": args.title or f"{Path(args.data).name} on {args.input.name}",
         "command": shlex.join(["scripts/reproduce.sh", *map(_shown, sys.argv[1:])]),
         "machine": describe(choose_device(settings.device).type),
+        "batch": args.batch,
         "threads": torch.get_num_threads(),
         "dtype": settings.dtype,
         "pair": f"{settings.source_lang}-{language}",

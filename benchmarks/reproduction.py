@@ -136,9 +136,10 @@ def report(record: dict[str, Any], plots: Sequence[str]) -> str:
     rows = record["rows"]
     machine = ", ".join(f"{name} {value}" for name, value in record["machine"].items())
     signatures = rows[0]["signatures"]
+    together = "one at a time" if record["batch"] == 1 else f"{record['batch']} at a time"
     parts = [
         f"# {record['title']}",
-        f"{record['num_sentences']} sentences, one at a time, {record['dtype']}. Limits of all: "
+        f"{record['num_sentences']} sentences, {together}, {record['dtype']}. Limits of all: "
         "those of fairseq's search, at most 200 tokens.",
         f"```\n{record['command']}\n```",
         f"Machine: {machine}; torch threads {record['threads']}.",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import hashlib
 import os
 import re
@@ -13,6 +14,7 @@ import textwrap
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from select import select
@@ -62,8 +64,27 @@ class Pipeline:
     def run(self, steps: Sequence[Step]) -> int:
         """How many steps were run.
 
-        Raises UserError where a command fails, and Paused where its time is up.
+        Raises UserError where a command fails or another run works in the folder, and Paused where
+        a step's time is up.
         """
+        with self._locked():
+            return self._run_all(steps)
+
+    @contextmanager
+    def _locked(self) -> Iterator[None]:
+        """Two runs would write the same checkpoints; the lock ends with the process."""
+        self.folder.mkdir(parents=True, exist_ok=True)
+        with (self.folder / ".lock").open("w") as file:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                raise UserError(
+                    f"{self.folder}: another run is writing here; wait for it, or give another "
+                    "folder"
+                ) from None
+            yield
+
+    def _run_all(self, steps: Sequence[Step]) -> int:
         history, num_run = "", 0
         for number, step in enumerate(steps, 1):
             history = hashlib.sha256(f"{history}\n{step.command}".encode()).hexdigest()
@@ -72,10 +93,11 @@ class Pipeline:
                 self._say(f"{title}: done before")
                 continue
             self._say(f"{title}\n{show(step.command)}")
-            if self._stamp(step) != f"begun {history}":
+            begun = self._stamp(step) == f"begun {history}"
+            if not begun:
                 _remove(step.outputs)
                 self._set_stamp(step, f"begun {history}")
-            seconds = self._run(step)
+            seconds = self._run(step, "a" if begun else "w")
             self._set_stamp(step, f"done {history}")
             self._say(f"    {seconds:4.0f} s  done")
             num_run += 1
@@ -90,8 +112,8 @@ class Pipeline:
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_text(text, encoding="utf-8")
 
-    def _run(self, step: Step) -> float:
-        """Seconds that the command took."""
+    def _run(self, step: Step, mode: str) -> float:
+        """Seconds that the command took; its log is written anew or gone on with."""
         began = self.clock()
         path = self.folder / "logs" / f"{step.name}.log"
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -103,7 +125,7 @@ class Pipeline:
             stderr=subprocess.STDOUT,
         )
         assert process.stdout is not None
-        with path.open("w", encoding="utf-8") as log, process.stdout as stream:
+        with path.open(mode, buffering=1, encoding="utf-8") as log, process.stdout as stream:
             try:
                 last = self._watch(step, stream, log, began)
             finally:

@@ -13,6 +13,7 @@ class Preset:
     """Everything of a recipe that depends on how much data and time there is."""
 
     merges: int  # joint BPE merges
+    max_words: int  # a side of a training pair
     max_ratio: float  # longer side / shorter side, words of a training pair
     encoder_layers: int
     verifier_layers: int  # of its decoder
@@ -29,7 +30,7 @@ class Preset:
     beam: int  # of the distillation
     retrain_lr: float  # the verifier on distilled data
     retrain_warmup: int
-    retrain_updates: int
+    retrain_updates: int  # 0: the teacher is the verifier
     drafter_lr: float
     drafter_warmup: int
     drafter_updates: int
@@ -42,6 +43,8 @@ class Preset:
         for name in ("verifier_updates", "retrain_updates", "drafter_updates"):
             # One more, since fairseq writes none where an update ends an epoch as well.
             needed = (self.averaged + 1) * self.save_updates
+            if name == "retrain_updates" and self.retrain_updates == 0:
+                continue
             if getattr(self, name) < needed:
                 raise UserError(
                     f"{name} is {getattr(self, name)}, too few to save {self.averaged} "
@@ -53,7 +56,8 @@ class Preset:
 PRESETS = {
     # As published for WMT14 English-German; both models 6+6 layers, 512 wide.
     "base": Preset(
-        merges=32000, max_ratio=1.5, encoder_layers=6, verifier_layers=6, drafter_layers=6,
+        merges=32000, max_words=250, max_ratio=1.5,
+        encoder_layers=6, verifier_layers=6, drafter_layers=6,
         width=512, ffn=2048, heads=8, dropout=0.1, max_tokens=8192,
         verifier_lr=7e-4, verifier_warmup=4000, verifier_updates=100_000, verifier_tokens=32_000,
         beam=5, retrain_lr=3e-4, retrain_warmup=1000, retrain_updates=20_000,
@@ -62,7 +66,8 @@ PRESETS = {
     ),
     # For about a million pairs and a bundle of less than 60 MB.
     "small": Preset(
-        merges=12000, max_ratio=2.5, encoder_layers=6, verifier_layers=6, drafter_layers=6,
+        merges=12000, max_words=250, max_ratio=2.5,
+        encoder_layers=6, verifier_layers=6, drafter_layers=6,
         width=256, ffn=1024, heads=4, dropout=0.1, max_tokens=8192,
         verifier_lr=1e-3, verifier_warmup=4000, verifier_updates=40_000, verifier_tokens=32_000,
         beam=5, retrain_lr=5e-4, retrain_warmup=500, retrain_updates=10_000,
@@ -71,7 +76,8 @@ PRESETS = {
     ),
     # For short sentences and some hours of two cores.
     "tiny-cpu": Preset(
-        merges=8000, max_ratio=2.5, encoder_layers=3, verifier_layers=3, drafter_layers=3,
+        merges=8000, max_words=20, max_ratio=2.5,
+        encoder_layers=3, verifier_layers=3, drafter_layers=3,
         width=256, ffn=512, heads=4, dropout=0.1, max_tokens=2048,
         verifier_lr=2e-3, verifier_warmup=1000, verifier_updates=8000, verifier_tokens=4096,
         beam=5, retrain_lr=1e-3, retrain_warmup=200, retrain_updates=1500,
@@ -79,6 +85,7 @@ PRESETS = {
         block_size=25, save_updates=200, averaged=5,
     ),
 }  # fmt: skip
+MAY_BE_ZERO = ("dropout", "retrain_updates")
 
 
 def make_preset(name: str, changes: Sequence[str]) -> Preset:
@@ -99,6 +106,6 @@ def make_preset(name: str, changes: Sequence[str]) -> Preset:
             values[key] = kinds[key](text)
         except ValueError as error:
             raise UserError(f"--set {change}: expected a number behind '='.") from error
-        if values[key] <= 0 and key != "dropout":
+        if values[key] < 0 or (values[key] == 0 and key not in MAY_BE_ZERO):
             raise UserError(f"--set {change}: must be more than 0.")
     return replace(preset, **values)

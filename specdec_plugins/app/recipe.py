@@ -47,6 +47,19 @@ def make_parser() -> argparse.ArgumentParser:
         help="train and distil for so long in this call; loading and validation come on top",
     )
     add("--workers", type=int, metavar="N", help="GPUs, or processes on CPUs")
+    add(
+        "--precision",
+        choices=["fp32", "fp16", "bf16"],
+        default="",
+        help="of the trainings (default: fp16 on GPUs, fp32 on CPUs)",
+    )
+    add(
+        "--drafter-arch",
+        choices=["block", "block_fast"],
+        default="block",
+        help="block: as published (default); block_fast: reads the verifier's encoder, and learns "
+        "in fewer updates",
+    )
     add("--cpu", action="store_true", help="use no GPU")
     add("--ray", default="", metavar="ADDRESS", help="distil on this Ray cluster, or on 'local'")
     add("--report-flags", default="", metavar="FLAGS", help="of scripts/reproduce.sh, in one word")
@@ -78,6 +91,8 @@ def job_of(args: argparse.Namespace) -> Job:
         research_data=args.research_data,
         cpu=args.cpu,
         workers=args.workers,
+        precision=args.precision,
+        drafter_arch=args.drafter_arch,
         ray=args.ray,
         report_flags=args.report_flags,
     )

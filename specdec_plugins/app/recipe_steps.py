@@ -31,6 +31,8 @@ class Job:
     research_data: bool = False
     cpu: bool = False
     workers: int | None = None  # GPUs or processes
+    drafter_arch: str = "block"  # or block_fast
+    precision: str = ""  # of the trainings; empty: fp16 on GPUs, fp32 on CPUs
     ray: str = ""  # address of a Ray cluster to distil on
     report_flags: str = ""  # of scripts/reproduce.sh
 
@@ -42,6 +44,11 @@ class Job:
     def data(self) -> str:
         return f"{self.prepared or self.out + '/prepared'}/data-bin"
 
+    @property
+    def verifier(self) -> str:
+        """The teacher itself where it is not trained again on what it says."""
+        return self.path("verifier.pt" if self.preset.retrain_updates else "teacher.pt")
+
     def path(self, name: str) -> str:
         return f"{self.out}/{name}"
 
@@ -50,7 +57,8 @@ class Job:
         """Flags of every training."""
         workers = f"--workers {self.workers} " if self.workers else ""
         cpu = "--cpu " if self.cpu else ""
-        return f"{workers}{cpu}--max-tokens {self.preset.max_tokens} --until $DEADLINE"
+        precision = f"--precision {self.precision} " if self.precision else ""
+        return f"{workers}{cpu}{precision}--max-tokens {self.preset.max_tokens} --until $DEADLINE"
 
 
 def steps(job: Job) -> list[Step]:
@@ -73,7 +81,8 @@ def _data(job: Job) -> list[Step]:
     prepare = (
         f"scripts/prepare-tsv.sh --src {job.source} --tgt {job.target} --train {mix}/train.tsv "
         f"--valid {mix}/valid.tsv {f'--test {quoted(names)} ' if names else ''}"
-        f"--merges {job.preset.merges} --max-ratio {job.preset.max_ratio:g} "
+        f"--merges {job.preset.merges} --max-length {job.preset.max_words} "
+        f"--max-ratio {job.preset.max_ratio:g} "
         f"--out {job.path('prepared')}"
     )
     return [
@@ -103,21 +112,26 @@ def _verifier(job: Job) -> list[Step]:
     again = train(
         job.path("distilled"), "verifier", p.retrain_lr, p.retrain_warmup, p.retrain_updates, start
     )
-    return [
+    found = [
         _training("train the teacher", first, job.path("teacher"), p.verifier_updates),
         _average(job, "teacher"),
         _distillation(job),
-        _training("train the verifier on it", again, job.path("verifier"), p.retrain_updates),
-        _average(job, "verifier"),
     ]
+    if p.retrain_updates:
+        title = "train the verifier on it"
+        found += [_training(title, again, job.path("verifier"), p.retrain_updates)]
+        found += [_average(job, "verifier")]
+    return found
 
 
 def _distillation(job: Job) -> Step:
     distilled = job.path("distilled")
     ray = f" --ray {shlex.quote(job.ray)}" if job.ray else ""
+    # A weak teacher repeats itself without end on some sentences.
+    limits = "--max-len-a 2 --max-len-b 20"
     command = (
         f"scripts/distill.sh {job.data} --path {job.path('teacher.pt')} --output {distilled} "
-        f"--beam {job.preset.beam} --until $DEADLINE{' --cpu' if job.cpu else ''}{ray}"
+        f"--beam {job.preset.beam} {limits} --until $DEADLINE{' --cpu' if job.cpu else ''}{ray}"
     )
     return Step("distil the training set", command, (distilled, f"{distilled}.parts"))
 
@@ -125,8 +139,8 @@ def _distillation(job: Job) -> Step:
 def _drafter(job: Job) -> list[Step]:
     p = job.preset
     command = (
-        f"scripts/train.sh --data {job.path('distilled')} --verifier {job.path('verifier.pt')} "
-        f"--save-dir {job.path('drafter')} --block-size {p.block_size} "
+        f"scripts/train.sh --data {job.path('distilled')} --verifier {job.verifier} "
+        f"--save-dir {job.path('drafter')} --arch {job.drafter_arch} --block-size {p.block_size} "
         f"--decoder-layers {p.drafter_layers} --dropout {p.dropout:g} --lr {p.drafter_lr:g} "
         f"--warmup {p.drafter_warmup} --updates {p.drafter_updates} "
         f"--batch-tokens {p.drafter_tokens} --best-by loss {job.machine} -- {_saving(p)}"
@@ -140,7 +154,7 @@ def _drafter(job: Job) -> list[Step]:
 def _results(job: Job) -> list[Step]:
     bundle, root = job.path("bundle"), job.prepared or job.path("prepared")
     convert = (
-        f"scripts/convert.sh bundle {job.data} --AR-path {job.path('verifier.pt')} "
+        f"scripts/convert.sh bundle {job.data} --AR-path {job.verifier} "
         f"--path {job.path('drafter.pt')} --bpe-codes {root}/bpe.codes --source-lang {job.source} "
         f"--target-lang {job.target} --output {bundle}"
     )

@@ -68,6 +68,19 @@ def test_output_of_another_command_is_removed_before_the_new_one_runs(job: Job) 
     assert job.ran == ["two", "three"]
 
 
+def test_a_second_run_at_the_same_time_is_refused(job: Job) -> None:
+    folder = job.folder / "runs"
+
+    def second(line: str) -> None:
+        with pytest.raises(UserError, match="another run is writing here"):
+            job.run()
+        assert job.ran == []
+
+    job.steps[0] = Step("other", "$SHELL -c 'echo a line'", progress=second)
+    assert Pipeline(folder, {"SHELL": "bash"}, io.StringIO()).run(job.steps[:1]) == 1
+    assert job.run()[0] == 2  # the lock is gone
+
+
 def test_an_interrupted_step_continues_on_its_output(job: Job) -> None:
     part = job.folder / "two"
     job.steps[1] = job.step("two", f"test -e {part} || {{ touch {part}; exit 3; }}")
@@ -75,6 +88,31 @@ def test_an_interrupted_step_continues_on_its_output(job: Job) -> None:
         job.run()
     assert job.run()[0] == 2
     assert job.ran == ["two", "three"]
+
+
+def test_the_log_of_a_step_holds_all_its_pieces(job: Job) -> None:
+    job.steps[0] = job.step("one", "echo a piece; test -e again || { touch again; exit 3; }")
+    job.steps[0] = Step("one", job.steps[0].command.replace("again", f"{job.folder}/again"))
+    with pytest.raises(UserError):
+        job.run()
+    job.run()
+    log = job.folder / "runs/logs/one.log"
+    assert log.read_text().count("a piece") == 2
+    job.steps[0] = job.step("one", "echo another")
+    job.run()
+    assert log.read_text() == "another\n"
+
+
+def test_a_log_can_be_read_while_its_step_runs(job: Job) -> None:
+    log = job.folder / "runs/logs/one.log"
+    seen = []
+
+    def progress(line: str) -> None:
+        seen.append(log.read_text())
+
+    step = Step("one", "$SHELL -c 'echo first'", progress=progress)
+    Pipeline(job.folder / "runs", {"SHELL": "bash"}, io.StringIO()).run([step])
+    assert seen == ["first\n"]
 
 
 def test_a_failure_shows_the_end_of_the_log(job: Job) -> None:

@@ -20,6 +20,7 @@ from specdec_plugins.errors import UserError
 
 ROOT = Path(__file__).resolve().parents[2]
 FLAGS = shlex.split("--train a.tsv.xz,b.tsv --valid dev.tsv:5- --test t1.tsv t2.tsv --out work/x")
+NAME = "MALLOC_MMAP_THRESHOLD_"  # of a variable of glibc
 PARSERS = {
     "decontaminate.sh": decontaminate._parser,
     "prepare-tsv.sh": prepare._parser,
@@ -97,6 +98,52 @@ def test_files_lead_from_step_to_step() -> None:
                 assert any(path.startswith(output) for output in made), (step.title, path)
         made += step.outputs
     assert any("report-test1" in path for path in made)
+
+
+def test_every_training_gets_the_precision_and_the_drafter_its_architecture() -> None:
+    given = commands("--cpu", "--precision", "bf16", "--drafter-arch", "block_fast")
+    trainings = [words for words in given if "--save-dir" in words]
+    assert [words[words.index("--precision") + 1] for words in trainings] == ["bf16"] * 3
+    assert trainings[-1][trainings[-1].index("--arch") + 1] == "block_fast"
+    assert not any("--precision" in words for words in commands("--cpu"))
+
+
+def test_without_training_again_the_teacher_is_the_verifier() -> None:
+    given = commands("--set", "retrain_updates=0")
+    assert not any("work/x/verifier" in word for words in given for word in words)
+    drafter = next(words for words in given if "--verifier" in words)
+    convert = next(words for words in given if "--AR-path" in words)
+    assert drafter[drafter.index("--verifier") + 1] == "work/x/teacher.pt"
+    assert convert[convert.index("--AR-path") + 1] == "work/x/teacher.pt"
+    with pytest.raises(UserError, match="more than 0"):
+        make_preset("small", ["drafter_updates=0"])
+
+
+def test_long_pairs_stay_out_of_a_training_on_short_sentences() -> None:
+    for preset in PRESETS:
+        prepare = next(c for c in commands("--preset", preset) if "prepare-tsv.sh" in c[0])
+        assert prepare[prepare.index("--max-length") + 1] == str(PRESETS[preset].max_words)
+
+
+@pytest.mark.parametrize(("given", "kept"), [({}, "4294967296"), ({NAME: "1000"}, "1000")])
+def test_trainings_on_a_cpu_keep_their_memory(
+    given: dict[str, str], kept: str, tmp_path: Path
+) -> None:
+    for name, *words in commands("--cpu"):
+        if "train-verifier" not in name:
+            continue
+        words[words.index("--data") + 1] = str(tmp_path)
+        words[words.index("--save-dir") + 1] = str(tmp_path / "save")
+        if "--from" in words:
+            words[words.index("--from") + 1] = __file__
+        python = tmp_path / "python"
+        python.write_text(f"#!/bin/sh\necho kept ${NAME} $GLIBC_TUNABLES\n")
+        python.chmod(0o755)
+        done = subprocess.run(
+            [str(ROOT / name), *words], capture_output=True, text=True, check=True, cwd=ROOT,
+            env={"PATH": "/usr/bin:/bin", "PYTHON": str(python), **given},
+        )  # fmt: skip
+        assert done.stdout.splitlines()[-1] == f"kept {kept} glibc.malloc.hugetlb=1"
 
 
 def test_a_prepared_folder_takes_the_place_of_corpora() -> None:

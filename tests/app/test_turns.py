@@ -46,3 +46,16 @@ def test_ways_take_turns_and_each_sees_every_sentence() -> None:
     # Rounds of four and one drafted, against one and one; the warm-up is not counted.
     assert [len(rounds) for rounds in long.emitted] == [1, 2, 0, 1]
     assert [len(rounds) for rounds in short.emitted] == [3, 4, 0, 2]
+
+
+def test_batches_give_what_single_sentences_give_and_share_their_time() -> None:
+    lines = [*LINES, "a b c d", "e f", "g"]
+    ways = [Contender("exact", translator(batch=3))]
+    done: list[int] = []
+    (single,) = decode_in_turns(ways, number_sentences(lines))
+    (many,) = decode_in_turns(ways, number_sentences(lines), lambda: done.append(1), batch=3)
+    assert len(done) == len(lines)
+    assert (many.texts, many.emitted) == (single.texts, single.emitted)
+    # By length: "", "f", "g"; "a b", "e f", "c d e"; "a b c d".
+    assert many.milliseconds[0] == many.milliseconds[1] == many.milliseconds[5] > 0
+    assert many.milliseconds[3] == many.milliseconds[2] == many.milliseconds[6]

@@ -39,7 +39,8 @@ def record() -> dict[str, Any]:
         *(Result(point, decoding(point.name, 10, [6, 6], point.beta // 3)) for point in points),
     ]
     common = {"title": "en-de on test", "command": "scripts/reproduce.sh x", "machine": {"p": 1}}
-    common |= {"threads": 1, "dtype": "float32", "pair": "en-de", "bootstrap_samples": 100}
+    common |= {"batch": 1, "threads": 1}
+    common |= {"dtype": "float32", "pair": "en-de", "bootstrap_samples": 100}
     return {**common, **figures(results, SOURCES, REFERENCES, "de", 100)}
 
 
@@ -75,7 +76,9 @@ def test_the_report_says_how_and_beside_what(record: dict[str, Any]) -> None:
     assert "Published (Xia et al. 2023" in text
     assert "| k 5, exact " in text
     assert "![x.accepted.svg](x.accepted.svg)" in text
+    assert "4 sentences, one at a time" in text
     assert "Published" not in report({**record, "pair": "en-ro"}, [])
+    assert "4 sentences, 16 at a time" in report({**record, "batch": 16}, [])
 
 
 def test_the_report_tells_where_the_optimizer_restarted(record: dict[str, Any]) -> None:

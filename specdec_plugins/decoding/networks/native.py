@@ -63,8 +63,13 @@ def suits(weight: Tensor, int8: bool) -> bool:
 
 
 def suits_layers(layers: LayerStack, int8: bool) -> bool:
-    """The same for whole layers."""
-    return layers.activation in _ACTIVATIONS and suits(_first(layers).up.weight, int8)
+    """The same for whole layers; not where another product has taken the place of theirs before.
+
+    A drafter that shares its verifier's layers finds them so where the kernels were not built.
+    """
+    up: nn.Module = _first(layers).up
+    fits = isinstance(up, nn.Linear) and suits(up.weight, int8)
+    return fits and layers.activation in _ACTIVATIONS
 
 
 class NativeLinear(nn.Module):

@@ -12,7 +12,12 @@ import torch
 from torch import Tensor, nn
 
 from specdec_plugins.decoding.kv_cache import KVCache
-from specdec_plugins.decoding.networks import StackConfig, Transformer, with_fast_products
+from specdec_plugins.decoding.networks import (
+    StackConfig,
+    Transformer,
+    products,
+    with_fast_products,
+)
 from specdec_plugins.decoding.networks.layers import LayerStack
 from specdec_plugins.decoding.networks.memory import SourceMemory
 from specdec_plugins.decoding.networks.native import (
@@ -184,6 +189,15 @@ def test_a_token_scored_in_a_block_gets_the_logits_that_it_gets_alone(
         assert torch.equal(
             full_logits(network, alone, target[row : row + 1, :3])[0], whole[row, :3]
         )
+
+
+def test_layers_that_were_packed_before_are_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    # The encoder that a drafter shares with its verifier, where the kernels were not built.
+    monkeypatch.setattr(products, "_PACK_FROM", 1)
+    network = with_fast_products(transformer().float(), kernels="torch")
+    before = [type(module) for module in network.modules()]
+    assert products.PackedLinear in before
+    assert [type(module) for module in with_fast_products(network).modules()] == before
 
 
 def test_where_torch_is_left_in_place() -> None:
