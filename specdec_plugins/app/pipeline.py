@@ -18,7 +18,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from select import select
-from typing import IO, TextIO
+from typing import IO, Literal, TextIO
 
 from specdec_plugins.errors import UserError
 
@@ -112,7 +112,7 @@ class Pipeline:
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_text(text, encoding="utf-8")
 
-    def _run(self, step: Step, mode: str) -> float:
+    def _run(self, step: Step, mode: Literal["a", "w"]) -> float:
         """Seconds that the command took; its log is written anew or gone on with."""
         began = self.clock()
         path = self.folder / "logs" / f"{step.name}.log"
