@@ -26,8 +26,8 @@ check_numbers() {
 }
 
 # glibc gives large blocks back to the system after each use, and the system clears every page of
-# them for the next: more than half the time of an update on a CPU. Memory that is kept, in huge
-# pages, costs nothing. What the environment says already stays.
+# them for the next. Memory that is kept, in huge pages, costs nothing. What the environment says
+# already stays.
 keep_memory() {
     export MALLOC_MMAP_THRESHOLD_=${MALLOC_MMAP_THRESHOLD_:-4294967296}
     export MALLOC_TRIM_THRESHOLD_=${MALLOC_TRIM_THRESHOLD_:-8589934592}

@@ -40,6 +40,15 @@ def make_parser() -> argparse.ArgumentParser:
     add("--research-data", action="store_true", help="take Multi30k too, which is left out")
     add("--prepared", default="", metavar="DIR", help="instead: OUT of a preparation script")
     add("--out", required=True, metavar="DIR", help="where everything is kept")
+    _add_work(parser)
+    add("--list", action="store_true", help="say the steps and do nothing")
+    add("--debug", action="store_true", help="show where an error was raised")
+    return parser
+
+
+def _add_work(parser: argparse.ArgumentParser) -> None:
+    """How, where and for how long to train, and what to report."""
+    add = parser.add_argument
     add(
         "--minutes",
         type=float,
@@ -57,15 +66,11 @@ def make_parser() -> argparse.ArgumentParser:
         "--drafter-arch",
         choices=["block", "block_fast"],
         default="block",
-        help="block: as published (default); block_fast: reads the verifier's encoder, and learns "
-        "in fewer updates",
+        help="block: as published (default); block_fast: the cheaper one of scripts/train.sh",
     )
     add("--cpu", action="store_true", help="use no GPU")
     add("--ray", default="", metavar="ADDRESS", help="distil on this Ray cluster, or on 'local'")
     add("--report-flags", default="", metavar="FLAGS", help="of scripts/reproduce.sh, in one word")
-    add("--list", action="store_true", help="say the steps and do nothing")
-    add("--debug", action="store_true", help="show where an error was raised")
-    return parser
 
 
 def job_of(args: argparse.Namespace) -> Job:
