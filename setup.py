@@ -1,5 +1,7 @@
 """Package metadata; the tools are configured in pyproject.toml."""
 
+from pathlib import Path
+
 from pybind11.setup_helpers import Pybind11Extension
 from setuptools import find_packages, setup
 
@@ -45,8 +47,7 @@ NATIVE = "specdec_plugins/decoding/native"
 KERNELS = Pybind11Extension(
     "specdec_plugins.decoding._native",
     [f"{NATIVE}/module.cpp"],
-    depends=[f"{NATIVE}/{name}.h" for name in ("isa", "packed", "stack", "team")]
-    + [f"{NATIVE}/{name}.inc" for name in ("kernels", "products", "attention", "layers")],
+    depends=sorted(str(path) for path in Path(NATIVE).glob("*.[hi]*")),
     cxx_std=17,
     extra_compile_args=["-O3", "-fopenmp"],
     extra_link_args=["-fopenmp"],
