@@ -76,8 +76,14 @@ static void for_rows(int rows, int threads, const Work& work) {
   });
 }
 
+// Found once: it is asked for in every round.
+static const Isa& best_isa() {
+  static const Isa& isa = isa_of("");
+  return isa;
+}
+
 static void best(uintptr_t logits, int rows, int width, uintptr_t result, int threads) {
-  const Isa& isa = isa_of("");
+  const Isa& isa = best_isa();
   for_rows(rows, threads, [&](int row) {
     reinterpret_cast<int64_t*>(result)[row] =
         isa.best_of(at_address<float>(logits) + int64_t(row) * width, width);
@@ -85,7 +91,7 @@ static void best(uintptr_t logits, int rows, int width, uintptr_t result, int th
 }
 
 static void log_total(uintptr_t logits, int rows, int width, uintptr_t result, int threads) {
-  const Isa& isa = isa_of("");
+  const Isa& isa = best_isa();
   for_rows(rows, threads, [&](int row) {
     reinterpret_cast<float*>(result)[row] =
         isa.log_total_of(at_address<float>(logits) + int64_t(row) * width, width);
@@ -94,7 +100,7 @@ static void log_total(uintptr_t logits, int rows, int width, uintptr_t result, i
 
 static void rank(uintptr_t logits, int rows, int width, uintptr_t tokens, uintptr_t result,
                  int threads) {
-  const Isa& isa = isa_of("");
+  const Isa& isa = best_isa();
   for_rows(rows, threads, [&](int row) {
     reinterpret_cast<int64_t*>(result)[row] =
         isa.rank_of(at_address<float>(logits) + int64_t(row) * width, width,
