@@ -82,10 +82,10 @@ class Envelope:
     def _count(self, scope: Scope, request_id: str, code: int, seconds: float) -> None:
         route = scope["path"] if scope["path"] in self._routes else _OTHER
         self._metrics.active.dec()
-        self._metrics.requests.labels(route, code).inc()
-        self._metrics.request_seconds.labels(route).observe(seconds)
         if code == Gone.status:
             self._metrics.failures.labels(Gone.kind).inc()
+        self._metrics.requests.labels(route, code).inc()
+        self._metrics.request_seconds.labels(route).observe(seconds)
         log.info(
             "request_id=%s method=%s path=%r status=%d ms=%.1f",
             request_id,

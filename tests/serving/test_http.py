@@ -10,7 +10,7 @@ from typing import Any
 import httpx
 import pytest
 
-from tests.serving.toys import Running, expected, expected_ids, running, toy_model
+from tests.serving.toys import Running, expected, expected_ids, running, toy_model, wait_until
 
 TEXT = "  w0 w1. w5 w2.\n\n w7 "
 WANTED = f"  {expected('w0 w1.')} {expected('w5 w2.')}\n\n {expected('w7')} "
@@ -20,6 +20,11 @@ WANTED = f"  {expected('w0 w1.')} {expected('w5 w2.')}\n\n {expected('w7')} "
 def server() -> Iterator[Running]:
     with running(max_characters=500, max_body=2000, max_texts=3) as there:
         yield there
+
+
+def num_answered(server: Running, route: str, code: int) -> float:
+    """As the metrics have it, which count an answer once it has been sent."""
+    return server.metric("specdec_requests_total", route=route, code=str(code))
 
 
 def events_of(response: httpx.Response) -> list[dict[str, Any]]:
@@ -213,9 +218,9 @@ def test_the_small_routes(server: Running) -> None:
     assert "swagger" in docs
     assert "http://" not in docs.replace("http://127.0.0.1", "")
     assert "https://" not in docs
-    for path in ("/", "/page.css", "/page.js", "/icon.svg"):
-        assert client.get(path).status_code == 200
-        assert server.metric("specdec_requests_total", route=path, code="200") > 0
+    paths = ("/", "/page.css", "/page.js", "/icon.svg")
+    assert [client.get(path).status_code for path in paths] == [200] * len(paths)
+    wait_until(lambda: all(num_answered(server, path, 200) for path in paths))
 
 
 PARAMETERS = {
@@ -316,7 +321,7 @@ def test_bad_translations(server: Running, changes: dict[str, Any], status: int)
 def test_addresses_that_do_not_exist(server: Running) -> None:
     check_error(server.client.get("/nothing"), 404, "not_found")
     check_error(server.client.get("/generate"), 405, "method_not_allowed")
-    assert server.metric("specdec_requests_total", route="other", code="404") == 1
+    wait_until(lambda: num_answered(server, "other", 404) == 1)
 
 
 def test_request_ids(server: Running, caplog: pytest.LogCaptureFixture) -> None:

@@ -118,7 +118,8 @@ def test_all_routes_through_two_engines(server: Server, expected: list[str]) -> 
         assert large.status_code == 413
     # Three times every line, whichever engine decoded it: once each, and the stream's.
     assert server.metric("specdec_sentences_total") == 2 * len(LINES) + 1
-    assert server.metric("specdec_requests_total", route="/generate", code="200") == len(LINES)
+    labels = {"route": "/generate", "code": "200"}
+    wait_until(lambda: server.metric("specdec_requests_total", **labels) == len(LINES))
     assert server.metric("specdec_request_failures_total") == 2
     # Ray hands on what the engines log after a while.
     wait_until(lambda: len(server.engines()) == 2)
