@@ -73,7 +73,7 @@ class KVCache:
         """
         live = -(-(width + skip + num_new) // _GRAIN) * _GRAIN
         self._reserve(len(self), live)
-        self._live = max(self._live, live)
+        self._live = live
         num_rows, device = len(self), self.storage.device
         columns = torch.arange(skip, skip + num_new, device=device)
         positions = self.lengths[:, None] + columns  # [B, n]
