@@ -56,23 +56,18 @@ def table(results: Results) -> str:
 
 def _on_cpu(results: Results) -> Iterator[Bar]:
     at = (results.threads, 1)
-    peer = {dtype: results.find(at, "ctranslate2", GREEDY, dtype) for dtype in ("float32", "int8")}
+    dtypes = ("float32", "int8")
+    peer = {dtype: results.fastest(at, "ctranslate2", GREEDY, dtype) for dtype in dtypes}
     for number, role, wanted in (("1", GREEDY, (0.9, 0.7)), ("2", EXACT, (1.8, 2.0))):
         for (dtype, other), bar in zip(peer.items(), wanted, strict=True):
             what = f"our {role} against CTranslate2 greedy, {dtype}"
-            yield Bar(number, what, bar, _ratios(_fastest(results, at, role, dtype), other))
+            yield Bar(number, what, bar, _ratios(results.fastest(at, "ours", role, dtype), other))
     for dtype in peer:
-        exact, greedy = (_fastest(results, at, role, dtype) for role in (EXACT, GREEDY))
+        exact, greedy = (results.fastest(at, "ours", r, dtype) for r in (EXACT, GREEDY))
         yield Bar("3", f"our exact against our greedy, {dtype}", 2.0, _ratios(exact, greedy))
-    exact = _fastest(results, at, EXACT, "float32")
+    exact = results.fastest(at, "ours", EXACT, "float32")
     fairseq = results.find(at, "fairseq", GREEDY, "float32")
     yield Bar("4", "our exact against fairseq greedy, float32", 4.0, _ratios(exact, fairseq))
-
-
-def _fastest(results: Results, at: Setting, role: str, dtype: str) -> Figures | None:
-    """Ours, with whatever block size and whatever precision of the drafter is best."""
-    found = results.find_all(at, "ours", role, dtype)
-    return min(found, key=lambda cell: statistics.median(cell["seconds"]), default=None)
 
 
 def _on_gpu(results: Results) -> Iterator[Bar]:

@@ -162,6 +162,7 @@ def choose(args: argparse.Namespace, drafter: str | None, assistant: bool) -> li
         scripted=args.scripted_acceptance,
         drafter=drafter,
         assistant=assistant,
+        threads=max(args.threads) if args.device == "cpu" else 1,
     )
     rows = choice.rows()
     chosen = [row for row in rows if args.rows is None or matches(row, args.rows)]

@@ -7,12 +7,12 @@ from __future__ import annotations
 
 import statistics
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from benchmarks.results import Figures, Results, ratios
-from benchmarks.rows import EXACT, GREEDY, RELAXED, SCRIPTED
+from benchmarks.rows import EXACT, GREEDY, RELAXED, SCRIPTED, Row
 from specdec_plugins.errors import UserError
 
 Draw = Callable[[Results, Any], bool]  # on matplotlib's axes; False = there is nothing to show
@@ -92,7 +92,7 @@ def _speed_by_batch(results: Results, axes: Any) -> bool:
 
 
 def _acceptance_by_position(results: Results, axes: Any) -> bool:
-    cells = [c for c in results.at(results.threads, 1) if c["acceptance_by_position"]]
+    cells = [c for c in _at(results, batch=1) if c["acceptance_by_position"]]
     for cell in cells:
         shares = cell["acceptance_by_position"]
         axes.plot(range(1, len(shares) + 1), shares, label=_label(cell), **_style(results, cell))
@@ -107,11 +107,10 @@ def _acceptance_by_position(results: Results, axes: Any) -> bool:
 
 
 def _speed_against_bleu(results: Results, axes: Any) -> bool:
-    at = (results.threads, 1)
-    baseline = results.find(at, "fairseq", GREEDY, "float32")
+    baseline = results.find((results.threads, 1), "fairseq", GREEDY, "float32")
     cells = [
         cell
-        for cell in results.at(*at)
+        for cell in _at(results, batch=1)
         if cell["bleu"] is not None and cell["row"]["role"] != SCRIPTED
     ]
     if baseline is None or not cells:
@@ -125,8 +124,8 @@ def _speed_against_bleu(results: Results, axes: Any) -> bool:
         label = f"ours exact to relaxed, {row['dtype']}" if joined else _label(cell)
         lines.setdefault(label, []).append(point)
         styles.setdefault(label, _style(results, cell))
-        if joined and row["options"]:
-            _annotate(axes, ", ".join(f"{k} {v:g}" for k, v in row["options"].items()), point)
+        if joined and (options := _options(row)):
+            _annotate(axes, ", ".join(f"{k} {v:g}" for k, v in options.items()), point)
     for label, points in lines.items():
         axes.plot(*zip(*points, strict=True), label=label, **styles[label])
     axes.set(
@@ -147,12 +146,27 @@ PLOTS: dict[str, Draw] = {
 
 def _compared(results: Results, batch: int) -> list[Figures]:
     """The rows that a plot with one line a row has room for."""
-    cells = results.at(results.threads, batch)
-    return [
-        cell
-        for cell in cells
-        if (cell["row"]["engine"], cell["row"]["role"]) in _COMPARED and not cell["row"]["options"]
-    ]
+    rows = [(cell, cell["row"]) for cell in _at(results, batch)]
+    return [c for c, row in rows if (row["engine"], row["role"]) in _COMPARED and not _options(row)]
+
+
+def _at(results: Results, batch: int) -> list[Figures]:
+    """A batch's rows; of those that differ in their threads alone, the fastest."""
+    best: dict[str, Figures] = {}
+    for cell in results.at(results.threads, batch):
+        known = best.setdefault(_label(cell), cell)
+        if statistics.median(cell["seconds"]) < statistics.median(known["seconds"]):
+            best[_label(cell)] = cell
+    return list(best.values())
+
+
+def _options(row: Mapping[str, Any]) -> dict[str, Any]:
+    """What makes the row another way to decode."""
+    return {name: value for name, value in row["options"].items() if name != "threads"}
+
+
+def _name(row: Mapping[str, Any]) -> str:
+    return Row(row["engine"], row["role"], row["dtype"], _options(row)).name
 
 
 def _annotate(axes: Any, text: str, point: tuple[float, float]) -> None:
@@ -166,16 +180,16 @@ def _style(results: Results, cell: Figures) -> dict[str, Any]:
     """The same for a row in every plot, and alike for its precisions."""
     rows = [other["row"] for other in results.cells]
     rows.sort(key=lambda row: (row["engine"], row["role"]) not in _COMPARED)
-    names = list(dict.fromkeys(row["name"] for row in rows))
+    names = list(dict.fromkeys(_name(row) for row in rows))
     dtypes = list(dict.fromkeys(row["dtype"] for row in rows))
-    colour, dtype = names.index(cell["row"]["name"]), dtypes.index(cell["row"]["dtype"])
+    colour, dtype = names.index(_name(cell["row"])), dtypes.index(cell["row"]["dtype"])
     marker = _MARKERS[(dtype + colour // _NUM_COLOURS) % len(_MARKERS)]
     line = _LINES[dtype % len(_LINES)]
     return {"color": f"C{colour % _NUM_COLOURS}", "linestyle": line, "marker": marker}
 
 
 def _label(cell: Figures) -> str:
-    return f"{cell['row']['name']}, {cell['row']['dtype']}"
+    return f"{_name(cell['row'])}, {cell['row']['dtype']}"
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -64,6 +64,11 @@ class Results:
                 return cell
         return None
 
+    def fastest(self, setting: Setting, engine: str, role: str, dtype: str) -> Figures | None:
+        """An engine's best cell, with whatever options, or None where it was not measured."""
+        found = self.find_all(setting, engine, role, dtype)
+        return min(found, key=lambda cell: statistics.median(cell["seconds"]), default=None)
+
     def find_all(self, setting: Setting, engine: str, role: str, dtype: str) -> list[Figures]:
         """The cells of a setting, whatever their options."""
         wanted = (engine, role, dtype)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from specdec_plugins.app.settings import DTYPES
@@ -28,7 +28,8 @@ class Row:
     engine: str  # a name in ENGINES
     role: str  # "greedy", "exact" and so on: what bars and ratios look for
     dtype: str
-    options: Mapping[str, Any] = field(default_factory=dict)  # of the engine
+    # Of the engine; "threads" is a number that it takes instead of the run's, which is larger.
+    options: Mapping[str, Any] = field(default_factory=dict)
     only_single: bool = False  # no batches, or none worth measuring
 
     @property
@@ -52,6 +53,7 @@ class Choice:
     scripted: Sequence[float] = ()  # acceptance of each drafted token
     drafter: str | None = "block"  # registered name of the pair's; None = it has none
     assistant: bool = False  # the pair has a smaller model to assist transformers
+    threads: int = 1  # the most that an engine gets
 
     def rows(self) -> list[Row]:
         """In the order of the table: fairseq, the peers, then ours."""
@@ -67,19 +69,19 @@ class Choice:
             if self.assistant:
                 yield Row("transformers", ASSISTED, dtype, only_single=True)
         for dtype in self.dtypes:
-            yield Row("ctranslate2", BEAM, dtype)
-            yield Row("ctranslate2", GREEDY, dtype)
+            yield from self._with_fewer_threads(Row("ctranslate2", BEAM, dtype))
+            yield from self._with_fewer_threads(Row("ctranslate2", GREEDY, dtype))
         if self.drafter == "block":
             yield Row("published", EXACT, self.dtypes[0])
         for dtype in self.dtypes:
-            yield Row("ours", GREEDY, dtype)
+            yield from self._with_fewer_threads(Row("ours", GREEDY, dtype))
             if self.drafter:
                 yield from self._speculative(dtype)
 
     def _speculative(self, dtype: str) -> Iterator[Row]:
-        yield Row("ours", EXACT, dtype)
+        yield from self._with_fewer_threads(Row("ours", EXACT, dtype))
         if dtype == "float32" and "int8" in self.dtypes and self.drafter == "block":
-            yield Row("ours", EXACT, dtype, {"drafter bits": 8})
+            yield from self._with_fewer_threads(Row("ours", EXACT, dtype, {"drafter bits": 8}))
         for block_size in self.block_sizes:
             yield Row("ours", EXACT, dtype, {"k": block_size})
         for beta, tau in self.relaxed:
@@ -87,3 +89,9 @@ class Choice:
         # Other drafters than the block drafter draft what the verifier has computed already.
         for share in self.scripted if self.drafter == "block" else ():
             yield Row("ours", SCRIPTED, dtype, {"acceptance": share})
+
+    def _with_fewer_threads(self, row: Row) -> Iterator[Row]:
+        """The row, and again on one thread: on small products a second one may cost time."""
+        yield row
+        if self.threads > 1:
+            yield replace(row, options={**row.options, "threads": 1})

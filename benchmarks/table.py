@@ -63,8 +63,8 @@ def _row(results: Results, setting: Setting, cell: Figures, num_sentences: int) 
     latency = cell["seconds_a_sentence"]
     baselines = [
         results.find(setting, "fairseq", GREEDY, "float32"),
-        results.find(setting, "ctranslate2", GREEDY, dtype),
-        results.find(setting, "ours", GREEDY, dtype),
+        results.fastest(setting, "ctranslate2", GREEDY, dtype),
+        results.fastest(setting, "ours", GREEDY, dtype),
     ]
     return [
         cell["row"]["name"],
@@ -103,7 +103,7 @@ def _notes(results: Results) -> Sequence[str]:
         "* Medians of the repetitions, in brackets from where to where; ratios are taken within "
         "one repetition. p50 and p95 are over sentences: the time of the batch that each was in.",
         "* Comparisons are with fairseq's greedy search in float32, and with CTranslate2's and our "
-        "own greedy decoding in the precision of the row.",
+        "own greedy decoding in the precision of the row, on the threads that suit them best.",
         "* Memory: what the process of a row took at most beyond an idle one with torch loaded "
         "(on a GPU: torch's tensors, which CTranslate2's are none of).",
         "* Accepted tokens: tokens a round, the verifier's own counted and the end of the sentence "

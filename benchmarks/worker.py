@@ -105,7 +105,8 @@ class Server:
         self._cores = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else []
 
     def load(self, threads: int) -> None:
-        """Load the engine for so many threads, on the first so many cores."""
+        """Load the engine for so many threads or its row's own, on the first so many cores."""
+        threads = min(threads, self._job.row.options.get("threads", threads))
         self._engine = None
         gc.collect()
         if self._cores and self._job.device == "cpu":

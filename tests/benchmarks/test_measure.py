@@ -7,11 +7,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+import pytest
+
+from benchmarks import worker
 from benchmarks.engines.base import Job, Lengths, Output
 from benchmarks.measure import NUM_WARM_UP, Plan, cut, measure
 from benchmarks.pair import Pair, Sentence
 from benchmarks.rows import Row
-from benchmarks.worker import Turn, rest
+from benchmarks.worker import Server, Turn, rest
 from specdec_plugins.app.settings import Settings
 from specdec_plugins.decoding.stats import DecodeStats
 
@@ -117,3 +120,15 @@ def test_rest_waits_for_threads_that_spin() -> None:
     spent = iter([0.0, 0.02, 0.02, 0.04, 0.04, 0.04])
     rest(lambda: next(spent))
     assert list(spent) == []
+
+
+def test_a_row_may_take_fewer_threads_and_never_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    taken: list[int] = []
+    monkeypatch.setattr(worker, "load", lambda job, threads: taken.append(threads))
+    pair = Pair(Settings("data", verifier="v", drafter_checkpoint="d"))
+    for options in ({}, {"threads": 1}):
+        row = Row("ctranslate2", "greedy", "int8", options)
+        server = Server(Job(row, pair, Lengths(), "cuda", "", 1, SENTENCES))
+        for threads in (1, 2):
+            server.load(threads)
+    assert taken == [1, 2, 1, 1]

@@ -15,7 +15,9 @@ from tests.benchmarks.records import cell, results
 
 FAIRSEQ = Row("fairseq", "greedy", "float32")
 PEER, PEER_INT8 = (Row("ctranslate2", "greedy", dtype) for dtype in ("float32", "int8"))
+PEER_INT8_ALONE = Row("ctranslate2", "greedy", "int8", {"threads": 1})
 GREEDY, EXACT = (Row("ours", role, "float32") for role in ("greedy", "exact"))
+GREEDY_INT8 = Row("ours", "greedy", "int8")
 RELAXED = Row("ours", "relaxed", "float32", {"beta": 3, "tau": 1.0})
 
 
@@ -25,8 +27,10 @@ def on_cpu() -> Results:
     cells = [
         cell(FAIRSEQ, [8.0, 16.0]),
         cell(PEER, [4.0, 4.0]),
-        cell(PEER_INT8, [2.0, 2.0]),
+        cell(PEER_INT8, [9.0, 9.0]),
+        cell(PEER_INT8_ALONE, [2.0, 2.0]),
         cell(GREEDY, [5.0, 5.0]),
+        cell(GREEDY_INT8, [4.0, 4.0]),
         cell(EXACT, [2.0, 2.0], differs_from_fairseq_greedy=[3], **fast),
         cell(RELAXED, [1.0, 1.0], bleu=29.0, **fast),
         cell(GREEDY, [1.0, 1.0], batch=8),
@@ -58,6 +62,8 @@ def test_bars_are_met_or_missed_by_so_much() -> None:
     found = {(bar.number, bar.what.rsplit(", ")[-1]): bar.cells() for bar in bars_of(on_cpu())}
     assert found["1", "float32"][-2:] == ["0.80x (0.80 to 0.80)", "missed: 0.89 of it"]
     assert found["2", "float32"][-2:] == ["2.00x (2.00 to 2.00)", "met"]
+    # The peer is as fast as its best number of threads makes it.
+    assert found["1", "int8"][-2:] == ["0.50x (0.50 to 0.50)", "missed: 0.71 of it"]
     assert found["2", "int8"][-2:] == ["", "not measured"]
     assert found["3", "float32"][-1] == "met"
     assert found["4", "float32"][-2:] == ["6.00x (4.00 to 8.00)", "met"]

@@ -40,10 +40,34 @@ def test_only_the_block_drafter_is_published_and_scripted() -> None:
     assert not [row for row in rows if row.engine == "published" or row.role == "scripted"]
 
 
+def test_engines_that_a_second_thread_may_slow_down_get_one_as_well() -> None:
+    pair = ("--pair", "p", "--test", "t", "--dtypes", "int8", "--relaxed")
+    names = [row.name for row in choose(flags(*pair, "--threads", "1", "2"), "block", False)]
+    assert names == [
+        "ctranslate2 beam 5",
+        "ctranslate2 beam 5 (threads 1)",
+        "ctranslate2 greedy",
+        "ctranslate2 greedy (threads 1)",
+        "ours greedy",
+        "ours greedy (threads 1)",
+        "ours exact",
+        "ours exact (threads 1)",
+    ]
+    for words in (("--threads", "1"), ("--threads", "2", "--device", "cuda")):
+        rows = choose(flags(*pair, *words), "block", False)
+        assert not [row for row in rows if "threads" in row.options]
+
+
 def test_patterns_choose_rows() -> None:
     args = flags("--rows", "ours *", "--relaxed", "2:0.5", "--dtypes", "float32")
     names = [row.name for row in choose(args, "block", assistant=False)]
-    assert names == ["ours greedy", "ours exact", "ours relaxed (beta 2, tau 0.5)"]
+    assert names == [
+        "ours greedy",
+        "ours greedy (threads 1)",
+        "ours exact",
+        "ours exact (threads 1)",
+        "ours relaxed (beta 2, tau 0.5)",
+    ]
     with pytest.raises(UserError, match="there are: .*ours greedy"):
         choose(flags("--rows", "theirs"), "block", assistant=False)
 
