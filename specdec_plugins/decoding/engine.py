@@ -7,7 +7,6 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 import torch
-from torch import Tensor
 
 from specdec_plugins.decoding.batch import Batch, collate
 from specdec_plugins.decoding.config import DecodeParams, EngineConfig, require
@@ -24,7 +23,7 @@ from specdec_plugins.decoding.interfaces import (
     Verifier,
 )
 from specdec_plugins.decoding.latecomers import Latecomers
-from specdec_plugins.decoding.reductions import log_total
+from specdec_plugins.decoding.reductions import leading_log_prob
 from specdec_plugins.decoding.request import FinishReason, Request, RowEvent, RowResult
 from specdec_plugins.decoding.stats import DecodeStats, PartTimer
 
@@ -185,7 +184,8 @@ class Session:
         verdict = self._method.rule.judge(draft, scores, batch.params, batch.random, first)
         extension = extend(batch.prefix, draft, verdict, batch.params, special.eos)
         if self._config.with_scores:
-            batch.log_probs += emitted_log_probs(scores, extension)
+            emitted = (extension.tokens, extension.lengths)
+            batch.log_probs += leading_log_prob(scores.logits, *emitted)
         last = Round(draft, scores, verdict, seconds)
         for part in self._parts:
             part.commit(batch.prefix, last)
@@ -282,17 +282,3 @@ def check_request(request: Request, verifier: Verifier, method: Method) -> None:
             == (plain.temperature, plain.top_k, plain.top_p),
             "temperature, top_k and top_p need a rule that samples; this one does not.",
         )
-
-
-def emitted_log_probs(scores: Scores, extension: Extension) -> Tensor:
-    """Sum of the verifier's log-probabilities of what was emitted: [B] float64.
-
-    Normalised in float32 at least; in float64 it would cost as much as the verifier's projection.
-    """
-    logits = scores.logits.float() if scores.logits.itemsize < 4 else scores.logits
-    total = log_total(logits).double()  # [B, K+1]
-    columns = torch.arange(extension.tokens.shape[1], device=extension.tokens.device)
-    emitted = columns < extension.lengths[:, None]  # [B, K+1]
-    tokens = extension.tokens.masked_fill(~emitted, 0)  # junk may be no token id
-    log_probs = logits.gather(-1, tokens[..., None])[..., 0].double() - total
-    return log_probs.masked_fill(~emitted, 0.0).sum(1)

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from specdec_plugins.decoding.interfaces import Draft, Prefix, RowParams, Verdict
+from specdec_plugins.decoding.networks import native
 
 
 @dataclass(frozen=True)
@@ -31,6 +32,15 @@ def extend(
 
     `prefix.width` is left alone: the caller learns the lengths from its one copy a round.
     """
+    if native.kernels is not None and prefix.tokens.is_cpu:
+        return _extend(prefix, draft, verdict, params, eos)
+    return extend_by_torch(prefix, draft, verdict, params, eos)
+
+
+def extend_by_torch(
+    prefix: Prefix, draft: Draft, verdict: Verdict, params: RowParams, eos: int
+) -> Extension:
+    """The same by torch's operations, on any device."""
     num_drafted = draft.tokens.shape[1]
     columns = torch.arange(num_drafted + 1, device=draft.tokens.device)  # [K+1]
     num_accepted = verdict.num_accepted[:, None]  # [B, 1]
@@ -50,6 +60,29 @@ def extend(
     append(prefix, tokens, lengths)
     prefix.active &= ~(ended | full)
     return Extension(tokens, lengths, torch.minimum(verdict.num_accepted, lengths), ended, full)
+
+
+def _extend(
+    prefix: Prefix, draft: Draft, verdict: Verdict, params: RowParams, eos: int
+) -> Extension:
+    """The same in one call."""
+    num_rows, num_drafted = draft.tokens.shape
+    drafted = draft.tokens.contiguous()
+    given = [verdict.num_accepted, verdict.next_tokens, params.max_len]
+    given = [values.contiguous() for values in given]
+    tokens = drafted.new_empty(num_rows, num_drafted + 1)
+    counts = drafted.new_empty(4, num_rows)
+    standing = (prefix.tokens, prefix.lengths, prefix.active)
+    assert all(values.is_contiguous() for values in standing), "a prefix is changed where it lies"
+    native.kernels.extend(
+        *(num_rows, num_drafted, drafted.data_ptr()),
+        *(values.data_ptr() for values in given),
+        *(eos, prefix.tokens.data_ptr(), prefix.tokens.shape[1]),
+        *(prefix.lengths.data_ptr(), prefix.active.data_ptr()),
+        *(tokens.data_ptr(), counts.data_ptr()),
+    )
+    lengths, accepted, ended, full = counts
+    return Extension(tokens, lengths, accepted, ended.bool(), full.bool())
 
 
 def append(prefix: Prefix, tokens: Tensor, lengths: Tensor) -> None:

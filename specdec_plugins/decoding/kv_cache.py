@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from specdec_plugins.decoding.networks import native
 from specdec_plugins.decoding.networks.config import StackConfig
 from specdec_plugins.decoding.networks.embedding import additive
 
@@ -29,6 +30,45 @@ class CacheWindow:
         storage.index_copy_(0, self.at, keys_values.flatten(0, 1))
         live = storage.view(self._num_rows, -1, *storage.shape[1:])
         return live[:, : self.mask.shape[-1]]
+
+
+def _open_by_torch(
+    lengths: Tensor,  # [B] int64
+    num_new: int,
+    skip: int,
+    capacity: int,
+    live: int,
+    last_seen: Tensor | None,  # [B, n] int64
+    dtype: torch.dtype,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """`positions`, `at` and `mask` of a window."""
+    device = lengths.device
+    positions = lengths[:, None] + torch.arange(skip, skip + num_new, device=device)  # [B, n]
+    rows = torch.arange(len(lengths), device=device)[:, None] * capacity
+    last_seen = positions if last_seen is None else last_seen
+    seen_mask = torch.arange(live, device=device) <= last_seen[..., None]  # [B, n, T]
+    return positions, (rows + positions).flatten(), additive(seen_mask, dtype)[:, None]
+
+
+def _open(
+    lengths: Tensor,
+    num_new: int,
+    skip: int,
+    capacity: int,
+    live: int,
+    last_seen: Tensor | None,
+    dtype: torch.dtype,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """The same in one call."""
+    num_rows, lengths = len(lengths), lengths.contiguous()
+    last_seen = None if last_seen is None else last_seen.contiguous()
+    positions, at = lengths.new_empty(num_rows, num_new), lengths.new_empty(num_rows * num_new)
+    mask = torch.empty(num_rows, 1, num_new, live, dtype=dtype)
+    native.kernels.open_window(
+        *(lengths.data_ptr(), num_rows, num_new, skip, capacity, live, native.address(last_seen)),
+        *(positions.data_ptr(), at.data_ptr(), mask.data_ptr()),
+    )
+    return positions, at, mask
 
 
 class KVCache:
@@ -74,19 +114,12 @@ class KVCache:
         live = -(-(width + skip + num_new) // _GRAIN) * _GRAIN
         self._reserve(len(self), live)
         self._live = live
-        num_rows, device = len(self), self.storage.device
-        columns = torch.arange(skip, skip + num_new, device=device)
-        positions = self.lengths[:, None] + columns  # [B, n]
-        rows = torch.arange(num_rows, device=device)[:, None] * self.capacity
-        last_seen = positions if last_seen is None else last_seen
-        seen_mask = torch.arange(live, device=device) <= last_seen[..., None]  # [B, n, T]
-        return CacheWindow(
-            positions=positions,
-            mask=additive(seen_mask, self.storage.dtype)[:, None],
-            storage=self.storage.flatten(1, 2),
-            at=(rows + positions).flatten(),
-            _num_rows=num_rows,
+        is_native = native.kernels is not None and self._room.is_cpu
+        open_window = _open if is_native and self._room.dtype is torch.float32 else _open_by_torch
+        positions, at, mask = open_window(
+            self.lengths, num_new, skip, self.capacity, live, last_seen, self._room.dtype
         )
+        return CacheWindow(positions, mask, self.storage.flatten(1, 2), at, len(self))
 
     def crop(self, lengths: Tensor) -> None:
         """Keep the first `lengths` [B] int64 positions of each row, of what has been written."""

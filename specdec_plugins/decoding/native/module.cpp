@@ -17,6 +17,7 @@
 
 #include "isa.h"
 #include "packed.h"
+#include "rounds.h"
 #include "stack.h"
 #include "team.h"
 
@@ -108,6 +109,27 @@ static void rank(uintptr_t logits, int rows, int width, uintptr_t tokens, uintpt
   });
 }
 
+static void accept(uintptr_t logits, int rows, int drafted, int width, uintptr_t tokens,
+                   uintptr_t lengths, uintptr_t accepted, uintptr_t next, int threads) {
+  const Isa& isa = best_isa();
+  for_rows(rows, threads, [&](int row) {
+    accept_best(row, at_address<float>(logits), drafted, width, at_address<int64_t>(tokens),
+                at_address<int64_t>(lengths), reinterpret_cast<int64_t*>(accepted),
+                reinterpret_cast<int64_t*>(next), isa.best_of);
+  });
+}
+
+static void log_probs(uintptr_t logits, int rows, int columns, int width, uintptr_t tokens,
+                      uintptr_t lengths, uintptr_t sums, int threads) {
+  const Isa& isa = best_isa();
+  for_rows(rows, threads, [&](int row) {
+    reinterpret_cast<double*>(sums)[row] =
+        emitted_log_prob(row, at_address<float>(logits), columns, width,
+                         at_address<int64_t>(tokens), at_address<int64_t>(lengths),
+                         isa.log_total_of);
+  });
+}
+
 }  // namespace specdec
 
 PYBIND11_MODULE(_native, module) {
@@ -122,6 +144,10 @@ PYBIND11_MODULE(_native, module) {
   module.def("best", &best);
   module.def("log_total", &log_total);
   module.def("rank", &rank);
+  module.def("accept_best", &accept);
+  module.def("emitted_log_probs", &log_probs);
+  module.def("open_window", &open_window);
+  module.def("extend", &extend_rows);
   py::class_<PackedWeights, std::shared_ptr<PackedWeights>>(module, "PackedWeights")
       .def(py::init<uintptr_t, uintptr_t, int, int, bool, const std::string&>())
       .def("multiply", &PackedWeights::multiply);

@@ -160,12 +160,12 @@ class NativeLayers(nn.Module):
         read = () if source is None else tuple(map(_dense, source.keys_values))
         self._stack.run(
             *(span.start, span.stop, num_rows, num_queries),
-            *(x.data_ptr(), _address(positions)),
+            *(x.data_ptr(), address(positions)),
             *(_mask(mask, num_queries), _mask(asking.mask, num_queries)),
             *_stored(store, num_rows),
             [(part.data_ptr(), part.stride(0)) for part in read],
             _mask(source.mask if source else None, read[0].shape[1] if read else 0),
-            *(_address(asking.columns), _address(asking.rows), out.shape[1]),
+            *(address(asking.columns), address(asking.rows), out.shape[1]),
             *(out.data_ptr(), torch.get_num_threads()),
         )
         return out
@@ -199,7 +199,7 @@ def _pack(linear: nn.Linear, int8: bool, instruction_set: str) -> _Packed:
     weight = linear.weight.detach().contiguous()
     bias = None if linear.bias is None else linear.bias.detach().contiguous()
     size = (linear.out_features, linear.in_features)
-    packed = kernels.PackedWeights(weight.data_ptr(), _address(bias), *size, int8, instruction_set)
+    packed = kernels.PackedWeights(weight.data_ptr(), address(bias), *size, int8, instruction_set)
     if is_shared:
         _packed[int8][linear.weight] = packed
     return cast(_Packed, packed)
@@ -209,7 +209,8 @@ def _first(layers: LayerStack) -> Layer:
     return cast(Layer, layers[0])
 
 
-def _address(tensor: Tensor | None) -> int:
+def address(tensor: Tensor | None) -> int:
+    """Where a contiguous tensor's values lie; 0 = there is none."""
     return 0 if tensor is None else tensor.data_ptr()
 
 

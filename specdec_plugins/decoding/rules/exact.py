@@ -14,8 +14,8 @@ from specdec_plugins.decoding.interfaces import (
     Scores,
     Verdict,
 )
-from specdec_plugins.decoding.reductions import best
-from specdec_plugins.decoding.rules.base import RULES, at, leading_true
+from specdec_plugins.decoding.reductions import leading_best
+from specdec_plugins.decoding.rules.base import RULES
 
 
 @RULES.register("exact")
@@ -34,6 +34,4 @@ class Exact:
     def judge(
         self, draft: Draft, scores: Scores, params: RowParams, random: RowRandom, first: Tensor
     ) -> Verdict:
-        own = best(scores.logits)  # [B, K+1]
-        num_accepted = leading_true((draft.tokens == own[:, :-1]) & draft.mask)
-        return Verdict(num_accepted, at(own, num_accepted))
+        return Verdict(*leading_best(scores.logits, draft.tokens, draft.lengths))

@@ -1,0 +1,107 @@
+"""The bookkeeping of a round by kernels, against the same by torch's operations."""
+
+from __future__ import annotations
+
+import copy
+
+import pytest
+import torch
+from torch import Tensor
+
+from specdec_plugins.decoding import kv_cache, reductions
+from specdec_plugins.decoding.extend import extend, extend_by_torch
+from specdec_plugins.decoding.interfaces import Draft, Prefix, Verdict
+from specdec_plugins.decoding.kv_cache import KVCache
+from specdec_plugins.decoding.networks import StackConfig, native
+from specdec_plugins.decoding.reductions import leading_best, leading_log_prob
+from tests.decoding.toys import SPECIAL, row_params
+
+pytestmark = pytest.mark.skipif(native.kernels is None, reason="the kernels were not built")
+
+STACK = StackConfig(num_layers=2, dim=6, ffn_dim=4, num_heads=2, vocab_size=5, max_positions=99)
+
+
+@pytest.fixture(params=range(20))
+def random(request: pytest.FixtureRequest) -> torch.Generator:
+    return torch.Generator().manual_seed(request.param)
+
+
+def integers(low: int, high: int, shape: tuple[int, ...], random: torch.Generator) -> Tensor:
+    """Up to `high`, which is included."""
+    return torch.randint(low, high + 1, shape, generator=random)
+
+
+def test_rows_are_extended_alike(random: torch.Generator) -> None:
+    """Small tokens, so that eos comes often; short rows, so that many are full."""
+    num_rows, num_drafted, max_len = 7, int(integers(0, 4, (1,), random)), 6
+    prefix = Prefix(
+        tokens=integers(0, 9, (num_rows, max_len + 1), random),
+        lengths=integers(1, max_len, (num_rows,), random),
+        active=integers(0, 3, (num_rows,), random) > 0,
+        width=max_len,
+    )
+    drafted = integers(0, num_drafted, (num_rows,), random)
+    # A slice, as a drafter may hand out.
+    draft = Draft(integers(0, 4, (num_rows, num_drafted + 2), random)[:, :num_drafted], drafted)
+    accepted = (drafted * torch.rand(num_rows, generator=random)).round().long()
+    verdict = Verdict(accepted, integers(0, 4, (num_rows,), random))
+    params = row_params(num_rows, max_len=max_len)
+    twin = copy.deepcopy(prefix)
+    found = extend(prefix, draft, verdict, params, SPECIAL.eos)
+    expected = extend_by_torch(twin, draft, verdict, params, SPECIAL.eos)
+    for name in ("tokens", "lengths", "num_accepted", "ended", "full"):
+        one, other = getattr(found, name), getattr(expected, name)
+        assert one.dtype == other.dtype
+        assert torch.equal(one, other), name
+    for name in ("tokens", "lengths", "active"):
+        assert torch.equal(getattr(prefix, name), getattr(twin, name)), name
+
+
+def test_windows_open_alike(random: torch.Generator, monkeypatch: pytest.MonkeyPatch) -> None:
+    num_rows, num_new, skip = (int(integers(low, 4, (1,), random)) for low in (1, 1, 0))
+    lengths = integers(0, 9, (num_rows,), random)
+    seen = integers(0, 12, (num_rows, num_new), random) if skip % 2 else None
+
+    def opened() -> kv_cache.CacheWindow:
+        cache = KVCache(STACK, num_rows, torch.device("cpu"), torch.float32)
+        cache.window(12, width=0)  # so that there is more room than is asked for
+        cache.crop(lengths)
+        return cache.window(num_new, int(lengths.max()), skip, seen)
+
+    found = opened()
+    monkeypatch.setattr(native, "kernels", None)
+    expected = opened()
+    for name in ("positions", "at", "mask"):
+        one, other = getattr(found, name), getattr(expected, name)
+        assert one.dtype == other.dtype
+        assert torch.equal(one, other), name
+
+
+def test_logits_are_read_alike(random: torch.Generator, monkeypatch: pytest.MonkeyPatch) -> None:
+    num_rows, num_drafted, width = 5, int(integers(0, 3, (1,), random)), 4
+    logits = torch.randn(num_rows, num_drafted + 1, width, generator=random).round()  # ties
+    drafted = integers(0, width - 1, (num_rows, num_drafted), random)
+    # Half of the drafts are right to the end.
+    drafted[::2] = logits[::2, :-1].argmax(-1)
+    lengths = integers(0, num_drafted, (num_rows,), random)
+    tokens = integers(0, width - 1, (num_rows, num_drafted + 1), random)
+    counts = integers(0, num_drafted + 1, (num_rows,), random)
+    tokens[torch.arange(num_drafted + 1) >= counts[:, None]] = 10**6  # junk
+    kept, after = leading_best(logits, drafted, lengths)
+    sums = leading_log_prob(logits, tokens, counts)
+    monkeypatch.setattr(reductions, "_suits", lambda logits: False)
+    expected, own = leading_best(logits, drafted, lengths)
+    assert torch.equal(kept, expected)
+    assert torch.equal(after, own)
+    close = {"rtol": 1e-5, "atol": 1e-5}  # normalised in float32
+    torch.testing.assert_close(sums, leading_log_prob(logits, tokens, counts), **close)
+
+
+def test_a_verdict_that_counts_wrongly_writes_nowhere_else() -> None:
+    tokens = torch.full((3, 4), 7)
+    prefix = Prefix(tokens[1:2], torch.tensor([2]), torch.tensor([True]), width=2)
+    draft = Draft(torch.tensor([[5, 6]]), torch.tensor([2]))
+    for accepted in (-1, 99):
+        verdict = Verdict(torch.tensor([accepted]), torch.tensor([8]))
+        extend(prefix, draft, verdict, row_params(1, max_len=90), SPECIAL.eos)
+    assert tokens[0].tolist() == tokens[2].tolist() == [7] * 4
