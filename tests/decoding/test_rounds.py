@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from specdec_plugins.decoding import kv_cache, reductions
+from specdec_plugins.decoding.drafters.block_nat import block_inputs, block_inputs_by_torch
 from specdec_plugins.decoding.extend import extend, extend_by_torch
 from specdec_plugins.decoding.interfaces import Draft, Prefix, Verdict
 from specdec_plugins.decoding.kv_cache import KVCache
@@ -95,6 +96,20 @@ def test_logits_are_read_alike(random: torch.Generator, monkeypatch: pytest.Monk
     assert torch.equal(after, own)
     close = {"rtol": 1e-5, "atol": 1e-5}  # normalised in float32
     torch.testing.assert_close(sums, leading_log_prob(logits, tokens, counts), **close)
+
+
+def test_blocks_open_alike(random: torch.Generator) -> None:
+    num_rows, width, used = (int(integers(1, 4, (1,), random)) for _ in range(3))
+    lengths = integers(1, 8, (num_rows,), random)
+    prefix = Prefix(integers(0, 9, (num_rows, 9), random), lengths, lengths > 0, width=9)
+    cached = (torch.rand(num_rows, generator=random) * lengths).long()
+    num_masks = integers(1, 4, (num_rows,), random)
+    width += int((lengths - 1 - cached).max())
+    used = min(used, width)
+    arguments = (prefix, cached, num_masks, width, used, 77, 88)
+    found, expected = block_inputs(*arguments), block_inputs_by_torch(*arguments)
+    for name in ("tokens", "last_seen", "used"):
+        assert torch.equal(getattr(found, name), getattr(expected, name)), name
 
 
 def test_a_verdict_that_counts_wrongly_writes_nowhere_else() -> None:

@@ -20,6 +20,7 @@ from specdec_plugins.decoding.interfaces import (
     SourceBatch,
 )
 from specdec_plugins.decoding.kv_cache import KVCache
+from specdec_plugins.decoding.networks import native
 from specdec_plugins.decoding.networks.block import BlockDrafter
 from specdec_plugins.decoding.networks.memory import SourceMemory
 from specdec_plugins.decoding.reductions import best
@@ -138,7 +139,8 @@ class BlockNatDrafter:
         # The start token is no input of the drafter's.
         tokens = pad_axes(prefix.tokens[:, 1 : prefix.width], (0, self._num_masks))  # [B, W]
         columns = torch.arange(num_kept + self._num_masks, device=first.device)
-        tokens = self._masked(tokens, columns, first, num_masks)
+        config = self.network.config
+        tokens = _masked(tokens, columns, first, num_masks, config.mask, config.pad)
         used = first[:, None] + torch.arange(num_used, device=first.device)  # [B, num_used]
         states: Tensor = self.network.decoder(tokens, memory, used, first)
         return states
@@ -148,32 +150,75 @@ class BlockNatDrafter:
     ) -> Tensor:
         """The same with what is kept: a pass over what the cache lacks, and the masks."""
         assert self._num_masks is not None
-        first, device = prefix.lengths - 1, prefix.lengths.device
-        num_new = first - self._cache.lengths  # [B]
-        longest = int(num_new.max()) if self._asks else self._behind
-        columns = torch.arange(longest + self._num_masks, device=device)  # [n]
-        places = self._cache.lengths[:, None] + columns  # [B, n] of each row, start token left out
-        in_prefix = columns < num_new[:, None]
-        last_seen = torch.where(in_prefix, places, (first + num_masks - 1)[:, None])
-        window = self._cache.window(len(columns), self._width, last_seen=last_seen)
-        known = (places + 1).clamp(max=prefix.tokens.shape[1] - 1)
-        tokens = self._masked(prefix.tokens.gather(1, known), columns, num_new, num_masks)
-        used = num_new[:, None] + columns[:num_used]  # [B, num_used]
-        states = self.network.decoder.extend(tokens, window, memory, used)
+        first, cached = prefix.lengths - 1, self._cache.lengths
+        longest = int((first - cached).max()) if self._asks else self._behind
+        width = longest + self._num_masks
+        is_native = native.kernels is not None and prefix.tokens.is_cpu
+        inputs = block_inputs if is_native else block_inputs_by_torch
+        config = self.network.config
+        block = inputs(prefix, cached, num_masks, width, num_used, config.mask, config.pad)
+        window = self._cache.window(width, self._width, last_seen=block.last_seen)
+        states = self.network.decoder.extend(block.tokens, window, memory, block.used)
         self._cache.crop(first)
         self._width, self._behind = prefix.width - 1, 0
         return states
-
-    def _masked(self, tokens: Tensor, columns: Tensor, first: Tensor, num_masks: Tensor) -> Tensor:
-        """[B, n]: each row's tokens up to column `first` [B], its masks, and padding behind."""
-        config = self.network.config
-        tokens = tokens.masked_fill(columns >= first[:, None], config.mask)
-        return tokens.masked_fill(columns >= (first + num_masks)[:, None], config.pad)
 
     def _new_cache(self, num_rows: int) -> KVCache:
         decoder = self.network.decoder
         device, dtype = decoder.tokens.weight.device, decoder.attention_dtype
         return KVCache(self.network.config.decoder, num_rows, device, dtype)
+
+
+@dataclass(frozen=True)
+class BlockInputs:
+    """One pass of a drafter that keeps its prefix: n columns a row, of which m are wanted."""
+
+    tokens: Tensor  # [B, n] int64: the prefix that the cache lacks, masks, and padding
+    last_seen: Tensor  # [B, n] int64, the last position that each may attend to
+    used: Tensor  # [B, m] int64, the columns of the first masks
+
+
+def block_inputs_by_torch(
+    prefix: Prefix, cached: Tensor, num_masks: Tensor, width: int, used: int, mask: int, pad: int
+) -> BlockInputs:
+    """`cached` and `num_masks`, both [B] int64: positions in the cache, and masks to draft with."""
+    first = prefix.lengths - 1
+    num_new = first - cached
+    columns = torch.arange(width, device=first.device)  # [n]
+    places = cached[:, None] + columns  # [B, n] of each row, start token left out
+    in_prefix = columns < num_new[:, None]
+    known = (places + 1).clamp(max=prefix.tokens.shape[1] - 1)
+    tokens = _masked(prefix.tokens.gather(1, known), columns, num_new, num_masks, mask, pad)
+    last_seen = torch.where(in_prefix, places, (first + num_masks - 1)[:, None])
+    return BlockInputs(tokens, last_seen, num_new[:, None] + columns[:used])
+
+
+def block_inputs(
+    prefix: Prefix, cached: Tensor, num_masks: Tensor, width: int, used: int, mask: int, pad: int
+) -> BlockInputs:
+    """The same in one call."""
+    num_rows, cached, num_masks = len(cached), cached.contiguous(), num_masks.contiguous()
+    inputs = BlockInputs(
+        tokens=cached.new_empty(num_rows, width),
+        last_seen=cached.new_empty(num_rows, width),
+        used=cached.new_empty(num_rows, used),
+    )
+    standing = (prefix.tokens, prefix.lengths)
+    assert all(values.is_contiguous() for values in standing), "a prefix is read where it lies"
+    native.kernels.open_block(
+        *(num_rows, width, used, prefix.tokens.data_ptr(), prefix.tokens.shape[1]),
+        *(prefix.lengths.data_ptr(), cached.data_ptr(), num_masks.data_ptr()),
+        *(mask, pad, inputs.tokens.data_ptr(), inputs.last_seen.data_ptr(), inputs.used.data_ptr()),
+    )
+    return inputs
+
+
+def _masked(
+    tokens: Tensor, columns: Tensor, first: Tensor, num_masks: Tensor, mask: int, pad: int
+) -> Tensor:
+    """[B, n]: each row's tokens up to column `first` [B], its masks, and padding behind."""
+    tokens = tokens.masked_fill(columns >= first[:, None], mask)
+    return tokens.masked_fill(columns >= (first + num_masks)[:, None], pad)
 
 
 def _checked_network(context: DraftContext) -> BlockDrafter:

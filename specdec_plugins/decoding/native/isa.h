@@ -56,7 +56,7 @@ struct Pass {
   int dim = 0, heads = 0, ffn = 0;
   const float* input = nullptr;      // [B, n, D]
   const float* positions = nullptr;  // [B, n, D], added before each layer; null = none
-  Mask mask, last_mask;              // of all layers; of the last one where it has columns
+  Mask mask;
   float* storage = nullptr;          // [layers, B * capacity, 2, H, d]; null = no cache
   int64_t layer_stride = 0, capacity = 0;
   const int64_t* at = nullptr;       // [B * n] rows of the storage
@@ -64,7 +64,7 @@ struct Pass {
   Mask source_mask;
   const int64_t* columns = nullptr;  // [B, m] whose output is wanted of the last layer; null = all
   int num_columns = 0;                // m
-  const int64_t* residual_rows = nullptr;  // [B * m] b * n + column, where there are columns
+  const int64_t* asking_rows = nullptr;  // [B * m] b * n + column, where there are columns
   float* output = nullptr;           // [B, n, D], or [B, m, D]
 };
 

@@ -147,6 +147,7 @@ PYBIND11_MODULE(_native, module) {
   module.def("accept_best", &accept);
   module.def("emitted_log_probs", &log_probs);
   module.def("open_window", &open_window);
+  module.def("open_block", &open_block);
   module.def("extend", &extend_rows);
   py::class_<PackedWeights, std::shared_ptr<PackedWeights>>(module, "PackedWeights")
       .def(py::init<uintptr_t, uintptr_t, int, int, bool, const std::string&>())

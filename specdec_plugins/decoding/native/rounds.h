@@ -34,6 +34,29 @@ inline void open_window(uintptr_t lengths_at, int rows, int count, int skip, int
     }
 }
 
+// block_nat.py: the tokens of a pass over what the cache of a row lacks, masks and padding behind;
+// the last position that each may attend to; and the columns of the first masks.
+inline void open_block(int rows, int count, int used, uintptr_t prefix_at, int64_t prefix_width,
+                       uintptr_t lengths_at, uintptr_t cached_at, uintptr_t masks_at, int64_t mask,
+                       int64_t pad, uintptr_t tokens_at, uintptr_t last_seen_at,
+                       uintptr_t columns_at) {
+  for (int64_t row = 0; row < rows; ++row) {
+    const int64_t* prefix = at_address<int64_t>(prefix_at) + row * prefix_width;
+    const int64_t cached = at_address<int64_t>(cached_at)[row];
+    const int64_t known = at_address<int64_t>(lengths_at)[row] - 1;  // less the start token
+    const int64_t fresh = known - cached, masks = at_address<int64_t>(masks_at)[row];
+    for (int64_t column = 0; column < count; ++column) {
+      const int64_t entry = row * count + column;
+      reinterpret_cast<int64_t*>(tokens_at)[entry] =
+          column < fresh ? prefix[cached + column + 1] : column < fresh + masks ? mask : pad;
+      reinterpret_cast<int64_t*>(last_seen_at)[entry] =
+          column < fresh ? cached + column : known + masks - 1;
+    }
+    for (int64_t i = 0; i < used; ++i)
+      reinterpret_cast<int64_t*>(columns_at)[row * used + i] = fresh + i;
+  }
+}
+
 // rules/exact.py: a row's drafted tokens that are the best ones, and the best one behind them. No
 // logits are read that nobody needs.
 inline void accept_best(int row, const float* logits, int drafted, int width, const int64_t* tokens,

@@ -47,10 +47,10 @@ class Stack {
 
   // [B, n, D] at `input` through layers first .. stop - 1, to `output`.
   void run(int first, int stop, int rows, int queries, uintptr_t input, uintptr_t positions,
-           const MaskAt& mask, const MaskAt& last_mask, uintptr_t storage, int64_t layer_stride,
-           int64_t capacity, uintptr_t at, const std::vector<std::pair<uintptr_t, int64_t>>& source,
-           const MaskAt& source_mask, uintptr_t columns, uintptr_t residual_rows, int num_columns,
-           uintptr_t output, int threads) const {
+           const MaskAt& mask, uintptr_t storage, int64_t layer_stride, int64_t capacity,
+           uintptr_t at, const std::vector<std::pair<uintptr_t, int64_t>>& source,
+           const MaskAt& source_mask, uintptr_t columns, int num_columns, uintptr_t output,
+           int threads) const {
     Pass pass;
     pass.rows = rows;
     pass.queries = queries;
@@ -59,7 +59,6 @@ class Stack {
     pass.input = at_address<float>(input);
     pass.positions = at_address<float>(positions);
     pass.mask = mask_at(mask);
-    pass.last_mask = mask_at(last_mask);
     pass.storage = reinterpret_cast<float*>(storage);
     pass.layer_stride = layer_stride;
     pass.capacity = capacity;
@@ -70,11 +69,14 @@ class Stack {
     pass.source = states.data();
     pass.source_mask = mask_at(source_mask);
     pass.columns = at_address<int64_t>(columns);
-    pass.residual_rows = at_address<int64_t>(residual_rows);
     pass.num_columns = num_columns;
+    std::vector<int64_t> asking_rows;
+    for (int64_t i = 0; pass.columns && i < int64_t(rows) * num_columns; ++i)
+      asking_rows.push_back(i / num_columns * queries + pass.columns[i]);
+    pass.asking_rows = asking_rows.data();
     pass.output = reinterpret_cast<float*>(output);
     const size_t m = size_t(rows) * queries, dim = dim_, wide = std::max(dim_, ffn_);
-    const int seen = std::max({pass.mask.width, pass.last_mask.width, pass.source_mask.width});
+    const int seen = std::max(pass.mask.width, pass.source_mask.width);
     const Scratch scratch = scratch_for({m * dim, m * dim, m * dim, 3 * m * dim, m * wide},
                                         m * (wide + 3), m, seen + 16, threads);
     in_team(threads, [&](int thread, int team) {

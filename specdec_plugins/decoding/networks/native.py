@@ -9,7 +9,6 @@ decoding to the last bit. The torch modules are the slow twin (tests/decoding/ne
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from importlib import import_module
 from typing import Any, Protocol, cast
 
@@ -156,39 +155,19 @@ class NativeLayers(nn.Module):
         x = x.contiguous()
         positions = None if positions is None else positions.expand(x.shape).contiguous()
         mask = None if mask is None else mask.contiguous()
-        asking = _Asking.of(columns, mask, num_rows, num_queries)
+        columns = None if columns is None else columns.contiguous()
         read = () if source is None else tuple(map(_dense, source.keys_values))
         self._stack.run(
             *(span.start, span.stop, num_rows, num_queries),
             *(x.data_ptr(), address(positions)),
-            *(_mask(mask, num_queries), _mask(asking.mask, num_queries)),
+            _mask(mask, num_queries),
             *_stored(store, num_rows),
             [(part.data_ptr(), part.stride(0)) for part in read],
             _mask(source.mask if source else None, read[0].shape[1] if read else 0),
-            *(address(asking.columns), address(asking.rows), out.shape[1]),
+            *(address(columns), out.shape[1]),
             *(out.data_ptr(), torch.get_num_threads()),
         )
         return out
-
-
-@dataclass(frozen=True)
-class _Asking:
-    """Whose output is wanted of the last layer, and what they see."""
-
-    mask: Tensor | None  # [B or 1, 1, m or 1, T]
-    columns: Tensor | None = None  # [B, m] int64
-    rows: Tensor | None = None  # [B, m] int64, of the batch's B * n
-
-    @classmethod
-    def of(
-        cls, columns: Tensor | None, mask: Tensor | None, num_rows: int, num_queries: int
-    ) -> _Asking:
-        if columns is None:
-            return cls(mask)
-        first = torch.arange(num_rows)[:, None]
-        if mask is not None and mask.shape[2] > 1:
-            mask = mask.expand(num_rows, -1, -1, -1)[first, 0, columns][:, None]
-        return cls(mask, columns.contiguous(), first * num_queries + columns)
 
 
 def _pack(linear: nn.Linear, int8: bool, instruction_set: str) -> _Packed:
