@@ -58,6 +58,7 @@ class DraftingPart:
     name: str  # registered name
     options: Mapping[str, Any] = field(default_factory=dict)
     network: Part | None = None
+    bigrams: str | None = None  # file in the folder: how well drafted tokens go together
 
 
 @dataclass(frozen=True)
@@ -80,6 +81,8 @@ class BundleSettings:
             network = {} if self.drafter.network is None else vars(self.drafter.network)
             options = dict(self.drafter.options)
             record["drafter"] = {"name": self.drafter.name, "options": options, **network}
+            if self.drafter.bigrams is not None:
+                record["drafter"]["bigrams"] = self.drafter.bigrams
         return {**record, "defaults": dict(self.defaults)}
 
 
@@ -228,7 +231,9 @@ def _read_drafter(record: _Entry, path: Path) -> DraftingPart | None:
         return None
     entry = record.entry("drafter")
     network = _read_part(entry, path) if "weights" in entry.record else None
-    return DraftingPart(entry.get("name", str), entry.get("options", dict), network)
+    bigrams = entry.get("bigrams", str, type(None))
+    bigrams = None if bigrams is None else _plain_name(bigrams, path)
+    return DraftingPart(entry.get("name", str), entry.get("options", dict), network, bigrams)
 
 
 def _plain_name(name: str, path: Path) -> str:

@@ -27,7 +27,7 @@ from specdec_plugins.adapters.bundle import (
 from specdec_plugins.adapters.model import Model
 from specdec_plugins.errors import UserError
 
-CARD, CODES = "README.md", "bpe.codes"
+CARD, CODES, BIGRAMS = "README.md", "bpe.codes", "bigrams.safetensors"
 
 
 @dataclass(frozen=True)
@@ -41,6 +41,7 @@ class Contents:
     drafter_name: str | None = None  # registered name
     drafter: Model | None = None  # None = a drafter without weights of its own, or no drafter
     drafter_options: Mapping[str, Any] = field(default_factory=dict)
+    bigrams: Path | None = None  # how well drafted tokens go together
     codes: Path | None = None  # of BPE
     text: Mapping[str, Any] = field(default_factory=dict)  # tokenizer, lowercase, ...
     defaults: Mapping[str, Any] = field(default_factory=dict)
@@ -62,7 +63,12 @@ def write_bundle(
             network = None
             if contents.drafter is not None:
                 network = _write_part(contents.drafter, temporary, "drafter", dtype)
-            drafter = DraftingPart(contents.drafter_name, contents.drafter_options, network)
+            bigrams = None if contents.bigrams is None else BIGRAMS
+            if contents.bigrams is not None:
+                shutil.copyfile(contents.bigrams, temporary / BIGRAMS)
+            drafter = DraftingPart(
+                contents.drafter_name, contents.drafter_options, network, bigrams
+            )
         for language in (contents.source_lang, contents.target_lang):
             name = f"dict.{language}.txt"
             shutil.copyfile(contents.dictionaries / name, temporary / name)

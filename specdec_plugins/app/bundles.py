@@ -17,7 +17,8 @@ from specdec_plugins.decoding.config import require
 
 # What None says no more about than silence does.
 _AS_THE_BUNDLE_SAYS = {
-    *("data", "source_lang", "target_lang", "verifier", "drafter_checkpoint", "block_size")
+    *("data", "source_lang", "target_lang", "verifier", "drafter_checkpoint", "bigrams"),
+    "block_size",
 }
 _SPECULATION = ("block_size", "beta", "tau", "schedule", "schedule_options")
 
@@ -68,6 +69,8 @@ def _drafting(folder: Path, bundle: BundleSettings, given: Mapping[str, Any]) ->
     defaults: dict[str, Any] = {"drafter": drafter.name, "drafter_options": drafter.options}
     if drafter.network is not None and drafter.name in WITH_CHECKPOINT:
         defaults["drafter_checkpoint"] = str(folder / drafter.network.weights)
+    if drafter.bigrams is not None:
+        defaults["bigrams"] = str(folder / drafter.bigrams)
     return defaults
 
 

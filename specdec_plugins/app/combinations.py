@@ -32,6 +32,10 @@ def check_method(settings: Settings) -> None:
         settings.drafter_data is None or settings.drafter == "assistant",
         f"--drafter-data is for --drafter assistant; leave it away with {settings.drafter}.",
     )
+    require(
+        settings.bigrams is None or settings.drafter == "block",
+        f"--bigrams are for --drafter block; leave them away with {settings.drafter}.",
+    )
 
 
 def _check_rule(settings: Settings, rule: AcceptanceRule) -> None:

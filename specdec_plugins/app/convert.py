@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from specdec_plugins.adapters.bigrams import read_bigrams
 from specdec_plugins.adapters.bundle import DEFAULTS, is_bundle, read_bundle
 from specdec_plugins.adapters.bundle_writer import Contents, new_folder, write_bundle
 from specdec_plugins.adapters.ctranslate2 import export_ctranslate2
@@ -61,6 +62,7 @@ def _add_bundle(parser: argparse.ArgumentParser) -> None:
     add("--path", dest="drafter_checkpoint", metavar="FILE", help="checkpoint of the drafter")
     add("--drafter", choices=DRAFTERS.names(), help="default: block where --path is given")
     add("--drafter-options", type=json_object, metavar="JSON", default={})
+    add("--bigrams", metavar="FILE", type=Path, help="of scripts/count-bigrams.sh")
     _add_languages(parser)
     add("--bpe-codes", metavar="FILE", type=Path, help="of subword-nmt learn-bpe")
     add("--tokenizer", choices=(*TOKENIZERS, "none"), default="moses", help="default: moses")
@@ -122,6 +124,7 @@ def _to_bundle(args: argparse.Namespace) -> None:
     languages = (dictionaries.source_lang, dictionaries.target_lang)
     contents = Contents(
         *(Path(args.data), *languages, verifier, name, drafter, args.drafter_options),
+        bigrams=_bigrams(args, dictionaries, name),
         codes=args.bpe_codes,
         text=text,
         defaults={name: value for name, value in given.items() if value is not None},
@@ -145,6 +148,17 @@ def _drafter(
     return name, model
 
 
+def _bigrams(
+    args: argparse.Namespace, dictionaries: Dictionaries, drafter: str | None
+) -> Path | None:
+    """The file, which fits the drafter and the dictionary."""
+    path: Path | None = args.bigrams
+    if path is not None:
+        require(drafter == "block", "--bigrams are the block drafter's; leave them out.")
+        read_bigrams(path, len(dictionaries.target))
+    return path
+
+
 def _card(path: Path | None) -> str:
     if path is None:
         return ""
@@ -162,6 +176,8 @@ def _to_fairseq(source: Path, output: Path, force: bool) -> None:
     if bundle.drafter is not None and bundle.drafter.network is not None:
         parts["drafter"] = bundle.drafter.network
     files = [f"dict.{language}.txt" for language in languages]
+    if bundle.drafter is not None and bundle.drafter.bigrams is not None:
+        files.append(bundle.drafter.bigrams)
     if bundle.text.get("bpe_codes"):
         files.append(bundle.text["bpe_codes"])
     with new_folder(output, force) as made:

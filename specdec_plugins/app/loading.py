@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from specdec_plugins.adapters.bigrams import read_bigrams
 from specdec_plugins.adapters.dictionaries import Dictionaries, load_dictionaries
 from specdec_plugins.adapters.dictionary import Dictionary
 from specdec_plugins.adapters.model_files import (
@@ -20,6 +21,7 @@ from specdec_plugins.app.codec import Codec
 from specdec_plugins.app.settings import DTYPES, WITH_CHECKPOINT, Settings, choose_device
 from specdec_plugins.app.strategies import DrafterAlone, EngineStrategy, Strategy
 from specdec_plugins.app.translator import Limits, SpeculativeTranslator
+from specdec_plugins.decoding.bigrams import Bigrams
 from specdec_plugins.decoding.config import DecodeParams, EngineConfig, require
 from specdec_plugins.decoding.drafter_alone import Absent
 from specdec_plugins.decoding.drafters import DraftContext, build_drafter
@@ -87,6 +89,7 @@ def _load_engine(
             _same_symbols(dictionaries.source, dictionaries.target),
             assistant,
             loader.source_to_assistant(),
+            loader.bigrams(),
             sampling=rule.samples,
         )
         drafter = build_drafter(settings.drafter, context, dict(settings.drafter_options))
@@ -146,6 +149,11 @@ class Loader:
     def source_to_assistant(self) -> Tensor | None:
         """Source ids in an assistant's numbers; None = the same."""
         return _same_symbols(self.dictionaries.source, self.assistant_dictionaries().source)
+
+    def bigrams(self) -> Bigrams | None:
+        """What tends to follow what in the target language, where that was counted."""
+        path = self.settings.bigrams
+        return None if path is None else read_bigrams(path, len(self.dictionaries.target))
 
     def assistant_dictionaries(self) -> Dictionaries:
         """Those that the assistant was trained with; the target's must be the verifier's."""

@@ -150,6 +150,11 @@ def _add_method(parser: argparse.ArgumentParser) -> None:
     )
     add("--drafter", choices=DRAFTERS.names(), help="how to draft (default: block)")
     add("--drafter-options", type=json_object, metavar="JSON", help="settings of the drafter")
+    add(
+        "--bigrams",
+        metavar="FILE",
+        help="of scripts/count-bigrams.sh: drafted tokens are chosen to go together, too",
+    )
     add("--rule", choices=RULES.names(), help="default: exact for beta 1, else top_beta")
     add("--schedule", choices=SCHEDULES.names(), help="how many to draft (default: constant)")
     add("--schedule-options", type=json_object, metavar="JSON", help="settings of the schedule")

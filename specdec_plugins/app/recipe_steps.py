@@ -49,6 +49,10 @@ class Job:
         """The teacher itself where it is not trained again on what it says."""
         return self.path("verifier.pt" if self.preset.retrain_updates else "teacher.pt")
 
+    @property
+    def bigrams(self) -> str:
+        return self.path("bigrams.safetensors")
+
     def path(self, name: str) -> str:
         return f"{self.out}/{name}"
 
@@ -117,6 +121,8 @@ def _verifier(job: Job) -> list[Step]:
         _average(job, "teacher"),
         _distillation(job),
     ]
+    count = f"scripts/count-bigrams.sh {job.path('distilled')} --output {job.bigrams}"
+    found.append(Step("count what follows what in it", count, (job.bigrams,)))
     if p.retrain_updates:
         title = "train the verifier on it"
         found += [_training(title, again, job.path("verifier"), p.retrain_updates)]
@@ -155,7 +161,8 @@ def _results(job: Job) -> list[Step]:
     bundle, root = job.path("bundle"), job.prepared or job.path("prepared")
     convert = (
         f"scripts/convert.sh bundle {job.data} --AR-path {job.verifier} "
-        f"--path {job.path('drafter.pt')} --bpe-codes {root}/bpe.codes --source-lang {job.source} "
+        f"--path {job.path('drafter.pt')} --bigrams {job.bigrams} --bpe-codes {root}/bpe.codes "
+        f"--source-lang {job.source} "
         f"--target-lang {job.target} --output {bundle}"
     )
     found = [Step("bundle both models", convert, (bundle,))]

@@ -46,6 +46,7 @@ class Settings:
     strategy: str = "specdec"
     drafter: str = "block"  # registered name
     drafter_options: Mapping[str, Any] = field(default_factory=dict)
+    bigrams: str | None = None  # file that scripts/count-bigrams.sh wrote; the block drafter's
     rule: str | None = None  # registered name; None = exact for beta 1, else top_beta
     schedule: str = "constant"  # registered name
     schedule_options: Mapping[str, Any] = field(default_factory=dict)

@@ -14,7 +14,7 @@ from specdec_plugins.app.settings import Settings
 from specdec_plugins.decoding.interfaces import Guarantee
 from specdec_plugins.errors import UserError
 
-_PATHS = ("verifier", "drafter_checkpoint", "drafter_data")
+_PATHS = ("verifier", "drafter_checkpoint", "drafter_data", "bigrams")
 # What makes a way. The rest, text and limits above all, must be the same for all of them.
 CHOICES = (
     *("strategy", "drafter", "drafter_options", "rule", "schedule", "schedule_options"),

@@ -38,6 +38,7 @@ class ModelOptions:
     bpe_codes: str | None = None
     drafter: str | None = None  # registered name, or NO_DRAFTER
     drafter_options: Mapping[str, Any] | None = None
+    bigrams: str | None = None
     schedule: str | None = None  # registered name
     schedule_options: Mapping[str, Any] | None = None
     speculative_steps: int | None = None  # tokens drafted a round
@@ -115,6 +116,7 @@ def _given(options: ModelOptions) -> dict[str, Any]:
         "verifier": options.verifier,
         "drafter_checkpoint": options.speculative_model,
         "drafter_options": options.drafter_options,
+        "bigrams": options.bigrams,
         "schedule": options.schedule,
         "schedule_options": options.schedule_options,
         "source_lang": options.source_lang,

@@ -7,6 +7,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
+from specdec_plugins.decoding.bigrams import Bigrams
 from specdec_plugins.decoding.interfaces import Drafter, Verifier
 from specdec_plugins.decoding.registry import Registry
 
@@ -22,6 +23,7 @@ class DraftContext:
     source_to_target: Tensor | None = None  # [V source] int64, same symbol or unk; None = same ids
     assistant: Verifier | None = None  # a smaller model with the same target vocabulary
     source_to_assistant: Tensor | None = None  # [V source] int64, same symbol or unk; None = same
+    bigrams: Bigrams | None = None  # what tends to follow what in the target language
     sampling: bool = False  # the rule draws from p, so a drafter that has a law q should draw too
 
 

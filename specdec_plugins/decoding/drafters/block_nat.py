@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad as pad_axes
 
+from specdec_plugins.decoding.bigrams import Bigrams
 from specdec_plugins.decoding.capabilities import SupportsEncoderOutput
 from specdec_plugins.decoding.config import require
 from specdec_plugins.decoding.drafters.base import DRAFTERS, DraftContext
@@ -45,10 +46,14 @@ class BlockNatDrafter:
     class Config:
         share_encoder: bool | None = None  # read the verifier's encoder output; None = if equal
         cache: bool = True  # keep the prefix's keys and values, if the network was trained for it
+        bigram_weight: float = 0.3  # of how well tokens go together, where there are bigrams; 0 off
+        candidates: int = 6  # tokens a position to choose from, where it counts
 
     def __init__(self, config: Config, context: DraftContext) -> None:
         self.network = _checked_network(context)
         self._encoded_by = _sharing(context, self.network, config.share_encoder)
+        self._config = config
+        self._bigrams = _suitable_bigrams(context, self.network) if config.bigram_weight else None
         self._memory: SourceMemory | None = None
         self._num_masks: int | None = None  # the host's maximum over rows; None = not yet asked
         self._keeps = config.cache and self.network.config.cached_prefix
@@ -111,8 +116,17 @@ class BlockNatDrafter:
         states = (self._extended if self._keeps else self._whole)(
             prefix, num_masks, self._memory, num_used
         )
-        drafted = best(self.network.decoder.logits(states))  # [B, num_used]
+        drafted = self._choose(self.network.decoder.logits(states), prefix)
         return Draft(pad_axes(drafted, (0, width - num_used)), budget)
+
+    def _choose(self, logits: Tensor, prefix: Prefix) -> Tensor:
+        """[B, m] int64 of [B, m, V]."""
+        if self._bigrams is None:
+            return best(logits)
+        config = self._config
+        return self._bigrams.best_path(
+            logits, prefix.last(), config.bigram_weight, config.candidates
+        )
 
     def commit(self, prefix: Prefix, last: Round) -> None:
         """What was kept is read with the next pass; of what was not, nothing is known here."""
@@ -236,6 +250,20 @@ def _checked_network(context: DraftContext) -> BlockDrafter:
         f"verifier on one of {num_verified}; use checkpoints with the same dictionaries.",
     )
     return network
+
+
+def _suitable_bigrams(context: DraftContext, network: BlockDrafter) -> Bigrams | None:
+    """Those of the context, if any. Raises UserError where they count another vocabulary."""
+    bigrams, device = context.bigrams, network.decoder.tokens.weight.device
+    if bigrams is None:
+        return None
+    vocab_size = network.config.decoder.vocab_size
+    require(
+        bigrams.vocab_size == vocab_size,
+        f"The bigrams were counted over {bigrams.vocab_size} symbols and the models have "
+        f"{vocab_size}; count them again with the models' dictionary.",
+    )
+    return bigrams.to(device)
 
 
 def _sharing(

@@ -17,6 +17,7 @@
 
 #include "isa.h"
 #include "packed.h"
+#include "paths.h"
 #include "rounds.h"
 #include "stack.h"
 #include "team.h"
@@ -130,6 +131,20 @@ static void log_probs(uintptr_t logits, int rows, int columns, int width, uintpt
   });
 }
 
+static void best_paths(uintptr_t logits, int rows, int length, int width, uintptr_t before,
+                       uintptr_t starts, uintptr_t tokens, uintptr_t log_probs, uintptr_t backoffs,
+                       uintptr_t frequencies, float weight, int count, uintptr_t paths,
+                       int threads) {
+  const Bigrams bigrams{at_address<int32_t>(starts), at_address<int32_t>(tokens),
+                        at_address<float>(log_probs), at_address<float>(backoffs),
+                        at_address<float>(frequencies)};
+  for_rows(rows, threads, [&](int row) {
+    best_path(at_address<float>(logits) + int64_t(row) * length * width, length, width,
+              at_address<int64_t>(before)[row], bigrams, weight, count,
+              reinterpret_cast<int64_t*>(paths) + int64_t(row) * length);
+  });
+}
+
 }  // namespace specdec
 
 PYBIND11_MODULE(_native, module) {
@@ -147,6 +162,7 @@ PYBIND11_MODULE(_native, module) {
   module.def("accept_best", &accept);
   module.def("emitted_log_probs", &log_probs);
   module.def("open_window", &open_window);
+  module.def("best_paths", &best_paths);
   module.def("open_block", &open_block);
   module.def("extend", &extend_rows);
   py::class_<PackedWeights, std::shared_ptr<PackedWeights>>(module, "PackedWeights")

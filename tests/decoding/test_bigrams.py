@@ -1,0 +1,99 @@
+"""What tends to follow what: counted as defined, and the best path found by every path there is."""
+
+from __future__ import annotations
+
+from itertools import product
+
+import pytest
+import torch
+from torch import Tensor
+
+from specdec_plugins.decoding.bigrams import Bigrams
+from specdec_plugins.decoding.networks import native
+
+START, VOCAB = 2, 7
+SENTENCES = [[4, 5, 2], [4, 5, 6, 2], [4, 6, 2], [5, 5, 2]]
+
+
+@pytest.fixture
+def bigrams() -> Bigrams:
+    return Bigrams.count(SENTENCES, VOCAB, START)
+
+
+def score(bigrams: Bigrams, logits: Tensor, before: int, path: tuple[int, ...], w: float) -> float:
+    """Of one path through [K, V]."""
+    tokens = torch.tensor([before, *path])
+    own = logits[torch.arange(len(path)), tokens[1:]].sum()
+    return float(own + w * bigrams.log_prob(tokens[:-1], tokens[1:]).sum())
+
+
+def test_probabilities_are_those_of_the_definition(bigrams: Bigrams) -> None:
+    # 13 tokens, and 0.1 more of each type: four are 5, three 4, two 6 and four 2.
+    share = {2: 4.1 / 13.7, 4: 3.1 / 13.7, 5: 4.1 / 13.7, 6: 2.1 / 13.7, 3: 0.1 / 13.7}
+    for before, after, pairs, firsts in (
+        (START, 4, 3, 4),
+        (4, 5, 2, 3),
+        (5, 2, 2, 4),
+        (6, 2, 2, 2),
+        # Seen once or never: by frequency alone.
+        (4, 6, 0, 3),
+        (5, 3, 0, 4),
+        (3, 3, 0, 0),
+    ):
+        expected = torch.tensor((pairs + 10 * share[after]) / (firsts + 10)).log()
+        found = bigrams.log_prob(torch.tensor(before), torch.tensor(after))
+        torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-6)
+    assert len(bigrams.tokens) == 4
+    assert bigrams.starts.tolist() == [0, 0, 0, 1, 1, 2, 3, 4]
+
+
+def test_nothing_counted_leaves_frequencies() -> None:
+    nothing = Bigrams.count([], VOCAB, START)
+    found = nothing.log_prob(torch.tensor([2, 5]), torch.tensor([4, 3]))
+    torch.testing.assert_close(found, torch.full((2,), 1 / VOCAB).log())
+    assert nothing.best_path(torch.eye(VOCAB)[None], torch.tensor([2]), 0.3, 3).tolist() == [
+        list(range(VOCAB))
+    ]
+
+
+@pytest.mark.parametrize("seed", range(8))
+@pytest.mark.parametrize("kernels", [True, False])
+def test_the_best_of_all_paths_is_found(
+    bigrams: Bigrams, seed: int, kernels: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if not kernels:
+        monkeypatch.setattr(native, "kernels", None)
+    generator = torch.Generator().manual_seed(seed)
+    logits = torch.randn(3, 4, VOCAB, generator=generator)
+    before = torch.tensor([2, 4, 5])
+    found = bigrams.best_path(logits, before, 0.7, candidates=VOCAB)
+    for row in range(3):
+        paths = product(range(VOCAB), repeat=4)
+        best = max(paths, key=lambda p: score(bigrams, logits[row], int(before[row]), p, 0.7))
+        assert found[row].tolist() == list(best)
+
+
+@pytest.mark.skipif(native.kernels is None, reason="the kernels were not built")
+@pytest.mark.parametrize("seed", range(8))
+@pytest.mark.parametrize(("width", "candidates"), [(5, 9), (37, 4), (200, 6), (1000, 3)])
+def test_kernels_choose_as_torch_does(
+    seed: int, width: int, candidates: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    generator = torch.Generator().manual_seed(seed)
+    sentences = torch.randint(width, (40, 12), generator=generator).tolist()
+    bigrams = Bigrams.count(sentences, width, 1)
+    logits = torch.randn(5, 6, width, generator=generator) * 3
+    before = torch.randint(width, (5,), generator=generator)
+    found = bigrams.best_path(logits, before, 0.5, candidates)
+    monkeypatch.setattr(native, "kernels", None)
+    assert torch.equal(found, bigrams.best_path(logits, before, 0.5, candidates))
+
+
+def test_a_row_is_alone(bigrams: Bigrams) -> None:
+    generator = torch.Generator().manual_seed(3)
+    logits = torch.randn(4, 5, VOCAB, generator=generator)
+    before = torch.tensor([2, 4, 5, 6])
+    together = bigrams.best_path(logits, before, 0.3, 3)
+    for row in range(4):
+        alone = bigrams.best_path(logits[row : row + 1], before[row : row + 1], 0.3, 3)
+        assert torch.equal(alone[0], together[row])
