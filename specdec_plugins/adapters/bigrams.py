@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from dataclasses import fields
 from pathlib import Path
 
@@ -9,11 +10,17 @@ import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 
+from specdec_plugins.adapters.dictionary import Dictionary
 from specdec_plugins.decoding.bigrams import Bigrams
 from specdec_plugins.errors import UserError
 
 _NAMES = [f.name for f in fields(Bigrams)]
 _INTEGERS = ("starts", "tokens")
+
+
+def count_bigrams(sentences: Iterable[Sequence[int]], dictionary: Dictionary) -> Bigrams:
+    """Of target sentences in the dictionary's ids, each of which ends in eos."""
+    return Bigrams.count(sentences, len(dictionary), dictionary.special.start)
 
 
 def write_bigrams(bigrams: Bigrams, path: Path) -> None:

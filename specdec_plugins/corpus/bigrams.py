@@ -9,11 +9,10 @@ from pathlib import Path
 
 from tqdm import tqdm
 
-from specdec_plugins.adapters.bigrams import write_bigrams
+from specdec_plugins.adapters.bigrams import count_bigrams, write_bigrams
 from specdec_plugins.adapters.dictionaries import load_dictionaries
 from specdec_plugins.corpus import cli
 from specdec_plugins.corpus.cli import logger
-from specdec_plugins.decoding.bigrams import Bigrams
 from specdec_plugins.errors import UserError
 
 
@@ -31,8 +30,7 @@ def main(args: argparse.Namespace) -> None:
     dictionaries = load_dictionaries(args.data, args.source_lang, args.target_lang)
     source, target = dictionaries.source_lang, dictionaries.target_lang
     prefix = args.data / f"{args.split}.{source}-{target}.{target}"
-    special = dictionaries.target.special
-    bigrams = Bigrams.count(_sentences(prefix), len(dictionaries.target), special.start)
+    bigrams = count_bigrams(_sentences(prefix), dictionaries.target)
     write_bigrams(bigrams, args.output)
     logger.info("wrote %s: %s pairs", args.output, f"{len(bigrams.tokens):,}")
 

@@ -12,6 +12,7 @@ from safetensors import safe_open
 from torch import nn
 
 from specdec_plugins.adapters import bundle as bundle_module
+from specdec_plugins.adapters.bigrams import write_bigrams
 from specdec_plugins.adapters.bundle import default_bundle, read_bundle, read_weights
 from specdec_plugins.adapters.bundle_writer import Contents, write_bundle
 from specdec_plugins.adapters.dictionary import Dictionary
@@ -22,6 +23,7 @@ from specdec_plugins.adapters.model_files import (
     load_verifier,
     read_model,
 )
+from specdec_plugins.decoding.bigrams import Bigrams
 from specdec_plugins.errors import UserError
 from tests import fairseq_checkpoints
 
@@ -98,6 +100,16 @@ def test_the_drafter_comes_back(folder: Path) -> None:
         load_block_drafter(place / "verifier.safetensors", *symbols(place))
 
 
+def test_bigrams_lie_beside_the_drafter(folder: Path) -> None:
+    source = folder / "counted"
+    write_bigrams(Bigrams.count([[4, 5, 2], [4, 5, 2]], 20, 2), source)
+    place = bundled(folder, drafter_name="block", drafter=drafter_of(folder), bigrams=source)
+    drafter = read_bundle(place).drafter
+    assert drafter is not None
+    assert drafter.bigrams == "bigrams.safetensors"
+    assert (place / drafter.bigrams).read_bytes() == source.read_bytes()
+
+
 def test_heads_and_drafters_without_weights_have_a_place(folder: Path) -> None:
     state = {"blocks.weight": torch.randn(32, 16).double(), "blocks.bias": torch.zeros(32).double()}
     heads = Model(folder / "heads.pt", HEADS, HEADS, None, state)
@@ -160,6 +172,7 @@ def test_a_bundle_appears_whole_or_not_at_all(folder: Path) -> None:
         ({"defaults": {"k": 1}}, "defaults: there is no entry 'k'"),
         ({"text": {"tokenizer": 1}}, "text: 'tokenizer' must be str or nothing, not 1"),
         ({"drafter": {"options": {}}}, "drafter: 'name' must be str"),
+        ({"drafter": {"name": "block", "options": {}, "bigrams": "/b"}}, "'/b' must be the name"),
     ],
 )
 def test_a_faulty_entry_is_named(changes: dict[str, Any], message: str, folder: Path) -> None:

@@ -1,0 +1,96 @@
+"""scripts/count-bigrams.sh, from binarised data to a file that drafting gets faster by."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from specdec_plugins.adapters.bigrams import count_bigrams, read_bigrams
+from specdec_plugins.adapters.dictionary import Dictionary
+from specdec_plugins.app.bundles import make_settings
+from specdec_plugins.app.loading import load_translator
+from specdec_plugins.app.settings import Settings
+from specdec_plugins.errors import UserError
+
+pytestmark = pytest.mark.fairseq
+
+ROOT = Path(__file__).resolve().parents[2]
+CAPTIONS = ROOT / "benchmarks" / "models" / "captions.en-de"
+SAMPLES = (ROOT / "data" / "samples" / "en-de.tsv").read_text(encoding="utf-8").splitlines()
+LINES = [line.split("\t")[0] for line in SAMPLES[1:31]]  # unlike captions, so drafts are poor
+
+
+def count(*words: str | Path) -> subprocess.CompletedProcess[str]:
+    command = [str(ROOT / "scripts" / "count-bigrams.sh"), *map(str, words)]
+    return subprocess.run(command, capture_output=True, text=True, check=False)
+
+
+@pytest.fixture(scope="module")
+def spoken(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[list[str]]]:
+    """Binarised output of the caption verifier, and its tokens."""
+    folder = tmp_path_factory.mktemp("spoken")
+    translator = load_translator(settings(strategy="AR"))
+    tokens = [list(result.tokens) for result in translator.translate(LINES)]
+    for side, lines in (("en", ["w"] * len(tokens)), ("de", [" ".join(t) for t in tokens])):
+        (folder / f"text.{side}").write_text("\n".join(lines) + "\n", encoding="utf-8")
+    command = [
+        sys.executable,
+        "-m",
+        "fairseq_cli.preprocess",
+        "-s",
+        "en",
+        "-t",
+        "de",
+        "--trainpref",
+        folder / "text",
+    ]
+    command += ["--srcdict", CAPTIONS / "dict.en.txt", "--tgtdict", CAPTIONS / "dict.de.txt"]
+    subprocess.run([*command, "--destdir", folder / "bin"], check=True, capture_output=True)
+    return folder / "bin", tokens
+
+
+def settings(**given: Any) -> Settings:
+    fields = {"verifier": str(CAPTIONS / "verifier.pt"), "source_lang": "en", "target_lang": "de"}
+    fields |= {"tokenizer": "moses", "bpe": "subword_nmt", "bpe_codes": str(CAPTIONS / "bpe.codes")}
+    return make_settings({"data": str(CAPTIONS), "device": "cpu", "batch": 9, **fields, **given})
+
+
+def test_counts_and_what_they_bring(spoken: tuple[Path, list[list[str]]], tmp_path: Path) -> None:
+    data, tokens = spoken
+    output = tmp_path / "bigrams.safetensors"
+    ended = count(data, "--output", output)
+    assert ended.returncode == 0, ended.stderr
+    assert "pairs" in ended.stderr
+    dictionary = Dictionary.load(CAPTIONS / "dict.de.txt")
+    ids = [[dictionary.index(t) for t in line] + [dictionary.special.eos] for line in tokens]
+    expected = count_bigrams(ids, dictionary)
+    found = read_bigrams(output, len(dictionary))
+    assert torch.equal(found.tokens, expected.tokens)
+    torch.testing.assert_close(found.log_probs, expected.log_probs, rtol=1e-3, atol=1e-3)
+
+    drafter = str(CAPTIONS / "drafter.pt")
+    rounds = {}
+    for bigrams in (None, str(output)):
+        translator = load_translator(settings(drafter_checkpoint=drafter, bigrams=bigrams))
+        assert [list(r.tokens) for r in translator.translate(LINES)] == tokens
+        rounds[bigrams] = translator.stats.rounds
+    assert rounds[str(output)] < rounds[None]
+
+
+def test_bad_input_is_one_sentence(tmp_path: Path) -> None:
+    for name in ("en", "de"):
+        (tmp_path / f"dict.{name}.txt").write_text("w1 5\n")
+    ended = count(tmp_path, "-s", "en", "-t", "de", "--output", tmp_path / "out")
+    assert ended.returncode == 1
+    assert "no binarised sentences; give a folder" in ended.stderr
+    assert not (tmp_path / "out").exists()
+
+
+def test_they_are_the_block_drafters() -> None:
+    with pytest.raises(UserError, match="--bigrams are for --drafter block; leave them away with"):
+        settings(drafter="lookup", bigrams="b")
