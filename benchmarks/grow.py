@@ -22,8 +22,9 @@ import torch
 
 from benchmarks.larger import Size, enlarged
 from benchmarks.pair import NOTE, Pair
+from specdec_plugins.adapters.bigrams import read_bigrams, write_bigrams
 from specdec_plugins.adapters.bundle import is_bundle, read_bundle
-from specdec_plugins.adapters.bundle_writer import Contents, new_folder, write_bundle
+from specdec_plugins.adapters.bundle_writer import BIGRAMS, Contents, new_folder, write_bundle
 from specdec_plugins.adapters.dictionary import Dictionary
 from specdec_plugins.adapters.model import Model
 from specdec_plugins.adapters.model_files import read_model
@@ -57,6 +58,7 @@ def grow(pair: Pair, size: Size, folder: Path, force: bool = False) -> None:
             drafter_name=pair.drafter,
             drafter=drafter,
             drafter_options=settings.drafter_options if pair.drafter else {},
+            bigrams=_widened(settings.bigrams, len(found.target), size.types, Path(scratch)),
             codes=Path(settings.bpe_codes) if settings.bpe_codes else None,
             text={name: getattr(settings, name) for name in _TEXT},
             defaults=read_bundle(origin).defaults if is_bundle(origin) else {},
@@ -75,6 +77,15 @@ def _enlarged_drafter(model: Model, size: Size) -> Model:
     if model.config is not None:
         size = replace(size, decoder_layers=model.config.decoder.num_layers)
     return enlarged(model, size)
+
+
+def _widened(path: str | None, num_types: int, wanted: int, scratch: Path) -> Path | None:
+    """A file of the pair's bigrams over more types, if it has any."""
+    if path is None:
+        return None
+    written = scratch / BIGRAMS
+    write_bigrams(read_bigrams(path, num_types).widened(wanted), written)
+    return written
 
 
 def _write_dictionary(words: Dictionary, num_types: int, path: Path) -> None:

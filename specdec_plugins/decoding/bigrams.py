@@ -10,11 +10,12 @@ is drafted is verified as ever, so the text does not change.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from functools import cached_property
 
 import torch
 from torch import Tensor
+from torch.nn.functional import pad
 
 from specdec_plugins.decoding.networks import native
 
@@ -67,6 +68,16 @@ class Bigrams:
     @property
     def vocab_size(self) -> int:
         return len(self.frequencies)
+
+    def widened(self, vocab_size: int) -> Bigrams:
+        """The same with more types at the end, which are as rare as the rarest."""
+        more = vocab_size - self.vocab_size
+        return replace(
+            self,
+            starts=pad(self.starts, (0, more), value=len(self.tokens)),
+            backoffs=pad(self.backoffs, (0, more)),
+            frequencies=pad(self.frequencies, (0, more), value=float(self.frequencies.min())),
+        )
 
     def to(self, device: torch.device) -> Bigrams:
         """The same on another device."""
