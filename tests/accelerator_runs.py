@@ -23,7 +23,6 @@ from torch.utils import _pytree as pytree
 
 from specdec_plugins.app.translator import SpeculativeTranslator
 from specdec_plugins.models.glancing import Glance
-from specdec_plugins.tasks.block_mask import mask_blocks
 
 LINES = [" ".join(f"s{(i * 7 + j * 3) % 30}" for j in range(i + 2)) for i in range(3)]
 
@@ -76,16 +75,9 @@ def decode(folder: Path, settings: dict[str, Any]) -> None:
 def train() -> None:
     from specdec_plugins.criterions.glat_loss import GlatLoss
     from tests.accelerator import DEVICE, accelerator
-    from tests.fairseq_models import build_drafter
+    from tests.fairseq_models import block_sample, build_drafter
 
-    target = torch.tensor([[5, 6, 7, 2], [8, 9, 2, 1]])
-    sample = {
-        "net_input": {"src_tokens": target, "src_lengths": torch.tensor([4, 3])},
-        "target": target,
-        "ntokens": 7,
-        "nsentences": 2,
-        "blocks": mask_blocks(target, torch.tensor([1, 0]), 2, mask=3, pad=1),
-    }
+    sample = block_sample()
     criterion = GlatLoss(SimpleNamespace(), 0.1)
     # Nothing is tied: parameters that change their class part when they move.
     expected = build_drafter(share_all_embeddings=False).eval()

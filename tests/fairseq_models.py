@@ -24,6 +24,7 @@ from specdec_plugins.models.early_exit_transformer import (
     early_exit_architecture,
 )
 from specdec_plugins.models.medusa_heads import MedusaHeads
+from specdec_plugins.tasks.block_mask import mask_blocks
 
 SIZES = {
     "encoder_embed_dim": 16,
@@ -102,3 +103,15 @@ def build_assistant(verifier_path: Any = None, **changes: Any) -> AssistantTrans
     args = Namespace(**{**decoder, "verifier_path": verifier_path, "dropout": 0.5, **changes})
     assistant_architecture(args)
     return AssistantTransformer.build_model(args, numbered_vocabularies(30, 30))
+
+
+def block_sample() -> dict[str, Any]:
+    """Two sentences with masked blocks, as the task collates them."""
+    target = torch.tensor([[5, 6, 7, 2], [8, 9, 2, 1]])
+    return {
+        "net_input": {"src_tokens": target, "src_lengths": torch.tensor([4, 3])},
+        "target": target,
+        "ntokens": 7,
+        "nsentences": 2,
+        "blocks": mask_blocks(target, torch.tensor([1, 0]), 2, mask=3, pad=1),
+    }

@@ -11,7 +11,6 @@ import torch
 
 from specdec_plugins.errors import UserError
 from specdec_plugins.models.glancing import Glance
-from specdec_plugins.tasks.block_mask import mask_blocks
 
 pytestmark = pytest.mark.fairseq
 
@@ -23,14 +22,9 @@ def _criterion(label_smoothing: float = 0.1) -> Any:
 
 
 def _sample(glancing: Glance | None = None) -> dict[str, Any]:
-    target = torch.tensor([[5, 6, 7, 2], [8, 9, 2, 1]])
-    sample = {
-        "net_input": {"src_tokens": target, "src_lengths": torch.tensor([4, 3])},
-        "target": target,
-        "ntokens": 7,
-        "nsentences": 2,
-        "blocks": mask_blocks(target, torch.tensor([1, 0]), 2, mask=3, pad=1),
-    }
+    from tests.fairseq_models import block_sample
+
+    sample = block_sample()
     return sample if glancing is None else {**sample, "glancing": glancing}
 
 
