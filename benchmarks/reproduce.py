@@ -122,7 +122,8 @@ def run(args: argparse.Namespace) -> dict[str, Any]:
     """All figures, as JSON has them."""
     read_bundle(args.data)  # says in a sentence where it is none
     given = {"data": args.data, "device": args.device, "dtype": args.dtype, "batch": args.batch}
-    settings = replace(make_settings({**given, **COMMON}), beta=1, tau=0.0)
+    # Loaded for the longest blocks that there are, whatever the bundle's default is.
+    settings = replace(make_settings({**given, **COMMON}), beta=1, tau=0.0, block_size=None)
     sentences, references = read_test(args)
     points = grid(block_sizes(settings, args.block_sizes), args.betas, args.taus)
     ways = load_ways(settings, points)
@@ -158,8 +159,9 @@ def _shown(argument: str) -> str:
     return os.path.relpath(path) if path.is_absolute() else argument
 
 
-def main() -> int:
-    args = make_parser().parse_args()
+def main(argv: Sequence[str] | None = None) -> int:
+    """Exit status: 0 done, 2 bad input or settings."""
+    args = make_parser().parse_args(argv)
     hush()
     if args.threads:
         torch.set_num_threads(args.threads)

@@ -12,6 +12,7 @@ from benchmarks.reproduction import GREEDY, Point, Result, chosen_rows, figures,
 from benchmarks.reproduction_plots import PLOTS, draw
 from specdec_plugins.app.comparison import Decoding
 from specdec_plugins.errors import UserError
+from tests.bundles import captions
 
 SOURCES = ["a b c", " ".join(["w"] * 15), "d e", " ".join(["w"] * 40)]
 REFERENCES = [f"the dog number {n} sees the small cat in its garden" for n in range(4)]
@@ -109,3 +110,16 @@ def test_sides_of_different_lengths_are_refused(tmp_path: Path) -> None:
 
 def test_names_of_points() -> None:
     assert Point(25, 5, 3.0).name == "k 25, beta 5, tau 3"
+
+
+@pytest.mark.fairseq
+def test_blocks_may_be_longer_than_the_bundles_default(tmp_path: Path) -> None:
+    pair = captions(tmp_path / "pair", defaults={"block_size": 3})
+    for side, line in (("en", "A man runs."), ("de", "Ein Mann rennt.")):
+        (tmp_path / f"test.{side}").write_text(f"{line}\n", encoding="utf-8")
+    sides = ["--input", str(tmp_path / "test.en"), "--reference", str(tmp_path / "test.de")]
+    flags = ["--block-sizes", "2", "10", "--betas", "1", "--output", str(tmp_path / "report")]
+    assert reproduce.main([str(pair), *sides, *flags, "--cpu", "--samples", "2"]) == 0
+    text = (tmp_path / "report.md").read_text(encoding="utf-8")
+    assert "| k 2, exact |" in text
+    assert "| k 10, exact |" in text
