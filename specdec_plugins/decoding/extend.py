@@ -67,9 +67,9 @@ def _extend(
 ) -> Extension:
     """The same in one call."""
     num_rows, num_drafted = draft.tokens.shape
-    drafted = draft.tokens.contiguous()
+    drafted = draft.tokens.long().contiguous()
     given = [verdict.num_accepted, verdict.next_tokens, params.max_len]
-    given = [values.contiguous() for values in given]
+    given = [values.long().contiguous() for values in given]
     tokens = drafted.new_empty(num_rows, num_drafted + 1)
     counts = drafted.new_empty(4, num_rows)
     standing = (prefix.tokens, prefix.lengths, prefix.active)
