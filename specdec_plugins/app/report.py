@@ -101,7 +101,9 @@ def _method(settings: Settings, limits: Limits) -> str:
     if settings.exit_layer is not None:
         parts.append(f"decoder cut after layer {settings.exit_layer}")
     if settings.drafts:
-        parts.append(f"drafter {settings.drafter}, blocks of {limits.block_size}")
+        helped = settings.bigrams is not None and settings.drafter_options.get("bigram_weight") != 0
+        drafter = settings.drafter + " with bigrams" * helped
+        parts.append(f"drafter {drafter}, blocks of {limits.block_size}")
     if settings.drafter_dtype is not None:
         parts.append(f"drafting in {settings.drafter_dtype}")
     kernels = _kernels(settings)
