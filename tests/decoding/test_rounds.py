@@ -15,6 +15,7 @@ from specdec_plugins.decoding.interfaces import Draft, Prefix, Verdict
 from specdec_plugins.decoding.kv_cache import KVCache
 from specdec_plugins.decoding.networks import StackConfig, native
 from specdec_plugins.decoding.reductions import leading_best, leading_log_prob
+from tests.decoding.networks.toys import transformer
 from tests.decoding.toys import SPECIAL, row_params
 
 pytestmark = pytest.mark.skipif(native.kernels is None, reason="the kernels were not built")
@@ -110,6 +111,26 @@ def test_blocks_open_alike(random: torch.Generator) -> None:
     found, expected = block_inputs(*arguments), block_inputs_by_torch(*arguments)
     for name in ("tokens", "last_seen", "used"):
         assert torch.equal(getattr(found, name), getattr(expected, name)), name
+
+
+@pytest.mark.parametrize("scaled", [True, False])
+def test_tokens_are_embedded_alike(
+    random: torch.Generator, scaled: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    network = transformer().float()
+    table, embedding = network.config.decoder, network.decoder.embedding
+    embedding.scale = 2.5 if scaled else 1.0
+    shape = (3, 5)
+    tokens = integers(0, table.vocab_size - 1, shape, random)
+    positions = integers(0, table.max_positions + 2, shape, random)  # junk past the table
+    with torch.inference_mode():
+        found = embedding(tokens, positions)
+        with pytest.raises(IndexError, match="is not in the vocabulary"):
+            embedding(tokens + table.vocab_size, positions)
+        monkeypatch.setattr(native, "kernels", None)
+        expected = embedding(tokens, positions)
+    # A processor may fuse the product with the sum.
+    torch.testing.assert_close(found, expected, rtol=1e-6, atol=1e-6)
 
 
 def test_a_verdict_that_counts_wrongly_writes_nowhere_else() -> None:

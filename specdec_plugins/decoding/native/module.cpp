@@ -163,6 +163,7 @@ PYBIND11_MODULE(_native, module) {
   module.def("emitted_log_probs", &log_probs);
   module.def("open_window", &open_window);
   module.def("best_paths", &best_paths);
+  module.def("embed", &embed);
   module.def("open_block", &open_block);
   module.def("extend", &extend_rows);
   py::class_<PackedWeights, std::shared_ptr<PackedWeights>>(module, "PackedWeights")

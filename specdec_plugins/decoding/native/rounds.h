@@ -6,6 +6,8 @@
 #include <algorithm>
 #include <cstdint>
 #include <limits>
+#include <stdexcept>
+#include <string>
 
 #include "packed.h"
 
@@ -54,6 +56,24 @@ inline void open_block(int rows, int count, int used, uintptr_t prefix_at, int64
     }
     for (int64_t i = 0; i < used; ++i)
       reinterpret_cast<int64_t*>(columns_at)[row * used + i] = fresh + i;
+  }
+}
+
+// networks/transformer.py: scaled embeddings of tokens plus those of their positions. Positions past
+// the table get its last row: only junk may lie there.
+inline void embed(uintptr_t tokens_at, int64_t count, uintptr_t table_at, int64_t types, int dim,
+                  float scale, uintptr_t positions_at, uintptr_t position_table_at, int64_t offset,
+                  int64_t last, uintptr_t out_at) {
+  const int64_t* tokens = at_address<int64_t>(tokens_at);
+  const int64_t* positions = at_address<int64_t>(positions_at);
+  float* out = reinterpret_cast<float*>(out_at);
+  for (int64_t i = 0; i < count; ++i, out += dim) {
+    if (tokens[i] < 0 || tokens[i] >= types)
+      throw std::out_of_range("token " + std::to_string(tokens[i]) + " is not in the vocabulary");
+    const int64_t row = std::clamp<int64_t>(positions[i], 0, last) + offset;
+    const float* own = at_address<float>(table_at) + tokens[i] * dim;
+    const float* place = at_address<float>(position_table_at) + row * dim;
+    for (int j = 0; j < dim; ++j) out[j] = own[j] * scale + place[j];
   }
 }
 

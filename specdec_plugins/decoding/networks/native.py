@@ -170,6 +170,31 @@ class NativeLayers(nn.Module):
         return out
 
 
+def suits_embedding(*tables: Tensor) -> bool:
+    """True if `embed` can read these."""
+    is_free = kernels is not None and not torch.is_grad_enabled()
+    return is_free and all(t.is_cpu and t.dtype is torch.float32 for t in tables)
+
+
+def embed(
+    tokens: Tensor,  # [B, n] int64
+    table: Tensor,  # [V, D] float32, as is the other
+    scale: float,
+    positions: Tensor,  # [B, n] int64
+    position_table: Tensor,  # [offset + last + 1, D]
+    offset: int,
+    last: int,
+) -> Tensor:  # [B, n, D]
+    """Scaled embeddings of tokens plus those of their positions, in one call."""
+    out = table.new_empty(*tokens.shape, table.shape[1])
+    tokens, positions = tokens.contiguous(), positions.expand(tokens.shape).contiguous()
+    kernels.embed(
+        *(tokens.data_ptr(), tokens.numel(), table.data_ptr(), *table.shape, scale),
+        *(positions.data_ptr(), position_table.data_ptr(), offset, last, out.data_ptr()),
+    )
+    return out
+
+
 def _pack(linear: nn.Linear, int8: bool, instruction_set: str) -> _Packed:
     """Its weights in the kernels' layout; those of a tied table are shared while that lives."""
     is_shared = linear.bias is None and not instruction_set

@@ -13,6 +13,7 @@ from typing import Protocol
 import torch
 from torch import Tensor, nn
 
+from specdec_plugins.decoding.networks import native
 from specdec_plugins.decoding.networks.config import TransformerConfig
 from specdec_plugins.decoding.networks.embedding import PositionTable, additive, count_tokens
 from specdec_plugins.decoding.networks.layers import CrossSource, KeyValueStore, LayerStack
@@ -48,16 +49,22 @@ class Embedding(nn.Module):
 
     def forward(self, tokens: Tensor, positions: Tensor) -> Tensor:
         """[B, n, D] of tokens and positions, both [B, n] int64."""
+        places, table = self.positions, self.tokens.weight
+        fits = places is not None and native.suits_embedding(table, places.weight)
+        if places is not None and fits and self.project is None:
+            known = (places.weight, places.offset, places.last)
+            x = native.embed(tokens, table, self.scale, positions, *known)
+        else:
+            x = self._by_torch(tokens, positions)
+        return x if self.norm is None else self.norm(x)
+
+    def _by_torch(self, tokens: Tensor, positions: Tensor) -> Tensor:
         x: Tensor = self.tokens(tokens)
         if self.scale != 1.0:
             x = x * self.scale
         if self.project is not None:
             x = self.project(x)
-        if self.positions is not None:
-            x = x + self.positions(positions)
-        if self.norm is not None:
-            x = self.norm(x)
-        return x
+        return x if self.positions is None else x + self.positions(positions)
 
 
 class Encoder(nn.Module):
