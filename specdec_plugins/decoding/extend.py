@@ -32,7 +32,7 @@ def extend(
 
     `prefix.width` is left alone: the caller learns the lengths from its one copy a round.
     """
-    if native.kernels is not None and prefix.tokens.is_cpu:
+    if native.keeps_books(prefix.tokens):
         return _extend(prefix, draft, verdict, params, eos)
     return extend_by_torch(prefix, draft, verdict, params, eos)
 

@@ -114,8 +114,8 @@ class KVCache:
         live = -(-(width + skip + num_new) // _GRAIN) * _GRAIN
         self._reserve(len(self), live)
         self._live = live
-        is_native = native.kernels is not None and self._room.is_cpu
-        open_window = _open if is_native and self._room.dtype is torch.float32 else _open_by_torch
+        fits = native.keeps_books(self._room) and self._room.dtype is torch.float32
+        open_window = _open if fits else _open_by_torch
         positions, at, mask = open_window(
             self.lengths, num_new, skip, self.capacity, live, last_seen, self._room.dtype
         )

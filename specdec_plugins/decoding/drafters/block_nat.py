@@ -167,8 +167,7 @@ class BlockNatDrafter:
         first, cached = prefix.lengths - 1, self._cache.lengths
         longest = int((first - cached).max()) if self._asks else self._behind
         width = longest + self._num_masks
-        is_native = native.kernels is not None and prefix.tokens.is_cpu
-        inputs = block_inputs if is_native else block_inputs_by_torch
+        inputs = block_inputs if native.keeps_books(prefix.tokens) else block_inputs_by_torch
         config = self.network.config
         block = inputs(prefix, cached, num_masks, width, num_used, config.mask, config.pad)
         window = self._cache.window(width, self._width, last_seen=block.last_seen)

@@ -55,6 +55,11 @@ def best_set(int8: bool = False) -> str | None:
     return next((name for name, has_int8 in instruction_sets().items() if has_int8 >= int8), None)
 
 
+def keeps_books(tensor: Tensor) -> bool:
+    """True if the kernels can do the bookkeeping of rounds where this tensor lies."""
+    return kernels is not None and tensor.is_cpu
+
+
 def suits(weight: Tensor, int8: bool) -> bool:
     """True if the kernels can take the place of a torch layer with this weight."""
     fits = weight.device.type == "cpu" and weight.dtype is torch.float32
