@@ -9,7 +9,9 @@ import torch
 from torch import Tensor
 
 from specdec_plugins.decoding.bigrams import Bigrams
+from specdec_plugins.decoding.drafters import DRAFTERS
 from specdec_plugins.decoding.networks import native
+from specdec_plugins.errors import UserError
 
 START, VOCAB = 2, 7
 SENTENCES = [[4, 5, 2], [4, 5, 6, 2], [4, 6, 2], [5, 5, 2]]
@@ -107,3 +109,16 @@ def test_a_row_is_alone(bigrams: Bigrams) -> None:
     for row in range(4):
         alone = bigrams.best_path(logits[row : row + 1], before[row : row + 1], 0.3, 3)
         assert torch.equal(alone[0], together[row])
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"candidates": 0}, "candidates must be at least 1, not 0"),
+        ({"bigram_weight": -1.0}, "bigram_weight must be 0 or more, not -1"),
+        ({"bigram_weight": float("nan")}, "bigram_weight must be 0 or more, not nan"),
+    ],
+)
+def test_settings_that_choose_nothing_are_refused(options: dict[str, float], message: str) -> None:
+    with pytest.raises(UserError, match=message):
+        DRAFTERS.configure("block", options)

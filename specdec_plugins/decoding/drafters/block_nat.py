@@ -49,6 +49,16 @@ class BlockNatDrafter:
         bigram_weight: float = 0.3  # of how well tokens go together, where there are bigrams; 0 off
         candidates: int = 6  # tokens a position to choose from, where it counts
 
+        def __post_init__(self) -> None:
+            require(
+                self.candidates >= 1,
+                f"candidates must be at least 1, not {self.candidates}: a draft is chosen of them.",
+            )
+            require(
+                0 <= self.bigram_weight < float("inf"),
+                f"bigram_weight must be 0 or more, not {self.bigram_weight}.",
+            )
+
     def __init__(self, config: Config, context: DraftContext) -> None:
         self.network = _checked_network(context)
         self._encoded_by = _sharing(context, self.network, config.share_encoder)
