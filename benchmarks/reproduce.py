@@ -34,7 +34,7 @@ from specdec_plugins.app.bundles import make_settings
 from specdec_plugins.app.loading import load_translator
 from specdec_plugins.app.settings import Settings, choose_device
 from specdec_plugins.app.translator import Sentence, number_sentences
-from specdec_plugins.app.turns import Contender, decode_in_turns, hush, search_settings, variant
+from specdec_plugins.app.turns import Contender, decode_in_turns, hushed, search_settings, variant
 from specdec_plugins.corpus import scoring
 from specdec_plugins.errors import UserError
 
@@ -162,11 +162,11 @@ def _shown(argument: str) -> str:
 def main(argv: Sequence[str] | None = None) -> int:
     """Exit status: 0 done, 2 bad input or settings."""
     args = make_parser().parse_args(argv)
-    hush()
     if args.threads:
         torch.set_num_threads(args.threads)
     try:
-        record = run(args)
+        with hushed():
+            record = run(args)
     except UserError as error:
         if args.debug:
             raise

@@ -32,7 +32,7 @@ from specdec_plugins.app.translator import number_sentences  # noqa: E402
 from specdec_plugins.app.turns import (  # noqa: E402
     Contender,
     decode_in_turns,
-    hush,
+    hushed,
     search_settings,
     variant,
 )
@@ -155,10 +155,10 @@ def make_parser() -> argparse.ArgumentParser:
 
 def main() -> int:
     args = make_parser().parse_args()
-    hush()
     began = time.monotonic()
     try:
-        exact = run(args.data, args.device, args.sentences)
+        with hushed():
+            exact = run(args.data, args.device, args.sentences)
     except UserError as error:
         if args.debug:
             raise

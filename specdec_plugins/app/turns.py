@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import warnings
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -34,10 +35,17 @@ class Contender:
     translator: SpeculativeTranslator
 
 
-def hush() -> None:
+@contextmanager
+def hushed() -> Iterator[None]:
     """Keep from users what fairseq and the libraries below it tell their authors."""
+    before = logging.root.manager.disable
     logging.disable(logging.INFO)
-    warnings.filterwarnings("ignore", category=UserWarning)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", category=UserWarning)
+            yield
+    finally:
+        logging.disable(before)
 
 
 def variant(translator: SpeculativeTranslator, **changes: Any) -> SpeculativeTranslator:

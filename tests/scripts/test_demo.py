@@ -33,7 +33,6 @@ def demo(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> ModuleType:
     monkeypatch.setattr(module, "SAMPLES", samples)
     settings = Settings("data", verifier="v", drafter_checkpoint="d", beta=5, tau=2.0)
     monkeypatch.setattr(module, "make_settings", lambda given: settings)
-    monkeypatch.setattr(module, "hush", lambda: None)  # which is for a whole process
     return module
 
 
