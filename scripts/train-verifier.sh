@@ -49,26 +49,8 @@ Usage: scripts/train-verifier.sh --data DIR --save-dir DIR [options] [-- train.p
 USAGE
 }
 
-FLAGS=()
-while [[ $# -gt 0 ]]; do
-    case $1 in
-        --help | -h) usage; exit 0 ;;
-        --cpu) CPU=1; shift; continue ;;
-        --) shift; FLAGS=("$@"); break ;;
-    esac
-    case $1 in
-        --data | --save-dir | --from | --encoder-layers | --decoder-layers | --width | --ffn | \
-            --heads | --lr | --dropout | --warmup | --updates | --batch-tokens | --max-tokens | \
-            --workers | --precision | --until | --seed | --python)
-            [[ $# -ge 2 ]] || fail "$1 needs a value"
-            name=${1#--}
-            name=${name//-/_}
-            printf -v "${name^^}" '%s' "$2"
-            shift 2
-            ;;
-        *) fail "unknown option $1; see --help, and give flags of train.py after --" ;;
-    esac
-done
+read_options "data save-dir from encoder-layers decoder-layers width ffn heads lr dropout warmup updates \
+    batch-tokens max-tokens workers precision until seed python" "$@"
 
 [[ -n $DATA && -n $SAVE_DIR ]] || fail "--data and --save-dir are needed; see --help"
 [[ -d $DATA ]] || fail "--data $DATA: no such folder"

@@ -58,26 +58,8 @@ A small run on a CPU: scripts/train.sh --data D --verifier V.pt --save-dir S --c
 EOF
 }
 
-FLAGS=()
-while [[ $# -gt 0 ]]; do
-    case $1 in
-        --help | -h) usage; exit 0 ;;
-        --cpu) CPU=1; shift; continue ;;
-        --) shift; FLAGS=("$@"); break ;;
-    esac
-    case $1 in
-        --data | --verifier | --save-dir | --preset | --lr | --dropout | --warmup | --updates | \
-            --batch-tokens | --max-tokens | --block-size | --arch | --decoder-layers | --workers | \
-            --best-by | --precision | --until | --seed | --python)
-            [[ $# -ge 2 ]] || fail "$1 needs a value"
-            name=${1#--}
-            name=${name//-/_}
-            printf -v "${name^^}" '%s' "$2"
-            shift 2
-            ;;
-        *) fail "unknown option $1; see --help, and give flags of train.py after --" ;;
-    esac
-done
+read_options "data verifier save-dir preset lr dropout warmup updates batch-tokens max-tokens \
+    block-size arch decoder-layers workers best-by precision until seed python" "$@"
 
 case $PRESET in
     en-de) recipe=(5e-4 0.1 10000 300000 128000) ;;

@@ -1,5 +1,5 @@
 # shellcheck shell=bash
-# Sourced by train.sh and train-verifier.sh: interpreter, processes, and pieces of training.
+# Sourced by train.sh and train-verifier.sh: interpreter, options, processes, pieces of training.
 ROOT=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 if [[ -z $PYTHON ]]; then
     PYTHON=python3
@@ -13,6 +13,28 @@ fail() {
 
 say() {
     echo "$(basename "$0"): $1" >&2
+}
+
+# read_options "NAME ..." ARGUMENT...: each --name VALUE goes into the variable NAME; --cpu into CPU,
+# what stands behind -- into FLAGS. --help prints the usage of the script that sources this file.
+read_options() {
+    local known=" $1 " name
+    shift
+    FLAGS=()
+    while [[ $# -gt 0 ]]; do
+        case $1 in
+            --help | -h) usage; exit 0 ;;
+            --cpu) CPU=1; shift; continue ;;
+            --) shift; FLAGS=("$@"); return ;;
+        esac
+        name=${1#--}
+        [[ $1 == --* && $known == *" $name "* ]] ||
+            fail "unknown option $1; see --help, and give flags of train.py after --"
+        [[ $# -ge 2 ]] || fail "$1 needs a value"
+        name=${name//-/_}
+        printf -v "${name^^}" '%s' "$2"
+        shift 2
+    done
 }
 
 # check_numbers NAME...: variables that must hold a whole number of 1 or more
@@ -88,7 +110,6 @@ open_piece() {
 
 train() {
     say "$UPDATES updates of $BATCH_TOKENS tokens, $WORKERS worker(s), $PRECISION"
-    # shellcheck disable=SC2153  # FLAGS are those of the script that sources this file
     "${launcher[@]}" "$ROOT/train.py" "$@" --lr-scheduler "$SCHEDULE" --max-update "$UPDATES" \
         --max-tokens "$MAX_TOKENS" --update-freq "$update_freq" --seed "$SEED" \
         --save-dir "$SAVE_DIR" "${device[@]}" "${piece_flags[@]}" "${FLAGS[@]}"
