@@ -16,6 +16,7 @@ from specdec_plugins.adapters.model_files import read_model
 from specdec_plugins.adapters.text import TextPipeline
 from specdec_plugins.app.bundles import make_settings
 from specdec_plugins.app.codec import Codec
+from specdec_plugins.app.loading import text_pipeline
 from specdec_plugins.app.settings import Settings
 from specdec_plugins.corpus.reading import Faults, ParallelFile, read_pairs
 from specdec_plugins.decoding.config import require
@@ -99,17 +100,7 @@ class Pair:
 
     def text(self) -> TextPipeline:
         """Between raw lines and subwords."""
-        found, settings = self.dictionaries(), self.settings
-        return TextPipeline(
-            found.source_lang,
-            found.target_lang,
-            settings.tokenizer,  # type: ignore[arg-type]  # checked by Settings
-            settings.bpe,  # type: ignore[arg-type]
-            settings.bpe_codes,
-            lowercase=settings.lowercase,
-            dash_splits=settings.dash_splits,
-            strip_diacritics=settings.strip_diacritics,
-        )
+        return text_pipeline(self.settings, self.dictionaries())
 
     def token_settings(self) -> Settings:
         """The same for input that is tokens, with the bans of fairseq's search."""

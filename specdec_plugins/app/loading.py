@@ -44,24 +44,27 @@ def load_translator(settings: Settings, with_scores: bool = False) -> Speculativ
     where a file is missing or does not fit the others.
     """
     dictionaries = load_dictionaries(settings.data, settings.source_lang, settings.target_lang)
-    text = None
-    if settings.raw_text:
-        text = TextPipeline(
-            dictionaries.source_lang,
-            dictionaries.target_lang,
-            settings.tokenizer,  # type: ignore[arg-type]  # checked by Settings
-            settings.bpe,  # type: ignore[arg-type]
-            settings.bpe_codes,
-            lowercase=settings.lowercase,
-            dash_splits=settings.dash_splits,
-            strip_diacritics=settings.strip_diacritics,
-        )
+    text = text_pipeline(settings, dictionaries) if settings.raw_text else None
     codec = Codec(dictionaries.source, dictionaries.target, text, settings.remove_bpe)
     if settings.strategy == "fairseq":
         strategy, limits = _load_search(settings)
     else:
         strategy, limits = _load_engine(settings, dictionaries, with_scores)
     return SpeculativeTranslator(settings, codec, strategy, limits)
+
+
+def text_pipeline(settings: Settings, dictionaries: Dictionaries) -> TextPipeline:
+    """Between raw lines and subwords, as the settings say."""
+    return TextPipeline(
+        dictionaries.source_lang,
+        dictionaries.target_lang,
+        settings.tokenizer,  # type: ignore[arg-type]  # checked by Settings
+        settings.bpe,  # type: ignore[arg-type]
+        settings.bpe_codes,
+        lowercase=settings.lowercase,
+        dash_splits=settings.dash_splits,
+        strip_diacritics=settings.strip_diacritics,
+    )
 
 
 def _load_search(settings: Settings) -> tuple[Strategy, Limits]:
