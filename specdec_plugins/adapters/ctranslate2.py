@@ -106,11 +106,7 @@ def _expressible(verifier: Model) -> TransformerConfig:
     assert config is not None
 
     def only(condition: bool, what: str) -> None:
-        require(
-            condition,
-            f"{verifier.path}: CTranslate2 cannot express {what}; keep fairseq or this project "
-            "for it.",
-        )
+        verifier.only_if(condition, "CTranslate2", what)
 
     only(config.activation in _ACTIVATIONS, f"the activation {config.activation}")
     only(

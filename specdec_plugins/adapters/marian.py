@@ -19,7 +19,6 @@ from specdec_plugins.adapters.bundle_writer import new_folder
 from specdec_plugins.adapters.dictionaries import Dictionaries
 from specdec_plugins.adapters.dictionary import Dictionary
 from specdec_plugins.adapters.model import Model
-from specdec_plugins.decoding.config import require
 from specdec_plugins.decoding.networks import StackConfig, TransformerConfig
 from specdec_plugins.decoding.networks.embedding import sinusoids
 from specdec_plugins.errors import UserError
@@ -116,11 +115,7 @@ def _expressible(verifier: Model) -> TransformerConfig:
     assert config is not None
 
     def only(condition: bool, what: str) -> None:
-        require(
-            condition,
-            f"{verifier.path}: MarianMT cannot express {what}; keep fairseq or this project "
-            "for it.",
-        )
+        verifier.only_if(condition, "MarianMT", what)
 
     stacks = (config.encoder, config.decoder)
     only(not any(s.normalize_before for s in stacks), "norms before each layer (pre-norm)")

@@ -68,6 +68,13 @@ class Model:
                     "with."
                 )
 
+    def only_if(self, condition: bool, engine: str, what: str) -> None:
+        """Raises UserError unless the condition holds: the engine cannot express `what`."""
+        if not condition:
+            raise UserError(
+                f"{self.path}: {engine} cannot express {what}; keep fairseq or this project for it."
+            )
+
     def until(self, exit_layer: int) -> Model:
         """Without the decoder layers behind an exit. Raises UserError where it has no such one."""
         assert self.config is not None
