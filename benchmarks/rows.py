@@ -79,11 +79,14 @@ class Choice:
                 yield from self._speculative(dtype)
 
     def _speculative(self, dtype: str) -> Iterator[Row]:
-        yield from self._with_fewer_threads(Row("ours", EXACT, dtype))
+        drafters: list[dict[str, float]] = [{}]
         if dtype == "float32" and "int8" in self.dtypes and self.drafter == "block":
-            yield from self._with_fewer_threads(Row("ours", EXACT, dtype, {"drafter bits": 8}))
+            drafters.append({"drafter bits": 8})
+        for options in drafters:
+            yield from self._with_fewer_threads(Row("ours", EXACT, dtype, options))
         for block_size in self.block_sizes:
-            yield Row("ours", EXACT, dtype, {"k": block_size})
+            for options in drafters:
+                yield Row("ours", EXACT, dtype, {**options, "k": block_size})
         for beta, tau in self.relaxed:
             yield Row("ours", RELAXED, dtype, {"beta": beta, "tau": tau})
         # Other drafters than the block drafter draft what the verifier has computed already.

@@ -58,6 +58,14 @@ def test_engines_that_a_second_thread_may_slow_down_get_one_as_well() -> None:
         assert not [row for row in rows if "threads" in row.options]
 
 
+def test_other_blocks_are_drafted_in_8_bits_as_well() -> None:
+    args = flags("--rows", "ours exact*", "--block-sizes", "4", "--relaxed", "--threads", "1")
+    names = [row.name for row in choose(args, "block", assistant=False)]
+    of_float32 = ["ours exact", "ours exact (drafter bits 8)"]
+    of_float32 += ["ours exact (k 4)", "ours exact (drafter bits 8, k 4)"]
+    assert names == [*of_float32, "ours exact", "ours exact (k 4)"]
+
+
 def test_patterns_choose_rows() -> None:
     args = flags("--rows", "ours *", "--relaxed", "2:0.5", "--dtypes", "float32")
     names = [row.name for row in choose(args, "block", assistant=False)]
