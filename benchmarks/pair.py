@@ -16,12 +16,13 @@ from specdec_plugins.adapters.model_files import read_model
 from specdec_plugins.adapters.text import TextPipeline
 from specdec_plugins.app.bundles import make_settings
 from specdec_plugins.app.codec import Codec
+from specdec_plugins.app.folders import CODES, DRAFTER, VERIFIER, settings_of
 from specdec_plugins.app.loading import text_pipeline
 from specdec_plugins.app.settings import Settings
 from specdec_plugins.corpus.reading import Faults, ParallelFile, read_pairs
 from specdec_plugins.decoding.config import require
 
-VERIFIER, DRAFTER, ASSISTANT, CODES = "verifier.pt", "drafter.pt", "assistant.pt", "bpe.codes"
+ASSISTANT = "assistant.pt"
 NOTE = "note.txt"  # a sentence that every result of the pair repeats
 
 
@@ -50,7 +51,12 @@ class Pair:
             "target_lang": target_lang,
         }
         if not is_bundle(folder):
-            given |= _checkpoints(folder)
+            given = settings_of(folder, given)
+            require(
+                "verifier" in given,
+                f"{folder}: holds no {VERIFIER}; give a bundle, or a folder with {VERIFIER}, "
+                f"{DRAFTER}, dict.<lang>.txt and {CODES}.",
+            )
         settings = make_settings(given)
         assistant = folder / ASSISTANT
         return cls(settings, str(assistant) if assistant.is_file() else None)
@@ -107,22 +113,6 @@ class Pair:
         no_text: dict[str, Any] = {"tokenizer": None, "bpe": None, "bpe_codes": None}
         no_text |= {"lowercase": False, "dash_splits": False, "strip_diacritics": False}
         return replace(self.settings, **no_text, greedy_like="fairseq", max_len_a=0.0)
-
-
-def _checkpoints(folder: Path) -> dict[str, Any]:
-    """The files of a folder that is no bundle, as fields of `Settings`."""
-    verifier, drafter, codes = (folder / name for name in (VERIFIER, DRAFTER, CODES))
-    require(
-        verifier.is_file(),
-        f"{folder}: holds no {VERIFIER}; give a bundle, or a folder with {VERIFIER}, {DRAFTER}, "
-        f"dict.<lang>.txt and {CODES}.",
-    )
-    found: dict[str, Any] = {"verifier": str(verifier), "strategy": "AR"}
-    if drafter.is_file():
-        found |= {"drafter_checkpoint": str(drafter), "strategy": "specdec"}
-    if codes.is_file():
-        found |= {"tokenizer": "moses", "bpe": "subword_nmt", "bpe_codes": str(codes)}
-    return found
 
 
 def _sizes(path: str) -> tuple[str, int]:

@@ -15,8 +15,9 @@ from typing import Any
 import torch
 from torch import nn
 
-from benchmarks.pair import DRAFTER, VERIFIER, Pair, Sentence, TestSet
+from benchmarks.pair import Pair, Sentence, TestSet
 from specdec_plugins.adapters.safe_save import save_checkpoint
+from specdec_plugins.app.folders import DRAFTER, VERIFIER
 from specdec_plugins.errors import UserError
 
 _SPECIAL = 4  # ids before the first word

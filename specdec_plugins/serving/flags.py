@@ -49,7 +49,7 @@ def _add_speculation(parser: argparse.ArgumentParser) -> None:
         help="default: the bundle's, or block where FOLDER has a checkpoint, else none",
     )
     add("--drafter-options", type=json_object, metavar="JSON", help="settings of the drafter")
-    add("--bigrams", metavar="FILE", help="of scripts/count-bigrams.sh (default: the bundle's)")
+    add("--bigrams", metavar="FILE", help="of scripts/count-bigrams.sh (default: the folder's)")
     add(
         "--schedule",
         choices=SCHEDULES.names(),

@@ -10,6 +10,7 @@ from typing import Any
 from specdec_plugins.adapters.bundle import default_bundle, is_bundle
 from specdec_plugins.adapters.dictionaries import load_dictionaries
 from specdec_plugins.app.bundles import make_settings
+from specdec_plugins.app.folders import CODES, VERIFIER, settings_of
 from specdec_plugins.app.loading import load_translator
 from specdec_plugins.app.settings import Settings
 from specdec_plugins.app.strategies import EngineStrategy
@@ -22,14 +23,13 @@ from specdec_plugins.serving.model import ServedModel
 from specdec_plugins.serving.segments import sentence_splitter
 
 NO_DRAFTER = "none"
-_VERIFIER, _DRAFTER, _CODES = "verifier.pt", "drafter.pt", "bpe.codes"
 
 
 @dataclass(frozen=True)
 class ModelOptions:
     """Which models to load, and how to draft. None = as the folder says."""
 
-    model: str | None = None  # bundle, or folder with verifier.pt, drafter.pt, dict.*, bpe.codes
+    model: str | None = None  # bundle, or folder with files of the usual names
     verifier: str | None = None  # checkpoint
     speculative_model: str | None = None  # checkpoint of the drafter
     source_lang: str | None = None
@@ -96,7 +96,7 @@ def decode_settings(options: ModelOptions) -> Settings:
     given = _given(options)
     if is_bundle(folder):
         return make_settings({"data": str(folder), **given})
-    return make_settings({"data": str(folder), **_checkpoints(folder, options), **given})
+    return make_settings({"data": str(folder), **_checkpoints(folder, given)})
 
 
 def request_defaults(options: ModelOptions) -> dict[str, Any]:
@@ -133,22 +133,19 @@ def _given(options: ModelOptions) -> dict[str, Any]:
     return {**given, **drafter, "batch": options.max_rows, "dtype": options.dtype}
 
 
-def _checkpoints(folder: Path, options: ModelOptions) -> dict[str, Any]:
-    """What the files of a folder without settings say."""
-    verifier = Path(options.verifier or folder / _VERIFIER)
+def _checkpoints(folder: Path, given: Mapping[str, Any]) -> dict[str, Any]:
+    """Settings where a folder has none. Raises UserError where a file is missing."""
+    settings = settings_of(folder, given)
+    verifier, codes = (
+        Path(settings.get(field) or folder / name)
+        for field, name in (("verifier", VERIFIER), ("bpe_codes", CODES))
+    )
     require(
         verifier.is_file(),
         f"{verifier}: there is no such checkpoint; name the verifier's with --verifier.",
     )
-    codes = Path(options.bpe_codes or folder / _CODES)
     require(
         codes.is_file(),
         f"{codes}: there is no such file; name the BPE codes of the models with --bpe-codes.",
     )
-    found: dict[str, Any] = {"verifier": str(verifier), "tokenizer": "moses"}
-    found |= {"bpe": "subword_nmt", "bpe_codes": str(codes)}
-    if (folder / _DRAFTER).is_file():
-        found["drafter_checkpoint"] = str(folder / _DRAFTER)
-    elif options.drafter is None and options.speculative_model is None:
-        found["strategy"] = "AR"
-    return found
+    return settings
