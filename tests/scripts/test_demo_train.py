@@ -13,6 +13,7 @@ from specdec_plugins.app.options import parse_options
 from specdec_plugins.app.pipeline import Step
 
 ROOT = Path(__file__).resolve().parent.parent.parent
+FILES = ("--path", "--AR-path", "--verifier", "--finetune-from-model", "--input-path", "--bigrams")
 
 
 @pytest.fixture(scope="module")
@@ -37,7 +38,7 @@ def test_every_program_is_there_and_every_file_is_made_by_an_earlier_step(
         program, script = words(step)[:2]
         assert (ROOT / (script if program == "$PYTHON" else program)).is_file()
         given = dict(zip(words(step), words(step)[1:], strict=False))
-        for flag in ("--path", "--AR-path", "--verifier", "--finetune-from-model", "--input-path"):
+        for flag in FILES:
             assert flag not in given or any(given[flag].startswith(path) for path in made)
         made += step.outputs
 
@@ -69,7 +70,7 @@ def test_trainings_are_commands_that_fairseq_knows(demo: ModuleType) -> None:
         for step in trainings
     ]
     verifier, drafter = parsed
-    assert (verifier.arch, drafter.arch) == ("transformer", "block")
+    assert (verifier.arch, drafter.arch) == ("transformer", "block_fast")
     for size in ("layers", "embed_dim", "ffn_embed_dim", "attention_heads"):
         assert getattr(verifier, f"encoder_{size}") == getattr(drafter, f"encoder_{size}")
     assert verifier.activation_fn == drafter.activation_fn
