@@ -30,7 +30,7 @@ OUT = "runs/demo-train"
 # speculation wants it: a round costs one pass of each.
 ENCODER_LAYERS, VERIFIER_LAYERS, DRAFTER_LAYERS = 2, 4, 2
 BLOCK_SIZE = 8
-VERIFIER_UPDATES, DRAFTER_UPDATES = 600, 2000
+VERIFIER_UPDATES, DRAFTER_UPDATES = 600, 1200
 
 VERIFIER = f"{OUT}/verifier/checkpoint_last.pt"
 INITIAL, DRAFTER = f"{OUT}/initial.pt", f"{OUT}/drafter/checkpoint_last.pt"
