@@ -18,7 +18,7 @@ _BY_GUARANTEE = {
     "distribution": ("#E69F00", "//"),
     "none": ("#999999", ".."),
 }
-_BELOW = (0.5, -0.1)  # of the axes, where no bar is
+_ABOVE = (0.5, 1.0)  # the axes, where no bar and no label is
 _PARTS = (("drafter", "#D55E00"), ("verifier", "#0072B2"), ("rest", "#CCCCCC"))
 
 
@@ -64,7 +64,7 @@ def _draw_speed(axes: Any, rows: Sequence[Figures]) -> None:
         axes.barh(place, middle, xerr=whiskers, color=color, hatch=hatch, label=label)
     axes.axvline(1.0, color="black", linewidth=0.8)
     axes.set_xlabel("speed, times greedy decoding with the same verifier")
-    axes.legend(title="guarantee", loc="upper center", bbox_to_anchor=_BELOW, ncols=3)
+    axes.legend(title="guarantee", loc="lower center", bbox_to_anchor=_ABOVE, ncols=3)
 
 
 def _draw_parts(axes: Any, rows: Sequence[Figures]) -> None:
@@ -79,4 +79,4 @@ def _draw_parts(axes: Any, rows: Sequence[Figures]) -> None:
         axes.barh(range(len(rows)), widths[part], left=left, color=color, label=part)
         left = [a + b for a, b in zip(left, widths[part], strict=True)]
     axes.set_xlabel("ms a sentence")
-    axes.legend(title="time", loc="upper center", bbox_to_anchor=_BELOW, ncols=3)
+    axes.legend(title="time", loc="lower center", bbox_to_anchor=_ABOVE, ncols=3)
