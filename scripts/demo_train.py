@@ -42,7 +42,7 @@ SPECDEC = f"--strategy specdec --greedy-like fairseq --path {DRAFTER} --bigrams 
 # A learning rate that falls to nothing: a short training ends before others have fallen.
 SCHEDULE = "--lr-scheduler polynomial_decay --warmup-updates 100 --total-num-update {updates}"
 # Its encoder is the verifier's and stays so, which trains in half the time of one that learns, and
-# its decoder starts from the first layers of the verifier's.
+# its decoder starts from layers of the verifier's.
 DRAFTER_NETWORK = (
     "--arch block_fast --activation-fn relu --share-all-embeddings "
     "--share-decoder-input-output-embed --src-embedding-copy --decoder-learned-pos "

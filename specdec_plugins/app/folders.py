@@ -25,6 +25,7 @@ def settings_of(folder: Path, given: Mapping[str, Any]) -> dict[str, Any]:
             found["bigrams"] = here[BIGRAMS]
     elif not {"drafter", "drafter_checkpoint"} & given.keys():
         found["strategy"] = "AR"
-    if CODES in here:
-        found |= {"tokenizer": "moses", "bpe": "subword_nmt", "bpe_codes": here[CODES]}
+    codes = given.get("bpe_codes") or here.get(CODES)
+    if codes:
+        found |= {"tokenizer": "moses", "bpe": "subword_nmt", "bpe_codes": codes}
     return {**found, **given}

@@ -32,6 +32,17 @@ def test_what_is_given_counts(folder: Path) -> None:
     assert (found["verifier"], found["bigrams"], found["batch"]) == ("v", None, 3)
 
 
+def test_text_is_tokenised_wherever_its_codes_lie(folder: Path) -> None:
+    (folder / CODES).unlink()
+    assert "tokenizer" not in settings_of(folder, {})
+    found = settings_of(folder, {"bpe_codes": "elsewhere"})
+    assert (found["tokenizer"], found["bpe"], found["bpe_codes"]) == (
+        "moses",
+        "subword_nmt",
+        "elsewhere",
+    )
+
+
 def test_bigrams_are_the_block_drafters(folder: Path) -> None:
     assert "bigrams" not in settings_of(folder, {"drafter": "lookup"})
     (folder / DRAFTER).unlink()
