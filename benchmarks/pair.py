@@ -11,12 +11,13 @@ from typing import Any
 import torch
 
 from specdec_plugins.adapters.bundle import is_bundle
+from specdec_plugins.adapters.bundle_writer import CODES
 from specdec_plugins.adapters.dictionaries import Dictionaries, load_dictionaries
 from specdec_plugins.adapters.model_files import read_model
 from specdec_plugins.adapters.text import TextPipeline
 from specdec_plugins.app.bundles import make_settings
 from specdec_plugins.app.codec import Codec
-from specdec_plugins.app.folders import CODES, DRAFTER, VERIFIER, settings_of
+from specdec_plugins.app.folders import DRAFTER, VERIFIER, settings_of
 from specdec_plugins.app.loading import text_pipeline
 from specdec_plugins.app.settings import Settings
 from specdec_plugins.corpus.reading import Faults, ParallelFile, read_pairs

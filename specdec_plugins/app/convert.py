@@ -11,7 +11,13 @@ from typing import Any
 
 from specdec_plugins.adapters.bigrams import read_bigrams
 from specdec_plugins.adapters.bundle import DEFAULTS, is_bundle, read_bundle
-from specdec_plugins.adapters.bundle_writer import Contents, new_folder, write_bundle
+from specdec_plugins.adapters.bundle_writer import (
+    BIGRAMS,
+    CODES,
+    Contents,
+    new_folder,
+    write_bundle,
+)
 from specdec_plugins.adapters.ctranslate2 import export_ctranslate2
 from specdec_plugins.adapters.dictionaries import Dictionaries, load_dictionaries
 from specdec_plugins.adapters.fairseq_export import to_checkpoint
@@ -21,6 +27,7 @@ from specdec_plugins.adapters.model_files import read_model, read_verifier
 from specdec_plugins.adapters.safe_save import save_checkpoint
 from specdec_plugins.adapters.text import load_codes
 from specdec_plugins.app.cards import default_card
+from specdec_plugins.app.folders import DRAFTER, VERIFIER
 from specdec_plugins.app.options import Parser, json_object
 from specdec_plugins.app.settings import DTYPES, TOKENIZERS
 from specdec_plugins.decoding.config import require
@@ -169,23 +176,23 @@ def _card(path: Path | None) -> str:
 
 
 def _to_fairseq(source: Path, output: Path, force: bool) -> None:
-    """As `specdec-serve` reads a folder of checkpoints."""
+    """Under the names that `folders.py` looks for."""
     bundle = read_bundle(source)
     languages = (bundle.source_lang, bundle.target_lang)
-    parts = {"verifier": bundle.verifier}
+    parts = {VERIFIER: bundle.verifier}
+    files = {f"dict.{language}.txt": f"dict.{language}.txt" for language in languages}
     if bundle.drafter is not None and bundle.drafter.network is not None:
-        parts["drafter"] = bundle.drafter.network
-    files = [f"dict.{language}.txt" for language in languages]
+        parts[DRAFTER] = bundle.drafter.network
     if bundle.drafter is not None and bundle.drafter.bigrams is not None:
-        files.append(bundle.drafter.bigrams)
+        files[BIGRAMS] = bundle.drafter.bigrams
     if bundle.text.get("bpe_codes"):
-        files.append(bundle.text["bpe_codes"])
+        files[CODES] = bundle.text["bpe_codes"]
     with new_folder(output, force) as made:
         for name, part in parts.items():
             checkpoint = to_checkpoint(read_model(source / part.weights), *languages)
-            save_checkpoint(checkpoint, made / f"{name}.pt")
-        for file in files:
-            shutil.copyfile(source / file, made / file)
+            save_checkpoint(checkpoint, made / name)
+        for name, file in files.items():
+            shutil.copyfile(source / file, made / name)
 
 
 def _to_engine(args: argparse.Namespace) -> None:

@@ -6,7 +6,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-VERIFIER, DRAFTER, BIGRAMS, CODES = "verifier.pt", "drafter.pt", "bigrams.safetensors", "bpe.codes"
+from specdec_plugins.adapters.bundle_writer import BIGRAMS, CODES
+
+VERIFIER, DRAFTER = "verifier.pt", "drafter.pt"
 
 
 def settings_of(folder: Path, given: Mapping[str, Any]) -> dict[str, Any]:

@@ -8,9 +8,10 @@ from pathlib import Path
 from typing import Any
 
 from specdec_plugins.adapters.bundle import default_bundle, is_bundle
+from specdec_plugins.adapters.bundle_writer import CODES
 from specdec_plugins.adapters.dictionaries import load_dictionaries
 from specdec_plugins.app.bundles import make_settings
-from specdec_plugins.app.folders import CODES, VERIFIER, settings_of
+from specdec_plugins.app.folders import VERIFIER, settings_of
 from specdec_plugins.app.loading import load_translator
 from specdec_plugins.app.settings import Settings
 from specdec_plugins.app.strategies import EngineStrategy
