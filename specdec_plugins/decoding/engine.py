@@ -7,6 +7,7 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 import torch
+from torch import Tensor
 
 from specdec_plugins.decoding.batch import Batch, collate
 from specdec_plugins.decoding.config import DecodeParams, EngineConfig, require
@@ -151,18 +152,27 @@ class Session:
 
     def _plan_budget(self) -> None:
         """What the next round drafts: never past max_len, nothing for finished rows."""
-        batch = self._batch
-        if self._method.drafter is None:
+        batch, wanted = self._batch, None
+        if self._method.drafter is not None:
+            wanted = self._wanted_budget()
+        if wanted is None:
             batch.budget = torch.zeros_like(batch.params.block_size)
             return
-        wanted = self._method.schedule.next_budget(batch.params)
-        if self._method.schedule.follows_clock:
-            # A text that depends on the block must not depend on what else the machine does.
-            is_free = batch.params.greedy_mask(self._method.rule.samples)
-            wanted = torch.where(is_free, wanted, batch.params.block_size)
         # `lengths` counts the start token, and the verifier adds a token of its own to each draft.
         room = batch.params.max_len - batch.prefix.lengths
         batch.budget = torch.minimum(wanted, room).clamp(min=0) * batch.prefix.active
+
+    def _wanted_budget(self) -> Tensor | None:
+        """What the schedule asks for, but for rows whose text would then follow a clock."""
+        params, schedule = self._batch.params, self._method.schedule
+        samples = self._method.rule.samples
+        wanted = schedule.next_budget(params)
+        is_free = params.all_greedy_if_sampled if samples else params.all_greedy
+        if is_free or not schedule.follows_clock:
+            return wanted
+        if wanted is None:
+            wanted = torch.zeros_like(params.block_size)
+        return torch.where(params.greedy_mask(samples), wanted, params.block_size)
 
     def _propose(self) -> Draft:
         batch, drafter = self._batch, self._drafter

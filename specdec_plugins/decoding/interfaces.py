@@ -109,6 +109,16 @@ class RowParams:
         return bool(((self.top_k > 0) | (self.top_p < 1)).any())
 
     @cached_property
+    def all_greedy(self) -> bool:
+        """Every row is in the `greedy_mask` of a rule that does not sample."""
+        return bool(self.greedy_mask(samples=False).all())
+
+    @cached_property
+    def all_greedy_if_sampled(self) -> bool:
+        """Every row is in the `greedy_mask` of a rule that samples."""
+        return bool(self.greedy_mask(samples=True).all())
+
+    @cached_property
     def widest_block(self) -> int:
         """The largest block size of any row."""
         return int(self.block_size.max()) if len(self.block_size) else 0
@@ -260,8 +270,11 @@ class DraftSchedule(Stateful, Protocol):
         """True if measured time decides, so that two runs may draft differently."""
         ...
 
-    def next_budget(self, params: RowParams) -> Tensor:
-        """[B] int64, 0 = a plain autoregressive step. The engine caps it at what fits."""
+    def next_budget(self, params: RowParams) -> Tensor | None:
+        """[B] int64, 0 = a plain autoregressive step; None = that for all, and nothing computed.
+
+        The engine caps it at what fits.
+        """
         ...
 
 

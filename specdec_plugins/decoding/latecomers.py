@@ -62,10 +62,11 @@ class Latecomers:
         return self._drafter.propose(batch.prefix, batch.budget, width, batch.params, batch.random)
 
     def commit(self, prefix: Prefix, last: Round) -> None:
+        if not self._num_joined:
+            return
         if self._num_waiting:
             prefix, last = _first_rows(prefix, last, self._num_joined)
-        if self._num_joined:
-            self._drafter.commit(prefix, last)
+        self._drafter.commit(prefix, last)
 
     def select(self, rows: Tensor) -> None:
         joined = rows[rows < self._num_joined] if self._num_waiting else rows

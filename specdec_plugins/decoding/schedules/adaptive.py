@@ -11,99 +11,9 @@ from torch import Tensor
 from specdec_plugins.decoding.config import require
 from specdec_plugins.decoding.interfaces import Prefix, Round, RowParams, SourceBatch
 from specdec_plugins.decoding.schedules.base import SCHEDULES
+from specdec_plugins.decoding.schedules.costs import Measurement
 
-_DECAY = 0.98  # of old measurements, a round; about the last 50 rounds count
-_KINDS = [1.0, 0.5, 0.0]  # of rounds that are measured: shares of the block that they draft
-_LONGEST_REST = 16  # times `probe_every`, where drafting has not paid time and again
-
-
-@dataclass
-class RoundCosts:
-    """What a round costs: `plain` seconds without a draft, `fixed + slope * K` with one of K.
-
-    A straight line through the measured rounds, the older ones counting less. It holds for a block
-    drafter (one pass, any K) as for an assistant (K passes).
-    """
-
-    num_plain: float = 0.0  # decayed sums over rounds without a draft: of 1, and of seconds
-    plain_seconds: float = 0.0
-    weight: float = 0.0  # decayed sums of a least-squares line: of 1, K, K^2, seconds, K * seconds
-    widths: float = 0.0
-    squares: float = 0.0
-    seconds: float = 0.0
-    products: float = 0.0
-
-    def observe(self, width: int, seconds: float) -> None:
-        """One round that drafted `width` tokens for its widest row."""
-        if width == 0:
-            self.num_plain = _DECAY * self.num_plain + 1
-            self.plain_seconds = _DECAY * self.plain_seconds + seconds
-            return
-        self.weight = _DECAY * self.weight + 1
-        self.widths = _DECAY * self.widths + width
-        self.squares = _DECAY * self.squares + width * width
-        self.seconds = _DECAY * self.seconds + seconds
-        self.products = _DECAY * self.products + width * seconds
-
-    @property
-    def known(self) -> bool:
-        return self.num_plain > 0 and self.weight > 0
-
-    def by_width(self, widest: int) -> list[float]:
-        """Seconds of a round by the width of its draft, 0..widest; only where `known`."""
-        plain = self.plain_seconds / self.num_plain
-        mean_width, mean_seconds = self.widths / self.weight, self.seconds / self.weight
-        variance = self.squares / self.weight - mean_width**2
-        covariance = self.products / self.weight - mean_width * mean_seconds
-        slope = max(covariance / variance, 0.0) if variance > 1e-6 else 0.0
-        line = [mean_seconds + slope * (k - mean_width) for k in range(1, widest + 1)]
-        # Noise must not promise a round for nothing.
-        least = 0.01 * plain
-        return [plain, *(max(seconds, least) for seconds in line)]
-
-
-class Measurement:
-    """Costs of rounds with about one number of rows, and when they are due to be measured.
-
-    Measured are a round of the whole block, one of half of it and a plain one: three times at
-    first, of which the first one warms up and does not count, and once every `every` rounds. Where
-    nothing was drafted since, one of half a block has to do, and the wait until the next doubles.
-    """
-
-    def __init__(self, every: int) -> None:
-        self.costs = RoundCosts()
-        self._every = every
-        self._due = 3 * _KINDS  # shares of the block
-        self._num_cold = len(_KINDS)  # rounds that are still to warm up
-        self._num_rounds = 0  # since measuring began
-        self._rest = every  # rounds from one such beginning to the next
-        self._has_drafted = False  # since the last measurement
-
-    def due(self) -> float | None:
-        """The share of its block that a row should draft to be measured; None = no need."""
-        return self._due[0] if self._due else None
-
-    def observe(self, width: int, seconds: float | None) -> None:
-        """One round that drafted `width` tokens for its widest row."""
-        if self._num_cold:
-            self._num_cold -= 1
-        elif seconds is not None:
-            self.costs.observe(width, seconds)
-        if self._due:
-            kinds = [share for share in self._due if (share > 0) == (width > 0)]
-            if kinds:
-                self._due.remove(kinds[0])
-        else:
-            self._has_drafted = self._has_drafted or width > 0
-        self._num_rounds += 1
-        if self._num_rounds >= self._rest:
-            self._begin_again()
-
-    def _begin_again(self) -> None:
-        doubled = min(2 * self._rest, _LONGEST_REST * self._every)
-        self._rest = self._every if self._has_drafted else doubled
-        self._due = list(_KINDS) if self._has_drafted else [0.5]
-        self._num_rounds, self._has_drafted = 0, False
+_DECAY = 0.98  # of what all rows had, a round; about the last 50 rounds count
 
 
 @SCHEDULES.register("adaptive")
@@ -130,7 +40,7 @@ class Adaptive:
         round_seconds: float | None = None  # of a round with a draft, its tokens aside
         token_seconds: float | None = None  # of each drafted token
         margin: float = 0.1  # share, 0 or more, by which drafting must promise to be faster
-        probe_every: int = 200  # rounds between two measurements of all kinds of round
+        probe_every: int = 200  # rounds between two measurements; its inverse, a share of time
 
         def __post_init__(self) -> None:
             require(
@@ -197,19 +107,22 @@ class Adaptive:
         if self._judged is not None and self._accepted is not None:
             self._judged, self._accepted = self._judged[rows], self._accepted[rows]
 
-    def next_budget(self, params: RowParams) -> Tensor:
+    def next_budget(self, params: RowParams) -> Tensor | None:
         block, self._is_chosen = params.block_size, False
-        costs = self._given_costs(params.widest_block)
-        if costs is None:
+        if self.follows_clock:
             measured = self._measured[len(block).bit_length()]
             share = measured.due()
             if share is not None:
-                return (block * share).ceil().long()
+                return (block * share).ceil().long() if share > 0 else None
             if not measured.costs.known:
                 return block  # no time is measured
-            costs = measured.costs.by_width(params.widest_block)
         self._is_chosen = True
-        return torch.zeros_like(block) if self._rests else self._best(block, costs)
+        if self._rests:
+            return None
+        widest = params.widest_block
+        return self._best(
+            block, measured.costs.by_width(widest) if self.follows_clock else self._given(widest)
+        )
 
     def _best(self, block: Tensor, costs: list[float]) -> Tensor:
         """The width of most tokens a second, or each row's block where that is less: [B] int64."""
@@ -228,10 +141,11 @@ class Adaptive:
         best = rate.argmax()
         return torch.minimum(best, block)
 
-    def _given_costs(self, widest: int) -> list[float] | None:
-        """Seconds of a round by the width of its draft, 0..widest; None where they are measured."""
+    def _given(self, widest: int) -> list[float]:
+        """The given seconds of a round by the width of its draft, 0..widest."""
         plain, fixed = self._config.plain_seconds, self._config.round_seconds
         slope = self._config.token_seconds
-        if plain is None or fixed is None or slope is None:
-            return None
+        assert plain is not None
+        assert fixed is not None
+        assert slope is not None
         return [plain, *(fixed + slope * k for k in range(1, widest + 1))]

@@ -9,7 +9,7 @@ from specdec_plugins.decoding.engine import Method, SpeculativeDecoder
 from specdec_plugins.decoding.interfaces import DraftSchedule, Round, Scores, SourceBatch, Verdict
 from specdec_plugins.decoding.rules import RULES
 from specdec_plugins.decoding.schedules import SCHEDULES, build_schedule
-from specdec_plugins.decoding.schedules.adaptive import RoundCosts
+from specdec_plugins.decoding.schedules.costs import RoundCosts
 from specdec_plugins.errors import UserError
 from tests.decoding.toys import (
     SCRIPTS,
@@ -55,7 +55,8 @@ def commit(
 
 def budget(schedule: DraftSchedule, block_size: int | list[int] = 25, count: int = 1) -> list[int]:
     num_rows = len(block_size) if isinstance(block_size, list) else count
-    return schedule.next_budget(row_params(num_rows, block_size=block_size)).tolist()
+    asked = schedule.next_budget(row_params(num_rows, block_size=block_size))
+    return [0] * num_rows if asked is None else asked.tolist()
 
 
 @pytest.mark.parametrize("name", SCHEDULES.names())
@@ -213,20 +214,34 @@ def test_one_row_does_not_make_a_batch_draft() -> None:
     assert budget(schedule)[0] > 1
 
 
-def test_adaptive_measures_costs_and_follows_them() -> None:
-    def settled(slope: float) -> int:
-        schedule = opened("adaptive", 1, acceptance=0.8, evidence=1e6)
-        probes = []
-        for _ in range(40):
-            asked = budget(schedule, 20)[0]
-            probes.append(asked)
-            commit(schedule, [asked], [asked], seconds=1.0 + slope * asked)
-        assert probes[:9] == [20, 10, 0] * 3
-        return budget(schedule, 20)[0]
+FIRST = [0, 0, 0, 0, 10, 10]  # widths of the rounds that are measured first, of blocks of 20
 
-    assert settled(0.0) == 20  # tokens are free
-    assert 1 <= settled(0.1) < 10
-    assert settled(3.0) == 0  # drafting never pays
+
+def run(schedule: DraftSchedule, num_rounds: int, slope: float, accepts: bool = True) -> list[int]:
+    """Rounds of one row and a block of 20, a token of `slope` seconds: what each one drafted."""
+    asked: list[int] = []
+    for _ in range(num_rounds):
+        asked += budget(schedule, 20)
+        accepted = asked[-1] if accepts else 0
+        commit(schedule, asked[-1:], [accepted], seconds=1.0 + slope * asked[-1])
+    return asked
+
+
+@pytest.mark.parametrize(
+    ("slope", "least", "most"),
+    [(0.0, 20, 20), (0.1, 1, 9), (3.0, 0, 0)],  # tokens are free, cost something, never pay
+)
+def test_adaptive_measures_costs_and_follows_them(slope: float, least: int, most: int) -> None:
+    asked = run(opened("adaptive", 1, acceptance=0.8, evidence=1e6), 40, slope)
+    assert asked[:6] == FIRST
+    assert set(asked[9:]) == {asked[-1]}
+    assert least <= asked[-1] <= most
+
+
+def test_the_whole_block_is_measured_only_where_half_of_it_may_pay() -> None:
+    asked = run(opened("adaptive", 1, acceptance=0.8, evidence=1e6), 40, 0.1)
+    assert asked[6:9] == [20, 20, 20]  # chosen with one width known, then measured twice
+    assert 20 not in run(opened("adaptive", 1, acceptance=0.8, evidence=1e6), 40, 3.0)
 
 
 def test_adaptive_keeps_the_costs_of_batches_apart() -> None:
@@ -238,48 +253,64 @@ def test_adaptive_keeps_the_costs_of_batches_apart() -> None:
         schedule.admit(rows(count))
         widths = []
         for _ in range(num_rounds):
-            width = max(budget(schedule, [10] * count))
+            width = max(budget(schedule, [20] * count))
             widths.append(width)
             dear = 0.1 * width if count == 1 else 3.0 * width
             commit(schedule, [width] * count, [width] * count, seconds=1.0 + dear)
         return widths
 
     one, eight = asked(1, 20), asked(8, 20)
-    assert one[:9] == eight[:9] == [10, 5, 0] * 3
+    assert one[:6] == eight[:6] == FIRST
     assert set(one[9:]) == {one[-1]} != {0}
-    assert set(eight[9:]) == {0}
+    assert set(eight[6:]) == {0}
     assert asked(1, 5) == [one[-1]] * 5
     assert asked(8, 5) == [0] * 5
 
 
 def test_adaptive_measures_again_from_time_to_time() -> None:
-    schedule = opened("adaptive", 1, acceptance=0.8, evidence=1e6, probe_every=12)
-    asked = []
-    for _ in range(18):
-        asked += budget(schedule, 20)
-        commit(schedule, asked[-1:], asked[-1:], seconds=1.0 + 0.1 * asked[-1])
-    assert asked[:3] == asked[12:15] == [20, 10, 0]
-    assert len(set(asked[9:12] + asked[15:])) == 1
-    assert asked[9] not in (20, 10, 0)
+    """After a quarter of the rounds at first, then after half of them, then after all."""
+    schedule = opened("adaptive", 1, acceptance=0.8, evidence=1e6, probe_every=40)
+    asked = run(schedule, 140, 0.1)
+    again = [i for i, width in enumerate(asked) if width == 0 and i > 6]
+    assert again == [18, 19, 42, 43, 86, 87, 130, 131]
+    assert all(asked[i + 1 : i + 4 : 2] == [10, 20] for i in again[1::2])
+    usual = asked[17]
+    assert usual not in (0, 10, 20)
+    assert set(asked[9:18] + asked[23:42] + asked[48:86]) == {usual}
 
 
-def test_adaptive_rests_longer_and_longer_where_drafting_does_not_pay() -> None:
+def test_adaptive_asks_the_seldomer_the_more_asking_costs() -> None:
+    """At 31 times a plain round, a half block once in 31 times as many rounds."""
     schedule = opened("adaptive", 1, acceptance=0.8, probe_every=12)
-    asked = []
-    for _ in range(200):
-        asked += budget(schedule, 20)
-        commit(schedule, asked[-1:], [0], seconds=1.0 + 3.0 * asked[-1])
-    probes = [i for i, width in enumerate(asked) if width > 0]
-    assert probes == [0, 1, 3, 4, 6, 7, 12, 36, 84, 180]  # 12 rounds, then 24, 48, 96 of rest
-    assert {asked[i] for i in probes[6:]} == {10}
+    asked = run(schedule, 1200, 3.0, accepts=False)
+    assert asked[:6] == FIRST
+    assert [i for i, width in enumerate(asked) if width > 0] == [4, 5, 9, 382, 755, 1128]
+    assert {width for width in asked if width > 0} == {10}
+
+
+def test_adaptive_follows_a_machine_that_changes() -> None:
+    schedule = opened("adaptive", 1, acceptance=0.8, evidence=1e6, probe_every=20)
+    assert run(schedule, 60, 0.0)[-1] == 20
+    assert run(schedule, 200, 3.0)[-1] == 0
+    assert run(schedule, 800, 0.0)[-1] == 20
 
 
 def test_rounds_that_warm_up_do_not_count() -> None:
     schedule = opened("adaptive", 1, acceptance=0.8, evidence=1e6)
-    for number in range(9):
+    for number in range(6):
         asked = budget(schedule, 20)
-        commit(schedule, asked, asked, seconds=100.0 if number < 3 else 1.0 + 0.01 * asked[0])
+        cold = number in (0, 4)
+        commit(schedule, asked, asked, seconds=100.0 if cold else 1.0 + 0.01 * asked[0])
     assert budget(schedule, 20)[0] > 10
+
+
+def test_a_round_that_something_else_held_up_changes_nothing() -> None:
+    schedule = opened("adaptive", 1, acceptance=0.8, evidence=1e6)
+    for number in range(30):
+        asked = budget(schedule, 20)
+        seconds = 1.0 + 3.0 * asked[0]
+        commit(schedule, asked, asked, seconds=500.0 if number == 2 else seconds)
+    assert asked == [0]
 
 
 def test_a_draft_must_promise_more_than_none() -> None:
@@ -332,10 +363,24 @@ def test_round_costs_fit_a_line() -> None:
     assert costs.known
     got = costs.by_width(4)
     assert got == pytest.approx([0.5, 2.25, 2.5, 2.75, 3.0])
+    assert costs.ratio == pytest.approx(4.5)
     level = RoundCosts()
     level.observe(0, 1.0)
     level.observe(5, 2.0)
     assert level.by_width(2) == pytest.approx([1.0, 2.0, 2.0])  # one width says no slope
+
+
+def test_round_costs_of_widths_that_are_no_longer_drafted_are_forgotten() -> None:
+    costs = RoundCosts()
+    for width, seconds in ((0, 1.0), (4, 9.0), (8, 3.0)):
+        costs.observe(width, seconds)
+    costs.forget_others()
+    costs.observe(0, 1.0)
+    costs.observe(8, 3.0)
+    costs.forget_others()
+    assert costs.by_width(4) == pytest.approx([1.0, 3.0, 3.0, 3.0, 3.0])
+    costs.forget_others()  # nothing came since: better old costs than none
+    assert costs.known
 
 
 @pytest.mark.parametrize(
