@@ -81,7 +81,7 @@ def build_parser() -> argparse.ArgumentParser:
         type=_numbers,
         metavar="N,N",
         help="which of the verifier's decoder layers to copy, counted from 1 (default: spread "
-        "evenly from the first to the last)",
+        "evenly from the first to the last; the last where there is one to copy to)",
     )
     parser.add_argument(
         "--copy-positions",

@@ -148,7 +148,7 @@ def _from_flags(flags: str, checkpoint: dict[str, Any]) -> Any:
 @pytest.mark.parametrize(
     ("flags", "layers"),
     [
-        (["--decoder-layers", "1"], [0]),
+        (["--decoder-layers", "1"], [5]),
         (["--decoder-layers", "2"], [0, 5]),
         (["--decoder-layers", "3"], [0, 2, 5]),
         (["--decoder-layers", "2", "--decoder-layers-from", "6,2"], [5, 1]),

@@ -162,12 +162,15 @@ def _chosen_layers(source: StateDict, count: int, wanted: list[int] | None) -> l
     """Numbers, from 1, of the verifier's decoder layers that the drafter's start as.
 
     Where the drafter has fewer, they are spread evenly from the first to the last, as in
-    Shleifer and Rush 2020 (pre-trained summarization distillation), section 3.2.
+    Shleifer and Rush 2020 (pre-trained summarization distillation), section 3.2. A single one is
+    the last: what it gives is what the output projection reads.
     """
     there = len({name.split(".")[2] for name in source if name.startswith("decoder.layers.")})
     if wanted is None:
         count = min(count, there)
-        return [1 + round(i * (there - 1) / max(count - 1, 1)) for i in range(count)]
+        if count == 1:
+            return [there]
+        return [1 + round(i * (there - 1) / (count - 1)) for i in range(count)]
     if len(wanted) != count or not all(1 <= layer <= there for layer in wanted):
         raise UserError(
             f"--decoder-layers-from {','.join(map(str, wanted))} must name {count} of the "
