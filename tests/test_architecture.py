@@ -10,6 +10,7 @@ import sys
 import tokenize
 from collections.abc import Iterator
 from dataclasses import is_dataclass
+from importlib.metadata import metadata
 from pathlib import Path
 from typing import Any
 
@@ -132,6 +133,19 @@ def uncommented_fields(text: str) -> list[str]:
 def test_every_setting_says_what_it_means() -> None:
     for path in (PACKAGE / "decoding").rglob("*.py"):
         assert uncommented_fields(path.read_text(encoding="utf-8")) == [], path
+
+
+def test_what_is_told_to_be_installed_exists() -> None:
+    """Every extra that `not_installed` names is one of the package's."""
+    extras = set(metadata("specdec").get_all("Provides-Extra") or ())
+    named = [
+        ast.literal_eval(node.args[1])
+        for path in MODULES
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        if isinstance(node, ast.Call) and ast.unparse(node.func) == "not_installed"
+    ]
+    assert named
+    assert set(named) <= extras
 
 
 def test_every_module_of_a_registry_registers() -> None:

@@ -19,7 +19,7 @@ from specdec_plugins.adapters.marian import positions_of
 from specdec_plugins.adapters.model import Model
 from specdec_plugins.decoding.config import require
 from specdec_plugins.decoding.networks import StackConfig, TransformerConfig
-from specdec_plugins.errors import UserError
+from specdec_plugins.errors import not_installed
 
 _ACTIVATIONS = {
     "relu": "RELU",
@@ -48,9 +48,7 @@ def export_ctranslate2(
         import ctranslate2
         from ctranslate2.converters.converter import Converter
     except ModuleNotFoundError as error:
-        raise UserError(
-            "ctranslate2 is not installed; install the extra 'convert': pip install '.[convert]'"
-        ) from error
+        raise not_installed("ctranslate2", "convert") from error
     choices = ctranslate2.specs.model_spec.ACCEPTED_MODEL_TYPES
     require(
         quantization is None or quantization in choices,

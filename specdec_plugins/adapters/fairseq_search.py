@@ -17,7 +17,7 @@ from specdec_plugins.adapters.fairseq_export import to_checkpoint
 from specdec_plugins.adapters.model import BLOCK
 from specdec_plugins.adapters.safe_load import allow_fairseq_checkpoints, load_checkpoint
 from specdec_plugins.decoding.config import require
-from specdec_plugins.errors import UserError
+from specdec_plugins.errors import UserError, not_installed
 
 _CPU = torch.device("cpu")
 
@@ -169,9 +169,7 @@ def load_fairseq_search(
     except ModuleNotFoundError as error:
         if error.name != "fairseq":
             raise
-        raise UserError(
-            "--strategy fairseq needs fairseq, which is not installed; install the extra 'train'."
-        ) from error
+        raise not_installed("fairseq", "train") from error
     allow_fairseq_checkpoints()
     try:
         models, _, task = checkpoint_utils.load_model_ensemble_and_task(

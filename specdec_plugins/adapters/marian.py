@@ -21,7 +21,7 @@ from specdec_plugins.adapters.dictionary import Dictionary
 from specdec_plugins.adapters.model import Model
 from specdec_plugins.decoding.networks import StackConfig, TransformerConfig
 from specdec_plugins.decoding.networks.embedding import sinusoids
-from specdec_plugins.errors import UserError
+from specdec_plugins.errors import not_installed
 
 if TYPE_CHECKING:
     from transformers import MarianMTModel
@@ -97,9 +97,7 @@ def _import_transformers() -> Any:
     try:
         import transformers
     except ModuleNotFoundError as error:
-        raise UserError(
-            "transformers is not installed; install the extra 'convert': pip install '.[convert]'"
-        ) from error
+        raise not_installed("transformers", "convert") from error
     try:
         import torchaudio  # noqa: F401
     except (ImportError, OSError):

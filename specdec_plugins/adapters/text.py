@@ -13,7 +13,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, Literal
 
-from specdec_plugins.errors import UserError
+from specdec_plugins.errors import UserError, not_installed
 
 BPE_SEPARATOR = "@@"
 
@@ -32,7 +32,7 @@ def _import(module: str, package: str) -> ModuleType:
     try:
         return importlib.import_module(module)
     except ModuleNotFoundError as error:
-        raise UserError(f"{package} is not installed; pip install {package}") from error
+        raise not_installed(package, "text") from error
 
 
 def load_codes(path: str | Path) -> Any:

@@ -16,7 +16,7 @@ from pathlib import Path
 from tqdm import tqdm
 
 from specdec_plugins.corpus.cli import logger
-from specdec_plugins.errors import UserError
+from specdec_plugins.errors import UserError, not_installed
 
 # Above this share of unknown tokens, the dictionary was not made for this text.
 _SUSPICIOUS_PERCENT = 1.0
@@ -67,7 +67,7 @@ class Binarising:
     def run(self, output: Path, log: Path, codes: Path | None) -> None:
         """Write the data-bin, with the BPE codes beside the dictionaries for decoding."""
         if importlib.util.find_spec("fairseq_cli") is None:
-            raise UserError("fairseq is not installed; pip install fairseq-fixed==0.12.3.1")
+            raise not_installed("fairseq", "train")
         output.mkdir()
         log.parent.mkdir(parents=True, exist_ok=True)
         self._preprocess(output, log)

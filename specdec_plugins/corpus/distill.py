@@ -19,7 +19,7 @@ from specdec_plugins.corpus.distill_job import Job, Shard, is_done, merge
 from specdec_plugins.corpus.pieces import UNFINISHED
 from specdec_plugins.corpus.steps import locked
 from specdec_plugins.corpus.teacher import DataBin, Search, Teacher
-from specdec_plugins.errors import UserError
+from specdec_plugins.errors import UserError, not_installed
 
 
 def _device(cpu: bool, fp16: bool) -> torch.device:
@@ -115,7 +115,7 @@ def _translate(args: argparse.Namespace, job: Job, settings: dict[str, Any]) -> 
     """Translate the chunks of this shard; whether there was time for all of them."""
     by_ray = args.ray is not None
     if by_ray and not distill_ray.is_installed():
-        logger.warning("ray is not installed (pip install '.[ray]'): distilling in one process")
+        logger.warning("%s; distilling in one process", not_installed("ray", "ray"))
         by_ray = False
     # Loaded before anything is recorded: a checkpoint that cannot be used leaves nothing behind.
     teacher = None if job.is_begun else _teacher(args, job)

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from specdec_plugins.adapters.dictionaries import load_dictionaries
-from specdec_plugins.errors import UserError
+from specdec_plugins.errors import UserError, not_installed
 from specdec_plugins.serving.loading import ModelOptions, decode_settings, load_model
 from specdec_plugins.serving.metrics import SHARED_FOLDER
 from specdec_plugins.serving.settings import LOG_FORMAT, ReplicaOptions, ServerSettings
@@ -58,7 +58,7 @@ def serve_replicas(
     try:
         ray, serve = importlib.import_module("ray"), importlib.import_module("ray.serve")
     except ModuleNotFoundError as error:
-        raise UserError("Ray Serve is not installed; pip install 'specdec[ray]'") from error
+        raise not_installed("Ray Serve", "ray") from error
     with tempfile.TemporaryDirectory(prefix="specdec-metrics-") as folder:
         application = _application(serve, model, settings, options, folder)
         # As many processors as the replicas ask for: they are numbers for Ray to count with.

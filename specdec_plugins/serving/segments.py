@@ -7,7 +7,7 @@ import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
-from specdec_plugins.errors import UserError
+from specdec_plugins.errors import not_installed
 
 Split = Callable[[str], Sequence[str]]
 
@@ -37,9 +37,7 @@ def sentence_splitter(language: str) -> Split:
     try:
         package = importlib.import_module("sentence_splitter")
     except ModuleNotFoundError as error:
-        raise UserError(
-            "sentence-splitter is not installed; pip install 'specdec[serve]'"
-        ) from error
+        raise not_installed("sentence-splitter", "serve") from error
     try:
         split: Split = package.SentenceSplitter(language=language).split
     except package.SentenceSplitterException:
