@@ -26,6 +26,7 @@ from specdec_plugins.adapters.vocabularies import (
 )
 from specdec_plugins.errors import UserError
 from specdec_plugins.models.block_drafter import BlockDrafter
+from specdec_plugins.models.spaced_layers import spaced_layers
 
 
 @dataclass
@@ -159,18 +160,10 @@ def _copy_decoder(copy: _Copy, source: StateDict, drafter: Namespace, args: Name
 
 
 def _chosen_layers(source: StateDict, count: int, wanted: list[int] | None) -> list[int]:
-    """Numbers, from 1, of the verifier's decoder layers that the drafter's start as.
-
-    Where the drafter has fewer, they are spread evenly from the first to the last, as in
-    Shleifer and Rush 2020 (pre-trained summarization distillation), section 3.2. A single one is
-    the last: what it gives is what the output projection reads.
-    """
+    """Numbers, from 1, of the verifier's decoder layers that the drafter's start as."""
     there = len({name.split(".")[2] for name in source if name.startswith("decoder.layers.")})
     if wanted is None:
-        count = min(count, there)
-        if count == 1:
-            return [there]
-        return [1 + round(i * (there - 1) / (count - 1)) for i in range(count)]
+        return [1 + layer for layer in spaced_layers(min(count, there), there)]
     if len(wanted) != count or not all(1 <= layer <= there for layer in wanted):
         raise UserError(
             f"--decoder-layers-from {','.join(map(str, wanted))} must name {count} of the "

@@ -19,6 +19,7 @@ from fairseq.models.transformer import base_architecture as transformer_architec
 from torch import Tensor, nn
 
 from specdec_plugins.errors import UserError
+from specdec_plugins.models.spaced_layers import spaced_layers
 
 # Settings of the verifier that say how its encoder reads, beside those that begin with "encoder_".
 _OF_THE_ENCODER = (
@@ -28,16 +29,6 @@ _OF_THE_ENCODER = (
     "no_scale_embedding",
     "no_token_positional_embeddings",
 )
-
-
-def spaced_layers(num_wanted: int, num_given: int) -> list[int]:
-    """Which of the given layers begin the wanted ones: first and last, and evenly between.
-
-    A lone one begins as the first, which reads embeddings as it will.
-    """
-    if num_wanted == 1:
-        return [0]
-    return [index * (num_given - 1) // (num_wanted - 1) for index in range(num_wanted)]
 
 
 def initial_decoder(state: dict[str, Tensor], num_layers: int) -> dict[str, Tensor]:
