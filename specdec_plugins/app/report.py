@@ -106,12 +106,12 @@ def _method(settings: Settings, limits: Limits) -> str:
         parts.append(f"drafter {drafter}, blocks of {limits.block_size}")
     if settings.drafter_dtype is not None:
         parts.append(f"drafting in {settings.drafter_dtype}")
-    kernels = _kernels(settings)
+    kernels = kernels_in_use(settings)
     return ", ".join([*parts, kernels] if kernels else parts)
 
 
-def _kernels(settings: Settings) -> str | None:
-    """Whose products are computed, where there is a choice."""
+def kernels_in_use(settings: Settings) -> str | None:
+    """Whose products are computed, where there is a choice: on a CPU, in float32 and 8 bits."""
     on_cpu = choose_device(settings.device).type == "cpu"
     if not on_cpu or settings.strategy == "fairseq" or settings.dtype not in ("float32", "int8"):
         return None

@@ -135,11 +135,12 @@ def serve(model: ServedModel, settings: ServerSettings, host: str, port: int) ->
 
     drafter = f"drafter {model.drafter_name}, blocks of {model.block_size}"
     log.info(
-        "serving %s, %s to %s, %s; address http://%s:%d/",
+        "serving %s, %s to %s, %s, %s; address http://%s:%d/",
         model.name,
         model.source_lang,
         model.target_lang,
         drafter if model.drafter_name else "no drafter",
+        model.kernels or f"{model.dtype} on {model.verifier.device.type}",
         host,
         port,
     )

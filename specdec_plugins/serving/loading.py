@@ -13,6 +13,7 @@ from specdec_plugins.adapters.dictionaries import load_dictionaries
 from specdec_plugins.app.bundles import make_settings
 from specdec_plugins.app.folders import VERIFIER, settings_of
 from specdec_plugins.app.loading import load_translator
+from specdec_plugins.app.report import kernels_in_use
 from specdec_plugins.app.settings import Settings
 from specdec_plugins.app.strategies import EngineStrategy
 from specdec_plugins.decoding.config import EngineConfig, require
@@ -73,6 +74,7 @@ def load_model(options: ModelOptions) -> ServedModel:
         drafter_name=settings.drafter if settings.drafts else None,
         schedule_name=settings.schedule,
         dtype=settings.dtype,
+        kernels=kernels_in_use(settings),
     )
 
 

@@ -46,6 +46,7 @@ class ServedModel:
     drafter_name: str | None = None
     schedule_name: str = "constant"
     dtype: str = "float32"
+    kernels: str | None = None  # whose products are computed, where there is a choice
 
     def new_session(self) -> Session:
         """An empty batch. The parts hold rows, so a new session ends every earlier one."""

@@ -207,6 +207,7 @@ class Info(BaseModel):
     model_id: str
     model_dtype: str
     model_device_type: str
+    kernels: str | None
     max_concurrent_requests: int
     max_batch_size: int
     max_input_tokens: int

@@ -75,6 +75,7 @@ class Service:
             model_id=model.name,
             model_dtype=model.dtype,
             model_device_type=model.verifier.device.type,
+            kernels=model.kernels,
             max_concurrent_requests=settings.max_waiting,
             max_batch_size=settings.max_rows,
             max_input_tokens=model.max_source,

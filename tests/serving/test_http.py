@@ -204,6 +204,7 @@ def test_the_small_routes(server: Running) -> None:
     assert client.get("/health").json() == {"status": "ok"}
     info = client.get("/info").json()
     assert (info["model_id"], info["drafter"], info["block_size"]) == ("toy", "block", 5)
+    assert info["kernels"] == "toy kernels"
     assert "specdec_rounds_total" in client.get("/metrics").text
     assert set(client.get("/openapi.json").json()["paths"]) >= {
         "/generate",

@@ -126,6 +126,7 @@ def toy_model(script: str | None = "partly", samples: bool = True, **changes: An
         "max_target": MAX_LEN,
         "block_size": 5 if script else 0,
         "drafter_name": "block" if script else None,
+        "kernels": "toy kernels",
     }
     return ServedModel(**{**fields, **changes})
 
