@@ -74,9 +74,10 @@ def _open(
 class KVCache:
     """One tensor for all layers; a row holds `lengths[b]` positions, and junk behind them.
 
-    Junk is masked, never read: it only has to be finite, so storage starts as zeros. A pass opens
-    a `window`, each layer writes to it, and `crop` says afterwards what is kept. There is room for
-    more rows and positions than are there: rows that come and go move what is live and no more.
+    Junk is masked, but it must be finite: zero times infinity is no number. So a row begins with
+    zeros behind it, and whoever had its storage before, and may have overflowed, does not matter. A
+    pass opens a `window`, each layer writes to it, and `crop` says afterwards what is kept. There
+    is room for more rows and positions than are there: rows that come and go move what is live.
     """
 
     def __init__(
@@ -84,7 +85,8 @@ class KVCache:
     ) -> None:
         shape = (stack.num_layers, num_rows, 0, 2, stack.num_heads, stack.head_dim)
         self._room = torch.zeros(shape, device=device, dtype=dtype)
-        self._live = 0  # positions that may have been written, known to the host
+        self._live = 0  # positions that the last pass may have written, known to the host
+        self._written = 0  # that any pass may have written, to whatever row
         self.lengths = torch.zeros(num_rows, dtype=torch.int64, device=device)  # [B]
 
     def __len__(self) -> int:
@@ -114,6 +116,7 @@ class KVCache:
         live = -(-(width + skip + num_new) // _GRAIN) * _GRAIN
         self._reserve(len(self), live)
         self._live = live
+        self._written = max(self._written, live)
         fits = native.keeps_books(self._room) and self._room.dtype is torch.float32
         open_window = _open if fits else _open_by_torch
         positions, at, mask = open_window(
@@ -129,6 +132,7 @@ class KVCache:
         """Keep the rows [B'] int64, in that order."""
         for layer in self._room:  # one at a time, so that what is copied stays small
             layer[: len(rows), : self._live] = layer[rows, : self._live]
+            layer[: len(rows), self._live : self._written] = 0
         self.lengths = self.lengths[rows]
 
     def append(self, other: KVCache) -> None:
@@ -137,6 +141,8 @@ class KVCache:
         self._reserve(num_rows + len(other), other._live)
         self.lengths = torch.cat([self.lengths, other.lengths])
         self.storage[:, num_rows:, : other._live] = other.storage[:, :, : other._live]
+        self.storage[:, num_rows:, other._live : self._written] = 0
+        self._written = max(self._written, other._live)
         self._live = max(self._live, other._live)
 
     def _reserve(self, num_rows: int, num_positions: int) -> None:

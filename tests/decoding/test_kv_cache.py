@@ -101,3 +101,21 @@ def test_no_rows_join_and_leave() -> None:
     cache.append(new_cache(3))
     cache.select(torch.zeros(0, dtype=torch.int64))
     assert (len(cache), cache.lengths.tolist()) == (0, [])
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_a_row_is_clean_of_whoever_had_its_storage(seed: int) -> None:
+    """A row that overflowed leaves no entry that is no number to rows that come or move later."""
+    rng, generator = random.Random(seed), torch.Generator().manual_seed(seed)
+    cache = new_cache(3)
+    for _ in range(40):
+        views, _ = write(cache, rng.choice([1, 1, 12]), generator)
+        assert not any(view.isnan().any() for view in views)
+        cache.crop(torch.tensor([rng.randint(0, 9) for _ in range(3)]))
+        cache.storage[:, 2, : views[0].shape[1]] = torch.nan  # the last row overflows
+        cache.select(torch.tensor([1, 0] if rng.random() < 0.5 else [0]))
+        while len(cache) < 3:
+            joining = new_cache(1)
+            write(joining, rng.randint(1, 3), generator)
+            joining.crop(torch.tensor([1]))
+            cache.append(joining)
