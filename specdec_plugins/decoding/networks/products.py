@@ -92,8 +92,12 @@ def with_fast_products(network: _Network, int8: bool = False, kernels: str = "na
         for parent, name, child in _children(network):
             if isinstance(child, LayerStack) and native.suits_layers(child, int8):
                 setattr(parent, name, native.NativeLayers(child, int8))
+        # A stack that is torch's still keeps torch's products: its attention lies between them.
+        others = {m for m in network.modules() if isinstance(m, LayerStack) for m in m.modules()}
         for parent, name, child in _children(network):
-            if isinstance(child, nn.Linear) and native.suits(child.weight, int8):
+            if not isinstance(child, nn.Linear) or parent in others:
+                continue
+            if native.suits(child.weight, int8):
                 setattr(parent, name, native.NativeLinear(child, int8))
     return _with_torch_products(network, int8)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from dataclasses import replace
 
 import pytest
 import torch
@@ -12,6 +13,7 @@ from specdec_plugins.decoding.config import DecodeParams, EngineConfig
 from specdec_plugins.decoding.drafters import DraftContext, build_drafter
 from specdec_plugins.decoding.engine import Method, SpeculativeDecoder
 from specdec_plugins.decoding.networks import Transformer, products
+from specdec_plugins.decoding.networks.activations import ACTIVATIONS
 from specdec_plugins.decoding.networks.products import (
     KERNELS,
     Int8Linear,
@@ -108,6 +110,22 @@ def test_a_packed_network_computes_the_same(monkeypatch: pytest.MonkeyPatch) -> 
     target = torch.tensor([[EOS, *random_ids(generator, 9)]])
     expected = full_logits(plain, source, target)
     torch.testing.assert_close(full_logits(packed, source, target), expected, rtol=0, atol=1e-4)
+
+
+@pytest.mark.parametrize("int8", [False, True])
+@pytest.mark.parametrize("kernels", KERNELS)
+@pytest.mark.parametrize("activation", sorted(ACTIVATIONS))
+def test_every_activation_decodes_with_every_kernel(
+    activation: str, kernels: str, int8: bool
+) -> None:
+    plain = transformer().float()
+    network = Transformer(replace(plain.config, activation=activation)).requires_grad_(False)
+    network.load_state_dict(plain.state_dict())
+    expected = decoded(network.eval(), drafts=False, batch=4, block_size=0)
+    fast = with_fast_products(copy.deepcopy(network), int8, kernels)
+    alone = decoded(fast, drafts=False, batch=1, block_size=0)
+    assert decoded(fast, drafts=False, batch=12, block_size=0) == alone
+    assert int8 or alone == expected
 
 
 def decoded(
