@@ -120,8 +120,9 @@ class RowParams:
 
     @cached_property
     def widest_block(self) -> int:
-        """The largest block size of any row."""
-        return int(self.block_size.max()) if len(self.block_size) else 0
+        """The largest block that any row can use: its block size, or its max_len if less."""
+        widest = torch.minimum(self.block_size, self.max_len)
+        return int(widest.max()) if len(widest) else 0
 
     def select(self: _Rows, rows: Tensor) -> _Rows:
         """The rows [B'] int64, in that order."""

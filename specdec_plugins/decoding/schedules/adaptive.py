@@ -63,6 +63,7 @@ class Adaptive:
         self._measured: defaultdict[int, Measurement] = defaultdict(
             lambda: Measurement(config.probe_every)
         )
+        self._asking: Measurement | None = None  # whose round the last budget was for
         self._is_chosen = False  # the last budget was not asked for to be measured
         self._rests = False  # nothing was drafted by choice: until rows change, nothing is learnt
         self._judged: Tensor | None = None  # [B] float32, tokens judged; None before the first row
@@ -90,8 +91,10 @@ class Adaptive:
         assert self._accepted is not None
         width = last.draft.tokens.shape[1]
         self._rests = self._is_chosen and width == 0
-        if self.follows_clock:
-            self._measured[len(prefix.lengths).bit_length()].observe(width, last.seconds)
+        measured = self._measured.get(len(prefix.lengths).bit_length())
+        # After rows have left, a round is not of the kind that was asked for.
+        if measured is not None and measured is self._asking:
+            measured.observe(width, last.seconds)
         if width == 0:
             return
         assert self._pool is not None
@@ -110,7 +113,7 @@ class Adaptive:
     def next_budget(self, params: RowParams) -> Tensor | None:
         block, self._is_chosen = params.block_size, False
         if self.follows_clock:
-            measured = self._measured[len(block).bit_length()]
+            measured = self._asking = self._measured[len(block).bit_length()]
             share = measured.due()
             if share is not None:
                 return (block * share).ceil().long() if share > 0 else None

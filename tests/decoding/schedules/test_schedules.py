@@ -267,6 +267,26 @@ def test_adaptive_keeps_the_costs_of_batches_apart() -> None:
     assert asked(8, 5) == [0] * 5
 
 
+def test_a_round_that_lost_rows_measures_nothing() -> None:
+    """What eight rows were asked to draft says nothing of four, and is asked of eight again."""
+    schedule = opened("adaptive", 8)
+    for _ in range(4):
+        assert budget(schedule, 20, count=8) == [0] * 8
+        commit(schedule, [0] * 8, [0] * 8, seconds=1.0)
+    assert budget(schedule, 20, count=8) == [10] * 8
+    schedule.select(torch.arange(4))
+    commit(schedule, [10] * 4, [0] * 4, seconds=9.0)
+    assert budget(schedule, 20, count=4) == [0] * 4  # four begin with plain rounds
+    schedule.admit(rows(4))
+    assert budget(schedule, 20, count=8) == [10] * 8
+
+
+def test_a_block_is_no_wider_than_a_sentence() -> None:
+    """A request may ask for any block size; what is computed for it must not grow with it."""
+    params = row_params(2, block_size=2**31 - 1, max_len=[20, 30])
+    assert params.widest_block == 30
+
+
 def test_adaptive_measures_again_from_time_to_time() -> None:
     """After a quarter of the rounds at first, then after half of them, then after all."""
     schedule = opened("adaptive", 1, acceptance=0.8, evidence=1e6, probe_every=40)
