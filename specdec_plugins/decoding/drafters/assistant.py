@@ -90,6 +90,8 @@ class AssistantDrafter:
     def select(self, rows: Tensor) -> None:
         self._model.select(rows)
         self._known = self._known[rows]
+        if rows.numel() == 0:
+            self._behind = 0
 
     def commit(self, prefix: Prefix, last: Round) -> None:
         # A draft that was kept whole ends in a token that the assistant proposed but never read.

@@ -10,7 +10,15 @@ from torch import Tensor
 from specdec_plugins.decoding.config import DecodeParams, EngineConfig
 from specdec_plugins.decoding.drafters import DraftContext, build_drafter
 from specdec_plugins.decoding.engine import Method, Session, SpeculativeDecoder
-from specdec_plugins.decoding.interfaces import Draft, Drafter, Prefix, Scores, SpecialTokens
+from specdec_plugins.decoding.interfaces import (
+    Draft,
+    Drafter,
+    Prefix,
+    Round,
+    Scores,
+    SpecialTokens,
+    Verdict,
+)
 from specdec_plugins.decoding.networks import Transformer
 from specdec_plugins.decoding.probs import warp
 from specdec_plugins.decoding.request import Request, RowResult
@@ -24,6 +32,7 @@ from tests.decoding.networks.toys import EOS, PAD, UNK, random_ids, transformer
 from tests.decoding.toys import (
     SPECIAL,
     TableVerifier,
+    draft_of,
     law,
     oracle,
     perturbed,
@@ -39,8 +48,10 @@ class Counting(TableVerifier):
     """Counts what it reads."""
 
     num_tokens = 0
+    widest = 0  # columns of a draft
 
     def score(self, prefix: Prefix, draft: Draft) -> Scores:
+        self.widest = max(self.widest, draft.tokens.shape[1])
         self.num_tokens += int(((1 + draft.lengths) * prefix.active).sum())
         return super().score(prefix, draft)
 
@@ -120,6 +131,23 @@ def test_it_drafts_its_own_argmax() -> None:
     assert draft.probs is None
     assert draft.tokens[0].tolist() == path(table, 1, 3)
     assert draft.tokens[2, :2].tolist() == path(table, 7, 2)
+
+
+def test_a_new_batch_does_not_catch_up_with_the_last_one() -> None:
+    """Rounds without a draft leave much unread; once all rows have left, nothing of it is read."""
+    assistant = Counting(TABLE)
+    drafter = build_drafter(
+        "assistant", DraftContext(TableVerifier(TABLE), assistant=assistant), {}
+    )
+    drafter.admit(sources([[1]]))
+    logits = torch.zeros(1, 1, TABLE.shape[-1])
+    for length in range(1, 9):
+        verdict = Verdict(torch.tensor([0]), torch.tensor([4]))
+        drafter.commit(prefix_of([[4] * length]), Round(draft_of([[]]), Scores(logits), verdict))
+    drafter.select(torch.zeros(0, dtype=torch.int64))
+    drafter.admit(sources([[1]]))
+    proposal(drafter, [[]], [1])
+    assert assistant.widest == 0
 
 
 def test_it_stops_where_it_is_not_confident() -> None:
