@@ -76,9 +76,11 @@ class Stack {
     pass.asking_rows = asking_rows.data();
     pass.output = reinterpret_cast<float*>(output);
     const size_t m = size_t(rows) * queries, dim = dim_, wide = std::max(dim_, ffn_);
+    const bool has_codes = std::any_of(products_.begin(), products_.end(),
+                                       [](const auto& product) { return product->linear.codes; });
     const int seen = std::max(pass.mask.width, pass.source_mask.width);
     const Scratch scratch = scratch_for({m * dim, m * dim, m * dim, 3 * m * dim, m * wide},
-                                        m * (wide + 3), m, seen + 16, threads);
+                                        has_codes ? m * (wide + 3) : 0, m, seen + 16, threads);
     in_team(threads, [&](int thread, int team) {
       isa_->run_layers(layers_.data(), first, stop, pass, scratch, thread, team);
     });

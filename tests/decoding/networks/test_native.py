@@ -231,3 +231,11 @@ def test_reductions_are_torchs(width: int) -> None:
     assert torch.equal(best(logits), logits.argmax(-1))
     torch.testing.assert_close(log_total(logits), logits.logsumexp(-1))
     assert torch.equal(rank(logits, tokens), rank(logits.double(), tokens))
+
+
+def test_what_is_no_number_hides_nothing() -> None:
+    logits = torch.zeros(2, 40)
+    logits[0, 0], logits[0, 16] = torch.nan, 50.0
+    logits[1, 3] = torch.inf
+    assert best(logits).tolist() == [16, 3]
+    assert log_total(logits)[1] == torch.inf
