@@ -9,6 +9,7 @@ from typing import Any
 from specdec_plugins.app.codec import Codec, read_prefix
 from specdec_plugins.app.settings import Settings
 from specdec_plugins.app.strategies import EngineStrategy, Strategy
+from specdec_plugins.decoding.config import SEEDS
 from specdec_plugins.decoding.request import FinishReason, Request, RowResult
 from specdec_plugins.decoding.stats import DecodeStats
 from specdec_plugins.errors import UserError
@@ -192,7 +193,7 @@ class SpeculativeTranslator:
                 f"{max_len - 1} leave room for more; shorten it, or raise --max-len-b."
             )
         params = self.settings.decode_params(
-            max_len, self.settings.seed + sentence.number, self.limits.block_size
+            max_len, (self.settings.seed + sentence.number) % SEEDS, self.limits.block_size
         )
         return Request(str(sentence.number), source_ids, params, forced_ids)
 

@@ -11,6 +11,10 @@ import torch
 from specdec_plugins.decoding.interfaces import RowParams
 from specdec_plugins.errors import UserError
 
+SEEDS = 2**63  # seeds are below it, as all integers of a request are
+INTEGERS = ("block_size", "max_len", "min_len", "beta", "top_k", "seed")
+LEAST = 1e-6  # temperature, and top-p: far below these, float32 laws are no laws any more
+
 
 def require(condition: bool, message: str) -> None:
     if not condition:
@@ -26,20 +30,26 @@ class DecodeParams:
     min_len: int = 0  # eos is banned before so many tokens; fairseq's own search has 1
     beta: int = 1  # accept among the verifier's beta best tokens; 1 = exactly its greedy output
     tau: float = 0.0  # nats below the best logit that an accepted token may be; boundary included
-    temperature: float = 1.0  # > 0; sampling rules only
+    temperature: float = 1.0  # LEAST or more; sampling rules only
     top_k: int = 0  # sample from the k best; 0 = all
     top_p: float = 1.0  # sample from the smallest set with this mass; 1 = all
     seed: int = 0  # of this row's random numbers
 
     def __post_init__(self) -> None:
+        for name in INTEGERS:
+            require(getattr(self, name) < SEEDS, f"{name} must be below 2^63.")
         require(self.block_size >= 0, f"block size must be 0 or more, not {self.block_size}.")
         require(self.max_len >= 1, f"max_len must be 1 or more, not {self.max_len}.")
         require(self.min_len >= 0, f"min_len must be 0 or more, not {self.min_len}.")
         require(self.beta >= 1, f"beta must be 1 or more, not {self.beta}.")
         require(self.tau >= 0, f"tau must be 0 or more, not {self.tau}.")
-        require(self.temperature > 0, f"temperature must be above 0, not {self.temperature}.")
+        require(
+            self.temperature >= LEAST,
+            f"temperature must be {LEAST:g} or more, not {self.temperature}; for the best token "
+            "alone, ask for top_k 1.",
+        )
         require(self.top_k >= 0, f"top_k must be 0 (all) or more, not {self.top_k}.")
-        require(0 < self.top_p <= 1, f"top_p must be above 0 and at most 1, not {self.top_p}.")
+        require(LEAST <= self.top_p <= 1, f"top_p must be {LEAST:g} to 1, not {self.top_p}.")
 
     @staticmethod
     def stack(params: Sequence[DecodeParams], device: torch.device) -> RowParams:
@@ -48,10 +58,9 @@ class DecodeParams:
         def column(name: str, dtype: torch.dtype) -> torch.Tensor:
             return torch.tensor([getattr(p, name) for p in params], dtype=dtype, device=device)
 
-        integers = ("block_size", "max_len", "min_len", "beta", "top_k", "seed")
         floats = ("tau", "temperature", "top_p")
         return RowParams(
-            **{name: column(name, torch.int64) for name in integers},
+            **{name: column(name, torch.int64) for name in INTEGERS},
             **{name: column(name, torch.float32) for name in floats},
         )
 

@@ -20,9 +20,13 @@ from tests.decoding.toys import CPU
         ("beta", 0, 1),
         ("tau", -0.1, 0.0),
         ("temperature", 0.0, 0.01),
+        ("temperature", 1e-40, 1e-6),  # a float32 law would be no law
         ("top_k", -1, 0),
         ("top_p", 0.0, 1.0),
         ("top_p", 1.1, 0.01),
+        ("top_p", 1e-46, 1e-6),
+        ("seed", 2**63, 2**63 - 1),
+        ("max_len", 2**63, 1),
         ("tau", float("nan"), float("inf")),
         ("temperature", float("nan"), 9.0),
         ("top_p", float("nan"), 0.5),

@@ -43,7 +43,9 @@ class TopBeta:
         tokens = pad_axes(draft.tokens.masked_fill(~draft.mask, 0), (0, 1))
         picked = logits.gather(-1, torch.stack([own, tokens], -1))
         gap = picked[..., 0] - picked[..., 1]  # [B, K+1]
-        tolerated = (rank(logits, tokens) < params.beta[:, None]) & (gap <= params.tau[:, None])
+        # What a constraint has struck is infinitely far below: no tau reaches there.
+        near = (gap <= params.tau[:, None]) & (gap < torch.inf)
+        tolerated = (rank(logits, tokens) < params.beta[:, None]) & near
         # The argmax itself is always kept; with beta = 1 nothing else is.
         kept = (tolerated | (tokens == own))[:, :-1]
         num_accepted = leading_true(kept & draft.mask)

@@ -55,7 +55,9 @@ EXACT_CASES = [
     Case("eos drafted and accepted", [A, EOS], [FIRST, [0, 0, 5, 0, 0], FIRST], 1, 0, 2, A),
     Case("huge tau means nothing with beta 1", [B], [FIRST, SECOND], 1, 1e9, 0, A),
 ]
+STRUCK = [1.0, -torch.inf, 0.5, 3.0, 2.0]  # as FIRST, and 1 may not be said
 TOLERANT_CASES = [
+    Case("struck by a constraint", [1], [STRUCK, SECOND], 5, torch.inf, 0, A),
     Case("second best within tau", [B], [FIRST, SECOND], 2, 1.5, 1, C),
     Case("gap equals tau: kept", [B], [FIRST, SECOND], 2, 1.0, 1, C),
     Case("gap just above tau", [B], [FIRST, SECOND], 2, 0.999, 0, A),
