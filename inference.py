@@ -11,6 +11,10 @@ def _run() -> int:
         from specdec_plugins.app.main import main
     except KeyboardInterrupt:
         return 130
+    except ModuleNotFoundError as error:
+        if error.name != "torch":
+            raise
+        sys.exit("inference.py: error: torch is not installed; run `make setup`, then .venv/bin/python")
     return main()
 
 

@@ -316,7 +316,7 @@ def test_a_resumed_output_of_another_input_is_refused(
             "no exit after layer 2",
         ),
         (b"s1\n", ["--temperature", "2"], "is for rules that sample"),
-        (b"s1\n", ["--drafter-options", '{"x": 1}'], "Options of drafter 'block'"),
+        (b"s1\n", ["--drafter-options", '{"x": 1}'], "of drafter 'block'; it knows"),
         (b"s1\n", ["--schedule-options", '{"x": 1}'], "Options of draft schedule 'constant'"),
     ],
 )

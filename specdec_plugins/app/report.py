@@ -135,6 +135,8 @@ def _greedy(settings: Settings, limits: Limits) -> str:
         ),
     }[rule.guarantee(settings.beta)]
     tolerance = f" (beta {settings.beta}, tau {settings.tau:g})" if settings.beta > 1 else ""
+    if settings.beta > 1 and settings.tau == 0:
+        tolerance = f" (beta {settings.beta}, but tau 0 tolerates nothing but ties; try --tau 1)"
     bans = [f"no end before {settings.minimum} tokens"] if settings.minimum else []
     bans += ["no <pad>"] if settings.ban_pad else []
     return (

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import torch
 
+from specdec_plugins.adapters.bundle import SETTINGS as BUNDLE_SETTINGS
 from specdec_plugins.app.combinations import check_method
 from specdec_plugins.decoding.config import DecodeParams, require
 from specdec_plugins.decoding.networks import KERNELS
@@ -113,9 +115,11 @@ class Settings:
         )
         self._check_drafter_dtype()
         wants = f"--strategy {self.strategy} needs"
+        lacks = f"holds no {BUNDLE_SETTINGS}" if Path(self.data).is_dir() else "is no folder"
         require(
             self.verifier is not None or self.strategy == "drafter",
-            f"{wants} the verifier's checkpoint; give it with --AR-path.",
+            f"{self.data} {lacks}, so it is no bundle, and {wants} the verifier's checkpoint; give "
+            "it with --AR-path.",
         )
         require(
             not (

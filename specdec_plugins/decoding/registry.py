@@ -3,11 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, TypeVar, get_args, get_type_hints
 
 from specdec_plugins.errors import UserError
 
 T = TypeVar("T")
+_WORDS = {
+    int: "a whole number",
+    float: "a number",
+    bool: "true or false",
+    str: "a text",
+    type(None): "null",
+}
 
 
 class Registry(Generic[T]):
@@ -41,13 +48,28 @@ class Registry(Generic[T]):
     def configure(self, name: str, options: dict[str, Any] | None = None) -> tuple[Any, Any]:
         """The class of that name, and `options` as its Config.
 
-        Raises UserError for an unknown name or option, each with the choices.
+        Raises UserError for an unknown name or option, each with the choices, and for a value of
+        another type than its field's.
         """
         cls: Any = self.get(name)
-        try:
-            return cls, cls.Config(**(options or {}))
-        except TypeError as error:
-            known = ", ".join(cls.Config.__dataclass_fields__) or "none"
-            raise UserError(
-                f"Options of {self.kind} {name!r}: {error}; it knows: {known}."
-            ) from error
+        kinds = get_type_hints(cls.Config)
+        for option, value in (options or {}).items():
+            if option not in kinds:
+                known = ", ".join(kinds) or "none"
+                raise UserError(
+                    f"There is no option {option!r} of {self.kind} {name!r}; it knows: {known}."
+                )
+            allowed = get_args(kinds[option]) or (kinds[option],)
+            if not any(_is_a(kind, value) for kind in allowed):
+                wanted = " or ".join(_WORDS[kind] for kind in allowed)
+                raise UserError(
+                    f"Option {option!r} of {self.kind} {name!r} must be {wanted}, not {value!r}."
+                )
+        return cls, cls.Config(**(options or {}))
+
+
+def _is_a(kind: type, value: object) -> bool:
+    """As JSON has them: to Python, True is an int, and 2 is no float."""
+    if isinstance(value, bool):
+        return kind is bool
+    return isinstance(value, int | float if kind is float else kind)

@@ -115,7 +115,7 @@ def test_unknown_flags_and_values_end_with_one_line(
         ("--strategy fairseq --rule exact", "--strategy fairseq verifies nothing"),
         (
             '--strategy AR --schedule-options {"start":2}',
-            "Options of draft schedule 'constant': .*it knows: none",
+            "no option 'start' of draft schedule 'constant'; it knows: none",
         ),
         ("--drafter-data folder", "--drafter-data is for --drafter assistant"),
         ('--drafter lookup --drafter-options {"n":2}', "it knows: max_ngram, min_ngram"),
@@ -145,7 +145,7 @@ def test_settings_that_cannot_be(flags: str, message: str) -> None:
 @pytest.mark.parametrize(
     ("given", "message"),
     [
-        ([], "needs the verifier's checkpoint; give it with --AR-path"),
+        ([], "no bundle, and --strategy specdec needs the verifier's checkpoint; give it with --AR"),
         (["--AR-path", "v"], "needs the drafter's checkpoint; give it with --path"),
         (["--strategy", "drafter"], "needs the drafter's checkpoint"),
         (["--AR-path", "v", "--drafter", "medusa"], "needs the drafter's checkpoint"),
@@ -160,6 +160,12 @@ def test_missing_checkpoints(given: list[str], message: str) -> None:
         parse_options(["data", *given])
     for strategy in ("AR", "fairseq"):
         parse_options(["data", "--AR-path", "v", "--strategy", strategy])
+
+
+def test_a_bundle_that_is_none_is_named(tmp_path: Path) -> None:
+    for folder, fault in ((tmp_path, "holds no bundle.json"), (tmp_path / "typo", "is no folder")):
+        with pytest.raises(UserError, match=f"{folder} {fault}, so it is no bundle"):
+            parse_options([str(folder)])
 
 
 def test_options_are_json_objects(capsys: pytest.CaptureFixture[str]) -> None:
