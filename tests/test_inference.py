@@ -317,7 +317,7 @@ def test_a_resumed_output_of_another_input_is_refused(
         ),
         (b"s1\n", ["--temperature", "2"], "is for rules that sample"),
         (b"s1\n", ["--drafter-options", '{"x": 1}'], "of drafter 'block'; it knows"),
-        (b"s1\n", ["--schedule-options", '{"x": 1}'], "Options of draft schedule 'constant'"),
+        (b"s1\n", ["--schedule-options", '{"x": 1}'], "of draft schedule 'constant'; it knows"),
     ],
 )
 def test_bad_input_is_said_in_a_line(
