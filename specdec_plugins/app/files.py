@@ -90,6 +90,11 @@ def count_lines(path: str) -> int:
         return sum(chunk.count(b"\n") for chunk in iter(lambda: file.read(1 << 20), b""))
 
 
+def total_lines(path: str) -> int | None:
+    """Complete lines of an input, for a bar; None where counting them would use them up."""
+    return count_lines(path) if path != STANDARD and os.path.isfile(path) else None
+
+
 def check_writable(path: str) -> None:
     """Raises UserError where an output could not be opened, before anything slow begins."""
     if path == STANDARD:

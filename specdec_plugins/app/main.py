@@ -23,6 +23,7 @@ from specdec_plugins.app.files import (
     count_lines,
     in_buffers,
     refuse_same_file,
+    total_lines,
 )
 from specdec_plugins.app.loading import load_translator
 from specdec_plugins.app.options import parse_options
@@ -172,10 +173,8 @@ class Job:
 
     def _bar(self, kept: int) -> Any:
         wanted = self.files.progress
-        path = self.files.input_path
-        total = count_lines(path) if wanted is not False and os.path.isfile(path) else None
         return tqdm(
-            total=total,
+            total=None if wanted is False else total_lines(self.files.input_path),
             initial=kept,
             unit="line",
             file=sys.stderr,

@@ -17,6 +17,7 @@ from specdec_plugins.app.files import (
     open_input,
     read_lines,
     refuse_same_file,
+    total_lines,
 )
 from specdec_plugins.errors import UserError
 
@@ -129,6 +130,19 @@ def test_a_write_cut_short_leaves_complete_lines(
 def test_a_full_device_is_said() -> None:
     with LineWriter("/dev/full") as writer, pytest.raises(UserError, match="/dev/full: cannot be"):
         writer.write(["a"])
+
+
+def test_only_what_can_be_read_twice_is_counted(tmp_path: Path) -> None:
+    path = tmp_path / "in"
+    path.write_text("a\nb\n", encoding="utf-8")
+    assert total_lines(str(path)) == 2
+    read_end, write_end = os.pipe()
+    with open(read_end, "rb") as stream:
+        with open(write_end, "wb") as pipe:
+            pipe.write(b"a\n")
+        assert total_lines(f"/dev/fd/{read_end}") is None
+        assert stream.read() == b"a\n"
+    assert total_lines("-") is None
 
 
 def test_places_that_cannot_be_written(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -105,6 +106,18 @@ def test_files_through_a_server(server: Running, tmp_path: Path, num_requests: s
     files = ["--input", str(source), "--output", str(target)]
     assert main(["--server", url, "--requests", num_requests, *files]) == 0
     assert target.read_text(encoding="utf-8").split("\n") == [*map(wanted, LINES), ""]
+
+
+def test_a_pipe_in_place_of_a_file(server: Running, tmp_path: Path) -> None:
+    """As the shell makes of `--input <(command)`; it can be read but once."""
+    target = tmp_path / "out"
+    read_end, write_end = os.pipe()
+    with open(read_end, "rb"):
+        with open(write_end, "w", encoding="utf-8") as pipe:
+            pipe.write("w1\nw2\n")
+        files = ["--input", f"/dev/fd/{read_end}", "--output", str(target), "--progress"]
+        assert main(["--server", f"http://127.0.0.1:{server.port}", *files]) == 0
+    assert target.read_text(encoding="utf-8") == f"{expected('w1')}\n{expected('w2')}\n"
 
 
 def test_the_same_without_a_server() -> None:
