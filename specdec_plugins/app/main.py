@@ -75,21 +75,13 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 class Outputs:
-    """The text and, where they are asked for, the JSON lines.
-
-    Opened when the first buffer is there to be written: what is refused before that costs no
-    earlier output.
-    """
+    """The text and, where they are asked for, the JSON lines."""
 
     def __init__(self, paths: Sequence[str], kept: int) -> None:
         """paths: the text's first; kept: lines of each that an earlier run wrote."""
-        self._paths = paths
-        self._kept = kept
-        self._writers: list[LineWriter] = []
+        self._writers = [LineWriter(path, kept) for path in paths]
 
     def write(self, done: Sequence[Translation]) -> None:
-        if not self._writers:
-            self._writers = [LineWriter(path, self._kept) for path in self._paths]
         self._writers[0].write([t.text for t in done])
         for records in self._writers[1:]:
             records.write([json_line(t) for t in done])

@@ -110,6 +110,7 @@ def _run(given: dict[str, Any]) -> None:
         for lines in translate(in_buffers(texts, size)):
             writer.write(lines)
             bar.update(len(lines))
+        writer.write([])  # an input without lines makes an output without any
 
 
 @contextmanager

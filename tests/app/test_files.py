@@ -91,6 +91,19 @@ def test_lines_are_on_disk_at_once(tmp_path: Path) -> None:
     assert path.read_text(encoding="utf-8") == "ä\n\nb\n"
 
 
+def test_an_old_output_stays_until_the_first_write(tmp_path: Path) -> None:
+    path = tmp_path / "out"
+    path.write_text("old\n", encoding="utf-8")
+    with LineWriter(str(path)):
+        pass
+    assert path.read_text(encoding="utf-8") == "old\n"
+    with LineWriter(str(path)) as writer:
+        writer.write([])
+    assert path.read_text(encoding="utf-8") == ""
+    with LineWriter(str(tmp_path)) as writer, pytest.raises(UserError, match="Is a directory"):
+        writer.write([])
+
+
 @pytest.mark.parametrize(("keep", "expected"), [(0, "new\n"), (1, "é\nnew\n"), (2, "é\nb\nnew\n")])
 def test_kept_lines_stay_and_the_rest_goes(tmp_path: Path, keep: int, expected: str) -> None:
     path = tmp_path / "out"

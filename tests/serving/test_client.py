@@ -120,6 +120,23 @@ def test_a_pipe_in_place_of_a_file(server: Running, tmp_path: Path) -> None:
     assert target.read_text(encoding="utf-8") == f"{expected('w1')}\n{expected('w2')}\n"
 
 
+def test_an_old_output_survives_input_that_is_refused(server: Running, tmp_path: Path) -> None:
+    source, target = tmp_path / "in", tmp_path / "out"
+    source.write_bytes(b"w1\n\xff\n")
+    target.write_text("precious\n")
+    files = ["--input", str(source), "--output", str(target)]
+    assert main(["--server", f"http://127.0.0.1:{server.port}", *files]) == 2
+    assert target.read_text() == "precious\n"
+
+
+def test_no_lines_in_are_no_lines_out(server: Running, tmp_path: Path) -> None:
+    target = tmp_path / "out"
+    target.write_text("old\n")
+    files = ["--input", os.devnull, "--output", str(target)]
+    assert main(["--server", f"http://127.0.0.1:{server.port}", *files]) == 0
+    assert target.read_text() == ""
+
+
 def test_the_same_without_a_server() -> None:
     settings = ServerSettings(max_new_tokens=MAX_LEN)
     translator = LocalTranslator(toy_model(), settings, Options())
