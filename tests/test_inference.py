@@ -285,6 +285,14 @@ def test_an_interrupted_run_is_continued(
     assert infer(folder, out, *flags, "--resume") == expected
 
 
+def test_a_full_device_is_told(
+    folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    records = ["--output-path", str(tmp_path / "out"), "--json-path", "/dev/full"]
+    message = refused(capsys, *arguments(folder, "--input-path", str(folder / "in"), *records))
+    assert message.endswith("what was written before is complete, and --resume continues it.")
+
+
 def test_a_resumed_output_of_another_input_is_refused(
     folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

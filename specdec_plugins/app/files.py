@@ -125,10 +125,14 @@ class LineWriter:
     last complete line, where the output is a file of its own.
     """
 
-    def __init__(self, path: str, keep: int = 0) -> None:
-        """keep: lines of an existing file to leave as they are; what follows them is dropped."""
+    def __init__(self, path: str, keep: int = 0, advice: str = "") -> None:
+        """keep: lines of an existing file to leave as they are; what follows them is dropped.
+
+        advice: how to go on after a write that failed, the end of its message.
+        """
         self.path = path
         self._keep = keep
+        self._advice = advice
         self._fd: int | None = None
 
     def write(self, lines: Sequence[str]) -> None:
@@ -153,7 +157,7 @@ class LineWriter:
             if isinstance(error, OSError) and not isinstance(error, BrokenPipeError):
                 raise UserError(
                     f"{self.path}: cannot be written ({error.strerror}); "
-                    "what was written before is complete, --resume continues it."
+                    f"what was written before is complete{self._advice}."
                 ) from error
             raise
 

@@ -39,6 +39,7 @@ INTERRUPTED = 130  # 128 + SIGINT, as shells count
 BROKEN_PIPE = 141  # 128 + SIGPIPE
 
 BUFFER_SIZE = 1000  # lines
+RESUME = "--resume continues it"
 MIB = 2**20
 
 
@@ -65,7 +66,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         if debug:
             raise
-        say("interrupted; what was written is complete lines, and --resume continues it.")
+        say(f"interrupted; what was written is complete lines, and {RESUME}.")
         return INTERRUPTED
     except BrokenPipeError:
         # The reader has enough; Python would flush standard output once more when it exits.
@@ -79,7 +80,8 @@ class Outputs:
 
     def __init__(self, paths: Sequence[str], kept: int) -> None:
         """paths: the text's first; kept: lines of each that an earlier run wrote."""
-        self._writers = [LineWriter(path, kept) for path in paths]
+        advice = "" if STANDARD in paths else f", and {RESUME}"
+        self._writers = [LineWriter(path, kept, advice) for path in paths]
 
     def write(self, done: Sequence[Translation]) -> None:
         self._writers[0].write([t.text for t in done])

@@ -141,7 +141,11 @@ def test_a_write_cut_short_leaves_complete_lines(
 
 
 def test_a_full_device_is_said() -> None:
-    with LineWriter("/dev/full") as writer, pytest.raises(UserError, match="/dev/full: cannot be"):
+    told = r"/dev/full: cannot be written \(No space left on device\); .* before is complete"
+    with LineWriter("/dev/full") as writer, pytest.raises(UserError, match=rf"{told}\.$"):
+        writer.write(["a"])
+    advised = LineWriter("/dev/full", advice=", begin anew")
+    with advised as writer, pytest.raises(UserError, match=rf"{told}, begin anew\.$"):
         writer.write(["a"])
 
 

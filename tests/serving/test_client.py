@@ -129,6 +129,16 @@ def test_an_old_output_survives_input_that_is_refused(server: Running, tmp_path:
     assert target.read_text() == "precious\n"
 
 
+def test_a_full_device_is_told_without_flags_of_another_program(
+    server: Running, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    source = tmp_path / "in"
+    source.write_text("w1\n")
+    files = ["--input", str(source), "--output", "/dev/full"]
+    assert main(["--server", f"http://127.0.0.1:{server.port}", *files]) == 2
+    assert capsys.readouterr().err.endswith("what was written before is complete.\n")
+
+
 def test_no_lines_in_are_no_lines_out(server: Running, tmp_path: Path) -> None:
     target = tmp_path / "out"
     target.write_text("old\n")
