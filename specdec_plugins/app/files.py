@@ -109,11 +109,20 @@ def check_writable(path: str) -> None:
         raise UserError(f"{path}: cannot be written; choose another place or change permissions.")
 
 
+def is_same_place(path: str, other: str) -> bool:
+    """Whether two paths lead to one file, links followed, be it there already or not."""
+    if STANDARD in (path, other):
+        return path == other
+    if os.path.exists(path) and os.path.exists(other):
+        return os.path.samefile(path, other)
+    return os.path.realpath(path) == os.path.realpath(other)
+
+
 def refuse_same_file(input_path: str, output_path: str) -> None:
     """Raises UserError where writing would destroy what is being read."""
     if STANDARD in (input_path, output_path) or not os.path.exists(output_path):
         return
-    if os.path.exists(input_path) and os.path.samefile(input_path, output_path):
+    if is_same_place(input_path, output_path):
         raise UserError(f"{output_path}: is an input as well; write to another file.")
 
 

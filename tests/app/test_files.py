@@ -14,6 +14,7 @@ from specdec_plugins.app.files import (
     check_writable,
     count_lines,
     in_buffers,
+    is_same_place,
     open_input,
     read_lines,
     refuse_same_file,
@@ -170,6 +171,21 @@ def test_places_that_cannot_be_written(tmp_path: Path) -> None:
     check_writable(str(tmp_path / "out"))
     check_writable("-")
     assert list(tmp_path.iterdir()) == []
+
+
+def test_one_place_has_many_names(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "soft").symlink_to("out")
+    assert is_same_place("out", f"../{tmp_path.name}/out")
+    assert is_same_place("soft", "out")
+    assert not is_same_place("out", "other")
+    (tmp_path / "out").touch()
+    (tmp_path / "hard").hardlink_to("out")
+    assert is_same_place("soft", "hard")
+    assert not is_same_place("out", "other")
+    (tmp_path / "-").touch()
+    assert is_same_place("-", "-")
+    assert not is_same_place("-", "./-")
 
 
 def test_an_input_is_not_written_over(tmp_path: Path) -> None:

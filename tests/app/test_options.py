@@ -133,6 +133,8 @@ def test_unknown_flags_and_values_end_with_one_line(
         ("--prefix-file -", "Only one of"),
         ("--resume", "--resume continues a file"),
         ("--output-path o --json-path o", "name the same place"),
+        ("--output-path o --json-path ./o", "name the same place"),
+        ("--json-path -", "name the same place"),
         ("--diagnose-targets t", "belongs to --diagnose"),
         ("--diagnose --strategy AR", "use it with --strategy specdec"),
     ],
