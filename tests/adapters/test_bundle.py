@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import torch
 from safetensors import safe_open
+from safetensors.torch import load_file, save_file
 from torch import nn
 
 from specdec_plugins.adapters import bundle as bundle_module
@@ -167,6 +168,9 @@ def test_a_bundle_appears_whole_or_not_at_all(folder: Path) -> None:
         ({"version": 2}, "is of format version 2, and this program reads version 1"),
         ({"source_lang": None}, "'source_lang' must be str, not None"),
         ({"verifier": {"weights": "../v", "kind": VERIFIER}}, "'../v' must be the name of a file"),
+        ({"verifier": {"weights": "..", "kind": VERIFIER}}, "'..' must be the name of a file"),
+        ({"verifier": {"weights": "", "kind": VERIFIER}}, "'' must be the name of a file"),
+        ({"text": {"bpe_codes": "."}}, "'.' must be the name of a file"),
         ({"verifier": {"weights": "v", "kind": "gpt"}}, "verifier: no kind 'gpt' is known"),
         ({"defaults": {"beta": True}}, "defaults: 'beta' must be int, not True"),
         ({"defaults": {"k": 1}}, "defaults: there is no entry 'k'"),
@@ -210,6 +214,22 @@ def test_damage_is_told(folder: Path) -> None:
     settings.unlink()
     with pytest.raises(UserError, match="read together with the bundle.json"):
         read_model(weights)
+
+
+@pytest.mark.parametrize(
+    ("aliases", "message"),
+    [
+        ('{"a": "b"}', "a stands for 'b', which it does not hold"),
+        ('{"a": ["b"]}', r"a stands for \['b'\], which"),
+        ('["a"]', "its aliases are no JSON object"),
+        ("{", "Expecting property name"),
+    ],
+)
+def test_damaged_aliases_are_told(aliases: str, message: str, folder: Path) -> None:
+    weights = bundled(folder) / "verifier.safetensors"
+    save_file(load_file(weights), weights, {"aliases": aliases})
+    with pytest.raises(UserError, match=rf"verifier.safetensors: damaged .*\({message}"):
+        read_weights(weights)
 
 
 def test_an_absent_default_is_one_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
