@@ -15,7 +15,7 @@ from torch import nn
 from specdec_plugins.adapters import bundle as bundle_module
 from specdec_plugins.adapters.bigrams import write_bigrams
 from specdec_plugins.adapters.bundle import default_bundle, read_bundle, read_weights
-from specdec_plugins.adapters.bundle_writer import Contents, write_bundle
+from specdec_plugins.adapters.bundle_writer import Contents, new_folder, write_bundle
 from specdec_plugins.adapters.dictionary import Dictionary
 from specdec_plugins.adapters.model import HEADS, VERIFIER, Model
 from specdec_plugins.adapters.model_files import (
@@ -159,6 +159,42 @@ def test_a_bundle_appears_whole_or_not_at_all(folder: Path) -> None:
     assert (place / "README.md").read_text() == "new"
     with pytest.raises(UserError, match="holds folders, so this program made something else"):
         write_bundle(contents, folder, force=True)
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt(), OSError(13, "Permission denied")])
+@pytest.mark.parametrize("last", ["old", "new"])
+@pytest.mark.parametrize("is_link", [False, True])
+def test_what_cannot_be_replaced_stays(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    error: BaseException,
+    last: str,
+    is_link: bool,
+) -> None:
+    """Stopped right after the old folder has gone, or when the new one should come."""
+    place, real = tmp_path / "bundle", tmp_path / "real"
+    real.mkdir()
+    (real / "file").write_text("precious")
+    if is_link:
+        place.symlink_to("real")
+    else:
+        real.rename(place)
+    rename = Path.rename
+
+    def failing(path: Path, target: Path) -> None:
+        if path.name == "new":
+            raise error
+        rename(path, target)
+        if target.name == last:
+            raise error
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "rename", failing)
+        with pytest.raises((KeyboardInterrupt, UserError)), new_folder(place, force=True) as made:
+            (made / "file").write_text("new")
+    assert (place / "file").read_text() == "precious"
+    assert place.is_symlink() == is_link
+    assert {path.name for path in tmp_path.iterdir()} <= {"bundle", "real"}
 
 
 @pytest.mark.parametrize(
