@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import fields
+from pathlib import Path
 
 import pytest
 
@@ -11,6 +13,7 @@ from specdec_plugins.app.options import make_parser, parse_options
 from specdec_plugins.app.settings import Settings, choose_device
 from specdec_plugins.errors import UserError
 
+ROOT = Path(__file__).resolve().parents[2]
 MODELS = ["data", "--path", "d.pt", "--AR-path", "v.pt"]
 PUBLISHED = (
     "dicts --path d.pt --user-dir specdec_plugins --task translation_lev_modified --remove-bpe "
@@ -162,6 +165,15 @@ def test_missing_checkpoints(given: list[str], message: str) -> None:
         parse_options(["data", *given])
     for strategy in ("AR", "fairseq"):
         parse_options(["data", "--AR-path", "v", "--strategy", strategy])
+
+
+def test_the_folder_has_one_name_in_help_and_documents() -> None:
+    told = " ".join(make_parser().format_help().split())
+    assert "(default: the positional FOLDER)" in told
+    assert "DICT_FOLDER" not in told
+    for path in (ROOT / "docs").glob("*.md"):
+        text = path.read_text(encoding="utf-8")
+        assert re.search(r"(inference|compare_ways)\.py DICT_FOLDER", text) is None, path
 
 
 def test_options_are_json_objects(capsys: pytest.CaptureFixture[str]) -> None:
