@@ -1,6 +1,6 @@
 """Decode a file in several ways, drafters with rules and schedules, and print and plot one table.
 
-    python scripts/compare_ways.py DICT_FOLDER --AR-path V.pt --input-path test.en \\
+    python scripts/compare_ways.py FOLDER --AR-path V.pt --input-path test.en \\
         --ways ways.json --reference test.de --report results/ways
 
 Takes the flags of inference.py, which all ways have in common. The ways are a JSON list of objects,

@@ -192,6 +192,17 @@ def test_json_lines(folder: Path, tmp_path: Path) -> None:
     assert [r["score"] for r in records] == pytest.approx(scores)
 
 
+def test_what_the_models_positions_cut_is_no_ended_sentence(folder: Path, tmp_path: Path) -> None:
+    """The verifier has 40 positions, and one is the end's."""
+    records = tmp_path / "json"
+    flags = ["--strategy", "fairseq", "--beam", "1", "--max-len-b", "100", "--batch", "20"]
+    infer(folder, tmp_path / "out", *flags, "--json-path", str(records))
+    found = [json.loads(line) for line in records.read_text().splitlines()]
+    reasons = [record["finish_reason"] for record in found]
+    assert reasons == ["length" if len(record["tokens"]) == 39 else "eos" for record in found]
+    assert set(reasons) == {"length", "eos"}
+
+
 def test_raw_text(folder: Path, tmp_path: Path) -> None:
     codes = tmp_path / "codes"
     codes.write_text("#version: 0.2\ns 1</w>\n", encoding="utf-8")
@@ -283,6 +294,14 @@ def test_an_interrupted_run_is_continued(
     assert ids == list(range(1, 21))
     assert not (tmp_path / "out.resume").exists()
     assert infer(folder, out, *flags, "--resume") == expected
+
+
+def test_a_full_device_is_told(
+    folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    records = ["--output-path", str(tmp_path / "out"), "--json-path", "/dev/full"]
+    message = refused(capsys, *arguments(folder, "--input-path", str(folder / "in"), *records))
+    assert message.endswith("what was written before is complete, and --resume continues it.")
 
 
 def test_a_resumed_output_of_another_input_is_refused(

@@ -163,14 +163,24 @@ def _read_tensors(path: Path) -> State:
     try:
         with safe_open(path, framework="pt") as file:
             state: State = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-            aliases = json.loads((file.metadata() or {}).get(ALIASES, "{}"))
+            return {**state, **_aliases((file.metadata() or {}).get(ALIASES, "{}"), state)}
     except OSError as error:
         raise UserError(f"{path}: cannot be read ({error.strerror or error}).") from error
     except (SafetensorError, ValueError) as error:
         raise UserError(f"{path}: damaged or no safetensors file ({error}); copy it again.") from (
             error
         )
-    return {**state, **{name: state[stored] for name, stored in aliases.items()}}
+
+
+def _aliases(text: str, state: State) -> State:
+    """Stored tensors under their other names; raises ValueError where the text is damaged."""
+    aliases = json.loads(text)
+    if not isinstance(aliases, dict):
+        raise ValueError(f"its {ALIASES} are no JSON object")
+    for name, stored in aliases.items():
+        if not isinstance(stored, str) or stored not in state:
+            raise ValueError(f"{name} stands for {stored!r}, which it does not hold")
+    return {name: state[stored] for name, stored in aliases.items()}
 
 
 def _read_json(path: Path) -> dict[str, Any]:
@@ -238,6 +248,6 @@ def _read_drafter(record: _Entry, path: Path) -> DraftingPart | None:
 
 def _plain_name(name: str, path: Path) -> str:
     """A bundle is self-contained: what it names lies in its folder."""
-    if Path(name).name != name:
+    if Path(name).name != name or name in ("", ".."):
         raise UserError(f"{path}: {name!r} must be the name of a file in the same folder.")
     return name

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import shutil
 import tempfile
 from collections.abc import Iterator, Mapping
@@ -100,12 +101,24 @@ def new_folder(folder: str | Path, force: bool = False) -> Iterator[Path]:
             made = Path(scratch) / "new"
             made.mkdir()
             yield made
-            if folder.exists():
-                folder.rename(Path(scratch) / "old")
-            made.rename(folder)
+            _put_in_place(made, folder)
     except OSError as error:
         name = error.filename or folder
         raise UserError(f"{name}: {error.strerror or error}; nothing was written.") from error
+
+
+def _put_in_place(made: Path, folder: Path) -> None:
+    """Exchange a folder for what is there; where that fails, what was there is there again."""
+    old = made.with_name("old")
+    try:
+        if folder.exists():
+            folder.rename(old)
+        made.rename(folder)
+    except BaseException:
+        # Beside the new folder it would be deleted. A link that was moved may lead nowhere.
+        if os.path.lexists(old) and not folder.exists():
+            old.rename(folder)
+        raise
 
 
 def _write_part(model: Model, folder: Path, name: str, dtype: torch.dtype) -> Part:

@@ -89,6 +89,11 @@ class FairseqSearch:
         """The longest source that the model reads, eos included."""
         return int(self._model.encoder.max_positions())
 
+    @property
+    def max_target_tokens(self) -> int:
+        """The longest target that the model has positions for, eos, which comes after it, aside."""
+        return int(self._generator.max_len) - 1
+
     def search(
         self, sources: Sequence[Sequence[int]], prefixes: Sequence[Sequence[int]] | None = None
     ) -> list[list[Hypothesis]]:

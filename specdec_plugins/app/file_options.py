@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from specdec_plugins.app.files import STANDARD
+from specdec_plugins.app.files import STANDARD, is_same_place
 from specdec_plugins.decoding.config import require
 
 
@@ -40,7 +40,7 @@ class FileOptions:
                 f"--resume continues a file; give {flag} a file name, not {STANDARD!r}.",
             )
         require(
-            self.json_path != self.output_path,
+            self.json_path is None or not is_same_place(self.json_path, self.output_path),
             "--json-path and --output-path name the same place; give them two.",
         )
         require(

@@ -90,6 +90,11 @@ def count_lines(path: str) -> int:
         return sum(chunk.count(b"\n") for chunk in iter(lambda: file.read(1 << 20), b""))
 
 
+def total_lines(path: str) -> int | None:
+    """Complete lines of an input, for a bar; None where counting them would use them up."""
+    return count_lines(path) if path != STANDARD and os.path.isfile(path) else None
+
+
 def check_writable(path: str) -> None:
     """Raises UserError where an output could not be opened, before anything slow begins."""
     if path == STANDARD:
@@ -104,56 +109,78 @@ def check_writable(path: str) -> None:
         raise UserError(f"{path}: cannot be written; choose another place or change permissions.")
 
 
+def is_same_place(path: str, other: str) -> bool:
+    """Whether two paths lead to one file, links followed, be it there already or not."""
+    if STANDARD in (path, other):
+        return path == other
+    if os.path.exists(path) and os.path.exists(other):
+        return os.path.samefile(path, other)
+    return os.path.realpath(path) == os.path.realpath(other)
+
+
 def refuse_same_file(input_path: str, output_path: str) -> None:
     """Raises UserError where writing would destroy what is being read."""
     if STANDARD in (input_path, output_path) or not os.path.exists(output_path):
         return
-    if os.path.exists(input_path) and os.path.samefile(input_path, output_path):
+    if is_same_place(input_path, output_path):
         raise UserError(f"{output_path}: is an input as well; write to another file.")
 
 
 class LineWriter:
     """Writes complete lines and hands them on at once.
 
-    A write that fails or is interrupted is taken back as far as the last complete line, where the
-    output is a file of its own.
+    The file is opened, and emptied, by the first write, even of no lines: what is refused before
+    that costs no earlier output. A write that fails or is interrupted is taken back as far as the
+    last complete line, where the output is a file of its own.
     """
 
-    def __init__(self, path: str, keep: int = 0) -> None:
-        """keep: lines of an existing file to leave as they are; what follows them is dropped."""
+    def __init__(self, path: str, keep: int = 0, advice: str = "") -> None:
+        """keep: lines of an existing file to leave as they are; what follows them is dropped.
+
+        advice: how to go on after a write that failed, the end of its message.
+        """
         self.path = path
-        try:
-            self._fd = _open_output(path, keep)
-        except OSError as error:
-            raise UserError(f"{path}: cannot be written ({error.strerror}).") from error
-        # What stands behind standard output may have other writers: it is never cut.
-        self.is_own_file = path != STANDARD and stat.S_ISREG(os.fstat(self._fd).st_mode)
+        self._keep = keep
+        self._advice = advice
+        self._fd: int | None = None
 
     def write(self, lines: Sequence[str]) -> None:
         """Append lines, each without its line end.
 
-        Raises UserError where the place is full, BrokenPipeError where nobody reads any more.
+        Raises UserError where the place cannot be opened or is full, BrokenPipeError where nobody
+        reads any more.
         """
+        fd = self._open()
         data = "".join(f"{line}\n" for line in lines).encode("utf-8")
-        begin = os.fstat(self._fd).st_size
+        begin = os.fstat(fd).st_size
         pending = memoryview(data)
         try:
             while pending:
-                pending = pending[os.write(self._fd, pending) :]
+                pending = pending[os.write(fd, pending) :]
         except BaseException as error:
-            if self.is_own_file:
+            # What stands behind standard output may have other writers: it is never cut.
+            if self.path != STANDARD and stat.S_ISREG(os.fstat(fd).st_mode):
                 # By the file's size, for an interrupt may have come between a write and its count.
-                written = data[: os.fstat(self._fd).st_size - begin]
-                os.ftruncate(self._fd, begin + written.rfind(b"\n") + 1)
+                written = data[: os.fstat(fd).st_size - begin]
+                os.ftruncate(fd, begin + written.rfind(b"\n") + 1)
             if isinstance(error, OSError) and not isinstance(error, BrokenPipeError):
                 raise UserError(
                     f"{self.path}: cannot be written ({error.strerror}); "
-                    "what was written before is complete, --resume continues it."
+                    f"what was written before is complete{self._advice}."
                 ) from error
             raise
 
+    def _open(self) -> int:
+        if self._fd is None:
+            try:
+                self._fd = _open_output(self.path, self._keep)
+            except OSError as error:
+                raise UserError(f"{self.path}: cannot be written ({error.strerror}).") from error
+        return self._fd
+
     def close(self) -> None:
-        os.close(self._fd)
+        if self._fd is not None:
+            os.close(self._fd)
 
     def __enter__(self) -> LineWriter:
         return self

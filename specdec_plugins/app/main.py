@@ -23,6 +23,7 @@ from specdec_plugins.app.files import (
     count_lines,
     in_buffers,
     refuse_same_file,
+    total_lines,
 )
 from specdec_plugins.app.loading import load_translator
 from specdec_plugins.app.options import parse_options
@@ -38,6 +39,7 @@ INTERRUPTED = 130  # 128 + SIGINT, as shells count
 BROKEN_PIPE = 141  # 128 + SIGPIPE
 
 BUFFER_SIZE = 1000  # lines
+RESUME = "--resume continues it"
 MIB = 2**20
 
 
@@ -64,7 +66,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         if debug:
             raise
-        say("interrupted; what was written is complete lines, and --resume continues it.")
+        say(f"interrupted; what was written is complete lines, and {RESUME}.")
         return INTERRUPTED
     except BrokenPipeError:
         # The reader has enough; Python would flush standard output once more when it exits.
@@ -74,21 +76,14 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 class Outputs:
-    """The text and, where they are asked for, the JSON lines.
-
-    Opened when the first buffer is there to be written: what is refused before that costs no
-    earlier output.
-    """
+    """The text and, where they are asked for, the JSON lines."""
 
     def __init__(self, paths: Sequence[str], kept: int) -> None:
         """paths: the text's first; kept: lines of each that an earlier run wrote."""
-        self._paths = paths
-        self._kept = kept
-        self._writers: list[LineWriter] = []
+        advice = "" if STANDARD in paths else f", and {RESUME}"
+        self._writers = [LineWriter(path, kept, advice) for path in paths]
 
     def write(self, done: Sequence[Translation]) -> None:
-        if not self._writers:
-            self._writers = [LineWriter(path, self._kept) for path in self._paths]
         self._writers[0].write([t.text for t in done])
         for records in self._writers[1:]:
             records.write([json_line(t) for t in done])
@@ -172,10 +167,8 @@ class Job:
 
     def _bar(self, kept: int) -> Any:
         wanted = self.files.progress
-        path = self.files.input_path
-        total = count_lines(path) if wanted is not False and os.path.isfile(path) else None
         return tqdm(
-            total=total,
+            total=None if wanted is False else total_lines(self.files.input_path),
             initial=kept,
             unit="line",
             file=sys.stderr,

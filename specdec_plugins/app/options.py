@@ -89,7 +89,8 @@ def _add_models(parser: argparse.ArgumentParser) -> None:
         "--drafter-data",
         metavar="FOLDER",
         help="dict.<lang>.txt of an assistant whose source dictionary is another (default: "
-        "DICT_FOLDER); symbols are found by name, and the target dictionary must be the same",
+        "the positional FOLDER); symbols are found by name, and the target dictionary must be the "
+        "same",
     )
     add("--source-lang", "-s", metavar="LANG", help="default: from the names of the dictionaries")
     add("--target-lang", "-t", metavar="LANG", help="default: from the names of the dictionaries")

@@ -63,5 +63,5 @@ def load_beam_search(settings: Settings) -> tuple[Strategy, Limits]:
         dtype=DTYPES[settings.dtype],
         device=choose_device(settings.device),
     )
-    # The search clamps to the model's positions itself.
-    return BeamSearch(search, settings.batch), Limits(search.max_source_positions, 10**9, 0)
+    limits = Limits(search.max_source_positions, search.max_target_tokens, 0)
+    return BeamSearch(search, settings.batch), limits

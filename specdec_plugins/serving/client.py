@@ -8,11 +8,13 @@ import time
 import urllib.error
 import urllib.request
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 from specdec_plugins.errors import UserError
 
 DEFAULT_URL = "http://127.0.0.1:8080"
+_BROKEN = (OSError, http.client.HTTPException)  # what a connection may fail with at any time
 
 
 class ClientError(UserError):
@@ -48,37 +50,57 @@ class Client:
         """
         languages: dict[str, Any] = {}
         if not {"source", "target"} <= fields.keys():
-            info = self.info()
+            info = self._ask("/info", None, "source", "target")
             languages = {"source": info["source"], "target": info["target"]}
         q = text if isinstance(text, str) else list(text)
-        answer = self._post("/translate", {"q": q, **languages, **fields})
+        answer = self._ask("/translate", {"q": q, **languages, **fields}, "translatedText")
         return answer if fields.get("alternatives") else answer["translatedText"]
 
     def generate(self, text: str, **parameters: Any) -> dict[str, Any]:
-        """The answer of POST /generate; `parameters` such as beta=3, details=True."""
-        answer: dict[str, Any] = self._post("/generate", {"inputs": text, "parameters": parameters})
-        return answer
+        """The answer of POST /generate; `parameters` such as beta=3, details=True.
+
+        Raises ClientError.
+        """
+        body = {"inputs": text, "parameters": parameters}
+        return self._ask("/generate", body, "generated_text")
 
     def stream(self, text: str, **parameters: Any) -> Iterator[dict[str, Any]]:
-        """The events of POST /generate_stream as they come. Stop reading to cancel it."""
+        """The events of POST /generate_stream as they come. Stop reading to cancel it.
+
+        Raises ClientError, also where the stream ends before the event with the whole text.
+        """
         body = {"inputs": text, "parameters": parameters}
-        with self._open(self._request("/generate_stream", body)) as response:
+        is_whole = False
+        with self._answer("/generate_stream", body) as response:
             for line in response:
-                if line.startswith(b"data:"):
-                    event = json.loads(line.removeprefix(b"data:"))
+                # A line that was cut has no end.
+                if line.startswith(b"data:") and line.endswith(b"\n"):
+                    event = _object(line.removeprefix(b"data:"), self.url)
                     if "error" in event:
-                        raise ClientError(event["error"], 500)
+                        raise ClientError(str(event["error"]), 500)
+                    is_whole = event.get("generated_text") is not None
                     yield event
+        if not is_whole:
+            raise ClientError(f"{self.url}: its answer broke off; try again.")
 
     def info(self) -> dict[str, Any]:
-        """The answer of GET /info."""
-        with self._open(self._request("/info", None)) as response:
-            answer: dict[str, Any] = json.load(response)
-        return answer
+        """The answer of GET /info. Raises ClientError."""
+        return self._ask("/info", None)
 
-    def _post(self, path: str, body: dict[str, Any]) -> Any:
+    def _ask(self, path: str, body: dict[str, Any] | None, *fields: str) -> dict[str, Any]:
+        """The whole answer, which must have these fields."""
+        with self._answer(path, body) as response:
+            return _object(response.read(), self.url + path, *fields)
+
+    @contextmanager
+    def _answer(self, path: str, body: dict[str, Any] | None) -> Iterator[http.client.HTTPResponse]:
+        """What the server sends, to be read; what goes wrong meanwhile becomes a ClientError."""
         with self._open(self._request(path, body)) as response:
-            return json.load(response)
+            try:
+                yield response
+            except _BROKEN as error:
+                reason = str(error) or type(error).__name__
+                raise ClientError(f"{self.url}: its answer broke off ({reason}).") from error
 
     def _request(self, path: str, body: dict[str, Any] | None) -> urllib.request.Request:
         headers = {"Content-Type": "application/json"}
@@ -100,16 +122,32 @@ class Client:
                 if error.code != 429 or time.monotonic() + refusal.retry_after > end:
                     raise refusal from error
                 time.sleep(refusal.retry_after)
-            except (OSError, http.client.HTTPException) as error:
+            except _BROKEN as error:
                 reason = getattr(error, "reason", error)
                 raise ClientError(f"{self.url}: cannot be reached ({reason}).") from error
+
+
+def _object(data: bytes, address: str, *fields: str) -> dict[str, Any]:
+    """What an address sent as a JSON object; raises ClientError where that is not so.
+
+    fields: what it must have, for other servers speak JSON as well.
+    """
+    try:
+        found = json.loads(data)
+    except ValueError as error:
+        raise ClientError(f"{address}: answered with what is no JSON ({error}).") from error
+    if not isinstance(found, dict) or not found.keys() >= set(fields):
+        raise ClientError(
+            f"{address}: answered with JSON that is not this project's; check the address."
+        )
+    return found
 
 
 def _refusal(error: urllib.error.HTTPError) -> ClientError:
     with error:
         try:
             message = json.load(error)["error"]
-        except (ValueError, KeyError, TypeError):
+        except (ValueError, KeyError, TypeError, *_BROKEN):
             message = f"The server answered with status {error.code}."
     after = error.headers.get("Retry-After", "1")
     return ClientError(message, error.code, float(after) if after.isdecimal() else 1.0)

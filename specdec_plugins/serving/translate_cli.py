@@ -17,11 +17,11 @@ from specdec_plugins.app.files import (
     STANDARD,
     LineWriter,
     check_writable,
-    count_lines,
     in_buffers,
     open_input,
     read_lines,
     refuse_same_file,
+    total_lines,
 )
 from specdec_plugins.decoding.config import require
 from specdec_plugins.errors import UserError
@@ -96,7 +96,6 @@ def _run(given: dict[str, Any]) -> None:
     source, target = given["input"], given["output"]
     refuse_same_file(source, target)
     check_writable(target)
-    num_lines = count_lines(source) if source != STANDARD else None
     with ExitStack() as stack:
         stream = stack.enter_context(open_input(source))
         translate = stack.enter_context(_translator(given))
@@ -104,12 +103,14 @@ def _run(given: dict[str, Any]) -> None:
         texts = (line.text for line in read_lines(stream, name))
         writer = stack.enter_context(LineWriter(target))
         shown = given.get("progress", sys.stderr.isatty())
-        bar = stack.enter_context(tqdm(total=num_lines, unit=" lines", disable=not shown))
+        total = total_lines(source) if shown else None
+        bar = stack.enter_context(tqdm(total=total, unit=" lines", disable=not shown))
         # At a terminal a person waits for every line.
         size = 1 if source == STANDARD and sys.stdin.isatty() else _BUFFER
         for lines in translate(in_buffers(texts, size)):
             writer.write(lines)
             bar.update(len(lines))
+        writer.write([])  # an input without lines makes an output without any
 
 
 @contextmanager

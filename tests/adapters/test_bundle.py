@@ -9,12 +9,13 @@ from typing import Any
 import pytest
 import torch
 from safetensors import safe_open
+from safetensors.torch import load_file, save_file
 from torch import nn
 
 from specdec_plugins.adapters import bundle as bundle_module
 from specdec_plugins.adapters.bigrams import write_bigrams
 from specdec_plugins.adapters.bundle import default_bundle, read_bundle, read_weights
-from specdec_plugins.adapters.bundle_writer import Contents, write_bundle
+from specdec_plugins.adapters.bundle_writer import Contents, new_folder, write_bundle
 from specdec_plugins.adapters.dictionary import Dictionary
 from specdec_plugins.adapters.model import HEADS, VERIFIER, Model
 from specdec_plugins.adapters.model_files import (
@@ -160,6 +161,42 @@ def test_a_bundle_appears_whole_or_not_at_all(folder: Path) -> None:
         write_bundle(contents, folder, force=True)
 
 
+@pytest.mark.parametrize("error", [KeyboardInterrupt(), OSError(13, "Permission denied")])
+@pytest.mark.parametrize("last", ["old", "new"])
+@pytest.mark.parametrize("is_link", [False, True])
+def test_what_cannot_be_replaced_stays(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    error: BaseException,
+    last: str,
+    is_link: bool,
+) -> None:
+    """Stopped right after the old folder has gone, or when the new one should come."""
+    place, real = tmp_path / "bundle", tmp_path / "real"
+    real.mkdir()
+    (real / "file").write_text("precious")
+    if is_link:
+        place.symlink_to("real")
+    else:
+        real.rename(place)
+    rename = Path.rename
+
+    def failing(path: Path, target: Path) -> None:
+        if path.name == "new":
+            raise error
+        rename(path, target)
+        if target.name == last:
+            raise error
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "rename", failing)
+        with pytest.raises((KeyboardInterrupt, UserError)), new_folder(place, force=True) as made:
+            (made / "file").write_text("new")
+    assert (place / "file").read_text() == "precious"
+    assert place.is_symlink() == is_link
+    assert {path.name for path in tmp_path.iterdir()} <= {"bundle", "real"}
+
+
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
@@ -167,6 +204,9 @@ def test_a_bundle_appears_whole_or_not_at_all(folder: Path) -> None:
         ({"version": 2}, "is of format version 2, and this program reads version 1"),
         ({"source_lang": None}, "'source_lang' must be str, not None"),
         ({"verifier": {"weights": "../v", "kind": VERIFIER}}, "'../v' must be the name of a file"),
+        ({"verifier": {"weights": "..", "kind": VERIFIER}}, "'..' must be the name of a file"),
+        ({"verifier": {"weights": "", "kind": VERIFIER}}, "'' must be the name of a file"),
+        ({"text": {"bpe_codes": "."}}, "'.' must be the name of a file"),
         ({"verifier": {"weights": "v", "kind": "gpt"}}, "verifier: no kind 'gpt' is known"),
         ({"defaults": {"beta": True}}, "defaults: 'beta' must be int, not True"),
         ({"defaults": {"k": 1}}, "defaults: there is no entry 'k'"),
@@ -210,6 +250,22 @@ def test_damage_is_told(folder: Path) -> None:
     settings.unlink()
     with pytest.raises(UserError, match="read together with the bundle.json"):
         read_model(weights)
+
+
+@pytest.mark.parametrize(
+    ("aliases", "message"),
+    [
+        ('{"a": "b"}', "a stands for 'b', which it does not hold"),
+        ('{"a": ["b"]}', r"a stands for \['b'\], which"),
+        ('["a"]', "its aliases are no JSON object"),
+        ("{", "Expecting property name"),
+    ],
+)
+def test_damaged_aliases_are_told(aliases: str, message: str, folder: Path) -> None:
+    weights = bundled(folder) / "verifier.safetensors"
+    save_file(load_file(weights), weights, {"aliases": aliases})
+    with pytest.raises(UserError, match=rf"verifier.safetensors: damaged .*\({message}"):
+        read_weights(weights)
 
 
 def test_an_absent_default_is_one_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

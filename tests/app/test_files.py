@@ -14,9 +14,11 @@ from specdec_plugins.app.files import (
     check_writable,
     count_lines,
     in_buffers,
+    is_same_place,
     open_input,
     read_lines,
     refuse_same_file,
+    total_lines,
 )
 from specdec_plugins.errors import UserError
 
@@ -90,6 +92,19 @@ def test_lines_are_on_disk_at_once(tmp_path: Path) -> None:
     assert path.read_text(encoding="utf-8") == "ä\n\nb\n"
 
 
+def test_an_old_output_stays_until_the_first_write(tmp_path: Path) -> None:
+    path = tmp_path / "out"
+    path.write_text("old\n", encoding="utf-8")
+    with LineWriter(str(path)):
+        pass
+    assert path.read_text(encoding="utf-8") == "old\n"
+    with LineWriter(str(path)) as writer:
+        writer.write([])
+    assert path.read_text(encoding="utf-8") == ""
+    with LineWriter(str(tmp_path)) as writer, pytest.raises(UserError, match="Is a directory"):
+        writer.write([])
+
+
 @pytest.mark.parametrize(("keep", "expected"), [(0, "new\n"), (1, "é\nnew\n"), (2, "é\nb\nnew\n")])
 def test_kept_lines_stay_and_the_rest_goes(tmp_path: Path, keep: int, expected: str) -> None:
     path = tmp_path / "out"
@@ -127,8 +142,25 @@ def test_a_write_cut_short_leaves_complete_lines(
 
 
 def test_a_full_device_is_said() -> None:
-    with LineWriter("/dev/full") as writer, pytest.raises(UserError, match="/dev/full: cannot be"):
+    told = r"/dev/full: cannot be written \(No space left on device\); .* before is complete"
+    with LineWriter("/dev/full") as writer, pytest.raises(UserError, match=rf"{told}\.$"):
         writer.write(["a"])
+    advised = LineWriter("/dev/full", advice=", begin anew")
+    with advised as writer, pytest.raises(UserError, match=rf"{told}, begin anew\.$"):
+        writer.write(["a"])
+
+
+def test_only_what_can_be_read_twice_is_counted(tmp_path: Path) -> None:
+    path = tmp_path / "in"
+    path.write_text("a\nb\n", encoding="utf-8")
+    assert total_lines(str(path)) == 2
+    read_end, write_end = os.pipe()
+    with open(read_end, "rb") as stream:
+        with open(write_end, "wb") as pipe:
+            pipe.write(b"a\n")
+        assert total_lines(f"/dev/fd/{read_end}") is None
+        assert stream.read() == b"a\n"
+    assert total_lines("-") is None
 
 
 def test_places_that_cannot_be_written(tmp_path: Path) -> None:
@@ -139,6 +171,21 @@ def test_places_that_cannot_be_written(tmp_path: Path) -> None:
     check_writable(str(tmp_path / "out"))
     check_writable("-")
     assert list(tmp_path.iterdir()) == []
+
+
+def test_one_place_has_many_names(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "soft").symlink_to("out")
+    assert is_same_place("out", f"../{tmp_path.name}/out")
+    assert is_same_place("soft", "out")
+    assert not is_same_place("out", "other")
+    (tmp_path / "out").touch()
+    (tmp_path / "hard").hardlink_to("out")
+    assert is_same_place("soft", "hard")
+    assert not is_same_place("out", "other")
+    (tmp_path / "-").touch()
+    assert is_same_place("-", "-")
+    assert not is_same_place("-", "./-")
 
 
 def test_an_input_is_not_written_over(tmp_path: Path) -> None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import fields
+from pathlib import Path
 
 import pytest
 
@@ -11,6 +13,7 @@ from specdec_plugins.app.options import make_parser, parse_options
 from specdec_plugins.app.settings import Settings, choose_device
 from specdec_plugins.errors import UserError
 
+ROOT = Path(__file__).resolve().parents[2]
 MODELS = ["data", "--path", "d.pt", "--AR-path", "v.pt"]
 PUBLISHED = (
     "dicts --path d.pt --user-dir specdec_plugins --task translation_lev_modified --remove-bpe "
@@ -133,6 +136,8 @@ def test_unknown_flags_and_values_end_with_one_line(
         ("--prefix-file -", "Only one of"),
         ("--resume", "--resume continues a file"),
         ("--output-path o --json-path o", "name the same place"),
+        ("--output-path o --json-path ./o", "name the same place"),
+        ("--json-path -", "name the same place"),
         ("--diagnose-targets t", "belongs to --diagnose"),
         ("--diagnose --strategy AR", "use it with --strategy specdec"),
     ],
@@ -145,7 +150,7 @@ def test_settings_that_cannot_be(flags: str, message: str) -> None:
 @pytest.mark.parametrize(
     ("given", "message"),
     [
-        ([], "no bundle, and --strategy specdec needs the verifier's checkpoint; give it with --AR"),
+        ([], "no bundle, and --strategy specdec needs the verifier's checkpoint; give it with"),
         (["--AR-path", "v"], "needs the drafter's checkpoint; give it with --path"),
         (["--strategy", "drafter"], "needs the drafter's checkpoint"),
         (["--AR-path", "v", "--drafter", "medusa"], "needs the drafter's checkpoint"),
@@ -166,6 +171,15 @@ def test_a_bundle_that_is_none_is_named(tmp_path: Path) -> None:
     for folder, fault in ((tmp_path, "holds no bundle.json"), (tmp_path / "typo", "is no folder")):
         with pytest.raises(UserError, match=f"{folder} {fault}, so it is no bundle"):
             parse_options([str(folder)])
+
+
+def test_the_folder_has_one_name_in_help_and_documents() -> None:
+    told = " ".join(make_parser().format_help().split())
+    assert "(default: the positional FOLDER)" in told
+    assert "DICT_FOLDER" not in told
+    for path in (ROOT / "docs").glob("*.md"):
+        text = path.read_text(encoding="utf-8")
+        assert re.search(r"(inference|compare_ways)\.py DICT_FOLDER", text) is None, path
 
 
 def test_options_are_json_objects(capsys: pytest.CaptureFixture[str]) -> None:

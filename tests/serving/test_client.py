@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+import os
+import socket
+import struct
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from typing import Any, ClassVar
 
 import pytest
 
@@ -13,7 +19,15 @@ from specdec_plugins.serving.local import LocalTranslator
 from specdec_plugins.serving.planning import Options
 from specdec_plugins.serving.settings import ServerSettings
 from specdec_plugins.serving.translate_cli import main
-from tests.serving.toys import MAX_LEN, Running, expected, running, toy_model, wait_until
+from tests.serving.toys import (
+    MAX_LEN,
+    PATIENCE,
+    Running,
+    expected,
+    running,
+    toy_model,
+    wait_until,
+)
 
 LINES = [f"w{i % 12} w{i % 5}. w{(i * 7) % 12}" for i in range(70)]
 LINES[3] = LINES[9] = ""
@@ -63,6 +77,108 @@ def test_refusals_carry_the_servers_sentence(client: Client, server: Running) ->
         Client("nonsense").info()
 
 
+class Answer(BaseHTTPRequestHandler):
+    """Sends its class's bytes to everybody and hangs up."""
+
+    headers_sent: ClassVar[dict[str, str]] = {}
+    body: ClassVar[bytes] = b""
+    status: ClassVar[int] = 200
+    reset: ClassVar[threading.Event | None] = None  # hang up rudely, when it is set
+
+    def do_POST(self) -> None:
+        self.rfile.read(int(self.headers.get("Content-Length", 0)))
+        self.send_response(self.status)
+        for name, value in self.headers_sent.items():
+            self.send_header(name, value)
+        self.end_headers()
+        self.wfile.write(self.body)
+        if self.reset is not None:
+            assert self.reset.wait(PATIENCE)
+            linger = struct.pack("ii", 1, 0)  # a close throws away what is unsent, and says so
+            self.connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, linger)
+            self.connection.close()
+
+    do_GET = do_POST
+
+    def log_message(self, *_: object) -> None:
+        """Nobody reads it."""
+
+
+@contextmanager
+def answering(body: bytes, **fields: Any) -> Iterator[Client]:
+    """A client of a server that gives this answer, whatever it is asked."""
+    handler = type("Fixed", (Answer,), {"body": body, **fields})
+    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as there:
+        thread = threading.Thread(target=there.serve_forever, args=(0.01,))
+        thread.start()
+        try:
+            yield Client(f"http://127.0.0.1:{there.server_port}")
+        finally:
+            there.shutdown()
+            thread.join(PATIENCE)
+
+
+LONGER = {"Content-Length": "99"}  # than what comes
+CALLS: list[Callable[[Client], Any]] = [
+    lambda client: client.info(),
+    lambda client: client.generate("w1"),
+    lambda client: client.translate("w1"),
+    lambda client: client.translate("w1", source="en", target="de"),
+]
+
+
+@pytest.mark.parametrize("call", CALLS)
+@pytest.mark.parametrize(
+    ("body", "fields", "message"),
+    [
+        (b'{"generated_', {"headers_sent": LONGER}, "its answer broke off"),
+        (b"<html>", {}, "answered with what is no JSON"),
+        (b"\xff", {}, "answered with what is no JSON"),
+        (b"[]", {}, "JSON that is not this project's"),
+        (b'{"err', {"headers_sent": LONGER, "status": 500}, "answered with status 500"),
+    ],
+)
+def test_answers_that_are_none(
+    call: Callable[[Client], Any], body: bytes, fields: dict[str, Any], message: str
+) -> None:
+    with answering(body, **fields) as client, pytest.raises(ClientError, match=message):
+        call(client)
+
+
+@pytest.mark.parametrize("call", CALLS[1:])
+def test_answers_of_another_service(call: Callable[[Client], Any]) -> None:
+    with answering(b'{"status": "ok"}') as client, pytest.raises(ClientError, match="not this pro"):
+        call(client)
+
+
+@pytest.mark.parametrize(
+    ("rest", "message"),
+    [
+        (b"", "its answer broke off"),
+        (b'data: {"index": 1, "gener', "its answer broke off"),
+        (b"data: nonsense\n\n", "answered with what is no JSON"),
+        (b'data: {"error": "It failed."}\n\n', "It failed"),
+    ],
+)
+def test_streams_that_do_not_end_well(rest: bytes, message: str) -> None:
+    first = b'data: {"index": 0, "generated_text": null}\n\n'
+    with answering(first + rest) as client:
+        events = client.stream("w1")
+        assert next(events)["index"] == 0
+        with pytest.raises(ClientError, match=message):
+            next(events)
+
+
+def test_a_connection_that_is_reset() -> None:
+    reset = threading.Event()
+    with answering(b'data: {"index": 0}\n\n', reset=reset) as client:
+        events = client.stream("w1")
+        next(events)
+        reset.set()
+        with pytest.raises(ClientError, match="its answer broke off .*reset by peer"):
+            next(events)
+
+
 def test_leaving_a_stream_frees_its_row(client: Client, server: Running) -> None:
     stream = client.stream("w0")
     next(stream)
@@ -105,6 +221,45 @@ def test_files_through_a_server(server: Running, tmp_path: Path, num_requests: s
     files = ["--input", str(source), "--output", str(target)]
     assert main(["--server", url, "--requests", num_requests, *files]) == 0
     assert target.read_text(encoding="utf-8").split("\n") == [*map(wanted, LINES), ""]
+
+
+def test_a_pipe_in_place_of_a_file(server: Running, tmp_path: Path) -> None:
+    """As the shell makes of `--input <(command)`; it can be read but once."""
+    target = tmp_path / "out"
+    read_end, write_end = os.pipe()
+    with open(read_end, "rb"):
+        with open(write_end, "w", encoding="utf-8") as pipe:
+            pipe.write("w1\nw2\n")
+        files = ["--input", f"/dev/fd/{read_end}", "--output", str(target), "--progress"]
+        assert main(["--server", f"http://127.0.0.1:{server.port}", *files]) == 0
+    assert target.read_text(encoding="utf-8") == f"{expected('w1')}\n{expected('w2')}\n"
+
+
+def test_an_old_output_survives_input_that_is_refused(server: Running, tmp_path: Path) -> None:
+    source, target = tmp_path / "in", tmp_path / "out"
+    source.write_bytes(b"w1\n\xff\n")
+    target.write_text("precious\n")
+    files = ["--input", str(source), "--output", str(target)]
+    assert main(["--server", f"http://127.0.0.1:{server.port}", *files]) == 2
+    assert target.read_text() == "precious\n"
+
+
+def test_a_full_device_is_told_without_flags_of_another_program(
+    server: Running, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    source = tmp_path / "in"
+    source.write_text("w1\n")
+    files = ["--input", str(source), "--output", "/dev/full"]
+    assert main(["--server", f"http://127.0.0.1:{server.port}", *files]) == 2
+    assert capsys.readouterr().err.endswith("what was written before is complete.\n")
+
+
+def test_no_lines_in_are_no_lines_out(server: Running, tmp_path: Path) -> None:
+    target = tmp_path / "out"
+    target.write_text("old\n")
+    files = ["--input", os.devnull, "--output", str(target)]
+    assert main(["--server", f"http://127.0.0.1:{server.port}", *files]) == 0
+    assert target.read_text() == ""
 
 
 def test_the_same_without_a_server() -> None:
