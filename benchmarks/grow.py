@@ -23,7 +23,7 @@ import torch
 from benchmarks.larger import Size, enlarged
 from benchmarks.pair import NOTE, Pair
 from specdec_plugins.adapters.bigrams import read_bigrams, write_bigrams
-from specdec_plugins.adapters.bundle import is_bundle, read_bundle
+from specdec_plugins.adapters.bundle import SETTINGS, is_bundle, read_bundle
 from specdec_plugins.adapters.bundle_writer import BIGRAMS, Contents, new_folder, write_bundle
 from specdec_plugins.adapters.dictionary import Dictionary
 from specdec_plugins.adapters.model import Model
@@ -47,7 +47,7 @@ def grow(pair: Pair, size: Size, folder: Path, force: bool = False) -> None:
         drafter = _enlarged_drafter(read_model(settings.drafter_checkpoint), size)
     found = pair.dictionaries()
     note = note_of(pair, size)
-    with tempfile.TemporaryDirectory() as scratch, new_folder(folder, force) as made:
+    with tempfile.TemporaryDirectory() as scratch, new_folder(folder, SETTINGS, force) as made:
         for language, words in (
             (found.source_lang, found.source),
             (found.target_lang, found.target),

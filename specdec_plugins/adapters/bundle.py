@@ -163,6 +163,7 @@ def _read_tensors(path: Path) -> State:
     try:
         with safe_open(path, framework="pt") as file:
             state: State = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+            _check_finite(state)
             return {**state, **_aliases((file.metadata() or {}).get(ALIASES, "{}"), state)}
     except OSError as error:
         raise UserError(f"{path}: cannot be read ({error.strerror or error}).") from error
@@ -170,6 +171,13 @@ def _read_tensors(path: Path) -> State:
         raise UserError(f"{path}: damaged or no safetensors file ({error}); copy it again.") from (
             error
         )
+
+
+def _check_finite(state: State) -> None:
+    """Raises ValueError where a weight is no number: it was none that wrote a bundle."""
+    for name, tensor in state.items():
+        if not bool(tensor.isfinite().all()):
+            raise ValueError(f"{name} holds values that are no numbers")
 
 
 def _aliases(text: str, state: State) -> State:

@@ -7,7 +7,7 @@ import json
 import os
 import shutil
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -50,14 +50,19 @@ class Contents:
 
 
 def write_bundle(
-    contents: Contents, folder: Path, dtype: torch.dtype = torch.float16, force: bool = False
+    contents: Contents,
+    folder: Path,
+    dtype: torch.dtype = torch.float16,
+    force: bool = False,
+    check: Callable[[Path], object] | None = None,
 ) -> None:
     """Write a bundle; nothing appears in its place before it is whole.
 
-    dtype: of the stored weights. Raises UserError where the folder is taken (without `force`),
-    a file cannot be read or written, or a weight is too large for the dtype.
+    dtype: of the stored weights. check: called with the finished bundle before it takes its place.
+    Raises UserError where the folder is taken (without `force`, or by something else), a file
+    cannot be read or written, a weight is too large for the dtype, or `check` raises one.
     """
-    with new_folder(folder, force) as temporary:
+    with new_folder(folder, SETTINGS, force) as temporary:
         verifier = _write_part(contents.verifier, temporary, "verifier", dtype)
         drafter = None
         if contents.drafter_name is not None:
@@ -82,19 +87,28 @@ def write_bundle(
         record = json.dumps(settings.to_dict(), indent=1, ensure_ascii=False)
         (temporary / SETTINGS).write_text(record + "\n", encoding="utf-8")
         (temporary / CARD).write_text(contents.card, encoding="utf-8")
+        if check is not None:
+            check(temporary)
 
 
 @contextmanager
-def new_folder(folder: str | Path, force: bool = False) -> Iterator[Path]:
+def new_folder(folder: str | Path, marker: str, force: bool = False) -> Iterator[Path]:
     """A temporary folder that takes the given place when the block ends without an error.
 
-    Raises UserError where the place is taken (unless `force`) or cannot be written to.
+    marker: a file that every folder of this kind holds. Raises UserError where the place is taken
+    (unless, with `force`, by a folder of this kind) or cannot be written to.
     """
     folder = Path(folder)
-    if not force and folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+    if folder.exists() and not folder.is_dir():
+        raise UserError(f"{folder}: is a file; name a folder.")
+    found = sorted(folder.iterdir()) if folder.is_dir() else []
+    if found and not force:
         raise UserError(f"{folder}: is there already; name another place, or add --force.")
-    if folder.is_dir() and any(path.is_dir() for path in folder.iterdir()):
-        raise UserError(f"{folder}: holds folders, so this program made something else there.")
+    if found and (folder / marker not in found or any(path.is_dir() for path in found)):
+        raise UserError(
+            f"{folder}: holds no {marker} or other folders, so this program did not write it; name "
+            "another place."
+        )
     try:
         folder.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=folder.parent, prefix=f".{folder.name}.") as scratch:

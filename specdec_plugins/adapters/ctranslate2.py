@@ -60,7 +60,7 @@ def export_ctranslate2(
         def _load(self) -> Any:
             return spec
 
-    with new_folder(folder, force) as made:
+    with new_folder(folder, "model.bin", force) as made:
         FromNetwork().convert(str(made), quantization=quantization, force=True)
     return Path(folder)
 

@@ -49,7 +49,7 @@ def export_marian(
     """
     transformers = _import_transformers()
     config = _expressible(verifier)
-    with new_folder(folder, force) as made:
+    with new_folder(folder, "config.json", force) as made:
         settings = transformers.MarianConfig(**_marian_settings(config))
         settings.architectures = ["MarianMTModel"]
         settings.save_pretrained(made)

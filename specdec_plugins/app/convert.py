@@ -26,8 +26,10 @@ from specdec_plugins.adapters.model import HEADS, Model
 from specdec_plugins.adapters.model_files import read_model, read_verifier
 from specdec_plugins.adapters.safe_save import save_checkpoint
 from specdec_plugins.adapters.text import load_codes
+from specdec_plugins.app.bundles import make_settings
 from specdec_plugins.app.cards import default_card
 from specdec_plugins.app.folders import DRAFTER, VERIFIER
+from specdec_plugins.app.loading import load_translator
 from specdec_plugins.app.options import Parser, json_object
 from specdec_plugins.app.settings import DTYPES, TOKENIZERS
 from specdec_plugins.decoding.config import require
@@ -64,7 +66,7 @@ def make_parser() -> argparse.ArgumentParser:
 
 def _add_bundle(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
-    add("data", metavar="DICT_FOLDER", help="folder with dict.<lang>.txt")
+    add("data", metavar="FOLDER", help="folder with dict.<lang>.txt")
     add("--AR-path", dest="verifier", metavar="FILE", required=True, help="of the verifier")
     add("--path", dest="drafter_checkpoint", metavar="FILE", help="checkpoint of the drafter")
     add("--drafter", choices=DRAFTERS.names(), help="default: block where --path is given")
@@ -137,7 +139,12 @@ def _to_bundle(args: argparse.Namespace) -> None:
         defaults={name: value for name, value in given.items() if value is not None},
         card=_card(args.card) or default_card(*languages, verifier, name, drafter),
     )
-    write_bundle(contents, args.output, DTYPES[args.dtype], args.force)
+    write_bundle(contents, args.output, DTYPES[args.dtype], args.force, check=_load)
+
+
+def _load(bundle: Path) -> None:
+    """Raises UserError where what was asked for would not decode."""
+    load_translator(make_settings({"data": str(bundle), "device": "cpu"}))
 
 
 def _drafter(
@@ -187,7 +194,7 @@ def _to_fairseq(source: Path, output: Path, force: bool) -> None:
         files[BIGRAMS] = bundle.drafter.bigrams
     if bundle.text.get("bpe_codes"):
         files[CODES] = bundle.text["bpe_codes"]
-    with new_folder(output, force) as made:
+    with new_folder(output, VERIFIER, force) as made:
         for name, part in parts.items():
             checkpoint = to_checkpoint(read_model(source / part.weights), *languages)
             save_checkpoint(checkpoint, made / name)

@@ -157,8 +157,19 @@ def test_a_bundle_appears_whole_or_not_at_all(folder: Path) -> None:
         write_bundle(contents, place)
     write_bundle(contents, place, force=True)
     assert (place / "README.md").read_text() == "new"
-    with pytest.raises(UserError, match="holds folders, so this program made something else"):
+
+
+def test_nothing_but_a_bundle_is_replaced_by_one(folder: Path) -> None:
+    place = bundled(folder)
+    contents = Contents(folder, "en", "de", model_of(folder), card="new")
+    with pytest.raises(UserError, match="other folders, so this program did not write it"):
         write_bundle(contents, folder, force=True)
+    (place / "bundle.json").rename(place / "thesis.txt")
+    with pytest.raises(UserError, match="holds no bundle.json.*; name another place"):
+        write_bundle(contents, place, force=True)
+    with pytest.raises(UserError, match="thesis.txt: is a file; name a folder"):
+        write_bundle(contents, place / "thesis.txt", force=True)
+    assert (place / "thesis.txt").read_text().startswith("{")
 
 
 @pytest.mark.parametrize("error", [KeyboardInterrupt(), OSError(13, "Permission denied")])
@@ -190,7 +201,10 @@ def test_what_cannot_be_replaced_stays(
 
     with monkeypatch.context() as patch:
         patch.setattr(Path, "rename", failing)
-        with pytest.raises((KeyboardInterrupt, UserError)), new_folder(place, force=True) as made:
+        with (
+            pytest.raises((KeyboardInterrupt, UserError)),
+            new_folder(place, "file", force=True) as made,
+        ):
             (made / "file").write_text("new")
     assert (place / "file").read_text() == "precious"
     assert place.is_symlink() == is_link
@@ -265,6 +279,15 @@ def test_damaged_aliases_are_told(aliases: str, message: str, folder: Path) -> N
     weights = bundled(folder) / "verifier.safetensors"
     save_file(load_file(weights), weights, {"aliases": aliases})
     with pytest.raises(UserError, match=rf"verifier.safetensors: damaged .*\({message}"):
+        read_weights(weights)
+
+
+def test_bytes_that_are_no_weights_are_told(folder: Path) -> None:
+    weights = bundled(folder) / "verifier.safetensors"
+    content = bytearray(weights.read_bytes())
+    content[-1000:] = b"\xff" * 1000
+    weights.write_bytes(content)
+    with pytest.raises(UserError, match="damaged .* holds values that are no numbers"):
         read_weights(weights)
 
 
