@@ -14,11 +14,12 @@ from specdec_plugins.decoding.engine import Session
 from specdec_plugins.decoding.request import RowEvent
 from specdec_plugins.errors import UserError
 from specdec_plugins.serving.fair_queue import FairQueue
-from specdec_plugins.serving.faults import Failed, Invalid, QueueFull, Stopping
+from specdec_plugins.serving.faults import Failed, Invalid, QueueFull, ServiceError, Stopping
 from specdec_plugins.serving.job import Job, Row, RowUpdate
 
 log = logging.getLogger("specdec.serving")
 
+_STOPPED = "The server is shutting down; try another one."
 _LOST_AFTER = 3  # rows that failed on their own, one after the other: the device is likely lost
 
 
@@ -71,6 +72,7 @@ class BatchWorker:
         self._queue = FairQueue()
         self._hung_up: set[Job] = set()
         self._closing = False
+        self._out_of_time = False  # closing, and what is left is failed
         self._pace = 0.05  # seconds between two finished sentences, smoothed
         self._thread = threading.Thread(target=self._run, name="specdec-batch", daemon=True)
 
@@ -99,7 +101,7 @@ class BatchWorker:
         """Put a job in line. Raises QueueFull or Stopping, and queues nothing."""
         with self._wake:
             if self._closing or not self._thread.is_alive():
-                raise Stopping("The server is shutting down; try another one.")
+                raise Stopping(_STOPPED)
             waiting = len(self._queue)
             if waiting + len(job.rows) > self._config.max_waiting:
                 raise QueueFull(
@@ -122,36 +124,51 @@ class BatchWorker:
     def close(self, timeout: float | None = None) -> bool:
         """Take no new work, finish what was accepted, end the thread; False if time ran out.
 
-        timeout: seconds; None = as long as it takes. What is left after it is failed.
+        timeout: seconds; None = as long as it takes. What is left after it is failed as soon as
+        the round under way is over, and the thread ends.
         """
         with self._wake:
             self._closing = True
             self._wake.notify()
         self._thread.join(timeout)
-        return not self._thread.is_alive()
+        if not self._thread.is_alive():
+            return True
+        with self._wake:
+            self._out_of_time = True
+            self._wake.notify()
+        return False
 
     def _run(self) -> None:
+        error: ServiceError = Stopping(_STOPPED)
         try:
             while self._take_turn():
                 pass
         except BaseException:
             log.exception("the batch worker died")
+            error = Failed("The server broke down.")
             raise
         finally:
             with self._wake:
                 self._closing = True
-                waiting = [self._queue.pop() for _ in range(len(self._queue))]
-            rows = [*waiting, *self._rows.values(), *(r for group in self._apart for r in group)]
-            self._rows.clear()
-            self._tell([self._failure(row, Failed("The server broke down.")) for row in rows], rows)
+            self._fail_all(error)
+
+    def _fail_all(self, error: ServiceError) -> None:
+        """Answer every row there is with an error."""
+        with self._wake:
+            waiting = [self._queue.pop() for _ in range(len(self._queue))]
+        rows = [*waiting, *self._rows.values(), *(r for group in self._apart for r in group)]
+        self._rows.clear()
+        self._tell([self._failure(row, error) for row in rows], rows)
 
     def _take_turn(self) -> bool:
-        """Wait for something to do, and do it; False when everything is done for good."""
+        """Wait for something to do, and do it; False when nothing more is to be done."""
         with self._wake:
             while not (self._queue or self._rows or self._apart or self._hung_up):
                 if self._closing:
                     return False
                 self._wake.wait()
+            if self._out_of_time:
+                return False
             hung_up, self._hung_up = self._hung_up, set()
             joining = [] if self._apart or self._is_apart else self._next_rows()
             self._observer.queued(len(self._queue))
