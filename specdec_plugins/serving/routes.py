@@ -145,7 +145,7 @@ async def get_languages(service: TheService) -> list[schemas.Language]:
 async def get_health(service: TheService) -> Response:
     """200 while the server can translate."""
     worker = service.worker
-    if worker.is_closing:
+    if worker.is_closing and not worker.has_failed:
         return JSONResponse({"status": "stopping"}, 503)
     if not worker.is_healthy:
         return JSONResponse({"status": "failing"}, 503)

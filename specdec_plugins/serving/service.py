@@ -173,7 +173,7 @@ class Service:
         return outcomes
 
     def submit(self, plan: Plan) -> Ticket:
-        """Put a plan in line. Raises QueueFull or Stopping."""
+        """Put a plan in line. Raises QueueFull, Stopping or Failed."""
         return Ticket(self.worker, plan.requests)
 
     def finished(self, outcomes: Sequence[Outcome]) -> None:

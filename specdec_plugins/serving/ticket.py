@@ -18,7 +18,7 @@ class Ticket:
     """
 
     def __init__(self, worker: BatchWorker, requests: Sequence[Request]) -> None:
-        """Submits the requests; raises QueueFull or Stopping."""
+        """Submits the requests; raises QueueFull, Stopping or Failed."""
         self._worker = worker
         self._news: asyncio.Queue[RowUpdate] = asyncio.Queue()
         deliver = _onto_loop(asyncio.get_running_loop(), self._news)

@@ -270,5 +270,7 @@ def test_nobody_waits_for_a_worker_that_died() -> None:
         inbox.wait()
         assert all(isinstance(inbox.error(i), Failed) for i in range(9))
         wait_until(lambda: not worker.is_healthy)
-        with pytest.raises(Stopping):
+        assert worker.has_failed
+        assert not worker.is_closing
+        with pytest.raises(Failed):
             worker.submit(Inbox("w0").job)
