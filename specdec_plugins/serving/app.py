@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -36,12 +36,16 @@ _PAGE_HEADERS = {
 }
 
 
-def create_app(model: ServedModel, settings: ServerSettings) -> FastAPI:
-    """An application around a loaded model; its worker lives from start-up to shutdown."""
+def create_app(
+    model: ServedModel, settings: ServerSettings, when_failed: Callable[[], None] = lambda: None
+) -> FastAPI:
+    """An application around a loaded model; its worker lives from start-up to shutdown.
+
+    when_failed: called, on another thread, where the worker dies before that.
+    """
     metrics = Metrics()
-    worker = BatchWorker(
-        model.new_session, WorkerConfig(settings.max_rows, settings.max_waiting), metrics
-    )
+    config = WorkerConfig(settings.max_rows, settings.max_waiting)
+    worker = BatchWorker(model.new_session, config, metrics, when_failed=when_failed)
     service = Service(model, worker, settings, metrics)
 
     @asynccontextmanager

@@ -127,25 +127,23 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def serve(model: ServedModel, settings: ServerSettings, host: str, port: int) -> int:
-    """Listen until a signal; 0 where accepted work was finished."""
+    """Listen until a signal; 0 where accepted work was finished.
+
+    1 where the engine fails, which ends it, too: a process that is started anew can translate.
+    """
     # Web packages take a second to import; a wrong path should be told at once.
     import uvicorn
 
     from specdec_plugins.serving.app import UVICORN, create_app
 
-    drafter = f"drafter {model.drafter_name}, blocks of {model.block_size}"
-    log.info(
-        "serving %s, %s to %s, %s, %s; address http://%s:%d/",
-        model.name,
-        model.source_lang,
-        model.target_lang,
-        drafter if model.drafter_name else "no drafter",
-        model.kernels or f"{model.dtype} on {model.verifier.device.type}",
-        host,
-        port,
-    )
+    _announce(model, host, port)
+
+    def stop() -> None:
+        server.should_exit = True
+
+    app = create_app(model, settings, when_failed=stop)
     config = uvicorn.Config(
-        create_app(model, settings),
+        app,
         host=host,
         port=port,
         log_config=None,
@@ -160,7 +158,21 @@ def serve(model: ServedModel, settings: ServerSettings, host: str, port: int) ->
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda *_: None)
     server.run()
-    return 0 if server.started else 1
+    return 0 if server.started and not app.state.service.worker.has_failed else 1
+
+
+def _announce(model: ServedModel, host: str, port: int) -> None:
+    drafter = f"drafter {model.drafter_name}, blocks of {model.block_size}"
+    log.info(
+        "serving %s, %s to %s, %s, %s; address http://%s:%d/",
+        model.name,
+        model.source_lang,
+        model.target_lang,
+        drafter if model.drafter_name else "no drafter",
+        model.kernels or f"{model.dtype} on {model.verifier.device.type}",
+        host,
+        port,
+    )
 
 
 def read_key(given: dict[str, Any]) -> str | None:

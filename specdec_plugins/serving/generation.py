@@ -6,6 +6,7 @@ from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from dataclasses import dataclass, field
 
 from specdec_plugins.decoding.request import FinishReason, RowEvent
+from specdec_plugins.serving.deadline import Deadline
 from specdec_plugins.serving.faults import ServiceError
 from specdec_plugins.serving.job import RowUpdate
 from specdec_plugins.serving.planning import Options, Plan
@@ -114,19 +115,26 @@ class TokenStream:
         self._texts: list[str] = []  # of complete sentences
         self._num_tokens = 0
 
-    async def events(self, ticket: Ticket, request_id: str) -> AsyncGenerator[str, None]:
+    async def events(
+        self, ticket: Ticket, deadline: Deadline, request_id: str
+    ) -> AsyncGenerator[str, None]:
         """Server-sent events, the tokens of a round in one piece; an error ends them."""
         try:
-            async for update, seconds in ticket:
-                self._sentences[update.row].held.append((update, seconds))
-                async for text in self._release():
-                    yield text
-            if not self._sentences:
-                yield _sent([self._blank()])
+            async for text in deadline.each(self._events(ticket)):
+                yield text
         except ServiceError as error:
             self._service.metrics.failures.labels(error.kind).inc()
             body = ErrorResponse(error=error.message, error_type=error.kind, request_id=request_id)
             yield f"data:{body.model_dump_json()}\n\n"
+
+    async def _events(self, ticket: Ticket) -> AsyncGenerator[str, None]:
+        """The same in its own time. Raises the error of a sentence that failed."""
+        async for update, seconds in ticket:
+            self._sentences[update.row].held.append((update, seconds))
+            async for text in self._release():
+                yield text
+        if not self._sentences:
+            yield _sent([self._blank()])
 
     async def _release(self) -> AsyncIterator[str]:
         """What may be sent now."""

@@ -68,3 +68,12 @@ class Row:
         what it would have drawn.
         """
         return replace(self.request, forced_ids=[*self.request.forced_ids, *self.emitted])
+
+
+def tell(updates: Sequence[RowUpdate], rows: Sequence[Row]) -> None:
+    """Hand each job what happened to its rows; one update for each of `rows`."""
+    by_job: dict[Job, list[RowUpdate]] = {}
+    for update, row in zip(updates, rows, strict=True):
+        by_job.setdefault(row.job, []).append(update)
+    for job, news in by_job.items():
+        job.deliver(news)

@@ -22,7 +22,12 @@ class MixedRule:
     """Each row by its own rule: the tolerant one where top_k is 1, else the sampling one.
 
     Sampling from the single best token is greedy decoding, so top_k = 1 is no reserved value but
-    says what it means; and a drafter that samples, which reads top_k too, drafts greedily there.
+    says what it means.
+
+    Drafters beside it are built for the greedy rule, and draft their best token for every row: the
+    sampling rule takes that as a certain draft, and the law of what is kept is the verifier's all
+    the same. One that is built to sample drafts the same for greedy rows, but sorts the vocabulary
+    for each of their tokens.
     """
 
     samples = True

@@ -56,7 +56,7 @@ async def post_generate(
     """Translate a text, in the shape of text-generation-inference."""
     check_key(service, request)
     work = generate(service, body.inputs, body.parameters.options(), body.parameters.details)
-    return await while_connected(request, work)
+    return await while_connected(request, service.deadline().bound(work))
 
 
 @router.post(
@@ -72,11 +72,11 @@ async def post_generate_stream(
 ) -> Response:
     """The same as server-sent events, the tokens of a round together as they are accepted."""
     check_key(service, request)
-    options = body.parameters.options()
-    plan = await service.plan([body.inputs], options)
+    options, deadline = body.parameters.options(), service.deadline()
+    plan = await deadline.bound(service.plan([body.inputs], options))
     # Submitted before the answer begins, so that a full line is an honest 429.
     ticket = service.submit(plan)
-    events = TokenStream(service, plan, options).events(ticket, request.state.request_id)
+    events = TokenStream(service, plan, options).events(ticket, deadline, request.state.request_id)
     return EventStream(events, ticket.close)
 
 
@@ -102,12 +102,14 @@ async def post_translate(
     check_key(service, request, body.api_key)
     _check_translate(service, body)
     texts = [body.q] if isinstance(body.q, str) else body.q
-    options = Options(seed=body.seed)
+    options, deadline = Options(seed=body.seed), service.deadline()
+    others = None
     if body.alternatives:
-        work = service.alternatives(texts, options, body.alternatives)
-        best, others = await while_connected(request, work)
+        several = service.alternatives(texts, options, body.alternatives)
+        best, others = await while_connected(request, deadline.bound(several))
     else:
-        best, others = await while_connected(request, service.translate(texts, options)), None
+        one = service.translate(texts, options)
+        best = await while_connected(request, deadline.bound(one))
     if isinstance(body.q, str):
         return schemas.TranslateResponse(
             translatedText=best[0], alternatives=others[0] if others is not None else None
@@ -143,7 +145,7 @@ async def get_languages(service: TheService) -> list[schemas.Language]:
 async def get_health(service: TheService) -> Response:
     """200 while the server can translate."""
     worker = service.worker
-    if worker.is_closing:
+    if worker.is_closing and not worker.has_failed:
         return JSONResponse({"status": "stopping"}, 503)
     if not worker.is_healthy:
         return JSONResponse({"status": "failing"}, 503)

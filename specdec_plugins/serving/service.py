@@ -12,6 +12,7 @@ from typing import TypeVar
 
 from specdec_plugins.decoding.request import FinishReason, RowEvent
 from specdec_plugins.errors import UserError
+from specdec_plugins.serving.deadline import Deadline
 from specdec_plugins.serving.faults import Invalid, TooLarge
 from specdec_plugins.serving.job import RowUpdate
 from specdec_plugins.serving.metrics import Metrics
@@ -96,6 +97,10 @@ class Service:
             needs_api_key=settings.api_key is not None,
         )
 
+    def deadline(self) -> Deadline:
+        """Of a request that has just been read."""
+        return Deadline(self.settings.request_timeout)
+
     async def plan(self, texts: Sequence[str], options: Options) -> Plan:
         """Raises ServiceError where a text or an option cannot be served."""
         settings = self.settings
@@ -168,8 +173,8 @@ class Service:
         return outcomes
 
     def submit(self, plan: Plan) -> Ticket:
-        """Put a plan in line. Raises QueueFull or Stopping."""
-        return Ticket(self.worker, plan.requests, self.settings.request_timeout)
+        """Put a plan in line. Raises QueueFull, Stopping or Failed."""
+        return Ticket(self.worker, plan.requests)
 
     def finished(self, outcomes: Sequence[Outcome]) -> None:
         """Count sentences that were answered."""

@@ -6,7 +6,6 @@ import asyncio
 from collections.abc import Sequence
 
 from specdec_plugins.decoding.request import Request
-from specdec_plugins.serving.faults import TimedOut
 from specdec_plugins.serving.job import Deliver, Job, RowUpdate
 from specdec_plugins.serving.request_ids import current_id
 from specdec_plugins.serving.worker import BatchWorker
@@ -18,14 +17,12 @@ class Ticket:
     No generator, whose clean-up would not run where nobody has begun to iterate.
     """
 
-    def __init__(self, worker: BatchWorker, requests: Sequence[Request], timeout: float) -> None:
-        """Submits the requests; raises QueueFull or Stopping. timeout: seconds for all of it."""
+    def __init__(self, worker: BatchWorker, requests: Sequence[Request]) -> None:
+        """Submits the requests; raises QueueFull, Stopping or Failed."""
         self._worker = worker
-        self._timeout = timeout
-        self._loop = asyncio.get_running_loop()
-        self._end = self._loop.time() + timeout
         self._news: asyncio.Queue[RowUpdate] = asyncio.Queue()
-        self._job = Job(requests, _onto_loop(self._loop, self._news), current_id.get())
+        deliver = _onto_loop(asyncio.get_running_loop(), self._news)
+        self._job = Job(requests, deliver, current_id.get())
         if requests:
             worker.submit(self._job)
         self._num_left = len(requests)
@@ -34,19 +31,10 @@ class Ticket:
         return self
 
     async def __anext__(self) -> tuple[RowUpdate, float]:
-        """A round, and the seconds since submission.
-
-        Raises TimedOut, or the error of a sentence that failed.
-        """
+        """A round, and the seconds since submission. Raises the error of a sentence that failed."""
         if not self._num_left:
             raise StopAsyncIteration
-        left = max(0.0, self._end - self._loop.time())
-        try:
-            update = await asyncio.wait_for(self._news.get(), left)
-        except TimeoutError as error:
-            raise TimedOut(
-                f"The translation took longer than {self._timeout:g} seconds."
-            ) from error
+        update = await self._news.get()
         if update.error is not None:
             raise update.error
         self._num_left -= update.is_last

@@ -14,11 +14,13 @@ from specdec_plugins.decoding.engine import Session
 from specdec_plugins.decoding.request import RowEvent
 from specdec_plugins.errors import UserError
 from specdec_plugins.serving.fair_queue import FairQueue
-from specdec_plugins.serving.faults import Failed, Invalid, QueueFull, Stopping
-from specdec_plugins.serving.job import Job, Row, RowUpdate
+from specdec_plugins.serving.faults import Failed, Invalid, QueueFull, ServiceError, Stopping
+from specdec_plugins.serving.job import Job, Row, RowUpdate, tell
 
 log = logging.getLogger("specdec.serving")
 
+_STOPPED = "The server is shutting down; try another one."
+_DIED = "The engine of this server has failed; try another one, or later."
 _LOST_AFTER = 3  # rows that failed on their own, one after the other: the device is likely lost
 
 
@@ -55,8 +57,11 @@ class BatchWorker:
         config: WorkerConfig,
         observer: Observer,
         clock: Callable[[], float] = time.monotonic,
+        when_failed: Callable[[], None] = lambda: None,
     ) -> None:
+        """when_failed: called on the worker's thread where that dies of a bug."""
         self.clock = clock
+        self._when_failed = when_failed
         self._new_session = new_session
         self._config = config
         self._observer = observer
@@ -70,7 +75,9 @@ class BatchWorker:
         self._wake = threading.Condition()
         self._queue = FairQueue()
         self._hung_up: set[Job] = set()
+        self._failed = False
         self._closing = False
+        self._out_of_time = False  # closing, and what is left is failed
         self._pace = 0.05  # seconds between two finished sentences, smoothed
         self._thread = threading.Thread(target=self._run, name="specdec-batch", daemon=True)
 
@@ -81,6 +88,11 @@ class BatchWorker:
     def is_healthy(self) -> bool:
         """True while rounds can be expected to succeed."""
         return self._thread.is_alive() and self._num_lost < _LOST_AFTER
+
+    @property
+    def has_failed(self) -> bool:
+        """The thread has died of a bug: nothing will be decoded any more."""
+        return self._failed
 
     @property
     def is_closing(self) -> bool:
@@ -96,10 +108,12 @@ class BatchWorker:
         return len(self._queue)
 
     def submit(self, job: Job) -> None:
-        """Put a job in line. Raises QueueFull or Stopping, and queues nothing."""
+        """Put a job in line. Raises QueueFull, Stopping or Failed, and queues nothing."""
         with self._wake:
-            if self._closing or not self._thread.is_alive():
-                raise Stopping("The server is shutting down; try another one.")
+            if self._failed:
+                raise Failed(_DIED)
+            if self._closing:
+                raise Stopping(_STOPPED)
             waiting = len(self._queue)
             if waiting + len(job.rows) > self._config.max_waiting:
                 raise QueueFull(
@@ -122,36 +136,52 @@ class BatchWorker:
     def close(self, timeout: float | None = None) -> bool:
         """Take no new work, finish what was accepted, end the thread; False if time ran out.
 
-        timeout: seconds; None = as long as it takes. What is left after it is failed.
+        timeout: seconds; None = as long as it takes. What is left after it is failed as soon as
+        the round under way is over, and the thread ends.
         """
         with self._wake:
             self._closing = True
             self._wake.notify()
         self._thread.join(timeout)
-        return not self._thread.is_alive()
+        if not self._thread.is_alive():
+            return True
+        with self._wake:
+            self._out_of_time = True
+            self._wake.notify()
+        return False
 
     def _run(self) -> None:
+        error: ServiceError = Stopping(_STOPPED)
         try:
             while self._take_turn():
                 pass
         except BaseException:
             log.exception("the batch worker died")
+            error = Failed(_DIED)
+            with self._wake:
+                self._failed = True
+            self._when_failed()
             raise
         finally:
-            with self._wake:
-                self._closing = True
-                waiting = [self._queue.pop() for _ in range(len(self._queue))]
-            rows = [*waiting, *self._rows.values(), *(r for group in self._apart for r in group)]
-            self._rows.clear()
-            self._tell([self._failure(row, Failed("The server broke down.")) for row in rows], rows)
+            self._fail_all(error)
+
+    def _fail_all(self, error: ServiceError) -> None:
+        """Answer every row there is with an error."""
+        with self._wake:
+            waiting = [self._queue.pop() for _ in range(len(self._queue))]
+        rows = [*waiting, *self._rows.values(), *(r for group in self._apart for r in group)]
+        self._rows.clear()
+        tell([self._failure(row, error) for row in rows], rows)
 
     def _take_turn(self) -> bool:
-        """Wait for something to do, and do it; False when everything is done for good."""
+        """Wait for something to do, and do it; False when nothing more is to be done."""
         with self._wake:
             while not (self._queue or self._rows or self._apart or self._hung_up):
                 if self._closing:
                     return False
                 self._wake.wait()
+            if self._out_of_time:
+                return False
             hung_up, self._hung_up = self._hung_up, set()
             joining = [] if self._apart or self._is_apart else self._next_rows()
             self._observer.queued(len(self._queue))
@@ -192,7 +222,7 @@ class BatchWorker:
             try:
                 self._session.add([row.remaining()])
             except UserError as error:
-                self._tell([self._failure(row, Invalid(str(error)))], [row])
+                tell([self._failure(row, Invalid(str(error)))], [row])
             else:
                 self._rows[row.request.id] = row
 
@@ -217,7 +247,7 @@ class BatchWorker:
         num_done = num_rows - len(self._rows)
         if num_done:
             self._pace += 0.1 * ((now - before) / num_done - self._pace)
-        self._tell(updates, rows)
+        tell(updates, rows)
 
     def _rest(self) -> None:
         """The batch is empty: let go of what its finished rows still hold."""
@@ -242,7 +272,7 @@ class BatchWorker:
             log.error("request_id=%s cannot be decoded", request_id, exc_info=error)
             self._num_lost += 1
             failed = Failed("This sentence could not be decoded; the server's log has the reason.")
-            self._tell([self._failure(rows[0], failed)], rows)
+            tell([self._failure(rows[0], failed)], rows)
             return
         ids = " ".join(sorted({f"request_id={row.job.request_id}" for row in rows}))
         log.warning("a round failed; looking for its cause (%r) in %s", error, ids)
@@ -262,11 +292,3 @@ class BatchWorker:
 
     def _failure(self, row: Row, error: Exception) -> RowUpdate:
         return RowUpdate(row.index, None, self.clock(), row.joined_at, error=error)
-
-    def _tell(self, updates: Sequence[RowUpdate], rows: Sequence[Row]) -> None:
-        """Hand each job its updates of this round."""
-        by_job: dict[Job, list[RowUpdate]] = {}
-        for update, row in zip(updates, rows, strict=True):
-            by_job.setdefault(row.job, []).append(update)
-        for job, news in by_job.items():
-            job.deliver(news)

@@ -6,11 +6,22 @@ import http.client
 import json
 import socket
 import threading
+import time
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from tests.serving.toys import GatedVerifier, Running, expected, running, toy_model, wait_until
+from specdec_plugins.decoding.interfaces import Draft, Prefix, Scores
+from tests.serving.toys import (
+    GatedVerifier,
+    Running,
+    ToyCodec,
+    expected,
+    running,
+    toy_model,
+    wait_until,
+)
 
 FOREVER = "w0 w1"  # decodes until its limit
 
@@ -92,6 +103,53 @@ def test_time_is_bounded_and_the_row_freed() -> None:
         assert stream.status_code == 200
         assert json.loads(stream.text.removeprefix("data:"))["error_type"] == "timeout"
         server.gate.set()
+        wait_until(server.is_idle)
+
+
+class SlowVerifier(GatedVerifier):
+    """Takes its time over every round."""
+
+    def score(self, prefix: Prefix, draft: Draft) -> Scores:
+        time.sleep(0.02)
+        return super().score(prefix, draft)
+
+
+def test_all_draws_of_a_request_share_its_time() -> None:
+    model = toy_model(None, verifier=SlowVerifier())
+    # So cold that every sample is the translation: each lot is followed by another, to the last.
+    with running(model, request_timeout=0.6, temperature=0.01, max_new_tokens=10) as server:
+        body = {"q": FOREVER, "source": "en", "target": "de", "alternatives": 5}
+        late = server.client.post("/translate", json=body)
+        assert (late.status_code, late.json()["error_type"]) == (504, "timeout")
+        wait_until(server.is_idle)
+
+
+class SlowCodec(ToyCodec):
+    """Takes its time over the texts before decoding, or those after it."""
+
+    def __init__(self, before: float, after: float) -> None:
+        self._before = before
+        self._after = after
+
+    def source_ids(self, line: str) -> list[int]:
+        time.sleep(self._before)
+        return super().source_ids(line)
+
+    def text(self, tokens: Sequence[str]) -> str:
+        time.sleep(self._after)
+        return super().text(tokens)
+
+
+@pytest.mark.parametrize("seconds", [(0.4, 0.0), (0.0, 0.4)], ids=["before", "after"])
+@pytest.mark.parametrize("path", ["/generate", "/generate_stream", "/translate"])
+def test_work_on_the_text_is_in_the_time_of_a_request(
+    path: str, seconds: tuple[float, float]
+) -> None:
+    with running(toy_model(codec=SlowCodec(*seconds)), request_timeout=0.2) as server:
+        body = {"inputs": "w1", "q": "w1", "source": "en", "target": "de"}
+        fields = ("q", "source", "target") if path == "/translate" else ("inputs",)
+        late = server.client.post(path, json={name: body[name] for name in fields})
+        assert json.loads(late.text.removeprefix("data:"))["error_type"] == "timeout"
         wait_until(server.is_idle)
 
 

@@ -2,13 +2,31 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from dataclasses import replace
+
+import pytest
 import torch
 
+from specdec_plugins.decoding.config import DecodeParams, EngineConfig
+from specdec_plugins.decoding.drafters import DraftContext, build_drafter
+from specdec_plugins.decoding.engine import Method, SpeculativeDecoder
 from specdec_plugins.decoding.interfaces import Scores
+from specdec_plugins.decoding.request import Request, RowResult
 from specdec_plugins.decoding.row_random import HashRandom
 from specdec_plugins.decoding.rules.top_beta import TopBeta
-from specdec_plugins.serving.mixed_rule import MixedRule
-from tests.decoding.toys import draft_of, row_params
+from specdec_plugins.decoding.schedules import build_schedule
+from specdec_plugins.serving.loading import mixed_rule
+from specdec_plugins.serving.mixed_rule import GREEDY_TOP_K, MixedRule
+from tests.decoding.rules.test_speculative_sampling import (
+    MAX_LEN,
+    NUM_DRAWS,
+    SOURCE,
+    TABLE,
+    expected_law,
+    z_score,
+)
+from tests.decoding.toys import TableVerifier, draft_of, oracle, perturbed, requests, row_params
 from tests.serving.toys import Draw
 
 
@@ -34,3 +52,46 @@ def test_the_kinds_present_are_looked_up_again_when_rows_change() -> None:
     for top_k, accepted in ((1, 2), (0, 0), (1, 2)):
         params = row_params(1, top_k=top_k)
         assert rule.judge(draft, scores, params, random, first).num_accepted.item() == accepted
+
+
+# How the server builds drafters that have a law, and how one for a rule that samples is built.
+KINDS = pytest.mark.parametrize("sampling", [False, True])
+WITH_A_LAW = pytest.mark.parametrize("name", ["assistant", "early_exit"])
+
+
+def decode(name: str, sampling: bool, jobs: list[Request]) -> dict[str, RowResult]:
+    """All jobs in one batch."""
+    verifier = TableVerifier(TABLE, keep_cache=False)
+    assistant = TableVerifier(perturbed(TABLE, 0.7), keep_cache=False)
+    context = DraftContext(verifier, assistant=assistant, sampling=sampling)
+    method = Method(build_drafter(name, context), mixed_rule(), build_schedule("constant"))
+    decoder = SpeculativeDecoder(verifier, method, EngineConfig(max_rows=len(jobs)))
+    return {result.id: result for result in decoder.decode(jobs)}
+
+
+@KINDS
+@WITH_A_LAW
+def test_samples_beside_greedy_rows_keep_the_law(name: str, sampling: bool) -> None:
+    options = {"max_len": MAX_LEN, "block_size": 2}
+    drawn = [
+        Request(f"drawn {i}", SOURCE, DecodeParams(seed=i, **options)) for i in range(NUM_DRAWS)
+    ]
+    greedy = requests(50, top_k=GREEDY_TOP_K, **options)
+    results = decode(name, sampling, [*greedy, *drawn])
+    counts = Counter(tuple(results[job.id].token_ids) for job in drawn)
+    assert abs(z_score(counts, expected_law())) < 4
+    assert [results[job.id].token_ids for job in greedy] == [oracle(TABLE, job) for job in greedy]
+
+
+@KINDS
+@WITH_A_LAW
+def test_greedy_rows_are_drafted_for_as_without_neighbours(name: str, sampling: bool) -> None:
+    greedy = requests(12, top_k=GREEDY_TOP_K, block_size=4)
+    drawn = [
+        replace(job, id=f"drawn {job.id}")
+        for job in requests(12, block_size=4, seed=lambda i: i, temperature=1.5)
+    ]
+    pairs = zip(greedy, drawn, strict=True)
+    together = decode(name, sampling, [job for pair in pairs for job in pair])
+    # The numbers of drafted and of accepted tokens of every round, too.
+    assert {job.id: together[job.id] for job in greedy} == decode(name, False, greedy)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 
 import pytest
@@ -231,13 +232,28 @@ def test_closing_finishes_accepted_work_and_takes_no_more() -> None:
         verifier.gate.clear()
         inbox = Inbox(*[f"w{i}" for i in range(9)])
         worker.submit(inbox.job)
-        assert not worker.close(timeout=0.01)
-        with pytest.raises(Stopping):
-            worker.submit(Inbox("w0").job)
-        verifier.gate.set()
-        assert worker.close(PATIENCE)
+        with ThreadPoolExecutor(1) as pool:
+            closing = pool.submit(worker.close, PATIENCE)
+            wait_until(lambda: worker.is_closing)
+            with pytest.raises(Stopping):
+                worker.submit(Inbox("w0").job)
+            verifier.gate.set()
+            assert closing.result()
         assert inbox.is_done
         assert [inbox.ids(i) for i in range(9)] == [expected_ids(f"w{i}") for i in range(9)]
+
+
+def test_what_is_left_when_the_time_to_close_is_over_is_failed() -> None:
+    with working() as (worker, verifier):
+        verifier.gate.clear()
+        inbox = Inbox(*["w0 w1"] * 9)  # each decodes until its limit, and five wait in line
+        worker.submit(inbox.job)
+        wait_until(lambda: worker.num_rows == 4)
+        assert not worker.close(timeout=0.01)
+        verifier.allow(0)  # the round under way ends, and a second one would stop at the gate
+        inbox.wait()
+        assert all(isinstance(inbox.error(i), Stopping) for i in range(9))
+        assert worker.close(PATIENCE)
 
 
 class Broken(Metrics):
@@ -254,5 +270,7 @@ def test_nobody_waits_for_a_worker_that_died() -> None:
         inbox.wait()
         assert all(isinstance(inbox.error(i), Failed) for i in range(9))
         wait_until(lambda: not worker.is_healthy)
-        with pytest.raises(Stopping):
+        assert worker.has_failed
+        assert not worker.is_closing
+        with pytest.raises(Failed):
             worker.submit(Inbox("w0").job)
