@@ -7,6 +7,7 @@ import logging
 import math
 import os
 import signal
+import socket
 import sys
 from collections.abc import Sequence
 from dataclasses import replace
@@ -113,6 +114,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         options = build(ModelOptions, given)
         for name, value in request_defaults(options).items():
             settings = replace(settings, **{name: given.get(name, value)})
+        check_address(host, port)
         if "replicas" in given:
             from specdec_plugins.serving.replicas import serve_replicas
 
@@ -124,6 +126,22 @@ def main(argv: Sequence[str] | None = None) -> int:
         sys.stderr.write(f"specdec-serve: {error}\n")
         return BAD_INPUT
     return serve(model, settings, host, port)
+
+
+def check_address(host: str, port: int) -> None:
+    """Raises UserError where nobody could listen: before models are loaded, and in a sentence."""
+    if not 0 <= port < 2**16:
+        raise UserError(f"--port {port}: expected 0 to 65535; 0 takes a free one.")
+    try:
+        family, kind, *_, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+        with socket.socket(family, kind) as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            probe.bind(address)
+    except OSError as error:
+        raise UserError(
+            f"nobody can listen at --host {host} --port {port} ({error.strerror}); name an address "
+            "of this machine, such as 127.0.0.1, or 0.0.0.0 for all of them, and a free port."
+        ) from error
 
 
 def serve(model: ServedModel, settings: ServerSettings, host: str, port: int) -> int:

@@ -58,6 +58,7 @@ def _add_speculation(parser: argparse.ArgumentParser) -> None:
     add("--schedule-options", type=json_object, metavar="JSON", help="settings of the schedule")
     add(
         "--speculative-steps",
+        "--block-size",
         type=int,
         metavar="N",
         help="tokens drafted a round (default: what the drafter was trained for)",

@@ -112,6 +112,7 @@ def _given(options: ModelOptions) -> dict[str, Any]:
     """Fields of `Settings` that the options name."""
     drafter: dict[str, Any] = {}
     if options.drafter == NO_DRAFTER:
+        require(not options.drafter_options, "--drafter-options are for a drafter; there is none.")
         drafter = {"strategy": "AR"}
     elif options.drafter is not None:
         drafter = {"drafter": options.drafter}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import signal
+import socket
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -154,6 +155,28 @@ def test_mistakes_are_one_sentence(
     assert told.startswith("specdec-serve: ")
     assert message in told
     assert told.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("flags", "words"),
+    [
+        (["--port", "99999"], "--port 99999: expected 0 to 65535"),
+        (["--host", "192.0.2.1"], "--host 192.0.2.1 .*name an address of this machine"),
+        (["--drafter", "none", "--drafter-options", '{"x": 1}'], "there is none"),
+    ],
+)
+def test_an_address_or_a_drafter_that_is_none_is_told_before_anything_is_loaded(
+    flags: list[str], words: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main([str(ROOT / "data" / "models" / "en-de"), *flags]) == 2
+    assert re.fullmatch(f"specdec-serve: .*{words}.*\n", capsys.readouterr().err)
+
+
+def test_a_port_that_is_taken_is_told(capsys: pytest.CaptureFixture[str]) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        port = str(other.getsockname()[1])
+        assert main([str(ROOT / "data" / "models" / "en-de"), "--port", port]) == 2
+    assert "Address already in use" in capsys.readouterr().err
 
 
 def test_the_key_comes_from_a_file_or_the_environment(
