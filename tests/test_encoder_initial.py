@@ -235,7 +235,7 @@ def test_different_sizes_are_refused_with_both_named(
 ) -> None:
     _write_verifier(tmp_path / "v.pt", **verifier)
     command = ["--verifier", str(tmp_path / "v.pt"), "--output", str(tmp_path / "o.pt"), *flags]
-    assert encoder_initial.main(command) == 1
+    assert encoder_initial.main(command) == 2
     error = capsys.readouterr().err
     assert error.count("\n") == 1
     for message in messages:
@@ -262,7 +262,8 @@ def test_a_drafter_without_layers_is_refused(
     command = ["--verifier", str(tmp_path / "v.pt"), "--output", str(tmp_path / "o.pt")]
     with pytest.raises(SystemExit):
         encoder_initial.main([*command, "--decoder-layers", "0"])
-    assert "--decoder-layers: expected 1 or more, not 0" in capsys.readouterr().err
+    told = capsys.readouterr().err
+    assert "--decoder-layers: expected a whole number of 1 or more, not '0'" in told
 
 
 def test_dictionaries_of_the_data_must_fit(tmp_path: Path) -> None:
@@ -302,6 +303,6 @@ def test_a_drafter_is_refused_as_verifier(
 ) -> None:
     _initialise(tmp_path)
     command = ["--verifier", str(tmp_path / "o.pt"), "--output", str(tmp_path / "again.pt")]
-    assert encoder_initial.main(command) == 1
+    assert encoder_initial.main(command) == 2
     assert "o.pt: this is a block drafter" in capsys.readouterr().err
     assert not (tmp_path / "again.pt").exists()

@@ -11,7 +11,21 @@ from pathlib import Path
 
 import pytest
 
-from specdec_plugins.corpus import averaging, distill, evaluate, prepare, wmt
+import benchmarks.options
+import benchmarks.reproduce
+import encoder_initial
+from specdec_plugins.app import recipe
+from specdec_plugins.corpus import (
+    averaging,
+    bigrams,
+    decontaminate,
+    distill,
+    evaluate,
+    pieces,
+    prepare,
+    wmt,
+)
+from specdec_plugins.errors import BAD_INPUT
 
 SCRIPTS = Path(__file__).resolve().parents[2] / "scripts"
 NAMES = [
@@ -23,6 +37,16 @@ NAMES = [
     "prepare-wmt16-en-ro.sh",
     "ref.sh",
 ]
+PARSERS = [
+    *(module._parser for module in (averaging, bigrams, decontaminate, distill, pieces, prepare)),
+    wmt._parser,
+    evaluate.evaluate_parser,
+    evaluate.ref_parser,
+    recipe.make_parser,
+    benchmarks.options.parser,
+    benchmarks.reproduce.make_parser,
+    encoder_initial.build_parser,
+]
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -33,25 +57,50 @@ def test_each_script_is_executable_and_strict(name: str) -> None:
     subprocess.run(["bash", "-n", str(path)], check=True)
 
 
+def run_script(name: str, folder: Path, *flags: str) -> subprocess.CompletedProcess[str]:
+    environment = {**os.environ, "PYTHON": sys.executable}
+    command = [str(SCRIPTS / name), *flags]
+    return subprocess.run(
+        command, capture_output=True, text=True, check=False, cwd=folder, env=environment
+    )
+
+
 @pytest.mark.integration
 @pytest.mark.parametrize("name", ["evaluate.sh", "prepare-tsv.sh", "prepare-wmt16-en-ro.sh"])
 def test_help_and_a_flag_that_does_not_exist(name: str, tmp_path: Path) -> None:
-    environment = {**os.environ, "PYTHON": sys.executable}
-    for flag, status in (("--help", 0), ("--no-such-flag", 2)):
-        done = subprocess.run(
-            [str(SCRIPTS / name), flag],
-            capture_output=True,
-            text=True,
-            check=False,
-            cwd=tmp_path,
-            env=environment,
-        )
-        assert done.returncode == status
-        assert f"usage: {name.replace('16-en-ro', '*')}" in (done.stderr or done.stdout)
+    shown = name.replace("16-en-ro", "*")
+    helped = run_script(name, tmp_path, "--help")
+    assert (helped.returncode, helped.stderr) == (0, "")
+    assert helped.stdout.startswith(f"usage: {shown}")
+    refused = run_script(name, tmp_path, "--no-such-flag")
+    assert (refused.returncode, refused.stdout) == (2, "")
+    assert refused.stderr.startswith(f"{shown}: error: ")
+    assert refused.stderr.count("\n") == 1
+
+
+@pytest.mark.parametrize("make", PARSERS)
+def test_a_wrong_flag_is_refused_in_one_line(
+    make: Callable[[], argparse.ArgumentParser], capsys: pytest.CaptureFixture[str]
+) -> None:
+    parser = make()
+    with pytest.raises(SystemExit) as ended:
+        parser.parse_args(["--no-such-flag"])
+    assert ended.value.code == BAD_INPUT
+    told = capsys.readouterr().err
+    assert told.startswith(f"{parser.prog}: error: ")
+    assert told.count("\n") == 1
 
 
 @pytest.mark.parametrize(
-    "make", [prepare._parser, wmt._parser, distill._parser, averaging._parser, evaluate._parser]
+    "make",
+    [
+        prepare._parser,
+        wmt._parser,
+        distill._parser,
+        averaging._parser,
+        evaluate.evaluate_parser,
+        evaluate.ref_parser,
+    ],
 )
 def test_every_flag_is_explained(make: Callable[[], argparse.ArgumentParser]) -> None:
     parser = make()
