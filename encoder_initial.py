@@ -115,7 +115,12 @@ def build_parser() -> argparse.ArgumentParser:
 
 
 def _numbers(text: str) -> list[int]:
-    return [at_least(1)(part) for part in text.split(",")]
+    parts = text.split(",")
+    if not all(part.isdecimal() and int(part) for part in parts):
+        raise argparse.ArgumentTypeError(
+            f"expected layers, counted from 1, with commas between them, such as 1,6, not {text!r}"
+        )
+    return list(map(int, parts))
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

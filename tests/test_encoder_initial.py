@@ -266,6 +266,19 @@ def test_a_drafter_without_layers_is_refused(
     assert "--decoder-layers: expected a whole number of 1 or more, not '0'" in told
 
 
+@pytest.mark.parametrize("value", ["a,b", "0,1", "1,", "-1"])
+def test_layers_that_are_no_numbers_are_refused_with_what_is_expected(
+    value: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as ended:
+        encoder_initial.build_parser().parse_args([f"--decoder-layers-from={value}"])
+    assert ended.value.code == 2
+    told = capsys.readouterr().err
+    assert told.startswith("encoder_initial.py: error: argument --decoder-layers-from: expected")
+    assert f"such as 1,6, not '{value}'" in told
+    assert told.count("\n") == 1
+
+
 def test_dictionaries_of_the_data_must_fit(tmp_path: Path) -> None:
     from specdec_plugins.adapters.initialise import initialise_drafter
 
