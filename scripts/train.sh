@@ -74,7 +74,7 @@ BATCH_TOKENS=${BATCH_TOKENS:-${recipe[4]}}
 
 [[ -n $DATA && -n $VERIFIER && -n $SAVE_DIR ]] || fail "--data, --verifier and --save-dir are needed; see --help"
 [[ -d $DATA ]] || fail "--data $DATA: no such folder"
-[[ -f $VERIFIER ]] || fail "--verifier $VERIFIER: no such file"
+check_file --verifier "$VERIFIER" "a checkpoint of fairseq"
 numbers=(WARMUP UPDATES BATCH_TOKENS MAX_TOKENS BLOCK_SIZE)
 [[ -z $WORKERS ]] || numbers+=(WORKERS)
 [[ -z $DECODER_LAYERS ]] || numbers+=(DECODER_LAYERS)

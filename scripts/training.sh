@@ -37,6 +37,12 @@ read_options() {
     done
 }
 
+# check_file FLAG PATH WHAT
+check_file() {
+    [[ ! -d $2 ]] || fail "$1 $2: a folder; expected $3"
+    [[ -f $2 ]] || fail "$1 $2: no such file; expected $3"
+}
+
 # check_numbers NAME...: variables that must hold a whole number of 1 or more
 check_numbers() {
     local name flag

@@ -212,6 +212,8 @@ def test_train_sh_initialises_trains_and_continues(
         (["--workers", "two"], "--workers is 'two'"),
         (["--best-by", "bleu"], "--best-by is bleu, expected accepted or loss"),
         (["--data", "/nowhere"], "--data /nowhere: no such folder"),
+        (["--verifier", "/nowhere"], "--verifier /nowhere: no such file; expected a checkpoint"),
+        (["--verifier", "/"], "--verifier /: a folder; expected a checkpoint"),
     ],
 )
 def test_train_sh_refuses(
