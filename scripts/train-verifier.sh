@@ -58,6 +58,7 @@ read_options "data save-dir from encoder-layers decoder-layers width ffn heads l
 numbers=(ENCODER_LAYERS DECODER_LAYERS WIDTH FFN HEADS WARMUP UPDATES BATCH_TOKENS MAX_TOKENS)
 [[ -z $WORKERS ]] || numbers+=(WORKERS)
 check_numbers "${numbers[@]}"
+check_until
 
 choose_workers
 open_piece

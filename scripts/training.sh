@@ -53,6 +53,10 @@ check_numbers() {
     done
 }
 
+check_until() {
+    [[ $UNTIL =~ ^[0-9]+$ ]] || fail "--until is '$UNTIL', expected a Unix time, as date +%s prints it"
+}
+
 # glibc gives large blocks back to the system after each use, and the system clears every page of
 # them for the next. Memory that is kept, in huge pages, costs nothing. What the environment says
 # already stays.
@@ -101,8 +105,6 @@ pieces() {
 # that have travelled here, and the flags that end this piece at UNTIL.
 open_piece() {
     local flags
-    [[ $UNTIL =~ ^[0-9]+$ ]] || fail "--until is '$UNTIL', expected a Unix time, as date +%s prints it"
-    mkdir -p "$SAVE_DIR"
     SCHEDULE=inverse_sqrt
     piece_flags=()
     in_pieces=

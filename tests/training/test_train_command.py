@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import shlex
+import shutil
 import sys
 from pathlib import Path
 
@@ -223,3 +224,19 @@ def test_train_sh_refuses(
     done = run("scripts/train.sh", *common, *flags, expect=2)
     assert message in done.stderr
     assert done.stderr.count("\n") == 1
+
+
+def test_train_sh_leaves_nothing_where_the_verifier_does_not_fit(
+    tmp_path: Path, data: Path, verifier: Path, run: Run
+) -> None:
+    (tmp_path / "bad.pt").write_text("no checkpoint", encoding="utf-8")
+    other = tmp_path / "other"
+    shutil.copytree(data, other)
+    with (other / "dict.de.txt").open("a", encoding="utf-8") as file:
+        file.write("more 1\n")
+    for folder, checkpoint in ((data, tmp_path / "bad.pt"), (other, verifier)):
+        command = ["scripts/train.sh", "--data", folder, "--verifier", checkpoint, "--cpu"]
+        save = tmp_path / "runs" / "drafter"
+        done = run(*command, "--save-dir", save, "--python", sys.executable, expect=2)
+        assert "encoder_initial.py: error: " in done.stderr
+        assert not (tmp_path / "runs").exists()
