@@ -13,7 +13,8 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from specdec_plugins.errors import UserError
+from specdec_plugins.corpus.cli import at_least
+from specdec_plugins.errors import Parser, UserError, refuse
 
 # Sizes that default to the verifier's; those of copied layers must equal them.
 SIZES = (
@@ -64,7 +65,7 @@ MEANINGS = {
 
 
 def build_parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser = Parser(prog="encoder_initial.py", description=__doc__.split("\n")[0])
     parser.add_argument("--verifier", type=Path, required=True, help="checkpoint of the verifier")
     parser.add_argument("--output", type=Path, required=True, help="checkpoint to write")
     parser.add_argument("--data", type=Path, help="the drafter's data folder: check dictionaries")
@@ -105,27 +106,26 @@ def build_parser() -> argparse.ArgumentParser:
         "that have a switch on",
     )
     for name in SIZES:
-        sizes.add_argument("--" + name.replace("_", "-"), type=_positive, metavar="N")
+        sizes.add_argument("--" + name.replace("_", "-"), type=at_least(1), metavar="N")
     for name in ("--max-source-positions", "--max-target-positions"):
-        sizes.add_argument(name, type=_positive, metavar="N", help="default for block: 1000")
+        sizes.add_argument(name, type=at_least(1), metavar="N", help="default for block: 1000")
     for name, meaning in MEANINGS.items():
         sizes.add_argument(f"--{name}", action=switch, help=meaning)
     return parser
 
 
 def _numbers(text: str) -> list[int]:
-    return [_positive(part) for part in text.split(",")]
-
-
-def _positive(text: str) -> int:
-    number = int(text)
-    if number < 1:
-        raise argparse.ArgumentTypeError(f"expected 1 or more, not {text}")
-    return number
+    parts = text.split(",")
+    if not all(part.isdecimal() and int(part) for part in parts):
+        raise argparse.ArgumentTypeError(
+            f"expected layers, counted from 1, with commas between them, such as 1,6, not {text!r}"
+        )
+    return list(map(int, parts))
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    args = build_parser().parse_args(arguments)
+    parser = build_parser()
+    args = parser.parse_args(arguments)
     # Imported late, because fairseq takes seconds and --help should not; it also logs a lot.
     logging.basicConfig(level=logging.WARNING)
     from specdec_plugins.adapters.initialise import initialise_drafter
@@ -137,8 +137,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except UserError as error:
         if args.debug:
             raise
-        print(f"encoder_initial.py: {error}", file=sys.stderr)
-        return 1
+        return refuse(parser.prog, error)
     stream = sys.stderr if args.print_flags else sys.stdout
     print("\n".join(report), f"wrote {args.output}", sep="\n", file=stream)
     if args.print_flags:

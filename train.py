@@ -14,8 +14,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from specdec_plugins.errors import UserError
+from specdec_plugins.errors import Parser, UserError, refuse
 
+NAME = "train.py"
 PLUGIN = Path(__file__).resolve().parent / "specdec_plugins"
 
 
@@ -48,7 +49,8 @@ def _settings(arguments: Sequence[str]) -> Any:
 
     parser = options.get_training_parser()
     # fairseq's hundreds of flags would bury what is wrong with one of them.
-    parser.usage = "train.py DATA [flags]; train.py --help explains every flag"
+    parser.__class__ = Parser
+    parser.prog, parser.usage = NAME, f"{NAME} DATA [flags]"
     cfg = convert_namespace_to_omegaconf(options.parse_args_and_arch(parser, list(arguments)))
     if cfg.common.bf16 and not _has(arguments, "--tpu"):
         # fairseq takes bfloat16 for a sign of a TPU; CPUs and GPUs have it now.
@@ -126,12 +128,10 @@ def main() -> int:
         _check(cfg)
         _run(cfg)
     except UserError as error:
-        print(f"train.py: error: {error}", file=sys.stderr)
-        return 1
+        return refuse(NAME, error)
     except FileNotFoundError as error:
         # A part of the data that is not there; fairseq notices when it loads it.
-        print(f"train.py: error: {error}; check the data folder", file=sys.stderr)
-        return 1
+        return refuse(NAME, f"{error}; check the data folder")
     except KeyboardInterrupt:
         print(
             "train.py: interrupted; without --restore-file and --reset-* the same command "

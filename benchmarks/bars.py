@@ -14,8 +14,9 @@ from pathlib import Path
 from benchmarks.results import Figures, Results, Setting, ratios, spread
 from benchmarks.rows import BEAM, EXACT, GREEDY, RELAXED
 from specdec_plugins.app.comparison import markdown
-from specdec_plugins.errors import UserError
+from specdec_plugins.errors import UserError, refuse
 
+_NAME = "python -m benchmarks.bars"
 _HEADER = ("bar", "what", "wanted", "measured", "verdict")
 _BLEU_MARGIN = 0.3  # below beam search, that relaxed decoding may score
 _EXTRA_MEMORY = 0.2  # of AR's peak, beside the drafter's weights
@@ -125,13 +126,11 @@ def _ratios(cell: Figures | None, baseline: Figures | None) -> list[float]:
 def main(argv: Sequence[str] | None = None) -> int:
     paths = sys.argv[1:] if argv is None else argv
     if len(paths) != 1:
-        sys.stderr.write("usage: python -m benchmarks.bars RESULT.json\n")
-        return 2
+        return refuse(_NAME, "expected one argument, RESULT.json")
     try:
         print(table(Results.read(Path(paths[0]))))
     except UserError as error:
-        sys.stderr.write(f"benchmarks.bars: {error}\n")
-        return 2
+        return refuse(_NAME, error)
     return 0
 
 

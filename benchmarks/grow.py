@@ -28,7 +28,7 @@ from specdec_plugins.adapters.bundle_writer import BIGRAMS, Contents, new_folder
 from specdec_plugins.adapters.dictionary import Dictionary
 from specdec_plugins.adapters.model import Model
 from specdec_plugins.adapters.model_files import read_model
-from specdec_plugins.errors import UserError
+from specdec_plugins.errors import Parser, UserError, refuse
 
 _TEXT = ("tokenizer", "lowercase", "dash_splits", "strip_diacritics")
 
@@ -120,7 +120,7 @@ def _layers(text: str) -> tuple[int, int]:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Exit status: 0 done, 2 bad input or settings."""
-    parser = argparse.ArgumentParser(
+    parser = Parser(
         prog="python -m benchmarks.grow",
         description="Write a trained pair larger: same words, same acceptance, that shape's cost.",
         allow_abbrev=False,
@@ -140,8 +140,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         size = Size(*args.layers, args.width, args.vocabulary)
         grow(pair, size, args.output, args.force)
     except UserError as error:
-        sys.stderr.write(f"benchmarks.grow: {error}\n")
-        return 2
+        return refuse(parser.prog, error)
     print(note_of(pair, size))
     return 0
 

@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import argparse
 import copy
 import sys
 import time
@@ -40,6 +39,7 @@ from specdec_plugins.decoding.request import Request
 from specdec_plugins.decoding.rules import RULES
 from specdec_plugins.decoding.schedules import build_schedule
 from specdec_plugins.decoding.transformer_verifier import TransformerVerifier
+from specdec_plugins.errors import Parser
 
 SHAPES = ((256, 256), (256, 1024), (256, 32000), (512, 512), (512, 2048), (2048, 512), (512, 32000))
 ROWS = (1, 2, 8, 11, 16, 26)
@@ -150,7 +150,9 @@ def passes(repeats: int, clock: Clock) -> None:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description="Time products of few rows on a CPU.")
+    parser = Parser(
+        prog="python -m benchmarks.kernels", description="Time products of few rows on a CPU."
+    )
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--repeats", type=int, default=10)
     parser.add_argument(

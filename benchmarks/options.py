@@ -9,7 +9,7 @@ from fnmatch import fnmatch
 import torch
 
 from benchmarks.rows import PRECISIONS, Choice, Row
-from specdec_plugins.errors import UserError
+from specdec_plugins.errors import Parser, UserError
 
 DESCRIPTION = """\
 Decode one test file with one set of verifier weights in every engine: fairseq's search,
@@ -20,9 +20,7 @@ DTYPES = sorted({dtype for dtypes in PRECISIONS.values() for dtype in dtypes})
 
 
 def parser() -> argparse.ArgumentParser:
-    made = argparse.ArgumentParser(
-        prog="python -m benchmarks", description=DESCRIPTION, allow_abbrev=False
-    )
+    made = Parser(prog="python -m benchmarks", description=DESCRIPTION, allow_abbrev=False)
     _add_what(made)
     _add_rows(made)
     _add_how(made)

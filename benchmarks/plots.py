@@ -13,10 +13,11 @@ from typing import Any
 
 from benchmarks.results import Figures, Results, ratios
 from benchmarks.rows import EXACT, GREEDY, RELAXED, SCRIPTED, Row
-from specdec_plugins.errors import UserError
+from specdec_plugins.errors import UserError, refuse
 
 Draw = Callable[[Results, Any], bool]  # on matplotlib's axes; False = there is nothing to show
 
+_NAME = "python -m benchmarks.plots"
 _NUM_BINS = 6  # of source lengths
 # A colour says which row, as far as colours go; line and marker say in which precision.
 _NUM_COLOURS, _LINES, _MARKERS = 10, ("-", "--", ":", "-."), "os^v"
@@ -195,14 +196,12 @@ def _label(cell: Figures) -> str:
 def main(argv: Sequence[str] | None = None) -> int:
     paths = sys.argv[1:] if argv is None else argv
     if len(paths) != 1:
-        sys.stderr.write("usage: python -m benchmarks.plots RESULT.json\n")
-        return 2
+        return refuse(_NAME, "expected one argument, RESULT.json")
     try:
         for path in draw(Results.read(Path(paths[0])), paths[0].removesuffix(".json")):
             print(path)
     except UserError as error:
-        sys.stderr.write(f"benchmarks.plots: {error}\n")
-        return 2
+        return refuse(_NAME, error)
     return 0
 
 

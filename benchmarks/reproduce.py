@@ -36,7 +36,8 @@ from specdec_plugins.app.settings import Settings, choose_device
 from specdec_plugins.app.translator import Sentence, number_sentences
 from specdec_plugins.app.turns import Contender, decode_in_turns, hushed, search_settings, variant
 from specdec_plugins.corpus import scoring
-from specdec_plugins.errors import UserError
+from specdec_plugins.corpus.cli import at_least
+from specdec_plugins.errors import Parser, UserError, refuse
 
 BEAM_SIZE = 5
 # Those of fairseq's search for all: no <pad>, no empty translation, at most 200 tokens.
@@ -89,33 +90,26 @@ def read_test(args: argparse.Namespace) -> tuple[list[Sentence], list[str]]:
 
 
 def make_parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="reproduce.sh", description=__doc__.split("\n")[0])
-    add = parser.add_argument
+    parser = Parser(prog="reproduce.sh", description=__doc__.split("\n")[0])
+    add, number = parser.add_argument, at_least(1)
     add("data", metavar="BUNDLE", help="folder of a bundle")
     add("--input", type=Path, required=True, metavar="FILE", help="raw sources, one a line")
     add("--reference", type=Path, required=True, metavar="FILE", help="raw references, one a line")
     add("--output", required=True, metavar="NAME", help="writes NAME.json, NAME.md, NAME.*.svg")
-    add("--sentences", type=_positive, metavar="N", help="only the first N (default: all)")
-    add("--block-sizes", type=_positive, nargs="+", metavar="K", help="default: 5 10 15 20 25 30")
-    add("--betas", type=_positive, nargs="+", default=[1, 3, 5], metavar="B", help="default: 1 3 5")
+    add("--sentences", type=number, metavar="N", help="only the first N (default: all)")
+    add("--block-sizes", type=number, nargs="+", metavar="K", help="default: 5 10 15 20 25 30")
+    add("--betas", type=number, nargs="+", default=[1, 3, 5], metavar="B", help="default: 1 3 5")
     taus = [0.5, 1.0, 1.5, 2.0, 2.5, 3.0]
     add("--taus", type=float, nargs="+", default=taus, metavar="T", help="default: 0.5 to 3 by 0.5")
-    add("--batch", type=_positive, default=1, metavar="N", help="sentences at once (default: 1)")
-    add("--samples", type=_positive, default=1000, metavar="N", help="of the bootstrap")
+    add("--batch", type=number, default=1, metavar="N", help="sentences at once (default: 1)")
+    add("--samples", type=number, default=1000, metavar="N", help="of the bootstrap")
     add("--title", default="", help="of the report (default: of the bundle and the test set)")
     add("--training", type=Path, metavar="DIR", help="--out of the recipe, to tell its pieces")
     add("--dtype", default="float32", help="of the networks (default: float32)")
-    add("--threads", type=_positive, metavar="N", help="of torch")
+    add("--threads", type=number, metavar="N", help="of torch")
     add("--cpu", dest="device", action="store_const", const="cpu", help="leave a GPU alone")
     add("--debug", action="store_true", help="show where an error was raised")
     return parser
-
-
-def _positive(text: str) -> int:
-    number = int(text)
-    if number < 1:
-        raise argparse.ArgumentTypeError(f"expected 1 or more, not {text}")
-    return number
 
 
 def run(args: argparse.Namespace) -> dict[str, Any]:
@@ -161,7 +155,8 @@ def _shown(argument: str) -> str:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Exit status: 0 done, 2 bad input or settings."""
-    args = make_parser().parse_args(argv)
+    parser = make_parser()
+    args = parser.parse_args(argv)
     if args.threads:
         torch.set_num_threads(args.threads)
     try:
@@ -170,8 +165,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     except UserError as error:
         if args.debug:
             raise
-        sys.stderr.write(f"reproduce.sh: error: {error}\n")
-        return 2
+        return refuse(parser.prog, error)
     Path(args.output).parent.mkdir(parents=True, exist_ok=True)
     Path(f"{args.output}.json").write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
     plots = draw(record, args.output)

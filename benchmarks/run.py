@@ -24,24 +24,24 @@ from benchmarks.pair import Pair, TestSet, read_test_set
 from benchmarks.random_pair import Shape, random_pair, random_sentences
 from benchmarks.results import Record, Results
 from benchmarks.rows import ASSISTED, Row
-from specdec_plugins.errors import UserError
+from specdec_plugins.errors import UserError, refuse
 
 _NUM_RANDOM = 20  # sentences
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Exit status: 0 done, 2 bad input or settings, 130 interrupted."""
-    args = parser().parse_args(argv)
+    made = parser()
+    args = made.parse_args(argv)
     logging.getLogger("fairseq").setLevel(logging.WARNING)
     try:
         check(args)
         results = Results(run(args))
         write(results, args.output)
     except UserError as error:
-        sys.stderr.write(f"benchmarks: {error}\n")
-        return 2
+        return refuse(made.prog, error)
     except KeyboardInterrupt:
-        sys.stderr.write("benchmarks: interrupted; nothing was written.\n")
+        sys.stderr.write(f"{made.prog}: interrupted; nothing was written.\n")
         return 130
     print(table.report(results))
     print(bars.table(results))

@@ -54,10 +54,11 @@ read_options "data save-dir from encoder-layers decoder-layers width ffn heads l
 
 [[ -n $DATA && -n $SAVE_DIR ]] || fail "--data and --save-dir are needed; see --help"
 [[ -d $DATA ]] || fail "--data $DATA: no such folder"
-[[ -z $FROM || -f $FROM ]] || fail "--from $FROM: no such file"
+[[ -z $FROM ]] || check_file --from "$FROM" "a checkpoint of fairseq"
 numbers=(ENCODER_LAYERS DECODER_LAYERS WIDTH FFN HEADS WARMUP UPDATES BATCH_TOKENS MAX_TOKENS)
 [[ -z $WORKERS ]] || numbers+=(WORKERS)
 check_numbers "${numbers[@]}"
+check_until
 
 choose_workers
 open_piece

@@ -74,11 +74,12 @@ BATCH_TOKENS=${BATCH_TOKENS:-${recipe[4]}}
 
 [[ -n $DATA && -n $VERIFIER && -n $SAVE_DIR ]] || fail "--data, --verifier and --save-dir are needed; see --help"
 [[ -d $DATA ]] || fail "--data $DATA: no such folder"
-[[ -f $VERIFIER ]] || fail "--verifier $VERIFIER: no such file"
+check_file --verifier "$VERIFIER" "a checkpoint of fairseq"
 numbers=(WARMUP UPDATES BATCH_TOKENS MAX_TOKENS BLOCK_SIZE)
 [[ -z $WORKERS ]] || numbers+=(WORKERS)
 [[ -z $DECODER_LAYERS ]] || numbers+=(DECODER_LAYERS)
 check_numbers "${numbers[@]}"
+check_until
 
 [[ $ARCH == block || $ARCH == block_fast ]] || fail "--arch is $ARCH, expected block or block_fast"
 
@@ -94,7 +95,6 @@ case $BEST_BY in
 esac
 
 choose_workers
-open_piece
 initial=$SAVE_DIR/initial.pt
 initialise=(
     --verifier "$VERIFIER" --output "$initial" --data "$DATA" --arch "$ARCH" --seed "$SEED" --print-flags
@@ -102,10 +102,12 @@ initialise=(
 if [[ -n $DECODER_LAYERS ]]; then
     initialise+=(--decoder-layers "$DECODER_LAYERS")
 fi
-# Made anew each time, since its flags describe the network; it takes seconds.
+# Made anew each time, since its flags describe the network; it takes seconds. Before anything else,
+# since it refuses a verifier that does not fit and leaves no folder then.
 say "initial checkpoint $initial"
 architecture=$("$PYTHON" "$ROOT/encoder_initial.py" "${initialise[@]}")
 read -r -a architecture <<<"$architecture"
+open_piece
 
 start=(--restore-file "$initial" --reset-optimizer --reset-dataloader --reset-lr-scheduler --reset-meters)
 if [[ -f $SAVE_DIR/checkpoint_last.pt ]]; then

@@ -37,6 +37,12 @@ read_options() {
     done
 }
 
+# check_file FLAG PATH WHAT
+check_file() {
+    [[ ! -d $2 ]] || fail "$1 $2: a folder; expected $3"
+    [[ -f $2 ]] || fail "$1 $2: no such file; expected $3"
+}
+
 # check_numbers NAME...: variables that must hold a whole number of 1 or more
 check_numbers() {
     local name flag
@@ -45,6 +51,10 @@ check_numbers() {
         [[ ${!name} =~ ^[1-9][0-9]*$ ]] ||
             fail "--${flag//_/-} is '${!name}', expected a whole number of 1 or more"
     done
+}
+
+check_until() {
+    [[ $UNTIL =~ ^[0-9]+$ ]] || fail "--until is '$UNTIL', expected a Unix time, as date +%s prints it"
 }
 
 # glibc gives large blocks back to the system after each use, and the system clears every page of
@@ -95,8 +105,6 @@ pieces() {
 # that have travelled here, and the flags that end this piece at UNTIL.
 open_piece() {
     local flags
-    [[ $UNTIL =~ ^[0-9]+$ ]] || fail "--until is '$UNTIL', expected a Unix time, as date +%s prints it"
-    mkdir -p "$SAVE_DIR"
     SCHEDULE=inverse_sqrt
     piece_flags=()
     in_pieces=

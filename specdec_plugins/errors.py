@@ -1,15 +1,34 @@
-"""The one error that a user may see without a stack trace."""
+"""The one error that a user may see without a stack trace, and how command lines say it."""
 
 from __future__ import annotations
+
+import argparse
+import sys
+from typing import NoReturn
+
+BAD_INPUT = 2  # the exit status of what a user can mend; Python's own 1 is a fault of the program
 
 
 class UserError(ValueError):
     """Bad input or an impossible setting, said in one sentence.
 
     The message names the file, line or flag, what was expected, and what to do about it. Command
-    lines print it to standard error and exit with a status other than 0; anything that is not a
-    ``UserError`` is a bug of ours and keeps its stack trace.
+    lines print it with ``refuse``; anything that is not a ``UserError`` is a bug of ours and keeps
+    its stack trace.
     """
+
+
+def refuse(name: str, error: UserError | str) -> int:
+    """Say to standard error what is wrong, in the name of a command; returns the exit status."""
+    sys.stderr.write(f"{name}: error: {error}\n")
+    return BAD_INPUT
+
+
+class Parser(argparse.ArgumentParser):
+    """Says what is wrong with a flag in one line, where argparse lists all flags first."""
+
+    def error(self, message: str) -> NoReturn:
+        raise SystemExit(refuse(self.prog, f"{message}; {self.prog} --help explains every flag"))
 
 
 def not_installed(package: str, extra: str) -> UserError:

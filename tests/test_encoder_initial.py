@@ -235,7 +235,7 @@ def test_different_sizes_are_refused_with_both_named(
 ) -> None:
     _write_verifier(tmp_path / "v.pt", **verifier)
     command = ["--verifier", str(tmp_path / "v.pt"), "--output", str(tmp_path / "o.pt"), *flags]
-    assert encoder_initial.main(command) == 1
+    assert encoder_initial.main(command) == 2
     error = capsys.readouterr().err
     assert error.count("\n") == 1
     for message in messages:
@@ -262,7 +262,21 @@ def test_a_drafter_without_layers_is_refused(
     command = ["--verifier", str(tmp_path / "v.pt"), "--output", str(tmp_path / "o.pt")]
     with pytest.raises(SystemExit):
         encoder_initial.main([*command, "--decoder-layers", "0"])
-    assert "--decoder-layers: expected 1 or more, not 0" in capsys.readouterr().err
+    told = capsys.readouterr().err
+    assert "--decoder-layers: expected a whole number of 1 or more, not '0'" in told
+
+
+@pytest.mark.parametrize("value", ["a,b", "0,1", "1,", "-1"])
+def test_layers_that_are_no_numbers_are_refused_with_what_is_expected(
+    value: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as ended:
+        encoder_initial.build_parser().parse_args([f"--decoder-layers-from={value}"])
+    assert ended.value.code == 2
+    told = capsys.readouterr().err
+    assert told.startswith("encoder_initial.py: error: argument --decoder-layers-from: expected")
+    assert f"such as 1,6, not '{value}'" in told
+    assert told.count("\n") == 1
 
 
 def test_dictionaries_of_the_data_must_fit(tmp_path: Path) -> None:
@@ -302,6 +316,6 @@ def test_a_drafter_is_refused_as_verifier(
 ) -> None:
     _initialise(tmp_path)
     command = ["--verifier", str(tmp_path / "o.pt"), "--output", str(tmp_path / "again.pt")]
-    assert encoder_initial.main(command) == 1
+    assert encoder_initial.main(command) == 2
     assert "o.pt: this is a block drafter" in capsys.readouterr().err
     assert not (tmp_path / "again.pt").exists()

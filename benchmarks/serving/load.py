@@ -28,7 +28,7 @@ from benchmarks.serving.reference import Reference
 from benchmarks.serving.report import write
 from benchmarks.serving.server import Server, serving
 from benchmarks.serving.traffic import Tally, Traffic
-from specdec_plugins.errors import UserError
+from specdec_plugins.errors import Parser, UserError, refuse
 from specdec_plugins.serving.loading import ModelOptions, load_model
 from specdec_plugins.serving.settings import ServerSettings
 
@@ -149,7 +149,7 @@ def run_mode(mode: str, args: argparse.Namespace, reference: Reference) -> list[
 
 
 def make_parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="benchmarks.serving.load", description=__doc__)
+    parser = Parser(prog="python -m benchmarks.serving.load", description=__doc__)
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     add = parser.add_argument
     add("model", metavar="FOLDER", nargs="?", help="default: the bundled pair")
@@ -168,7 +168,8 @@ def make_parser() -> argparse.ArgumentParser:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    args = make_parser().parse_args(argv)
+    parser = make_parser()
+    args = parser.parse_args(argv)
     lines = Path(args.texts).read_text(encoding="utf-8").split("\n")
     texts = [line for line in lines if line.strip()][: args.max_texts]
     torch.set_num_threads(args.threads)
@@ -182,8 +183,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         reference = Reference(load_model(options), texts)
     except UserError as error:
-        sys.stderr.write(f"load: {error}\n")
-        return 2
+        return refuse(parser.prog, error)
     results = [
         result for mode in args.modes.split(",") for result in run_mode(mode, args, reference)
     ]

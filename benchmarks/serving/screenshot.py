@@ -17,12 +17,14 @@ from pathlib import Path
 from selenium import webdriver
 from selenium.webdriver.support.wait import WebDriverWait
 
+from specdec_plugins.errors import Parser
+
 _TEXT = "A young girl wearing a red dress is eating an ice cream. Two dogs run through the snow."
 _PATIENCE = 120  # seconds
 
 
 def make_parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="benchmarks.serving.screenshot", description=__doc__)
+    parser = Parser(prog="python -m benchmarks.serving.screenshot", description=__doc__)
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     add = parser.add_argument
     add("--url", default="http://127.0.0.1:8080")

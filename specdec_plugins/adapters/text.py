@@ -9,6 +9,7 @@ from __future__ import annotations
 import importlib
 import re
 import unicodedata
+from collections.abc import Sequence
 from pathlib import Path
 from types import ModuleType
 from typing import Any, Literal
@@ -21,6 +22,9 @@ BPE_SEPARATOR = "@@"
 # universal newlines). A line must stay one line; none of them carries meaning in a sentence.
 _LINE_BREAKERS = re.compile("[\x00-\x1f\x7f\x85\u2028\u2029]")
 _SPACES = re.compile(r"\s+")
+
+# Codes join digits too, but in few of their lines.
+_MOSTLY = 0.9
 
 # Romanian is written with a comma below; much text holds the look-alike cedilla letters of older
 # character sets, which would double the vocabulary.
@@ -36,7 +40,7 @@ def _import(module: str, package: str) -> ModuleType:
 
 
 def load_codes(path: str | Path) -> Any:
-    """The ``subword_nmt.apply_bpe.BPE`` of a codes file, or a ``UserError`` naming the bad line."""
+    """The ``subword_nmt.apply_bpe.BPE`` of a codes file, or a ``UserError`` naming what is bad."""
     apply_bpe = _import("subword_nmt.apply_bpe", "subword-nmt")
     try:
         lines = Path(path).read_text(encoding="utf-8").split("\n")
@@ -47,7 +51,23 @@ def load_codes(path: str | Path) -> Any:
         ) from error
     except UnicodeDecodeError as error:
         raise UserError(f"{path}: not UTF-8, so not a file of BPE codes") from error
-    # subword-nmt ends the process at a bad line, which a server must not do: look first.
+    _check_codes(path, lines)
+    with open(path, encoding="utf-8") as file:
+        return apply_bpe.BPE(file, separator=BPE_SEPARATOR)
+
+
+def _check_codes(path: str | Path, lines: Sequence[str]) -> None:
+    """Raises ``UserError`` for a dictionary, and for a line that is no pair of subwords.
+
+    subword-nmt would apply a dictionary as if its counts were subwords, and would end the process
+    at a bad line, which a server must not do.
+    """
+    seconds = [fields[1] for fields in map(str.split, lines) if len(fields) > 1]
+    if sum(map(str.isdecimal, seconds)) > _MOSTLY * len(seconds):
+        raise UserError(
+            f"{path}: looks like a dictionary (a token and its count on each line); give the file "
+            "of BPE codes that subword-nmt learn-bpe wrote"
+        )
     for number, line in enumerate(lines, 1):
         is_header = number == 1 and line.startswith("#version:")
         is_end = 1 < number == len(lines) and not line
@@ -56,8 +76,6 @@ def load_codes(path: str | Path) -> Any:
                 f"{path}, line {number}: expected two subwords separated by a space; "
                 "give a file of subword-nmt BPE codes"
             )
-    with open(path, encoding="utf-8") as file:
-        return apply_bpe.BPE(file, separator=BPE_SEPARATOR)
 
 
 def join_bpe(tokens: str) -> str:

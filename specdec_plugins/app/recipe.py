@@ -14,7 +14,7 @@ from typing import Any
 from specdec_plugins.app.pipeline import UNFINISHED, Paused, Pipeline
 from specdec_plugins.app.presets import PRESETS, make_preset
 from specdec_plugins.app.recipe_steps import Job, steps
-from specdec_plugins.errors import UserError
+from specdec_plugins.errors import Parser, UserError, refuse
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 INTERRUPTED = 130
@@ -22,12 +22,13 @@ NO_END = "0"  # of the variable DEADLINE
 
 
 def make_parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
+    parser = Parser(
         prog="recipe.sh",
         description="Train a verifier and a block drafter: mix, prepare, train a teacher, distil, "
         "train the verifier and the drafter on what it says, average, bundle, report. Run again, "
         "it goes on where it stopped.",
-        epilog=f"Exit status: 0 done, {UNFINISHED} time is up and the same command goes on.",
+        epilog=f"Exit status: 0 done, 2 bad input or settings, {UNFINISHED} time is up and the "
+        "same command goes on.",
         allow_abbrev=False,
     )
     add = parser.add_argument
@@ -159,7 +160,8 @@ def run(args: argparse.Namespace, argv: Sequence[str]) -> int:
 
 def main(argv: Sequence[str] | None = None) -> int:
     words = sys.argv[1:] if argv is None else list(argv)
-    args = make_parser().parse_args(words)
+    parser = make_parser()
+    args = parser.parse_args(words)
     try:
         if Path.cwd() != ROOT:
             raise UserError(f"run it in {ROOT}, where the scripts are that its steps name.")
@@ -167,8 +169,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     except UserError as error:
         if args.debug:
             raise
-        sys.stderr.write(f"recipe.sh: error: {error}\n")
-        return 1
+        return refuse(parser.prog, error)
     except KeyboardInterrupt:
         sys.stderr.write("\nrecipe.sh: stopped; the same command goes on\n")
         return INTERRUPTED

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import argparse
 import logging
+import math
 import sys
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from specdec_plugins.errors import UserError
+from specdec_plugins.errors import Parser, UserError, refuse
 
 logger = logging.getLogger("specdec.corpus")
 
@@ -26,7 +27,7 @@ class _Formatter(argparse.ArgumentDefaultsHelpFormatter):
 
 def parser(description: str, **options: Any) -> argparse.ArgumentParser:
     """An argument parser with ``--debug``; flags must be written out, so that typos are refused."""
-    made = argparse.ArgumentParser(
+    made = Parser(
         description=description,
         allow_abbrev=False,
         formatter_class=_Formatter,
@@ -56,13 +57,14 @@ def run(
     except KeyboardInterrupt:
         if args.debug:
             raise
-        sys.stderr.write("stopped; what is finished is on disk, run the same command to go on\n")
+        sys.stderr.write(
+            f"{made.prog}: stopped; what is finished is on disk, run the same command to go on\n"
+        )
         return INTERRUPTED
     except UserError as error:
         if args.debug:
             raise
-        sys.stderr.write(f"error: {error}\n")
-        return 1
+        return refuse(made.prog, error)
     return 0
 
 
@@ -70,10 +72,13 @@ def at_least(lowest: float, kind: type = int) -> Callable[[str], Any]:
     """An argparse type: a number not below ``lowest``."""
 
     def convert(text: str) -> Any:
-        value = kind(text)
+        try:
+            value = kind(text)
+        except ValueError:
+            value = math.nan
         if not value >= lowest:
-            raise argparse.ArgumentTypeError(f"must be at least {lowest}, got {text}")
+            sort = "a whole number" if kind is int else "a number"
+            raise argparse.ArgumentTypeError(f"expected {sort} of {lowest} or more, not {text!r}")
         return value
 
-    convert.__name__ = kind.__name__
     return convert

@@ -14,33 +14,32 @@ from specdec_plugins.corpus.steps import write_json
 from specdec_plugins.errors import UserError
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = cli.parser("Score translations.")
-    commands = parser.add_subparsers(dest="command", required=True)
-
-    full = commands.add_parser("evaluate", prog="evaluate.sh", help="all scores and a test")
-    full.add_argument("output", type=Path, help="translations, one a line")
-    full.add_argument("reference", type=Path, help="raw references, one a line")
-    full.add_argument("--baseline", type=Path, help="other translations: paired bootstrap")
-    full.add_argument("--src", required=True, help="source language, such as en")
-    full.add_argument("--tgt", required=True, help="target language, such as de")
-    full.add_argument(
+def evaluate_parser() -> argparse.ArgumentParser:
+    parser = cli.parser("Score translations: all scores and a test.", prog="evaluate.sh")
+    add = parser.add_argument
+    add("output", type=Path, help="translations, one a line")
+    add("reference", type=Path, help="raw references, one a line")
+    add("--baseline", type=Path, help="other translations: paired bootstrap")
+    add("--src", required=True, help="source language, such as en")
+    add("--tgt", required=True, help="target language, such as de")
+    add(
         "--tokenized",
         action="store_true",
         help="output and baseline are Moses tokens (BPE joined or not): detokenise them first",
     )
-    full.add_argument("--samples", type=cli.at_least(100), default=1000, help="of the bootstrap")
-    full.add_argument("--json", type=Path, help="write the scores here, too")
-
-    published = commands.add_parser("ref", prog="ref.sh", help="compound-split BLEU as published")
-    published.add_argument("log", type=Path, help="log of fairseq-generate: its T- lines")
-    published.add_argument("output", type=Path, help="tokenised translations, one a line")
-    for command in (full, published):
-        cli.add_debug(command)
+    add("--samples", type=cli.at_least(100), default=1000, help="of the bootstrap")
+    add("--json", type=Path, help="write the scores here, too")
     return parser
 
 
-def _ref(args: argparse.Namespace) -> None:
+def ref_parser() -> argparse.ArgumentParser:
+    parser = cli.parser("Compound-split BLEU as published.", prog="ref.sh")
+    parser.add_argument("log", type=Path, help="log of fairseq-generate: its T- lines")
+    parser.add_argument("output", type=Path, help="tokenised translations, one a line")
+    return parser
+
+
+def ref(args: argparse.Namespace) -> None:
     lines = {
         str(args.log): scoring.references_of_log(args.log),
         str(args.output): [join_bpe(line) for line in scoring.read_lines(args.output)],
@@ -58,7 +57,7 @@ def _detokenised(path: Path, args: argparse.Namespace) -> list[str]:
     return [pipeline.decode(join_bpe(line)) for line in lines]
 
 
-def _evaluate(args: argparse.Namespace) -> None:
+def evaluate(args: argparse.Namespace) -> None:
     lines = {str(args.reference): scoring.read_lines(args.reference)}
     for path in (args.output, args.baseline):
         if path is not None:
@@ -94,12 +93,8 @@ def _write(path: Path, value: object) -> None:
         raise UserError(f"{path}: cannot be written ({error.strerror})") from error
 
 
-def main(args: argparse.Namespace) -> None:
-    if args.command == "ref":
-        _ref(args)
-    else:
-        _evaluate(args)
-
+COMMANDS = {"evaluate": (evaluate_parser, evaluate), "ref": (ref_parser, ref)}
 
 if __name__ == "__main__":
-    sys.exit(cli.run(_parser(), main))
+    make_parser, work = COMMANDS[sys.argv[1]]  # given by the script that the user runs
+    sys.exit(cli.run(make_parser(), work, sys.argv[2:]))

@@ -126,7 +126,9 @@ def _slim(path: Path) -> None:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = cli.parser("Begin and end a piece of training; scripts/train.sh calls this.")
+    parser = cli.parser(
+        "Begin and end a piece of training; scripts/train.sh calls this.", prog="pieces"
+    )
     commands = parser.add_subparsers(dest="command", required=True)
     opening = commands.add_parser("open", help="print flags for train.py")
     opening.add_argument("folder", type=Path, help="of the checkpoints")

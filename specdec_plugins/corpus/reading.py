@@ -63,6 +63,14 @@ class _Seen:
             logger.warning("%s, line %d: %s removed", self.path, number, kind)
 
 
+def check_file(path: Path, expected: str) -> None:
+    """Raises UserError where there is no such file, or a folder in its place."""
+    if path.is_dir():
+        raise UserError(f"{path}: a folder; expected {expected}")
+    if not path.is_file():
+        raise UserError(f"{path}: no such file; expected {expected}")
+
+
 def open_bytes(path: Path) -> BinaryIO:
     """Open a plain, .gz or .xz file for reading bytes; a ``UserError`` says what is wrong."""
     try:

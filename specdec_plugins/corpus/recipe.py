@@ -13,7 +13,7 @@ from specdec_plugins.adapters.text import load_codes
 from specdec_plugins.corpus import cli
 from specdec_plugins.corpus.binarising import Dictionaries
 from specdec_plugins.corpus.cleaning import LengthRules
-from specdec_plugins.corpus.reading import ParallelFile
+from specdec_plugins.corpus.reading import ParallelFile, check_file
 from specdec_plugins.corpus.tokenising import TextSettings
 from specdec_plugins.errors import UserError
 
@@ -45,11 +45,19 @@ class Recipe:
             raise UserError("give either --test FILE or --split-test N, not both")
         if self.text.source_lang == self.text.target_lang:
             raise UserError(f"source and target are both {self.text.source_lang!r}; they differ")
-        given = [path for corpus in self.all_files for path in corpus.paths]
-        for path in [*given, *([self.codes] if self.codes else []), *self.dictionaries.paths]:
-            if not path.is_file():
-                raise UserError(f"{path}: no such file")
+        self._check_files()
+
+    def _check_files(self) -> None:
+        for corpus in self.all_files:
+            expected = (
+                "one side of a corpus" if corpus.target else "a TSV, or two sides with a comma"
+            )
+            for path in corpus.paths:
+                check_file(path, f"a file of text: {expected}")
+        for path in self.dictionaries.paths:
+            check_file(path, "a dictionary, a token and its count on each line")
         if self.codes is not None:
+            check_file(self.codes, "a file of BPE codes")
             load_codes(self.codes)
 
     @property

@@ -11,8 +11,8 @@ import fcntl
 import json
 import os
 import shutil
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -70,23 +70,58 @@ def fingerprint(path: Path) -> str:
 
 
 @contextmanager
-def locked(folder: Path, wait: bool = False) -> Iterator[None]:
-    """Keep a second run out of ``folder``, or let it ``wait``; the lock ends with the process."""
+def leaving_nothing_empty(folders: Iterable[Path]) -> Iterator[None]:
+    """Where the block fails, remove those of the folders, and of their parents, that it left empty.
+
+    What was there before the block stays, empty or not.
+    """
+    new = {path for folder in folders for path in (folder, *folder.parents) if not path.exists()}
     try:
-        folder.mkdir(parents=True, exist_ok=True)
-        file = (folder / ".lock").open("w")
-    except OSError as error:
-        raise UserError(
-            f"{folder}: cannot be written ({error.strerror}); give another folder"
-        ) from error
-    with file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
-        except BlockingIOError:
-            raise UserError(
-                f"{folder}: another run is writing here; wait for it, or give another folder"
-            ) from None
         yield
+    except BaseException:
+        for path in sorted(new, reverse=True):  # inner ones first
+            with suppress(OSError):  # not made, or not empty
+                path.rmdir()
+        raise
+
+
+@contextmanager
+def locked(folder: Path, wait: bool = False) -> Iterator[None]:
+    """Keep a second run out of ``folder``, or let it ``wait``; the lock ends with the process.
+
+    Where the block fails before it has written anything, the folder goes again.
+    """
+    with leaving_nothing_empty([folder]), _lock_file(folder, wait) as path:
+        try:
+            yield
+        except BaseException:
+            if list(folder.iterdir()) == [path]:
+                path.unlink()
+            raise
+
+
+@contextmanager
+def _lock_file(folder: Path, wait: bool) -> Iterator[Path]:
+    path = folder / ".lock"
+    while True:
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            file = path.open("w")
+        except OSError as error:
+            raise UserError(
+                f"{folder}: cannot be written ({error.strerror}); give another folder"
+            ) from error
+        with file:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
+            except BlockingIOError:
+                raise UserError(
+                    f"{folder}: another run is writing here; wait for it, or give another folder"
+                ) from None
+            # A run that failed may have removed the file between the opening and the lock.
+            if path.exists() and os.path.samestat(os.fstat(file.fileno()), path.stat()):
+                yield path
+                return
 
 
 class Steps:
@@ -118,6 +153,12 @@ class Steps:
             logger.info("%s: done already", name)
             return False
         logger.info("%s: %s", name, reason)
+        with leaving_nothing_empty(path.parent for path in outputs):
+            self._act(action, outputs)
+        write_json(stamp_path, {"wanted": wanted, "outputs": self._fingerprints(outputs)})
+        return True
+
+    def _act(self, action: Callable[[Sequence[Path]], object], outputs: Sequence[Path]) -> None:
         parts = [temporary(path) for path in outputs]
         try:
             for path, part in zip(outputs, parts, strict=True):
@@ -130,8 +171,6 @@ class Steps:
         finally:
             for part in parts:
                 remove(part)
-        write_json(stamp_path, {"wanted": wanted, "outputs": self._fingerprints(outputs)})
-        return True
 
     def _fingerprints(self, paths: Sequence[Path]) -> dict[str, str]:
         # Relative names, so that a folder that was moved as a whole is not prepared again.

@@ -133,7 +133,7 @@ def test_a_bad_line_of_codes_is_named(tmp_path: Path) -> None:
 
 def test_a_missing_package_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "sacremoses", None)
-    with pytest.raises(UserError, match="pip install sacremoses"):
+    with pytest.raises(UserError, match=r"sacremoses is not installed; .*pip install '\.\[text\]'"):
         words("en", "de")
     assert TextPipeline("en", "de", None, None).encode("a  b") == "a b"
 
@@ -145,3 +145,12 @@ def test_the_module_alone_imports_neither_torch_nor_the_tokenisers() -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
+
+
+def test_a_dictionary_in_place_of_codes_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "dict.en.txt"
+    path.write_text("the 900\nof@@ 52\n, 51\n", encoding="utf-8")
+    with pytest.raises(UserError, match=r"dict\.en\.txt: looks like a dictionary .* BPE codes"):
+        TextPipeline("en", "de", codes=path)
+    path.write_text("#version: 0.2\n1 9\n2 0\nt h\nth e</w>\n", encoding="utf-8")
+    TextPipeline("en", "de", codes=path)

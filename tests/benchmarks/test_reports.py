@@ -128,6 +128,7 @@ def test_a_file_that_is_no_result_is_refused(
 ) -> None:
     assert callable(main)
     assert main([]) == 2
+    assert "error: expected one argument, RESULT.json" in capsys.readouterr().err
     (tmp_path / "bad.json").write_text('{"rows": []}', encoding="utf-8")
     assert main([str(tmp_path / "bad.json")]) == 2
     assert "not a result of this harness" in capsys.readouterr().err

@@ -85,7 +85,7 @@ def test_faults_are_a_sentence_each(folder: Path, capsys: pytest.CaptureFixture[
     ):
         assert main([*flags, *out]) == 2
         error = capsys.readouterr().err
-        assert error.startswith("benchmarks: ")
+        assert error.startswith("python -m benchmarks: error: ")
         assert message in error
     assert not list(folder.glob("out*"))
 

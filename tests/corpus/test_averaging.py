@@ -127,7 +127,7 @@ def test_the_script(tmp_path: Path, script: Script) -> None:
     assert load_checkpoint(tmp_path / "out" / "average.pt")["model"]["a"][0, 0] == 2.5
     assert [path.name for path in (tmp_path / "out").iterdir()] == ["average.pt"]
     bad = script("average-checkpoints", ".", "--output", "x.pt")
-    assert bad.returncode == 1
+    assert bad.returncode == 2
     assert "say which with --last N or --best N" in bad.stderr
 
 

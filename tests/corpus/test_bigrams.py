@@ -86,7 +86,7 @@ def test_bad_input_is_one_sentence(tmp_path: Path) -> None:
     for name in ("en", "de"):
         (tmp_path / f"dict.{name}.txt").write_text("w1 5\n")
     ended = count(tmp_path, "-s", "en", "-t", "de", "--output", tmp_path / "out")
-    assert ended.returncode == 1
+    assert ended.returncode == 2
     assert "no binarised sentences; give a folder" in ended.stderr
     assert not (tmp_path / "out").exists()
 

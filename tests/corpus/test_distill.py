@@ -181,6 +181,6 @@ def test_the_script(verifier: Verifier, distilled: Path, tmp_path: Path, script:
     assert "2 of them too long" in done.stderr
     assert sentences(tmp_path / "kd", "de") == sentences(distilled, "de")
     bad = script("distill.sh", tmp_path, *flags)
-    assert bad.returncode == 1
-    assert bad.stderr.splitlines()[-1].startswith("error: ")
+    assert bad.returncode == 2
+    assert bad.stderr.splitlines()[-1].startswith("distill.sh: error: ")
     assert "Traceback" not in bad.stderr

@@ -100,7 +100,7 @@ def test_a_stop_in_the_middle_costs_one_step(
         with pytest.raises(KeyboardInterrupt):
             prepare.main(parse(flags))
     out = tmp_path / "out"
-    assert not list((out / "bpe").iterdir())
+    assert not (out / "bpe").exists()
     tokenised = (out / "tok" / "train.en").stat().st_mtime_ns
     prepare.main(parse(flags))
     assert (out / "tok" / "train.en").stat().st_mtime_ns == tokenised
@@ -158,6 +158,10 @@ def test_dev_and_test_are_split_off_the_same_way_each_time(
         (["--train", "none.tsv"], "none.tsv: no such file"),
         (["--train", "a,b,c"], "expected one TSV file, or SOURCE_FILE,TARGET_FILE"),
         (["--codes", "none"], "none: no such file"),
+        (["--train", "."], "a folder; expected a file of text: a TSV, or two sides with a comma"),
+        (["--valid", "dev.en,."], "dev.en: no such file; expected a file of text: one side"),
+        (["--dict", "."], "a folder; expected a dictionary"),
+        (["--codes", "."], "a folder; expected a file of BPE codes"),
         (["--dict-tgt", "none"], "--dict-tgt needs --dict"),
         (["--min-length", "9", "--max-length", "8"], "keep nothing"),
         (["--columns", "1,1"], "expected two different numbers from 1"),
@@ -170,6 +174,30 @@ def test_impossible_settings(
     with pytest.raises(UserError, match=sentence):
         prepare.main(parse([*flags, *more]))
     assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize(
+    ("content", "sentence"),
+    [
+        ("a\tb\nc\n", "line 2: expected 2 columns"),
+        ("", "empty; give a file with at least one line"),
+        (None, "the two sides of a corpus must have as many lines"),
+    ],
+)
+def test_a_corpus_that_cannot_be_read_leaves_nothing_behind(
+    content: str | None, sentence: str, flags: list[str], tmp_path: Path
+) -> None:
+    train = tmp_path / "bad.tsv"
+    train.write_text(content if content is not None else "a\tb\n", encoding="utf-8")
+    corpus = str(train) if content is not None else f"{train},{tmp_path / 'test.tsv'}"
+    out = ["--out", str(tmp_path / "new" / "out")]
+    with pytest.raises(UserError, match=sentence):
+        prepare.main(parse([*flags, "--train", corpus, *out]))
+    assert not (tmp_path / "new").exists()
+    (tmp_path / "new" / "out").mkdir(parents=True)
+    with pytest.raises(UserError, match=sentence):
+        prepare.main(parse([*flags, "--train", corpus, *out]))
+    assert not list((tmp_path / "new" / "out").iterdir())
 
 
 def test_dashes_are_split_where_the_dictionary_shows_it(flags: list[str], tmp_path: Path) -> None:

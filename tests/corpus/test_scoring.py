@@ -131,7 +131,7 @@ def test_evaluate_script(tmp_path: Path, script: Script) -> None:
     assert again.stdout.splitlines() == done.stdout.splitlines()[:2]
 
     short = script("evaluate.sh", write(tmp_path / "short", OUTPUTS[:-1]), reference)
-    assert short.returncode == 1
+    assert short.returncode == 2
     assert "has 19 lines" in short.stderr
 
 
@@ -144,16 +144,16 @@ def test_ref_script(tmp_path: Path, script: Script) -> None:
     # Six words, five of them right; no 3-grams in such short lines.
     assert done.stdout.startswith("BLEU4 = 0.00, 83.3/66.7/")
     bad = script("ref.sh", path, write(tmp_path / "out", ["Ziel 0"]))
-    assert bad.returncode == 1
+    assert bad.returncode == 2
+    assert bad.stderr.startswith("ref.sh: error: ")
     assert "has 1 lines" in bad.stderr
 
 
 def test_debug_is_explained_and_shows_where(tmp_path: Path) -> None:
     missing = str(tmp_path / "missing")
-    for command in (
-        ["evaluate", missing, missing, "--src", "en", "--tgt", "de"],
-        ["ref"] + [missing] * 2,
-    ):
-        assert cli.run(evaluate._parser(), evaluate.main, command) == 1
+    flags = {"evaluate": ["--src", "en", "--tgt", "de"], "ref": []}
+    for name, (make_parser, work) in evaluate.COMMANDS.items():
+        command = [missing, missing, *flags[name]]
+        assert cli.run(make_parser(), work, command) == 2
         with pytest.raises(UserError, match="cannot be read"):
-            cli.run(evaluate._parser(), evaluate.main, [*command, "--debug"])
+            cli.run(make_parser(), work, [*command, "--debug"])

@@ -123,7 +123,7 @@ def test_wmt14_in_both_directions(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 def test_without_a_network(tmp_path: Path, script: Script) -> None:
     flags = ["--mirror", "http://127.0.0.1:9/x", "--out", "out"]
     done = script("prepare-wmt14-en-de.sh", *flags)
-    assert done.returncode == 1
+    assert done.returncode == 2
     last = done.stderr.splitlines()[-1]
     assert "fetch http://127.0.0.1:9/x/training-parallel-europarl-v7.tgz by hand" in last
     assert str(tmp_path / "out" / "archives" / "training-parallel-europarl-v7.tgz") in last

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import shlex
+import shutil
 import sys
 from pathlib import Path
 
@@ -168,7 +169,7 @@ def test_two_processes_on_cpus_train_together(
 def test_impossible_settings_are_refused_when_the_run_starts(
     tmp_path: Path, data: Path, run: Run
 ) -> None:
-    done = run(sys.executable, *_command(data, tmp_path / "none", "--block-size", "0"), expect=1)
+    done = run(sys.executable, *_command(data, tmp_path / "none", "--block-size", "0"), expect=2)
     assert "--block-size is 0" in done.stderr
     assert "Traceback" not in done.stderr
     assert not (tmp_path / "none").exists()
@@ -212,6 +213,8 @@ def test_train_sh_initialises_trains_and_continues(
         (["--workers", "two"], "--workers is 'two'"),
         (["--best-by", "bleu"], "--best-by is bleu, expected accepted or loss"),
         (["--data", "/nowhere"], "--data /nowhere: no such folder"),
+        (["--verifier", "/nowhere"], "--verifier /nowhere: no such file; expected a checkpoint"),
+        (["--verifier", "/"], "--verifier /: a folder; expected a checkpoint"),
     ],
 )
 def test_train_sh_refuses(
@@ -221,3 +224,19 @@ def test_train_sh_refuses(
     done = run("scripts/train.sh", *common, *flags, expect=2)
     assert message in done.stderr
     assert done.stderr.count("\n") == 1
+
+
+def test_train_sh_leaves_nothing_where_the_verifier_does_not_fit(
+    tmp_path: Path, data: Path, verifier: Path, run: Run
+) -> None:
+    (tmp_path / "bad.pt").write_text("no checkpoint", encoding="utf-8")
+    other = tmp_path / "other"
+    shutil.copytree(data, other)
+    with (other / "dict.de.txt").open("a", encoding="utf-8") as file:
+        file.write("more 1\n")
+    for folder, checkpoint in ((data, tmp_path / "bad.pt"), (other, verifier)):
+        command = ["scripts/train.sh", "--data", folder, "--verifier", checkpoint, "--cpu"]
+        save = tmp_path / "runs" / "drafter"
+        done = run(*command, "--save-dir", save, "--python", sys.executable, expect=2)
+        assert "encoder_initial.py: error: " in done.stderr
+        assert not (tmp_path / "runs").exists()
