@@ -26,7 +26,7 @@ def make_parser() -> argparse.ArgumentParser:
         prog="recipe.sh",
         description="Train a verifier and a block drafter: mix, prepare, train a teacher, distil, "
         "train the verifier and the drafter on what it says, average, bundle, report. Run again, "
-        "it goes on where it stopped.",
+        "it goes on where it stopped. Run it in the root of the repository.",
         epilog=f"Exit status: 0 done, 2 bad input or settings, {UNFINISHED} time is up and the "
         "same command goes on.",
         allow_abbrev=False,

@@ -27,6 +27,7 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def main(args: argparse.Namespace) -> None:
+    cli.check_output(args.output)
     dictionaries = load_dictionaries(args.data, args.source_lang, args.target_lang)
     source, target = dictionaries.source_lang, dictionaries.target_lang
     prefix = args.data / f"{args.split}.{source}-{target}.{target}"
