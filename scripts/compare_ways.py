@@ -34,12 +34,12 @@ from specdec_plugins.app.chart import draw, plotting  # noqa: E402
 from specdec_plugins.app.entries import open_entries  # noqa: E402
 from specdec_plugins.app.file_options import FileOptions  # noqa: E402
 from specdec_plugins.app.files import STANDARD, check_writable  # noqa: E402
-from specdec_plugins.app.options import Parser, given_settings, make_parser  # noqa: E402
+from specdec_plugins.app.options import given_settings, make_parser  # noqa: E402
 from specdec_plugins.app.side_by_side import Figures, figures, measure, table  # noqa: E402
 from specdec_plugins.app.translator import Sentence  # noqa: E402
 from specdec_plugins.app.ways import Way, baselines, read_ways  # noqa: E402
 from specdec_plugins.corpus import scoring  # noqa: E402
-from specdec_plugins.errors import UserError  # noqa: E402
+from specdec_plugins.errors import Parser, UserError, refuse  # noqa: E402
 
 CLOCKS = {"wall": time.perf_counter, "cpu": time.process_time}
 
@@ -150,8 +150,7 @@ def main() -> int:
                 plotting()  # asked before decoding takes its time
         rows = _run(args, rest)
     except UserError as error:
-        sys.stderr.write(f"compare_ways.py: {error}\n")
-        return 2
+        return refuse("compare_ways.py", error)
     if args.report is not None:
         _write(args, machine, rows)
     print(table(rows))

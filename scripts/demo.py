@@ -36,7 +36,7 @@ from specdec_plugins.app.turns import (  # noqa: E402
     search_settings,
     variant,
 )
-from specdec_plugins.errors import UserError  # noqa: E402
+from specdec_plugins.errors import Parser, UserError, refuse  # noqa: E402
 
 SAMPLES = ROOT / "data" / "samples" / "en-de.tsv"
 BEAM, FAIRSEQ_GREEDY, GREEDY, EXACT, RELAXED = (
@@ -144,7 +144,7 @@ def run(data: str | None, device: str | None, num_sentences: int | None = None) 
 
 
 def make_parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="demo.py", description=__doc__.split("\n")[0])
+    parser = Parser(prog="demo.py", description=__doc__.split("\n")[0])
     add = parser.add_argument
     add("data", nargs="?", metavar="BUNDLE", help="folder of a bundle (default: the bundled pair)")
     add("--sentences", type=int, metavar="N", help="only the first N (default: all)")
@@ -162,8 +162,7 @@ def main() -> int:
     except UserError as error:
         if args.debug:
             raise
-        print(f"demo: {error}", file=sys.stderr)
-        return 2
+        return refuse("demo.py", error)
     except KeyboardInterrupt:
         return 130
     seconds = time.monotonic() - began

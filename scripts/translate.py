@@ -19,13 +19,13 @@ from specdec_plugins.app.files import STANDARD, open_input, read_lines  # noqa: 
 from specdec_plugins.app.loading import load_translator  # noqa: E402
 from specdec_plugins.app.prompt import Prompt, translate_pipe  # noqa: E402
 from specdec_plugins.app.translator import SpeculativeTranslator  # noqa: E402
-from specdec_plugins.errors import UserError  # noqa: E402
+from specdec_plugins.errors import Parser, UserError, refuse  # noqa: E402
 
-BAD_INPUT, INTERRUPTED, BROKEN_PIPE = 2, 130, 141
+INTERRUPTED, BROKEN_PIPE = 130, 141
 
 
 def make_parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
+    parser = Parser(
         prog="translate.py", description=__doc__.split("\n")[0], argument_default=argparse.SUPPRESS
     )
     add = parser.add_argument
@@ -49,8 +49,7 @@ def main() -> int:
     except UserError as error:
         if debug:
             raise
-        print(f"translate.py: {error}", file=sys.stderr)
-        return BAD_INPUT
+        return refuse("translate.py", error)
     except KeyboardInterrupt:
         print(file=sys.stderr)
         return INTERRUPTED

@@ -30,14 +30,13 @@ from specdec_plugins.app.bundles import make_settings
 from specdec_plugins.app.cards import default_card
 from specdec_plugins.app.folders import DRAFTER, VERIFIER
 from specdec_plugins.app.loading import load_translator
-from specdec_plugins.app.options import Parser, json_object
+from specdec_plugins.app.options import json_object
 from specdec_plugins.app.settings import DTYPES, TOKENIZERS
 from specdec_plugins.decoding.config import require
 from specdec_plugins.decoding.drafters import DRAFTERS
 from specdec_plugins.decoding.schedules import SCHEDULES
-from specdec_plugins.errors import UserError
+from specdec_plugins.errors import Parser, UserError, refuse
 
-BAD_INPUT = 2
 # Products are made int8 when a model is loaded; what is stored stays what was trained.
 STORED = tuple(name for name in DTYPES if name != "int8")
 _TEXT = ("lowercase", "dash_splits", "strip_diacritics")
@@ -114,8 +113,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     except UserError as error:
         if args.debug:
             raise
-        sys.stderr.write(f"convert.sh: {error}\n")
-        return BAD_INPUT
+        return refuse("convert.sh", error)
     size = sum(path.stat().st_size for path in args.output.iterdir())
     sys.stderr.write(f"convert.sh: wrote {args.output}, {size / 1e6:.1f} MB\n")
     return 0

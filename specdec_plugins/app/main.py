@@ -32,9 +32,8 @@ from specdec_plugins.app.resume import Fingerprint, Journal, skip
 from specdec_plugins.app.settings import Settings, choose_device
 from specdec_plugins.app.translator import SpeculativeTranslator, Translation
 from specdec_plugins.decoding.request import Request
-from specdec_plugins.errors import UserError
+from specdec_plugins.errors import UserError, refuse
 
-BAD_INPUT = 2
 INTERRUPTED = 130  # 128 + SIGINT, as shells count
 BROKEN_PIPE = 141  # 128 + SIGPIPE
 
@@ -56,13 +55,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     except UserError as error:
         if debug:
             raise
-        say(str(error))
-        return BAD_INPUT
+        return refuse("inference.py", error)
     except torch.OutOfMemoryError as error:
         if debug:
             raise
-        say(f"the GPU's memory does not suffice; use a smaller --batch or --dtype float16. {error}")
-        return BAD_INPUT
+        way_out = "use a smaller --batch or --dtype float16"
+        return refuse("inference.py", f"the GPU's memory does not suffice; {way_out}. {error}")
     except KeyboardInterrupt:
         if debug:
             raise

@@ -6,7 +6,7 @@ import argparse
 import json
 from collections.abc import Sequence
 from dataclasses import fields
-from typing import Any, NoReturn
+from typing import Any
 
 from specdec_plugins.app.bundles import make_settings
 from specdec_plugins.app.file_flags import add_files, add_published, add_reports
@@ -17,6 +17,7 @@ from specdec_plugins.decoding.drafters import DRAFTERS
 from specdec_plugins.decoding.networks import KERNELS
 from specdec_plugins.decoding.rules import RULES
 from specdec_plugins.decoding.schedules import SCHEDULES
+from specdec_plugins.errors import Parser
 
 DESCRIPTION = """\
 Translate lines of text with a fairseq Transformer (the verifier), faster through a drafter that
@@ -28,13 +29,6 @@ One line in gives one line out, in the same order; an empty line gives an empty 
 done, 1 an error of this program, 2 bad input or settings, 130 interrupted. Whatever happens, the
 output holds complete lines only; --resume continues it.
 """
-
-
-class Parser(argparse.ArgumentParser):
-    """Says what is wrong in one line instead of listing all flags first."""
-
-    def error(self, message: str) -> NoReturn:
-        self.exit(2, f"{self.prog}: {message}; {self.prog} --help explains every flag.\n")
 
 
 def json_object(text: str) -> dict[str, Any]:

@@ -8,7 +8,6 @@ import math
 import os
 import signal
 import socket
-import sys
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -16,7 +15,7 @@ from typing import Any
 
 import torch
 
-from specdec_plugins.errors import UserError
+from specdec_plugins.errors import Parser, UserError, refuse
 from specdec_plugins.serving.flags import add_model_flags, build
 from specdec_plugins.serving.loading import ModelOptions, load_model, request_defaults
 from specdec_plugins.serving.model import ServedModel
@@ -24,14 +23,13 @@ from specdec_plugins.serving.settings import LOG_FORMAT, ReplicaOptions, ServerS
 
 log = logging.getLogger("specdec.serving")
 
-BAD_INPUT = 2
 KEY_VARIABLE = "SPECDEC_API_KEY"
 HOST, PORT = "127.0.0.1", 8080
 
 
 def make_parser() -> argparse.ArgumentParser:
     """Destinations are fields of `ModelOptions` and `ServerSettings`, or local to `main`."""
-    parser = argparse.ArgumentParser(
+    parser = Parser(
         prog="specdec-serve",
         description="Serve translations by speculative decoding over HTTP.",
         epilog=f"An API key is read from the environment variable {KEY_VARIABLE}, or from "
@@ -123,8 +121,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     except UserError as error:
         if given.get("debug"):
             raise
-        sys.stderr.write(f"specdec-serve: {error}\n")
-        return BAD_INPUT
+        return refuse("specdec-serve", error)
     return serve(model, settings, host, port)
 
 

@@ -24,8 +24,8 @@ from specdec_plugins.app.files import (
     total_lines,
 )
 from specdec_plugins.decoding.config import require
-from specdec_plugins.errors import UserError
-from specdec_plugins.serving.cli import BAD_INPUT, KEY_VARIABLE
+from specdec_plugins.errors import Parser, UserError, refuse
+from specdec_plugins.serving.cli import KEY_VARIABLE
 from specdec_plugins.serving.client import Client
 from specdec_plugins.serving.faults import ServiceError
 from specdec_plugins.serving.flags import add_model_flags, build
@@ -41,7 +41,7 @@ _UNBOUNDED = 2**31  # limits of a server protect it from strangers, not a user f
 
 
 def make_parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
+    parser = Parser(
         prog="specdec-translate",
         description="Translate lines of text. A line may hold several sentences; white space "
         "and empty lines are kept.",
@@ -80,8 +80,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     except (UserError, ServiceError) as error:
         if given.get("debug"):
             raise
-        sys.stderr.write(f"specdec-translate: {error}\n")
-        return BAD_INPUT
+        return refuse("specdec-translate", str(error))
     except KeyboardInterrupt:
         sys.stderr.write("specdec-translate: interrupted; what was written is complete lines.\n")
         return INTERRUPTED

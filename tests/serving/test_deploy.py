@@ -11,7 +11,8 @@ from typing import Any
 
 import yaml
 
-from specdec_plugins.serving.cli import BAD_INPUT, PORT, make_parser
+from specdec_plugins.errors import BAD_INPUT
+from specdec_plugins.serving.cli import PORT, make_parser
 from specdec_plugins.serving.metrics import Metrics
 from specdec_plugins.serving.settings import ServerSettings
 

@@ -169,7 +169,7 @@ def test_an_address_or_a_drafter_that_is_none_is_told_before_anything_is_loaded(
     flags: list[str], words: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main([str(ROOT / "data" / "models" / "en-de"), *flags]) == 2
-    assert re.fullmatch(f"specdec-serve: .*{words}.*\n", capsys.readouterr().err)
+    assert re.fullmatch(f"specdec-serve: error: .*{words}.*\n", capsys.readouterr().err)
 
 
 def test_a_port_that_is_taken_is_told(capsys: pytest.CaptureFixture[str]) -> None:
