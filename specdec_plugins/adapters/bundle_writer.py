@@ -64,17 +64,7 @@ def write_bundle(
     """
     with new_folder(folder, SETTINGS, force) as temporary:
         verifier = _write_part(contents.verifier, temporary, "verifier", dtype)
-        drafter = None
-        if contents.drafter_name is not None:
-            network = None
-            if contents.drafter is not None:
-                network = _write_part(contents.drafter, temporary, "drafter", dtype)
-            bigrams = None if contents.bigrams is None else BIGRAMS
-            if contents.bigrams is not None:
-                shutil.copyfile(contents.bigrams, temporary / BIGRAMS)
-            drafter = DraftingPart(
-                contents.drafter_name, contents.drafter_options, network, bigrams
-            )
+        drafter = _write_drafter(contents, temporary, dtype)
         for language in (contents.source_lang, contents.target_lang):
             name = f"dict.{language}.txt"
             shutil.copyfile(contents.dictionaries / name, temporary / name)
@@ -89,6 +79,19 @@ def write_bundle(
         (temporary / CARD).write_text(contents.card, encoding="utf-8")
         if check is not None:
             check(temporary)
+
+
+def _write_drafter(contents: Contents, folder: Path, dtype: torch.dtype) -> DraftingPart | None:
+    """Its weights and its bigrams, as far as there are any; None without a drafter."""
+    if contents.drafter_name is None:
+        return None
+    network = None
+    if contents.drafter is not None:
+        network = _write_part(contents.drafter, folder, "drafter", dtype)
+    bigrams = None if contents.bigrams is None else BIGRAMS
+    if contents.bigrams is not None:
+        shutil.copyfile(contents.bigrams, folder / BIGRAMS)
+    return DraftingPart(contents.drafter_name, contents.drafter_options, network, bigrams)
 
 
 @contextmanager

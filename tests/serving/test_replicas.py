@@ -166,4 +166,4 @@ def test_mistakes_are_one_sentence(
         ReplicaOptions(1, replica_gpus=-1)
     monkeypatch.setitem(sys.modules, "ray", None)
     assert main([*PAIR, "--replicas", "2"]) == 2
-    assert "specdec[ray]" in capsys.readouterr().err
+    assert ".[ray]" in capsys.readouterr().err
