@@ -9,6 +9,7 @@ ARG PYTHON=3.12
 FROM python:${PYTHON}-slim AS wheel
 # Where packages come from if not from PyPI, as in a network with a mirror of it.
 ARG PIP_INDEX_URL
+ENV PIP_CACHE_DIR=/var/cache/pip
 # The kernels are compiled.
 RUN apt-get update && apt-get install --yes --no-install-recommends g++
 WORKDIR /source
@@ -16,13 +17,13 @@ COPY setup.py pyproject.toml LICENSE ./
 COPY specdec_plugins ./specdec_plugins
 COPY data/models ./data/models
 # setup.py does without them where they do not compile; an image should not be slow without a word.
-RUN --mount=type=cache,target=/root/.cache/pip pip wheel --no-deps --wheel-dir /wheel . \
+RUN --mount=type=cache,target=/var/cache/pip pip wheel --no-deps --wheel-dir /wheel . \
  && python -m zipfile --list /wheel/*.whl | grep --quiet /_native
 
 FROM python:${PYTHON}-slim
 ARG TORCH_INDEX=https://download.pytorch.org/whl/cpu
 ARG PIP_INDEX_URL
-ENV PYTHONUNBUFFERED=1 PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_ROOT_USER_ACTION=ignore
+ENV PIP_CACHE_DIR=/var/cache/pip PYTHONUNBUFFERED=1 PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_ROOT_USER_ACTION=ignore
 
 # The kernels' threads.
 RUN apt-get update && apt-get install --yes --no-install-recommends libgomp1 \
@@ -31,10 +32,10 @@ WORKDIR /opt/specdec
 COPY constraints.txt ./
 # torch first: it is large and changes seldom, so that a new version of the code reuses its layer.
 # Alone, because its index has few versions of what it needs; the rest comes from PyPI.
-RUN --mount=type=cache,target=/root/.cache/pip \
+RUN --mount=type=cache,target=/var/cache/pip \
     pip install --constraint constraints.txt --index-url "$TORCH_INDEX" --no-deps torch \
  && pip install --constraint constraints.txt torch
-RUN --mount=type=cache,target=/root/.cache/pip --mount=type=bind,from=wheel,source=/wheel,target=/wheel \
+RUN --mount=type=cache,target=/var/cache/pip --mount=type=bind,from=wheel,source=/wheel,target=/wheel \
     pip install --constraint constraints.txt "$(echo /wheel/*.whl)[serve]" \
  && useradd --uid 10001 --no-create-home specdec
 
