@@ -33,9 +33,9 @@ class AssistantDrafter:
     """Any `Verifier` as drafter (Leviathan et al. 2023; assisted generation of transformers).
 
     Under a rule that samples it draws from its own law q, temperature, top-k and top-p applied as
-    to p, and hands q on; otherwise it drafts its argmax. A row stops where the assistant's best
-    token has less than `confidence` probability. The stop looks at the best token and not at the
-    drawn one: leaving out what was drawn would bend the law of what is kept.
+    to p, and hands q on; otherwise it drafts its argmax. A row stops behind an end of sentence, and
+    where the assistant's best token has less than `confidence` probability. This looks at the best
+    token and not at the drawn one: leaving out what was drawn would bend the law of what is kept.
 
     The assistant sees a prefix of its own: the committed one and what it has drafted so far. It is
     at most `behind` tokens short of the committed one, and reads those with its first pass.
@@ -69,6 +69,8 @@ class AssistantDrafter:
         self._encodings = _shared_encoder(config, context)
         self._sampling = context.sampling
         device = context.verifier.device
+        # Waiting for the device is cheaper than passes that nobody needs, where rows stop often.
+        self._asks = config.confidence > 0 or device.type == "cpu"
         # [B] int64, the assistant has read known - 1 tokens of each row, and all of them stand
         self._known = torch.zeros(0, dtype=torch.int64, device=device)
         self._behind = 0  # host-side bound of prefix.lengths - known
@@ -122,8 +124,8 @@ class AssistantDrafter:
             own.active, own.width = going, own.width + 1
             self._model.commit(own, Round(unread, scores, Verdict(unread.lengths, token)))
             unread = Draft.empty(len(budget), budget.device)
-            # Waiting for the device here is cheaper than passes that nobody needs.
-            if self._config.confidence > 0 and not bool(going.any()):
+            going = going & (token != self._model.special.eos)  # nothing behind it can be kept
+            if self._asks and not bool(going.any()):
                 break
         return self._finish(prefix, own, tokens, laws)
 

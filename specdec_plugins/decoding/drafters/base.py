@@ -5,10 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 
 from specdec_plugins.decoding.bigrams import Bigrams
-from specdec_plugins.decoding.interfaces import Drafter, Verifier
+from specdec_plugins.decoding.interfaces import Draft, Drafter, Verifier
 from specdec_plugins.decoding.registry import Registry
 
 DRAFTERS: Registry[Drafter] = Registry("drafter")
@@ -37,3 +38,22 @@ def build_drafter(
     cls, config = DRAFTERS.configure(name, options)
     drafter: Drafter = cls(config, context)
     return drafter
+
+
+def until_end(draft: Draft, eos: int, asks: bool) -> Draft:
+    """The draft of a drafter that proposes all positions at once, cut behind each row's first eos.
+
+    Nothing behind it can ever be kept: either the eos is, and the sentence is over, or it is not,
+    and what follows a rejected token goes with it. So the text stays the same, and the verifier has
+    less to score.
+    """
+    num_columns = draft.tokens.shape[1]
+    is_end = draft.tokens == eos
+    # argmax gives the first True; a row without eos keeps everything
+    ends = torch.where(is_end.any(1), is_end.int().argmax(1) + 1, num_columns)
+    lengths = torch.minimum(draft.lengths, ends)
+    if not asks:
+        return Draft(draft.tokens, lengths, draft.probs)
+    width = max(1, int(lengths.max()))
+    probs = None if draft.probs is None else draft.probs[:, :width]
+    return Draft(draft.tokens[:, :width], lengths, probs)

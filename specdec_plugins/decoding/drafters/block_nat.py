@@ -11,7 +11,7 @@ from torch.nn.functional import pad as pad_axes
 from specdec_plugins.decoding.bigrams import Bigrams
 from specdec_plugins.decoding.capabilities import SupportsEncoderOutput
 from specdec_plugins.decoding.config import require
-from specdec_plugins.decoding.drafters.base import DRAFTERS, DraftContext
+from specdec_plugins.decoding.drafters.base import DRAFTERS, DraftContext, until_end
 from specdec_plugins.decoding.interfaces import (
     Draft,
     Prefix,
@@ -63,6 +63,7 @@ class BlockNatDrafter:
         self.network = _checked_network(context)
         self._encoded_by = _sharing(context, self.network, config.share_encoder)
         self._config = config
+        self._eos = context.verifier.special.eos
         self._bigrams = _suitable_bigrams(context, self.network) if config.bigram_weight else None
         self._memory: SourceMemory | None = None
         self._num_masks: int | None = None  # the host's maximum over rows; None = not yet asked
@@ -127,7 +128,7 @@ class BlockNatDrafter:
             prefix, num_masks, self._memory, num_used
         )
         drafted = self._choose(self.network.decoder.logits(states), prefix)
-        return Draft(pad_axes(drafted, (0, width - num_used)), budget)
+        return until_end(Draft(drafted, budget), self._eos, self._asks)
 
     def _choose(self, logits: Tensor, prefix: Prefix) -> Tensor:
         """[B, m] int64 of [B, m, V]."""

@@ -32,7 +32,8 @@ class EarlyExitDrafter:
     was trained for it (`--arch early_exit_transformer --criterion early_exit_loss`).
 
     Under a rule that samples it draws from its own law and hands that on; a row stops where the
-    exit's best token has less than `confidence` probability, as with the drafter `assistant`.
+    exit's best token has less than `confidence` probability, as with the drafter `assistant`, and
+    behind an end of sentence.
     """
 
     max_block_size: int | None = None
@@ -52,6 +53,9 @@ class EarlyExitDrafter:
         self._config = config
         self._verifier = _checked_verifier(context, config.exit_layer)
         self._sampling = context.sampling
+        # Waiting for the device is cheaper than passes that nobody needs, where rows stop often.
+        self._asks = config.confidence > 0 or context.verifier.device.type == "cpu"
+        self._eos = context.verifier.special.eos
 
     def admit(self, source: SourceBatch) -> None:
         pass
@@ -73,14 +77,16 @@ class EarlyExitDrafter:
             logits = self._verifier.run_ahead(prefix, token, self._config.exit_layer)  # [B, V]
             confident = best_probability(logits) >= self._config.confidence
             going = going & (i < budget) & confident
-            # Waiting for the device here is cheaper than passes that nobody needs.
-            if self._config.confidence > 0 and not bool(going.any()):
+            if self._asks and not bool(going.any()):
                 break
             place = prefix.lengths + i
             token, law = draft_token(logits, params, random, place, self._sampling)
             tokens.append(token)
             laws += [] if law is None else [law]
             lengths = lengths + going
+            going = going & (token != self._eos)  # nothing behind it can be kept
+            if self._asks and not bool(going.any()):
+                break
         if not tokens:
             return Draft.empty(len(budget), budget.device)
         return Draft(torch.stack(tokens, 1), lengths, torch.cat(laws, 1) if laws else None)

@@ -10,7 +10,7 @@ from torch.nn.functional import pad
 
 from specdec_plugins.decoding.capabilities import SupportsHidden
 from specdec_plugins.decoding.config import require
-from specdec_plugins.decoding.drafters.base import DRAFTERS, DraftContext
+from specdec_plugins.decoding.drafters.base import DRAFTERS, DraftContext, until_end
 from specdec_plugins.decoding.interfaces import (
     Draft,
     Prefix,
@@ -42,6 +42,8 @@ class MedusaDrafter:
         self._verifier = _checked_verifier(context)
         self._heads = _checked_heads(context, self._verifier.hidden_dim)
         self._verifier.keep_hidden()
+        self._eos = context.verifier.special.eos
+        self._asks = context.verifier.device.type == "cpu"  # nobody waits there
         weight = self._heads.blocks.weight
         self._hidden = weight.new_zeros(0, self._heads.dim)  # [B, D]
         # [B] bool, whether `hidden` is of this row
@@ -71,7 +73,8 @@ class MedusaDrafter:
         num_used = min(width, self._heads.num_heads)
         states = self._heads(self._hidden, num_used)  # [B, K, D]
         tokens = best(self._verifier.project(states))
-        return Draft(tokens, budget.clamp(max=num_used) * self._known)
+        draft = Draft(tokens, budget.clamp(max=num_used) * self._known)
+        return until_end(draft, self._eos, self._asks)
 
 
 def _checked_verifier(context: DraftContext) -> SupportsHidden:

@@ -46,15 +46,21 @@ def alone(network: BlockDrafter, row: Row, num_masks: int) -> list[int]:
     return best
 
 
+def until_end(tokens: list[int]) -> list[int]:
+    """Up to the first end of the sentence: nothing behind it can be kept."""
+    return tokens[: tokens.index(EOS) + 1] if EOS in tokens else tokens
+
+
 @pytest.mark.parametrize("copy_source", [True, False])
 def test_drafts_each_row_as_if_alone(copy_source: bool) -> None:
     network = block_drafter(copy_source=copy_source)
     drafter = drafter_of(network, ROWS)
     budget = torch.tensor([6, 6, 6])
     draft = drafter.propose(prefix_of(ROWS), budget, 6, params(6, 6, 6), RANDOM)
-    expected = [alone(network, row, 6) for row in ROWS]
-    assert draft.tokens.tolist() == expected
-    assert draft.lengths.tolist() == [6, 6, 6]
+    expected = [until_end(alone(network, row, 6)) for row in ROWS]
+    assert draft.lengths.tolist() == [len(row) for row in expected]
+    rows = zip(draft.tokens.tolist(), expected, strict=True)
+    assert [tokens[: len(wanted)] for tokens, wanted in rows] == expected
     assert draft.probs is None
     assert len({tuple(row) for row in expected}) == 3  # or the test could not fail
 
@@ -72,11 +78,11 @@ def test_the_number_of_masks_is_the_requests_own() -> None:
     assert draft.tokens.shape == (3, 3)
 
 
-def test_a_wider_result_than_any_block_is_padded() -> None:
+def test_a_wider_result_than_any_block_is_not_needed() -> None:
     network = block_drafter()
     drafter = drafter_of(network, ROWS)
     draft = drafter.propose(prefix_of(ROWS), torch.tensor([2, 0, 3]), 8, params(2, 0, 3), RANDOM)
-    assert draft.tokens.shape == (3, 8)
+    assert draft.tokens.shape == (3, 3)
     assert draft.tokens[2, :3].tolist() == alone(network, ROWS[2], 3)
 
 
@@ -107,6 +113,7 @@ def test_a_stale_width_changes_nothing() -> None:
 
 def test_the_device_is_asked_once_while_the_rows_stay(monkeypatch: pytest.MonkeyPatch) -> None:
     drafter = drafter_of(block_drafter(), ROWS)
+    drafter._asks = False
     arguments = (prefix_of(ROWS), torch.tensor([2, 0, 3]), 3, params(4, 4, 4), RANDOM)
     drafter.propose(*arguments)
 
