@@ -129,9 +129,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     # Imported late, because fairseq takes seconds and --help should not; it also logs a lot.
     logging.basicConfig(level=logging.WARNING)
     from specdec_plugins.adapters.initialise import initialise_drafter
-    from specdec_plugins.adapters.safe_save import save_checkpoint
+    from specdec_plugins.adapters.safe_save import check_place, save_checkpoint
 
     try:
+        check_place(args.output)
         checkpoint, report = initialise_drafter(args)
         save_checkpoint(checkpoint, args.output)
     except UserError as error:

@@ -68,19 +68,25 @@ def _check(cfg: Any) -> None:
 
     if getattr(cfg.task, "_name", None) == "translation_lev_modified":
         check_settings(cfg.task)
-        verifier = cfg.task.verifier_path
-        if verifier is not None and not os.path.isfile(verifier):
-            raise UserError(f"--verifier-path {verifier}: no such file")
+        if cfg.task.verifier_path is not None:
+            _check_file("--verifier-path", cfg.task.verifier_path, "")
         arch = str(getattr(cfg.model, "arch", None) or getattr(cfg.model, "_name", None))
         if not arch.startswith("block"):
             raise UserError(f"--arch {arch} cannot fill masked blocks; give --arch block")
     restored = cfg.checkpoint.restore_file
-    if restored != "checkpoint_last.pt" and not os.path.isfile(restored):
-        raise UserError(f"--restore-file {restored}: no such file; fairseq would train without it")
+    if restored != "checkpoint_last.pt":
+        _check_file("--restore-file", restored, "; fairseq would train without it")
     for path in (restored, cfg.checkpoint.finetune_from_model):
         if path is not None and path != "checkpoint_last.pt":
             load_checkpoint(path)  # says in a sentence what is wrong with it
     _check_folders(cfg)
+
+
+def _check_file(flag: str, path: str, remark: str) -> None:
+    if os.path.isdir(path):
+        raise UserError(f"{flag} {path}: a folder; give a checkpoint in it{remark}")
+    if not os.path.isfile(path):
+        raise UserError(f"{flag} {path}: no such file{remark}")
 
 
 def _check_folders(cfg: Any) -> None:

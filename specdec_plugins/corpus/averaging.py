@@ -14,7 +14,7 @@ from torch import Tensor
 from tqdm import tqdm
 
 from specdec_plugins.adapters.safe_load import load_checkpoint
-from specdec_plugins.adapters.safe_save import save_checkpoint
+from specdec_plugins.adapters.safe_save import check_place, save_checkpoint
 from specdec_plugins.corpus import cli
 from specdec_plugins.corpus.cli import logger
 from specdec_plugins.errors import UserError
@@ -152,6 +152,7 @@ def _choose(args: argparse.Namespace) -> list[Path]:
 
 
 def main(args: argparse.Namespace) -> None:
+    check_place(args.output)
     paths = _choose(args)
     logger.info("averaging %s", ", ".join(path.name for path in paths))
     checkpoint = average(paths)

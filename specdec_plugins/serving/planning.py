@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
-from specdec_plugins.decoding.config import DecodeParams, require
+from specdec_plugins.decoding.config import SEEDS, DecodeParams, require
 from specdec_plugins.decoding.engine import check_request
 from specdec_plugins.decoding.request import Request
 from specdec_plugins.serving.faults import TooLarge
@@ -17,8 +17,6 @@ from specdec_plugins.serving.segments import Segments, segment, whole
 from specdec_plugins.serving.settings import ServerSettings
 
 T = TypeVar("T")
-
-SEEDS = 2**63
 
 
 @dataclass(frozen=True)

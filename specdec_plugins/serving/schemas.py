@@ -7,7 +7,8 @@ from typing import Annotated, Any
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 from pydantic_core import PydanticCustomError
 
-from specdec_plugins.serving.planning import SEEDS, Options
+from specdec_plugins.decoding.config import SEEDS
+from specdec_plugins.serving.planning import Options
 
 Finite = Annotated[float, Field(allow_inf_nan=False)]
 Count = Annotated[int, Field(ge=1, le=2**31 - 1)]

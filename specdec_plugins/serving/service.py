@@ -10,6 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from typing import TypeVar
 
+from specdec_plugins.decoding.config import SEEDS
 from specdec_plugins.decoding.request import FinishReason, RowEvent
 from specdec_plugins.errors import UserError
 from specdec_plugins.serving.deadline import Deadline
@@ -17,7 +18,7 @@ from specdec_plugins.serving.faults import Invalid, TooLarge
 from specdec_plugins.serving.job import RowUpdate
 from specdec_plugins.serving.metrics import Metrics
 from specdec_plugins.serving.model import ServedModel
-from specdec_plugins.serving.planning import SEEDS, Options, Plan, make_plan
+from specdec_plugins.serving.planning import Options, Plan, make_plan
 from specdec_plugins.serving.schemas import Info
 from specdec_plugins.serving.settings import ServerSettings
 from specdec_plugins.serving.ticket import Ticket
