@@ -7,12 +7,14 @@ length. The networks are loaded once, and the ways take turns on each sentence, 
     python -m benchmarks.reproduce data/models/en-de --input test.en --reference test.de \\
         --output benchmarks/results/NAME
 
-writes NAME.json, NAME.md and plots as NAME.PLOT.svg.
+writes NAME.json, NAME.md and plots as NAME.PLOT.svg. Stop it whenever you like: the same command
+goes on from the turns in NAME.turns.jsonl.
 """
 
 from __future__ import annotations
 
 import argparse
+import hashlib
 import json
 import os
 import shlex
@@ -34,9 +36,11 @@ from specdec_plugins.app.bundles import make_settings
 from specdec_plugins.app.loading import load_translator
 from specdec_plugins.app.settings import Settings, choose_device
 from specdec_plugins.app.translator import Sentence, number_sentences
+from specdec_plugins.app.turn_log import TurnLog
 from specdec_plugins.app.turns import Contender, decode_in_turns, hushed, search_settings, variant
 from specdec_plugins.corpus import scoring
-from specdec_plugins.corpus.cli import at_least
+from specdec_plugins.corpus.cli import INTERRUPTED, at_least
+from specdec_plugins.corpus.steps import fingerprint
 from specdec_plugins.errors import Parser, UserError, refuse
 
 BEAM_SIZE = 5
@@ -112,8 +116,24 @@ def make_parser() -> argparse.ArgumentParser:
     return parser
 
 
-def run(args: argparse.Namespace) -> dict[str, Any]:
-    """All figures, as JSON has them."""
+def open_log(
+    args: argparse.Namespace, ways: Sequence[Contender], sentences: Sequence[Sentence]
+) -> TurnLog:
+    """The turns of this very run that are decoded already. Raises UserError where it is another."""
+    about = {
+        "bundle": fingerprint(Path(args.data)),
+        "input": hashlib.sha256("\n".join(s.text for s in sentences).encode()).hexdigest(),
+        "grid": [way.name for way in ways],
+        "batch": args.batch,
+        "dtype": args.dtype,
+        "number of threads": torch.get_num_threads(),
+        "machine": describe(choose_device(args.device).type),
+    }
+    return TurnLog(Path(f"{args.output}.turns.jsonl"), about)
+
+
+def run(args: argparse.Namespace) -> tuple[dict[str, Any], TurnLog]:
+    """All figures, as JSON has them, and the turns that they come from."""
     read_bundle(args.data)  # says in a sentence where it is none
     given = {"data": args.data, "device": args.device, "dtype": args.dtype, "batch": args.batch}
     # Loaded for the longest blocks that there are, whatever the bundle's default is.
@@ -121,13 +141,14 @@ def run(args: argparse.Namespace) -> dict[str, Any]:
     sentences, references = read_test(args)
     points = grid(block_sizes(settings, args.block_sizes), args.betas, args.taus)
     ways = load_ways(settings, points)
+    log = open_log(args, ways, sentences)
     with tqdm(total=len(ways) * len(sentences), unit=" translations", file=sys.stderr) as bar:
-        decodings = decode_in_turns(ways, sentences, bar.update, args.batch)
+        decodings = decode_in_turns(ways, sentences, bar.update, args.batch, log)
     keys = [None, None, *points]
     results = [Result(key, decoding) for key, decoding in zip(keys, decodings, strict=True)]
     sources = [sentence.text for sentence in sentences]
     language = settings.target_lang or ""
-    return {
+    record = {
         "title": args.title or f"{Path(args.data).name} on {args.input.name}",
         "command": shlex.join(["scripts/reproduce.sh", *map(_shown, sys.argv[1:])]),
         "machine": describe(choose_device(settings.device).type),
@@ -139,6 +160,7 @@ def run(args: argparse.Namespace) -> dict[str, Any]:
         "training": read_pieces(args.training) if args.training else {},
         **figures(results, sources, references, language, args.samples),
     }
+    return record, log
 
 
 def read_pieces(folder: Path) -> dict[str, Any]:
@@ -154,23 +176,26 @@ def _shown(argument: str) -> str:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Exit status: 0 done, 2 bad input or settings."""
+    """Exit status: 0 done, 2 bad input or settings, 130 stopped."""
     parser = make_parser()
     args = parser.parse_args(argv)
     if args.threads:
         torch.set_num_threads(args.threads)
     try:
         with hushed():
-            record = run(args)
+            record, log = run(args)
     except UserError as error:
         if args.debug:
             raise
         return refuse(parser.prog, error)
-    Path(args.output).parent.mkdir(parents=True, exist_ok=True)
+    except KeyboardInterrupt:
+        print(f"{parser.prog}: stopped; the same command goes on from here", file=sys.stderr)
+        return INTERRUPTED
     Path(f"{args.output}.json").write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
     plots = draw(record, args.output)
     text = report(record, [path.name for path in plots])
     Path(f"{args.output}.md").write_text(text, encoding="utf-8")
+    log.remove()
     sys.stdout.write(text)
     return 0
 

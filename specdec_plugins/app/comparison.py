@@ -6,7 +6,7 @@ From what ``inference.py --json-path`` writes, or straight from a translator.
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -56,12 +56,17 @@ class Decoding:
     @classmethod
     def of(cls, name: str, translations: Sequence[Translation]) -> Decoding:
         """What a translator has just produced."""
+        return cls.of_records(name, [translation.to_dict() for translation in translations])
+
+    @classmethod
+    def of_records(cls, name: str, records: Iterable[Mapping[str, Any]]) -> Decoding:
+        """Of translations as `Translation.to_dict` has them."""
         decoding = cls(name, [], [], [], [], [])
-        for translation in translations:
-            decoding._add(translation.to_dict())
+        for record in records:
+            decoding._add(record)
         return decoding
 
-    def _add(self, record: dict[str, Any]) -> None:
+    def _add(self, record: Mapping[str, Any]) -> None:
         self.texts.append(record["text"])
         self.tokens.append(record["tokens"])
         self.emitted.append(record["emitted"])

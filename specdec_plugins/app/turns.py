@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -18,7 +18,8 @@ from specdec_plugins.app.comparison import Decoding
 from specdec_plugins.app.loading import build_rule, build_strategy
 from specdec_plugins.app.settings import Settings
 from specdec_plugins.app.strategies import EngineStrategy
-from specdec_plugins.app.translator import Sentence, SpeculativeTranslator, Translation
+from specdec_plugins.app.translator import Sentence, SpeculativeTranslator
+from specdec_plugins.app.turn_log import Turn, TurnLog
 from specdec_plugins.decoding.config import require
 from specdec_plugins.decoding.engine import Method
 from specdec_plugins.decoding.rules.exact import Exact
@@ -76,29 +77,46 @@ def decode_in_turns(
     sentences: Sequence[Sentence],
     on_done: Callable[[], object] = lambda: None,
     batch: int = 1,
+    log: TurnLog | None = None,
 ) -> list[Decoding]:
     """Decode every sentence in every way, a batch after the other; a Decoding for each way.
 
     The order of the ways rotates from batch to batch, so that a noisy machine disturbs all of
     them alike. on_done is called after each sentence of each way. batch: sentences of like length
     that decode at once, at most as many as the translators were made for; each takes an even share
-    of their time.
+    of their time. log: turns of an earlier run of the same, which are taken as they are, and where
+    all others go.
     """
     for way in ways:
         way.translator.translate_sentences(sentences[:NUM_WARM_UP])
-    done: list[dict[int, Translation]] = [{} for _ in ways]
-    for turn, together in enumerate(_batches(sentences, batch)):
-        for index in range(len(ways)):
-            at = (index + turn) % len(ways)
-            translations = ways[at].translator.translate_sentences(together)
-            share = max(t.seconds for t in translations) / len(together)
-            for translation in translations:
-                done[at][translation.number] = replace(translation, seconds=share)
+    logged = [] if log is None else list(log.turns)
+    done: list[dict[int, Mapping[str, Any]]] = [{} for _ in ways]
+    for number, together in enumerate(_batches(sentences, batch)):
+        if number < len(logged):
+            turn = logged[number]
+        else:
+            turn = _take_turn(ways, together, number)
+            if log is not None:
+                log.add(turn)
+        for found, records in zip(done, turn, strict=True):
+            found.update({record["id"]: record for record in records})
+            for _ in records:
                 on_done()
     return [
-        Decoding.of(way.name, [found[sentence.number] for sentence in sentences])
+        Decoding.of_records(way.name, [found[sentence.number] for sentence in sentences])
         for way, found in zip(ways, done, strict=True)
     ]
+
+
+def _take_turn(ways: Sequence[Contender], together: Sequence[Sentence], number: int) -> Turn:
+    """What each way makes of these sentences; the number of the turn says who begins."""
+    made: list[Sequence[Mapping[str, Any]]] = [[] for _ in ways]
+    for index in range(len(ways)):
+        at = (index + number) % len(ways)
+        translations = ways[at].translator.translate_sentences(together)
+        share = max(t.seconds for t in translations) / len(together)
+        made[at] = [replace(t, seconds=share).to_dict() for t in translations]
+    return made
 
 
 def _batches(sentences: Sequence[Sentence], size: int) -> Iterator[Sequence[Sentence]]:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from specdec_plugins.app.strategies import EngineStrategy
 from specdec_plugins.app.translator import SpeculativeTranslator, number_sentences
+from specdec_plugins.app.turn_log import TurnLog
 from specdec_plugins.app.turns import Contender, decode_in_turns, variant
 from specdec_plugins.errors import UserError
 from tests.app.toys import translated, translator
@@ -59,3 +62,47 @@ def test_batches_give_what_single_sentences_give_and_share_their_time() -> None:
     # By length: "", "f", "g"; "a b", "e f", "c d e"; "a b c d".
     assert many.milliseconds[0] == many.milliseconds[1] == many.milliseconds[5] > 0
     assert many.milliseconds[3] == many.milliseconds[2] == many.milliseconds[6]
+
+
+def test_what_was_stopped_goes_on_where_it_was(tmp_path: Path) -> None:
+    ways = [Contender("exact", translator()), Contender("short", variant(translator(), beta=3))]
+    sentences = number_sentences(LINES)
+
+    class Stopped(Exception):
+        pass
+
+    def stop_after(number: int) -> None:
+        done.append(1)
+        if len(done) == number:
+            raise Stopped
+
+    done: list[int] = []
+    path = tmp_path / "new" / "log"
+    with pytest.raises(Stopped):
+        decode_in_turns(ways, sentences, lambda: stop_after(5), log=TurnLog(path, {"of": 1}))
+    with path.open("a", encoding="utf-8") as file:
+        file.write('[[{"id": 4, "te')  # as it looks where a line was being written
+
+    log, done = TurnLog(path, {"of": 1}), []
+    kept = [[record["milliseconds"] for record in way] for turn in log.turns for way in turn]
+    assert len(log.turns) == 3
+    again = decode_in_turns(ways, sentences, lambda: done.append(1), log=log)
+    assert len(done) == len(ways) * len(LINES)
+    fresh = decode_in_turns(ways, sentences)
+    assert [way.texts for way in again] == [way.texts for way in fresh]
+    assert [way.emitted for way in again] == [way.emitted for way in fresh]
+    # The turns before were taken as they were, and not decoded again.
+    times = [[way.milliseconds[at]] for at in range(3) for way in again]
+    assert times == kept
+    assert len(TurnLog(path, {"of": 1}).turns) == len(LINES)
+
+
+def test_turns_of_another_run_are_refused(tmp_path: Path) -> None:
+    path = tmp_path / "log"
+    TurnLog(path, {"batch": 1, "grid": ["a"]})
+    with pytest.raises(UserError, match=r"log: was begun with another grid; .*delete the file"):
+        TurnLog(path, {"batch": 1, "grid": ["a", "b"]})
+    for damaged in ("", "no JSON\n", "[]\n", "{}\n"):
+        path.write_text(damaged)
+        with pytest.raises(UserError, match=r"log: damaged; delete it to start over"):
+            TurnLog(path, {"batch": 1})

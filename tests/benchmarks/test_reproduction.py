@@ -123,3 +123,33 @@ def test_blocks_may_be_longer_than_the_bundles_default(tmp_path: Path) -> None:
     text = (tmp_path / "report.md").read_text(encoding="utf-8")
     assert "| k 2, exact " in text
     assert "| k 10, exact " in text
+    assert not list(tmp_path.glob("*.jsonl"))
+
+
+@pytest.mark.fairseq
+def test_a_run_that_was_stopped_goes_on_with_the_same_command(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pair = captions(tmp_path / "pair")
+    for side, lines in (("en", "A man runs.\nA dog.\n"), ("de", "Ein Mann rennt.\nEin Hund.\n")):
+        (tmp_path / f"test.{side}").write_text(lines, encoding="utf-8")
+    sides = ["--input", str(tmp_path / "test.en"), "--reference", str(tmp_path / "test.de")]
+    command = [str(pair), *sides, "--output", str(tmp_path / "report"), "--betas", "1", "--cpu"]
+    command += ["--samples", "2"]
+
+    def stop(*args: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as stopped:
+        stopped.setattr(reproduce, "figures", stop)
+        assert reproduce.main([*command, "--block-sizes", "5"]) == 130
+    assert "stopped; the same command goes on" in capsys.readouterr().err
+    log = tmp_path / "report.turns.jsonl"
+    assert (
+        len(log.read_text(encoding="utf-8").split("\n")) == 4
+    )  # what it is of, two turns, the end
+    assert reproduce.main([*command, "--block-sizes", "10"]) == 2
+    assert "was begun with another grid" in capsys.readouterr().err
+    assert reproduce.main([*command, "--block-sizes", "5"]) == 0
+    assert "| k 5, exact " in (tmp_path / "report.md").read_text(encoding="utf-8")
+    assert not log.exists()
