@@ -109,6 +109,8 @@ def main(argv: Sequence[str] | None = None) -> int:
             if given["threads"] < 1:
                 raise UserError(f"--threads must be 1 or more, not {given['threads']}.")
             torch.set_num_threads(given["threads"])
+        if "replica_gpus" in given and "replicas" not in given:
+            raise UserError("--replica-gpus is about --replicas; give both, or neither.")
         options = build(ModelOptions, given)
         for name, value in request_defaults(options).items():
             settings = replace(settings, **{name: given.get(name, value)})

@@ -158,6 +158,8 @@ def test_mistakes_are_one_sentence(
 ) -> None:
     assert main([*PAIR, "--replicas", "0"]) == 2
     assert "--replicas must be 1 or more" in capsys.readouterr().err
+    assert main([*PAIR, "--replica-gpus", "1"]) == 2
+    assert "give both, or neither" in capsys.readouterr().err
     assert main(["/nowhere", "--replicas", "2"]) == 2
     assert "/nowhere: is no folder" in capsys.readouterr().err
     assert main([FOLDER, "--replicas", "2"]) == 2
