@@ -41,7 +41,9 @@ def _accepted_by_block_size(rows: Rows, axes: Any) -> None:
         lines.setdefault(label, []).append((point["block_size"], row["accepted_tokens"]))
     for label, points in lines.items():
         axes.plot(*zip(*sorted(points), strict=True), marker="o", label=label)
-    axes.set(xlabel="block size k", ylabel="accepted tokens a round", ylim=(0, None))
+    top = max((accepted for points in lines.values() for _, accepted in points), default=1.0)
+    # Room above, or lines that all are level would lie on the frame.
+    axes.set(xlabel="block size k", ylabel="accepted tokens a round", ylim=(0, 1.1 * top))
 
 
 def _quality_by_speed(rows: Rows, axes: Any) -> None:
