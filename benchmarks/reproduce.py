@@ -14,7 +14,6 @@ goes on from the turns in NAME.turns.jsonl.
 from __future__ import annotations
 
 import argparse
-import hashlib
 import json
 import os
 import shlex
@@ -34,6 +33,7 @@ from benchmarks.reproduction_plots import draw
 from specdec_plugins.adapters.bundle import read_bundle
 from specdec_plugins.app.bundles import make_settings
 from specdec_plugins.app.loading import load_translator
+from specdec_plugins.app.resume import Fingerprint
 from specdec_plugins.app.settings import Settings, choose_device
 from specdec_plugins.app.translator import Sentence, number_sentences
 from specdec_plugins.app.turn_log import TurnLog
@@ -120,9 +120,12 @@ def open_log(
     args: argparse.Namespace, ways: Sequence[Contender], sentences: Sequence[Sentence]
 ) -> TurnLog:
     """The turns of this very run that are decoded already. Raises UserError where it is another."""
+    seen = Fingerprint()
+    for sentence in sentences:
+        seen.add(sentence.text, sentence.prefix)
     about = {
         "bundle": fingerprint(Path(args.data)),
-        "input": hashlib.sha256("\n".join(s.text for s in sentences).encode()).hexdigest(),
+        "input": seen.value(),
         "grid": [way.name for way in ways],
         "batch": args.batch,
         "dtype": args.dtype,

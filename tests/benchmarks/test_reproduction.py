@@ -145,9 +145,8 @@ def test_a_run_that_was_stopped_goes_on_with_the_same_command(
         assert reproduce.main([*command, "--block-sizes", "5"]) == 130
     assert "stopped; the same command goes on" in capsys.readouterr().err
     log = tmp_path / "report.turns.jsonl"
-    assert (
-        len(log.read_text(encoding="utf-8").split("\n")) == 4
-    )  # what it is of, two turns, the end
+    # What it is of, two turns, and nothing behind the last line's end.
+    assert len(log.read_text(encoding="utf-8").split("\n")) == 4
     assert reproduce.main([*command, "--block-sizes", "10"]) == 2
     assert "was begun with another grid" in capsys.readouterr().err
     assert reproduce.main([*command, "--block-sizes", "5"]) == 0

@@ -53,8 +53,7 @@ class EarlyExitDrafter:
         self._config = config
         self._verifier = _checked_verifier(context, config.exit_layer)
         self._sampling = context.sampling
-        # Waiting for the device is cheaper than passes that nobody needs, where rows stop often.
-        self._asks = config.confidence > 0 or context.verifier.device.type == "cpu"
+        self._asks = context.verifier.device.type == "cpu"  # nobody waits there
         self._eos = context.verifier.special.eos
 
     def admit(self, source: SourceBatch) -> None:
@@ -77,7 +76,8 @@ class EarlyExitDrafter:
             logits = self._verifier.run_ahead(prefix, token, self._config.exit_layer)  # [B, V]
             confident = best_probability(logits) >= self._config.confidence
             going = going & (i < budget) & confident
-            if self._asks and not bool(going.any()):
+            # Waiting for the device here is cheaper than passes that nobody needs.
+            if self._config.confidence > 0 and not bool(going.any()):
                 break
             place = prefix.lengths + i
             token, law = draft_token(logits, params, random, place, self._sampling)
