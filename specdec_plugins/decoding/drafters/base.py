@@ -45,7 +45,8 @@ def until_end(draft: Draft, eos: int, asks: bool) -> Draft:
 
     Nothing behind it can ever be kept: either the eos is, and the sentence is over, or it is not,
     and what follows a rejected token goes with it. So the text stays the same, and the verifier has
-    less to score.
+    less to score. asks: the host may wait for the device, to learn how many columns are left; else
+    all of them stay.
     """
     num_columns = draft.tokens.shape[1]
     is_end = draft.tokens == eos
