@@ -128,8 +128,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     args = parser.parse_args(arguments)
     # Imported late, because fairseq takes seconds and --help should not; it also logs a lot.
     logging.basicConfig(level=logging.WARNING)
-    from specdec_plugins.adapters.initialise import initialise_drafter
-    from specdec_plugins.adapters.safe_save import check_place, save_checkpoint
+    from specdec_plugins.formats.safe_save import check_place, save_checkpoint
+    from specdec_plugins.training.initialise import initialise_drafter
 
     try:
         check_place(args.output)

@@ -42,10 +42,10 @@ DEV = [
 
 BUNDLES = "specdec_plugins.bundles"
 
-NATIVE = "specdec_plugins/decoding/native"
+NATIVE = "specdec_plugins/decoding/networks/cpu"
 # Optional: where it cannot be built, torch's own products are used, and decoding is slower.
 KERNELS = Pybind11Extension(
-    "specdec_plugins.decoding._native",
+    "specdec_plugins.decoding.networks.cpu._native",
     [f"{NATIVE}/module.cpp"],
     depends=sorted(str(path) for path in Path(NATIVE).glob("*.[hi]*")),
     cxx_std=17,

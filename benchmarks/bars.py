@@ -11,9 +11,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from benchmarks.comparison import markdown
 from benchmarks.results import Figures, Results, Setting, ratios, spread
 from benchmarks.rows import BEAM, EXACT, GREEDY, RELAXED
-from specdec_plugins.app.comparison import markdown
 from specdec_plugins.errors import UserError, refuse
 
 _NAME = "python -m benchmarks.bars"

@@ -15,17 +15,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from specdec_plugins.decoding.config import DecodeParams, EngineConfig
-from specdec_plugins.decoding.engine import Method, SpeculativeDecoder
-from specdec_plugins.decoding.interfaces import (
-    Draft,
-    Prefix,
-    Round,
-    RowParams,
-    RowRandom,
-    SourceBatch,
-    SpecialTokens,
-)
+from specdec_plugins.decoding.engine import EngineConfig, Method, SpeculativeDecoder
 from specdec_plugins.decoding.networks import (
     KERNELS,
     StackConfig,
@@ -33,12 +23,22 @@ from specdec_plugins.decoding.networks import (
     TransformerConfig,
     with_fast_products,
 )
-from specdec_plugins.decoding.networks.native import NativeLinear
-from specdec_plugins.decoding.networks.products import Int8Linear, PackedLinear
-from specdec_plugins.decoding.request import Request
+from specdec_plugins.decoding.networks.cpu.ops import NativeLinear
+from specdec_plugins.decoding.networks.cpu.products import Int8Linear, PackedLinear
 from specdec_plugins.decoding.rules import RULES
 from specdec_plugins.decoding.schedules import build_schedule
-from specdec_plugins.decoding.transformer_verifier import TransformerVerifier
+from specdec_plugins.decoding.types import (
+    DecodeParams,
+    Draft,
+    Prefix,
+    Request,
+    Round,
+    RowParams,
+    RowRandom,
+    SourceBatch,
+    SpecialTokens,
+)
+from specdec_plugins.decoding.verifier import TransformerVerifier
 from specdec_plugins.errors import Parser
 
 SHAPES = ((256, 256), (256, 1024), (256, 32000), (512, 512), (512, 2048), (2048, 512), (512, 32000))

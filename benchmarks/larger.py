@@ -31,11 +31,11 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from specdec_plugins.adapters.fairseq_weights import State
-from specdec_plugins.adapters.model import HEADS, Model, layer_number
-from specdec_plugins.decoding.config import require
 from specdec_plugins.decoding.networks import BlockConfig, StackConfig, TransformerConfig
 from specdec_plugins.decoding.networks.embedding import sinusoids
+from specdec_plugins.errors import require
+from specdec_plugins.formats.fairseq_weights import State
+from specdec_plugins.formats.model import HEADS, Model, layer_number
 
 _EPSILON = 1e-5  # of every layer norm, in every engine
 _SILENT = re.compile(r"\.(self_attn\.out_proj|encoder_attn\.out_proj|fc2)\.")

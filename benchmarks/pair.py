@@ -10,18 +10,18 @@ from typing import Any
 
 import torch
 
-from specdec_plugins.adapters.bundle import is_bundle
-from specdec_plugins.adapters.bundle_writer import CODES
-from specdec_plugins.adapters.dictionaries import Dictionaries, load_dictionaries
-from specdec_plugins.adapters.model_files import read_model
-from specdec_plugins.adapters.text import TextPipeline
 from specdec_plugins.app.bundles import make_settings
 from specdec_plugins.app.codec import Codec
 from specdec_plugins.app.folders import DRAFTER, VERIFIER, settings_of
 from specdec_plugins.app.loading import text_pipeline
 from specdec_plugins.app.settings import Settings
 from specdec_plugins.corpus.reading import Faults, ParallelFile, read_pairs
-from specdec_plugins.decoding.config import require
+from specdec_plugins.errors import require
+from specdec_plugins.formats.bundle import is_bundle
+from specdec_plugins.formats.bundle_writer import CODES
+from specdec_plugins.formats.dictionaries import Dictionaries, load_dictionaries
+from specdec_plugins.formats.model_files import read_model
+from specdec_plugins.formats.text import TextPipeline
 
 ASSISTANT = "assistant.pt"
 NOTE = "note.txt"  # a sentence that every result of the pair repeats

@@ -16,9 +16,9 @@ import torch
 from torch import nn
 
 from benchmarks.pair import Pair, Sentence, TestSet
-from specdec_plugins.adapters.safe_save import save_checkpoint
 from specdec_plugins.app.folders import DRAFTER, VERIFIER
 from specdec_plugins.errors import UserError
+from specdec_plugins.formats.safe_save import save_checkpoint
 
 _SPECIAL = 4  # ids before the first word
 _BLOCK_SIZE = 25  # as published
@@ -113,7 +113,7 @@ def _settings(shape: Shape, arch: str) -> Namespace:
 def _build(args: Namespace, types: int) -> nn.Module:
     from fairseq.models import ARCH_CONFIG_REGISTRY, ARCH_MODEL_REGISTRY
 
-    from specdec_plugins.adapters.vocabularies import numbered_vocabularies
+    from specdec_plugins.formats.vocabularies import numbered_vocabularies
 
     ARCH_CONFIG_REGISTRY[args.arch](args)
     model: nn.Module = ARCH_MODEL_REGISTRY[args.arch].build_model(

@@ -30,18 +30,18 @@ from tqdm import tqdm
 from benchmarks.machine import describe
 from benchmarks.reproduction import GREEDY, Point, Result, figures, report
 from benchmarks.reproduction_plots import draw
-from specdec_plugins.adapters.bundle import read_bundle
+from benchmarks.turn_log import TurnLog
+from benchmarks.turns import Contender, decode_in_turns, hushed, search_settings, variant
 from specdec_plugins.app.bundles import make_settings
 from specdec_plugins.app.loading import load_translator
 from specdec_plugins.app.resume import Fingerprint
 from specdec_plugins.app.settings import Settings, choose_device
 from specdec_plugins.app.translator import Sentence, number_sentences
-from specdec_plugins.app.turn_log import TurnLog
-from specdec_plugins.app.turns import Contender, decode_in_turns, hushed, search_settings, variant
 from specdec_plugins.corpus import scoring
 from specdec_plugins.corpus.cli import INTERRUPTED, at_least
 from specdec_plugins.corpus.steps import fingerprint
 from specdec_plugins.errors import Parser, UserError, refuse
+from specdec_plugins.formats.bundle import read_bundle
 
 BEAM_SIZE = 5
 # Those of fairseq's search for all: no <pad>, no empty translation, at most 200 tokens.

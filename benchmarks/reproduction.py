@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from specdec_plugins.app.comparison import Decoding, markdown
+from benchmarks.comparison import Decoding, markdown
 from specdec_plugins.corpus import scoring
 
 GREEDY = "AR greedy"

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from benchmarks.comparison import markdown
 from benchmarks.results import Figures, Results, Setting, ratios, spread
 from benchmarks.rows import GREEDY
-from specdec_plugins.app.comparison import markdown
 
 _MILLI = 1000
 _HEADER = (

@@ -22,21 +22,21 @@ from tqdm import tqdm
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
-from specdec_plugins.adapters.bundle import read_bundle  # noqa: E402
-from specdec_plugins.app.bundles import make_settings  # noqa: E402
-from specdec_plugins.app.comparison import HEADER, Comparison, markdown  # noqa: E402
-from specdec_plugins.app.exactness import exactness_of  # noqa: E402
-from specdec_plugins.app.loading import load_translator  # noqa: E402
-from specdec_plugins.app.settings import Settings  # noqa: E402
-from specdec_plugins.app.translator import number_sentences  # noqa: E402
-from specdec_plugins.app.turns import (  # noqa: E402
+from benchmarks.comparison import HEADER, Comparison, markdown  # noqa: E402
+from benchmarks.turns import (  # noqa: E402
     Contender,
     decode_in_turns,
     hushed,
     search_settings,
     variant,
 )
+from specdec_plugins.app.bundles import make_settings  # noqa: E402
+from specdec_plugins.app.exactness import exactness_of  # noqa: E402
+from specdec_plugins.app.loading import load_translator  # noqa: E402
+from specdec_plugins.app.settings import Settings  # noqa: E402
+from specdec_plugins.app.translator import number_sentences  # noqa: E402
 from specdec_plugins.errors import Parser, UserError, refuse  # noqa: E402
+from specdec_plugins.formats.bundle import read_bundle  # noqa: E402
 
 SAMPLES = ROOT / "data" / "samples" / "en-de.tsv"
 BEAM, FAIRSEQ_GREEDY, GREEDY, EXACT, RELAXED = (

@@ -16,12 +16,12 @@ from pathlib import Path
 
 import torch
 
-from specdec_plugins.app.comparison import HEADER, Comparison, Decoding, markdown
+from benchmarks.comparison import HEADER, Comparison, Decoding, markdown
 from specdec_plugins.app.exactness import exactness_of
 from specdec_plugins.app.options import parse_options
-from specdec_plugins.app.pipeline import Pipeline, Step
 from specdec_plugins.app.translator import number_sentences
 from specdec_plugins.errors import UserError
+from specdec_plugins.training.pipeline import Pipeline, Step
 
 ROOT = Path(__file__).resolve().parent.parent
 OUT = "runs/demo-train"

@@ -178,7 +178,7 @@ install_project() {
 # --- all of it ------------------------------------------------------------------------------------
 
 fingerprint() {
-  cat constraints.txt setup.py scripts/setup.sh specdec_plugins/decoding/native/* <(pwd) | sha256sum
+  cat constraints.txt setup.py scripts/setup.sh specdec_plugins/decoding/networks/cpu/* <(pwd) | sha256sum
 }
 
 # Whether the environment's Python runs and is the one asked for, if one was.

@@ -37,3 +37,9 @@ def not_installed(package: str, extra: str) -> UserError:
         f"{package} is not installed; it comes with the extra {extra!r}: pip install '.[{extra}]' "
         "in the project's folder"
     )
+
+
+def require(condition: bool, message: str) -> None:
+    """Raise UserError with this message unless the condition holds."""
+    if not condition:
+        raise UserError(message)

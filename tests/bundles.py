@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from specdec_plugins.adapters.bundle_writer import Contents, write_bundle
-from specdec_plugins.adapters.model_files import read_model
+from specdec_plugins.formats.bundle_writer import Contents, write_bundle
+from specdec_plugins.formats.model_files import read_model
 
 ROOT = Path(__file__).resolve().parents[1]
 CAPTIONS = ROOT / "benchmarks" / "models" / "captions.en-de"

@@ -9,7 +9,7 @@ import torch
 from fairseq.models.transformer import TransformerModel
 from fairseq.models.transformer import base_architecture as transformer_architecture
 
-from specdec_plugins.adapters.vocabularies import numbered_vocabularies
+from specdec_plugins.formats.vocabularies import numbered_vocabularies
 from specdec_plugins.models.assistant_transformer import (
     AssistantTransformer,
     assistant_architecture,

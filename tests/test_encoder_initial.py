@@ -10,9 +10,9 @@ import pytest
 import torch
 
 import encoder_initial
-from specdec_plugins.adapters.safe_load import load_checkpoint
-from specdec_plugins.adapters.safe_save import save_checkpoint
 from specdec_plugins.errors import UserError
+from specdec_plugins.formats.safe_load import load_checkpoint
+from specdec_plugins.formats.safe_save import save_checkpoint
 
 pytestmark = pytest.mark.fairseq
 
@@ -136,7 +136,7 @@ def _from_flags(flags: str, checkpoint: dict[str, Any]) -> Any:
     from fairseq import options
     from fairseq.models import ARCH_MODEL_REGISTRY
 
-    from specdec_plugins.adapters.vocabularies import numbered_vocabularies
+    from specdec_plugins.formats.vocabularies import numbered_vocabularies
 
     parser = options.get_training_parser("translation")
     args = options.parse_args_and_arch(parser, ["data", *flags.split()])
@@ -280,7 +280,7 @@ def test_layers_that_are_no_numbers_are_refused_with_what_is_expected(
 
 
 def test_dictionaries_of_the_data_must_fit(tmp_path: Path) -> None:
-    from specdec_plugins.adapters.initialise import initialise_drafter
+    from specdec_plugins.training.initialise import initialise_drafter
 
     _write_verifier(tmp_path / "v.pt")
     good, small, other = (

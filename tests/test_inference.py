@@ -14,12 +14,12 @@ from pathlib import Path
 import pytest
 import torch
 
-from specdec_plugins.adapters.dictionary import Dictionary
 from specdec_plugins.app import main as main_module
 from specdec_plugins.app.loading import Loader, load_dictionaries
 from specdec_plugins.app.main import main
 from specdec_plugins.app.options import parse_options
 from specdec_plugins.app.translator import SpeculativeTranslator
+from specdec_plugins.formats.dictionary import Dictionary
 from tests import fairseq_checkpoints
 
 pytestmark = pytest.mark.fairseq

@@ -57,7 +57,7 @@ class Machine:
         (self.project / "scripts").mkdir(parents=True)
         for name in ("constraints.txt", "setup.py", "scripts/setup.sh"):
             shutil.copy(ROOT / name, self.project / name)
-        native = "specdec_plugins/decoding/native"
+        native = "specdec_plugins/decoding/networks/cpu"
         shutil.copytree(ROOT / native, self.project / native)
         for tool in TOOLS.split():
             (self.bin / tool).symlink_to(str(shutil.which(tool)))

@@ -14,7 +14,7 @@ import pytest
 from tests.bundles import ROOT, WITHOUT_FAIRSEQ, captions
 
 PROGRAM = """
-from specdec_plugins.adapters.bundle import default_bundle
+from specdec_plugins.formats.bundle import default_bundle
 from specdec_plugins.app.translator import SpeculativeTranslator
 print(default_bundle())
 print(*SpeculativeTranslator.from_pretrained(device="cpu").translate(["Two dogs run."]))

@@ -8,9 +8,9 @@ from pathlib import Path
 
 from benchmarks.engines.base import Job
 from benchmarks.pair import Pair
-from specdec_plugins.adapters.ctranslate2 import export_ctranslate2
-from specdec_plugins.adapters.marian import export_marian
-from specdec_plugins.adapters.model_files import read_verifier
+from specdec_plugins.formats.ctranslate2 import export_ctranslate2
+from specdec_plugins.formats.marian import export_marian
+from specdec_plugins.formats.model_files import read_verifier
 
 CTRANSLATE2, MARIAN, ASSISTANT = "ctranslate2", "marian", "marian-assistant"
 

@@ -9,13 +9,13 @@ import torch
 from benchmarks.engines.base import Job, Output
 from benchmarks.pair import Sentence
 from benchmarks.rows import BEAM
-from specdec_plugins.adapters.fairseq_search import (
+from specdec_plugins.app.codec import Codec
+from specdec_plugins.app.settings import DTYPES
+from specdec_plugins.formats.fairseq_search import (
     FairseqSearch,
     SearchConfig,
     load_fairseq_search,
 )
-from specdec_plugins.app.codec import Codec
-from specdec_plugins.app.settings import DTYPES
 
 
 class Fairseq:

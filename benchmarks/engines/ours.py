@@ -15,9 +15,9 @@ from specdec_plugins.app.loading import load_translator
 from specdec_plugins.app.settings import Settings
 from specdec_plugins.app.strategies import EngineStrategy
 from specdec_plugins.app.translator import SpeculativeTranslator
-from specdec_plugins.decoding.config import require
-from specdec_plugins.decoding.request import Request
 from specdec_plugins.decoding.stats import DecodeStats
+from specdec_plugins.decoding.types import Request
+from specdec_plugins.errors import require
 
 
 class Ours:

@@ -15,9 +15,9 @@ from torch.nn.functional import pad as pad_axes
 from benchmarks.engines import ours
 from benchmarks.engines.base import Job
 from specdec_plugins.decoding.drafters import DraftContext
-from specdec_plugins.decoding.drafters.block_nat import BlockNatDrafter
-from specdec_plugins.decoding.interfaces import Draft, Prefix, Round, Scores
-from specdec_plugins.decoding.transformer_verifier import TransformerVerifier
+from specdec_plugins.decoding.drafters.block import BlockNatDrafter
+from specdec_plugins.decoding.types import Draft, Prefix, Round, Scores
+from specdec_plugins.decoding.verifier import TransformerVerifier
 
 
 class UncachedVerifier(TransformerVerifier):

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from specdec_plugins.decoding.engine import Method
-from specdec_plugins.decoding.interfaces import (
+from specdec_plugins.decoding.types import (
     Draft,
     Drafter,
     Prefix,

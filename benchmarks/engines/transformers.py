@@ -11,9 +11,9 @@ from benchmarks.engines.base import Job, Lengths, Output
 from benchmarks.engines.converted import ASSISTANT, MARIAN, converted
 from benchmarks.pair import Sentence
 from benchmarks.rows import ASSISTED, PROMPT_LOOKUP
-from specdec_plugins.adapters.marian import load_marian
 from specdec_plugins.app.codec import Codec
 from specdec_plugins.app.settings import DTYPES
+from specdec_plugins.formats.marian import load_marian
 
 _NUM_LOOKED_UP = 10  # tokens, as the library's documentation has it
 

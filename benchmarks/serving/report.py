@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from benchmarks.comparison import markdown
 from benchmarks.machine import describe
 from benchmarks.serving.reference import Reference
-from specdec_plugins.app.comparison import markdown
 
 if TYPE_CHECKING:
     from benchmarks.serving.load import Result

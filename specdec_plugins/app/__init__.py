@@ -1,4 +1,4 @@
 """Translating lines of text: what the command line and the Python interface are made of.
 
-Stands on `adapters` and `decoding`; nothing below imports it.
+Stands on `formats` and `decoding`; nothing below imports it.
 """

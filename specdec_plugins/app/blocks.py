@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from specdec_plugins.app.strategies import EngineStrategy
 from specdec_plugins.app.translator import Sentence, SpeculativeTranslator, Translation
-from specdec_plugins.decoding.request import RowEvent
+from specdec_plugins.decoding.types import RowEvent
 from specdec_plugins.errors import UserError
 
 

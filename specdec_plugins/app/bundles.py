@@ -6,14 +6,14 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from specdec_plugins.adapters.bundle import (
+from specdec_plugins.app.settings import WITH_CHECKPOINT, Settings
+from specdec_plugins.errors import require
+from specdec_plugins.formats.bundle import (
     BundleSettings,
     default_bundle,
     is_bundle,
     read_bundle,
 )
-from specdec_plugins.app.settings import WITH_CHECKPOINT, Settings
-from specdec_plugins.decoding.config import require
 
 # What None says no more about than silence does.
 _AS_THE_BUNDLE_SAYS = {

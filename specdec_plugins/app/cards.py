@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from specdec_plugins.adapters.model import Model
+from specdec_plugins.formats.model import Model
 
 _CARD = """\
 # {source} to {target}

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from specdec_plugins.decoding.config import DecodeParams, require
 from specdec_plugins.decoding.drafters import DRAFTERS
-from specdec_plugins.decoding.interfaces import AcceptanceRule
 from specdec_plugins.decoding.rules import RULES
 from specdec_plugins.decoding.schedules import SCHEDULES
+from specdec_plugins.decoding.types import AcceptanceRule, DecodeParams
+from specdec_plugins.errors import require
 
 if TYPE_CHECKING:
     from specdec_plugins.app.settings import Settings

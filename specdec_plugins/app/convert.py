@@ -9,33 +9,32 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from specdec_plugins.adapters.bigrams import read_bigrams
-from specdec_plugins.adapters.bundle import DEFAULTS, is_bundle, read_bundle
-from specdec_plugins.adapters.bundle_writer import (
-    BIGRAMS,
-    CODES,
-    Contents,
-    new_folder,
-    write_bundle,
-)
-from specdec_plugins.adapters.ctranslate2 import export_ctranslate2
-from specdec_plugins.adapters.dictionaries import Dictionaries, load_dictionaries
-from specdec_plugins.adapters.fairseq_export import to_checkpoint
-from specdec_plugins.adapters.marian import export_marian
-from specdec_plugins.adapters.model import HEADS, Model
-from specdec_plugins.adapters.model_files import read_model, read_verifier
-from specdec_plugins.adapters.safe_save import save_checkpoint
-from specdec_plugins.adapters.text import load_codes
 from specdec_plugins.app.bundles import make_settings
 from specdec_plugins.app.cards import default_card
 from specdec_plugins.app.folders import DRAFTER, VERIFIER
 from specdec_plugins.app.loading import load_translator
 from specdec_plugins.app.options import json_object
 from specdec_plugins.app.settings import DTYPES, TOKENIZERS
-from specdec_plugins.decoding.config import require
 from specdec_plugins.decoding.drafters import DRAFTERS
 from specdec_plugins.decoding.schedules import SCHEDULES
-from specdec_plugins.errors import Parser, UserError, refuse
+from specdec_plugins.errors import Parser, UserError, refuse, require
+from specdec_plugins.formats.bigrams import read_bigrams
+from specdec_plugins.formats.bundle import DEFAULTS, is_bundle, read_bundle
+from specdec_plugins.formats.bundle_writer import (
+    BIGRAMS,
+    CODES,
+    Contents,
+    new_folder,
+    write_bundle,
+)
+from specdec_plugins.formats.ctranslate2 import export_ctranslate2
+from specdec_plugins.formats.dictionaries import Dictionaries, load_dictionaries
+from specdec_plugins.formats.fairseq_export import to_checkpoint
+from specdec_plugins.formats.marian import export_marian
+from specdec_plugins.formats.model import HEADS, Model
+from specdec_plugins.formats.model_files import read_model, read_verifier
+from specdec_plugins.formats.safe_save import save_checkpoint
+from specdec_plugins.formats.text import load_codes
 
 # Products are made int8 when a model is loaded; what is stored stays what was trained.
 STORED = tuple(name for name in DTYPES if name != "int8")

@@ -11,14 +11,12 @@ from specdec_plugins.app.settings import WITH_CHECKPOINT
 from specdec_plugins.app.strategies import EngineStrategy
 from specdec_plugins.app.translator import SpeculativeTranslator
 from specdec_plugins.decoding.batch import collate, open_prefix
-from specdec_plugins.decoding.config import EngineConfig
 from specdec_plugins.decoding.drafters import BlockNatDrafter
-from specdec_plugins.decoding.engine import Method
-from specdec_plugins.decoding.interfaces import Draft, Verifier
-from specdec_plugins.decoding.request import Request
+from specdec_plugins.decoding.engine import EngineConfig, Method
 from specdec_plugins.decoding.rules.exact import Exact
 from specdec_plugins.decoding.schedules.constant import Constant
 from specdec_plugins.decoding.stats import DecodeStats
+from specdec_plugins.decoding.types import Draft, Request, Verifier
 from specdec_plugins.errors import UserError
 
 # Where advice begins. On image captions a verifier agreed with 96 % of the positions of its own

@@ -19,10 +19,9 @@ from specdec_plugins.app.strategies import EngineStrategy
 from specdec_plugins.app.translator import Sentence, SpeculativeTranslator
 from specdec_plugins.decoding.batch import collate, open_prefix
 from specdec_plugins.decoding.engine import Method
-from specdec_plugins.decoding.interfaces import Draft, Guarantee, Verifier
-from specdec_plugins.decoding.request import Request
 from specdec_plugins.decoding.rules.exact import Exact
 from specdec_plugins.decoding.schedules.constant import Constant
+from specdec_plugins.decoding.types import Draft, Guarantee, Request, Verifier
 from specdec_plugins.errors import UserError
 
 NEAR_TIE = 1e-4  # nats; float32 products of these sizes differ by up to 8e-5

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from specdec_plugins.app.files import STANDARD, is_same_place
-from specdec_plugins.decoding.config import require
+from specdec_plugins.errors import require
 
 
 @dataclass(frozen=True)

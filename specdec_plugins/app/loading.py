@@ -8,33 +8,34 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from specdec_plugins.adapters.bigrams import read_bigrams
-from specdec_plugins.adapters.dictionaries import Dictionaries, load_dictionaries
-from specdec_plugins.adapters.dictionary import Dictionary
-from specdec_plugins.adapters.model_files import (
-    load_block_drafter,
-    load_medusa_heads,
-    load_verifier,
-)
-from specdec_plugins.adapters.text import TextPipeline
 from specdec_plugins.app.codec import Codec
 from specdec_plugins.app.settings import DTYPES, WITH_CHECKPOINT, Settings, choose_device
 from specdec_plugins.app.strategies import DrafterAlone, EngineStrategy, Strategy
 from specdec_plugins.app.translator import Limits, SpeculativeTranslator
+from specdec_plugins.decoding.alone import Absent
 from specdec_plugins.decoding.bigrams import Bigrams
-from specdec_plugins.decoding.config import DecodeParams, EngineConfig, require
-from specdec_plugins.decoding.drafter_alone import Absent
 from specdec_plugins.decoding.drafters import DraftContext, build_drafter
-from specdec_plugins.decoding.engine import Method
-from specdec_plugins.decoding.interfaces import (
-    AcceptanceRule,
-    Drafter,
-    Verifier,
-)
+from specdec_plugins.decoding.engine import EngineConfig, Method
 from specdec_plugins.decoding.networks import BlockDrafter, Transformer, with_fast_products
 from specdec_plugins.decoding.rules import RULES
 from specdec_plugins.decoding.schedules import build_schedule
-from specdec_plugins.decoding.transformer_verifier import TransformerVerifier
+from specdec_plugins.decoding.types import (
+    AcceptanceRule,
+    DecodeParams,
+    Drafter,
+    Verifier,
+)
+from specdec_plugins.decoding.verifier import TransformerVerifier
+from specdec_plugins.errors import require
+from specdec_plugins.formats.bigrams import read_bigrams
+from specdec_plugins.formats.dictionaries import Dictionaries, load_dictionaries
+from specdec_plugins.formats.dictionary import Dictionary
+from specdec_plugins.formats.model_files import (
+    load_block_drafter,
+    load_medusa_heads,
+    load_verifier,
+)
+from specdec_plugins.formats.text import TextPipeline
 
 
 def load_translator(settings: Settings, with_scores: bool = False) -> SpeculativeTranslator:

@@ -31,7 +31,7 @@ from specdec_plugins.app.report import Tally, json_line, peak_memory, summary
 from specdec_plugins.app.resume import Fingerprint, Journal, skip
 from specdec_plugins.app.settings import Settings, choose_device
 from specdec_plugins.app.translator import SpeculativeTranslator, Translation
-from specdec_plugins.decoding.request import Request
+from specdec_plugins.decoding.types import Request
 from specdec_plugins.errors import UserError, refuse
 
 INTERRUPTED = 130  # 128 + SIGINT, as shells count

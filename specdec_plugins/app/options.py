@@ -12,12 +12,11 @@ from specdec_plugins.app.bundles import make_settings
 from specdec_plugins.app.file_flags import add_files, add_published, add_reports
 from specdec_plugins.app.file_options import FileOptions
 from specdec_plugins.app.settings import BPES, DTYPES, GREEDY_LIKE, STRATEGIES, TOKENIZERS, Settings
-from specdec_plugins.decoding.config import require
 from specdec_plugins.decoding.drafters import DRAFTERS
 from specdec_plugins.decoding.networks import KERNELS
 from specdec_plugins.decoding.rules import RULES
 from specdec_plugins.decoding.schedules import SCHEDULES
-from specdec_plugins.errors import Parser
+from specdec_plugins.errors import Parser, require
 
 DESCRIPTION = """\
 Translate lines of text with a fairseq Transformer (the verifier), faster through a drafter that

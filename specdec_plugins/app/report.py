@@ -14,9 +14,9 @@ import torch
 from specdec_plugins.app.loading import build_rule
 from specdec_plugins.app.settings import Settings, choose_device
 from specdec_plugins.app.translator import EMPTY, Limits, Translation
-from specdec_plugins.decoding.interfaces import Guarantee
 from specdec_plugins.decoding.networks import best_set
 from specdec_plugins.decoding.stats import DecodeStats
+from specdec_plugins.decoding.types import Guarantee
 
 
 def json_line(translation: Translation) -> str:

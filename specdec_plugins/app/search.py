@@ -6,16 +6,16 @@ import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
-from specdec_plugins.adapters.fairseq_search import (
+from specdec_plugins.app.settings import DTYPES, Settings, choose_device
+from specdec_plugins.app.strategies import Clock, Decoded, Strategy
+from specdec_plugins.app.translator import Limits
+from specdec_plugins.decoding.stats import DecodeStats
+from specdec_plugins.decoding.types import FinishReason, Request, RowResult
+from specdec_plugins.formats.fairseq_search import (
     FairseqSearch,
     SearchConfig,
     load_fairseq_search,
 )
-from specdec_plugins.app.settings import DTYPES, Settings, choose_device
-from specdec_plugins.app.strategies import Clock, Decoded, Strategy
-from specdec_plugins.app.translator import Limits
-from specdec_plugins.decoding.request import FinishReason, Request, RowResult
-from specdec_plugins.decoding.stats import DecodeStats
 
 
 @dataclass

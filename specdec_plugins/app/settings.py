@@ -9,11 +9,11 @@ from typing import Any
 
 import torch
 
-from specdec_plugins.adapters.bundle import SETTINGS as BUNDLE_SETTINGS
 from specdec_plugins.app.combinations import check_method
-from specdec_plugins.decoding.config import DecodeParams, require
 from specdec_plugins.decoding.networks import KERNELS
-from specdec_plugins.errors import UserError
+from specdec_plugins.decoding.types import DecodeParams
+from specdec_plugins.errors import UserError, require
+from specdec_plugins.formats.bundle import SETTINGS as BUNDLE_SETTINGS
 
 STRATEGIES = ("fairseq", "AR", "specdec", "drafter", "early-exit")
 DTYPES = {

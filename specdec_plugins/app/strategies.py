@@ -8,12 +8,10 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from specdec_plugins.decoding.config import EngineConfig
-from specdec_plugins.decoding.drafter_alone import DrafterDecoder
-from specdec_plugins.decoding.engine import Method, Session
-from specdec_plugins.decoding.interfaces import Verifier
-from specdec_plugins.decoding.request import Request, RowEvent, RowResult
+from specdec_plugins.decoding.alone import DrafterDecoder
+from specdec_plugins.decoding.engine import EngineConfig, Method, Session
 from specdec_plugins.decoding.stats import DecodeStats
+from specdec_plugins.decoding.types import Request, RowEvent, RowResult, Verifier
 
 Clock = Callable[[], float]
 

@@ -9,9 +9,8 @@ from typing import Any
 from specdec_plugins.app.codec import Codec, read_prefix
 from specdec_plugins.app.settings import Settings
 from specdec_plugins.app.strategies import EngineStrategy, Strategy
-from specdec_plugins.decoding.config import SEEDS
-from specdec_plugins.decoding.request import FinishReason, Request, RowResult
 from specdec_plugins.decoding.stats import DecodeStats
+from specdec_plugins.decoding.types import SEEDS, FinishReason, Request, RowResult
 from specdec_plugins.errors import UserError
 
 EMPTY = "empty"  # finish reason of a line without words

@@ -13,11 +13,11 @@ import torch
 from torch import Tensor
 from tqdm import tqdm
 
-from specdec_plugins.adapters.safe_load import load_checkpoint
-from specdec_plugins.adapters.safe_save import check_place, save_checkpoint
 from specdec_plugins.corpus import cli
 from specdec_plugins.corpus.cli import logger
 from specdec_plugins.errors import UserError
+from specdec_plugins.formats.safe_load import load_checkpoint
+from specdec_plugins.formats.safe_save import check_place, save_checkpoint
 
 # The names that fairseq gives. Behind a best checkpoint's three decimals stands a random number
 # that tells equal values apart; read as further decimals, it changes no order but theirs.

@@ -9,11 +9,11 @@ from pathlib import Path
 
 from tqdm import tqdm
 
-from specdec_plugins.adapters.bigrams import count_bigrams, write_bigrams
-from specdec_plugins.adapters.dictionaries import load_dictionaries
 from specdec_plugins.corpus import cli
 from specdec_plugins.corpus.cli import logger
 from specdec_plugins.errors import UserError
+from specdec_plugins.formats.bigrams import count_bigrams, write_bigrams
+from specdec_plugins.formats.dictionaries import load_dictionaries
 
 
 def _parser() -> argparse.ArgumentParser:

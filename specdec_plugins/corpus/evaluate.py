@@ -8,10 +8,10 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 
-from specdec_plugins.adapters.text import TextPipeline, join_bpe
 from specdec_plugins.corpus import cli, scoring
 from specdec_plugins.corpus.steps import write_json
 from specdec_plugins.errors import UserError
+from specdec_plugins.formats.text import TextPipeline, join_bpe
 
 
 def evaluate_parser() -> argparse.ArgumentParser:

@@ -9,13 +9,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from specdec_plugins.adapters.text import load_codes
 from specdec_plugins.corpus import cli
 from specdec_plugins.corpus.binarising import Dictionaries
 from specdec_plugins.corpus.cleaning import LengthRules
 from specdec_plugins.corpus.reading import ParallelFile, check_file
 from specdec_plugins.corpus.tokenising import TextSettings
 from specdec_plugins.errors import UserError
+from specdec_plugins.formats.text import load_codes
 
 
 @dataclass(frozen=True)

@@ -17,8 +17,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from specdec_plugins.adapters.text import TextPipeline, join_bpe
 from specdec_plugins.errors import UserError
+from specdec_plugins.formats.text import TextPipeline, join_bpe
 
 _DASH = re.compile(r"(\S)-(\S)")
 _TARGET = re.compile(r"T-(\d+)\t(.*)")

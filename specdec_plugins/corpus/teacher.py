@@ -10,8 +10,8 @@ from typing import Any
 
 import torch
 
-from specdec_plugins.adapters.safe_load import allow_fairseq_checkpoints, load_checkpoint
 from specdec_plugins.errors import UserError
+from specdec_plugins.formats.safe_load import allow_fairseq_checkpoints, load_checkpoint
 
 
 @dataclass(frozen=True)

@@ -15,11 +15,11 @@ from typing import Literal
 
 from tqdm import tqdm
 
-from specdec_plugins.adapters.text import TextPipeline
 from specdec_plugins.corpus.cleaning import LengthRules
 from specdec_plugins.corpus.reading import Pair
 from specdec_plugins.corpus.steps import write_json
 from specdec_plugins.errors import UserError
+from specdec_plugins.formats.text import TextPipeline
 
 CHUNK = 2000  # pairs handed to a worker at once: large enough to hide the cost of handing over
 

@@ -9,10 +9,15 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad as pad_columns
 
-from specdec_plugins.decoding.config import DecodeParams
-from specdec_plugins.decoding.interfaces import Prefix, RowParams, SourceBatch
-from specdec_plugins.decoding.request import Request, RowResult
-from specdec_plugins.decoding.row_random import HashRandom
+from specdec_plugins.decoding.sampling import HashRandom
+from specdec_plugins.decoding.types import (
+    DecodeParams,
+    Prefix,
+    Request,
+    RowParams,
+    RowResult,
+    SourceBatch,
+)
 
 
 @dataclass

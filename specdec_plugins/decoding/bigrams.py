@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from specdec_plugins.decoding.networks import native
+from specdec_plugins.decoding.networks.cpu import ops
 
 _PRIOR = 10.0  # tokens' worth of belief in frequency alone, whatever the token before
 _SELDOM = 2  # pairs seen less often are left to frequency
@@ -107,11 +107,11 @@ class Bigrams:
         """
         candidates = min(candidates, logits.shape[-1])
         is_plain = logits.is_cpu and logits.dtype is torch.float32 and logits.is_contiguous()
-        if native.kernels is None or not is_plain:
+        if ops.kernels is None or not is_plain:
             return self._best_path_by_torch(logits, before, weight, candidates)
         before = before.contiguous()
         out = before.new_empty(logits.shape[:2])
-        native.kernels.best_paths(
+        ops.kernels.best_paths(
             *(logits.data_ptr(), *logits.shape, before.data_ptr()),
             *(getattr(self, f.name).data_ptr() for f in fields(self)),
             *(weight, candidates, out.data_ptr(), torch.get_num_threads()),

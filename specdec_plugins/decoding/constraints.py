@@ -8,7 +8,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from specdec_plugins.decoding.interfaces import SpecialTokens
+from specdec_plugins.decoding.types import SpecialTokens
 
 
 def strike(

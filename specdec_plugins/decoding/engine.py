@@ -2,31 +2,55 @@
 
 from __future__ import annotations
 
+import time
 from collections import deque
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from specdec_plugins.decoding.batch import Batch, collate
-from specdec_plugins.decoding.config import DecodeParams, EngineConfig, require
 from specdec_plugins.decoding.constraints import strike
 from specdec_plugins.decoding.extend import Extension, extend
-from specdec_plugins.decoding.interfaces import (
+from specdec_plugins.decoding.latecomers import Latecomers
+from specdec_plugins.decoding.reductions import leading_log_prob
+from specdec_plugins.decoding.stats import DecodeStats, PartTimer
+from specdec_plugins.decoding.types import (
     AcceptanceRule,
+    DecodeParams,
     Draft,
     Drafter,
     DraftSchedule,
+    FinishReason,
+    Request,
     Round,
+    RowEvent,
+    RowResult,
     Scores,
     Stateful,
     Verifier,
 )
-from specdec_plugins.decoding.latecomers import Latecomers
-from specdec_plugins.decoding.reductions import leading_log_prob
-from specdec_plugins.decoding.request import FinishReason, Request, RowEvent, RowResult
-from specdec_plugins.decoding.stats import DecodeStats, PartTimer
+from specdec_plugins.errors import require
+
+
+@dataclass(frozen=True)
+class EngineConfig:
+    """How a session runs its batch. Only `ban_pad` can change an output."""
+
+    max_rows: int = 32  # rows that decode at once
+    compact_at: float = 0.25  # share of finished rows from which they are dropped and refilled
+    ban_pad: bool = False  # never emit padding, as fairseq's own search never does
+    with_scores: bool = False  # sum the verifier's log-probabilities of what is emitted
+    measure_time: bool = True  # seconds by part; on an accelerator this synchronises every part
+    clock: Callable[[], float] = time.perf_counter  # seconds, for that; may count CPU time only
+
+    def __post_init__(self) -> None:
+        require(self.max_rows >= 1, f"max_rows must be 1 or more, not {self.max_rows}.")
+        require(
+            0 < self.compact_at <= 1,
+            f"compact_at must be above 0 and at most 1, not {self.compact_at}.",
+        )
 
 
 @dataclass(frozen=True)

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from specdec_plugins.decoding.interfaces import Draft, Prefix, RowParams, Verdict
-from specdec_plugins.decoding.networks import native
+from specdec_plugins.decoding.networks.cpu import ops
+from specdec_plugins.decoding.types import Draft, Prefix, RowParams, Verdict
 
 
 @dataclass(frozen=True)
@@ -32,7 +32,7 @@ def extend(
 
     `prefix.width` is left alone: the caller learns the lengths from its one copy a round.
     """
-    if native.keeps_books(prefix.tokens):
+    if ops.keeps_books(prefix.tokens):
         return _extend(prefix, draft, verdict, params, eos)
     return extend_by_torch(prefix, draft, verdict, params, eos)
 
@@ -74,7 +74,7 @@ def _extend(
     counts = drafted.new_empty(4, num_rows)
     standing = (prefix.tokens, prefix.lengths, prefix.active)
     assert all(values.is_contiguous() for values in standing), "a prefix is changed where it lies"
-    native.kernels.extend(
+    ops.kernels.extend(
         *(num_rows, num_drafted, drafted.data_ptr()),
         *(values.data_ptr() for values in given),
         *(eos, prefix.tokens.data_ptr(), prefix.tokens.shape[1]),

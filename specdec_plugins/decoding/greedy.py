@@ -7,7 +7,7 @@ import torch
 from specdec_plugins.decoding.batch import open_prefix
 from specdec_plugins.decoding.constraints import strike
 from specdec_plugins.decoding.extend import append
-from specdec_plugins.decoding.interfaces import (
+from specdec_plugins.decoding.types import (
     Draft,
     Round,
     RowParams,

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from specdec_plugins.decoding.batch import Batch, collate
-from specdec_plugins.decoding.interfaces import (
+from specdec_plugins.decoding.types import (
     Draft,
     Drafter,
     Prefix,

@@ -8,7 +8,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from specdec_plugins.decoding.networks import native
+from specdec_plugins.decoding.networks.cpu import ops
 
 
 def best(logits: Tensor) -> Tensor:
@@ -16,7 +16,7 @@ def best(logits: Tensor) -> Tensor:
     if not _suits(logits):
         return logits.argmax(-1)
     out = torch.empty(logits.shape[:-1], dtype=torch.int64)
-    native.kernels.best(*_rows(logits), out.data_ptr(), torch.get_num_threads())
+    ops.kernels.best(*_rows(logits), out.data_ptr(), torch.get_num_threads())
     return out
 
 
@@ -25,7 +25,7 @@ def log_total(logits: Tensor) -> Tensor:
     if not _suits(logits):
         return logits.logsumexp(-1)
     out = logits.new_empty(logits.shape[:-1])
-    native.kernels.log_total(*_rows(logits), out.data_ptr(), torch.get_num_threads())
+    ops.kernels.log_total(*_rows(logits), out.data_ptr(), torch.get_num_threads())
     return out
 
 
@@ -44,7 +44,7 @@ def leading_best(logits: Tensor, drafted: Tensor, lengths: Tensor) -> tuple[Tens
     num_rows, num_drafted = drafted.shape
     drafted, lengths = drafted.contiguous(), lengths.contiguous()
     num_kept, after = torch.empty_like(lengths), torch.empty_like(lengths)
-    native.kernels.accept_best(
+    ops.kernels.accept_best(
         *(logits.data_ptr(), num_rows, num_drafted, logits.shape[-1]),
         *(drafted.data_ptr(), lengths.data_ptr(), num_kept.data_ptr(), after.data_ptr()),
         torch.get_num_threads(),
@@ -67,7 +67,7 @@ def leading_log_prob(logits: Tensor, tokens: Tensor, lengths: Tensor) -> Tensor:
         return log_probs.masked_fill(~counts, 0.0).sum(1)
     tokens, lengths = tokens.contiguous(), lengths.contiguous()
     sums = torch.empty(len(tokens), dtype=torch.float64)
-    native.kernels.emitted_log_probs(
+    ops.kernels.emitted_log_probs(
         *(logits.data_ptr(), *logits.shape, tokens.data_ptr(), lengths.data_ptr()),
         *(sums.data_ptr(), torch.get_num_threads()),
     )
@@ -88,13 +88,13 @@ def rank(logits: Tensor, tokens: Tensor) -> Tensor:
     tokens = tokens.contiguous()
     out = torch.empty_like(tokens)
     threads = torch.get_num_threads()
-    native.kernels.rank(*_rows(logits), tokens.data_ptr(), out.data_ptr(), threads)
+    ops.kernels.rank(*_rows(logits), tokens.data_ptr(), out.data_ptr(), threads)
     return out
 
 
 def _suits(logits: Tensor) -> bool:
     is_plain = logits.dtype is torch.float32 and logits.device.type == "cpu"
-    return native.kernels is not None and is_plain and logits.is_contiguous()
+    return ops.kernels is not None and is_plain and logits.is_contiguous()
 
 
 def _rows(logits: Tensor) -> tuple[int, int, int]:

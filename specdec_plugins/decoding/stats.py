@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 import torch
 
-from specdec_plugins.decoding.request import FinishReason, RowEvent
+from specdec_plugins.decoding.types import FinishReason, RowEvent
 
 
 @dataclass

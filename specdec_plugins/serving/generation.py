@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from dataclasses import dataclass, field
 
-from specdec_plugins.decoding.request import FinishReason, RowEvent
+from specdec_plugins.decoding.types import FinishReason, RowEvent
 from specdec_plugins.serving.deadline import Deadline
 from specdec_plugins.serving.faults import ServiceError
 from specdec_plugins.serving.job import RowUpdate

@@ -6,7 +6,7 @@ import itertools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
-from specdec_plugins.decoding.request import Request, RowEvent
+from specdec_plugins.decoding.types import Request, RowEvent
 
 _numbers = itertools.count()
 

@@ -7,19 +7,19 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from specdec_plugins.adapters.bundle import default_bundle, is_bundle
-from specdec_plugins.adapters.bundle_writer import CODES
-from specdec_plugins.adapters.dictionaries import load_dictionaries
 from specdec_plugins.app.bundles import make_settings
 from specdec_plugins.app.folders import VERIFIER, settings_of
 from specdec_plugins.app.loading import load_translator
 from specdec_plugins.app.report import kernels_in_use
 from specdec_plugins.app.settings import Settings
 from specdec_plugins.app.strategies import EngineStrategy
-from specdec_plugins.decoding.config import EngineConfig, require
-from specdec_plugins.decoding.engine import Method
-from specdec_plugins.decoding.interfaces import AcceptanceRule
+from specdec_plugins.decoding.engine import EngineConfig, Method
 from specdec_plugins.decoding.rules import RULES
+from specdec_plugins.decoding.types import AcceptanceRule
+from specdec_plugins.errors import require
+from specdec_plugins.formats.bundle import default_bundle, is_bundle
+from specdec_plugins.formats.bundle_writer import CODES
+from specdec_plugins.formats.dictionaries import load_dictionaries
 from specdec_plugins.serving.mixed_rule import MixedRule
 from specdec_plugins.serving.model import ServedModel
 from specdec_plugins.serving.segments import sentence_splitter

@@ -11,7 +11,7 @@ from typing import Protocol
 import torch
 
 from specdec_plugins.decoding.engine import SpeculativeDecoder
-from specdec_plugins.decoding.request import RowResult
+from specdec_plugins.decoding.types import RowResult
 from specdec_plugins.serving.loading import ModelOptions, load_model
 from specdec_plugins.serving.model import ServedModel
 from specdec_plugins.serving.planning import Options, Plan, make_plan

@@ -10,7 +10,7 @@ from typing import Final
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 from prometheus_client.multiprocess import MultiProcessCollector, mark_process_dead
 
-from specdec_plugins.decoding.request import RowEvent
+from specdec_plugins.decoding.types import RowEvent
 
 # Where this names a folder, prometheus-client keeps all values in files there, and the processes
 # that share it are one server.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from specdec_plugins.decoding.interfaces import (
+from specdec_plugins.decoding.types import (
     AcceptanceRule,
     Draft,
     Guarantee,

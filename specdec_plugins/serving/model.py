@@ -6,9 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from specdec_plugins.decoding.config import EngineConfig
-from specdec_plugins.decoding.engine import Method, Session
-from specdec_plugins.decoding.interfaces import Verifier
+from specdec_plugins.decoding.engine import EngineConfig, Method, Session
+from specdec_plugins.decoding.types import Verifier
 from specdec_plugins.serving.segments import Split
 
 

@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
-from specdec_plugins.decoding.config import SEEDS, DecodeParams, require
 from specdec_plugins.decoding.engine import check_request
-from specdec_plugins.decoding.request import Request
+from specdec_plugins.decoding.types import SEEDS, DecodeParams, Request
+from specdec_plugins.errors import require
 from specdec_plugins.serving.faults import TooLarge
 from specdec_plugins.serving.mixed_rule import GREEDY_TOP_K
 from specdec_plugins.serving.model import ServedModel

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 from pydantic_core import PydanticCustomError
 
-from specdec_plugins.decoding.config import SEEDS
+from specdec_plugins.decoding.types import SEEDS
 from specdec_plugins.serving.planning import Options
 
 Finite = Annotated[float, Field(allow_inf_nan=False)]

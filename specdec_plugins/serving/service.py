@@ -10,8 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from typing import TypeVar
 
-from specdec_plugins.decoding.config import SEEDS
-from specdec_plugins.decoding.request import FinishReason, RowEvent
+from specdec_plugins.decoding.types import SEEDS, FinishReason, RowEvent
 from specdec_plugins.errors import UserError
 from specdec_plugins.serving.deadline import Deadline
 from specdec_plugins.serving.faults import Invalid, TooLarge

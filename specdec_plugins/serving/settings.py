@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from specdec_plugins.decoding.config import require
+from specdec_plugins.errors import require
 
 LOG_FORMAT = "%(asctime)s %(levelname)s %(message)s"
 

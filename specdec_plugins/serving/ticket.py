@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 
-from specdec_plugins.decoding.request import Request
+from specdec_plugins.decoding.types import Request
 from specdec_plugins.serving.job import Deliver, Job, RowUpdate
 from specdec_plugins.serving.request_ids import current_id
 from specdec_plugins.serving.worker import BatchWorker

@@ -23,8 +23,7 @@ from specdec_plugins.app.files import (
     refuse_same_file,
     total_lines,
 )
-from specdec_plugins.decoding.config import require
-from specdec_plugins.errors import Parser, UserError, refuse
+from specdec_plugins.errors import Parser, UserError, refuse, require
 from specdec_plugins.serving.cli import KEY_VARIABLE
 from specdec_plugins.serving.client import Client
 from specdec_plugins.serving.faults import ServiceError

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from specdec_plugins.decoding.engine import Session
-from specdec_plugins.decoding.request import RowEvent
+from specdec_plugins.decoding.types import RowEvent
 from specdec_plugins.errors import UserError
 from specdec_plugins.serving.fair_queue import FairQueue
 from specdec_plugins.serving.faults import Failed, Invalid, QueueFull, ServiceError, Stopping

@@ -11,19 +11,18 @@ from fairseq.logging import metrics
 from sacrebleu.metrics.bleu import BLEU
 from torch import Tensor
 
-from specdec_plugins.adapters.dictionary import Dictionary as PlainDictionary
-from specdec_plugins.adapters.drafter_twin import inference_twin
-from specdec_plugins.adapters.model_files import load_verifier
-from specdec_plugins.decoding.config import DecodeParams, EngineConfig
-from specdec_plugins.decoding.drafter_alone import Absent, DrafterDecoder
+from specdec_plugins.decoding.alone import Absent, DrafterDecoder
 from specdec_plugins.decoding.drafters.base import DraftContext, build_drafter
-from specdec_plugins.decoding.engine import Method, SpeculativeDecoder
-from specdec_plugins.decoding.request import Request
+from specdec_plugins.decoding.engine import EngineConfig, Method, SpeculativeDecoder
 from specdec_plugins.decoding.rules.top_beta import TopBeta
 from specdec_plugins.decoding.schedules.constant import Constant
 from specdec_plugins.decoding.stats import DecodeStats
-from specdec_plugins.decoding.transformer_verifier import TransformerVerifier
+from specdec_plugins.decoding.types import DecodeParams, Request
+from specdec_plugins.decoding.verifier import TransformerVerifier
+from specdec_plugins.formats.dictionary import Dictionary as PlainDictionary
+from specdec_plugins.formats.model_files import load_verifier
 from specdec_plugins.models.block_drafter import BlockDrafter
+from specdec_plugins.training.drafter_twin import inference_twin
 
 _NGRAMS = 4  # of BLEU
 _MAX_ROWS = 64  # sentences decoded at once

@@ -10,11 +10,11 @@ from typing import Any
 
 import pytest
 
-from specdec_plugins.adapters import bundle as bundle_module
 from specdec_plugins.app.bundles import make_settings
 from specdec_plugins.app.main import main
 from specdec_plugins.app.translator import SpeculativeTranslator
 from specdec_plugins.errors import UserError
+from specdec_plugins.formats import bundle as bundle_module
 from specdec_plugins.serving import translate_cli
 from specdec_plugins.serving.loading import ModelOptions, decode_settings, request_defaults
 from tests.bundles import CAPTIONS, LINES, ROOT, WITHOUT_FAIRSEQ, captions
@@ -108,7 +108,7 @@ def test_a_verifier_alone_decodes_plainly(tmp_path: Path, expected: list[str]) -
 
 
 def test_a_smaller_model_may_be_the_drafter(tmp_path: Path, bundle: Path) -> None:
-    from specdec_plugins.adapters.model_files import read_model
+    from specdec_plugins.formats.model_files import read_model
 
     verifier = read_model(bundle / "verifier.safetensors")
     place = captions(tmp_path / "assisted", drafter_name="assistant", drafter=verifier)

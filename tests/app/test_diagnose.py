@@ -14,8 +14,8 @@ from specdec_plugins.app.diagnose import (
     useful_block_size,
 )
 from specdec_plugins.app.translator import Sentence, SpeculativeTranslator
-from specdec_plugins.decoding.request import Request
 from specdec_plugins.decoding.stats import DecodeStats
+from specdec_plugins.decoding.types import Request
 from specdec_plugins.errors import UserError
 from tests.app.toys import EOS, ScriptedVerifier, translator
 

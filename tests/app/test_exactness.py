@@ -4,15 +4,15 @@ from dataclasses import dataclass, replace
 
 import pytest
 
-from specdec_plugins.adapters.dictionary import Dictionary
 from specdec_plugins.app import exactness
 from specdec_plugins.app.codec import Codec
 from specdec_plugins.app.settings import Settings
 from specdec_plugins.app.strategies import EngineStrategy
 from specdec_plugins.app.translator import Limits, SpeculativeTranslator, number_sentences
-from specdec_plugins.decoding.config import EngineConfig
-from specdec_plugins.decoding.engine import Method
-from specdec_plugins.decoding.interfaces import (
+from specdec_plugins.decoding.engine import EngineConfig, Method
+from specdec_plugins.decoding.rules.exact import Exact
+from specdec_plugins.decoding.schedules.constant import Constant
+from specdec_plugins.decoding.types import (
     AcceptanceRule,
     Draft,
     RowParams,
@@ -20,9 +20,8 @@ from specdec_plugins.decoding.interfaces import (
     Scores,
     Verdict,
 )
-from specdec_plugins.decoding.rules.exact import Exact
-from specdec_plugins.decoding.schedules.constant import Constant
 from specdec_plugins.errors import UserError
+from specdec_plugins.formats.dictionary import Dictionary
 from tests.decoding.toys import SCRIPTS, ScriptedDrafter, TableVerifier, law
 
 SENTENCES = number_sentences(["a b", "b", "c d a", "", "d", "e e"])

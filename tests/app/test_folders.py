@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from specdec_plugins.adapters.bundle_writer import BIGRAMS, CODES
 from specdec_plugins.app.folders import DRAFTER, VERIFIER, settings_of
+from specdec_plugins.formats.bundle_writer import BIGRAMS, CODES
 
 
 @pytest.fixture

@@ -8,12 +8,18 @@ import pytest
 import torch
 
 from specdec_plugins.app.strategies import DrafterAlone, EngineStrategy
-from specdec_plugins.decoding.config import DecodeParams, EngineConfig
-from specdec_plugins.decoding.engine import Method
-from specdec_plugins.decoding.interfaces import Draft, Prefix, RowParams, RowRandom
-from specdec_plugins.decoding.request import FinishReason, Request
+from specdec_plugins.decoding.engine import EngineConfig, Method
 from specdec_plugins.decoding.rules.exact import Exact
 from specdec_plugins.decoding.schedules.constant import Constant
+from specdec_plugins.decoding.types import (
+    DecodeParams,
+    Draft,
+    FinishReason,
+    Prefix,
+    Request,
+    RowParams,
+    RowRandom,
+)
 from specdec_plugins.errors import UserError
 from tests.app.toys import DICTIONARY, EOS, ScriptedDrafter, ScriptedVerifier, reverse_twice
 

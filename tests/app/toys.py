@@ -8,14 +8,14 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from specdec_plugins.adapters.dictionary import Dictionary
 from specdec_plugins.app.codec import Codec
 from specdec_plugins.app.settings import Settings
 from specdec_plugins.app.strategies import DrafterAlone, EngineStrategy
 from specdec_plugins.app.translator import Limits, SpeculativeTranslator
-from specdec_plugins.decoding.config import EngineConfig
-from specdec_plugins.decoding.engine import Method
-from specdec_plugins.decoding.interfaces import (
+from specdec_plugins.decoding.engine import EngineConfig, Method
+from specdec_plugins.decoding.rules.top_beta import TopBeta
+from specdec_plugins.decoding.schedules.constant import Constant
+from specdec_plugins.decoding.types import (
     Draft,
     Prefix,
     Round,
@@ -25,8 +25,7 @@ from specdec_plugins.decoding.interfaces import (
     SourceBatch,
     SpecialTokens,
 )
-from specdec_plugins.decoding.rules.top_beta import TopBeta
-from specdec_plugins.decoding.schedules.constant import Constant
+from specdec_plugins.formats.dictionary import Dictionary
 
 WORDS = [chr(ord("a") + i) for i in range(20)]
 DICTIONARY = Dictionary(WORDS)

@@ -11,12 +11,12 @@ import torch
 from torch import Tensor
 
 from benchmarks.larger import Size, enlarged
-from specdec_plugins.adapters.fairseq_weights import fill, network_state
-from specdec_plugins.adapters.model import Model
-from specdec_plugins.adapters.model_files import read_model
 from specdec_plugins.decoding.networks import BlockConfig, BlockDrafter, Transformer
 from specdec_plugins.decoding.networks.transformer import same_encoder
 from specdec_plugins.errors import UserError
+from specdec_plugins.formats.fairseq_weights import fill, network_state
+from specdec_plugins.formats.model import Model
+from specdec_plugins.formats.model_files import read_model
 from tests import fairseq_checkpoints
 from tests.decoding.networks.toys import PAD, UNK, full_logits, remember
 

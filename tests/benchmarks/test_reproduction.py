@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from benchmarks import reproduce
+from benchmarks.comparison import Decoding
 from benchmarks.reproduction import GREEDY, Point, Result, chosen_rows, figures, report
 from benchmarks.reproduction_plots import PLOTS, draw
-from specdec_plugins.app.comparison import Decoding
 from specdec_plugins.errors import UserError
 from tests.bundles import captions
 

@@ -7,17 +7,17 @@ from torch import Tensor
 
 from benchmarks.engines.scripted import ScriptedDrafter
 from specdec_plugins.decoding.batch import collate, open_prefix
-from specdec_plugins.decoding.config import DecodeParams
-from specdec_plugins.decoding.interfaces import (
+from specdec_plugins.decoding.sampling import HashRandom
+from specdec_plugins.decoding.types import (
+    DecodeParams,
     Draft,
     Prefix,
+    Request,
     Round,
     RowParams,
     RowRandom,
     SourceBatch,
 )
-from specdec_plugins.decoding.request import Request
-from specdec_plugins.decoding.row_random import HashRandom
 
 EOS = 2
 CPU = torch.device("cpu")

@@ -10,13 +10,13 @@ from typing import Any
 import pytest
 import torch
 
-from specdec_plugins.adapters.bigrams import count_bigrams, read_bigrams
-from specdec_plugins.adapters.dictionary import Dictionary
 from specdec_plugins.app.bundles import make_settings
 from specdec_plugins.app.loading import load_translator
 from specdec_plugins.app.settings import Settings
 from specdec_plugins.corpus import bigrams as counting
 from specdec_plugins.errors import UserError
+from specdec_plugins.formats.bigrams import count_bigrams, read_bigrams
+from specdec_plugins.formats.dictionary import Dictionary
 
 pytestmark = pytest.mark.fairseq
 

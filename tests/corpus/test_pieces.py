@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 import torch
 
-from specdec_plugins.adapters.safe_load import load_checkpoint
-from specdec_plugins.adapters.safe_save import save_checkpoint
 from specdec_plugins.corpus import pieces
 from specdec_plugins.corpus.pieces import UNFINISHED, close_piece, open_piece, read_pieces
+from specdec_plugins.formats.safe_load import load_checkpoint
+from specdec_plugins.formats.safe_save import save_checkpoint
 
 
 def checkpoint(updates: int, seconds: float = 0.0) -> dict[str, Any]:

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from specdec_plugins.adapters.text import TextPipeline
 from specdec_plugins.corpus import prepare
 from specdec_plugins.corpus.prepare import Preparation
 from specdec_plugins.errors import UserError
+from specdec_plugins.formats.text import TextPipeline
 from tests.corpus.conftest import Script
 
 ANIMALS = ["dog", "cat", "horse", "bird", "cow", "pig"]

@@ -3,7 +3,7 @@ from __future__ import annotations
 import torch
 
 from specdec_plugins.decoding.batch import Batch, collate
-from specdec_plugins.decoding.interfaces import Stream
+from specdec_plugins.decoding.types import Stream
 from tests.decoding.toys import CPU, SPECIAL, requests
 
 JOBS = requests(5, lambda i: i % 3, max_len=lambda i: 6 + i, seed=lambda i: i)

@@ -6,7 +6,8 @@ from typing import Any
 import pytest
 import torch
 
-from specdec_plugins.decoding.config import DecodeParams, EngineConfig
+from specdec_plugins.decoding.engine import EngineConfig
+from specdec_plugins.decoding.types import DecodeParams
 from specdec_plugins.errors import UserError
 from tests.decoding.toys import CPU
 

@@ -7,26 +7,29 @@ import pytest
 import torch
 from torch import Tensor
 
-from specdec_plugins.decoding.config import DecodeParams, EngineConfig
 from specdec_plugins.decoding.engine import (
+    EngineConfig,
     Method,
     Session,
     SpeculativeDecoder,
     check_request,
 )
-from specdec_plugins.decoding.interfaces import (
+from specdec_plugins.decoding.rules import RULES
+from specdec_plugins.decoding.schedules import build_schedule
+from specdec_plugins.decoding.types import (
+    DecodeParams,
     Draft,
     Drafter,
+    FinishReason,
     Guarantee,
     Prefix,
+    Request,
+    RowEvent,
     RowParams,
     RowRandom,
     Scores,
     Verdict,
 )
-from specdec_plugins.decoding.request import FinishReason, Request, RowEvent
-from specdec_plugins.decoding.rules import RULES
-from specdec_plugins.decoding.schedules import build_schedule
 from specdec_plugins.errors import UserError
 from tests.decoding.toys import (
     SCRIPTS,

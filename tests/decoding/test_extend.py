@@ -5,7 +5,7 @@ from typing import Any
 import torch
 
 from specdec_plugins.decoding.extend import append, extend
-from specdec_plugins.decoding.interfaces import Verdict
+from specdec_plugins.decoding.types import Verdict
 from tests.decoding.toys import NO_TOKEN, SPECIAL, draft_of, prefix_of, row_params
 
 EOS = SPECIAL.eos

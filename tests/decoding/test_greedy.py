@@ -3,8 +3,8 @@ from __future__ import annotations
 import torch
 
 from specdec_plugins.decoding.batch import collate
-from specdec_plugins.decoding.config import DecodeParams
 from specdec_plugins.decoding.greedy import greedy
+from specdec_plugins.decoding.types import DecodeParams
 from tests.decoding.toys import CPU, SPECIAL, TableVerifier, law, oracle, requests
 
 

@@ -13,7 +13,10 @@ import torch
 
 from specdec_plugins.decoding.drafters import DraftContext, build_drafter
 from specdec_plugins.decoding.extend import extend
-from specdec_plugins.decoding.interfaces import (
+from specdec_plugins.decoding.rules import RULES
+from specdec_plugins.decoding.sampling import HashRandom
+from specdec_plugins.decoding.schedules import SCHEDULES, build_schedule
+from specdec_plugins.decoding.types import (
     Draft,
     Prefix,
     Round,
@@ -22,9 +25,6 @@ from specdec_plugins.decoding.interfaces import (
     SourceBatch,
     Verdict,
 )
-from specdec_plugins.decoding.row_random import HashRandom
-from specdec_plugins.decoding.rules import RULES
-from specdec_plugins.decoding.schedules import SCHEDULES, build_schedule
 from tests.decoding.toys import SPECIAL, TableVerifier, law, row_params
 
 META = torch.device("meta")

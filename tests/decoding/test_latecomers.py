@@ -13,16 +13,21 @@ from torch import Tensor
 
 from specdec_plugins.decoding import engine
 from specdec_plugins.decoding.batch import Batch
-from specdec_plugins.decoding.config import DecodeParams, EngineConfig
 from specdec_plugins.decoding.drafters import DraftContext, build_drafter
-from specdec_plugins.decoding.drafters.block_nat import BlockNatDrafter
-from specdec_plugins.decoding.engine import Method, Session, SpeculativeDecoder
-from specdec_plugins.decoding.interfaces import Prefix, Round, RowParams, SourceBatch
+from specdec_plugins.decoding.drafters.block import BlockNatDrafter
+from specdec_plugins.decoding.engine import EngineConfig, Method, Session, SpeculativeDecoder
 from specdec_plugins.decoding.latecomers import Latecomers
-from specdec_plugins.decoding.request import Request
 from specdec_plugins.decoding.rules.exact import Exact
 from specdec_plugins.decoding.stats import DecodeStats
-from specdec_plugins.decoding.transformer_verifier import TransformerVerifier
+from specdec_plugins.decoding.types import (
+    DecodeParams,
+    Prefix,
+    Request,
+    Round,
+    RowParams,
+    SourceBatch,
+)
+from specdec_plugins.decoding.verifier import TransformerVerifier
 from tests.decoding.drafters.factories import FACTORIES, SCRIPTED, WITH_MEMORY
 from tests.decoding.networks.toys import fast_drafter, random_ids, transformer
 from tests.decoding.toys import (

@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 
-from specdec_plugins.decoding.probs import sample, warp
+from specdec_plugins.decoding.sampling import sample, warp
 from tests.decoding.toys import row_params
 
 

@@ -2,8 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from specdec_plugins.decoding.config import DecodeParams
-from specdec_plugins.decoding.request import Request, RowResult
+from specdec_plugins.decoding.types import DecodeParams, Request, RowResult
 from specdec_plugins.errors import UserError
 
 

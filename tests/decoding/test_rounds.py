@@ -8,17 +8,18 @@ import pytest
 import torch
 from torch import Tensor
 
-from specdec_plugins.decoding import kv_cache, reductions
-from specdec_plugins.decoding.drafters.block_nat import block_inputs, block_inputs_by_torch
+from specdec_plugins.decoding import cache, reductions
+from specdec_plugins.decoding.cache import KVCache
+from specdec_plugins.decoding.drafters.block import block_inputs, block_inputs_by_torch
 from specdec_plugins.decoding.extend import extend, extend_by_torch
-from specdec_plugins.decoding.interfaces import Draft, Prefix, Verdict
-from specdec_plugins.decoding.kv_cache import KVCache
-from specdec_plugins.decoding.networks import StackConfig, native
+from specdec_plugins.decoding.networks import StackConfig
+from specdec_plugins.decoding.networks.cpu import ops
 from specdec_plugins.decoding.reductions import leading_best, leading_log_prob
+from specdec_plugins.decoding.types import Draft, Prefix, Verdict
 from tests.decoding.networks.toys import transformer
 from tests.decoding.toys import SPECIAL, row_params
 
-pytestmark = pytest.mark.skipif(native.kernels is None, reason="the kernels were not built")
+pytestmark = pytest.mark.skipif(ops.kernels is None, reason="the kernels were not built")
 
 STACK = StackConfig(num_layers=2, dim=6, ffn_dim=4, num_heads=2, vocab_size=5, max_positions=99)
 
@@ -64,14 +65,14 @@ def test_windows_open_alike(random: torch.Generator, monkeypatch: pytest.MonkeyP
     lengths = integers(0, 9, (num_rows,), random)
     seen = integers(0, 12, (num_rows, num_new), random) if skip % 2 else None
 
-    def opened() -> kv_cache.CacheWindow:
+    def opened() -> cache.CacheWindow:
         cache = KVCache(STACK, num_rows, torch.device("cpu"), torch.float32)
         cache.window(12, width=0)  # so that there is more room than is asked for
         cache.crop(lengths)
         return cache.window(num_new, int(lengths.max()), skip, seen)
 
     found = opened()
-    monkeypatch.setattr(native, "kernels", None)
+    monkeypatch.setattr(ops, "kernels", None)
     expected = opened()
     for name in ("positions", "at", "mask"):
         one, other = getattr(found, name), getattr(expected, name)
@@ -127,7 +128,7 @@ def test_tokens_are_embedded_alike(
         found = embedding(tokens, positions)
         with pytest.raises(IndexError, match="is not in the vocabulary"):
             embedding(tokens + table.vocab_size, positions)
-        monkeypatch.setattr(native, "kernels", None)
+        monkeypatch.setattr(ops, "kernels", None)
         expected = embedding(tokens, positions)
     # A processor may fuse the product with the sum.
     torch.testing.assert_close(found, expected, rtol=1e-6, atol=1e-6)

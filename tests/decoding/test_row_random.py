@@ -2,8 +2,8 @@ from __future__ import annotations
 
 import torch
 
-from specdec_plugins.decoding.interfaces import Stream
-from specdec_plugins.decoding.row_random import HashRandom
+from specdec_plugins.decoding.sampling import HashRandom
+from specdec_plugins.decoding.types import Stream
 
 SEEDS = torch.arange(200)
 ONE = torch.ones(200, dtype=torch.int64)

@@ -3,8 +3,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from specdec_plugins.decoding.request import FinishReason, RowEvent, RowResult
 from specdec_plugins.decoding.stats import DecodeStats, PartTimer
+from specdec_plugins.decoding.types import FinishReason, RowEvent, RowResult
 
 
 def event(drafted: int, accepted: int, emitted: int, reason: FinishReason | None) -> RowEvent:

@@ -13,10 +13,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from specdec_plugins.decoding.config import DecodeParams
-from specdec_plugins.decoding.interfaces import (
+from specdec_plugins.decoding.sampling import sample, warp
+from specdec_plugins.decoding.types import (
+    DecodeParams,
     Draft,
     Prefix,
+    Request,
     Round,
     RowParams,
     RowRandom,
@@ -25,8 +27,6 @@ from specdec_plugins.decoding.interfaces import (
     SpecialTokens,
     Stream,
 )
-from specdec_plugins.decoding.probs import sample, warp
-from specdec_plugins.decoding.request import Request
 
 SPECIAL = SpecialTokens(start=2, pad=1, eos=2, unk=3)
 CPU = torch.device("cpu")

@@ -8,16 +8,14 @@ from pathlib import Path
 
 import pytest
 
-from specdec_plugins.adapters.dictionary import Dictionary
-from specdec_plugins.adapters.model_files import load_block_drafter, load_verifier
-from specdec_plugins.decoding.config import DecodeParams, EngineConfig
 from specdec_plugins.decoding.drafters import DraftContext, build_drafter
-from specdec_plugins.decoding.engine import Method, SpeculativeDecoder
-from specdec_plugins.decoding.interfaces import Drafter
-from specdec_plugins.decoding.request import Request
+from specdec_plugins.decoding.engine import EngineConfig, Method, SpeculativeDecoder
 from specdec_plugins.decoding.rules.top_beta import TopBeta
 from specdec_plugins.decoding.schedules.constant import Constant
-from specdec_plugins.decoding.transformer_verifier import TransformerVerifier
+from specdec_plugins.decoding.types import DecodeParams, Drafter, Request
+from specdec_plugins.decoding.verifier import TransformerVerifier
+from specdec_plugins.formats.dictionary import Dictionary
+from specdec_plugins.formats.model_files import load_block_drafter, load_verifier
 
 ROOT = Path(__file__).resolve().parents[2]
 REFERENCE = Path(os.environ.get("SPECDEC_REFERENCE") or ROOT.parent / "shared" / "reference")

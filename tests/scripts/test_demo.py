@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
+from benchmarks.turns import Contender, variant
 from specdec_plugins.app.settings import Settings
-from specdec_plugins.app.turns import Contender, variant
 from tests.app.toys import translated, translator
 
 ROOT = Path(__file__).resolve().parents[2]

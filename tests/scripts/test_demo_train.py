@@ -10,7 +10,7 @@ from types import ModuleType
 import pytest
 
 from specdec_plugins.app.options import parse_options
-from specdec_plugins.app.pipeline import Step
+from specdec_plugins.training.pipeline import Step
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 FILES = ("--path", "--AR-path", "--verifier", "--finetune-from-model", "--input-path", "--bigrams")

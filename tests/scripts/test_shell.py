@@ -15,7 +15,6 @@ import pytest
 import benchmarks.options
 import benchmarks.reproduce
 import encoder_initial
-from specdec_plugins.app import recipe
 from specdec_plugins.corpus import (
     averaging,
     bigrams,
@@ -27,6 +26,7 @@ from specdec_plugins.corpus import (
     wmt,
 )
 from specdec_plugins.errors import BAD_INPUT
+from specdec_plugins.training import recipe
 
 SCRIPTS = Path(__file__).resolve().parents[2] / "scripts"
 NAMES = [

@@ -12,7 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from specdec_plugins.decoding.interfaces import Draft, Prefix, Scores
+from specdec_plugins.decoding.types import Draft, Prefix, Scores
 from tests.serving.toys import (
     GatedVerifier,
     Running,

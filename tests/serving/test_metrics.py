@@ -7,7 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from specdec_plugins.decoding.request import RowEvent
+from specdec_plugins.decoding.types import RowEvent
 from specdec_plugins.serving.metrics import SHARED_FOLDER, Metrics
 
 

@@ -8,14 +8,12 @@ from dataclasses import replace
 import pytest
 import torch
 
-from specdec_plugins.decoding.config import DecodeParams, EngineConfig
 from specdec_plugins.decoding.drafters import DraftContext, build_drafter
-from specdec_plugins.decoding.engine import Method, SpeculativeDecoder
-from specdec_plugins.decoding.interfaces import Scores
-from specdec_plugins.decoding.request import Request, RowResult
-from specdec_plugins.decoding.row_random import HashRandom
+from specdec_plugins.decoding.engine import EngineConfig, Method, SpeculativeDecoder
 from specdec_plugins.decoding.rules.top_beta import TopBeta
+from specdec_plugins.decoding.sampling import HashRandom
 from specdec_plugins.decoding.schedules import build_schedule
+from specdec_plugins.decoding.types import DecodeParams, Request, RowResult, Scores
 from specdec_plugins.serving.loading import mixed_rule
 from specdec_plugins.serving.mixed_rule import GREEDY_TOP_K, MixedRule
 from tests.decoding.rules.test_speculative_sampling import (

@@ -9,8 +9,7 @@ from contextlib import contextmanager
 
 import pytest
 
-from specdec_plugins.decoding.config import DecodeParams
-from specdec_plugins.decoding.request import Request, RowEvent
+from specdec_plugins.decoding.types import DecodeParams, Request, RowEvent
 from specdec_plugins.serving.faults import Failed, Invalid, QueueFull, Stopping
 from specdec_plugins.serving.job import Job, RowUpdate
 from specdec_plugins.serving.metrics import Metrics

@@ -19,21 +19,21 @@ import uvicorn
 from fastapi import FastAPI
 from torch import Tensor
 
-from specdec_plugins.decoding.config import DecodeParams, EngineConfig
-from specdec_plugins.decoding.engine import Method
-from specdec_plugins.decoding.interfaces import (
+from specdec_plugins.decoding.engine import EngineConfig, Method
+from specdec_plugins.decoding.rules.top_beta import TopBeta
+from specdec_plugins.decoding.schedules import build_schedule
+from specdec_plugins.decoding.types import (
+    DecodeParams,
     Draft,
     Guarantee,
     Prefix,
+    Request,
     RowParams,
     RowRandom,
     Scores,
     Stream,
     Verdict,
 )
-from specdec_plugins.decoding.request import Request
-from specdec_plugins.decoding.rules.top_beta import TopBeta
-from specdec_plugins.decoding.schedules import build_schedule
 from specdec_plugins.serving.app import UVICORN, create_app
 from specdec_plugins.serving.mixed_rule import MixedRule
 from specdec_plugins.serving.model import ServedModel

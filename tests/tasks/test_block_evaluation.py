@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 import torch
 
-from specdec_plugins.adapters.safe_save import save_checkpoint
 from specdec_plugins.errors import UserError
+from specdec_plugins.formats.safe_save import save_checkpoint
 
 pytestmark = pytest.mark.fairseq
 
@@ -29,7 +29,7 @@ def _verifier(path: Path) -> Any:
 
 
 def _evaluation(path: Path | None, num_types: int = 30, **settings: Any) -> Any:
-    from specdec_plugins.adapters.vocabularies import numbered_vocabularies
+    from specdec_plugins.formats.vocabularies import numbered_vocabularies
     from specdec_plugins.tasks.block_evaluation import BlockEvaluation, EvaluationSettings
 
     both = numbered_vocabularies(num_types, num_types)

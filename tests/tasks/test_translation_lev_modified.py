@@ -14,7 +14,7 @@ pytestmark = pytest.mark.fairseq
 
 @pytest.fixture
 def make_task() -> Any:
-    from specdec_plugins.adapters.vocabularies import numbered_vocabularies
+    from specdec_plugins.formats.vocabularies import numbered_vocabularies
     from specdec_plugins.tasks.translation_lev_modified import (
         BlockTranslationConfig,
         BlockTranslationTask,

@@ -8,4 +8,4 @@ from specdec_plugins.decoding.drafters import medusa as medusa
 from specdec_plugins.decoding.drafters.base import DRAFTERS as DRAFTERS
 from specdec_plugins.decoding.drafters.base import DraftContext as DraftContext
 from specdec_plugins.decoding.drafters.base import build_drafter as build_drafter
-from specdec_plugins.decoding.drafters.block_nat import BlockNatDrafter as BlockNatDrafter
+from specdec_plugins.decoding.drafters.block import BlockNatDrafter as BlockNatDrafter

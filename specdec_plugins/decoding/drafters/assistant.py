@@ -7,23 +7,23 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from specdec_plugins.decoding.capabilities import ReadsEncoderOutput, SupportsEncoderOutput
-from specdec_plugins.decoding.config import require
 from specdec_plugins.decoding.drafters.base import DRAFTERS, DraftContext
 from specdec_plugins.decoding.extend import append
-from specdec_plugins.decoding.interfaces import (
+from specdec_plugins.decoding.rules.base import at
+from specdec_plugins.decoding.sampling import best_probability, draft_token
+from specdec_plugins.decoding.types import (
     Draft,
     Prefix,
+    ReadsEncoderOutput,
     Round,
     RowParams,
     RowRandom,
     SourceBatch,
+    SupportsEncoderOutput,
     Verdict,
     Verifier,
 )
-from specdec_plugins.decoding.probs import best_probability, draft_token
-from specdec_plugins.decoding.rules.base import at
-from specdec_plugins.errors import UserError
+from specdec_plugins.errors import UserError, require
 
 _OWN, _VERIFIERS = "own", "verifier"
 

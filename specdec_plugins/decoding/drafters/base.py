@@ -9,8 +9,8 @@ import torch
 from torch import Tensor, nn
 
 from specdec_plugins.decoding.bigrams import Bigrams
-from specdec_plugins.decoding.interfaces import Draft, Drafter, Verifier
 from specdec_plugins.decoding.registry import Registry
+from specdec_plugins.decoding.types import Draft, Drafter, Verifier
 
 DRAFTERS: Registry[Drafter] = Registry("drafter")
 

@@ -7,19 +7,18 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from specdec_plugins.decoding.capabilities import SupportsEarlyExit
-from specdec_plugins.decoding.config import require
 from specdec_plugins.decoding.drafters.base import DRAFTERS, DraftContext
-from specdec_plugins.decoding.interfaces import (
+from specdec_plugins.decoding.sampling import best_probability, draft_token
+from specdec_plugins.decoding.types import (
     Draft,
     Prefix,
     Round,
     RowParams,
     RowRandom,
     SourceBatch,
+    SupportsEarlyExit,
 )
-from specdec_plugins.decoding.probs import best_probability, draft_token
-from specdec_plugins.errors import UserError
+from specdec_plugins.errors import UserError, require
 
 
 @DRAFTERS.register("early_exit")

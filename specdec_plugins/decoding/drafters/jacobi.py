@@ -9,7 +9,7 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from specdec_plugins.decoding.drafters.base import DRAFTERS, DraftContext
-from specdec_plugins.decoding.interfaces import (
+from specdec_plugins.decoding.types import (
     Draft,
     Prefix,
     Round,

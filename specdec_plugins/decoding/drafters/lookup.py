@@ -8,9 +8,9 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from specdec_plugins.decoding.config import require
 from specdec_plugins.decoding.drafters.base import DRAFTERS, DraftContext
-from specdec_plugins.decoding.interfaces import (
+from specdec_plugins.decoding.rules.base import at, leading_true
+from specdec_plugins.decoding.types import (
     Draft,
     Prefix,
     Round,
@@ -18,7 +18,7 @@ from specdec_plugins.decoding.interfaces import (
     RowRandom,
     SourceBatch,
 )
-from specdec_plugins.decoding.rules.base import at, leading_true
+from specdec_plugins.errors import require
 
 _NOTHING = -1  # equals no token: padding, other side's symbols, the gap between two texts
 

@@ -8,21 +8,20 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from specdec_plugins.decoding.capabilities import SupportsHidden
-from specdec_plugins.decoding.config import require
 from specdec_plugins.decoding.drafters.base import DRAFTERS, DraftContext, until_end
-from specdec_plugins.decoding.interfaces import (
+from specdec_plugins.decoding.networks.medusa import MedusaHeads
+from specdec_plugins.decoding.reductions import best
+from specdec_plugins.decoding.rules.base import at
+from specdec_plugins.decoding.types import (
     Draft,
     Prefix,
     Round,
     RowParams,
     RowRandom,
     SourceBatch,
+    SupportsHidden,
 )
-from specdec_plugins.decoding.networks.medusa import MedusaHeads
-from specdec_plugins.decoding.reductions import best
-from specdec_plugins.decoding.rules.base import at
-from specdec_plugins.errors import UserError
+from specdec_plugins.errors import UserError, require
 
 
 @DRAFTERS.register("medusa")

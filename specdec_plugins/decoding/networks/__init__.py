@@ -4,8 +4,8 @@ from specdec_plugins.decoding.networks.block import BlockDrafter as BlockDrafter
 from specdec_plugins.decoding.networks.config import BlockConfig as BlockConfig
 from specdec_plugins.decoding.networks.config import StackConfig as StackConfig
 from specdec_plugins.decoding.networks.config import TransformerConfig as TransformerConfig
+from specdec_plugins.decoding.networks.cpu.ops import best_set as best_set
+from specdec_plugins.decoding.networks.cpu.products import KERNELS as KERNELS
+from specdec_plugins.decoding.networks.cpu.products import with_fast_products as with_fast_products
 from specdec_plugins.decoding.networks.medusa import MedusaHeads as MedusaHeads
-from specdec_plugins.decoding.networks.native import best_set as best_set
-from specdec_plugins.decoding.networks.products import KERNELS as KERNELS
-from specdec_plugins.decoding.networks.products import with_fast_products as with_fast_products
 from specdec_plugins.decoding.networks.transformer import Transformer as Transformer

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from typing import Any, TypeVar
 
-from specdec_plugins.decoding.config import require
 from specdec_plugins.decoding.networks.activations import ACTIVATIONS
+from specdec_plugins.errors import require
 
 POSITIONS = ("sinusoidal", "learned", "none")
 

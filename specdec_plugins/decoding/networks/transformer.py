@@ -13,11 +13,11 @@ from typing import Protocol
 import torch
 from torch import Tensor, nn
 
-from specdec_plugins.decoding.networks import native
 from specdec_plugins.decoding.networks.config import TransformerConfig
+from specdec_plugins.decoding.networks.cpu import ops
+from specdec_plugins.decoding.networks.cpu.products import FAST_PRODUCTS
 from specdec_plugins.decoding.networks.embedding import PositionTable, additive, count_tokens
 from specdec_plugins.decoding.networks.layers import CrossSource, KeyValueStore, LayerStack
-from specdec_plugins.decoding.networks.products import FAST_PRODUCTS
 
 
 class Window(KeyValueStore, Protocol):
@@ -50,10 +50,10 @@ class Embedding(nn.Module):
     def forward(self, tokens: Tensor, positions: Tensor) -> Tensor:
         """[B, n, D] of tokens and positions, both [B, n] int64."""
         places, table = self.positions, self.tokens.weight
-        fits = places is not None and native.suits_embedding(table, places.weight)
+        fits = places is not None and ops.suits_embedding(table, places.weight)
         if places is not None and fits and self.project is None:
             known = (places.weight, places.offset, places.last)
-            x = native.embed(tokens, table, self.scale, positions, *known)
+            x = ops.embed(tokens, table, self.scale, positions, *known)
         else:
             x = self._by_torch(tokens, positions)
         return x if self.norm is None else self.norm(x)

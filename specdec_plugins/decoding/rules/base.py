@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from specdec_plugins.decoding.interfaces import AcceptanceRule
 from specdec_plugins.decoding.registry import Registry
+from specdec_plugins.decoding.types import AcceptanceRule
 
 RULES: Registry[AcceptanceRule] = Registry("acceptance rule")
 

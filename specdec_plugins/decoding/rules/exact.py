@@ -6,7 +6,9 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from specdec_plugins.decoding.interfaces import (
+from specdec_plugins.decoding.reductions import leading_best
+from specdec_plugins.decoding.rules.base import RULES
+from specdec_plugins.decoding.types import (
     Draft,
     Guarantee,
     RowParams,
@@ -14,8 +16,6 @@ from specdec_plugins.decoding.interfaces import (
     Scores,
     Verdict,
 )
-from specdec_plugins.decoding.reductions import leading_best
-from specdec_plugins.decoding.rules.base import RULES
 
 
 @RULES.register("exact")

@@ -8,7 +8,9 @@ import torch
 from torch import Tensor
 from torch.nn.functional import one_hot
 
-from specdec_plugins.decoding.interfaces import (
+from specdec_plugins.decoding.rules.base import RULES, at, leading_true
+from specdec_plugins.decoding.sampling import sample, warp
+from specdec_plugins.decoding.types import (
     Draft,
     Guarantee,
     RowParams,
@@ -17,8 +19,6 @@ from specdec_plugins.decoding.interfaces import (
     Stream,
     Verdict,
 )
-from specdec_plugins.decoding.probs import sample, warp
-from specdec_plugins.decoding.rules.base import RULES, at, leading_true
 
 
 @RULES.register("speculative_sampling")

@@ -8,7 +8,9 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad as pad_axes
 
-from specdec_plugins.decoding.interfaces import (
+from specdec_plugins.decoding.reductions import best, rank
+from specdec_plugins.decoding.rules.base import RULES, at, leading_true
+from specdec_plugins.decoding.types import (
     Draft,
     Guarantee,
     RowParams,
@@ -16,8 +18,6 @@ from specdec_plugins.decoding.interfaces import (
     Scores,
     Verdict,
 )
-from specdec_plugins.decoding.reductions import best, rank
-from specdec_plugins.decoding.rules.base import RULES, at, leading_true
 
 
 @RULES.register("top_beta")

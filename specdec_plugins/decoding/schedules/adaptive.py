@@ -8,10 +8,10 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from specdec_plugins.decoding.config import require
-from specdec_plugins.decoding.interfaces import Prefix, Round, RowParams, SourceBatch
 from specdec_plugins.decoding.schedules.base import SCHEDULES
 from specdec_plugins.decoding.schedules.costs import Measurement
+from specdec_plugins.decoding.types import Prefix, Round, RowParams, SourceBatch
+from specdec_plugins.errors import require
 
 _DECAY = 0.98  # of what all rows had, a round; about the last 50 rounds count
 

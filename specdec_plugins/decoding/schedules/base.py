@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from specdec_plugins.decoding.interfaces import DraftSchedule
 from specdec_plugins.decoding.registry import Registry
+from specdec_plugins.decoding.types import DraftSchedule
 
 SCHEDULES: Registry[DraftSchedule] = Registry("draft schedule")
 

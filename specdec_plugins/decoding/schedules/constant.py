@@ -6,8 +6,8 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from specdec_plugins.decoding.interfaces import Prefix, Round, RowParams, SourceBatch
 from specdec_plugins.decoding.schedules.base import SCHEDULES
+from specdec_plugins.decoding.types import Prefix, Round, RowParams, SourceBatch
 
 
 @SCHEDULES.register("constant")

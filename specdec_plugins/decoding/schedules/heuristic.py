@@ -7,9 +7,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from specdec_plugins.decoding.config import require
-from specdec_plugins.decoding.interfaces import Prefix, Round, RowParams, SourceBatch
 from specdec_plugins.decoding.schedules.base import SCHEDULES
+from specdec_plugins.decoding.types import Prefix, Round, RowParams, SourceBatch
+from specdec_plugins.errors import require
 
 
 @SCHEDULES.register("heuristic")

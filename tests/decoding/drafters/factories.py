@@ -10,8 +10,8 @@ from typing import Any
 import torch
 
 from specdec_plugins.decoding.drafters import DraftContext, build_drafter
-from specdec_plugins.decoding.interfaces import Drafter
 from specdec_plugins.decoding.networks import BlockConfig, BlockDrafter, MedusaHeads, StackConfig
+from specdec_plugins.decoding.types import Drafter
 from tests.decoding.networks.toys import randomise
 from tests.decoding.toys import (
     SCRIPTS,

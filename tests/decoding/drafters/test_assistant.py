@@ -7,25 +7,25 @@ import pytest
 import torch
 from torch import Tensor
 
-from specdec_plugins.decoding.config import DecodeParams, EngineConfig
 from specdec_plugins.decoding.drafters import DraftContext, build_drafter
-from specdec_plugins.decoding.engine import Method, Session, SpeculativeDecoder
-from specdec_plugins.decoding.interfaces import (
+from specdec_plugins.decoding.engine import EngineConfig, Method, Session, SpeculativeDecoder
+from specdec_plugins.decoding.networks import Transformer
+from specdec_plugins.decoding.rules import RULES
+from specdec_plugins.decoding.sampling import HashRandom, warp
+from specdec_plugins.decoding.schedules import build_schedule
+from specdec_plugins.decoding.types import (
+    DecodeParams,
     Draft,
     Drafter,
     Prefix,
+    Request,
     Round,
+    RowResult,
     Scores,
     SpecialTokens,
     Verdict,
 )
-from specdec_plugins.decoding.networks import Transformer
-from specdec_plugins.decoding.probs import warp
-from specdec_plugins.decoding.request import Request, RowResult
-from specdec_plugins.decoding.row_random import HashRandom
-from specdec_plugins.decoding.rules import RULES
-from specdec_plugins.decoding.schedules import build_schedule
-from specdec_plugins.decoding.transformer_verifier import TransformerVerifier
+from specdec_plugins.decoding.verifier import TransformerVerifier
 from specdec_plugins.errors import UserError
 from tests.decoding.drafters.test_lookup import sources
 from tests.decoding.networks.toys import EOS, PAD, UNK, random_ids, transformer

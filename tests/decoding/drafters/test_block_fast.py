@@ -9,18 +9,16 @@ import pytest
 import torch
 from torch import Tensor
 
-from specdec_plugins.decoding.config import DecodeParams, EngineConfig
 from specdec_plugins.decoding.drafters import DraftContext, build_drafter
-from specdec_plugins.decoding.drafters.block_nat import BlockNatDrafter
-from specdec_plugins.decoding.engine import Method, Session
-from specdec_plugins.decoding.interfaces import Prefix
+from specdec_plugins.decoding.drafters.block import BlockNatDrafter
+from specdec_plugins.decoding.engine import EngineConfig, Method, Session
 from specdec_plugins.decoding.networks import Transformer
 from specdec_plugins.decoding.networks.memory import SourceMemory
 from specdec_plugins.decoding.networks.transformer import same_encoder
-from specdec_plugins.decoding.request import Request
 from specdec_plugins.decoding.rules import RULES
 from specdec_plugins.decoding.schedules import build_schedule
-from specdec_plugins.decoding.transformer_verifier import TransformerVerifier
+from specdec_plugins.decoding.types import DecodeParams, Prefix, Request
+from specdec_plugins.decoding.verifier import TransformerVerifier
 from specdec_plugins.errors import UserError
 from tests.decoding.networks.toys import (
     EOS,
@@ -33,7 +31,7 @@ from tests.decoding.networks.toys import (
     remember,
     transformer,
 )
-from tests.decoding.test_transformer_verifier import SPECIAL, Row, batch
+from tests.decoding.test_verifier import SPECIAL, Row, batch
 
 VERIFIER = transformer(positions="sinusoidal")
 TOLERANCE = 1e-10  # float64, sums in another order

@@ -8,20 +8,19 @@ import pytest
 import torch
 from torch import Tensor
 
-from specdec_plugins.decoding.config import EngineConfig
-from specdec_plugins.decoding.engine import Method, Session, SpeculativeDecoder
-from specdec_plugins.decoding.interfaces import (
+from specdec_plugins.decoding.engine import EngineConfig, Method, Session, SpeculativeDecoder
+from specdec_plugins.decoding.rules import RULES
+from specdec_plugins.decoding.schedules import build_schedule
+from specdec_plugins.decoding.types import (
     Draft,
     Drafter,
     Prefix,
+    Request,
     Round,
     RowParams,
     RowRandom,
     SourceBatch,
 )
-from specdec_plugins.decoding.request import Request
-from specdec_plugins.decoding.rules import RULES
-from specdec_plugins.decoding.schedules import build_schedule
 from tests.decoding.drafters.factories import FACTORIES, SCRIPTED, WITH_MEMORY
 from tests.decoding.toys import TableVerifier, law, requests
 

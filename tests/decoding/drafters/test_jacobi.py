@@ -4,10 +4,10 @@ import torch
 
 from specdec_plugins.decoding.drafters import DraftContext, build_drafter
 from specdec_plugins.decoding.engine import Method, SpeculativeDecoder
-from specdec_plugins.decoding.interfaces import Draft, Drafter, Round, Scores, Verdict
-from specdec_plugins.decoding.row_random import HashRandom
 from specdec_plugins.decoding.rules import RULES
+from specdec_plugins.decoding.sampling import HashRandom
 from specdec_plugins.decoding.schedules import build_schedule
+from specdec_plugins.decoding.types import Draft, Drafter, Round, Scores, Verdict
 from tests.decoding.drafters.test_lookup import sources
 from tests.decoding.toys import (
     SPECIAL,

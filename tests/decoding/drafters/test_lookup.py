@@ -5,14 +5,12 @@ from typing import Any
 import pytest
 import torch
 
-from specdec_plugins.decoding.config import DecodeParams
 from specdec_plugins.decoding.drafters import DraftContext, build_drafter
 from specdec_plugins.decoding.engine import Method, SpeculativeDecoder
-from specdec_plugins.decoding.interfaces import Draft, Drafter, SourceBatch
-from specdec_plugins.decoding.request import Request
-from specdec_plugins.decoding.row_random import HashRandom
 from specdec_plugins.decoding.rules import RULES
+from specdec_plugins.decoding.sampling import HashRandom
 from specdec_plugins.decoding.schedules import build_schedule
+from specdec_plugins.decoding.types import DecodeParams, Draft, Drafter, Request, SourceBatch
 from specdec_plugins.errors import UserError
 from tests.decoding.toys import SPECIAL, TableVerifier, law, prefix_of, row_params
 

@@ -4,13 +4,12 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from specdec_plugins.decoding.config import EngineConfig
 from specdec_plugins.decoding.drafters import DraftContext, build_drafter
-from specdec_plugins.decoding.engine import Method, Session, SpeculativeDecoder
+from specdec_plugins.decoding.engine import EngineConfig, Method, Session, SpeculativeDecoder
 from specdec_plugins.decoding.networks import MedusaHeads, Transformer
 from specdec_plugins.decoding.rules import RULES
 from specdec_plugins.decoding.schedules import build_schedule
-from specdec_plugins.decoding.transformer_verifier import TransformerVerifier
+from specdec_plugins.decoding.verifier import TransformerVerifier
 from specdec_plugins.errors import UserError
 from tests.decoding.drafters.test_early_exit import NETWORKS, SPECIAL, greedy, jobs
 from tests.decoding.networks.toys import EOS, full_logits, randomise

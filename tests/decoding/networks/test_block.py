@@ -9,10 +9,10 @@ import pytest
 import torch
 from torch import Tensor
 
-from specdec_plugins.adapters.dictionary import Dictionary
-from specdec_plugins.adapters.model_files import load_block_drafter
 from specdec_plugins.decoding.networks import BlockConfig
 from specdec_plugins.errors import UserError
+from specdec_plugins.formats.dictionary import Dictionary
+from specdec_plugins.formats.model_files import load_block_drafter
 from tests import fairseq_checkpoints
 from tests.decoding.networks.toys import PAD, UNK, block_drafter, remember
 

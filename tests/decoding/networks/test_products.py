@@ -9,24 +9,24 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from specdec_plugins.decoding.config import DecodeParams, EngineConfig
 from specdec_plugins.decoding.drafters import DraftContext, build_drafter
-from specdec_plugins.decoding.engine import Method, SpeculativeDecoder
-from specdec_plugins.decoding.networks import Transformer, products
+from specdec_plugins.decoding.engine import EngineConfig, Method, SpeculativeDecoder
+from specdec_plugins.decoding.networks import Transformer
 from specdec_plugins.decoding.networks.activations import ACTIVATIONS
-from specdec_plugins.decoding.networks.products import (
+from specdec_plugins.decoding.networks.cpu import products
+from specdec_plugins.decoding.networks.cpu.products import (
     KERNELS,
     Int8Linear,
     PackedLinear,
     with_fast_products,
 )
-from specdec_plugins.decoding.request import Request
 from specdec_plugins.decoding.rules import RULES
 from specdec_plugins.decoding.schedules import build_schedule
-from specdec_plugins.decoding.transformer_verifier import TransformerVerifier
+from specdec_plugins.decoding.types import DecodeParams, Request
+from specdec_plugins.decoding.verifier import TransformerVerifier
 from specdec_plugins.errors import UserError
 from tests.decoding.networks.toys import EOS, block_drafter, full_logits, random_ids, transformer
-from tests.decoding.test_transformer_verifier import SPECIAL
+from tests.decoding.test_verifier import SPECIAL
 
 
 def linear(in_features: int, out_features: int, bias: bool = True) -> nn.Linear:

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from specdec_plugins.decoding.kv_cache import KVCache
+from specdec_plugins.decoding.cache import KVCache
 from specdec_plugins.decoding.networks import (
     BlockConfig,
     BlockDrafter,

@@ -9,10 +9,10 @@ import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from specdec_plugins.decoding.interfaces import AcceptanceRule, Draft, Guarantee, Scores, Verdict
 from specdec_plugins.decoding.reductions import rank
-from specdec_plugins.decoding.row_random import HashRandom
 from specdec_plugins.decoding.rules import RULES
+from specdec_plugins.decoding.sampling import HashRandom
+from specdec_plugins.decoding.types import AcceptanceRule, Draft, Guarantee, Scores, Verdict
 from tests.decoding.toys import NO_TOKEN, draft_of, row_params
 
 EXACT: AcceptanceRule = RULES.get("exact")()

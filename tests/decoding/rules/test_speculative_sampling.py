@@ -10,13 +10,11 @@ import pytest
 import torch
 from torch import Tensor
 
-from specdec_plugins.decoding.config import DecodeParams, EngineConfig
-from specdec_plugins.decoding.engine import Method, SpeculativeDecoder
-from specdec_plugins.decoding.interfaces import Drafter, Guarantee, Scores
-from specdec_plugins.decoding.request import Request
-from specdec_plugins.decoding.row_random import HashRandom
+from specdec_plugins.decoding.engine import EngineConfig, Method, SpeculativeDecoder
 from specdec_plugins.decoding.rules import RULES
+from specdec_plugins.decoding.sampling import HashRandom
 from specdec_plugins.decoding.schedules import build_schedule
+from specdec_plugins.decoding.types import DecodeParams, Drafter, Guarantee, Request, Scores
 from tests.decoding.drafters.factories import FACTORIES
 from tests.decoding.test_probs import slow_warp
 from tests.decoding.toys import (

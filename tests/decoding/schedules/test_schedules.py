@@ -6,10 +6,10 @@ import pytest
 import torch
 
 from specdec_plugins.decoding.engine import Method, SpeculativeDecoder
-from specdec_plugins.decoding.interfaces import DraftSchedule, Round, Scores, SourceBatch, Verdict
 from specdec_plugins.decoding.rules import RULES
 from specdec_plugins.decoding.schedules import SCHEDULES, build_schedule
 from specdec_plugins.decoding.schedules.costs import RoundCosts
+from specdec_plugins.decoding.types import DraftSchedule, Round, Scores, SourceBatch, Verdict
 from specdec_plugins.errors import UserError
 from tests.decoding.toys import (
     SCRIPTS,

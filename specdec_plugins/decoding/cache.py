@@ -1,0 +1,158 @@
+"""Keys and values of committed target tokens: preallocated, each row at its own length."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from specdec_plugins.decoding.networks.config import StackConfig
+from specdec_plugins.decoding.networks.cpu import ops
+from specdec_plugins.decoding.networks.embedding import additive
+
+_GRAIN = 8  # lengths are multiples of it, as fast attention kernels want their masks
+
+
+@dataclass(frozen=True)
+class CacheWindow:
+    """One pass over n new positions a row: where they are written, and what they see."""
+
+    positions: Tensor  # [B, n] int64
+    mask: Tensor  # [B, 1, n, T], additive
+    storage: Tensor  # [L, B * capacity, 2, H, d]
+    at: Tensor  # [B * n] int64, where in the storage they go
+    _num_rows: int
+
+    def write(self, layer: int, keys_values: Tensor) -> Tensor:
+        """Store [B, n, 2, H, d]; returns the live part, [B, T, 2, H, d], without copying it."""
+        storage = self.storage[layer]
+        storage.index_copy_(0, self.at, keys_values.flatten(0, 1))
+        live = storage.view(self._num_rows, -1, *storage.shape[1:])
+        return live[:, : self.mask.shape[-1]]
+
+
+def _open_by_torch(
+    lengths: Tensor,  # [B] int64
+    num_new: int,
+    skip: int,
+    capacity: int,
+    live: int,
+    last_seen: Tensor | None,  # [B, n] int64
+    dtype: torch.dtype,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """`positions`, `at` and `mask` of a window."""
+    device = lengths.device
+    positions = lengths[:, None] + torch.arange(skip, skip + num_new, device=device)  # [B, n]
+    rows = torch.arange(len(lengths), device=device)[:, None] * capacity
+    last_seen = positions if last_seen is None else last_seen
+    seen_mask = torch.arange(live, device=device) <= last_seen[..., None]  # [B, n, T]
+    return positions, (rows + positions).flatten(), additive(seen_mask, dtype)[:, None]
+
+
+def _open(
+    lengths: Tensor,
+    num_new: int,
+    skip: int,
+    capacity: int,
+    live: int,
+    last_seen: Tensor | None,
+    dtype: torch.dtype,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """The same in one call."""
+    num_rows, lengths = len(lengths), lengths.contiguous()
+    last_seen = None if last_seen is None else last_seen.contiguous()
+    positions, at = lengths.new_empty(num_rows, num_new), lengths.new_empty(num_rows * num_new)
+    mask = torch.empty(num_rows, 1, num_new, live, dtype=dtype)
+    ops.kernels.open_window(
+        *(lengths.data_ptr(), num_rows, num_new, skip, capacity, live, ops.address(last_seen)),
+        *(positions.data_ptr(), at.data_ptr(), mask.data_ptr()),
+    )
+    return positions, at, mask
+
+
+class KVCache:
+    """One tensor for all layers; a row holds `lengths[b]` positions, and junk behind them.
+
+    Junk is masked, but it must be finite: zero times infinity is no number. So a row begins with
+    zeros behind it, and whoever had its storage before, and may have overflowed, does not matter. A
+    pass opens a `window`, each layer writes to it, and `crop` says afterwards what is kept. There
+    is room for more rows and positions than are there: rows that come and go move what is live.
+    """
+
+    def __init__(
+        self, stack: StackConfig, num_rows: int, device: torch.device, dtype: torch.dtype
+    ) -> None:
+        shape = (stack.num_layers, num_rows, 0, 2, stack.num_heads, stack.head_dim)
+        self._room = torch.zeros(shape, device=device, dtype=dtype)
+        self._live = 0  # positions that the last pass may have written, known to the host
+        self._written = 0  # that any pass may have written, to whatever row
+        self.lengths = torch.zeros(num_rows, dtype=torch.int64, device=device)  # [B]
+
+    def __len__(self) -> int:
+        return len(self.lengths)
+
+    @property
+    def storage(self) -> Tensor:
+        """Keys and values of the present rows: [L, B, capacity, 2, H, d]."""
+        return self._room[:, : len(self)]
+
+    @property
+    def capacity(self) -> int:
+        """Positions a row for which there is storage."""
+        return self._room.shape[2]
+
+    def window(
+        self, num_new: int, width: int, skip: int = 0, last_seen: Tensor | None = None
+    ) -> CacheWindow:
+        """Room for `num_new` positions behind every row, and behind `skip` more.
+
+        `width`, known to the host, is at least the longest of `lengths`: attention runs over
+        `width + skip + num_new` positions, rounded up, and not over the whole capacity. Opening a
+        window moves no length; the skipped positions are those that an earlier window since the
+        last `crop` was for. `last_seen` [B, n] int64 is the last position that each new one may
+        attend to; without it each sees itself and what is before it.
+        """
+        live = -(-(width + skip + num_new) // _GRAIN) * _GRAIN
+        self._reserve(len(self), live)
+        self._live = live
+        self._written = max(self._written, live)
+        fits = ops.keeps_books(self._room) and self._room.dtype is torch.float32
+        open_window = _open if fits else _open_by_torch
+        positions, at, mask = open_window(
+            self.lengths, num_new, skip, self.capacity, live, last_seen, self._room.dtype
+        )
+        return CacheWindow(positions, mask, self.storage.flatten(1, 2), at, len(self))
+
+    def crop(self, lengths: Tensor) -> None:
+        """Keep the first `lengths` [B] int64 positions of each row, of what has been written."""
+        self.lengths = lengths
+
+    def select(self, rows: Tensor) -> None:
+        """Keep the rows [B'] int64, in that order."""
+        for layer in self._room:  # one at a time, so that what is copied stays small
+            layer[: len(rows), : self._live] = layer[rows, : self._live]
+            layer[: len(rows), self._live : self._written] = 0
+        self.lengths = self.lengths[rows]
+
+    def append(self, other: KVCache) -> None:
+        """The other's rows follow these."""
+        num_rows = len(self)
+        self._reserve(num_rows + len(other), other._live)
+        self.lengths = torch.cat([self.lengths, other.lengths])
+        self.storage[:, num_rows:, : other._live] = other.storage[:, :, : other._live]
+        self.storage[:, num_rows:, other._live : self._written] = 0
+        self._written = max(self._written, other._live)
+        self._live = max(self._live, other._live)
+
+    def _reserve(self, num_rows: int, num_positions: int) -> None:
+        """Grow by doubling, so that rows are not copied whenever one joins or gets longer."""
+        rows, positions = self._room.shape[1:3]
+        if num_rows <= rows and num_positions <= positions:
+            return
+        rows = rows if num_rows <= rows else max(num_rows, 2 * rows)
+        positions = positions if num_positions <= positions else max(num_positions, 2 * positions)
+        shape = (len(self._room), rows, positions, *self._room.shape[3:])
+        room = self._room.new_zeros(shape)
+        room[:, : len(self), : self._live] = self.storage[:, :, : self._live]
+        self._room = room

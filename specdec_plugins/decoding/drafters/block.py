@@ -1,0 +1,293 @@
+"""The block drafter of SpecDec: k masks behind the prefix, all predicted in one pass."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+from torch.nn.functional import pad as pad_axes
+
+from specdec_plugins.decoding.bigrams import Bigrams
+from specdec_plugins.decoding.cache import KVCache
+from specdec_plugins.decoding.drafters.base import DRAFTERS, DraftContext, until_end
+from specdec_plugins.decoding.networks.block import BlockDrafter
+from specdec_plugins.decoding.networks.cpu import ops
+from specdec_plugins.decoding.networks.memory import SourceMemory
+from specdec_plugins.decoding.reductions import best
+from specdec_plugins.decoding.types import (
+    Draft,
+    Prefix,
+    Round,
+    RowParams,
+    RowRandom,
+    SourceBatch,
+    SupportsEncoderOutput,
+)
+from specdec_plugins.errors import require
+
+
+@DRAFTERS.register("block")
+class BlockNatDrafter:
+    """Non-autoregressive drafting (Xia et al. 2023, section 3.1).
+
+    Every row gets as many masks as its request's block size, also where less will be used: in a
+    bidirectional network the number of masks changes every prediction, so a draft depends on
+    its row alone, and on no neighbour, budget or schedule. For the same reason the published
+    network can keep no state of its prefix, and a round costs more as rows grow.
+
+    A network that was trained for it (`--cached-prefix`) keeps the keys and values of the prefix
+    from round to round: a pass covers the tokens committed since the last one, and the masks. One
+    whose encoder is the verifier's (`--freeze-encoder`) does not encode, but reads what the
+    verifier has encoded.
+    """
+
+    @dataclass(frozen=True)
+    class Config:
+        share_encoder: bool | None = None  # read the verifier's encoder output; None = if equal
+        cache: bool = True  # keep the prefix's keys and values, if the network was trained for it
+        bigram_weight: float = 0.3  # of how well tokens go together, where there are bigrams; 0 off
+        candidates: int = 6  # tokens a position to choose from, where it counts
+
+        def __post_init__(self) -> None:
+            require(
+                self.candidates >= 1,
+                f"candidates must be at least 1, not {self.candidates}: a draft is chosen of them.",
+            )
+            require(
+                0 <= self.bigram_weight < float("inf"),
+                f"bigram_weight must be 0 or more, not {self.bigram_weight}.",
+            )
+
+    def __init__(self, config: Config, context: DraftContext) -> None:
+        self.network = _checked_network(context)
+        self._encoded_by = _sharing(context, self.network, config.share_encoder)
+        self._config = config
+        self._eos = context.verifier.special.eos
+        self._bigrams = _suitable_bigrams(context, self.network) if config.bigram_weight else None
+        self._memory: SourceMemory | None = None
+        self._num_masks: int | None = None  # the host's maximum over rows; None = not yet asked
+        self._keeps = config.cache and self.network.config.cached_prefix
+        # Of committed tokens only, the start token left out: a draft never outlives its pass.
+        self._cache = self._new_cache(0)
+        self._width = 0  # host-side bound of what a row has in the cache
+        self._behind = 0  # host-side bound of what a row's cache lacks
+        # On a CPU nobody waits for an answer, and every column costs.
+        self._asks = self.network.decoder.tokens.weight.device.type == "cpu"
+
+    @property
+    def max_block_size(self) -> int | None:
+        return self.network.config.block_size
+
+    @property
+    def shares_encoder(self) -> bool:
+        """True if it reads the verifier's encoder output, and encodes nothing itself."""
+        return self._encoded_by is not None
+
+    @property
+    def keeps_prefix(self) -> bool:
+        """True if the prefix's keys and values are kept from round to round."""
+        return self._keeps
+
+    @torch.inference_mode()
+    def admit(self, source: SourceBatch) -> None:
+        states, padding_mask = self._encoded(source)
+        memory = SourceMemory(
+            lengths=source.lengths,
+            padding_mask=padding_mask,
+            keys_values=self.network.decoder.keys_values(states),
+            extras=self.network.copied(source.tokens),
+        ).fitted()
+        self._memory = memory if self._memory is None else self._memory.append(memory)
+        self._num_masks = None
+        self._cache.append(self._new_cache(len(source)))
+        self._behind = max(self._behind, source.forced.shape[1] - 1)
+
+    def _encoded(self, source: SourceBatch) -> tuple[Tensor, Tensor]:
+        """States [B, S, D] and padding [B, S] bool of the rows that join."""
+        if self._encoded_by is None:
+            states, padding_mask = self.network.encoder(source.tokens)
+            return states, padding_mask
+        # The verifier has admitted them already, and those who join stand last.
+        states, padding_mask = self._encoded_by.encoder_output()
+        num_rows, length = source.tokens.shape
+        return states[-num_rows:, :length], padding_mask[-num_rows:, :length]
+
+    @torch.inference_mode()
+    def propose(
+        self, prefix: Prefix, budget: Tensor, width: int, params: RowParams, random: RowRandom
+    ) -> Draft:
+        assert self._memory is not None, "propose before admit"
+        if self._num_masks is None:
+            # Requests change only with the rows, so the device is asked once, not every round.
+            self._num_masks = int(params.block_size.max().clamp(min=1))
+        # A row that drafts nothing keeps one mask: attention over nothing would be undefined.
+        num_masks = params.block_size.clamp(min=1)
+        num_used = min(width, self._num_masks)
+        states = (self._extended if self._keeps else self._whole)(
+            prefix, num_masks, self._memory, num_used
+        )
+        drafted = self._choose(self.network.decoder.logits(states), prefix)
+        return until_end(Draft(drafted, budget), self._eos, self._asks)
+
+    def _choose(self, logits: Tensor, prefix: Prefix) -> Tensor:
+        """[B, m] int64 of [B, m, V]."""
+        if self._bigrams is None:
+            return best(logits)
+        config = self._config
+        return self._bigrams.best_path(
+            logits, prefix.last(), config.bigram_weight, config.candidates
+        )
+
+    def commit(self, prefix: Prefix, last: Round) -> None:
+        """What was kept is read with the next pass; of what was not, nothing is known here."""
+        self._behind += last.draft.tokens.shape[1] + 1
+
+    @torch.inference_mode()
+    def select(self, rows: Tensor) -> None:
+        self._num_masks = None
+        if rows.numel() == 0:
+            self._memory, self._cache = None, self._new_cache(0)
+            self._width = self._behind = 0
+            return
+        assert self._memory is not None, "select before admit"
+        self._memory = self._memory.select(rows)
+        self._cache.select(rows)
+
+    def _whole(
+        self, prefix: Prefix, num_masks: Tensor, memory: SourceMemory, num_used: int
+    ) -> Tensor:
+        """States [B, num_used, D] of the first masks, of `num_masks` [B], from nothing kept."""
+        first = prefix.lengths - 1
+        assert self._num_masks is not None
+        num_kept = prefix.width - 1
+        # The start token is no input of the drafter's.
+        tokens = pad_axes(prefix.tokens[:, 1 : prefix.width], (0, self._num_masks))  # [B, W]
+        columns = torch.arange(num_kept + self._num_masks, device=first.device)
+        config = self.network.config
+        tokens = _masked(tokens, columns, first, num_masks, config.mask, config.pad)
+        used = first[:, None] + torch.arange(num_used, device=first.device)  # [B, num_used]
+        states: Tensor = self.network.decoder(tokens, memory, used, first)
+        return states
+
+    def _extended(
+        self, prefix: Prefix, num_masks: Tensor, memory: SourceMemory, num_used: int
+    ) -> Tensor:
+        """The same with what is kept: a pass over what the cache lacks, and the masks."""
+        assert self._num_masks is not None
+        first, cached = prefix.lengths - 1, self._cache.lengths
+        longest = int((first - cached).max()) if self._asks else self._behind
+        width = longest + self._num_masks
+        inputs = block_inputs if ops.keeps_books(prefix.tokens) else block_inputs_by_torch
+        config = self.network.config
+        block = inputs(prefix, cached, num_masks, width, num_used, config.mask, config.pad)
+        window = self._cache.window(width, self._width, last_seen=block.last_seen)
+        states = self.network.decoder.extend(block.tokens, window, memory, block.used)
+        self._cache.crop(first)
+        self._width, self._behind = prefix.width - 1, 0
+        return states
+
+    def _new_cache(self, num_rows: int) -> KVCache:
+        decoder = self.network.decoder
+        device, dtype = decoder.tokens.weight.device, decoder.attention_dtype
+        return KVCache(self.network.config.decoder, num_rows, device, dtype)
+
+
+@dataclass(frozen=True)
+class BlockInputs:
+    """One pass of a drafter that keeps its prefix: n columns a row, of which m are wanted."""
+
+    tokens: Tensor  # [B, n] int64: the prefix that the cache lacks, masks, and padding
+    last_seen: Tensor  # [B, n] int64, the last position that each may attend to
+    used: Tensor  # [B, m] int64, the columns of the first masks
+
+
+def block_inputs_by_torch(
+    prefix: Prefix, cached: Tensor, num_masks: Tensor, width: int, used: int, mask: int, pad: int
+) -> BlockInputs:
+    """`cached` and `num_masks`, both [B] int64: positions in the cache, and masks to draft with."""
+    first = prefix.lengths - 1
+    num_new = first - cached
+    columns = torch.arange(width, device=first.device)  # [n]
+    places = cached[:, None] + columns  # [B, n] of each row, start token left out
+    in_prefix = columns < num_new[:, None]
+    known = (places + 1).clamp(max=prefix.tokens.shape[1] - 1)
+    tokens = _masked(prefix.tokens.gather(1, known), columns, num_new, num_masks, mask, pad)
+    last_seen = torch.where(in_prefix, places, (first + num_masks - 1)[:, None])
+    return BlockInputs(tokens, last_seen, num_new[:, None] + columns[:used])
+
+
+def block_inputs(
+    prefix: Prefix, cached: Tensor, num_masks: Tensor, width: int, used: int, mask: int, pad: int
+) -> BlockInputs:
+    """The same in one call."""
+    num_rows, cached, num_masks = len(cached), cached.contiguous(), num_masks.contiguous()
+    inputs = BlockInputs(
+        tokens=cached.new_empty(num_rows, width),
+        last_seen=cached.new_empty(num_rows, width),
+        used=cached.new_empty(num_rows, used),
+    )
+    standing = (prefix.tokens, prefix.lengths)
+    assert all(values.is_contiguous() for values in standing), "a prefix is read where it lies"
+    ops.kernels.open_block(
+        *(num_rows, width, used, prefix.tokens.data_ptr(), prefix.tokens.shape[1]),
+        *(prefix.lengths.data_ptr(), cached.data_ptr(), num_masks.data_ptr()),
+        *(mask, pad, inputs.tokens.data_ptr(), inputs.last_seen.data_ptr(), inputs.used.data_ptr()),
+    )
+    return inputs
+
+
+def _masked(
+    tokens: Tensor, columns: Tensor, first: Tensor, num_masks: Tensor, mask: int, pad: int
+) -> Tensor:
+    """[B, n]: each row's tokens up to column `first` [B], its masks, and padding behind."""
+    tokens = tokens.masked_fill(columns >= first[:, None], mask)
+    return tokens.masked_fill(columns >= (first + num_masks)[:, None], pad)
+
+
+def _checked_network(context: DraftContext) -> BlockDrafter:
+    """The network. Raises UserError where there is none, or it has another vocabulary."""
+    network = context.network
+    require(
+        isinstance(network, BlockDrafter),
+        "The drafter 'block' needs a checkpoint that was trained for it (--arch block).",
+    )
+    assert isinstance(network, BlockDrafter)
+    num_drafted, num_verified = network.config.decoder.vocab_size, context.verifier.vocab_size
+    require(
+        num_drafted == num_verified,
+        f"The drafter was trained on a target vocabulary of {num_drafted} symbols and the "
+        f"verifier on one of {num_verified}; use checkpoints with the same dictionaries.",
+    )
+    return network
+
+
+def _suitable_bigrams(context: DraftContext, network: BlockDrafter) -> Bigrams | None:
+    """Those of the context, if any. Raises UserError where they count another vocabulary."""
+    bigrams, device = context.bigrams, network.decoder.tokens.weight.device
+    if bigrams is None:
+        return None
+    vocab_size = network.config.decoder.vocab_size
+    require(
+        bigrams.vocab_size == vocab_size,
+        f"The bigrams were counted over {bigrams.vocab_size} symbols and the models have "
+        f"{vocab_size}; count them again with the models' dictionary.",
+    )
+    return bigrams.to(device)
+
+
+def _sharing(
+    context: DraftContext, network: BlockDrafter, wanted: bool | None
+) -> SupportsEncoderOutput | None:
+    """The verifier, if its encoder output is to be read. Raises UserError where it cannot be."""
+    verifier = context.verifier
+    if wanted is False:
+        return None
+    if isinstance(verifier, SupportsEncoderOutput) and verifier.encodes_like(network.encoder):
+        return verifier
+    require(
+        wanted is None,
+        "share_encoder: the drafter's encoder is not this verifier's, so it cannot read its "
+        "output; leave the option out, or train one with --freeze-encoder from this verifier.",
+    )
+    return None

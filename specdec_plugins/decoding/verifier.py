@@ -1,0 +1,167 @@
+"""The verifier: a Transformer with a cache, scoring a block of drafted tokens in one pass."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from specdec_plugins.decoding.cache import KVCache
+from specdec_plugins.decoding.networks.memory import SourceMemory
+from specdec_plugins.decoding.networks.transformer import Encoder, Transformer, same_encoder
+from specdec_plugins.decoding.types import (
+    Draft,
+    Prefix,
+    Round,
+    Scores,
+    SourceBatch,
+    SpecialTokens,
+)
+
+
+class TransformerVerifier:
+    """Scores drafts with one forward pass a round (SpecDec, Xia et al. 2023, section 3.2).
+
+    Between rounds the cache holds each row's prefix but for its last token, whose keys and values
+    are computed together with those of the next draft. Rows may be of any lengths.
+    """
+
+    def __init__(
+        self, network: Transformer, special: SpecialTokens, with_hidden: bool = False
+    ) -> None:
+        """`network` in eval mode; `with_hidden` adds its last states to the scores."""
+        self.network = network
+        self.with_hidden = with_hidden
+        self._special = special
+        self._cache = self._new_cache(0)
+        self._memory: SourceMemory | None = None
+        self._ahead: list[Tensor] = []  # [B, 1, D] each: what left the exit layer this round
+        self._exit_layer = 0  # layers that these have been through
+
+    @property
+    def vocab_size(self) -> int:
+        return self.network.config.decoder.vocab_size
+
+    @property
+    def special(self) -> SpecialTokens:
+        return self._special
+
+    @property
+    def device(self) -> torch.device:
+        return self.network.decoder.embedding.tokens.weight.device
+
+    @property
+    def max_target_positions(self) -> int:
+        return self.network.config.decoder.max_positions
+
+    @property
+    def max_source_positions(self) -> int:
+        """The longest source that the encoder reads, eos included."""
+        return self.network.config.encoder.max_positions
+
+    @property
+    def hidden_dim(self) -> int:
+        """Width of the states that come with the scores where they are kept."""
+        return self.network.config.output_dim
+
+    def keep_hidden(self) -> None:
+        """From now on scores hold last states."""
+        self.with_hidden = True
+
+    def project(self, states: Tensor) -> Tensor:
+        """Logits [..., V] of last states [..., D]."""
+        return self.network.decoder.logits(states)
+
+    @property
+    def num_layers(self) -> int:
+        """Decoder layers."""
+        return self.network.config.decoder.num_layers
+
+    @property
+    def encoder_dim(self) -> int:
+        """Width of the encoder's states."""
+        return self.network.config.encoder.dim
+
+    @torch.inference_mode()
+    def admit(self, source: SourceBatch) -> None:
+        self.admit_encoded(source, *self.network.encoder(source.tokens))
+
+    @torch.inference_mode()
+    def admit_encoded(self, source: SourceBatch, states: Tensor, padding_mask: Tensor) -> None:
+        """Rows whose states [B, S, D] and padding [B, S] bool are there already."""
+        memory = SourceMemory(
+            lengths=source.lengths,
+            padding_mask=padding_mask,
+            keys_values=self.network.decoder.keys_values(states),
+            extras=(states,),
+        ).fitted()
+        cache = self._new_cache(len(source))
+        num_prefilled = source.forced.shape[1] - 1
+        if num_prefilled:
+            window = cache.window(num_prefilled, width=0)
+            self.network.decoder(source.forced[:, :-1], window, memory)
+            cache.crop(source.forced_lengths - 1)
+        self._cache.append(cache)
+        self._memory = memory if self._memory is None else self._memory.append(memory)
+
+    @torch.inference_mode()
+    def score(self, prefix: Prefix, draft: Draft) -> Scores:
+        assert self._memory is not None, "score before admit"
+        # Junk behind a draft may be no token id.
+        drafted = draft.tokens.masked_fill(~draft.mask, self._special.pad)
+        tokens = torch.cat([prefix.last()[:, None], drafted], dim=1)  # [B, K+1]
+        states = self._read(tokens, self._memory, width=prefix.width - 1)
+        logits = self.network.decoder.logits(states)
+        return Scores(logits, hidden=states if self.with_hidden else None)
+
+    def _read(self, tokens: Tensor, memory: SourceMemory, width: int) -> Tensor:
+        """Last states [B, n, D] of tokens [B, n] int64; of some the first layers may be done."""
+        decoder, num_ahead, num_new = self.network.decoder, len(self._ahead), tokens.shape[1]
+        if num_ahead == 0:
+            states: Tensor = decoder(tokens, self._cache.window(num_new, width), memory)
+            return states
+        parts, self._ahead = self._ahead, []
+        if num_ahead < num_new:
+            window = self._cache.window(num_new - num_ahead, width, skip=num_ahead)
+            x = decoder.embedding(tokens[:, num_ahead:], window.positions)
+            parts.append(decoder.through(x, window, memory, stop=self._exit_layer))
+        window = self._cache.window(num_new, width)
+        x = decoder.through(torch.cat(parts, 1), window, memory, start=self._exit_layer)
+        return decoder.finish(x)
+
+    @torch.inference_mode()
+    def run_ahead(self, prefix: Prefix, tokens: Tensor, exit_layer: int) -> Tensor:
+        """[B, V] logits of the first layers about what follows `tokens` [B] int64."""
+        assert self._memory is not None, "run_ahead before admit"
+        decoder, self._exit_layer = self.network.decoder, exit_layer
+        window = self._cache.window(1, width=prefix.width - 1, skip=len(self._ahead))
+        x = decoder.embedding(tokens[:, None], window.positions)
+        x = decoder.through(x, window, self._memory, stop=exit_layer)
+        self._ahead.append(x)
+        return decoder.logits(decoder.finish(x))[:, 0]
+
+    @torch.inference_mode()
+    def commit(self, prefix: Prefix, last: Round) -> None:
+        self._cache.crop(prefix.lengths - 1)
+
+    @torch.inference_mode()
+    def select(self, rows: Tensor) -> None:
+        self._ahead = []  # of a round that was given up
+        if rows.numel() == 0:
+            self._cache, self._memory = self._new_cache(0), None
+            return
+        assert self._memory is not None, "select before admit"
+        self._cache.select(rows)
+        self._memory = self._memory.select(rows)
+
+    def encoder_output(self) -> tuple[Tensor, Tensor]:
+        """States [B, S, D] and padding [B, S] bool of the present rows."""
+        assert self._memory is not None, "encoder_output before admit"
+        return self._memory.extras[0], self._memory.padding_mask
+
+    def encodes_like(self, encoder: Encoder) -> bool:
+        """True if that encoder gives what `encoder_output` gives."""
+        return same_encoder(self.network.encoder, encoder)
+
+    def _new_cache(self, num_rows: int) -> KVCache:
+        dtype = self.network.decoder.attention_dtype
+        return KVCache(self.network.config.decoder, num_rows, self.device, dtype)

@@ -1,0 +1,78 @@
+"""Bigrams on disk: safetensors, named by the fields of `Bigrams`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import fields
+from pathlib import Path
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save_file
+
+from specdec_plugins.decoding.bigrams import Bigrams
+from specdec_plugins.errors import UserError
+from specdec_plugins.formats.dictionary import Dictionary
+
+_NAMES = [f.name for f in fields(Bigrams)]
+_INTEGERS = ("starts", "tokens")
+
+
+def count_bigrams(sentences: Iterable[Sequence[int]], dictionary: Dictionary) -> Bigrams:
+    """Of target sentences in the dictionary's ids, each of which ends in eos."""
+    return Bigrams.count(sentences, len(dictionary), dictionary.special.start)
+
+
+def write_bigrams(bigrams: Bigrams, path: Path) -> None:
+    """Probabilities in half precision. Raises UserError where the file cannot be written."""
+    stored = {
+        name: tensor if name in _INTEGERS else tensor.half()
+        for name, tensor in ((name, getattr(bigrams, name)) for name in _NAMES)
+    }
+    try:
+        save_file(stored, path)
+        path.chmod(0o644)
+    except (OSError, SafetensorError) as error:
+        raise UserError(f"{path}: cannot be written ({error}).") from error
+
+
+def read_bigrams(path: str | Path, vocab_size: int) -> Bigrams:
+    """Raises UserError where the file is missing, damaged, or counts another vocabulary."""
+    try:
+        stored = load_file(path)
+    except (OSError, SafetensorError) as error:
+        raise UserError(
+            f"{path}: cannot be read as bigrams ({error}); give a file that "
+            "scripts/count-bigrams.sh has written."
+        ) from error
+    if sorted(stored) != sorted(_NAMES):
+        raise UserError(
+            f"{path}: holds {', '.join(sorted(stored))} and no bigrams; give a file that "
+            "scripts/count-bigrams.sh has written."
+        )
+    size = len(stored["frequencies"])
+    if size != vocab_size:
+        raise UserError(
+            f"{path}: counts {size} symbols and the target dictionary has {vocab_size}; count "
+            "again with the models' own dictionary."
+        )
+    bigrams = Bigrams(
+        **{name: t.int() if name in _INTEGERS else t.float() for name, t in stored.items()}
+    )
+    if not _is_sound(bigrams):
+        raise UserError(f"{path}: damaged; count the bigrams again.")
+    return bigrams
+
+
+def _is_sound(bigrams: Bigrams) -> bool:
+    """True if no entry points outside: what is read is followed without being asked again."""
+    starts, tokens, size = bigrams.starts, bigrams.tokens, bigrams.vocab_size
+    shapes = [tuple(t.shape) for t in (starts, tokens, bigrams.log_probs, bigrams.backoffs)]
+    if shapes != [(size + 1,), (len(tokens),), (len(tokens),), (size,)]:
+        return False
+    if int(starts[0]) != 0 or int(starts[-1]) != len(tokens) or bool((starts.diff() < 0).any()):
+        return False
+    return bool(((tokens >= 0) & (tokens < size)).all()) and all(
+        bool(torch.isfinite(t).all())
+        for t in (bigrams.log_probs, bigrams.backoffs, bigrams.frequencies)
+    )

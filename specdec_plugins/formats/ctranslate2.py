@@ -1,0 +1,171 @@
+"""A verifier as a model of CTranslate2, through its own specification and converter classes.
+
+Its converter for fairseq does the same from a checkpoint, and needs fairseq; the files are equal.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from specdec_plugins.decoding.networks import StackConfig, TransformerConfig
+from specdec_plugins.errors import not_installed, require
+from specdec_plugins.formats.bundle_writer import new_folder
+from specdec_plugins.formats.dictionaries import Dictionaries
+from specdec_plugins.formats.dictionary import Dictionary
+from specdec_plugins.formats.fairseq_weights import State
+from specdec_plugins.formats.marian import positions_of
+from specdec_plugins.formats.model import Model
+
+_ACTIVATIONS = {
+    "relu": "RELU",
+    "gelu": "GELU",
+    "gelu_fast": "GELUTanh",
+    "gelu_accurate": "GELUTanh",
+    "tanh": "Tanh",
+}
+
+
+def export_ctranslate2(
+    verifier: Model,
+    dictionaries: Dictionaries,
+    folder: str | Path,
+    quantization: str | None = None,
+    force: bool = False,
+) -> Path:
+    """Write the folder, for `ctranslate2.Translator(folder)`; tokens are those of BPE text.
+
+    quantization: of the stored weights, such as int8 or float16; None = float32, which a
+    translator can still quantise when it loads them. The end of the source is added by itself.
+    Raises UserError where ctranslate2 is not installed, the folder is taken, or CTranslate2 cannot
+    express the model.
+    """
+    try:
+        import ctranslate2
+        from ctranslate2.converters.converter import Converter
+    except ModuleNotFoundError as error:
+        raise not_installed("ctranslate2", "convert") from error
+    choices = ctranslate2.specs.model_spec.ACCEPTED_MODEL_TYPES
+    require(
+        quantization is None or quantization in choices,
+        f"CTranslate2 stores no {quantization!r}; choose one of: {', '.join(choices)}.",
+    )
+    spec = _specification(verifier, dictionaries)
+
+    class FromNetwork(Converter):
+        def _load(self) -> Any:
+            return spec
+
+    with new_folder(folder, "model.bin", force) as made:
+        FromNetwork().convert(str(made), quantization=quantization, force=True)
+    return Path(folder)
+
+
+def _specification(verifier: Model, dictionaries: Dictionaries) -> Any:
+    from ctranslate2.specs import common_spec, transformer_spec
+
+    config = _expressible(verifier)
+    options: dict[str, Any] = {
+        "activation": common_spec.Activation[_ACTIVATIONS[config.activation]],
+        "layernorm_embedding": config.norm_embedding,
+    }
+    specs = []
+    for name, stack in (("Encoder", config.encoder), ("Decoder", config.decoder)):
+        new = getattr(transformer_spec, f"Transformer{name}Spec")
+        norms: dict[str, Any] = {
+            "pre_norm": stack.normalize_before,
+            "no_final_norm": not stack.final_norm,
+        }
+        if name == "Decoder":
+            norms["alignment_heads"] = 0  # as its converter for fairseq has it: none are asked for
+        specs.append(new(stack.num_layers, stack.num_heads, **norms, **options))
+    spec = transformer_spec.TransformerSpec(*specs)
+    state = {name: tensor.float() for name, tensor in verifier.state.items()}
+    _fill_stack(spec.encoder, "encoder", config.encoder, config, verifier)
+    _fill_stack(spec.decoder, "decoder", config.decoder, config, verifier)
+    _set_embeddings(spec.encoder.embeddings[0], state["encoder.embed_tokens.weight"])
+    _set_embeddings(spec.decoder.embeddings, state["decoder.embed_tokens.weight"])
+    _set_linear(spec.decoder.projection, state, "decoder.output_projection")
+    spec.register_source_vocabulary(_vocabulary(dictionaries.source))
+    spec.register_target_vocabulary(_vocabulary(dictionaries.target))
+    # fairseq starts a target with the end of a sentence, and ends a source with one.
+    spec.config.decoder_start_token = spec.config.eos_token
+    spec.config.add_source_eos = True
+    return spec
+
+
+def _expressible(verifier: Model) -> TransformerConfig:
+    """Its configuration; raises UserError where CTranslate2 has no such model."""
+    config = verifier.config
+    assert config is not None
+
+    def only(condition: bool, what: str) -> None:
+        verifier.only_if(condition, "CTranslate2", what)
+
+    only(config.activation in _ACTIVATIONS, f"the activation {config.activation}")
+    only(
+        config.input_dim == config.decoder.dim == config.output_dim,
+        "a decoder whose embeddings have another width",
+    )
+    for side, stack in (("encoder", config.encoder), ("decoder", config.decoder)):
+        only(
+            stack.normalize_before or not stack.final_norm,
+            f"a norm after the last {side} layer where layers end in one",
+        )
+    return config
+
+
+def _fill_stack(
+    spec: Any, side: str, stack: StackConfig, config: TransformerConfig, verifier: Model
+) -> None:
+    state = {name: tensor.float() for name, tensor in verifier.state.items()}
+    spec.scale_embeddings = stack.dim**0.5 if config.scale_embedding else 1.0
+    spec.position_encodings.encodings = positions_of(verifier, side, stack).numpy()
+    if stack.final_norm:
+        _set_norm(spec.layer_norm, state, f"{side}.layer_norm")
+    if config.norm_embedding:
+        _set_norm(spec.layernorm_embedding, state, f"{side}.layernorm_embedding")
+    for number, layer in enumerate(spec.layer):
+        name = f"{side}.layers.{number}"
+        own = [f"{name}.self_attn.{part}_proj" for part in "qkv"]
+        _set_fused(layer.self_attention.linear[0], state, own)
+        _set_linear(layer.self_attention.linear[1], state, f"{name}.self_attn.out_proj")
+        _set_norm(layer.self_attention.layer_norm, state, f"{name}.self_attn_layer_norm")
+        if side == "decoder":
+            crossing = [f"{name}.encoder_attn.{part}_proj" for part in "qkv"]
+            _set_linear(layer.attention.linear[0], state, crossing[0])
+            _set_fused(layer.attention.linear[1], state, crossing[1:])
+            _set_linear(layer.attention.linear[2], state, f"{name}.encoder_attn.out_proj")
+            _set_norm(layer.attention.layer_norm, state, f"{name}.encoder_attn_layer_norm")
+        _set_norm(layer.ffn.layer_norm, state, f"{name}.final_layer_norm")
+        _set_linear(layer.ffn.linear_0, state, f"{name}.fc1")
+        _set_linear(layer.ffn.linear_1, state, f"{name}.fc2")
+
+
+def _set_fused(spec: Any, state: State, names: list[str]) -> None:
+    """Products that read the same input become one."""
+    spec.weight = torch.cat([state[f"{name}.weight"] for name in names]).numpy()
+    spec.bias = torch.cat([state[f"{name}.bias"] for name in names]).numpy()
+
+
+def _set_linear(spec: Any, state: State, name: str) -> None:
+    spec.weight = state[f"{name}.weight"].numpy()
+    if f"{name}.bias" in state:
+        spec.bias = state[f"{name}.bias"].numpy()
+
+
+def _set_norm(spec: Any, state: State, name: str) -> None:
+    spec.gamma = state[f"{name}.weight"].numpy()
+    spec.beta = state[f"{name}.bias"].numpy()
+
+
+def _set_embeddings(spec: Any, table: Tensor) -> None:
+    spec.weight = table.numpy()
+
+
+def _vocabulary(dictionary: Dictionary) -> list[str]:
+    """In CTranslate2's words: padding is `<blank>`."""
+    return ["<blank>" if s == "<pad>" else s for s in dictionary.symbols]

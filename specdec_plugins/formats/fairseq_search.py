@@ -1,0 +1,225 @@
+"""fairseq's own beam search on the verifier: the baseline, in the words of the other strategies."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from specdec_plugins.errors import UserError, not_installed, require
+from specdec_plugins.formats.bundle import WEIGHTS_SUFFIX, read_bundle, read_weights
+from specdec_plugins.formats.fairseq_checkpoint import Settings
+from specdec_plugins.formats.fairseq_export import to_checkpoint
+from specdec_plugins.formats.model import BLOCK
+from specdec_plugins.formats.safe_load import allow_fairseq_checkpoints, load_checkpoint
+
+_CPU = torch.device("cpu")
+
+
+@dataclass(frozen=True)
+class SearchConfig:
+    """fairseq's generation flags, under its names and with its defaults."""
+
+    beam: int = 5
+    lenpen: float = 1.0  # below 1 favours short hypotheses, above 1 long ones
+    max_len_a: float = 0.0  # at most max_len_a * source length + max_len_b tokens, eos not counted
+    max_len_b: int = 200
+    min_len: int = 1  # tokens before eos may come; a forced prefix is exempt
+    unkpen: float = 0.0  # subtracted from the log-probability of <unk>
+    no_repeat_ngram_size: int = 0  # 0 = repetitions are allowed
+
+    def __post_init__(self) -> None:
+        require(self.beam >= 1, f"--beam must be 1 or more, not {self.beam}.")
+        require(self.max_len_a >= 0, f"--max-len-a must be 0 or more, not {self.max_len_a}.")
+        require(self.max_len_b >= 0, f"--max-len-b must be 0 or more, not {self.max_len_b}.")
+        require(
+            0 <= self.min_len <= self.max_len_b,
+            f"--min-len must be between 0 and --max-len-b ({self.max_len_b}), not {self.min_len}.",
+        )
+        require(
+            self.no_repeat_ngram_size == 0 or self.no_repeat_ngram_size >= 2,
+            f"--no-repeat-ngram-size must be 0 (off) or 2 or more, "
+            f"not {self.no_repeat_ngram_size}.",
+        )
+
+
+@dataclass(frozen=True)
+class Hypothesis:
+    """One translation found by the search."""
+
+    token_ids: list[int]  # forced prefix and eos included
+    score: float  # sum of log-probabilities divided by length ** lenpen
+
+
+class FairseqSearch:
+    """fairseq's SequenceGenerator on a model that fairseq loaded."""
+
+    def __init__(
+        self, model: Any, target_dictionary: Any, config: SearchConfig, device: torch.device
+    ) -> None:
+        """`model` and `target_dictionary` are fairseq's; the model is in eval mode on `device`."""
+        from fairseq.sequence_generator import SequenceGenerator
+
+        self.config = config
+        self._device = device
+        self._pad = target_dictionary.pad()
+        self._model = model
+        generator = SequenceGenerator(
+            [model],
+            target_dictionary,
+            beam_size=config.beam,
+            max_len_a=config.max_len_a,
+            max_len_b=config.max_len_b,
+            min_len=config.min_len,
+            len_penalty=config.lenpen,
+            unk_penalty=config.unkpen,
+        )
+        if config.no_repeat_ngram_size:
+            generator.repeat_ngram_blocker = _repeat_blocker(config.no_repeat_ngram_size)
+        self._generator = generator
+
+    @property
+    def max_source_positions(self) -> int:
+        """The longest source that the model reads, eos included."""
+        return int(self._model.encoder.max_positions())
+
+    @property
+    def max_target_tokens(self) -> int:
+        """The longest target that the model has positions for, eos, which comes after it, aside."""
+        return int(self._generator.max_len) - 1
+
+    def search(
+        self, sources: Sequence[Sequence[int]], prefixes: Sequence[Sequence[int]] | None = None
+    ) -> list[list[Hypothesis]]:
+        """For each source (ids, eos last) its hypotheses, best first, in the order of the sources.
+
+        fairseq takes limits from the whole batch (--max-len-a from the padded width, --min-len
+        not while anyone's prefix is forced), so that rows searched together here share what
+        these depend on: no answer depends on its neighbours. Raises UserError where the search
+        finds nothing for a source.
+        """
+        prefixes = prefixes if prefixes is not None else [[] for _ in sources]
+        groups: defaultdict[tuple[int, int], list[int]] = defaultdict(list)
+        for index, (source, prefix) in enumerate(zip(sources, prefixes, strict=True)):
+            length = len(source) if self.config.max_len_a else 0
+            groups[length, len(prefix)].append(index)
+        found: dict[int, list[Hypothesis]] = {}
+        for indices in groups.values():
+            rows = self._search([sources[i] for i in indices], [prefixes[i] for i in indices])
+            found.update(zip(indices, rows, strict=True))
+        return [found[index] for index in range(len(sources))]
+
+    def _search(
+        self, sources: Sequence[Sequence[int]], prefixes: Sequence[Sequence[int]]
+    ) -> list[list[Hypothesis]]:
+        tokens = self._padded(sources)
+        lengths = torch.tensor([len(row) for row in sources], device=self._device)
+        sample = {"net_input": {"src_tokens": tokens, "src_lengths": lengths}}
+        forced = self._padded(prefixes) if prefixes[0] else None
+        found = self._generator.generate([self._model], sample, prefix_tokens=forced)
+        if not all(found):
+            raise UserError(
+                "fairseq's search found no translation for a sentence; "
+                "loosen --no-repeat-ngram-size or raise --max-len-b."
+            )
+        return [[Hypothesis(h["tokens"].tolist(), float(h["score"])) for h in row] for row in found]
+
+    def _padded(self, rows: Sequence[Sequence[int]]) -> Tensor:
+        """[B, S] int64, right-padded."""
+        width = max(len(row) for row in rows)
+        padded = [[*row, *[self._pad] * (width - len(row))] for row in rows]
+        return torch.tensor(padded, device=self._device)
+
+
+def _repeat_blocker(size: int) -> Any:
+    """fairseq's blocker of repeated n-grams, made to look at the tokens that are there.
+
+    In fairseq 0.12 it is handed the buffer of the whole hypothesis, takes the padding at its end
+    for the last n-gram, and blocks nothing.
+    """
+    from fairseq.ngram_repeat_block import NGramRepeatBlock
+
+    class RepeatBlocker(NGramRepeatBlock):
+        def forward(
+            self, tokens: Tensor, lprobs: Tensor, bsz: int, beam_size: int, step: int
+        ) -> Tensor:
+            blocked: Tensor = super().forward(tokens[:, : step + 1], lprobs, bsz, beam_size, step)
+            return blocked
+
+    return RepeatBlocker(size, use_extension=False)
+
+
+def load_fairseq_search(
+    path: str | Path,
+    data: str | Path,
+    config: SearchConfig,
+    *,
+    dtype: torch.dtype = torch.float32,
+    device: torch.device = _CPU,
+) -> FairseqSearch:
+    """The search on a checkpoint, with the dictionaries of the folder `data`.
+
+    Raises UserError where fairseq is not installed, the file is no checkpoint, or fairseq cannot
+    build its model.
+    """
+    state = _checked(Path(path), Path(data))
+    try:
+        from fairseq import checkpoint_utils
+    except ModuleNotFoundError as error:
+        if error.name != "fairseq":
+            raise
+        raise not_installed("fairseq", "train") from error
+    allow_fairseq_checkpoints()
+    try:
+        models, _, task = checkpoint_utils.load_model_ensemble_and_task(
+            [str(path)], arg_overrides={"data": str(data)}, state=state
+        )
+    except Exception as error:
+        # A checkpoint of another task or version fails anywhere; the cause stays in the chain.
+        reason = " ".join(f"{type(error).__name__}: {error}".split())
+        raise UserError(
+            f"{path}: fairseq cannot load it with the dictionaries in {data}: {reason[:300]}"
+        ) from error
+    model = models[0].to(device=device, dtype=dtype).eval()
+    return FairseqSearch(model, task.target_dictionary, config, device)
+
+
+def _checked(path: Path, data: Path) -> dict[str, Any] | None:
+    """Say in a sentence what is wrong with a file before fairseq opens it; raises UserError.
+
+    Returns a checkpoint in fairseq's form where the file is none: None = fairseq may open it.
+    """
+    if path.suffix == WEIGHTS_SUFFIX:
+        model = read_weights(path)
+        kind, arch = model.kind, model.arch
+    else:
+        arch = Settings(load_checkpoint(path), path).arch
+        kind = BLOCK if arch.startswith("block") else arch
+    if kind == BLOCK:
+        raise UserError(
+            f"{path}: this is a block drafter (arch {arch}), which fairseq's search cannot use; "
+            "give the verifier's checkpoint with --AR-path."
+        )
+    if path.suffix != WEIGHTS_SUFFIX:
+        return None
+    bundle = read_bundle(path.parent)
+    checkpoint = to_checkpoint(model, bundle.source_lang, bundle.target_lang)
+    return _with_config(checkpoint, data)
+
+
+def _with_config(checkpoint: dict[str, Any], data: Path) -> dict[str, Any]:
+    """With settings as today's fairseq keeps them, which it need not convert (and talk about)."""
+    from omegaconf import DictConfig
+
+    args = checkpoint["args"]
+    task = {"_name": args.task, "data": str(data)}
+    task |= {"source_lang": args.source_lang, "target_lang": args.target_lang}
+    config = DictConfig({"model": None, "task": task}, flags={"allow_objects": True})
+    args._name = args.arch
+    config.model = args
+    return {**checkpoint, "args": None, "cfg": config}

@@ -1,0 +1,182 @@
+"""A verifier as a folder that transformers loads as a MarianMT model.
+
+MarianMT is the post-norm Transformer of fairseq under other names, but for its positions: its
+sinusoids have other frequencies and begin two rows earlier. Its table is a weight, though, so ours
+goes into the file, learned or not. transformers leaves the table out of what it saves itself: what
+was saved again by `save_pretrained` has lost it.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+from safetensors.torch import save_file
+from torch import Tensor
+
+from specdec_plugins.decoding.networks import StackConfig, TransformerConfig
+from specdec_plugins.decoding.networks.embedding import sinusoids
+from specdec_plugins.errors import not_installed
+from specdec_plugins.formats.bundle_writer import new_folder
+from specdec_plugins.formats.dictionaries import Dictionaries
+from specdec_plugins.formats.dictionary import Dictionary
+from specdec_plugins.formats.model import Model
+
+if TYPE_CHECKING:
+    from transformers import MarianMTModel
+
+_ACTIVATIONS = {
+    "relu": "relu",
+    "relu_squared": "relu2",
+    "gelu": "gelu",
+    "gelu_fast": "gelu_pytorch_tanh",
+    "gelu_accurate": "gelu_pytorch_tanh",
+    "tanh": "tanh",
+    "linear": "linear",
+}
+_MAX_NEW_TOKENS = 200  # as inference.py's --max-len-b
+
+
+def export_marian(
+    verifier: Model, dictionaries: Dictionaries, folder: str | Path, force: bool = False
+) -> Path:
+    """Write the folder; float32, token ids as in our dictionaries, greedy search by default.
+
+    `AutoTokenizer` maps BPE text there, as Marian's own tokenizer knows sentencepiece only; where
+    the target has other symbols, `target_tokenizer.json` has them. Raises UserError where
+    transformers is not installed, the folder is taken, or MarianMT cannot express the model.
+    """
+    transformers = _import_transformers()
+    config = _expressible(verifier)
+    with new_folder(folder, "config.json", force) as made:
+        settings = transformers.MarianConfig(**_marian_settings(config))
+        settings.architectures = ["MarianMTModel"]
+        settings.save_pretrained(made)
+        special = {
+            "decoder_start_token_id": Dictionary.eos,
+            "eos_token_id": Dictionary.eos,
+            "bos_token_id": Dictionary.bos,
+            "pad_token_id": Dictionary.pad,
+        }
+        generation = transformers.GenerationConfig(
+            **special, num_beams=1, do_sample=False, max_new_tokens=_MAX_NEW_TOKENS
+        )
+        generation.save_pretrained(made)
+        weights = _weights(verifier, config, settings.max_position_embeddings)
+        save_file(weights, made / "model.safetensors", {"format": "pt"})
+        transformers.PreTrainedTokenizerFast(
+            tokenizer_object=_tokenizer(dictionaries.source),
+            **{"bos_token": "<s>", "pad_token": "<pad>", "eos_token": "</s>", "unk_token": "<unk>"},
+        ).save_pretrained(made)
+        if dictionaries.source != dictionaries.target:
+            _tokenizer(dictionaries.target).save(str(made / "target_tokenizer.json"))
+        for path in made.iterdir():
+            path.chmod(0o644)
+    return Path(folder)
+
+
+def load_marian(folder: str | Path, dtype: torch.dtype = torch.float32) -> MarianMTModel:
+    """The exported model in eval mode. Raises UserError where transformers is not installed."""
+    loaded: Any = _import_transformers().MarianMTModel.from_pretrained(str(folder), dtype=dtype)
+    return loaded.eval()
+
+
+def positions_of(verifier: Model, side: str, stack: StackConfig) -> Tensor:
+    """The table [max_positions, D] float32 of what is added at each position, from the first."""
+    if stack.positions == "none":
+        return torch.zeros(stack.max_positions, stack.dim)
+    first = Dictionary.pad + 1
+    if stack.positions == "learned":
+        table = verifier.state[f"{side}.embed_positions.weight"]
+        return table[first : first + stack.max_positions].float()
+    return sinusoids(stack.max_positions + first, stack.dim)[first:]
+
+
+def _import_transformers() -> Any:
+    try:
+        import transformers
+    except ModuleNotFoundError as error:
+        raise not_installed("transformers", "convert") from error
+    try:
+        import torchaudio  # noqa: F401
+    except (ImportError, OSError):
+        # fairseq brings one that may fit no torch of today, and transformers would load it, too.
+        checks: Any = transformers.utils
+        checks.is_torchaudio_available = lambda: False
+    return transformers
+
+
+def _expressible(verifier: Model) -> TransformerConfig:
+    """Its configuration; raises UserError where MarianMT has no such model."""
+    config = verifier.config
+    assert config is not None
+
+    def only(condition: bool, what: str) -> None:
+        verifier.only_if(condition, "MarianMT", what)
+
+    stacks = (config.encoder, config.decoder)
+    only(not any(s.normalize_before for s in stacks), "norms before each layer (pre-norm)")
+    only(not any(s.final_norm for s in stacks), "a norm after the last layer")
+    only(not config.norm_embedding, "a norm of the embeddings")
+    only(
+        len({config.encoder.dim, config.decoder.dim, config.input_dim, config.output_dim}) == 1,
+        "encoder, decoder and embeddings of different widths",
+    )
+    return config
+
+
+def _marian_settings(config: TransformerConfig) -> dict[str, Any]:
+    encoder, decoder = config.encoder, config.decoder
+    return {
+        "vocab_size": encoder.vocab_size,
+        "decoder_vocab_size": decoder.vocab_size,
+        "share_encoder_decoder_embeddings": config.share_embeddings and config.tie_output,
+        "tie_word_embeddings": config.tie_output,
+        "max_position_embeddings": min(encoder.max_positions, decoder.max_positions),
+        "d_model": decoder.dim,
+        "encoder_layers": encoder.num_layers,
+        "encoder_ffn_dim": encoder.ffn_dim,
+        "encoder_attention_heads": encoder.num_heads,
+        "decoder_layers": decoder.num_layers,
+        "decoder_ffn_dim": decoder.ffn_dim,
+        "decoder_attention_heads": decoder.num_heads,
+        "activation_function": _ACTIVATIONS[config.activation],
+        "scale_embedding": config.scale_embedding,
+        "dropout": 0.0,
+        "decoder_start_token_id": Dictionary.eos,
+        "eos_token_id": Dictionary.eos,
+        "bos_token_id": Dictionary.bos,
+        "pad_token_id": Dictionary.pad,
+        "forced_eos_token_id": None,
+    }
+
+
+def _weights(verifier: Model, config: TransformerConfig, num_positions: int) -> dict[str, Tensor]:
+    """Under MarianMT's names, which are fairseq's behind a prefix."""
+    named: dict[str, Tensor] = {}
+    for name, tensor in verifier.state.items():
+        name = f"model.{name}" if "output_projection" not in name else "lm_head.weight"
+        named[name] = tensor.float()
+    for side, stack in (("encoder", config.encoder), ("decoder", config.decoder)):
+        table = positions_of(verifier, side, stack)[:num_positions]
+        named[f"model.{side}.embed_positions.weight"] = table
+    named["final_logits_bias"] = torch.zeros(1, config.decoder.vocab_size)
+    if config.share_embeddings and config.tie_output:
+        named["model.shared.weight"] = named.pop("model.encoder.embed_tokens.weight")
+        del named["model.decoder.embed_tokens.weight"], named["lm_head.weight"]
+    # Tensors that share memory are refused by safetensors.
+    return {name: tensor.clone().contiguous() for name, tensor in named.items()}
+
+
+def _tokenizer(dictionary: Dictionary) -> Any:
+    """Symbols between spaces to ids, with the end of the sentence behind them."""
+    from tokenizers import Tokenizer, models, pre_tokenizers, processors
+
+    ids = {symbol: index for index, symbol in enumerate(dictionary.symbols)}
+    tokenizer = Tokenizer(models.WordLevel(ids, unk_token="<unk>"))
+    tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    tokenizer.post_processor = processors.TemplateProcessing(
+        single="$A </s>", special_tokens=[("</s>", dictionary.eos)]
+    )
+    return tokenizer

@@ -1,0 +1,1 @@
+"""What starts a training: initial checkpoints, inference twins, presets, the recipe."""

@@ -1,0 +1,212 @@
+"""The drafter's first weights, taken from a verifier where the two networks agree."""
+
+from __future__ import annotations
+
+from argparse import Namespace
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from fairseq.modules import SinusoidalPositionalEmbedding
+
+from specdec_plugins.errors import UserError
+from specdec_plugins.formats.safe_load import load_checkpoint
+from specdec_plugins.formats.vocabularies import (
+    Vocabularies,
+    numbered_vocabularies,
+    read_vocabularies,
+    refuse_other_dictionaries,
+)
+from specdec_plugins.models.block_drafter import BlockDrafter
+from specdec_plugins.models.spaced_layers import spaced_layers
+from specdec_plugins.training.drafter_settings import (
+    PROJECTION,
+    SOURCE_EMBEDDING,
+    TARGET_EMBEDDING,
+    StateDict,
+    drafter_settings,
+    verifier_settings,
+)
+
+
+@dataclass
+class _Copy:
+    """The drafter's weights while they are replaced; ``report`` says to people what happened."""
+
+    state: StateDict
+    report: list[str] = field(default_factory=list)
+
+    def names(self, prefix: str) -> list[str]:
+        return [name for name in self.state if name.startswith(prefix)]
+
+    def take(self, names: list[str], source: StateDict, what: str) -> None:
+        for name in names:
+            self.state[name] = source[name].to(self.state[name].dtype).clone()
+        self.report.append(f"copied      {what}: {self._count(names)}")
+
+    def keep(self, names: list[str], what: str, why: str) -> None:
+        if names:
+            self.report.append(f"not copied  {what}: {self._count(names)}; {why}")
+
+    def _count(self, names: list[str]) -> str:
+        number = sum(self.state[name].numel() for name in names)
+        return f"{len(names)} tensors, {number:,} weights"
+
+
+def initialise_drafter(args: Namespace) -> tuple[dict[str, Any], list[str]]:
+    """Build the checkpoint that ``encoder_initial.py`` writes, and the list of what it did.
+
+    ``args`` are that command's. Raises ``UserError`` where sizes or dictionaries of the verifier
+    and the drafter differ, or where the verifier is not a fairseq Transformer.
+    """
+    checkpoint = load_checkpoint(args.verifier)
+    source: StateDict = checkpoint["model"]
+    verifier = verifier_settings(checkpoint, args.verifier)
+    drafter = drafter_settings(args, verifier, source)
+    vocabularies = _vocabularies(args, source)
+    with torch.random.fork_rng(devices=[]):  # fairseq's modules take no generator
+        torch.default_generator.manual_seed(args.seed)
+        model = BlockDrafter.build_model(drafter, vocabularies)
+    copy = _Copy(dict(model.state_dict()))
+    _copy_encoder(copy, source, drafter, verifier)
+    _copy_positions(copy, source, "encoder", args.copy_positions)
+    _copy_decoder(copy, source, drafter, args)
+    model.load_state_dict(copy.state, strict=True)
+    return _as_checkpoint(model, drafter), copy.report
+
+
+def _vocabularies(args: Namespace, source: StateDict) -> Vocabularies:
+    """Dictionaries as large as the verifier's embeddings, from the data folder if one is given."""
+    target = source.get(TARGET_EMBEDDING, source[SOURCE_EMBEDDING])
+    sizes = {"source": source[SOURCE_EMBEDDING].size(0), "target": target.size(0)}
+    if args.data is None:
+        if args.verifier_data is not None:
+            raise UserError("--verifier-data is compared with --data; give both")
+        return numbered_vocabularies(sizes["source"], sizes["target"])
+    if args.verifier_data is not None:
+        refuse_other_dictionaries(args.data, args.verifier_data)
+    vocabularies = read_vocabularies(args.data)
+    for side, size in sizes.items():
+        dictionary = getattr(vocabularies, f"{side}_dictionary")
+        if len(dictionary) != size:
+            raise UserError(
+                f"the {side} dictionary in {args.data} has {len(dictionary)} types, the verifier "
+                f"{args.verifier} has {size}; binarise the data with the verifier's dictionaries"
+            )
+    return vocabularies
+
+
+def _copy_encoder(copy: _Copy, source: StateDict, drafter: Namespace, verifier: Namespace) -> None:
+    copy.take(copy.names("encoder.layers."), source, "encoder layers")
+    if drafter.activation_fn != verifier.activation_fn:
+        copy.report.append(
+            f"note        these layers were trained with {verifier.activation_fn}; the published "
+            f"drafter goes on with {drafter.activation_fn}"
+        )
+    copy.take([SOURCE_EMBEDDING], source, "source embeddings")
+    if drafter.freeze_encoder:
+        copy.report.append("frozen      the encoder: it stays what the verifier's is")
+
+
+def _copy_positions(copy: _Copy, source: StateDict, side: str, wanted: bool) -> None:
+    """Start learned positions of a side from the verifier's, be they learned or sinusoids."""
+    name = f"{side}.embed_positions.weight"
+    if name not in copy.state:
+        copy.report.append(f"not copied  {side} positions: sinusoids here, nothing to learn")
+        return
+    if not wanted:
+        copy.keep([name], f"{side} positions", "learned here; --copy-positions would copy them")
+        return
+    rows, width = copy.state[name].shape
+    theirs = source.get(name)
+    if theirs is None:
+        sinusoids = SinusoidalPositionalEmbedding.get_embedding(rows, width, padding_idx=1)
+        copy.take([name], {name: sinusoids}, f"{side} positions (the verifier's sinusoids)")
+    elif theirs.size(1) != width:
+        copy.keep([name], f"{side} positions", f"{theirs.size(1)} wide in the verifier")
+    else:
+        shared = min(rows, theirs.size(0))
+        positions = torch.cat([theirs[:shared], copy.state[name][shared:]])
+        copy.take([name], {name: positions}, f"{side} positions (learned, the first {shared})")
+
+
+def _copy_decoder(copy: _Copy, source: StateDict, drafter: Namespace, args: Namespace) -> None:
+    layers = copy.names("decoder.layers.")
+    _copy_target_embeddings(copy, source, drafter, args.init_decoder_from_verifier)
+    if args.init_decoder_from_verifier:
+        chosen = _chosen_layers(source, drafter.decoder_layers, args.decoder_layers_from)
+        theirs = {
+            f"decoder.layers.{mine}.{name.split('.', 3)[3]}": tensor
+            for mine, layer in enumerate(chosen)
+            for name, tensor in source.items()
+            if name.startswith(f"decoder.layers.{layer - 1}.")
+        }
+        numbers = ", ".join(map(str, chosen))
+        copy.take(
+            [name for name in layers if name in theirs],
+            theirs,
+            f"decoder layers, the verifier's {numbers}",
+        )
+        deeper = [name for name in layers if name not in theirs]
+        copy.keep(deeper, "decoder layers", "the verifier's decoder is less deep")
+    else:
+        copy.keep(layers, "decoder layers", "fresh; --init-decoder-from-verifier would copy them")
+    # They would drown embeddings that are not scaled as the verifier scales its own.
+    wanted = args.copy_positions and drafter.scale_decoder_embedding
+    _copy_positions(copy, source, "decoder", wanted)
+    copy.keep(
+        copy.names("decoder.copy_attn."), "copy attention", "fresh; the verifier has no such part"
+    )
+
+
+def _chosen_layers(source: StateDict, count: int, wanted: list[int] | None) -> list[int]:
+    """Numbers, from 1, of the verifier's decoder layers that the drafter's start as."""
+    there = len({name.split(".")[2] for name in source if name.startswith("decoder.layers.")})
+    if wanted is None:
+        return [1 + layer for layer in spaced_layers(min(count, there), there)]
+    if len(wanted) != count or not all(1 <= layer <= there for layer in wanted):
+        raise UserError(
+            f"--decoder-layers-from {','.join(map(str, wanted))} must name {count} of the "
+            f"verifier's {there} decoder layers, one for each of the drafter's"
+        )
+    return wanted
+
+
+def _copy_target_embeddings(
+    copy: _Copy, source: StateDict, drafter: Namespace, wanted: bool
+) -> None:
+    names = [TARGET_EMBEDDING, PROJECTION]
+    if drafter.share_all_embeddings:
+        for name in names:
+            copy.state[name] = copy.state[SOURCE_EMBEDDING]
+        copy.report.append("copied      target embeddings and output projection: shared with these")
+    elif not wanted:
+        copy.keep(names, "target embeddings and output projection", "not shared with the source")
+    else:
+        # Where one table serves for both, what it predicts with matters more.
+        output = source.get(PROJECTION, source[TARGET_EMBEDDING])
+        tied = drafter.share_decoder_input_output_embed
+        theirs = {TARGET_EMBEDDING: output if tied else source[TARGET_EMBEDDING]}
+        copy.take(names, theirs | {PROJECTION: output}, "target embeddings and output projection")
+        if tied:
+            copy.state[PROJECTION] = copy.state[TARGET_EMBEDDING]
+
+
+def _as_checkpoint(model: BlockDrafter, settings: Namespace) -> dict[str, Any]:
+    """A checkpoint as fairseq's trainer reads it, before the first update."""
+    history: dict[str, Any] = {
+        "criterion_name": "GlatLoss",
+        "optimizer_name": None,
+        "lr_scheduler_state": {},
+        "num_updates": 0,
+    }
+    return {
+        "args": settings,
+        "cfg": None,
+        "model": model.state_dict(),
+        "criterion": None,
+        "optimizer_history": [history],
+        "task_state": {},
+        "extra_state": {"epoch": 1, "train_iterator": {"epoch": 1}},
+        "last_optimizer_state": None,
+    }

@@ -1,0 +1,207 @@
+"""The verifier against a full forward pass of each row alone."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass
+
+import pytest
+import torch
+from torch import Tensor
+
+from specdec_plugins.decoding.networks import Transformer
+from specdec_plugins.decoding.types import (
+    Draft,
+    Prefix,
+    Round,
+    Scores,
+    SourceBatch,
+    SpecialTokens,
+    SupportsEncoderOutput,
+    Verdict,
+)
+from specdec_plugins.decoding.verifier import TransformerVerifier
+from tests.decoding.networks.toys import EOS, PAD, UNK, full_logits, random_ids, transformer
+
+SPECIAL = SpecialTokens(start=EOS, pad=PAD, eos=EOS, unk=UNK)
+JUNK = 10**9  # no token id
+POISON = 1e6
+
+
+@dataclass
+class Row:
+    source: list[int]
+    tokens: list[int]  # start token included
+
+
+def pad(rows: list[list[int]], fill: int, width: int = 0) -> Tensor:
+    width = max(width, *(len(row) for row in rows))
+    return torch.tensor([row + [fill] * (width - len(row)) for row in rows], dtype=torch.int64)
+
+
+def lengths(rows: list[list[int]]) -> Tensor:
+    return torch.tensor([len(row) for row in rows])
+
+
+def batch(rows: list[Row]) -> SourceBatch:
+    sources, forced = [r.source for r in rows], [r.tokens for r in rows]
+    return SourceBatch(pad(sources, PAD), lengths(sources), pad(forced, PAD), lengths(forced))
+
+
+def prefix_of(rows: list[Row]) -> Prefix:
+    tokens = [row.tokens for row in rows]
+    counts = lengths(tokens)
+    active = torch.ones(len(rows), dtype=torch.bool)
+    return Prefix(pad(tokens, JUNK, width=60), counts, active, width=int(counts.max()))
+
+
+class Driver:
+    """Rows that are scored, committed, dropped and joined; every score is checked."""
+
+    def __init__(self, seed: int, with_hidden: bool = False) -> None:
+        self.rng = random.Random(seed)
+        self.generator = torch.Generator().manual_seed(seed)
+        self.network = transformer(seed)
+        self.verifier = TransformerVerifier(self.network, SPECIAL, with_hidden=with_hidden)
+        self.rows: list[Row] = []
+
+    def ids(self, at_least: int, at_most: int) -> list[int]:
+        return random_ids(self.generator, self.rng.randint(at_least, at_most))
+
+    def admit(self, num_rows: int, max_forced: int) -> None:
+        new = [
+            Row([*self.ids(0, 7), EOS], [EOS, *self.ids(0, max_forced)]) for _ in range(num_rows)
+        ]
+        self.verifier.admit(batch(new))
+        self.rows += new
+
+    def round(self, num_drafted: int) -> Scores:
+        """Score a ragged draft, check every row, keep some of it and a token more."""
+        drafts = [self.ids(0, num_drafted) for _ in self.rows]
+        prefix = prefix_of(self.rows)
+        draft = Draft(pad(drafts, JUNK, width=num_drafted), lengths(drafts))
+        scores = self.verifier.score(prefix, draft)
+        assert scores.logits.shape[1] == draft.tokens.shape[1] + 1
+        for b, row in enumerate(self.rows):
+            self.check(scores.logits[b], row, drafts[b])
+            self.rows[b].tokens = row.tokens + drafts[b][: self.rng.randint(0, len(drafts[b]))]
+            self.rows[b].tokens += self.ids(1, 1)
+        none = torch.zeros(len(self.rows), dtype=torch.int64)
+        self.verifier.commit(prefix_of(self.rows), Round(draft, scores, Verdict(none, none)))
+        self.poison()
+        return scores
+
+    def check(self, logits: Tensor, row: Row, draft: list[int]) -> None:
+        target = torch.tensor([row.tokens + draft])
+        expected = full_logits(self.network, torch.tensor([row.source]), target)
+        first = len(row.tokens) - 1
+        torch.testing.assert_close(
+            logits[: len(draft) + 1], expected[0, first:], rtol=0, atol=1e-10
+        )
+
+    def select(self) -> None:
+        order = self.rng.sample(range(len(self.rows)), self.rng.randint(1, len(self.rows)))
+        self.rows = [self.rows[i] for i in order]
+        self.verifier.select(torch.tensor(order))
+
+    def poison(self) -> None:
+        """What lies behind the committed tokens must not matter."""
+        cache = self.verifier._cache
+        with torch.inference_mode():
+            stale = torch.arange(cache.capacity) >= cache.lengths[:, None]
+            cache.storage[:, stale] = POISON
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_every_row_is_scored_as_if_alone(seed: int) -> None:
+    driver = Driver(seed)
+    driver.admit(driver.rng.randint(1, 3), max_forced=4)
+    for _ in range(12):
+        action = driver.rng.choice(["round", "round", "admit", "select"])
+        if action == "admit" and len(driver.rows) < 6:
+            driver.admit(driver.rng.randint(1, 2), max_forced=driver.rng.choice([0, 5]))
+        elif action == "select":
+            driver.select()
+        else:
+            driver.round(driver.rng.randint(0, 4))
+        driver.rows = [row for row in driver.rows if len(row.tokens) < 40] or driver.rows
+        driver.verifier.select(torch.arange(len(driver.rows)))
+
+
+def test_rows_join_when_others_are_far_along() -> None:
+    driver = Driver(seed=7)
+    driver.admit(2, max_forced=0)
+    for _ in range(8):
+        driver.round(3)
+    driver.admit(2, max_forced=0)
+    driver.round(3)
+    driver.admit(1, max_forced=6)
+    driver.round(0)
+
+
+def test_an_emptied_verifier_starts_afresh() -> None:
+    driver = Driver(seed=8)
+    driver.admit(2, max_forced=3)
+    driver.round(2)
+    driver.verifier.select(torch.zeros(0, dtype=torch.int64))
+    driver.rows = []
+    driver.admit(3, max_forced=0)
+    driver.round(2)
+
+
+def test_the_device_is_never_asked_while_scoring(monkeypatch: pytest.MonkeyPatch) -> None:
+    driver = Driver(seed=9)
+    driver.admit(3, max_forced=2)
+    prefix = prefix_of(driver.rows)
+    draft = Draft(torch.full((3, 4), 5), torch.tensor([4, 0, 2]))
+    none = torch.zeros(3, dtype=torch.int64)
+
+    def refuse(*args: object) -> None:
+        raise AssertionError("the host waits for the device")
+
+    for name in ("item", "tolist", "__bool__", "__int__", "__float__", "cpu", "nonzero"):
+        monkeypatch.setattr(torch.Tensor, name, refuse)
+    scores = driver.verifier.score(prefix, draft)
+    driver.verifier.commit(prefix, Round(draft, scores, Verdict(none, none)))
+
+
+def test_states_are_what_the_projection_reads() -> None:
+    driver = Driver(seed=10, with_hidden=True)
+    driver.admit(2, max_forced=2)
+    scores = driver.round(3)
+    assert scores.hidden is not None
+    torch.testing.assert_close(driver.network.decoder.logits(scores.hidden), scores.logits)
+    plain = Driver(seed=10)
+    plain.admit(2, max_forced=2)
+    assert plain.round(3).hidden is None
+
+
+def test_encoder_output_follows_the_rows() -> None:
+    driver = Driver(seed=11)
+    driver.rows = [Row([5, 6, 7, 8, EOS], [EOS]), Row([9, EOS], [EOS]), Row([4, 5, EOS], [EOS])]
+    driver.verifier.admit(batch(driver.rows))
+    driver.verifier.select(torch.tensor([2, 1]))
+    states, padding_mask = driver.verifier.encoder_output()
+    assert isinstance(driver.verifier, SupportsEncoderOutput)
+    assert padding_mask.tolist() == [[False] * 3, [False, False, True]]
+    alone, _ = driver.network.encoder(torch.tensor([[4, 5, EOS]]))
+    torch.testing.assert_close(states[:1], alone, rtol=0, atol=1e-12)
+
+
+def test_junk_past_the_position_table_is_harmless() -> None:
+    """A row near its limit stands beside one that drafts far: only its junk is out of range."""
+    network: Transformer = transformer(max_positions=8)
+    verifier = TransformerVerifier(network, SPECIAL)
+    rows = [Row([5, EOS], [EOS, *range(4, 10)]), Row([6, 7, EOS], [EOS])]
+    verifier.admit(batch(rows))
+    draft = Draft(torch.full((2, 6), 5), torch.tensor([1, 6]))
+    scores = verifier.score(prefix_of(rows), draft)
+    expected = full_logits(network, torch.tensor([[5, EOS]]), torch.tensor([[*rows[0].tokens, 5]]))
+    torch.testing.assert_close(scores.logits[0, :2], expected[0, -2:], rtol=0, atol=1e-10)
+
+
+def test_what_the_engine_asks_about() -> None:
+    verifier = TransformerVerifier(transformer(max_positions=8), SPECIAL)
+    assert (verifier.vocab_size, verifier.max_target_positions) == (23, 8)
+    assert verifier.max_source_positions == 48
+    assert (verifier.device.type, verifier.special) == ("cpu", SPECIAL)

@@ -1,0 +1,302 @@
+"""Bundles keep every weight and setting, and say what is wrong with them in one sentence."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors import safe_open
+from safetensors.torch import load_file, save_file
+from torch import nn
+
+from specdec_plugins.decoding.bigrams import Bigrams
+from specdec_plugins.errors import UserError
+from specdec_plugins.formats import bundle as bundle_module
+from specdec_plugins.formats.bigrams import write_bigrams
+from specdec_plugins.formats.bundle import default_bundle, read_bundle, read_weights
+from specdec_plugins.formats.bundle_writer import Contents, new_folder, write_bundle
+from specdec_plugins.formats.dictionary import Dictionary
+from specdec_plugins.formats.model import HEADS, VERIFIER, Model
+from specdec_plugins.formats.model_files import (
+    load_block_drafter,
+    load_medusa_heads,
+    load_verifier,
+    read_model,
+)
+from tests import fairseq_checkpoints
+
+pytestmark = pytest.mark.fairseq
+
+SHAPES: dict[str, dict[str, Any]] = {
+    "shared": {"share_all_embeddings": True, "encoder_ffn_embed_dim": 20},
+    "separate": {},
+    "tied output": {"share_decoder_input_output_embed": True},
+    "pre-norm": {"encoder_normalize_before": True, "decoder_normalize_before": True},
+    "learned": {"encoder_learned_pos": True, "decoder_learned_pos": True},
+    "unscaled": {"no_scale_embedding": True, "layernorm_embedding": True},
+}
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    return fairseq_checkpoints.dictionaries(tmp_path)
+
+
+def model_of(folder: Path, arch: str = "transformer", **shape: Any) -> Model:
+    args = fairseq_checkpoints.settings(arch, **shape)
+    network = fairseq_checkpoints.build(args, folder)
+    return read_model(fairseq_checkpoints.save(network, args, folder / f"{arch}.pt"))
+
+
+def drafter_of(folder: Path) -> Model:
+    sizes = {"decoder_ffn_embed_dim": 24, "decoder_attention_heads": 4}
+    learned = {"encoder_learned_pos": True, "decoder_learned_pos": True}
+    return model_of(folder, "block", block_size=4, src_embedding_copy=True, **sizes, **learned)
+
+
+def bundled(folder: Path, dtype: torch.dtype = torch.float64, **contents: Any) -> Path:
+    if "verifier" not in contents:
+        contents["verifier"] = model_of(folder)
+    write_bundle(Contents(folder, "en", "de", **contents), folder / "bundle", dtype)
+    return folder / "bundle"
+
+
+def symbols(folder: Path) -> tuple[Dictionary, Dictionary]:
+    source, target = (Dictionary.load(folder / f"dict.{side}.txt") for side in ("en", "de"))
+    return source, target
+
+
+def assert_same(network: nn.Module, other: nn.Module) -> None:
+    state, others = network.state_dict(), other.state_dict()
+    assert state.keys() == others.keys()
+    assert all(torch.equal(tensor, others[name]) for name, tensor in state.items())
+
+
+@pytest.mark.parametrize("shape", SHAPES.values(), ids=SHAPES)
+def test_every_weight_and_switch_comes_back(shape: dict[str, Any], folder: Path) -> None:
+    model = model_of(folder, **shape)
+    place = bundled(folder, verifier=model)
+    again = read_weights(place / "verifier.safetensors")
+    assert again.config == model.config
+    assert_same(
+        load_verifier(place / "verifier.safetensors", *symbols(place), dtype=torch.float64),
+        load_verifier(model.path, *symbols(folder), dtype=torch.float64),
+    )
+
+
+def test_the_drafter_comes_back(folder: Path) -> None:
+    model = drafter_of(folder)
+    place = bundled(folder, drafter_name="block", drafter=model)
+    path = place / "drafter.safetensors"
+    assert_same(
+        load_block_drafter(path, *symbols(place), dtype=torch.float64),
+        load_block_drafter(model.path, *symbols(folder), dtype=torch.float64),
+    )
+    with pytest.raises(UserError, match="this is a block drafter"):
+        load_verifier(path, *symbols(place))
+    with pytest.raises(UserError, match="is no block drafter but a model of arch transformer"):
+        load_block_drafter(place / "verifier.safetensors", *symbols(place))
+
+
+def test_bigrams_lie_beside_the_drafter(folder: Path) -> None:
+    source = folder / "counted"
+    write_bigrams(Bigrams.count([[4, 5, 2], [4, 5, 2]], 20, 2), source)
+    place = bundled(folder, drafter_name="block", drafter=drafter_of(folder), bigrams=source)
+    drafter = read_bundle(place).drafter
+    assert drafter is not None
+    assert drafter.bigrams == "bigrams.safetensors"
+    assert (place / drafter.bigrams).read_bytes() == source.read_bytes()
+
+
+def test_heads_and_drafters_without_weights_have_a_place(folder: Path) -> None:
+    state = {"blocks.weight": torch.randn(32, 16).double(), "blocks.bias": torch.zeros(32).double()}
+    heads = Model(folder / "heads.pt", HEADS, HEADS, None, state)
+    place = bundled(folder, drafter_name="medusa", drafter=heads)
+    network = load_medusa_heads(place / "drafter.safetensors", dtype=torch.float64)
+    assert torch.equal(network.blocks.weight, state["blocks.weight"])
+    (folder / "bundle").rename(folder / "first")
+    options = {"exit_layer": 1}
+    drafter = read_bundle(
+        bundled(folder, drafter_name="early_exit", drafter_options=options)
+    ).drafter
+    assert drafter is not None
+    assert (drafter.name, drafter.options, drafter.network) == ("early_exit", options, None)
+
+
+def test_weights_are_rounded_once_and_stored_once(folder: Path) -> None:
+    model = model_of(folder, share_all_embeddings=True)
+    path = bundled(folder, torch.float16, verifier=model) / "verifier.safetensors"
+    again = read_weights(path).state
+    assert again.keys() == model.state.keys()
+    for name, tensor in model.state.items():
+        assert torch.equal(again[name], tensor.half()), name
+    with safe_open(path, framework="pt") as file:
+        stored = set(file.keys())
+    assert {"encoder.embed_tokens.weight", "decoder.embed_tokens.weight"} - stored
+    assert path.stat().st_mode & 0o777 == 0o644
+
+
+def test_what_float16_cannot_hold_is_refused(folder: Path) -> None:
+    model = model_of(folder)
+    model.state["encoder.layers.0.fc1.bias"][3] = 7e4
+    with pytest.raises(UserError, match="encoder.layers.0.fc1.bias holds values that float16"):
+        bundled(folder, torch.float16, verifier=model)
+    assert not (folder / "bundle").exists()
+
+
+def test_a_bundle_appears_whole_or_not_at_all(folder: Path) -> None:
+    with pytest.raises(UserError, match="nowhere.codes: No such file or directory; nothing was"):
+        bundled(folder, codes=folder / "nowhere.codes")
+    assert not list(folder.glob("*bundle*"))
+    place = bundled(folder)
+    contents = Contents(folder, "en", "de", model_of(folder), card="new")
+    with pytest.raises(UserError, match="is there already; name another place, or add --force"):
+        write_bundle(contents, place)
+    write_bundle(contents, place, force=True)
+    assert (place / "README.md").read_text() == "new"
+
+
+def test_nothing_but_a_bundle_is_replaced_by_one(folder: Path) -> None:
+    place = bundled(folder)
+    contents = Contents(folder, "en", "de", model_of(folder), card="new")
+    with pytest.raises(UserError, match="other folders, so this program did not write it"):
+        write_bundle(contents, folder, force=True)
+    (place / "bundle.json").rename(place / "thesis.txt")
+    with pytest.raises(UserError, match="holds no bundle.json.*; name another place"):
+        write_bundle(contents, place, force=True)
+    with pytest.raises(UserError, match="thesis.txt: is a file; name a folder"):
+        write_bundle(contents, place / "thesis.txt", force=True)
+    assert (place / "thesis.txt").read_text().startswith("{")
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt(), OSError(13, "Permission denied")])
+@pytest.mark.parametrize("last", ["old", "new"])
+@pytest.mark.parametrize("is_link", [False, True])
+def test_what_cannot_be_replaced_stays(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    error: BaseException,
+    last: str,
+    is_link: bool,
+) -> None:
+    """Stopped right after the old folder has gone, or when the new one should come."""
+    place, real = tmp_path / "bundle", tmp_path / "real"
+    real.mkdir()
+    (real / "file").write_text("precious")
+    if is_link:
+        place.symlink_to("real")
+    else:
+        real.rename(place)
+    rename = Path.rename
+
+    def failing(path: Path, target: Path) -> None:
+        if path.name == "new":
+            raise error
+        rename(path, target)
+        if target.name == last:
+            raise error
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "rename", failing)
+        with (
+            pytest.raises((KeyboardInterrupt, UserError)),
+            new_folder(place, "file", force=True) as made,
+        ):
+            (made / "file").write_text("new")
+    assert (place / "file").read_text() == "precious"
+    assert place.is_symlink() == is_link
+    assert {path.name for path in tmp_path.iterdir()} <= {"bundle", "real"}
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"format": "zip"}, "expected the format 'specdec-bundle'"),
+        ({"version": 2}, "is of format version 2, and this program reads version 1"),
+        ({"source_lang": None}, "'source_lang' must be str, not None"),
+        ({"verifier": {"weights": "../v", "kind": VERIFIER}}, "'../v' must be the name of a file"),
+        ({"verifier": {"weights": "..", "kind": VERIFIER}}, "'..' must be the name of a file"),
+        ({"verifier": {"weights": "", "kind": VERIFIER}}, "'' must be the name of a file"),
+        ({"text": {"bpe_codes": "."}}, "'.' must be the name of a file"),
+        ({"verifier": {"weights": "v", "kind": "gpt"}}, "verifier: no kind 'gpt' is known"),
+        ({"defaults": {"beta": True}}, "defaults: 'beta' must be int, not True"),
+        ({"defaults": {"k": 1}}, "defaults: there is no entry 'k'"),
+        ({"text": {"tokenizer": 1}}, "text: 'tokenizer' must be str or nothing, not 1"),
+        ({"drafter": {"options": {}}}, "drafter: 'name' must be str"),
+        ({"drafter": {"name": "block", "options": {}, "bigrams": "/b"}}, "'/b' must be the name"),
+    ],
+)
+def test_a_faulty_entry_is_named(changes: dict[str, Any], message: str, folder: Path) -> None:
+    path = bundled(folder) / "bundle.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), **changes}))
+    with pytest.raises(UserError, match="bundle.json") as error:
+        read_bundle(path.parent)
+    assert message in str(error.value)
+
+
+def test_damage_is_told(folder: Path) -> None:
+    place = bundled(folder)
+    weights, settings = place / "verifier.safetensors", place / "bundle.json"
+    record = json.loads(settings.read_text())
+    record["verifier"]["architecture"]["wings"] = 2
+    settings.write_text(json.dumps(record))
+    with pytest.raises(UserError, match="architecture of verifier.safetensors is not one of kind"):
+        read_model(weights)
+    del record["verifier"]["architecture"]["wings"]
+    record["verifier"]["architecture"]["encoder"]["dim"] = 32
+    settings.write_text(json.dumps(record))
+    with pytest.raises(UserError, match="verifier.safetensors: .* unexpected size"):
+        load_verifier(weights, *symbols(place))
+    record["verifier"]["architecture"]["encoder"]["dim"] = 16
+    settings.write_text(json.dumps(record))
+    weights.write_bytes(weights.read_bytes()[:-9])
+    with pytest.raises(UserError, match="verifier.safetensors: damaged"):
+        read_model(weights)
+    (place / "other.safetensors").touch()
+    with pytest.raises(UserError, match="names no weights other.safetensors"):
+        read_model(place / "other.safetensors")
+    settings.write_text("{")
+    with pytest.raises(UserError, match="bundle.json: not JSON"):
+        read_bundle(place)
+    settings.unlink()
+    with pytest.raises(UserError, match="read together with the bundle.json"):
+        read_model(weights)
+
+
+@pytest.mark.parametrize(
+    ("aliases", "message"),
+    [
+        ('{"a": "b"}', "a stands for 'b', which it does not hold"),
+        ('{"a": ["b"]}', r"a stands for \['b'\], which"),
+        ('["a"]', "its aliases are no JSON object"),
+        ("{", "Expecting property name"),
+    ],
+)
+def test_damaged_aliases_are_told(aliases: str, message: str, folder: Path) -> None:
+    weights = bundled(folder) / "verifier.safetensors"
+    save_file(load_file(weights), weights, {"aliases": aliases})
+    with pytest.raises(UserError, match=rf"verifier.safetensors: damaged .*\({message}"):
+        read_weights(weights)
+
+
+def test_bytes_that_are_no_weights_are_told(folder: Path) -> None:
+    weights = bundled(folder) / "verifier.safetensors"
+    content = bytearray(weights.read_bytes())
+    content[-1000:] = b"\xff" * 1000
+    weights.write_bytes(content)
+    with pytest.raises(UserError, match="damaged .* holds values that are no numbers"):
+        read_weights(weights)
+
+
+def test_an_absent_default_is_one_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    module = tmp_path / "specdec_plugins" / "formats" / "bundle.py"
+    monkeypatch.setattr(bundle_module, "__file__", str(module))
+    with pytest.raises(UserError, match="no pair of models is bundled .* scripts/convert.sh"):
+        default_bundle()
+    place = tmp_path / "data" / "models" / "en-de"
+    place.mkdir(parents=True)
+    (place / "bundle.json").touch()
+    assert default_bundle() == place

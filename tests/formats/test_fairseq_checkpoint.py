@@ -1,0 +1,221 @@
+"""What loads and what is refused. That loaded networks compute what fairseq's do is tested with
+the networks."""
+
+from __future__ import annotations
+
+from argparse import Namespace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from specdec_plugins.decoding.networks import Transformer
+from specdec_plugins.errors import UserError
+from specdec_plugins.formats.dictionary import Dictionary
+from specdec_plugins.formats.model_files import load_block_drafter, load_verifier
+from tests import fairseq_checkpoints
+from tests.decoding.networks.toys import full_logits
+
+pytestmark = pytest.mark.fairseq
+
+Saved = tuple[nn.Module, Namespace, Path]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return fairseq_checkpoints.dictionaries(tmp_path_factory.mktemp("data"), 30, 30)
+
+
+@pytest.fixture(scope="module")
+def verifier(folder: Path) -> Saved:
+    args = fairseq_checkpoints.settings("transformer", share_all_embeddings=True)
+    model = fairseq_checkpoints.build(args, folder)
+    return model, args, fairseq_checkpoints.save(model, args, folder / "verifier.pt")
+
+
+@pytest.fixture(scope="module")
+def drafter(folder: Path) -> Saved:
+    args = fairseq_checkpoints.settings("block", block_size=4, src_embedding_copy=True)
+    model = fairseq_checkpoints.build(args, folder)
+    return model, args, fairseq_checkpoints.save(model, args, folder / "drafter.pt")
+
+
+def dictionary(folder: Path) -> Dictionary:
+    return Dictionary.load(folder / "dict.en.txt")
+
+
+def load(path: Path, folder: Path, **options: Any) -> Transformer:
+    symbols = dictionary(folder)
+    return load_verifier(path, symbols, symbols, dtype=torch.float64, **options)
+
+
+def logits(network: Transformer) -> Tensor:
+    return full_logits(network, torch.tensor([[5, 6, 2]]), torch.tensor([[2, 7, 8, 9]]))
+
+
+def resaved(saved: Saved, path: Path, **changes: Any) -> Path:
+    model, args, _ = saved
+    return fairseq_checkpoints.save(model, Namespace(**{**vars(args), **changes}), path)
+
+
+def test_networks_are_ready_for_inference(verifier: Saved, folder: Path) -> None:
+    network = load_verifier(verifier[2], dictionary(folder), dictionary(folder))
+    assert not network.training
+    assert not any(parameter.requires_grad for parameter in network.parameters())
+    assert {parameter.dtype for parameter in network.parameters()} == {torch.float32}
+    assert network.decoder.output.weight is network.encoder.embedding.tokens.weight
+    names = [name for name, _ in network.named_parameters()]
+    assert names.count("encoder.embedding.tokens.weight") == 1
+
+
+def test_an_old_checkpoint_is_the_same_model(verifier: Saved, folder: Path, tmp_path: Path) -> None:
+    """Settings in 'args', fused projections, numbered norms, no version, no tied projection."""
+    model, args, path = verifier
+    old: dict[str, Tensor] = {"decoder.embed_positions._float_tensor": torch.zeros(1)}
+    state = model.state_dict()
+    norms = {
+        "encoder": ["self_attn_layer_norm", "final_layer_norm"],
+        "decoder": ["self_attn_layer_norm", "encoder_attn_layer_norm", "final_layer_norm"],
+    }
+    for name, tensor in state.items():
+        head, _, tail = name.rpartition("_proj.")
+        if head.endswith((".k", ".v")) or name.endswith("version") or "output_projection" in name:
+            continue
+        if head.endswith(".q"):
+            stem = head[:-1]
+            parts = [state[f"{stem}{letter}_proj.{tail}"] for letter in "qkv"]
+            old[f"{stem}in_proj_{tail}"] = torch.cat(parts)
+            continue
+        for number, norm in enumerate(norms[name.split(".")[0]]):
+            if "layers" in name:
+                name = name.replace(f".{norm}.", f".layer_norms.{number}.")
+        old[name] = tensor
+    old_path = tmp_path / "old.pt"
+    torch.save({"args": args, "model": old}, old_path)
+    assert torch.equal(logits(load(old_path, folder)), logits(load(path, folder)))
+
+
+def test_a_decoder_may_be_left_early(verifier: Saved, folder: Path, tmp_path: Path) -> None:
+    """As a checkpoint that never had the layers behind the exit."""
+    model, args, path = verifier
+    state = {n: t for n, t in model.state_dict().items() if "decoder.layers.1." not in n}
+    torch.save({"args": args, "model": state}, tmp_path / "short.pt")
+    short = logits(load(path, folder, exit_layer=1))
+    assert torch.equal(short, logits(load(tmp_path / "short.pt", folder)))
+    whole = logits(load(path, folder))
+    assert not torch.allclose(short, whole)
+    assert torch.equal(logits(load(path, folder, exit_layer=2)), whole)
+    for exit_layer in (0, 3):
+        with pytest.raises(UserError, match=f"no exit after layer {exit_layer} of its 2 .* 1 to 2"):
+            load(path, folder, exit_layer=exit_layer)
+
+
+def test_exits_are_those_that_were_trained(folder: Path, tmp_path: Path) -> None:
+    import specdec_plugins.models.early_exit_transformer  # noqa: F401 - registers the arch
+
+    shape = {"decoder_layers": 3, "decoder_normalize_before": True, "share_all_embeddings": True}
+    args = fairseq_checkpoints.settings("early_exit_transformer", **shape)
+    model: Any = fairseq_checkpoints.build(args, folder)
+    path = fairseq_checkpoints.save(model, args, tmp_path / "early.pt")
+    source, target = torch.tensor([[5, 6, 2]]), torch.tensor([[2, 7, 8, 9]])
+    with fairseq_checkpoints.double_precision(), torch.no_grad():
+        _, extra = model(source, torch.tensor([3]), target)
+    for exit_layer in (1, 2, 3):
+        want = model.decoder.exit_logits(extra["inner_states"][exit_layer])
+        got = logits(load(path, folder, exit_layer=exit_layer))
+        torch.testing.assert_close(got, want, rtol=0, atol=1e-9)
+
+
+def test_settings_may_be_nested(verifier: Saved, folder: Path, tmp_path: Path) -> None:
+    from omegaconf import DictConfig
+
+    model, args, path = verifier
+    flat = {k: v for k, v in vars(args).items() if not k.startswith(("encoder_", "decoder_"))}
+    flat = {k: v for k, v in flat.items() if isinstance(v, (str, int, float, bool))}
+    stacks = {
+        side: {
+            key.removeprefix(f"{side}_"): value
+            for key, value in vars(args).items()
+            if key.startswith(f"{side}_") and isinstance(value, (int, bool))
+        }
+        for side in ("encoder", "decoder")
+    }
+    config = DictConfig({"model": {**flat, **stacks}, "task": None})
+    torch.save({"cfg": config, "model": dict(model.state_dict())}, tmp_path / "nested.pt")
+    assert torch.equal(logits(load(tmp_path / "nested.pt", folder)), logits(load(path, folder)))
+
+
+def test_drafter_and_verifier_are_not_confused(
+    verifier: Saved, drafter: Saved, folder: Path
+) -> None:
+    symbols = dictionary(folder)
+    with pytest.raises(UserError, match="drafter.pt: this is a block drafter"):
+        load_verifier(drafter[2], symbols, symbols)
+    with pytest.raises(
+        UserError, match="verifier.pt: this is no block drafter but a model of arch"
+    ):
+        load_block_drafter(verifier[2], symbols, symbols)
+
+
+def test_a_drafter_says_what_it_was_trained_for(
+    drafter: Saved, folder: Path, tmp_path: Path
+) -> None:
+    symbols = dictionary(folder)
+    assert load_block_drafter(drafter[2], symbols, symbols).config.block_size == 4
+    path = resaved(drafter, tmp_path / "d.pt", block_size=None)
+    with pytest.raises(UserError, match="does not say for which --block-size it was trained"):
+        load_block_drafter(path, symbols, symbols)
+
+
+@pytest.mark.parametrize(
+    ("option", "value"),
+    [
+        ("adaptive_softmax_cutoff", "10,20"),
+        ("quant_noise_pq", 0.1),
+        ("cross_self_attention", True),
+        ("no_cross_attention", True),
+        ("encoder_layers_to_keep", "0,1"),
+        ("base_layers", 1),
+        ("scale_heads", True),
+    ],
+)
+def test_an_unsupported_option_is_named(
+    option: str, value: object, verifier: Saved, folder: Path, tmp_path: Path
+) -> None:
+    path = resaved(verifier, tmp_path / "v.pt", **{option: value})
+    flag = "--" + option.replace("_", "-")
+    with pytest.raises(UserError, match=f"v.pt: the model was trained with {flag}, which is not"):
+        load(path, folder)
+
+
+def test_an_option_that_the_block_drafter_lacks_is_named(
+    drafter: Saved, folder: Path, tmp_path: Path
+) -> None:
+    path = resaved(drafter, tmp_path / "d.pt", encoder_normalize_before=True)
+    with pytest.raises(UserError, match="--encoder-normalize-before"):
+        load_block_drafter(path, dictionary(folder), dictionary(folder))
+
+
+def test_dictionaries_of_another_size_are_refused(verifier: Saved, folder: Path) -> None:
+    symbols, smaller = dictionary(folder), Dictionary(["a", "b"])
+    with pytest.raises(UserError, match="has 34 source symbols and the source dictionary 6;"):
+        load_verifier(verifier[2], smaller, symbols)
+    with pytest.raises(UserError, match="has 34 target symbols and the target dictionary 6;"):
+        load_verifier(verifier[2], symbols, smaller)
+
+
+def test_ensembles_are_refused(verifier: Saved, folder: Path) -> None:
+    with pytest.raises(UserError, match="ensembles are not supported"):
+        load(Path(f"{verifier[2]}:{verifier[2]}"), folder)
+
+
+def test_other_models_are_refused(verifier: Saved, folder: Path, tmp_path: Path) -> None:
+    _, args, _ = verifier
+    torch.save({"args": args, "model": {"encoder.conv.weight": torch.zeros(1)}}, tmp_path / "c.pt")
+    with pytest.raises(UserError, match="c.pt: no Transformer of fairseq that translates"):
+        load(tmp_path / "c.pt", folder)
+    torch.save({"model": {"encoder.conv.weight": torch.zeros(1)}}, tmp_path / "n.pt")
+    with pytest.raises(UserError, match="n.pt: the checkpoint does not say what its model is"):
+        load(tmp_path / "n.pt", folder)

@@ -1,0 +1,164 @@
+"""Checkpoints made of models are what fairseq wrote in the first place."""
+
+from __future__ import annotations
+
+import shutil
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from specdec_plugins.app.convert import main
+from specdec_plugins.decoding.networks import StackConfig, TransformerConfig
+from specdec_plugins.errors import UserError
+from specdec_plugins.formats.bundle_writer import Contents, write_bundle
+from specdec_plugins.formats.fairseq_export import to_checkpoint
+from specdec_plugins.formats.model import Model
+from specdec_plugins.formats.model_files import read_model
+from specdec_plugins.formats.safe_load import allow_fairseq_checkpoints
+from specdec_plugins.formats.safe_save import save_checkpoint
+from tests import fairseq_checkpoints
+from tests.bundles import LINES, captions
+
+pytestmark = pytest.mark.fairseq
+
+LEARNED = {"encoder_learned_pos": True, "decoder_learned_pos": True}
+SHAPES: dict[str, dict[str, Any]] = {
+    "shared": {"share_all_embeddings": True},
+    "tied output": {"share_decoder_input_output_embed": True},
+    "pre-norm": {"encoder_normalize_before": True, "decoder_normalize_before": True},
+    "no final norm": {"decoder_normalize_before": True, "no_decoder_final_norm": True},
+    "learned": {**LEARNED, "activation_fn": "gelu"},
+    "unscaled": {"no_scale_embedding": True, "layernorm_embedding": True},
+    "no positions": {"no_token_positional_embeddings": True},
+    "narrow": {"decoder_output_dim": 12},
+}
+DRAFTER = {"arch": "block", "block_size": 4, "decoder_ffn_embed_dim": 24, **LEARNED}
+DRAFTERS: dict[str, dict[str, Any]] = {
+    "published": {**DRAFTER, "src_embedding_copy": True},
+    "plain": {**DRAFTER, "src_embedding_copy": False, "scale_encoder_embedding": True},
+    "fast": {**DRAFTER, "cached_prefix": True, "scale_decoder_embedding": True},
+}
+
+
+@pytest.mark.parametrize("shape", {**SHAPES, **DRAFTERS}.values(), ids={**SHAPES, **DRAFTERS})
+def test_fairseq_loads_what_it_wrote(shape: dict[str, Any], tmp_path: Path) -> None:
+    from fairseq.checkpoint_utils import load_checkpoint_to_cpu, load_model_ensemble_and_task
+
+    allow_fairseq_checkpoints()
+    folder = fairseq_checkpoints.dictionaries(tmp_path)
+    args = fairseq_checkpoints.settings(**{"arch": "transformer", **shape})
+    network = fairseq_checkpoints.build(args, folder).float()
+    model = read_model(fairseq_checkpoints.save(network, args, folder / "first.pt"))
+    checkpoint = to_checkpoint(model, "en", "de")
+    checkpoint["args"].data = str(folder)
+    save_checkpoint(checkpoint, folder / "again.pt")
+    again = read_model(folder / "again.pt")
+    assert again.config == model.config
+    assert_same(again, model)
+    if model.kind == "block":
+        return  # its task is built for training, which test_train does
+    assert load_checkpoint_to_cpu(str(folder / "again.pt"))["cfg"] is not None
+    (loaded,), _, task = load_model_ensemble_and_task([str(folder / "again.pt")])
+    assert len(task.target_dictionary) == 34
+    wanted = network.state_dict()
+    for name, tensor in loaded.state_dict().items():
+        if "_float_tensor" not in name and "version" not in name:
+            assert torch.equal(tensor, wanted[name]), name
+
+
+def assert_same(model: Model, other: Model) -> None:
+    assert model.state.keys() == other.state.keys()
+    assert all(torch.equal(tensor, other.state[name]) for name, tensor in model.state.items())
+
+
+def test_there_and_back_again_rounds_once(tmp_path: Path) -> None:
+    """fairseq, bundle, fairseq, bundle: the second bundle is the first."""
+    first = captions(tmp_path / "first")
+    assert main(["fairseq", str(first), "--output", str(tmp_path / "back")]) == 0
+    back = tmp_path / "back"
+    for name in ("verifier", "drafter"):
+        stored = read_model(first / f"{name}.safetensors")
+        wanted = {key: tensor.float() for key, tensor in stored.state.items()}
+        assert_same(read_model(back / f"{name}.pt"), replace(stored, state=wanted))
+    files = ["--AR-path", str(back / "verifier.pt"), "--path", str(back / "drafter.pt")]
+    files += ["-s", "en", "-t", "de", "--bpe-codes", str(back / "bpe.codes")]
+    assert main(["bundle", str(back), *files, "--output", str(tmp_path / "second")]) == 0
+    for path in first.iterdir():
+        if path.name != "README.md":
+            assert path.read_bytes() == (tmp_path / "second" / path.name).read_bytes(), path.name
+
+
+def test_its_search_says_the_same(tmp_path: Path) -> None:
+    from specdec_plugins.app.translator import SpeculativeTranslator
+
+    first = captions(tmp_path / "first")
+    assert main(["fairseq", str(first), "--output", str(tmp_path / "back")]) == 0
+    back = tmp_path / "back"
+    text: Any = {"tokenizer": "moses", "bpe": "subword_nmt", "bpe_codes": str(back / "bpe.codes")}
+    search = SpeculativeTranslator.from_pretrained(
+        *(str(back),),
+        **{"verifier": str(back / "verifier.pt"), "source_lang": "en", "target_lang": "de"},
+        **text,
+        strategy="fairseq",
+        beam=1,
+    )
+    plain = SpeculativeTranslator.from_pretrained(str(first), strategy="AR")
+    said, expected = search.translate(LINES), plain.translate(LINES)
+    assert [t.text for t in said] == [t.text for t in expected]
+
+
+def test_what_fairseq_has_no_option_for_is_refused(tmp_path: Path) -> None:
+    stack = StackConfig(1, 8, 8, 2, 10, 20)
+    odd = replace(stack, final_norm=True)
+    for config, message in (
+        (TransformerConfig(odd, stack), "fairseq's encoder ends in a norm where its layers"),
+        (TransformerConfig(stack, odd), "fairseq's decoder ends in a norm where its layers"),
+        (TransformerConfig(replace(stack, positions="none"), stack), "positions on both sides"),
+    ):
+        with pytest.raises(UserError, match=message):
+            to_checkpoint(
+                Model(tmp_path / "v", "transformer", "transformer", config, {}), "en", "de"
+            )
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["marian", "/nowhere"], "/nowhere: is no bundle; add --data"),
+        (["fairseq", "/nowhere"], "/nowhere/bundle.json: cannot be read"),
+        (["bundle", "/nowhere", "--AR-path", "v.pt"], "/nowhere: is no folder"),
+        (["ctranslate2", "BUNDLE", "--quantization", "int1"], "stores no 'int1'; choose one of"),
+    ],
+)
+def test_mistakes_are_one_sentence(
+    arguments: list[str], message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    if "BUNDLE" in arguments:
+        arguments = [str(captions(tmp_path / "b")) if a == "BUNDLE" else a for a in arguments]
+        shutil.rmtree(tmp_path / "out", ignore_errors=True)
+    assert main([*arguments, "--output", str(tmp_path / "out")]) == 2
+    told = capsys.readouterr().err
+    assert told.startswith("convert.sh: ")
+    assert message in told
+    assert told.count("\n") == 1
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_bundle_is_checked_before_it_is_written(tmp_path: Path) -> None:
+    folder = fairseq_checkpoints.dictionaries(tmp_path, 30, 20)
+    args = fairseq_checkpoints.settings("transformer")
+    path = fairseq_checkpoints.save(fairseq_checkpoints.build(args, folder), args, folder / "v.pt")
+    fairseq_checkpoints.dictionaries(tmp_path, 30, 19)
+    languages = ["-s", "en", "-t", "de"]
+    command = ["bundle", str(folder), "--AR-path", str(path), *languages, "--output"]
+    with pytest.raises(UserError, match="24 target symbols and the target dictionary 23"):
+        main([*command, str(tmp_path / "out"), "--debug"])
+    fairseq_checkpoints.dictionaries(tmp_path, 30, 20)
+    options = ["--drafter", "early_exit", "--drafter-options", '{"exits": 1}']
+    with pytest.raises(UserError, match="exit_layer"):
+        main([*command, str(tmp_path / "out"), *options, "--debug"])
+    assert not (tmp_path / "out").exists()
+    write_bundle(Contents(folder, "en", "de", read_model(path)), tmp_path / "out")

@@ -1,0 +1,128 @@
+"""Checkpoints are read without running anything, or refused with a sentence."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import pickle
+from collections import defaultdict
+from pathlib import Path
+from typing import Any
+
+import numpy
+import pytest
+import torch
+
+from specdec_plugins.errors import UserError
+from specdec_plugins.formats.safe_load import allow_fairseq_checkpoints, load_checkpoint
+from specdec_plugins.formats.safe_save import save_checkpoint
+
+
+class _Malicious:
+    """Runs a command when it is unpickled."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return os.system, (f"touch {self.path}",)
+
+
+def test_settings_of_a_checkpoint_are_read(tmp_path: Path) -> None:
+    path = tmp_path / "good.pt"
+    weights = {"encoder.version": torch.tensor([3.0])}
+    args = argparse.Namespace(arch="block", counts=defaultdict(int))
+    save_checkpoint({"model": weights, "args": args}, path)
+    checkpoint = load_checkpoint(path)
+    assert checkpoint["args"] == args
+    assert torch.equal(checkpoint["model"]["encoder.version"], torch.tensor([3.0]))
+
+
+@pytest.mark.fairseq
+def test_omegaconf_settings_are_read(tmp_path: Path) -> None:
+    from omegaconf import OmegaConf
+
+    path = tmp_path / "good.pt"
+    cfg = OmegaConf.create({"model": {"arch": "block", "lr": [0.5]}})
+    save_checkpoint({"model": {}, "cfg": cfg}, path)
+    assert load_checkpoint(path)["cfg"].model.lr[0] == 0.5
+
+
+def test_numpy_arrays_in_meters_are_dropped_unread(tmp_path: Path) -> None:
+    """fairseq's --eval-bleu leaves them; the weights must load all the same."""
+    path = tmp_path / "bleu.pt"
+    meters = {"counts": numpy.array([3, 1]), "score": numpy.float64(0.5)}
+    save_checkpoint({"model": {"w": torch.ones(2)}, "extra_state": meters}, path)
+    checkpoint = load_checkpoint(path)
+    assert torch.equal(checkpoint["model"]["w"], torch.ones(2))
+    assert not any(isinstance(v, numpy.ndarray) for v in checkpoint["extra_state"].values())
+
+
+@pytest.mark.parametrize("legacy", [False, True])
+def test_code_in_a_file_is_refused_and_does_not_run(tmp_path: Path, legacy: bool) -> None:
+    path, trace = tmp_path / "evil.pt", tmp_path / "it-ran"
+    torch.save(
+        {"model": {}, "extra": _Malicious(trace)}, path, _use_new_zipfile_serialization=not legacy
+    )
+    with pytest.raises(UserError, match=r"evil\.pt: refused.*system"):
+        load_checkpoint(path)
+    assert not trace.exists()
+
+
+def test_a_bare_pickle_with_code_does_not_run(tmp_path: Path) -> None:
+    path, trace = tmp_path / "evil.pt", tmp_path / "it-ran"
+    path.write_bytes(pickle.dumps(_Malicious(trace)))
+    with pytest.raises(UserError, match=r"evil\.pt"):
+        load_checkpoint(path)
+    assert not trace.exists()
+
+
+@pytest.mark.parametrize("allowed", [False, True])
+def test_reading_changes_nothing_about_what_the_process_allows(
+    tmp_path: Path, allowed: bool
+) -> None:
+    path = tmp_path / "good.pt"
+    save_checkpoint({"model": {}, "args": argparse.Namespace()}, path)
+    before = torch.serialization.get_safe_globals()
+    try:
+        torch.serialization.clear_safe_globals()
+        if allowed:
+            allow_fairseq_checkpoints()
+        load_checkpoint(path)
+        if allowed:
+            assert torch.load(path)["args"] == argparse.Namespace()
+        else:
+            with pytest.raises(pickle.UnpicklingError):
+                torch.load(path)
+    finally:
+        torch.serialization.add_safe_globals(before)
+
+
+@pytest.mark.parametrize("content", [b"", b"not a checkpoint", b"PK\x03\x04 half a zip"])
+def test_damaged_files_are_named(tmp_path: Path, content: bytes) -> None:
+    path = tmp_path / "broken.pt"
+    path.write_bytes(content)
+    with pytest.raises(UserError, match=r"broken\.pt: damaged or not a checkpoint"):
+        load_checkpoint(path)
+
+
+def test_a_truncated_checkpoint_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "half.pt"
+    save_checkpoint({"model": {"w": torch.zeros(1000)}}, path)
+    path.write_bytes(path.read_bytes()[:2000])
+    with pytest.raises(UserError, match=r"half\.pt: damaged"):
+        load_checkpoint(path)
+
+
+@pytest.mark.parametrize("content", [torch.zeros(3), {"weights": {}}, {"model": torch.zeros(1)}])
+def test_foreign_files_are_named(tmp_path: Path, content: Any) -> None:
+    path = tmp_path / "foreign.pt"
+    torch.save(content, path)
+    with pytest.raises(UserError, match=r"foreign\.pt: not a fairseq checkpoint"):
+        load_checkpoint(path)
+
+
+def test_missing_files_and_folders_are_named(tmp_path: Path) -> None:
+    for path in (tmp_path / "none.pt", tmp_path):
+        with pytest.raises(UserError, match="no such checkpoint"):
+            load_checkpoint(path)

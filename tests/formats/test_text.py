@@ -1,0 +1,156 @@
+"""The text pipeline: what it writes, what it reads back, and what it refuses."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Literal
+
+import pytest
+
+from specdec_plugins.errors import UserError
+from specdec_plugins.formats.text import TextPipeline
+
+CODES = "#version: 0.2\nH a\nu s</w>\nHa us</w>\n"
+
+
+@pytest.fixture
+def codes(tmp_path: Path) -> Path:
+    path = tmp_path / "bpe.codes"
+    path.write_text(CODES, encoding="utf-8")
+    return path
+
+
+def words(source: str, target: str, **settings: bool) -> TextPipeline:
+    return TextPipeline(source, target, bpe=None, **settings)
+
+
+def test_each_side_follows_its_own_language() -> None:
+    pipeline = words("en", "de")
+    # An abbreviation keeps its full stop in its own language alone.
+    assert pipeline.encode("bzw. Ein") == "bzw . Ein"
+    assert pipeline.encode_target("bzw. Ein") == "bzw. Ein"
+    assert pipeline.encode('It\'s "fine", he said.') == (
+        "It &apos;s &quot; fine , &quot; he said ."
+    )
+
+
+def test_bpe_is_applied_and_undone(codes: Path) -> None:
+    pipeline = TextPipeline("de", "de", codes=codes)
+    assert pipeline.encode("Haus, Ha.") == "Haus , H@@ a ."
+    assert pipeline.decode("Haus , H@@ a .") == "Haus, Ha."
+    assert pipeline.decode("Haus H@@") == "Haus H"
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "Ein Haus, 3,5 % größer: \"ja\" & 'nein' - E-Mail (a/b) <x>!",
+        "Der Preis stieg um 20 Euro; warum?",
+    ],
+)
+def test_a_line_comes_back(line: str, codes: Path) -> None:
+    pipeline = TextPipeline("de", "de", codes=codes)
+    tokens = pipeline.encode(line)
+    assert pipeline.encode(pipeline.decode(tokens)) == tokens
+
+
+def test_dash_splits_come_back() -> None:
+    assert words("en", "en").encode("well-known") == "well-known"
+    split = words("en", "en", dash_splits=True)
+    assert split.encode("well-known") == "well @-@ known"
+    assert split.decode("well @-@ known") == "well-known"
+
+
+@pytest.mark.parametrize("breaker", ["\r", "\x0b", "\x0c", "\x1c", "\x85", "\u2028", "\u2029"])
+@pytest.mark.parametrize("tokenizer", ["moses", None])
+def test_nothing_that_ends_a_line_survives(
+    breaker: str, tokenizer: Literal["moses"] | None
+) -> None:
+    pipeline = TextPipeline("en", "de", tokenizer, None)
+    assert pipeline.encode(f"a{breaker}b\u3000 c{breaker}") == "a b c"
+
+
+@pytest.mark.parametrize("line", ["", " ", "\t \r"])
+def test_an_empty_line_stays_empty(line: str, codes: Path) -> None:
+    pipeline = TextPipeline("en", "de", codes=codes)
+    assert pipeline.encode(line) == pipeline.encode_target(line) == ""
+    assert pipeline.decode(line) == ""
+
+
+def test_markers_of_the_dictionary_cannot_be_smuggled_in() -> None:
+    assert "</s>" not in words("en", "de").encode("a </s> <unk> b").split()
+
+
+@pytest.mark.parametrize(
+    ("raw", "expected"),
+    [("Braşov, Ţara Şi ţi", "Brașov, Țara Și ți"), ("s\u0327i t\u0326i", "și ți")],
+)
+def test_cedilla_becomes_comma_on_both_sides(raw: str, expected: str) -> None:
+    pipeline = TextPipeline("en", "ro", None, None)
+    assert pipeline.encode(raw) == pipeline.encode_target(raw) == expected
+    assert TextPipeline("tr", "en", None, None).encode("Beşiktaş") == "Beşiktaş"
+
+
+def test_diacritics_are_stripped_from_romanian_alone() -> None:
+    pipeline = TextPipeline("ro", "en", None, None, strip_diacritics=True)
+    assert pipeline.encode("Şi în ţară, âăÎ") == "Si in tara, aaI"
+    assert pipeline.encode_target("in Brașov") == "in Brașov"
+
+
+def test_lowercase_is_only_by_request() -> None:
+    assert words("de", "de").encode("Ärger") == "Ärger"
+    assert words("de", "de", lowercase=True).encode("Ärger") == "ärger"
+
+
+@pytest.mark.parametrize(
+    ("build", "sentence"),
+    [
+        (lambda tmp: TextPipeline("en", "de", codes=tmp / "none"), r"none: cannot read the BPE"),
+        (lambda tmp: TextPipeline("en", "de"), "needs a file of codes"),
+        (lambda tmp: TextPipeline("en", "de", "x", None), "unknown tokenizer 'x'"),  # type: ignore[arg-type]
+        (lambda tmp: TextPipeline("en", "de", None, "x"), "unknown BPE 'x'"),  # type: ignore[arg-type]
+    ],
+)
+def test_what_is_missing_is_said(
+    build: Callable[[Path], TextPipeline], sentence: str, tmp_path: Path
+) -> None:
+    with pytest.raises(UserError, match=sentence):
+        build(tmp_path)
+
+
+def test_a_bad_line_of_codes_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "codes"
+    path.write_text("#version: 0.2\na b\nthree sub words\n", encoding="utf-8")
+    with pytest.raises(UserError, match="codes, line 3: expected two subwords"):
+        TextPipeline("en", "de", codes=path)
+    path.write_text("")
+    with pytest.raises(UserError, match="codes, line 1: expected two subwords"):
+        TextPipeline("en", "de", codes=path)
+
+
+def test_a_missing_package_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "sacremoses", None)
+    with pytest.raises(UserError, match=r"sacremoses is not installed; .*pip install '\.\[text\]'"):
+        words("en", "de")
+    assert TextPipeline("en", "de", None, None).encode("a  b") == "a b"
+
+
+def test_the_module_alone_imports_neither_torch_nor_the_tokenisers() -> None:
+    code = (
+        "import sys, specdec_plugins.formats.text\n"
+        "print([m for m in ('fairseq', 'torch', 'sacremoses', 'subword_nmt') if m in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
+
+
+def test_a_dictionary_in_place_of_codes_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "dict.en.txt"
+    path.write_text("the 900\nof@@ 52\n, 51\n", encoding="utf-8")
+    with pytest.raises(UserError, match=r"dict\.en\.txt: looks like a dictionary .* BPE codes"):
+        TextPipeline("en", "de", codes=path)
+    path.write_text("#version: 0.2\n1 9\n2 0\nt h\nth e</w>\n", encoding="utf-8")
+    TextPipeline("en", "de", codes=path)

@@ -1,0 +1,198 @@
+"""The recipe: presets, its commands, and that the programs which they call know every flag."""
+
+from __future__ import annotations
+
+import argparse
+import io
+import shlex
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from benchmarks import reproduce
+from specdec_plugins.app import convert
+from specdec_plugins.corpus import averaging, decontaminate, distill, prepare
+from specdec_plugins.errors import UserError
+from specdec_plugins.training import recipe
+from specdec_plugins.training.pipeline import Paused, Pipeline, Step
+from specdec_plugins.training.presets import PRESETS, make_preset
+from specdec_plugins.training.recipe_steps import progress, steps
+
+ROOT = Path(__file__).resolve().parents[2]
+FLAGS = shlex.split("--train a.tsv.xz,b.tsv --valid dev.tsv:5- --test t1.tsv t2.tsv --out work/x")
+NAME = "MALLOC_MMAP_THRESHOLD_"  # of a variable of glibc
+PARSERS = {
+    "decontaminate.sh": decontaminate._parser,
+    "prepare-tsv.sh": prepare._parser,
+    "distill.sh": distill._parser,
+    "average-checkpoints": averaging._parser,
+    "convert.sh": convert.make_parser,
+    "reproduce.sh": reproduce.make_parser,
+}
+
+
+def job(*flags: str) -> recipe.Job:
+    return recipe.job_of(recipe.make_parser().parse_args([*FLAGS, *flags]))
+
+
+def commands(*flags: str) -> list[list[str]]:
+    return [shlex.split(step.command.replace("$DEADLINE", "0")) for step in steps(job(*flags))]
+
+
+def parse(parser: argparse.ArgumentParser, words: list[str]) -> argparse.Namespace:
+    return parser.parse_args(words)
+
+
+@pytest.mark.parametrize("preset", PRESETS)
+def test_every_script_is_there_and_knows_its_flags(preset: str) -> None:
+    found = commands("--preset", preset, "--cpu", "--ray", "local")
+    for script, *words in found:
+        path = ROOT / script
+        assert path.is_file()
+        if path.name in PARSERS:
+            parse(PARSERS[path.name](), words)
+    assert [Path(script).name for script, *_ in found].count("average-checkpoints") == 3
+
+
+@pytest.mark.fairseq
+def test_trainings_are_commands_that_fairseq_knows(tmp_path: Path) -> None:
+    from fairseq import options
+
+    import specdec_plugins
+
+    specdec_plugins.register()
+    for script, *words in commands("--cpu", "--preset", "tiny-cpu"):
+        if "train" not in script:
+            continue
+        given = dict(zip(words, words[1:], strict=False))
+        for flag in ("--from", "--verifier"):
+            if flag in given:
+                words[words.index(flag) + 1] = __file__  # some file that is there
+        words[words.index("--data") + 1] = str(tmp_path)
+        words[words.index("--save-dir") + 1] = str(tmp_path / "save")
+        # What would be run, without running it: the interpreter only repeats its arguments.
+        done = subprocess.run(
+            [str(ROOT / script), *words], capture_output=True, text=True, check=True,
+            env={"PATH": "/usr/bin:/bin", "PYTHON": "echo"}, cwd=ROOT,
+        )  # fmt: skip
+        command = done.stdout.strip().splitlines()[-1]
+        assert str(ROOT / "train.py") in command
+        # encoder_initial.py, which would have printed the network's flags, only echoed its own.
+        shown = command.split("train.py ", 1)[1].replace("(0.9, 0.98)", "(0.9,0.98)")
+        kept = shown.replace("(0.9, 0.999)", "(0.9,0.999)").split()
+        start = next((i for i, w in enumerate(kept) if w.endswith("encoder_initial.py")), None)
+        if start is not None:
+            kept[start : kept.index("--print-flags") + 1] = ["--arch", "block"]
+        args = options.parse_args_and_arch(options.get_training_parser(), kept)
+        assert args.max_update > 1000
+        assert args.lr_scheduler == "inverse_sqrt"
+
+
+def test_files_lead_from_step_to_step() -> None:
+    made: list[str] = []
+    for step in steps(job()):
+        words = shlex.split(step.command)
+        for flag in ("--from", "--verifier", "--path", "--AR-path", "--data", "--input"):
+            if flag in words:
+                path = words[words.index(flag) + 1]
+                assert any(path.startswith(output) for output in made), (step.title, path)
+        made += step.outputs
+    assert any("report-test1" in path for path in made)
+
+
+def test_every_training_gets_the_precision_and_the_drafter_its_architecture() -> None:
+    given = commands("--cpu", "--precision", "bf16", "--drafter-arch", "block_fast")
+    trainings = [words for words in given if "--save-dir" in words]
+    assert [words[words.index("--precision") + 1] for words in trainings] == ["bf16"] * 3
+    assert trainings[-1][trainings[-1].index("--arch") + 1] == "block_fast"
+    assert not any("--precision" in words for words in commands("--cpu"))
+
+
+def test_without_training_again_the_teacher_is_the_verifier() -> None:
+    given = commands("--set", "retrain_updates=0")
+    assert not any("work/x/verifier" in word for words in given for word in words)
+    drafter = next(words for words in given if "--verifier" in words)
+    convert = next(words for words in given if "--AR-path" in words)
+    assert drafter[drafter.index("--verifier") + 1] == "work/x/teacher.pt"
+    assert convert[convert.index("--AR-path") + 1] == "work/x/teacher.pt"
+    with pytest.raises(UserError, match="more than 0"):
+        make_preset("small", ["drafter_updates=0"])
+
+
+def test_long_pairs_stay_out_of_a_training_on_short_sentences() -> None:
+    for preset in PRESETS:
+        prepare = next(c for c in commands("--preset", preset) if "prepare-tsv.sh" in c[0])
+        assert prepare[prepare.index("--max-length") + 1] == str(PRESETS[preset].max_words)
+
+
+@pytest.mark.parametrize(("given", "kept"), [({}, "4294967296"), ({NAME: "1000"}, "1000")])
+def test_trainings_on_a_cpu_keep_their_memory(
+    given: dict[str, str], kept: str, tmp_path: Path
+) -> None:
+    for name, *words in commands("--cpu"):
+        if "train-verifier" not in name:
+            continue
+        words[words.index("--data") + 1] = str(tmp_path)
+        words[words.index("--save-dir") + 1] = str(tmp_path / "save")
+        if "--from" in words:
+            words[words.index("--from") + 1] = __file__
+        python = tmp_path / "python"
+        python.write_text(f"#!/bin/sh\necho kept ${NAME} $GLIBC_TUNABLES\n")
+        python.chmod(0o755)
+        done = subprocess.run(
+            [str(ROOT / name), *words], capture_output=True, text=True, check=True, cwd=ROOT,
+            env={"PATH": "/usr/bin:/bin", "PYTHON": str(python), **given},
+        )  # fmt: skip
+        assert done.stdout.splitlines()[-1] == f"kept {kept} glibc.malloc.hugetlb=1"
+
+
+def test_a_prepared_folder_takes_the_place_of_corpora() -> None:
+    args = recipe.make_parser().parse_args(["--prepared", "work/wmt14", "--out", "work/x"])
+    titles = [step.title for step in steps(recipe.job_of(args))]
+    assert titles[0] == "train the teacher"
+    assert "report on test" in titles
+
+
+@pytest.mark.parametrize(
+    ("flags", "sentence"),
+    [
+        ("--out o", "give either --train and --valid, or --prepared"),
+        ("--train a.tsv --out o", "needs a dev set"),
+        ("--train a.tsv --valid b --out o --pair en", "two languages"),
+        ("--train a.tsv --valid b --out o --minutes 0", "more than 0"),
+        ("--train a.tsv --valid b --out o --set width", "expected a number"),
+        ("--train a.tsv --valid b --out o --set wide=3", "there is no 'wide'"),
+        ("--train a.tsv --valid b --out o --set retrain_updates=9", "too few to save"),
+    ],
+)
+def test_what_does_not_go_together_is_refused(flags: str, sentence: str) -> None:
+    with pytest.raises(UserError, match=sentence):
+        recipe.job_of(recipe.make_parser().parse_args(flags.split()))
+
+
+def test_values_of_a_preset_can_be_changed() -> None:
+    preset = make_preset("small", ["width=64", "dropout=0"])
+    assert (preset.width, preset.dropout) == (64, 0.0)
+    assert preset.heads == PRESETS["small"].heads
+    with pytest.raises(UserError, match="There is no preset"):
+        make_preset("huge", [])
+
+
+def test_progress_of_a_training() -> None:
+    line = "INFO | train_inner | epoch 001: 40 / 196 loss=9.93, nll_loss=9.66, num_updates=40, lr=1"
+    assert progress(700)(line) == "update 40 of 700, loss 9.93"
+    assert progress(700)("INFO | fairseq.trainer | begin training epoch 1") is None
+
+
+def test_a_step_whose_time_is_up_goes_on_the_next_time(tmp_path: Path) -> None:
+    (tmp_path / "kept").mkdir()
+    script = f"test -e {tmp_path}/kept/half || {{ touch {tmp_path}/kept/half; exit 75; }}"
+    step = Step("train", f"$SHELL -c '{script}'", (str(tmp_path / "kept"),))
+    pipeline = Pipeline(tmp_path / "runs", {"SHELL": "bash"}, io.StringIO())
+    # Another command had begun what is there, so that it is removed, and made by the first call.
+    step = Step("train", f"$SHELL -c 'mkdir -p {tmp_path}/kept; {script}'", step.outputs)
+    with pytest.raises(Paused):
+        pipeline.run([step])
+    assert pipeline.run([step]) == 1
+    assert pipeline.run([step]) == 0
