@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from specdec_plugins.errors import Parser, UserError, refuse
+from specdec_plugins.formats.output import check_output
 
 NAME = "train.py"
 PLUGIN = Path(__file__).resolve().parent / "specdec_plugins"
@@ -97,11 +98,7 @@ def _check_folders(cfg: Any) -> None:
             raise UserError(
                 f"{folder}: holds no dict.*.txt, so fairseq-preprocess did not write it"
             )
-    place = Path(cfg.checkpoint.save_dir).absolute()
-    while not place.exists():
-        place = place.parent
-    if not place.is_dir() or not os.access(place, os.W_OK):
-        raise UserError(f"--save-dir {cfg.checkpoint.save_dir}: cannot be written")
+    check_output(cfg.checkpoint.save_dir, "--save-dir", folder=True)
 
 
 def _run(cfg: Any) -> None:

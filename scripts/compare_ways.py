@@ -35,11 +35,12 @@ from benchmarks.side_by_side import Figures, figures, measure, table  # noqa: E4
 from benchmarks.ways import Way, baselines, read_ways  # noqa: E402
 from specdec_plugins.app.entries import open_entries  # noqa: E402
 from specdec_plugins.app.file_options import FileOptions  # noqa: E402
-from specdec_plugins.app.files import STANDARD, check_writable  # noqa: E402
+from specdec_plugins.app.files import STANDARD  # noqa: E402
 from specdec_plugins.app.options import given_settings, make_parser  # noqa: E402
 from specdec_plugins.app.translator import Sentence  # noqa: E402
 from specdec_plugins.corpus import scoring  # noqa: E402
 from specdec_plugins.errors import Parser, UserError, refuse  # noqa: E402
+from specdec_plugins.formats.output import check_output  # noqa: E402
 
 CLOCKS = {"wall": time.perf_counter, "cpu": time.process_time}
 
@@ -145,7 +146,7 @@ def main() -> int:
     try:
         if args.report is not None:
             for kind in ("json", "md") if args.no_picture else ("json", "md", "png"):
-                check_writable(f"{args.report}.{kind}")
+                check_output(f"{args.report}.{kind}")
             if not args.no_picture:
                 plotting()  # asked before decoding takes its time
         rows = _run(args, rest)

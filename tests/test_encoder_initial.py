@@ -319,16 +319,3 @@ def test_a_drafter_is_refused_as_verifier(
     assert encoder_initial.main(command) == 2
     assert "o.pt: this is a block drafter" in capsys.readouterr().err
     assert not (tmp_path / "again.pt").exists()
-
-
-def test_a_place_that_cannot_be_written_is_told_before_the_work(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    file = tmp_path / "file"
-    file.write_text("kept")
-    for output, told in ((tmp_path, "a folder"), (file / "o.pt", "cannot be written")):
-        command = ["--verifier", str(tmp_path / "none.pt"), "--output", str(output)]
-        assert encoder_initial.main(command) == 2
-        error = capsys.readouterr().err
-        assert error.startswith(f"encoder_initial.py: error: --output {output}: {told}")
-    assert file.read_text() == "kept"

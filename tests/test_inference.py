@@ -381,8 +381,6 @@ def test_an_old_output_survives_what_is_refused_early(
     assert out.read_text() == "precious\n"
     same = ["--input-path", str(out), "--output-path", str(out)]
     assert "is an input as well" in refused(capsys, *arguments(folder, *same))
-    lost = ["--input-path", str(folder / "in"), "--output-path", str(tmp_path / "no" / "out")]
-    assert "no folder" in refused(capsys, *arguments(folder, *lost))
 
 
 def test_files_that_differ_in_length_are_named(

@@ -82,16 +82,3 @@ def test_an_unknown_noise_is_refused_with_the_choices(
     assert "invalid choice: 'random_delete' (choose from 'block_mask')" in error
     assert error.startswith("train.py: error: ")
     assert error.count("\n") == 1
-
-
-@pytest.mark.fairseq
-def test_a_place_that_cannot_be_written_is_refused(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
-) -> None:
-    (tmp_path / "file").touch()
-    (tmp_path / "dict.en.txt").touch()
-    common = f"train.py {tmp_path} --arch block --task translation_lev_modified --cpu"
-    flags = f"--criterion glat_loss --save-dir {tmp_path}/file/run"
-    monkeypatch.setattr(sys, "argv", [*common.split(), *flags.split()])
-    assert train.main() == 2
-    assert "file/run: cannot be written" in capsys.readouterr().err

@@ -24,7 +24,6 @@ from specdec_plugins.formats.bundle_writer import (
     BIGRAMS,
     CODES,
     Contents,
-    new_folder,
     write_bundle,
 )
 from specdec_plugins.formats.ctranslate2 import export_ctranslate2
@@ -33,6 +32,7 @@ from specdec_plugins.formats.fairseq_export import to_checkpoint
 from specdec_plugins.formats.marian import export_marian
 from specdec_plugins.formats.model import HEADS, Model
 from specdec_plugins.formats.model_files import read_model, read_verifier
+from specdec_plugins.formats.output import check_output, new_folder
 from specdec_plugins.formats.safe_save import save_checkpoint
 from specdec_plugins.formats.text import load_codes
 
@@ -103,6 +103,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Exit status of a command line."""
     args = make_parser().parse_args(argv)
     try:
+        check_output(args.output, "--output", folder=True)
         if args.to == "bundle":
             _to_bundle(args)
         elif args.to == "fairseq":

@@ -9,7 +9,6 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import islice
-from pathlib import Path
 from typing import BinaryIO, TypeVar
 
 from specdec_plugins.errors import UserError
@@ -93,20 +92,6 @@ def count_lines(path: str) -> int:
 def total_lines(path: str) -> int | None:
     """Complete lines of an input, for a bar; None where counting them would use them up."""
     return count_lines(path) if path != STANDARD and os.path.isfile(path) else None
-
-
-def check_writable(path: str) -> None:
-    """Raises UserError where an output could not be opened, before anything slow begins."""
-    if path == STANDARD:
-        return
-    folder = Path(path).parent
-    if not folder.is_dir():
-        raise UserError(f"{path}: there is no folder {folder}; create it first.")
-    target = Path(path) if os.path.exists(path) else folder
-    if Path(path).is_dir():
-        raise UserError(f"{path}: is a folder; give the name of a file to write.")
-    if not os.access(target, os.W_OK):
-        raise UserError(f"{path}: cannot be written; choose another place or change permissions.")
 
 
 def is_same_place(path: str, other: str) -> bool:

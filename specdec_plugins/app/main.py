@@ -19,7 +19,6 @@ from specdec_plugins.app.file_options import FileOptions
 from specdec_plugins.app.files import (
     STANDARD,
     LineWriter,
-    check_writable,
     count_lines,
     in_buffers,
     refuse_same_file,
@@ -33,6 +32,7 @@ from specdec_plugins.app.settings import Settings, choose_device
 from specdec_plugins.app.translator import SpeculativeTranslator, Translation
 from specdec_plugins.decoding.types import Request
 from specdec_plugins.errors import UserError, refuse
+from specdec_plugins.formats.output import check_output
 
 INTERRUPTED = 130  # 128 + SIGINT, as shells count
 BROKEN_PIPE = 141  # 128 + SIGPIPE
@@ -129,7 +129,8 @@ class Job:
         """How many lines of earlier outputs are kept; raises UserError before models are loaded."""
         files = self.files
         for output in files.outputs:
-            check_writable(output)
+            if output != STANDARD:
+                check_output(output)
             for source in files.inputs:
                 refuse_same_file(source, output)
         if not files.resume:

@@ -16,8 +16,9 @@ from tqdm import tqdm
 from specdec_plugins.corpus import cli
 from specdec_plugins.corpus.cli import logger
 from specdec_plugins.errors import UserError
+from specdec_plugins.formats.output import check_output
 from specdec_plugins.formats.safe_load import load_checkpoint
-from specdec_plugins.formats.safe_save import check_place, save_checkpoint
+from specdec_plugins.formats.safe_save import save_checkpoint
 
 # The names that fairseq gives. Behind a best checkpoint's three decimals stands a random number
 # that tells equal values apart; read as further decimals, it changes no order but theirs.
@@ -152,7 +153,7 @@ def _choose(args: argparse.Namespace) -> list[Path]:
 
 
 def main(args: argparse.Namespace) -> None:
-    check_place(args.output)
+    check_output(args.output, "--output", replaced=True)
     paths = _choose(args)
     logger.info("averaging %s", ", ".join(path.name for path in paths))
     checkpoint = average(paths)

@@ -14,6 +14,7 @@ from specdec_plugins.corpus.cli import logger
 from specdec_plugins.errors import UserError
 from specdec_plugins.formats.bigrams import count_bigrams, write_bigrams
 from specdec_plugins.formats.dictionaries import load_dictionaries
+from specdec_plugins.formats.output import check_output
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -27,7 +28,7 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def main(args: argparse.Namespace) -> None:
-    cli.check_output(args.output)
+    check_output(args.output, "--output")
     dictionaries = load_dictionaries(args.data, args.source_lang, args.target_lang)
     source, target = dictionaries.source_lang, dictionaries.target_lang
     prefix = args.data / f"{args.split}.{source}-{target}.{target}"

@@ -5,10 +5,8 @@ from __future__ import annotations
 import argparse
 import logging
 import math
-import os
 import sys
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from typing import Any
 
 from specdec_plugins.errors import Parser, UserError, refuse
@@ -68,16 +66,6 @@ def run(
             raise
         return refuse(made.prog, error)
     return 0
-
-
-def check_output(path: Path) -> None:
-    """Raises UserError where no file can be written under that name; called before the work."""
-    if path.is_dir():
-        raise UserError(f"--output {path}: a folder; expected the name of a file")
-    if not path.parent.is_dir():
-        raise UserError(f"--output {path}: {path.parent}: no such folder")
-    if not os.access(path if path.exists() else path.parent, os.W_OK):
-        raise UserError(f"--output {path}: cannot be written")
 
 
 def at_least(lowest: float, kind: type = int) -> Callable[[str], Any]:

@@ -11,6 +11,7 @@ from pathlib import Path
 from specdec_plugins.corpus import cli, scoring
 from specdec_plugins.corpus.steps import write_json
 from specdec_plugins.errors import UserError
+from specdec_plugins.formats.output import check_output
 from specdec_plugins.formats.text import TextPipeline, join_bpe
 
 
@@ -58,6 +59,8 @@ def _detokenised(path: Path, args: argparse.Namespace) -> list[str]:
 
 
 def evaluate(args: argparse.Namespace) -> None:
+    if args.json is not None:
+        check_output(args.json, "--json", replaced=True)
     lines = {str(args.reference): scoring.read_lines(args.reference)}
     for path in (args.output, args.baseline):
         if path is not None:

@@ -4,11 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 import shutil
-import tempfile
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -27,6 +24,7 @@ from specdec_plugins.formats.bundle import (
     Part,
 )
 from specdec_plugins.formats.model import Model
+from specdec_plugins.formats.output import new_folder
 
 CARD, CODES, BIGRAMS = "README.md", "bpe.codes", "bigrams.safetensors"
 
@@ -92,50 +90,6 @@ def _write_drafter(contents: Contents, folder: Path, dtype: torch.dtype) -> Draf
     if contents.bigrams is not None:
         shutil.copyfile(contents.bigrams, folder / BIGRAMS)
     return DraftingPart(contents.drafter_name, contents.drafter_options, network, bigrams)
-
-
-@contextmanager
-def new_folder(folder: str | Path, marker: str, force: bool = False) -> Iterator[Path]:
-    """A temporary folder that takes the given place when the block ends without an error.
-
-    marker: a file that every folder of this kind holds. Raises UserError where the place is taken
-    (unless, with `force`, by a folder of this kind) or cannot be written to.
-    """
-    folder = Path(folder)
-    if folder.exists() and not folder.is_dir():
-        raise UserError(f"{folder}: is a file; name a folder.")
-    found = sorted(folder.iterdir()) if folder.is_dir() else []
-    if found and not force:
-        raise UserError(f"{folder}: is there already; name another place, or add --force.")
-    if found and (folder / marker not in found or any(path.is_dir() for path in found)):
-        raise UserError(
-            f"{folder}: holds no {marker} or other folders, so this program did not write it; name "
-            "another place."
-        )
-    try:
-        folder.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(dir=folder.parent, prefix=f".{folder.name}.") as scratch:
-            made = Path(scratch) / "new"
-            made.mkdir()
-            yield made
-            _put_in_place(made, folder)
-    except OSError as error:
-        name = error.filename or folder
-        raise UserError(f"{name}: {error.strerror or error}; nothing was written.") from error
-
-
-def _put_in_place(made: Path, folder: Path) -> None:
-    """Exchange a folder for what is there; where that fails, what was there is there again."""
-    old = made.with_name("old")
-    try:
-        if folder.exists():
-            folder.rename(old)
-        made.rename(folder)
-    except BaseException:
-        # Beside the new folder it would be deleted. A link that was moved may lead nowhere.
-        if os.path.lexists(old) and not folder.exists():
-            old.rename(folder)
-        raise
 
 
 def _write_part(model: Model, folder: Path, name: str, dtype: torch.dtype) -> Part:

@@ -12,17 +12,6 @@ import torch
 from specdec_plugins.errors import UserError
 
 
-def check_place(path: Path) -> None:
-    """Raises ``UserError`` where no file can be written under that name; called before the work."""
-    if path.is_dir():
-        raise UserError(f"--output {path}: a folder; expected the name of a file")
-    place = path.absolute().parent
-    while not place.exists():
-        place = place.parent
-    if not place.is_dir() or not os.access(place, os.W_OK):
-        raise UserError(f"--output {path}: cannot be written; give another place")
-
-
 def save_checkpoint(checkpoint: dict[str, Any], path: str | Path) -> None:
     """Write a checkpoint beside its place and rename it; folders are made as needed.
 

@@ -16,7 +16,6 @@ from tqdm import tqdm
 from specdec_plugins.app.files import (
     STANDARD,
     LineWriter,
-    check_writable,
     in_buffers,
     open_input,
     read_lines,
@@ -24,6 +23,7 @@ from specdec_plugins.app.files import (
     total_lines,
 )
 from specdec_plugins.errors import Parser, UserError, refuse, require
+from specdec_plugins.formats.output import check_output
 from specdec_plugins.serving.cli import KEY_VARIABLE
 from specdec_plugins.serving.client import Client
 from specdec_plugins.serving.faults import ServiceError
@@ -93,7 +93,8 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _run(given: dict[str, Any]) -> None:
     source, target = given["input"], given["output"]
     refuse_same_file(source, target)
-    check_writable(target)
+    if target != STANDARD:
+        check_output(target)
     with ExitStack() as stack:
         stream = stack.enter_context(open_input(source))
         translate = stack.enter_context(_translator(given))

@@ -11,7 +11,6 @@ import pytest
 from specdec_plugins.app import files
 from specdec_plugins.app.files import (
     LineWriter,
-    check_writable,
     count_lines,
     in_buffers,
     is_same_place,
@@ -161,16 +160,6 @@ def test_only_what_can_be_read_twice_is_counted(tmp_path: Path) -> None:
         assert total_lines(f"/dev/fd/{read_end}") is None
         assert stream.read() == b"a\n"
     assert total_lines("-") is None
-
-
-def test_places_that_cannot_be_written(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="no folder"):
-        check_writable(str(tmp_path / "none" / "out"))
-    with pytest.raises(UserError, match="is a folder"):
-        check_writable(str(tmp_path))
-    check_writable(str(tmp_path / "out"))
-    check_writable("-")
-    assert list(tmp_path.iterdir()) == []
 
 
 def test_one_place_has_many_names(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

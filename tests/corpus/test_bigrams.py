@@ -13,7 +13,6 @@ import torch
 from specdec_plugins.app.bundles import make_settings
 from specdec_plugins.app.loading import load_translator
 from specdec_plugins.app.settings import Settings
-from specdec_plugins.corpus import bigrams as counting
 from specdec_plugins.errors import UserError
 from specdec_plugins.formats.bigrams import count_bigrams, read_bigrams
 from specdec_plugins.formats.dictionary import Dictionary
@@ -90,24 +89,6 @@ def test_bad_input_is_one_sentence(tmp_path: Path) -> None:
     assert ended.returncode == 2
     assert "no binarised sentences; give a folder" in ended.stderr
     assert not (tmp_path / "out").exists()
-
-
-@pytest.mark.parametrize(
-    ("output", "sentence"),
-    [
-        ("", "a folder; expected the name of a file"),
-        ("none/out", "no such folder"),
-        ("file/out", "no such folder"),
-    ],
-)
-def test_an_impossible_output_is_refused_before_counting(
-    output: str, sentence: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (tmp_path / "file").touch()
-    monkeypatch.setattr(counting, "count_bigrams", lambda *_: pytest.fail("counted"))
-    args = counting._parser().parse_args([str(CAPTIONS), "--output", str(tmp_path / output)])
-    with pytest.raises(UserError, match=f"--output .*{sentence}"):
-        counting.main(args)
 
 
 def test_they_are_the_block_drafters() -> None:

@@ -17,7 +17,7 @@ from specdec_plugins.errors import UserError
 from specdec_plugins.formats import bundle as bundle_module
 from specdec_plugins.formats.bigrams import write_bigrams
 from specdec_plugins.formats.bundle import default_bundle, read_bundle, read_weights
-from specdec_plugins.formats.bundle_writer import Contents, new_folder, write_bundle
+from specdec_plugins.formats.bundle_writer import Contents, write_bundle
 from specdec_plugins.formats.dictionary import Dictionary
 from specdec_plugins.formats.model import HEADS, VERIFIER, Model
 from specdec_plugins.formats.model_files import (
@@ -26,6 +26,7 @@ from specdec_plugins.formats.model_files import (
     load_verifier,
     read_model,
 )
+from specdec_plugins.formats.output import new_folder
 from tests import fairseq_checkpoints
 
 pytestmark = pytest.mark.fairseq
@@ -167,7 +168,7 @@ def test_nothing_but_a_bundle_is_replaced_by_one(folder: Path) -> None:
     (place / "bundle.json").rename(place / "thesis.txt")
     with pytest.raises(UserError, match="holds no bundle.json.*; name another place"):
         write_bundle(contents, place, force=True)
-    with pytest.raises(UserError, match="thesis.txt: is a file; name a folder"):
+    with pytest.raises(UserError, match="thesis.txt: is a file; give the name of a folder"):
         write_bundle(contents, place / "thesis.txt", force=True)
     assert (place / "thesis.txt").read_text().startswith("{")
 

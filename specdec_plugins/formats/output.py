@@ -1,0 +1,83 @@
+"""Where a program writes: asked before the work begins, and filled whole or not at all."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from specdec_plugins.errors import UserError, require
+
+
+def check_output(
+    path: str | Path, flag: str = "", *, replaced: bool = False, folder: bool = False
+) -> None:
+    """Raises UserError where an output cannot be written; every program asks before its work.
+
+    flag: what the user gave the path with, for the message. replaced: the file is written beside
+    its place and renamed, as `save_checkpoint` does. folder: the output is a folder. In these two
+    cases missing folders are made; else the file's folder must be there.
+    """
+    path, named = Path(path), f"{flag} {path}".lstrip()
+    if folder:
+        is_other = path.exists() and not path.is_dir()
+        require(not is_other, f"{named}: is a file; give the name of a folder.")
+    else:
+        require(not path.is_dir(), f"{named}: is a folder; give the name of a file to write.")
+    place = path if folder else path.parent
+    if folder or replaced:
+        place = next(p for p in (place.absolute(), *place.absolute().parents) if p.exists())
+        is_possible = place.is_dir()
+    else:
+        require(place.is_dir(), f"{named}: there is no folder {place}; create it first.")
+        is_possible = True
+        place = path if path.exists() else place
+    require(
+        is_possible and os.access(place, os.W_OK),
+        f"{named}: cannot be written; choose another place or change permissions.",
+    )
+
+
+@contextmanager
+def new_folder(folder: str | Path, marker: str, force: bool = False) -> Iterator[Path]:
+    """A temporary folder that takes the given place when the block ends without an error.
+
+    marker: a file that every folder of this kind holds. Raises UserError where the place is taken
+    (unless, with `force`, by a folder of this kind) or cannot be written to.
+    """
+    folder = Path(folder)
+    check_output(folder, folder=True)
+    found = sorted(folder.iterdir()) if folder.is_dir() else []
+    if found and not force:
+        raise UserError(f"{folder}: is there already; name another place, or add --force.")
+    if found and (folder / marker not in found or any(path.is_dir() for path in found)):
+        raise UserError(
+            f"{folder}: holds no {marker} or other folders, so this program did not write it; name "
+            "another place."
+        )
+    try:
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=folder.parent, prefix=f".{folder.name}.") as scratch:
+            made = Path(scratch) / "new"
+            made.mkdir()
+            yield made
+            _put_in_place(made, folder)
+    except OSError as error:
+        name = error.filename or folder
+        raise UserError(f"{name}: {error.strerror or error}; nothing was written.") from error
+
+
+def _put_in_place(made: Path, folder: Path) -> None:
+    """Exchange a folder for what is there; where that fails, what was there is there again."""
+    old = made.with_name("old")
+    try:
+        if folder.exists():
+            folder.rename(old)
+        made.rename(folder)
+    except BaseException:
+        # Beside the new folder it would be deleted. A link that was moved may lead nowhere.
+        if os.path.lexists(old) and not folder.exists():
+            old.rename(folder)
+        raise
