@@ -49,14 +49,26 @@ def warp(logits: Tensor, params: RowParams) -> Tensor:
     logits: [B, N, V]. Returns [B, N, V], float64 for float64 logits and float32 otherwise. Top-p
     keeps the smallest set of best tokens whose mass within the top k is at least top_p. Equal
     probabilities stand in the order of their ids, so that the kept set is the same every time.
+
+    Sorting a vocabulary costs as much as a layer, so only rows that need it are sorted.
     """
     exact = logits if logits.dtype is torch.float64 else logits.float()
     probs = (exact / params.temperature.to(exact)[:, None, None]).softmax(-1)
-    if not params.truncates:
-        return probs
+    greedy, truncated = params.truncation
+    if len(greedy):
+        best = probs[greedy].argmax(-1, keepdim=True)  # [B', N, 1], the first of equal ones
+        probs[greedy] = torch.zeros_like(probs[greedy]).scatter_(-1, best, 1.0)
+    if len(truncated):
+        top_k, top_p = params.top_k[truncated], params.top_p[truncated]
+        probs[truncated] = _truncated(probs[truncated], top_k, top_p)
+    return probs
+
+
+def _truncated(probs: Tensor, top_k: Tensor, top_p: Tensor) -> Tensor:
+    """The best tokens' share of each law. probs: [B, N, V]; top_k, top_p: [B]."""
     vocab_size = probs.shape[-1]
-    top_k = torch.where(params.top_k > 0, params.top_k, vocab_size)[:, None, None]
-    top_p = params.top_p[:, None, None]
+    top_k = torch.where(top_k > 0, top_k, vocab_size)[:, None, None]
+    top_p = top_p[:, None, None]
     ordered, ids = probs.sort(stable=True, dim=-1, descending=True)
     ordered = ordered * (torch.arange(vocab_size, device=probs.device) < top_k)
     ordered = ordered / ordered.sum(-1, keepdim=True)

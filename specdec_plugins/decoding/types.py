@@ -112,9 +112,16 @@ class RowParams:
     # What follows waits for the device, once for each composition of the batch and not each round.
 
     @cached_property
-    def truncates(self) -> bool:
-        """Some row samples from less than the whole vocabulary."""
-        return bool(((self.top_k > 0) | (self.top_p < 1)).any())
+    def truncation(self) -> tuple[Tensor, Tensor]:
+        """Rows whose only token is the best, and others that exclude some: each [B'] int64."""
+        is_best = self.top_k == 1
+        excludes = (self.top_k > 1) | (self.top_p < 1)
+        kinds = (excludes.long() + 2 * is_best).tolist()
+        best, some = (
+            [row for row, kind in enumerate(kinds) if kind in of] for of in ((2, 3), (1,))
+        )
+        device = self.top_k.device
+        return torch.tensor(best, device=device).long(), torch.tensor(some, device=device).long()
 
     @cached_property
     def all_greedy(self) -> bool:

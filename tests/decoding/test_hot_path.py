@@ -39,7 +39,7 @@ def params() -> RowParams:
     rows = row_params(ROWS)
     out = replace(rows, **{f.name: getattr(rows, f.name).to(META) for f in fields(rows)})
     # asked of the device once for each composition of the batch, not each round
-    out.__dict__.update(truncates=True, widest_block=WIDTH)
+    out.__dict__.update(truncation=(integers(1), integers(1)), widest_block=WIDTH)
     return out
 
 

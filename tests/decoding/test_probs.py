@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import pytest
 import torch
@@ -46,6 +47,23 @@ def test_warp_keeps_everything_unless_asked() -> None:
     assert torch.allclose(mixed[0], plain[0], rtol=1e-5)
     assert (mixed[0] > 0).all()
     assert (mixed[1] > 0).sum() == 2
+
+
+def test_only_rows_that_truncate_are_sorted(monkeypatch: pytest.MonkeyPatch) -> None:
+    sorted_rows, sort = [], torch.Tensor.sort
+
+    def noted(tensor: torch.Tensor, *arguments: Any, **options: Any) -> Any:
+        sorted_rows.append(len(tensor))
+        return sort(tensor, *arguments, **options)
+
+    monkeypatch.setattr(torch.Tensor, "sort", noted)
+    logits = torch.randn(5, 2, 50, generator=torch.Generator().manual_seed(0)).double()
+    rows = {"top_k": [1, 0, 1, 0, 7], "top_p": [1.0, 1.0, 0.5, 0.5, 1.0]}
+    mixed = warp(logits, row_params(5, **rows))
+    assert sorted_rows == [2]
+    for b in range(5):
+        alone = row_params(1, **{name: [values[b]] for name, values in rows.items()})
+        assert torch.equal(warp(logits[b : b + 1], alone)[0], mixed[b])
 
 
 def test_top_p_reaches_its_mass_and_no_further() -> None:
