@@ -86,7 +86,7 @@ def mixed_rule() -> MixedRule:
         made: AcceptanceRule = built()
         return made
 
-    return MixedRule(rule("top_beta"), rule("speculative_sampling"))
+    return MixedRule(rule("exact"), rule("top_beta"), rule("speculative_sampling"))
 
 
 def decode_settings(options: ModelOptions) -> Settings:

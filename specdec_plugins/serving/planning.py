@@ -115,7 +115,8 @@ def row_params(
     return DecodeParams(
         block_size=_or(options.block_size, model.block_size) if drafts else 0,
         max_len=_or(options.max_new_tokens, limit),
-        beta=_or(options.beta, settings.beta),
+        # A sample owes nothing to the tolerance of greedy requests.
+        beta=_or(options.beta, 1 if sampling else settings.beta),
         tau=_or(options.tau, settings.tau),
         temperature=_or(options.temperature, settings.temperature) if sampling else 1.0,
         top_k=_or(options.top_k, 0) if sampling else greedy_top_k,

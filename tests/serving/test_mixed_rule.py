@@ -4,18 +4,23 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import replace
+from typing import Any
 
 import pytest
 import torch
 
 from specdec_plugins.decoding.drafters import DraftContext, build_drafter
 from specdec_plugins.decoding.engine import EngineConfig, Method, SpeculativeDecoder
+from specdec_plugins.decoding.rules.exact import Exact
 from specdec_plugins.decoding.rules.top_beta import TopBeta
 from specdec_plugins.decoding.sampling import HashRandom
 from specdec_plugins.decoding.schedules import build_schedule
-from specdec_plugins.decoding.types import DecodeParams, Request, RowResult, Scores
+from specdec_plugins.decoding.types import DecodeParams, Request, RowResult, Scores, Verdict
 from specdec_plugins.serving.loading import mixed_rule
 from specdec_plugins.serving.mixed_rule import GREEDY_TOP_K, MixedRule
+from specdec_plugins.serving.planning import Options
+from specdec_plugins.serving.planning import row_params as row_params_of
+from specdec_plugins.serving.settings import ServerSettings
 from tests.decoding.rules.test_speculative_sampling import (
     MAX_LEN,
     NUM_DRAWS,
@@ -25,7 +30,7 @@ from tests.decoding.rules.test_speculative_sampling import (
     z_score,
 )
 from tests.decoding.toys import TableVerifier, draft_of, oracle, perturbed, requests, row_params
-from tests.serving.toys import Draw
+from tests.serving.toys import Draw, toy_model
 
 
 def test_each_row_follows_its_own_rule() -> None:
@@ -35,7 +40,7 @@ def test_each_row_follows_its_own_rule() -> None:
     draft = draft_of([row[:2] for row in best.tolist()])
     params = row_params(4, top_k=[1, 0, 1, 0], seed=[1, 2, 3, 4])
     random, first = HashRandom(params.seed), torch.full((4,), 5)
-    mixed = MixedRule(TopBeta(), Draw()).judge(draft, scores, params, random, first)
+    mixed = MixedRule(Exact(), TopBeta(), Draw()).judge(draft, scores, params, random, first)
     greedy = TopBeta().judge(draft, scores, params, random, first)
     drawn = Draw().judge(draft, scores, params, random, first)
     assert mixed.num_accepted.tolist() == [2, 0, 2, 0]
@@ -44,12 +49,42 @@ def test_each_row_follows_its_own_rule() -> None:
 
 
 def test_the_kinds_present_are_looked_up_again_when_rows_change() -> None:
-    rule, random = MixedRule(TopBeta(), Draw()), HashRandom(torch.zeros(1, dtype=torch.int64))
+    rule, random = (
+        MixedRule(Exact(), TopBeta(), Draw()),
+        HashRandom(torch.zeros(1, dtype=torch.int64)),
+    )
     scores, first = Scores(torch.randn(1, 3, 9)), torch.ones(1, dtype=torch.int64)
     draft = draft_of([scores.logits.argmax(-1)[0, :2].tolist()])
     for top_k, accepted in ((1, 2), (0, 0), (1, 2)):
         params = row_params(1, top_k=top_k)
         assert rule.judge(draft, scores, params, random, first).num_accepted.item() == accepted
+
+
+@pytest.mark.parametrize(("beta", "tolerant"), [([1, 1], False), ([1, 3], True)])
+@pytest.mark.parametrize("top_k", [[1, 1], [1, 0]], ids=["greedy", "mixed"])
+def test_the_tolerant_rule_judges_only_where_something_is_tolerated(
+    beta: list[int], top_k: list[int], tolerant: bool
+) -> None:
+    judged: list[str] = []
+
+    class Recorded(Draw):
+        def judge(self, *arguments: Any) -> Verdict:
+            judged.append("tolerant")
+            return super().judge(*arguments)
+
+    params = row_params(2, top_k=top_k, beta=beta)
+    scores, first = Scores(torch.randn(2, 3, 9)), torch.ones(2, dtype=torch.int64)
+    draft = draft_of([[3, 4], [5, 6]])
+    rule = MixedRule(Exact(), Recorded(), Draw())
+    rule.judge(draft, scores, params, HashRandom(params.seed), first)
+    assert bool(judged) == tolerant
+
+
+def test_a_sample_of_one_token_is_the_best_whatever_greedy_requests_tolerate() -> None:
+    settings = ServerSettings(beta=4, tau=2.0)
+    greedy = row_params_of(Options(), 0, toy_model(), settings)
+    sample = row_params_of(Options(sample=True, top_k=1), 0, toy_model(), settings)
+    assert (greedy.beta, sample.beta) == (4, 1)
 
 
 # How the server builds drafters that have a law, and how one for a rule that samples is built.

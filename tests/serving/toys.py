@@ -20,6 +20,7 @@ from fastapi import FastAPI
 from torch import Tensor
 
 from specdec_plugins.decoding.engine import EngineConfig, Method
+from specdec_plugins.decoding.rules.exact import Exact
 from specdec_plugins.decoding.rules.top_beta import TopBeta
 from specdec_plugins.decoding.schedules import build_schedule
 from specdec_plugins.decoding.types import (
@@ -111,7 +112,7 @@ class Draw:
 
 def toy_model(script: str | None = "partly", samples: bool = True, **changes: Any) -> ServedModel:
     """script: how the drafter errs; None = no drafter."""
-    rule: Any = MixedRule(TopBeta(), Draw()) if samples else TopBeta()
+    rule: Any = MixedRule(Exact(), TopBeta(), Draw()) if samples else TopBeta()
     drafter = ScriptedDrafter(TABLE, SCRIPTS[script]) if script else None
     fields: dict[str, Any] = {
         "name": "toy",
