@@ -1,7 +1,7 @@
 """SpecDec as its published `inference.py` computes it: for orientation, on this project's networks.
 
-The whole prefix is decoded again every round, and finished rows stay until the whole batch is
-done. What that program also does, loops over tokens in Python, is not imitated.
+Both models encode the source, both decode the whole prefix again every round, and finished rows
+stay until the whole batch is done. Not imitated: that program's loops over tokens in Python.
 """
 
 from __future__ import annotations
@@ -14,8 +14,6 @@ from torch.nn.functional import pad as pad_axes
 
 from benchmarks.engines import ours
 from benchmarks.engines.base import Job
-from specdec_plugins.decoding.drafters import DraftContext
-from specdec_plugins.decoding.drafters.block import BlockNatDrafter
 from specdec_plugins.decoding.types import Draft, Prefix, Round, Scores
 from specdec_plugins.decoding.verifier import TransformerVerifier
 
@@ -58,14 +56,15 @@ class UncachedVerifier(TransformerVerifier):
 
 def load(job: Job, threads: int) -> ours.Ours:
     """Raises UserError where the pair has no drafter."""
-    engine = ours.load(job, threads)
+    settings = job.pair.settings
+    # Whatever the network was trained for: it encodes for itself, drafts from the whole prefix, and
+    # takes the best token of each position.
+    options = {**settings.drafter_options, "share_encoder": False, "cache": False}
+    settings = replace(settings, drafter_options=options, bigrams=None)
+    engine = ours.load(replace(job, pair=replace(job.pair, settings=settings)), threads)
     strategy = engine.strategy
-    verifier, drafter = strategy.verifier, strategy.method.drafter
+    verifier = strategy.verifier
     assert isinstance(verifier, TransformerVerifier)
-    assert isinstance(drafter, BlockNatDrafter)  # the row is offered for no other
-    uncached = UncachedVerifier(verifier.network, verifier.special)
-    again = BlockNatDrafter(drafter.Config(), DraftContext(uncached, drafter.network))
-    strategy.verifier = uncached
-    strategy.method = replace(strategy.method, drafter=again)
+    strategy.verifier = UncachedVerifier(verifier.network, verifier.special)
     strategy.config = replace(strategy.config, compact_at=1.0)
     return engine

@@ -10,15 +10,17 @@ import pytest
 from benchmarks.engines import load
 from benchmarks.engines.base import Job, Lengths, Output
 from benchmarks.engines.converted import ASSISTANT, CTRANSLATE2, MARIAN, convert
+from benchmarks.engines.ours import Ours
 from benchmarks.pair import Pair, Sentence
 from benchmarks.random_pair import Shape, random_pair, random_sentences
 from benchmarks.rows import ASSISTED, PROMPT_LOOKUP, Row
+from specdec_plugins.decoding.drafters.block import BlockNatDrafter
 from specdec_plugins.errors import UserError
-from tests.bundles import captions
+from tests.bundles import ROOT, captions
 
 pytestmark = pytest.mark.fairseq
 
-CAPTIONS = Path(__file__).resolve().parents[2] / "benchmarks" / "models" / "captions.en-de"
+CAPTIONS = ROOT / "benchmarks" / "models" / "captions.en-de"
 LINES = (
     "Two dogs run across the grass.",
     "A man in a red shirt is climbing a wall.",
@@ -78,6 +80,30 @@ def test_greedy_engines_agree_word_for_word(
 ) -> None:
     assert translate(row, pair, work, sentences).tokens == expected
     assert len({len(tokens) for tokens in expected}) == len(LINES)
+
+
+def test_the_published_program_encodes_twice_and_keeps_nothing(tmp_path: Path) -> None:
+    """Whatever the pair's drafter was trained for; the bundled one needs neither."""
+    pair = Pair.of(ROOT / "data" / "models" / "en-de", None, None)
+    line = pair.text().encode("Click the button to continue.")
+    sentence = Sentence(1, line.split(), pair.dictionaries().source.encode_line(line))
+    job = Job(Row("published", "exact", "float32"), pair, Lengths(), "cpu", "", 1, [sentence])
+    engine = load(job, threads=1)
+    assert isinstance(engine, Ours)
+    drafter = engine.strategy.method.drafter
+    assert isinstance(drafter, BlockNatDrafter)
+    encoded: list[int] = []
+    widths: list[int] = []  # of the drafter's passes
+    network = drafter.network
+    network.encoder.register_forward_hook(lambda *_: encoded.append(1))
+    network.decoder.register_forward_hook(lambda _, inputs, __: widths.append(inputs[0].shape[1]))
+    output = engine.translate([sentence])
+    assert len(encoded) == 2  # the verifier has the same encoder
+    assert output.stats is not None
+    assert len(widths) == output.stats.rounds > 1
+    # Each pass reads the prefix, which grows by a token a round at least, and the masks behind it.
+    assert widths == sorted(set(widths))
+    assert output.tokens == translate(GREEDY, pair, tmp_path, [sentence]).tokens
 
 
 @pytest.mark.parametrize("role", [PROMPT_LOOKUP, ASSISTED])
