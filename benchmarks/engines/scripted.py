@@ -12,6 +12,7 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
+from specdec_plugins.decoding.drafters.base import until_end
 from specdec_plugins.decoding.engine import Method
 from specdec_plugins.decoding.types import (
     Draft,
@@ -30,8 +31,9 @@ Answers = Mapping[tuple[int, ...], Sequence[int]]
 class ScriptedDrafter:
     """Proposes the right token of a position with a fixed probability, else a wrong one.
 
-    The real drafter's `propose` runs first and its tokens are dropped, so that a round costs what
-    it would cost. Whether a token is right is a hash of its position, drawn anew for every row.
+    The real drafter's `propose` runs first and its draft is dropped, lengths and all, so that a
+    round costs what it would cost and the draft ends where the script does. Whether a token is
+    right is a hash of its position, drawn anew for every row.
     """
 
     def __init__(self, inner: Drafter, answers: Answers, acceptance: float, eos: int) -> None:
@@ -65,14 +67,15 @@ class ScriptedDrafter:
         self, prefix: Prefix, budget: Tensor, width: int, params: RowParams, random: RowRandom
     ) -> Draft:
         assert self._table is not None, "propose before admit"
-        drafted = self._inner.propose(prefix, budget, width, params, random)
+        self._inner.propose(prefix, budget, width, params, random)
         columns = torch.arange(width, device=budget.device)
         place = prefix.lengths[:, None] - 1 + columns  # of the answer's tokens, [B, K]
         right = self._table.gather(1, place.clamp(max=self._table.shape[1] - 1))
         kept = random.uniform(prefix.lengths, width, Stream.PROPOSE) < self._acceptance
         # Any other token will do for a wrong one, as long as it does not end the sentence.
         wrong = torch.where(right == self._eos + 2, self._eos + 3, self._eos + 2)
-        return Draft(torch.where(kept, right, wrong), drafted.lengths)
+        draft = Draft(torch.where(kept, right, wrong), budget)
+        return until_end(draft, self._eos, asks=budget.device.type == "cpu")
 
     def _tabulate(self, device: torch.device) -> None:
         width = max((len(row) for row in self._rows), default=0) + 1

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 import torch
 from torch import Tensor
 
@@ -24,7 +25,7 @@ CPU = torch.device("cpu")
 
 
 class Zeros:
-    """Drafts nothing of use, in full length."""
+    """Drafts nothing of use, and ends it after a token."""
 
     max_block_size = 25
 
@@ -40,14 +41,14 @@ class Zeros:
     def propose(
         self, prefix: Prefix, budget: Tensor, width: int, params: RowParams, random: RowRandom
     ) -> Draft:
-        return Draft(torch.zeros(len(budget), width, dtype=torch.int64), budget)
+        return Draft(torch.zeros(len(budget), 1, dtype=torch.int64), torch.ones_like(budget))
 
 
-def drafted(acceptance: float, keep: list[int]) -> tuple[Tensor, Tensor]:
-    """What is drafted at the very beginning for these rows, and the script."""
+def drafted(acceptance: float, keep: list[int], num_words: int = 25) -> tuple[Draft, Tensor]:
+    """What is drafted at the very beginning for these rows, and the script of so many words."""
     params = [DecodeParams(seed=n) for n in range(300)]
     requests = [Request(str(n), [n + 3, EOS], params[n]) for n in range(300)]
-    answers = {(n + 3, EOS): [n + 3 + i for i in range(25)] + [EOS] for n in range(300)}
+    answers = {(n + 3, EOS): [n + 3 + i for i in range(num_words)] + [EOS] for n in range(300)}
     source = collate(requests, 1, EOS, CPU)
     inner = Zeros()
     drafter = ScriptedDrafter(inner, answers, acceptance, EOS)
@@ -58,21 +59,28 @@ def drafted(acceptance: float, keep: list[int]) -> tuple[Tensor, Tensor]:
     prefix = Prefix(prefix.tokens[keep], prefix.lengths[keep], prefix.active[keep], 1)
     budget = torch.full((len(keep),), 25)
     draft = drafter.propose(prefix, budget, 25, rows, HashRandom(rows.seed))
-    assert draft.lengths is budget
     assert inner.selected.tolist() == keep
-    return draft.tokens, torch.tensor([answers[n + 3, EOS][:25] for n in keep])
+    return draft, torch.tensor([answers[n + 3, EOS][:25] for n in keep])
 
 
 def test_each_token_is_right_with_the_given_probability() -> None:
-    tokens, script = drafted(0.7, list(range(300)))
-    right = tokens == script
+    draft, script = drafted(0.7, list(range(300)))
+    right = draft.tokens == script
     assert abs(right.double().mean() - 0.7) < 0.02
     assert (right.double().mean(0) - 0.7).abs().max() < 0.12
-    assert not (tokens == EOS).any()
+    assert not (draft.tokens == EOS).any()
 
 
 def test_rows_keep_their_scripts() -> None:
-    tokens, script = drafted(1.0, [7, 3, 250])
-    assert torch.equal(tokens, script)
-    tokens, script = drafted(0.0, [7, 3, 250])
-    assert not (tokens == script).any()
+    draft, script = drafted(1.0, [7, 3, 250])
+    assert torch.equal(draft.tokens, script)
+    draft, script = drafted(0.0, [7, 3, 250])
+    assert not (draft.tokens == script).any()
+
+
+@pytest.mark.parametrize(("num_words", "length"), [(25, 25), (3, 4)])
+def test_a_draft_ends_where_the_script_does(num_words: int, length: int) -> None:
+    """And not where the drafter that computes beside it would have ended it."""
+    draft, script = drafted(1.0, [7, 3], num_words)
+    assert draft.lengths.tolist() == [length, length]
+    assert torch.equal(draft.tokens[:, :length], script[:, :length])
