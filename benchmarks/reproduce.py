@@ -39,7 +39,7 @@ from specdec_plugins.app.settings import Settings, choose_device
 from specdec_plugins.app.translator import Sentence, number_sentences
 from specdec_plugins.corpus import scoring
 from specdec_plugins.corpus.cli import INTERRUPTED, at_least
-from specdec_plugins.corpus.steps import fingerprint
+from specdec_plugins.corpus.resume import fingerprint
 from specdec_plugins.errors import Parser, UserError, refuse
 from specdec_plugins.formats.bundle import read_bundle
 

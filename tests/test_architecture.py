@@ -33,10 +33,10 @@ LAYERS: dict[str, set[str]] = {
     "criterions": {"models"},
     "formats": {"decoding", "models"},
     "optim": set(),
-    "training": {"decoding", "formats", "models"},
+    "training": {"corpus", "decoding", "formats", "models"},
     "tasks": {"criterions", "decoding", "formats", "models", "training"},
     "corpus": {"formats"},
-    "app": {"decoding", "formats"},
+    "app": {"corpus", "decoding", "formats"},
     "serving": {"app", "decoding", "formats"},
 }
 WITH_FAIRSEQ = {"models", "criterions", "optim", "tasks", "formats", "corpus", "training"}

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from specdec_plugins.app.settings import Settings
 from specdec_plugins.app.translator import Sentence
+from specdec_plugins.corpus.resume import first_difference, write_json
 from specdec_plugins.errors import UserError
 
 # What may differ between two runs that write one output: it changes speed, not lines.
@@ -62,7 +62,7 @@ class Journal:
             raise UserError(
                 f"{self.path}: is damaged; delete it to continue by the number of lines alone."
             ) from error
-        if (other := _first_difference(settings, self._settings)) is not None:
+        if (other := first_difference(settings, self._settings)) is not None:
             raise UserError(
                 f"{self.output_path}: was begun with {other} {settings.get(other)!r}, not "
                 f"{self._settings.get(other)!r}; use the same settings, or start without --resume."
@@ -87,17 +87,11 @@ class Journal:
     def record(self, seen: Fingerprint) -> None:
         """Say, in one step, that the output holds the lines seen so far."""
         state = {"lines": seen.lines, "input": seen.value(), "settings": self._settings}
-        draft = self.path.with_name(self.path.name + ".new")
-        draft.write_text(json.dumps(state), encoding="utf-8")
-        os.replace(draft, self.path)
+        write_json(self.path, state)
 
     def remove(self) -> None:
         """The output is complete."""
         self.path.unlink(missing_ok=True)
-
-
-def _first_difference(a: Mapping[str, Any], b: Mapping[str, Any]) -> str | None:
-    return next((name for name in sorted({*a, *b}) if a.get(name) != b.get(name)), None)
 
 
 def skip(

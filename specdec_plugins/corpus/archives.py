@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gzip
-import hashlib
 import shutil
 import subprocess
 import tarfile
@@ -18,7 +17,7 @@ from typing import IO
 from tqdm import tqdm
 
 from specdec_plugins.corpus.cli import logger
-from specdec_plugins.corpus.steps import read_json, remove, write_json
+from specdec_plugins.corpus.resume import read_json, remove, sha256, write_json
 from specdec_plugins.errors import UserError
 
 _BLOCK = 1 << 20  # bytes
@@ -86,7 +85,7 @@ class Store:
             self._remember(path)
             return
         size, digest = known[archive.name]["bytes"], known[archive.name]["sha256"]
-        if path.stat().st_size != size or _sha256(path) != digest:
+        if path.stat().st_size != size or sha256(path) != digest:
             raise UserError(
                 f"{path}: not the archive that was accepted before ({size} bytes, sha256 "
                 f"{digest[:12]}...); remove it to fetch it again, or remove {self._record} to "
@@ -96,13 +95,8 @@ class Store:
 
     def _remember(self, path: Path) -> None:
         known = read_json(self._record) if self._record.is_file() else {}
-        known[path.name] = {"bytes": path.stat().st_size, "sha256": _sha256(path)}
+        known[path.name] = {"bytes": path.stat().st_size, "sha256": sha256(path)}
         write_json(self._record, known)
-
-
-def _sha256(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def _fault(path: Path, archive: Archive) -> str | None:

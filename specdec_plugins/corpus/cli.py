@@ -14,6 +14,7 @@ from specdec_plugins.errors import Parser, UserError, refuse
 logger = logging.getLogger("specdec.corpus")
 
 INTERRUPTED = 130  # the exit status that shells give to a command stopped by ctrl-C
+UNFINISHED = 75  # EX_TEMPFAIL: time is up, the same command goes on
 
 
 class _Formatter(argparse.ArgumentDefaultsHelpFormatter):

@@ -26,7 +26,7 @@ from tqdm import tqdm
 from specdec_plugins.corpus import cli
 from specdec_plugins.corpus.cli import logger
 from specdec_plugins.corpus.reading import Faults, Pair, ParallelFile, read_pairs
-from specdec_plugins.corpus.steps import write_json, written_whole
+from specdec_plugins.corpus.resume import write_json, written_whole
 from specdec_plugins.errors import UserError
 
 # A part of a file, counted in lines from 1: FILE:100-200, FILE:-200, FILE:100-

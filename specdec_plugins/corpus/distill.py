@@ -14,10 +14,9 @@ from typing import Any
 import torch
 
 from specdec_plugins.corpus import cli, distill_ray
-from specdec_plugins.corpus.cli import logger
+from specdec_plugins.corpus.cli import UNFINISHED, logger
 from specdec_plugins.corpus.distill_job import Job, Shard, is_done, merge
-from specdec_plugins.corpus.pieces import UNFINISHED
-from specdec_plugins.corpus.steps import locked
+from specdec_plugins.corpus.resume import locked
 from specdec_plugins.corpus.teacher import DataBin, Search, Teacher
 from specdec_plugins.errors import UserError, not_installed
 

@@ -19,7 +19,7 @@ from typing import Any
 from tqdm import tqdm
 
 from specdec_plugins.corpus.cli import logger
-from specdec_plugins.corpus.steps import locked, read_json, write_json, written_whole
+from specdec_plugins.corpus.resume import locked, read_json, write_json, written_whole
 from specdec_plugins.corpus.teacher import DataBin, Search, Teacher
 from specdec_plugins.errors import UserError
 

@@ -23,7 +23,7 @@ import torch
 from tqdm import tqdm
 
 from specdec_plugins.corpus.distill_job import Job, Shard, translate_chunk
-from specdec_plugins.corpus.steps import write_json
+from specdec_plugins.corpus.resume import write_json
 from specdec_plugins.corpus.teacher import DataBin, Search, Teacher
 from specdec_plugins.errors import UserError
 

@@ -9,7 +9,7 @@ from dataclasses import asdict
 from pathlib import Path
 
 from specdec_plugins.corpus import cli, scoring
-from specdec_plugins.corpus.steps import write_json
+from specdec_plugins.corpus.resume import write_json
 from specdec_plugins.errors import UserError
 from specdec_plugins.formats.output import check_output
 from specdec_plugins.formats.text import TextPipeline, join_bpe

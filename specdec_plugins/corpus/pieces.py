@@ -21,13 +21,12 @@ from typing import Any
 import torch
 
 from specdec_plugins.corpus import cli
-from specdec_plugins.corpus.cli import logger
-from specdec_plugins.corpus.steps import read_json, write_json
+from specdec_plugins.corpus.cli import UNFINISHED, logger
+from specdec_plugins.corpus.resume import read_json, write_json
 from specdec_plugins.errors import UserError
 from specdec_plugins.formats.safe_load import load_checkpoint
 from specdec_plugins.formats.safe_save import save_checkpoint
 
-UNFINISHED = 75  # EX_TEMPFAIL: nothing is wrong, the same command goes on
 LAST, WEIGHTS, RECORD = "checkpoint_last.pt", "weights.pt", "pieces.json"
 SHORTEST = 5.0  # seconds; a piece that would be shorter is not begun
 RESTARTED_AT = "restarted_at"  # read by the schedule inverse_sqrt_restarts

@@ -32,7 +32,7 @@ from specdec_plugins.corpus.recipe import (
     build_recipe,
     text_settings,
 )
-from specdec_plugins.corpus.steps import Steps, locked, read_json
+from specdec_plugins.corpus.resume import Steps, locked, read_json
 from specdec_plugins.corpus.tokenising import (
     Work,
     count_lines,

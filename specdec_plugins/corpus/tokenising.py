@@ -17,7 +17,7 @@ from tqdm import tqdm
 
 from specdec_plugins.corpus.cleaning import LengthRules
 from specdec_plugins.corpus.reading import Pair
-from specdec_plugins.corpus.steps import write_json
+from specdec_plugins.corpus.resume import write_json
 from specdec_plugins.errors import UserError
 from specdec_plugins.formats.text import TextPipeline
 

@@ -18,8 +18,8 @@ from specdec_plugins.corpus.archives import Archive, Store, open_member
 from specdec_plugins.corpus.prepare import Preparation
 from specdec_plugins.corpus.reading import ParallelFile
 from specdec_plugins.corpus.recipe import add_recipe_arguments, build_recipe, text_settings
+from specdec_plugins.corpus.resume import Steps, locked
 from specdec_plugins.corpus.sgm import check_same_segments, parse_sgm
-from specdec_plugins.corpus.steps import Steps, locked
 from specdec_plugins.errors import UserError
 
 

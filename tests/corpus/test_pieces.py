@@ -9,7 +9,8 @@ import pytest
 import torch
 
 from specdec_plugins.corpus import pieces
-from specdec_plugins.corpus.pieces import UNFINISHED, close_piece, open_piece, read_pieces
+from specdec_plugins.corpus.cli import UNFINISHED
+from specdec_plugins.corpus.pieces import close_piece, open_piece, read_pieces
 from specdec_plugins.formats.safe_load import load_checkpoint
 from specdec_plugins.formats.safe_save import save_checkpoint
 

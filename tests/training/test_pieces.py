@@ -14,7 +14,7 @@ import pytest
 import torch
 
 from specdec_plugins.corpus.averaging import average, last_checkpoints
-from specdec_plugins.corpus.pieces import UNFINISHED
+from specdec_plugins.corpus.cli import UNFINISHED
 from tests.training.conftest import Run
 
 pytestmark = [pytest.mark.fairseq, pytest.mark.integration]

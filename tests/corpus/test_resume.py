@@ -1,4 +1,4 @@
-"""Steps are skipped when done, repeated when anything changed, and never half written."""
+"""Steps are skipped when done, repeated when anything changed, never half written; logs resume."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from specdec_plugins.corpus.steps import Steps, locked, written_whole
+from specdec_plugins.corpus.resume import Log, Steps, locked, written_whole
 from specdec_plugins.errors import UserError
 
 
@@ -129,3 +129,68 @@ def test_a_folder_that_cannot_be_made_is_named(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(UserError, match="cannot be written"), locked(tmp_path / "file" / "x"):
         pass
+
+
+class Training:
+    """A step that writes in place, and gets half of its work done at the first attempt."""
+
+    def __init__(self, folder: Path) -> None:
+        self.output = folder / "checkpoints"
+        self.steps = Steps(folder)
+        self.begun: list[bool] = []
+
+    def run(self, **settings: object) -> bool:
+        return self.steps.run_in_place(
+            "train", self.action, outputs=[self.output], settings=settings
+        )
+
+    def action(self, begun: bool) -> None:
+        self.begun.append(begun)
+        if not self.output.exists():
+            self.output.mkdir()
+            raise KeyboardInterrupt
+
+
+def test_a_step_in_place_continues_its_own_output_and_no_other(tmp_path: Path) -> None:
+    training = Training(tmp_path)
+    with pytest.raises(KeyboardInterrupt):
+        training.run(width=1)
+    assert training.run(width=1)
+    assert not training.run(width=1)
+    with pytest.raises(KeyboardInterrupt):  # what the other settings made is gone
+        training.run(width=2)
+    assert training.begun == [False, True, False]
+
+
+def test_a_finished_step_in_place_may_be_cleared_up(tmp_path: Path) -> None:
+    training = Training(tmp_path)
+    training.output.mkdir()
+    with pytest.raises(KeyboardInterrupt):  # nobody knows who made it
+        training.run()
+    assert training.run()
+    training.output.rmdir()
+    assert not training.run()
+
+
+def test_a_log_keeps_its_whole_entries(tmp_path: Path) -> None:
+    path = tmp_path / "new" / "log"
+    log = Log(path, {"lines": 3, "ways": ("a", "b")})
+    log.add({"seconds": 1.5})
+    with path.open("a") as file:
+        file.write('{"seconds": 2')  # killed while it wrote
+    log = Log(path, {"lines": 3, "ways": ["a", "b"]})
+    assert log.entries == [{"seconds": 1.5}]
+    log.add([1])
+    assert Log(path, {"lines": 3, "ways": ["a", "b"]}).entries == [{"seconds": 1.5}, [1]]
+    with pytest.raises(UserError, match="begun with another lines"):
+        Log(path, {"lines": 4, "ways": ["a", "b"]})
+    log.remove()
+    assert Log(path, {"lines": 4}).entries == []
+
+
+def test_a_damaged_log_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "log"
+    for content in ("no JSON\n", "[1]\n", ""):
+        path.write_text(content)
+        with pytest.raises(UserError, match="damaged"):
+            Log(path, {"lines": 3})

@@ -1,0 +1,302 @@
+"""How long work is interrupted and resumed, for every command of this project.
+
+- ``written_whole``, ``write_json``: a file or folder that is there is complete.
+- ``Steps``: a step that is done is skipped. Its stamp, a small JSON file, holds its settings and a
+  fingerprint of what it read and wrote; a step whose stamp no longer matches is done again, and the
+  reason is logged. An interruption costs the step that was running, never a finished one.
+- ``Log``: an append-only file of results, for work whose every part should be kept.
+- ``locked``: one run at a time in a folder.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import json
+import os
+import shutil
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+from specdec_plugins.corpus.cli import logger
+from specdec_plugins.errors import UserError
+
+
+def temporary(path: Path) -> Path:
+    """The name under which ``path`` is written until it is whole (in the same file system)."""
+    return path.with_name(f".{path.name}.part")
+
+
+def remove(path: Path) -> None:
+    """Remove a file or a folder, if it is there."""
+    if path.is_dir():
+        shutil.rmtree(path)
+    else:
+        path.unlink(missing_ok=True)
+
+
+@contextmanager
+def written_whole(path: Path) -> Iterator[Path]:
+    """Yields a temporary name; renames it to ``path`` when the block ends without an error."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    part = temporary(path)
+    remove(part)
+    try:
+        yield part
+        if path.is_dir():  # a folder cannot be renamed over another
+            shutil.rmtree(path)
+        os.replace(part, path)
+    finally:
+        remove(part)
+
+
+def write_json(path: Path, value: Any) -> None:
+    with written_whole(path) as part:
+        part.write_text(json.dumps(value, indent=1, sort_keys=True) + "\n", encoding="utf-8")
+
+
+def read_json(path: Path) -> Any:
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise UserError(f"{path}: damaged; remove it and run the command again") from error
+
+
+def first_difference(before: Mapping[str, Any], now: Mapping[str, Any]) -> str | None:
+    """The first name, in alphabetical order, under which two mappings differ; None: they agree."""
+    return next((k for k in sorted({*before, *now}) if before.get(k) != now.get(k)), None)
+
+
+def sha256(path: Path) -> str:
+    """Of a file's content. Raises UserError where it cannot be read."""
+    try:
+        with path.open("rb") as file:
+            return hashlib.file_digest(file, "sha256").hexdigest()
+    except OSError as error:
+        raise UserError(f"{path}: cannot be read ({error.strerror})") from error
+
+
+def fingerprint(path: Path) -> str:
+    """Size and time of change of a file, or of all files of a folder."""
+    if path.is_dir():
+        inner = [f"{p.relative_to(path)}:{fingerprint(p)}" for p in sorted(path.iterdir())]
+        return ";".join(inner)
+    state = path.stat()
+    return f"{state.st_size}@{state.st_mtime_ns}"
+
+
+@contextmanager
+def leaving_nothing_empty(folders: Iterable[Path]) -> Iterator[None]:
+    """Where the block fails, remove those of the folders, and of their parents, that it left empty.
+
+    What was there before the block stays, empty or not.
+    """
+    new = {path for folder in folders for path in (folder, *folder.parents) if not path.exists()}
+    try:
+        yield
+    except BaseException:
+        for path in sorted(new, reverse=True):  # inner ones first
+            with suppress(OSError):  # not made, or not empty
+                path.rmdir()
+        raise
+
+
+@contextmanager
+def locked(folder: Path, wait: bool = False) -> Iterator[None]:
+    """Keep a second run out of ``folder``, or let it ``wait``; the lock ends with the process.
+
+    Where the block fails before it has written anything, the folder goes again.
+    """
+    with leaving_nothing_empty([folder]), _lock_file(folder, wait) as path:
+        try:
+            yield
+        except BaseException:
+            if list(folder.iterdir()) == [path]:
+                path.unlink()
+            raise
+
+
+@contextmanager
+def _lock_file(folder: Path, wait: bool) -> Iterator[Path]:
+    path = folder / ".lock"
+    while True:
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            file = path.open("w")
+        except OSError as error:
+            raise UserError(
+                f"{folder}: cannot be written ({error.strerror}); give another folder"
+            ) from error
+        with file:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
+            except BlockingIOError:
+                raise UserError(
+                    f"{folder}: another run is writing here; wait for it, or give another folder"
+                ) from None
+            # A run that failed may have removed the file between the opening and the lock.
+            if path.exists() and os.path.samestat(os.fstat(file.fileno()), path.stat()):
+                yield path
+                return
+
+
+class Log:
+    """Append-only log, so that long measurements resume: JSON lines, the first of which says what
+    all entries depend on.
+
+    A last line without an end, of a run that was killed while it wrote it, does not count.
+    """
+
+    def __init__(self, path: Path, about: Mapping[str, Any]) -> None:
+        """about: what another run must have in common to go on, as JSON can hold it.
+
+        Raises UserError where the file is of a run that has not, or cannot be read or written.
+        """
+        self.path = path
+        self.entries: list[Any] = []
+        about = json.loads(json.dumps(dict(about)))
+        try:
+            if path.exists():
+                self._read(about)
+            else:
+                path.parent.mkdir(parents=True, exist_ok=True)
+                path.write_text(json.dumps(about) + "\n", encoding="utf-8")
+        except OSError as error:
+            raise UserError(f"{path}: cannot be written ({error.strerror})") from error
+
+    def add(self, entry: Any) -> None:
+        """One more entry; it is on disk when this returns."""
+        with self.path.open("a", encoding="utf-8") as file:
+            file.write(json.dumps(entry) + "\n")
+        self.entries.append(entry)
+
+    def remove(self) -> None:
+        """All is done, and what came of it is written."""
+        self.path.unlink(missing_ok=True)
+
+    def _read(self, about: Mapping[str, Any]) -> None:
+        data = self.path.read_bytes()
+        whole = data[: data.rfind(b"\n") + 1]
+        try:
+            begun, *self.entries = map(json.loads, whole.splitlines())
+            unlike = first_difference(begun, about)
+        except (ValueError, TypeError) as error:
+            raise UserError(f"{self.path}: damaged; delete it to start over") from error
+        if unlike is not None:
+            raise UserError(
+                f"{self.path}: was begun with another {unlike}; run it as it was begun, or "
+                "delete the file to start over"
+            )
+        if len(whole) < len(data):
+            self.path.write_bytes(whole)
+
+
+class Steps:
+    """The steps of one output folder; stamps lie in ``folder/.stamps``."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+
+    def run(
+        self,
+        name: str,
+        action: Callable[[Sequence[Path]], object],
+        *,
+        inputs: Sequence[Path],
+        outputs: Sequence[Path],
+        settings: Mapping[str, Any],
+    ) -> bool:
+        """Do the step unless it is done; returns whether it was done now.
+
+        ``action`` gets temporary names, one for each of ``outputs``, and must write all of them.
+        They are renamed together once it returns; only then is the stamp written.
+        """
+        wanted = {**_as_json(settings), "inputs": self._fingerprints(inputs)}
+        reason = self._why(self._stamp(name), wanted, outputs)
+        if reason is None:
+            logger.info("%s: done already", name)
+            return False
+        logger.info("%s: %s", name, reason)
+        with leaving_nothing_empty(path.parent for path in outputs):
+            _act(action, outputs)
+        self._set_stamp(name, wanted, self._fingerprints(outputs))
+        return True
+
+    def run_in_place(
+        self,
+        name: str,
+        action: Callable[[bool], object],
+        *,
+        outputs: Sequence[Path],
+        settings: Mapping[str, Any],
+    ) -> bool:
+        """The same for a step that continues its own unfinished output, as a training does.
+
+        ``action`` is told whether what is there was begun with the same settings; what was not is
+        removed first. Users may clear such an output up: it is not compared once it is done.
+        """
+        wanted = _as_json(settings)
+        stamp = self._stamp(name)
+        if stamp == {"wanted": wanted, "outputs": "done"}:
+            return False
+        begun = stamp == {"wanted": wanted, "outputs": "begun"}
+        if not begun:
+            for path in outputs:
+                remove(path)
+            self._set_stamp(name, wanted, "begun")
+        action(begun)
+        self._set_stamp(name, wanted, "done")
+        return True
+
+    def _stamp(self, name: str) -> dict[str, Any]:
+        path = self._folder / ".stamps" / f"{name}.json"
+        return dict(read_json(path)) if path.is_file() else {}
+
+    def _set_stamp(self, name: str, wanted: Mapping[str, Any], outputs: Any) -> None:
+        stamp = {"wanted": wanted, "outputs": outputs}
+        write_json(self._folder / ".stamps" / f"{name}.json", stamp)
+
+    def _fingerprints(self, paths: Sequence[Path]) -> dict[str, str]:
+        # Relative names, so that a folder that was moved as a whole is not prepared again.
+        return {
+            os.path.relpath(path, self._folder): fingerprint(path)
+            for path in paths
+            if path.exists()
+        }
+
+    def _why(
+        self, stamp: Mapping[str, Any], wanted: Mapping[str, Any], outputs: Sequence[Path]
+    ) -> str | None:
+        """Why the step must run, or None where its stamp still matches."""
+        if not stamp:
+            return "starting"
+        before = stamp["wanted"]
+        if before["inputs"] != wanted["inputs"]:
+            return "what it reads has changed, doing it again"
+        if (key := first_difference(before, wanted)) is not None:
+            return f"{key} was {before.get(key)!r} and is {wanted.get(key)!r}, doing it again"
+        if stamp["outputs"] != self._fingerprints(outputs):
+            return "what it wrote is missing or was changed, doing it again"
+        return None
+
+
+def _as_json(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """As JSON would give them back, so that a tuple equals its list."""
+    return dict(json.loads(json.dumps(dict(settings))))
+
+
+def _act(action: Callable[[Sequence[Path]], object], outputs: Sequence[Path]) -> None:
+    parts = [temporary(path) for path in outputs]
+    try:
+        for path, part in zip(outputs, parts, strict=True):
+            path.parent.mkdir(parents=True, exist_ok=True)
+            remove(part)
+        action(parts)
+        for path, part in zip(outputs, parts, strict=True):
+            remove(path)
+            os.replace(part, path)
+    finally:
+        for part in parts:
+            remove(part)
