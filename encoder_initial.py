@@ -128,8 +128,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     args = parser.parse_args(arguments)
     # Imported late, because fairseq takes seconds and --help should not; it also logs a lot.
     logging.basicConfig(level=logging.WARNING)
+    from specdec_plugins.formats.checkpoints import save_checkpoint
     from specdec_plugins.formats.output import check_output
-    from specdec_plugins.formats.safe_save import save_checkpoint
     from specdec_plugins.training.initialise import initialise_drafter
 
     try:

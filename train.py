@@ -64,7 +64,7 @@ def _settings(arguments: Sequence[str]) -> Any:
 
 def _check(cfg: Any) -> None:
     """Refuse what cannot work before data and model are loaded; raises ``UserError``."""
-    from specdec_plugins.formats.safe_load import load_checkpoint
+    from specdec_plugins.formats.checkpoints import load_checkpoint
     from specdec_plugins.tasks.translation_lev_modified import check_settings
 
     if getattr(cfg.task, "_name", None) == "translation_lev_modified":

@@ -24,9 +24,15 @@ from benchmarks.larger import Size, enlarged
 from benchmarks.pair import NOTE, Pair
 from specdec_plugins.errors import Parser, UserError, refuse
 from specdec_plugins.formats.bigrams import read_bigrams, write_bigrams
-from specdec_plugins.formats.bundle import SETTINGS, is_bundle, read_bundle
-from specdec_plugins.formats.bundle_writer import BIGRAMS, Contents, write_bundle
-from specdec_plugins.formats.dictionary import Dictionary
+from specdec_plugins.formats.bundle import (
+    BIGRAMS,
+    SETTINGS,
+    Contents,
+    is_bundle,
+    read_bundle,
+    write_bundle,
+)
+from specdec_plugins.formats.dictionaries import Dictionary
 from specdec_plugins.formats.model import Model
 from specdec_plugins.formats.model_files import read_model
 from specdec_plugins.formats.output import new_folder

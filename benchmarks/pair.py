@@ -17,8 +17,7 @@ from specdec_plugins.app.loading import text_pipeline
 from specdec_plugins.app.settings import Settings
 from specdec_plugins.corpus.reading import Faults, ParallelFile, read_pairs
 from specdec_plugins.errors import require
-from specdec_plugins.formats.bundle import is_bundle
-from specdec_plugins.formats.bundle_writer import CODES
+from specdec_plugins.formats.bundle import CODES, is_bundle
 from specdec_plugins.formats.dictionaries import Dictionaries, load_dictionaries
 from specdec_plugins.formats.model_files import read_model
 from specdec_plugins.formats.text import TextPipeline

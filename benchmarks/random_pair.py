@@ -18,7 +18,7 @@ from torch import nn
 from benchmarks.pair import Pair, Sentence, TestSet
 from specdec_plugins.app.folders import DRAFTER, VERIFIER
 from specdec_plugins.errors import UserError
-from specdec_plugins.formats.safe_save import save_checkpoint
+from specdec_plugins.formats.checkpoints import save_checkpoint
 
 _SPECIAL = 4  # ids before the first word
 _BLOCK_SIZE = 25  # as published

@@ -21,9 +21,9 @@ from specdec_plugins.decoding.rules.exact import Exact
 from specdec_plugins.decoding.schedules.constant import Constant
 from specdec_plugins.errors import require
 from specdec_plugins.formats.bundle import WEIGHTS_SUFFIX
+from specdec_plugins.formats.checkpoints import save_checkpoint
 from specdec_plugins.formats.fairseq_export import to_checkpoint
 from specdec_plugins.formats.model_files import read_model
-from specdec_plugins.formats.safe_save import save_checkpoint
 
 NUM_WARM_UP = 3  # sentences that every way decodes first, not counted
 

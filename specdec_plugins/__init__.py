@@ -30,7 +30,7 @@ def register() -> None:
     imports the packages ``tasks`` and ``models`` only, and neither of them when this package was
     imported before it looked: so each module that registers something is imported here by name.
     """
-    from specdec_plugins.formats.safe_load import allow_fairseq_checkpoints
+    from specdec_plugins.formats.checkpoints import allow_fairseq_checkpoints
 
     allow_fairseq_checkpoints(between_workers=True)
     for name in _REGISTERING_MODULES:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from specdec_plugins.formats.bundle_writer import Contents, write_bundle
+from specdec_plugins.formats.bundle import Contents, write_bundle
 from specdec_plugins.formats.model_files import read_model
 
 ROOT = Path(__file__).resolve().parents[1]

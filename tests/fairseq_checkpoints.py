@@ -13,7 +13,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from specdec_plugins.formats.dictionary import Dictionary
+from specdec_plugins.formats.dictionaries import Dictionary
 
 
 def dictionaries(folder: Path, source_symbols: int = 30, target_symbols: int = 30) -> Path:

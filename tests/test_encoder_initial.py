@@ -11,8 +11,7 @@ import torch
 
 import encoder_initial
 from specdec_plugins.errors import UserError
-from specdec_plugins.formats.safe_load import load_checkpoint
-from specdec_plugins.formats.safe_save import save_checkpoint
+from specdec_plugins.formats.checkpoints import load_checkpoint, save_checkpoint
 
 pytestmark = pytest.mark.fairseq
 

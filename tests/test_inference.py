@@ -19,7 +19,7 @@ from specdec_plugins.app.loading import Loader, load_dictionaries
 from specdec_plugins.app.main import main
 from specdec_plugins.app.options import parse_options
 from specdec_plugins.app.translator import SpeculativeTranslator
-from specdec_plugins.formats.dictionary import Dictionary
+from specdec_plugins.formats.dictionaries import Dictionary
 from tests import fairseq_checkpoints
 
 pytestmark = pytest.mark.fairseq

@@ -19,13 +19,16 @@ from specdec_plugins.decoding.drafters import DRAFTERS
 from specdec_plugins.decoding.schedules import SCHEDULES
 from specdec_plugins.errors import Parser, UserError, refuse, require
 from specdec_plugins.formats.bigrams import read_bigrams
-from specdec_plugins.formats.bundle import DEFAULTS, is_bundle, read_bundle
-from specdec_plugins.formats.bundle_writer import (
+from specdec_plugins.formats.bundle import (
     BIGRAMS,
     CODES,
+    DEFAULTS,
     Contents,
+    is_bundle,
+    read_bundle,
     write_bundle,
 )
+from specdec_plugins.formats.checkpoints import save_checkpoint
 from specdec_plugins.formats.ctranslate2 import export_ctranslate2
 from specdec_plugins.formats.dictionaries import Dictionaries, load_dictionaries
 from specdec_plugins.formats.fairseq_export import to_checkpoint
@@ -33,7 +36,6 @@ from specdec_plugins.formats.marian import export_marian
 from specdec_plugins.formats.model import HEADS, Model
 from specdec_plugins.formats.model_files import read_model, read_verifier
 from specdec_plugins.formats.output import check_output, new_folder
-from specdec_plugins.formats.safe_save import save_checkpoint
 from specdec_plugins.formats.text import load_codes
 
 # Products are made int8 when a model is loaded; what is stored stays what was trained.

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from specdec_plugins.formats.bundle_writer import BIGRAMS, CODES
+from specdec_plugins.formats.bundle import BIGRAMS, CODES
 
 VERIFIER, DRAFTER = "verifier.pt", "drafter.pt"
 

@@ -28,8 +28,7 @@ from specdec_plugins.decoding.types import (
 from specdec_plugins.decoding.verifier import TransformerVerifier
 from specdec_plugins.errors import require
 from specdec_plugins.formats.bigrams import read_bigrams
-from specdec_plugins.formats.dictionaries import Dictionaries, load_dictionaries
-from specdec_plugins.formats.dictionary import Dictionary
+from specdec_plugins.formats.dictionaries import Dictionaries, Dictionary, load_dictionaries
 from specdec_plugins.formats.model_files import (
     load_block_drafter,
     load_medusa_heads,

@@ -16,9 +16,8 @@ from tqdm import tqdm
 from specdec_plugins.corpus import cli
 from specdec_plugins.corpus.cli import logger
 from specdec_plugins.errors import UserError
+from specdec_plugins.formats.checkpoints import load_checkpoint, save_checkpoint
 from specdec_plugins.formats.output import check_output
-from specdec_plugins.formats.safe_load import load_checkpoint
-from specdec_plugins.formats.safe_save import save_checkpoint
 
 # The names that fairseq gives. Behind a best checkpoint's three decimals stands a random number
 # that tells equal values apart; read as further decimals, it changes no order but theirs.

@@ -24,8 +24,7 @@ from specdec_plugins.corpus import cli
 from specdec_plugins.corpus.cli import UNFINISHED, logger
 from specdec_plugins.corpus.resume import read_json, write_json
 from specdec_plugins.errors import UserError
-from specdec_plugins.formats.safe_load import load_checkpoint
-from specdec_plugins.formats.safe_save import save_checkpoint
+from specdec_plugins.formats.checkpoints import load_checkpoint, save_checkpoint
 
 LAST, WEIGHTS, RECORD = "checkpoint_last.pt", "weights.pt", "pieces.json"
 SHORTEST = 5.0  # seconds; a piece that would be shorter is not begun

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from specdec_plugins.errors import UserError
-from specdec_plugins.formats.safe_load import allow_fairseq_checkpoints, load_checkpoint
+from specdec_plugins.formats.checkpoints import allow_fairseq_checkpoints, load_checkpoint
 
 
 @dataclass(frozen=True)

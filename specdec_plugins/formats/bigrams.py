@@ -12,7 +12,7 @@ from safetensors.torch import load_file, save_file
 
 from specdec_plugins.decoding.bigrams import Bigrams
 from specdec_plugins.errors import UserError
-from specdec_plugins.formats.dictionary import Dictionary
+from specdec_plugins.formats.dictionaries import Dictionary
 
 _NAMES = [f.name for f in fields(Bigrams)]
 _INTEGERS = ("starts", "tokens")

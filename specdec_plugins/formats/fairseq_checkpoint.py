@@ -15,10 +15,10 @@ from torch import Tensor
 
 from specdec_plugins.decoding.networks import BlockConfig, StackConfig, TransformerConfig
 from specdec_plugins.errors import UserError
-from specdec_plugins.formats.dictionary import Dictionary
+from specdec_plugins.formats.checkpoints import load_checkpoint
+from specdec_plugins.formats.dictionaries import Dictionary
 from specdec_plugins.formats.fairseq_weights import State, upgrade
 from specdec_plugins.formats.model import BLOCK, HEADS, VERIFIER, Model, layer_number
-from specdec_plugins.formats.safe_load import load_checkpoint
 
 _UNSUPPORTED = (
     "adaptive_input",

@@ -13,10 +13,10 @@ from torch import Tensor
 
 from specdec_plugins.errors import UserError, not_installed, require
 from specdec_plugins.formats.bundle import WEIGHTS_SUFFIX, read_bundle, read_weights
+from specdec_plugins.formats.checkpoints import allow_fairseq_checkpoints, load_checkpoint
 from specdec_plugins.formats.fairseq_checkpoint import Settings
 from specdec_plugins.formats.fairseq_export import to_checkpoint
 from specdec_plugins.formats.model import BLOCK
-from specdec_plugins.formats.safe_load import allow_fairseq_checkpoints, load_checkpoint
 
 _CPU = torch.device("cpu")
 

@@ -18,8 +18,7 @@ from torch import Tensor
 from specdec_plugins.decoding.networks import StackConfig, TransformerConfig
 from specdec_plugins.decoding.networks.embedding import sinusoids
 from specdec_plugins.errors import not_installed
-from specdec_plugins.formats.dictionaries import Dictionaries
-from specdec_plugins.formats.dictionary import Dictionary
+from specdec_plugins.formats.dictionaries import Dictionaries, Dictionary
 from specdec_plugins.formats.model import Model
 from specdec_plugins.formats.output import new_folder
 

@@ -19,7 +19,7 @@ from specdec_plugins.decoding.networks import (
 )
 from specdec_plugins.decoding.networks.medusa import heads_of
 from specdec_plugins.errors import UserError
-from specdec_plugins.formats.dictionary import Dictionary
+from specdec_plugins.formats.dictionaries import Dictionary
 from specdec_plugins.formats.fairseq_weights import State, fill, network_state
 
 VERIFIER, BLOCK, HEADS = "transformer", "block", "medusa_heads"

@@ -9,8 +9,7 @@ import torch
 from specdec_plugins.decoding.networks import BlockDrafter, MedusaHeads, Transformer
 from specdec_plugins.errors import UserError
 from specdec_plugins.formats.bundle import WEIGHTS_SUFFIX, read_weights
-from specdec_plugins.formats.dictionaries import Dictionaries
-from specdec_plugins.formats.dictionary import Dictionary
+from specdec_plugins.formats.dictionaries import Dictionaries, Dictionary
 from specdec_plugins.formats.fairseq_checkpoint import read_checkpoint
 from specdec_plugins.formats.model import BLOCK, HEADS, VERIFIER, Model
 

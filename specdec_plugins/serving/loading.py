@@ -17,8 +17,7 @@ from specdec_plugins.decoding.engine import EngineConfig, Method
 from specdec_plugins.decoding.rules import RULES
 from specdec_plugins.decoding.types import AcceptanceRule
 from specdec_plugins.errors import require
-from specdec_plugins.formats.bundle import default_bundle, is_bundle
-from specdec_plugins.formats.bundle_writer import CODES
+from specdec_plugins.formats.bundle import CODES, default_bundle, is_bundle
 from specdec_plugins.formats.dictionaries import load_dictionaries
 from specdec_plugins.serving.mixed_rule import MixedRule
 from specdec_plugins.serving.model import ServedModel

@@ -19,7 +19,7 @@ from specdec_plugins.decoding.schedules.constant import Constant
 from specdec_plugins.decoding.stats import DecodeStats
 from specdec_plugins.decoding.types import DecodeParams, Request
 from specdec_plugins.decoding.verifier import TransformerVerifier
-from specdec_plugins.formats.dictionary import Dictionary as PlainDictionary
+from specdec_plugins.formats.dictionaries import Dictionary as PlainDictionary
 from specdec_plugins.formats.model_files import load_verifier
 from specdec_plugins.models.block_drafter import BlockDrafter
 from specdec_plugins.training.drafter_twin import inference_twin

@@ -10,7 +10,7 @@ import torch
 from fairseq.modules import SinusoidalPositionalEmbedding
 
 from specdec_plugins.errors import UserError
-from specdec_plugins.formats.safe_load import load_checkpoint
+from specdec_plugins.formats.checkpoints import load_checkpoint
 from specdec_plugins.formats.vocabularies import (
     Vocabularies,
     numbered_vocabularies,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from specdec_plugins.app.codec import Codec, join_subwords, read_prefix
-from specdec_plugins.formats.dictionary import Dictionary
+from specdec_plugins.formats.dictionaries import Dictionary
 from tests.app.toys import DICTIONARY, codec
 
 CASES = ["a@@ b c", "a@@ b@@", "a b", "", "@@ a", "a@@", "▁a b ▁c"]

@@ -21,7 +21,7 @@ from specdec_plugins.decoding.types import (
     Verdict,
 )
 from specdec_plugins.errors import UserError
-from specdec_plugins.formats.dictionary import Dictionary
+from specdec_plugins.formats.dictionaries import Dictionary
 from tests.decoding.toys import SCRIPTS, ScriptedDrafter, TableVerifier, law
 
 SENTENCES = number_sentences(["a b", "b", "c d a", "", "d", "e e"])

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from specdec_plugins.app.folders import DRAFTER, VERIFIER, settings_of
-from specdec_plugins.formats.bundle_writer import BIGRAMS, CODES
+from specdec_plugins.formats.bundle import BIGRAMS, CODES
 
 
 @pytest.fixture

@@ -25,7 +25,7 @@ from specdec_plugins.decoding.types import (
     SourceBatch,
     SpecialTokens,
 )
-from specdec_plugins.formats.dictionary import Dictionary
+from specdec_plugins.formats.dictionaries import Dictionary
 
 WORDS = [chr(ord("a") + i) for i in range(20)]
 DICTIONARY = Dictionary(WORDS)

@@ -12,7 +12,7 @@ from benchmarks.engines.converted import CTRANSLATE2, MARIAN, convert
 from benchmarks.larger import Size
 from benchmarks.pair import NOTE, Pair, Sentence, read_test_set
 from benchmarks.rows import Row
-from specdec_plugins.formats.dictionary import Dictionary
+from specdec_plugins.formats.dictionaries import Dictionary
 from tests.benchmarks.test_engines import CAPTIONS, GREEDY, LINES, translate
 from tests.bundles import ROOT
 from tests.fairseq_checkpoints import translating_pair

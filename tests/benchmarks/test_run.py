@@ -10,7 +10,7 @@ import pytest
 
 from benchmarks.pair import Pair, read_test_set
 from benchmarks.run import _shown, main
-from specdec_plugins.formats.dictionary import Dictionary
+from specdec_plugins.formats.dictionaries import Dictionary
 from tests.fairseq_checkpoints import build, dictionaries, save, settings
 
 pytestmark = pytest.mark.fairseq

@@ -10,7 +10,7 @@ import torch
 from specdec_plugins.corpus import averaging
 from specdec_plugins.corpus.averaging import average, best_checkpoints, last_checkpoints
 from specdec_plugins.errors import UserError
-from specdec_plugins.formats.safe_load import load_checkpoint
+from specdec_plugins.formats.checkpoints import load_checkpoint
 from tests.corpus.conftest import Script
 
 

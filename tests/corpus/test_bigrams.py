@@ -15,7 +15,7 @@ from specdec_plugins.app.loading import load_translator
 from specdec_plugins.app.settings import Settings
 from specdec_plugins.errors import UserError
 from specdec_plugins.formats.bigrams import count_bigrams, read_bigrams
-from specdec_plugins.formats.dictionary import Dictionary
+from specdec_plugins.formats.dictionaries import Dictionary
 
 pytestmark = pytest.mark.fairseq
 

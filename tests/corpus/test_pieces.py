@@ -11,8 +11,7 @@ import torch
 from specdec_plugins.corpus import pieces
 from specdec_plugins.corpus.cli import UNFINISHED
 from specdec_plugins.corpus.pieces import close_piece, open_piece, read_pieces
-from specdec_plugins.formats.safe_load import load_checkpoint
-from specdec_plugins.formats.safe_save import save_checkpoint
+from specdec_plugins.formats.checkpoints import load_checkpoint, save_checkpoint
 
 
 def checkpoint(updates: int, seconds: float = 0.0) -> dict[str, Any]:

@@ -16,9 +16,14 @@ from specdec_plugins.decoding.bigrams import Bigrams
 from specdec_plugins.errors import UserError
 from specdec_plugins.formats import bundle as bundle_module
 from specdec_plugins.formats.bigrams import write_bigrams
-from specdec_plugins.formats.bundle import default_bundle, read_bundle, read_weights
-from specdec_plugins.formats.bundle_writer import Contents, write_bundle
-from specdec_plugins.formats.dictionary import Dictionary
+from specdec_plugins.formats.bundle import (
+    Contents,
+    default_bundle,
+    read_bundle,
+    read_weights,
+    write_bundle,
+)
+from specdec_plugins.formats.dictionaries import Dictionary
 from specdec_plugins.formats.model import HEADS, VERIFIER, Model
 from specdec_plugins.formats.model_files import (
     load_block_drafter,

@@ -13,13 +13,13 @@ from specdec_plugins.app.convert import main
 from specdec_plugins.app.translator import SpeculativeTranslator
 from specdec_plugins.decoding.networks import Transformer
 from specdec_plugins.errors import UserError
+from specdec_plugins.formats.checkpoints import save_checkpoint
 from specdec_plugins.formats.ctranslate2 import export_ctranslate2
 from specdec_plugins.formats.dictionaries import load_dictionaries
 from specdec_plugins.formats.fairseq_export import to_checkpoint
 from specdec_plugins.formats.marian import export_marian, load_marian
 from specdec_plugins.formats.model import Model
 from specdec_plugins.formats.model_files import read_verifier
-from specdec_plugins.formats.safe_save import save_checkpoint
 from specdec_plugins.formats.text import TextPipeline
 from tests import fairseq_checkpoints
 from tests.bundles import captions
@@ -162,7 +162,7 @@ def test_ctranslate2_says_the_same(
 def test_its_own_converter_writes_the_same_file(bundle: Path, tmp_path: Path) -> None:
     from ctranslate2.converters import FairseqConverter
 
-    from specdec_plugins.formats.safe_load import allow_fairseq_checkpoints
+    from specdec_plugins.formats.checkpoints import allow_fairseq_checkpoints
 
     dictionaries = load_dictionaries(bundle, "en", "de")
     model = read_verifier(bundle / "verifier.safetensors", dictionaries)

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from specdec_plugins.decoding.networks import Transformer
 from specdec_plugins.errors import UserError
-from specdec_plugins.formats.dictionary import Dictionary
+from specdec_plugins.formats.dictionaries import Dictionary
 from specdec_plugins.formats.model_files import load_block_drafter, load_verifier
 from tests import fairseq_checkpoints
 from tests.decoding.networks.toys import full_logits

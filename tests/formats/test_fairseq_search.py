@@ -13,7 +13,7 @@ from specdec_plugins.decoding.greedy import greedy
 from specdec_plugins.decoding.types import DecodeParams, Request
 from specdec_plugins.decoding.verifier import TransformerVerifier
 from specdec_plugins.errors import UserError
-from specdec_plugins.formats.dictionary import Dictionary
+from specdec_plugins.formats.dictionaries import Dictionary
 from specdec_plugins.formats.fairseq_search import FairseqSearch, SearchConfig, load_fairseq_search
 from specdec_plugins.formats.model_files import load_verifier
 from tests import fairseq_checkpoints

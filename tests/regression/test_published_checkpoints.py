@@ -14,7 +14,7 @@ from specdec_plugins.decoding.rules.top_beta import TopBeta
 from specdec_plugins.decoding.schedules.constant import Constant
 from specdec_plugins.decoding.types import DecodeParams, Drafter, Request
 from specdec_plugins.decoding.verifier import TransformerVerifier
-from specdec_plugins.formats.dictionary import Dictionary
+from specdec_plugins.formats.dictionaries import Dictionary
 from specdec_plugins.formats.model_files import load_block_drafter, load_verifier
 
 ROOT = Path(__file__).resolve().parents[2]

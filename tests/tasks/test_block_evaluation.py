@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from specdec_plugins.errors import UserError
-from specdec_plugins.formats.safe_save import save_checkpoint
+from specdec_plugins.formats.checkpoints import save_checkpoint
 
 pytestmark = pytest.mark.fairseq
 

@@ -10,9 +10,9 @@ import pytest
 import torch
 
 from specdec_plugins.errors import UserError
-from specdec_plugins.formats.dictionary import Dictionary
+from specdec_plugins.formats.checkpoints import load_checkpoint
+from specdec_plugins.formats.dictionaries import Dictionary
 from specdec_plugins.formats.model_files import load_medusa_heads, load_verifier
-from specdec_plugins.formats.safe_load import load_checkpoint
 from tests.training.conftest import SIZES, Run
 
 pytestmark = [pytest.mark.fairseq, pytest.mark.integration]

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from specdec_plugins.formats.safe_load import load_checkpoint
+from specdec_plugins.formats.checkpoints import load_checkpoint
 from tests.training.conftest import SIZES, Run
 
 pytestmark = [pytest.mark.fairseq, pytest.mark.integration]

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from specdec_plugins.decoding.networks import BlockConfig
 from specdec_plugins.errors import UserError
-from specdec_plugins.formats.dictionary import Dictionary
+from specdec_plugins.formats.dictionaries import Dictionary
 from specdec_plugins.formats.model_files import load_block_drafter
 from tests import fairseq_checkpoints
 from tests.decoding.networks.toys import PAD, UNK, block_drafter, remember

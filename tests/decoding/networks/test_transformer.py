@@ -12,7 +12,7 @@ from torch import Tensor
 from specdec_plugins.decoding.cache import KVCache
 from specdec_plugins.decoding.networks import Transformer
 from specdec_plugins.errors import UserError
-from specdec_plugins.formats.dictionary import Dictionary
+from specdec_plugins.formats.dictionaries import Dictionary
 from specdec_plugins.formats.model_files import load_verifier
 from tests import fairseq_checkpoints
 from tests.decoding.networks.toys import full_logits, remember, transformer

@@ -1,4 +1,4 @@
-"""Reading fairseq checkpoints without ever running code that a file brings along.
+"""fairseq checkpoints: read without running code that a file brings along, written whole.
 
 ``torch.load`` refuses every class that it was not told about. The names below are all that today's
 and the published checkpoints need: settings and containers, none of which acts when it is built.
@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import argparse
 import collections
+import os
 import pickle
+import tempfile
 import typing
 import warnings
 from pathlib import Path
@@ -124,3 +126,25 @@ def _explain_refusal(path: Path, message: str) -> str:
         "need and which could run code; use a checkpoint from a source that you trust, written "
         "by fairseq"
     )
+
+
+def save_checkpoint(checkpoint: dict[str, Any], path: str | Path) -> None:
+    """Write a checkpoint beside its place and rename it; folders are made as needed.
+
+    Raises ``UserError`` where the file cannot be written; an older file then stays as it was.
+    """
+    path = Path(path)
+    temporary: Path | None = None
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+        temporary = Path(name)
+        with os.fdopen(handle, "wb") as file:
+            torch.save(checkpoint, file)
+        temporary.chmod(0o644)
+        temporary.replace(path)
+    except OSError as error:
+        raise UserError(f"{path}: cannot be written ({error.strerror or error})") from error
+    finally:
+        if temporary is not None:
+            temporary.unlink(missing_ok=True)

@@ -6,7 +6,7 @@ import pytest
 
 from specdec_plugins.decoding.types import SpecialTokens
 from specdec_plugins.errors import UserError
-from specdec_plugins.formats.dictionary import Dictionary
+from specdec_plugins.formats.dictionaries import Dictionary
 
 LINES = "the 50\nof@@ 40\n, 30\nÄrger 20\nthe 5 #fairseq:overwrite\nmadeupword0000 0\n"
 
