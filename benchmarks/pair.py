@@ -10,9 +10,8 @@ from typing import Any
 
 import torch
 
-from specdec_plugins.app.bundles import make_settings
+from specdec_plugins.app.bundles import DRAFTER, VERIFIER, folder_settings, make_settings
 from specdec_plugins.app.codec import Codec
-from specdec_plugins.app.folders import DRAFTER, VERIFIER, settings_of
 from specdec_plugins.app.loading import text_pipeline
 from specdec_plugins.app.settings import Settings
 from specdec_plugins.corpus.reading import Faults, ParallelFile, read_pairs
@@ -51,7 +50,7 @@ class Pair:
             "target_lang": target_lang,
         }
         if not is_bundle(folder):
-            given = settings_of(folder, given)
+            given = folder_settings(folder, given)
             require(
                 "verifier" in given,
                 f"{folder}: holds no {VERIFIER}; give a bundle, or a folder with {VERIFIER}, "

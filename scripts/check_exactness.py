@@ -12,7 +12,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from specdec_plugins.app.entries import open_entries  # noqa: E402
 from specdec_plugins.app.exactness import check_exactness  # noqa: E402
-from specdec_plugins.app.options import parse_options  # noqa: E402
+from specdec_plugins.app.main import parse_options  # noqa: E402
 from specdec_plugins.errors import UserError  # noqa: E402
 
 

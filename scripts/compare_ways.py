@@ -34,9 +34,8 @@ from benchmarks.machine import describe  # noqa: E402
 from benchmarks.side_by_side import Figures, figures, measure, table  # noqa: E402
 from benchmarks.ways import Way, baselines, read_ways  # noqa: E402
 from specdec_plugins.app.entries import open_entries  # noqa: E402
-from specdec_plugins.app.file_options import FileOptions  # noqa: E402
-from specdec_plugins.app.files import STANDARD  # noqa: E402
-from specdec_plugins.app.options import given_settings, make_parser  # noqa: E402
+from specdec_plugins.app.files import STANDARD, FileOptions  # noqa: E402
+from specdec_plugins.app.main import given_settings, make_parser  # noqa: E402
 from specdec_plugins.app.translator import Sentence  # noqa: E402
 from specdec_plugins.corpus import scoring  # noqa: E402
 from specdec_plugins.errors import Parser, UserError, refuse  # noqa: E402

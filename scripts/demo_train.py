@@ -18,7 +18,7 @@ import torch
 
 from benchmarks.comparison import HEADER, Comparison, Decoding, markdown
 from specdec_plugins.app.exactness import exactness_of
-from specdec_plugins.app.options import parse_options
+from specdec_plugins.app.main import parse_options
 from specdec_plugins.app.translator import number_sentences
 from specdec_plugins.errors import UserError
 from specdec_plugins.training.pipeline import Pipeline, Step

@@ -16,8 +16,7 @@ import torch
 
 from specdec_plugins.app import main as main_module
 from specdec_plugins.app.loading import Loader, load_dictionaries
-from specdec_plugins.app.main import main
-from specdec_plugins.app.options import parse_options
+from specdec_plugins.app.main import main, parse_options
 from specdec_plugins.app.translator import SpeculativeTranslator
 from specdec_plugins.formats.dictionaries import Dictionary
 from tests import fairseq_checkpoints

@@ -1,4 +1,4 @@
-"""Settings from what a user gave and what a bundle says about the rest."""
+"""Settings from what a user gave, and what a bundle or a folder's files say about the rest."""
 
 from __future__ import annotations
 
@@ -9,18 +9,22 @@ from typing import Any
 from specdec_plugins.app.settings import WITH_CHECKPOINT, Settings
 from specdec_plugins.errors import require
 from specdec_plugins.formats.bundle import (
+    BIGRAMS,
+    CODES,
     BundleSettings,
     default_bundle,
     is_bundle,
     read_bundle,
 )
 
+VERIFIER, DRAFTER = "verifier.pt", "drafter.pt"  # usual names of checkpoints in a folder
+_SPECULATION = ("block_size", "beta", "tau", "schedule", "schedule_options")
+
 # What None says no more about than silence does.
 _AS_THE_BUNDLE_SAYS = {
     *("data", "source_lang", "target_lang", "verifier", "drafter_checkpoint", "bigrams"),
     "block_size",
 }
-_SPECULATION = ("block_size", "beta", "tau", "schedule", "schedule_options")
 
 
 def make_settings(given: Mapping[str, Any]) -> Settings:
@@ -46,16 +50,16 @@ def _defaults(folder: Path, given: Mapping[str, Any]) -> dict[str, Any]:
     for side in ("source_lang", "target_lang"):
         require(
             given.get(side, getattr(bundle, side)) == getattr(bundle, side),
-            f"{folder}: translates from {bundle.source_lang} to {bundle.target_lang}; leave the "
-            "languages away.",
+            f"{folder}: translates from {bundle.source_lang} to {bundle.target_lang}; omit the "
+            "languages.",
         )
     return {
         "source_lang": bundle.source_lang,
         "target_lang": bundle.target_lang,
         "verifier": str(folder / bundle.verifier.weights),
         **_drafting(folder, bundle, given),
-        **_text(folder, bundle, given),
-        **_decoding(bundle, given),
+        **_raw_text(folder, bundle, given),
+        **_tuned(bundle, given),
     }
 
 
@@ -74,7 +78,7 @@ def _drafting(folder: Path, bundle: BundleSettings, given: Mapping[str, Any]) ->
     return defaults
 
 
-def _text(folder: Path, bundle: BundleSettings, given: Mapping[str, Any]) -> dict[str, Any]:
+def _raw_text(folder: Path, bundle: BundleSettings, given: Mapping[str, Any]) -> dict[str, Any]:
     if "remove_bpe" in given:  # which is about input that is BPE text
         return {}
     defaults = dict(bundle.text)
@@ -89,10 +93,32 @@ def _text(folder: Path, bundle: BundleSettings, given: Mapping[str, Any]) -> dic
     return defaults
 
 
-def _decoding(bundle: BundleSettings, given: Mapping[str, Any]) -> dict[str, Any]:
+def _tuned(bundle: BundleSettings, given: Mapping[str, Any]) -> dict[str, Any]:
     defaults = dict(bundle.defaults)
     if given.get("strategy", "specdec") != "specdec":
         return {k: v for k, v in defaults.items() if k not in _SPECULATION}
     if "rule" in given:
         return {k: v for k, v in defaults.items() if k not in ("beta", "tau")}
     return defaults
+
+
+def folder_settings(folder: Path, given: Mapping[str, Any]) -> dict[str, Any]:
+    """Defaults for a folder without bundle.json: what is `given`, and files of usual names.
+
+    Plain decoding where neither the folder nor the user has a way to draft.
+    """
+    here = {name: str(folder / name) for name in (VERIFIER, DRAFTER, BIGRAMS, CODES)}
+    here = {name: path for name, path in here.items() if Path(path).is_file()}
+    found: dict[str, Any] = {}
+    if VERIFIER in here:
+        found["verifier"] = here[VERIFIER]
+    if DRAFTER in here:
+        found["drafter_checkpoint"] = here[DRAFTER]
+        if BIGRAMS in here and given.get("drafter", "block") == "block":
+            found["bigrams"] = here[BIGRAMS]
+    elif not {"drafter", "drafter_checkpoint"} & given.keys():
+        found["strategy"] = "AR"
+    codes = given.get("bpe_codes") or here.get(CODES)
+    if codes:
+        found |= {"tokenizer": "moses", "bpe": "subword_nmt", "bpe_codes": codes}
+    return {**found, **given}

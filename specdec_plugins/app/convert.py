@@ -9,9 +9,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from specdec_plugins.app.bundles import make_settings
+from specdec_plugins.app.bundles import DRAFTER, VERIFIER, make_settings
 from specdec_plugins.app.cards import default_card
-from specdec_plugins.app.folders import DRAFTER, VERIFIER
 from specdec_plugins.app.loading import load_translator
 from specdec_plugins.app.options import json_object
 from specdec_plugins.app.settings import DTYPES, TOKENIZERS
@@ -183,7 +182,7 @@ def _card(path: Path | None) -> str:
 
 
 def _to_fairseq(source: Path, output: Path, force: bool) -> None:
-    """Under the names that `folders.py` looks for."""
+    """Under the names that `bundles.folder_settings` looks for."""
     bundle = read_bundle(source)
     languages = (bundle.source_lang, bundle.target_lang)
     parts = {VERIFIER: bundle.verifier}

@@ -6,8 +6,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 
-from specdec_plugins.app.file_options import FileOptions
-from specdec_plugins.app.files import STANDARD, Line, open_input, read_lines
+from specdec_plugins.app.files import STANDARD, FileOptions, Line, open_input, read_lines
 from specdec_plugins.app.translator import Sentence
 from specdec_plugins.errors import UserError
 

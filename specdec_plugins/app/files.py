@@ -8,10 +8,12 @@ import sys
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from itertools import islice
 from typing import BinaryIO, TypeVar
 
-from specdec_plugins.errors import UserError
+from specdec_plugins.app.options import check, option
+from specdec_plugins.errors import UserError, require
 
 STANDARD = "-"  # standard input or output, where a path is expected
 
@@ -189,3 +191,90 @@ def _open_output(path: str, keep: int) -> int:
     if stat.S_ISREG(os.fstat(fd).st_mode):
         os.ftruncate(fd, size)
     return fd
+
+
+_beside = partial(option, group="forced beginnings, and long lines")
+_file = partial(option, group="files")
+_report = partial(option, group="reports (standard error)")
+
+
+@dataclass(frozen=True)
+class FileOptions:
+    """Where lines come from and go to, and what is told about them."""
+
+    prefix_file: str | None = _beside(
+        None,
+        "line n is what the translation of line n must begin with, in the form of the input",
+        "FILE",
+    )
+    prefix_column: bool = _beside(False, "the same after a tab in each line of the input")
+    input_path: str = _file(STANDARD, "UTF-8 lines; '-', the default: standard input", "FILE")
+    output_path: str = _file(STANDARD, "'-', the default: standard output", "FILE")
+    json_path: str | None = _file(
+        None,
+        "a JSON line for each line: id, text, tokens, score, rounds, drafted, accepted and emitted "
+        "tokens a round, finish reason, milliseconds",
+        "FILE",
+    )
+    buffer_size: int | None = _file(
+        None,
+        "lines that are read, sorted by length, decoded and written together (default: 1000, and 1 "
+        "at a terminal)",
+        "LINES",
+        least=1,
+    )
+    resume: bool = _file(
+        False,
+        "continue an output that was interrupted: its complete lines are kept and as many lines of "
+        "the input skipped. OUTPUT.resume, which stands beside an unfinished output, tells whether "
+        "it came from the same input and settings; without it the count has to do",
+    )
+    progress: bool | None = _report(None, "a progress bar (default: at a terminal)")
+    quiet: bool = _report(False, "no summary")
+    diagnose: bool = _report(
+        False,
+        "explain the speed: acceptance by position, time by part, and a comparison with plain "
+        "decoding on a sample (--strategy specdec only)",
+    )
+    diagnose_targets: str | None = _report(
+        None,
+        "targets that the drafter was trained on, as BPE text, parallel to the input: how well "
+        "they match what the verifier says",
+        "FILE",
+    )
+    debug: bool = _report(False, "show where an error was raised")
+
+    def __post_init__(self) -> None:
+        check(self)
+        require(
+            not (self.prefix_file and self.prefix_column),
+            "--prefix-file and --prefix-column exclude each other; give one of them.",
+        )
+        for flag, path in (("--output-path", self.output_path), ("--json-path", self.json_path)):
+            require(
+                not (self.resume and path == STANDARD),
+                f"--resume continues a file; give {flag} a file name, not {STANDARD!r}.",
+            )
+        require(
+            self.json_path is None or not is_same_place(self.json_path, self.output_path),
+            "--json-path and --output-path name the same place; give them two.",
+        )
+        require(
+            self.inputs.count(STANDARD) <= 1,
+            "Only one of --input-path, --prefix-file and --diagnose-targets can be standard input.",
+        )
+        require(
+            self.diagnose or self.diagnose_targets is None,
+            "--diagnose-targets belongs to --diagnose; add it.",
+        )
+
+    @property
+    def outputs(self) -> list[str]:
+        """Files that are written line by line, the translations first."""
+        return [path for path in (self.output_path, self.json_path) if path is not None]
+
+    @property
+    def inputs(self) -> list[str]:
+        """Files that are read side by side, the sentences first."""
+        beside = (self.prefix_file, self.diagnose_targets)
+        return [self.input_path, *(path for path in beside if path is not None)]

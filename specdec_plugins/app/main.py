@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import logging
 import os
 import sys
@@ -13,11 +14,12 @@ from typing import Any
 import torch
 from tqdm import tqdm
 
+from specdec_plugins.app.bundles import make_settings
 from specdec_plugins.app.diagnose import Diagnosis
 from specdec_plugins.app.entries import Entry, open_entries
-from specdec_plugins.app.file_options import FileOptions
 from specdec_plugins.app.files import (
     STANDARD,
+    FileOptions,
     LineWriter,
     count_lines,
     in_buffers,
@@ -25,13 +27,13 @@ from specdec_plugins.app.files import (
     total_lines,
 )
 from specdec_plugins.app.loading import load_translator
-from specdec_plugins.app.options import parse_options
+from specdec_plugins.app.options import add_options, build, given_to
 from specdec_plugins.app.report import Tally, json_line, peak_memory, summary
 from specdec_plugins.app.resume import Fingerprint, Journal, skip
 from specdec_plugins.app.settings import Settings, choose_device
 from specdec_plugins.app.translator import SpeculativeTranslator, Translation
 from specdec_plugins.decoding.types import Request
-from specdec_plugins.errors import UserError, refuse
+from specdec_plugins.errors import Parser, UserError, refuse, require
 from specdec_plugins.formats.output import check_output
 
 INTERRUPTED = 130  # 128 + SIGINT, as shells count
@@ -40,6 +42,68 @@ BROKEN_PIPE = 141  # 128 + SIGPIPE
 BUFFER_SIZE = 1000  # lines
 RESUME = "--resume continues it"
 MIB = 2**20
+
+
+DESCRIPTION = """\
+Translate lines of text with a fairseq Transformer (the verifier), faster through a drafter that
+proposes blocks of tokens. With --beta 1 the output is exactly the verifier's greedy output.
+"""
+
+EPILOG = """\
+One line in gives one line out, in the same order; an empty line gives an empty line. Exit status: 0
+done, 1 an error of this program, 2 bad input or settings, 130 interrupted. Whatever happens, the
+output holds complete lines only; --resume continues it.
+"""
+
+
+def make_parser() -> argparse.ArgumentParser:
+    """The parser; every destination is a field of `Settings` or `FileOptions`."""
+    parser = Parser(prog="inference.py", description=DESCRIPTION, epilog=EPILOG, allow_abbrev=False)
+    add_options(parser, Settings, FileOptions)
+    _add_published(parser)
+    return parser
+
+
+def _add_published(parser: argparse.ArgumentParser) -> None:
+    """Flags of the published command that change nothing here; other values are refused."""
+    add = parser.add_argument_group(
+        "accepted so that published commands run; they change nothing here"
+    ).add_argument
+    add("--user-dir", metavar="FOLDER")
+    add("--task", choices=("translation_lev_modified", "translation"))
+    add("--gen-subset", metavar="NAME")
+    add("--max-sentences", "--batch-size", type=int, metavar="N", help="see --batch")
+    add("--iter-decode-max-iter", type=int, choices=(0,))
+    add("--iter-decode-eos-penalty", type=float, choices=(0.0,))
+    add("--iter-decode-with-beam", type=int, choices=(1,))
+
+
+def given_settings(argv: Sequence[str] | None = None) -> dict[str, Any]:
+    """Fields of `Settings` that a command line gives; whether they can be is not asked yet.
+
+    Exits with status 2 for flags that do not exist.
+    """
+    return given_to(Settings, vars(make_parser().parse_args(argv)))
+
+
+def parse_options(argv: Sequence[str] | None = None) -> tuple[Settings, FileOptions]:
+    """Settings and files of a command line.
+
+    Raises UserError for values that cannot be; exits with status 2 for flags that do not exist.
+    """
+    given = vars(make_parser().parse_args(argv))
+    settings = make_settings(given_to(Settings, given))
+    files = build(FileOptions, given)
+    require(
+        not (settings.prefix_size and not (files.prefix_file or files.prefix_column)),
+        "--prefix-size counts tokens of a reference; give one with --prefix-file or "
+        "--prefix-column.",
+    )
+    require(
+        not files.diagnose or settings.strategy == "specdec",
+        "--diagnose explains speculative decoding; use it with --strategy specdec.",
+    )
+    return settings, files
 
 
 def say(message: str) -> None:

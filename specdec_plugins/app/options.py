@@ -1,33 +1,188 @@
-"""The command line of inference.py: flags, and the two records that they become."""
+"""Settings that are declared once: a record's fields carry their help and bounds, the rest follows.
+
+A record is a frozen dataclass whose fields are made by `option`, or by `like` where another record
+has declared the same setting:
+
+    @dataclass(frozen=True)
+    class ServerSettings:
+        max_rows: int = option(32, "sentences that decode at once", least=1, group="limits")
+        beta: int = like(Settings, "beta", group="defaults of requests")
+
+        def __post_init__(self) -> None:
+            check(self)
+
+* `add_options(parser, ServerSettings)` adds a flag for each field: `--max-rows N`, its type that of
+  the annotation, its help ending in the default. Flags that are not given are left out of the
+  namespace.
+* `build(ServerSettings, vars(namespace))` is the record; its own defaults fill what is left out.
+* `check(self)` raises UserError with the flag's name for a value out of bounds:
+  "--max-rows must be 1 or more, not 0."
+* `declared(Settings, "beta")` is the declaration, for a schema elsewhere: in pydantic
+  `Field(default=None, description=beta.help, **beta.bounds)`.
+"""
 
 from __future__ import annotations
 
 import argparse
 import json
-from collections.abc import Sequence
-from dataclasses import fields
-from typing import Any
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import MISSING, Field, dataclass, field, fields, replace
+from typing import Any, TypeVar, get_args, get_origin, get_type_hints
 
-from specdec_plugins.app.bundles import make_settings
-from specdec_plugins.app.file_flags import add_files, add_published, add_reports
-from specdec_plugins.app.file_options import FileOptions
-from specdec_plugins.app.settings import BPES, DTYPES, GREEDY_LIKE, STRATEGIES, TOKENIZERS, Settings
-from specdec_plugins.decoding.drafters import DRAFTERS
-from specdec_plugins.decoding.networks import KERNELS
-from specdec_plugins.decoding.rules import RULES
-from specdec_plugins.decoding.schedules import SCHEDULES
-from specdec_plugins.errors import Parser, require
+from specdec_plugins.decoding.registry import Registry
+from specdec_plugins.errors import require
 
-DESCRIPTION = """\
-Translate lines of text with a fairseq Transformer (the verifier), faster through a drafter that
-proposes blocks of tokens. With --beta 1 the output is exactly the verifier's greedy output.
-"""
+R = TypeVar("R")
+_KEY = "option"
+_METAVARS = {int: "N", float: "X"}
 
-EPILOG = """\
-One line in gives one line out, in the same order; an empty line gives an empty line. Exit status: 0
-done, 1 an error of this program, 2 bad input or settings, 130 interrupted. Whatever happens, the
-output holds complete lines only; --resume continues it.
-"""
+
+@dataclass(frozen=True)
+class Option:
+    """What is known of a setting beside its type and its default."""
+
+    help: str
+    metavar: str | None = None  # None = as the type has it
+    flags: tuple[str, ...] = ()  # () = the field's name with dashes
+    alias: tuple[str, str] | None = None  # a flag that stands for one value, and the value
+    group: str | None = None  # of flags in --help
+    choices: Sequence[str] | Registry[Any] | None = None
+    least: float | None = None  # the value may be this or more
+    above: float | None = None  # it must be more than this
+    most: float | None = None  # it may be this or less
+    advice: str = ""  # what else is said of a value out of bounds
+    parsing: Mapping[str, Any] = field(default_factory=dict)  # for argparse's add_argument
+
+    @property
+    def bounds(self) -> dict[str, float]:
+        """Under the names that pydantic and annotated-types give them."""
+        named = {"ge": self.least, "gt": self.above, "le": self.most}
+        return {name: bound for name, bound in named.items() if bound is not None}
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """What may be chosen; nothing where anything may."""
+        choices = self.choices or ()
+        return tuple(choices.names() if isinstance(choices, Registry) else choices)
+
+    def flag(self, name: str) -> str:
+        """How messages call the field of that name."""
+        return next(iter(self.flags), "--" + name.replace("_", "-"))
+
+    def check(self, name: str, value: Any) -> None:
+        """Raises UserError unless the value may be chosen and is within the bounds."""
+        flag = self.flag(name)
+        if isinstance(self.choices, Registry):
+            self.choices.get(value)
+        require(
+            not self.names or value in self.names,
+            f"There is no {flag} {value!r}; choose one of: {', '.join(self.names)}.",
+        )
+        wanted, is_kept = [], True
+        if self.least is not None:
+            wanted.append(f"{self.least:g} or more")
+            is_kept &= value >= self.least
+        if self.above is not None:
+            wanted.append(f"above {self.above:g}")
+            is_kept &= value > self.above
+        if self.most is not None:
+            wanted.append(f"at most {self.most:g}")
+            is_kept &= value <= self.most
+        advice = f"; {self.advice}" if self.advice else ""
+        require(is_kept, f"{flag} must be {' and '.join(wanted)}, not {value}{advice}.")
+
+    def add(self, group: Any, name: str, kind: Any, default: Any) -> None:
+        """Add the flag, or the positional argument, to a parser or a group of one.
+
+        kind: the field's type; None in it is what the absence of the flag says.
+        """
+        given = [part for part in get_args(kind) if part is not type(None)]
+        kind = given[0] if given and get_origin(kind) is not Mapping else kind
+        more: dict[str, Any] = {"default": argparse.SUPPRESS, "help": self._help(default)}
+        names = self.flags or ("--" + name.replace("_", "-"),)
+        if names[0].startswith("-"):
+            more["dest"] = name
+        if kind is bool:
+            more["action"] = argparse.BooleanOptionalAction if given else "store_true"
+        elif "action" not in self.parsing:
+            more["type"] = json_object if get_origin(kind) is Mapping else kind
+            metavar = "JSON" if get_origin(kind) is Mapping else _METAVARS.get(kind)
+            more["metavar"] = self.metavar or (None if self.choices else metavar)
+            more["choices"] = self.names if self.choices and "type" not in self.parsing else None
+        if self.alias:
+            flag, value = self.alias
+            group = group.add_mutually_exclusive_group()
+            short = {"dest": name, "action": "store_const", "const": value}
+            short |= {"default": argparse.SUPPRESS, "help": f"{names[0]} {value}"}
+            group.add_argument(flag, **short)
+        group.add_argument(*names, **more | dict(self.parsing))
+
+    def _help(self, default: Any) -> str:
+        is_told = "default:" in self.help or default in (None, MISSING) or default is False
+        return self.help if is_told else f"{self.help} (default: {default})"
+
+
+def option(default: Any, help: str, metavar: str | None = None, **declared: Any) -> Any:
+    """A field of a record: its default (MISSING where it must be given) and its declaration.
+
+    declared: fields of `Option`; whatever is none of them goes to argparse's `add_argument`.
+    """
+    names = {f.name for f in fields(Option)}
+    parsing = {name: value for name, value in declared.items() if name not in names}
+    for name in parsing:
+        del declared[name]
+    return _field(default, Option(help, metavar, **declared, parsing=parsing))
+
+
+def like(record: type, name: str, **changes: Any) -> Any:
+    """A field that is declared as another record's, but for these changes; `default` is one."""
+    default = changes.pop("default", _default(_fields(record)[name]))
+    return _field(default, replace(declared(record, name), **changes))
+
+
+def declared(record: type, name: str) -> Option:
+    """What a record says of its field of that name."""
+    found: Option = _fields(record)[name].metadata[_KEY]
+    return found
+
+
+def check(record: Any) -> None:
+    """Raises UserError for the first field with a value that its declaration does not allow.
+
+    None is always allowed: it stands for what is not given.
+    """
+    for name, one in _options(type(record)).items():
+        value = getattr(record, name)
+        if value is not None:
+            one.check(name, value)
+
+
+def add_options(
+    parser: argparse.ArgumentParser, *records: type, only: Collection[str] = ()
+) -> None:
+    """Flags for the fields of records, in the groups that they name; only some where `only` says.
+
+    Their destinations are the names of the fields; what is not given is left out.
+    """
+    groups: dict[str | None, Any] = {None: parser}
+    for record in records:
+        kinds, defaults = get_type_hints(record), _fields(record)
+        for name, one in _options(record).items():
+            if only and name not in only:
+                continue
+            if one.group not in groups:
+                groups[one.group] = parser.add_argument_group(one.group)
+            one.add(groups[one.group], name, kinds[name], _default(defaults[name]))
+
+
+def build(record: type[R], given: Mapping[str, Any]) -> R:
+    """A record from what carries the names of its fields; the rest of `given` is not its own."""
+    return record(**given_to(record, given))
+
+
+def given_to(record: type, given: Mapping[str, Any]) -> dict[str, Any]:
+    """As much of `given` as names fields of the record."""
+    return {name: value for name, value in given.items() if name in _fields(record)}
 
 
 def json_object(text: str) -> dict[str, Any]:
@@ -41,230 +196,25 @@ def json_object(text: str) -> dict[str, Any]:
     return value
 
 
-def _or_none(text: str) -> str | None:
+def or_none(text: str) -> str | None:
+    """The value of a flag that can say `none`; for argparse's `type`."""
     return None if text == "none" else text
 
 
-def make_parser() -> argparse.ArgumentParser:
-    """The parser; every destination is a field of `Settings` or `FileOptions`."""
-    parser = Parser(
-        prog="inference.py",
-        description=DESCRIPTION,
-        epilog=EPILOG,
-        allow_abbrev=False,
-        argument_default=argparse.SUPPRESS,  # the records hold the defaults
-    )
-    _add_models(parser)
-    _add_machine(parser)
-    _add_method(parser)
-    _add_limits(parser)
-    _add_text(parser)
-    _add_prefix(parser)
-    add_files(parser)
-    add_reports(parser)
-    add_published(parser)
-    return parser
+def _field(default: Any, one: Option) -> Any:
+    if isinstance(default, dict):
+        return field(default_factory=default.copy, metadata={_KEY: one})
+    return field(default=default, metadata={_KEY: one})
 
 
-def _add_models(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "data",
-        nargs="?",
-        metavar="FOLDER",
-        help="a bundle, which brings models, languages and codes (flags override them), or a "
-        "folder with dict.<lang>.txt (default: the bundled pair)",
-    )
-    group = parser.add_argument_group("models")
-    add = group.add_argument
-    add("--AR-path", dest="verifier", metavar="FILE", help="checkpoint of the verifier")
-    add("--path", dest="drafter_checkpoint", metavar="FILE", help="checkpoint of the drafter")
-    add(
-        "--drafter-data",
-        metavar="FOLDER",
-        help="dict.<lang>.txt of an assistant whose source dictionary is another (default: "
-        "the positional FOLDER); symbols are found by name, and the target dictionary must be the "
-        "same",
-    )
-    add("--source-lang", "-s", metavar="LANG", help="default: from the names of the dictionaries")
-    add("--target-lang", "-t", metavar="LANG", help="default: from the names of the dictionaries")
+def _default(one: Field[Any]) -> Any:
+    return one.default if one.default_factory is MISSING else one.default_factory()
 
 
-def _add_machine(parser: argparse.ArgumentParser) -> None:
-    group = parser.add_argument_group("machine")
-    add = group.add_argument
-    add(
-        "--cpu",
-        dest="device",
-        action="store_const",
-        const="cpu",
-        help="do not use a GPU (default: use one where there is one)",
-    )
-    precision = group.add_mutually_exclusive_group()
-    precision.add_argument(
-        "--dtype",
-        choices=DTYPES,
-        help="of the networks (default: float32); int8: products of 8-bit integers, CPU only",
-    )
-    precision.add_argument(
-        "--fp16", dest="dtype", action="store_const", const="float16", help="--dtype float16"
-    )
-    add(
-        "--drafter-dtype",
-        choices=["int8"],
-        help="of the network that drafts (default: the verifier's); what it drafts is checked, so "
-        "exact mode stays exact, CPU only",
-    )
-    add(
-        "--kernels",
-        choices=KERNELS,
-        help="whose products a CPU computes in float32 and 8 bits: native, this project's own, "
-        "where they were built (default), or torch's",
-    )
+def _fields(record: type) -> dict[str, Field[Any]]:
+    return {f.name: f for f in fields(record)}
 
 
-def _add_method(parser: argparse.ArgumentParser) -> None:
-    add = parser.add_argument_group("decoding").add_argument
-    add(
-        "--strategy",
-        choices=STRATEGIES,
-        help="fairseq: its beam search; AR: one token at a time; specdec: drafter and verifier "
-        "(default); drafter: the drafter's blocks as they are, unverified; early-exit: one token "
-        "at a time with the first --exit-layer decoder layers alone, unverified",
-    )
-    add("--exit-layer", type=int, metavar="N", help="of --strategy early-exit")
-    add("--batch", type=int, metavar="N", help="sentences at once (default: 1)")
-    add("--beam", type=int, metavar="N", help="of --strategy fairseq (default: 5)")
-    add("--beta", type=int, metavar="N", help="accept among the verifier's N best (default: 1)")
-    add("--tau", type=float, metavar="X", help="and at most X nats under its best (default: 0)")
-    add(
-        "--block-size",
-        type=int,
-        metavar="N",
-        help="tokens drafted a round (default: what the drafter was trained for)",
-    )
-    add("--drafter", choices=DRAFTERS.names(), help="how to draft (default: block)")
-    add("--drafter-options", type=json_object, metavar="JSON", help="settings of the drafter")
-    add(
-        "--bigrams",
-        metavar="FILE",
-        help="of scripts/count-bigrams.sh: drafted tokens are chosen to go together, too",
-    )
-    add("--rule", choices=RULES.names(), help="default: exact for beta 1, else top_beta")
-    add("--schedule", choices=SCHEDULES.names(), help="how many to draft (default: constant)")
-    add("--schedule-options", type=json_object, metavar="JSON", help="settings of the schedule")
-    add("--temperature", type=float, metavar="X", help="for rules that sample (default: 1)")
-    add("--top-k", type=int, metavar="N", help="for rules that sample (default: 0, all)")
-    add("--top-p", type=float, metavar="X", help="for rules that sample (default: 1, all)")
-    add("--seed", type=int, metavar="N", help="of rules that sample; line n draws with N + n")
-
-
-def _add_limits(parser: argparse.ArgumentParser) -> None:
-    add = parser.add_argument_group("limits and fairseq's search").add_argument
-    add(
-        "--greedy-like",
-        choices=GREEDY_LIKE,
-        help="published: the plain argmax (default); fairseq: never <pad>, and no end of sentence "
-        "as first token, as fairseq's own search has it",
-    )
-    add(
-        "--max-len-a",
-        type=float,
-        metavar="A",
-        help="at most A * source tokens + B target tokens; each sentence's own source counts, its "
-        "end included, and never more than the model has positions for (default: 0)",
-    )
-    add("--max-len-b", type=int, metavar="B", help="default: 200")
-    add("--min-len", type=int, metavar="N", help="no end of sentence before N target tokens")
-    add("--lenpen", type=float, metavar="X", help="--strategy fairseq only (default: 1)")
-    add("--unkpen", type=float, metavar="X", help="--strategy fairseq only (default: 0)")
-    add("--no-repeat-ngram-size", type=int, metavar="N", help="--strategy fairseq only")
-
-
-def _add_text(parser: argparse.ArgumentParser) -> None:
-    add = parser.add_argument_group("text").add_argument
-    add(
-        "--tokenizer",
-        type=_or_none,
-        metavar="NAME",
-        help=f"raw text in and out, with --bpe and --bpe-codes: {', '.join(TOKENIZERS)}, or none",
-    )
-    add(
-        "--bpe",
-        type=_or_none,
-        metavar="NAME",
-        help=f"how words become tokens: {', '.join(BPES)}, or none",
-    )
-    add("--bpe-codes", metavar="FILE", help="of subword-nmt learn-bpe")
-    add("--lowercase", action="store_true", help="raw text of models trained on lower case")
-    add("--dash-splits", action="store_true", help="of models trained on a @-@ b for a-b")
-    add("--strip-diacritics", action="store_true", help="of Romanian models trained without them")
-    add(
-        "--remove-bpe",
-        "--post-process",
-        nargs="?",
-        const="@@ ",
-        type=_or_none,
-        metavar="SYMBOL",
-        help="how to join subwords where the input is BPE text: the mark between them, or "
-        "'sentencepiece' (default: '@@ '); 'none' leaves them apart. A bundle's input is BPE text "
-        "where this is given, raw text where it is not",
-    )
-
-
-def _add_prefix(parser: argparse.ArgumentParser) -> None:
-    add = parser.add_argument_group("forced beginnings, and long lines").add_argument
-    add(
-        "--prefix-file",
-        metavar="FILE",
-        help="line n is what the translation of line n must begin with, in the form of the input",
-    )
-    add(
-        "--prefix-column",
-        action="store_true",
-        help="the same after a tab in each line of the input",
-    )
-    add(
-        "--prefix-size",
-        type=int,
-        metavar="N",
-        help="force only the first N tokens of each prefix, which is then taken for a whole "
-        "reference whose end counts as a token, as in fairseq",
-    )
-    add(
-        "--truncate-source",
-        action="store_true",
-        help="cut lines that are longer than the model's positions (default: refuse them)",
-    )
-
-
-def given_settings(argv: Sequence[str] | None = None) -> dict[str, Any]:
-    """Fields of `Settings` that a command line gives; whether they can be is not asked yet.
-
-    Exits with status 2 for flags that do not exist.
-    """
-    return _fields_of(Settings, make_parser().parse_args(argv))
-
-
-def _fields_of(record: Any, given: argparse.Namespace) -> dict[str, Any]:
-    names = {f.name for f in fields(record)}
-    return {name: value for name, value in vars(given).items() if name in names}
-
-
-def parse_options(argv: Sequence[str] | None = None) -> tuple[Settings, FileOptions]:
-    """Settings and files of a command line.
-
-    Raises UserError for values that cannot be; exits with status 2 for flags that do not exist.
-    """
-    given = make_parser().parse_args(argv)
-    settings = make_settings(_fields_of(Settings, given))
-    files = FileOptions(**_fields_of(FileOptions, given))
-    require(
-        not (settings.prefix_size and not (files.prefix_file or files.prefix_column)),
-        "--prefix-size counts tokens of a reference; give one with --prefix-file or "
-        "--prefix-column.",
-    )
-    require(
-        not files.diagnose or settings.strategy == "specdec",
-        "--diagnose explains speculative decoding; use it with --strategy specdec.",
-    )
-    return settings, files
+def _options(record: type) -> dict[str, Option]:
+    """The fields that are declared; those that no flag sets are not."""
+    return {n: f.metadata[_KEY] for n, f in _fields(record).items() if _KEY in f.metadata}

@@ -1,17 +1,25 @@
-"""What a user may ask of a translator: one frozen record, checked when it is built."""
+"""What a user may ask of a translator: one frozen record, each setting declared in one place.
+
+Flags, bounds, help and what the server tells of a setting are made from its declaration here
+(`options.py` says how); what goes together is checked when a record is built.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import MISSING, dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from specdec_plugins.app.combinations import check_method
+from specdec_plugins.app.options import check, option, or_none
+from specdec_plugins.decoding.drafters import DRAFTERS
 from specdec_plugins.decoding.networks import KERNELS
-from specdec_plugins.decoding.types import DecodeParams
+from specdec_plugins.decoding.rules import RULES
+from specdec_plugins.decoding.schedules import SCHEDULES
+from specdec_plugins.decoding.types import LEAST, AcceptanceRule, DecodeParams
 from specdec_plugins.errors import UserError, require
 from specdec_plugins.formats.bundle import SETTINGS as BUNDLE_SETTINGS
 
@@ -23,90 +31,186 @@ DTYPES = {
     "bfloat16": torch.bfloat16,
     "int8": torch.float32,  # what is left in floating point; products are quantised
 }
-GREEDY_LIKE = ("published", "fairseq")
 TOKENIZERS = ("moses",)
 BPES = ("subword_nmt",)
 
 WITH_CHECKPOINT = ("block", "assistant", "medusa")  # drafters that were trained
 _ALONE = ("block", "assistant")  # those of them that need no verifier
+_JUDGED = ("specdec", "AR", "early-exit")  # strategies that ask an acceptance rule
+_SAMPLING = ("temperature", "top_k", "top_p")  # settings of rules that sample
+_SEARCH_ONLY = ("lenpen", "unkpen", "no_repeat_ngram_size")  # of fairseq's search
 
-# Settings of fairseq's search that a greedy or speculative decoder cannot follow.
-_SEARCH_ONLY = {"lenpen": 1.0, "unkpen": 0.0, "no_repeat_ngram_size": 0}
+_model = partial(option, group="models")
+_machine = partial(option, group="machine")
+_decoding = partial(option, group="decoding")
+_limit = partial(option, group="limits and fairseq's search")
+_text = partial(option, group="text")
+_line = partial(option, group="forced beginnings, and long lines")
 
 
 @dataclass(frozen=True)
 class Settings:
-    """How to translate. The command line's flags carry the same names."""
+    """How to translate. None stands for what is not given."""
 
-    data: str  # folder with dict.<lang>.txt of both sides
-    verifier: str | None = None  # checkpoint of the stock Transformer
-    drafter_checkpoint: str | None = None  # checkpoint of the network that drafts
-    drafter_data: str | None = None  # folder with the assistant's own dict.<lang>.txt; None = data
-    source_lang: str | None = None  # None = read from the names of the dictionaries
-    target_lang: str | None = None
+    data: str = option(
+        MISSING,
+        "a bundle, which brings models, languages and codes (flags override them), or a folder "
+        "with dict.<lang>.txt (default: the bundled pair)",
+        "FOLDER",
+        flags=("data",),
+        nargs="?",
+    )
+    verifier: str | None = _model(None, "checkpoint of the verifier", "FILE", flags=("--AR-path",))
+    drafter_checkpoint: str | None = _model(
+        None, "checkpoint of the drafter", "FILE", flags=("--path",)
+    )
+    drafter_data: str | None = _model(
+        None,
+        "dict.<lang>.txt of an assistant whose source dictionary is another (default: the "
+        "positional FOLDER); symbols are found by name, and the target dictionary must be the same",
+        "FOLDER",
+    )
+    source_lang: str | None = _model(
+        None, "default: from the names of the dictionaries", "LANG", flags=("--source-lang", "-s")
+    )
+    target_lang: str | None = _model(
+        None, "default: from the names of the dictionaries", "LANG", flags=("--target-lang", "-t")
+    )
 
-    strategy: str = "specdec"
-    drafter: str = "block"  # registered name
-    drafter_options: Mapping[str, Any] = field(default_factory=dict)
-    bigrams: str | None = None  # file that scripts/count-bigrams.sh wrote; the block drafter's
-    rule: str | None = None  # registered name; None = exact for beta 1, else top_beta
-    schedule: str = "constant"  # registered name
-    schedule_options: Mapping[str, Any] = field(default_factory=dict)
+    device: str | None = _machine(
+        None,
+        "do not use a GPU (default: use one where there is one)",
+        flags=("--cpu",),
+        action="store_const",
+        const="cpu",
+    )
+    dtype: str = _machine(
+        "float32",
+        "of the networks (default: float32); int8: products of 8-bit integers, CPU only",
+        choices=tuple(DTYPES),
+        alias=("--fp16", "float16"),
+    )
+    drafter_dtype: str | None = _machine(
+        None,
+        "of the network that drafts (default: the verifier's); what it drafts is checked, so exact "
+        "mode stays exact, CPU only",
+        choices=("int8",),
+    )
+    kernels: str = _machine(
+        "native",
+        "whose products a CPU computes in float32 and 8 bits: native, this project's own, where "
+        "they were built (default), or torch's",
+        choices=KERNELS,
+    )
 
-    exit_layer: int | None = None  # strategy early-exit only: decoder layers that are used
-    batch: int = 1  # sentences decoded at once
-    beam: int = 5  # strategy fairseq only
-    beta: int = 1  # accept among the verifier's beta best tokens; 1 = its greedy output
-    tau: float = 0.0  # nats below the best logit that an accepted token may be
-    block_size: int | None = None  # tokens drafted a round; None = what the drafter was trained for
-    temperature: float = 1.0  # > 0; rules that sample
-    top_k: int = 0  # 0 = all; rules that sample
-    top_p: float = 1.0  # 1 = all; rules that sample
-    seed: int = 0  # line n of the input draws with seed + n
+    strategy: str = _decoding(
+        "specdec",
+        "fairseq: its beam search; AR: one token at a time; specdec: drafter and verifier "
+        "(default); drafter: the drafter's blocks as they are, unverified; early-exit: one token "
+        "at a time with the first --exit-layer decoder layers alone, unverified",
+        choices=STRATEGIES,
+    )
+    exit_layer: int | None = _decoding(None, "of --strategy early-exit")
+    batch: int = _decoding(1, "sentences at once", least=1)
+    beam: int = _decoding(5, "of --strategy fairseq", least=1)
+    beta: int = _decoding(
+        1, "accept among the verifier's N best (default: 1, exactly its greedy output)", least=1
+    )
+    tau: float = _decoding(0.0, "and at most X nats under its best (default: 0)", least=0)
+    block_size: int | None = _decoding(
+        None,
+        "tokens drafted a round (default: what the drafter was trained for)",
+        least=1,
+        advice="--strategy AR decodes without drafts",
+    )
+    drafter: str = _decoding("block", "how to draft (default: block)", choices=DRAFTERS)
+    drafter_options: Mapping[str, Any] = _decoding({}, "settings of the drafter")
+    bigrams: str | None = _decoding(
+        None,
+        "of scripts/count-bigrams.sh: drafted tokens are chosen to go together, too",
+        "FILE",
+    )
+    rule: str | None = _decoding(None, "default: exact for beta 1, else top_beta", choices=RULES)
+    schedule: str = _decoding(
+        "constant", "how many to draft (default: constant)", choices=SCHEDULES
+    )
+    schedule_options: Mapping[str, Any] = _decoding({}, "settings of the schedule")
+    temperature: float = _decoding(
+        1.0,
+        "for rules that sample (default: 1)",
+        least=LEAST,
+        advice="for the best token alone, ask for top_k 1",
+    )
+    top_k: int = _decoding(0, "for rules that sample (default: 0, all)", least=0)
+    top_p: float = _decoding(1.0, "for rules that sample (default: 1, all)", least=LEAST, most=1)
+    seed: int = _decoding(0, "of rules that sample; line n draws with N + n")
 
-    greedy_like: str = "published"  # plain argmax, or with the bans of fairseq's own search
-    max_len_a: float = 0.0  # at most a * source tokens (its eos included) + b target tokens
-    max_len_b: int = 200
-    min_len: int | None = None  # eos is banned before so many tokens; None = as greedy_like says
-    lenpen: float = 1.0  # strategy fairseq only, as the next two
-    unkpen: float = 0.0
-    no_repeat_ngram_size: int = 0
+    greedy_like: str = _limit(
+        "published",
+        "published: the plain argmax (default); fairseq: never <pad>, and no end of sentence as "
+        "first token, as fairseq's own search has it",
+        choices=("published", "fairseq"),
+    )
+    max_len_a: float = _limit(
+        0.0,
+        "at most A * source tokens + B target tokens; each sentence's own source counts, its end "
+        "included, and never more than the model has positions for (default: 0)",
+        "A",
+        least=0,
+    )
+    max_len_b: int = _limit(200, "see --max-len-a", "B", least=0)
+    min_len: int | None = _limit(None, "no end of sentence before N target tokens", least=0)
+    lenpen: float = _limit(1.0, "--strategy fairseq only (default: 1)")
+    unkpen: float = _limit(0.0, "--strategy fairseq only (default: 0)")
+    no_repeat_ngram_size: int = _limit(0, "--strategy fairseq only (default: 0, any)", least=0)
 
-    tokenizer: str | None = None  # None = words in and out are separated by spaces already
-    bpe: str | None = None  # None = tokens of the model are separated by spaces already
-    bpe_codes: str | None = None
-    lowercase: bool = False  # raw text only, as the next two: see TextPipeline
-    dash_splits: bool = False
-    strip_diacritics: bool = False
-    remove_bpe: str | None = "@@ "  # how to join subwords of BPE output; None = leave them
-    prefix_size: int = 0  # first tokens of a reference to force; 0 = the whole given prefix
-    truncate_source: bool = False  # cut lines that are longer than the model's positions
-
-    device: str | None = None  # None = a GPU where there is one
-    dtype: str = "float32"
-    drafter_dtype: str | None = None  # "int8", or None = the verifier's
-    kernels: str = "native"  # whose products a CPU computes in float32 and 8 bits
+    tokenizer: str | None = _text(
+        None,
+        f"raw text in and out, with --bpe and --bpe-codes: {', '.join(TOKENIZERS)}, or none",
+        "NAME",
+        choices=TOKENIZERS,
+        type=or_none,
+    )
+    bpe: str | None = _text(
+        None,
+        f"how words become tokens: {', '.join(BPES)}, or none",
+        "NAME",
+        choices=BPES,
+        type=or_none,
+    )
+    bpe_codes: str | None = _text(None, "of subword-nmt learn-bpe", "FILE")
+    lowercase: bool = _text(False, "raw text of models trained on lower case")
+    dash_splits: bool = _text(False, "of models trained on a @-@ b for a-b")
+    strip_diacritics: bool = _text(False, "of Romanian models trained without them")
+    remove_bpe: str | None = _text(
+        "@@ ",
+        "how to join subwords where the input is BPE text: the mark between them, or "
+        "'sentencepiece' (default: '@@ '); 'none' leaves them apart. A bundle's input is BPE text "
+        "where this is given, raw text where it is not",
+        "SYMBOL",
+        flags=("--remove-bpe", "--post-process"),
+        nargs="?",
+        const="@@ ",
+        type=or_none,
+    )
+    prefix_size: int = _line(
+        0,
+        "force only the first N tokens of each prefix, which is then taken for a whole reference "
+        "whose end counts as a token, as in fairseq (default: 0, all)",
+        least=0,
+    )
+    truncate_source: bool = _line(
+        False, "cut lines that are longer than the model's positions (default: refuse them)"
+    )
 
     def __post_init__(self) -> None:
-        _check_choice("strategy", self.strategy, STRATEGIES)
-        _check_choice("dtype", self.dtype, tuple(DTYPES))
-        _check_choice("kernels", self.kernels, KERNELS)
-        _check_choice("greedy-like", self.greedy_like, GREEDY_LIKE)
-        require(self.batch >= 1, f"--batch must be 1 or more, not {self.batch}.")
-        require(self.beam >= 1, f"--beam must be 1 or more, not {self.beam}.")
-        require(
-            self.block_size is None or self.block_size >= 1,
-            f"--block-size must be 1 or more, not {self.block_size}; "
-            "--strategy AR decodes without drafts.",
-        )
-        require(self.max_len_a >= 0, f"--max-len-a must be 0 or more, not {self.max_len_a}.")
-        require(self.max_len_b >= 0, f"--max-len-b must be 0 or more, not {self.max_len_b}.")
-        require(self.prefix_size >= 0, f"--prefix-size must be 0 or more, not {self.prefix_size}.")
+        check(self)
         self._check_models()
         self._check_strategy()
-        check_method(self)
+        self._check_speculation()
+        self._check_sampling()
         self._check_text()
-        self.decode_params(max_len=1)  # beta, tau and the sampling settings have their own bounds
+        self.decode_params(max_len=1)  # numbers that the engine cannot hold
 
     def _check_models(self) -> None:
         require(
@@ -131,7 +235,6 @@ class Settings:
     def _check_drafter_dtype(self) -> None:
         if self.drafter_dtype is None:
             return
-        _check_choice("drafter-dtype", self.drafter_dtype, ("int8",))
         require(
             self.drafts and self.drafter in ("block", "assistant"),
             "--drafter-dtype is about a network that drafts: --drafter block or assistant.",
@@ -147,12 +250,11 @@ class Settings:
             "--strategy early-exit and --exit-layer N belong together; give both or neither.",
         )
         if self.strategy == "fairseq":
-            self._check_search()
             return
-        for name, neutral in _SEARCH_ONLY.items():
+        for name in _SEARCH_ONLY:
             flag = "--" + name.replace("_", "-")
             require(
-                getattr(self, name) == neutral,
+                getattr(self, name) == getattr(Settings, name),
                 f"{flag} belongs to fairseq's search; use it with --strategy fairseq only.",
             )
         require(
@@ -166,21 +268,39 @@ class Settings:
             "it cannot follow --min-len or --greedy-like fairseq.",
         )
 
-    def _check_search(self) -> None:
+    def _check_speculation(self) -> None:
+        """What only the checkpoints can tell is refused when they are loaded."""
+        DRAFTERS.configure(self.drafter, dict(self.drafter_options))
+        SCHEDULES.configure(self.schedule, dict(self.schedule_options))
+        for name, drafter in (("drafter_data", "assistant"), ("bigrams", "block")):
+            flag = "--" + name.replace("_", "-")
+            require(
+                getattr(self, name) is None or self.drafter == drafter,
+                f"{flag} is for --drafter {drafter}; omit it with {self.drafter}.",
+            )
         require(
-            self.min_len is None or self.min_len >= 0,
-            f"--min-len must be 0 or more, not {self.min_len}.",
+            self.rule is None or self.strategy in _JUDGED,
+            f"--strategy {self.strategy} verifies nothing, so --rule {self.rule} would have "
+            "nothing to judge; omit it, or use --strategy specdec.",
         )
+        tolerates = self.acceptance.guarantee(2) is not self.acceptance.guarantee(1)
         require(
-            self.no_repeat_ngram_size >= 0,
-            f"--no-repeat-ngram-size must be 0 or more, not {self.no_repeat_ngram_size}.",
+            tolerates or self.beta == 1 or self.strategy != "specdec",
+            f"--rule {self.rule} takes no tolerance; omit --beta {self.beta}, or use top_beta.",
         )
 
+    def _check_sampling(self) -> None:
+        judged = self.strategy in _JUDGED
+        in_force = f"--rule {self.rule_name}" if judged else f"--strategy {self.strategy}"
+        for name in _SAMPLING:
+            value, flag = getattr(self, name), "--" + name.replace("_", "-")
+            require(
+                (judged and self.acceptance.samples) or value == getattr(Settings, name),
+                f"{flag} {value:g} is for rules that sample, and {in_force} does not; add "
+                f"--rule speculative_sampling, or omit {flag}.",
+            )
+
     def _check_text(self) -> None:
-        if self.tokenizer is not None:
-            _check_choice("tokenizer", self.tokenizer, TOKENIZERS)
-        if self.bpe is not None:
-            _check_choice("bpe", self.bpe, BPES)
         require(
             (self.bpe is None) == (self.bpe_codes is None),
             "--bpe subword_nmt and --bpe-codes FILE belong together; give both or neither.",
@@ -212,6 +332,13 @@ class Settings:
         if self.rule is not None:
             return self.rule
         return "exact" if self.beta == 1 or not self.drafts else "top_beta"
+
+    @property
+    def acceptance(self) -> AcceptanceRule:
+        """That rule itself."""
+        rule: Any = RULES.get(self.rule_name)
+        built: AcceptanceRule = rule()
+        return built
 
     @property
     def ban_pad(self) -> bool:
@@ -246,13 +373,6 @@ class Settings:
             top_p=self.top_p,
             seed=seed,
         )
-
-
-def _check_choice(name: str, value: str, choices: tuple[str, ...]) -> None:
-    require(
-        value in choices,
-        f"There is no --{name} {value!r}; choose one of: {', '.join(choices)}.",
-    )
 
 
 def choose_device(name: str | None) -> torch.device:

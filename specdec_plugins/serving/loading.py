@@ -7,8 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from specdec_plugins.app.bundles import make_settings
-from specdec_plugins.app.folders import VERIFIER, settings_of
+from specdec_plugins.app.bundles import VERIFIER, folder_settings, make_settings
 from specdec_plugins.app.loading import load_translator
 from specdec_plugins.app.report import kernels_in_use
 from specdec_plugins.app.settings import Settings
@@ -138,7 +137,7 @@ def _given(options: ModelOptions) -> dict[str, Any]:
 
 def _checkpoints(folder: Path, given: Mapping[str, Any]) -> dict[str, Any]:
     """Settings where a folder has none. Raises UserError where a file is missing."""
-    settings = settings_of(folder, given)
+    settings = folder_settings(folder, given)
     verifier, codes = (
         Path(settings.get(field) or folder / name)
         for field, name in (("verifier", VERIFIER), ("bpe_codes", CODES))

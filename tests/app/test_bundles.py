@@ -94,7 +94,7 @@ def test_flags_go_before_it(given: dict[str, Any], wanted: dict[str, Any], relax
 
 
 def test_the_direction_is_fixed(bundle: Path) -> None:
-    with pytest.raises(UserError, match="translates from en to de; leave the languages away"):
+    with pytest.raises(UserError, match="translates from en to de; omit the languages"):
         make_settings({"data": str(bundle), "source_lang": "de"})
 
 

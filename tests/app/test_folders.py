@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from specdec_plugins.app.folders import DRAFTER, VERIFIER, settings_of
+from specdec_plugins.app.bundles import DRAFTER, VERIFIER, folder_settings
 from specdec_plugins.formats.bundle import BIGRAMS, CODES
 
 
@@ -18,7 +18,7 @@ def folder(tmp_path: Path) -> Path:
 
 
 def test_every_file_is_found(folder: Path) -> None:
-    assert settings_of(folder, {}) == {
+    assert folder_settings(folder, {}) == {
         "verifier": str(folder / VERIFIER),
         "drafter_checkpoint": str(folder / DRAFTER),
         "bigrams": str(folder / BIGRAMS),
@@ -29,14 +29,14 @@ def test_every_file_is_found(folder: Path) -> None:
 
 
 def test_what_is_given_counts(folder: Path) -> None:
-    found = settings_of(folder, {"verifier": "v", "bigrams": None, "batch": 3})
+    found = folder_settings(folder, {"verifier": "v", "bigrams": None, "batch": 3})
     assert (found["verifier"], found["bigrams"], found["batch"]) == ("v", None, 3)
 
 
 def test_text_is_tokenised_wherever_its_codes_lie(folder: Path) -> None:
     (folder / CODES).unlink()
-    assert "tokenizer" not in settings_of(folder, {})
-    found = settings_of(folder, {"bpe_codes": "elsewhere"})
+    assert "tokenizer" not in folder_settings(folder, {})
+    found = folder_settings(folder, {"bpe_codes": "elsewhere"})
     assert (found["tokenizer"], found["bpe"], found["bpe_codes"]) == (
         "moses",
         "subword_nmt",
@@ -45,13 +45,13 @@ def test_text_is_tokenised_wherever_its_codes_lie(folder: Path) -> None:
 
 
 def test_bigrams_are_the_block_drafters(folder: Path) -> None:
-    assert "bigrams" not in settings_of(folder, {"drafter": "lookup"})
+    assert "bigrams" not in folder_settings(folder, {"drafter": "lookup"})
     (folder / DRAFTER).unlink()
-    assert "bigrams" not in settings_of(folder, {})
+    assert "bigrams" not in folder_settings(folder, {})
 
 
 def test_without_a_drafter_decoding_is_plain(folder: Path) -> None:
     (folder / DRAFTER).unlink()
-    assert settings_of(folder, {})["strategy"] == "AR"
-    assert "strategy" not in settings_of(folder, {"drafter": "lookup"})
-    assert "strategy" not in settings_of(folder, {"drafter_checkpoint": "d"})
+    assert folder_settings(folder, {})["strategy"] == "AR"
+    assert "strategy" not in folder_settings(folder, {"drafter": "lookup"})
+    assert "strategy" not in folder_settings(folder, {"drafter_checkpoint": "d"})

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import argparse
+import math
 import re
-from dataclasses import fields
+from dataclasses import dataclass, fields
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from specdec_plugins.app.file_options import FileOptions
-from specdec_plugins.app.options import make_parser, parse_options
+from specdec_plugins.app.files import FileOptions
+from specdec_plugins.app.main import make_parser, parse_options
+from specdec_plugins.app.options import add_options, build, check, declared, like, option
 from specdec_plugins.app.settings import Settings, choose_device
 from specdec_plugins.errors import UserError
 
@@ -112,7 +116,7 @@ def test_unknown_flags_and_values_end_with_one_line(
         ("--rule speculative_sampling --beta 2", "--rule speculative_sampling takes no tolerance"),
         ("--temperature 0.5", "--temperature 0.5 is for rules that sample, and --rule exact does"),
         ("--beta 3 --top-k 5", "--top-k 5 is for rules that sample, and --rule top_beta does not"),
-        ("--strategy AR --top-p 0.5", "add --rule speculative_sampling, or leave --top-p away"),
+        ("--strategy AR --top-p 0.5", "add --rule speculative_sampling, or omit --top-p"),
         ("--strategy fairseq --top-k 5", "and --strategy fairseq does not"),
         ("--strategy drafter --rule exact", "--strategy drafter verifies nothing"),
         ("--strategy fairseq --rule exact", "--strategy fairseq verifies nothing"),
@@ -196,3 +200,42 @@ def test_options_are_json_objects(capsys: pytest.CaptureFixture[str]) -> None:
 def test_a_device_that_is_not_there(name: str) -> None:
     with pytest.raises(UserError, match=rf"^--device {name} cannot be used \(.*\); leave it out"):
         choose_device(name)
+
+
+@dataclass(frozen=True)
+class Bounded:
+    """Records of other parts declare as `Settings` does, or as it did."""
+
+    port: int = option(8080, "to listen on", least=0, most=65535)
+    timeout: float = option(2.5, "seconds", above=0, group="limits", advice="wait a little")
+    beta: int = like(Settings, "beta", default=3)
+    shown: bool | None = option(None, "at a terminal")
+
+    def __post_init__(self) -> None:
+        check(self)
+
+
+def test_a_record_becomes_flags_and_is_checked() -> None:
+    parser = argparse.ArgumentParser()
+    add_options(parser, Bounded)
+    told = " ".join(parser.format_help().split())
+    assert "--timeout X seconds (default: 2.5)" in told
+    assert declared(Settings, "beta").help in told
+    given = vars(parser.parse_args(["--timeout", "3", "--no-shown"]))
+    assert given == {"timeout": 3.0, "shown": False}
+    assert build(Bounded, {**given, "else": 1}) == Bounded(8080, 3.0, 3, shown=False)
+    assert declared(Bounded, "port").bounds == {"ge": 0, "le": 65535}
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ({"port": 65536}, "--port must be 0 or more and at most 65535, not 65536"),
+        ({"timeout": 0}, "--timeout must be above 0, not 0; wait a little"),
+        ({"timeout": math.nan}, "--timeout must be above 0, not nan"),
+        ({"beta": 0}, "--beta must be 1 or more"),
+    ],
+)
+def test_values_out_of_bounds(values: dict[str, Any], message: str) -> None:
+    with pytest.raises(UserError, match=message):
+        Bounded(**values)

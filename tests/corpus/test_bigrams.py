@@ -92,5 +92,5 @@ def test_bad_input_is_one_sentence(tmp_path: Path) -> None:
 
 
 def test_they_are_the_block_drafters() -> None:
-    with pytest.raises(UserError, match="--bigrams are for --drafter block; leave them away with"):
+    with pytest.raises(UserError, match="--bigrams is for --drafter block; omit it with"):
         settings(drafter="lookup", bigrams="b")

@@ -9,7 +9,7 @@ from types import ModuleType
 
 import pytest
 
-from specdec_plugins.app.options import parse_options
+from specdec_plugins.app.main import parse_options
 from specdec_plugins.training.pipeline import Step
 
 ROOT = Path(__file__).resolve().parent.parent.parent
