@@ -29,7 +29,7 @@ from benchmarks.serving.report import write
 from benchmarks.serving.server import Server, serving
 from benchmarks.serving.traffic import Tally, Traffic
 from specdec_plugins.errors import Parser, UserError, refuse
-from specdec_plugins.serving.loading import ModelOptions, load_model
+from specdec_plugins.serving.model import ModelOptions, load_model
 from specdec_plugins.serving.settings import ServerSettings
 
 MODES: dict[str, tuple[str, ...]] = {

@@ -17,8 +17,7 @@ import torch
 
 from specdec_plugins.errors import Parser, UserError, refuse
 from specdec_plugins.serving.flags import add_model_flags, build
-from specdec_plugins.serving.loading import ModelOptions, load_model, request_defaults
-from specdec_plugins.serving.model import ServedModel
+from specdec_plugins.serving.model import ModelOptions, ServedModel, load_model, request_defaults
 from specdec_plugins.serving.settings import LOG_FORMAT, ReplicaOptions, ServerSettings
 
 log = logging.getLogger("specdec.serving")

@@ -10,7 +10,7 @@ from specdec_plugins.app.options import json_object
 from specdec_plugins.app.settings import DTYPES
 from specdec_plugins.decoding.drafters import DRAFTERS
 from specdec_plugins.decoding.schedules import SCHEDULES
-from specdec_plugins.serving.loading import NO_DRAFTER
+from specdec_plugins.serving.model import NO_DRAFTER
 
 R = TypeVar("R")
 

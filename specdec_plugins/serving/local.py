@@ -12,9 +12,8 @@ import torch
 
 from specdec_plugins.decoding.engine import SpeculativeDecoder
 from specdec_plugins.decoding.types import RowResult
-from specdec_plugins.serving.loading import ModelOptions, load_model
-from specdec_plugins.serving.model import ServedModel
-from specdec_plugins.serving.planning import Options, Plan, make_plan
+from specdec_plugins.serving.model import ModelOptions, ServedModel, load_model
+from specdec_plugins.serving.planning import Options, TextPlan, make_plan
 from specdec_plugins.serving.settings import ServerSettings
 
 
@@ -39,7 +38,7 @@ class LocalTranslator:
         codec = self._model.codec
         return plan.join([codec.text(codec.tokens(r.token_ids)) for r in self.decode(plan)])
 
-    def decode(self, plan: Plan) -> list[RowResult]:
+    def decode(self, plan: TextPlan) -> list[RowResult]:
         """The sentences of a plan."""
         return self._decoder.decode(plan.requests)
 

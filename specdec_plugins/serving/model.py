@@ -1,14 +1,27 @@
-"""What a server serves: the parts that decode, and the way from text to tokens and back."""
+"""What a server serves, and how it is loaded: through the command line's own loading."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import importlib
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from pathlib import Path
+from typing import Any, Protocol
 
+from specdec_plugins.app.bundles import VERIFIER, folder_settings, make_settings
+from specdec_plugins.app.loading import load_translator
+from specdec_plugins.app.report import kernels_in_use
+from specdec_plugins.app.settings import Settings
+from specdec_plugins.app.strategies import EngineStrategy
 from specdec_plugins.decoding.engine import EngineConfig, Method, Session
-from specdec_plugins.decoding.types import Verifier
-from specdec_plugins.serving.segments import Split
+from specdec_plugins.decoding.rules import RULES
+from specdec_plugins.decoding.types import AcceptanceRule, Verifier
+from specdec_plugins.errors import not_installed, require
+from specdec_plugins.formats.bundle import CODES, default_bundle, is_bundle
+from specdec_plugins.formats.dictionaries import load_dictionaries
+from specdec_plugins.serving.mixed_rule import MixedRule
+
+Split = Callable[[str], Sequence[str]]
 
 
 class Codec(Protocol):
@@ -54,3 +67,150 @@ class ServedModel:
     @property
     def can_sample(self) -> bool:
         return self.method.rule.samples
+
+
+NO_DRAFTER = "none"
+
+
+@dataclass(frozen=True)
+class ModelOptions:
+    """Which models to load, and how to draft. None = as the folder says."""
+
+    model: str | None = None  # bundle, or folder with files of the usual names
+    verifier: str | None = None  # checkpoint
+    speculative_model: str | None = None  # checkpoint of the drafter
+    source_lang: str | None = None
+    target_lang: str | None = None
+    tokenizer: str | None = None  # moses, or none, for text that is tokenised already
+    bpe_codes: str | None = None
+    drafter: str | None = None  # registered name, or NO_DRAFTER
+    drafter_options: Mapping[str, Any] | None = None
+    bigrams: str | None = None
+    schedule: str | None = None  # registered name
+    schedule_options: Mapping[str, Any] | None = None
+    speculative_steps: int | None = None  # tokens drafted a round
+    device: str | None = None
+    dtype: str = "float32"
+    drafter_dtype: str | None = None
+    max_rows: int = 32
+    part_times: bool = True  # seconds by part; on a GPU every part then waits for the device
+
+
+def load_model(options: ModelOptions) -> ServedModel:
+    """Load everything. Raises UserError where a file is missing or does not fit the others."""
+    settings = decode_settings(options)
+    dictionaries = load_dictionaries(settings.data, settings.source_lang, settings.target_lang)
+    translator = load_translator(settings)
+    strategy, limits = translator.strategy, translator.limits
+    assert isinstance(strategy, EngineStrategy)
+    method = strategy.method
+    return ServedModel(
+        name=Path(settings.data).resolve().name,
+        source_lang=dictionaries.source_lang,
+        target_lang=dictionaries.target_lang,
+        codec=translator.codec,
+        split=sentence_splitter(dictionaries.source_lang),
+        verifier=strategy.verifier,
+        method=Method(method.drafter, mixed_rule(), method.schedule),
+        engine=EngineConfig(max_rows=options.max_rows, measure_time=options.part_times),
+        max_source=limits.source,
+        max_target=limits.target,
+        block_size=limits.block_size,
+        drafter_name=settings.drafter if settings.drafts else None,
+        schedule_name=settings.schedule,
+        dtype=settings.dtype,
+        kernels=kernels_in_use(settings),
+    )
+
+
+def mixed_rule() -> MixedRule:
+    """Greedy requests with their own beta and tau, sampling ones beside them."""
+
+    def rule(name: str) -> AcceptanceRule:
+        built: Any = RULES.get(name)
+        made: AcceptanceRule = built()
+        return made
+
+    return MixedRule(rule("exact"), rule("top_beta"), rule("speculative_sampling"))
+
+
+def decode_settings(options: ModelOptions) -> Settings:
+    """The command line's settings for these options; what they leave open, the folder says.
+
+    Raises UserError where the folder is neither a bundle nor one with checkpoints.
+    """
+    folder = Path(options.model or default_bundle())
+    require(folder.is_dir(), f"{folder}: is no folder; give the one that holds the models.")
+    given = _given(options)
+    if is_bundle(folder):
+        return make_settings({"data": str(folder), **given})
+    return make_settings({"data": str(folder), **_checkpoints(folder, given)})
+
+
+def request_defaults(options: ModelOptions) -> dict[str, Any]:
+    """`beta` and `tau` for requests that do not say, where the bundle does."""
+    settings = decode_settings(options)
+    return {"beta": settings.beta, "tau": settings.tau}
+
+
+def _given(options: ModelOptions) -> dict[str, Any]:
+    """Fields of `Settings` that the options name."""
+    drafter: dict[str, Any] = {}
+    if options.drafter == NO_DRAFTER:
+        require(not options.drafter_options, "--drafter-options are for a drafter; there is none.")
+        drafter = {"strategy": "AR"}
+    elif options.drafter is not None:
+        drafter = {"drafter": options.drafter}
+    named: dict[str, Any] = {
+        "verifier": options.verifier,
+        "drafter_checkpoint": options.speculative_model,
+        "drafter_options": options.drafter_options,
+        "bigrams": options.bigrams,
+        "schedule": options.schedule,
+        "schedule_options": options.schedule_options,
+        "source_lang": options.source_lang,
+        "target_lang": options.target_lang,
+        "block_size": options.speculative_steps,
+        "drafter_dtype": options.drafter_dtype,
+        "device": options.device,
+    }
+    given = {name: value for name, value in named.items() if value is not None}
+    if options.tokenizer is not None:
+        given["tokenizer"] = None if options.tokenizer == "none" else options.tokenizer
+    if options.bpe_codes is not None:
+        given |= {"bpe": "subword_nmt", "bpe_codes": options.bpe_codes}
+    return {**given, **drafter, "batch": options.max_rows, "dtype": options.dtype}
+
+
+def _checkpoints(folder: Path, given: Mapping[str, Any]) -> dict[str, Any]:
+    """Settings where a folder has none. Raises UserError where a file is missing."""
+    settings = folder_settings(folder, given)
+    verifier, codes = (
+        Path(settings.get(field) or folder / name)
+        for field, name in (("verifier", VERIFIER), ("bpe_codes", CODES))
+    )
+    require(
+        verifier.is_file(),
+        f"{verifier}: there is no such checkpoint; name the verifier's with --verifier.",
+    )
+    require(
+        codes.is_file(),
+        f"{codes}: there is no such file; name the BPE codes of the models with --bpe-codes.",
+    )
+    return settings
+
+
+def sentence_splitter(language: str) -> Split:
+    """The rules of that language, or of English where there are none for it.
+
+    Raises UserError where the package is missing.
+    """
+    try:
+        package = importlib.import_module("sentence_splitter")
+    except ModuleNotFoundError as error:
+        raise not_installed("sentence-splitter", "serve") from error
+    try:
+        split: Split = package.SentenceSplitter(language=language).split
+    except package.SentenceSplitterException:
+        split = package.SentenceSplitter(language="en").split
+    return split

@@ -1,22 +1,24 @@
-"""From texts and wishes to the requests that the engine decodes. No asynchronous code here."""
+"""From texts and options to the requests that the engine decodes. No asynchronous code here."""
 
 from __future__ import annotations
 
+import re
 import secrets
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
 from specdec_plugins.decoding.engine import check_request
 from specdec_plugins.decoding.types import SEEDS, DecodeParams, Request
 from specdec_plugins.errors import require
-from specdec_plugins.serving.faults import TooLarge
+from specdec_plugins.serving.errors import TooLarge
 from specdec_plugins.serving.mixed_rule import GREEDY_TOP_K
-from specdec_plugins.serving.model import ServedModel
-from specdec_plugins.serving.segments import Segments, segment, whole
+from specdec_plugins.serving.model import ServedModel, Split
 from specdec_plugins.serving.settings import ServerSettings
 
 T = TypeVar("T")
+
+_LINE = re.compile(r"[^\r\n\v\f\x1c-\x1e\x85\u2028\u2029]+")
 
 
 @dataclass(frozen=True)
@@ -37,7 +39,7 @@ class Options:
 
 
 @dataclass(frozen=True)
-class Plan:
+class TextPlan:
     """Texts made ready: their sentences, and a request for each, in one order."""
 
     texts: list[Segments]
@@ -52,7 +54,7 @@ class Plan:
 
 def make_plan(
     texts: Sequence[str], options: Options, model: ServedModel, settings: ServerSettings
-) -> Plan:
+) -> TextPlan:
     """Raises UserError or TooLarge where a text or an option cannot be served."""
     check_options(options, model, settings)
     split = model.split if options.split_sentences else whole
@@ -72,7 +74,7 @@ def make_plan(
         )
         check_request(request, model.verifier, model.method)
         requests.append(request)
-    return Plan(parts, requests, seed)
+    return TextPlan(parts, requests, seed)
 
 
 def checked_source_ids(sentence: str, model: ServedModel) -> list[int]:
@@ -132,3 +134,51 @@ def sentence_seed(seed: int, index: int) -> int:
 
 def _or(value: T | None, default: T) -> T:
     return default if value is None else value
+
+
+@dataclass(frozen=True)
+class Segments:
+    """`gaps[0] sentences[0] gaps[1] ... gaps[n]` is the text, to the character."""
+
+    sentences: list[str]  # without white space at either end, never empty
+    gaps: list[str]  # one more than there are sentences; white space only
+
+    def join(self, translations: Sequence[str]) -> str:
+        """The text with its sentences replaced."""
+        parts = [self.gaps[0]]
+        for translation, gap in zip(translations, self.gaps[1:], strict=True):
+            parts += [translation, gap]
+        return "".join(parts)
+
+
+def whole(line: str) -> list[str]:
+    """Does not split: every line is one sentence."""
+    return [line]
+
+
+def segment(text: str, split: Split) -> Segments:
+    """Split at line ends, and each line with `split`; line ends and spaces become gaps."""
+    spans = [span for line in _LINE.finditer(text) for span in _sentences(line, split)]
+    sentences, gaps, end = [], [], 0
+    for start, stop in spans:
+        gaps.append(text[end:start])
+        sentences.append(text[start:stop])
+        end = stop
+    return Segments(sentences, [*gaps, text[end:]])
+
+
+def _sentences(line: re.Match[str], split: Split) -> Iterator[tuple[int, int]]:
+    """Where the sentences of a line stand in the text.
+
+    A splitter may change white space but no other character, so the sentences are found again
+    by counting the others.
+    """
+    visible = [line.start() + i for i, char in enumerate(line[0]) if not char.isspace()]
+    lengths = [sum(not char.isspace() for char in part) for part in split(line[0])]
+    if sum(lengths) != len(visible):
+        lengths = [len(visible)]
+    at = 0
+    for length in lengths:
+        if length:
+            yield visible[at], visible[at + length - 1] + 1
+        at += length

@@ -15,8 +15,8 @@ import torch
 
 from specdec_plugins.errors import UserError, not_installed
 from specdec_plugins.formats.dictionaries import load_dictionaries
-from specdec_plugins.serving.loading import ModelOptions, decode_settings, load_model
 from specdec_plugins.serving.metrics import SHARED_FOLDER
+from specdec_plugins.serving.model import ModelOptions, decode_settings, load_model
 from specdec_plugins.serving.settings import LOG_FORMAT, ReplicaOptions, ServerSettings
 
 if TYPE_CHECKING:

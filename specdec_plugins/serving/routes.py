@@ -1,4 +1,4 @@
-"""The routes. What they do is in service.py and generation.py; docs/serving.md explains them."""
+"""The routes. What they do is in service.py and stream.py; docs/serving.md explains them."""
 
 from __future__ import annotations
 
@@ -10,14 +10,29 @@ from fastapi.responses import JSONResponse, Response
 from prometheus_client import CONTENT_TYPE_LATEST
 
 from specdec_plugins.serving import schemas
-from specdec_plugins.serving.bodies import body_of, schema_of
-from specdec_plugins.serving.faults import BadRequest, Forbidden, TooLarge
-from specdec_plugins.serving.generation import TokenStream, generate
-from specdec_plugins.serving.hang_up import EventStream, while_connected
-from specdec_plugins.serving.languages import language_name
+from specdec_plugins.serving.errors import BadRequest, Forbidden, TooLarge
 from specdec_plugins.serving.planning import Options
-from specdec_plugins.serving.schemas import GenerateRequest, RootRequest, TranslateRequest
+from specdec_plugins.serving.schemas import (
+    GenerateRequest,
+    RootRequest,
+    TranslateRequest,
+    body_of,
+    schema_of,
+)
 from specdec_plugins.serving.service import Service
+from specdec_plugins.serving.stream import EventStream, TokenStream, generate, while_connected
+
+# English names, for people who read a list.
+_LANGUAGES = {
+    "ar": "Arabic", "bg": "Bulgarian", "ca": "Catalan", "cs": "Czech", "da": "Danish",
+    "de": "German", "el": "Greek", "en": "English", "es": "Spanish", "et": "Estonian",
+    "fa": "Persian", "fi": "Finnish", "fr": "French", "ga": "Irish", "he": "Hebrew",
+    "hi": "Hindi", "hr": "Croatian", "hu": "Hungarian", "is": "Icelandic", "it": "Italian",
+    "ja": "Japanese", "ko": "Korean", "lt": "Lithuanian", "lv": "Latvian", "nl": "Dutch",
+    "no": "Norwegian", "pl": "Polish", "pt": "Portuguese", "ro": "Romanian", "ru": "Russian",
+    "sk": "Slovak", "sl": "Slovenian", "sr": "Serbian", "sv": "Swedish", "tr": "Turkish",
+    "uk": "Ukrainian", "vi": "Vietnamese", "zh": "Chinese",
+}  # fmt: skip
 
 router = APIRouter(
     responses={
@@ -75,9 +90,9 @@ async def post_generate_stream(
     options, deadline = body.parameters.options(), service.deadline()
     plan = await deadline.bound(service.plan([body.inputs], options))
     # Submitted before the answer begins, so that a full line is an honest 429.
-    ticket = service.submit(plan)
-    events = TokenStream(service, plan, options).events(ticket, deadline, request.state.request_id)
-    return EventStream(events, ticket.close)
+    rounds = service.submit(plan)
+    events = TokenStream(service, plan, options).events(rounds, deadline, request.state.request_id)
+    return EventStream(events, rounds.close)
 
 
 @router.post("/", openapi_extra=schema_of(RootRequest), response_model=None)
@@ -136,8 +151,8 @@ async def get_languages(service: TheService) -> list[schemas.Language]:
     model = service.model
     source, target = model.source_lang, model.target_lang
     return [
-        schemas.Language(code=source, name=language_name(source), targets=[target]),
-        schemas.Language(code=target, name=language_name(target), targets=[]),
+        schemas.Language(code=source, name=_LANGUAGES.get(source, source), targets=[target]),
+        schemas.Language(code=target, name=_LANGUAGES.get(target, target), targets=[]),
     ]
 
 

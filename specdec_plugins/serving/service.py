@@ -3,24 +3,23 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import importlib.metadata
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import aclosing, closing
 from dataclasses import dataclass, field, replace
 from typing import TypeVar
 
-from specdec_plugins.decoding.types import SEEDS, FinishReason, RowEvent
+from specdec_plugins.decoding.types import SEEDS, FinishReason, Request, RowEvent
 from specdec_plugins.errors import UserError
-from specdec_plugins.serving.deadline import Deadline
-from specdec_plugins.serving.faults import Invalid, TooLarge
-from specdec_plugins.serving.job import RowUpdate
+from specdec_plugins.serving.errors import Invalid, TimedOut, TooLarge
 from specdec_plugins.serving.metrics import Metrics
 from specdec_plugins.serving.model import ServedModel
-from specdec_plugins.serving.planning import Options, Plan, make_plan
+from specdec_plugins.serving.planning import Options, TextPlan, make_plan
+from specdec_plugins.serving.queue import RowUpdate, Submission
+from specdec_plugins.serving.request_ids import current_id
 from specdec_plugins.serving.schemas import Info
 from specdec_plugins.serving.settings import ServerSettings
-from specdec_plugins.serving.ticket import Ticket
 from specdec_plugins.serving.worker import BatchWorker
 
 T = TypeVar("T")
@@ -101,7 +100,7 @@ class Service:
         """Of a request that has just been read."""
         return Deadline(self.settings.request_timeout)
 
-    async def plan(self, texts: Sequence[str], options: Options) -> Plan:
+    async def plan(self, texts: Sequence[str], options: Options) -> TextPlan:
         """Raises ServiceError where a text or an option cannot be served."""
         settings = self.settings
         if len(texts) > settings.max_texts:
@@ -163,18 +162,18 @@ class Service:
                 chosen[i] = _distinct(best[i], [*chosen[i], text], num)
         return best, chosen
 
-    async def decode(self, plan: Plan) -> list[Outcome]:
+    async def decode(self, plan: TextPlan) -> list[Outcome]:
         """All sentences of a plan. Cancelling this frees their rows."""
         outcomes = [Outcome() for _ in plan.requests]
-        with contextlib.closing(self.submit(plan)) as ticket:
-            async for update, seconds in ticket:
+        with closing(self.submit(plan)) as rounds:
+            async for update, seconds in rounds:
                 outcomes[update.row].add(update, seconds)
         self.finished(outcomes)
         return outcomes
 
-    def submit(self, plan: Plan) -> Ticket:
+    def submit(self, plan: TextPlan) -> Subscription:
         """Put a plan in line. Raises QueueFull, Stopping or Failed."""
-        return Ticket(self.worker, plan.requests)
+        return Subscription(self.worker, plan.requests)
 
     def finished(self, outcomes: Sequence[Outcome]) -> None:
         """Count sentences that were answered."""
@@ -193,11 +192,11 @@ def version() -> str:
         return "unknown"
 
 
-async def gather(jobs: Sequence[Coroutine[None, None, T]]) -> list[T]:
+async def gather(parts: Sequence[Coroutine[None, None, T]]) -> list[T]:
     """Results in order; where one fails, the others are cancelled and have ended."""
     try:
         async with asyncio.TaskGroup() as group:
-            tasks = [group.create_task(job) for job in jobs]
+            tasks = [group.create_task(part) for part in parts]
     except BaseExceptionGroup as failures:
         raise failures.exceptions[0] from None
     return [task.result() for task in tasks]
@@ -206,3 +205,80 @@ async def gather(jobs: Sequence[Coroutine[None, None, T]]) -> list[T]:
 def _distinct(best: str, samples: Sequence[str], num: int) -> list[str]:
     """The first `num` samples that are neither the best translation nor one another."""
     return [text for text in dict.fromkeys(samples) if text != best][:num]
+
+
+class Deadline:
+    """Begins where it is made, on a running event loop; all work of a request shares it."""
+
+    def __init__(self, seconds: float) -> None:
+        self._seconds = seconds
+        self._end = asyncio.get_running_loop().time() + seconds
+
+    async def bound(self, work: Awaitable[T]) -> T:
+        """The result of `work`. Raises TimedOut, after cancelling it, where it is not done then."""
+        try:
+            async with asyncio.timeout_at(self._end):
+                return await work
+        except TimeoutError as error:
+            raise TimedOut(
+                f"The translation took longer than {self._seconds:g} seconds."
+            ) from error
+
+    async def each(self, items: AsyncGenerator[T, None]) -> AsyncGenerator[T, None]:
+        """The items, each with the work that goes into it bound; closes `items` in any case.
+
+        Bound one by one, because what happens between them is the reader's: an end that came
+        there would cancel the reader.
+        """
+        async with aclosing(items):
+            while True:
+                try:
+                    item = await self.bound(anext(items))
+                except StopAsyncIteration:
+                    return
+                yield item
+
+
+class Subscription:
+    """Iterate over it for the rounds of all rows as they happen; `close` it in any case.
+
+    No generator, whose clean-up would not run where nobody has begun to iterate.
+    """
+
+    def __init__(self, worker: BatchWorker, requests: Sequence[Request]) -> None:
+        """Submits the requests; raises QueueFull, Stopping or Failed."""
+        self._worker = worker
+        self._loop = asyncio.get_running_loop()
+        self._updates: asyncio.Queue[RowUpdate] = asyncio.Queue()
+        self._submission = Submission(requests, self._deliver, current_id.get())
+        if requests:
+            worker.submit(self._submission)
+        self._num_left = len(requests)
+
+    def __aiter__(self) -> Subscription:
+        return self
+
+    async def __anext__(self) -> tuple[RowUpdate, float]:
+        """A round, and the seconds since submission. Raises the error of a sentence that failed."""
+        if not self._num_left:
+            raise StopAsyncIteration
+        update = await self._updates.get()
+        if update.error is not None:
+            raise update.error
+        self._num_left -= update.is_last
+        return update, update.at - self._submission.submitted_at
+
+    def close(self) -> None:
+        """Free the rows that are not done."""
+        if self._num_left:
+            self._num_left = 0
+            self._worker.cancel(self._submission)
+
+    def _deliver(self, updates: Sequence[RowUpdate]) -> None:
+        """On the worker's thread. A loop that has closed has nobody left to tell."""
+        if not self._loop.is_closed():
+            self._loop.call_soon_threadsafe(self._put, updates)
+
+    def _put(self, updates: Sequence[RowUpdate]) -> None:
+        for update in updates:
+            self._updates.put_nowait(update)

@@ -26,10 +26,10 @@ from specdec_plugins.errors import Parser, UserError, refuse, require
 from specdec_plugins.formats.output import check_output
 from specdec_plugins.serving.cli import KEY_VARIABLE
 from specdec_plugins.serving.client import Client
-from specdec_plugins.serving.faults import ServiceError
+from specdec_plugins.serving.errors import ServiceError
 from specdec_plugins.serving.flags import add_model_flags, build
-from specdec_plugins.serving.loading import ModelOptions, request_defaults
 from specdec_plugins.serving.local import TranslateAll, local_translator
+from specdec_plugins.serving.model import ModelOptions, request_defaults
 from specdec_plugins.serving.planning import Options
 from specdec_plugins.serving.settings import ServerSettings
 

@@ -13,9 +13,8 @@ from typing import Protocol
 from specdec_plugins.decoding.engine import Session
 from specdec_plugins.decoding.types import RowEvent
 from specdec_plugins.errors import UserError
-from specdec_plugins.serving.fair_queue import FairQueue
-from specdec_plugins.serving.faults import Failed, Invalid, QueueFull, ServiceError, Stopping
-from specdec_plugins.serving.job import Job, Row, RowUpdate, tell
+from specdec_plugins.serving.errors import Failed, Invalid, QueueFull, ServiceError, Stopping
+from specdec_plugins.serving.queue import BatchRow, FairQueue, RowUpdate, Submission, tell
 
 log = logging.getLogger("specdec.serving")
 
@@ -67,14 +66,14 @@ class BatchWorker:
         self._observer = observer
         self._session = new_session()
         self._seconds: dict[str, float] = {}  # by part, of the present session, counted already
-        self._rows: dict[str, Row] = {}  # in the session, by id
-        self._apart: deque[list[Row]] = deque()  # groups that must decode by themselves
+        self._rows: dict[str, BatchRow] = {}  # in the session, by id
+        self._apart: deque[list[BatchRow]] = deque()  # groups that must decode by themselves
         self._is_apart = False  # the session holds such a group
         self._num_lost = 0
         # Shared with callers, under the lock:
         self._wake = threading.Condition()
         self._queue = FairQueue()
-        self._hung_up: set[Job] = set()
+        self._hung_up: set[Submission] = set()
         self._failed = False
         self._closing = False
         self._out_of_time = False  # closing, and what is left is failed
@@ -107,30 +106,30 @@ class BatchWorker:
     def num_waiting(self) -> int:
         return len(self._queue)
 
-    def submit(self, job: Job) -> None:
-        """Put a job in line. Raises QueueFull, Stopping or Failed, and queues nothing."""
+    def submit(self, submission: Submission) -> None:
+        """Put a submission in line. Raises QueueFull, Stopping or Failed, and queues nothing."""
         with self._wake:
             if self._failed:
                 raise Failed(_DIED)
             if self._closing:
                 raise Stopping(_STOPPED)
             waiting = len(self._queue)
-            if waiting + len(job.rows) > self._config.max_waiting:
+            if waiting + len(submission.rows) > self._config.max_waiting:
                 raise QueueFull(
                     f"{waiting} sentences are waiting already; try again later.",
                     retry_after=waiting * self._pace,
                 )
-            job.submitted_at = self.clock()
-            self._queue.push(job)
+            submission.submitted_at = self.clock()
+            self._queue.push(submission)
             self._observer.queued(len(self._queue))
             self._wake.notify()
 
-    def cancel(self, job: Job) -> None:
-        """Forget a job wherever it is; its rows are freed. Does nothing for a finished one."""
+    def cancel(self, submission: Submission) -> None:
+        """Forget a submission wherever it is and free its rows; nothing where it is finished."""
         with self._wake:
-            self._queue.remove(job)
+            self._queue.remove(submission)
             self._observer.queued(len(self._queue))
-            self._hung_up.add(job)
+            self._hung_up.add(submission)
             self._wake.notify()
 
     def close(self, timeout: float | None = None) -> bool:
@@ -193,32 +192,34 @@ class BatchWorker:
             self._rest()
         return True
 
-    def _next_rows(self) -> list[Row]:
+    def _next_rows(self) -> list[BatchRow]:
         room = self._config.max_rows - len(self._rows)
         return [self._queue.pop() for _ in range(min(room, len(self._queue)))]
 
-    def _next_group(self) -> list[Row]:
+    def _next_group(self) -> list[BatchRow]:
         if self._rows or not self._apart:
             return []
         self._is_apart = True
         return self._apart.popleft()
 
-    def _drop(self, jobs: Collection[Job]) -> None:
-        if not jobs:
+    def _drop(self, submissions: Collection[Submission]) -> None:
+        if not submissions:
             return
-        ids = {key for key, row in self._rows.items() if row.job in jobs}
+        ids = {key for key, row in self._rows.items() if row.submission in submissions}
         self._session.cancel(ids)
         for key in ids:
             del self._rows[key]
-        groups = ([row for row in group if row.job not in jobs] for group in self._apart)
+        groups = (
+            [row for row in group if row.submission not in submissions] for group in self._apart
+        )
         self._apart = deque(group for group in groups if group)
 
-    def _join(self, rows: Sequence[Row]) -> None:
+    def _join(self, rows: Sequence[BatchRow]) -> None:
         now = self.clock()
         for row in rows:
             if not row.joined_at:
                 row.joined_at = now
-                self._observer.joined(now - row.job.submitted_at)
+                self._observer.joined(now - row.submission.submitted_at)
             try:
                 self._session.add([row.remaining()])
             except UserError as error:
@@ -268,13 +269,13 @@ class BatchWorker:
         rows = list(self._rows.values())
         self._renew()
         if len(rows) == 1:
-            request_id = rows[0].job.request_id
+            request_id = rows[0].submission.request_id
             log.error("request_id=%s cannot be decoded", request_id, exc_info=error)
             self._num_lost += 1
             failed = Failed("This sentence could not be decoded; the server's log has the reason.")
             tell([self._failure(rows[0], failed)], rows)
             return
-        ids = " ".join(sorted({f"request_id={row.job.request_id}" for row in rows}))
+        ids = " ".join(sorted({f"request_id={row.submission.request_id}" for row in rows}))
         log.warning("a round failed; looking for its cause (%r) in %s", error, ids)
         half = len(rows) // 2
         self._apart.extendleft([rows[half:], rows[:half]])
@@ -290,5 +291,5 @@ class BatchWorker:
         self._seconds = total
         return new
 
-    def _failure(self, row: Row, error: Exception) -> RowUpdate:
+    def _failure(self, row: BatchRow, error: Exception) -> RowUpdate:
         return RowUpdate(row.index, None, self.clock(), row.joined_at, error=error)

@@ -16,7 +16,7 @@ from specdec_plugins.app.translator import SpeculativeTranslator
 from specdec_plugins.errors import UserError
 from specdec_plugins.formats import bundle as bundle_module
 from specdec_plugins.serving import translate_cli
-from specdec_plugins.serving.loading import ModelOptions, decode_settings, request_defaults
+from specdec_plugins.serving.model import ModelOptions, decode_settings, request_defaults
 from tests.bundles import CAPTIONS, LINES, ROOT, WITHOUT_FAIRSEQ, captions
 
 CODES = {"tokenizer": "moses", "bpe": "subword_nmt"}

@@ -11,7 +11,7 @@ from typing import Any
 import httpx
 import pytest
 
-from specdec_plugins.serving import faults
+from specdec_plugins.serving import errors
 from tests.decoding.toys import SPECIAL
 from tests.serving.toys import Running, ToyCodec, running, toy_model
 
@@ -62,9 +62,9 @@ def test_every_route_is_documented() -> None:
             assert f"`POST {path}`" in TEXT or f"`GET {path}" in TEXT or f"`{path}`" in TEXT, path
 
 
-@pytest.mark.parametrize("fault", faults.ServiceError.__subclasses__(), ids=lambda f: f.__name__)
-def test_every_error_is_documented(fault: type[faults.ServiceError]) -> None:
-    if fault is faults.Gone:  # is never sent
+@pytest.mark.parametrize("fault", errors.ServiceError.__subclasses__(), ids=lambda f: f.__name__)
+def test_every_error_is_documented(fault: type[errors.ServiceError]) -> None:
+    if fault is errors.Gone:  # is never sent
         assert "logged as 499" in TEXT
     else:
         assert f"| {fault.status} | `{fault.kind}` |" in TEXT

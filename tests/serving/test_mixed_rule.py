@@ -16,8 +16,8 @@ from specdec_plugins.decoding.rules.top_beta import TopBeta
 from specdec_plugins.decoding.sampling import HashRandom
 from specdec_plugins.decoding.schedules import build_schedule
 from specdec_plugins.decoding.types import DecodeParams, Request, RowResult, Scores, Verdict
-from specdec_plugins.serving.loading import mixed_rule
 from specdec_plugins.serving.mixed_rule import GREEDY_TOP_K, MixedRule
+from specdec_plugins.serving.model import mixed_rule
 from specdec_plugins.serving.planning import Options
 from specdec_plugins.serving.planning import row_params as row_params_of
 from specdec_plugins.serving.settings import ServerSettings

@@ -6,7 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from specdec_plugins.serving.segments import Segments, segment, sentence_splitter, whole
+from specdec_plugins.serving.model import sentence_splitter
+from specdec_plugins.serving.planning import Segments, segment, whole
 
 
 def upper(text: str, language: str = "en") -> str:

@@ -17,8 +17,8 @@ import pytest
 from specdec_plugins.errors import UserError
 from specdec_plugins.serving.cli import KEY_VARIABLE, main, read_key
 from specdec_plugins.serving.client import Client
-from specdec_plugins.serving.loading import ModelOptions, decode_settings, load_model
 from specdec_plugins.serving.local import LocalTranslator, local_translator
+from specdec_plugins.serving.model import ModelOptions, decode_settings, load_model
 from specdec_plugins.serving.planning import Options
 from specdec_plugins.serving.settings import ServerSettings
 from tests import fairseq_checkpoints

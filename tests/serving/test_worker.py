@@ -10,10 +10,10 @@ from contextlib import contextmanager
 import pytest
 
 from specdec_plugins.decoding.types import DecodeParams, Request, RowEvent
-from specdec_plugins.serving.faults import Failed, Invalid, QueueFull, Stopping
-from specdec_plugins.serving.job import Job, RowUpdate
+from specdec_plugins.serving.errors import Failed, Invalid, QueueFull, Stopping
 from specdec_plugins.serving.metrics import Metrics
 from specdec_plugins.serving.model import ServedModel
+from specdec_plugins.serving.queue import RowUpdate, Submission
 from specdec_plugins.serving.worker import BatchWorker, WorkerConfig
 from tests.serving.toys import (
     MAX_LEN,
@@ -26,8 +26,8 @@ from tests.serving.toys import (
 )
 
 
-class Inbox:
-    """A job of some sentences and what came back for each."""
+class Inbox(Submission):
+    """Some sentences and what came back for each."""
 
     def __init__(self, *sentences: str, max_len: int = MAX_LEN) -> None:
         codec = ToyCodec()
@@ -35,7 +35,7 @@ class Inbox:
         requests = [Request("x", codec.source_ids(s), params) for s in sentences]
         self.sentences = sentences
         self.updates: list[list[RowUpdate]] = [[] for _ in sentences]
-        self.job = Job(requests, self._take)
+        super().__init__(requests, self._take)
         self.when_first_told: Callable[[], None] = lambda: None
         self._left = len(sentences)
         self._done = threading.Event()
@@ -88,7 +88,7 @@ def test_rows_join_a_running_batch_and_every_one_gets_its_own_answer() -> None:
         verifier.gate.clear()
         inboxes = [Inbox(f"w{i}", f"w{(i + 5) % 12} w3") for i in range(12)]
         for inbox in inboxes:
-            worker.submit(inbox.job)
+            worker.submit(inbox)
         verifier.gate.set()
         for inbox in inboxes:
             inbox.wait()
@@ -102,8 +102,8 @@ def test_rows_join_a_running_batch_and_every_one_gets_its_own_answer() -> None:
 def test_a_late_sentence_joins_before_the_early_ones_are_done() -> None:
     with working() as (worker, _):
         early, late = Inbox("w0"), Inbox("w1", max_len=1)  # w0 decodes until its limit
-        early.when_first_told = lambda: worker.submit(late.job)
-        worker.submit(early.job)
+        early.when_first_told = lambda: worker.submit(late)
+        worker.submit(early)
         late.wait()
         early.wait()
         assert late.updates[0][0].joined_at < early.updates[0][-1].at
@@ -114,8 +114,8 @@ def test_a_long_job_does_not_hold_up_a_short_one() -> None:
     with working() as (worker, verifier):
         verifier.gate.clear()
         book, word = Inbox(*["w0"] * 60), Inbox("w1")
-        worker.submit(book.job)
-        worker.submit(word.job)
+        worker.submit(book)
+        worker.submit(word)
         verifier.gate.set()
         word.wait()
         num_done = sum(bool(row) and row[-1].is_last for row in book.updates)
@@ -126,14 +126,14 @@ def test_a_long_job_does_not_hold_up_a_short_one() -> None:
 def test_a_full_line_is_refused_whole() -> None:
     with working(max_waiting=3) as (worker, verifier):
         verifier.gate.clear()
-        worker.submit((first := Inbox("w0")).job)
+        worker.submit(first := Inbox("w0"))
         wait_until(lambda: worker.num_rows == 1)
-        worker.submit((second := Inbox("w1", "w2")).job)
+        worker.submit(second := Inbox("w1", "w2"))
         with pytest.raises(QueueFull) as caught:
-            worker.submit(Inbox("w3", "w4").job)
+            worker.submit(Inbox("w3", "w4"))
         assert int(caught.value.headers["Retry-After"]) >= 1
         assert worker.num_waiting == 2
-        worker.submit((third := Inbox("w5")).job)
+        worker.submit(third := Inbox("w5"))
         verifier.gate.set()
         assert [i.wait().ids() for i in (first, second, third)] == [
             expected_ids(f"w{i}") for i in (0, 1, 5)
@@ -144,15 +144,15 @@ def test_cancelling_frees_rows_and_places_in_line() -> None:
     with working() as (worker, verifier):
         verifier.gate.clear()
         unwanted = Inbox(*["w0"] * 10)
-        worker.submit(unwanted.job)
+        worker.submit(unwanted)
         wait_until(lambda: worker.num_rows > 0)
-        worker.cancel(unwanted.job)
+        worker.cancel(unwanted)
         assert worker.num_waiting == 0
         verifier.gate.set()
         wait_until(lambda: worker.num_rows == 0)
         assert not unwanted.is_done
         wanted = Inbox("w1", "w2")
-        worker.submit(wanted.job)
+        worker.submit(wanted)
         assert wanted.wait().ids(1) == expected_ids("w2")
 
 
@@ -160,9 +160,9 @@ def test_cancelling_spares_the_neighbours() -> None:
     with working() as (worker, verifier):
         verifier.gate.clear()
         unwanted, wanted = Inbox("w0", "w3"), Inbox("w6", "w9")
-        worker.submit(unwanted.job)
-        worker.submit(wanted.job)
-        worker.cancel(unwanted.job)
+        worker.submit(unwanted)
+        worker.submit(wanted)
+        worker.cancel(unwanted)
         verifier.gate.set()
         wanted.wait()
         assert [wanted.ids(0), wanted.ids(1)] == [expected_ids("w6"), expected_ids("w9")]
@@ -171,7 +171,7 @@ def test_cancelling_spares_the_neighbours() -> None:
 def test_an_idle_batch_holds_no_rows() -> None:
     metrics = Metrics()
     with working(metrics=metrics) as (worker, verifier):
-        worker.submit((inbox := Inbox("w0", "w1", "w2")).job)
+        worker.submit(inbox := Inbox("w0", "w1", "w2"))
         inbox.wait()
         wait_until(lambda: len(verifier.keys) == 0)
         assert metrics.registry.get_sample_value("specdec_batch_rows") == 0
@@ -183,7 +183,7 @@ def test_a_row_that_breaks_the_batch_fails_alone(poison: int) -> None:
         verifier.poison = poison
         verifier.gate.clear()
         inbox = Inbox(*[f"w{i}" for i in range(7)])
-        worker.submit(inbox.job)
+        worker.submit(inbox)
         verifier.gate.set()
         inbox.wait()
         for row, sentence in enumerate(inbox.sentences):
@@ -197,9 +197,9 @@ def test_a_row_that_breaks_the_batch_fails_alone(poison: int) -> None:
 def test_rows_go_on_where_a_failed_round_left_them() -> None:
     with working() as (worker, verifier):
         early, bad = Inbox("w0"), Inbox("w1")
-        early.when_first_told = lambda: worker.submit(bad.job)
+        early.when_first_told = lambda: worker.submit(bad)
         verifier.poison = 1
-        worker.submit(early.job)
+        worker.submit(early)
         assert isinstance(bad.wait().error(), Failed)
         assert early.wait().ids() == expected_ids("w0")
 
@@ -208,8 +208,8 @@ def test_a_sentence_that_cannot_be_decoded_is_refused_alone() -> None:
     with working() as (worker, _):
         inbox = Inbox("w1", max_len=10_000)
         good = Inbox("w2")
-        worker.submit(inbox.job)
-        worker.submit(good.job)
+        worker.submit(inbox)
+        worker.submit(good)
         assert isinstance(inbox.wait().error(), Invalid)
         assert good.wait().ids() == expected_ids("w2")
 
@@ -218,10 +218,10 @@ def test_failing_every_time_is_unhealthy_until_something_works() -> None:
     with working() as (worker, verifier):
         verifier.poison = 1
         for _ in range(3):
-            worker.submit((bad := Inbox("w1")).job)
+            worker.submit(bad := Inbox("w1"))
             bad.wait()
         wait_until(lambda: not worker.is_healthy)
-        worker.submit((good := Inbox("w2")).job)
+        worker.submit(good := Inbox("w2"))
         good.wait()
         assert worker.is_healthy
 
@@ -230,12 +230,12 @@ def test_closing_finishes_accepted_work_and_takes_no_more() -> None:
     with working() as (worker, verifier):
         verifier.gate.clear()
         inbox = Inbox(*[f"w{i}" for i in range(9)])
-        worker.submit(inbox.job)
+        worker.submit(inbox)
         with ThreadPoolExecutor(1) as pool:
             closing = pool.submit(worker.close, PATIENCE)
             wait_until(lambda: worker.is_closing)
             with pytest.raises(Stopping):
-                worker.submit(Inbox("w0").job)
+                worker.submit(Inbox("w0"))
             verifier.gate.set()
             assert closing.result()
         assert inbox.is_done
@@ -246,7 +246,7 @@ def test_what_is_left_when_the_time_to_close_is_over_is_failed() -> None:
     with working() as (worker, verifier):
         verifier.gate.clear()
         inbox = Inbox(*["w0 w1"] * 9)  # each decodes until its limit, and five wait in line
-        worker.submit(inbox.job)
+        worker.submit(inbox)
         wait_until(lambda: worker.num_rows == 4)
         assert not worker.close(timeout=0.01)
         verifier.allow(0)  # the round under way ends, and a second one would stop at the gate
@@ -265,11 +265,11 @@ class Broken(Metrics):
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
 def test_nobody_waits_for_a_worker_that_died() -> None:
     with working(metrics=Broken()) as (worker, _):
-        worker.submit((inbox := Inbox(*["w1"] * 9)).job)
+        worker.submit(inbox := Inbox(*["w1"] * 9))
         inbox.wait()
         assert all(isinstance(inbox.error(i), Failed) for i in range(9))
         wait_until(lambda: not worker.is_healthy)
         assert worker.has_failed
         assert not worker.is_closing
         with pytest.raises(Failed):
-            worker.submit(Inbox("w0").job)
+            worker.submit(Inbox("w0"))

@@ -1,15 +1,21 @@
-"""Answers in text-generation-inference's shapes: whole, and as a stream of tokens."""
+"""Answers in text-generation-inference's shapes, whole and as a stream; clients may hang up."""
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, AsyncIterator, Sequence
+import asyncio
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine, Sequence
+from contextlib import aclosing
 from dataclasses import dataclass, field
+from typing import Any, TypeVar
+
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.types import Receive, Scope, Send
 
 from specdec_plugins.decoding.types import FinishReason, RowEvent
-from specdec_plugins.serving.deadline import Deadline
-from specdec_plugins.serving.faults import ServiceError
-from specdec_plugins.serving.job import RowUpdate
-from specdec_plugins.serving.planning import Options, Plan
+from specdec_plugins.serving.errors import Gone, ServiceError
+from specdec_plugins.serving.planning import Options, TextPlan
+from specdec_plugins.serving.queue import RowUpdate
 from specdec_plugins.serving.schemas import (
     Details,
     ErrorResponse,
@@ -20,8 +26,9 @@ from specdec_plugins.serving.schemas import (
     StreamResponse,
     Token,
 )
-from specdec_plugins.serving.service import Outcome, Service
-from specdec_plugins.serving.ticket import Ticket
+from specdec_plugins.serving.service import Deadline, Outcome, Service, Subscription
+
+T = TypeVar("T")
 
 _FINISH = {FinishReason.EOS: "eos_token", FinishReason.LENGTH: "length"}
 
@@ -44,7 +51,7 @@ async def generate(
     return answer
 
 
-def make_details(plan: Plan, outcomes: Sequence[Outcome], options: Options) -> Details:
+def make_details(plan: TextPlan, outcomes: Sequence[Outcome], options: Options) -> Details:
     """How a text's sentences came about."""
     cut = any(outcome.finish_reason is FinishReason.LENGTH for outcome in outcomes)
     return Details(
@@ -107,7 +114,7 @@ class TokenStream:
     later sentence is held back until the earlier ones are complete.
     """
 
-    def __init__(self, service: Service, plan: Plan, options: Options) -> None:
+    def __init__(self, service: Service, plan: TextPlan, options: Options) -> None:
         self._service = service
         self._plan = plan
         self._options = options
@@ -116,20 +123,20 @@ class TokenStream:
         self._num_tokens = 0
 
     async def events(
-        self, ticket: Ticket, deadline: Deadline, request_id: str
+        self, rounds: Subscription, deadline: Deadline, request_id: str
     ) -> AsyncGenerator[str, None]:
         """Server-sent events, the tokens of a round in one piece; an error ends them."""
         try:
-            async for text in deadline.each(self._events(ticket)):
+            async for text in deadline.each(self._events(rounds)):
                 yield text
         except ServiceError as error:
             self._service.metrics.failures.labels(error.kind).inc()
             body = ErrorResponse(error=error.message, error_type=error.kind, request_id=request_id)
             yield f"data:{body.model_dump_json()}\n\n"
 
-    async def _events(self, ticket: Ticket) -> AsyncGenerator[str, None]:
+    async def _events(self, rounds: Subscription) -> AsyncGenerator[str, None]:
         """The same in its own time. Raises the error of a sentence that failed."""
-        async for update, seconds in ticket:
+        async for update, seconds in rounds:
             self._sentences[update.row].held.append((update, seconds))
             async for text in self._release():
                 yield text
@@ -221,3 +228,65 @@ def _own(event: RowEvent) -> str | None:
 
 def _sent(events: Sequence[StreamResponse]) -> str:
     return "".join(f"data:{event.model_dump_json()}\n\n" for event in events)
+
+
+async def while_connected(request: Request, work: Coroutine[Any, Any, T]) -> T:
+    """The result of `work`. Raises Gone, after cancelling it, where the client hangs up first."""
+    try:
+        return await _while_open(work, request.receive)
+    except Gone:
+        request.state.hung_up = True
+        raise
+
+
+async def _while_open(work: Coroutine[Any, Any, T], receive: Receive) -> T:
+    task = asyncio.ensure_future(work)
+    listener = asyncio.ensure_future(_disconnected(receive))
+    try:
+        await asyncio.wait({task, listener}, return_when=asyncio.FIRST_COMPLETED)
+        if not task.done():
+            raise Gone("The client hung up.")
+        return task.result()
+    finally:
+        for future in (task, listener):
+            future.cancel()
+        await asyncio.gather(task, listener, return_exceptions=True)
+
+
+async def _disconnected(receive: Receive) -> None:
+    while (await receive())["type"] != "http.disconnect":
+        pass
+
+
+class EventStream(Response):
+    """Server-sent events; each item of the generator is written at once.
+
+    Starlette's own streaming notices a hang-up only when it next writes, which may be long after
+    for a request that waits in line.
+    """
+
+    media_type = "text/event-stream"
+
+    def __init__(self, events: AsyncGenerator[str, None], close: Callable[[], None]) -> None:
+        """close: called when the stream is over, however it ends, even before it began."""
+        super().__init__(headers={"Cache-Control": "no-cache", "X-Accel-Buffering": "no"})
+        del self.headers["content-length"]
+        self._events = events
+        self._close = close
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        try:
+            await _while_open(self._write(send), receive)
+        except (Gone, OSError):
+            scope["state"]["hung_up"] = True
+        finally:
+            self._close()
+
+    async def _write(self, send: Send) -> None:
+        start = {"type": "http.response.start", "status": 200, "headers": self.raw_headers}
+        async with aclosing(self._events) as events:
+            await send(start)
+            async for text in events:
+                body = text.encode()
+                await send({"type": "http.response.body", "body": body, "more_body": True})
+        await send({"type": "http.response.body", "body": b"", "more_body": False})
