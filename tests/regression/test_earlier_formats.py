@@ -1,9 +1,9 @@
 """Files that commit 7e6b029 wrote are read today, decode the same, and train on.
 
 `earlier/` was written by that commit's own command lines from a corpus of 41 sentences of invented
-words: a verifier, a drafter of `--arch block_fast` (60 updates, with its optimizer), Medusa heads, a
-bundle of verifier and heads, and in `expected.json` what its decoder made of LINES in float64. The
-bundled pair, which the other tests decode with, is a version-1 bundle of a block drafter.
+words: a verifier, a drafter of `--arch block_fast` (60 updates, with its optimizer), Medusa heads,
+a bundle of verifier and heads, and in `expected.json` what its decoder made of LINES in float64.
+The bundled pair, which the other tests decode with, is a version-1 bundle of a block drafter.
 """
 
 from __future__ import annotations
