@@ -5,4 +5,4 @@
 set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/run-module.sh"
 
-run_module specdec_plugins.corpus.bigrams "$@"
+run_module specdec_plugins.corpus.binarising "$@"

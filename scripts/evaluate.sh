@@ -11,5 +11,5 @@ SRC="${SRC:-en}"
 TGT="${TGT:-de}"
 SAMPLES="${SAMPLES:-1000}"   # of the bootstrap
 
-run_module specdec_plugins.corpus.evaluate evaluate \
+run_module specdec_plugins.corpus.scoring evaluate \
   --src "$SRC" --tgt "$TGT" --samples "$SAMPLES" "$@"

@@ -6,4 +6,4 @@
 set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/run-module.sh"
 
-run_module specdec_plugins.corpus.evaluate ref "$@"
+run_module specdec_plugins.corpus.scoring ref "$@"

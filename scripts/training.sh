@@ -98,7 +98,7 @@ choose_workers() {
 }
 
 pieces() {
-    PYTHONPATH="$ROOT${PYTHONPATH:+:$PYTHONPATH}" "$PYTHON" -m specdec_plugins.corpus.pieces "$@"
+    PYTHONPATH="$ROOT${PYTHONPATH:+:$PYTHONPATH}" "$PYTHON" -m specdec_plugins.corpus.checkpoints piece "$@"
 }
 
 # Before train.py. Where training is cut into pieces: SAVE_DIR/checkpoint_last.pt from weights.pt

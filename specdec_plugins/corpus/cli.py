@@ -6,7 +6,7 @@ import argparse
 import logging
 import math
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from specdec_plugins.errors import Parser, UserError, refuse
@@ -67,6 +67,17 @@ def run(
             raise
         return refuse(made.prog, error)
     return 0
+
+
+Commands = Mapping[
+    str, tuple[Callable[[], argparse.ArgumentParser], Callable[[argparse.Namespace], None]]
+]
+
+
+def run_named(commands: Commands) -> int:
+    """Run the one of a module's commands that the calling script names as its first word."""
+    make_parser, main = commands[sys.argv[1]]
+    return run(make_parser(), main, sys.argv[2:])
 
 
 def at_least(lowest: float, kind: type = int) -> Callable[[str], Any]:

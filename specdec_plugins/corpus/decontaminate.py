@@ -15,9 +15,7 @@ import re
 import sys
 import unicodedata
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
-from itertools import islice
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TextIO
 
@@ -29,48 +27,12 @@ from specdec_plugins.corpus.reading import Faults, Pair, ParallelFile, read_pair
 from specdec_plugins.corpus.resume import write_json, written_whole
 from specdec_plugins.errors import UserError
 
-# A part of a file, counted in lines from 1: FILE:100-200, FILE:-200, FILE:100-
-_SPAN = re.compile(r"(?P<files>.+):(?P<first>\d*)-(?P<last>\d*)")
 RESEARCH_ONLY = re.compile("multi30k", re.IGNORECASE)
-
-
-@dataclass(frozen=True)
-class Corpus:
-    """A parallel file, or some of its lines."""
-
-    name: str  # as it was given
-    file: ParallelFile
-    first: int = 1
-    last: int | None = None  # None: to the end
-
-    @classmethod
-    def parse(cls, item: str, columns: tuple[int, int] | None = None) -> Corpus:
-        """``FILE`` or ``SOURCE,TARGET``, with ``:FROM-TO`` behind it for a part."""
-        span = None if Path(item).is_file() else _SPAN.fullmatch(item)
-        sides = [span["files"] if span else item]
-        if not Path(sides[0]).is_file():
-            sides = sides[0].split(",")
-        if len(sides) > 2:
-            raise UserError(f"{item}: expected one TSV file, or SOURCE_FILE,TARGET_FILE")
-        paths = [Path(side) for side in sides]
-        for path in paths:
-            if not path.is_file():
-                raise UserError(f"{path}: no such file")
-        target = paths[1] if len(paths) == 2 else None
-        file = ParallelFile(paths[0], target, None if target else columns)
-        first = int(span["first"] or 1) if span else 1
-        last = int(span["last"]) if span and span["last"] else None
-        if first < 1 or (last is not None and last < first):
-            raise UserError(f"{item}: the part is empty; lines count from 1, as in FILE:1-200")
-        return cls(item, file, first, last)
-
-    def pairs(self, faults: Faults) -> Iterator[Pair]:
-        return islice(read_pairs(self.file, faults), self.first - 1, self.last)
 
 
 def training_corpora(
     items: Sequence[str], pair: str, with_research: bool
-) -> tuple[list[Corpus], list[str]]:
+) -> tuple[list[ParallelFile], list[str]]:
     """Corpora of files and folders, and the files of folders that were left out.
 
     A folder gives its ``train.*.SRC-TGT.tsv`` (plain, .gz, .xz). What is for research only is left
@@ -84,14 +46,14 @@ def training_corpora(
                     f"{item}: Multi30k is for research and education only, so models that are "
                     "passed on must not learn from it; leave it out, or give --research-data"
                 )
-            corpora.append(Corpus.parse(item))
+            corpora.append(ParallelFile.parse(item))
             continue
         found = sorted(str(path) for path in Path(item).glob(f"train.*.{pair}.tsv*"))
         if not found:
             raise UserError(f"{item}: holds no train.*.{pair}.tsv, .tsv.gz or .tsv.xz")
         out = [name for name in found if RESEARCH_ONLY.search(name) and not with_research]
         left_out += out
-        corpora += [Corpus.parse(name) for name in found if name not in out]
+        corpora += [ParallelFile.parse(name) for name in found if name not in out]
     return corpora, left_out
 
 
@@ -117,20 +79,18 @@ class HeldOutSentences:
 
 
 def write_clean(
-    out: TextIO, corpora: Sequence[Corpus], held: HeldOutSentences, faults: Faults
+    out: TextIO, corpora: Sequence[ParallelFile], held: HeldOutSentences, faults: Faults
 ) -> dict[str, Counter[str]]:
     """Write what is kept; returns the verdicts of each corpus."""
     counts: dict[str, Counter[str]] = {}
     for corpus in corpora:
-        found = counts.setdefault(corpus.name, Counter())
-        name = Path(corpus.name).name
-        for pair in tqdm(corpus.pairs(faults), desc=name, unit=" pairs", mininterval=0.5):
+        found = counts.setdefault(corpus.given, Counter())
+        name = Path(corpus.given).name
+        for pair in tqdm(read_pairs(corpus, faults), desc=name, unit=" pairs", mininterval=0.5):
             verdict = held.verdict(pair)
             found[verdict] += 1
             if verdict == "kept":
                 out.write(line(pair))
-        if not found:
-            raise UserError(f"{corpus.name}: the part is empty; the file has fewer lines")
     return counts
 
 
@@ -138,13 +98,11 @@ def line(pair: Pair) -> str:
     return "\t".join(side.replace("\t", " ") for side in pair) + "\n"
 
 
-def _write_sets(out: Path, sets: dict[str, Corpus]) -> list[Pair]:
+def _write_sets(out: Path, sets: dict[str, ParallelFile]) -> list[Pair]:
     """Write dev and test sets; returns their pairs."""
     held = []
     for name, corpus in sets.items():
-        pairs = list(corpus.pairs(Faults()))
-        if not pairs:
-            raise UserError(f"{corpus.name}: the part is empty; the file has fewer lines")
+        pairs = list(read_pairs(corpus, Faults()))
         with written_whole(out / f"{name}.tsv") as part:
             part.write_text("".join(map(line, pairs)), encoding="utf-8")
         held += pairs
@@ -171,19 +129,19 @@ def _parser() -> argparse.ArgumentParser:
 
 def main(args: argparse.Namespace) -> None:
     corpora, left_out = training_corpora(args.train, args.pair, args.research_data)
-    sets = {"valid": Corpus.parse(args.valid, (1, 2))}
+    sets = {"valid": ParallelFile.parse(args.valid, (1, 2))}
     for number, item in enumerate(args.test):
-        sets[f"test{number or ''}"] = Corpus.parse(item, (1, 2))
-    others = [Corpus.parse(item, (1, 2)) for item in args.also]
+        sets[f"test{number or ''}"] = ParallelFile.parse(item, (1, 2))
+    others = [ParallelFile.parse(item, (1, 2)) for item in args.also]
     faults = Faults(args.bad_lines == "skip")
     held = _write_sets(args.out, sets)
-    held += [pair for corpus in others for pair in corpus.pairs(Faults())]
+    held += [pair for corpus in others for pair in read_pairs(corpus, Faults())]
     with written_whole(args.out / "train.tsv") as part, part.open("w", encoding="utf-8") as file:
         counts = write_clean(file, corpora, HeldOutSentences(held), faults)
     report = {
         "training": {name: dict(found) for name, found in counts.items()},
         "left_out": left_out,
-        "held_out": {name: corpus.name for name, corpus in sets.items()} | {"also": args.also},
+        "held_out": {name: corpus.given for name, corpus in sets.items()} | {"also": args.also},
         "held_out_pairs": len(held),
         "bad_lines": faults.skipped,
     }

@@ -1,24 +1,192 @@
 """Sequence-level distillation (Kim and Rush 2016): a training set with the verifier's targets.
 
-Chunk c belongs to shard c % num_shards; with ``--ray`` a cluster shares all chunks out instead.
-Once all are there, whoever finished the last one binarises them to OUT.
+The split is cut into chunks of consecutive sentences. Each is one JSON file in OUT.parts, written
+whole, so any number of runs on any machines can be stopped and continued. A chunk is translated in
+batches of its own, so it does not matter who translates it, or when. Chunk c belongs to shard
+c % num_shards; with ``--ray`` a cluster shares all chunks out instead. Once all are there, whoever
+finished the last one binarises them to OUT.
 """
 
 from __future__ import annotations
 
 import argparse
+import os
+import shutil
 import sys
+import time
+from collections.abc import Callable, Generator, Iterator, Mapping
+from contextlib import closing
+from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
+from tqdm import tqdm
 
 from specdec_plugins.corpus import cli, distill_ray
 from specdec_plugins.corpus.cli import UNFINISHED, logger
-from specdec_plugins.corpus.distill_job import Job, Shard, is_done, merge
-from specdec_plugins.corpus.resume import locked
-from specdec_plugins.corpus.teacher import DataBin, Search, Teacher
+from specdec_plugins.corpus.distill_ray import Task
+from specdec_plugins.corpus.resume import (
+    first_difference,
+    locked,
+    read_json,
+    sha256,
+    write_json,
+    written_whole,
+)
+from specdec_plugins.corpus.teacher import DataBin, Search, Teacher, translate_chunk
 from specdec_plugins.errors import UserError, not_installed
+
+Spans = Mapping[int, range]  # the sentences of each chunk
+# Yields chunks and the content of their files; is told how many sentences are done.
+Translate = Callable[[Spans, Callable[[int], object]], Generator[tuple[int, dict[str, Any]]]]
+
+
+@dataclass(frozen=True)
+class Distillation:
+    """One distillation, whatever the number of shards."""
+
+    data: DataBin
+    checkpoint: Path
+    search: Search
+    output: Path
+    chunk_size: int  # sentences
+
+    @property
+    def parts(self) -> Path:
+        return self.output.with_name(self.output.name + ".parts")
+
+    def chunk_path(self, chunk: int) -> Path:
+        return self.parts / f"chunk-{chunk:06d}.json"
+
+    def settings(self) -> dict[str, Any]:
+        """What must be the same for chunks to belong together."""
+        sides = [self.data.stem(x) for x in (self.data.source_lang, self.data.target_lang)]
+        return {
+            **asdict(self.search),
+            "checkpoint": sha256(self.checkpoint),
+            "data": [sha256(self.data.folder / f"{side}.bin") for side in sides],
+            "subset": self.data.subset,
+            "num_sentences": self.data.num_sentences(),
+            "chunk_size": self.chunk_size,
+        }
+
+    @property
+    def is_begun(self) -> bool:
+        return (self.parts / "settings.json").is_file()
+
+    def claim(self, settings: dict[str, Any]) -> None:
+        """Record the settings, or refuse to mix chunks of different ones."""
+        path = self.parts / "settings.json"
+        if not path.is_file():
+            self.parts.mkdir(parents=True, exist_ok=True)
+            # Shards may arrive together: each writes its own name, and all compare what stayed.
+            own = self.parts / f"settings.{os.uname().nodename}.{os.getpid()}.json"
+            write_json(own, settings)
+            os.replace(own, path)
+        before = read_json(path)
+        if (changed := first_difference(before, settings)) is not None:
+            raise UserError(
+                f"{self.parts} was begun with another {changed}; give another output, or remove "
+                "that folder to begin again"
+            )
+
+
+class Shard:
+    """Translates the chunks of one shard that are not there yet."""
+
+    def __init__(
+        self, work: Distillation, num_sentences: int, num_shards: int, shard_id: int
+    ) -> None:
+        self._work = work
+        self._num_sentences = num_sentences
+        chunks = range(shard_id, -(-num_sentences // work.chunk_size), num_shards)
+        self.missing = [chunk for chunk in chunks if not work.chunk_path(chunk).is_file()]
+        self.num_chunks = len(chunks)
+
+    def run(self, translate: Translate, until: float) -> bool:
+        """Whether all is done; not so where the Unix time ``until`` (0: none) came first."""
+        size = self._work.chunk_size
+        spans = {
+            chunk: range(chunk * size, min((chunk + 1) * size, self._num_sentences))
+            for chunk in self.missing
+        }
+        with (
+            tqdm(total=sum(map(len, spans.values())), desc="distilling", unit=" sentences") as bar,
+            closing(translate(spans, bar.update)) as contents,
+        ):
+            while not (until and time.time() >= until) and (done := next(contents, None)):
+                write_json(self._work.chunk_path(done[0]), done[1])
+        return all(self._work.chunk_path(chunk).is_file() for chunk in self.missing)
+
+
+def merge(work: Distillation, settings: dict[str, Any]) -> None:
+    """Binarise all chunks to the output folder; a ``UserError`` names what is missing."""
+    num_chunks = -(-settings["num_sentences"] // work.chunk_size)
+    missing = [chunk for chunk in range(num_chunks) if not work.chunk_path(chunk).is_file()]
+    if missing:
+        raise UserError(
+            f"{work.parts}: {len(missing)} of {num_chunks} chunks are missing (the first is "
+            f"{missing[0]}); run the shards that have them, chunk c is of shard c modulo shards"
+        )
+    with locked(work.parts, wait=True):
+        if is_done(work, settings):
+            return
+        with written_whole(work.output) as part:
+            part.mkdir()
+            counts = _binarise(work, part, num_chunks)
+            if counts["sentences"] != settings["num_sentences"]:
+                raise UserError(
+                    f"{work.parts}: chunks are damaged; remove the folder, run it again"
+                )
+            _copy_the_rest(work, part)
+            write_json(part / "distilled.json", {"settings": settings, "counts": counts})
+    logger.info(
+        "%s: %d sentences, %d of them too long for the verifier (their own target kept)",
+        work.output,
+        counts["sentences"],
+        counts["originals"],
+    )
+
+
+def is_done(work: Distillation, settings: dict[str, Any]) -> bool:
+    stamp = work.output / "distilled.json"
+    if not work.output.exists():
+        return False
+    if not stamp.is_file() or read_json(stamp)["settings"] != settings:
+        raise UserError(f"{work.output}: holds something else; give another output, or remove it")
+    logger.info("%s: done already", work.output)
+    return True
+
+
+def _lines(work: Distillation, num_chunks: int, counts: dict[str, int]) -> Iterator[str]:
+    for chunk in tqdm(range(num_chunks), desc="binarising", unit=" chunks"):
+        content = read_json(work.chunk_path(chunk))
+        counts["sentences"] += len(content["lines"])
+        counts["originals"] += len(content["originals"])
+        yield from content["lines"]
+
+
+def _binarise(work: Distillation, folder: Path, num_chunks: int) -> dict[str, int]:
+    """Write the target side with the data-bin's own dictionary; returns counts."""
+    from fairseq.data import Dictionary, indexed_dataset
+
+    dictionary = Dictionary.load(str(work.data.folder / f"dict.{work.data.target_lang}.txt"))
+    stem = str(folder / work.data.stem(work.data.target_lang))
+    builder = indexed_dataset.make_builder(f"{stem}.bin", "mmap", vocab_size=len(dictionary))
+    counts = {"sentences": 0, "originals": 0}
+    for line in _lines(work, num_chunks, counts):
+        builder.add_item(dictionary.encode_line(line, add_if_not_exist=False))
+    builder.finalize(f"{stem}.idx")
+    return counts
+
+
+def _copy_the_rest(work: Distillation, folder: Path) -> None:
+    """Sources, dictionaries, codes, dev and test sets are those of the original."""
+    for path in sorted(work.data.folder.iterdir()):
+        if path.is_file() and not (folder / path.name).exists():
+            shutil.copyfile(path, folder / path.name)
 
 
 def _device(cpu: bool, fp16: bool) -> torch.device:
@@ -90,49 +258,58 @@ def main(args: argparse.Namespace) -> None:
     output = args.output.resolve()
     if output == data.folder:
         raise UserError(f"--output {output}: is the data itself; give another folder")
-    job = Job(data, args.path.resolve(), search, output, args.chunk_size)
-    settings = job.settings()
-    if is_done(job, settings):
+    work = Distillation(data, args.path.resolve(), search, output, args.chunk_size)
+    settings = work.settings()
+    if is_done(work, settings):
         return
 
     finished = True
     if args.merge:
-        job.claim(settings)
+        work.claim(settings)
     else:
-        finished = _translate(args, job, settings)
-    others = Shard(job, settings["num_sentences"], 1, 0).missing
+        finished = _translate(args, work, settings)
+    others = Shard(work, settings["num_sentences"], 1, 0).missing
     if not finished:
         logger.info("time is up; %d chunks are missing, and the same command goes on", len(others))
         raise SystemExit(UNFINISHED)
     if others and not args.merge:
         logger.info("this shard is done; %d chunks of other shards are missing", len(others))
         return
-    merge(job, settings)
+    merge(work, settings)
 
 
-def _translate(args: argparse.Namespace, job: Job, settings: dict[str, Any]) -> bool:
+def _translate(args: argparse.Namespace, work: Distillation, settings: dict[str, Any]) -> bool:
     """Translate the chunks of this shard; whether there was time for all of them."""
     by_ray = args.ray is not None
     if by_ray and not distill_ray.is_installed():
         logger.warning("%s; distilling in one process", not_installed("ray", "ray"))
         by_ray = False
     # Loaded before anything is recorded: a checkpoint that cannot be used leaves nothing behind.
-    teacher = None if job.is_begun else _teacher(args, job)
-    job.claim(settings)
-    with locked(job.parts / f"shard-{args.shard_id}-of-{args.num_shards}"):
-        shard = Shard(job, settings["num_sentences"], args.num_shards, args.shard_id)
+    teacher = None if work.is_begun else _teacher(args, work)
+    work.claim(settings)
+    with locked(work.parts / f"shard-{args.shard_id}-of-{args.num_shards}"):
+        shard = Shard(work, settings["num_sentences"], args.num_shards, args.shard_id)
         logger.info("%d of %d chunks to do", len(shard.missing), shard.num_chunks)
         if not shard.missing:
             return True
         if by_ray:
             del teacher  # the workers have their own
-            cluster = distill_ray.Cluster(args.ray, args.ray_workers, args.cpu)
-            return distill_ray.run_on_cluster(job, shard, cluster, args.max_tokens, args.until)
-        return shard.run(teacher or _teacher(args, job), args.max_tokens, args.until)
+            task = Task(work.data, work.checkpoint, work.search, args.max_tokens, args.cpu)
+            cluster = distill_ray.Cluster(args.ray, args.ray_workers, task)
+            return shard.run(cluster.translate, args.until)
+        teacher = teacher or _teacher(args, work)
+        return shard.run(partial(_translate_here, teacher, args.max_tokens), args.until)
 
 
-def _teacher(args: argparse.Namespace, job: Job) -> Teacher:
-    return Teacher(job.data, job.checkpoint, job.search, _device(args.cpu, args.fp16))
+def _translate_here(
+    teacher: Teacher, max_tokens: int, spans: Spans, on_done: Callable[[int], object]
+) -> Generator[tuple[int, dict[str, Any]]]:
+    for chunk, span in spans.items():
+        yield chunk, translate_chunk(teacher, span, max_tokens, on_done)
+
+
+def _teacher(args: argparse.Namespace, work: Distillation) -> Teacher:
+    return Teacher(work.data, work.checkpoint, work.search, _device(args.cpu, args.fp16))
 
 
 if __name__ == "__main__":

@@ -1,9 +1,9 @@
 """The chunks of a distillation on a Ray cluster: whoever is free takes the next.
 
-Ray Data starts workers, hands out chunks, and gives the chunk of a worker that died to another one.
-Only this process writes: finished chunks come back to it and are written whole, as without Ray, so
-a stop of the cluster or of this process loses what was being translated and no more. Workers read
-the data-bin and the checkpoint under the same paths: on several machines, in a shared folder.
+Ray Data starts workers, hands out chunks, and gives the chunk of a worker that died to another.
+Finished chunks come back to this process, which writes them as it does without Ray, so a stop of
+the cluster or of this process loses what was being translated and no more. Workers read the
+data-bin and the checkpoint under the same paths: on several machines, in a shared folder.
 """
 
 from __future__ import annotations
@@ -12,19 +12,15 @@ import importlib.util
 import json
 import logging
 import os
-import time
-from collections.abc import Iterator
+from collections.abc import Callable, Generator, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
-from tqdm import tqdm
 
-from specdec_plugins.corpus.distill_job import Job, Shard, translate_chunk
-from specdec_plugins.corpus.resume import write_json
-from specdec_plugins.corpus.teacher import DataBin, Search, Teacher
+from specdec_plugins.corpus.teacher import DataBin, Search, Teacher, translate_chunk
 from specdec_plugins.errors import UserError
 
 LOCAL = "local"
@@ -33,27 +29,23 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 @dataclass(frozen=True)
-class Cluster:
-    """Where to run."""
+class Task:
+    """What each worker of a cluster needs to translate chunks."""
 
-    address: str  # of a Ray cluster; LOCAL starts one on this machine
-    num_workers: int  # each holds a verifier
+    data: DataBin
+    checkpoint: Path
+    search: Search
+    max_tokens: int  # source tokens a batch
     cpu: bool  # leave GPUs alone
-
-
-def is_installed() -> bool:
-    return importlib.util.find_spec("ray") is not None
 
 
 class ChunkTranslator:
     """A worker of the cluster: loads the verifier once, and translates chunks."""
 
-    def __init__(
-        self, data: DataBin, checkpoint: Path, search: Search, max_tokens: int, cpu: bool
-    ) -> None:
-        device = torch.device("cpu" if cpu or not torch.cuda.is_available() else "cuda")
-        self._teacher = Teacher(data, checkpoint, search, device)
-        self._max_tokens = max_tokens
+    def __init__(self, task: Task) -> None:
+        device = torch.device("cpu" if task.cpu or not torch.cuda.is_available() else "cuda")
+        self._teacher = Teacher(task.data, task.checkpoint, task.search, device)
+        self._max_tokens = task.max_tokens
 
     def __call__(self, row: dict[str, Any]) -> dict[str, Any]:
         """The content of a chunk's file as JSON; row: a chunk and the span of its sentences."""
@@ -62,34 +54,37 @@ class ChunkTranslator:
         return {"chunk": row["chunk"], "content": json.dumps(content)}
 
 
-def run_on_cluster(
-    job: Job, shard: Shard, cluster: Cluster, max_tokens: int, until: float = 0.0
-) -> bool:
-    """Translate what is missing; whether all is done, as ``Shard.run`` has it.
+@dataclass(frozen=True)
+class Cluster:
+    """Where to run, and what."""
 
-    Raises UserError where the cluster cannot be reached or a worker cannot do its work.
-    """
-    spans = shard.spans()
-    rows = [{"chunk": c, "start": s.start, "stop": s.stop} for c, s in spans.items()]
-    total = sum(map(len, spans.values()))
-    with (
-        _connected(cluster) as data,
-        tqdm(total=total, desc="distilling", unit=" sentences") as bar,
-    ):
-        arguments = (job.data, job.checkpoint, job.search, max_tokens, cluster.cpu)
-        # A block for each chunk, so that a worker that dies costs one chunk.
-        translated = data.from_items(rows, override_num_blocks=len(rows)).map(
-            ChunkTranslator,
-            fn_constructor_args=arguments,
-            concurrency=min(cluster.num_workers, len(rows)),
-            num_gpus=0 if cluster.cpu or not torch.cuda.is_available() else 1,
-        )
-        for row in translated.iter_rows():
-            write_json(job.chunk_path(row["chunk"]), json.loads(row["content"]))
-            bar.update(len(spans[row["chunk"]]))
-            if until and time.time() >= until:
-                return not shard.still_missing()
-    return True
+    address: str  # of a Ray cluster; LOCAL starts one on this machine
+    num_workers: int  # each holds a verifier
+    task: Task
+
+    def translate(
+        self, spans: Mapping[int, range], on_done: Callable[[int], object]
+    ) -> Generator[tuple[int, dict[str, Any]]]:
+        """Chunks and the content of their files, as they come.
+
+        Raises UserError where the cluster cannot be reached or a worker cannot do its work.
+        """
+        rows = [{"chunk": c, "start": s.start, "stop": s.stop} for c, s in spans.items()]
+        with _connected(self) as data:
+            # A block for each chunk, so that a worker that dies costs one chunk.
+            translated = data.from_items(rows, override_num_blocks=len(rows)).map(
+                ChunkTranslator,
+                fn_constructor_args=(self.task,),
+                concurrency=min(self.num_workers, len(rows)),
+                num_gpus=0 if self.task.cpu or not torch.cuda.is_available() else 1,
+            )
+            for row in translated.iter_rows():
+                on_done(len(spans[row["chunk"]]))
+                yield row["chunk"], json.loads(row["content"])
+
+
+def is_installed() -> bool:
+    return importlib.util.find_spec("ray") is not None
 
 
 @contextmanager

@@ -11,29 +11,25 @@ Each of these is a step of ``steps.Steps``: run again, the command goes on where
 from __future__ import annotations
 
 import argparse
+import os
 import shutil
 import sys
 from collections.abc import Sequence
 from contextlib import ExitStack
-from dataclasses import asdict
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
+from typing import Any
 
 from tqdm import tqdm
 
 from specdec_plugins.corpus import cli
-from specdec_plugins.corpus.binarising import Binarising
-from specdec_plugins.corpus.cleaning import HeldOut
+from specdec_plugins.corpus.binarising import Binarising, Dictionaries
+from specdec_plugins.corpus.cleaning import HeldOut, LengthRules
 from specdec_plugins.corpus.cli import logger
-from specdec_plugins.corpus.reading import Faults, Pair, ParallelFile, read_pairs
-from specdec_plugins.corpus.recipe import (
-    Recipe,
-    add_recipe_arguments,
-    add_text_arguments,
-    build_recipe,
-    text_settings,
-)
+from specdec_plugins.corpus.reading import Faults, Pair, ParallelFile, check_file, read_pairs
 from specdec_plugins.corpus.resume import Steps, locked, read_json
 from specdec_plugins.corpus.tokenising import (
+    TextSettings,
     Work,
     count_lines,
     learn_codes,
@@ -41,13 +37,56 @@ from specdec_plugins.corpus.tokenising import (
     write_clean,
 )
 from specdec_plugins.errors import UserError
+from specdec_plugins.formats.text import load_codes
+
+
+@dataclass(frozen=True)
+class PreparationSettings:
+    """Everything that decides what a prepared corpus holds."""
+
+    text: TextSettings
+    train: Sequence[ParallelFile]
+    valid: Sequence[ParallelFile] = ()  # empty: split off
+    tests: Sequence[ParallelFile] = ()  # each is a test set of its own: test, test1, ...
+    split_valid: int = 0  # pairs
+    split_test: int = 0  # pairs
+    rules: LengthRules = field(default_factory=lambda: LengthRules(1, 250, 3.0))
+    bpe: bool = True
+    num_merges: int = 10_000
+    codes: Path | None = None  # None: learn them
+    dictionaries: Dictionaries = field(default_factory=Dictionaries)
+    skip_bad_lines: bool = False  # of the training text; dev and test are always whole
+    num_workers: int = 1
+
+    def __post_init__(self) -> None:
+        if not self.train:
+            raise UserError("no training text; give --train FILE [FILE ...]")
+        if bool(self.valid) == bool(self.split_valid):
+            raise UserError("give either --valid FILE or --split-valid N (and not 0)")
+        if self.tests and self.split_test:
+            raise UserError("give either --test FILE or --split-test N, not both")
+        if self.text.source_lang == self.text.target_lang:
+            raise UserError(f"source and target are both {self.text.source_lang!r}; they differ")
+        self._check_files()
+
+    def _check_files(self) -> None:
+        for path in self.dictionaries.paths:
+            check_file(path, "a dictionary, a token and its count on each line")
+        if self.codes is not None:
+            check_file(self.codes, "a file of BPE codes")
+            load_codes(self.codes)
+
+    @property
+    def splits(self) -> list[str]:
+        num_tests = len(self.tests) or int(self.split_test > 0)
+        return ["train", "valid", *(f"test{i or ''}" for i in range(num_tests))]
 
 
 class Preparation:
-    """Runs the steps of one recipe in one folder."""
+    """Runs the steps of one preparation in one folder."""
 
-    def __init__(self, recipe: Recipe, folder: Path) -> None:
-        self._recipe = recipe
+    def __init__(self, settings: PreparationSettings, folder: Path) -> None:
+        self._settings = settings
         self._folder = folder
         self._steps = Steps(folder)
         self._codes = folder / "bpe.codes"
@@ -55,39 +94,39 @@ class Preparation:
     def run(self) -> None:
         with locked(self._folder):
             self._collect()
-            for split in self._recipe.splits:
+            for split in self._settings.splits:
                 self._tokenise(split)
             self._learn()
-            for split in self._recipe.splits:
+            for split in self._settings.splits:
                 self._segment(split)
             self._binarise()
         self._say()
 
     def _pair(self, kind: str, split: str) -> list[Path]:
-        text = self._recipe.text
+        text = self._settings.text
         return [self._folder / kind / f"{split}.{x}" for x in (text.source_lang, text.target_lang)]
 
     def _collect(self) -> None:
-        recipe = self._recipe
-        split_off = {"valid": recipe.split_valid, "test": recipe.split_test}
+        settings = self._settings
+        split_off = {"valid": settings.split_valid, "test": settings.split_test}
         here = ["train", *(split for split, number in split_off.items() if number)]
-        self._collect_step(here, recipe.train, Faults(recipe.skip_bad_lines))
-        if recipe.valid:
-            self._collect_step(["valid"], recipe.valid, Faults())
-        for split, corpus in zip(recipe.splits[2:], recipe.tests, strict=False):
+        self._collect_step(here, settings.train, Faults(settings.skip_bad_lines))
+        if settings.valid:
+            self._collect_step(["valid"], settings.valid, Faults())
+        for split, corpus in zip(settings.splits[2:], settings.tests, strict=False):
             self._collect_step([split], [corpus], Faults())
 
     def _collect_step(
         self, splits: Sequence[str], corpora: Sequence[ParallelFile], faults: Faults
     ) -> None:
-        recipe = self._recipe
+        settings = self._settings
         training = splits[0] == "train"
 
         def collect(parts: Sequence[Path]) -> None:
             held = HeldOut((), ())
             if len(splits) > 1:
                 first = _all_pairs(corpora, Faults(faults.skip), "choosing held-out pairs")
-                held = HeldOut.choose(first, recipe.split_valid, recipe.split_test)
+                held = HeldOut.choose(first, settings.split_valid, settings.split_test)
             pairs = _all_pairs(corpora, faults, f"reading {splits[0]}")
             dropped = _write_splits(dict(zip(splits, _twos(parts), strict=True)), pairs, held)
             if faults.skipped:
@@ -102,18 +141,19 @@ class Preparation:
             outputs=[path for split in splits for path in self._pair("raw", split)],
             settings={
                 "columns": [corpus.columns for corpus in corpora],
-                "split-valid": recipe.split_valid if training else 0,
-                "split-test": recipe.split_test if training else 0,
+                "parts": [(corpus.first, corpus.last) for corpus in corpora],
+                "split-valid": settings.split_valid if training else 0,
+                "split-test": settings.split_test if training else 0,
                 "skip-bad-lines": faults.skip,
             },
         )
 
     def _tokenise(self, split: str) -> None:
-        recipe = self._recipe
+        settings = self._settings
         raw = self._pair("raw", split)
-        rules = recipe.rules if split == "train" else None
+        rules = settings.rules if split == "train" else None
         counts = self._folder / "tok" / f"{split}.counts.json"
-        work = Work(recipe.text, None, recipe.num_workers)
+        work = Work(settings.text, None, settings.num_workers)
 
         def tokenise(parts: Sequence[Path]) -> None:
             pairs = work.over(read_prepared(raw), count_lines(raw[0]), f"tokenising {split}")
@@ -124,41 +164,41 @@ class Preparation:
             tokenise,
             inputs=raw,
             outputs=[*self._pair("tok", split), counts],
-            settings={**asdict(recipe.text), **(asdict(rules) if rules else {})},
+            settings={**asdict(settings.text), **(asdict(rules) if rules else {})},
         )
         found = read_json(counts)
         dropped = ", ".join(f"{n} {reason}" for reason, n in sorted(found.items()) if n)
         logger.info("%s pairs: %s", split, dropped)
 
     def _learn(self) -> None:
-        recipe = self._recipe
-        if not recipe.bpe:
+        settings = self._settings
+        if not settings.bpe:
             return
         tokenised = self._pair("tok", "train")
-        given = recipe.codes
+        given = settings.codes
 
         def learn(parts: Sequence[Path]) -> None:
             if given is not None:
                 shutil.copyfile(given, parts[0])
             else:
-                learn_codes(tokenised, parts[0], recipe.num_merges)
+                learn_codes(tokenised, parts[0], settings.num_merges)
 
         self._steps.run(
             "codes",
             learn,
             inputs=tokenised if given is None else [given],
             outputs=[self._codes],
-            settings={"merges": recipe.num_merges if given is None else "given"},
+            settings={"merges": settings.num_merges if given is None else "given"},
         )
 
     def _segment(self, split: str) -> None:
-        recipe = self._recipe
+        settings = self._settings
         tokenised = self._pair("tok", split)
-        work = Work(recipe.text, self._codes, recipe.num_workers)
+        work = Work(settings.text, self._codes, settings.num_workers)
 
         def segment(parts: Sequence[Path]) -> None:
             pairs = read_prepared(tokenised)
-            if recipe.bpe:
+            if settings.bpe:
                 pairs = work.over(pairs, count_lines(tokenised[0]), f"applying BPE to {split}")
             write_clean([*parts, parts[0].with_suffix(".counts")], pairs, None)
             parts[0].with_suffix(".counts").unlink()
@@ -166,35 +206,35 @@ class Preparation:
         self._steps.run(
             f"bpe-{split}",
             segment,
-            inputs=[*tokenised, *([self._codes] if recipe.bpe else [])],
+            inputs=[*tokenised, *([self._codes] if settings.bpe else [])],
             outputs=self._pair("bpe", split),
-            settings={"bpe": recipe.bpe},
+            settings={"bpe": settings.bpe},
         )
 
     def _binarise(self) -> None:
-        recipe = self._recipe
-        text = recipe.text
-        inputs = [path for split in recipe.splits for path in self._pair("bpe", split)]
-        codes = self._codes if recipe.bpe else None
+        settings = self._settings
+        text = settings.text
+        inputs = [path for split in settings.splits for path in self._pair("bpe", split)]
+        codes = self._codes if settings.bpe else None
         largest = max(count_lines(path) for path in inputs)
         binarising = Binarising(
             self._folder / "bpe",
             text.source_lang,
             text.target_lang,
-            recipe.splits,
-            recipe.dictionaries,
-            min(recipe.num_workers, 1 + largest // 10_000),
+            settings.splits,
+            settings.dictionaries,
+            min(settings.num_workers, 1 + largest // 10_000),
         )
         self._steps.run(
             "binarise",
             lambda parts: binarising.run(parts[0], self._folder / "preprocess.log", codes),
-            inputs=[*inputs, *recipe.dictionaries.paths, *([codes] if codes else [])],
+            inputs=[*inputs, *settings.dictionaries.paths, *([codes] if codes else [])],
             outputs=[self._folder / "data-bin"],
-            settings={"splits": recipe.splits, "dictionaries": len(recipe.dictionaries.paths)},
+            settings={"splits": settings.splits, "dictionaries": len(settings.dictionaries.paths)},
         )
 
     def _say(self) -> None:
-        references = [str(self._pair("raw", split)[1]) for split in self._recipe.splits[1:]]
+        references = [str(self._pair("raw", split)[1]) for split in self._settings.splits[1:]]
         logger.info("ready: %s", self._folder / "data-bin")
         logger.info("references for scoring: %s", ", ".join(references))
 
@@ -230,21 +270,99 @@ def _write_splits(outputs: dict[str, tuple[Path, Path]], pairs: tqdm[Pair], held
     return dropped
 
 
-def corpus_files(
-    items: Sequence[str], columns: tuple[int, int] | None = None
-) -> list[ParallelFile]:
-    """``FILE`` is a TSV, ``FILE,FILE`` the source and the target side of a corpus."""
-    corpora = []
-    for item in items:
-        sides = [item] if Path(item).is_file() else item.split(",")
-        if len(sides) > 2:
-            raise UserError(f"{item}: expected one TSV file, or SOURCE_FILE,TARGET_FILE")
-        paths = [Path(side).resolve() for side in sides]
-        if len(paths) == 2:
-            corpora.append(ParallelFile(paths[0], paths[1]))
-        else:
-            corpora.append(ParallelFile(paths[0], columns=columns))
-    return corpora
+def add_arguments(parser: argparse.ArgumentParser, num_merges: int, max_ratio: float) -> None:
+    """The flags that every preparation script has, with the script's own defaults."""
+    number = cli.at_least(1)
+    parser.add_argument("--out", type=Path, required=True, help="folder to write")
+    parser.add_argument("--merges", type=number, default=num_merges, help="joint BPE merges")
+    parser.add_argument("--codes", type=Path, help="reuse these BPE codes instead of learning")
+    parser.add_argument("--dict", type=Path, help="reuse this dictionary (for both sides)")
+    parser.add_argument("--dict-tgt", type=Path, help="the target's own dictionary, with --dict")
+    parser.add_argument("--min-length", type=number, default=1, help="words a side, training")
+    parser.add_argument("--max-length", type=number, default=250, help="words a side, training")
+    parser.add_argument(
+        "--max-ratio", type=cli.at_least(1, float), default=max_ratio, help="longer/shorter side"
+    )
+    parser.add_argument("--lowercase", choices=["yes", "no"], default="no", help="both sides")
+    parser.add_argument(
+        "--strip-diacritics", choices=["yes", "no"], default="no", help="Romanian without marks"
+    )
+    parser.add_argument(
+        "--dash-splits",
+        choices=["auto", "yes", "no"],
+        default="auto",
+        help="write a-b as a @-@ b; auto: where the given dictionary has it",
+    )
+    parser.add_argument(
+        "--bad-lines",
+        choices=["refuse", "skip"],
+        default="refuse",
+        help="training lines that are not UTF-8 or have a wrong shape",
+    )
+    parser.add_argument(
+        "--workers", type=number, default=len(os.sched_getaffinity(0)), help="processes at once"
+    )
+
+
+def add_text_arguments(parser: argparse.ArgumentParser) -> None:
+    """The flags for text that is no published data set."""
+    for split in ("valid", "test"):
+        parser.add_argument(
+            f"--split-{split}",
+            type=cli.at_least(0),
+            default=0,
+            metavar="PAIRS",
+            help=f"take so many pairs out of the training set instead of --{split}",
+        )
+    parser.add_argument(
+        "--tokenizer",
+        choices=["moses", "none"],
+        default="moses",
+        help="none: words are separated by spaces already",
+    )
+    parser.add_argument(
+        "--bpe",
+        choices=["subword_nmt", "none"],
+        default="subword_nmt",
+        help="none: the text is BPE already, or is to stay words",
+    )
+
+
+def text_settings(
+    args: argparse.Namespace, source_lang: str, target_lang: str, tokenizer: str = "moses"
+) -> TextSettings:
+    dash_splits = args.dash_splits == "yes"
+    if args.dash_splits == "auto" and args.dict and args.dict.is_file():
+        dash_splits = Dictionaries(args.dict).has_split_dashes()
+    return TextSettings(
+        source_lang,
+        target_lang,
+        "moses" if tokenizer == "moses" else None,
+        lowercase=args.lowercase == "yes",
+        dash_splits=dash_splits,
+        strip_diacritics=args.strip_diacritics == "yes",
+    )
+
+
+def preparation_settings(
+    args: argparse.Namespace, text: TextSettings, **corpora: Any
+) -> PreparationSettings:
+    """Of the shared flags, and of the corpora of one script (fields of the class)."""
+    if args.dict_tgt and not args.dict:
+        raise UserError("--dict-tgt needs --dict, the source's dictionary")
+    codes, source, target = (
+        path and path.resolve() for path in (args.codes, args.dict, args.dict_tgt)
+    )
+    return PreparationSettings(
+        text,
+        rules=LengthRules(args.min_length, args.max_length, args.max_ratio),
+        num_merges=args.merges,
+        codes=codes,
+        dictionaries=Dictionaries(source, target),
+        skip_bad_lines=args.bad_lines == "skip",
+        num_workers=args.workers,
+        **corpora,
+    )
 
 
 def _columns(text: str | None) -> tuple[int, int] | None:
@@ -273,23 +391,23 @@ def _parser() -> argparse.ArgumentParser:
         "--columns", help="source and target column of TSV files, such as 2,1 (default: the two)"
     )
     add_text_arguments(parser)
-    add_recipe_arguments(parser, num_merges=10_000, max_ratio=3.0)
+    add_arguments(parser, num_merges=10_000, max_ratio=3.0)
     return parser
 
 
 def main(args: argparse.Namespace) -> None:
     columns = _columns(args.columns)
-    recipe = build_recipe(
+    settings = preparation_settings(
         args,
         text_settings(args, args.src, args.tgt, args.tokenizer),
-        train=corpus_files(args.train, columns),
-        valid=corpus_files(args.valid, columns),
-        tests=corpus_files(args.test, columns),
+        train=[ParallelFile.parse(item, columns) for item in args.train],
+        valid=[ParallelFile.parse(item, columns) for item in args.valid],
+        tests=[ParallelFile.parse(item, columns) for item in args.test],
         split_valid=args.split_valid,
         split_test=args.split_test,
         bpe=args.bpe == "subword_nmt",
     )
-    Preparation(recipe, args.out.resolve()).run()
+    Preparation(settings, args.out.resolve()).run()
 
 
 if __name__ == "__main__":

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import gzip
 import lzma
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from itertools import islice
 from pathlib import Path
 from typing import BinaryIO, cast
 
@@ -14,13 +16,16 @@ from specdec_plugins.errors import UserError
 
 Pair = tuple[str, str]
 
+# A part of a file, counted in lines from 1: FILE:100-200, FILE:-200, FILE:100-
+_SPAN = re.compile(r"(?P<files>.+):(?P<first>\d*)-(?P<last>\d*)")
+
 _UTF8_MARK = b"\xef\xbb\xbf"
 _UTF16_MARKS = (b"\xff\xfe", b"\xfe\xff")
 
 
 @dataclass(frozen=True)
 class ParallelFile:
-    """One corpus: a TSV (``target`` None) or two files of as many lines.
+    """One corpus: a TSV (``target`` None) or two files of as many lines; or some of its lines.
 
     ``columns`` are the TSV's source and target column, counted from 1. None means: the file has
     exactly two, source first. With columns given, a file may have more, as many in each line.
@@ -29,6 +34,33 @@ class ParallelFile:
     source: Path
     target: Path | None = None
     columns: tuple[int, int] | None = None
+    first: int = 1  # line
+    last: int | None = None  # None: to the end
+    given: str = ""  # as the user named it
+
+    @classmethod
+    def parse(cls, item: str, columns: tuple[int, int] | None = None) -> ParallelFile:
+        """``FILE`` or ``SOURCE,TARGET``, with ``:FROM-TO`` behind it for a part.
+
+        Raises UserError where a file is not there, or the part cannot hold anything.
+        """
+        span = None if Path(item).is_file() else _SPAN.fullmatch(item)
+        sides = [span["files"] if span else item]
+        if not Path(sides[0]).is_file():
+            sides = sides[0].split(",")
+        if len(sides) > 2:
+            raise UserError(f"{item}: expected one TSV file, or SOURCE_FILE,TARGET_FILE")
+        for side in sides:
+            what = "one side of a corpus" if sides[1:] else "a TSV, or two sides with a comma"
+            check_file(Path(side), f"a file of text: {what}")
+        paths = [Path(side).resolve() for side in sides]
+        first = int(span["first"] or 1) if span else 1
+        last = int(span["last"]) if span and span["last"] else None
+        if first < 1 or (last is not None and last < first):
+            raise UserError(f"{item}: the part is empty; lines count from 1, as in FILE:1-200")
+        if len(paths) == 2:
+            return cls(paths[0], paths[1], None, first, last, item)
+        return cls(paths[0], None, columns, first, last, item)
 
     @property
     def paths(self) -> list[Path]:
@@ -130,10 +162,18 @@ def _decode(raw: bytes, number: int, seen: _Seen, faults: Faults) -> str | None:
 
 def read_pairs(corpus: ParallelFile, faults: Faults) -> Iterator[Pair]:
     """The sentence pairs of one corpus, in order; an empty line of a TSV is a pair of empties."""
-    if corpus.target is None:
-        yield from _read_tsv(corpus.source, corpus.columns, faults)
-    else:
-        yield from _read_two_sides(corpus.source, corpus.target, faults)
+    pairs = (
+        _read_tsv(corpus.source, corpus.columns, faults)
+        if corpus.target is None
+        else _read_two_sides(corpus.source, corpus.target, faults)
+    )
+    found = 0
+    for found, pair in enumerate(islice(pairs, corpus.first - 1, corpus.last), 1):  # noqa: B007
+        yield pair
+    if not found:
+        raise UserError(
+            f"{corpus.given or corpus.source}: the part is empty; the file has fewer lines"
+        )
 
 
 def _read_tsv(path: Path, columns: tuple[int, int] | None, faults: Faults) -> Iterator[Pair]:

@@ -1,5 +1,7 @@
 """Scores of translations: sacreBLEU, chrF, compound-split BLEU, the paired bootstrap.
 
+The command lines are those of ``scripts/evaluate.sh`` and ``scripts/ref.sh``.
+
 Compound-split BLEU is what the WMT14 English-German papers report: tokenised text in which every
 dash inside a word is cut out as a token, scored by fairseq-score. It flatters a little, and is
 comparable with those papers only.
@@ -7,17 +9,21 @@ comparable with those papers only.
 
 from __future__ import annotations
 
+import argparse
 import os
 import re
 import subprocess
 import sys
 import tempfile
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from specdec_plugins.corpus import cli
+from specdec_plugins.corpus.resume import write_json
 from specdec_plugins.errors import UserError
+from specdec_plugins.formats.output import check_output
 from specdec_plugins.formats.text import TextPipeline, join_bpe
 
 _DASH = re.compile(r"(\S)-(\S)")
@@ -167,3 +173,90 @@ def bootstrap(
         )
         for name, (before, after) in rows.items()
     ]
+
+
+def evaluate_parser() -> argparse.ArgumentParser:
+    parser = cli.parser("Score translations: all scores and a test.", prog="evaluate.sh")
+    add = parser.add_argument
+    add("output", type=Path, help="translations, one a line")
+    add("reference", type=Path, help="raw references, one a line")
+    add("--baseline", type=Path, help="other translations: paired bootstrap")
+    add("--src", required=True, help="source language, such as en")
+    add("--tgt", required=True, help="target language, such as de")
+    add(
+        "--tokenized",
+        action="store_true",
+        help="output and baseline are Moses tokens (BPE joined or not): detokenise them first",
+    )
+    add("--samples", type=cli.at_least(100), default=1000, help="of the bootstrap")
+    add("--json", type=Path, help="write the scores here, too")
+    return parser
+
+
+def ref_parser() -> argparse.ArgumentParser:
+    parser = cli.parser("Compound-split BLEU as published.", prog="ref.sh")
+    parser.add_argument("log", type=Path, help="log of fairseq-generate: its T- lines")
+    parser.add_argument("output", type=Path, help="tokenised translations, one a line")
+    return parser
+
+
+def ref(args: argparse.Namespace) -> None:
+    lines = {
+        str(args.log): references_of_log(args.log),
+        str(args.output): [join_bpe(line) for line in read_lines(args.output)],
+    }
+    check_same_length(lines)
+    references, outputs = (list(map(split_compounds, found)) for found in lines.values())
+    sys.stdout.write(fairseq_score(outputs, references) + "\n")
+
+
+def _detokenised(path: Path, args: argparse.Namespace) -> list[str]:
+    lines = read_lines(path)
+    if not args.tokenized:
+        return lines
+    pipeline = TextPipeline(args.src, args.tgt, bpe=None)
+    return [pipeline.decode(join_bpe(line)) for line in lines]
+
+
+def evaluate(args: argparse.Namespace) -> None:
+    if args.json is not None:
+        check_output(args.json, "--json", replaced=True)
+    lines = {str(args.reference): read_lines(args.reference)}
+    for path in (args.output, args.baseline):
+        if path is not None:
+            lines[str(path)] = _detokenised(path, args)
+    check_same_length(lines)
+    references, outputs = lines[str(args.reference)], lines[str(args.output)]
+
+    scores = score(outputs, references)
+    if (args.src, args.tgt) == ("en", "de"):
+        scores.append(compound_bleu(outputs, references, args.tgt))
+    comparisons: Sequence[Comparison] = []
+    if args.baseline is not None:
+        baseline = lines[str(args.baseline)]
+        comparisons = bootstrap(outputs, baseline, references, args.samples)
+
+    for found in scores:
+        sys.stdout.write(f"{found.metric:<20} {found.value:6.2f}   {found.signature}\n")
+    for found_test in comparisons:
+        sys.stdout.write(
+            f"{found_test.metric:<20} {found_test.output - found_test.baseline:+6.2f}   against "
+            f"the baseline's {found_test.baseline:.2f}, p = {found_test.p_value:.4f} (paired "
+            f"bootstrap, {args.samples} samples)\n"
+        )
+    if args.json is not None:
+        plain = {"scores": list(map(asdict, scores)), "tests": list(map(asdict, comparisons))}
+        _write(args.json, plain)
+
+
+def _write(path: Path, value: object) -> None:
+    try:
+        write_json(path, value)
+    except OSError as error:
+        raise UserError(f"{path}: cannot be written ({error.strerror})") from error
+
+
+COMMANDS = {"evaluate": (evaluate_parser, evaluate), "ref": (ref_parser, ref)}
+
+if __name__ == "__main__":
+    sys.exit(cli.run_named(COMMANDS))

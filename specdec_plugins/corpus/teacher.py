@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -119,6 +119,23 @@ class Teacher:
             batch.append(index)
         if batch:
             yield batch
+
+
+def translate_chunk(
+    teacher: Teacher,
+    span: range,
+    max_tokens: int,
+    on_done: Callable[[int], object] = lambda number: None,
+) -> dict[str, Any]:
+    """The content of a chunk's file: its lines, and which are the originals for being too long."""
+    originals = [index for index in span if teacher.too_long(index)]
+    lines = {index: teacher.original(index) for index in originals}
+    on_done(len(originals))
+    wanted = [index for index in span if index not in lines]
+    for batch in teacher.translate(wanted, max_tokens):
+        lines.update(batch)
+        on_done(len(batch))
+    return {"lines": [lines[index] for index in span], "originals": originals}
 
 
 def _load(data: DataBin, checkpoint: Path) -> tuple[Any, Any]:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from specdec_plugins.corpus.archives import Archive, Store, open_member
+from specdec_plugins.corpus.wmt import Archive, Store, open_member
 from specdec_plugins.errors import UserError
 
 ARCHIVE = Archive("a.tgz", "http://127.0.0.1:9/a.tgz", ("x.en", "x.de"))

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from specdec_plugins.corpus import averaging
-from specdec_plugins.corpus.averaging import average, best_checkpoints, last_checkpoints
+from specdec_plugins.corpus import checkpoints
+from specdec_plugins.corpus.checkpoints import average, best_checkpoints, last_checkpoints
 from specdec_plugins.errors import UserError
 from specdec_plugins.formats.checkpoints import load_checkpoint
 from tests.corpus.conftest import Script
@@ -134,5 +134,7 @@ def test_the_script(tmp_path: Path, script: Script) -> None:
 def test_files_can_be_named(tmp_path: Path) -> None:
     paths = [write(tmp_path / f"{i}.pt", i) for i in (1, 2)]
     output = tmp_path / "out.pt"
-    averaging.main(averaging._parser().parse_args([*map(str, paths), "--output", str(output)]))
+    checkpoints.run_average(
+        checkpoints.average_parser().parse_args([*map(str, paths), "--output", str(output)])
+    )
     assert load_checkpoint(output)["model"]["a"][0, 0] == 1.5

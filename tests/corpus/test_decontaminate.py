@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 
 from specdec_plugins.corpus import decontaminate
-from specdec_plugins.corpus.decontaminate import Corpus, HeldOutSentences, key
+from specdec_plugins.corpus.decontaminate import HeldOutSentences, key
+from specdec_plugins.corpus.reading import Faults, ParallelFile, read_pairs
 from specdec_plugins.errors import UserError
 
 
@@ -89,8 +90,8 @@ def test_parts_that_are_not_there(corpora: Path, item: str, sentence: str) -> No
 def test_two_sides_of_a_corpus_and_a_part_of_them(tmp_path: Path) -> None:
     for side in ("en", "de"):
         (tmp_path / side).write_text("".join(f"{side} {i}\n" for i in range(1, 6)))
-    corpus = Corpus.parse(f"{tmp_path}/en,{tmp_path}/de:2-3")
-    assert list(corpus.pairs(decontaminate.Faults())) == [("en 2", "de 2"), ("en 3", "de 3")]
+    corpus = ParallelFile.parse(f"{tmp_path}/en,{tmp_path}/de:2-3")
+    assert list(read_pairs(corpus, Faults())) == [("en 2", "de 2"), ("en 3", "de 3")]
 
 
 def test_a_sentence_without_letters_contaminates_nothing() -> None:

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 import torch
 
-from specdec_plugins.corpus import pieces
+from specdec_plugins.corpus import checkpoints
+from specdec_plugins.corpus.checkpoints import close_piece, open_piece, read_pieces
 from specdec_plugins.corpus.cli import UNFINISHED
-from specdec_plugins.corpus.pieces import close_piece, open_piece, read_pieces
 from specdec_plugins.formats.checkpoints import load_checkpoint, save_checkpoint
 
 
@@ -80,7 +80,7 @@ def test_weights_travel_in_half_and_the_optimizer_starts_anew(tmp_path: Path) ->
 
 def test_weights_that_are_further_than_what_is_here_win(tmp_path: Path) -> None:
     save_checkpoint(checkpoint(50), tmp_path / "checkpoint_last.pt")
-    save_checkpoint(pieces.portable(checkpoint(70)), tmp_path / "weights.pt")
+    save_checkpoint(checkpoints.portable(checkpoint(70)), tmp_path / "weights.pt")
     open_piece(tmp_path, until=0, now=1.0)
     assert read_pieces(tmp_path)[0]["first_update"] == 70
     assert close_piece(tmp_path, updates=70, now=2.0) == 0

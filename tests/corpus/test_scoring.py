@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from specdec_plugins.corpus import cli, evaluate, scoring
+from specdec_plugins.corpus import cli, scoring
 from specdec_plugins.errors import UserError
 from tests.corpus.conftest import Script
 
@@ -152,7 +152,7 @@ def test_ref_script(tmp_path: Path, script: Script) -> None:
 def test_debug_is_explained_and_shows_where(tmp_path: Path) -> None:
     missing = str(tmp_path / "missing")
     flags = {"evaluate": ["--src", "en", "--tgt", "de"], "ref": []}
-    for name, (make_parser, work) in evaluate.COMMANDS.items():
+    for name, (make_parser, work) in scoring.COMMANDS.items():
         command = [missing, missing, *flags[name]]
         assert cli.run(make_parser(), work, command) == 2
         with pytest.raises(UserError, match="cannot be read"):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from specdec_plugins.corpus.sgm import check_same_segments, parse_sgm
+from specdec_plugins.corpus.wmt import check_same_segments, parse_sgm
 from specdec_plugins.errors import UserError
 
 SGM = """<srcset setid="x" srclang="any">

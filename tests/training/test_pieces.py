@@ -13,7 +13,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from specdec_plugins.corpus.averaging import average, last_checkpoints
+from specdec_plugins.corpus.checkpoints import average, last_checkpoints
 from specdec_plugins.corpus.cli import UNFINISHED
 from tests.training.conftest import Run
 

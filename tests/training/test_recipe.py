@@ -12,7 +12,7 @@ import pytest
 
 from benchmarks import reproduce
 from specdec_plugins.app import convert
-from specdec_plugins.corpus import averaging, decontaminate, distill, prepare
+from specdec_plugins.corpus import checkpoints, decontaminate, distill, prepare
 from specdec_plugins.errors import UserError
 from specdec_plugins.training import recipe
 from specdec_plugins.training.pipeline import Paused, Pipeline, Step
@@ -26,7 +26,7 @@ PARSERS = {
     "decontaminate.sh": decontaminate._parser,
     "prepare-tsv.sh": prepare._parser,
     "distill.sh": distill._parser,
-    "average-checkpoints": averaging._parser,
+    "average-checkpoints": checkpoints.average_parser,
     "convert.sh": convert.make_parser,
     "reproduce.sh": reproduce.make_parser,
 }

@@ -1,0 +1,304 @@
+"""Checkpoints of a training: their mean, and what goes from one piece of a training to the next.
+
+    average FOLDER --last N --output FILE    the mean of the last N, the best N, or named files
+    piece open DIR --until T     before train.py: make ``checkpoint_last.pt`` if only weights are
+                                 there, and print the flags that end training at the Unix time T
+    piece close DIR --updates N  after it: write ``weights.pt``, and record this piece
+
+``weights.pt`` is a checkpoint of float16 weights without Adam's moments, a sixth in size. Where
+``checkpoint_last.pt`` is there too, training goes on from that as if it had never stopped. Where
+the weights alone have travelled, the optimizer restarts, with the schedule and the epoch where
+they were. ``pieces.json`` lists all pieces, and says which of them restarted the optimizer.
+"""
+
+from __future__ import annotations
+
+import argparse
+import re
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+from tqdm import tqdm
+
+from specdec_plugins.corpus import cli
+from specdec_plugins.corpus.cli import UNFINISHED, logger
+from specdec_plugins.corpus.resume import read_json, write_json
+from specdec_plugins.errors import UserError
+from specdec_plugins.formats.checkpoints import load_checkpoint, save_checkpoint
+from specdec_plugins.formats.output import check_output
+
+LAST, WEIGHTS, RECORD = "checkpoint_last.pt", "weights.pt", "pieces.json"
+SHORTEST = 5.0  # seconds; a piece that would be shorter is not begun
+RESTARTED_AT = "restarted_at"  # read by the schedule inverse_sqrt_restarts
+
+# The names that fairseq gives. Behind a best checkpoint's three decimals stands a random number
+# that tells equal values apart; read as further decimals, it changes no order but theirs.
+_EPOCH = re.compile(r"checkpoint(\d+)\.pt")
+_UPDATE = re.compile(r"checkpoint_\d+_(\d+)\.pt")
+_BEST = re.compile(r"checkpoint\.best_(?P<metric>.+)_(?P<value>-?\d+\.\d+)\.pt")
+_LOWER_IS_BETTER = re.compile(r"loss|ppl|perplexity|wer", re.IGNORECASE)
+
+
+def last_checkpoints(folder: Path, number: int, by: str) -> list[Path]:
+    """The ``number`` latest, oldest first. ``by`` is "epoch" or "update"."""
+    pattern = _EPOCH if by == "epoch" else _UPDATE
+    found = [(int(m[1]), path) for path in _files(folder) if (m := pattern.fullmatch(path.name))]
+    flag = "--save-interval 1" if by == "epoch" else "--save-interval-updates"
+    return _enough(
+        [path for _, path in sorted(found)][-number:],
+        number,
+        f"checkpoints of an {by} in {folder} (fairseq writes them with {flag})",
+    )
+
+
+def best_checkpoints(folder: Path, number: int, metric: str | None) -> list[Path]:
+    """The ``number`` best by the value in their names, the best one last."""
+    found = [(m, path) for path in _files(folder) if (m := _BEST.fullmatch(path.name))]
+    metrics = sorted({match["metric"] for match, _ in found})
+    if metric is None and len(metrics) > 1:
+        raise UserError(f"{folder} has checkpoints by {', '.join(metrics)}; choose with --metric")
+    chosen = metric or (metrics[0] if metrics else "METRIC")
+    sign = -1 if _LOWER_IS_BETTER.search(chosen) else 1
+    ranked = sorted(
+        (sign * float(match["value"]), path) for match, path in found if match["metric"] == chosen
+    )
+    return _enough(
+        [path for _, path in ranked][-number:],
+        number,
+        f"files checkpoint.best_{chosen}_VALUE.pt in {folder} (fairseq writes them with "
+        "--keep-best-checkpoints)",
+    )
+
+
+def _files(folder: Path) -> list[Path]:
+    if not folder.is_dir():
+        raise UserError(f"{folder}: no such folder of checkpoints")
+    return sorted(folder.iterdir())
+
+
+def _enough(paths: list[Path], number: int, what: str) -> list[Path]:
+    if len(paths) < number:
+        raise UserError(f"wanted {number}, found {len(paths)} {what}")
+    return paths
+
+
+def average(paths: Sequence[Path]) -> dict[str, Any]:
+    """The last checkpoint with averaged weights and without its optimizer state.
+
+    Sums are kept in float64; each weight gets its own dtype back. Tensors that share memory (tied
+    embeddings) still do. Integer buffers are those of the last checkpoint.
+    """
+    sums: dict[str, Tensor] = {}
+    for path in tqdm(paths, desc="averaging", unit=" checkpoints"):
+        checkpoint = load_checkpoint(path)
+        weights: dict[str, Tensor] = checkpoint["model"]
+        _check_alike(weights, sums, path, paths[0])
+        for name, weight in weights.items():
+            if not weight.is_floating_point():
+                continue
+            if not bool(torch.isfinite(weight).all()):
+                raise UserError(f"{path}: {name} holds NaN or infinity; leave this one out")
+            wide = weight.double()
+            sums[name] = wide if name not in sums else sums[name].add_(wide)
+    checkpoint["model"] = _means(weights, sums, len(paths))
+    checkpoint["last_optimizer_state"] = None
+    return checkpoint
+
+
+def _check_alike(
+    weights: dict[str, Tensor], sums: dict[str, Tensor], path: Path, first: Path
+) -> None:
+    if not sums:
+        return
+    names = {name for name, weight in weights.items() if weight.is_floating_point()}
+    odd = sorted(names ^ sums.keys())
+    if odd:
+        raise UserError(
+            f"{path} and {first} are different models: {odd[0]} is in one of them only "
+            f"({len(odd)} such weights)"
+        )
+    for name in sorted(names):
+        if weights[name].shape != sums[name].shape:
+            raise UserError(
+                f"{path} and {first} are different models: {name} is "
+                f"{list(weights[name].shape)} and {list(sums[name].shape)}"
+            )
+
+
+def _means(weights: dict[str, Tensor], sums: dict[str, Tensor], number: int) -> dict[str, Tensor]:
+    shared: dict[tuple[Any, ...], Tensor] = {}
+    means: dict[str, Tensor] = {}
+    for name, weight in weights.items():
+        if name not in sums:
+            means[name] = weight
+            continue
+        place = (weight.data_ptr(), weight.shape, weight.stride(), weight.dtype)
+        if place not in shared or weight.numel() == 0:
+            shared[place] = (sums[name] / number).to(weight.dtype)
+        means[name] = shared[place]
+    return means
+
+
+def average_parser() -> argparse.ArgumentParser:
+    parser = cli.parser("Average checkpoints of one training run.", prog="average-checkpoints")
+    parser.add_argument("inputs", nargs="+", type=Path, help="a folder, or the files to average")
+    which = parser.add_mutually_exclusive_group()
+    which.add_argument("--last", type=cli.at_least(1), metavar="N", help="the last N of a folder")
+    which.add_argument("--best", type=cli.at_least(1), metavar="N", help="the best N of a folder")
+    parser.add_argument("--by", choices=["epoch", "update"], default="epoch", help="for --last")
+    parser.add_argument("--metric", help="for --best, where the folder has several")
+    parser.add_argument("--output", type=Path, required=True, help="checkpoint to write")
+    return parser
+
+
+def _choose(args: argparse.Namespace) -> list[Path]:
+    if args.last is None and args.best is None:
+        if any(path.is_dir() for path in args.inputs):
+            raise UserError(f"{args.inputs[0]}: a folder; say which with --last N or --best N")
+        return list(args.inputs)
+    if len(args.inputs) != 1:
+        raise UserError("--last and --best take one folder of checkpoints")
+    if args.last is not None:
+        return last_checkpoints(args.inputs[0], args.last, args.by)
+    return best_checkpoints(args.inputs[0], args.best, args.metric)
+
+
+def run_average(args: argparse.Namespace) -> None:
+    check_output(args.output, "--output", replaced=True)
+    paths = _choose(args)
+    logger.info("averaging %s", ", ".join(path.name for path in paths))
+    checkpoint = average(paths)
+    save_checkpoint(checkpoint, args.output)
+    logger.info("wrote %s", args.output)
+
+
+def num_updates(checkpoint: dict[str, Any]) -> int:
+    history = checkpoint.get("optimizer_history") or [{}]
+    return int(history[-1].get("num_updates", 0))
+
+
+def portable(checkpoint: dict[str, Any]) -> dict[str, Any]:
+    """The same training in float16 and without moments; training can go on from it."""
+    optimizer = checkpoint.get("last_optimizer_state")
+    history = [dict(entry) for entry in checkpoint.get("optimizer_history") or []]
+    if history:
+        state = history[-1].get("lr_scheduler_state") or {}
+        history[-1]["lr_scheduler_state"] = {**state, RESTARTED_AT: num_updates(checkpoint)}
+    return {
+        **checkpoint,
+        "model": half(checkpoint["model"]),
+        "optimizer_history": history,
+        # An Adam without state begins its moments anew; it wants to hear of its groups.
+        "last_optimizer_state": optimizer and {**optimizer, "state": {}},
+    }
+
+
+def half(weights: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    """Weights in float16; names that share memory, as tied embeddings do, still share it."""
+    made: dict[tuple[int, torch.Size], torch.Tensor] = {}
+    halves = {}
+    for name, tensor in weights.items():
+        if tensor.is_floating_point():
+            key = (tensor.data_ptr(), tensor.shape)
+            halves[name] = made.setdefault(key, tensor.half())
+        else:
+            halves[name] = tensor
+    return halves
+
+
+def open_piece(folder: Path, until: float, now: float) -> list[str]:
+    """Flags of train.py for this piece.
+
+    Raises UserError where the weights cannot be read, and SystemExit where no time is left.
+    """
+    if until and until - now < SHORTEST:
+        logger.info("%s: no time is left; the same command goes on", folder)
+        raise SystemExit(UNFINISHED)
+    start, checkpoint = _furthest(folder)
+    pieces = read_pieces(folder)
+    pieces.append({"start": start, "first_update": num_updates(checkpoint), "began": now})
+    write_json(folder / RECORD, pieces)
+    if not until:
+        return []
+    # fairseq counts the time of earlier runs, as the checkpoint tells it.
+    before = float(checkpoint.get("extra_state", {}).get("previous_training_time", 0.0))
+    return ["--stop-time-hours", f"{(before + until - now) / 3600:.6f}"]
+
+
+def _furthest(folder: Path) -> tuple[str, dict[str, Any]]:
+    """How this piece begins, and from what; weights that are further than the rest replace it."""
+    last, weights = folder / LAST, folder / WEIGHTS
+    here = load_checkpoint(last) if last.is_file() else None
+    travelled = load_checkpoint(weights) if weights.is_file() else None
+    if travelled and (here is None or num_updates(travelled) > num_updates(here)):
+        save_checkpoint(travelled, last)
+        return "optimizer restarted", travelled
+    return ("fresh", {}) if here is None else ("continued", here)
+
+
+def close_piece(folder: Path, updates: int, now: float) -> int:
+    """Write what travels and record the piece; the exit status: 0, or UNFINISHED."""
+    checkpoint = load_checkpoint(folder / LAST)
+    done = num_updates(checkpoint)
+    save_checkpoint(portable(checkpoint), folder / WEIGHTS)
+    for path in sorted(folder.glob("checkpoint_*_*.pt")):
+        _slim(path)
+    pieces = read_pieces(folder)
+    pieces[-1] |= {"last_update": done, "seconds": round(now - pieces[-1].pop("began"), 1)}
+    write_json(folder / RECORD, pieces)
+    logger.info("%s: update %d of %d, %d pieces", folder, done, updates, len(pieces))
+    return 0 if done >= updates else UNFINISHED
+
+
+def read_pieces(folder: Path) -> list[dict[str, Any]]:
+    """The pieces so far; one that was killed has no last update."""
+    path = folder / RECORD
+    return list(read_json(path)) if path.is_file() else []
+
+
+def _slim(path: Path) -> None:
+    """Checkpoints kept for an average: weights alone, in float16."""
+    checkpoint = load_checkpoint(path)
+    if checkpoint.get("last_optimizer_state") is not None:
+        plain = {**checkpoint, "model": half(checkpoint["model"]), "last_optimizer_state": None}
+        save_checkpoint(plain, path)
+
+
+def piece_parser() -> argparse.ArgumentParser:
+    parser = cli.parser(
+        "Begin and end a piece of training; scripts/train.sh calls this.", prog="pieces"
+    )
+    commands = parser.add_subparsers(dest="command", required=True)
+    opening = commands.add_parser("open", help="print flags for train.py")
+    opening.add_argument("folder", type=Path, help="of the checkpoints")
+    opening.add_argument("--until", type=float, default=0.0, help="Unix time; 0 = no end")
+    closing = commands.add_parser("close", help="write weights.pt; exit status 75: not finished")
+    closing.add_argument("folder", type=Path, help="of the checkpoints")
+    closing.add_argument("--updates", type=cli.at_least(1), required=True, help="of all pieces")
+    for command in (opening, closing):
+        cli.add_debug(command)
+    return parser
+
+
+def run_piece(args: argparse.Namespace) -> None:
+    if args.command == "open":
+        try:
+            args.folder.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise UserError(f"{args.folder}: cannot be written ({error.strerror})") from error
+        sys.stdout.write(" ".join(open_piece(args.folder, args.until, time.time())) + "\n")
+        return
+    status = close_piece(args.folder, args.updates, time.time())
+    if status:
+        raise SystemExit(status)
+
+
+COMMANDS = {"average": (average_parser, run_average), "piece": (piece_parser, run_piece)}
+
+if __name__ == "__main__":
+    sys.exit(cli.run_named(COMMANDS))
