@@ -13,7 +13,7 @@ from typing import Any
 
 from sacrebleu.metrics.bleu import BLEU
 
-from specdec_plugins.app.translator import Translation
+from specdec_plugins.app.types import Translation
 from specdec_plugins.errors import UserError
 
 HEADER = (

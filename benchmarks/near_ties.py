@@ -66,7 +66,7 @@ def _differences(
         )
         common = common_prefix(mine, others)
         request = plain.request(sentences[number])
-        gap = logit_gap(plain.strategy.verifier, request, common)
+        gap = logit_gap(plain.decoder.verifier, request, common)
         exact, expected = (engine.target_ids([sentences[number]]) for engine in doubles)
         differences.append(Difference(number, len(common), gap, exact == expected))
     return differences

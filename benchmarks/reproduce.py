@@ -33,10 +33,10 @@ from benchmarks.reproduction_plots import draw
 from benchmarks.turn_log import TurnLog
 from benchmarks.turns import Contender, decode_in_turns, hushed, search_settings, variant
 from specdec_plugins.app.bundles import make_settings
-from specdec_plugins.app.loading import load_translator
 from specdec_plugins.app.resume import Fingerprint
 from specdec_plugins.app.settings import Settings, choose_device
-from specdec_plugins.app.translator import Sentence, number_sentences
+from specdec_plugins.app.translator import load_translator, number_sentences
+from specdec_plugins.app.types import Sentence
 from specdec_plugins.corpus import scoring
 from specdec_plugins.corpus.cli import INTERRUPTED, at_least
 from specdec_plugins.corpus.resume import fingerprint

@@ -15,9 +15,9 @@ from sacrebleu.metrics.bleu import BLEU
 
 from benchmarks.comparison import Decoding, markdown
 from benchmarks.ways import Way
-from specdec_plugins.app.loading import load_translator
-from specdec_plugins.app.strategies import Clock, DrafterAlone, EngineStrategy
-from specdec_plugins.app.translator import Sentence, SpeculativeTranslator, Translation
+from specdec_plugins.app.strategies import DrafterAlone, EngineDecoder
+from specdec_plugins.app.translator import SpeculativeTranslator, load_translator
+from specdec_plugins.app.types import Clock, Sentence, Translation
 
 NUM_WARM_UP = 5  # sentences, not counted
 HEADER = (
@@ -106,8 +106,8 @@ def measure(
 
 def use_clock(translator: SpeculativeTranslator, clock: Clock) -> None:
     """Let it measure its parts by this clock."""
-    strategy = translator.strategy
-    if isinstance(strategy, EngineStrategy):
+    strategy = translator.decoder
+    if isinstance(strategy, EngineDecoder):
         strategy.config = replace(strategy.config, clock=clock)
     elif isinstance(strategy, DrafterAlone):
         strategy.clock = clock

@@ -12,10 +12,11 @@ from typing import Any
 
 from benchmarks.comparison import Decoding
 from benchmarks.turn_log import Turn, TurnLog
-from specdec_plugins.app.loading import build_rule, build_strategy
+from specdec_plugins.app.loading import build_decoder
 from specdec_plugins.app.settings import Settings
-from specdec_plugins.app.strategies import EngineStrategy
-from specdec_plugins.app.translator import Sentence, SpeculativeTranslator
+from specdec_plugins.app.strategies import EngineDecoder
+from specdec_plugins.app.translator import SpeculativeTranslator
+from specdec_plugins.app.types import Sentence
 from specdec_plugins.decoding.engine import Method
 from specdec_plugins.decoding.rules.exact import Exact
 from specdec_plugins.decoding.schedules.constant import Constant
@@ -55,11 +56,11 @@ def variant(translator: SpeculativeTranslator, **changes: Any) -> SpeculativeTra
     translator: one of strategy specdec. Raises UserError where a setting cannot be.
     """
     settings = replace(translator.settings, **changes)
-    strategy, limits = translator.strategy, translator.limits
-    assert isinstance(strategy, EngineStrategy)
+    strategy, limits = translator.decoder, translator.limits
+    assert isinstance(strategy, EngineDecoder)
     method = strategy.method
     if settings.drafts:
-        method = replace(method, rule=build_rule(settings))
+        method = replace(method, rule=settings.acceptance)
     else:
         method = Method(None, Exact(), Constant(Constant.Config()))
     require(
@@ -68,7 +69,7 @@ def variant(translator: SpeculativeTranslator, **changes: Any) -> SpeculativeTra
         "drafter was loaded for.",
     )
     limits = replace(limits, block_size=settings.block_size or limits.block_size)
-    built = build_strategy(settings, strategy.verifier, method, strategy.config.with_scores)
+    built = build_decoder(settings, strategy.verifier, method, strategy.config.with_scores)
     return SpeculativeTranslator(settings, translator.codec, built, limits)
 
 

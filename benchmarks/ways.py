@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 from specdec_plugins.app.bundles import make_settings
-from specdec_plugins.app.loading import build_rule
 from specdec_plugins.app.settings import Settings
 from specdec_plugins.decoding.types import Guarantee
 from specdec_plugins.errors import UserError
@@ -40,7 +39,7 @@ class Way:
         """In a word, what is promised about the output against the verifier's own."""
         if self.settings.strategy not in ("specdec", "AR"):
             return _SHORT[Guarantee.NONE]
-        return _SHORT[build_rule(self.settings).guarantee(self.settings.beta)]
+        return _SHORT[self.settings.acceptance.guarantee(self.settings.beta)]
 
 
 def read_ways(path: Path, given: Mapping[str, Any]) -> list[Way]:

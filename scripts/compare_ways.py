@@ -36,7 +36,7 @@ from benchmarks.ways import Way, baselines, read_ways  # noqa: E402
 from specdec_plugins.app.entries import open_entries  # noqa: E402
 from specdec_plugins.app.files import STANDARD, FileOptions  # noqa: E402
 from specdec_plugins.app.main import given_settings, make_parser  # noqa: E402
-from specdec_plugins.app.translator import Sentence  # noqa: E402
+from specdec_plugins.app.types import Sentence  # noqa: E402
 from specdec_plugins.corpus import scoring  # noqa: E402
 from specdec_plugins.errors import Parser, UserError, refuse  # noqa: E402
 from specdec_plugins.formats.output import check_output  # noqa: E402

@@ -32,9 +32,8 @@ from benchmarks.turns import (  # noqa: E402
 )
 from specdec_plugins.app.bundles import make_settings  # noqa: E402
 from specdec_plugins.app.exactness import exactness_of  # noqa: E402
-from specdec_plugins.app.loading import load_translator  # noqa: E402
 from specdec_plugins.app.settings import Settings  # noqa: E402
-from specdec_plugins.app.translator import number_sentences  # noqa: E402
+from specdec_plugins.app.translator import load_translator, number_sentences  # noqa: E402
 from specdec_plugins.errors import Parser, UserError, refuse  # noqa: E402
 from specdec_plugins.formats.bundle import read_bundle  # noqa: E402
 

@@ -15,9 +15,11 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from specdec_plugins.app.bundles import make_settings  # noqa: E402
 from specdec_plugins.app.files import STANDARD, open_input, read_lines  # noqa: E402
-from specdec_plugins.app.loading import load_translator  # noqa: E402
 from specdec_plugins.app.prompt import Prompt, translate_pipe  # noqa: E402
-from specdec_plugins.app.translator import SpeculativeTranslator  # noqa: E402
+from specdec_plugins.app.translator import (
+    SpeculativeTranslator,  # noqa: E402
+    load_translator,  # noqa: E402
+)
 from specdec_plugins.errors import Parser, UserError, refuse  # noqa: E402
 from specdec_plugins.formats.bundle import read_bundle  # noqa: E402
 

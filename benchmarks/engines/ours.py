@@ -11,10 +11,9 @@ from benchmarks.engines.base import Job, Output
 from benchmarks.engines.scripted import scripted
 from benchmarks.pair import Sentence
 from benchmarks.rows import GREEDY
-from specdec_plugins.app.loading import load_translator
 from specdec_plugins.app.settings import Settings
-from specdec_plugins.app.strategies import EngineStrategy
-from specdec_plugins.app.translator import SpeculativeTranslator
+from specdec_plugins.app.strategies import EngineDecoder
+from specdec_plugins.app.translator import SpeculativeTranslator, load_translator
 from specdec_plugins.decoding.stats import DecodeStats
 from specdec_plugins.decoding.types import Request
 from specdec_plugins.errors import require
@@ -24,36 +23,36 @@ class Ours:
     """The strategy that the command line would load, given token ids."""
 
     def __init__(self, translator: SpeculativeTranslator) -> None:
-        assert isinstance(translator.strategy, EngineStrategy)
-        self.strategy = translator.strategy
+        assert isinstance(translator.decoder, EngineDecoder)
+        self.decoder = translator.decoder
         self._translator = translator
-        if self.strategy.verifier.device.type == "cuda":
+        if self.decoder.verifier.device.type == "cuda":
             # Each part would wait for the device; `parts` does so, where nothing else is timed.
             self._set_measuring(False)
 
     def translate(self, batch: Sequence[Sentence]) -> Output:
         """Decode the batch in a session of its own."""
-        self.strategy.stats = DecodeStats()
+        self.decoder.stats = DecodeStats()
         codec = self._translator.codec
         tokens = [codec.tokens(ids) for ids in self.target_ids(batch)]
-        return Output(tokens, self.strategy.stats)
+        return Output(tokens, self.decoder.stats)
 
     def target_ids(self, batch: Sequence[Sentence]) -> list[list[int]]:
         """The same as ids of the target dictionary, the end of the sentence included."""
         requests = [self.request(sentence) for sentence in batch]
-        done = {decoded.result.id: decoded.result for decoded in self.strategy.run(requests)}
+        done = {result.id: result for result in self.decoder.run(requests)}
         return [done[request.id].token_ids for request in requests]
 
     def parts(self, batch: Sequence[Sentence]) -> dict[str, float]:
         """Seconds by part of the round, every part waiting for the device."""
-        before = self.strategy.config.measure_time
+        before = self.decoder.config.measure_time
         self._set_measuring(True)
         stats = self.translate(batch).stats
         self._set_measuring(before)
         return {} if stats is None else stats.seconds
 
     def _set_measuring(self, wanted: bool) -> None:
-        self.strategy.config = replace(self.strategy.config, measure_time=wanted)
+        self.decoder.config = replace(self.decoder.config, measure_time=wanted)
 
     def request(self, sentence: Sentence) -> Request:
         """What the engine is asked for. Raises UserError where the sentence is too long."""
@@ -77,9 +76,9 @@ def load(job: Job, threads: int) -> Ours:
     acceptance = job.row.options.get("acceptance")
     if acceptance is not None:
         greedy = Ours(load_translator(_plain(settings)))
-        eos = engine.strategy.verifier.special.eos
+        eos = engine.decoder.verifier.special.eos
         answers = {tuple(s.ids): greedy.target_ids([s])[0] for s in job.sentences}
-        engine.strategy.method = scripted(engine.strategy.method, answers, acceptance, eos)
+        engine.decoder.method = scripted(engine.decoder.method, answers, acceptance, eos)
     return engine
 
 

@@ -62,7 +62,7 @@ def load(job: Job, threads: int) -> ours.Ours:
     options = {**settings.drafter_options, "share_encoder": False, "cache": False}
     settings = replace(settings, drafter_options=options, bigrams=None)
     engine = ours.load(replace(job, pair=replace(job.pair, settings=settings)), threads)
-    strategy = engine.strategy
+    strategy = engine.decoder
     verifier = strategy.verifier
     assert isinstance(verifier, TransformerVerifier)
     strategy.verifier = UncachedVerifier(verifier.network, verifier.special)

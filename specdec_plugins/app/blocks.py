@@ -6,8 +6,9 @@ import os
 import time
 from dataclasses import dataclass
 
-from specdec_plugins.app.strategies import EngineStrategy
-from specdec_plugins.app.translator import Sentence, SpeculativeTranslator, Translation
+from specdec_plugins.app.strategies import EngineDecoder
+from specdec_plugins.app.translator import SpeculativeTranslator
+from specdec_plugins.app.types import Sentence, Translation
 from specdec_plugins.decoding.types import RowEvent
 from specdec_plugins.errors import UserError
 
@@ -47,8 +48,8 @@ def translate_in_blocks(translator: SpeculativeTranslator, line: str) -> BlockTr
     Raises UserError where the line is longer than the model's positions, or where the strategy
     has no rounds.
     """
-    strategy = translator.strategy
-    if not isinstance(strategy, EngineStrategy):
+    strategy = translator.decoder
+    if not isinstance(strategy, EngineDecoder):
         raise UserError(f"--strategy {translator.settings.strategy} has no blocks; use specdec.")
     began = time.perf_counter()
     prepared = translator.prepare(Sentence(1, line))

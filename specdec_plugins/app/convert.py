@@ -11,9 +11,9 @@ from typing import Any
 
 from specdec_plugins.app.bundles import DRAFTER, VERIFIER, make_settings
 from specdec_plugins.app.cards import default_card
-from specdec_plugins.app.loading import load_translator
 from specdec_plugins.app.options import json_object
 from specdec_plugins.app.settings import DTYPES, TOKENIZERS
+from specdec_plugins.app.translator import load_translator
 from specdec_plugins.decoding.drafters import DRAFTERS
 from specdec_plugins.decoding.schedules import SCHEDULES
 from specdec_plugins.errors import Parser, UserError, refuse, require

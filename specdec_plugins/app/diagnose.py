@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 import torch
 
 from specdec_plugins.app.settings import WITH_CHECKPOINT
-from specdec_plugins.app.strategies import EngineStrategy
+from specdec_plugins.app.strategies import EngineDecoder
 from specdec_plugins.app.translator import SpeculativeTranslator
 from specdec_plugins.decoding.batch import collate, open_prefix
 from specdec_plugins.decoding.drafters import BlockNatDrafter
@@ -95,10 +95,10 @@ class Diagnosis:
     """Watches a run, and times a sample of it with and without the drafter."""
 
     def __init__(self, translator: SpeculativeTranslator, sample_size: int = 50) -> None:
-        if not isinstance(translator.strategy, EngineStrategy):
+        if not isinstance(translator.decoder, EngineDecoder):
             raise UserError("--diagnose needs --strategy specdec.")
         self._translator = translator
-        self._strategy = translator.strategy
+        self._strategy = translator.decoder
         self._sample_size = sample_size
         self._sample: list[Request] = []
         self.targets = TargetMatch()
@@ -149,7 +149,7 @@ class Diagnosis:
             ban_pad=self._strategy.config.ban_pad,
             measure_time=False,
         )
-        strategy = EngineStrategy(self._strategy.verifier, method, config, self._strategy.clock)
+        strategy = EngineDecoder(self._strategy.verifier, method, config, self._strategy.clock)
         before = strategy.clock()
         for _ in strategy.run(self._sample):
             pass

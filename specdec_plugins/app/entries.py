@@ -7,7 +7,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 
 from specdec_plugins.app.files import STANDARD, FileOptions, Line, open_input, read_lines
-from specdec_plugins.app.translator import Sentence
+from specdec_plugins.app.types import Sentence
 from specdec_plugins.errors import UserError
 
 

@@ -13,10 +13,10 @@ from itertools import takewhile
 
 import torch
 
-from specdec_plugins.app.loading import load_translator
 from specdec_plugins.app.settings import Settings
-from specdec_plugins.app.strategies import EngineStrategy
-from specdec_plugins.app.translator import Sentence, SpeculativeTranslator
+from specdec_plugins.app.strategies import EngineDecoder
+from specdec_plugins.app.translator import SpeculativeTranslator, load_translator
+from specdec_plugins.app.types import Sentence
 from specdec_plugins.decoding.batch import collate, open_prefix
 from specdec_plugins.decoding.engine import Method
 from specdec_plugins.decoding.rules.exact import Exact
@@ -106,22 +106,22 @@ def _differing(
     translator: SpeculativeTranslator, sentences: Sequence[Sentence]
 ) -> Iterator[tuple[Sentence, int, float]]:
     """Sentences that come out differently, with the place and the gap of the logits there."""
-    speculative = translator.strategy
+    speculative = translator.decoder
     if (
-        not isinstance(speculative, EngineStrategy)
+        not isinstance(speculative, EngineDecoder)
         or speculative.method.rule.guarantee(translator.settings.beta) is not Guarantee.GREEDY
     ):
         raise UserError("Only --strategy specdec with --beta 1 promises the greedy output.")
     verifier = speculative.verifier
     plain = Method(None, Exact(), Constant(Constant.Config()))
-    greedy = EngineStrategy(verifier, plain, speculative.config)
+    greedy = EngineDecoder(verifier, plain, speculative.config)
     requests: dict[str, Request] = {}
     for sentence in sentences:
         prepared = translator.prepare(sentence)
         if isinstance(prepared, Request):
             requests[prepared.id] = prepared
-    expected = {d.result.id: d.result.token_ids for d in greedy.run(list(requests.values()))}
-    found = {d.result.id: d.result.token_ids for d in speculative.run(list(requests.values()))}
+    expected = {r.id: r.token_ids for r in greedy.run(list(requests.values()))}
+    found = {r.id: r.token_ids for r in speculative.run(list(requests.values()))}
     by_id = {str(sentence.number): sentence for sentence in sentences}
     for id_, request in requests.items():
         if found[id_] != expected[id_]:

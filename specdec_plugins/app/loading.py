@@ -3,28 +3,21 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from specdec_plugins.app.codec import Codec
 from specdec_plugins.app.settings import DTYPES, WITH_CHECKPOINT, Settings, choose_device
-from specdec_plugins.app.strategies import DrafterAlone, EngineStrategy, Strategy
-from specdec_plugins.app.translator import Limits, SpeculativeTranslator
+from specdec_plugins.app.strategies import BeamSearch, DrafterAlone, EngineDecoder
+from specdec_plugins.app.types import Decoder, Limits
 from specdec_plugins.decoding.alone import Absent
 from specdec_plugins.decoding.bigrams import Bigrams
 from specdec_plugins.decoding.drafters import DraftContext, build_drafter
 from specdec_plugins.decoding.engine import EngineConfig, Method
 from specdec_plugins.decoding.networks import BlockDrafter, Transformer, with_fast_products
-from specdec_plugins.decoding.rules import RULES
 from specdec_plugins.decoding.schedules import build_schedule
-from specdec_plugins.decoding.types import (
-    AcceptanceRule,
-    DecodeParams,
-    Drafter,
-    Verifier,
-)
+from specdec_plugins.decoding.types import DecodeParams, Drafter, Verifier
 from specdec_plugins.decoding.verifier import TransformerVerifier
 from specdec_plugins.errors import require
 from specdec_plugins.formats.bigrams import read_bigrams
@@ -37,20 +30,14 @@ from specdec_plugins.formats.model_files import (
 from specdec_plugins.formats.text import TextPipeline
 
 
-def load_translator(settings: Settings, with_scores: bool = False) -> SpeculativeTranslator:
-    """Load everything that the settings name.
-
-    with_scores: sum the verifier's log-probabilities, which costs a little time. Raises UserError
-    where a file is missing or does not fit the others.
-    """
+def load_parts(settings: Settings, with_scores: bool = False) -> tuple[Codec, Decoder, Limits]:
+    """The parts of a translator; `translator.load_translator` says more."""
     dictionaries = load_dictionaries(settings.data, settings.source_lang, settings.target_lang)
     text = text_pipeline(settings, dictionaries) if settings.raw_text else None
     codec = Codec(dictionaries.source, dictionaries.target, text, settings.remove_bpe)
     if settings.strategy == "fairseq":
-        strategy, limits = _load_search(settings)
-    else:
-        strategy, limits = _load_engine(settings, dictionaries, with_scores)
-    return SpeculativeTranslator(settings, codec, strategy, limits)
+        return codec, *_load_search(settings)
+    return codec, *_load_engine(settings, dictionaries, with_scores)
 
 
 def text_pipeline(settings: Settings, dictionaries: Dictionaries) -> TextPipeline:
@@ -67,18 +54,37 @@ def text_pipeline(settings: Settings, dictionaries: Dictionaries) -> TextPipelin
     )
 
 
-def _load_search(settings: Settings) -> tuple[Strategy, Limits]:
+def _load_search(settings: Settings) -> tuple[Decoder, Limits]:
+    """The search on the verifier's checkpoint. Raises UserError as `load_fairseq_search` does."""
     # fairseq takes seconds to import, and decoding without its search does not need it.
-    from specdec_plugins.app.search import load_beam_search
+    from specdec_plugins.formats.fairseq_search import SearchConfig, load_fairseq_search
 
-    return load_beam_search(settings)
+    config = SearchConfig(
+        beam=settings.beam,
+        lenpen=settings.lenpen,
+        max_len_a=settings.max_len_a,
+        max_len_b=settings.max_len_b,
+        min_len=settings.minimum,
+        unkpen=settings.unkpen,
+        no_repeat_ngram_size=settings.no_repeat_ngram_size,
+    )
+    assert settings.verifier is not None  # Settings refuses it
+    search = load_fairseq_search(
+        settings.verifier,
+        settings.data,
+        config,
+        dtype=DTYPES[settings.dtype],
+        device=choose_device(settings.device),
+    )
+    limits = Limits(search.max_source_positions, search.max_target_tokens, 0)
+    return BeamSearch(search, settings.batch), limits
 
 
 def _load_engine(
     settings: Settings, dictionaries: Dictionaries, with_scores: bool
-) -> tuple[Strategy, Limits]:
+) -> tuple[Decoder, Limits]:
     loader = Loader(settings, dictionaries)
-    rule = build_rule(settings)
+    rule = settings.acceptance
     verifier, limits = loader.verifier()
     drafter: Drafter | None = None
     if settings.drafts:
@@ -102,7 +108,7 @@ def _load_engine(
         _quicken(settings, verifier)
     schedule = build_schedule(settings.schedule, dict(settings.schedule_options))
     method = Method(drafter, rule, schedule)
-    return build_strategy(settings, verifier, method, with_scores), limits
+    return build_decoder(settings, verifier, method, with_scores), limits
 
 
 def _quicken(settings: Settings, *parts: object) -> None:
@@ -190,24 +196,17 @@ def _same_symbols(source: Dictionary, target: Dictionary) -> Tensor | None:
     return None if source == target else torch.tensor(source.ids_in(target))
 
 
-def build_rule(settings: Settings) -> AcceptanceRule:
-    """The acceptance rule in force."""
-    rule: Any = RULES.get(settings.rule_name)
-    built: AcceptanceRule = rule()
-    return built
-
-
-def build_strategy(
+def build_decoder(
     settings: Settings, verifier: Verifier, method: Method, with_scores: bool = False
-) -> Strategy:
-    """One of the engine's strategies, from parts that are loaded."""
+) -> Decoder:
+    """What decodes with the parts that are loaded."""
     if settings.strategy == "drafter":
         assert method.drafter is not None
         return DrafterAlone(method.drafter, verifier.special, verifier.device, settings.batch)
     config = EngineConfig(
         max_rows=settings.batch, ban_pad=settings.ban_pad, with_scores=with_scores
     )
-    return EngineStrategy(verifier, method, config)
+    return EngineDecoder(verifier, method, config)
 
 
 def _common_limits(

@@ -26,12 +26,12 @@ from specdec_plugins.app.files import (
     refuse_same_file,
     total_lines,
 )
-from specdec_plugins.app.loading import load_translator
 from specdec_plugins.app.options import add_options, build, given_to
 from specdec_plugins.app.report import Tally, json_line, peak_memory, summary
 from specdec_plugins.app.resume import Fingerprint, Journal, skip
 from specdec_plugins.app.settings import Settings, choose_device
-from specdec_plugins.app.translator import SpeculativeTranslator, Translation
+from specdec_plugins.app.translator import SpeculativeTranslator, load_translator
+from specdec_plugins.app.types import Translation
 from specdec_plugins.decoding.types import Request
 from specdec_plugins.errors import Parser, UserError, refuse, require
 from specdec_plugins.formats.output import check_output
@@ -242,7 +242,7 @@ class Job:
         self, translator: SpeculativeTranslator, seconds: float, diagnosis: Diagnosis | None
     ) -> None:
         if not self.files.quiet:
-            stats, limits = translator.strategy.stats, translator.limits
+            stats, limits = translator.decoder.stats, translator.limits
             peak = peak_memory(choose_device(self.settings.device)) / MIB
             text = summary(self.tally, stats, self.settings, limits, seconds)
             sys.stderr.write(f"{text}\npeak memory {peak:.0f} MiB\n")

@@ -8,7 +8,8 @@ from typing import TextIO
 
 from specdec_plugins.app.blocks import BlockTranslation, translate_in_blocks
 from specdec_plugins.app.files import Line
-from specdec_plugins.app.translator import Sentence, SpeculativeTranslator
+from specdec_plugins.app.translator import SpeculativeTranslator
+from specdec_plugins.app.types import Sentence
 from specdec_plugins.errors import UserError
 
 PROMPT = "> "

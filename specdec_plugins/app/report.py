@@ -11,9 +11,8 @@ from dataclasses import dataclass, field
 
 import torch
 
-from specdec_plugins.app.loading import build_rule
 from specdec_plugins.app.settings import Settings, choose_device
-from specdec_plugins.app.translator import EMPTY, Limits, Translation
+from specdec_plugins.app.types import EMPTY, Limits, Translation
 from specdec_plugins.decoding.networks import best_set
 from specdec_plugins.decoding.stats import DecodeStats
 from specdec_plugins.decoding.types import Guarantee
@@ -125,7 +124,7 @@ def _greedy(settings: Settings, limits: Limits) -> str:
     length = f"{settings.max_len_a:g} * source + {limit}" if settings.max_len_a else f"{limit}"
     if settings.strategy in ("drafter", "early-exit"):
         return f"unverified; at most {length} tokens"
-    rule = build_rule(settings)
+    rule = settings.acceptance
     promise, free = {
         Guarantee.GREEDY: ("exactly the verifier's greedy output; greedy means", "plain argmax"),
         Guarantee.DISTRIBUTION: (_sampling(settings), "no bans"),

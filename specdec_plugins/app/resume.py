@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from specdec_plugins.app.settings import Settings
-from specdec_plugins.app.translator import Sentence
+from specdec_plugins.app.types import Sentence
 from specdec_plugins.corpus.resume import first_difference, write_json
 from specdec_plugins.errors import UserError
 

@@ -1,42 +1,25 @@
-"""Ways to decode a list of requests: with the engine, or by the drafter alone."""
+"""What --strategy names: the engine, the drafter by itself, fairseq's beam search."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import TYPE_CHECKING
 
+from specdec_plugins.app.types import Clock
 from specdec_plugins.decoding.alone import DrafterDecoder
 from specdec_plugins.decoding.engine import EngineConfig, Method, Session
 from specdec_plugins.decoding.stats import DecodeStats
-from specdec_plugins.decoding.types import Request, RowEvent, RowResult, Verifier
+from specdec_plugins.decoding.types import FinishReason, Request, RowEvent, RowResult, Verifier
 
-Clock = Callable[[], float]
-
-
-@dataclass(frozen=True)
-class Decoded:
-    """A finished sentence."""
-
-    result: RowResult
-    seconds: float  # from when it joined a batch until it was done
-
-
-class Strategy(Protocol):
-    """Decodes requests; yields each as it finishes, in any order."""
-
-    @property
-    def stats(self) -> DecodeStats:
-        """Of everything decoded so far."""
-        ...
-
-    def run(self, requests: Sequence[Request]) -> Iterator[Decoded]: ...
+if TYPE_CHECKING:  # fairseq takes seconds to import
+    from specdec_plugins.formats.fairseq_search import FairseqSearch
 
 
 @dataclass
-class EngineStrategy:
+class EngineDecoder:
     """Speculative decoding, or one token at a time where the method has no drafter."""
 
     verifier: Verifier
@@ -45,7 +28,7 @@ class EngineStrategy:
     clock: Clock = time.perf_counter
     stats: DecodeStats = field(default_factory=DecodeStats)
 
-    def run(self, requests: Sequence[Request]) -> Iterator[Decoded]:
+    def run(self, requests: Sequence[Request]) -> Iterator[RowResult]:
         joined: dict[str, float] = {}
         with self._session(requests) as session:
             while len(session):
@@ -55,7 +38,8 @@ class EngineStrategy:
                 for event in events:
                     joined.setdefault(event.id, before)
                     if event.result is not None:
-                        yield Decoded(event.result, now - joined.pop(event.id))
+                        event.result.seconds = now - joined.pop(event.id)
+                        yield event.result
 
     def events(self, request: Request) -> Iterator[RowEvent]:
         """One request, round by round."""
@@ -76,9 +60,38 @@ class EngineStrategy:
 class DrafterAlone(DrafterDecoder):
     """The drafter's blocks as they are, one after the other: nothing is verified."""
 
-    def run(self, requests: Sequence[Request]) -> Iterator[Decoded]:
+    def run(self, requests: Sequence[Request]) -> Iterator[RowResult]:
         for start in range(0, len(requests), self.max_rows):
             before = self.clock()
             results = self.decode_batch(requests[start : start + self.max_rows])
             seconds = self.clock() - before
-            yield from (Decoded(result, seconds) for result in results)
+            for result in results:
+                result.seconds = seconds
+                yield result
+
+
+@dataclass
+class BeamSearch:
+    """The best hypothesis of fairseq's search; it has no rounds, so it counts none."""
+
+    search: FairseqSearch
+    max_rows: int = 1  # sentences decoded at once
+    clock: Clock = time.perf_counter
+    stats: DecodeStats = field(default_factory=DecodeStats)
+
+    def run(self, requests: Sequence[Request]) -> Iterator[RowResult]:
+        for start in range(0, len(requests), self.max_rows):
+            rows = requests[start : start + self.max_rows]
+            before = self.clock()
+            found = self.search.search([r.source_ids for r in rows], [r.forced_ids for r in rows])
+            seconds = self.clock() - before
+            self.stats += DecodeStats(rows=len(rows), seconds={"search": seconds})
+            for request, hypotheses in zip(rows, found, strict=True):
+                best = hypotheses[0]
+                # fairseq appends eos to what it cuts, one token behind the limit.
+                is_cut = len(best.token_ids) > request.params.max_len
+                result = RowResult(request.id, best.token_ids)
+                result.score = best.score * len(best.token_ids) ** self.search.config.lenpen
+                result.finish_reason = FinishReason.LENGTH if is_cut else FinishReason.EOS
+                result.seconds = seconds
+                yield result

@@ -3,81 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
 from typing import Any
 
+from specdec_plugins.app.bundles import make_settings
 from specdec_plugins.app.codec import Codec, read_prefix
+from specdec_plugins.app.loading import load_parts
 from specdec_plugins.app.settings import Settings
-from specdec_plugins.app.strategies import EngineStrategy, Strategy
+from specdec_plugins.app.strategies import EngineDecoder
+from specdec_plugins.app.types import FORCED, Decoder, Limits, Sentence, Translation
 from specdec_plugins.decoding.stats import DecodeStats
 from specdec_plugins.decoding.types import SEEDS, FinishReason, Request, RowResult
 from specdec_plugins.errors import UserError
-
-EMPTY = "empty"  # finish reason of a line without words
-FORCED = "forced"  # of one whose target prefix held the end of the sentence
-
-
-@dataclass(frozen=True)
-class Limits:
-    """What the loaded models can take."""
-
-    source: int  # source tokens, eos included
-    target: int  # target tokens, eos included
-    block_size: int  # tokens drafted a round, 0 without a drafter
-
-
-@dataclass(frozen=True)
-class Sentence:
-    """What to translate."""
-
-    number: int  # of its line, from 1; names it, and keys its random numbers
-    text: str
-    prefix: str | None = None  # what the translation must begin with
-    where: str = "sentence"  # named in messages
-    tokens: Sequence[str] | None = None  # the source as the model's tokens, in place of the text
-
-
-@dataclass(frozen=True)
-class Translation:
-    """A sentence's translation and how it came about."""
-
-    number: int
-    text: str
-    tokens: list[str] = field(default_factory=list)  # forced prefix included, eos not
-    score: float | None = None  # sum of the verifier's log-probabilities, eos included
-    rounds: int = 0
-    drafted: list[int] = field(default_factory=list)  # tokens, a round
-    accepted: list[int] = field(default_factory=list)
-    emitted: list[int] = field(default_factory=list)  # eos included
-    finish_reason: str = EMPTY
-    seconds: float = 0.0  # from when it joined a batch until it was done
-
-    def __str__(self) -> str:
-        return self.text
-
-    def to_dict(self) -> dict[str, object]:
-        """For a line of JSON."""
-        return {
-            "id": self.number,
-            "text": self.text,
-            "tokens": self.tokens,
-            "score": self.score,
-            "rounds": self.rounds,
-            "drafted": self.drafted,
-            "accepted": self.accepted,
-            "emitted": self.emitted,
-            "finish_reason": self.finish_reason,
-            "milliseconds": round(self.seconds * 1000, 3),
-        }
 
 
 class SpeculativeTranslator:
     """Translates sentences with the strategy that it was loaded with."""
 
-    def __init__(self, settings: Settings, codec: Codec, strategy: Strategy, limits: Limits):
+    def __init__(self, settings: Settings, codec: Codec, decoder: Decoder, limits: Limits):
         self.settings = settings
         self.codec = codec
-        self.strategy = strategy
+        self.decoder = decoder
         self.limits = limits
 
     @classmethod
@@ -91,16 +36,12 @@ class SpeculativeTranslator:
         file is missing or a setting cannot be. Examples: `from_pretrained(batch=8)`,
         `from_pretrained("data", verifier="v.pt", drafter_checkpoint="d.pt")`.
         """
-        # Loading stands on this module.
-        from specdec_plugins.app.bundles import make_settings
-        from specdec_plugins.app.loading import load_translator
-
         return load_translator(make_settings({"data": data, **settings}), with_scores=scores)
 
     @property
     def stats(self) -> DecodeStats:
         """Counts of everything decoded so far, with their rates as properties."""
-        return self.strategy.stats
+        return self.decoder.stats
 
     def translate(self, lines: Sequence[str]) -> list[Translation]:
         """Translations of some lines, in their order; that of an empty line is empty.
@@ -129,7 +70,7 @@ class SpeculativeTranslator:
         A later text may change the end of an earlier one, where a word goes on or punctuation
         joins it. Raises UserError for strategies that have no rounds to stream.
         """
-        if not isinstance(self.strategy, EngineStrategy):
+        if not isinstance(self.decoder, EngineDecoder):
             raise UserError(
                 f"Strategy {self.settings.strategy!r} cannot stream; use specdec or AR."
             )
@@ -138,7 +79,7 @@ class SpeculativeTranslator:
             yield request.text
             return
         ids: list[int] = list(request.forced_ids)
-        for event in self.strategy.events(request):
+        for event in self.decoder.events(request):
             ids += event.emitted_ids
             yield self.codec.text(self.codec.tokens(ids))
 
@@ -161,8 +102,8 @@ class SpeculativeTranslator:
                 on_done()
         # The longest first, so that what does not fit into memory fails early.
         requests.sort(key=lambda request: len(request.source_ids), reverse=True)
-        for decoded in self.strategy.run(requests):
-            done[int(decoded.result.id)] = self._translation(decoded.result, decoded.seconds)
+        for result in self.decoder.run(requests):
+            done[int(result.id)] = self._translation(result)
             on_done()
         return [done[sentence.number] for sentence in sentences]
 
@@ -207,7 +148,7 @@ class SpeculativeTranslator:
             "model has positions for; split the sentence, or add --truncate-source."
         )
 
-    def _translation(self, result: RowResult, seconds: float) -> Translation:
+    def _translation(self, result: RowResult) -> Translation:
         tokens = self.codec.tokens(result.token_ids)
         reason = result.finish_reason or FinishReason.LENGTH
         return Translation(
@@ -220,8 +161,17 @@ class SpeculativeTranslator:
             accepted=result.accepted_per_round,
             emitted=result.emitted_per_round,
             finish_reason=reason.value,
-            seconds=seconds,
+            seconds=result.seconds,
         )
+
+
+def load_translator(settings: Settings, with_scores: bool = False) -> SpeculativeTranslator:
+    """Load everything that the settings name.
+
+    with_scores: sum the verifier's log-probabilities, which costs a little time. Raises UserError
+    where a file is missing or does not fit the others.
+    """
+    return SpeculativeTranslator(settings, *load_parts(settings, with_scores))
 
 
 def number_sentences(lines: Sequence[str]) -> list[Sentence]:

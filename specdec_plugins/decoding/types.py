@@ -464,6 +464,7 @@ class RowResult:
     accepted_per_round: list[int] = field(default_factory=list)
     emitted_per_round: list[int] = field(default_factory=list)
     finish_reason: FinishReason | None = None
+    seconds: float = 0.0  # from when it joined a batch until it was done, where somebody measured
 
     def observe(self, num_drafted: int, num_accepted: int, emitted_ids: list[int]) -> None:
         """Add one round of this row."""

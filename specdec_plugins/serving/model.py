@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from specdec_plugins.app.bundles import VERIFIER, folder_settings, make_settings
-from specdec_plugins.app.loading import load_translator
 from specdec_plugins.app.report import kernels_in_use
 from specdec_plugins.app.settings import Settings
-from specdec_plugins.app.strategies import EngineStrategy
+from specdec_plugins.app.strategies import EngineDecoder
+from specdec_plugins.app.translator import load_translator
 from specdec_plugins.decoding.engine import EngineConfig, Method, Session
 from specdec_plugins.decoding.rules import RULES
 from specdec_plugins.decoding.types import AcceptanceRule, Verifier
@@ -101,16 +101,16 @@ def load_model(options: ModelOptions) -> ServedModel:
     settings = decode_settings(options)
     dictionaries = load_dictionaries(settings.data, settings.source_lang, settings.target_lang)
     translator = load_translator(settings)
-    strategy, limits = translator.strategy, translator.limits
-    assert isinstance(strategy, EngineStrategy)
-    method = strategy.method
+    decoder, limits = translator.decoder, translator.limits
+    assert isinstance(decoder, EngineDecoder)
+    method = decoder.method
     return ServedModel(
         name=Path(settings.data).resolve().name,
         source_lang=dictionaries.source_lang,
         target_lang=dictionaries.target_lang,
         codec=translator.codec,
         split=sentence_splitter(dictionaries.source_lang),
-        verifier=strategy.verifier,
+        verifier=decoder.verifier,
         method=Method(method.drafter, mixed_rule(), method.schedule),
         engine=EngineConfig(max_rows=options.max_rows, measure_time=options.part_times),
         max_source=limits.source,

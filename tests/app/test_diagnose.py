@@ -13,7 +13,8 @@ from specdec_plugins.app.diagnose import (
     relative_cost,
     useful_block_size,
 )
-from specdec_plugins.app.translator import Sentence, SpeculativeTranslator
+from specdec_plugins.app.translator import SpeculativeTranslator
+from specdec_plugins.app.types import Sentence
 from specdec_plugins.decoding.stats import DecodeStats
 from specdec_plugins.decoding.types import Request
 from specdec_plugins.errors import UserError
@@ -119,12 +120,12 @@ def observed(it: SpeculativeTranslator, targets: list[str | None]) -> Diagnosis:
 def test_a_whole_diagnosis_leaves_the_counts_of_the_run_alone() -> None:
     it = translator()
     diagnosis = observed(it, ["b b a a", "c d", None])
-    rounds = it.strategy.stats.rounds
+    rounds = it.decoder.stats.rounds
     report = diagnosis.report()
     assert "on the first 2 sentences: " in report
     assert "acceptance by position, of the rounds that drafted it: 1.00 1.00" in report
     assert "87.5% of 8 positions are the verifier's own choice, 50.0% of 2 sentences" in report
-    assert it.strategy.stats.rounds == rounds
+    assert it.decoder.stats.rounds == rounds
     assert it.translate(["a b"])[0].text == "b b a a"
 
 

@@ -7,8 +7,9 @@ import pytest
 from specdec_plugins.app import exactness
 from specdec_plugins.app.codec import Codec
 from specdec_plugins.app.settings import Settings
-from specdec_plugins.app.strategies import EngineStrategy
-from specdec_plugins.app.translator import Limits, SpeculativeTranslator, number_sentences
+from specdec_plugins.app.strategies import EngineDecoder
+from specdec_plugins.app.translator import SpeculativeTranslator, number_sentences
+from specdec_plugins.app.types import Limits
 from specdec_plugins.decoding.engine import EngineConfig, Method
 from specdec_plugins.decoding.rules.exact import Exact
 from specdec_plugins.decoding.schedules.constant import Constant
@@ -50,7 +51,7 @@ def translator(rule: AcceptanceRule, settings: Settings = SETTINGS) -> Speculati
     dictionary = Dictionary([*"abcde"])
     table = law()
     method = Method(ScriptedDrafter(table, SCRIPTS["partly"]), rule, Constant(Constant.Config()))
-    strategy = EngineStrategy(TableVerifier(table), method, EngineConfig(max_rows=3))
+    strategy = EngineDecoder(TableVerifier(table), method, EngineConfig(max_rows=3))
     return SpeculativeTranslator(
         settings, Codec(dictionary, dictionary), strategy, Limits(60, 60, 4)
     )

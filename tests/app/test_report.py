@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from specdec_plugins.app.report import Tally, json_line, peak_memory, percentile, summary
-from specdec_plugins.app.translator import Sentence
+from specdec_plugins.app.types import Sentence
 from specdec_plugins.decoding.networks import best_set
 from tests.app.toys import translator
 
@@ -34,7 +34,7 @@ def report(strategy: str, seconds: float = 2.0, **changes: object) -> tuple[list
     lines = ["a b c", "", "d"]
     done = it.translate_sentences([Sentence(n, line) for n, line in enumerate(lines, 1)])
     tally.add(done)
-    text = summary(tally, it.strategy.stats, it.settings, it.limits, seconds)
+    text = summary(tally, it.decoder.stats, it.settings, it.limits, seconds)
     return text.splitlines(), tally
 
 
@@ -79,7 +79,7 @@ def test_which_greedy_is_said() -> None:
 
 def test_nothing_divides_by_zero() -> None:
     it = translator()
-    text = summary(Tally(), it.strategy.stats, it.settings, it.limits, 0.0)
+    text = summary(Tally(), it.decoder.stats, it.settings, it.limits, 0.0)
     assert text.startswith("0 sentences\n0 tokens in 0.00 s")
 
 

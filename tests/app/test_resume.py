@@ -9,7 +9,7 @@ import pytest
 
 from specdec_plugins.app.resume import Fingerprint, Journal, skip
 from specdec_plugins.app.settings import Settings
-from specdec_plugins.app.translator import Sentence
+from specdec_plugins.app.types import Sentence
 from specdec_plugins.errors import UserError
 
 

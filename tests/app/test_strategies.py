@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 import torch
 
-from specdec_plugins.app.strategies import DrafterAlone, EngineStrategy
+from specdec_plugins.app.strategies import DrafterAlone, EngineDecoder
 from specdec_plugins.decoding.engine import EngineConfig, Method
 from specdec_plugins.decoding.rules.exact import Exact
 from specdec_plugins.decoding.schedules.constant import Constant
@@ -47,7 +47,7 @@ def test_the_drafter_alone_takes_every_drafted_token() -> None:
         request("3", 8, 9, block=1),
         request("4", 8, 9, 10, 11, max_len=5),
     ]
-    done = {d.result.id: d.result for d in strategy.run(requests)}
+    done = {r.id: r for r in strategy.run(requests)}
     for r in requests:
         answer = reverse_twice(r.source_ids)[: r.params.max_len]
         assert done[r.id].token_ids == answer
@@ -83,15 +83,15 @@ def test_latency_runs_from_joining_to_the_end() -> None:
     clock = ticking()
     method = Method(None, Exact(), Constant(Constant.Config()))
     config = EngineConfig(max_rows=1, measure_time=False)
-    strategy = EngineStrategy(ScriptedVerifier(), method, config, lambda: next(clock))
-    seconds = {d.result.id: d.seconds for d in strategy.run([request("1", 4), request("2", 5, 6)])}
+    strategy = EngineDecoder(ScriptedVerifier(), method, config, lambda: next(clock))
+    seconds = {r.id: r.seconds for r in strategy.run([request("1", 4), request("2", 5, 6)])}
     # Two readings a step, and the wait in the queue does not count: n steps take 2n - 1 ticks.
     assert seconds == {"1": 5.0, "2": 9.0}
 
 
 def test_counts_survive_an_interruption() -> None:
     method = Method(None, Exact(), Constant(Constant.Config()))
-    strategy = EngineStrategy(ScriptedVerifier(), method, EngineConfig(max_rows=1))
+    strategy = EngineDecoder(ScriptedVerifier(), method, EngineConfig(max_rows=1))
     running = strategy.run([request("1", 4), request("2", 5)])
     next(running)
     running.close()

@@ -6,8 +6,9 @@ from collections.abc import Sequence
 
 import pytest
 
-from specdec_plugins.app.strategies import EngineStrategy
-from specdec_plugins.app.translator import Sentence, SpeculativeTranslator
+from specdec_plugins.app.strategies import EngineDecoder
+from specdec_plugins.app.translator import SpeculativeTranslator
+from specdec_plugins.app.types import Sentence
 from specdec_plugins.errors import UserError
 from tests.app.toys import ScriptedVerifier, translated, translator
 
@@ -36,8 +37,8 @@ def test_no_line_is_lost(strategy: str, count: int) -> None:
 def test_sentences_of_like_length_decode_together() -> None:
     it = translator(batch=2)
     it.translate(LINES)
-    assert isinstance(it.strategy, EngineStrategy)
-    verifier = it.strategy.verifier
+    assert isinstance(it.decoder, EngineDecoder)
+    verifier = it.decoder.verifier
     assert isinstance(verifier, ScriptedVerifier)
     assert verifier.max_rows_seen == 2
 
@@ -121,7 +122,7 @@ def test_what_does_not_fit_is_named_before_anything_is_decoded() -> None:
     sentences = [Sentence(1, "a"), Sentence(2, "a b c d", where="in.txt, line 2")]
     with pytest.raises(UserError, match="in.txt, line 2: has 4 tokens, more than the 3"):
         it.translate_sentences(sentences)
-    assert it.strategy.stats.rounds == 0
+    assert it.decoder.stats.rounds == 0
     assert texts(it, ["a b c"]) == ["c c b b a a"]
     prefixed = translator(max_len_b=3)
     with pytest.raises(UserError, match="line 9: its target prefix has 3 tokens where at most 2"):

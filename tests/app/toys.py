@@ -10,8 +10,9 @@ from torch import Tensor
 
 from specdec_plugins.app.codec import Codec
 from specdec_plugins.app.settings import Settings
-from specdec_plugins.app.strategies import DrafterAlone, EngineStrategy
-from specdec_plugins.app.translator import Limits, SpeculativeTranslator
+from specdec_plugins.app.strategies import DrafterAlone, EngineDecoder
+from specdec_plugins.app.translator import SpeculativeTranslator
+from specdec_plugins.app.types import Limits
 from specdec_plugins.decoding.engine import EngineConfig, Method
 from specdec_plugins.decoding.rules.top_beta import TopBeta
 from specdec_plugins.decoding.schedules.constant import Constant
@@ -128,5 +129,5 @@ def translator(
         return SpeculativeTranslator(settings, codec(), alone, Limits(source, 90, 4))
     drafter = ScriptedDrafter() if strategy == "specdec" else None
     method = Method(drafter, TopBeta(), Constant(Constant.Config()))
-    engine = EngineStrategy(verifier, method, EngineConfig(max_rows=batch))
+    engine = EngineDecoder(verifier, method, EngineConfig(max_rows=batch))
     return SpeculativeTranslator(settings, codec(), engine, Limits(source, 90, 4))

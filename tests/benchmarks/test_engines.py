@@ -90,7 +90,7 @@ def test_the_published_program_encodes_twice_and_keeps_nothing(tmp_path: Path) -
     job = Job(Row("published", "exact", "float32"), pair, Lengths(), "cpu", "", 1, [sentence])
     engine = load(job, threads=1)
     assert isinstance(engine, Ours)
-    drafter = engine.strategy.method.drafter
+    drafter = engine.decoder.method.drafter
     assert isinstance(drafter, BlockNatDrafter)
     encoded: list[int] = []
     widths: list[int] = []  # of the drafter's passes

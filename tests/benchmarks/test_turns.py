@@ -8,7 +8,7 @@ import pytest
 
 from benchmarks.turn_log import TurnLog
 from benchmarks.turns import Contender, decode_in_turns, variant
-from specdec_plugins.app.strategies import EngineStrategy
+from specdec_plugins.app.strategies import EngineDecoder
 from specdec_plugins.app.translator import SpeculativeTranslator, number_sentences
 from specdec_plugins.errors import UserError
 from tests.app.toys import translated, translator
@@ -16,9 +16,9 @@ from tests.app.toys import translated, translator
 LINES = ["a b", "c d e", "", "f"]
 
 
-def engine(made: SpeculativeTranslator) -> EngineStrategy:
-    assert isinstance(made.strategy, EngineStrategy)
-    return made.strategy
+def engine(made: SpeculativeTranslator) -> EngineDecoder:
+    assert isinstance(made.decoder, EngineDecoder)
+    return made.decoder
 
 
 def test_a_variant_shares_the_networks_and_differs_in_the_method() -> None:

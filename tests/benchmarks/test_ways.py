@@ -14,7 +14,7 @@ from benchmarks.chart import draw, plotting
 from benchmarks.side_by_side import Figures, figures, measure, spread, table
 from benchmarks.ways import Way, baselines, read_ways
 from specdec_plugins.app.settings import Settings
-from specdec_plugins.app.strategies import EngineStrategy
+from specdec_plugins.app.strategies import EngineDecoder
 from specdec_plugins.app.translator import SpeculativeTranslator, number_sentences
 from specdec_plugins.errors import UserError
 from tests.app.toys import translated, translator
@@ -143,7 +143,7 @@ def test_parts_are_measured_by_the_clock_that_was_given(monkeypatch: pytest.Monk
     """Each part of a round is one reading long, and a repetition counts its own rounds only."""
     done = measured(monkeypatch, repeats=2, chunk=5)
     for one, rounds_of_a_batch in zip(done, (None, 5, None), strict=True):
-        assert isinstance(one.translator.strategy, EngineStrategy)
+        assert isinstance(one.translator.decoder, EngineDecoder)
         if rounds_of_a_batch is not None:
             parts = [(s["draft"], s["verify"]) for s in one.seconds]
             assert parts[0] == parts[1]

@@ -11,8 +11,8 @@ import pytest
 import torch
 
 from specdec_plugins.app.bundles import make_settings
-from specdec_plugins.app.loading import load_translator
 from specdec_plugins.app.settings import Settings
+from specdec_plugins.app.translator import load_translator
 from specdec_plugins.errors import UserError
 from specdec_plugins.formats.bigrams import count_bigrams, read_bigrams
 from specdec_plugins.formats.dictionaries import Dictionary

@@ -73,7 +73,7 @@ def test_it_fails_where_exact_is_not_exact(
     def load(*_: Any) -> list[Contender]:
         made = ways(demo)
         other = translator(batch=1)
-        other.strategy.verifier.answer = lambda ids: [*ids[:1], 2]  # type: ignore[attr-defined]
+        other.decoder.verifier.answer = lambda ids: [*ids[:1], 2]  # type: ignore[attr-defined]
         return [replace(way, translator=other) if way.name == demo.EXACT else way for way in made]
 
     asked: list[list[int]] = []

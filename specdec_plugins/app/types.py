@@ -1,0 +1,83 @@
+"""What goes through a translator: sentences in, translations out, and who decodes between."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from specdec_plugins.decoding.stats import DecodeStats
+from specdec_plugins.decoding.types import Request, RowResult
+
+Clock = Callable[[], float]  # seconds
+
+EMPTY = "empty"  # finish reason of a line without words
+FORCED = "forced"  # of one whose target prefix held the end of the sentence
+
+
+@dataclass(frozen=True)
+class Limits:
+    """What the loaded models can take."""
+
+    source: int  # source tokens, eos included
+    target: int  # target tokens, eos included
+    block_size: int  # tokens drafted a round, 0 without a drafter
+
+
+@dataclass(frozen=True)
+class Sentence:
+    """What to translate: a line of a file, or of a list."""
+
+    number: int  # of its line, from 1; names it, and keys its random numbers
+    text: str
+    prefix: str | None = None  # what the translation must begin with
+    where: str = "sentence"  # named in messages
+    tokens: Sequence[str] | None = None  # the source as the model's tokens, in place of the text
+    target: str | None = None  # what the drafter was trained to say, as tokens; for a diagnosis
+
+
+@dataclass(frozen=True)
+class Translation:
+    """A sentence's translation and how it came about."""
+
+    number: int
+    text: str
+    tokens: list[str] = field(default_factory=list)  # forced prefix included, eos not
+    score: float | None = None  # sum of the verifier's log-probabilities, eos included
+    rounds: int = 0
+    drafted: list[int] = field(default_factory=list)  # tokens, a round
+    accepted: list[int] = field(default_factory=list)
+    emitted: list[int] = field(default_factory=list)  # eos included
+    finish_reason: str = EMPTY
+    seconds: float = 0.0  # from when it joined a batch until it was done
+
+    def __str__(self) -> str:
+        return self.text
+
+    def to_dict(self) -> dict[str, object]:
+        """For a line of JSON."""
+        return {
+            "id": self.number,
+            "text": self.text,
+            "tokens": self.tokens,
+            "score": self.score,
+            "rounds": self.rounds,
+            "drafted": self.drafted,
+            "accepted": self.accepted,
+            "emitted": self.emitted,
+            "finish_reason": self.finish_reason,
+            "milliseconds": round(self.seconds * 1000, 3),
+        }
+
+
+class Decoder(Protocol):
+    """Decodes requests, in the way that one `--strategy` names."""
+
+    @property
+    def stats(self) -> DecodeStats:
+        """Of everything decoded so far."""
+        ...
+
+    def run(self, requests: Sequence[Request]) -> Iterator[RowResult]:
+        """Each result as it finishes, in any order, with the seconds that it took."""
+        ...
