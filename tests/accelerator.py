@@ -21,10 +21,9 @@ from torch.utils.backend_registration import _setup_privateuseone_for_python_bac
 _setup_privateuseone_for_python_backend("simulated")
 DEVICE, HOST = torch.device("simulated:0"), torch.device("cpu")
 
-# CUDA takes these with operands of both sides: copies, and indices that lie on the host.
-CROSSING = {
-    "aten::copy_",
-    "aten::_to_copy",
+# CUDA takes these with operands of both sides: copies, and what lies there indexed from the host.
+COPIES = {"aten::copy_", "aten::_to_copy"}
+INDEXING = {
     "aten::index",
     "aten::index_put",
     "aten::index_put_",
@@ -99,14 +98,9 @@ class _FromNumbers(TorchFunctionMode):
 
 def _compute(operation: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """The operation on the host, its result on the device that it belongs to."""
-    tensors = [x for x in pytree.tree_leaves((args, kwargs)) if isinstance(x, Tensor)]
-    there = [x for x in tensors if isinstance(x, OnAccelerator)]
-    # A number in a tensor without dimensions may come from anywhere.
-    here = [x for x in tensors if not isinstance(x, OnAccelerator) and x.dim() > 0]
     name = operation._schema.name
-    if there and here and name not in CROSSING:
-        raise RuntimeError(f"{name}: expected all tensors on one device, found {DEVICE} and cpu")
-
+    _check_devices(name, args, kwargs)
+    there = [x for x in pytree.tree_leaves((args, kwargs)) if isinstance(x, OnAccelerator)]
     devices = [x for x in pytree.tree_leaves((args, kwargs)) if isinstance(x, torch.device)]
     target = devices[0] if devices else DEVICE if there else HOST
     args, kwargs = pytree.tree_map_only(torch.device, lambda _: HOST, (args, kwargs))
@@ -118,6 +112,18 @@ def _compute(operation: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> A
     if target.type != DEVICE.type:
         return result
     return _map(lambda x: written[id(x)] if id(x) in written else OnAccelerator(x), result)
+
+
+def _check_devices(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    if name in COPIES:
+        return
+    if name in INDEXING and isinstance(args[0], OnAccelerator):
+        args = (args[0], *args[2:])  # without the indices, which may lie on either side
+    tensors = [x for x in pytree.tree_leaves((args, kwargs)) if isinstance(x, Tensor)]
+    # A number in a tensor without dimensions may come from anywhere.
+    here = [x for x in tensors if not isinstance(x, OnAccelerator) and x.dim() > 0]
+    if here and any(isinstance(x, OnAccelerator) for x in tensors):
+        raise RuntimeError(f"{name}: expected all tensors on one device, found {DEVICE} and cpu")
 
 
 def _host(x: Tensor) -> Tensor:

@@ -1,7 +1,8 @@
 """Decode and train on the simulated accelerator, in a process of its own: a device is registered
 with torch for good, and other tests should not meet it.
 
-Argument: a folder as `fairseq_checkpoints.translating_pair` fills it. Prints a JSON object: what
+Arguments: two folders as `fairseq_checkpoints.translating_pair` fills them, one dictionary for both
+sides in the first, and in the second two, with an `assistant` beside. Prints a JSON object: what
 failed on each run, or null.
 """
 
@@ -33,7 +34,6 @@ DECODINGS: dict[str, dict[str, Any]] = {
     "relaxed": {"beta": 3, "tau": 1.0},
     "sampling": {"rule": "speculative_sampling", "top_k": 4, "top_p": 0.9, "seed": 3},
     "lookup": {"drafter": "lookup", "drafter_checkpoint": None},
-    "jacobi": {"drafter": "jacobi", "drafter_checkpoint": None},
     "early exit": {
         "drafter": "early_exit",
         "drafter_options": {"exit_layer": 1},
@@ -43,24 +43,42 @@ DECODINGS: dict[str, dict[str, Any]] = {
     "gate": {"schedule": "target_confidence"},
     "adaptive": {"schedule": "adaptive"},
 }
+# With a dictionary for each side, and another one for the assistant's source.
+TWO_DICTIONARIES: dict[str, dict[str, Any]] = {
+    "exact, two dictionaries": {},
+    "lookup, two dictionaries": {"drafter": "lookup", "drafter_checkpoint": None},
+    "assistant": {
+        "drafter": "assistant",
+        "drafter_checkpoint": "assistant/assistant.pt",
+        "drafter_data": "assistant",
+    },
+    "assistant, sampling": {
+        "drafter": "assistant",
+        "drafter_checkpoint": "assistant/assistant.pt",
+        "drafter_data": "assistant",
+        "rule": "speculative_sampling",
+        "seed": 3,
+    },
+}
 OTHERS = ("a training step", "a tensor left on the host")
 
 
 def translate(folder: Path, device: str, settings: dict[str, Any]) -> list[str]:
-    translator = SpeculativeTranslator.from_pretrained(
-        str(folder),
-        **{
-            "verifier": str(folder / "verifier.pt"),
-            "drafter_checkpoint": str(folder / "drafter.pt"),
-            "source_lang": "en",
-            "target_lang": "de",
-            "dtype": "float64",
-            "max_len_b": 5,
-            "batch": 2,  # fewer than the lines, so that rows join and leave
-            "device": device,
-            **settings,
-        },
-    )
+    settings = {
+        "verifier": "verifier.pt",
+        "drafter_checkpoint": "drafter.pt",
+        "source_lang": "en",
+        "target_lang": "de",
+        "dtype": "float64",
+        "max_len_b": 5,
+        "batch": 2,  # fewer than the lines, so that rows join and leave
+        "device": device,
+        **settings,
+    }
+    for name in ("verifier", "drafter_checkpoint", "drafter_data"):
+        if settings.get(name) is not None:
+            settings[name] = str(folder / settings[name])
+    translator = SpeculativeTranslator.from_pretrained(str(folder), **settings)
     return [translation.text for translation in translator.translate(LINES)]
 
 
@@ -99,8 +117,17 @@ def _glance() -> Glance:
 def refuse() -> None:
     from tests.accelerator import accelerator
 
-    with accelerator(), pytest.raises(RuntimeError, match="expected all tensors on one device"):
-        torch.zeros(3, device="simulated") + torch.ones(3)
+    with accelerator():
+        there, here = torch.zeros(3, device="simulated"), torch.ones(3)
+        index = torch.tensor([1, 2])
+        assert there[index].device == there.device  # as on CUDA
+        for mix in (
+            lambda: there + here,
+            lambda: here[index.to(there.device)],
+            lambda: there.index_put((index,), here[:2]),
+        ):
+            with pytest.raises(RuntimeError, match="expected all tensors on one device"):
+                mix()
 
 
 def failure(run: Callable[[], None]) -> str | None:
@@ -111,13 +138,15 @@ def failure(run: Callable[[], None]) -> str | None:
     return None
 
 
-def main(folder: Path) -> None:
+def main(one_dictionary: Path, two_dictionaries: Path) -> None:
     runs: dict[str, Callable[[], None]] = {
-        name: partial(decode, folder, settings) for name, settings in DECODINGS.items()
+        name: partial(decode, folder, settings)
+        for folder, decodings in ((one_dictionary, DECODINGS), (two_dictionaries, TWO_DICTIONARIES))
+        for name, settings in decodings.items()
     }
     runs |= dict(zip(OTHERS, (train, refuse), strict=True))
     sys.stdout.write(json.dumps({name: failure(run) for name, run in runs.items()}))
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]))
+    main(*map(Path, sys.argv[1:]))

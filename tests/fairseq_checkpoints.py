@@ -111,10 +111,14 @@ def save(model: nn.Module, args: Namespace, path: Path) -> Path:
     return path
 
 
-def translating_pair(folder: Path) -> Path:
-    """Dictionaries, a verifier that tells sources apart, and a drafter of blocks of 6."""
-    data = dictionaries(folder)
-    args = settings("transformer", share_all_embeddings=True)
+def translating_pair(folder: Path, target_symbols: int = 30) -> Path:
+    """Dictionaries, a verifier that tells sources apart, and a drafter of blocks of 6.
+
+    Embeddings are shared where both sides have the same symbols.
+    """
+    data = dictionaries(folder, target_symbols=target_symbols)
+    shared = target_symbols == 30
+    args = settings("transformer", share_all_embeddings=shared)
     verifier = build(args, data)
     # So that translations differ from line to line, and some of them end.
     for name, parameter in verifier.named_parameters():
@@ -123,10 +127,19 @@ def translating_pair(folder: Path) -> Path:
         elif name == "encoder.embed_tokens.weight":
             parameter.data[Dictionary.eos] *= 2
     save(verifier, args, data / "verifier.pt")
-    shape = {"encoder_embed_dim": 16, "decoder_embed_dim": 16, "share_all_embeddings": True}
+    shape = {"encoder_embed_dim": 16, "decoder_embed_dim": 16, "share_all_embeddings": shared}
     args = settings(
         "block", block_size=6, src_embedding_copy=True, encoder_learned_pos=True, **shape
     )
     args.decoder_learned_pos = True
     save(build(args, data, seed=3), args, data / "drafter.pt")
+    return data
+
+
+def assistant(folder: Path, target_symbols: int = 30) -> Path:
+    """A smaller model with a source dictionary of its own, and the dictionaries beside it."""
+    folder.mkdir()
+    data = dictionaries(folder, source_symbols=25, target_symbols=target_symbols)
+    args = settings("transformer", encoder_layers=1, decoder_layers=1)
+    save(build(args, data, seed=5), args, data / "assistant.pt")
     return data

@@ -65,10 +65,10 @@ class AssistantDrafter:
     def __init__(self, config: Config, context: DraftContext) -> None:
         self._config = config
         self._model = checked_assistant(context)
-        self._source_ids = context.source_to_assistant
+        device, table = context.verifier.device, context.source_to_assistant
+        self._source_ids = None if table is None else table.to(device)
         self._encodings = _shared_encoder(config, context)
         self._sampling = context.sampling
-        device = context.verifier.device
         # Waiting for the device is cheaper than passes that nobody needs, where rows stop often.
         self._asks = config.confidence > 0 or device.type == "cpu"
         # [B] int64, the assistant has read known - 1 tokens of each row, and all of them stand

@@ -50,8 +50,8 @@ class LookupDrafter:
     def __init__(self, config: Config, context: DraftContext) -> None:
         self._config = config
         self._unk = context.verifier.special.unk
-        self._to_target = context.source_to_target
-        device = context.verifier.device
+        device, table = context.verifier.device, context.source_to_target
+        self._to_target = None if table is None else table.to(device)
         # [B, S] int64, sources in target ids
         self._source = torch.zeros(0, 0, dtype=torch.int64, device=device)
 
