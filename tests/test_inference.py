@@ -95,7 +95,7 @@ def test_exact_is_greedy_at_any_batch(folder: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("schedule", ["heuristic", "target_confidence"])
-@pytest.mark.parametrize("drafter", ["lookup", "jacobi", "assistant"])
+@pytest.mark.parametrize("drafter", ["lookup", "assistant"])
 def test_other_drafters_are_greedy_too(
     drafter: str, schedule: str, folder: Path, tmp_path: Path
 ) -> None:

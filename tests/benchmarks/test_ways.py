@@ -32,7 +32,7 @@ def written(folder: Path, ways: Any) -> Path:
 def test_ways_have_what_is_common_and_what_is_their_own(tmp_path: Path) -> None:
     entries = [
         {"name": "lookup", "drafter": "lookup", "drafter_options": {"max_ngram": 2}},
-        {"name": "other", "verifier": "w.pt", "drafter": "jacobi", "beta": 3, "tau": 1.0},
+        {"name": "other", "verifier": "w.pt", "drafter": "lookup", "beta": 3, "tau": 1.0},
         {"name": "alone", "strategy": "drafter", "verifier": None, "drafter_checkpoint": "d.pt"},
         {"name": "random", "strategy": "AR", "rule": "speculative_sampling", "temperature": 0.5},
         {"name": "cut", "strategy": "early-exit", "exit_layer": 1},

@@ -2,7 +2,6 @@
 
 from specdec_plugins.decoding.drafters import assistant as assistant
 from specdec_plugins.decoding.drafters import early_exit as early_exit
-from specdec_plugins.decoding.drafters import jacobi as jacobi
 from specdec_plugins.decoding.drafters import lookup as lookup
 from specdec_plugins.decoding.drafters import medusa as medusa
 from specdec_plugins.decoding.drafters.base import DRAFTERS as DRAFTERS

@@ -101,14 +101,13 @@ FACTORIES: dict[str, Factory] = {
     "early_exit": _early_exit(),
     "early_exit:confident": _early_exit(exit_layer=2, confidence=0.5),
     "early_exit:sampling": _early_exit(sampling=True, confidence=0.5),
-    "jacobi": _built("jacobi"),
     "lookup": _built("lookup"),
     "lookup:long": _built("lookup", max_ngram=5, min_ngram=2),
     "medusa": _medusa,
 }
 
 # These remember earlier rounds, so a fresh drafter on the same prefix proposes otherwise.
-WITH_MEMORY = {"jacobi", "medusa"}
+WITH_MEMORY = {"medusa"}
 
 # The scripted drafters run through everything that the registered ones do.
 SCRIPTED = {f"scripted:{name}": _scripted(script) for name, script in SCRIPTS.items()}

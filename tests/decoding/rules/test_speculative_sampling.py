@@ -165,7 +165,7 @@ def test_a_sample_depends_on_its_seed_and_not_on_its_batch(name: str) -> None:
 
 def test_almost_no_temperature_is_greedy() -> None:
     jobs = requests(7, block_size=4, max_len=25, seed=lambda i: i, temperature=1e-4)
-    for name in ("assistant:sampling", "jacobi"):
+    for name in ("assistant:sampling", "lookup"):
         assert samples(jobs, 3, name) == [oracle(TABLE, job) for job in jobs]
 
 
