@@ -1,156 +1,133 @@
-"""Draws the three splits: no sentence twice, none shared, held-out structures in test alone."""
+"""Makes sentences of the patterns, and three splits of them: no sentence twice, none shared, and
+held-out patterns in test alone."""
 
 from __future__ import annotations
 
 import hashlib
 import os
 import random
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+import re
+import tomllib
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import NamedTuple
 
-from sample_corpus import (
-    coordination,
-    held_out,
-    infinitives,
-    lexicon,
-    nominal,
-    passives,
-    quantities,
-    questions,
-    relatives,
-    simple,
-    subordinate,
-)
-from sample_corpus.sampler import Sampler
-from sample_corpus.structures import REGISTER, Structure
+from sample_corpus.clause import NP
+from sample_corpus.lexicon import TABLES, Phrase, indexed
+from sample_corpus.sampler import Misfit, Sampler, Value
 
-MODULES = (
-    simple, passives, nominal, quantities, relatives, questions,
-    subordinate, coordination, infinitives, held_out,
-)  # fmt: skip
-SHORTEST, LONGEST = 4, 25
+PATTERNS = TABLES.parent / "patterns.toml"
+ORDERS = ("first", "final", "bare", "gerund", "zu")
+SHORTEST, LONGEST, MAX_TRIES = 4, 25, 300
 HELD_OUT_SHARE = 0.25
-MAX_TRIES = 200
-LONGER = {
-    "subordinate": 2.0,
-    "coordination": 2.0,
-    "relatives": 2.0,
-    "infinitives": 1.6,
-}  # weight of long sentences
-Report = Callable[[str, int, int], None]
 
 
 @dataclass(frozen=True)
-class Sentence:
+class Pattern:
+    """A sentence on both sides; `parts` says how to draw what its braces name, in order."""
+
+    name: str
+    en: str
+    de: str
+    parts: dict[str, str | dict[str, str]]
+    weight: float = 1.0
+    held_out: bool = False
+
+    def draw(self, sampler: Sampler) -> tuple[str, str]:
+        """Both sides; raises Misfit where the parts that were drawn do not go together."""
+        parts: dict[str, Value] = {}
+        for name, wanted in self.parts.items():
+            if isinstance(wanted, str):
+                parts[name] = sampler.phrase(wanted)
+            elif "verb" in wanted:
+                parts[name] = sampler.clause(wanted, parts)
+            else:
+                parts[name] = sampler.who(wanted["who"], parts)
+        return fill(self.en, parts, "en"), fill(self.de, parts, "de")
+
+
+def load() -> list[Pattern]:
+    """A table of the file is a pattern; its keys in capitals are the parts."""
+    patterns = []
+    for name, row in tomllib.loads(PATTERNS.read_text(encoding="utf-8")).items():
+        parts = {key: row.pop(key) for key in list(row) if key.isupper()}
+        patterns.append(Pattern(name, parts=parts, **row))
+    return patterns
+
+
+def fill(template: str, parts: dict[str, Value], side: str) -> str:
+    """`{A}`, `{A final}`, `{A first perfect}`: a part in an order and, if named, another tense.
+    A capital at the start, and no comma before another mark."""
+
+    def one(match: re.Match[str]) -> str:
+        part, arguments = parts[match[1]], match[2].split()
+        if isinstance(part, Phrase):
+            return getattr(part, side)
+        if isinstance(part, NP):
+            return part.en if side == "en" else part.case((*arguments, "nom")[0])
+        order = next((a for a in arguments if a in ORDERS), "main")
+        for tense in set(arguments) - {order}:
+            part = replace(part, tense=indexed("tenses")[tense])
+        return part.english(order) if side == "en" else part.german(order)
+
+    text = re.sub(r",(?=\s*[,.?!])", "", re.sub(r"\{(\w+)([^}]*)\}", one, template))
+    return text[0].upper() + text[1:]
+
+
+class Sentence(NamedTuple):
     structure: str
     en: str
     de: str
 
 
-@dataclass
-class Corpus:
-    train: list[Sentence] = field(default_factory=list)
-    dev: list[Sentence] = field(default_factory=list)
-    test: list[Sentence] = field(default_factory=list)
-
-    def splits(self) -> dict[str, list[Sentence]]:
-        return {"train": self.train, "dev": self.dev, "test": self.test}
+Corpus = dict[str, list[Sentence]]  # by split: train, dev, test
 
 
-def fits(text: str) -> bool:
-    return SHORTEST <= len(text.split()) <= LONGEST
+def draw(sampler: Sampler, options: list[Pattern], seen: set[str]) -> Sentence:
+    """A sentence of which neither side has been seen; it is added to those."""
+    for _ in range(MAX_TRIES):
+        chosen = sampler.rng.choices(options, [option.weight for option in options])[0]
+        try:
+            pair = chosen.draw(sampler)
+        except Misfit:
+            continue
+        fits = all(SHORTEST <= len(text.split()) <= LONGEST for text in pair)
+        if fits and seen.isdisjoint(pair):
+            seen.update(pair)
+            return Sentence(chosen.name, *pair)
+    raise RuntimeError(f"no new sentence in {MAX_TRIES} tries; ask for fewer pairs")
 
 
-def emphasis(option: Structure) -> float:
-    module = option.build.__module__.rpartition(".")[2]
-    return option.weight * LONGER.get(module, 1.0)
-
-
-class Drawer:
-    """Draws new sentences; it remembers both sides of everything drawn before."""
-
-    def __init__(self, seed: int) -> None:
-        self.sampler = Sampler(random.Random(seed), lexicon.load())
-        self.seen_en: set[str] = set()
-        self.seen_de: set[str] = set()
-
-    def draw(self, options: list[Structure]) -> Sentence:
-        weights = [emphasis(option) for option in options]
-        for _ in range(MAX_TRIES):
-            chosen = self.sampler.rng.choices(options, weights)[0]
-            en, de = chosen.build(self.sampler)
-            new = en not in self.seen_en and de not in self.seen_de
-            if new and fits(en) and fits(de):
-                self.seen_en.add(en)
-                self.seen_de.add(de)
-                return Sentence(chosen.name, en, de)
-        raise RuntimeError(
-            f"no new sentence in {MAX_TRIES} tries after {len(self.seen_en)}; ask for fewer pairs"
-        )
-
-
-def generate(seed: int, train: int, dev: int, test: int, report: Report) -> Corpus:
+def generate(seed: int, sizes: dict[str, int], report: Callable[[str, int, int], None]) -> Corpus:
     """The whole corpus; `report(split, done, wanted)` is called as it grows."""
-    drawer, corpus = Drawer(seed), Corpus()
-    seen = [s for s in REGISTER.values() if not s.held_out]
-    unseen = [s for s in REGISTER.values() if s.held_out]
-    num_unseen = round(test * HELD_OUT_SHARE)
-    wanted = {"train": train, "dev": dev, "test": test}
-    for split, sentences in corpus.splits().items():
-        for done in range(wanted[split]):
-            is_unseen = split == "test" and done >= test - num_unseen
-            sentences.append(drawer.draw(unseen if is_unseen else seen))
-            report(split, done + 1, wanted[split])
-    drawer.sampler.rng.shuffle(corpus.test)
+    sampler, seen = Sampler(random.Random(seed)), set()
+    known, unseen = ([p for p in load() if p.held_out == held] for held in (False, True))
+    corpus = Corpus()
+    for split, wanted in sizes.items():
+        num_known = wanted - (round(wanted * HELD_OUT_SHARE) if split == "test" else 0)
+        corpus[split] = []
+        for done in range(1, wanted + 1):
+            corpus[split].append(draw(sampler, known if done <= num_known else unseen, seen))
+            report(split, done, wanted)
+    sampler.rng.shuffle(corpus["test"])
     return corpus
-
-
-def files(corpus: Corpus) -> Iterator[tuple[str, str]]:
-    """(name, text) of every file of the corpus."""
-    for split, sentences in corpus.splits().items():
-        yield f"{split}.en", "".join(f"{s.en}\n" for s in sentences)
-        yield f"{split}.de", "".join(f"{s.de}\n" for s in sentences)
-    known = {s.structure for s in corpus.train}
-    rows = ["line\tstructure\tseen_in_training\n"]
-    for line, sentence in enumerate(corpus.test, start=1):
-        answer = "yes" if sentence.structure in known else "no"
-        rows.append(f"{line}\t{sentence.structure}\t{answer}\n")
-    yield "structures.tsv", "".join(rows)
 
 
 def write(corpus: Corpus, folder: Path) -> str:
     """Write every file beside its name and rename it; returns the SHA-256 of all of them."""
+    known = {s.structure for s in corpus["train"]}
+    rows = ["line\tstructure\tseen_in_training"]
+    for line, s in enumerate(corpus["test"], start=1):
+        rows.append(f"{line}\t{s.structure}\t{'yes' if s.structure in known else 'no'}")
+    files = {f"{split}.{side}": [getattr(s, side) for s in sentences]
+             for split, sentences in corpus.items() for side in ("en", "de")}  # fmt: skip
     folder.mkdir(parents=True, exist_ok=True)
     digest = hashlib.sha256()
-    for name, text in files(corpus):
-        data = text.encode("utf-8")
+    for name, lines in (files | {"structures.tsv": rows}).items():
+        data = "".join(f"{line}\n" for line in lines).encode("utf-8")
         digest.update(data)
         partial = folder / f".{name}.partial"
         partial.write_bytes(data)
         os.replace(partial, folder / name)
     return digest.hexdigest()
-
-
-def word_types(lines: list[str]) -> set[str]:
-    """Lower-cased words without the marks around them."""
-    found = (word.strip(".,;!?").lower() for line in lines for word in line.split())
-    return {word for word in found if word}
-
-
-def summary(corpus: Corpus) -> list[str]:
-    """What was made, in lines for a reader."""
-    lines = []
-    for split, sentences in corpus.splits().items():
-        num_structures = len({s.structure for s in sentences})
-        lines.append(f"{split}: {len(sentences)} pairs, {num_structures} structures")
-    for side in ("en", "de"):
-        texts = [getattr(s, side) for s in corpus.train]
-        mean = sum(len(text.split()) for text in texts) / max(len(texts), 1)
-        num_types = len(word_types(texts))
-        lines.append(f"train.{side}: {num_types} word types, {mean:.1f} words a sentence")
-    known = {s.structure for s in corpus.train}
-    num_new = sum(s.structure not in known for s in corpus.test)
-    share = 100 * num_new / max(len(corpus.test), 1)
-    lines.append(f"test: {num_new} pairs ({share:.1f} %) of structures that training never saw")
-    return lines

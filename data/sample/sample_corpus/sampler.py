@@ -3,286 +3,254 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Sequence
+import re
 from dataclasses import replace
-from typing import TypeVar
+from functools import cache
 
-from sample_corpus import phrases, timing
-from sample_corpus.clause import Clause
-from sample_corpus.lexicon import Adjective, Lexicon, Noun, Phrase, Place, Verb
-from sample_corpus.phrases import NP
+from sample_corpus.clause import NP, Clause, noun_phrase, relative
+from sample_corpus.inflection import CASES, ending
+from sample_corpus.lexicon import NOTHING, Phrase, Row, indexed, table
 
-Choice = TypeVar("Choice")
-KIN = {"kin", "kinpl"}
-BARE = {"lang", "subj", "game", "interest"}
-OWN = {"birthday", "diary", "driving licence", "identity card", "passport", "house key"}
-UNIQUE = {"of_bldg", "of_vehicle", "of_read", "of_event", "hope", "cause"}
-NEUTRAL_HUMANS = ("man", "woman", "boy", "lady")
-CORE_KEYS = {"put": "lay"}  # the table lists it under its English form
-LASTING = {"build", "renovate", "visit", "buy", "sell", "travel", "publish", "win", "rent", "study",
-           "plant", "organize", "celebrate", "own", "love", "know", "live", "hike", "learn",
-           "teach", "meet", "write", "translate", "collect", "apply", "criticize",
-           "photograph"}  # fmt: skip
-DESTINATIONS = {
-    "go": (), "rush": ("meet", "work", "school", "shop", "cult", "bank"),
-    "drive": ("city", "meet", "work", "shop", "out", "town", "sport", "zoo"),
-    "hike": ("out_far", "town"), "cycle": ("city", "meet", "school", "shop", "out_far", "sport"),
-}  # fmt: skip
-COUNTED = {"fruit", "snack", "read", "furn", "dishware", "tool", "small", "plant", "cloth", "farm",
-           "clothpl", "toy", "vehicle", "pet", "wild"}  # fmt: skip
-IN_PAIRS = {"clothpl"}
+KIN = ("kin", "kinpl")
+BARE = ("lang", "subj", "game", "interest")  # no article: plays football, studies law
+UNIQUE = ("of_bldg", "of_vehicle", "of_read", "of_event", "hope", "cause")  # the door, the end
+PERSONAL = ("cloth", "clothpl", "small", "vehicle", "furn", "doc", "home", "instr")
+SUBJECTS = {"name": 20, "titled": 8, "couple": 6, "my|our|his|her kin": 16, "the adult": 7,
+            "the prof": 29}  # fmt: skip
+Value = Phrase | NP | Clause
+
+
+class Misfit(Exception):
+    """What was drawn does not go together."""
+
+
+@cache
+def nouns(types: tuple[str, ...]) -> list[Row]:
+    return [noun for noun in table("nouns") if noun.is_any(types)]
+
+
+@cache
+def adjectives(noun: Row, gradable: bool = False) -> list[Row]:
+    fitting = [a for a in table("adjectives") if noun.is_any(a.types)]
+    return [a for a in fitting if not gradable or a.de_comparative != "-"]
+
+
+@cache
+def of_kind(name: str, kind: str) -> list[Row]:
+    return [row for row in table(name) if row.kind == kind]
+
+
+@cache
+def places(groups: tuple[str, ...]) -> list[Row]:
+    return [row for row in table("places") if not set(groups).isdisjoint(row.groups)]
+
+
+@cache
+def verbs(wanted: str) -> list[Row]:
+    """`=lemma|lemma`, or `flags:governments:mark`, such as `i:acc,+,-` or `:acc:prefix`; `+` stands
+    for any preposition, `-` for no object. States (n) and core verbs (c) must be asked for."""
+    if wanted.startswith("="):
+        named = [v for v in table("verbs") if v.de in wanted[1:].split("|") and "P" not in v.flags]
+        return [v for v in named if "c" in v.flags] or named
+    flags, kinds, mark = (wanted + ":").split(":")[:3]
+    return [
+        v for v in table("verbs")
+        if set(flags) <= set(v.flags) and set("c" if "n" in flags else "cn").isdisjoint(v.flags)
+        and ("+" if "+" in v.government else v.government or "-") in kinds.split(",")
+        and (not mark or getattr(v, mark))
+    ]  # fmt: skip
+
+
+def pronoun(key: str) -> NP:
+    return NP(key, (indexed("pronouns")[key].de,) * 4, key)
+
+
+def possessive(owner: NP) -> str:
+    return indexed("pronouns")[owner.pronoun].possessive or "the"
+
+
+def refer(how: str, part: Value, more: Value | None = None) -> NP:
+    """again, same: a clause's subject; relative: who, for it; with, object: with its clause."""
+    if how == "object":
+        return relative(part.obj, replace(part, gap=True))
+    if how == "with":
+        return relative(part, more)
+    subject = part.subject if isinstance(part, Clause) else part
+    if how == "same":
+        return subject
+    if how == "again":
+        return pronoun(subject.pronoun)
+    forms = tuple(ending("relative", case, subject.gender) for case in CASES)
+    return replace(subject, en="who" if subject.is_human else "that", de=forms)
 
 
 class Sampler:
-    """Draws every part of a sentence from one generator, so that a seed fixes the corpus."""
+    """Draws everything from one generator, so that a seed fixes the corpus."""
 
-    def __init__(self, rng: random.Random, lexicon: Lexicon) -> None:
+    def __init__(self, rng: random.Random) -> None:
         self.rng = rng
-        self.lexicon = lexicon
-        self.recent: Verb | None = None  # times are drawn to fit the verb drawn last
-        self.by_noun: dict[tuple[str, bool], list[Adjective]] = {}
-        self.by_use: dict[tuple[str, tuple[str, ...], str], list[Verb]] = {}
-        self.by_types: dict[tuple[str, ...], list[Noun]] = {}
-        self.core = {CORE_KEYS.get(v.en, v.en): v for v in lexicon.verbs if "c" in v.flags}
-        self.ordinary = [v for v in lexicon.verbs if "c" not in v.flags]
 
-    def pick(self, options: Sequence[Choice]) -> Choice:
+    def pick(self, options: list | tuple):
+        if not options:
+            raise Misfit
         return options[self.rng.randrange(len(options))]
 
     def chance(self, probability: float) -> bool:
         return self.rng.random() < probability
 
-    # Things and people ---------------------------------------------------------------------
+    def phrase(self, kind: str) -> Phrase:
+        """A phrase whose own slots are filled: `{month}` by kind, `{1-28}` by a number."""
+        found = self.pick(of_kind("phrases", kind))
+        en, de = found.en, found.de
+        for slot in re.findall(r"\{([^}]+)\}", en):
+            low, _, high = slot.partition("-")
+            number = str(self.rng.randint(int(low), int(high))) if high else ""
+            inner = Phrase(number, number) if high else self.phrase(slot)
+            en, de = en.replace(f"{{{slot}}}", inner.en), de.replace(f"{{{slot}}}", inner.de)
+        return Phrase(en, de)
 
-    def noun(self, *types: str) -> Noun:
-        if types not in self.by_types:
-            self.by_types[types] = self.lexicon.of_type(*types)
-        return self.pick(self.by_types[types])
+    def who(self, wanted: str, parts: dict[str, Value]) -> NP:
+        """A person, a pronoun, `DETERMINERS TYPES`, or what another part has named (`again A`)."""
+        if wanted == "person" and self.chance(0.14):
+            wanted = self.pick(("I", "we", "he", "she", "they"))
+        if wanted in ("person", "third"):
+            wanted = self.rng.choices(list(SUBJECTS), list(SUBJECTS.values()))[0]
+        if wanted in indexed("pronouns"):
+            return pronoun(wanted)
+        if wanted in ("name", "titled"):
+            return self.named(wanted)
+        if wanted == "couple":
+            one, two = self.rng.sample(of_kind("people", "name"), 2)
+            return NP(f"{one.en} and {two.en}", (f"{one.en} und {two.en}",) * 4, "they", "p")
+        first, *rest = wanted.split(" ")
+        if rest[0] in parts:
+            return refer(first, *[parts[name] for name in rest])
+        det, noun = self.pick(first.split("|")), self.pick(nouns(tuple(" ".join(rest).split(","))))
+        adjective = NOTHING if noun.is_any(KIN) else self.adjective(noun, 0.7)
+        plural = det == "the" and noun.is_any(("prof",)) and self.chance(0.2)
+        return noun_phrase(noun, self.determiner(det), plural, adjective)
 
-    def adjective(self, entry: Noun, gradable: bool = False) -> Adjective | None:
-        if entry.en in OWN:
-            return None  # a passport is just a passport
-        key = (entry.en, gradable)
-        if key in self.by_noun:
-            fitting = self.by_noun[key]
-            return self.pick(fitting) if fitting else None
-        fitting = [
-            a
-            for a in self.lexicon.adjectives
-            if (a.types & entry.types or entry.en in a.types)
-            and a.en != entry.en
-            and not (gradable and a.comparative == "-")
-        ]
-        return self.pick(fitting) if fitting else None
+    def named(self, kind: str) -> NP:
+        row = self.pick(of_kind("people", kind))
+        return NP(row.en, (row.nom, row.acc, row.dat, row.gen), row.pronoun)
 
-    def adjectives(self, entry: Noun, probability: float = 0.7) -> tuple[Adjective, ...]:
-        found = self.adjective(entry) if self.chance(probability) else None
-        return (found,) if found else ()
+    def determiner(self, key: str) -> Row:
+        """By its key; `owner` is the name of somebody, which bears no ending in German."""
+        if key != "owner":
+            return indexed("determiners")[key]
+        name = self.named("name")
+        return Row(en=f"{name.en}'s", en_plural=f"{name.en}'s", de=name.case("gen"),
+                   article="none", adjective="strong", known="yes")  # fmt: skip
 
-    def name(self) -> NP:
-        gender = self.pick("mf")
-        kind = "female" if gender == "f" else "male"
-        return phrases.name(self.pick(self.lexicon.names[kind]), gender)
+    def adjective(self, noun: Row, probability: float) -> Phrase:
+        fitting = adjectives(noun) if self.chance(probability) else []
+        found = self.pick(fitting) if fitting else None
+        return Phrase(found.en, found.de_attributive) if found else NOTHING
 
-    def titled(self) -> NP:
-        return phrases.titled(self.pick(self.lexicon.names["family"]), self.pick("mf"))
+    def thing(self, noun: Row, mode: str, owner: str = "the") -> NP:
+        """An object: `mode` is any, definite, indefinite, generic, no, head or superlative."""
+        special = noun.is_any((*KIN, *BARE, *UNIQUE))
+        if special and mode in ("no", "head", "superlative"):
+            raise Misfit
+        if special or noun.gender == "p":
+            det = owner if noun.is_any(KIN) else "none" if noun.is_any(BARE) else "the"
+            return noun_phrase(noun, self.determiner(det))
+        if mode == "superlative":
+            best = self.pick(adjectives(noun, True))
+            graded = Phrase(best.en_superlative, best.de_superlative)
+            return noun_phrase(noun, self.determiner("the"), adjective=graded)
+        adjective = self.adjective(noun, 0 if mode == "head" else 0.6)
+        det, plural, number = self.introduction(noun, mode, owner)
+        return noun_phrase(noun, self.determiner(det), plural, adjective, number)
 
-    def professional(self, det: str = "the", plural: bool = False, described: float = 0.7) -> NP:
-        entry = self.noun("prof")
-        return phrases.noun_phrase(entry, det, self.adjectives(entry, described), plural)
+    def introduction(self, noun: Row, mode: str, owner: str) -> tuple[str, bool, Phrase]:
+        """The determiner, whether the noun is in the plural, and a number before it."""
+        mass, several = not noun.de_plural, self.chance(0.9 if noun.is_any(("clothpl",)) else 0.22)
+        if mode in ("no", "head"):
+            return "no" if mode == "no" else "the", several and not mass, NOTHING
+        if mode == "definite" or (mode == "any" and self.chance(0.55)):
+            det = self.rng.choices(("the", "this", owner), (6, 1, 4 * noun.is_any(PERSONAL)))[0]
+            return "the" if mass else det, several and not mass, NOTHING
+        if mass or mode == "generic":
+            return "none", not mass, NOTHING
+        number = self.phrase("number") if several and self.chance(0.4) else NOTHING
+        return "none" if several else "a", several, number
 
-    def relative(self, owner: str = "") -> NP:
-        entry = self.noun("kin") if self.chance(0.8) else self.noun("kinpl")
-        det = owner if owner not in ("", "it") else self.pick(("my", "our", "his", "her"))
-        return phrases.noun_phrase(entry, det)
+    def clause(self, wanted: dict[str, str], parts: dict[str, Value]) -> Clause:
+        verb = self.pick(verbs(wanted["verb"]))
+        tense = indexed("tenses")[self.pick(wanted.get("tense", "present").split("|"))]
+        types = tuple(wanted["types"].split(",")) if "types" in wanted else verb.objects
+        passive = "passive" in wanted
+        patient = self.thing(self.pick(nouns(types)), "definite") if passive else None
+        subject = patient or self.who(wanted["who"], parts)
+        clause = Clause(subject, verb, tense, passive=passive, negation=wanted.get("negation", ""))
+        if "agent" in wanted:
+            clause = replace(clause, agent=self.who(wanted["agent"], parts))
+        if not passive:
+            clause = self.with_objects(clause, types, wanted.get("object", "any"), parts)
+        clause = self.with_adjuncts(clause, float(wanted.get("adjuncts", 0.4)))
+        slots = [slot for slot in ("time", "early", "late", "place") if slot in wanted]
+        clause = replace(clause, **{slot: self.phrase(wanted[slot]) for slot in slots})
+        return self.with_predicate(clause, wanted.get("predicate", ""))
 
-    def person(self, pronouns: bool = True) -> NP:
-        """A subject: pronoun, name, titled name, somebody's relative, a trade or two people."""
-        roll = self.rng.random()
-        if roll < 0.14 and pronouns:
-            return phrases.pronoun(self.pick(("I", "we", "he", "she", "they")))
-        if roll < 0.34:
-            return self.name()
-        if roll < 0.42:
-            return self.titled()
-        if roll < 0.6:
-            return self.relative()
-        if roll < 0.66:
-            return self.couple()
-        if roll < 0.73:
-            entry = self.noun(*NEUTRAL_HUMANS)
-            return phrases.noun_phrase(entry, "the", self.adjectives(entry, 0.6))
-        return self.professional("the", plural=self.chance(0.2))
-
-    def third(self) -> NP:
-        """A subject in the third person, with a noun or a name."""
-        return self.person(pronouns=False)
-
-    def couple(self) -> NP:
-        first, second = self.name(), self.name()
-        while second.en == first.en:
-            second = self.name()
-        return phrases.coordinate(first, second)
+    def with_objects(self, clause: Clause, types: tuple, mode: str, parts: dict) -> Clause:
+        """What the verb governs; `mode` may also be none, someone, or a reference to a part."""
+        verb, subject, dative = clause.verb, clause.subject, None
+        if verb.government == "dir":
+            place = self.pick(places(verb.places))
+            return replace(clause, goal=Phrase(place.en_to, place.de_to))
+        if not verb.government or mode == "none":
+            return clause
+        if verb.government == "both":
+            dative = self.someone(subject)
+            mode = "indefinite" if mode == "any" else mode
+        if mode == "someone":
+            obj = self.someone(subject)
+        elif " " in mode:
+            obj = self.who(mode, parts)
+        else:
+            noun = self.pick(nouns(types))
+            if "g" in verb.flags and mode != "head":
+                mode = "generic"
+            elif ("d" in verb.flags and mode == "generic") or (
+                noun.is_any(("prof", "human")) and mode in ("any", "indefinite")
+            ):
+                mode = "definite"
+            obj = self.thing(noun, mode, possessive(subject))
+        heads = [np.noun or np.en for np in (subject, obj, dative) if np]
+        if len(set(heads)) < len(heads):
+            raise Misfit
+        return replace(clause, obj=obj, dative=dative)
 
     def someone(self, subject: NP) -> NP:
-        """A person other than the subject, as an object."""
-        roll = self.rng.random()
-        if roll < 0.3 and subject.natural not in ("it",):
-            return self.relative(subject.natural)
-        if roll < 0.5:
-            other = self.name()
-            return other if other.en not in subject.en else self.professional("the")
-        if roll < 0.6:
-            return self.titled()
-        other = self.professional("the")
-        return other if other.en != subject.en else self.titled()
-
-    def city(self) -> Phrase:
-        return self.pick(self.lexicon.geography["city"])
-
-    def thing(self, entry: Noun, subject: NP, mode: str = "any", described: float = 0.7) -> NP:
-        """A noun phrase for an object: `mode` is any, definite, indefinite, generic."""
-        if entry.types & BARE:
-            return phrases.noun_phrase(entry, "")
-        adjectives = self.adjectives(entry, described)
-        owner = subject.natural
-        if entry.types & KIN:
-            det = owner if owner != "it" else "the"
-            return phrases.noun_phrase(entry, det)
-        if entry.en in OWN and owner != "it":
-            return phrases.noun_phrase(entry, owner)
-        if entry.types & UNIQUE or entry.gender == "p":
-            return phrases.noun_phrase(entry, "the", () if entry.types & UNIQUE else adjectives)
-        if entry.is_mass:
-            zero = mode in ("generic", "indefinite") or (mode == "any" and self.chance(0.6))
-            return phrases.noun_phrase(entry, "" if zero else "the", adjectives)
-        if mode == "generic":
-            return phrases.noun_phrase(entry, "", adjectives, plural=True)
-        return self.countable(entry, owner, mode, adjectives)
-
-    def countable(
-        self, entry: Noun, owner: str, mode: str, adjectives: tuple[Adjective, ...]
-    ) -> NP:
-        definite = mode == "definite" or (mode == "any" and self.chance(0.55))
-        if not definite:
-            many = bool(entry.types & IN_PAIRS) or self.chance(0.25)
-            count = None
-            if many and mode == "any" and entry.types & COUNTED and self.chance(0.4):
-                count = timing.cardinal(self.rng.randint(2, 6))
-                return phrases.noun_phrase(entry, "", adjectives, True, count)
-            return phrases.noun_phrase(entry, "a", adjectives, many)
-        many = bool(entry.types & IN_PAIRS) or self.chance(0.2)
-        personal = {"cloth", "clothpl", "small", "vehicle", "furn", "doc", "home", "instr"}
-        det = "this" if self.chance(0.12) else "the"
-        if owner != "it" and entry.types & personal and self.chance(0.45):
-            det = owner
-        return phrases.noun_phrase(entry, det, adjectives, many)
-
-    # Actions -------------------------------------------------------------------------------
-
-    def verb(self, flags: str = "", kinds: Sequence[str] = ("acc",), only: str = "") -> Verb:
-        """A verb with all these flags and one of these governments ("+" for prepositional)."""
-        key = (flags, tuple(kinds), only)
-        if key not in self.by_use:
-            self.by_use[key] = [v for v in self.ordinary if usable(v, flags, kinds, only)]
-        self.recent = self.pick(self.by_use[key])
-        return self.recent
-
-    def object_of(self, verb: Verb, subject: NP, mode: str = "any", described: float = 0.7) -> NP:
-        entry = self.noun(*verb.objects)
-        if verb.en == "steal":
-            subject = replace(subject, natural="it")  # nobody steals what is his own
-        if entry.types & {"prof", "human"} and mode == "any":
-            mode = "definite"
-        phrase = self.thing(entry, subject, mode, described)
-        if not subject.en:
-            return phrase
-        if phrase.en in subject.en or phrase.en.split()[-1] == subject.en.split()[-1]:
-            return self.titled() if entry.types & {"prof", "human", "kin", "kinpl"} else phrase
-        return phrase
-
-    def place(self, verb: Verb) -> Phrase | None:
-        if not verb.places:
-            return None
-        wanted = set(verb.places)
-        fitting = [p for p in self.lexicon.places if wanted & {p.noun.en, *p.groups}]
-        return phrases.being_at(self.pick(fitting)) if fitting else None
-
-    def any_place(self, *groups: str) -> Place:
-        fitting = [p for p in self.lexicon.places if not groups or set(groups) & set(p.groups)]
-        return self.pick(fitting)
-
-    def manner(self, verb: Verb) -> Phrase | None:
-        return self.pick(self.lexicon.phrases[f"manner_{verb.manner}"]) if verb.manner else None
-
-    def adverb(self, kind: str) -> Phrase:
-        return self.pick(self.lexicon.phrases[kind])
-
-    def time(self, kind: str) -> Phrase:
-        """A time of the past, the future or of habit: a fixed phrase, or one with a number."""
-        lasting = self.recent is not None and self.recent.en in LASTING
-        if self.chance(0.3):
-            return timing.computed(self.rng, kind, lasting)
-        if lasting and kind in ("past", "future") and self.chance(0.4):
-            return self.adverb(f"{kind}_long")
-        return self.adverb(kind)
-
-    def destination(self, verb: Verb) -> Phrase:
-        """One goes to the kitchen, but travels to Rome or to Italy."""
-        groups = DESTINATIONS.get(verb.en, ())
-        if verb.en == "travel" or (groups and "city" in groups and self.chance(0.5)):
-            kind = "country" if verb.en == "travel" and self.chance(0.4) else "city"
-            goal = self.pick(self.lexicon.geography[kind])
-            return Phrase(f"to {goal.en}", f"nach {goal.de}")
-        return phrases.going_to(self.any_place(*groups))
-
-    def activity(
-        self,
-        subject: NP | None = None,
-        flags: str = "",
-        mode: str = "any",
-        kinds: Sequence[str] = ("acc", "acc", "acc", "dat", "+", "", "dat+acc", "dir"),
-        adjuncts: float = 0.5,
-        only: str = "",
-    ) -> Clause:
-        """What somebody does: a verb, its objects and perhaps a place or a manner."""
-        who = subject or self.person()
-        verb = self.verb(flags, kinds, only)
-        if "g" in verb.flags:
-            mode = "generic"
-        elif mode == "generic" and "d" in verb.flags:
-            mode = "definite"
-        clause = Clause(who, verb)
-        kind = government(verb)
-        if kind == "dir":
-            return clause.but(direction=self.destination(verb))
-        if kind == "dat+acc":
-            described = mode if mode != "any" else "indefinite"
-            dative = self.someone(who)
-            return clause.but(dative=dative, obj=self.object_of(verb, who, described))
-        if kind:
-            clause = clause.but(obj=self.object_of(verb, who, mode))
-        return self.with_adjuncts(clause, adjuncts if kind else max(adjuncts, 0.9))
+        """A person as an object."""
+        kin = f"{possessive(subject)} kin"
+        return self.who(self.pick((kin, kin, "name", "titled", "the prof", "the prof")), {})
 
     def with_adjuncts(self, clause: Clause, probability: float) -> Clause:
-        place, manner = self.place(clause.verb), self.manner(clause.verb)
-        known = clause.obj is None or clause.obj.definite
-        if place and self.chance(probability):
-            return clause.but(place=place)
-        if manner and known and self.chance(probability):
-            return clause.but(manner=manner)
+        """Perhaps where the verb's action takes place, or how."""
+        verb = clause.verb
+        if verb.government == "dir" or not self.chance(probability if verb.government else 0.8):
+            return clause
+        if verb.places[0] and not clause.passive:
+            place = self.pick(places(verb.places))
+            return replace(clause, place=Phrase(place.en, place.de))
+        if verb.manner and (clause.obj is None or clause.obj.known):
+            return replace(clause, manner=self.phrase(f"manner_{verb.manner}"))
         return clause
 
-
-def government(verb: Verb) -> str:
-    """acc, dat, dat+acc, dir, "+" for a prepositional object, or "" for none."""
-    if "+" in verb.government and not verb.government.startswith("dat"):
-        return "+"
-    return verb.government
-
-
-def usable(verb: Verb, flags: str, kinds: Sequence[str], only: str) -> bool:
-    """States are drawn only where they are asked for: they take neither times nor habits."""
-    marked = {"separable": verb.prefix, "reflexive": verb.reflexive}.get(only, "any")
-    fits = all(flag in verb.flags for flag in flags) and government(verb) in kinds
-    return bool(marked) and fits and ("n" in flags or "n" not in verb.flags)
+    def with_predicate(self, clause: Clause, kind: str) -> Clause:
+        """A phrase, or for things an adjective that fits them, alone or in a comparison."""
+        if kind not in ("adjective", "comparative"):
+            return replace(clause, predicate=self.phrase(kind)) if kind else clause
+        noun = clause.subject.noun
+        adjective = self.pick(adjectives(noun, True))
+        if kind == "adjective":
+            degree = self.phrase("degree")
+            predicate = Phrase(f"{degree.en} {adjective.en}", f"{degree.de} {adjective.de}")
+            return replace(clause, predicate=predicate)
+        fitting = [n for n in nouns(noun.types[:1]) if n != noun and adjective in adjectives(n)]
+        det = self.determiner(self.pick(("the", "my", "this", "owner")))
+        other = noun_phrase(self.pick(fitting), det)
+        than = Phrase(f"{adjective.en_comparative} than {other.en}", adjective.de_comparative)
+        return replace(clause, predicate=than, after=Phrase("", f"als {other.case('nom')}"))

@@ -1,1 +1,0 @@
-"""A generator of English-German sentence pairs: lexicon, grammar, structures, corpus."""
