@@ -29,8 +29,8 @@ from benchmarks.serving.report import write
 from benchmarks.serving.server import Server, serving
 from benchmarks.serving.traffic import Tally, Traffic
 from specdec_plugins.errors import Parser, UserError, refuse
-from specdec_plugins.serving.model import ModelOptions, load_model
-from specdec_plugins.serving.settings import ServerSettings
+from specdec_plugins.serving.model import load_model
+from specdec_plugins.serving.settings import ModelOptions, ServerSettings
 
 MODES: dict[str, tuple[str, ...]] = {
     "on": (),

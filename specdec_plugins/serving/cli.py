@@ -9,127 +9,63 @@ import os
 import signal
 import socket
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import torch
 
+from specdec_plugins.app.options import add_options, build
 from specdec_plugins.errors import Parser, UserError, refuse
-from specdec_plugins.serving.flags import add_model_flags, build
-from specdec_plugins.serving.model import ModelOptions, ServedModel, load_model, request_defaults
-from specdec_plugins.serving.settings import LOG_FORMAT, ReplicaOptions, ServerSettings
+from specdec_plugins.serving.model import ServedModel, load_model, request_defaults
+from specdec_plugins.serving.settings import (
+    LOG_FORMAT,
+    ModelOptions,
+    ProcessOptions,
+    ServerSettings,
+)
 
 log = logging.getLogger("specdec.serving")
 
 KEY_VARIABLE = "SPECDEC_API_KEY"
-HOST, PORT = "127.0.0.1", 8080
 
 
 def make_parser() -> argparse.ArgumentParser:
-    """Destinations are fields of `ModelOptions` and `ServerSettings`, or local to `main`."""
+    """Destinations are fields of the records of settings."""
     parser = Parser(
         prog="specdec-serve",
         description="Serve translations by speculative decoding over HTTP.",
         epilog=f"An API key is read from the environment variable {KEY_VARIABLE}, or from "
         "--api-key-file; without one everyone who reaches the address may translate.",
         allow_abbrev=False,
-        argument_default=argparse.SUPPRESS,
     )
-    add_model_flags(parser)
-    _add_defaults(parser)
-    _add_limits(parser)
-    _add_replicas(parser)
-    group = parser.add_argument_group("server")
-    add = group.add_argument
-    add("--host", help=f"address to listen on (default: {HOST}, this machine only)")
-    add("--port", type=int, help=f"default: {PORT}; 0 = any free one")
-    add("--api-key-file", metavar="FILE", help="first line: the key that requests must carry")
-    add("--threads", type=int, metavar="N", help="of torch on a CPU (default: torch's own)")
-    add(
-        "--part-times",
-        action=argparse.BooleanOptionalAction,
-        help="metrics of drafter and verifier time; on a GPU they cost a little (default: yes)",
-    )
-    add("--log-level", choices=("debug", "info", "warning", "error"), help="default: info")
-    add("--debug", action="store_true", help="show where an error was raised")
+    add_options(parser, ModelOptions, ServerSettings, ProcessOptions)
     return parser
-
-
-def _add_defaults(parser: argparse.ArgumentParser) -> None:
-    add = parser.add_argument_group(
-        "defaults of requests", "beta and tau: the bundle's, else 1 and 0"
-    ).add_argument
-    add(
-        "--beta",
-        type=int,
-        metavar="N",
-        help="accept among the N best tokens (1 = exact)",
-    )
-    add("--tau", type=float, metavar="X", help="and at most X nats under the best")
-    add("--temperature", type=float, metavar="X", help="of samples (default: 0.7)")
-    add("--top-p", type=float, metavar="X", help="of samples (default: 0.95)")
-    add("--max-new-tokens", type=int, metavar="N", help="of a sentence; also the bound (200)")
-
-
-def _add_limits(parser: argparse.ArgumentParser) -> None:
-    add = parser.add_argument_group("limits").add_argument
-    add("--max-rows", type=int, metavar="N", help="sentences that decode at once (32)")
-    add("--max-waiting", type=int, metavar="N", help="sentences in line, then 429 (1000)")
-    add("--max-body", type=int, metavar="BYTES", help="of a request (1000000)")
-    add("--max-characters", type=int, metavar="N", help="of all texts of a request (20000)")
-    add("--max-texts", type=int, metavar="N", help="of a request (100)")
-    add("--max-alternatives", type=int, metavar="N", help="of a text (5)")
-    add("--request-timeout", type=float, metavar="SECONDS", help="for an answer (120)")
-    add("--body-timeout", type=float, metavar="SECONDS", help="for a body to arrive (30)")
-    add("--shutdown-timeout", type=float, metavar="SECONDS", help="for accepted work (60)")
-
-
-def _add_replicas(parser: argparse.ArgumentParser) -> None:
-    add = parser.add_argument_group("several engines, through Ray Serve").add_argument
-    add("--replicas", type=int, metavar="N", help="engines, each with a model of its own")
-    add(
-        "--replica-gpus",
-        type=float,
-        metavar="X",
-        help="GPUs of each, 0.5 for half a one (default: 1 where GPUs are used)",
-    )
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Serve until a signal; the exit status of a command line."""
     given = vars(make_parser().parse_args(argv))
-    level = given.get("log_level", "info").upper()
-    logging.basicConfig(level=level, format=LOG_FORMAT)
-    host, port = given.get("host", HOST), given.get("port", PORT)
+    logging.basicConfig(level=given.get("log_level", "info").upper(), format=LOG_FORMAT)
     try:
-        settings = build(ServerSettings, {**given, "api_key": read_key(given)})
-        if "threads" in given:
-            if given["threads"] < 1:
-                raise UserError(f"--threads must be 1 or more, not {given['threads']}.")
-            torch.set_num_threads(given["threads"])
-        if "replica_gpus" in given and "replicas" not in given:
-            raise UserError("--replica-gpus is about --replicas; give both, or neither.")
-        options = build(ModelOptions, given)
-        for name, value in request_defaults(options).items():
-            settings = replace(settings, **{name: given.get(name, value)})
-        check_address(host, port)
-        if "replicas" in given:
+        process, options = build(ProcessOptions, given), build(ModelOptions, given)
+        key = read_key(process.api_key_file)
+        settings = build(ServerSettings, {**request_defaults(options), **given, "api_key": key})
+        if process.threads is not None:
+            torch.set_num_threads(process.threads)
+        check_address(process.host, process.port)
+        if process.replicas is not None:
             from specdec_plugins.serving.replicas import serve_replicas
 
-            return serve_replicas(options, settings, build(ReplicaOptions, given), host, port)
+            return serve_replicas(options, settings, process)
         model = load_model(options)
     except UserError as error:
         if given.get("debug"):
             raise
         return refuse("specdec-serve", error)
-    return serve(model, settings, host, port)
+    return serve(model, settings, process.host, process.port)
 
 
 def check_address(host: str, port: int) -> None:
     """Raises UserError where nobody could listen: before models are loaded, and in a sentence."""
-    if not 0 <= port < 2**16:
-        raise UserError(f"--port {port}: expected 0 to 65535; 0 takes a free one.")
     try:
         family, kind, *_, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
         with socket.socket(family, kind) as probe:
@@ -191,9 +127,11 @@ def _announce(model: ServedModel, host: str, port: int) -> None:
     )
 
 
-def read_key(given: dict[str, Any]) -> str | None:
-    """The API key; None where there is none. Raises UserError where its file cannot be read."""
-    path = given.get("api_key_file")
+def read_key(path: str | None) -> str | None:
+    """The API key of a file, or of the environment; None where there is none.
+
+    Raises UserError where the file cannot be read.
+    """
     if path is None:
         return os.environ.get(KEY_VARIABLE)
     try:

@@ -12,9 +12,9 @@ import torch
 
 from specdec_plugins.decoding.engine import SpeculativeDecoder
 from specdec_plugins.decoding.types import RowResult
-from specdec_plugins.serving.model import ModelOptions, ServedModel, load_model
+from specdec_plugins.serving.model import ServedModel, load_model
 from specdec_plugins.serving.planning import Options, TextPlan, make_plan
-from specdec_plugins.serving.settings import ServerSettings
+from specdec_plugins.serving.settings import ModelOptions, ServerSettings
 
 
 class TranslateAll(Protocol):

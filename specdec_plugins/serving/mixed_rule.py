@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import torch
 from torch import Tensor
 
+from specdec_plugins.decoding.rules.exact import Exact
+from specdec_plugins.decoding.rules.speculative_sampling import SpeculativeSampling
+from specdec_plugins.decoding.rules.top_beta import TopBeta
 from specdec_plugins.decoding.types import (
     AcceptanceRule,
     Draft,
@@ -18,6 +23,7 @@ from specdec_plugins.decoding.types import (
 GREEDY_TOP_K = 1  # a row that may only take the best token is greedy
 
 
+@dataclass(frozen=True)
 class MixedRule:
     """Each row by its own rule: a greedy one where top_k is 1, else the sampling one.
 
@@ -30,14 +36,10 @@ class MixedRule:
     all the same.
     """
 
-    samples = True
-
-    def __init__(
-        self, exact: AcceptanceRule, tolerant: AcceptanceRule, sampling: AcceptanceRule
-    ) -> None:
-        self.exact = exact
-        self.tolerant = tolerant
-        self.sampling = sampling
+    exact: AcceptanceRule = Exact()
+    tolerant: AcceptanceRule = TopBeta()
+    sampling: AcceptanceRule = SpeculativeSampling()
+    samples: bool = True
 
     def guarantee(self, beta: int) -> Guarantee:
         """Of a greedy row; sampling rows have that of their own rule."""

@@ -9,17 +9,18 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from specdec_plugins.app.bundles import VERIFIER, folder_settings, make_settings
+from specdec_plugins.app.options import given_to
 from specdec_plugins.app.report import kernels_in_use
 from specdec_plugins.app.settings import Settings
 from specdec_plugins.app.strategies import EngineDecoder
 from specdec_plugins.app.translator import load_translator
 from specdec_plugins.decoding.engine import EngineConfig, Method, Session
-from specdec_plugins.decoding.rules import RULES
-from specdec_plugins.decoding.types import AcceptanceRule, Verifier
+from specdec_plugins.decoding.types import Verifier
 from specdec_plugins.errors import not_installed, require
 from specdec_plugins.formats.bundle import CODES, default_bundle, is_bundle
 from specdec_plugins.formats.dictionaries import load_dictionaries
 from specdec_plugins.serving.mixed_rule import MixedRule
+from specdec_plugins.serving.settings import NONE, ModelOptions
 
 Split = Callable[[str], Sequence[str]]
 
@@ -69,33 +70,6 @@ class ServedModel:
         return self.method.rule.samples
 
 
-NO_DRAFTER = "none"
-
-
-@dataclass(frozen=True)
-class ModelOptions:
-    """Which models to load, and how to draft. None = as the folder says."""
-
-    model: str | None = None  # bundle, or folder with files of the usual names
-    verifier: str | None = None  # checkpoint
-    speculative_model: str | None = None  # checkpoint of the drafter
-    source_lang: str | None = None
-    target_lang: str | None = None
-    tokenizer: str | None = None  # moses, or none, for text that is tokenised already
-    bpe_codes: str | None = None
-    drafter: str | None = None  # registered name, or NO_DRAFTER
-    drafter_options: Mapping[str, Any] | None = None
-    bigrams: str | None = None
-    schedule: str | None = None  # registered name
-    schedule_options: Mapping[str, Any] | None = None
-    speculative_steps: int | None = None  # tokens drafted a round
-    device: str | None = None
-    dtype: str = "float32"
-    drafter_dtype: str | None = None
-    max_rows: int = 32
-    part_times: bool = True  # seconds by part; on a GPU every part then waits for the device
-
-
 def load_model(options: ModelOptions) -> ServedModel:
     """Load everything. Raises UserError where a file is missing or does not fit the others."""
     settings = decode_settings(options)
@@ -111,8 +85,10 @@ def load_model(options: ModelOptions) -> ServedModel:
         codec=translator.codec,
         split=sentence_splitter(dictionaries.source_lang),
         verifier=decoder.verifier,
-        method=Method(method.drafter, mixed_rule(), method.schedule),
-        engine=EngineConfig(max_rows=options.max_rows, measure_time=options.part_times),
+        method=Method(method.drafter, MixedRule(), method.schedule),
+        engine=EngineConfig(
+            max_rows=options.max_rows, measure_time=options.part_times is not False
+        ),
         max_source=limits.source,
         max_target=limits.target,
         block_size=limits.block_size,
@@ -123,23 +99,12 @@ def load_model(options: ModelOptions) -> ServedModel:
     )
 
 
-def mixed_rule() -> MixedRule:
-    """Greedy requests with their own beta and tau, sampling ones beside them."""
-
-    def rule(name: str) -> AcceptanceRule:
-        built: Any = RULES.get(name)
-        made: AcceptanceRule = built()
-        return made
-
-    return MixedRule(rule("exact"), rule("top_beta"), rule("speculative_sampling"))
-
-
 def decode_settings(options: ModelOptions) -> Settings:
     """The command line's settings for these options; what they leave open, the folder says.
 
     Raises UserError where the folder is neither a bundle nor one with checkpoints.
     """
-    folder = Path(options.model or default_bundle())
+    folder = Path(options.data or default_bundle())
     require(folder.is_dir(), f"{folder}: is no folder; give the one that holds the models.")
     given = _given(options)
     if is_bundle(folder):
@@ -155,31 +120,16 @@ def request_defaults(options: ModelOptions) -> dict[str, Any]:
 
 def _given(options: ModelOptions) -> dict[str, Any]:
     """Fields of `Settings` that the options name."""
-    drafter: dict[str, Any] = {}
-    if options.drafter == NO_DRAFTER:
-        require(not options.drafter_options, "--drafter-options are for a drafter; there is none.")
-        drafter = {"strategy": "AR"}
-    elif options.drafter is not None:
-        drafter = {"drafter": options.drafter}
-    named: dict[str, Any] = {
-        "verifier": options.verifier,
-        "drafter_checkpoint": options.speculative_model,
-        "drafter_options": options.drafter_options,
-        "bigrams": options.bigrams,
-        "schedule": options.schedule,
-        "schedule_options": options.schedule_options,
-        "source_lang": options.source_lang,
-        "target_lang": options.target_lang,
-        "block_size": options.speculative_steps,
-        "drafter_dtype": options.drafter_dtype,
-        "device": options.device,
-    }
+    named = given_to(Settings, {**vars(options), "data": None})
     given = {name: value for name, value in named.items() if value is not None}
-    if options.tokenizer is not None:
-        given["tokenizer"] = None if options.tokenizer == "none" else options.tokenizer
+    if options.drafter == NONE:
+        given["strategy"] = "AR"
+        del given["drafter"]
+    if options.tokenizer == NONE:
+        given["tokenizer"] = None
     if options.bpe_codes is not None:
-        given |= {"bpe": "subword_nmt", "bpe_codes": options.bpe_codes}
-    return {**given, **drafter, "batch": options.max_rows, "dtype": options.dtype}
+        given["bpe"] = "subword_nmt"
+    return given
 
 
 def _checkpoints(folder: Path, given: Mapping[str, Any]) -> dict[str, Any]:

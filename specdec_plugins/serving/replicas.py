@@ -16,8 +16,13 @@ import torch
 from specdec_plugins.errors import UserError, not_installed
 from specdec_plugins.formats.dictionaries import load_dictionaries
 from specdec_plugins.serving.metrics import SHARED_FOLDER
-from specdec_plugins.serving.model import ModelOptions, decode_settings, load_model
-from specdec_plugins.serving.settings import LOG_FORMAT, ReplicaOptions, ServerSettings
+from specdec_plugins.serving.model import decode_settings, load_model
+from specdec_plugins.serving.settings import (
+    LOG_FORMAT,
+    ModelOptions,
+    ProcessOptions,
+    ServerSettings,
+)
 
 if TYPE_CHECKING:
     from fastapi import FastAPI
@@ -43,9 +48,7 @@ _RAY = {
 }
 
 
-def serve_replicas(
-    model: ModelOptions, settings: ServerSettings, options: ReplicaOptions, host: str, port: int
-) -> int:
+def serve_replicas(model: ModelOptions, settings: ServerSettings, process: ProcessOptions) -> int:
     """Listen until a signal; 0 where accepted work was finished.
 
     Raises UserError where Ray Serve is missing or the engines cannot be started.
@@ -60,11 +63,11 @@ def serve_replicas(
     except ModuleNotFoundError as error:
         raise not_installed("Ray Serve", "ray") from error
     with tempfile.TemporaryDirectory(prefix="specdec-metrics-") as folder:
-        application = _application(serve, model, settings, options, folder)
+        application = _application(serve, model, settings, process, folder)
         # As many processors as the replicas ask for: they are numbers for Ray to count with.
-        _start_ray(ray, options.replicas * _threads_each(options))
+        _start_ray(ray, (process.replicas or 1) * _threads_each(process))
         try:
-            _run(serve, application, host, port)
+            _run(serve, application, process.host, process.port)
             return _drain(serve, settings.shutdown_timeout)
         finally:
             serve.shutdown()
@@ -120,7 +123,7 @@ def _drain(serve: Any, timeout: float) -> int:
     return 0
 
 
-class Engine:
+class Replica:
     """What Ray asks of a replica besides requests."""
 
     app: FastAPI  # of Ray's wrapper
@@ -135,11 +138,11 @@ def _application(
     serve: Any,
     model: ModelOptions,
     settings: ServerSettings,
-    options: ReplicaOptions,
+    process: ProcessOptions,
     metrics_folder: str,
 ) -> Any:
     """The whole web application, once in each replica."""
-    level, threads = options.log_level.upper(), _threads_each(options)
+    level, threads = process.log_level.upper(), _threads_each(process)
 
     def build() -> FastAPI:
         from specdec_plugins.serving.app import create_app
@@ -149,9 +152,9 @@ def _application(
         return create_app(load_model(model), settings)
 
     deployment = serve.deployment(
-        serve.ingress(build)(Engine),
+        serve.ingress(build)(Replica),
         name="engine",
-        num_replicas=options.replicas,
+        num_replicas=process.replicas,
         # The line of sentences is bounded by the application, which answers 429.
         max_ongoing_requests=settings.max_waiting + settings.max_rows + _SPARE,
         graceful_shutdown_wait_loop_s=0.2,
@@ -159,17 +162,19 @@ def _application(
         logging_config=_SERVE_LOG,
         ray_actor_options={
             "num_cpus": threads,
-            "num_gpus": _gpus_each(options, model.device),
+            "num_gpus": _gpus_each(process, model.device),
             "runtime_env": {"env_vars": {SHARED_FOLDER: metrics_folder}},
         },
     )
     return deployment.bind()
 
 
-def _threads_each(options: ReplicaOptions) -> int:
-    return options.threads or max(1, (os.cpu_count() or 1) // options.replicas)
+def _threads_each(process: ProcessOptions) -> int:
+    return process.threads or max(1, (os.cpu_count() or 1) // (process.replicas or 1))
 
 
-def _gpus_each(options: ReplicaOptions, device: str | None) -> float:
+def _gpus_each(process: ProcessOptions, device: str | None) -> float:
+    if process.replica_gpus is not None:
+        return process.replica_gpus
     uses_gpus = torch.cuda.is_available() if device is None else device.startswith("cuda")
-    return (1.0 if uses_gpus else 0.0) if options.replica_gpus is None else options.replica_gpus
+    return float(uses_gpus)

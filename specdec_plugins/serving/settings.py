@@ -1,59 +1,168 @@
-"""What the operator of a server sets: limits and defaults, checked when they are built."""
+"""What the operator of a server sets: models, limits, defaults and the process, each declared once.
+
+Flags, bounds and help are made from the declarations (`app/options.py`).
+"""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
+from typing import Any
 
+from specdec_plugins.app.options import check, like, option
+from specdec_plugins.app.settings import DTYPES, TOKENIZERS, Settings
+from specdec_plugins.decoding.drafters import DRAFTERS
 from specdec_plugins.errors import require
 
 LOG_FORMAT = "%(asctime)s %(levelname)s %(message)s"
+NONE = "none"  # no drafter; no tokenizer
+
+_model = partial(like, Settings, group="models")
+_speculation = partial(like, Settings, group="speculation")
+_default = partial(like, Settings, group="defaults of requests")
+_limit = partial(option, group="limits")
+_process = partial(option, group="server")
+_replica = partial(option, group="several engines, through Ray Serve")
+
+
+@dataclass(frozen=True)
+class ModelOptions:
+    """Which models to load, and how to draft. None = as the folder says."""
+
+    data: str | None = _model(
+        "data",
+        default=None,
+        help="a bundle, or a folder with verifier.pt, drafter.pt, dict.<lang>.txt and bpe.codes "
+        "(default: the bundled pair)",
+    )
+    verifier: str | None = _model(
+        "verifier", flags=("--verifier",), help="checkpoint (default: the one in FOLDER)"
+    )
+    drafter_checkpoint: str | None = _model(
+        "drafter_checkpoint",
+        flags=("--speculative-model",),
+        help="checkpoint of the drafter (default: the one in FOLDER, if any)",
+    )
+    source_lang: str | None = _model("source_lang", help="default: from the names of files")
+    target_lang: str | None = _model("target_lang", help="default: from the names of files")
+    tokenizer: str | None = option(
+        None,
+        "default: the bundle's, else moses",
+        choices=(*TOKENIZERS, NONE),
+        group="models",
+    )
+    bpe_codes: str | None = _model("bpe_codes", metavar="FILE", help="default: those in FOLDER")
+    device: str | None = option(
+        None, "cpu, cuda, cuda:1 (default: a GPU where there is one)", "NAME", group="models"
+    )
+    dtype: str = _model(
+        "dtype", alias=None, choices=sorted(DTYPES), help="default: float32; int8 on a CPU only"
+    )
+    drafter_dtype: str | None = _model(
+        "drafter_dtype", help="default: the verifier's; int8 on a CPU only"
+    )
+
+    drafter: str | None = _speculation(
+        "drafter",
+        default=None,
+        choices=(*DRAFTERS.names(), NONE),
+        help="default: the bundle's, or block where FOLDER has a checkpoint, else none",
+    )
+    drafter_options: Mapping[str, Any] | None = _speculation("drafter_options", default=None)
+    bigrams: str | None = _speculation(
+        "bigrams", help="of scripts/count-bigrams.sh (default: the folder's)"
+    )
+    schedule: str | None = _speculation(
+        "schedule", default=None, help="default: the bundle's, else constant"
+    )
+    schedule_options: Mapping[str, Any] | None = _speculation("schedule_options", default=None)
+    block_size: int | None = _speculation(
+        "block_size", flags=("--speculative-steps", "--block-size"), advice=""
+    )
+    max_rows: int = 32  # a server's own setting of that name
+    part_times: bool | None = None  # likewise
+
+    def __post_init__(self) -> None:
+        check(self)
+        require(
+            self.drafter != NONE or not self.drafter_options,
+            "--drafter-options are for a drafter; there is none.",
+        )
 
 
 @dataclass(frozen=True)
 class ServerSettings:
-    """Bounds of a server. Lengths of text count characters, lengths of time seconds."""
+    """Bounds of a server, and defaults of its requests."""
 
-    max_rows: int = 32  # sentences that decode at once
-    max_waiting: int = 1000  # sentences in line; more are answered with 429
-    max_body: int = 1_000_000  # bytes of a request's body
-    max_characters: int = 20_000  # of all texts of a request
-    max_texts: int = 100  # in a list
-    max_alternatives: int = 5
-    max_new_tokens: int = 200  # target tokens of a sentence, its end included; default and bound
-    request_timeout: float = 120.0  # from when a request is read until its answer is complete
-    body_timeout: float = 30.0  # until all of a request's body has arrived
-    shutdown_timeout: float = 60.0  # for accepted work to finish after a signal to stop
+    beta: int = _default(
+        "beta", help="accept among the verifier's N best (default: the bundle's, else 1, exact)"
+    )
+    tau: float = _default(
+        "tau", help="and at most X nats under its best (default: the bundle's, else 0)"
+    )
+    temperature: float = _default("temperature", default=0.7, help="of samples", advice="")
+    top_p: float = _default("top_p", default=0.95, help="of samples")
+    max_new_tokens: int = option(
+        200,
+        "target tokens of a sentence, its end included; also the bound",
+        least=1,
+        group="defaults of requests",
+    )
 
-    beta: int = 1  # default of requests that do not say
-    tau: float = 0.0
-    temperature: float = 0.7  # of alternatives, and of samples that do not say
-    top_p: float = 0.95
+    max_rows: int = _limit(32, "sentences that decode at once", least=1)
+    max_waiting: int = _limit(1000, "sentences in line; more are answered with 429", least=1)
+    max_body: int = _limit(1_000_000, "of a request", "BYTES", least=1)
+    max_characters: int = _limit(20_000, "of all texts of a request", least=1)
+    max_texts: int = _limit(100, "of a request", least=1)
+    max_alternatives: int = _limit(5, "of a text", least=0)
+    request_timeout: float = _limit(
+        120.0, "from when a request is read until its answer is complete", "SECONDS", above=0
+    )
+    body_timeout: float = _limit(
+        30.0, "until all of a request's body has arrived", "SECONDS", above=0
+    )
+    shutdown_timeout: float = _limit(
+        60.0, "for accepted work after a signal to stop", "SECONDS", above=0
+    )
     api_key: str | None = None  # None = everyone may translate
 
     def __post_init__(self) -> None:
-        counts = ("max_rows", "max_waiting", "max_body", "max_characters", "max_texts")
-        for name in (*counts, "max_new_tokens", "beta"):
-            flag, value = "--" + name.replace("_", "-"), getattr(self, name)
-            require(value >= 1, f"{flag} must be 1 or more, not {value}.")
-        require(self.max_alternatives >= 0, "--max-alternatives must be 0 or more.")
-        for name in ("request_timeout", "body_timeout", "shutdown_timeout", "temperature"):
-            flag, value = "--" + name.replace("_", "-"), getattr(self, name)
-            require(value > 0, f"{flag} must be above 0, not {value}.")
-        require(self.tau >= 0, f"--tau must be 0 or more, not {self.tau}.")
-        require(0 < self.top_p <= 1, f"--top-p must be above 0 and at most 1, not {self.top_p}.")
-        require(self.api_key != "", "The API key is empty; set one, or leave it away.")
+        check(self)
+        require(self.api_key != "", "The API key is empty; set one, or omit it.")
 
 
 @dataclass(frozen=True)
-class ReplicaOptions:
-    """How many engines there are, and what each of them gets."""
+class ProcessOptions:
+    """Where the server listens, what it computes with, and how many engines it starts."""
 
-    replicas: int
-    replica_gpus: float | None = None  # a share of one, or several; None = 1 where GPUs are used
-    threads: int | None = None  # of torch on a CPU; None = the cores shared out
-    log_level: str = "info"
+    host: str = _process("127.0.0.1", "address to listen on", "HOST")
+    port: int = _process(8080, "0 = any free one", "PORT")
+    api_key_file: str | None = _process(
+        None, "first line: the key that requests must carry", "FILE"
+    )
+    threads: int | None = _process(None, "of torch on a CPU (default: torch's own)", least=1)
+    part_times: bool | None = _process(
+        None,
+        "metrics of drafter and verifier time (default: on a CPU, where they cost nothing); on a "
+        "GPU every part then waits for the device",
+    )
+    log_level: str = _process(
+        "info", "of what is told", choices=("debug", "info", "warning", "error")
+    )
+    debug: bool = _process(False, "show where an error was raised")
+
+    replicas: int | None = _replica(None, "engines, each with a model of its own", least=1)
+    replica_gpus: float | None = _replica(
+        None, "GPUs of each, 0.5 for half a one (default: 1 where GPUs are used)", least=0
+    )
 
     def __post_init__(self) -> None:
-        require(self.replicas >= 1, f"--replicas must be 1 or more, not {self.replicas}.")
-        given = self.replica_gpus
-        require(given is None or given >= 0, f"--replica-gpus must be 0 or more, not {given}.")
+        check(self)
+        require(
+            0 <= self.port < 2**16, f"--port {self.port}: expected 0 to 65535; 0 takes a free one."
+        )
+        require(
+            self.replicas is not None or self.replica_gpus is None,
+            "--replica-gpus is about --replicas; give both, or neither.",
+        )

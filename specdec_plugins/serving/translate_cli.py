@@ -22,16 +22,16 @@ from specdec_plugins.app.files import (
     refuse_same_file,
     total_lines,
 )
+from specdec_plugins.app.options import add_options, build
 from specdec_plugins.errors import Parser, UserError, refuse, require
 from specdec_plugins.formats.output import check_output
 from specdec_plugins.serving.cli import KEY_VARIABLE
 from specdec_plugins.serving.client import Client
 from specdec_plugins.serving.errors import ServiceError
-from specdec_plugins.serving.flags import add_model_flags, build
 from specdec_plugins.serving.local import TranslateAll, local_translator
-from specdec_plugins.serving.model import ModelOptions, request_defaults
+from specdec_plugins.serving.model import request_defaults
 from specdec_plugins.serving.planning import Options
-from specdec_plugins.serving.settings import ServerSettings
+from specdec_plugins.serving.settings import ModelOptions, ServerSettings
 
 INTERRUPTED = 130  # 128 + SIGINT, as shells count
 BROKEN_PIPE = 141  # 128 + SIGPIPE
@@ -47,15 +47,12 @@ def make_parser() -> argparse.ArgumentParser:
         allow_abbrev=False,
         argument_default=argparse.SUPPRESS,
     )
-    add_model_flags(parser)
+    add_options(parser, ModelOptions)
+    add_options(parser, ServerSettings, only=("beta", "tau", "max_new_tokens", "max_rows"))
     add = parser.add_argument_group("texts").add_argument
     add("--input", metavar="FILE", default=STANDARD, help="default: standard input")
     add("--output", metavar="FILE", default=STANDARD, help="default: standard output")
     add("--whole-lines", action="store_true", help="do not split lines into sentences")
-    add("--beta", type=int, metavar="N", help="accept among the N best tokens (default: 1, exact)")
-    add("--tau", type=float, metavar="X", help="and at most X nats under the best (default: 0)")
-    add("--max-new-tokens", type=int, metavar="N", help="of a sentence (default: 200)")
-    add("--max-rows", type=int, metavar="N", help="sentences that decode at once (default: 32)")
     add = parser.add_argument_group("how").add_argument
     add(
         "--processes",
@@ -115,7 +112,7 @@ def _run(given: dict[str, Any]) -> None:
 @contextmanager
 def _translator(given: dict[str, Any]) -> Iterator[TranslateAll]:
     if "server" in given:
-        require("model" not in given, "--server has a model already; leave the folder away.")
+        require("data" not in given, "--server has a model already; leave the folder away.")
         require(given["requests"] >= 1, "--requests must be 1 or more.")
         with _through_server(given) as translate:
             yield translate

@@ -16,7 +16,8 @@ from specdec_plugins.app.translator import SpeculativeTranslator
 from specdec_plugins.errors import UserError
 from specdec_plugins.formats import bundle as bundle_module
 from specdec_plugins.serving import translate_cli
-from specdec_plugins.serving.model import ModelOptions, decode_settings, request_defaults
+from specdec_plugins.serving.model import decode_settings, request_defaults
+from specdec_plugins.serving.settings import ModelOptions
 from tests.bundles import CAPTIONS, LINES, ROOT, WITHOUT_FAIRSEQ, captions
 
 CODES = {"tokenizer": "moses", "bpe": "subword_nmt"}
@@ -130,7 +131,7 @@ def test_servers_take_it(relaxed: Path) -> None:
     assert (settings.strategy, settings.drafter, settings.block_size) == ("specdec", "block", 7)
     assert decode_settings(ModelOptions(str(relaxed), drafter="none")).strategy == "AR"
     assert decode_settings(ModelOptions(str(relaxed), tokenizer="none")).tokenizer is None
-    assert decode_settings(ModelOptions(str(relaxed), speculative_steps=3)).block_size == 3
+    assert decode_settings(ModelOptions(str(relaxed), block_size=3)).block_size == 3
 
 
 def test_commands_translate_with_it(bundle: Path, tmp_path: Path, expected: list[str]) -> None:

@@ -12,9 +12,9 @@ from typing import Any
 import yaml
 
 from specdec_plugins.errors import BAD_INPUT
-from specdec_plugins.serving.cli import PORT, make_parser
+from specdec_plugins.serving.cli import make_parser
 from specdec_plugins.serving.metrics import Metrics
-from specdec_plugins.serving.settings import ServerSettings
+from specdec_plugins.serving.settings import ProcessOptions, ServerSettings
 
 ROOT = Path(__file__).resolve().parents[2]
 DEPLOY = ROOT / "deploy"
@@ -23,6 +23,7 @@ COMPOSE: dict[str, Any] = yaml.safe_load((ROOT / "compose.yaml").read_text())
 DOCKERFILE = (ROOT / "Dockerfile").read_text()
 GUIDE = (ROOT / "docs" / "serving.md").read_text(encoding="utf-8")
 PATIENCE = ServerSettings().shutdown_timeout
+PORT = ProcessOptions().port
 
 
 def exported() -> set[str]:
@@ -113,7 +114,7 @@ def test_images_and_units_start_the_server_with_flags_that_it_has() -> None:
     parse([*entry[1:], *shlex.split(by_default(COMPOSE["services"]["specdec"]["command"]))])
     example = re.search(r'SPECDEC_FLAGS="(.*?)"', (ROOT / "compose.yaml").read_text())
     assert example
-    assert vars(parse([*entry[1:], *shlex.split(example[1])]))["model"] == "/models"
+    assert vars(parse([*entry[1:], *shlex.split(example[1])]))["data"] == "/models"
     unit = configparser.ConfigParser(interpolation=None, strict=False)
     unit.optionxform = str  # type: ignore[assignment, method-assign]  # names keep their case
     unit.read(DEPLOY / "specdec.service")

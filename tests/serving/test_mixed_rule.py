@@ -17,7 +17,6 @@ from specdec_plugins.decoding.sampling import HashRandom
 from specdec_plugins.decoding.schedules import build_schedule
 from specdec_plugins.decoding.types import DecodeParams, Request, RowResult, Scores, Verdict
 from specdec_plugins.serving.mixed_rule import GREEDY_TOP_K, MixedRule
-from specdec_plugins.serving.model import mixed_rule
 from specdec_plugins.serving.planning import Options
 from specdec_plugins.serving.planning import row_params as row_params_of
 from specdec_plugins.serving.settings import ServerSettings
@@ -97,7 +96,7 @@ def decode(name: str, sampling: bool, jobs: list[Request]) -> dict[str, RowResul
     verifier = TableVerifier(TABLE, keep_cache=False)
     assistant = TableVerifier(perturbed(TABLE, 0.7), keep_cache=False)
     context = DraftContext(verifier, assistant=assistant, sampling=sampling)
-    method = Method(build_drafter(name, context), mixed_rule(), build_schedule("constant"))
+    method = Method(build_drafter(name, context), MixedRule(), build_schedule("constant"))
     decoder = SpeculativeDecoder(verifier, method, EngineConfig(max_rows=len(jobs)))
     return {result.id: result for result in decoder.decode(jobs)}
 

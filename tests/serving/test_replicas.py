@@ -23,9 +23,9 @@ from specdec_plugins.errors import UserError
 from specdec_plugins.serving.cli import main
 from specdec_plugins.serving.client import Client
 from specdec_plugins.serving.local import LocalTranslator
-from specdec_plugins.serving.model import ModelOptions, load_model
+from specdec_plugins.serving.model import load_model
 from specdec_plugins.serving.planning import Options
-from specdec_plugins.serving.settings import ReplicaOptions, ServerSettings
+from specdec_plugins.serving.settings import ModelOptions, ProcessOptions, ServerSettings
 from tests.serving.toys import wait_until
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -182,7 +182,7 @@ def test_mistakes_are_one_sentence(
     assert main([FOLDER, "--replicas", "2"]) == 2
     assert "--source-lang" in capsys.readouterr().err
     with pytest.raises(UserError, match="--replica-gpus"):
-        ReplicaOptions(1, replica_gpus=-1)
+        ProcessOptions(replicas=1, replica_gpus=-1)
     monkeypatch.setitem(sys.modules, "ray", None)
     assert main([*PAIR, "--replicas", "2"]) == 2
     assert ".[ray]" in capsys.readouterr().err

@@ -18,9 +18,9 @@ from specdec_plugins.errors import UserError
 from specdec_plugins.serving.cli import KEY_VARIABLE, main, read_key
 from specdec_plugins.serving.client import Client
 from specdec_plugins.serving.local import LocalTranslator, local_translator
-from specdec_plugins.serving.model import ModelOptions, decode_settings, load_model
+from specdec_plugins.serving.model import decode_settings, load_model
 from specdec_plugins.serving.planning import Options
-from specdec_plugins.serving.settings import ServerSettings
+from specdec_plugins.serving.settings import ModelOptions, ServerSettings
 from tests import fairseq_checkpoints
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -184,10 +184,10 @@ def test_the_key_comes_from_a_file_or_the_environment(
 ) -> None:
     path = tmp_path / "key"
     path.write_text("secret\n")
-    assert read_key({"api_key_file": str(path)}) == "secret"
-    assert read_key({}) is None
+    assert read_key(str(path)) == "secret"
+    assert read_key(None) is None
     monkeypatch.setenv(KEY_VARIABLE, "other")
-    assert read_key({}) == "other"
+    assert read_key(None) == "other"
     path.write_text("")
     with pytest.raises(UserError, match="empty"):
-        ServerSettings(api_key=read_key({"api_key_file": str(path)}))
+        ServerSettings(api_key=read_key(str(path)))
