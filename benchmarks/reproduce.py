@@ -14,6 +14,7 @@ goes on from the turns in NAME.turns.jsonl.
 from __future__ import annotations
 
 import argparse
+import hashlib
 import json
 import os
 import shlex
@@ -33,7 +34,6 @@ from benchmarks.reproduction_plots import draw
 from benchmarks.turn_log import TurnLog
 from benchmarks.turns import Contender, decode_in_turns, hushed, search_settings, variant
 from specdec_plugins.app.bundles import make_settings
-from specdec_plugins.app.resume import Fingerprint
 from specdec_plugins.app.settings import Settings, choose_device
 from specdec_plugins.app.translator import load_translator, number_sentences
 from specdec_plugins.app.types import Sentence
@@ -120,12 +120,10 @@ def open_log(
     args: argparse.Namespace, ways: Sequence[Contender], sentences: Sequence[Sentence]
 ) -> TurnLog:
     """The turns of this very run that are decoded already. Raises UserError where it is another."""
-    seen = Fingerprint()
-    for sentence in sentences:
-        seen.add(sentence.text, sentence.prefix)
+    texts = json.dumps([(sentence.text, sentence.prefix) for sentence in sentences])
     about = {
         "bundle": fingerprint(Path(args.data)),
-        "input": seen.value(),
+        "input": hashlib.sha256(texts.encode()).hexdigest(),
         "grid": [way.name for way in ways],
         "batch": args.batch,
         "dtype": args.dtype,

@@ -10,8 +10,8 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from specdec_plugins.app.entries import open_entries  # noqa: E402
 from specdec_plugins.app.exactness import check_exactness  # noqa: E402
+from specdec_plugins.app.files import open_sentences  # noqa: E402
 from specdec_plugins.app.main import parse_options  # noqa: E402
 from specdec_plugins.errors import UserError  # noqa: E402
 
@@ -19,8 +19,8 @@ from specdec_plugins.errors import UserError  # noqa: E402
 def main() -> int:
     try:
         settings, files = parse_options()
-        with open_entries(files) as entries:
-            exactness = check_exactness(settings, [entry.sentence for entry in entries])
+        with open_sentences(files) as sentences:
+            exactness = check_exactness(settings, list(sentences))
     except UserError as error:
         print(f"check_exactness.py: {error}", file=sys.stderr)
         return 2

@@ -33,12 +33,11 @@ from benchmarks.chart import draw, plotting  # noqa: E402
 from benchmarks.machine import describe  # noqa: E402
 from benchmarks.side_by_side import Figures, figures, measure, table  # noqa: E402
 from benchmarks.ways import Way, baselines, read_ways  # noqa: E402
-from specdec_plugins.app.entries import open_entries  # noqa: E402
-from specdec_plugins.app.files import STANDARD, FileOptions  # noqa: E402
+from specdec_plugins.app.files import STANDARD, FileOptions, open_sentences  # noqa: E402
 from specdec_plugins.app.main import given_settings, make_parser  # noqa: E402
 from specdec_plugins.app.types import Sentence  # noqa: E402
 from specdec_plugins.corpus import scoring  # noqa: E402
-from specdec_plugins.errors import Parser, UserError, refuse  # noqa: E402
+from specdec_plugins.errors import Parser, UserError, refuse, require  # noqa: E402
 from specdec_plugins.formats.output import check_output  # noqa: E402
 
 CLOCKS = {"wall": time.perf_counter, "cpu": time.process_time}
@@ -72,8 +71,10 @@ def _parser() -> argparse.ArgumentParser:
 def _sentences(rest: list[str], limit: int | None) -> list[Sentence]:
     given = vars(make_parser().parse_args(rest))
     path = given.get("input_path", STANDARD)
-    with open_entries(FileOptions(input_path=path)) as entries:
-        return [entry.sentence for entry in entries][:limit]
+    with open_sentences(FileOptions(input_path=path)) as lines:
+        sentences = list(lines)[:limit]
+    require(bool(sentences), f"{path}: is empty; expected one sentence a line.")
+    return sentences
 
 
 def _run(args: argparse.Namespace, rest: list[str]) -> list[Figures]:

@@ -318,7 +318,6 @@ def test_a_resumed_output_of_another_input_is_refused(
     ("content", "flags", "message"),
     [
         (b"s1\n\xff\n", [], "line 2: not UTF-8"),
-        (b"", [], "is empty"),
         (b"s1\n" + b"s1 " * 40, [], "line 2: has 40 tokens, more than the 39"),
         (b"s1\n", ["--block-size", "7"], "was trained for blocks of 6 tokens"),
         (b"s1\n", ["--bpe", "subword_nmt", "--bpe-codes", "none"], "none: cannot read the BPE"),
@@ -351,6 +350,17 @@ def test_bad_input_is_said_in_a_line(
     files = ["--input-path", str(source), "--output-path", str(out)]
     assert message in refused(capsys, *arguments(folder, *files, *flags))
     assert not out.exists()
+    assert not (tmp_path / "out.resume").exists()
+
+
+@pytest.mark.parametrize("more", [[], ["--strategy", "fairseq"], ["--diagnose", "--resume"]])
+def test_an_empty_input_gives_an_empty_output(
+    more: list[str], folder: Path, tmp_path: Path
+) -> None:
+    (tmp_path / "in").touch()
+    files = ["--input-path", str(tmp_path / "in"), "--output-path", str(tmp_path / "out")]
+    assert main(arguments(folder, *files, "--json-path", str(tmp_path / "json"), *more)) == 0
+    assert (tmp_path / "out").read_bytes() == (tmp_path / "json").read_bytes() == b""
     assert not (tmp_path / "out.resume").exists()
 
 

@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 from specdec_plugins.app.bundles import DRAFTER, VERIFIER, make_settings
-from specdec_plugins.app.cards import default_card
 from specdec_plugins.app.options import json_object
 from specdec_plugins.app.settings import DTYPES, TOKENIZERS
 from specdec_plugins.app.translator import load_translator
@@ -40,6 +39,20 @@ from specdec_plugins.formats.text import load_codes
 # Products are made int8 when a model is loaded; what is stored stays what was trained.
 STORED = tuple(name for name in DTYPES if name != "int8")
 _TEXT = ("lowercase", "dash_splits", "strip_diacritics")
+
+
+_CARD = """\
+# {source} to {target}
+
+| | |
+|---|---|
+{rows}
+
+    python inference.py FOLDER --input-path raw.{source} --output-path raw.{target}
+
+On what data these models were trained, under which licences, how well they translate and what they
+are not good for was not recorded when this bundle was made. Write it here before you pass them on.
+"""
 
 
 def make_parser() -> argparse.ArgumentParser:
@@ -136,7 +149,7 @@ def _to_bundle(args: argparse.Namespace) -> None:
         codes=args.bpe_codes,
         text=text,
         defaults={name: value for name, value in given.items() if value is not None},
-        card=_card(args.card) or default_card(*languages, verifier, name, drafter),
+        card=_card(args.card) or _default_card(*languages, verifier, name, drafter),
     )
     write_bundle(contents, args.output, DTYPES[args.dtype], args.force, check=_load)
 
@@ -179,6 +192,29 @@ def _card(path: Path | None) -> str:
         return path.read_text(encoding="utf-8")
     except (OSError, ValueError) as error:
         raise UserError(f"{path}: the model card cannot be read ({error}).") from error
+
+
+def _default_card(
+    source: str, target: str, verifier: Model, drafter_name: str | None, drafter: Model | None
+) -> str:
+    """What the files themselves say."""
+    rows = [f"| verifier | {_size(verifier)} |"]
+    if drafter_name is not None:
+        of = f", {_size(drafter)}" if drafter else ""
+        rows.append(f"| drafter | {drafter_name}{of} |")
+    return _CARD.format(source=source, target=target, rows="\n".join(rows))
+
+
+def _size(model: Model) -> str:
+    weights = {(tensor.data_ptr(), tensor.shape): tensor.numel() for tensor in model.state.values()}
+    text = f"{sum(weights.values()) / 1e6:.1f} million weights"
+    if model.config is None:
+        return text
+    encoder, decoder = model.config.encoder, model.config.decoder
+    return (
+        f"{encoder.num_layers}+{decoder.num_layers} layers, {decoder.dim} wide, "
+        f"{decoder.vocab_size} target symbols, {text}"
+    )
 
 
 def _to_fairseq(source: Path, output: Path, force: bool) -> None:

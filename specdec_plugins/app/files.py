@@ -1,43 +1,39 @@
-"""Lines in, lines out: strict reading, and writing that never leaves half a line behind."""
+"""Lines in, lines out: strict reading, writing that leaves no half line behind, and resuming it."""
 
 from __future__ import annotations
 
+import hashlib
+import json
 import os
 import stat
 import sys
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass
+from contextlib import ExitStack, contextmanager
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from itertools import islice
-from typing import BinaryIO, TypeVar
+from pathlib import Path
+from typing import Any, BinaryIO, TypeVar
 
 from specdec_plugins.app.options import check, option
+from specdec_plugins.app.settings import Settings
+from specdec_plugins.app.types import Sentence
+from specdec_plugins.corpus.resume import first_difference, write_json
 from specdec_plugins.errors import UserError, require
 
 STANDARD = "-"  # standard input or output, where a path is expected
 
 T = TypeVar("T")
 
-
-@dataclass(frozen=True)
-class Line:
-    """One line of a text file."""
-
-    number: int  # from 1
-    text: str  # without its line end
-    file: str  # name of the file it stands in
-
-    @property
-    def where(self) -> str:
-        return f"{self.file}, line {self.number}"
+# What may differ between two runs that write one output: it changes speed, not lines.
+_FREE = {"batch", "device"}
 
 
 @contextmanager
 def open_input(path: str) -> Iterator[BinaryIO]:
     """The bytes of a file, or of standard input for '-'.
 
-    Raises UserError where the file is missing, unreadable or empty; an empty pipe is no error.
+    Raises UserError where the file is missing or unreadable.
     """
     if path == STANDARD:
         yield sys.stdin.buffer
@@ -47,13 +43,10 @@ def open_input(path: str) -> Iterator[BinaryIO]:
     except OSError as error:
         raise UserError(f"{path}: cannot be read ({error.strerror}); check the name.") from error
     with file:
-        status = os.fstat(file.fileno())
-        if stat.S_ISREG(status.st_mode) and status.st_size == 0:
-            raise UserError(f"{path}: is empty; expected one sentence a line.")
         yield file
 
 
-def read_lines(stream: BinaryIO, name: str) -> Iterator[Line]:
+def read_lines(stream: BinaryIO, name: str) -> Iterator[Sentence]:
     """Decode line by line; only a newline ends a line, a carriage return before it goes as well.
 
     Raises UserError naming the line that is not UTF-8 text.
@@ -73,7 +66,8 @@ def read_lines(stream: BinaryIO, name: str) -> Iterator[Line]:
             )
         if number == 1:
             text = text.removeprefix("\ufeff")  # byte order mark
-        yield Line(number, text.removesuffix("\n").removesuffix("\r"), name)
+        text = text.removesuffix("\n").removesuffix("\r")
+        yield Sentence(number, text, where=f"{name}, line {number}")
 
 
 def in_buffers(items: Iterable[T], size: int) -> Iterator[list[T]]:
@@ -278,3 +272,141 @@ class FileOptions:
         """Files that are read side by side, the sentences first."""
         beside = (self.prefix_file, self.diagnose_targets)
         return [self.input_path, *(path for path in beside if path is not None)]
+
+
+def name_of(path: str) -> str:
+    """What messages call a file."""
+    return "standard input" if path == STANDARD else path
+
+
+@contextmanager
+def open_sentences(files: FileOptions) -> Iterator[Iterator[Sentence]]:
+    """The input's lines with their prefixes and training targets, read as they are asked for.
+
+    Raises UserError where a file is missing, and later where a line is no UTF-8 or the files differ
+    in length.
+    """
+    with ExitStack() as stack:
+        names = [name_of(path) for path in files.inputs]
+        streams = [
+            read_lines(stack.enter_context(open_input(path)), name)
+            for path, name in zip(files.inputs, names, strict=True)
+        ]
+        yield (_joined(files, lines) for lines in _in_step(names, streams))
+
+
+def _joined(files: FileOptions, lines: Sequence[Sentence]) -> Sentence:
+    """A line of the input with those that stand beside it in the other files."""
+    beside = dict(zip(files.inputs[1:], (line.text for line in lines[1:]), strict=True))
+    text, prefix = lines[0].text, beside.get(files.prefix_file or "")
+    if files.prefix_column:
+        text, _, prefix = text.partition("\t")
+        if "\t" in prefix:
+            raise UserError(
+                f"{lines[0].where}: has more than two columns; --prefix-column expects the "
+                "sentence, a tab, and its target prefix."
+            )
+    target = beside.get(files.diagnose_targets or "")
+    return replace(lines[0], text=text, prefix=prefix or None, target=target)
+
+
+def _in_step(
+    names: Sequence[str], streams: Sequence[Iterator[Sentence]]
+) -> Iterator[list[Sentence]]:
+    """One line of each file at a time; raises UserError where one ends before another."""
+    while True:
+        lines = [next(stream, None) for stream in streams]
+        present = [line for line in lines if line is not None]
+        if not present:
+            return
+        if len(present) < len(lines):
+            short, longer = names[lines.index(None)], names[lines.index(present[0])]
+            raise UserError(
+                f"{short}: has {present[0].number - 1} lines, fewer than {longer}; "
+                "the files must have a line each for every sentence."
+            )
+        yield present
+
+
+class Journal:
+    """`OUTPUT.resume`: how far an output is, and what it was made from. Gone when it is done.
+
+    Written after the lines that it counts, so an output holds at least as many. An output that is
+    no file of its own, as a pipe or a device, has no journal: nothing is written.
+    """
+
+    def __init__(self, output_path: str, settings: Settings) -> None:
+        self.output_path = output_path
+        self.lines = 0  # of the input, read so far
+        self._hash = hashlib.sha256()  # of these lines
+        is_file = os.path.isfile(output_path) or not os.path.exists(output_path)
+        self._path = Path(f"{output_path}.resume") if output_path != STANDARD and is_file else None
+        made_from = {k: v for k, v in asdict(settings).items() if k not in _FREE}
+        # Through JSON and back, so that it compares equal to what a file gives.
+        self._settings: dict[str, Any] = json.loads(json.dumps(made_from))
+        self._recorded: dict[str, Any] | None = None
+
+    def read(self, complete_lines: int) -> bool:
+        """Compare with an output of so many lines; False where there is no journal.
+
+        Raises UserError where the output cannot be continued with these settings.
+        """
+        if self._path is None or not self._path.exists():
+            return False
+        try:
+            recorded = json.loads(self._path.read_text(encoding="utf-8"))
+            settings, lines = dict(recorded["settings"]), int(recorded["lines"])
+            str(recorded["input"])
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            raise UserError(
+                f"{self._path}: is damaged; delete it to continue by the number of lines alone."
+            ) from error
+        if (other := first_difference(settings, self._settings)) is not None:
+            raise UserError(
+                f"{self.output_path}: was begun with {other} {settings.get(other)!r}, not "
+                f"{self._settings.get(other)!r}; use the same settings, or start without --resume."
+            )
+        if complete_lines < lines:
+            raise UserError(
+                f"{self.output_path}: holds {complete_lines} complete lines (its JSON lines "
+                f"counted as well), but {lines} were written; so start without --resume."
+            )
+        self._recorded = recorded
+        return True
+
+    def add(self, sentence: Sentence) -> None:
+        """A line that was read. Raises UserError where those recorded came from another input."""
+        self.lines += 1
+        self._hash.update(json.dumps([sentence.text, sentence.prefix]).encode())
+        recorded = self._recorded
+        if recorded and self.lines == recorded["lines"]:
+            require(
+                self._hash.hexdigest() == recorded["input"],
+                f"{self.output_path}: its first {self.lines} lines came from another input; "
+                "give the same input, or start without --resume.",
+            )
+
+    def skip(self, sentences: Iterator[Sentence], num_lines: int) -> None:
+        """Read over the sentences whose translations the output holds already.
+
+        Raises UserError where there are fewer, or others than were recorded.
+        """
+        for index in range(num_lines):
+            sentence = next(sentences, None)
+            if sentence is None:
+                raise UserError(
+                    f"The output holds {num_lines} lines and the input only {index}; it belongs to "
+                    "another input, so start without --resume."
+                )
+            self.add(sentence)
+
+    def record(self) -> None:
+        """Say, in one step, that the output holds the lines read so far."""
+        if self._path is not None:
+            lines = {"lines": self.lines, "input": self._hash.hexdigest()}
+            write_json(self._path, {**lines, "settings": self._settings})
+
+    def remove(self) -> None:
+        """The output is complete."""
+        if self._path is not None:
+            self._path.unlink(missing_ok=True)

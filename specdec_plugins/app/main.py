@@ -15,23 +15,22 @@ import torch
 from tqdm import tqdm
 
 from specdec_plugins.app.bundles import make_settings
-from specdec_plugins.app.diagnose import Diagnosis
-from specdec_plugins.app.entries import Entry, open_entries
 from specdec_plugins.app.files import (
     STANDARD,
     FileOptions,
+    Journal,
     LineWriter,
     count_lines,
     in_buffers,
+    open_sentences,
     refuse_same_file,
     total_lines,
 )
 from specdec_plugins.app.options import add_options, build, given_to
-from specdec_plugins.app.report import Tally, json_line, peak_memory, summary
-from specdec_plugins.app.resume import Fingerprint, Journal, skip
+from specdec_plugins.app.report import Diagnosis, Tally, json_line, peak_memory, summary
 from specdec_plugins.app.settings import Settings, choose_device
 from specdec_plugins.app.translator import SpeculativeTranslator, load_translator
-from specdec_plugins.app.types import Translation
+from specdec_plugins.app.types import Sentence, Translation
 from specdec_plugins.decoding.types import Request
 from specdec_plugins.errors import Parser, UserError, refuse, require
 from specdec_plugins.formats.output import check_output
@@ -115,7 +114,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Exit status of a command line; anything unforeseen keeps its stack trace."""
     debug = "--debug" in (sys.argv if argv is None else argv)
     try:
-        Job(*parse_options(argv)).run()
+        Run(*parse_options(argv)).run()
     except UserError as error:
         if debug:
             raise
@@ -155,38 +154,36 @@ class Outputs:
             writer.close()
 
 
-class Job:
+class Run:
     """One run over one input."""
 
     def __init__(self, settings: Settings, files: FileOptions) -> None:
         self.settings = settings
         self.files = files
         self.tally = Tally()
-        self.seen = Fingerprint()
-        self.journal = _journal(settings, files)
+        self.journal = Journal(files.output_path, settings)
 
     def run(self) -> None:
         """Check what is cheap to check, load, then decode buffer by buffer."""
         with ExitStack() as stack:
-            entries = stack.enter_context(open_entries(self.files))
+            sentences = stack.enter_context(open_sentences(self.files))
             kept = self._check_outputs()
             if not self.files.debug:
                 logging.getLogger("fairseq").setLevel(logging.WARNING)
             translator = load_translator(self.settings, with_scores=bool(self.files.json_path))
             diagnosis = Diagnosis(translator) if self.files.diagnose else None
-            skip((e.sentence for e in entries), kept, self.journal, self.seen)
+            self.journal.skip(sentences, kept)
             outputs = Outputs(self.files.outputs, kept)
             stack.callback(outputs.close)
             start = time.perf_counter()
             bar = stack.enter_context(self._bar(kept))
-            for buffer in in_buffers(entries, self._buffer_size()):
+            for buffer in in_buffers(sentences, self._buffer_size()):
                 self._decode(translator, buffer, outputs, bar)
                 if diagnosis is not None:
                     _observe(diagnosis, translator, buffer)
             outputs.write([])
             seconds = time.perf_counter() - start
-            if self.journal is not None:
-                self.journal.remove()
+            self.journal.remove()
         self._report(translator, seconds, diagnosis)
 
     def _check_outputs(self) -> int:
@@ -200,7 +197,7 @@ class Job:
         if not files.resume:
             return 0
         kept = min(count_lines(path) for path in files.outputs)
-        if self.journal is None or (not self.journal.read(kept) and kept):
+        if not self.journal.read(kept) and kept:
             say(
                 f"{files.output_path}: no record of what it was made from; "
                 f"continuing after its {kept} complete lines."
@@ -210,16 +207,15 @@ class Job:
     def _decode(
         self,
         translator: SpeculativeTranslator,
-        buffer: Sequence[Entry],
+        buffer: Sequence[Sentence],
         outputs: Outputs,
         bar: Any,
     ) -> None:
-        done = translator.translate_sentences([e.sentence for e in buffer], bar.update)
+        done = translator.translate_sentences(buffer, bar.update)
         outputs.write(done)
-        for entry in buffer:
-            self.seen.add(entry.sentence.text, entry.sentence.prefix)
-        if self.journal is not None:
-            self.journal.record(self.seen)
+        for sentence in buffer:
+            self.journal.add(sentence)
+        self.journal.record()
         self.tally.add(done)
 
     def _buffer_size(self) -> int:
@@ -250,22 +246,14 @@ class Job:
             sys.stderr.write(f"{diagnosis.report()}\n")
 
 
-def _journal(settings: Settings, files: FileOptions) -> Journal | None:
-    """The record beside an output that is a file; a pipe or a device has none."""
-    path = files.output_path
-    if path == STANDARD or (os.path.exists(path) and not os.path.isfile(path)):
-        return None
-    return Journal(path, settings)
-
-
 def _observe(
-    diagnosis: Diagnosis, translator: SpeculativeTranslator, buffer: Sequence[Entry]
+    diagnosis: Diagnosis, translator: SpeculativeTranslator, buffer: Sequence[Sentence]
 ) -> None:
     requests: list[Request] = []
     targets: list[str | None] = []
-    for entry in buffer:
-        prepared = translator.prepare(entry.sentence)
+    for sentence in buffer:
+        prepared = translator.prepare(sentence)
         if isinstance(prepared, Request):
             requests.append(prepared)
-            targets.append(entry.training_target)
+            targets.append(sentence.target)
     diagnosis.observe(requests, targets)

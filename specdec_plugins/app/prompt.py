@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from typing import TextIO
 
 from specdec_plugins.app.blocks import BlockTranslation, translate_in_blocks
-from specdec_plugins.app.files import Line
 from specdec_plugins.app.translator import SpeculativeTranslator
 from specdec_plugins.app.types import Sentence
 from specdec_plugins.errors import UserError
@@ -65,9 +64,10 @@ class Prompt:
         self.out.flush()
 
 
-def translate_pipe(translator: SpeculativeTranslator, lines: Iterable[Line], out: TextIO) -> None:
+def translate_pipe(
+    translator: SpeculativeTranslator, lines: Iterable[Sentence], out: TextIO
+) -> None:
     """A translation for each line, written as soon as it is there; an empty line stays empty."""
-    for line in lines:
-        sentence = Sentence(line.number, line.text, where=line.where)
+    for sentence in lines:
         out.write(translator.translate_sentences([sentence])[0].text + "\n")
         out.flush()

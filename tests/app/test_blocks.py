@@ -7,8 +7,8 @@ import io
 import pytest
 
 from specdec_plugins.app.blocks import BlockTranslation, Piece, translate_in_blocks
-from specdec_plugins.app.files import Line
 from specdec_plugins.app.prompt import Prompt, translate_pipe
+from specdec_plugins.app.types import Sentence
 from specdec_plugins.errors import UserError
 from tests.app.toys import translated, translator
 
@@ -70,7 +70,7 @@ def test_a_pipe_gets_a_line_for_each_line_at_once() -> None:
 
     def lines() -> object:
         for number, text in enumerate(["a b", "", "c"], 1):
-            yield Line(number, text, "pipe")
+            yield Sentence(number, text)
             assert out.getvalue().count("\n") == number
 
     translate_pipe(translator(), lines(), out)  # type: ignore[arg-type]
@@ -78,6 +78,6 @@ def test_a_pipe_gets_a_line_for_each_line_at_once() -> None:
 
 
 def test_a_pipe_names_the_line_at_fault() -> None:
-    lines = [Line(1, "a", "pipe"), Line(2, "a b c d e f g", "pipe")]
+    lines = [Sentence(1, "a"), Sentence(2, "a b c d e f g", where="pipe, line 2")]
     with pytest.raises(UserError, match="pipe, line 2: has 7 tokens"):
         translate_pipe(translator(source=5), lines, io.StringIO())

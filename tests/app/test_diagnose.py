@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from specdec_plugins.app.diagnose import (
+from specdec_plugins.app.report import (
     Diagnosis,
     TargetMatch,
     Timing,

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from specdec_plugins.app.resume import Fingerprint, Journal, skip
+from specdec_plugins.app.files import Journal
 from specdec_plugins.app.settings import Settings
 from specdec_plugins.app.types import Sentence
 from specdec_plugins.errors import UserError
@@ -26,10 +26,10 @@ def sentences(*texts: str) -> Iterator[Sentence]:
 def output(tmp_path: Path) -> str:
     """An output of which two lines, from inputs a and b, are recorded."""
     path = str(tmp_path / "out")
-    seen = Fingerprint()
-    seen.add("a", None)
-    seen.add("b", None)
-    Journal(path, settings()).record(seen)
+    journal = Journal(path, settings())
+    for sentence in sentences("a", "b"):
+        journal.add(sentence)
+    journal.record()
     return path
 
 
@@ -37,7 +37,7 @@ def resume(output: str, complete: int, *texts: str, **changes: object) -> list[s
     journal = Journal(output, settings(**changes))
     assert journal.read(complete)
     rest = sentences(*texts)
-    skip(rest, complete, journal, Fingerprint())
+    journal.skip(rest, complete)
     return [s.text for s in rest]
 
 
@@ -56,11 +56,11 @@ def test_another_input_is_refused(output: str) -> None:
         resume(output, 2, "a")
 
 
-def test_another_prefix_is_another_input() -> None:
-    with_prefix, without = Fingerprint(), Fingerprint()
-    with_prefix.add("a", "b")
-    without.add("a", None)
-    assert with_prefix.value() != without.value()
+def test_another_prefix_is_another_input(output: str) -> None:
+    journal = Journal(output, settings())
+    assert journal.read(2)
+    with pytest.raises(UserError, match="came from another input"):
+        journal.skip(iter([Sentence(1, "a"), Sentence(2, "b", prefix="c")]), 2)
 
 
 def test_other_settings_are_refused_and_speed_is_free(output: str) -> None:
@@ -75,11 +75,11 @@ def test_an_output_that_shrank_is_refused(output: str) -> None:
 
 
 def test_without_a_record_the_count_has_to_do(output: str) -> None:
+    Journal(output, settings()).remove()
     journal = Journal(output, settings())
-    journal.remove()
-    assert not Journal(output, settings()).read(2)
+    assert not journal.read(2)
     rest = sentences("x", "y", "z")
-    skip(rest, 2, None, Fingerprint())
+    journal.skip(rest, 2)
     assert [s.text for s in rest] == ["z"]
 
 

@@ -255,9 +255,10 @@ def test_a_full_device_is_told_without_flags_of_another_program(
 
 
 def test_no_lines_in_are_no_lines_out(server: Running, tmp_path: Path) -> None:
-    target = tmp_path / "out"
+    source, target = tmp_path / "in", tmp_path / "out"
+    source.touch()
     target.write_text("old\n")
-    files = ["--input", os.devnull, "--output", str(target)]
+    files = ["--input", str(source), "--output", str(target)]
     assert main(["--server", f"http://127.0.0.1:{server.port}", *files]) == 0
     assert target.read_text() == ""
 
