@@ -2,7 +2,7 @@
 # Build the virtual environment .venv with the versions of constraints.txt. The second run has
 # nothing to do; after an interruption the next one continues.
 #
-# PYTHON           the Python to use (3.11 or 3.12), where the first one found is not the right one
+# PYTHON           the Python to use; without it 3.12 where it has its headers, else 3.11
 # TORCH_INDEX_URL  the package index to take torch from, where neither pip's own configuration nor
 #                  PyTorch's index of CPU builds will do
 set -euo pipefail
@@ -21,11 +21,24 @@ die() {
 
 # --- which Python ---------------------------------------------------------------------------------
 
+# Asked and not guessed from the name: a version manager's python3.12 may be there and not run.
+python_version() {
+  "$1" -c 'import sys; print("%d.%d" % sys.version_info[:2])' 2>/dev/null
+}
+
+# Prints where the headers of the command $1 should be; fails where they are not.
+python_header() {
+  "$1" -c 'import sysconfig; print(sysconfig.get_path("include") + "/Python.h")' | {
+    read -r header
+    echo "$header"
+    [[ -f $header ]]
+  }
+}
+
 # Prints why the command $1 will not do; nothing where it will.
 python_fault() {
   local version
-  # Asked and not guessed from the name: a version manager's python3.12 may be there and not run.
-  if ! version=$("$1" -c 'import sys; print("%d.%d" % sys.version_info[:2])' 2>/dev/null); then
+  if ! version=$(python_version "$1"); then
     echo "does not run"
   elif [[ $version != 3.11 && $version != 3.12 ]]; then
     echo "is Python $version"
@@ -34,9 +47,18 @@ python_fault() {
   fi
 }
 
-# Sets PYTHON to the first that will do.
+# Prints how good the command $1 is, 0 being best. fairseq comes built for 3.12, and the headers
+# are needed to compile the kernels (else decoding is slower) and fairseq for 3.11.
+python_rank() {
+  local rank=0
+  [[ $(python_version "$1") == 3.12 ]] || rank=1
+  python_header "$1" >/dev/null || rank=$((rank + 2))
+  echo "$rank"
+}
+
+# Sets PYTHON to the best that will do.
 find_python() {
-  local candidate fault faults=
+  local candidate fault faults='' rank best=9
   if [[ -n ${PYTHON:-} ]]; then
     fault=$(python_fault "$PYTHON")
     [[ -z $fault ]] || die "PYTHON=$PYTHON $fault; Python 3.11 or 3.12 with its venv module is needed"
@@ -45,25 +67,26 @@ find_python() {
   for candidate in python3 python3.12 python3.11 python; do
     command -v "$candidate" >/dev/null || continue
     fault=$(python_fault "$candidate")
-    if [[ -z $fault ]]; then
-      PYTHON=$candidate
-      return
+    if [[ -n $fault ]]; then
+      faults+=" $candidate $fault;"
+      continue
     fi
-    faults+=" $candidate $fault;"
+    rank=$(python_rank "$candidate")
+    ((rank >= best)) || best=$rank PYTHON=$candidate
   done
+  [[ -z ${PYTHON:-} ]] || return 0
   die "Python 3.11 or 3.12 with its venv module is needed, and none was found:${faults:- no python at all;}" \
     "install one, or name it: make PYTHON=/path/to/python3.12 ..."
 }
 
 # fairseq comes built for Python 3.12 on Linux, and is compiled here for 3.11.
 check_compiler() {
-  [[ $("$PYTHON" -c 'import sys; print(sys.version_info[1])') == 11 ]] || return 0
+  [[ $(python_version "$PYTHON") == 3.11 ]] || return 0
   command -v "${CXX:-c++}" >/dev/null || command -v g++ >/dev/null ||
     die "no C++ compiler found, and fairseq must be compiled for Python 3.11: install one" \
       "(on Debian and Ubuntu: apt-get install g++), or use Python 3.12, for which fairseq comes built"
   local header
-  header=$("$PYTHON" -c 'import sysconfig; print(sysconfig.get_path("include") + "/Python.h")')
-  [[ -f $header ]] ||
+  header=$(python_header "$PYTHON") ||
     die "$header is missing, and compiling fairseq for Python 3.11 needs it" \
       "(on Debian and Ubuntu: apt-get install python3.11-dev)"
 }

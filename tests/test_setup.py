@@ -41,7 +41,7 @@ if [[ "$1 $2" == "-m venv" ]]; then
 elif [[ "$1" == --version ]]; then echo Python 3.12
 elif [[ "$2" == *version_info* ]]; then echo {version}
 elif [[ "$2" == *ensurepip* ]]; then exit {no_venv}
-elif [[ "$2" == *sysconfig* ]]; then echo {folder}/Python.h
+elif [[ "$2" == *sysconfig* ]]; then echo {folder}/{header}
 fi
 """
 
@@ -69,8 +69,9 @@ class Machine:
         path.write_text(text.format(**values))
         path.chmod(0o755)
 
-    def add_python(self, name: str, version: str, no_venv: int = 0) -> None:
-        self.script(name, BASE_PYTHON, version=version, no_venv=no_venv)
+    def add_python(self, name: str, version: str, no_venv: int = 0, headers: bool = True) -> None:
+        header = "Python.h" if headers else "none.h"
+        self.script(name, BASE_PYTHON, version=version, no_venv=no_venv, header=header)
 
     def add_compiler(self) -> None:
         self.script("c++", "#!{bash}\n")
@@ -137,6 +138,40 @@ def test_every_unfit_python_is_named_with_its_fault(machine: Machine) -> None:
     assert "apt-get install python3.11-venv" in sentence
 
 
+BOTH = {"python3": "3.11", "python3.12": "3.12"}
+
+
+@pytest.mark.parametrize(
+    ("versions", "without_headers", "chosen"),
+    [
+        (BOTH, "", "python3.12"),
+        (BOTH, "python3.12", "python3"),
+        (BOTH, "python3 python3.12", "python3.12"),
+        ({"python3.11": "3.11", "python": "3.12"}, "", "python"),
+        ({"python3": "3.12"}, "python3", "python3"),
+    ],
+)
+def test_312_is_taken_where_it_has_its_headers_and_311_else(
+    machine: Machine, versions: dict[str, str], without_headers: str, chosen: str
+) -> None:
+    machine.offer("filelock")
+    machine.add_compiler()
+    for name, version in versions.items():
+        machine.add_python(name, version, headers=name not in without_headers.split())
+        stub = machine.bin / name
+        stub.write_text(stub.read_text().replace("Python 3.12", f"the {name} of the test"))
+    result = machine.setup()
+    assert result.returncode == 0, result.stderr
+    assert f"making .venv with the {chosen} of the test" in result.stdout
+
+
+def test_a_shim_that_does_not_run_is_passed_over(ready: Machine) -> None:
+    ready.script("python3.12", "#!{bash}\necho no such version; exit 127\n")
+    ready.add_python("python3.11", "3.11")
+    ready.add_compiler()
+    assert ready.setup().returncode == 0
+
+
 @pytest.mark.parametrize("given", ["/no/such/python", "python3"])
 def test_unfit_python_given(ready: Machine, given: str) -> None:
     ready.add_python("python3", "3.13")
@@ -144,13 +179,8 @@ def test_unfit_python_given(ready: Machine, given: str) -> None:
 
 
 def test_compiler_is_needed_on_311_alone(ready: Machine) -> None:
-    ready.add_python("python3.12", "3.11")
-    (ready.bin / "python3.12").rename(ready.bin / "python3.11")
-    # The stub answers "3.11" to the question for the minor version as well; ask it that way.
-    stub = ready.bin / "python3.11"
-    stub.write_text(
-        stub.read_text().replace("echo 3.11", '[[ "$2" == *"[1]"* ]] && echo 11 || echo 3.11')
-    )
+    (ready.bin / "python3.12").unlink()
+    ready.add_python("python3.11", "3.11")
     assert "no C++ compiler" in refusal(ready)
     ready.add_compiler()
     (ready.folder / "Python.h").unlink()
