@@ -24,7 +24,7 @@ from specdec_plugins.decoding.networks import (
     with_fast_products,
 )
 from specdec_plugins.decoding.networks.cpu.ops import NativeLinear
-from specdec_plugins.decoding.networks.cpu.products import Int8Linear, PackedLinear
+from specdec_plugins.decoding.networks.cpu.products import Int8Linear
 from specdec_plugins.decoding.rules import RULES
 from specdec_plugins.decoding.schedules import build_schedule
 from specdec_plugins.decoding.types import (
@@ -66,13 +66,12 @@ def candidates(linear: nn.Linear, x: Tensor) -> dict[str, Callable[[], Tensor]]:
     """Ways to compute one product, each giving [M, N]."""
     weight, bias = linear.weight, linear.bias
     columns = weight.t().contiguous()
-    packed, int8 = PackedLinear(linear), Int8Linear(linear)
+    int8 = Int8Linear(linear)
     own, own_int8 = NativeLinear(linear), NativeLinear(linear, int8=True)
     return {
         "F.linear": lambda: F.linear(x, weight, bias),
         "weight @ x.T": lambda: torch.mm(weight, x.t()).t() + bias,
         "x @ columns": lambda: torch.addmm(bias, x, columns),
-        "packed": lambda: packed(x),
         "native": lambda: own(x),
         "torch int8": lambda: int8(x),
         "native int8": lambda: own_int8(x),
@@ -135,7 +134,7 @@ def decode(verifier: TransformerVerifier, block_size: int) -> int:
 def passes(repeats: int, clock: Clock) -> None:
     """A greedy step and a round of ten drafted tokens, the encoder's share included."""
     plain = random_network()
-    verifiers = {"stock layers": TransformerVerifier(copy.deepcopy(plain), SPECIAL)}
+    verifiers = {}
     for int8, kernels in product((False, True), reversed(KERNELS)):
         network = with_fast_products(copy.deepcopy(plain), int8, kernels)
         name = f"{'int8' if int8 else 'float32'}, {kernels}"

@@ -13,13 +13,13 @@ from torch import Tensor, nn
 
 from specdec_plugins.decoding.cache import KVCache
 from specdec_plugins.decoding.networks import StackConfig, Transformer, with_fast_products
-from specdec_plugins.decoding.networks.cpu import products
 from specdec_plugins.decoding.networks.cpu.ops import (
     NativeLayers,
     NativeLinear,
     instruction_sets,
     suits_layers,
 )
+from specdec_plugins.decoding.networks.cpu.products import Int8Linear
 from specdec_plugins.decoding.networks.layers import LayerStack
 from specdec_plugins.decoding.networks.memory import SourceMemory
 from specdec_plugins.decoding.reductions import best, log_total, rank
@@ -187,12 +187,11 @@ def test_a_token_scored_in_a_block_gets_the_logits_that_it_gets_alone(
         )
 
 
-def test_layers_that_were_packed_before_are_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_layers_that_were_quantised_before_are_left_alone() -> None:
     # The encoder that a drafter shares with its verifier, where the kernels were not built.
-    monkeypatch.setattr(products, "_PACK_FROM", 1)
-    network = with_fast_products(transformer().float(), kernels="torch")
+    network = with_fast_products(transformer().float(), int8=True, kernels="torch")
     before = [type(module) for module in network.modules()]
-    assert products.PackedLinear in before
+    assert Int8Linear in before
     assert [type(module) for module in with_fast_products(network).modules()] == before
 
 

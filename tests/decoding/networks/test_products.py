@@ -17,7 +17,6 @@ from specdec_plugins.decoding.networks.cpu import products
 from specdec_plugins.decoding.networks.cpu.products import (
     KERNELS,
     Int8Linear,
-    PackedLinear,
     with_fast_products,
 )
 from specdec_plugins.decoding.rules import RULES
@@ -25,7 +24,7 @@ from specdec_plugins.decoding.schedules import build_schedule
 from specdec_plugins.decoding.types import DecodeParams, Request
 from specdec_plugins.decoding.verifier import TransformerVerifier
 from specdec_plugins.errors import UserError
-from tests.decoding.networks.toys import EOS, block_drafter, full_logits, random_ids, transformer
+from tests.decoding.networks.toys import EOS, block_drafter, random_ids, transformer
 from tests.decoding.test_verifier import SPECIAL
 
 
@@ -78,38 +77,19 @@ def test_an_int8_row_is_the_same_in_any_block(width: int) -> None:
     assert torch.equal(layer(with_a_giant)[:2], alone[:2])
 
 
-@pytest.mark.parametrize("shape", [(24, 40), (512, 512), (2048, 96)])
-@pytest.mark.parametrize("num_rows", [1, 2, 11, 40])
-@pytest.mark.parametrize("bias", [True, False])
-def test_packed_is_the_stock_product(shape: tuple[int, int], num_rows: int, bias: bool) -> None:
-    layer = linear(*shape, bias)
-    x = torch.randn(2, num_rows, shape[0], generator=torch.Generator().manual_seed(0))
-    torch.testing.assert_close(PackedLinear(layer)(x), layer(x), rtol=1e-5, atol=1e-5)
-
-
-def test_what_is_replaced(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(products, "_PACK_FROM", 16 * 24)
-    network = with_fast_products(transformer().float(), kernels="torch")
-    layer = network.decoder.layers[0]
-    assert isinstance(layer.up, PackedLinear)
-    assert isinstance(layer.self_attention.out, nn.Linear)  # too small
-    double = with_fast_products(transformer())
-    assert not any(isinstance(m, PackedLinear | Int8Linear) for m in double.modules())
+def test_what_is_replaced() -> None:
+    for plain in (transformer().float(), transformer()):
+        assert not replaced(with_fast_products(plain, kernels="torch"))
+    assert not replaced(with_fast_products(transformer()))
     quantised = with_fast_products(transformer().float(), int8=True, kernels="torch")
+    assert replaced(quantised) == {Int8Linear}
     assert not any(isinstance(m, nn.Linear) for m in quantised.modules())
     assert quantised.decoder.attention_dtype is torch.float64
     assert quantised.decoder.embedding.tokens.weight.dtype is torch.float32
 
 
-def test_a_packed_network_computes_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(products, "_PACK_FROM", 0)
-    plain = transformer().float()
-    packed = with_fast_products(copy.deepcopy(plain), kernels="torch")
-    generator = torch.Generator().manual_seed(0)
-    source = torch.tensor([[*random_ids(generator, 6), EOS]])
-    target = torch.tensor([[EOS, *random_ids(generator, 9)]])
-    expected = full_logits(plain, source, target)
-    torch.testing.assert_close(full_logits(packed, source, target), expected, rtol=0, atol=1e-4)
+def replaced(network: nn.Module) -> set[type]:
+    return {type(m) for m in network.modules()} & set(products.FAST_PRODUCTS)
 
 
 @pytest.mark.parametrize("int8", [False, True])

@@ -15,8 +15,6 @@ from specdec_plugins.decoding.networks.cpu import ops
 from specdec_plugins.decoding.networks.layers import LayerStack
 from specdec_plugins.errors import require
 
-_PACK_FROM = 2**18  # weights; for smaller products the call costs more than the layout saves
-_ROWS_HINT = 16  # a block's; rows of any number are multiplied with what was packed for it
 _WIDE = 1024  # inputs from which the int8 kernel reorders transposed weights slowly at each call
 # What leaves these goes into attention, which is computed in the precision that it gets.
 _INTO_ATTENTION = ("qkv", "query", "key_value")
@@ -24,27 +22,6 @@ _INTO_ATTENTION = ("qkv", "query", "key_value")
 KERNELS = ("native", "torch")
 
 _Network = TypeVar("_Network", bound=nn.Module)
-
-
-class PackedLinear(nn.Module):
-    """A float32 linear layer whose weights lie as oneDNN's kernels read them.
-
-    A stock layer hands its weights to a general product that copies them at each call; with eight
-    rows and more that takes twice to three times as long.
-    """
-
-    def __init__(self, linear: nn.Linear) -> None:
-        super().__init__()
-        weight = linear.weight.detach()
-        self.bias = None if linear.bias is None else linear.bias.detach()
-        self.packed = torch.ops.mkldnn._reorder_linear_weight.default(weight, _ROWS_HINT)
-
-    def forward(self, x: Tensor) -> Tensor:
-        """[..., N] of [..., K]."""
-        out: Tensor = torch.ops.mkldnn._linear_pointwise.default(
-            x, self.packed, self.bias, "none", [], ""
-        )
-        return out
 
 
 class Int8Linear(nn.Module):
@@ -77,7 +54,7 @@ class Int8Linear(nn.Module):
         return out.view(*x.shape[:-1], self.out_features)
 
 
-FAST_PRODUCTS = (PackedLinear, Int8Linear, ops.NativeLinear, ops.NativeLayers)
+FAST_PRODUCTS = (Int8Linear, ops.NativeLinear, ops.NativeLayers)
 
 
 def with_fast_products(network: _Network, int8: bool = False, kernels: str = "native") -> _Network:
@@ -99,39 +76,27 @@ def with_fast_products(network: _Network, int8: bool = False, kernels: str = "na
                 continue
             if ops.suits(child.weight, int8):
                 setattr(parent, name, ops.NativeLinear(child, int8))
-    return _with_torch_products(network, int8)
+    if int8:
+        _quantise(network)
+    return network
 
 
-def _with_torch_products(network: _Network, int8: bool) -> _Network:
-    """Those linear layers that are still torch's own, quantised or packed where it is worth it.
+def _quantise(network: nn.Module) -> None:
+    """Give 8-bit weights to the linear layers that are still torch's own.
 
-    With 8 bits, attention in between is computed in float64: a difference in the last bit, as
-    blocks and rows have it in float32, could become one of a whole 8-bit step.
+    Attention in between is computed in float64: a difference in the last bit, as blocks and rows
+    have it in float32, could become one of a whole 8-bit step.
     """
     for parent, name, child in _children(network):
-        if not isinstance(child, nn.Linear):
-            continue
-        if int8:
+        if isinstance(child, nn.Linear):
             _check_int8(child.weight.device)
             dtype = torch.float64 if name in _INTO_ATTENTION else torch.float32
             setattr(parent, name, Int8Linear(child, dtype))
-        elif _is_worth_packing(child.weight):
-            setattr(parent, name, PackedLinear(child))
-    return network
 
 
 def _children(network: nn.Module) -> list[tuple[nn.Module, str, nn.Module]]:
     """All modules, each with what holds it and under which name."""
     return [(p, name, child) for p in network.modules() for name, child in p.named_children()]
-
-
-def _is_worth_packing(weight: Tensor) -> bool:
-    return (
-        weight.is_cpu
-        and weight.dtype is torch.float32
-        and weight.numel() >= _PACK_FROM
-        and torch.backends.mkldnn.is_available()  # type: ignore[no-untyped-call]
-    )
 
 
 def _check_int8(device: torch.device) -> None:
