@@ -32,7 +32,7 @@ import torch
 from torch import Tensor
 
 from specdec_plugins.decoding.networks import BlockConfig, StackConfig, TransformerConfig
-from specdec_plugins.decoding.networks.embedding import sinusoids
+from specdec_plugins.decoding.networks.layers import sinusoids
 from specdec_plugins.errors import require
 from specdec_plugins.formats.fairseq_weights import State
 from specdec_plugins.formats.model import HEADS, Model, layer_number

@@ -5,8 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from specdec_plugins.decoding.cache import KVCache
-from specdec_plugins.decoding.networks.memory import SourceMemory
+from specdec_plugins.decoding.cache import KVCache, SourceMemory
 from specdec_plugins.decoding.networks.transformer import Encoder, Transformer, same_encoder
 from specdec_plugins.decoding.types import (
     Draft,
@@ -93,7 +92,7 @@ class TransformerVerifier:
             padding_mask=padding_mask,
             keys_values=self.network.decoder.keys_values(states),
             extras=(states,),
-        ).fitted()
+        ).trimmed()
         cache = self._new_cache(len(source))
         num_prefilled = source.forced.shape[1] - 1
         if num_prefilled:

@@ -16,7 +16,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from specdec_plugins.decoding.networks import StackConfig, TransformerConfig
-from specdec_plugins.decoding.networks.embedding import sinusoids
+from specdec_plugins.decoding.networks.layers import sinusoids
 from specdec_plugins.errors import not_installed
 from specdec_plugins.formats.dictionaries import Dictionaries, Dictionary
 from specdec_plugins.formats.model import Model

@@ -17,7 +17,7 @@ from specdec_plugins.decoding.networks import (
     Transformer,
     TransformerConfig,
 )
-from specdec_plugins.decoding.networks.medusa import heads_of
+from specdec_plugins.decoding.networks.heads import heads_of
 from specdec_plugins.errors import UserError
 from specdec_plugins.formats.dictionaries import Dictionary
 from specdec_plugins.formats.fairseq_weights import State, fill, network_state

@@ -1,7 +1,7 @@
 """``--arch medusa_heads``: heads on the last state of a trained verifier, which stays as it is.
 
 Source: Medusa (Cai et al. 2024), section 2.2.1 (frozen backbone). The heads' twin for inference is
-``specdec_plugins.decoding.networks.medusa``.
+``specdec_plugins.decoding.networks.heads``.
 """
 
 from __future__ import annotations

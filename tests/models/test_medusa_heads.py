@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 
-from specdec_plugins.decoding.networks.medusa import heads_of
+from specdec_plugins.decoding.networks.heads import heads_of
 from specdec_plugins.errors import UserError
 
 pytestmark = pytest.mark.fairseq

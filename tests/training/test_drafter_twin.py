@@ -28,7 +28,7 @@ SCORED = torch.tensor([[0, 0, 0, 1, 1], [0, 1, 1, 0, 0]], dtype=torch.bool)
     ],
 )
 def test_logits_agree(changes: dict[str, Any]) -> None:
-    from specdec_plugins.decoding.networks.memory import SourceMemory
+    from specdec_plugins.decoding.cache import SourceMemory
     from specdec_plugins.training.drafter_twin import inference_twin
     from tests.fairseq_models import build_drafter
 
@@ -42,7 +42,7 @@ def test_logits_agree(changes: dict[str, Any]) -> None:
             padding_mask=padding_mask,
             keys_values=twin.decoder.keys_values(states),
             extras=twin.copied(SOURCE),
-        ).fitted()
+        ).trimmed()
         prefix_lengths = torch.tensor([3, 1])
         states = twin.decoder(INPUT, memory, prefix_lengths=prefix_lengths)
         actual = twin.decoder.logits(states[SCORED])

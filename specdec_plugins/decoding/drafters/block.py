@@ -9,11 +9,10 @@ from torch import Tensor
 from torch.nn.functional import pad as pad_axes
 
 from specdec_plugins.decoding.bigrams import Bigrams
-from specdec_plugins.decoding.cache import KVCache
+from specdec_plugins.decoding.cache import KVCache, SourceMemory
 from specdec_plugins.decoding.drafters.base import DRAFTERS, DraftContext, until_end
 from specdec_plugins.decoding.networks.block import BlockDrafter
 from specdec_plugins.decoding.networks.cpu import ops
-from specdec_plugins.decoding.networks.memory import SourceMemory
 from specdec_plugins.decoding.reductions import best
 from specdec_plugins.decoding.types import (
     Draft,
@@ -97,7 +96,7 @@ class BlockNatDrafter:
             padding_mask=padding_mask,
             keys_values=self.network.decoder.keys_values(states),
             extras=self.network.copied(source.tokens),
-        ).fitted()
+        ).trimmed()
         self._memory = memory if self._memory is None else self._memory.append(memory)
         self._num_masks = None
         self._cache.append(self._new_cache(len(source)))

@@ -14,8 +14,14 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from specdec_plugins.decoding.networks.config import BlockConfig
-from specdec_plugins.decoding.networks.embedding import PositionTable, additive, count_tokens
-from specdec_plugins.decoding.networks.layers import CrossSource, KeyValueStore, LayerStack
+from specdec_plugins.decoding.networks.layers import (
+    CrossSource,
+    KeyValueStore,
+    LayerStack,
+    PositionTable,
+    additive,
+    count_tokens,
+)
 from specdec_plugins.decoding.networks.transformer import (
     Encoder,
     Window,

@@ -2,13 +2,39 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
+from functools import partial
 from typing import Any, TypeVar
 
-from specdec_plugins.decoding.networks.activations import ACTIVATIONS
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
 from specdec_plugins.errors import require
 
 POSITIONS = ("sinusoidal", "learned", "none")
+
+
+def _relu_squared(x: Tensor) -> Tensor:
+    return F.relu(x).square()
+
+
+def _linear(x: Tensor) -> Tensor:
+    return x
+
+
+_gelu_tanh = partial(F.gelu, approximate="tanh")
+
+ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {  # by fairseq's names
+    "relu": F.relu,
+    "relu_squared": _relu_squared,
+    "gelu": F.gelu,
+    "gelu_fast": _gelu_tanh,  # the older name of the next one
+    "gelu_accurate": _gelu_tanh,
+    "tanh": torch.tanh,
+    "linear": _linear,
+}
 
 
 @dataclass(frozen=True)

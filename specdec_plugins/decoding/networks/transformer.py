@@ -16,8 +16,14 @@ from torch import Tensor, nn
 from specdec_plugins.decoding.networks.config import TransformerConfig
 from specdec_plugins.decoding.networks.cpu import ops
 from specdec_plugins.decoding.networks.cpu.products import FAST_PRODUCTS
-from specdec_plugins.decoding.networks.embedding import PositionTable, additive, count_tokens
-from specdec_plugins.decoding.networks.layers import CrossSource, KeyValueStore, LayerStack
+from specdec_plugins.decoding.networks.layers import (
+    CrossSource,
+    KeyValueStore,
+    LayerStack,
+    PositionTable,
+    additive,
+    count_tokens,
+)
 
 
 class Window(KeyValueStore, Protocol):

@@ -9,11 +9,11 @@ import pytest
 import torch
 from torch import Tensor
 
+from specdec_plugins.decoding.cache import SourceMemory
 from specdec_plugins.decoding.drafters import DraftContext, build_drafter
 from specdec_plugins.decoding.drafters.block import BlockNatDrafter
 from specdec_plugins.decoding.engine import EngineConfig, Method, Session
 from specdec_plugins.decoding.networks import Transformer
-from specdec_plugins.decoding.networks.memory import SourceMemory
 from specdec_plugins.decoding.networks.transformer import same_encoder
 from specdec_plugins.decoding.rules import RULES
 from specdec_plugins.decoding.schedules import build_schedule

@@ -11,7 +11,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from specdec_plugins.decoding.cache import KVCache
+from specdec_plugins.decoding.cache import KVCache, SourceMemory
 from specdec_plugins.decoding.networks import StackConfig, Transformer, with_fast_products
 from specdec_plugins.decoding.networks.cpu.ops import (
     NativeLayers,
@@ -21,7 +21,6 @@ from specdec_plugins.decoding.networks.cpu.ops import (
 )
 from specdec_plugins.decoding.networks.cpu.products import Int8Linear
 from specdec_plugins.decoding.networks.layers import LayerStack
-from specdec_plugins.decoding.networks.memory import SourceMemory
 from specdec_plugins.decoding.reductions import best, log_total, rank
 from tests.decoding.networks.test_products import inputs, int8_by_hand, linear
 from tests.decoding.networks.toys import EOS, full_logits, random_ids, randomise, transformer
@@ -114,7 +113,7 @@ class Case:
         padding_mask = torch.arange(7) >= lengths[:, None]
         states, prefill = some(3, 7, 20)[:num_rows], some(3, 4, 36)[:num_rows]
         self.x, self.positions = some(3, 6, 36)[:num_rows], some(3, 6, 36)[:num_rows]
-        self.memory = SourceMemory(lengths, padding_mask, layers.keys_values(states)).fitted()
+        self.memory = SourceMemory(lengths, padding_mask, layers.keys_values(states)).trimmed()
         self.cache = KVCache(STACK, num_rows, self.x.device, torch.float32)
         layers(prefill, self.cache.window(4, 0).mask, self.cache.window(4, 0), self.memory)
         self.cache.crop(torch.tensor([4, 1, 3])[:num_rows])

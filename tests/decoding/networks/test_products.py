@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from specdec_plugins.decoding.drafters import DraftContext, build_drafter
 from specdec_plugins.decoding.engine import EngineConfig, Method, SpeculativeDecoder
 from specdec_plugins.decoding.networks import Transformer
-from specdec_plugins.decoding.networks.activations import ACTIVATIONS
+from specdec_plugins.decoding.networks.config import ACTIVATIONS
 from specdec_plugins.decoding.networks.cpu import products
 from specdec_plugins.decoding.networks.cpu.products import (
     KERNELS,

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from specdec_plugins.decoding.cache import KVCache
+from specdec_plugins.decoding.cache import KVCache, SourceMemory
 from specdec_plugins.decoding.networks import (
     BlockConfig,
     BlockDrafter,
@@ -16,7 +16,6 @@ from specdec_plugins.decoding.networks import (
     Transformer,
     TransformerConfig,
 )
-from specdec_plugins.decoding.networks.memory import SourceMemory
 
 VOCAB = 23
 PAD, EOS, UNK = 1, 2, 3
@@ -96,7 +95,7 @@ def remember(network: Transformer | BlockDrafter, tokens: Tensor) -> SourceMemor
         padding_mask=padding_mask,
         keys_values=network.decoder.keys_values(states),
         extras=network.copied(tokens) if isinstance(network, BlockDrafter) else (),
-    ).fitted()
+    ).trimmed()
 
 
 @torch.inference_mode()

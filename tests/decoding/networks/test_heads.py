@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import nn
 
-from specdec_plugins.decoding.networks.medusa import MedusaHeads, heads_of
+from specdec_plugins.decoding.networks.heads import MedusaHeads, heads_of
 from tests.decoding.networks.toys import randomise
 
 
