@@ -27,6 +27,8 @@ SERVE = [
 CONVERT = ["ctranslate2>=4.8", "transformers>=5.20"]
 COMPARE = ["matplotlib>=3.9", "sacrebleu>=2.4"]  # scripts/compare_ways.py
 BENCH = [*COMPARE, *CONVERT]
+# Finding sentences that are like one another; the rest of preparing text needs nothing more.
+CORPUS = ["rapidfuzz>=3.9", "scikit-learn>=1.5"]
 # Several engines behind one address; distillation on many machines.
 RAY = ["ray[data,serve]>=2.50", *SERVE]
 DEV = [
@@ -76,6 +78,7 @@ setup(
         "text": TEXT,
         "serve": SERVE,
         "ray": RAY,
+        "corpus": CORPUS,
         "train": TRAIN,
         "convert": CONVERT,
         "compare": COMPARE,

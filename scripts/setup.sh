@@ -195,7 +195,7 @@ install_project() {
   local text="installing everything else"
   [[ ! -d $VENV/lib/python3.11 ]] || text+="; compiling fairseq takes minutes"
   watch "$text" env -u CUDA_HOME -u CUDA_PATH "${PIP[@]}" install --verbose --progress-bar raw \
-    --no-build-isolation --constraint constraints.txt --editable '.[train,serve,ray,bench,dev]'
+    --no-build-isolation --constraint constraints.txt --editable '.[train,serve,ray,corpus,bench,dev]'
 }
 
 # --- all of it ------------------------------------------------------------------------------------

@@ -13,6 +13,7 @@ import re
 import shutil
 import subprocess
 import sys
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -28,6 +29,9 @@ from specdec_plugins.formats.output import check_output
 
 # Above this share of unknown tokens, the dictionary was not made for this text.
 _SUSPICIOUS_PERCENT = 1.0
+
+# How often a type must occur in the training text, and a character that is not Latin.
+_MIN_COUNT, _MIN_FOREIGN = 5, 20
 
 _REPORT = re.compile(
     r"\[(?P<lang>[^\]]+)\] (?P<file>\S+): (?P<sents>\d+) sents, (?P<tokens>\d+) tokens, "
@@ -59,6 +63,33 @@ class Dictionaries:
             return False
         with self.source.open(encoding="utf-8") as file:
             return any(line.startswith("@-@ ") for line in file)
+
+
+def _latin() -> list[str]:
+    """Printable characters of Basic Latin, Latin-1, Latin Extended-A, and common signs."""
+    blocks = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x180)]
+    return [*map(chr, blocks), *"ȘșȚțẞ‐‑‒–—‘’‚“”„•…‰′″‹›€™←→−"]
+
+
+def latin_vocabulary(counts: Counter[str]) -> list[tuple[str, int]]:
+    """A joint vocabulary that can spell whatever is written in Latin letters, frequent types first.
+
+    Every character of ``_latin`` is a type, within a word and at its end. Rare types, and rare
+    characters of other scripts, which would waste embeddings, are left out.
+    """
+    types = {
+        token: number
+        for token, number in counts.items()
+        if number >= (_MIN_FOREIGN if _is_foreign(token.removesuffix("@@")) else _MIN_COUNT)
+    }
+    for character in _latin():
+        for token in (character, f"{character}@@"):
+            types.setdefault(token, counts[token] or 1)
+    return sorted(types.items(), key=lambda item: (-item[1], item[0]))
+
+
+def _is_foreign(token: str) -> bool:
+    return len(token) == 1 and ord(token) > 0x24F
 
 
 @dataclass(frozen=True)

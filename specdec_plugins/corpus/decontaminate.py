@@ -1,11 +1,13 @@
-"""Training text without the sentences of dev and test sets, and the sets themselves beside it.
+"""One training text of many corpora, without the sentences of dev and test sets.
 
     OUT/train.tsv          all training files one after the other, contaminated pairs left out
     OUT/valid.tsv, OUT/test.tsv, OUT/test1.tsv, ...
+    OUT/NAME.test.tsv, OUT/NAME.dev.tsv, OUT/NAME.hints.tsv    taken from a corpus, if asked for
     OUT/report.json        pairs of each file: read, kept, dropped and why
 
 A training pair goes where either side equals a held-out sentence of its language. Case, punctuation
-and spaces do not count, so near-duplicates that differ in these alone go, too.
+and spaces do not count, so near-duplicates that differ in these alone go, too. With ``--clean``
+pairs that are no translations go as well, and near-duplicates among the training pairs themselves.
 """
 
 from __future__ import annotations
@@ -13,21 +15,31 @@ from __future__ import annotations
 import argparse
 import re
 import sys
-import unicodedata
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TextIO
 
 from tqdm import tqdm
 
 from specdec_plugins.corpus import cli
+from specdec_plugins.corpus.cleaning import NearDuplicates, PairRules, tidy, unescape
 from specdec_plugins.corpus.cli import logger
+from specdec_plugins.corpus.held_out import (
+    KEPT,
+    HeldOutSentences,
+    choose_hints,
+    keys_of,
+    split_off,
+)
 from specdec_plugins.corpus.reading import Faults, Pair, ParallelFile, read_pairs
 from specdec_plugins.corpus.resume import write_json, written_whole
 from specdec_plugins.errors import UserError
 
 RESEARCH_ONLY = re.compile("multi30k", re.IGNORECASE)
+_NAME = re.compile(r"(?:train|dev|test)\.(?P<name>.+)\.\w+-\w+\.tsv(?:\.[gx]z)?")
+_ONE_CELL = {ord(character): " " for character in "\t\n"}
 
 
 def training_corpora(
@@ -57,56 +69,80 @@ def training_corpora(
     return corpora, left_out
 
 
-def key(sentence: str) -> str:
-    """What must be equal for two sentences to be the same; empty for one without letters."""
-    folded = unicodedata.normalize("NFKC", sentence).casefold()
-    return "".join(character for character in folded if character.isalnum())
+@dataclass(frozen=True)
+class Mix:
+    """How training corpora become one text."""
+
+    rules: PairRules | None  # None: pairs are taken as they are
+    weights: Mapping[str, int]  # how often each pair of a corpus is written; 1 if not named
+    per_source: Mapping[str, int]  # near-duplicates of a source that stay; 1 if not named
+
+    def write(
+        self, out: TextIO, corpora: Sequence[ParallelFile], held: HeldOutSentences, faults: Faults
+    ) -> dict[str, Counter[str]]:
+        """Write what is kept; returns the verdicts of each corpus."""
+        counts: dict[str, Counter[str]] = {}
+        for corpus in corpora:
+            name = name_of(corpus)
+            found = counts.setdefault(corpus.given, Counter())
+            seen = NearDuplicates(self.per_source.get(name, 1)) if self.rules else None
+            for pair in tqdm(self.read(corpus, faults), desc=name, unit=" pairs", mininterval=0.5):
+                pair = unescape(pair) if self.rules else pair
+                verdict = self._verdict(pair, held, seen)
+                found[verdict] += 1
+                if verdict == KEPT:
+                    out.write(line(pair) * self.weights.get(name, 1))
+        return counts
+
+    def read(self, corpus: ParallelFile, faults: Faults) -> Iterator[Pair]:
+        pairs = read_pairs(corpus, faults)
+        return map(tidy, pairs) if self.rules else pairs
+
+    def _verdict(self, pair: Pair, held: HeldOutSentences, seen: NearDuplicates | None) -> str:
+        if self.rules and (fault := self.rules.verdict(*pair)):
+            return fault
+        keys = keys_of(pair)
+        verdict = held.verdict(keys)
+        return "near-duplicate" if verdict == KEPT and seen and seen.has(keys) else verdict
 
 
-class HeldOutSentences:
-    """The sentences that training must not see, each side for itself."""
-
-    def __init__(self, pairs: Iterable[Pair]) -> None:
-        keys = [(key(source), key(target)) for source, target in pairs]
-        self._sources = {source for source, _ in keys if source}
-        self._targets = {target for _, target in keys if target}
-
-    def verdict(self, pair: Pair) -> str:
-        """ "kept", or why not."""
-        if key(pair[0]) in self._sources:
-            return "source is held out"
-        return "target is held out" if key(pair[1]) in self._targets else "kept"
+def name_of(corpus: ParallelFile) -> str:
+    """``NAME`` of ``train.NAME.en-de.tsv.xz``, or what stands before the first dot."""
+    name = corpus.source.name
+    found = _NAME.fullmatch(name)
+    return found["name"] if found else name.split(".")[0]
 
 
-def write_clean(
-    out: TextIO, corpora: Sequence[ParallelFile], held: HeldOutSentences, faults: Faults
-) -> dict[str, Counter[str]]:
-    """Write what is kept; returns the verdicts of each corpus."""
-    counts: dict[str, Counter[str]] = {}
-    for corpus in corpora:
-        found = counts.setdefault(corpus.given, Counter())
-        name = Path(corpus.given).name
-        for pair in tqdm(read_pairs(corpus, faults), desc=name, unit=" pairs", mininterval=0.5):
-            verdict = held.verdict(pair)
-            found[verdict] += 1
-            if verdict == "kept":
-                out.write(line(pair))
-    return counts
+def line(cells: Sequence[str]) -> str:
+    return "\t".join(cell.translate(_ONE_CELL) for cell in cells) + "\n"
 
 
-def line(pair: Pair) -> str:
-    return "\t".join(side.replace("\t", " ") for side in pair) + "\n"
+def _write(path: Path, pairs: Iterable[Pair]) -> list[Pair]:
+    kept = list(pairs)
+    with written_whole(path) as part:
+        part.write_text("".join(map(line, kept)), encoding="utf-8")
+    return kept
 
 
-def _write_sets(out: Path, sets: dict[str, ParallelFile]) -> list[Pair]:
-    """Write dev and test sets; returns their pairs."""
-    held = []
-    for name, corpus in sets.items():
-        pairs = list(read_pairs(corpus, Faults()))
-        with written_whole(out / f"{name}.tsv") as part:
-            part.write_text("".join(map(line, pairs)), encoding="utf-8")
-        held += pairs
-    return held
+def _by_name(
+    flag: str, items: Sequence[str], corpora: Sequence[ParallelFile], count: int = 1
+) -> dict[str, list[int]]:
+    """``NAME=N`` or ``NAME=N,N``. Raises UserError for what is no number, or no corpus."""
+    names = [name_of(corpus) for corpus in corpora]
+    found = {}
+    for item in items:
+        name, _, text = item.partition("=")
+        numbers = [int(n) for n in text.split(",") if n.isdecimal() and int(n)]
+        if len(numbers) != count or text.count(",") != count - 1:
+            wanted = ",".join(["N"] * count)
+            raise UserError(f"{flag} {item}: expected NAME={wanted} with numbers of 1 or more")
+        if names.count(name) != 1:
+            raise UserError(
+                f"{flag} {item}: {names.count(name)} corpora are called {name!r}; expected one, of "
+                f"{', '.join(names)}"
+            )
+        found[name] = numbers
+    return found
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -118,34 +154,138 @@ def _parser() -> argparse.ArgumentParser:
     add = parser.add_argument
     add("--pair", required=True, help="languages, such as en-de")
     add("--train", nargs="+", required=True, metavar="CORPUS", help="files, or folders of train.*")
-    add("--valid", required=True, metavar="CORPUS", help="dev set")
+    add("--valid", nargs="+", required=True, metavar="CORPUS", help="dev set")
     add("--test", nargs="+", default=[], metavar="CORPUS", help="test sets")
     add("--also", nargs="*", default=[], metavar="CORPUS", help="held out, and no test set here")
     add("--out", type=Path, required=True, help="folder to write")
+    _add_mixing(parser)
     add("--research-data", action="store_true", help="take Multi30k too: for research only")
     add("--bad-lines", choices=["refuse", "skip"], default="refuse", help="of the training files")
     return parser
 
 
+def _add_mixing(parser: argparse.ArgumentParser) -> None:
+    add = parser.add_argument
+    add(
+        "--clean",
+        action="store_true",
+        help="drop what does not look like a translation in Latin letters, and near-duplicates",
+    )
+    add("--max-words", type=cli.at_least(1), default=60, help="a side, with --clean")
+    add(
+        "--weights",
+        nargs="+",
+        default=[],
+        metavar="NAME=N",
+        help="write the pairs of the corpus train.NAME.* so often (default: once)",
+    )
+    add(
+        "--per-source",
+        nargs="+",
+        default=[],
+        metavar="NAME=N",
+        help="keep so many pairs whose "
+        "sources differ in case, digits and punctuation alone (default: 1)",
+    )
+    add(
+        "--split-off",
+        nargs="+",
+        default=[],
+        metavar="NAME=TEST,DEV",
+        help="take so many pairs out of a corpus as NAME.test.tsv and NAME.dev.tsv",
+    )
+    add(
+        "--hints",
+        nargs="+",
+        default=[],
+        metavar="NAME=N",
+        help="take so many pairs out of a "
+        "corpus whose sources are like one that stays: NAME.hints.tsv, with that one and how like",
+    )
+
+
+def _single(flag: str, items: Sequence[str], corpora: Sequence[ParallelFile]) -> dict[str, int]:
+    return {name: numbers[0] for name, numbers in _by_name(flag, items, corpora).items()}
+
+
 def main(args: argparse.Namespace) -> None:
     corpora, left_out = training_corpora(args.train, args.pair, args.research_data)
-    sets = {"valid": ParallelFile.parse(args.valid, (1, 2))}
-    for number, item in enumerate(args.test):
-        sets[f"test{number or ''}"] = ParallelFile.parse(item, (1, 2))
-    others = [ParallelFile.parse(item, (1, 2)) for item in args.also]
+    source_lang, _, target_lang = args.pair.partition("-")
+    if (args.per_source or args.split_off or args.hints) and not args.clean:
+        raise UserError("--per-source, --split-off and --hints are parts of cleaning; add --clean")
+    mix = Mix(
+        PairRules(source_lang, target_lang, args.max_words) if args.clean else None,
+        _single("--weights", args.weights, corpora),
+        _single("--per-source", args.per_source, corpora),
+    )
     faults = Faults(args.bad_lines == "skip")
-    held = _write_sets(args.out, sets)
-    held += [pair for corpus in others for pair in read_pairs(corpus, Faults())]
+    sizes = _by_name("--split-off", args.split_off, corpora, 2)
+    hints = _single("--hints", args.hints, corpora)
+    sets, others = _sets(args), [ParallelFile.parse(item, (1, 2)) for item in args.also]
+    held = HeldOutSentences(())
+    num_held = 0
+    for name, files in {**sets, "": others}.items():
+        pairs = [pair for file in files for pair in read_pairs(file, Faults())]
+        num_held += len(_write(args.out / f"{name}.tsv", pairs) if name else pairs)
+        held.add(pairs)
+    chosen = _choose(args.out, mix, corpora, held, sizes, hints)
     with written_whole(args.out / "train.tsv") as part, part.open("w", encoding="utf-8") as file:
-        counts = write_clean(file, corpora, HeldOutSentences(held), faults)
+        counts = mix.write(file, corpora, held, faults)
     report = {
         "training": {name: dict(found) for name, found in counts.items()},
+        "weights": mix.weights,
         "left_out": left_out,
-        "held_out": {name: corpus.given for name, corpus in sets.items()} | {"also": args.also},
-        "held_out_pairs": len(held),
+        "held_out": {name: [file.given for file in files] for name, files in sets.items()}
+        | {"also": args.also},
+        "held_out_pairs": num_held,
+        "chosen": chosen,
         "bad_lines": faults.skipped,
     }
     write_json(args.out / "report.json", report)
+    _say(counts, left_out)
+
+
+def _sets(args: argparse.Namespace) -> dict[str, list[ParallelFile]]:
+    """The files of the dev set and of each test set, by the name that they are written under."""
+    sets = {"valid": [ParallelFile.parse(item, (1, 2)) for item in args.valid]}
+    for number, item in enumerate(args.test):
+        sets[f"test{number or ''}"] = [ParallelFile.parse(item, (1, 2))]
+    return sets
+
+
+def _choose(
+    out: Path,
+    mix: Mix,
+    corpora: Sequence[ParallelFile],
+    held: HeldOutSentences,
+    sizes: Mapping[str, Sequence[int]],
+    hints: Mapping[str, int],
+) -> dict[str, int]:
+    """Write the sets that are taken from training corpora, hold them out, and return their sizes.
+
+    What is a test set already is in none of them; one pair may be in two of them.
+    """
+    taken: list[Pair] = []
+    found = {}
+    for corpus in corpora:
+        name = name_of(corpus)
+        if name in sizes:
+            parts = split_off(mix.read(corpus, Faults(True)), held, name, sizes[name])
+            for split, pairs in zip(("test", "dev"), parts, strict=True):
+                taken += _write(out / f"{name}.{split}.tsv", pairs)
+                found[f"{name}.{split}"] = len(pairs)
+        if name in hints:
+            chosen = choose_hints(mix.read(corpus, Faults(True)), held, hints[name])
+            cells = [(*h.pair, *h.neighbour, str(h.similarity)) for h in chosen]
+            with written_whole(out / f"{name}.hints.tsv") as part:
+                part.write_text("".join(map(line, cells)), encoding="utf-8")
+            taken += [hint.pair for hint in chosen]
+            found[f"{name}.hints"] = len(chosen)
+    held.add(taken)
+    return found
+
+
+def _say(counts: Mapping[str, Counter[str]], left_out: Sequence[str]) -> None:
     for name in left_out:
         logger.info("%s: left out, for research only", name)
     for name, found in counts.items():

@@ -11,10 +11,12 @@ Each of these is a step of ``steps.Steps``: run again, the command goes on where
 from __future__ import annotations
 
 import argparse
+import math
 import os
 import shutil
 import sys
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -23,11 +25,12 @@ from typing import Any
 from tqdm import tqdm
 
 from specdec_plugins.corpus import cli
-from specdec_plugins.corpus.binarising import Binarising, Dictionaries
-from specdec_plugins.corpus.cleaning import HeldOut, LengthRules
+from specdec_plugins.corpus.binarising import Binarising, Dictionaries, latin_vocabulary
+from specdec_plugins.corpus.cleaning import LengthRules
 from specdec_plugins.corpus.cli import logger
+from specdec_plugins.corpus.held_out import RandomSplit
 from specdec_plugins.corpus.reading import Faults, Pair, ParallelFile, check_file, read_pairs
-from specdec_plugins.corpus.resume import Steps, locked, read_json
+from specdec_plugins.corpus.resume import Steps, locked, read_json, write_json
 from specdec_plugins.corpus.tokenising import (
     TextSettings,
     Work,
@@ -55,6 +58,8 @@ class PreparationSettings:
     num_merges: int = 10_000
     codes: Path | None = None  # None: learn them
     dictionaries: Dictionaries = field(default_factory=Dictionaries)
+    cover_latin: bool = False  # learn a joint dictionary in which every Latin character is a type
+    max_subwords: int | None = None  # a side of a training pair; None: any number
     skip_bad_lines: bool = False  # of the training text; dev and test are always whole
     num_workers: int = 1
 
@@ -67,6 +72,8 @@ class PreparationSettings:
             raise UserError("give either --test FILE or --split-test N, not both")
         if self.text.source_lang == self.text.target_lang:
             raise UserError(f"source and target are both {self.text.source_lang!r}; they differ")
+        if self.cover_latin and self.dictionaries.paths:
+            raise UserError("give either --cover-latin or --dict")
         self._check_files()
 
     def _check_files(self) -> None:
@@ -90,6 +97,7 @@ class Preparation:
         self._folder = folder
         self._steps = Steps(folder)
         self._codes = folder / "bpe.codes"
+        self._vocabulary = folder / "bpe" / "dict.txt"
 
     def run(self) -> None:
         with locked(self._folder):
@@ -123,10 +131,10 @@ class Preparation:
         training = splits[0] == "train"
 
         def collect(parts: Sequence[Path]) -> None:
-            held = HeldOut((), ())
+            held = RandomSplit((), ())
             if len(splits) > 1:
                 first = _all_pairs(corpora, Faults(faults.skip), "choosing held-out pairs")
-                held = HeldOut.choose(first, settings.split_valid, settings.split_test)
+                held = RandomSplit.choose(first, settings.split_valid, settings.split_test)
             pairs = _all_pairs(corpora, faults, f"reading {splits[0]}")
             dropped = _write_splits(dict(zip(splits, _twos(parts), strict=True)), pairs, held)
             if faults.skipped:
@@ -157,7 +165,8 @@ class Preparation:
 
         def tokenise(parts: Sequence[Path]) -> None:
             pairs = work.over(read_prepared(raw), count_lines(raw[0]), f"tokenising {split}")
-            write_clean(parts, pairs, rules)
+            found = write_clean(parts, pairs, rules)
+            write_json(parts[2], dict(found))
 
         self._steps.run(
             f"tokenise-{split}",
@@ -166,7 +175,7 @@ class Preparation:
             outputs=[*self._pair("tok", split), counts],
             settings={**asdict(settings.text), **(asdict(rules) if rules else {})},
         )
-        found = read_json(counts)
+        found = dict(read_json(counts))
         dropped = ", ".join(f"{n} {reason}" for reason, n in sorted(found.items()) if n)
         logger.info("%s pairs: %s", split, dropped)
 
@@ -195,20 +204,26 @@ class Preparation:
         settings = self._settings
         tokenised = self._pair("tok", split)
         work = Work(settings.text, self._codes, settings.num_workers)
+        limit = settings.max_subwords if split == "train" else None
+        covers = settings.cover_latin and split == "train"
 
         def segment(parts: Sequence[Path]) -> None:
             pairs = read_prepared(tokenised)
             if settings.bpe:
                 pairs = work.over(pairs, count_lines(tokenised[0]), f"applying BPE to {split}")
-            write_clean([*parts, parts[0].with_suffix(".counts")], pairs, None)
-            parts[0].with_suffix(".counts").unlink()
+            tokens: Counter[str] = Counter()
+            rules = LengthRules(1, limit, math.inf) if limit else None
+            write_clean(parts, _counted(pairs, tokens) if covers else pairs, rules)
+            if covers:
+                lines = (f"{token} {number}\n" for token, number in latin_vocabulary(tokens))
+                parts[2].write_text("".join(lines), encoding="utf-8")
 
         self._steps.run(
             f"bpe-{split}",
             segment,
             inputs=[*tokenised, *([self._codes] if settings.bpe else [])],
-            outputs=self._pair("bpe", split),
-            settings={"bpe": settings.bpe},
+            outputs=[*self._pair("bpe", split), *([self._vocabulary] if covers else [])],
+            settings={"bpe": settings.bpe, "max-subwords": limit, "cover-latin": covers},
         )
 
     def _binarise(self) -> None:
@@ -217,26 +232,34 @@ class Preparation:
         inputs = [path for split in settings.splits for path in self._pair("bpe", split)]
         codes = self._codes if settings.bpe else None
         largest = max(count_lines(path) for path in inputs)
+        given = Dictionaries(self._vocabulary) if settings.cover_latin else settings.dictionaries
         binarising = Binarising(
             self._folder / "bpe",
             text.source_lang,
             text.target_lang,
             settings.splits,
-            settings.dictionaries,
+            given,
             min(settings.num_workers, 1 + largest // 10_000),
         )
         self._steps.run(
             "binarise",
             lambda parts: binarising.run(parts[0], self._folder / "preprocess.log", codes),
-            inputs=[*inputs, *settings.dictionaries.paths, *([codes] if codes else [])],
+            inputs=[*inputs, *given.paths, *([codes] if codes else [])],
             outputs=[self._folder / "data-bin"],
-            settings={"splits": settings.splits, "dictionaries": len(settings.dictionaries.paths)},
+            settings={"splits": settings.splits, "dictionaries": len(given.paths)},
         )
 
     def _say(self) -> None:
         references = [str(self._pair("raw", split)[1]) for split in self._settings.splits[1:]]
         logger.info("ready: %s", self._folder / "data-bin")
         logger.info("references for scoring: %s", ", ".join(references))
+
+
+def _counted(pairs: Iterable[Pair], tokens: Counter[str]) -> Iterator[Pair]:
+    for pair in pairs:
+        for side in pair:
+            tokens.update(side.split())
+        yield pair
 
 
 def _twos(paths: Sequence[Path]) -> list[tuple[Path, Path]]:
@@ -248,7 +271,9 @@ def _all_pairs(corpora: Sequence[ParallelFile], faults: Faults, name: str) -> tq
     return tqdm(pairs, desc=name, unit=" pairs", mininterval=0.5)
 
 
-def _write_splits(outputs: dict[str, tuple[Path, Path]], pairs: tqdm[Pair], held: HeldOut) -> int:
+def _write_splits(
+    outputs: dict[str, tuple[Path, Path]], pairs: tqdm[Pair], held: RandomSplit
+) -> int:
     """Write each pair to its split (the first one, unless held out); returns how many have none."""
     dropped = 0
     main = next(iter(outputs))
@@ -274,10 +299,7 @@ def add_arguments(parser: argparse.ArgumentParser, num_merges: int, max_ratio: f
     """The flags that every preparation script has, with the script's own defaults."""
     number = cli.at_least(1)
     parser.add_argument("--out", type=Path, required=True, help="folder to write")
-    parser.add_argument("--merges", type=number, default=num_merges, help="joint BPE merges")
-    parser.add_argument("--codes", type=Path, help="reuse these BPE codes instead of learning")
-    parser.add_argument("--dict", type=Path, help="reuse this dictionary (for both sides)")
-    parser.add_argument("--dict-tgt", type=Path, help="the target's own dictionary, with --dict")
+    _add_vocabulary(parser, num_merges)
     parser.add_argument("--min-length", type=number, default=1, help="words a side, training")
     parser.add_argument("--max-length", type=number, default=250, help="words a side, training")
     parser.add_argument(
@@ -301,6 +323,23 @@ def add_arguments(parser: argparse.ArgumentParser, num_merges: int, max_ratio: f
     )
     parser.add_argument(
         "--workers", type=number, default=len(os.sched_getaffinity(0)), help="processes at once"
+    )
+
+
+def _add_vocabulary(parser: argparse.ArgumentParser, num_merges: int) -> None:
+    number = cli.at_least(1)
+    parser.add_argument("--merges", type=number, default=num_merges, help="joint BPE merges")
+    parser.add_argument("--codes", type=Path, help="reuse these BPE codes instead of learning")
+    parser.add_argument("--dict", type=Path, help="reuse this dictionary (for both sides)")
+    parser.add_argument("--dict-tgt", type=Path, help="the target's own dictionary, with --dict")
+    parser.add_argument(
+        "--cover-latin",
+        action="store_true",
+        help="learn a joint dictionary that can spell every printable Latin character, and drops "
+        "rare characters of other scripts",
+    )
+    parser.add_argument(
+        "--max-subwords", type=number, help="a side, training, behind BPE (default: any number)"
     )
 
 
@@ -359,6 +398,8 @@ def preparation_settings(
         num_merges=args.merges,
         codes=codes,
         dictionaries=Dictionaries(source, target),
+        cover_latin=args.cover_latin,
+        max_subwords=args.max_subwords,
         skip_bad_lines=args.bad_lines == "skip",
         num_workers=args.workers,
         **corpora,

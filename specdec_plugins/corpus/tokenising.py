@@ -17,7 +17,6 @@ from tqdm import tqdm
 
 from specdec_plugins.corpus.cleaning import LengthRules
 from specdec_plugins.corpus.reading import Pair
-from specdec_plugins.corpus.resume import write_json
 from specdec_plugins.errors import UserError
 from specdec_plugins.formats.text import TextPipeline
 
@@ -80,7 +79,7 @@ class Work:
         if self.num_workers == 1 or total <= 2 * CHUNK:  # starting workers would cost more
             pipeline = self.settings.pipeline(self.codes)
             for chunk in chunks:
-                yield [function(pipeline, pair) for pair in chunk]
+                yield _transform(function, pipeline, chunk)
             return
         # "spawn": the progress bar runs a thread, and forking beside threads can deadlock.
         context = multiprocessing.get_context("spawn")
@@ -113,7 +112,15 @@ def _start_worker(settings: TextSettings, codes: Path | None) -> None:
 
 
 def _in_worker(function: Callable[[TextPipeline, Pair], Pair], chunk: list[Pair]) -> list[Pair]:
-    return [function(_worker["pipeline"], pair) for pair in chunk]
+    return _transform(function, _worker["pipeline"], chunk)
+
+
+def _transform(
+    function: Callable[[TextPipeline, Pair], Pair], pipeline: TextPipeline, chunk: list[Pair]
+) -> list[Pair]:
+    """The pairs of a chunk in order; those that a weight has repeated are computed once."""
+    made = {pair: function(pipeline, pair) for pair in dict.fromkeys(chunk)}
+    return [made[pair] for pair in chunk]
 
 
 def _result(future: Future[list[Pair]]) -> list[Pair]:
@@ -141,12 +148,14 @@ def count_lines(path: Path) -> int:
         return sum(block.count(b"\n") for block in iter(lambda: file.read(1 << 20), b""))
 
 
-def write_clean(parts: Sequence[Path], pairs: Iterable[Pair], rules: LengthRules | None) -> None:
-    """Write source, target and a JSON of counts (``parts``); ``rules`` None keeps every pair."""
+def write_clean(
+    paths: Sequence[Path], pairs: Iterable[Pair], rules: LengthRules | None
+) -> Counter[str]:
+    """Write both sides; ``rules`` None keeps every pair. Returns the number for each verdict."""
     counts: Counter[str] = Counter()
     with (
-        parts[0].open("w", encoding="utf-8", newline="\n") as source,
-        parts[1].open("w", encoding="utf-8", newline="\n") as target,
+        paths[0].open("w", encoding="utf-8", newline="\n") as source,
+        paths[1].open("w", encoding="utf-8", newline="\n") as target,
     ):
         for left, right in pairs:
             reason = rules.verdict(left, right) if rules else None
@@ -159,7 +168,7 @@ def write_clean(parts: Sequence[Path], pairs: Iterable[Pair], rules: LengthRules
             f"cleaning kept no training pair ({dict(counts)}); check that the two sides belong "
             "together, or widen --min-length, --max-length, --max-ratio"
         )
-    write_json(parts[2], dict(counts))
+    return counts
 
 
 def learn_codes(paths: Sequence[Path], output: Path, num_merges: int) -> None:

@@ -1,13 +1,17 @@
-"""Length rules, and the choice of held-out pairs."""
+"""Which training pairs stay: by length, by what a translation looks like, near-duplicates."""
 
 from __future__ import annotations
 
-import random
-
 import pytest
 
-from specdec_plugins.corpus.cleaning import HeldOut, LengthRules
-from specdec_plugins.corpus.reading import Pair
+from specdec_plugins.corpus.cleaning import (
+    LengthRules,
+    NearDuplicates,
+    PairRules,
+    tidy,
+    unescape,
+)
+from specdec_plugins.corpus.held_out import keys_of
 from specdec_plugins.errors import UserError
 
 
@@ -35,39 +39,63 @@ def test_rules_that_keep_nothing_are_refused(rules: tuple[int, int, float]) -> N
         LengthRules(*rules)
 
 
-CORPUS: list[Pair] = [(f"s{i}", f"t{i}") for i in range(40)]
+RULES = PairRules("en", "de", max_words=6)
 
 
-def place_all(held: HeldOut, pairs: list[Pair]) -> dict[str | None, list[Pair]]:
-    places: dict[str | None, list[Pair]] = {}
-    for pair in pairs:
-        places.setdefault(held.place(pair), []).append(pair)
-    return places
+@pytest.mark.parametrize(
+    ("source", "target", "verdict"),
+    [
+        ("The dog is old.", "Der Hund ist alt.", None),
+        ("", "Der Hund.", "empty"),
+        ("a b c d e f", "g h i j k l", None),  # exactly the longest
+        ("a b c d e f g", "h", "too long"),
+        ("a", "b c d e f g", None),  # exactly 2 * 1 + 4
+        ("No", "x" * 60, None),
+        ("No", "x" * 61, "word too long"),
+        ("ab 12", "cd 34", None),  # half of them letters
+        ("ab 123", "cd 34", "too few letters"),
+        ("Good", "Хорошо", "other script"),
+        ("Straße łąka", "Straße ŁĄKA", None),  # a copy, but too short to judge
+        ("Straße łąka ș", "STRASSE: Łąka Ș", "copy"),
+        ("Open the file", "Open it for the file", "target in the source's language"),
+        ("Das ist der Hund", "Das ist der Pudel", "source in the target's language"),
+        ("Room 10, 20 of it", "Zimmer 10, 20 davon", None),
+        (
+            "Altogether between 10,000 and 200",
+            "Zusammen zwischen 10.000 und 300",
+            None,
+        ),  # one other
+        ("On 10 20 30", "Am 11", "too few letters"),
+        ("order 10 or 20 now", "Befehle 11 und 21", "other numbers"),
+    ],
+)
+def test_what_a_translation_looks_like(source: str, target: str, verdict: str | None) -> None:
+    assert RULES.verdict(source, target) == verdict
 
 
-def test_the_choice_ignores_order_repetition_and_empties() -> None:
-    chosen = place_all(HeldOut.choose(CORPUS, 3, 4), CORPUS)
-    assert {key: len(pairs) for key, pairs in chosen.items()} == {
-        "valid": 3,
-        "test": 4,
-        "train": 33,
-    }
-    messy = [*CORPUS, *CORPUS, ("", "x"), ("y", " ")]
-    random.Random(1).shuffle(messy)
-    again = place_all(HeldOut.choose(messy, 3, 4), messy)
-    for split in ("valid", "test"):
-        assert sorted(again[split]) == sorted(chosen[split])
-    # The second copy of a held-out pair goes nowhere.
-    assert sorted(again[None]) == sorted(chosen["valid"] + chosen["test"])
+def test_lengths_of_long_sentences_are_more_alike() -> None:
+    rules = PairRules("en", "de")
+    assert rules.verdict("a " * 8, "b " * 20) is None  # 2 * 8 + 4
+    assert rules.verdict("a " * 8, "b " * 21) == "lengths too unlike"
 
 
-def test_training_never_sees_a_held_out_sentence_on_either_side() -> None:
-    held = HeldOut([("s1", "t1")], [])
-    pairs = [("s1", "t1"), ("s1", "other"), ("other", "t1"), ("t1", "s1")]
-    assert [held.place(pair) for pair in pairs] == ["valid", None, None, "train"]
+def test_languages_without_common_words_are_not_judged() -> None:
+    assert PairRules("en", "ro").verdict("Open the file", "Open it for the file") is None
 
 
-@pytest.mark.parametrize("number", [21, 41])
-def test_too_much_cannot_be_split_off(number: int) -> None:
-    with pytest.raises(UserError, match="cannot split"):
-        HeldOut.choose(CORPUS, number, 0)
+def test_near_duplicates_differ_in_case_digits_and_punctuation() -> None:
+    seen = NearDuplicates(per_source=2)
+
+    def has(source: str, target: str) -> bool:
+        return seen.has(keys_of((source, target)))
+
+    assert not has("Page 1", "Seite 1")
+    assert has("PAGE 20!", "seite 3")
+    assert not has("Page 1", "Blatt 1")  # a second translation
+    assert has("Page 1", "Buchseite 1")  # a third
+    assert not has("Pages", "Seiten")
+
+
+def test_text_is_composed_stripped_and_unescaped() -> None:
+    assert tidy((" fu\u0308r\u00a0", "a")) == ("für", "a")
+    assert unescape(("R&amp;D", "&quot;ja&quot;")) == ("R&D", '"ja"')

@@ -10,7 +10,6 @@ from pathlib import Path
 import pytest
 
 from specdec_plugins.corpus import decontaminate
-from specdec_plugins.corpus.decontaminate import HeldOutSentences, key
 from specdec_plugins.corpus.reading import Faults, ParallelFile, read_pairs
 from specdec_plugins.errors import UserError
 
@@ -39,11 +38,15 @@ def corpora(tmp_path: Path) -> Path:
 
 def run(corpora: Path, *flags: object, valid: str = "dev.tsv:2-") -> list[str]:
     """The lines of the mix."""
-    command = ["--pair", "en-de", "--valid", corpora / valid, "--test", corpora / "test.tsv.xz"]
-    command += ["--also", corpora / "samples.tsv", "--out", corpora / "mix", *flags]
+    command = ["--test", corpora / "test.tsv.xz", "--also", corpora / "samples.tsv", *flags]
+    return run_mix(corpora, *command, valid=valid)
+
+
+def run_mix(folder: Path, *flags: object, valid: str = "dev.tsv") -> list[str]:
+    command = ["--pair", "en-de", "--valid", folder / valid, "--out", folder / "mix", *flags]
     args = decontaminate._parser().parse_args([str(word) for word in command])
     decontaminate.main(args)
-    return (corpora / "mix" / "train.tsv").read_text(encoding="utf-8").splitlines()
+    return (folder / "mix" / "train.tsv").read_text(encoding="utf-8").splitlines()
 
 
 def test_either_side_counts_and_case_and_punctuation_do_not(corpora: Path) -> None:
@@ -94,8 +97,42 @@ def test_two_sides_of_a_corpus_and_a_part_of_them(tmp_path: Path) -> None:
     assert list(read_pairs(corpus, Faults())) == [("en 2", "de 2"), ("en 3", "de 3")]
 
 
-def test_a_sentence_without_letters_contaminates_nothing() -> None:
-    held = HeldOutSentences([("...", "!"), ("Ja?", "Yes")])
-    assert key("...") == ""
-    assert held.verdict(("?!", "-")) == "kept"
-    assert held.verdict(("JA", "no")) == "source is held out"
+def test_a_clean_mix_with_weights_and_sets_of_its_own(tmp_path: Path) -> None:
+    names = [f"{a}{b}" for a in "abcdefghij" for b in "klm"]
+    chat = [(f"My name is {name}.", f"Ich heiße {name}.") for name in names]
+    more = [("A name: ZZ.", "Er hei&szlig;t ZZ."), ("The end", "Das ENDE"), ("Da!", "")]
+    write(tmp_path / "train.chat.en-de.tsv.xz", [*chat, *more])
+    write(tmp_path / "news.tsv", [("Page 1", "Seite 1"), ("PAGE 2", "Seite 2"), ("Ok", "Gut")])
+    write(tmp_path / "dev.tsv", [("The end!", "Das Ende!")])
+    corpora = [tmp_path / "train.chat.en-de.tsv.xz", f"{tmp_path}/news.tsv:1-2"]
+    flags = ["--weights", "chat=2", "news=3", "--split-off", "chat=5,3", "--clean"]
+    mix = run_mix(tmp_path, "--train", *corpora, *flags)
+    assert mix[-3:] == ["Page 1\tSeite 1"] * 3
+    taken = [
+        line
+        for split in ("test", "dev")
+        for line in (tmp_path / f"mix/chat.{split}.tsv").read_text().splitlines()
+    ]
+    assert len(taken) == 8
+    kept = ["\t".join(pair) for pair in chat if "\t".join(pair) not in taken]
+    assert mix[:-3] == [line for line in [*kept, "A name: ZZ.\tEr heißt ZZ."] for _ in "12"]
+    report = json.loads((tmp_path / "mix/report.json").read_text())
+    chat_counts, news_counts = (report["training"][str(corpus)] for corpus in corpora)
+    assert news_counts == {"kept": 1, "near-duplicate": 1}
+    assert chat_counts == {"kept": 23, "source is held out": 9, "empty": 1}
+    assert report["chosen"] == {"chat.test": 5, "chat.dev": 3}
+
+
+@pytest.mark.parametrize(
+    ("flags", "sentence"),
+    [
+        (["--weights", "chat=3"], "0 corpora are called 'chat'; expected one, of one"),
+        (["--weights", "one=0"], "expected NAME=N with numbers of 1 or more"),
+        (["--clean", "--split-off", "one=3"], "expected NAME=N,N"),
+        (["--split-off", "one=3,1"], "add --clean"),
+    ],
+)
+def test_impossible_mixes(corpora: Path, flags: list[str], sentence: str) -> None:
+    with pytest.raises(UserError, match=sentence):
+        run(corpora, "--train", corpora, *flags)
+    assert not (corpora / "mix").exists()

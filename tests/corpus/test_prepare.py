@@ -131,6 +131,43 @@ def test_a_changed_setting_redoes_what_depends_on_it(
     assert len(lines(tmp_path / "out" / "bpe" / "train.de")) == 37
 
 
+def test_a_vocabulary_that_can_spell_latin(
+    flags: list[str], tmp_path: Path, no_fairseq: None
+) -> None:
+    odd = [("日 " * 19 + "語 " * 20 + "Ω", "x " * 40)] + [("Žürich", "Zürich")] * 5
+    more = write(tmp_path / "more.tsv", [*odd, ("word " * 30, "Wort " * 30)])
+    train = str(tmp_path / "train.tsv")
+    flags += ["--train", train, str(more), "--merges", "30"]
+    prepare.main(parse([*flags, "--cover-latin", "--max-subwords", "60"]))
+    out = tmp_path / "out" / "bpe"
+    found = dict(line.split(" ") for line in lines(out / "dict.txt"))
+    numbers = [int(number) for number in found.values()]
+    assert numbers == sorted(numbers, reverse=True)
+    assert {"é", "é@@", "ſ", "ß@@", "€", "„@@", "Ș", "~@@"} <= found.keys()
+    assert "語" in found  # twenty times; what is rarer and no Latin is left out
+    assert not {"日", "Ω"} & found.keys()
+    assert found["Ē"] == "1"
+    # The long pair is not in the text, and counts for the vocabulary all the same.
+    assert not any("word" in line.replace("@@ ", "") for line in lines(out / "train.en"))
+    with pytest.raises(UserError, match="either --cover-latin or --dict"):
+        prepare.main(parse([*flags, "--cover-latin", "--dict", str(out / "dict.txt")]))
+
+
+def test_repeated_pairs_are_computed_once(
+    tmp_path: Path, no_fairseq: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[str] = []
+    tokenize = TextPipeline.tokenize
+    monkeypatch.setattr(
+        TextPipeline, "tokenize", lambda *given: asked.append(given[1]) or tokenize(*given)
+    )
+    train = write(tmp_path / "weighted.tsv", [pair for pair in TRAIN for _ in range(3)])
+    flags = ["--src", "en", "--tgt", "de", "--train", train, "--split-valid", 1]
+    prepare.main(parse([str(f) for f in (*flags, "--out", tmp_path / "out", "--workers", 1)]))
+    assert len(lines(tmp_path / "out" / "tok" / "train.en")) == 3 * (len(TRAIN) - 1)
+    assert len(asked) == 2 * len(TRAIN)
+
+
 def test_dev_and_test_are_split_off_the_same_way_each_time(
     flags: list[str], tmp_path: Path, no_fairseq: None
 ) -> None:

@@ -56,12 +56,12 @@ def test_codes_need_text(tmp_path: Path) -> None:
 
 
 def test_cleaning_counts_what_it_drops_and_keeps_tests_whole(tmp_path: Path) -> None:
-    parts = [tmp_path / "a", tmp_path / "b", tmp_path / "counts"]
+    paths = [tmp_path / "a", tmp_path / "b"]
     pairs = [("a b", "c d"), ("", ""), ("a", "b c d e")]
-    write_clean(parts, pairs, LengthRules(1, 9, 3.0))
-    assert parts[0].read_text() == "a b\n"
-    assert '"empty": 1' in parts[2].read_text()
-    write_clean(parts, pairs, None)
-    assert parts[1].read_text() == "c d\n\nb c d e\n"
+    counts = write_clean(paths, pairs, LengthRules(1, 9, 3.0))
+    assert paths[0].read_text() == "a b\n"
+    assert counts["empty"] == 1
+    write_clean(paths, pairs, None)
+    assert paths[1].read_text() == "c d\n\nb c d e\n"
     with pytest.raises(UserError, match="cleaning kept no training pair"):
-        write_clean(parts, pairs[1:], LengthRules(1, 9, 3.0))
+        write_clean(paths, pairs[1:], LengthRules(1, 9, 3.0))

@@ -1,0 +1,124 @@
+"""Sentences that training must not see: given ones, and sets that are chosen by a rule."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+
+import pytest
+
+from specdec_plugins.corpus.held_out import (
+    HeldOutSentences,
+    RandomSplit,
+    choose_hints,
+    keys_of,
+    split_off,
+)
+from specdec_plugins.corpus.reading import Pair
+from specdec_plugins.errors import UserError
+
+
+def test_a_sentence_without_letters_contaminates_nothing() -> None:
+    held = HeldOutSentences([("...", "!"), ("Ja?", "Yes")])
+    assert keys_of(("...", "A b!")) == ("", "ab")
+    assert held.verdict(keys_of(("?!", "-"))) == "kept"
+    assert held.verdict(keys_of(("JA", "no"))) == "source is held out"
+
+
+NAMES = [f"{a}{b}" for a in "abcdefghij" for b in "klmnopqrst"]
+
+
+def corpus() -> Iterator[Pair]:
+    for name in NAMES:
+        yield f"My name is {name}.", f"Ich heisse {name}."
+        yield f"MY NAME IS {name}!", f"Mein Name ist {name}."
+        yield f"Hello, dear {name}", f"Hallo, {name}"  # three words
+
+
+def test_a_set_is_split_off_by_the_hash_of_letters_and_digits() -> None:
+    held = HeldOutSentences([("my name is AK", "x"), ("MY NAME IS al", "y")])
+    test, dev = split_off(corpus(), held, "names", (6, 3))
+    assert (len(test), len(dev)) == (6, 3)
+    sources = [source for source, _ in test + dev]
+    assert len(set(sources)) == 9
+    # The first target of each, four words or more, and none that is held out already.
+    assert all(source.startswith("My name is") for source in sources)
+    assert not {"My name is ak.", "My name is al."} & set(sources)
+    shuffled = sorted(corpus(), key=lambda pair: pair[0][::-1])
+    again = split_off(shuffled, held, "names", (6, 3))
+    assert [keys_of(p)[0] for p in again[0] + again[1]] == [keys_of(p)[0] for p in test + dev]
+    # Another corpus has its own order.
+    assert split_off(corpus(), held, "others", (6, 3))[0] != test
+    with pytest.raises(UserError, match="only 98 sources to choose from"):
+        split_off(corpus(), held, "names", (90, 10))
+
+
+WORDS = ["red", "green", "blue", "brown", "white", "black", "grey", "pink"]
+
+
+def documentation() -> list[Pair]:
+    """Sources of words of their own, twenty of which come again with one word changed."""
+    pairs = [(" ".join(f"w{i}x{j}" for j in range(12)), f"Satz {i}") for i in range(120)]
+    like = [(source.rsplit(" ", 1)[0] + " otherwise", f"{t} b") for source, t in pairs[:20]]
+    return [*pairs, *like]
+
+
+def test_hints_have_a_neighbour_that_is_like_and_not_the_same() -> None:
+    pytest.importorskip("rapidfuzz", reason="the extra 'corpus' brings it")
+    pairs = documentation()
+    held = HeldOutSentences(pairs[:5])
+    hints = choose_hints(pairs, held, 8)
+    assert len(hints) == 8
+    used = [pair for hint in hints for pair in (hint.pair, hint.neighbour)]
+    assert len(set(used)) == 16
+    for hint in hints:
+        assert 0.8 <= hint.similarity <= 0.95
+        assert hint.pair[0].split()[:-1] == hint.neighbour[0].split()[:-1]
+        assert not {hint.pair, hint.neighbour} & set(pairs[:5])
+    assert choose_hints(pairs[::-1], held, 8) == hints
+    with pytest.raises(UserError, match="found 15 pairs with a neighbour"):
+        choose_hints(pairs, held, 16)
+
+
+def test_hints_say_what_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("specdec_plugins.corpus.held_out.find_spec", lambda name: None)
+    with pytest.raises(UserError, match="extra 'corpus'"):
+        choose_hints(documentation(), HeldOutSentences(()), 1)
+
+
+CORPUS: list[Pair] = [(f"s{i}", f"t{i}") for i in range(40)]
+
+
+def place_all(held: RandomSplit, pairs: list[Pair]) -> dict[str | None, list[Pair]]:
+    places: dict[str | None, list[Pair]] = {}
+    for pair in pairs:
+        places.setdefault(held.place(pair), []).append(pair)
+    return places
+
+
+def test_the_choice_ignores_order_repetition_and_empties() -> None:
+    chosen = place_all(RandomSplit.choose(CORPUS, 3, 4), CORPUS)
+    assert {key: len(pairs) for key, pairs in chosen.items()} == {
+        "valid": 3,
+        "test": 4,
+        "train": 33,
+    }
+    messy = [*CORPUS, *CORPUS, ("", "x"), ("y", " ")]
+    random.Random(1).shuffle(messy)
+    again = place_all(RandomSplit.choose(messy, 3, 4), messy)
+    for split in ("valid", "test"):
+        assert sorted(again[split]) == sorted(chosen[split])
+    # The second copy of a held-out pair goes nowhere.
+    assert sorted(again[None]) == sorted(chosen["valid"] + chosen["test"])
+
+
+def test_training_never_sees_a_held_out_sentence_on_either_side() -> None:
+    held = RandomSplit([("s1", "t1")], [])
+    pairs = [("s1", "t1"), ("s1", "other"), ("other", "t1"), ("t1", "s1")]
+    assert [held.place(pair) for pair in pairs] == ["valid", None, None, "train"]
+
+
+@pytest.mark.parametrize("number", [21, 41])
+def test_too_much_cannot_be_split_off(number: int) -> None:
+    with pytest.raises(UserError, match="cannot split"):
+        RandomSplit.choose(CORPUS, number, 0)
