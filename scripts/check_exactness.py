@@ -1,6 +1,6 @@
 """Decode a file with and without the drafter and explain every difference.
 
-Takes the flags of inference.py; exits with status 1 where a difference is no near-tie of float32.
+Takes the flags of inference.py; exits with status 1 where rounding does not explain a difference.
 """
 
 from __future__ import annotations

@@ -49,7 +49,7 @@ class Careless(Exact):
 
 def translator(rule: AcceptanceRule, settings: Settings = SETTINGS) -> SpeculativeTranslator:
     dictionary = Dictionary([*"abcde"])
-    table = law()
+    table = law() + 20
     method = Method(ScriptedDrafter(table, SCRIPTS["partly"]), rule, Constant(Constant.Config()))
     strategy = EngineDecoder(TableVerifier(table), method, EngineConfig(max_rows=3))
     return SpeculativeTranslator(
@@ -96,6 +96,25 @@ def test_differences_of_float64_are_reported(monkeypatch: pytest.MonkeyPatch) ->
     found = exactness.check_exactness(SETTINGS, SENTENCES)
     assert not any(difference.identical_in_float64 for difference in found.differences)
     assert "DIFFERENT" in str(found)
+
+
+def test_an_int8_drafter_is_compared_with_one_in_float64(monkeypatch: pytest.MonkeyPatch) -> None:
+    """There is no float64 beside a drafter in int8."""
+    monkeypatch.setattr(exactness, "load_translator", load(Careless(tolerance=1.0), Exact()))
+    found = exactness.check_exactness(replace(SETTINGS, drafter_dtype="int8"), SENTENCES)
+    assert found.differences
+    assert all(difference.identical_in_float64 for difference in found.differences)
+
+
+@pytest.mark.parametrize(("dtype", "holds"), [("float32", False), ("float16", True)])
+def test_what_rounding_explains_depends_on_the_dtype(
+    dtype: str, holds: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A step of float16 between 16 and 32 is 0.016 nats."""
+    monkeypatch.setattr(exactness, "load_translator", load(Careless(tolerance=0.1), Exact()))
+    found = exactness.check_exactness(replace(SETTINGS, dtype=dtype), SENTENCES)
+    assert found.differences
+    assert found.holds == holds
 
 
 def test_settings_without_the_promise_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
