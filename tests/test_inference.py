@@ -105,6 +105,17 @@ def test_other_drafters_are_greedy_too(
     assert infer(folder, tmp_path / "out", *flags) == expected
 
 
+def test_a_checkpoint_that_no_drafter_reads_is_told(
+    folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The published script always names one, so it is no error."""
+    infer(folder, tmp_path / "out", "--drafter", "lookup", "--path", "none.pt")
+    assert "--path none.pt is unused: drafter lookup reads no" in capsys.readouterr().err
+    for flags in (["--drafter", "block"], ["--strategy", "AR"]):
+        infer(folder, tmp_path / "out", *flags)
+        assert "unused" not in capsys.readouterr().err
+
+
 def test_an_assistant_with_another_source_dictionary(
     folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -322,6 +322,12 @@ class Settings:
         return self.strategy in ("specdec", "drafter")
 
     @property
+    def unused_checkpoint(self) -> str | None:
+        """The drafter's checkpoint where the drafter reads none."""
+        is_read = self.drafter in WITH_CHECKPOINT
+        return self.drafter_checkpoint if self.drafts and not is_read else None
+
+    @property
     def raw_text(self) -> bool:
         """True if lines are text of words; False if they are the model's tokens."""
         return self.tokenizer is not None or self.bpe is not None
