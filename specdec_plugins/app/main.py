@@ -168,10 +168,9 @@ class Run:
         with ExitStack() as stack:
             sentences = stack.enter_context(open_sentences(self.files))
             kept = self._check_outputs()
-            if (unused := self.settings.unused_checkpoint) is not None:
-                say(
-                    f"--path {unused} is unused: drafter {self.settings.drafter} reads no checkpoint."
-                )
+            drafter, unused = self.settings.drafter, self.settings.unused_checkpoint
+            if unused is not None:
+                say(f"--path {unused} is unused: drafter {drafter} reads no checkpoint.")
             if not self.files.debug:
                 logging.getLogger("fairseq").setLevel(logging.WARNING)
             translator = load_translator(self.settings, with_scores=bool(self.files.json_path))
