@@ -27,13 +27,13 @@ help:  ## say what there is
 setup:  ## make .venv with the versions of constraints.txt (PYTHON=, TORCH_INDEX_URL=)
 	@PYTHON="$(PYTHON)" TORCH_INDEX_URL="$(TORCH_INDEX_URL)" scripts/setup.sh
 
-demo: setup  ## translate real sentences with the bundled pair of models, four ways
+demo: setup  ## translate real sentences with the bundled pair of models and by fairseq
 	@$(PY) scripts/demo.py
 
 translate: setup  ## translate what you type, or a pipe: echo "Good morning." | make translate
 	@$(PY) scripts/translate.py
 
-demo-train: setup  ## train on the sample corpus and translate its held-out part four ways
+demo-train: setup  ## train on the sample corpus and translate its held-out part
 	@$(PY) scripts/demo_train.py
 
 test: setup  ## pass the tests (TEST_FLAGS='-k exact' for some)

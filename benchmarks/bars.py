@@ -11,9 +11,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from benchmarks.comparison import markdown
-from benchmarks.results import Figures, Results, Setting, ratios, spread
-from benchmarks.rows import BEAM, EXACT, GREEDY, RELAXED
+from benchmarks.results import Figures, Results, Setting, markdown, ratios, spread
+from benchmarks.systems import BEAM, EXACT, GREEDY, RELAXED
 from specdec_plugins.errors import UserError, refuse
 
 _NAME = "python -m benchmarks.bars"
@@ -92,7 +91,7 @@ def _on_gpu(results: Results) -> Iterator[Bar]:
 
 
 def _relaxed(results: Results, at: Setting, dtype: str) -> Bar:
-    """The fastest relaxed row that scores as beam search does."""
+    """The fastest relaxed system that scores as beam search does."""
     what = f"our relaxed, BLEU within {_BLEU_MARGIN} of beam 5, against our greedy"
     beam = results.find(at, "fairseq", BEAM, dtype)
     greedy = results.find(at, "ours", GREEDY, dtype)

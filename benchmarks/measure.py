@@ -1,8 +1,7 @@
-"""Every row over the same sentences, interleaved and repeated.
+"""One loop for every comparison: systems take turns over the same sentences, and repeat.
 
-Each row has a process of its own on the same cores; all are loaded, and one at a time works. The
-batches are cut into turns; every row takes a turn before the next begins, in an order that
-rotates, so that a noisy machine disturbs all of them alike.
+`interleave` is that loop, for whatever translates. `measure` runs it over engines, each in a
+process of its own on the same cores: all are loaded, and one at a time works.
 """
 
 from __future__ import annotations
@@ -12,16 +11,55 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from typing import Any, TypeVar
 
 from tqdm import tqdm
 
-from benchmarks.engines.base import Job
+from benchmarks.engines import Job
 from benchmarks.pair import Sentence
-from benchmarks.rows import Row
-from benchmarks.worker import Batches, Process, Turn, Worker
+from benchmarks.systems import System
+from benchmarks.worker import Batches, Process, Timed, Worker
+from specdec_plugins.corpus.resume import Log
 from specdec_plugins.decoding.stats import DecodeStats
 
+Part = TypeVar("Part")
+Result = TypeVar("Result")
+
 NUM_WARM_UP = 5  # batches, not counted
+
+
+def interleave(
+    systems: Sequence[Callable[[Part], Result]],
+    parts: Sequence[Part],
+    repeats: int = 1,
+    log: Log | None = None,
+    on_done: Callable[[Part], object] = lambda part: None,
+) -> list[list[list[Result]]]:
+    """Each part by every system before the next part, as [system][repeat][part].
+
+    The order rotates, so that a noisy machine disturbs all alike and nobody always runs in
+    another's wake. log: results that it holds are taken as they are, and all others go there.
+    on_done is called after each part of each system.
+    """
+    made: list[list[list[Result]]] = [[[] for _ in range(repeats)] for _ in systems]
+    logged = iter([] if log is None else list(log.entries))
+    for repeat in range(repeats):
+        for number, part in enumerate(parts):
+            results: list[Any] | None = next(logged, None)
+            if results is None:
+                results = [None] * len(systems)
+                for index in range(len(systems)):
+                    at = (index + number + repeat) % len(systems)
+                    results[at] = systems[at](part)
+                    on_done(part)
+                if log is not None:
+                    log.add(results)
+            else:
+                for _ in systems:
+                    on_done(part)
+            for of_system, result in zip(made, results, strict=True):
+                of_system[repeat].append(result)
+    return made
 
 
 @dataclass(frozen=True)
@@ -31,21 +69,22 @@ class Plan:
     threads: Sequence[int] = (2,)
     batches: Sequence[int] = (1,)  # sentences decoded together
     repeats: int = 3
-    turn: int = 25  # sentences, at least, between two rows' turns
-    in_batches: frozenset[str] | None = None  # names of rows measured above batch 1; None = all
+    turn: int = 25  # sentences, at least, before the next system works
+    in_batches: frozenset[str] | None = None  # names of those measured above batch 1; None = all
 
-    def takes(self, row: Row, batch: int) -> bool:
-        """True if the row is measured at that batch."""
+    def takes(self, system: System, batch: int) -> bool:
+        """True if the system is measured at that batch."""
         if batch == 1:
             return True
-        return not row.only_single and (self.in_batches is None or row.name in self.in_batches)
+        chosen = self.in_batches is None or system.name in self.in_batches
+        return chosen and not system.only_single
 
 
 @dataclass
 class Cell:
-    """One row at one number of threads and one batch."""
+    """One system at one number of threads and one batch."""
 
-    row: Row
+    system: System
     threads: int
     batch: int
     seconds: list[list[float]] = field(default_factory=list)  # [repeat][batch], in batch order
@@ -54,6 +93,17 @@ class Cell:
     stats: DecodeStats | None = None  # of all repetitions
     parts: dict[str, float] = field(default_factory=dict)  # seconds
     peak_memory: int = 0  # bytes
+
+    def add(self, batches: Batches, timed: Timed) -> None:
+        """What came of some batches of the present repetition."""
+        self.seconds[-1] += timed.seconds
+        for batch, output in zip(batches, timed.outputs, strict=True):
+            for sentence, tokens in zip(batch, output.tokens, strict=True):
+                before = self.tokens.get(sentence.number, tokens)
+                self.num_unstable += before != tokens
+                self.tokens[sentence.number] = tokens
+            if output.stats is not None:
+                self.stats = output.stats if self.stats is None else self.stats + output.stats
 
 
 def cut(sentences: Sequence[Sentence], batch: int, seed: int = 0) -> Batches:
@@ -70,15 +120,15 @@ def measure(
     sentences: Sequence[Sentence],
     start: Callable[[Job], Worker] = Process,
 ) -> list[Cell]:
-    """All cells. Raises UserError where an engine refuses its row."""
+    """All cells. Raises UserError where an engine refuses its system."""
     cells = []
     with _workers(jobs, start) as workers:
         for threads in plan.threads:
             title = f"loading, threads {threads}"
-            for worker in tqdm(workers, desc=title, unit="row", file=sys.stderr):
+            for worker in tqdm(workers, desc=title, unit="system", file=sys.stderr):
                 worker.call("load", threads)
             for batch in plan.batches:
-                taking = [worker for worker in workers if plan.takes(worker.row, batch)]
+                taking = [worker for worker in workers if plan.takes(worker.system, batch)]
                 cells += _measure(taking, threads, batch, plan, sentences)
     return cells
 
@@ -104,38 +154,27 @@ def _measure(
 ) -> list[Cell]:
     batches = cut(sentences, batch)
     size = max(1, plan.turn // batch)
-    turns = [batches[i : i + size] for i in range(0, len(batches), size)]
-    cells = [Cell(worker.row, threads, batch) for worker in workers]
+    parts = [batches[i : i + size] for i in range(0, len(batches), size)]
     for worker in workers:
         worker.call("reset_peak")
         worker.call("run", batches[:NUM_WARM_UP])
-    title = f"threads {threads}, batch {batch}"
+    systems = [lambda part, worker=worker: worker.call("run", part) for worker in workers]
     total = plan.repeats * len(workers) * len(sentences)
+    title = f"threads {threads}, batch {batch}"
     with tqdm(total=total, desc=title, unit="sentence", file=sys.stderr) as bar:
-        for repeat in range(plan.repeats):
-            for cell in cells:
-                cell.seconds.append([])
-            for number, part in enumerate(turns):
-                for index in range(len(workers)):
-                    # The order rotates, so that nobody always runs in another's wake.
-                    at = (index + number + repeat) % len(workers)
-                    _note(cells[at], part, workers[at].call("run", part))
-                    bar.update(sum(map(len, part)))
-    for worker, cell in zip(workers, cells, strict=True):
+        made = interleave(
+            systems, parts, plan.repeats, on_done=lambda part: bar.update(sum(map(len, part)))
+        )
+    cells = []
+    for worker, repeats in zip(workers, made, strict=True):
+        cell = Cell(worker.system, threads, batch)
+        for repeat in repeats:
+            cell.seconds.append([])
+            for part, timed in zip(parts, repeat, strict=True):
+                cell.add(part, timed)
         cell.peak_memory = worker.call("peak")
         cell.parts = cell.stats.seconds if cell.stats is not None else {}
         if not cell.parts:  # where measuring them would have slowed it down
-            cell.parts = worker.call("parts", turns[0])
+            cell.parts = worker.call("parts", parts[0])
+        cells.append(cell)
     return cells
-
-
-def _note(cell: Cell, batches: Batches, turn: Turn) -> None:
-    """Add one turn to its cell."""
-    cell.seconds[-1] += turn.seconds
-    for batch, output in zip(batches, turn.outputs, strict=True):
-        for sentence, tokens in zip(batch, output.tokens, strict=True):
-            before = cell.tokens.get(sentence.number, tokens)
-            cell.num_unstable += before != tokens
-            cell.tokens[sentence.number] = tokens
-        if output.stats is not None:
-            cell.stats = output.stats if cell.stats is None else cell.stats + output.stats

@@ -153,7 +153,7 @@ def read_test_set(path: str, pair: Pair, limit: int | None = None) -> TestSet:
     files = [Path(name) for name in path.split(",")]
     require(len(files) <= 2, f"{path}: give one file, or two with a comma between them.")
     if len(files) == 2:
-        corpus = ParallelFile(*files)
+        corpus = ParallelFile(files[0], files[1])
     else:
         corpus = ParallelFile(files[0], columns=(1, 2))
     lines = list(islice(read_pairs(corpus, Faults()), limit))

@@ -1,21 +1,24 @@
-"""A run as pictures: PNG files beside its JSON.
+"""Pictures of all comparisons: of a run, of systems in this process, of a reproduction.
 
-python -m benchmarks.plots benchmarks/results/NAME.json
+python -m benchmarks.plots benchmarks/results/NAME.json draws those of a run.
 """
 
 from __future__ import annotations
 
+import logging
 import statistics
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 from benchmarks.results import Figures, Results, ratios
-from benchmarks.rows import EXACT, GREEDY, RELAXED, SCRIPTED, Row
+from benchmarks.systems import EXACT, GREEDY, RELAXED, SCRIPTED, System
 from specdec_plugins.errors import UserError, refuse
 
-Draw = Callable[[Results, Any], bool]  # on matplotlib's axes; False = there is nothing to show
+Rows = Sequence[dict[str, Any]]  # of a comparison's or a reproduction's record
+Draw = Callable[[Any, Any], bool]  # a subject on matplotlib's axes; False = nothing to show
 
 _NAME = "python -m benchmarks.plots"
 _NUM_BINS = 6  # of source lengths
@@ -23,25 +26,111 @@ _NUM_BINS = 6  # of source lengths
 _NUM_COLOURS, _LINES, _MARKERS = 10, ("-", "--", ":", "-."), "os^v"
 _COMPARED = (("fairseq", GREEDY), ("ctranslate2", GREEDY), ("ours", GREEDY), ("ours", EXACT))
 
+# Readable for the colour-blind (Okabe and Ito 2008), each with its own hatch besides.
+_BY_GUARANTEE = {
+    "greedy": ("#0072B2", ""),
+    "distribution": ("#E69F00", "//"),
+    "none": ("#999999", ".."),
+}
+_ABOVE = (0.5, 1.0)  # the axes, where no bar and no label is
+_PARTS = (("drafter", "#D55E00"), ("verifier", "#0072B2"), ("rest", "#CCCCCC"))
+
+
+def pyplot() -> ModuleType:
+    """matplotlib.pyplot, drawing to files only. Raises UserError where it is not installed."""
+    try:
+        import matplotlib
+    except ImportError as error:
+        raise UserError(
+            "A picture needs matplotlib; install it with the extra 'compare', or add --no-picture."
+        ) from error
+    # fairseq turns on everybody's log, and fonts are many.
+    logging.getLogger("matplotlib").setLevel(logging.WARNING)
+    matplotlib.use("Agg")
+    from matplotlib import pyplot as plt
+
+    # The same figures give the same file.
+    plt.rcParams["svg.hashsalt"] = "specdec"
+    return plt
+
 
 def draw(results: Results, output: str) -> list[Path]:
     """Write `OUTPUT.<plot>.png` for every plot that the run has figures for."""
-    import matplotlib
+    beside = {"loc": "center left", "bbox_to_anchor": (1.01, 0.5)}
+    return _draw(PLOTS, results, f"{output}.{{}}.png", (9.0, 4.4), beside)
 
-    matplotlib.use("Agg")
-    from matplotlib import pyplot
 
+def draw_reproduction(rows: Rows, output: str) -> list[Path]:
+    """Write `OUTPUT.<plot>.svg` for every plot."""
+    return _draw(REPRODUCTION_PLOTS, rows, f"{output}.{{}}.svg", (7.2, 4.4), {})
+
+
+def _draw(
+    plots: Mapping[str, Draw],
+    subject: Any,
+    path: str,
+    size: tuple[float, float],
+    legend: Mapping[str, Any],
+) -> list[Path]:
+    """path: with {} for the name of the plot."""
+    plt = pyplot()
     written = []
-    for name, plot in PLOTS.items():
-        figure, axes = pyplot.subplots(figsize=(9.0, 4.4), layout="constrained")
-        if plot(results, axes):
+    for name, plot in plots.items():
+        figure, axes = plt.subplots(figsize=size, layout="constrained")
+        if plot(subject, axes):
             axes.grid(alpha=0.3)
-            axes.legend(fontsize="small", loc="center left", bbox_to_anchor=(1.01, 0.5))
-            path = Path(f"{output}.{name}.png")
-            figure.savefig(path, dpi=120)
-            written.append(path)
-        pyplot.close(figure)
+            axes.legend(fontsize="small", **legend)
+            written.append(Path(path.format(name)))
+            undated = {"Date": None} if path.endswith(".svg") else {}
+            figure.savefig(written[-1], dpi=120, metadata=undated)
+        plt.close(figure)
     return written
+
+
+def draw_comparison(rows: Rows, path: Path) -> None:
+    """Write a PNG: each system's speed to the left, the parts of its time to the right."""
+    plt = pyplot()
+    figure, (speed, time) = plt.subplots(
+        1, 2, sharey=True, figsize=(12, 1.2 + 0.34 * len(rows)), layout="constrained"
+    )
+    places = range(len(rows))
+    _draw_speed(speed, rows)
+    _draw_parts(time, rows)
+    speed.set_yticks(places, [row["name"] for row in rows])
+    speed.invert_yaxis()
+    figure.savefig(path, dpi=120)
+    plt.close(figure)
+
+
+def _draw_speed(axes: Any, rows: Rows) -> None:
+    seen: set[str] = set()
+    for place, row in enumerate(rows):
+        middle = statistics.median(row["speed"])
+        color, hatch = _BY_GUARANTEE[row["guarantee"]]
+        label = None if row["guarantee"] in seen else row["guarantee"]
+        seen.add(row["guarantee"])
+        whiskers = [[middle - min(row["speed"])], [max(row["speed"]) - middle]]
+        axes.barh(place, middle, xerr=whiskers, color=color, hatch=hatch, label=label)
+    axes.axvline(1.0, color="black", linewidth=0.8)
+    axes.set_xlabel("speed, times greedy decoding with the same verifier")
+    axes.legend(title="guarantee", loc="lower center", bbox_to_anchor=_ABOVE, ncols=3)
+
+
+def _draw_parts(axes: Any, rows: Rows) -> None:
+    left = [0.0] * len(rows)
+    middles = [
+        [1000 * statistics.median(v) for v in (r["draft"], r["verify"], r["total"])] for r in rows
+    ]
+    widths = {
+        "drafter": [draft for draft, _, _ in middles],
+        "verifier": [verify for _, verify, _ in middles],
+        "rest": [max(total - draft - verify, 0.0) for draft, verify, total in middles],
+    }
+    for part, color in _PARTS:
+        axes.barh(range(len(rows)), widths[part], left=left, color=color, label=part)
+        left = [a + b for a, b in zip(left, widths[part], strict=True)]
+    axes.set_xlabel("ms a sentence")
+    axes.legend(title="time", loc="lower center", bbox_to_anchor=_ABOVE, ncols=3)
 
 
 def _latency_by_length(results: Results, axes: Any) -> bool:
@@ -147,13 +236,13 @@ PLOTS: dict[str, Draw] = {
 
 
 def _compared(results: Results, batch: int) -> list[Figures]:
-    """The rows that a plot with one line a row has room for."""
+    """The systems that a plot with one line each has room for."""
     rows = [(cell, cell["row"]) for cell in _at(results, batch)]
     return [c for c, row in rows if (row["engine"], row["role"]) in _COMPARED and not _options(row)]
 
 
 def _at(results: Results, batch: int) -> list[Figures]:
-    """A batch's rows; of those that differ in their threads alone, the fastest."""
+    """A batch's systems; of those that differ in their threads alone, the fastest."""
     best: dict[str, Figures] = {}
     for cell in results.at(results.threads, batch):
         known = best.setdefault(_label(cell), cell)
@@ -163,12 +252,12 @@ def _at(results: Results, batch: int) -> list[Figures]:
 
 
 def _options(row: Mapping[str, Any]) -> dict[str, Any]:
-    """What makes the row another way to decode."""
+    """What makes it another system."""
     return {name: value for name, value in row["options"].items() if name != "threads"}
 
 
 def _name(row: Mapping[str, Any]) -> str:
-    return Row(row["engine"], row["role"], row["dtype"], _options(row)).name
+    return System(row["engine"], row["role"], row["dtype"], _options(row)).name
 
 
 def _annotate(axes: Any, text: str, point: tuple[float, float]) -> None:
@@ -178,7 +267,7 @@ def _annotate(axes: Any, text: str, point: tuple[float, float]) -> None:
 
 
 def _style(results: Results, cell: Figures) -> dict[str, Any]:
-    """The same for a row in every plot, and alike for its precisions."""
+    """The same for a system in every plot, and alike for its precisions."""
     rows = [other["row"] for other in results.cells]
     rows.sort(key=lambda row: (row["engine"], row["role"]) not in _COMPARED)
     names = list(dict.fromkeys(_name(row) for row in rows))
@@ -191,6 +280,63 @@ def _style(results: Results, cell: Figures) -> dict[str, Any]:
 
 def _label(cell: Figures) -> str:
     return f"{_name(cell['row'])}, {cell['row']['dtype']}"
+
+
+def _accepted_by_block_size(rows: Rows, axes: Any) -> bool:
+    lines: dict[str, list[tuple[int, float]]] = {}
+    for row in rows[2:]:
+        point = row["point"]
+        label = "exact" if point["beta"] == 1 else f"beta {point['beta']}, tau {point['tau']:g}"
+        lines.setdefault(label, []).append((point["block_size"], row["accepted_tokens"]))
+    for label, points in lines.items():
+        axes.plot(*zip(*sorted(points), strict=True), marker="o", label=label)
+    top = max((accepted for points in lines.values() for _, accepted in points), default=1.0)
+    # Room above, or lines that all are level would lie on the frame.
+    axes.set(xlabel="block size k", ylabel="accepted tokens a round", ylim=(0, 1.1 * top))
+    return True
+
+
+def _quality_by_speed(rows: Rows, axes: Any) -> bool:
+    groups: dict[str, list[dict[str, Any]]] = {}
+    for row in rows:
+        point = row["point"]
+        kind = row["name"] if point is None else f"beta {point['beta']}"
+        groups.setdefault("exact" if kind == "beta 1" else kind, []).append(row)
+    for label, group in groups.items():
+        speeds = [row["speed_against_greedy"] for row in group]
+        axes.scatter(speeds, [row["scores"]["BLEU"] for row in group], label=label)
+    axes.set(xlabel="speed against greedy decoding", ylabel="BLEU")
+    return True
+
+
+def chosen_rows(rows: Rows) -> Rows:
+    """Beam search, greedy decoding, and of each beta the longest block with the largest tau."""
+    chosen: dict[int, dict[str, Any]] = {}
+    for row in rows[2:]:
+        beta = row["point"]["beta"]
+        chosen[beta] = max(chosen.get(beta, row), row, key=_reach)
+    return [*rows[:2], *chosen.values()]
+
+
+def _reach(row: dict[str, Any]) -> tuple[int, float]:
+    return row["point"]["block_size"], row["point"]["tau"]
+
+
+def _speed_by_length(rows: Rows, axes: Any) -> bool:
+    for row in chosen_rows(rows):
+        parts = row["by_length"]
+        spans = [f"{p['from']}-{p['to']}" if p["to"] else f"{p['from']}+" for p in parts]
+        speeds = [part["speed_against_greedy"] for part in parts]
+        axes.plot(spans, speeds, marker="o", label=row["name"])
+    axes.set(xlabel="words of the source", ylabel="speed against greedy decoding", ylim=(0, None))
+    return True
+
+
+REPRODUCTION_PLOTS: dict[str, Draw] = {
+    "accepted": _accepted_by_block_size,
+    "quality": _quality_by_speed,
+    "length": _speed_by_length,
+}
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -16,16 +16,15 @@ from typing import Any, Protocol
 
 import torch
 
-from benchmarks import memory
-from benchmarks.engines import load
-from benchmarks.engines.base import Engine, Job, Output
+from benchmarks.engines import Engine, Job, Output, load
+from benchmarks.machine import memory_now, peak_memory, reset_peak_memory
 from benchmarks.pair import Sentence
-from benchmarks.rows import Row
+from benchmarks.systems import System
 from specdec_plugins.errors import UserError
 
 Batches = Sequence[Sequence[Sentence]]
 
-# Rows are forked from a process that has imported these and computed nothing: a fork of one that
+# Engines are forked from a process that has imported these and computed nothing: a fork of one that
 # runs OpenMP or CUDA would not work, and fresh ones would each import for seconds. What is not
 # installed is passed over.
 _PRELOADED = (
@@ -37,7 +36,7 @@ _SETTLED = 0.001, 0.02  # seconds of work in so many seconds: at rest
 
 
 @dataclass(frozen=True)
-class Turn:
+class Timed:
     """What came of some batches."""
 
     seconds: list[float]  # of each batch
@@ -54,7 +53,7 @@ class Worker(Protocol):
     """Whoever has one engine: calls a method of `Server` by its name."""
 
     @property
-    def row(self) -> Row: ...
+    def system(self) -> System: ...
 
     def call(self, name: str, *arguments: Any) -> Any: ...
 
@@ -65,7 +64,7 @@ class Process:
     """The parent's end of a process that serves one engine."""
 
     def __init__(self, job: Job) -> None:
-        self.row = job.row
+        self.system = job.system
         context = get_context("forkserver")
         context.set_forkserver_preload(list(_PRELOADED))
         self._pipe, theirs = context.Pipe()
@@ -74,19 +73,19 @@ class Process:
         theirs.close()
 
     def call(self, name: str, *arguments: Any) -> Any:
-        """Ask and wait. Raises UserError, naming the row, where the engine could not do it."""
+        """Ask and wait. Raises UserError, naming the system, where the engine could not do it."""
         try:
             self._pipe.send((name, arguments))
             answer = self._pipe.recv()
         except (EOFError, ConnectionError):
             raise UserError(
-                f"{self.row.name}: its process ended (status {self._process.exitcode}); "
+                f"{self.system.name}: its process ended (status {self._process.exitcode}); "
                 "if memory ran out, measure fewer rows at once."
             ) from None
         if isinstance(answer, _Failure):
             if answer.is_users:
-                raise UserError(f"{self.row.name}: {answer.message}")
-            raise RuntimeError(f"{self.row.name}\n{answer.message}")
+                raise UserError(f"{self.system.name}: {answer.message}")
+            raise RuntimeError(f"{self.system.name}\n{answer.message}")
         return answer
 
     def close(self) -> None:
@@ -101,12 +100,12 @@ class Server:
     def __init__(self, job: Job) -> None:
         self._job = job
         self._engine: Engine | None = None
-        self._idle = memory.present(job.device)
+        self._idle = memory_now(job.device)
         self._cores = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else []
 
     def load(self, threads: int) -> None:
-        """Load the engine for so many threads or its row's own, on the first so many cores."""
-        threads = min(threads, self._job.row.options.get("threads", threads))
+        """Load the engine for so many threads or its system's own, on the first so many cores."""
+        threads = min(threads, self._job.system.options.get("threads", threads))
         self._engine = None
         gc.collect()
         if self._cores and self._job.device == "cpu":
@@ -114,25 +113,25 @@ class Server:
         self._engine = load(self._job, threads)
 
     def reset_peak(self) -> None:
-        memory.reset_peak(self._job.device)
+        reset_peak_memory(self._job.device)
 
     def peak(self) -> int:
         """Bytes beyond those of the process before it loaded anything."""
-        return memory.peak(self._job.device) - self._idle
+        return peak_memory(self._job.device) - self._idle
 
-    def run(self, batches: Batches) -> Turn:
+    def run(self, batches: Batches) -> Timed:
         """Translate batch by batch, and come to rest."""
         assert self._engine is not None, "run before load"
-        turn = Turn([], [])
+        timed = Timed([], [])
         for batch in batches:
             self._synchronise()
             start = time.perf_counter()
             output = self._engine.translate(batch)
             self._synchronise()
-            turn.seconds.append(time.perf_counter() - start)
-            turn.outputs.append(output)
+            timed.seconds.append(time.perf_counter() - start)
+            timed.outputs.append(output)
         rest()
-        return turn
+        return timed
 
     def parts(self, batches: Batches) -> dict[str, float]:
         """Seconds by part over these batches."""

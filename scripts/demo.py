@@ -1,7 +1,7 @@
-"""Real sentences, translated by the bundled pair of models four ways: `make demo`.
+"""Real sentences, translated by the bundled pair of models: `make demo`.
 
-Everything is loaded once; the ways take turns on each sentence. Exit status 1 where exact decoding
-is not greedy decoding.
+Everything is loaded once; each sentence is translated by all systems in turn. Exit status 1 where
+exact decoding is not greedy decoding.
 """
 
 from __future__ import annotations
@@ -11,40 +11,42 @@ import os
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-import torch
 from tqdm import tqdm
 
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
-from benchmarks.comparison import HEADER, Comparison, markdown  # noqa: E402
-from benchmarks.turns import (  # noqa: E402
-    Contender,
-    decode_in_turns,
-    hushed,
+from benchmarks.decodings import (  # noqa: E402
+    BEAM,
+    EXACT,
+    FAIRSEQ_GREEDY,
+    GREEDY,
+    RELAXED,
+    Decoding,
+    decode,
+    in_parts,
+    quiet_libraries,
+    same_networks,
     search_settings,
-    variant,
+    summary,
 )
 from specdec_plugins.app.bundles import make_settings  # noqa: E402
 from specdec_plugins.app.exactness import exactness_of  # noqa: E402
 from specdec_plugins.app.settings import Settings  # noqa: E402
-from specdec_plugins.app.translator import load_translator, number_sentences  # noqa: E402
+from specdec_plugins.app.translator import (  # noqa: E402
+    SpeculativeTranslator,
+    load_translator,
+    number_sentences,
+)
 from specdec_plugins.errors import Parser, UserError, refuse  # noqa: E402
 from specdec_plugins.formats.bundle import read_bundle  # noqa: E402
 
 SAMPLES = ROOT / "data" / "samples" / "en-de.tsv"
-BEAM, FAIRSEQ_GREEDY, GREEDY, EXACT, RELAXED = (
-    "fairseq beam 5",
-    "fairseq greedy",
-    "AR greedy",
-    "SpecDec exact",
-    "SpecDec relaxed",
-)
 # fairseq's search bans <pad> and empty translations, so here the others do too.
 COMMON: dict[str, Any] = {"greedy_like": "fairseq", "batch": 1, "beta": 1, "tau": 0.0}
 NUM_SHOWN = 6  # sentences
@@ -71,54 +73,31 @@ class Samples:
         return firsts[:: max(1, len(firsts) // NUM_SHOWN)][:NUM_SHOWN]
 
 
-def load_ways(settings: Settings, relaxed: tuple[int, float], folder: str) -> list[Contender]:
-    """All ways, the networks of the engine loaded once; folder: for fairseq's own checkpoint."""
+def load_systems(
+    settings: Settings, relaxed: tuple[int, float], folder: str
+) -> dict[str, SpeculativeTranslator]:
+    """The networks of the engine loaded once; folder: for fairseq's own checkpoint."""
     beta, tau = relaxed
     exact = load_translator(settings)
     search = search_settings(settings, folder)
-    return [
-        Contender(BEAM, load_translator(replace(search, beam=5))),
-        Contender(FAIRSEQ_GREEDY, load_translator(replace(search, beam=1))),
-        Contender(GREEDY, variant(exact, strategy="AR", drafter_checkpoint=None)),
-        Contender(EXACT, exact),
-        Contender(RELAXED, variant(exact, beta=beta, tau=tau)),
-    ]
+    return {
+        BEAM: load_translator(replace(search, beam=5)),
+        FAIRSEQ_GREEDY: load_translator(replace(search, beam=1)),
+        GREEDY: same_networks(exact, strategy="AR", drafter_checkpoint=None),
+        EXACT: exact,
+        RELAXED: same_networks(exact, beta=beta, tau=tau),
+    }
 
 
-def translate(ways: Sequence[Contender], samples: Samples) -> Comparison:
-    """Every sentence in every way, with progress."""
-    sentences = number_sentences(samples.sources)
-    with tqdm(total=len(ways) * len(sentences), unit=" translations", file=sys.stderr) as bar:
-        decodings = decode_in_turns(ways, sentences, bar.update)
-    named = {decoding.name: decoding for decoding in decodings}
-    return Comparison(decodings, named[GREEDY], named[FAIRSEQ_GREEDY], samples.references)
-
-
-def show(comparison: Comparison, relaxed: tuple[int, float], samples: Samples) -> None:
-    """The table, and some sentences."""
-    beta, tau = relaxed
-    print(f"\n{len(samples.sources)} sentences, one at a time, on {place()}:\n")
-    print(markdown(HEADER, comparison.rows()))
-    print(
-        f"\nBLEU: {comparison.signature()}"
-        "\naccepted tokens: a round's mean, the verifier's own counted, the end of sentence not"
-        "\nlimits of all: 200 tokens, no <pad>, no empty translation; "
-        f"relaxed: beta {beta}, tau {tau:g}\n"
-    )
-    named = {decoding.name: decoding for decoding in comparison.decodings}
+def show_sentences(named: Mapping[str, Decoding], samples: Samples) -> None:
+    """Some of them, with what exact and relaxed decoding made of them."""
     for index in samples.shown():
-        exact, freer = (named[way].texts[index] for way in (EXACT, RELAXED))
+        exact, freer = (named[name].texts[index] for name in (EXACT, RELAXED))
         print(f"[{samples.domains[index]}] {samples.sources[index]}")
         print(f"    exact    {exact}")
         if freer != exact:
             print(f"    relaxed  {freer}")
         print(f"    by hand  {samples.references[index]}")
-
-
-def place() -> str:
-    if torch.cuda.is_available():
-        return torch.cuda.get_device_name()
-    return f"{len(os.sched_getaffinity(0))} CPU cores"
 
 
 def run(data: str | None, device: str | None, num_sentences: int | None = None) -> bool:
@@ -132,12 +111,16 @@ def run(data: str | None, device: str | None, num_sentences: int | None = None) 
     settings = replace(bundle, **COMMON)
     print(f"demo: loading {os.path.relpath(settings.data)}", flush=True)
     with tempfile.TemporaryDirectory() as folder:
-        ways = load_ways(settings, relaxed, folder)
-    comparison = translate(ways, samples)
-    show(comparison, relaxed, samples)
-    named = {decoding.name: decoding for decoding in comparison.decodings}
+        systems = load_systems(settings, relaxed, folder)
+    sentences = number_sentences(samples.sources)
+    total = len(systems) * len(sentences)
+    with tqdm(total=total, unit=" translations", file=sys.stderr) as bar:
+        decodings = decode(systems, in_parts(sentences, 1), on_done=bar.update)
+    print(f"\n{summary(decodings, samples.references, relaxed)}\n")
+    named = {decoding.name: decoding for decoding in decodings}
+    show_sentences(named, samples)
     differing = named[EXACT].differing(named[GREEDY])
-    exact, words = exactness_of(settings, number_sentences(samples.sources), differing)
+    exact, words = exactness_of(settings, sentences, differing)
     print(f"\n{words}")
     return exact
 
@@ -156,7 +139,7 @@ def main() -> int:
     args = make_parser().parse_args()
     began = time.monotonic()
     try:
-        with hushed():
+        with quiet_libraries():
             exact = run(args.data, args.device, args.sentences)
     except UserError as error:
         if args.debug:

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import torch
 
-from benchmarks.comparison import HEADER, Comparison, Decoding, markdown
+from benchmarks.decodings import BEAM, EXACT, FAIRSEQ_GREEDY, GREEDY, RELAXED, Decoding, summary
 from specdec_plugins.app.exactness import exactness_of
 from specdec_plugins.app.main import parse_options
 from specdec_plugins.app.translator import number_sentences
@@ -51,14 +51,13 @@ DRAFTER_NETWORK = (
 LOG = "--no-epoch-checkpoints --num-workers 0 --log-format simple --log-interval 20"
 
 DECODINGS = {
-    "fairseq beam 5": "--strategy fairseq --beam 5",
-    "fairseq greedy": "--strategy fairseq --beam 1",
+    BEAM: "--strategy fairseq --beam 5",
+    FAIRSEQ_GREEDY: "--strategy fairseq --beam 1",
     # fairseq's search bans <pad> and empty translations, so here the others do too.
-    "AR greedy": "--strategy AR --greedy-like fairseq",
-    "SpecDec exact": SPECDEC,
-    "SpecDec relaxed": f"{SPECDEC} --beta 3 --tau 1.0",
+    GREEDY: "--strategy AR --greedy-like fairseq",
+    EXACT: SPECDEC,
+    RELAXED: f"{SPECDEC} --beta 3 --tau 1.0",
 }
-FAIRSEQ_GREEDY, GREEDY, EXACT = "fairseq greedy", "AR greedy", "SpecDec exact"
 
 
 def prepare() -> str:
@@ -171,27 +170,12 @@ def report(cpu: str) -> bool:
         Path(f"{CORPUS}/test.{side}").read_text(encoding="utf-8").splitlines()
         for side in ("en", "de")
     )
-    comparison = Comparison(
-        list(loaded.values()), loaded[GREEDY], loaded[FAIRSEQ_GREEDY], references
-    )
-    print(f"\n{len(references)} held-out sentences, one at a time, on {place()}:\n")
-    print(markdown(HEADER, comparison.rows()))
-    print(
-        f"\nBLEU: {comparison.signature()}"
-        "\naccepted tokens: a round's mean, the verifier's own counted, the end of sentence not"
-        "\nlimits of all: 200 tokens, no <pad>, no empty translation; relaxed: beta 3, tau 1.0"
-    )
+    print(f"\n{summary(loaded.values(), references, (3, 1.0))}")
     settings, _ = parse_options(shlex.split(decode(EXACT, cpu))[2:])
     differing = loaded[EXACT].differing(loaded[GREEDY])
     exact, words = exactness_of(settings, number_sentences(sources), differing)
     print(words)
     return exact
-
-
-def place() -> str:
-    if torch.cuda.is_available():
-        return torch.cuda.get_device_name()
-    return f"{len(os.sched_getaffinity(0))} CPU cores"
 
 
 def main() -> int:

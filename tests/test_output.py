@@ -64,7 +64,7 @@ PROGRAMS = {
     "compare_ways.py": (
         module("scripts.compare_ways"),
         ["--ways", os.devnull, "--no-picture", "--report"],
-        "scripts.compare_ways._run",
+        "benchmarks.compare.run",
         FILE,
     ),
     "average-checkpoints": (

@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from benchmarks.engines.base import Job, Lengths, Output
-from benchmarks.engines.converted import converted
+from benchmarks.engines import CTRANSLATE2, Job, Lengths, Output, converted
 from benchmarks.pair import Sentence
-from benchmarks.rows import BEAM
+from benchmarks.systems import BEAM
 
 
 class CTranslate2:
@@ -36,10 +35,10 @@ def load(job: Job, threads: int) -> CTranslate2:
     import ctranslate2
 
     translator = ctranslate2.Translator(
-        str(converted("ctranslate2", job)),
+        str(converted(CTRANSLATE2, job)),
         device=job.device,
-        compute_type=job.row.dtype,
+        compute_type=job.system.dtype,
         inter_threads=1,
         intra_threads=threads,
     )
-    return CTranslate2(translator, 5 if job.row.role == BEAM else 1, job.lengths)
+    return CTranslate2(translator, 5 if job.system.role == BEAM else 1, job.lengths)

@@ -6,9 +6,9 @@ from collections.abc import Sequence
 
 import torch
 
-from benchmarks.engines.base import Job, Output
+from benchmarks.engines import Job, Output
 from benchmarks.pair import Sentence
-from benchmarks.rows import BEAM
+from benchmarks.systems import BEAM
 from specdec_plugins.app.codec import Codec
 from specdec_plugins.app.settings import DTYPES
 from specdec_plugins.formats.fairseq_search import (
@@ -36,12 +36,12 @@ class Fairseq:
 def load(job: Job, threads: int) -> Fairseq:
     torch.set_num_threads(threads)
     config = SearchConfig(
-        beam=5 if job.row.role == BEAM else 1,
+        beam=5 if job.system.role == BEAM else 1,
         # fairseq does not count the end of the sentence.
         max_len_b=job.lengths.max_len - 1,
         min_len=job.lengths.min_len,
     )
-    dtype, device = DTYPES[job.row.dtype], torch.device(job.device)
+    dtype, device = DTYPES[job.system.dtype], torch.device(job.device)
     search = load_fairseq_search(
         job.pair.verifier, job.pair.settings.data, config, dtype=dtype, device=device
     )

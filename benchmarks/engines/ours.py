@@ -7,10 +7,10 @@ from dataclasses import replace
 
 import torch
 
-from benchmarks.engines.base import Job, Output
+from benchmarks.engines import Job, Output
 from benchmarks.engines.scripted import scripted
 from benchmarks.pair import Sentence
-from benchmarks.rows import GREEDY
+from benchmarks.systems import GREEDY
 from specdec_plugins.app.settings import Settings
 from specdec_plugins.app.strategies import EngineDecoder
 from specdec_plugins.app.translator import SpeculativeTranslator, load_translator
@@ -69,11 +69,11 @@ class Ours:
 
 
 def load(job: Job, threads: int) -> Ours:
-    """Raises UserError where the row drafts and the pair has no drafter."""
+    """Raises UserError where the system drafts and the pair has no drafter."""
     torch.set_num_threads(threads)
     settings = _settings(job)
     engine = Ours(load_translator(settings))
-    acceptance = job.row.options.get("acceptance")
+    acceptance = job.system.options.get("acceptance")
     if acceptance is not None:
         greedy = Ours(load_translator(_plain(settings)))
         eos = engine.decoder.verifier.special.eos
@@ -83,28 +83,28 @@ def load(job: Job, threads: int) -> Ours:
 
 
 def _settings(job: Job) -> Settings:
-    row, lengths = job.row, job.lengths
+    system, lengths = job.system, job.lengths
     settings = replace(
         job.pair.token_settings(),
-        dtype=row.dtype,
+        dtype=system.dtype,
         device=job.device,
         batch=job.max_batch,
         min_len=lengths.min_len,
         max_len_b=lengths.max_len,
     )
-    if row.role == GREEDY:
+    if system.role == GREEDY:
         return _plain(settings)
     require(
         job.pair.drafter is not None,
-        f"{job.pair.settings.data}: holds no drafter, which the row {row.name!r} needs.",
+        f"{job.pair.settings.data}: holds no drafter, which {system.name!r} needs.",
     )
-    options = row.options
+    options = system.options
     return replace(
         settings,
         rule=None,
         block_size=options.get("k", settings.block_size),
         # Its double in float64 has a drafter in float64.
-        drafter_dtype="int8" if "drafter bits" in options and row.dtype == "float32" else None,
+        drafter_dtype="int8" if "drafter bits" in options and system.dtype == "float32" else None,
         beta=options.get("beta", 1),
         tau=options.get("tau", 0.0),
     )

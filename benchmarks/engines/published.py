@@ -12,8 +12,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad as pad_axes
 
-from benchmarks.engines import ours
-from benchmarks.engines.base import Job
+from benchmarks.engines import Job, ours
 from specdec_plugins.decoding.types import Draft, Prefix, Round, Scores
 from specdec_plugins.decoding.verifier import TransformerVerifier
 
@@ -62,9 +61,9 @@ def load(job: Job, threads: int) -> ours.Ours:
     options = {**settings.drafter_options, "share_encoder": False, "cache": False}
     settings = replace(settings, drafter_options=options, bigrams=None)
     engine = ours.load(replace(job, pair=replace(job.pair, settings=settings)), threads)
-    strategy = engine.decoder
-    verifier = strategy.verifier
+    decoder = engine.decoder
+    verifier = decoder.verifier
     assert isinstance(verifier, TransformerVerifier)
-    strategy.verifier = UncachedVerifier(verifier.network, verifier.special)
-    strategy.config = replace(strategy.config, compact_at=1.0)
+    decoder.verifier = UncachedVerifier(verifier.network, verifier.special)
+    decoder.config = replace(decoder.config, compact_at=1.0)
     return engine

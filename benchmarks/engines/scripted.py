@@ -25,7 +25,7 @@ from specdec_plugins.decoding.types import (
     Stream,
 )
 
-Answers = Mapping[tuple[int, ...], Sequence[int]]
+Script = Mapping[tuple[int, ...], Sequence[int]]
 
 
 class ScriptedDrafter:
@@ -36,14 +36,14 @@ class ScriptedDrafter:
     right is a hash of its position, drawn anew for every row.
     """
 
-    def __init__(self, inner: Drafter, answers: Answers, acceptance: float, eos: int) -> None:
-        """answers: target ids by source ids, both with eos. acceptance: of each token, 0 to 1."""
+    def __init__(self, inner: Drafter, script: Script, acceptance: float, eos: int) -> None:
+        """script: target ids by source ids, both with eos. acceptance: of each token, 0 to 1."""
         self._inner = inner
-        self._answers = answers
+        self._script = script
         self._acceptance = acceptance
         self._eos = eos
         self._rows: list[list[int]] = []
-        self._table: Tensor | None = None  # [B, T] int64: the answers, eos behind their ends
+        self._table: Tensor | None = None  # [B, T] int64: the script, eos behind their ends
 
     @property
     def max_block_size(self) -> int | None:
@@ -52,7 +52,7 @@ class ScriptedDrafter:
     def admit(self, source: SourceBatch) -> None:
         self._inner.admit(source)
         for row, length in zip(source.tokens.tolist(), source.lengths.tolist(), strict=True):
-            self._rows.append(list(self._answers[tuple(row[:length])]))
+            self._rows.append(list(self._script[tuple(row[:length])]))
         self._tabulate(source.tokens.device)
 
     def commit(self, prefix: Prefix, last: Round) -> None:
@@ -69,7 +69,7 @@ class ScriptedDrafter:
         assert self._table is not None, "propose before admit"
         self._inner.propose(prefix, budget, width, params, random)
         columns = torch.arange(width, device=budget.device)
-        place = prefix.lengths[:, None] - 1 + columns  # of the answer's tokens, [B, K]
+        place = prefix.lengths[:, None] - 1 + columns  # of the script's tokens, [B, K]
         right = self._table.gather(1, place.clamp(max=self._table.shape[1] - 1))
         kept = random.uniform(prefix.lengths, width, Stream.PROPOSE) < self._acceptance
         # Any other token will do for a wrong one, as long as it does not end the sentence.
@@ -83,7 +83,7 @@ class ScriptedDrafter:
         self._table = torch.tensor(rows, device=device).reshape(len(rows), width)
 
 
-def scripted(method: Method, answers: Answers, acceptance: float, eos: int) -> Method:
+def scripted(method: Method, script: Script, acceptance: float, eos: int) -> Method:
     """The same method with the script in front of its drafter."""
     assert method.drafter is not None
-    return replace(method, drafter=ScriptedDrafter(method.drafter, answers, acceptance, eos))
+    return replace(method, drafter=ScriptedDrafter(method.drafter, script, acceptance, eos))

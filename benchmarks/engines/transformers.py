@@ -7,10 +7,9 @@ from typing import Any
 
 import torch
 
-from benchmarks.engines.base import Job, Lengths, Output
-from benchmarks.engines.converted import ASSISTANT, MARIAN, converted
+from benchmarks.engines import ASSISTANT, MARIAN, Job, Lengths, Output, converted
 from benchmarks.pair import Sentence
-from benchmarks.rows import ASSISTED, PROMPT_LOOKUP
+from benchmarks.systems import ASSISTED, PROMPT_LOOKUP
 from specdec_plugins.app.codec import Codec
 from specdec_plugins.app.settings import DTYPES
 from specdec_plugins.formats.marian import load_marian
@@ -45,14 +44,14 @@ def load(job: Job, threads: int) -> Transformers:
     torch.set_num_threads(threads)
 
     def model(form: str) -> Any:
-        loaded = load_marian(converted(form, job), dtype=DTYPES[job.row.dtype])
+        loaded = load_marian(converted(form, job), dtype=DTYPES[job.system.dtype])
         return loaded.to(job.device).eval()
 
     pad = job.pair.dictionaries().target.pad
     options = _limits(job.lengths, pad)
-    if job.row.role == PROMPT_LOOKUP:
+    if job.system.role == PROMPT_LOOKUP:
         options["prompt_lookup_num_tokens"] = _NUM_LOOKED_UP
-    if job.row.role == ASSISTED:
+    if job.system.role == ASSISTED:
         options["assistant_model"] = model(ASSISTANT)
     return Transformers(model(MARIAN), job.pair.codec(), pad, options)
 

@@ -73,7 +73,7 @@ class Server:
         lines = [LogLine(match[1], int(match[2])) for match in found if match]
         return [line for line in lines if line.request_id.startswith(f"{run}.")]
 
-    def faults(self) -> list[str]:
+    def errors(self) -> list[str]:
         """What the log says that no test asked for."""
         lines = self._log.read_text().splitlines()
         return [line for line in lines if " ERROR " in line or line.startswith("Traceback")]

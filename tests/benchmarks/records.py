@@ -6,17 +6,17 @@ from collections.abc import Sequence
 from typing import Any
 
 from benchmarks.results import Results
-from benchmarks.rows import Row
+from benchmarks.systems import System
 
 NUM_SENTENCES = 4
 
 
 def cell(
-    row: Row, seconds: Sequence[float], threads: int = 2, batch: int = 1, **changes: Any
+    system: System, seconds: Sequence[float], threads: int = 2, batch: int = 1, **changes: Any
 ) -> dict[str, Any]:
-    """One row that took so many seconds in each repetition."""
+    """One system that took so many seconds in each repetition."""
     figures: dict[str, Any] = {
-        "row": row.to_dict(),
+        "row": system.to_dict(),
         "threads": threads,
         "batch": batch,
         "seconds": list(seconds),

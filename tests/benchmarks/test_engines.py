@@ -7,13 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.engines import load
-from benchmarks.engines.base import Job, Lengths, Output
-from benchmarks.engines.converted import ASSISTANT, CTRANSLATE2, MARIAN, convert
+from benchmarks.engines import ASSISTANT, CTRANSLATE2, MARIAN, Job, Lengths, Output, convert, load
 from benchmarks.engines.ours import Ours
 from benchmarks.pair import Pair, Sentence
 from benchmarks.random_pair import Shape, random_pair, random_sentences
-from benchmarks.rows import ASSISTED, PROMPT_LOOKUP, Row
+from benchmarks.systems import ASSISTED, PROMPT_LOOKUP, System
 from specdec_plugins.decoding.drafters.block import BlockNatDrafter
 from specdec_plugins.errors import UserError
 from tests.bundles import ROOT, captions
@@ -27,7 +25,7 @@ LINES = (
     "Children are playing.",
 )
 SHAPE = Shape.parse("1x64x50")
-GREEDY = Row("ours", "greedy", "float32")
+GREEDY = System("ours", "greedy", "float32")
 
 
 @pytest.fixture(scope="module")
@@ -50,9 +48,13 @@ def sentences(pair: Pair) -> list[Sentence]:
 
 
 def translate(
-    row: Row, pair: Pair, work: Path, sentences: Sequence[Sentence], lengths: Lengths | None = None
+    system: System,
+    pair: Pair,
+    work: Path,
+    sentences: Sequence[Sentence],
+    lengths: Lengths | None = None,
 ) -> Output:
-    job = Job(row, pair, lengths or Lengths(), "cpu", str(work), len(sentences), sentences)
+    job = Job(system, pair, lengths or Lengths(), "cpu", str(work), len(sentences), sentences)
     return load(job, threads=1).translate(sentences)
 
 
@@ -63,22 +65,22 @@ def expected(pair: Pair, work: Path, sentences: list[Sentence]) -> list[list[str
 
 
 @pytest.mark.parametrize(
-    "row",
+    "system",
     [
-        Row("fairseq", "greedy", "float32"),
-        Row("ctranslate2", "greedy", "float32"),
-        Row("transformers", "greedy", "float32"),
-        Row("published", "exact", "float32"),
-        Row("ours", "exact", "float32"),
-        Row("ours", "exact", "float32", {"k": 2}),
-        Row("ours", "scripted", "float32", {"acceptance": 0.5}),
+        System("fairseq", "greedy", "float32"),
+        System("ctranslate2", "greedy", "float32"),
+        System("transformers", "greedy", "float32"),
+        System("published", "exact", "float32"),
+        System("ours", "exact", "float32"),
+        System("ours", "exact", "float32", {"k": 2}),
+        System("ours", "scripted", "float32", {"acceptance": 0.5}),
     ],
-    ids=lambda row: row.name,
+    ids=lambda system: system.name,
 )
 def test_greedy_engines_agree_word_for_word(
-    row: Row, pair: Pair, work: Path, sentences: list[Sentence], expected: list[list[str]]
+    system: System, pair: Pair, work: Path, sentences: list[Sentence], expected: list[list[str]]
 ) -> None:
-    assert translate(row, pair, work, sentences).tokens == expected
+    assert translate(system, pair, work, sentences).tokens == expected
     assert len({len(tokens) for tokens in expected}) == len(LINES)
 
 
@@ -87,7 +89,7 @@ def test_the_published_program_encodes_twice_and_keeps_nothing(tmp_path: Path) -
     pair = Pair.of(ROOT / "data" / "models" / "en-de", None, None)
     line = pair.text().encode("Click the button to continue.")
     sentence = Sentence(1, line.split(), pair.dictionaries().source.encode_line(line))
-    job = Job(Row("published", "exact", "float32"), pair, Lengths(), "cpu", "", 1, [sentence])
+    job = Job(System("published", "exact", "float32"), pair, Lengths(), "cpu", "", 1, [sentence])
     engine = load(job, threads=1)
     assert isinstance(engine, Ours)
     drafter = engine.decoder.method.drafter
@@ -110,9 +112,9 @@ def test_the_published_program_encodes_twice_and_keeps_nothing(tmp_path: Path) -
 def test_assisted_generation_changes_nothing(
     role: str, pair: Pair, work: Path, sentences: list[Sentence], expected: list[list[str]]
 ) -> None:
-    row = Row("transformers", role, "float32")
+    system = System("transformers", role, "float32")
     for sentence, tokens in zip(sentences, expected, strict=True):
-        assert translate(row, pair, work, [sentence]).tokens == [tokens]
+        assert translate(system, pair, work, [sentence]).tokens == [tokens]
 
 
 def test_a_bundle_is_a_pair(
@@ -124,13 +126,15 @@ def test_a_bundle_is_a_pair(
     assert pair.text().encode(LINES[0]).split() == sentences[0].tokens
     convert(pair, [CTRANSLATE2], tmp_path)
     for engine, role in (("fairseq", "greedy"), ("ctranslate2", "greedy"), ("ours", "exact")):
-        # What the bundle says of beta is no matter of exact rows.
-        assert translate(Row(engine, role, "float32"), pair, tmp_path, sentences).tokens == expected
+        # What the bundle says of beta is no matter of exact systems.
+        assert (
+            translate(System(engine, role, "float32"), pair, tmp_path, sentences).tokens == expected
+        )
 
 
 def test_beams_agree(pair: Pair, work: Path, sentences: list[Sentence]) -> None:
     fairseq, ctranslate2 = (
-        translate(Row(engine, "beam 5", "float32"), pair, work, sentences).tokens
+        translate(System(engine, "beam 5", "float32"), pair, work, sentences).tokens
         for engine in ("fairseq", "ctranslate2")
     )
     assert fairseq == ctranslate2
@@ -139,10 +143,10 @@ def test_beams_agree(pair: Pair, work: Path, sentences: list[Sentence]) -> None:
 def test_relaxed_decoding_takes_no_more_rounds(
     pair: Pair, work: Path, sentences: list[Sentence]
 ) -> None:
-    relaxed = Row("ours", "relaxed", "float32", {"beta": 5, "tau": 3.0})
+    relaxed = System("ours", "relaxed", "float32", {"beta": 5, "tau": 3.0})
     loose, exact, plain = (
-        translate(row, pair, work, sentences).stats
-        for row in (relaxed, Row("ours", "exact", "float32"), GREEDY)
+        translate(system, pair, work, sentences).stats
+        for system in (relaxed, System("ours", "exact", "float32"), GREEDY)
     )
     assert loose is not None
     assert exact is not None
@@ -154,7 +158,7 @@ def test_int8_speculates_without_changing_a_word(
     pair: Pair, work: Path, sentences: list[Sentence]
 ) -> None:
     exact, plain, peer = (
-        translate(Row(engine, role, "int8"), pair, work, sentences).tokens
+        translate(System(engine, role, "int8"), pair, work, sentences).tokens
         for engine, role in (("ours", "exact"), ("ours", "greedy"), ("ctranslate2", "greedy"))
     )
     assert exact == plain
@@ -166,8 +170,8 @@ def test_int8_speculates_without_changing_a_word(
 def test_scripted_acceptance_never_and_always(
     acceptance: float, pair: Pair, work: Path, sentences: list[Sentence]
 ) -> None:
-    row = Row("ours", "scripted", "float32", {"acceptance": acceptance})
-    stats = translate(row, pair, work, sentences).stats
+    system = System("ours", "scripted", "float32", {"acceptance": acceptance})
+    stats = translate(system, pair, work, sentences).stats
     assert stats is not None
     # Later positions may lie behind the end of the sentence.
     assert stats.acceptance_by_position[0] == acceptance
@@ -185,18 +189,21 @@ def test_random_weights_are_decoded_to_one_length(engine: str, random_work: Path
     lengths = Lengths(min_len=6, max_len=7)
     assert lengths.fixed
     sentences = random_sentences(SHAPE, 2).sentences
-    row = Row(engine, "greedy", "float32")
-    found = translate(row, pair, random_work, sentences, lengths).tokens
+    system = System(engine, "greedy", "float32")
+    found = translate(system, pair, random_work, sentences, lengths).tokens
     assert {len(tokens) for tokens in found} == {6 if engine == "fairseq" else 7}
 
 
-def test_rows_that_draft_want_a_drafter(tmp_path: Path) -> None:
+def test_systems_that_draft_want_a_drafter(tmp_path: Path) -> None:
     pair = random_pair(SHAPE, tmp_path)
     (Path(pair.settings.data) / "drafter.pt").unlink()
     alone = Pair.of(Path(pair.settings.data), "en", "de")
-    with pytest.raises(UserError, match="holds no drafter, which the row 'ours exact' needs"):
+    with pytest.raises(UserError, match="holds no drafter, which 'ours exact' needs"):
         translate(
-            Row("ours", "exact", "float32"), alone, tmp_path, random_sentences(SHAPE, 1).sentences
+            System("ours", "exact", "float32"),
+            alone,
+            tmp_path,
+            random_sentences(SHAPE, 1).sentences,
         )
 
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from benchmarks.engines.base import Lengths
+from benchmarks.engines import Lengths
 from benchmarks.figures import figures, greedy_of
 from benchmarks.measure import Cell
 from benchmarks.pair import Sentence, TestSet
-from benchmarks.rows import Row
+from benchmarks.systems import System
 from specdec_plugins.decoding.stats import DecodeStats
 
 SENTENCES = [Sentence(n, ["w"] * n, [5] * n + [2]) for n in (1, 2, 3)]
@@ -17,7 +17,7 @@ TEST = TestSet("toys", SENTENCES, ["a b c d", "a b c d", "a b c d"])
 
 def filled(role: str = "exact", engine: str = "ours", batch: int = 2) -> Cell:
     """Two batches a repetition: sentences 3 and 2 together, then 1, or the other way round."""
-    cell = Cell(Row(engine, role, "float32"), 1, batch)
+    cell = Cell(System(engine, role, "float32"), 1, batch)
     cell.seconds = [[2.0, 1.0], [4.0, 3.0]]
     cell.tokens = {n: ["a", "b", "c", "d"] for n in (1, 2, 3)}
     return cell

@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 from benchmarks import grow, run
-from benchmarks.engines.converted import CTRANSLATE2, MARIAN, convert
+from benchmarks.engines import CTRANSLATE2, MARIAN, convert
 from benchmarks.larger import Size
 from benchmarks.pair import NOTE, Pair, Sentence, read_test_set
-from benchmarks.rows import Row
+from benchmarks.systems import System
 from specdec_plugins.formats.dictionaries import Dictionary
 from tests.benchmarks.test_engines import CAPTIONS, GREEDY, LINES, translate
 from tests.bundles import ROOT
@@ -20,7 +20,7 @@ from tests.fairseq_checkpoints import translating_pair
 pytestmark = pytest.mark.fairseq
 
 BUNDLED = ROOT / "data" / "models" / "en-de"
-EXACT = Row("ours", "exact", "float32")
+EXACT = System("ours", "exact", "float32")
 
 
 def sentences_of(pair: Pair, folder: Path) -> list[Sentence]:
@@ -58,8 +58,8 @@ def test_every_peer_takes_it(tmp_path: Path) -> None:
     large = grown(pair, Size(5, 6, 256, 8200), tmp_path / "grown")
     convert(large, (CTRANSLATE2, MARIAN), tmp_path)
     for engine in ("ours", "fairseq", "ctranslate2", "transformers"):
-        row = Row(engine, "greedy", "float32")
-        assert translate(row, large, tmp_path, sentences).tokens == expected, engine
+        system = System(engine, "greedy", "float32")
+        assert translate(system, large, tmp_path, sentences).tokens == expected, engine
 
 
 def test_results_of_a_grown_pair_say_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -10,16 +10,16 @@ from typing import Any
 import pytest
 
 from benchmarks import worker
-from benchmarks.engines.base import Job, Lengths, Output
+from benchmarks.engines import Job, Lengths, Output
 from benchmarks.measure import NUM_WARM_UP, Plan, cut, measure
 from benchmarks.pair import Pair, Sentence
-from benchmarks.rows import Row
-from benchmarks.worker import Server, Turn, rest
+from benchmarks.systems import System
+from benchmarks.worker import Server, Timed, rest
 from specdec_plugins.app.settings import Settings
 from specdec_plugins.decoding.stats import DecodeStats
 
 SENTENCES = [Sentence(n, ["w"] * (n % 7), [5] * (n % 7) + [2]) for n in range(1, 22)]
-ROWS = [Row("ours", role, "float32") for role in ("greedy", "exact", "relaxed")]
+SYSTEMS = [System("ours", role, "float32") for role in ("greedy", "exact", "relaxed")]
 Log = list[tuple[str, list[int]]]  # whose turn, with which sentences
 
 
@@ -27,7 +27,7 @@ Log = list[tuple[str, list[int]]]  # whose turn, with which sentences
 class Recorder:
     """A worker whose every sentence takes a second."""
 
-    row: Row
+    system: System
     log: Log
     calls: list[tuple[str, Any]] = field(default_factory=list)
 
@@ -40,13 +40,13 @@ class Recorder:
         if name != "run":
             return None
         batches: Sequence[Sequence[Sentence]] = arguments[0]
-        self.log.append((self.row.role, [s.number for batch in batches for s in batch]))
+        self.log.append((self.system.role, [s.number for batch in batches for s in batch]))
         # After loading, resetting the peak and warming up: the first repetition.
-        differs = self.row.role == "relaxed" and len(self.calls) < 5
+        differs = self.system.role == "relaxed" and len(self.calls) < 5
         tokens = ["unlike" if differs else "same"]
-        stats = None if self.row.role == "greedy" else DecodeStats(rounds=1, emitted=2)
+        stats = None if self.system.role == "greedy" else DecodeStats(rounds=1, emitted=2)
         outputs = [Output([tokens for _ in batch], stats) for batch in batches]
-        return Turn([float(len(batch)) for batch in batches], outputs)
+        return Timed([float(len(batch)) for batch in batches], outputs)
 
     def close(self) -> None:
         self.calls.append(("close", ()))
@@ -54,29 +54,29 @@ class Recorder:
 
 def run(plan: Plan) -> tuple[list[Any], dict[str, Recorder], Log]:
     pair = Pair(Settings("data", verifier="v", drafter_checkpoint="d"))
-    jobs = [Job(row, pair, Lengths(), "cpu", "", 1, SENTENCES) for row in ROWS]
+    jobs = [Job(one, pair, Lengths(), "cpu", "", 1, SENTENCES) for one in SYSTEMS]
     log: Log = []
     workers: dict[str, Recorder] = {}
 
     def start(job: Job) -> Recorder:
-        return workers.setdefault(job.row.role, Recorder(job.row, log))
+        return workers.setdefault(job.system.role, Recorder(job.system, log))
 
     return measure(jobs, plan, SENTENCES, start), workers, log
 
 
-def test_rows_take_turns_over_the_same_batches_and_nobody_always_follows_the_same() -> None:
+def test_systems_take_turns_over_the_same_batches_and_nobody_always_follows_the_same() -> None:
     _, _, log = run(Plan(repeats=2, turn=5))
-    log = log[len(ROWS) :]  # warm-up
-    turns = [log[i : i + len(ROWS)] for i in range(0, len(log), len(ROWS))]
-    assert all({role for role, _ in turn} == {row.role for row in ROWS} for turn in turns)
+    log = log[len(SYSTEMS) :]  # warm-up
+    turns = [log[i : i + len(SYSTEMS)] for i in range(0, len(log), len(SYSTEMS))]
+    assert all({role for role, _ in turn} == {one.role for one in SYSTEMS} for turn in turns)
     assert all(len({tuple(numbers) for _, numbers in turn}) == 1 for turn in turns)
-    assert {turn[0][0] for turn in turns} == {row.role for row in ROWS}
+    assert {turn[0][0] for turn in turns} == {one.role for one in SYSTEMS}
 
 
 def test_every_sentence_is_decoded_once_a_repetition() -> None:
     cells, _, log = run(Plan(repeats=2, turn=5, batches=(1, 4)))
-    assert [(cell.row.role, cell.batch) for cell in cells] == [
-        (row.role, batch) for batch in (1, 4) for row in ROWS
+    assert [(cell.system.role, cell.batch) for cell in cells] == [
+        (one.role, batch) for batch in (1, 4) for one in SYSTEMS
     ]
     for cell in cells:
         assert [sum(repeat) for repeat in cell.seconds] == [len(SENTENCES)] * 2
@@ -99,11 +99,11 @@ def test_counts_are_added_up_and_unstable_outputs_noticed() -> None:
     assert greedy.parts == {"verify": 3.0}
 
 
-def test_rows_stay_out_of_batches_that_are_not_theirs() -> None:
+def test_systems_stay_out_of_batches_that_are_not_theirs() -> None:
     plan = Plan(batches=(1, 8), in_batches=frozenset({"ours exact"}))
     cells, workers, _ = run(plan)
-    assert [(c.row.role, c.batch) for c in cells if c.batch == 8] == [("exact", 8)]
-    assert not plan.takes(Row("ours", "exact", "float32", only_single=True), 8)
+    assert [(c.system.role, c.batch) for c in cells if c.batch == 8] == [("exact", 8)]
+    assert not plan.takes(System("ours", "exact", "float32", only_single=True), 8)
     assert all(worker.calls[-1][0] == "close" for worker in workers.values())
 
 
@@ -122,13 +122,13 @@ def test_rest_waits_for_threads_that_spin() -> None:
     assert list(spent) == []
 
 
-def test_a_row_may_take_fewer_threads_and_never_more(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_system_may_take_fewer_threads_and_never_more(monkeypatch: pytest.MonkeyPatch) -> None:
     taken: list[int] = []
     monkeypatch.setattr(worker, "load", lambda job, threads: taken.append(threads))
     pair = Pair(Settings("data", verifier="v", drafter_checkpoint="d"))
     for options in ({}, {"threads": 1}):
-        row = Row("ctranslate2", "greedy", "int8", options)
-        server = Server(Job(row, pair, Lengths(), "cuda", "", 1, SENTENCES))
+        system = System("ctranslate2", "greedy", "int8", options)
+        server = Server(Job(system, pair, Lengths(), "cuda", "", 1, SENTENCES))
         for threads in (1, 2):
             server.load(threads)
     assert taken == [1, 2, 1, 1]

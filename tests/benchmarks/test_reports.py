@@ -6,19 +6,19 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks import bars, plots, table
+from benchmarks import bars, plots
 from benchmarks.bars import bars as bars_of
-from benchmarks.results import Results
-from benchmarks.rows import Row
+from benchmarks.results import Results, page
+from benchmarks.systems import System
 from specdec_plugins.errors import UserError
 from tests.benchmarks.records import cell, results
 
-FAIRSEQ = Row("fairseq", "greedy", "float32")
-PEER, PEER_INT8 = (Row("ctranslate2", "greedy", dtype) for dtype in ("float32", "int8"))
-PEER_INT8_ALONE = Row("ctranslate2", "greedy", "int8", {"threads": 1})
-GREEDY, EXACT = (Row("ours", role, "float32") for role in ("greedy", "exact"))
-GREEDY_INT8 = Row("ours", "greedy", "int8")
-RELAXED = Row("ours", "relaxed", "float32", {"beta": 3, "tau": 1.0})
+FAIRSEQ = System("fairseq", "greedy", "float32")
+PEER, PEER_INT8 = (System("ctranslate2", "greedy", dtype) for dtype in ("float32", "int8"))
+PEER_INT8_ALONE = System("ctranslate2", "greedy", "int8", {"threads": 1})
+GREEDY, EXACT = (System("ours", role, "float32") for role in ("greedy", "exact"))
+GREEDY_INT8 = System("ours", "greedy", "int8")
+RELAXED = System("ours", "relaxed", "float32", {"beta": 3, "tau": 1.0})
 
 
 def on_cpu() -> Results:
@@ -46,7 +46,7 @@ def row_of(text: str, name: str) -> list[str]:
 
 
 def test_table_takes_ratios_run_by_run() -> None:
-    text = table.report(on_cpu())
+    text = page(on_cpu())
     exact = row_of(text, "ours exact")
     # Ratios of 4 and 8 in the two repetitions; the median of both is not the ratio of medians.
     assert "6.00x (4.00 to 8.00)" in exact
@@ -70,14 +70,14 @@ def test_bars_are_met_or_missed_by_so_much() -> None:
 
 
 def on_gpu() -> Results:
-    half = [Row("ours", role, "float16") for role in ("greedy", "exact")]
+    half = [System("ours", role, "float16") for role in ("greedy", "exact")]
     greedy, exact = half
     slow, fast, wrong = (
-        Row("ours", "relaxed", "float16", {"beta": beta, "tau": 1.0}) for beta in (2, 3, 5)
+        System("ours", "relaxed", "float16", {"beta": beta, "tau": 1.0}) for beta in (2, 3, 5)
     )
     cells = [
-        cell(Row("fairseq", "beam 5", "float16"), [90.0], bleu=30.0),
-        cell(Row("fairseq", "greedy", "float16"), [60.0]),
+        cell(System("fairseq", "beam 5", "float16"), [90.0], bleu=30.0),
+        cell(System("fairseq", "greedy", "float16"), [60.0]),
         cell(greedy, [6.0], peak_memory_mib=100.0),
         cell(exact, [2.0], peak_memory_mib=171.0),
         cell(slow, [1.5], bleu=29.9),

@@ -8,8 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks.machine import shown
 from benchmarks.pair import Pair, read_test_set
-from benchmarks.run import _shown, main
+from benchmarks.run import main
 from specdec_plugins.formats.dictionaries import Dictionary
 from tests.fairseq_checkpoints import build, dictionaries, save, settings
 
@@ -71,8 +72,8 @@ def test_every_engine_gets_the_same_tokens(folder: Path) -> None:
 def test_the_command_names_no_folder_of_this_machine(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(Path(__file__).parent)
     inside, outside = str(Path(__file__)), "/elsewhere/test.en"
-    assert _shown(f"{inside},{outside}") == "test_run.py,test.en"
-    assert [_shown(word) for word in ("--test", "runs/a", "0.5")] == ["--test", "runs/a", "0.5"]
+    assert shown(f"{inside},{outside}") == "test_run.py,test.en"
+    assert [shown(word) for word in ("--test", "runs/a", "0.5")] == ["--test", "runs/a", "0.5"]
 
 
 def test_faults_are_a_sentence_each(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -59,6 +59,6 @@ def test_refusals_come_before_decoding_and_write_nothing(tmp_path: Path) -> None
     assert done.returncode == 2
     assert done.stdout == ""
     assert done.stderr.startswith("compare_ways.py: ")
-    assert "way 1, 'x': --temperature 2 is for rules that sample" in done.stderr
+    assert "system 1, 'x': --temperature 2 is for rules that sample" in done.stderr
     assert done.stderr.count("\n") == 1
     assert not list(tmp_path.glob("report*"))

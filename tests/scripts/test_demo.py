@@ -1,17 +1,17 @@
-"""The demonstration on scripted parts: its ways, what it shows, and when it fails."""
+"""The demonstration on scripted parts: its systems, what it shows, and when it fails."""
 
 from __future__ import annotations
 
 import importlib.util
-from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 import pytest
 
-from benchmarks.turns import Contender, variant
+from benchmarks.decodings import BEAM, EXACT, FAIRSEQ_GREEDY, GREEDY, RELAXED, same_networks
 from specdec_plugins.app.settings import Settings
+from specdec_plugins.app.translator import SpeculativeTranslator
 from tests.app.toys import translated, translator
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -36,13 +36,12 @@ def demo(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> ModuleType:
     return module
 
 
-def ways(demo: ModuleType) -> list[Contender]:
+def systems() -> dict[str, SpeculativeTranslator]:
     exact = translator(batch=1)
-    greedy = variant(exact, strategy="AR", drafter_checkpoint=None)
-    relaxed = variant(exact, beta=5, tau=2.0)
-    made = {demo.GREEDY: greedy, demo.EXACT: exact, demo.RELAXED: relaxed}
-    names = (demo.BEAM, demo.FAIRSEQ_GREEDY, demo.GREEDY, demo.EXACT, demo.RELAXED)
-    return [Contender(name, made.get(name, greedy)) for name in names]
+    greedy = same_networks(exact, strategy="AR", drafter_checkpoint=None)
+    relaxed = same_networks(exact, beta=5, tau=2.0)
+    alike = dict.fromkeys((BEAM, FAIRSEQ_GREEDY, GREEDY), greedy)
+    return {**alike, EXACT: exact, RELAXED: relaxed}
 
 
 def test_it_shows_a_table_sentences_and_exactness(
@@ -50,18 +49,21 @@ def test_it_shows_a_table_sentences_and_exactness(
 ) -> None:
     seen: list[tuple[int, float]] = []
 
-    def load(settings: Settings, relaxed: tuple[int, float], folder: str) -> list[Contender]:
+    def load(
+        settings: Settings, relaxed: tuple[int, float], folder: str
+    ) -> dict[str, SpeculativeTranslator]:
         assert (settings.beta, settings.greedy_like) == (1, "fairseq")
         seen.append(relaxed)
-        return ways(demo)
+        return systems()
 
-    monkeypatch.setattr(demo, "load_ways", load)
+    monkeypatch.setattr(demo, "load_systems", load)
     assert demo.run(None, None)
     assert seen == [(5, 2.0)]  # as the bundle has it
     said = capsys.readouterr().out
     assert "8 sentences, one at a time" in said
     assert "| SpecDec exact   |" in said
     assert "8/8 (100 %)" in said
+    assert "In short: SpecDec exact gave the translation of AR greedy for 8 of 8 sentences" in said
     assert "100 % identical to greedy" in said
     assert "[domain a] a e\n    exact    e e a a\n    by hand  e e a a .\n" in said
     assert "[domain d]" in said
@@ -70,11 +72,10 @@ def test_it_shows_a_table_sentences_and_exactness(
 def test_it_fails_where_exact_is_not_exact(
     demo: ModuleType, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def load(*_: Any) -> list[Contender]:
-        made = ways(demo)
+    def load(*_: Any) -> dict[str, SpeculativeTranslator]:
         other = translator(batch=1)
         other.decoder.verifier.answer = lambda ids: [*ids[:1], 2]  # type: ignore[attr-defined]
-        return [replace(way, translator=other) if way.name == demo.EXACT else way for way in made]
+        return {**systems(), EXACT: other}
 
     asked: list[list[int]] = []
 
@@ -82,7 +83,7 @@ def test_it_fails_where_exact_is_not_exact(
         asked.append(differing)
         return False, "different"
 
-    monkeypatch.setattr(demo, "load_ways", load)
+    monkeypatch.setattr(demo, "load_systems", load)
     monkeypatch.setattr(demo, "exactness_of", explain)
     assert not demo.run(None, None, 3)
     assert asked == [[0, 1, 2]]

@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-import benchmarks.options
 import benchmarks.reproduce
+import benchmarks.run
 import encoder_initial
 from specdec_plugins.corpus import (
     averaging,
@@ -44,7 +44,7 @@ PARSERS = [
     evaluate.evaluate_parser,
     evaluate.ref_parser,
     recipe.make_parser,
-    benchmarks.options.parser,
+    benchmarks.run.parser,
     benchmarks.reproduce.make_parser,
     encoder_initial.build_parser,
 ]

@@ -9,10 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.serving.accounts import balance
-from benchmarks.serving.load import Load, measure, send
-from benchmarks.serving.reference import Reference
-from benchmarks.serving.report import write
+from benchmarks.serving.load import Load, measure, send, write
+from benchmarks.serving.reference import Reference, balance
 from benchmarks.serving.server import Server
 from benchmarks.serving.traffic import KILLED, PATHS, SHARES, Tally
 from tests.serving.toys import Running, running, toy_model

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from benchmarks import reproduce
-from benchmarks.comparison import Decoding
-from benchmarks.reproduction import GREEDY, Point, Result, chosen_rows, figures, report
-from benchmarks.reproduction_plots import PLOTS, draw
+from benchmarks.decodings import BEAM, GREEDY, Decoding
+from benchmarks.plots import REPRODUCTION_PLOTS, chosen_rows, draw_reproduction
+from benchmarks.reproduce import Point, figures, report
 from specdec_plugins.errors import UserError
 from tests.bundles import captions
 
@@ -34,15 +34,15 @@ def decoding(name: str, milliseconds: float, rounds: list[int], wrong: int = 0) 
 @pytest.fixture(scope="module")
 def record() -> dict[str, Any]:
     points = reproduce.grid([5, 25], [1, 3], [1.0, 3.0])
-    results = [
-        Result(None, decoding("fairseq beam 5", 40, [])),
-        Result(None, decoding(GREEDY, 20, [1] * 12)),
-        *(Result(point, decoding(point.name, 10, [6, 6], point.beta // 3)) for point in points),
+    decodings = [
+        decoding(BEAM, 40, []),
+        decoding(GREEDY, 20, [1] * 12),
+        *(decoding(point.name, 10, [6, 6], point.beta // 3) for point in points),
     ]
     common = {"title": "en-de on test", "command": "scripts/reproduce.sh x", "machine": {"p": 1}}
     common |= {"batch": 1, "threads": 1}
     common |= {"dtype": "float32", "pair": "en-de", "bootstrap_samples": 100}
-    return {**common, **figures(results, SOURCES, REFERENCES, "de", 100)}
+    return {**common, **figures(decodings, points, SOURCES, REFERENCES, "de", 100)}
 
 
 def test_the_grid_has_exact_decoding_once_a_block_size() -> None:
@@ -65,7 +65,7 @@ def test_figures(record: dict[str, Any]) -> None:
     assert relaxed["by_length"][1]["BLEU"] == pytest.approx(100)
 
 
-def test_one_way_of_each_beta_stands_for_the_others(record: dict[str, Any]) -> None:
+def test_one_system_of_each_beta_stands_for_the_others(record: dict[str, Any]) -> None:
     names = [row["name"] for row in chosen_rows(record["rows"])]
     assert names == ["fairseq beam 5", GREEDY, "k 25, exact", "k 25, beta 3, tau 3"]
 
@@ -94,9 +94,15 @@ def test_the_report_tells_where_the_optimizer_restarted(record: dict[str, Any]) 
 
 
 def test_plots_are_the_same_each_time(record: dict[str, Any], tmp_path: Path) -> None:
-    first = {path.name: path.read_bytes() for path in draw(record, str(tmp_path / "x"))}
-    assert set(first) == {f"x.{name}.svg" for name in PLOTS}
-    assert first == {path.name: path.read_bytes() for path in draw(record, str(tmp_path / "x"))}
+    first = {
+        path.name: path.read_bytes()
+        for path in draw_reproduction(record["rows"], str(tmp_path / "x"))
+    }
+    assert set(first) == {f"x.{name}.svg" for name in REPRODUCTION_PLOTS}
+    assert first == {
+        path.name: path.read_bytes()
+        for path in draw_reproduction(record["rows"], str(tmp_path / "x"))
+    }
 
 
 def test_sides_of_different_lengths_are_refused(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Which rows a run has."""
+"""Which systems a run compares."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ import argparse
 import pytest
 
 from benchmarks.engines import ENGINES
-from benchmarks.options import check, choose, parser
-from benchmarks.rows import PRECISIONS, Choice
+from benchmarks.run import check, choose, parser
+from benchmarks.systems import PRECISIONS, Choice
 from specdec_plugins.errors import UserError
 
 
@@ -16,33 +16,33 @@ def flags(*words: str) -> argparse.Namespace:
     return parser().parse_args(["--output", "out", *words])
 
 
-def test_no_two_rows_share_a_name_and_a_precision() -> None:
+def test_no_two_systems_share_a_name_and_a_precision() -> None:
     choice = Choice(("float32", "int8"), block_sizes=(4, 8), scripted=(0.5,), assistant=True)
-    rows = choice.rows()
-    assert len({(row.name, row.dtype) for row in rows}) == len(rows)
-    assert {row.engine for row in rows} == set(ENGINES) == set(PRECISIONS)
+    systems = choice.systems()
+    assert len({(one.name, one.dtype) for one in systems}) == len(systems)
+    assert {one.engine for one in systems} == set(ENGINES) == set(PRECISIONS)
 
 
 def test_each_engine_has_the_precisions_that_it_computes_in() -> None:
-    rows = Choice(("float32", "int8")).rows()
-    assert {row.engine for row in rows if row.dtype == "int8"} >= {"ctranslate2"}
-    assert not [row for row in rows if row.dtype == "int8" and row.engine == "fairseq"]
+    systems = Choice(("float32", "int8")).systems()
+    assert {one.engine for one in systems if one.dtype == "int8"} >= {"ctranslate2"}
+    assert not [one for one in systems if one.dtype == "int8" and one.engine == "fairseq"]
 
 
 def test_without_a_drafter_nobody_speculates() -> None:
-    roles = {row.role for row in Choice(drafter=None).rows()}
+    roles = {one.role for one in Choice(drafter=None).systems()}
     assert roles == {"greedy", "beam 5", "prompt lookup"}
 
 
 def test_only_the_block_drafter_is_published_and_scripted() -> None:
-    rows = Choice(drafter="lookup", scripted=(0.5,)).rows()
-    assert {"exact", "relaxed"} <= {row.role for row in rows if row.engine == "ours"}
-    assert not [row for row in rows if row.engine == "published" or row.role == "scripted"]
+    systems = Choice(drafter="lookup", scripted=(0.5,)).systems()
+    assert {"exact", "relaxed"} <= {one.role for one in systems if one.engine == "ours"}
+    assert not [one for one in systems if one.engine == "published" or one.role == "scripted"]
 
 
 def test_engines_that_a_second_thread_may_slow_down_get_one_as_well() -> None:
     pair = ("--pair", "p", "--test", "t", "--dtypes", "int8", "--relaxed")
-    names = [row.name for row in choose(flags(*pair, "--threads", "1", "2"), "block", False)]
+    names = [one.name for one in choose(flags(*pair, "--threads", "1", "2"), "block", False)]
     assert names == [
         "ctranslate2 beam 5",
         "ctranslate2 beam 5 (threads 1)",
@@ -54,21 +54,21 @@ def test_engines_that_a_second_thread_may_slow_down_get_one_as_well() -> None:
         "ours exact (threads 1)",
     ]
     for words in (("--threads", "1"), ("--threads", "2", "--device", "cuda")):
-        rows = choose(flags(*pair, *words), "block", False)
-        assert not [row for row in rows if "threads" in row.options]
+        systems = choose(flags(*pair, *words), "block", False)
+        assert not [one for one in systems if "threads" in one.options]
 
 
 def test_other_blocks_are_drafted_in_8_bits_as_well() -> None:
     args = flags("--rows", "ours exact*", "--block-sizes", "4", "--relaxed", "--threads", "1")
-    names = [row.name for row in choose(args, "block", assistant=False)]
+    names = [one.name for one in choose(args, "block", assistant=False)]
     of_float32 = ["ours exact", "ours exact (drafter bits 8)"]
     of_float32 += ["ours exact (k 4)", "ours exact (drafter bits 8, k 4)"]
     assert names == [*of_float32, "ours exact", "ours exact (k 4)"]
 
 
-def test_patterns_choose_rows() -> None:
+def test_patterns_choose_systems() -> None:
     args = flags("--rows", "ours *", "--relaxed", "2:0.5", "--dtypes", "float32")
-    names = [row.name for row in choose(args, "block", assistant=False)]
+    names = [one.name for one in choose(args, "block", assistant=False)]
     assert names == [
         "ours greedy",
         "ours greedy (threads 1)",

@@ -1,4 +1,4 @@
-"""The rows of the table: which engine, doing what, in which precision."""
+"""The systems that a run compares: which engine, doing what, in which precision."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ PRECISIONS: dict[str, Sequence[str]] = {
 
 
 @dataclass(frozen=True)
-class Row:
-    """One way to decode."""
+class System:
+    """One line of the table."""
 
     engine: str  # a name in ENGINES
     role: str  # "greedy", "exact" and so on: what bars and ratios look for
@@ -34,7 +34,7 @@ class Row:
 
     @property
     def name(self) -> str:
-        """As people read it; no two rows of a run share one."""
+        """As people read it; no two systems of a run share one."""
         detail = ", ".join(f"{key} {value:g}" for key, value in self.options.items())
         return f"{self.engine} {self.role}" + (f" ({detail})" if detail else "")
 
@@ -55,46 +55,46 @@ class Choice:
     assistant: bool = False  # the pair has a smaller model to assist transformers
     threads: int = 1  # the most that an engine gets
 
-    def rows(self) -> list[Row]:
+    def systems(self) -> list[System]:
         """In the order of the table: fairseq, the peers, then ours."""
-        return [row for row in self._all() if row.dtype in PRECISIONS[row.engine]]
+        return [one for one in self._all() if one.dtype in PRECISIONS[one.engine]]
 
-    def _all(self) -> Iterator[Row]:
+    def _all(self) -> Iterator[System]:
         for dtype in self.dtypes:
-            yield Row("fairseq", BEAM, dtype)
-            yield Row("fairseq", GREEDY, dtype)
+            yield System("fairseq", BEAM, dtype)
+            yield System("fairseq", GREEDY, dtype)
         for dtype in self.dtypes:
-            yield Row("transformers", GREEDY, dtype)
-            yield Row("transformers", PROMPT_LOOKUP, dtype, only_single=True)
+            yield System("transformers", GREEDY, dtype)
+            yield System("transformers", PROMPT_LOOKUP, dtype, only_single=True)
             if self.assistant:
-                yield Row("transformers", ASSISTED, dtype, only_single=True)
+                yield System("transformers", ASSISTED, dtype, only_single=True)
         for dtype in self.dtypes:
-            yield from self._with_fewer_threads(Row("ctranslate2", BEAM, dtype))
-            yield from self._with_fewer_threads(Row("ctranslate2", GREEDY, dtype))
+            yield from self._with_fewer_threads(System("ctranslate2", BEAM, dtype))
+            yield from self._with_fewer_threads(System("ctranslate2", GREEDY, dtype))
         if self.drafter == "block":
-            yield Row("published", EXACT, self.dtypes[0])
+            yield System("published", EXACT, self.dtypes[0])
         for dtype in self.dtypes:
-            yield from self._with_fewer_threads(Row("ours", GREEDY, dtype))
+            yield from self._with_fewer_threads(System("ours", GREEDY, dtype))
             if self.drafter:
                 yield from self._speculative(dtype)
 
-    def _speculative(self, dtype: str) -> Iterator[Row]:
+    def _speculative(self, dtype: str) -> Iterator[System]:
         drafters: list[dict[str, float]] = [{}]
         if dtype == "float32" and "int8" in self.dtypes and self.drafter == "block":
             drafters.append({"drafter bits": 8})
         for options in drafters:
-            yield from self._with_fewer_threads(Row("ours", EXACT, dtype, options))
+            yield from self._with_fewer_threads(System("ours", EXACT, dtype, options))
         for block_size in self.block_sizes:
             for options in drafters:
-                yield Row("ours", EXACT, dtype, {**options, "k": block_size})
+                yield System("ours", EXACT, dtype, {**options, "k": block_size})
         for beta, tau in self.relaxed:
-            yield Row("ours", RELAXED, dtype, {"beta": beta, "tau": tau})
+            yield System("ours", RELAXED, dtype, {"beta": beta, "tau": tau})
         # Other drafters than the block drafter draft what the verifier has computed already.
         for share in self.scripted if self.drafter == "block" else ():
-            yield Row("ours", SCRIPTED, dtype, {"acceptance": share})
+            yield System("ours", SCRIPTED, dtype, {"acceptance": share})
 
-    def _with_fewer_threads(self, row: Row) -> Iterator[Row]:
-        """The row, and again on one thread: on small products a second one may cost time."""
-        yield row
+    def _with_fewer_threads(self, system: System) -> Iterator[System]:
+        """The system, and again on one thread: on small products a second one may cost time."""
+        yield system
         if self.threads > 1:
-            yield replace(row, options={**row.options, "threads": 1})
+            yield replace(system, options={**system.options, "threads": 1})

@@ -1,0 +1,302 @@
+"""Translators of this process over one text: what each made of it, and one table of all.
+
+Also from what ``inference.py --json-path`` writes.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import time
+import warnings
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from sacrebleu.metrics.bleu import BLEU
+
+from benchmarks.machine import place
+from benchmarks.measure import interleave
+from benchmarks.results import markdown
+from specdec_plugins.app.loading import build_decoder
+from specdec_plugins.app.settings import Settings
+from specdec_plugins.app.strategies import DrafterAlone, EngineDecoder
+from specdec_plugins.app.translator import SpeculativeTranslator
+from specdec_plugins.app.types import Clock, Sentence
+from specdec_plugins.corpus.resume import Log
+from specdec_plugins.decoding.engine import Method
+from specdec_plugins.decoding.rules.exact import Exact
+from specdec_plugins.decoding.schedules.constant import Constant
+from specdec_plugins.errors import UserError, require
+from specdec_plugins.formats.bundle import WEIGHTS_SUFFIX
+from specdec_plugins.formats.checkpoints import save_checkpoint
+from specdec_plugins.formats.fairseq_export import to_checkpoint
+from specdec_plugins.formats.model_files import read_model
+
+NUM_WARM_UP = 5  # sentences that every translator decodes first, not counted
+BEAM, FAIRSEQ_GREEDY, GREEDY, EXACT, RELAXED = (
+    "fairseq beam 5",
+    "fairseq greedy",
+    "AR greedy",
+    "SpecDec exact",
+    "SpecDec relaxed",
+)
+HEADER = (
+    "decoding",
+    "BLEU",
+    "same as greedy",
+    "accepted tokens",
+    "s a sentence",
+    "vs fairseq greedy",
+    "vs our AR",
+)
+
+
+@dataclass(frozen=True)
+class Decoding:
+    """All that came of one system."""
+
+    name: str
+    texts: list[str]
+    tokens: list[list[str]]  # of each sentence, eos left out
+    emitted: list[list[int]]  # tokens of each round, eos counted; no rounds in fairseq's search
+    ended: list[bool]  # by eos, and not by the length limit
+    milliseconds: list[float]  # of each sentence, an even share of its batch's
+    seconds: Sequence[Mapping[str, float]] = ()  # by part, of all sentences; one a repetition
+
+    @classmethod
+    def load(cls, name: str, path: Path) -> Decoding:
+        """Raises UserError where a line is not what ``inference.py --json-path`` writes."""
+        loaded = cls(name, [], [], [], [], [])
+        with path.open(encoding="utf-8") as file:
+            for number, line in enumerate(file, 1):
+                try:
+                    loaded._add(json.loads(line))
+                except (ValueError, KeyError, TypeError) as error:
+                    raise UserError(
+                        f"{path}, line {number}: expected a line of inference.py --json-path, "
+                        f"found {line.strip()[:60]!r}; decode again"
+                    ) from error
+        return loaded
+
+    @classmethod
+    def of(cls, name: str, repeats: Sequence[Sequence[Mapping[str, Any]]]) -> Decoding:
+        """Of what `timed` gave, by repetition and part; the translations are the last one's."""
+        totals = []
+        for parts in repeats:
+            names = parts[0]["seconds"]
+            totals.append({name: sum(part["seconds"][name] for part in parts) for name in names})
+        decoding = cls(name, [], [], [], [], [], totals)
+        records = [record for part in repeats[-1] for record in part["translations"]]
+        for record in sorted(records, key=lambda record: record["id"]):
+            decoding._add(record)
+        return decoding
+
+    def _add(self, record: Mapping[str, Any]) -> None:
+        self.texts.append(record["text"])
+        self.tokens.append(record["tokens"])
+        self.emitted.append(record["emitted"])
+        self.ended.append(record["finish_reason"] == "eos")
+        self.milliseconds.append(record["milliseconds"])
+
+    def select(self, chosen: Sequence[int]) -> Decoding:
+        """The same of some sentences, counted from 0."""
+        columns = (self.texts, self.tokens, self.emitted, self.ended, self.milliseconds)
+        return Decoding(self.name, *([column[i] for i in chosen] for column in columns))  # type: ignore[arg-type]
+
+    @property
+    def mean_accepted_tokens(self) -> float | None:
+        """Tokens a round, eos not counted (Xia et al. 2023); None where there are no rounds."""
+        rounds = sum(len(rows) for rows in self.emitted)
+        if rounds == 0:
+            return None
+        ends = sum(ended for ended, rows in zip(self.ended, self.emitted, strict=True) if rows)
+        return (sum(map(sum, self.emitted)) - ends) / rounds
+
+    @property
+    def seconds_per_sentence(self) -> float:
+        return sum(self.milliseconds) / 1000 / len(self.milliseconds)
+
+    def differing(self, other: Decoding) -> list[int]:
+        """Which sentences, from 0, have other tokens."""
+        pairs = zip(self.tokens, other.tokens, strict=True)
+        return [index for index, (mine, others) in enumerate(pairs) if mine != others]
+
+
+def timed(
+    translator: SpeculativeTranslator, clock: Clock, sentences: Sequence[Sentence]
+) -> dict[str, Any]:
+    """Translations as `Translation.to_dict` has them, and seconds by part, for JSON."""
+    before, start = dict(translator.stats.seconds), clock()
+    translations = translator.translate_sentences(sentences)
+    seconds = {"total": clock() - start}
+    for name in ("draft", "verify"):
+        seconds[name] = translator.stats.seconds.get(name, 0.0) - before.get(name, 0.0)
+    share = max(t.seconds for t in translations) / len(sentences)
+    records = [replace(t, seconds=share).to_dict() for t in translations]
+    return {"translations": records, "seconds": seconds}
+
+
+def decode(
+    systems: Mapping[str, SpeculativeTranslator],
+    parts: Sequence[Sequence[Sentence]],
+    repeats: int = 1,
+    log: Log | None = None,
+    on_done: Callable[[int], object] = lambda num_sentences: None,
+    clock: Clock = time.perf_counter,
+) -> list[Decoding]:
+    """Every sentence by every system, interleaved by parts of the text; see `measure.interleave`.
+
+    on_done is called with the number of sentences after each part of each system.
+    """
+    for translator in systems.values():
+        use_clock(translator, clock)
+        translator.translate_sentences([s for part in parts for s in part][:NUM_WARM_UP])
+    calls = [partial(timed, translator, clock) for translator in systems.values()]
+    made = interleave(calls, parts, repeats, log, on_done=lambda part: on_done(len(part)))
+    return [Decoding.of(name, found) for name, found in zip(systems, made, strict=True)]
+
+
+def in_parts(sentences: Sequence[Sentence], size: int) -> list[Sequence[Sentence]]:
+    """So many at a time."""
+    return [sentences[i : i + size] for i in range(0, len(sentences), size)]
+
+
+def use_clock(translator: SpeculativeTranslator, clock: Clock) -> None:
+    """Let it measure its parts by this clock."""
+    decoder = translator.decoder
+    if isinstance(decoder, EngineDecoder):
+        decoder.config = replace(decoder.config, clock=clock)
+    elif isinstance(decoder, DrafterAlone):
+        decoder.clock = clock
+
+
+def same_networks(translator: SpeculativeTranslator, **changes: Any) -> SpeculativeTranslator:
+    """The same networks under other settings: strategy AR, a tolerance, a shorter block.
+
+    translator: one of strategy specdec. Raises UserError where a setting cannot be.
+    """
+    settings = replace(translator.settings, **changes)
+    decoder, limits = translator.decoder, translator.limits
+    assert isinstance(decoder, EngineDecoder)
+    method = decoder.method
+    if settings.drafts:
+        method = replace(method, rule=settings.acceptance)
+    else:
+        method = Method(None, Exact(), Constant(Constant.Config()))
+    require(
+        (settings.block_size or 0) <= limits.block_size,
+        f"--block-size {settings.block_size} is more than the {limits.block_size} that the "
+        "drafter was loaded for.",
+    )
+    limits = replace(limits, block_size=settings.block_size or limits.block_size)
+    built = build_decoder(settings, decoder.verifier, method, decoder.config.with_scores)
+    return SpeculativeTranslator(settings, translator.codec, built, limits)
+
+
+def search_settings(settings: Settings, folder: str | Path) -> Settings:
+    """Settings of fairseq's own search with the same verifier; the search loads checkpoints alone.
+
+    folder: where a bundle's verifier is written as a checkpoint; it must stay until that is loaded.
+    """
+    verifier = settings.verifier
+    assert verifier is not None  # Settings refuses it for everything but the drafter alone
+    if Path(verifier).suffix == WEIGHTS_SUFFIX:
+        assert settings.source_lang is not None
+        assert settings.target_lang is not None  # a bundle says both
+        model = read_model(verifier)
+        verifier = str(Path(folder) / "verifier.pt")
+        save_checkpoint(to_checkpoint(model, settings.source_lang, settings.target_lang), verifier)
+    return replace(
+        settings,
+        strategy="fairseq",
+        greedy_like="published",
+        verifier=verifier,
+        drafter_checkpoint=None,
+        rule=None,
+        beta=1,
+        tau=0.0,
+    )
+
+
+@contextmanager
+def quiet_libraries() -> Iterator[None]:
+    """Keep from users what fairseq and the libraries below it tell their authors."""
+    before = logging.root.manager.disable
+    logging.disable(logging.INFO)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", category=UserWarning)
+            yield
+    finally:
+        logging.disable(before)
+
+
+def summary(
+    decodings: Iterable[Decoding], references: Sequence[str], relaxed: tuple[int, float]
+) -> str:
+    """What the demonstrations show of the systems named above: a table, and what it means."""
+    named = {decoding.name: decoding for decoding in decodings}
+    for decoding in named.values():
+        if len(decoding.texts) != len(references):
+            raise UserError(
+                f"{decoding.name}: {len(decoding.texts)} translations of {len(references)} "
+                "sentences; decode again"
+            )
+    beta, tau = relaxed
+    bleu = BLEU()
+    lines = [_line(decoding, named, references, bleu) for decoding in named.values()]
+    return "\n".join(
+        (
+            f"{len(references)} sentences, one at a time, on {place()}:\n",
+            f"{markdown(HEADER, lines)}\n",
+            f"{meaning(named)}\n",
+            f"BLEU: {bleu.get_signature()}",
+            "accepted tokens: a round's mean, the verifier's own counted, the end of sentence not",
+            "limits of all: 200 tokens, no <pad>, no empty translation; "
+            f"relaxed: beta {beta}, tau {tau:g}",
+        )
+    )
+
+
+def meaning(named: Mapping[str, Decoding]) -> str:
+    """The table in a sentence."""
+    greedy, exact, relaxed = (named[name] for name in (GREEDY, EXACT, RELAXED))
+    total = len(greedy.texts)
+    same = total - len(exact.differing(greedy))
+    faster = greedy.seconds_per_sentence / exact.seconds_per_sentence
+    looser = greedy.seconds_per_sentence / relaxed.seconds_per_sentence
+    return (
+        f"In short: {EXACT} gave the translation of {GREEDY} for {same} of {total} sentences, at "
+        f"{faster:.2f} times its speed; {RELAXED} may choose other words, at {looser:.2f} times."
+    )
+
+
+def _line(
+    decoding: Decoding, named: Mapping[str, Decoding], references: Sequence[str], bleu: BLEU
+) -> list[str]:
+    """In the columns of HEADER."""
+    total = len(references)
+    same = total - len(decoding.differing(named[GREEDY]))
+    accepted = decoding.mean_accepted_tokens
+    seconds = decoding.seconds_per_sentence
+    return [
+        decoding.name,
+        f"{bleu.corpus_score(decoding.texts, [list(references)]).score:.2f}",
+        f"{same}/{total} ({share(same, total)})",
+        "-" if accepted is None else f"{accepted:.2f}",
+        f"{seconds:.4f}",
+        *(
+            f"{named[name].seconds_per_sentence / seconds:.2f}x"
+            for name in (FAIRSEQ_GREEDY, GREEDY)
+        ),
+    ]
+
+
+def share(part: int, whole: int) -> str:
+    """A percentage that reads 100 % for all of them only."""
+    tenths = part * 1000 // whole if whole else 0
+    return f"{tenths / 10:g} %"

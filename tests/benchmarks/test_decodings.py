@@ -1,0 +1,196 @@
+"""Translators of one process, interleaved on scripted parts, and what the demonstrations show."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from benchmarks.decodings import (
+    EXACT,
+    FAIRSEQ_GREEDY,
+    GREEDY,
+    HEADER,
+    RELAXED,
+    Decoding,
+    decode,
+    in_parts,
+    same_networks,
+    share,
+    summary,
+)
+from benchmarks.measure import interleave
+from benchmarks.results import markdown
+from specdec_plugins.app.strategies import EngineDecoder
+from specdec_plugins.app.translator import SpeculativeTranslator, number_sentences
+from specdec_plugins.corpus.resume import Log
+from specdec_plugins.errors import UserError
+from tests.app.toys import translated, translator
+
+LINES = ["a b", "c d e", "", "f"]
+
+
+def engine(made: SpeculativeTranslator) -> EngineDecoder:
+    assert isinstance(made.decoder, EngineDecoder)
+    return made.decoder
+
+
+def test_the_same_networks_under_another_method() -> None:
+    exact = translator()
+    greedy = same_networks(exact, strategy="AR", drafter_checkpoint=None)
+    relaxed = same_networks(exact, beta=3, tau=1.0, block_size=2)
+    assert engine(greedy).verifier is engine(relaxed).verifier is engine(exact).verifier
+    assert engine(greedy).method.drafter is None
+    assert engine(relaxed).method.drafter is engine(exact).method.drafter
+    assert relaxed.limits.block_size == 2
+    assert exact.settings.beta == 1
+    assert [t.text for t in greedy.translate(LINES)] == [translated(line) for line in LINES]
+    with pytest.raises(UserError, match="--block-size 9 is more than the 4"):
+        same_networks(exact, block_size=9)
+
+
+def test_the_order_rotates() -> None:
+    order: list[str] = []
+
+    def noting(name: str) -> Any:
+        return lambda part: order.append(f"{name}{part}")
+
+    interleave([noting(name) for name in "Ads"], [1, 4], repeats=2)
+    assert order == ["A1", "d1", "s1", "d4", "s4", "A4", "d1", "s1", "A1", "s4", "A4", "d4"]
+
+
+def decoded(
+    systems: dict[str, SpeculativeTranslator], lines: Sequence[str], size: int = 1, **options: Any
+) -> list[Decoding]:
+    return decode(systems, in_parts(number_sentences(lines), size), **options)
+
+
+def test_each_system_sees_every_sentence() -> None:
+    exact = translator()
+    systems = {"exact": exact, "short": same_networks(exact, block_size=1)}
+    done: list[int] = []
+    long, short = decoded(systems, LINES, on_done=done.append)
+    assert sum(done) == len(systems) * len(LINES)
+    assert (long.name, short.name) == ("exact", "short")
+    assert long.texts == short.texts == [translated(line) for line in LINES]
+    # Rounds of four and one drafted, against one and one; the warm-up is not counted.
+    assert [len(rounds) for rounds in long.emitted] == [1, 2, 0, 1]
+    assert [len(rounds) for rounds in short.emitted] == [3, 4, 0, 2]
+
+
+def test_batches_give_what_single_sentences_give_and_share_their_time() -> None:
+    lines = [*LINES, "a b c d", "e f", "g"]
+    by_length = sorted(number_sentences(lines), key=lambda sentence: len(sentence.text))
+    systems = {"exact": translator(batch=3)}
+    (single,) = decoded(systems, lines)
+    (many,) = decode(systems, in_parts(by_length, 3))
+    assert (many.texts, many.emitted) == (single.texts, single.emitted)
+    # By length: "", "f", "g"; "a b", "e f", "c d e"; "a b c d".
+    assert many.milliseconds[0] == many.milliseconds[1] == many.milliseconds[5] > 0
+    assert many.milliseconds[3] == many.milliseconds[2] == many.milliseconds[6]
+
+
+def test_what_was_stopped_goes_on_where_it_was(tmp_path: Path) -> None:
+    systems = {"exact": translator(), "short": same_networks(translator(), beta=3)}
+
+    def stop_after_five(number: int) -> None:
+        done.append(number)
+        if len(done) == 5:
+            raise InterruptedError
+
+    done: list[int] = []
+    path = tmp_path / "new" / "log"
+    with pytest.raises(InterruptedError):
+        decoded(systems, LINES, log=Log(path, {"of": 1}), on_done=stop_after_five)
+    log, done = Log(path, {"of": 1}), []
+    assert len(log.entries) == 2
+    kept = [[made["translations"][0]["milliseconds"] for made in entry] for entry in log.entries]
+    again = decoded(systems, LINES, log=log, on_done=done.append)
+    assert len(done) == len(systems) * len(LINES)
+    fresh = decoded(systems, LINES)
+    assert [one.texts for one in again] == [one.texts for one in fresh]
+    assert [one.emitted for one in again] == [one.emitted for one in fresh]
+    # What was decoded before was taken as it was.
+    assert [[one.milliseconds[at] for one in again] for at in range(2)] == kept
+    assert len(Log(path, {"of": 1}).entries) == len(LINES)
+
+
+def record(text: str, emitted: list[int], milliseconds: float, reason: str = "eos") -> str:
+    fields: dict[str, Any] = {"text": text, "tokens": text.split(), "emitted": emitted}
+    return json.dumps({**fields, "milliseconds": milliseconds, "finish_reason": reason})
+
+
+def loaded(folder: Path, name: str, *records: str) -> Decoding:
+    path = folder / name
+    path.write_text("".join(f"{line}\n" for line in records))
+    return Decoding.load(name, path)
+
+
+def test_accepted_tokens_leave_out_each_end_of_sentence_once(tmp_path: Path) -> None:
+    # 3 + 2 tokens with eos in two rounds, and 4 tokens cut by the limit in one: (5 - 1 + 4) / 3.
+    made = loaded(
+        tmp_path, "mine", record("a b c d", [3, 2], 5), record("a b c d", [4], 7, "length")
+    )
+    assert made.mean_accepted_tokens == pytest.approx(8 / 3)
+    # Plain decoding scores L / (L + 1), and a search without rounds has none.
+    made = loaded(tmp_path, "AR", record("a b c", [1, 1, 1, 1], 5))
+    assert made.mean_accepted_tokens == pytest.approx(3 / 4)
+    assert loaded(tmp_path, "beam", record("a b c", [], 5)).mean_accepted_tokens is None
+
+
+def test_the_table_measures_against_both_greedy_decodings_and_says_what_it_means(
+    tmp_path: Path,
+) -> None:
+    text = "the cat sat on the mat"
+    decodings = [
+        loaded(tmp_path, FAIRSEQ_GREEDY, record(text, [], 60), record("b c", [], 20)),
+        loaded(tmp_path, GREEDY, record(text, [1] * 7, 30), record("b c", [1] * 3, 10)),
+        loaded(tmp_path, EXACT, record(text, [7], 6), record("b d", [3], 2)),
+        loaded(tmp_path, RELAXED, record(text, [7], 6), record("b c", [3], 4)),
+    ]
+    shown = summary(decodings, [text, "b c"], (3, 1.0))
+    lines = [line.strip("| ") for line in shown.splitlines() if line.startswith("|")]
+    cells = [[cell.strip() for cell in line.split("|")] for line in lines]
+    assert tuple(cells[0]) == HEADER
+    assert cells[3][:2] == [GREEDY, "100.00"]
+    assert cells[3][2:] == ["2/2 (100 %)", "0.80", "0.0200", "2.00x", "1.00x"]
+    assert cells[4][2:] == ["1/2 (50 %)", "4.00", "0.0040", "10.00x", "5.00x"]
+    assert (
+        "In short: SpecDec exact gave the translation of AR greedy for 1 of 2 sentences, at 5.00 "
+        "times its speed; SpecDec relaxed may choose other words, at 4.00 times." in shown
+    )
+    with pytest.raises(UserError, match="fairseq greedy: 2 translations of 3 sentences"):
+        summary(decodings, [text, "b c", "d"], (3, 1.0))
+
+
+def test_texts_that_look_alike_may_differ_in_tokens(tmp_path: Path) -> None:
+    fields = json.loads(record("ab", [2], 1))
+    joined = loaded(tmp_path, "1", json.dumps({**fields, "tokens": ["ab"]}))
+    split = loaded(tmp_path, "2", json.dumps({**fields, "tokens": ["a@@", "b"]}))
+    assert joined.differing(split) == [0]
+
+
+@pytest.mark.parametrize("line", ["{", "[]", '{"text": "a"}'])
+def test_foreign_lines_are_named(tmp_path: Path, line: str) -> None:
+    with pytest.raises(UserError, match=r"out, line 2: expected"):
+        loaded(tmp_path, "out", record("a", [1, 1], 5), line)
+
+
+@pytest.mark.parametrize(
+    ("part", "whole", "text"),
+    [(1999, 2000, "99.9 %"), (2000, 2000, "100 %"), (0, 7, "0 %"), (0, 0, "0 %")],
+)
+def test_only_all_of_them_are_100_percent(part: int, whole: int, text: str) -> None:
+    assert share(part, whole) == text
+
+
+def test_markdown_aligns_figures_right() -> None:
+    assert markdown(["name", "figure"], [["a", "1"], ["longer", "22"]]).splitlines() == [
+        "| name   | figure |",
+        "| ------ | -----: |",
+        "| a      |      1 |",
+        "| longer |     22 |",
+    ]
