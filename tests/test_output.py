@@ -56,9 +56,9 @@ PROGRAMS = {
         FILE,
     ),
     "count-bigrams.sh": (
-        corpus("bigrams"),
+        corpus("binarising"),
         [PAIR, "--output"],
-        "specdec_plugins.corpus.bigrams.count_bigrams",
+        "specdec_plugins.corpus.binarising.count_bigrams",
         FILE,
     ),
     "compare_ways.py": (
@@ -68,13 +68,13 @@ PROGRAMS = {
         FILE,
     ),
     "average-checkpoints": (
-        corpus("averaging"),
+        corpus("checkpoints", "average_parser", "run_average"),
         ["none.pt", "--output"],
-        "specdec_plugins.corpus.averaging.average",
+        "specdec_plugins.corpus.checkpoints.average",
         REPLACED,
     ),
     "evaluate.sh": (
-        corpus("evaluate", "evaluate_parser", "evaluate"),
+        corpus("scoring", "evaluate_parser", "evaluate"),
         ["out", "ref", "--src", "en", "--tgt", "de", "--json"],
         "specdec_plugins.corpus.scoring.read_lines",
         REPLACED,

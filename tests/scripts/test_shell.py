@@ -16,13 +16,12 @@ import benchmarks.reproduce
 import benchmarks.run
 import encoder_initial
 from specdec_plugins.corpus import (
-    averaging,
-    bigrams,
+    binarising,
+    checkpoints,
     decontaminate,
     distill,
-    evaluate,
-    pieces,
     prepare,
+    scoring,
     wmt,
 )
 from specdec_plugins.errors import BAD_INPUT
@@ -39,10 +38,11 @@ NAMES = [
     "ref.sh",
 ]
 PARSERS = [
-    *(module._parser for module in (averaging, bigrams, decontaminate, distill, pieces, prepare)),
-    wmt._parser,
-    evaluate.evaluate_parser,
-    evaluate.ref_parser,
+    *(module._parser for module in (binarising, decontaminate, distill, prepare, wmt)),
+    checkpoints.average_parser,
+    checkpoints.piece_parser,
+    scoring.evaluate_parser,
+    scoring.ref_parser,
     recipe.make_parser,
     benchmarks.run.parser,
     benchmarks.reproduce.make_parser,
@@ -98,9 +98,9 @@ def test_a_wrong_flag_is_refused_in_one_line(
         prepare._parser,
         wmt._parser,
         distill._parser,
-        averaging._parser,
-        evaluate.evaluate_parser,
-        evaluate.ref_parser,
+        checkpoints.average_parser,
+        scoring.evaluate_parser,
+        scoring.ref_parser,
     ],
 )
 def test_every_flag_is_explained(make: Callable[[], argparse.ArgumentParser]) -> None:
