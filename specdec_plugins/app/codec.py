@@ -34,6 +34,8 @@ class Text(Protocol):
 
     def decode(self, tokens: str) -> str: ...
 
+    def settled(self, tokens: Sequence[str]) -> int: ...
+
 
 def join_subwords(tokens: str, symbol: str | None) -> str:
     """Space-separated tokens with subwords joined, as fairseq's `--remove-bpe` joins them.
@@ -94,6 +96,39 @@ class Codec:
         if self._text is not None:
             return one_line(self._text.decode(joined))
         return one_line(join_subwords(joined, self._remove_bpe))
+
+    def settled(self, tokens: Sequence[str]) -> int:
+        """How many of the first tokens have a text that no later token changes; see `RunningText`.
+
+        Their text, a space and the text of the rest is the text of all.
+        """
+        return 0 if self._text is None else self._text.settled(tokens)
+
+
+class Detokenizer(Protocol):
+    """As much of a codec as growing text needs."""
+
+    def text(self, tokens: Sequence[str]) -> str: ...
+
+    def settled(self, tokens: Sequence[str]) -> int: ...
+
+
+class RunningText:
+    """The text of a sentence that grows token by token; what is settled is not read again."""
+
+    def __init__(self, codec: Detokenizer) -> None:
+        self._codec = codec
+        self._settled = ""  # ends in a space where it is not empty
+        self._tail: list[str] = []  # tokens behind it
+
+    def add(self, tokens: Sequence[str]) -> str:
+        """The text with these tokens, too: `codec.text` of all so far."""
+        self._tail += tokens
+        text = self._settled + self._codec.text(self._tail)
+        if num_settled := self._codec.settled(self._tail):
+            self._settled += self._codec.text(self._tail[:num_settled]) + " "
+            del self._tail[:num_settled]
+        return text
 
 
 def one_line(text: str) -> str:

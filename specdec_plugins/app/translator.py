@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from specdec_plugins.app.bundles import make_settings
-from specdec_plugins.app.codec import Codec, read_prefix
+from specdec_plugins.app.codec import Codec, RunningText, read_prefix
 from specdec_plugins.app.loading import load_parts
 from specdec_plugins.app.settings import Settings
 from specdec_plugins.app.strategies import EngineDecoder
@@ -78,10 +78,10 @@ class SpeculativeTranslator:
         if isinstance(request, Translation):
             yield request.text
             return
-        ids: list[int] = list(request.forced_ids)
+        running = RunningText(self.codec)
+        running.add(self.codec.tokens(request.forced_ids))
         for event in self.decoder.events(request):
-            ids += event.emitted_ids
-            yield self.codec.text(self.codec.tokens(ids))
+            yield running.add(self.codec.tokens(event.emitted_ids))
 
     def translate_sentences(
         self, sentences: Sequence[Sentence], on_done: Callable[[], None] = lambda: None

@@ -26,6 +26,11 @@ _SPACES = re.compile(r"\s+")
 # Codes join digits too, but in few of their lines.
 _MOSTLY = 0.9
 
+_DASH = "@-@"
+_FIRST_CJK = 0x1100
+_MARKS = set("'\"`„“”")
+_READ_WHOLE = ("cs",)  # whose detokenisation asks for a sentence's last words
+
 # Romanian is written with a comma below; much text holds the look-alike cedilla letters of older
 # character sets, which would double the vocabulary.
 _CEDILLA_TO_COMMA = str.maketrans("ŞşŢţ", "ȘșȚț")
@@ -102,6 +107,16 @@ class _Side:
         )
 
 
+def _is_mark(word: str) -> bool:
+    """True for words of quotation marks only."""
+    return set(word.replace("&quot;", '"').replace("&apos;", "'")) <= _MARKS
+
+
+def _is_letter(character: str) -> bool:
+    """True for one letter of a script that is written with spaces."""
+    return character.isalpha() and ord(character) < _FIRST_CJK
+
+
 class TextPipeline:
     """Turns a raw line into the tokens that a model reads, and a model's tokens into a line.
 
@@ -161,6 +176,29 @@ class TextPipeline:
         if self._detokenizer is None:
             return words
         return str(self._detokenizer.detokenize(words.split(), return_str=True))
+
+    def settled(self, tokens: Sequence[str]) -> int:
+        """How many of the first target tokens have a text that no later token changes.
+
+        `decode` of all tokens is that of these, a space, and that of the rest, whatever follows.
+        The place is between two letters: only punctuation leans on its neighbours. Quotation marks
+        open and close in turns, so none may be open there.
+        """
+        if self._detokenizer is None or self._languages["target"] in _READ_WHOLE:
+            return 0
+        settled, previous, word, open_marks = 0, "", "", set[str]()
+        for index, token in enumerate(tokens):
+            if not word and not open_marks and _is_letter(previous[-1:]) and _is_letter(token[:1]):
+                settled = index
+            goes_on = self._bpe is not None and token.endswith(BPE_SEPARATOR)
+            word += token.removesuffix(BPE_SEPARATOR) if goes_on else token
+            if not goes_on:
+                if _is_mark(word):
+                    open_marks ^= {word}
+                if _DASH in (previous, word) and (_is_mark(word) or _is_mark(previous)):
+                    open_marks.add(_DASH)  # it joins its neighbours to one word: no mark to count
+                previous, word = word, ""
+        return settled
 
     def tokenize(self, line: str, side: Literal["source", "target"]) -> str:
         """Space-separated words of one raw line, before BPE."""

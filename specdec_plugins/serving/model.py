@@ -40,6 +40,10 @@ class Codec(Protocol):
         """What a user reads."""
         ...
 
+    def settled(self, tokens: Sequence[str]) -> int:
+        """How many of the first tokens have a text that no later token changes."""
+        ...
+
 
 @dataclass(frozen=True)
 class ServedModel:

@@ -112,24 +112,20 @@ class Service:
                 "that a request may have; send the text in parts."
             )
         try:
-            return await self._with_text(lambda: make_plan(texts, options, self.model, settings))
+            return await self.with_text(lambda: make_plan(texts, options, self.model, settings))
         except UserError as error:
             raise Invalid(str(error)) from error
 
-    async def text(self, token_ids: Sequence[int]) -> str:
-        """What a user reads of some target tokens."""
-        return (await self.prefix_texts([token_ids]))[0]
-
-    async def prefix_texts(self, rows: Sequence[Sequence[int]]) -> list[str]:
-        """The same for several."""
+    async def texts(self, rows: Sequence[Sequence[int]]) -> list[str]:
+        """What a user reads of each row's target tokens."""
         codec = self.model.codec
-        return await self._with_text(lambda: [codec.text(codec.tokens(ids)) for ids in rows])
+        return await self.with_text(lambda: [codec.text(codec.tokens(ids)) for ids in rows])
 
     async def translate(self, texts: Sequence[str], options: Options) -> list[str]:
         """Translations of some texts."""
         plan = await self.plan(texts, options)
         outcomes = await self.decode(plan)
-        return plan.join(await self.prefix_texts([outcome.token_ids for outcome in outcomes]))
+        return plan.join(await self.texts([outcome.token_ids for outcome in outcomes]))
 
     async def alternatives(
         self, texts: Sequence[str], options: Options, num: int
@@ -180,7 +176,8 @@ class Service:
         for outcome in outcomes:
             self.metrics.sentence(outcome.rounds, outcome.decode_seconds)
 
-    async def _with_text(self, work: Callable[[], T]) -> T:
+    async def with_text(self, work: Callable[[], T]) -> T:
+        """What `work` makes on the thread of texts."""
         return await asyncio.get_running_loop().run_in_executor(self._text_thread, work)
 
 

@@ -12,6 +12,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
+from specdec_plugins.app.codec import RunningText
 from specdec_plugins.decoding.types import FinishReason, RowEvent
 from specdec_plugins.serving.errors import Gone, ServiceError
 from specdec_plugins.serving.planning import Options, TextPlan
@@ -39,14 +40,14 @@ async def generate(
     """The translation of one text."""
     plan = await service.plan([text], options)
     outcomes = await service.decode(plan)
-    lines = await service.prefix_texts([outcome.token_ids for outcome in outcomes])
+    lines = await service.texts([outcome.token_ids for outcome in outcomes])
     answer = GenerateResponse(generated_text=plan.join(lines)[0])
     if details:
         answer.details = make_details(plan, outcomes, options)
         answer.details.tokens = [
             token
             for outcome, gap in zip(outcomes, plan.texts[0].gaps, strict=False)
-            for token in await tokens_of(service, [], outcome.token_ids, gap)
+            for token in await SentenceTokens(service, gap).add(outcome.token_ids)
         ]
     return answer
 
@@ -77,31 +78,39 @@ def _ms(seconds: float) -> float:
     return round(seconds * 1000, 3)
 
 
-async def tokens_of(
-    service: Service, before: Sequence[int], new: Sequence[int], gap: str
-) -> list[Token]:
-    """The new tokens, each with what it adds to the text of the tokens before it.
+class SentenceTokens:
+    """The tokens of one sentence as they come, each with what it adds to the text so far."""
 
-    gap: what stands before the sentence; it goes with the first token. Where a token changes text
-    that an earlier one has settled, it adds nothing: the last event's text is the one to keep.
-    """
-    eos = service.model.verifier.special.eos
-    heads = [[*before, *new[:i]] for i in range(len(new) + 1)]
-    texts = await service.prefix_texts(heads)
-    tokens = []
-    for index, token_id in enumerate(new):
-        old, now = texts[index], texts[index + 1]
-        added = now[len(old) :] if now.startswith(old) else ""
-        if not before and index == 0:
-            added = gap + added
-        tokens.append(Token(id=token_id, text=added, special=token_id == eos))
-    return tokens
+    def __init__(self, service: Service, gap: str) -> None:
+        """gap: what stands before the sentence; it goes with the first token."""
+        self._service = service
+        self._running = RunningText(service.model.codec)
+        self._gap = gap
+        self.text = ""
+
+    async def add(self, ids: Sequence[int]) -> list[Token]:
+        """The next tokens.
+
+        Where one changes text that an earlier one has settled, it adds nothing: the last event's
+        text is the one to keep.
+        """
+        codec, eos = self._service.model.codec, self._service.model.verifier.special.eos
+        texts = await self._service.with_text(
+            lambda: [self._running.add(codec.tokens([token_id])) for token_id in ids]
+        )
+        tokens = []
+        for token_id, text in zip(ids, texts, strict=True):
+            added = text[len(self.text) :] if text.startswith(self.text) else ""
+            tokens.append(Token(id=token_id, text=self._gap + added, special=token_id == eos))
+            self.text, self._gap = text, ""
+        return tokens
 
 
 @dataclass
 class _Sentence:
     """One sentence of a stream."""
 
+    tokens: SentenceTokens
     outcome: Outcome = field(default_factory=Outcome)
     held: list[tuple[RowUpdate, float]] = field(default_factory=list)
     is_done: bool = False
@@ -118,7 +127,8 @@ class TokenStream:
         self._service = service
         self._plan = plan
         self._options = options
-        self._sentences = [_Sentence() for _ in plan.requests]
+        gaps = plan.texts[0].gaps[: len(plan.requests)]
+        self._sentences = [_Sentence(SentenceTokens(service, gap)) for gap in gaps]
         self._texts: list[str] = []  # of complete sentences
         self._num_tokens = 0
 
@@ -158,15 +168,12 @@ class TokenStream:
     ) -> list[StreamResponse]:
         event, outcome = update.event, sentence.outcome
         assert event is not None
-        before = list(outcome.token_ids)
         outcome.add(update, seconds)
-        gap = self._plan.texts[0].gaps[update.row]
-        tokens = await tokens_of(self._service, before, event.emitted_ids, gap)
         events = []
-        for token in tokens:
+        for token in await sentence.tokens.add(event.emitted_ids):
             events.append(StreamResponse(index=self._num_tokens, token=token))
             self._num_tokens += 1
-        text = await self._service.text(outcome.token_ids)
+        text = sentence.tokens.text
         events[0].round = self._info(update, outcome, seconds, text)
         if event.result is not None:
             sentence.is_done = True

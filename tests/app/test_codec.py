@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
-import pytest
+from collections.abc import Sequence
+from pathlib import Path
 
-from specdec_plugins.app.codec import Codec, join_subwords, read_prefix
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from specdec_plugins.app.codec import Codec, RunningText, join_subwords, read_prefix
 from specdec_plugins.formats.dictionaries import Dictionary
+from specdec_plugins.formats.text import TextPipeline
 from tests.app.toys import DICTIONARY, codec
 
 CASES = ["a@@ b c", "a@@ b@@", "a b", "", "@@ a", "a@@", "▁a b ▁c"]
@@ -70,3 +76,65 @@ def test_raw_text_goes_through_its_pipeline() -> None:
 )
 def test_prefixes(line: str | None, size: int, expected: tuple[list[int], bool]) -> None:
     assert read_prefix(codec(), line, size, "line 1") == expected
+
+
+WORDS = [
+    *("aus", "der", "gab@@", "e", "s'", "l'", "'s", "ß:", "EU:", ":", "ssa", "5", "中", "&amp;"),
+    *("&apos;", "&quot;", "&quot;@@", "“", "„", "'", ",", ".", "@-@", "(", "$"),
+]
+
+
+@pytest.fixture(scope="module")
+def codes(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("codes") / "bpe.codes"
+    path.write_text("#version: 0.2\na u</w>\n", encoding="utf-8")
+    return path
+
+
+class Recorded:
+    """The texts of a pipeline, and how many tokens were read for each."""
+
+    def __init__(self, pipeline: TextPipeline) -> None:
+        self.settled = pipeline.settled
+        self.num_read: list[int] = []
+        self._pipeline = pipeline
+
+    def text(self, tokens: Sequence[str]) -> str:
+        self.num_read.append(len(tokens))
+        return self._pipeline.decode(" ".join(tokens))
+
+
+@pytest.mark.parametrize("language", ["en", "de", "fr", "fi", "cs"])
+@settings(max_examples=150, deadline=None)
+@given(groups=st.lists(st.lists(st.sampled_from(WORDS), max_size=4), max_size=12))
+def test_growing_text_is_that_of_all_tokens(
+    language: str, codes: Path, groups: list[list[str]]
+) -> None:
+    codec = Recorded(TextPipeline("en", language, codes=codes))
+    running, tokens = RunningText(codec), list[str]()
+    for group in groups:
+        tokens += group
+        assert running.add(group) == codec.text(tokens)
+
+
+def test_growing_text_is_not_read_again_and_again(codes: Path) -> None:
+    codec = Recorded(TextPipeline("en", "de", codes=codes))
+    running = RunningText(codec)
+    sentence = [
+        "Er",
+        "rief",
+        "&quot;",
+        "mein",
+        "Haus",
+        "!",
+        "&quot;",
+        "in",
+        "den",
+        "Gar@@",
+        "ten",
+        ".",
+    ]
+    for token in sentence * 5:
+        running.add([token])
+    assert max(codec.num_read) <= 10
+    assert running.add([]) == codec.text(sentence * 5)

@@ -4,13 +4,21 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import httpx
 import pytest
 
-from tests.serving.toys import Running, expected, expected_ids, running, toy_model, wait_until
+from tests.serving.toys import (
+    Running,
+    ToyCodec,
+    expected,
+    expected_ids,
+    running,
+    toy_model,
+    wait_until,
+)
 
 TEXT = "  w0 w1. w5 w2.\n\n w7 "
 WANTED = f"  {expected('w0 w1.')} {expected('w5 w2.')}\n\n {expected('w7')} "
@@ -361,3 +369,21 @@ def test_a_server_without_drafter_or_sampling_says_so() -> None:
         check_error(there.client.post("/translate", json=translation), 422, "validation")
         info = there.client.get("/info").json()
         assert (info["drafter"], info["max_alternatives"]) == (None, 0)
+
+
+class Recorded(ToyCodec):
+    """Notes how many tokens are read for a text at most."""
+
+    longest = 0
+
+    def text(self, tokens: Sequence[str]) -> str:
+        self.longest = max(self.longest, len(tokens))
+        return super().text(tokens)
+
+
+def test_a_stream_does_not_read_its_tokens_again_and_again() -> None:
+    codec = Recorded()
+    with running(toy_model(codec=codec)) as there:
+        events = events_of(there.client.post("/generate_stream", json={"inputs": "w0"}))
+    assert len(events) == 40
+    assert codec.longest <= 2

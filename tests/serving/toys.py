@@ -60,6 +60,9 @@ class ToyCodec:
     def text(self, tokens: Sequence[str]) -> str:
         return " ".join(tokens)
 
+    def settled(self, tokens: Sequence[str]) -> int:
+        return max(0, len(tokens) - 1)
+
 
 def split(line: str) -> list[str]:
     """Sentences end in a full stop."""
