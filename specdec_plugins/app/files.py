@@ -15,11 +15,14 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, BinaryIO, TypeVar
 
+from tqdm import tqdm
+
 from specdec_plugins.app.options import check, option
 from specdec_plugins.app.settings import Settings
 from specdec_plugins.app.types import Sentence
 from specdec_plugins.corpus.resume import first_difference, write_json
 from specdec_plugins.errors import UserError, require
+from specdec_plugins.formats.output import check_output
 
 STANDARD = "-"  # standard input or output, where a path is expected
 
@@ -88,6 +91,31 @@ def count_lines(path: str) -> int:
 def total_lines(path: str) -> int | None:
     """Complete lines of an input, for a bar; None where counting them would use them up."""
     return count_lines(path) if path != STANDARD and os.path.isfile(path) else None
+
+
+def buffer_size(path: str, size: int) -> int:
+    """Lines of an input that are decoded together: at a terminal a person waits for every line."""
+    return 1 if path == STANDARD and sys.stdin.isatty() else size
+
+
+def progress_bar(path: str, shown: bool | None, done: int = 0) -> Any:
+    """A bar over the lines of an input. shown: None = at a terminal."""
+    return tqdm(
+        total=None if shown is False else total_lines(path),
+        initial=done,
+        unit="line",
+        file=sys.stderr,
+        disable=None if shown is None else not shown,
+    )
+
+
+def check_places(inputs: Sequence[str], outputs: Sequence[str]) -> None:
+    """Raises UserError where an output cannot be written, or is an input as well."""
+    for output in outputs:
+        if output != STANDARD:
+            check_output(output)
+        for path in inputs:
+            refuse_same_file(path, output)
 
 
 def is_same_place(path: str, other: str) -> bool:

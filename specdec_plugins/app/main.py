@@ -1,4 +1,4 @@
-"""inference.py from its arguments to its exit status."""
+"""Command lines that translate: inference.py for files, scripts/translate.py for a conversation."""
 
 from __future__ import annotations
 
@@ -7,24 +7,26 @@ import logging
 import os
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, TextIO
 
 import torch
-from tqdm import tqdm
 
+from specdec_plugins.app.blocks import BlockTranslation, translate_in_blocks
 from specdec_plugins.app.bundles import make_settings
 from specdec_plugins.app.files import (
     STANDARD,
     FileOptions,
     Journal,
     LineWriter,
+    buffer_size,
+    check_places,
     count_lines,
     in_buffers,
     open_sentences,
-    refuse_same_file,
-    total_lines,
+    progress_bar,
 )
 from specdec_plugins.app.options import add_options, build, given_to
 from specdec_plugins.app.report import Diagnosis, Tally, json_line, peak_memory, summary
@@ -33,7 +35,7 @@ from specdec_plugins.app.translator import SpeculativeTranslator, load_translato
 from specdec_plugins.app.types import Sentence, Translation
 from specdec_plugins.decoding.types import Request
 from specdec_plugins.errors import Parser, UserError, refuse, require
-from specdec_plugins.formats.output import check_output
+from specdec_plugins.formats.bundle import read_bundle
 
 INTERRUPTED = 130  # 128 + SIGINT, as shells count
 BROKEN_PIPE = 141  # 128 + SIGPIPE
@@ -41,6 +43,15 @@ BROKEN_PIPE = 141  # 128 + SIGPIPE
 BUFFER_SIZE = 1000  # lines
 RESUME = "--resume continues it"
 MIB = 2**20
+
+PROMPT = "> "
+BRACKETS = ("[", "]")
+COLOURS = ("\033[1;32m", "\033[0m")  # bold green
+
+EXPLANATION = (
+    "Type a sentence and press Enter; an empty line or ctrl-D ends. What is marked {marked} came\n"
+    "from the drafter in one block and was accepted; the rest is the verifier's own.\n"
+)
 
 
 DESCRIPTION = """\
@@ -111,23 +122,66 @@ def say(message: str) -> None:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Exit status of a command line; anything unforeseen keeps its stack trace."""
+    """inference.py: exit status of a command line."""
     debug = "--debug" in (sys.argv if argv is None else argv)
+    told = f"interrupted; what was written is complete lines, and {RESUME}."
+    return run_command("inference.py", lambda: Run(*parse_options(argv)).run(), debug, told)
+
+
+def translate(argv: Sequence[str] | None = None) -> int:
+    """scripts/translate.py: the same for a conversation, or a pipe, with a bundle."""
+    parser = Parser(
+        prog="translate.py",
+        description="Translate what is typed, or a pipe, with the bundled pair of models. At a "
+        "terminal the blocks of the drafter are marked. inference.py has all the other ways.",
+    )
+    add_options(parser, Settings, only=("data", "device", "beta", "tau", "block_size"))
+    add_options(parser, FileOptions, only=("debug",))
+    given = vars(parser.parse_args(argv))
+
+    def work() -> None:
+        if "data" in given:
+            read_bundle(given["data"])  # says in a sentence where it is none
+        # Exact unless asked otherwise, whatever a bundle was tuned to.
+        exact = {"beta": 1, "tau": 0.0, **given_to(Settings, given), "strategy": "specdec"}
+        settings = make_settings(exact)
+        if not sys.stdin.isatty():
+            Run(settings, FileOptions(buffer_size=1, progress=False, quiet=True)).run()
+            return
+        import readline  # noqa: F401  (lines can be edited and recalled)
+
+        plain = bool(os.environ.get("NO_COLOR")) or not sys.stdout.isatty()
+        Prompt(load_translator(settings), sys.stdout, colours=not plain).run(input)
+
+    return run_command("translate.py", work, "debug" in given, "interrupted.")
+
+
+def run_command(
+    prog: str,
+    work: Callable[[], None],
+    debug: bool,
+    interrupted: str,
+    refused: tuple[type[Exception], ...] = (UserError,),
+) -> int:
+    """Exit status of a command that reads and writes lines; a bug keeps its stack trace.
+
+    interrupted: what ctrl-C is answered with; refused: errors that are said in a sentence.
+    """
     try:
-        Run(*parse_options(argv)).run()
-    except UserError as error:
+        work()
+    except refused as error:
         if debug:
             raise
-        return refuse("inference.py", error)
+        return refuse(prog, str(error))
     except torch.OutOfMemoryError as error:
         if debug:
             raise
         way_out = "use a smaller --batch or --dtype float16"
-        return refuse("inference.py", f"the GPU's memory does not suffice; {way_out}. {error}")
+        return refuse(prog, f"the GPU's memory does not suffice; {way_out}. {error}")
     except KeyboardInterrupt:
         if debug:
             raise
-        say(f"interrupted; what was written is complete lines, and {RESUME}.")
+        sys.stderr.write(f"{prog}: {interrupted}\n")
         return INTERRUPTED
     except BrokenPipeError:
         # The reader has enough; Python would flush standard output once more when it exits.
@@ -178,9 +232,10 @@ class Run:
             self.journal.skip(sentences, kept)
             outputs = Outputs(self.files.outputs, kept)
             stack.callback(outputs.close)
-            start = time.perf_counter()
-            bar = stack.enter_context(self._bar(kept))
-            for buffer in in_buffers(sentences, self._buffer_size()):
+            start, source = time.perf_counter(), self.files.input_path
+            bar = stack.enter_context(progress_bar(source, self.files.progress, kept))
+            size = self.files.buffer_size or buffer_size(source, BUFFER_SIZE)
+            for buffer in in_buffers(sentences, size):
                 self._decode(translator, buffer, outputs, bar)
                 if diagnosis is not None:
                     _observe(diagnosis, translator, buffer)
@@ -192,11 +247,7 @@ class Run:
     def _check_outputs(self) -> int:
         """How many lines of earlier outputs are kept; raises UserError before models are loaded."""
         files = self.files
-        for output in files.outputs:
-            if output != STANDARD:
-                check_output(output)
-            for source in files.inputs:
-                refuse_same_file(source, output)
+        check_places(files.inputs, files.outputs)
         if not files.resume:
             return 0
         kept = min(count_lines(path) for path in files.outputs)
@@ -221,22 +272,6 @@ class Run:
         self.journal.record()
         self.tally.add(done)
 
-    def _buffer_size(self) -> int:
-        if self.files.buffer_size is not None:
-            return self.files.buffer_size
-        at_terminal = self.files.input_path == STANDARD and sys.stdin.isatty()
-        return 1 if at_terminal else BUFFER_SIZE
-
-    def _bar(self, kept: int) -> Any:
-        wanted = self.files.progress
-        return tqdm(
-            total=None if wanted is False else total_lines(self.files.input_path),
-            initial=kept,
-            unit="line",
-            file=sys.stderr,
-            disable=None if wanted is None else not wanted,
-        )
-
     def _report(
         self, translator: SpeculativeTranslator, seconds: float, diagnosis: Diagnosis | None
     ) -> None:
@@ -260,3 +295,46 @@ def _observe(
             requests.append(prepared)
             targets.append(sentence.target)
     diagnosis.observe(requests, targets)
+
+
+@dataclass(frozen=True)
+class Prompt:
+    """A conversation at a terminal."""
+
+    translator: SpeculativeTranslator
+    out: TextIO
+    colours: bool = False  # mark blocks by colour, not by brackets
+
+    @property
+    def _marks(self) -> tuple[str, str]:
+        return COLOURS if self.colours else BRACKETS
+
+    def run(self, ask: Callable[[str], str]) -> None:
+        """Translate until `ask`, which is `input`, gives nothing or ends."""
+        self._say(EXPLANATION.format(marked="so".join(self._marks)))
+        while True:
+            try:
+                line = ask(PROMPT).strip()
+            except EOFError:
+                self._say("")
+                return
+            if not line:
+                return
+            try:
+                self._say(self.answer(translate_in_blocks(self.translator, line)))
+            except UserError as error:
+                self._say(f"  {error}")
+
+    def answer(self, done: BlockTranslation) -> str:
+        """What is shown of one translation."""
+        text = done.marked(*self._marks)
+        each = done.num_tokens / done.rounds if done.rounds else 0.0
+        rounds = "round" if done.rounds == 1 else "rounds"
+        return (
+            f"  {text}\n  {done.num_tokens} tokens in {done.rounds} {rounds}, {each:.1f} a round, "
+            f"{1000 * done.seconds:.0f} ms"
+        )
+
+    def _say(self, text: str) -> None:
+        self.out.write(text + "\n")
+        self.out.flush()

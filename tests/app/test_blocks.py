@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import io
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 
 from specdec_plugins.app.blocks import BlockTranslation, Piece, translate_in_blocks
-from specdec_plugins.app.prompt import Prompt, translate_pipe
-from specdec_plugins.app.types import Sentence
+from specdec_plugins.app.main import Prompt
 from specdec_plugins.errors import UserError
 from tests.app.toys import translated, translator
+
+ROOT = Path(__file__).resolve().parents[2]
 
 
 def test_pieces_make_up_the_translation_and_say_who_wrote_them() -> None:
@@ -65,19 +69,16 @@ def test_an_empty_line_ends_it() -> None:
     assert "e e" not in converse("", "e")
 
 
+@pytest.mark.integration
 def test_a_pipe_gets_a_line_for_each_line_at_once() -> None:
-    out = io.StringIO()
-
-    def lines() -> object:
-        for number, text in enumerate(["a b", "", "c"], 1):
-            yield Sentence(number, text)
-            assert out.getvalue().count("\n") == number
-
-    translate_pipe(translator(), lines(), out)  # type: ignore[arg-type]
-    assert out.getvalue() == f"{translated('a b')}\n\n{translated('c')}\n"
-
-
-def test_a_pipe_names_the_line_at_fault() -> None:
-    lines = [Sentence(1, "a"), Sentence(2, "a b c d e f g", where="pipe, line 2")]
-    with pytest.raises(UserError, match="pipe, line 2: has 7 tokens"):
-        translate_pipe(translator(source=5), lines, io.StringIO())
+    command = [sys.executable, str(ROOT / "scripts" / "translate.py"), "--cpu"]
+    pipe = subprocess.PIPE
+    with subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=pipe) as process:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        for line in (b"Good morning.\n", b"\n"):
+            process.stdin.write(line)
+            process.stdin.flush()
+            assert (process.stdout.readline() == b"\n") == (line == b"\n")
+        assert process.communicate(b"") == (b"", b"")
+    assert process.returncode == 0

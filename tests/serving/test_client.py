@@ -275,7 +275,7 @@ def test_the_same_without_a_server() -> None:
     ("arguments", "message"),
     [
         (["--server", "http://127.0.0.1:9"], "cannot be reached"),
-        (["/nowhere", "--server", "http://x"], "leave the folder away"),
+        (["/nowhere", "--server", "http://x"], "omit the folder"),
         (["/nowhere"], "is no folder"),
         (["/nowhere", "--processes", "-1"], "--processes"),
     ],
