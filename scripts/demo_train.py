@@ -7,11 +7,10 @@ time; where a command changed, it and all after it run again. Everything is kept
 from __future__ import annotations
 
 import os
-import re
 import shlex
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import torch
@@ -21,9 +20,11 @@ from specdec_plugins.app.exactness import exactness_of
 from specdec_plugins.app.main import parse_options
 from specdec_plugins.app.translator import number_sentences
 from specdec_plugins.errors import UserError
-from specdec_plugins.training.pipeline import Pipeline, Step
+from specdec_plugins.training.commands import Command, Runner, last_words, updates
 
 ROOT = Path(__file__).resolve().parent.parent
+# Relative, so that the commands can be typed as they are printed.
+PYTHON = os.path.relpath(sys.executable, ROOT)
 OUT = "runs/demo-train"
 
 # Small enough for minutes on two cores. The verifier's decoder is deeper than the drafter's, as
@@ -79,7 +80,7 @@ def sizes(side: str, layers: int) -> str:
 
 def train_verifier(cpu: str) -> str:
     return (
-        f"$PYTHON train.py {BINARY} --arch transformer --share-all-embeddings --dropout 0.1 "
+        f"{PYTHON} train.py {BINARY} --arch transformer --share-all-embeddings --dropout 0.1 "
         f"{sizes('encoder', ENCODER_LAYERS)} {sizes('decoder', VERIFIER_LAYERS)} "
         "--criterion label_smoothed_cross_entropy --label-smoothing 0.1 --max-tokens 2048 "
         f"--max-update {VERIFIER_UPDATES} --optimizer adam --adam-betas '(0.9, 0.98)' "
@@ -100,7 +101,7 @@ def count_bigrams() -> str:
 
 def initialise() -> str:
     return (
-        f"$PYTHON encoder_initial.py --verifier {VERIFIER} --output {INITIAL} "
+        f"{PYTHON} encoder_initial.py --verifier {VERIFIER} --output {INITIAL} "
         f"--data {OUT}/distilled --arch block_fast --decoder-layers {DRAFTER_LAYERS} "
         "--copy-positions --init-decoder-from-verifier"
     )
@@ -108,7 +109,7 @@ def initialise() -> str:
 
 def train_drafter(cpu: str) -> str:
     return (
-        f"$PYTHON train.py {OUT}/distilled --task translation_lev_modified --noise block_mask "
+        f"{PYTHON} train.py {OUT}/distilled --task translation_lev_modified --noise block_mask "
         f"--block-size {BLOCK_SIZE} {DRAFTER_NETWORK} --dropout 0.1 "
         f"{sizes('encoder', ENCODER_LAYERS)} {sizes('decoder', DRAFTER_LAYERS)} "
         f"--finetune-from-model {INITIAL} --criterion glat_loss --label-smoothing 0.1 "
@@ -126,38 +127,37 @@ def output(decoding: str) -> str:
 
 def decode(name: str, cpu: str) -> str:
     return (
-        f"$PYTHON inference.py {BINARY} --AR-path {VERIFIER} {DECODINGS[name]} --batch 1 "
+        f"{PYTHON} inference.py {BINARY} --AR-path {VERIFIER} {DECODINGS[name]} --batch 1 "
         f"--tokenizer moses --bpe subword_nmt --bpe-codes {CODES} --input-path {CORPUS}/test.en "
         f"--output-path {output(name)}.de --json-path {output(name)}.jsonl --progress {cpu}"
     )
 
 
-def updates(total: int) -> Callable[[str], str | None]:
-    """How far a training is, from a line of its log."""
+def step(
+    title: str,
+    command: str,
+    outputs: Sequence[str],
+    progress: Callable[[str], str | None] = last_words,
+) -> Command:
+    return Command(title, shlex.split(command), outputs, progress)
 
-    def read(line: str) -> str | None:
-        found = re.search(r"train_inner.*?\bloss=([\d.]+).*?num_updates=(\d+)", line)
-        return found and f"update {found[2]} of {total}, loss {found[1]}"
 
-    return read
-
-
-def steps(cpu: str) -> list[Step]:
+def steps(cpu: str) -> list[Command]:
     """The job in order; cpu: the flag that keeps a program off a GPU, or nothing."""
-    corpus = f"$PYTHON data/sample/generate.py --train 20000 --test 500 --output {CORPUS}"
+    corpus = f"{PYTHON} data/sample/generate.py --train 20000 --test 500 --output {CORPUS}"
     distilled = f"{OUT}/distilled"
     verifier, drafter = updates(VERIFIER_UPDATES), updates(DRAFTER_UPDATES)
     first = [
-        Step("write the sample corpus", corpus, (CORPUS,)),
-        Step("prepare it: tokens, subwords, binary data", prepare(), (f"{OUT}/prepared",)),
-        Step("train the verifier", train_verifier(cpu), (f"{OUT}/verifier",), verifier),
-        Step("distil: translate the training set", distil(cpu), (distilled, f"{distilled}.parts")),
-        Step("count what follows what in it", count_bigrams(), (BIGRAMS,)),
-        Step("initialise the drafter", initialise(), (INITIAL,)),
-        Step("train the drafter", train_drafter(cpu), (f"{OUT}/drafter",), drafter),
+        step("write the sample corpus", corpus, (CORPUS,)),
+        step("prepare it: tokens, subwords, binary data", prepare(), (f"{OUT}/prepared",)),
+        step("train the verifier", train_verifier(cpu), (f"{OUT}/verifier",), verifier),
+        step("distil: translate the training set", distil(cpu), (distilled, f"{distilled}.parts")),
+        step("count what follows what in it", count_bigrams(), (BIGRAMS,)),
+        step("initialise the drafter", initialise(), (INITIAL,)),
+        step("train the drafter", train_drafter(cpu), (f"{OUT}/drafter",), drafter),
     ]
     decodings = [
-        Step(f"translate: {name}", decode(name, cpu), (f"{output(name)}.jsonl",))
+        step(f"translate: {name}", decode(name, cpu), (f"{output(name)}.jsonl",))
         for name in DECODINGS
     ]
     return [*first, *decodings]
@@ -181,16 +181,14 @@ def report(cpu: str) -> bool:
 def main() -> int:
     os.chdir(ROOT)
     began = time.monotonic()
-    # Relative, so that the commands can be typed as they are printed.
-    python = os.path.relpath(sys.executable)
     cpu = "" if torch.cuda.is_available() else "--cpu"
-    pipeline = Pipeline(Path(OUT), {"PYTHON": python, "PYTHONPATH": "."})
+    runner = Runner(Path(OUT), {"PYTHON": PYTHON, "PYTHONPATH": "."})
     print(
-        f"demo-train: the commands below run here as they stand, with PYTHON={python} PYTHONPATH=."
+        f"demo-train: the commands below run here as they stand, with PYTHON={PYTHON} PYTHONPATH=."
     )
     try:
         Path(OUT, "output").mkdir(parents=True, exist_ok=True)
-        num_run = pipeline.run(steps(cpu))
+        num_run = runner.run(steps(cpu))
         exact = report(cpu)
     except UserError as error:
         print(f"demo-train: {error}", file=sys.stderr)

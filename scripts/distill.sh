@@ -14,7 +14,8 @@ LENPEN="${LENPEN:-1.0}"            # above 1 favours longer sentences
 MAX_LEN_A="${MAX_LEN_A:-0}"        # at most A * source length + B tokens
 MAX_LEN_B="${MAX_LEN_B:-200}"
 MAX_TOKENS="${MAX_TOKENS:-4096}"   # source tokens a batch; lower it if memory runs out
+UNTIL="${UNTIL:-0}"                # Unix time at which to stop behind a chunk; 0: none
 
 run_module specdec_plugins.corpus.distill \
   --beam "$BEAM" --lenpen "$LENPEN" --max-len-a "$MAX_LEN_A" --max-len-b "$MAX_LEN_B" \
-  --max-tokens "$MAX_TOKENS" "$@"
+  --max-tokens "$MAX_TOKENS" --until "$UNTIL" "$@"

@@ -13,7 +13,7 @@ class Preset:
     """Everything of a recipe that depends on how much data and time there is."""
 
     merges: int  # joint BPE merges
-    max_words: int  # a side of a training pair
+    max_words: int  # a side of a tokenised training pair
     max_ratio: float  # longer side / shorter side, words of a training pair
     encoder_layers: int
     verifier_layers: int  # of its decoder
@@ -38,6 +38,9 @@ class Preset:
     block_size: int
     save_updates: int  # between two checkpoints that may be averaged
     averaged: int  # checkpoints
+    mix: tuple[str, ...] = ()  # more flags of scripts/decontaminate.sh
+    split_off: tuple[str, ...] = ()  # of it: NAME=TEST,DEV
+    vocabulary: tuple[str, ...] = ()  # more flags of scripts/prepare-tsv.sh
 
     def __post_init__(self) -> None:
         for name in ("verifier_updates", "retrain_updates", "drafter_updates"):
@@ -84,6 +87,24 @@ PRESETS = {
         drafter_lr=2e-3, drafter_warmup=500, drafter_updates=8000, drafter_tokens=4096,
         block_size=25, save_updates=200, averaged=5,
     ),
+    # For English-German corpora of several kinds and days of two cores; docs/recipes.md has the
+    # whole command. The mix bounds lengths, in raw words.
+    "en-de": Preset(
+        merges=9400, max_words=400, max_ratio=10,
+        encoder_layers=6, verifier_layers=6, drafter_layers=2,
+        width=256, ffn=1024, heads=4, dropout=0.1, max_tokens=4096,
+        verifier_lr=1e-3, verifier_warmup=3000, verifier_updates=40_000, verifier_tokens=8192,
+        beam=5, retrain_lr=3e-4, retrain_warmup=200, retrain_updates=2400,
+        drafter_lr=1e-3, drafter_warmup=1000, drafter_updates=20_000, drafter_tokens=8192,
+        block_size=25, save_updates=300, averaged=6,
+        mix=(
+            "--clean", "--max-words", "60",
+            "--weights", "msdocs=1", "tatoeba=3", "phpdoc=1", "chat=3", "newstest2008-2013=2",
+            "--per-source", "tatoeba=2", "chat=2", "--hints", "msdocs=500",
+        ),
+        split_off=("tatoeba=1000,500",),
+        vocabulary=("--cover-latin", "--max-subwords", "100"),
+    ),
 }  # fmt: skip
 MAY_BE_ZERO = ("dropout", "retrain_updates")
 
@@ -97,6 +118,7 @@ def make_preset(name: str, changes: Sequence[str]) -> Preset:
         raise UserError(f"There is no preset {name!r}; choose one of: {', '.join(PRESETS)}.")
     preset = PRESETS[name]
     kinds = {field.name: type(getattr(preset, field.name)) for field in fields(Preset)}
+    kinds = {name: kind for name, kind in kinds.items() if kind is not tuple}
     values = {}
     for change in changes:
         key, _, text = change.partition("=")

@@ -1,49 +1,249 @@
-"""Command line of ``scripts/recipe.sh``: parallel text to a bundle, in one call or in many."""
+"""From parallel text to a bundled pair and a report on it: the commands, in order.
+
+They are those that a user would type, and ``--list`` prints them; each can be stopped and resumes.
+Each is a process of its own, so that its memory is free again when the next one begins. The command
+line is that of ``scripts/recipe.sh``.
+"""
 
 from __future__ import annotations
 
 import argparse
-import json
+import shlex
 import sys
 import time
 from collections.abc import Sequence
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
 
-from specdec_plugins.errors import Parser, UserError, refuse
-from specdec_plugins.training.pipeline import UNFINISHED, Paused, Pipeline
-from specdec_plugins.training.presets import PRESETS, make_preset
-from specdec_plugins.training.recipe_steps import Job, steps
+from specdec_plugins.corpus import cli
+from specdec_plugins.corpus.cli import UNFINISHED
+from specdec_plugins.corpus.resume import read_json, write_json
+from specdec_plugins.errors import UserError
+from specdec_plugins.training.commands import Command, Paused, Runner, updates
+from specdec_plugins.training.presets import PRESETS, Preset, make_preset
 
 ROOT = Path(__file__).resolve().parent.parent.parent
-INTERRUPTED = 130
-NO_END = "0"  # of the variable DEADLINE
+SAMPLES = "data/samples/en-de.tsv"
+TRAININGS = ("teacher", "verifier", "drafter")
+
+
+def flags(**values: object) -> list[str]:
+    """``width=3`` becomes ``--width 3``; a true flag stands alone, a list gives all its values, and
+    what is empty is left out.
+    """
+    words = []
+    for name, value in values.items():
+        if value is None or value is False or value in ("", [], ()):
+            continue
+        words.append("--" + name.strip("_").replace("_", "-"))
+        if isinstance(value, list | tuple):
+            words += map(str, value)
+        elif value is not True:
+            words.append(f"{value:g}" if isinstance(value, float) else str(value))
+    return words
+
+
+def script(name: str, *words: str, **values: object) -> list[str]:
+    return [f"scripts/{name}", *words, *flags(**values)]
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """What a pair is made from, and where."""
+
+    out: str
+    source: str
+    target: str
+    preset: Preset
+    train: Sequence[str] = ()  # corpora of scripts/decontaminate.sh
+    valid: Sequence[str] = ()
+    tests: Sequence[str] = ()
+    also: Sequence[str] = ()  # held out, too
+    prepared: str = ""  # a folder of a preparation script, instead of corpora
+    research_data: bool = False
+    cpu: bool = False
+    workers: int | None = None  # GPUs or processes
+    drafter_arch: str = "block"  # or block_fast
+    precision: str = ""  # of the trainings; empty: fp16 on GPUs, fp32 on CPUs
+    ray: str = ""  # address of a Ray cluster to distil on
+    report_flags: str = ""  # of scripts/reproduce.sh
+
+    @property
+    def pair(self) -> str:
+        return f"{self.source}-{self.target}"
+
+    @property
+    def text(self) -> str:
+        return self.prepared or self.path("prepared")
+
+    @property
+    def verifier(self) -> str:
+        """The teacher itself where it is not trained again on what it says."""
+        return self.path("verifier.pt" if self.preset.retrain_updates else "teacher.pt")
+
+    def path(self, name: str) -> str:
+        return f"{self.out}/{name}"
+
+    def commands(self) -> list[Command]:
+        """Everything, in order."""
+        found = [] if self.prepared else self._data()
+        found += [*self._training("teacher"), self._distillation(), self._bigrams()]
+        if self.preset.retrain_updates:
+            found += self._training("verifier")
+        return [*found, *self._training("drafter"), self._bundle(), *self._reports()]
+
+    def _data(self) -> list[Command]:
+        p, mix = self.preset, self.path("mix")
+        clean = script(
+            "decontaminate.sh", pair=self.pair, train=self.train, valid=self.valid,
+            test=self.tests, also=[*self.also, *([SAMPLES] if self.pair == "en-de" else [])],
+            research_data=self.research_data, split_off=p.split_off, out=mix,
+        )  # fmt: skip
+        own = [name.split("=")[0] for name in p.split_off]  # sets taken from a training corpus
+        tests = [f"{mix}/test{number or ''}.tsv" for number in range(len(self.tests))]
+        prepare = script(
+            "prepare-tsv.sh", src=self.source, tgt=self.target, train=f"{mix}/train.tsv",
+            valid=[f"{mix}/valid.tsv", *(f"{mix}/{name}.dev.tsv" for name in own)],
+            test=[*tests, *(f"{mix}/{name}.test.tsv" for name in own)],
+            merges=p.merges, max_length=p.max_words, max_ratio=p.max_ratio,
+            out=self.path("prepared"),
+        )  # fmt: skip
+        return [
+            Command("mix the training files without held-out sentences", [*clean, *p.mix], (mix,)),
+            Command(
+                "prepare tokens, subwords, binary data",
+                [*prepare, *p.vocabulary],
+                (self.path("prepared"),),
+            ),
+        ]
+
+    def _training(self, name: str) -> list[Command]:
+        """Training one of the models, and averaging its last checkpoints."""
+        p, folder = self.preset, self.path(name)
+        titles = ("train the teacher", "train the verifier on it", "train the drafter")
+        words, total = {
+            "teacher": (self._teacher, p.verifier_updates),
+            "verifier": (self._again, p.retrain_updates),
+            "drafter": (self._drafter, p.drafter_updates),
+        }[name]
+        saving = flags(save_interval_updates=p.save_updates, keep_interval_updates=p.averaged,
+                       no_epoch_checkpoints=True, log_format="simple", log_interval=20)  # fmt: skip
+        average = script("average-checkpoints", folder, last=p.averaged, by="update",
+                         output=f"{folder}.pt")  # fmt: skip
+        return [
+            Command(
+                titles[TRAININGS.index(name)],
+                [*words(folder), "--", *saving],
+                (folder,),
+                updates(total),
+            ),
+            Command(f"average the {name}", average, (f"{folder}.pt",)),
+        ]
+
+    def _teacher(self, folder: str) -> list[str]:
+        p = self.preset
+        return self._verifier(
+            data=f"{self.text}/data-bin", save_dir=folder, lr=p.verifier_lr,
+            warmup=p.verifier_warmup, updates=p.verifier_updates,
+        )  # fmt: skip
+
+    def _again(self, folder: str) -> list[str]:
+        p = self.preset
+        return self._verifier(
+            data=self.path("distilled"), save_dir=folder, from_=self.path("teacher.pt"),
+            lr=p.retrain_lr, warmup=p.retrain_warmup, updates=p.retrain_updates,
+        )  # fmt: skip
+
+    def _verifier(self, **values: object) -> list[str]:
+        p = self.preset
+        return script(
+            "train-verifier.sh", **values, encoder_layers=p.encoder_layers,
+            decoder_layers=p.verifier_layers, width=p.width, ffn=p.ffn, heads=p.heads,
+            dropout=p.dropout, batch_tokens=p.verifier_tokens, **self._machine(),
+        )  # fmt: skip
+
+    def _drafter(self, folder: str) -> list[str]:
+        p = self.preset
+        return script(
+            "train.sh", data=self.path("distilled"), verifier=self.verifier, save_dir=folder,
+            arch=self.drafter_arch, block_size=p.block_size, decoder_layers=p.drafter_layers,
+            dropout=p.dropout, lr=p.drafter_lr, warmup=p.drafter_warmup,
+            updates=p.drafter_updates, batch_tokens=p.drafter_tokens, best_by="loss",
+            **self._machine(),
+        )  # fmt: skip
+
+    def _machine(self) -> dict[str, object]:
+        """Flags of every training."""
+        return {
+            "max_tokens": self.preset.max_tokens,
+            "workers": self.workers,
+            "precision": self.precision,
+            "cpu": self.cpu,
+        }
+
+    def _distillation(self) -> Command:
+        output = self.path("distilled")
+        # A weak teacher repeats itself without end on some sentences.
+        words = script(
+            "distill.sh", f"{self.text}/data-bin", path=self.path("teacher.pt"), output=output,
+            beam=self.preset.beam, max_len_a=2, max_len_b=20, cpu=self.cpu, ray=self.ray,
+        )  # fmt: skip
+        return Command("distil the training set", words, (output, f"{output}.parts"))
+
+    def _bigrams(self) -> Command:
+        output = self.path("bigrams.safetensors")
+        words = script("count-bigrams.sh", self.path("distilled"), output=output)
+        return Command("count what follows what in it", words, (output,))
+
+    def _bundle(self) -> Command:
+        words = script(
+            "convert.sh", "bundle", f"{self.text}/data-bin", path=self.path("drafter.pt"),
+            bigrams=self.path("bigrams.safetensors"), bpe_codes=f"{self.text}/bpe.codes",
+            source_lang=self.source, target_lang=self.target, output=self.path("bundle"),
+        )  # fmt: skip
+        words += ["--AR-path", self.verifier]
+        return Command("bundle both models", words, (self.path("bundle"),))
+
+    def _reports(self) -> list[Command]:
+        found = []
+        count = 1 if self.prepared else len(self.tests) + len(self.preset.split_off)
+        for name in (f"test{number or ''}" for number in range(count)):
+            output = self.path(f"report-{name}")
+            raw = f"{self.text}/raw/{name}"
+            words = script(
+                "reproduce.sh", self.path("bundle"), input=f"{raw}.{self.source}",
+                reference=f"{raw}.{self.target}", output=output, training=self.out, cpu=self.cpu,
+            )  # fmt: skip
+            words += shlex.split(self.report_flags)
+            outputs = [f"{output}.md", f"{output}.json"]
+            found.append(Command(f"report on {name}", words, outputs))
+        return found
 
 
 def make_parser() -> argparse.ArgumentParser:
-    parser = Parser(
+    parser = cli.parser(
+        "Train a verifier and a block drafter: mix, prepare, train a teacher, distil, train the "
+        "verifier and the drafter on what it says, average, bundle, report. Run again, it goes on "
+        "where it stopped. Run it in the root of the repository.",
         prog="recipe.sh",
-        description="Train a verifier and a block drafter: mix, prepare, train a teacher, distil, "
-        "train the verifier and the drafter on what it says, average, bundle, report. Run again, "
-        "it goes on where it stopped. Run it in the root of the repository.",
         epilog=f"Exit status: 0 done, 2 bad input or settings, {UNFINISHED} time is up and the "
         "same command goes on.",
-        allow_abbrev=False,
     )
     add = parser.add_argument
-    add("--preset", choices=PRESETS, default="small", help="sizes (default: %(default)s)")
+    add("--preset", choices=PRESETS, default="small", help="sizes")
     add("--set", nargs="+", default=[], metavar="NAME=VALUE", help="change values of the preset")
-    add("--pair", default="en-de", help="languages (default: %(default)s)")
+    add("--pair", default="en-de", help="languages")
     add("--train", nargs="+", default=[], metavar="CORPUS", help="files, or folders of train.*")
-    add("--valid", default="", metavar="CORPUS", help="dev set; FILE:FROM-TO takes some lines")
+    add(
+        "--valid", nargs="+", default=[], metavar="CORPUS", help="dev set; FILE:FROM-TO: some lines"
+    )
     add("--test", nargs="+", default=[], metavar="CORPUS", help="test sets")
+    add("--also", nargs="+", default=[], metavar="CORPUS", help="held out, and no test set here")
     add("--research-data", action="store_true", help="take Multi30k too, which is left out")
     add("--prepared", default="", metavar="DIR", help="instead: OUT of a preparation script")
     add("--out", required=True, metavar="DIR", help="where everything is kept")
     _add_work(parser)
-    add("--list", action="store_true", help="say the steps and do nothing")
-    add("--debug", action="store_true", help="show where an error was raised")
+    add("--list", action="store_true", help="print the commands and do nothing")
     return parser
 
 
@@ -67,14 +267,14 @@ def _add_work(parser: argparse.ArgumentParser) -> None:
         "--drafter-arch",
         choices=["block", "block_fast"],
         default="block",
-        help="block: as published (default); block_fast: the cheaper one of scripts/train.sh",
+        help="block: as published; block_fast: the cheaper one of scripts/train.sh",
     )
     add("--cpu", action="store_true", help="use no GPU")
     add("--ray", default="", metavar="ADDRESS", help="distil on this Ray cluster, or on 'local'")
     add("--report-flags", default="", metavar="FLAGS", help="of scripts/reproduce.sh, in one word")
 
 
-def job_of(args: argparse.Namespace) -> Job:
+def recipe_of(args: argparse.Namespace) -> Recipe:
     """Raises UserError where flags do not go together."""
     source, dash, target = args.pair.partition("-")
     if not (source and dash and target):
@@ -85,22 +285,15 @@ def job_of(args: argparse.Namespace) -> Job:
         raise UserError("--train needs a dev set; give --valid.")
     if args.minutes is not None and args.minutes <= 0:
         raise UserError(f"--minutes {args.minutes:g}: must be more than 0.")
-    return Job(
-        out=args.out,
+    same = ("out", "valid", "also", "prepared", "research_data", "cpu", "workers")
+    more = ("precision", "drafter_arch", "ray", "report_flags")
+    return Recipe(
         source=source,
         target=target,
         preset=make_preset(args.preset, args.set),
         train=[item for word in args.train for item in _split(word)],
-        valid=args.valid,
         tests=[item for word in args.test for item in _split(word)],
-        prepared=args.prepared,
-        research_data=args.research_data,
-        cpu=args.cpu,
-        workers=args.workers,
-        precision=args.precision,
-        drafter_arch=args.drafter_arch,
-        ray=args.ray,
-        report_flags=args.report_flags,
+        **{name: getattr(args, name) for name in (*same, *more)},
     )
 
 
@@ -110,70 +303,46 @@ def _split(word: str) -> list[str]:
     return parts if all(".tsv" in part or Path(part).is_dir() for part in parts) else [word]
 
 
-def pieces(out: Path) -> dict[str, Any]:
-    """How each training was cut: its pieces, as ``corpus.pieces`` records them."""
-    found = {}
-    for name in ("teacher", "verifier", "drafter"):
-        record = out / name / "pieces.json"
-        if record.is_file():
-            found[name] = json.loads(record.read_text(encoding="utf-8"))
-    return found
-
-
-def write_record(job: Job, command: Sequence[str], seconds: float) -> None:
+def write_record(recipe: Recipe, command: Sequence[str], seconds: float) -> None:
     """``recipe.json``: the settings, every call and how long it took, and the pieces."""
-    path = Path(job.out) / "recipe.json"
-    before = json.loads(path.read_text(encoding="utf-8"))["calls"] if path.is_file() else []
-    calls = [*before, {"command": list(command), "seconds": round(seconds, 1)}]
-    record = {"pair": job.pair, "preset": asdict(job.preset), "calls": calls}
-    record["pieces"] = pieces(Path(job.out))
-    temporary = path.with_suffix(".part")
-    temporary.write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
-    temporary.replace(path)
+    path = Path(recipe.path("recipe.json"))
+    before = read_json(path)["calls"] if path.is_file() else []
+    # How each training was cut, as `corpus.checkpoints` records it.
+    records = {name: Path(recipe.path(name), "pieces.json") for name in TRAININGS}
+    record = {
+        "pair": recipe.pair,
+        "preset": asdict(recipe.preset),
+        "calls": [*before, {"command": list(command), "seconds": round(seconds, 1)}],
+        "pieces": {name: read_json(file) for name, file in records.items() if file.is_file()},
+    }
+    write_json(path, record)
 
 
-def run(args: argparse.Namespace, argv: Sequence[str]) -> int:
-    job = job_of(args)
+def main(args: argparse.Namespace) -> None:
+    if Path.cwd() != ROOT:
+        raise UserError(f"run it in {ROOT}, where the scripts are that its commands name.")
+    recipe = recipe_of(args)
     if args.list:
-        for step in steps(job):
-            sys.stdout.write(f"{step.title}\n    {step.command}\n")
-        return 0
+        for command in recipe.commands():
+            sys.stdout.write(f"{command.title}\n    {command}\n")
+        return
     began = time.time()
-    deadline = NO_END if args.minutes is None else str(int(began + 60 * args.minutes))
-    environment = {"PYTHON": sys.executable, "PYTHONPATH": str(ROOT), "DEADLINE": deadline}
+    # Read by the scripts that train and distil; 0 is no end.
+    until = "0" if args.minutes is None else str(int(began + 60 * args.minutes))
+    environment = {"PYTHON": sys.executable, "PYTHONPATH": str(ROOT), "UNTIL": until}
     try:
-        Path(job.out).mkdir(parents=True, exist_ok=True)
+        Path(recipe.out).mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise UserError(f"--out {job.out}: cannot be written ({error.strerror}).") from error
-    status = 0
+        raise UserError(f"--out {recipe.out}: cannot be written ({error.strerror}).") from error
     try:
-        Pipeline(Path(job.out), environment).run(steps(job))
+        Runner(Path(recipe.out), environment).run(recipe.commands())
     except Paused as paused:
         sys.stdout.write(f"recipe: time is up in: {paused}; the same command goes on\n")
-        status = UNFINISHED
+        raise SystemExit(UNFINISHED) from None
     finally:
-        write_record(job, argv, time.time() - began)
-    if status == 0:
-        sys.stdout.write(f"recipe: done; the bundle is {job.path('bundle')}\n")
-    return status
-
-
-def main(argv: Sequence[str] | None = None) -> int:
-    words = sys.argv[1:] if argv is None else list(argv)
-    parser = make_parser()
-    args = parser.parse_args(words)
-    try:
-        if Path.cwd() != ROOT:
-            raise UserError(f"run it in {ROOT}, where the scripts are that its steps name.")
-        return run(args, words)
-    except UserError as error:
-        if args.debug:
-            raise
-        return refuse(parser.prog, error)
-    except KeyboardInterrupt:
-        sys.stderr.write("\nrecipe.sh: stopped; the same command goes on\n")
-        return INTERRUPTED
+        write_record(recipe, sys.argv[1:], time.time() - began)
+    sys.stdout.write(f"recipe: done; the bundle is {recipe.path('bundle')}\n")
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(cli.run(make_parser(), main))

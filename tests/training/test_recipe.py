@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import io
 import shlex
 import subprocess
 from pathlib import Path
@@ -15,9 +14,7 @@ from specdec_plugins.app import convert
 from specdec_plugins.corpus import checkpoints, decontaminate, distill, prepare
 from specdec_plugins.errors import UserError
 from specdec_plugins.training import recipe
-from specdec_plugins.training.pipeline import Paused, Pipeline, Step
 from specdec_plugins.training.presets import PRESETS, make_preset
-from specdec_plugins.training.recipe_steps import progress, steps
 
 ROOT = Path(__file__).resolve().parents[2]
 FLAGS = shlex.split("--train a.tsv.xz,b.tsv --valid dev.tsv:5- --test t1.tsv t2.tsv --out work/x")
@@ -32,12 +29,12 @@ PARSERS = {
 }
 
 
-def job(*flags: str) -> recipe.Job:
-    return recipe.job_of(recipe.make_parser().parse_args([*FLAGS, *flags]))
+def made(*flags: str) -> recipe.Recipe:
+    return recipe.recipe_of(recipe.make_parser().parse_args([*FLAGS, *flags]))
 
 
 def commands(*flags: str) -> list[list[str]]:
-    return [shlex.split(step.command.replace("$DEADLINE", "0")) for step in steps(job(*flags))]
+    return [shlex.split(str(command)) for command in made(*flags).commands()]
 
 
 def parse(parser: argparse.ArgumentParser, words: list[str]) -> argparse.Namespace:
@@ -89,16 +86,17 @@ def test_trainings_are_commands_that_fairseq_knows(tmp_path: Path) -> None:
         assert args.lr_scheduler == "inverse_sqrt"
 
 
-def test_files_lead_from_step_to_step() -> None:
-    made: list[str] = []
-    for step in steps(job()):
-        words = shlex.split(step.command)
+@pytest.mark.parametrize("preset", PRESETS)
+def test_files_lead_from_step_to_step(preset: str) -> None:
+    found: list[str] = []
+    for command in made("--preset", preset).commands():
+        words = list(command.words)
         for flag in ("--from", "--verifier", "--path", "--AR-path", "--data", "--input"):
             if flag in words:
                 path = words[words.index(flag) + 1]
-                assert any(path.startswith(output) for output in made), (step.title, path)
-        made += step.outputs
-    assert any("report-test1" in path for path in made)
+                assert any(path.startswith(output) for output in found), (command.title, path)
+        found += command.outputs
+    assert any("report-test1" in path for path in found)
 
 
 def test_every_training_gets_the_precision_and_the_drafter_its_architecture() -> None:
@@ -149,7 +147,7 @@ def test_trainings_on_a_cpu_keep_their_memory(
 
 def test_a_prepared_folder_takes_the_place_of_corpora() -> None:
     args = recipe.make_parser().parse_args(["--prepared", "work/wmt14", "--out", "work/x"])
-    titles = [step.title for step in steps(recipe.job_of(args))]
+    titles = [step.title for step in recipe.recipe_of(args).commands()]
     assert titles[0] == "train the teacher"
     assert "report on test" in titles
 
@@ -168,7 +166,7 @@ def test_a_prepared_folder_takes_the_place_of_corpora() -> None:
 )
 def test_what_does_not_go_together_is_refused(flags: str, sentence: str) -> None:
     with pytest.raises(UserError, match=sentence):
-        recipe.job_of(recipe.make_parser().parse_args(flags.split()))
+        recipe.recipe_of(recipe.make_parser().parse_args(flags.split()))
 
 
 def test_values_of_a_preset_can_be_changed() -> None:
@@ -179,20 +177,19 @@ def test_values_of_a_preset_can_be_changed() -> None:
         make_preset("huge", [])
 
 
-def test_progress_of_a_training() -> None:
-    line = "INFO | train_inner | epoch 001: 40 / 196 loss=9.93, nll_loss=9.66, num_updates=40, lr=1"
-    assert progress(700)(line) == "update 40 of 700, loss 9.93"
-    assert progress(700)("INFO | fairseq.trainer | begin training epoch 1") is None
+def test_the_mix_of_a_preset_and_its_own_sets() -> None:
+    mix, prepare, *_ = commands("--preset", "en-de", "--also", "dev.tsv")
+    args = parse(decontaminate._parser(), mix[1:])
+    assert args.also == ["dev.tsv", recipe.SAMPLES]
+    assert (args.clean, args.max_words, args.split_off) == (True, 60, ["tatoeba=1000,500"])
+    assert "tatoeba=3" in args.weights
+    text = parse(PARSERS["prepare-tsv.sh"](), prepare[1:])
+    assert text.valid == ["work/x/mix/valid.tsv", "work/x/mix/tatoeba.dev.tsv"]
+    assert text.test[-1] == "work/x/mix/tatoeba.test.tsv"
+    assert (text.cover_latin, text.max_subwords, text.merges) == (True, 100, 9400)
+    assert sum("reproduce.sh" in words[0] for words in commands("--preset", "en-de")) == 3
 
 
-def test_a_step_whose_time_is_up_goes_on_the_next_time(tmp_path: Path) -> None:
-    (tmp_path / "kept").mkdir()
-    script = f"test -e {tmp_path}/kept/half || {{ touch {tmp_path}/kept/half; exit 75; }}"
-    step = Step("train", f"$SHELL -c '{script}'", (str(tmp_path / "kept"),))
-    pipeline = Pipeline(tmp_path / "runs", {"SHELL": "bash"}, io.StringIO())
-    # Another command had begun what is there, so that it is removed, and made by the first call.
-    step = Step("train", f"$SHELL -c 'mkdir -p {tmp_path}/kept; {script}'", step.outputs)
-    with pytest.raises(Paused):
-        pipeline.run([step])
-    assert pipeline.run([step]) == 1
-    assert pipeline.run([step]) == 0
+def test_flags_of_calls() -> None:
+    words = recipe.flags(width=3, cpu=True, ray="", workers=None, lr=5e-4, test=["a", "b"], from_=0)
+    assert words == shlex.split("--width 3 --cpu --lr 0.0005 --test a b --from 0")
