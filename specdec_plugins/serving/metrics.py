@@ -15,6 +15,7 @@ from specdec_plugins.decoding.types import RowEvent
 # Where this names a folder, prometheus-client keeps all values in files there, and the processes
 # that share it are one server.
 SHARED_FOLDER = "PROMETHEUS_MULTIPROC_DIR"
+_PREFIX = "specdec_"
 _SUM: Final = "livesum"  # of gauges: over the processes that live
 
 _SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60)
@@ -29,99 +30,84 @@ class Metrics:
 
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
-        self._requests()
-        self._batch()
-        self._speculation()
+        self._count_requests()
+        self._count_the_batch()
+        self._count_speculation()
 
-    def _requests(self) -> None:
-        to = self.registry
-        self.requests = Counter(
-            "specdec_requests", "Requests by route and status code.", ["route", "code"], registry=to
+    def _count_requests(self) -> None:
+        self.requests = self._counter(
+            "requests", "Requests by route and status code.", "route", "code"
         )
-        self.failures = Counter(
-            "specdec_request_failures",
-            "Requests without a translation, by kind of error.",
-            ["kind"],
-            registry=to,
+        self.failures = self._counter(
+            "request_failures", "Requests without a translation, by kind of error.", "kind"
         )
-        self.request_seconds = Histogram(
-            "specdec_request_seconds",
+        self.request_seconds = self._histogram(
+            "request_seconds",
             "From a request's first byte until its answer was sent.",
-            ["route"],
-            buckets=_SECONDS,
-            registry=to,
+            _SECONDS,
+            "route",
         )
-        self.active = self._gauge("specdec_requests_active", "Requests under way.")
+        self.active = self._gauge("requests_active", "Requests under way.")
 
-    def _batch(self) -> None:
-        to = self.registry
-        self.queue_size = self._gauge("specdec_queue_size", "Sentences that wait.")
-        self.queue_seconds = Histogram(
-            "specdec_queue_seconds",
+    def _count_the_batch(self) -> None:
+        self.queue_size = self._gauge("queue_size", "Sentences that wait.")
+        self.queue_seconds = self._histogram(
+            "queue_seconds",
             "From when a sentence was accepted until it joined the batch.",
-            buckets=(0.0, *_SECONDS),
-            registry=to,
+            (0.0, *_SECONDS),
         )
-        self.batch_rows = self._gauge("specdec_batch_rows", "Sentences that decode now.")
-        self.batch_size = Histogram(
-            "specdec_batch_size", "Sentences in a round of the batch.", buckets=_ROWS, registry=to
-        )
-        self.part_seconds = Counter(
-            "specdec_part_seconds",
+        self.batch_rows = self._gauge("batch_rows", "Sentences that decode now.")
+        self.batch_size = self._histogram("batch_size", "Sentences in a round of the batch.", _ROWS)
+        self.part_seconds = self._counter(
+            "part_seconds",
             "Time of the engine by part: encode, draft (drafter), verify (verifier), rest.",
-            ["part"],
-            registry=to,
+            "part",
         )
-        self.tokens = Counter(
-            "specdec_tokens", "Target tokens decoded, ends of sentences included.", registry=to
-        )
-        self.sentences = Counter("specdec_sentences", "Sentences answered.", registry=to)
-        self.token_seconds = Histogram(
-            "specdec_token_seconds",
+        self.tokens = self._counter("tokens", "Target tokens decoded, ends of sentences included.")
+        self.sentences = self._counter("sentences", "Sentences answered.")
+        self.token_seconds = self._histogram(
+            "token_seconds",
             "Decoding time of a sentence over its tokens, waiting left out.",
-            buckets=_TOKEN_SECONDS,
-            registry=to,
+            _TOKEN_SECONDS,
         )
 
-    def _speculation(self) -> None:
-        to = self.registry
-        self.rounds = Counter("specdec_rounds", "Rounds, counted by sentence.", registry=to)
-        self.drafted = Counter("specdec_drafted_tokens", "Tokens proposed.", registry=to)
-        self.accepted = Counter(
-            "specdec_accepted_tokens", "Proposed tokens that were kept.", registry=to
-        )
-        self.skipped = Counter(
-            "specdec_skipped_tokens",
+    def _count_speculation(self) -> None:
+        self.rounds = self._counter("rounds", "Rounds, counted by sentence.")
+        self.drafted = self._counter("drafted_tokens", "Tokens proposed.")
+        self.accepted = self._counter("accepted_tokens", "Proposed tokens that were kept.")
+        self.skipped = self._counter(
+            "skipped_tokens",
             "Tokens that needed no pass of the verifier of their own: tokens less rounds.",
-            registry=to,
         )
-        self.accepted_round = Histogram(
-            "specdec_accepted_tokens_per_round",
+        self.accepted_round = self._histogram(
+            "accepted_tokens_per_round",
             "Accepted tokens of one round, of rounds that drafted.",
-            buckets=_LENGTHS,
-            registry=to,
+            _LENGTHS,
         )
-        self.emitted_request = Histogram(
-            "specdec_tokens_per_round_of_a_sentence",
+        self.emitted_request = self._histogram(
+            "tokens_per_round_of_a_sentence",
             "Mean tokens a round of one sentence, the verifier's own counted.",
-            buckets=_MEANS,
-            registry=to,
+            _MEANS,
         )
-        self.position_drafted = Counter(
-            "specdec_position_drafted_tokens",
+        self.position_drafted = self._counter(
+            "position_drafted_tokens",
             "Rounds that drafted this position of the block, from 1.",
-            ["position"],
-            registry=to,
+            "position",
         )
-        self.position_accepted = Counter(
-            "specdec_position_accepted_tokens",
+        self.position_accepted = self._counter(
+            "position_accepted_tokens",
             "Rounds that kept this position of the block, from 1.",
-            ["position"],
-            registry=to,
+            "position",
         )
+
+    def _counter(self, name: str, text: str, *labels: str) -> Counter:
+        return Counter(_PREFIX + name, text, labels, registry=self.registry)
 
     def _gauge(self, name: str, text: str) -> Gauge:
-        return Gauge(name, text, registry=self.registry, multiprocess_mode=_SUM)
+        return Gauge(_PREFIX + name, text, registry=self.registry, multiprocess_mode=_SUM)
+
+    def _histogram(self, name: str, text: str, buckets: Sequence[float], *labels: str) -> Histogram:
+        return Histogram(_PREFIX + name, text, labels, buckets=buckets, registry=self.registry)
 
     def render(self) -> bytes:
         """The text that Prometheus reads; of all processes that share their figures."""

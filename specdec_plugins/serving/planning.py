@@ -93,11 +93,11 @@ def check_options(options: Options, model: ServedModel, settings: ServerSettings
     """Raises UserError where this server cannot do what is asked."""
     require(
         model.can_sample or not options.sample,
-        "This server cannot sample; leave do_sample and alternatives away.",
+        "This server cannot sample; omit do_sample and alternatives.",
     )
     require(
         model.method.drafter is not None or not options.use_drafter,
-        "This server has no drafter; leave use_drafter away.",
+        "This server has no drafter; omit use_drafter.",
     )
     limit = min(settings.max_new_tokens, model.max_target)
     require(

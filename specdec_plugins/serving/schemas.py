@@ -11,9 +11,12 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 from pydantic_core import PydanticCustomError
 from starlette.requests import Request
 
+from specdec_plugins.app.options import declared
+from specdec_plugins.app.settings import Settings
 from specdec_plugins.decoding.types import SEEDS
 from specdec_plugins.serving.errors import BadRequest, Invalid
 from specdec_plugins.serving.planning import Options
+from specdec_plugins.serving.settings import ServerSettings
 
 M = TypeVar("M", bound=BaseModel)
 
@@ -38,42 +41,41 @@ class Refusing(BaseModel):
         for name, value in (self.model_extra or {}).items():
             if value not in _NEUTRAL:
                 raise PydanticCustomError(
-                    "unsupported", "'{name}' is not supported here; leave it away", {"name": name}
+                    "unsupported", "'{name}' is not supported here; omit it", {"name": name}
                 )
         return self
 
 
-class Parameters(Refusing):
-    """How to decode. Everything left away is the server's default."""
+def _setting(name: str, description: str, record: type = Settings) -> Any:
+    """A field that may be omitted, with the bounds of the command line's setting of that name."""
+    bounds: dict[str, Any] = dict(declared(record, name).bounds)
+    return Field(default=None, description=description, **bounds)
 
-    max_new_tokens: Count | None = Field(
-        default=None, description="target tokens, the end included"
+
+class Parameters(Refusing):
+    """How to decode. Whatever is omitted is the server's default."""
+
+    max_new_tokens: Count | None = _setting(
+        "max_new_tokens", "target tokens, the end included", ServerSettings
     )
     do_sample: bool = Field(
         default=False, description="draw from the model instead of its best token"
     )
-    temperature: Annotated[Finite, Field(gt=0)] | None = Field(
-        default=None, description="of samples"
-    )
+    temperature: Finite | None = _setting("temperature", "of samples")
     top_k: Count | None = Field(
         default=None, description="of samples: draw from the k best; null = all"
     )
-    top_p: Annotated[Finite, Field(gt=0, le=1)] | None = Field(
-        default=None, description="of samples"
-    )
+    top_p: Finite | None = _setting("top_p", "of samples")
     seed: Seed | None = Field(
         default=None, description="of samples; null = a new one, told in details"
     )
     details: bool = Field(default=False, description="add tokens, rounds and timings to the answer")
     use_drafter: bool | None = Field(default=None, description="false = one token a step")
-    block_size: Count | None = Field(default=None, description="tokens drafted a round")
-    beta: Count | None = Field(
-        default=None,
-        description="accept among the model's beta best tokens; 1 = exactly its own output",
+    block_size: Count | None = _setting("block_size", "tokens drafted a round")
+    beta: Count | None = _setting(
+        "beta", "accept among the model's beta best tokens; 1 = exactly its own output"
     )
-    tau: Annotated[Finite, Field(ge=0)] | None = Field(
-        default=None, description="and at most tau nats below its best"
-    )
+    tau: Finite | None = _setting("tau", "and at most tau nats below its best")
     split_sentences: bool = Field(default=True, description="false = every line is one sentence")
 
     @model_validator(mode="after")
