@@ -14,10 +14,10 @@ from dataclasses import dataclass, field
 from benchmarks.serving.server import LogLine
 from benchmarks.serving.traffic import Tally
 from specdec_plugins.app.exactness import NEAR_TIE, logit_gap
-from specdec_plugins.serving.local import LocalTranslator
 from specdec_plugins.serving.model import ServedModel
 from specdec_plugins.serving.planning import Options, make_plan
 from specdec_plugins.serving.settings import ServerSettings
+from specdec_plugins.serving.translate_cli import LocalTranslator
 
 _PLAIN = Options(use_drafter=False)
 

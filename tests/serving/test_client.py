@@ -15,10 +15,9 @@ from typing import Any, ClassVar
 import pytest
 
 from specdec_plugins.serving.client import Client, ClientError
-from specdec_plugins.serving.local import LocalTranslator
 from specdec_plugins.serving.planning import Options
 from specdec_plugins.serving.settings import ServerSettings
-from specdec_plugins.serving.translate_cli import main
+from specdec_plugins.serving.translate_cli import LocalTranslator, main
 from tests.serving.toys import (
     MAX_LEN,
     PATIENCE,

@@ -22,10 +22,10 @@ from prometheus_client.parser import text_string_to_metric_families
 from specdec_plugins.errors import UserError
 from specdec_plugins.serving.cli import main
 from specdec_plugins.serving.client import Client
-from specdec_plugins.serving.local import LocalTranslator
 from specdec_plugins.serving.model import load_model
 from specdec_plugins.serving.planning import Options
 from specdec_plugins.serving.settings import ModelOptions, ProcessOptions, ServerSettings
+from specdec_plugins.serving.translate_cli import LocalTranslator
 from tests.serving.toys import wait_until
 
 ROOT = Path(__file__).resolve().parents[2]

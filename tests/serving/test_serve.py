@@ -17,10 +17,10 @@ import pytest
 from specdec_plugins.errors import UserError
 from specdec_plugins.serving.cli import KEY_VARIABLE, main, read_key
 from specdec_plugins.serving.client import Client
-from specdec_plugins.serving.local import LocalTranslator, local_translator
 from specdec_plugins.serving.model import decode_settings, load_model
 from specdec_plugins.serving.planning import Options
 from specdec_plugins.serving.settings import ModelOptions, ServerSettings
+from specdec_plugins.serving.translate_cli import LocalTranslator, local_translator
 from tests import fairseq_checkpoints
 
 ROOT = Path(__file__).resolve().parents[2]
