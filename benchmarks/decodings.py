@@ -264,14 +264,19 @@ def summary(
 
 def meaning(named: Mapping[str, Decoding]) -> str:
     """The table in a sentence."""
-    greedy, exact, relaxed = (named[name] for name in (GREEDY, EXACT, RELAXED))
-    total = len(greedy.texts)
-    same = total - len(exact.differing(greedy))
-    faster = greedy.seconds_per_sentence / exact.seconds_per_sentence
-    looser = greedy.seconds_per_sentence / relaxed.seconds_per_sentence
+
+    def speeds(name: str) -> tuple[float, ...]:
+        own = named[name].seconds_per_sentence
+        return tuple(named[n].seconds_per_sentence / own for n in (FAIRSEQ_GREEDY, GREEDY))
+
+    total = len(named[GREEDY].texts)
+    same = total - len(named[EXACT].differing(named[GREEDY]))
+    exact, relaxed = speeds(EXACT), speeds(RELAXED)
     return (
-        f"In short: {EXACT} gave the translation of {GREEDY} for {same} of {total} sentences, at "
-        f"{faster:.2f} times its speed; {RELAXED} may choose other words, at {looser:.2f} times."
+        f"In short: {EXACT} gave {GREEDY}'s translation of {same} of {total} sentences, "
+        f"{exact[0]:.2f} times as fast as fairseq's greedy search and {exact[1]:.2f} times as fast "
+        f"as {GREEDY}; {RELAXED} ({relaxed[0]:.2f} and {relaxed[1]:.2f} times) may choose other "
+        "words."
     )
 
 

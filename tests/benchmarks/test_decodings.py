@@ -159,8 +159,9 @@ def test_the_table_measures_against_both_greedy_decodings_and_says_what_it_means
     assert cells[3][2:] == ["2/2 (100 %)", "0.80", "0.0200", "2.00x", "1.00x"]
     assert cells[4][2:] == ["1/2 (50 %)", "4.00", "0.0040", "10.00x", "5.00x"]
     assert (
-        "In short: SpecDec exact gave the translation of AR greedy for 1 of 2 sentences, at 5.00 "
-        "times its speed; SpecDec relaxed may choose other words, at 4.00 times." in shown
+        "In short: SpecDec exact gave AR greedy's translation of 1 of 2 sentences, 10.00 times as "
+        "fast as fairseq's greedy search and 5.00 times as fast as AR greedy; SpecDec relaxed "
+        "(8.00 and 4.00 times) may choose other words." in shown
     )
     with pytest.raises(UserError, match="fairseq greedy: 2 translations of 3 sentences"):
         summary(decodings, [text, "b c", "d"], (3, 1.0))

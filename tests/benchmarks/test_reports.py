@@ -10,7 +10,6 @@ from benchmarks import bars, plots
 from benchmarks.bars import bars as bars_of
 from benchmarks.results import Results, page
 from benchmarks.systems import System
-from specdec_plugins.errors import UserError
 from tests.benchmarks.records import cell, results
 
 FAIRSEQ = System("fairseq", "greedy", "float32")
@@ -132,8 +131,3 @@ def test_a_file_that_is_no_result_is_refused(
     (tmp_path / "bad.json").write_text('{"rows": []}', encoding="utf-8")
     assert main([str(tmp_path / "bad.json")]) == 2
     assert "not a result of this harness" in capsys.readouterr().err
-
-
-def test_results_refuse_what_is_no_json(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="missing.json: not a result"):
-        Results.read(tmp_path / "missing.json")

@@ -10,7 +10,7 @@ import pytest
 from benchmarks import reproduce
 from benchmarks.decodings import BEAM, GREEDY, Decoding
 from benchmarks.plots import REPRODUCTION_PLOTS, chosen_rows, draw_reproduction
-from benchmarks.reproduce import Point, figures, report
+from benchmarks.reproduce import figures, report
 from specdec_plugins.errors import UserError
 from tests.bundles import captions
 
@@ -48,7 +48,11 @@ def record() -> dict[str, Any]:
 def test_the_grid_has_exact_decoding_once_a_block_size() -> None:
     points = reproduce.grid([5, 10], [1, 3, 5], [0.5, 3.0])
     assert len(points) == 2 * (1 + 2 * 2)
-    assert [point.name for point in points[:2]] == ["k 5, exact", "k 5, beta 3, tau 0.5"]
+    assert [point.name for point in points[:3]] == [
+        "k 5, exact",
+        "k 5, beta 3, tau 0.5",
+        "k 5, beta 3, tau 3",
+    ]
 
 
 def test_figures(record: dict[str, Any]) -> None:
@@ -114,18 +118,20 @@ def test_sides_of_different_lengths_are_refused(tmp_path: Path) -> None:
         reproduce.read_test(args)
 
 
-def test_names_of_points() -> None:
-    assert Point(25, 5, 3.0).name == "k 25, beta 5, tau 3"
+def command(folder: Path, lines: dict[str, str], **changes: Any) -> list[str]:
+    """To reproduce on the captions pair as a bundle; its files are in the folder."""
+    flags = [str(captions(folder / "pair", **changes)), "--output", str(folder / "report")]
+    for side, flag in (("en", "--input"), ("de", "--reference")):
+        (folder / side).write_text(lines[side], encoding="utf-8")
+        flags += [flag, str(folder / side)]
+    return [*flags, "--betas", "1", "--samples", "2", "--cpu", "--block-sizes"]
 
 
 @pytest.mark.fairseq
 def test_blocks_may_be_longer_than_the_bundles_default(tmp_path: Path) -> None:
-    pair = captions(tmp_path / "pair", defaults={"block_size": 3})
-    for side, line in (("en", "A man runs."), ("de", "Ein Mann rennt.")):
-        (tmp_path / f"test.{side}").write_text(f"{line}\n", encoding="utf-8")
-    sides = ["--input", str(tmp_path / "test.en"), "--reference", str(tmp_path / "test.de")]
-    flags = ["--block-sizes", "2", "10", "--betas", "1", "--output", str(tmp_path / "report")]
-    assert reproduce.main([str(pair), *sides, *flags, "--cpu", "--samples", "2"]) == 0
+    lines = {"en": "A man runs.\n", "de": "Ein Mann rennt.\n"}
+    words = command(tmp_path, lines, defaults={"block_size": 3})
+    assert reproduce.main([*words, "2", "10"]) == 0
     text = (tmp_path / "report.md").read_text(encoding="utf-8")
     assert "| k 2, exact " in text
     assert "| k 10, exact " in text
@@ -136,25 +142,21 @@ def test_blocks_may_be_longer_than_the_bundles_default(tmp_path: Path) -> None:
 def test_a_run_that_was_stopped_goes_on_with_the_same_command(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    pair = captions(tmp_path / "pair")
-    for side, lines in (("en", "A man runs.\nA dog.\n"), ("de", "Ein Mann rennt.\nEin Hund.\n")):
-        (tmp_path / f"test.{side}").write_text(lines, encoding="utf-8")
-    sides = ["--input", str(tmp_path / "test.en"), "--reference", str(tmp_path / "test.de")]
-    command = [str(pair), *sides, "--output", str(tmp_path / "report"), "--betas", "1", "--cpu"]
-    command += ["--samples", "2"]
+    lines = {"en": "A man runs.\nA dog.\n", "de": "Ein Mann rennt.\nEin Hund.\n"}
+    words = command(tmp_path, lines)
 
     def stop(*args: object) -> None:
         raise KeyboardInterrupt
 
     with monkeypatch.context() as stopped:
         stopped.setattr(reproduce, "figures", stop)
-        assert reproduce.main([*command, "--block-sizes", "5"]) == 130
+        assert reproduce.main([*words, "5"]) == 130
     assert "stopped; the same command goes on" in capsys.readouterr().err
     log = tmp_path / "report.turns.jsonl"
-    # What it is of, two turns, and nothing behind the last line's end.
+    # What it is of, two sentences, and nothing behind the last line's end.
     assert len(log.read_text(encoding="utf-8").split("\n")) == 4
-    assert reproduce.main([*command, "--block-sizes", "10"]) == 2
+    assert reproduce.main([*words, "10"]) == 2
     assert "was begun with another grid" in capsys.readouterr().err
-    assert reproduce.main([*command, "--block-sizes", "5"]) == 0
+    assert reproduce.main([*words, "5"]) == 0
     assert "| k 5, exact " in (tmp_path / "report.md").read_text(encoding="utf-8")
     assert not log.exists()

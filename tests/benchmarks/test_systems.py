@@ -99,7 +99,3 @@ def test_a_gpu_that_is_not_there_is_refused(monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setattr("torch.cuda.is_available", lambda: False)
     with pytest.raises(UserError, match="torch sees no GPU"):
         check(flags("--pair", "p", "--test", "t", "--device", "cuda"))
-
-
-def test_every_flag_is_explained() -> None:
-    assert all(action.help for action in parser()._actions if action.option_strings)

@@ -2,32 +2,19 @@
 
 from __future__ import annotations
 
-import importlib.util
 import shlex
 from pathlib import Path
-from types import ModuleType
 
 import pytest
 
+from scripts import demo_train as demo
 from specdec_plugins.app.main import parse_options
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 FILES = ("--path", "--AR-path", "--verifier", "--finetune-from-model", "--input-path", "--bigrams")
 
 
-@pytest.fixture(scope="module")
-def demo() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("demo_train", ROOT / "scripts/demo_train.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-def test_every_program_is_there_and_every_file_is_made_by_an_earlier_step(
-    demo: ModuleType,
-) -> None:
+def test_every_program_is_there_and_every_file_is_made_by_an_earlier_step() -> None:
     made: list[str] = []
     for step in demo.steps("--cpu"):
         program, script = step.words[:2]
@@ -38,7 +25,7 @@ def test_every_program_is_there_and_every_file_is_made_by_an_earlier_step(
         made += step.outputs
 
 
-def test_decodings_differ_in_method_alone(demo: ModuleType) -> None:
+def test_decodings_differ_in_method_alone() -> None:
     parsed = {
         name: parse_options(shlex.split(demo.decode(name, "--cpu"))[2:])[0]
         for name in demo.DECODINGS
@@ -53,7 +40,7 @@ def test_decodings_differ_in_method_alone(demo: ModuleType) -> None:
 
 
 @pytest.mark.fairseq
-def test_trainings_are_commands_that_fairseq_knows(demo: ModuleType) -> None:
+def test_trainings_are_commands_that_fairseq_knows() -> None:
     from fairseq import options
 
     import specdec_plugins

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+import benchmarks.compare
 import benchmarks.reproduce
 import benchmarks.run
 import encoder_initial
@@ -101,6 +102,9 @@ def test_a_wrong_flag_is_refused_in_one_line(
         checkpoints.average_parser,
         scoring.evaluate_parser,
         scoring.ref_parser,
+        benchmarks.compare.comparison_parser,
+        benchmarks.reproduce.make_parser,
+        benchmarks.run.parser,
     ],
 )
 def test_every_flag_is_explained(make: Callable[[], argparse.ArgumentParser]) -> None:
