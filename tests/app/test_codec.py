@@ -120,20 +120,7 @@ def test_growing_text_is_that_of_all_tokens(
 def test_growing_text_is_not_read_again_and_again(codes: Path) -> None:
     codec = Recorded(TextPipeline("en", "de", codes=codes))
     running = RunningText(codec)
-    sentence = [
-        "Er",
-        "rief",
-        "&quot;",
-        "mein",
-        "Haus",
-        "!",
-        "&quot;",
-        "in",
-        "den",
-        "Gar@@",
-        "ten",
-        ".",
-    ]
+    sentence = ["Er", "rief", "&quot;", "Haus", "!", "&quot;", "in", "den", "Gar@@", "ten", "."]
     for token in sentence * 5:
         running.add([token])
     assert max(codec.num_read) <= 10

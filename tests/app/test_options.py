@@ -154,19 +154,16 @@ def test_settings_that_cannot_be(flags: str, message: str) -> None:
 @pytest.mark.parametrize(
     ("given", "message"),
     [
-        ([], "no bundle, and --strategy specdec needs the verifier's checkpoint; give it with"),
-        (["--AR-path", "v"], "needs the drafter's checkpoint; give it with --path"),
-        (["--strategy", "drafter"], "needs the drafter's checkpoint"),
-        (["--AR-path", "v", "--drafter", "medusa"], "needs the drafter's checkpoint"),
-        (
-            ["--strategy", "drafter", "--drafter", "medusa", "--path", "h"],
-            "'medusa' is no model of its own",
-        ),
+        ("", "no bundle, and --strategy specdec needs the verifier's checkpoint; give it with"),
+        ("--AR-path v", "needs the drafter's checkpoint; give it with --path"),
+        ("--strategy drafter", "needs the drafter's checkpoint"),
+        ("--AR-path v --drafter medusa", "needs the drafter's checkpoint"),
+        ("--strategy drafter --drafter medusa --path h", "'medusa' is no model of its own"),
     ],
 )
-def test_missing_checkpoints(given: list[str], message: str) -> None:
+def test_missing_checkpoints(given: str, message: str) -> None:
     with pytest.raises(UserError, match=message):
-        parse_options(["data", *given])
+        parse_options(["data", *given.split()])
     for strategy in ("AR", "fairseq"):
         parse_options(["data", "--AR-path", "v", "--strategy", strategy])
 
