@@ -6,35 +6,10 @@ from collections.abc import Sequence
 from typing import Protocol
 
 from specdec_plugins.errors import UserError
+from specdec_plugins.formats.dictionaries import Dictionary
+from specdec_plugins.formats.text import TextPipeline
 
 _SUBWORD_NMT = ("subword_nmt", "@@ ", "@@")
-
-
-class Vocabulary(Protocol):
-    """As much of a dictionary as text needs."""
-
-    @property
-    def bos(self) -> int: ...
-
-    @property
-    def eos(self) -> int: ...
-
-    @property
-    def symbols(self) -> Sequence[str]: ...
-
-    def encode_line(self, line: str, append_eos: bool = True) -> list[int]: ...
-
-
-class Text(Protocol):
-    """Raw text to space-separated tokens and back."""
-
-    def encode(self, line: str) -> str: ...
-
-    def encode_target(self, line: str) -> str: ...
-
-    def decode(self, tokens: str) -> str: ...
-
-    def settled(self, tokens: Sequence[str]) -> int: ...
 
 
 def join_subwords(tokens: str, symbol: str | None) -> str:
@@ -56,9 +31,9 @@ class Codec:
 
     def __init__(
         self,
-        source: Vocabulary,
-        target: Vocabulary,
-        text: Text | None = None,
+        source: Dictionary,
+        target: Dictionary,
+        text: TextPipeline | None = None,
         remove_bpe: str | None = "@@ ",
     ) -> None:
         """text: for raw text; None where lines are tokens. remove_bpe: see `join_subwords`."""
