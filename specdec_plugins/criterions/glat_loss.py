@@ -3,15 +3,16 @@
 # No postponed annotations here: fairseq makes flags from the types of the settings' fields.
 import math
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
+import torch
 from fairseq import utils
 from fairseq.criterions import FairseqCriterion, register_criterion
 from fairseq.dataclass import FairseqDataclass
 from fairseq.logging import metrics
 from torch import Tensor, nn
+from torch.nn import functional
 
-from specdec_plugins.criterions.block_loss import block_loss
 from specdec_plugins.errors import UserError
 
 
@@ -21,6 +22,37 @@ class GlatLossConfig(FairseqDataclass):
         default=0.0,
         metadata={"help": "share of the target probability spread over all types, from 0 to 1"},
     )
+
+
+class BlockLoss(NamedTuple):
+    """Losses in nats; [] after a mean, [N] before it."""
+
+    loss: Tensor  # what is minimised: cross-entropy with label smoothing
+    nll: Tensor  # the plain cross-entropy
+
+
+def block_loss(
+    logits: Tensor,  # [N, V]
+    targets: Tensor,  # [N] int64
+    label_smoothing: float,  # share of the probability spread over all V types, 0 .. 1
+    reduce: bool = True,
+) -> BlockLoss:
+    """Label-smoothed cross-entropy of scored positions, averaged unless ``reduce`` is off.
+
+    Computed in float32 or better. Without a scored position (everything was revealed)
+    the mean is a zero that still has a gradient, so that every worker takes part in the update.
+    """
+    precision = torch.promote_types(logits.dtype, torch.float32)
+    log_probs = functional.log_softmax(logits, dim=-1, dtype=precision)  # [N, V]
+    nll = -log_probs.gather(1, targets[:, None]).squeeze(1)  # [N]
+    loss = nll
+    if label_smoothing > 0:
+        loss = (1 - label_smoothing) * nll - label_smoothing * log_probs.mean(dim=-1)  # [N]
+    if not reduce:
+        return BlockLoss(loss, nll)
+    if targets.numel() == 0:
+        return BlockLoss(loss.sum(), nll.sum())
+    return BlockLoss(loss.mean(), nll.mean())
 
 
 @register_criterion("glat_loss", dataclass=GlatLossConfig)

@@ -19,7 +19,6 @@ from fairseq.models.transformer import base_architecture as transformer_architec
 from torch import Tensor, nn
 
 from specdec_plugins.errors import UserError
-from specdec_plugins.models.spaced_layers import spaced_layers
 
 # Settings of the verifier that say how its encoder reads, beside those that begin with "encoder_".
 _OF_THE_ENCODER = (
@@ -29,6 +28,18 @@ _OF_THE_ENCODER = (
     "no_scale_embedding",
     "no_token_positional_embeddings",
 )
+
+
+def spaced_layers(num_wanted: int, num_given: int) -> list[int]:
+    """Numbers, from 0, of the given layers that the wanted ones begin as.
+
+    First and last, and evenly between, as in Shleifer and Rush 2020 (pre-trained summarization
+    distillation), section 3.2. A lone one begins as the last: what that gives is what the output
+    projection reads, and begun as the first it learns much more slowly.
+    """
+    if num_wanted == 1:
+        return [num_given - 1]
+    return [index * (num_given - 1) // (num_wanted - 1) for index in range(num_wanted)]
 
 
 def initial_decoder(state: dict[str, Tensor], num_layers: int) -> dict[str, Tensor]:

@@ -25,8 +25,8 @@ class InverseSqrtRestartsConfig(InverseSquareRootLRScheduleConfig):
 class InverseSqrtRestarts(InverseSquareRootSchedule):
     """The same rate at the same update, times a ramp behind the update in the checkpoint.
 
-    A checkpoint without Adam's moments (``corpus.pieces`` writes them) says where it was cut. Adam
-    then knows the gradient's scale from few updates, whose steps would be as long as any.
+    A checkpoint without Adam's moments (``corpus.checkpoints`` writes them) says where it was cut.
+    Adam then knows the gradient's scale from few updates, whose steps would be as long as any.
     """
 
     def __init__(self, cfg: Any, optimizer: Any) -> None:

@@ -1,4 +1,4 @@
-"""The criterion: figures over several workers, reduce off, and what it refuses."""
+"""The loss: its value and gradient; the criterion: figures over several workers, refusals."""
 
 from __future__ import annotations
 
@@ -32,6 +32,59 @@ def _model() -> Any:
     from tests.fairseq_models import build_drafter
 
     return build_drafter().eval()
+
+
+def _loss(*given: Any, **settings: Any) -> Any:
+    from specdec_plugins.criterions.glat_loss import block_loss
+
+    return block_loss(*given, **settings)
+
+
+def _case() -> tuple[torch.Tensor, torch.Tensor]:
+    random = torch.Generator().manual_seed(0)
+    logits = torch.randn(5, 7, generator=random)
+    return logits.requires_grad_(), torch.randint(7, (5,), generator=random)
+
+
+@pytest.mark.parametrize("smoothing", [0.0, 0.1])
+def test_value_agrees_with_the_definition(smoothing: float) -> None:
+    logits, targets = _case()
+    expected, expected_nll = [], []
+    for row, target in zip(logits.detach().double().tolist(), targets.tolist(), strict=True):
+        normaliser = math.log(sum(math.exp(x) for x in row))
+        losses = [normaliser - x for x in row]
+        expected_nll.append(losses[target])
+        mean = sum(losses) / len(losses)
+        expected.append((1 - smoothing) * losses[target] + smoothing * mean)
+    each = _loss(logits, targets, smoothing, reduce=False)
+    assert each.loss.tolist() == pytest.approx(expected, abs=1e-5)
+    assert each.nll.tolist() == pytest.approx(expected_nll, abs=1e-5)
+    mean_loss = _loss(logits, targets, smoothing)
+    assert mean_loss.loss.item() == pytest.approx(sum(expected) / 5, abs=1e-5)
+    assert mean_loss.nll.item() == pytest.approx(sum(expected_nll) / 5, abs=1e-5)
+
+
+def test_gradient_agrees_with_torch() -> None:
+    logits, targets = _case()
+    _loss(logits, targets, 0.1).loss.backward()
+    twin = logits.detach().clone().requires_grad_()
+    torch.nn.functional.cross_entropy(twin, targets, label_smoothing=0.1).backward()
+    torch.testing.assert_close(logits.grad, twin.grad)
+
+
+@pytest.mark.parametrize("smoothing", [0.0, 0.1])
+def test_nothing_to_score_is_a_zero_with_a_gradient(smoothing: float) -> None:
+    logits, targets = _case()
+    loss = _loss(logits[:0], targets[:0], smoothing).loss
+    assert loss.item() == 0
+    loss.backward()
+    assert torch.equal(logits.grad, torch.zeros_like(logits))
+
+
+def test_half_precision_is_computed_in_float32() -> None:
+    logits, targets = _case()
+    half = _loss(logits.detach().bfloat16(), targets, 0.1).loss
+    assert half.dtype == torch.float32
 
 
 def test_without_reduction_there_is_one_loss_a_scored_position() -> None:

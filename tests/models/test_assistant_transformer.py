@@ -10,7 +10,6 @@ import pytest
 import torch
 
 from specdec_plugins.errors import UserError
-from specdec_plugins.models.spaced_layers import spaced_layers
 
 pytestmark = pytest.mark.fairseq
 
@@ -36,6 +35,8 @@ def assistant(monkeypatch: pytest.MonkeyPatch, teacher: Any, **changes: Any) -> 
 
 
 def test_layers_are_evenly_spaced() -> None:
+    from specdec_plugins.models.assistant_transformer import spaced_layers
+
     assert [spaced_layers(n, 6) for n in (1, 2, 3, 6)] == [
         [5],
         [0, 5],
