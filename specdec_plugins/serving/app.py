@@ -28,7 +28,7 @@ from specdec_plugins.serving.routes import router
 from specdec_plugins.serving.schemas import ErrorResponse
 from specdec_plugins.serving.service import Service, version
 from specdec_plugins.serving.settings import ServerSettings
-from specdec_plugins.serving.worker import BatchWorker, WorkerConfig
+from specdec_plugins.serving.worker import BatchWorker
 
 log = logging.getLogger("specdec.serving")
 
@@ -56,8 +56,7 @@ def create_app(
     when_failed: called, on another thread, where the worker dies before that.
     """
     metrics = Metrics()
-    config = WorkerConfig(settings.max_rows, settings.max_waiting)
-    worker = BatchWorker(model.new_session, config, metrics, when_failed=when_failed)
+    worker = BatchWorker(model.new_session, settings, metrics, when_failed=when_failed)
     service = Service(model, worker, settings, metrics)
 
     @asynccontextmanager

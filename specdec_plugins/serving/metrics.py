@@ -121,6 +121,7 @@ class Metrics:
         self.queue_seconds.observe(seconds_waited)
 
     def stepped(self, events: Sequence[RowEvent], num_rows: int, seconds: dict[str, float]) -> None:
+        """One round of `num_rows` rows; seconds: by part, of this round."""
         self.batch_rows.set(num_rows)
         self.batch_size.observe(num_rows)
         for part, value in seconds.items():
@@ -129,6 +130,7 @@ class Metrics:
             self._round(event)
 
     def rested(self) -> None:
+        """The batch is empty."""
         self.batch_rows.set(0)
 
     def _round(self, event: RowEvent) -> None:

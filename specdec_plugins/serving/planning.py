@@ -12,8 +12,7 @@ from specdec_plugins.decoding.engine import check_request
 from specdec_plugins.decoding.types import SEEDS, DecodeParams, Request
 from specdec_plugins.errors import require
 from specdec_plugins.serving.errors import TooLarge
-from specdec_plugins.serving.mixed_rule import GREEDY_TOP_K
-from specdec_plugins.serving.model import ServedModel, Split
+from specdec_plugins.serving.model import GREEDY_TOP_K, ServedModel, Split
 from specdec_plugins.serving.settings import ServerSettings
 
 T = TypeVar("T")

@@ -47,6 +47,9 @@ def service_of(request: Request) -> Service:
 
 
 TheService = Annotated[Service, Depends(service_of)]
+GenerateBody = Annotated[GenerateRequest, Depends(body_of(GenerateRequest))]
+RootBody = Annotated[RootRequest, Depends(body_of(RootRequest))]
+TranslateBody = Annotated[TranslateRequest, Depends(body_of(TranslateRequest))]
 
 
 def check_key(service: Service, request: Request, in_body: str | None = None) -> None:
@@ -64,9 +67,7 @@ def check_key(service: Service, request: Request, in_body: str | None = None) ->
 
 @router.post("/generate", openapi_extra=schema_of(GenerateRequest))
 async def post_generate(
-    request: Request,
-    service: TheService,
-    body: Annotated[GenerateRequest, Depends(body_of(GenerateRequest))],
+    request: Request, service: TheService, body: GenerateBody
 ) -> schemas.GenerateResponse:
     """Translate a text, in the shape of text-generation-inference."""
     check_key(service, request)
@@ -81,9 +82,7 @@ async def post_generate(
     response_class=Response,
 )
 async def post_generate_stream(
-    request: Request,
-    service: TheService,
-    body: Annotated[GenerateRequest, Depends(body_of(GenerateRequest))],
+    request: Request, service: TheService, body: GenerateBody
 ) -> Response:
     """The same as server-sent events, the tokens of a round together as they are accepted."""
     check_key(service, request)
@@ -97,9 +96,7 @@ async def post_generate_stream(
 
 @router.post("/", openapi_extra=schema_of(RootRequest), response_model=None)
 async def post_root(
-    request: Request,
-    service: TheService,
-    body: Annotated[RootRequest, Depends(body_of(RootRequest))],
+    request: Request, service: TheService, body: RootBody
 ) -> Response | list[schemas.GenerateResponse]:
     """What clients of text-generation-inference call when they are given only an address."""
     if body.stream:
@@ -109,9 +106,7 @@ async def post_root(
 
 @router.post("/translate", openapi_extra=schema_of(TranslateRequest))
 async def post_translate(
-    request: Request,
-    service: TheService,
-    body: Annotated[TranslateRequest, Depends(body_of(TranslateRequest))],
+    request: Request, service: TheService, body: TranslateBody
 ) -> schemas.TranslateResponse:
     """Translate a text or a list of texts, in the shape of LibreTranslate."""
     check_key(service, request, body.api_key)

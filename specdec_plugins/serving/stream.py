@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine, Sequence
 from contextlib import aclosing
-from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from starlette.requests import Request
@@ -47,7 +46,7 @@ async def generate(
         answer.details.tokens = [
             token
             for outcome, gap in zip(outcomes, plan.texts[0].gaps, strict=False)
-            for token in await SentenceTokens(service, gap).add(outcome.token_ids)
+            for token in await GrowingSentence(service, gap).add(outcome.token_ids)
         ]
     return answer
 
@@ -78,8 +77,8 @@ def _ms(seconds: float) -> float:
     return round(seconds * 1000, 3)
 
 
-class SentenceTokens:
-    """The tokens of one sentence as they come, each with what it adds to the text so far."""
+class GrowingSentence:
+    """One sentence as its tokens come, each with what it adds to the text so far."""
 
     def __init__(self, service: Service, gap: str) -> None:
         """gap: what stands before the sentence; it goes with the first token."""
@@ -87,6 +86,9 @@ class SentenceTokens:
         self._running = RunningText(service.model.codec)
         self._gap = gap
         self.text = ""
+        self.outcome = Outcome()
+        self.held: list[tuple[RowUpdate, float]] = []  # rounds that may not be sent yet
+        self.is_done = False
 
     async def add(self, ids: Sequence[int]) -> list[Token]:
         """The next tokens.
@@ -106,16 +108,6 @@ class SentenceTokens:
         return tokens
 
 
-@dataclass
-class _Sentence:
-    """One sentence of a stream."""
-
-    tokens: SentenceTokens
-    outcome: Outcome = field(default_factory=Outcome)
-    held: list[tuple[RowUpdate, float]] = field(default_factory=list)
-    is_done: bool = False
-
-
 class TokenStream:
     """The rounds of a plan as events, sentence after sentence.
 
@@ -128,7 +120,7 @@ class TokenStream:
         self._plan = plan
         self._options = options
         gaps = plan.texts[0].gaps[: len(plan.requests)]
-        self._sentences = [_Sentence(SentenceTokens(service, gap)) for gap in gaps]
+        self._sentences = [GrowingSentence(service, gap) for gap in gaps]
         self._texts: list[str] = []  # of complete sentences
         self._num_tokens = 0
 
@@ -164,16 +156,16 @@ class TokenStream:
                 return
 
     async def _round(
-        self, sentence: _Sentence, update: RowUpdate, seconds: float
+        self, sentence: GrowingSentence, update: RowUpdate, seconds: float
     ) -> list[StreamResponse]:
         event, outcome = update.event, sentence.outcome
         assert event is not None
         outcome.add(update, seconds)
         events = []
-        for token in await sentence.tokens.add(event.emitted_ids):
+        for token in await sentence.add(event.emitted_ids):
             events.append(StreamResponse(index=self._num_tokens, token=token))
             self._num_tokens += 1
-        text = sentence.tokens.text
+        text = sentence.text
         events[0].round = self._info(update, outcome, seconds, text)
         if event.result is not None:
             sentence.is_done = True

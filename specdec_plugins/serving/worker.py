@@ -7,14 +7,13 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass
-from typing import Protocol
 
 from specdec_plugins.decoding.engine import Session
-from specdec_plugins.decoding.types import RowEvent
 from specdec_plugins.errors import UserError
 from specdec_plugins.serving.errors import Failed, Invalid, QueueFull, ServiceError, Stopping
+from specdec_plugins.serving.metrics import Metrics
 from specdec_plugins.serving.queue import BatchRow, FairQueue, RowUpdate, Submission, tell
+from specdec_plugins.serving.settings import ServerSettings
 
 log = logging.getLogger("specdec.serving")
 
@@ -23,47 +22,26 @@ _DIED = "The engine of this server has failed; try another one, or later."
 _LOST_AFTER = 3  # rows that failed on their own, one after the other: the device is likely lost
 
 
-class Observer(Protocol):
-    """Who counts what the worker does. Called on the worker's thread."""
-
-    def queued(self, num_waiting: int) -> None: ...
-
-    def joined(self, seconds_waited: float) -> None: ...
-
-    def stepped(self, events: Sequence[RowEvent], num_rows: int, seconds: dict[str, float]) -> None:
-        """One round of `num_rows` rows; seconds: by part, of this round."""
-        ...
-
-    def rested(self) -> None:
-        """The batch is empty."""
-        ...
-
-
-@dataclass(frozen=True)
-class WorkerConfig:
-    """Bounds of the batch and of the line before it."""
-
-    max_rows: int = 32  # sentences that decode at once
-    max_waiting: int = 1000  # sentences in line at most
-
-
 class BatchWorker:
     """Continuous batching: sentences join as rows come free, and are answered as they finish."""
 
     def __init__(
         self,
         new_session: Callable[[], Session],
-        config: WorkerConfig,
-        observer: Observer,
+        settings: ServerSettings,
+        metrics: Metrics,
         clock: Callable[[], float] = time.monotonic,
         when_failed: Callable[[], None] = lambda: None,
     ) -> None:
-        """when_failed: called on the worker's thread where that dies of a bug."""
+        """settings: of which `max_rows` and `max_waiting` bound the batch and the line before it.
+
+        when_failed: called on the worker's thread where that dies of a bug.
+        """
         self.clock = clock
         self._when_failed = when_failed
         self._new_session = new_session
-        self._config = config
-        self._observer = observer
+        self._settings = settings
+        self._metrics = metrics
         self._session = new_session()
         self._seconds: dict[str, float] = {}  # by part, of the present session, counted already
         self._rows: dict[str, BatchRow] = {}  # in the session, by id
@@ -114,21 +92,21 @@ class BatchWorker:
             if self._closing:
                 raise Stopping(_STOPPED)
             waiting = len(self._queue)
-            if waiting + len(submission.rows) > self._config.max_waiting:
+            if waiting + len(submission.rows) > self._settings.max_waiting:
                 raise QueueFull(
                     f"{waiting} sentences are waiting already; try again later.",
                     retry_after=waiting * self._pace,
                 )
             submission.submitted_at = self.clock()
             self._queue.push(submission)
-            self._observer.queued(len(self._queue))
+            self._metrics.queued(len(self._queue))
             self._wake.notify()
 
     def cancel(self, submission: Submission) -> None:
         """Forget a submission wherever it is and free its rows; nothing where it is finished."""
         with self._wake:
             self._queue.remove(submission)
-            self._observer.queued(len(self._queue))
+            self._metrics.queued(len(self._queue))
             self._hung_up.add(submission)
             self._wake.notify()
 
@@ -183,7 +161,7 @@ class BatchWorker:
                 return False
             hung_up, self._hung_up = self._hung_up, set()
             joining = [] if self._apart or self._is_apart else self._next_rows()
-            self._observer.queued(len(self._queue))
+            self._metrics.queued(len(self._queue))
         self._drop(hung_up)
         self._join(joining or self._next_group())
         if self._rows:
@@ -193,7 +171,7 @@ class BatchWorker:
         return True
 
     def _next_rows(self) -> list[BatchRow]:
-        room = self._config.max_rows - len(self._rows)
+        room = self._settings.max_rows - len(self._rows)
         return [self._queue.pop() for _ in range(min(room, len(self._queue)))]
 
     def _next_group(self) -> list[BatchRow]:
@@ -219,7 +197,7 @@ class BatchWorker:
         for row in rows:
             if not row.joined_at:
                 row.joined_at = now
-                self._observer.joined(now - row.submission.submitted_at)
+                self._metrics.joined(now - row.submission.submitted_at)
             try:
                 self._session.add([row.remaining()])
             except UserError as error:
@@ -236,7 +214,7 @@ class BatchWorker:
             return
         now = self.clock()
         self._num_lost = 0
-        self._observer.stepped(events, num_rows, self._new_seconds())
+        self._metrics.stepped(events, num_rows, self._new_seconds())
         updates, rows = [], []
         for event in events:
             row = self._rows[event.id]
@@ -258,7 +236,7 @@ class BatchWorker:
         except Exception:
             log.exception("the batch could not be emptied; a new one is begun")
             self._renew()
-        self._observer.rested()
+        self._metrics.rested()
 
     def _separate(self, error: Exception) -> None:
         """A round failed, and nobody knows through which row: halve the batch until it shows.

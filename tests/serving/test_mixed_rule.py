@@ -11,12 +11,11 @@ import torch
 
 from specdec_plugins.decoding.drafters import DraftContext, build_drafter
 from specdec_plugins.decoding.engine import EngineConfig, Method, SpeculativeDecoder
-from specdec_plugins.decoding.rules.exact import Exact
 from specdec_plugins.decoding.rules.top_beta import TopBeta
 from specdec_plugins.decoding.sampling import HashRandom
 from specdec_plugins.decoding.schedules import build_schedule
 from specdec_plugins.decoding.types import DecodeParams, Request, RowResult, Scores, Verdict
-from specdec_plugins.serving.mixed_rule import GREEDY_TOP_K, MixedRule
+from specdec_plugins.serving.model import GREEDY_TOP_K, MixedRule
 from specdec_plugins.serving.planning import Options
 from specdec_plugins.serving.planning import row_params as row_params_of
 from specdec_plugins.serving.settings import ServerSettings
@@ -39,7 +38,7 @@ def test_each_row_follows_its_own_rule() -> None:
     draft = draft_of([row[:2] for row in best.tolist()])
     params = row_params(4, top_k=[1, 0, 1, 0], seed=[1, 2, 3, 4])
     random, first = HashRandom(params.seed), torch.full((4,), 5)
-    mixed = MixedRule(Exact(), TopBeta(), Draw()).judge(draft, scores, params, random, first)
+    mixed = MixedRule(sampling=Draw()).judge(draft, scores, params, random, first)
     greedy = TopBeta().judge(draft, scores, params, random, first)
     drawn = Draw().judge(draft, scores, params, random, first)
     assert mixed.num_accepted.tolist() == [2, 0, 2, 0]
@@ -49,7 +48,7 @@ def test_each_row_follows_its_own_rule() -> None:
 
 def test_the_kinds_present_are_looked_up_again_when_rows_change() -> None:
     rule, random = (
-        MixedRule(Exact(), TopBeta(), Draw()),
+        MixedRule(sampling=Draw()),
         HashRandom(torch.zeros(1, dtype=torch.int64)),
     )
     scores, first = Scores(torch.randn(1, 3, 9)), torch.ones(1, dtype=torch.int64)
@@ -74,7 +73,7 @@ def test_the_tolerant_rule_judges_only_where_something_is_tolerated(
     params = row_params(2, top_k=top_k, beta=beta)
     scores, first = Scores(torch.randn(2, 3, 9)), torch.ones(2, dtype=torch.int64)
     draft = draft_of([[3, 4], [5, 6]])
-    rule = MixedRule(Exact(), Recorded(), Draw())
+    rule = MixedRule(tolerant=Recorded(), sampling=Draw())
     rule.judge(draft, scores, params, HashRandom(params.seed), first)
     assert bool(judged) == tolerant
 

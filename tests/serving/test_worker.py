@@ -14,7 +14,8 @@ from specdec_plugins.serving.errors import Failed, Invalid, QueueFull, Stopping
 from specdec_plugins.serving.metrics import Metrics
 from specdec_plugins.serving.model import ServedModel
 from specdec_plugins.serving.queue import RowUpdate, Submission
-from specdec_plugins.serving.worker import BatchWorker, WorkerConfig
+from specdec_plugins.serving.settings import ServerSettings
+from specdec_plugins.serving.worker import BatchWorker
 from tests.serving.toys import (
     MAX_LEN,
     PATIENCE,
@@ -71,8 +72,8 @@ def working(
     model = model or toy_model()
     verifier = model.verifier
     assert isinstance(verifier, GatedVerifier)
-    config = WorkerConfig(max_rows=4, max_waiting=max_waiting)
-    worker = BatchWorker(model.new_session, config, metrics or Metrics())
+    settings = ServerSettings(max_rows=4, max_waiting=max_waiting)
+    worker = BatchWorker(model.new_session, settings, metrics or Metrics())
     worker.start()
     try:
         yield worker, verifier

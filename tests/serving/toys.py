@@ -20,7 +20,6 @@ from fastapi import FastAPI
 from torch import Tensor
 
 from specdec_plugins.decoding.engine import EngineConfig, Method
-from specdec_plugins.decoding.rules.exact import Exact
 from specdec_plugins.decoding.rules.top_beta import TopBeta
 from specdec_plugins.decoding.schedules import build_schedule
 from specdec_plugins.decoding.types import (
@@ -36,8 +35,7 @@ from specdec_plugins.decoding.types import (
     Verdict,
 )
 from specdec_plugins.serving.app import UVICORN, create_app
-from specdec_plugins.serving.mixed_rule import MixedRule
-from specdec_plugins.serving.model import ServedModel
+from specdec_plugins.serving.model import MixedRule, ServedModel
 from specdec_plugins.serving.service import Service
 from specdec_plugins.serving.settings import ServerSettings
 from tests.decoding.toys import SCRIPTS, SPECIAL, ScriptedDrafter, TableVerifier, law, oracle
@@ -115,7 +113,7 @@ class Draw:
 
 def toy_model(script: str | None = "partly", samples: bool = True, **changes: Any) -> ServedModel:
     """script: how the drafter errs; None = no drafter."""
-    rule: Any = MixedRule(Exact(), TopBeta(), Draw()) if samples else TopBeta()
+    rule: Any = MixedRule(sampling=Draw()) if samples else TopBeta()
     drafter = ScriptedDrafter(TABLE, SCRIPTS[script]) if script else None
     fields: dict[str, Any] = {
         "name": "toy",
