@@ -9,13 +9,10 @@ import statistics
 import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
-from benchmarks.results import Figures, Results, Setting, markdown, ratios, spread
+from benchmarks.results import Figures, Results, Setting, markdown, on_result, ratios, spread
 from benchmarks.systems import BEAM, EXACT, GREEDY, RELAXED
-from specdec_plugins.errors import UserError, refuse
 
-_NAME = "python -m benchmarks.bars"
 _HEADER = ("bar", "what", "wanted", "measured", "verdict")
 _BLEU_MARGIN = 0.3  # below beam search, that relaxed decoding may score
 _EXTRA_MEMORY = 0.2  # of AR's peak, beside the drafter's weights
@@ -123,14 +120,8 @@ def _ratios(cell: Figures | None, baseline: Figures | None) -> list[float]:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    paths = sys.argv[1:] if argv is None else argv
-    if len(paths) != 1:
-        return refuse(_NAME, "expected one argument, RESULT.json")
-    try:
-        print(table(Results.read(Path(paths[0]))))
-    except UserError as error:
-        return refuse(_NAME, error)
-    return 0
+    """Exit status: 0 done, 2 where the argument is no result."""
+    return on_result("python -m benchmarks.bars", argv, lambda results, _: print(table(results)))
 
 
 if __name__ == "__main__":

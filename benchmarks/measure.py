@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import random
 import sys
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack, closing
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
@@ -122,7 +122,8 @@ def measure(
 ) -> list[Cell]:
     """All cells. Raises UserError where an engine refuses its system."""
     cells = []
-    with _workers(jobs, start) as workers:
+    with ExitStack() as stack:
+        workers = [stack.enter_context(closing(start(job))) for job in jobs]
         for threads in plan.threads:
             title = f"loading, threads {threads}"
             for worker in tqdm(workers, desc=title, unit="system", file=sys.stderr):
@@ -131,18 +132,6 @@ def measure(
                 taking = [worker for worker in workers if plan.takes(worker.system, batch)]
                 cells += _measure(taking, threads, batch, plan, sentences)
     return cells
-
-
-@contextmanager
-def _workers(jobs: Sequence[Job], start: Callable[[Job], Worker]) -> Iterator[list[Worker]]:
-    workers: list[Worker] = []
-    try:
-        for job in jobs:
-            workers.append(start(job))
-        yield workers
-    finally:
-        for worker in workers:
-            worker.close()
 
 
 def _measure(

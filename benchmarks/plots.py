@@ -13,14 +13,13 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from benchmarks.results import Figures, Results, ratios
+from benchmarks.results import Figures, Results, on_result, ratios
 from benchmarks.systems import EXACT, GREEDY, RELAXED, SCRIPTED, System
-from specdec_plugins.errors import UserError, refuse
+from specdec_plugins.errors import UserError
 
 Rows = Sequence[dict[str, Any]]  # of a comparison's or a reproduction's record
 Draw = Callable[[Any, Any], bool]  # a subject on matplotlib's axes; False = nothing to show
 
-_NAME = "python -m benchmarks.plots"
 _NUM_BINS = 6  # of source lengths
 # A colour says which row, as far as colours go; line and marker say in which precision.
 _NUM_COLOURS, _LINES, _MARKERS = 10, ("-", "--", ":", "-."), "os^v"
@@ -340,15 +339,12 @@ REPRODUCTION_PLOTS: dict[str, Draw] = {
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    paths = sys.argv[1:] if argv is None else argv
-    if len(paths) != 1:
-        return refuse(_NAME, "expected one argument, RESULT.json")
-    try:
-        for path in draw(Results.read(Path(paths[0])), paths[0].removesuffix(".json")):
-            print(path)
-    except UserError as error:
-        return refuse(_NAME, error)
-    return 0
+    """Exit status: 0 done, 2 where the argument is no result."""
+
+    def redraw(results: Results, path: str) -> None:
+        print(*draw(results, path.removesuffix(".json")), sep="\n")
+
+    return on_result("python -m benchmarks.plots", argv, redraw)
 
 
 if __name__ == "__main__":

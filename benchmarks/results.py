@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import json
 import statistics
-from collections.abc import Mapping, Sequence
+import sys
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from benchmarks.systems import GREEDY
-from specdec_plugins.errors import UserError
+from specdec_plugins.errors import UserError, refuse
 
 Figures = dict[str, Any]  # of one cell
 Record = dict[str, Any]  # of one run
@@ -94,6 +95,18 @@ class Results:
         wanted = (engine, role, dtype)
         rows = [(cell, cell["row"]) for cell in self.at(*setting)]
         return [c for c, row in rows if (row["engine"], row["role"], row["dtype"]) == wanted]
+
+
+def on_result(prog: str, argv: Sequence[str] | None, show: Callable[[Results, str], object]) -> int:
+    """A command line whose only argument is RESULT.json; `show` gets its results and its path."""
+    paths = sys.argv[1:] if argv is None else argv
+    if len(paths) != 1:
+        return refuse(prog, "expected one argument, RESULT.json")
+    try:
+        show(Results.read(Path(paths[0])), paths[0])
+    except UserError as error:
+        return refuse(prog, error)
+    return 0
 
 
 def ratios(cell: Figures, baseline: Figures) -> list[float]:

@@ -199,18 +199,11 @@ def _add_rows(made: argparse.ArgumentParser) -> None:
         metavar="P",
         help="rows whose drafts are the greedy output, each token right with this probability",
     )
-    add(
-        "--rows",
-        nargs="+",
-        metavar="PATTERN",
-        help="only rows whose name matches, such as 'ours *' (default: all)",
-    )
-    add(
-        "--batch-rows",
-        nargs="+",
-        metavar="PATTERN",
-        help="of these, the rows that are measured at batches above 1 (default: all that can)",
-    )
+    for flag, about in (
+        ("--rows", "only rows whose name matches, such as 'ours *' (default: all)"),
+        ("--batch-rows", "of these, those measured at batches above 1 (default: all that can)"),
+    ):
+        add(flag, nargs="+", metavar="PATTERN", help=about)
 
 
 def _add_how(made: argparse.ArgumentParser) -> None:
@@ -224,7 +217,7 @@ def _add_how(made: argparse.ArgumentParser) -> None:
         type=int,
         default=25,
         metavar="N",
-        help="sentences that a row decodes before the next row's turn (default: 25)",
+        help="sentences that a row decodes before the next one does (default: 25)",
     )
     add("--work", default="runs/bench", metavar="FOLDER", help="default: runs/bench")
     add("--output", required=True, metavar="OUTPUT", help="beginning of the names of the results")
