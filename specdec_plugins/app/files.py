@@ -115,7 +115,10 @@ def check_places(inputs: Sequence[str], outputs: Sequence[str]) -> None:
         if output != STANDARD:
             check_output(output)
         for path in inputs:
-            refuse_same_file(path, output)
+            require(
+                path == STANDARD or not os.path.exists(output) or not is_same_place(path, output),
+                f"{output}: is an input as well; write to another file.",
+            )
 
 
 def is_same_place(path: str, other: str) -> bool:
@@ -125,14 +128,6 @@ def is_same_place(path: str, other: str) -> bool:
     if os.path.exists(path) and os.path.exists(other):
         return os.path.samefile(path, other)
     return os.path.realpath(path) == os.path.realpath(other)
-
-
-def refuse_same_file(input_path: str, output_path: str) -> None:
-    """Raises UserError where writing would destroy what is being read."""
-    if STANDARD in (input_path, output_path) or not os.path.exists(output_path):
-        return
-    if is_same_place(input_path, output_path):
-        raise UserError(f"{output_path}: is an input as well; write to another file.")
 
 
 class LineWriter:
@@ -402,8 +397,8 @@ class Journal:
         self._recorded = recorded
         return True
 
-    def add(self, sentence: Sentence) -> None:
-        """A line that was read. Raises UserError where those recorded came from another input."""
+    def _add(self, sentence: Sentence) -> None:
+        """Raises UserError where the lines recorded came from another input."""
         self.lines += 1
         self._hash.update(json.dumps([sentence.text, sentence.prefix]).encode())
         recorded = self._recorded
@@ -426,10 +421,12 @@ class Journal:
                     f"The output holds {num_lines} lines and the input only {index}; it belongs to "
                     "another input, so start without --resume."
                 )
-            self.add(sentence)
+            self._add(sentence)
 
-    def record(self) -> None:
-        """Say, in one step, that the output holds the lines read so far."""
+    def record(self, sentences: Iterable[Sentence]) -> None:
+        """Say, in one step, that the output holds these, too."""
+        for sentence in sentences:
+            self._add(sentence)
         if self._path is not None:
             lines = {"lines": self.lines, "input": self._hash.hexdigest()}
             write_json(self._path, {**lines, "settings": self._settings})

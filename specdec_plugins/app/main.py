@@ -190,24 +190,6 @@ def run_command(
     return 0
 
 
-class Outputs:
-    """The text and, where they are asked for, the JSON lines."""
-
-    def __init__(self, paths: Sequence[str], kept: int) -> None:
-        """paths: the text's first; kept: lines of each that an earlier run wrote."""
-        advice = "" if STANDARD in paths else f", and {RESUME}"
-        self._writers = [LineWriter(path, kept, advice) for path in paths]
-
-    def write(self, done: Sequence[Translation]) -> None:
-        self._writers[0].write([t.text for t in done])
-        for records in self._writers[1:]:
-            records.write([json_line(t) for t in done])
-
-    def close(self) -> None:
-        for writer in self._writers:
-            writer.close()
-
-
 class Run:
     """One run over one input."""
 
@@ -230,16 +212,20 @@ class Run:
             translator = load_translator(self.settings, with_scores=bool(self.files.json_path))
             diagnosis = Diagnosis(translator) if self.files.diagnose else None
             self.journal.skip(sentences, kept)
-            outputs = Outputs(self.files.outputs, kept)
-            stack.callback(outputs.close)
+            advice = "" if STANDARD in self.files.outputs else f", and {RESUME}"
+            writers = [
+                stack.enter_context(LineWriter(path, kept, advice)) for path in self.files.outputs
+            ]
             start, source = time.perf_counter(), self.files.input_path
             bar = stack.enter_context(progress_bar(source, self.files.progress, kept))
             size = self.files.buffer_size or buffer_size(source, BUFFER_SIZE)
             for buffer in in_buffers(sentences, size):
-                self._decode(translator, buffer, outputs, bar)
+                done = translator.translate_sentences(buffer, bar.update)
+                self._write(writers, done)
+                self.journal.record(buffer)
                 if diagnosis is not None:
                     _observe(diagnosis, translator, buffer)
-            outputs.write([])
+            self._write(writers, [])
             seconds = time.perf_counter() - start
             self.journal.remove()
         self._report(translator, seconds, diagnosis)
@@ -258,18 +244,11 @@ class Run:
             )
         return kept
 
-    def _decode(
-        self,
-        translator: SpeculativeTranslator,
-        buffer: Sequence[Sentence],
-        outputs: Outputs,
-        bar: Any,
-    ) -> None:
-        done = translator.translate_sentences(buffer, bar.update)
-        outputs.write(done)
-        for sentence in buffer:
-            self.journal.add(sentence)
-        self.journal.record()
+    def _write(self, writers: Sequence[LineWriter], done: Sequence[Translation]) -> None:
+        """The texts and, where they are asked for, the JSON lines."""
+        writers[0].write([t.text for t in done])
+        for records in writers[1:]:
+            records.write([json_line(t) for t in done])
         self.tally.add(done)
 
     def _report(

@@ -11,12 +11,12 @@ import pytest
 from specdec_plugins.app import files
 from specdec_plugins.app.files import (
     LineWriter,
+    check_places,
     count_lines,
     in_buffers,
     is_same_place,
     open_input,
     read_lines,
-    refuse_same_file,
     total_lines,
 )
 from specdec_plugins.errors import UserError
@@ -181,5 +181,5 @@ def test_an_input_is_not_written_over(tmp_path: Path) -> None:
     link = tmp_path / "link"
     link.symlink_to(path)
     with pytest.raises(UserError, match="is an input as well"):
-        refuse_same_file(str(path), str(link))
-    refuse_same_file(str(path), str(tmp_path / "out"))
+        check_places([str(path)], [str(link)])
+    check_places([str(path)], [str(tmp_path / "out"), "-"])

@@ -26,10 +26,7 @@ def sentences(*texts: str) -> Iterator[Sentence]:
 def output(tmp_path: Path) -> str:
     """An output of which two lines, from inputs a and b, are recorded."""
     path = str(tmp_path / "out")
-    journal = Journal(path, settings())
-    for sentence in sentences("a", "b"):
-        journal.add(sentence)
-    journal.record()
+    Journal(path, settings()).record(sentences("a", "b"))
     return path
 
 
