@@ -212,14 +212,36 @@ def test_a_busy_server_is_asked_again() -> None:
         assert sorted(answers) == sorted(expected(f"w{i}") for i in (1, 2, 4))
 
 
+@pytest.fixture
+def translate(server: Running, tmp_path: Path) -> Callable[..., tuple[int, str]]:
+    """specdec-translate through the server: its exit status, and what the output holds then."""
+
+    def run(text: bytes, *flags: str) -> tuple[int, str]:
+        source, target = tmp_path / "in", tmp_path / "out"
+        source.write_bytes(text)
+        target.write_text("old\n")
+        files = ["--input", str(source), "--output", str(target)]
+        status = main(["--server", f"http://127.0.0.1:{server.port}", *files, *flags])
+        return status, target.read_text(encoding="utf-8")
+
+    return run
+
+
 @pytest.mark.parametrize("num_requests", ["1", "7"])
-def test_files_through_a_server(server: Running, tmp_path: Path, num_requests: str) -> None:
-    source, target = tmp_path / "in", tmp_path / "out"
-    source.write_text("".join(f"{line}\n" for line in LINES), encoding="utf-8")
-    url = f"http://127.0.0.1:{server.port}"
-    files = ["--input", str(source), "--output", str(target)]
-    assert main(["--server", url, "--requests", num_requests, *files]) == 0
-    assert target.read_text(encoding="utf-8").split("\n") == [*map(wanted, LINES), ""]
+def test_files_through_a_server(
+    translate: Callable[..., tuple[int, str]], num_requests: str
+) -> None:
+    text = "".join(f"{line}\n" for line in LINES).encode()
+    status, translations = translate(text, "--requests", num_requests)
+    assert status == 0
+    assert translations.split("\n") == [*map(wanted, LINES), ""]
+
+
+def test_an_old_output_makes_way_for_a_new_one_alone(
+    translate: Callable[..., tuple[int, str]],
+) -> None:
+    assert translate(b"w1\n\xff\n") == (2, "old\n")
+    assert translate(b"") == (0, "")
 
 
 def test_a_pipe_in_place_of_a_file(server: Running, tmp_path: Path) -> None:
@@ -232,34 +254,6 @@ def test_a_pipe_in_place_of_a_file(server: Running, tmp_path: Path) -> None:
         files = ["--input", f"/dev/fd/{read_end}", "--output", str(target), "--progress"]
         assert main(["--server", f"http://127.0.0.1:{server.port}", *files]) == 0
     assert target.read_text(encoding="utf-8") == f"{expected('w1')}\n{expected('w2')}\n"
-
-
-def test_an_old_output_survives_input_that_is_refused(server: Running, tmp_path: Path) -> None:
-    source, target = tmp_path / "in", tmp_path / "out"
-    source.write_bytes(b"w1\n\xff\n")
-    target.write_text("precious\n")
-    files = ["--input", str(source), "--output", str(target)]
-    assert main(["--server", f"http://127.0.0.1:{server.port}", *files]) == 2
-    assert target.read_text() == "precious\n"
-
-
-def test_a_full_device_is_told_without_flags_of_another_program(
-    server: Running, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    source = tmp_path / "in"
-    source.write_text("w1\n")
-    files = ["--input", str(source), "--output", "/dev/full"]
-    assert main(["--server", f"http://127.0.0.1:{server.port}", *files]) == 2
-    assert capsys.readouterr().err.endswith("what was written before is complete.\n")
-
-
-def test_no_lines_in_are_no_lines_out(server: Running, tmp_path: Path) -> None:
-    source, target = tmp_path / "in", tmp_path / "out"
-    source.touch()
-    target.write_text("old\n")
-    files = ["--input", str(source), "--output", str(target)]
-    assert main(["--server", f"http://127.0.0.1:{server.port}", *files]) == 0
-    assert target.read_text() == ""
 
 
 def test_the_same_without_a_server() -> None:

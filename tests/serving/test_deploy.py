@@ -1,4 +1,4 @@
-"""The files around the server agree with it and with each other."""
+"""The files and the documentation around the server agree with it and with each other."""
 
 from __future__ import annotations
 
@@ -6,15 +6,21 @@ import configparser
 import json
 import re
 import shlex
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import httpx
+import pytest
 import yaml
 
 from specdec_plugins.errors import BAD_INPUT
+from specdec_plugins.serving import errors
 from specdec_plugins.serving.cli import make_parser
 from specdec_plugins.serving.metrics import Metrics
 from specdec_plugins.serving.settings import ProcessOptions, ServerSettings
+from tests.decoding.toys import SPECIAL
+from tests.serving.toys import Running, ToyCodec, running, toy_model
 
 ROOT = Path(__file__).resolve().parents[2]
 DEPLOY = ROOT / "deploy"
@@ -22,6 +28,9 @@ DASHBOARD = DEPLOY / "grafana" / "specdec.json"
 COMPOSE: dict[str, Any] = yaml.safe_load((ROOT / "compose.yaml").read_text())
 DOCKERFILE = (ROOT / "Dockerfile").read_text()
 GUIDE = (ROOT / "docs" / "serving.md").read_text(encoding="utf-8")
+BLOCKS = re.findall(r"^```sh\n(.*?)^```", GUIDE, re.MULTILINE | re.DOTALL)
+LINES = "\n".join(BLOCKS).replace("\\\n", " ").splitlines()
+CURLS = [line for line in LINES if line.startswith("curl ")]
 PATIENCE = ServerSettings().shutdown_timeout
 PORT = ProcessOptions().port
 
@@ -161,3 +170,54 @@ def test_the_image_is_built_from_files_that_exist() -> None:
         for source in line.split()[:-1]:
             assert (ROOT / source).exists(), source
             assert any(source == path or source.startswith(f"{path}/") for path in allowed), source
+
+
+class AnyWords(ToyCodec):
+    """Words of English are laws by their length."""
+
+    def source_ids(self, line: str) -> list[int]:
+        return [len(word) % 12 for word in line.split()] + [SPECIAL.eos]
+
+
+def ask(server: Running, command: str) -> httpx.Response:
+    """What curl would do."""
+    words: Sequence[str] = shlex.split(command)[1:]
+    arguments: dict[str, Any] = {}
+    url, left = "", iter(words)
+    for word in left:
+        if word == "-H":
+            name, _, value = next(left).partition(": ")
+            arguments["headers"] = {name: value}
+        elif word == "-d":
+            arguments["content"] = next(left)
+        elif word != "-N":
+            url = word
+    path = url.removeprefix("http://127.0.0.1:8080")
+    assert path.startswith("/"), command
+    return server.client.request("POST" if "content" in arguments else "GET", path, **arguments)
+
+
+def test_every_curl_command_works() -> None:
+    assert len(CURLS) >= 4
+    with running(toy_model(codec=AnyWords())) as server:
+        for command in CURLS:
+            answer = ask(server, command)
+            assert answer.status_code == 200, command
+            assert answer.headers["x-request-id"]
+            assert '"error"' not in answer.text
+
+
+def test_every_route_is_documented() -> None:
+    with running() as server:
+        for path in server.client.get("/openapi.json").json()["paths"]:
+            assert f"`POST {path}`" in GUIDE or f"`GET {path}" in GUIDE or f"`{path}`" in GUIDE, (
+                path
+            )
+
+
+@pytest.mark.parametrize("fault", errors.ServiceError.__subclasses__(), ids=lambda f: f.__name__)
+def test_every_error_is_documented(fault: type[errors.ServiceError]) -> None:
+    if fault is errors.Gone:  # is never sent
+        assert "logged as 499" in GUIDE
+    else:
+        assert f"| {fault.status} | `{fault.kind}` |" in GUIDE

@@ -1,19 +1,25 @@
-"""What goes wrong between a client and its translation: hang-ups, full lines, time, shutdown."""
+"""What goes wrong on the way: hang-ups, full lines, time, sentences and engines that fail."""
 
 from __future__ import annotations
 
 import http.client
 import json
+import signal
 import socket
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
+import httpx
 import pytest
 
 from specdec_plugins.decoding.types import Draft, Prefix, Scores
+from specdec_plugins.serving.cli import serve
+from specdec_plugins.serving.metrics import Metrics
+from specdec_plugins.serving.settings import ServerSettings
 from tests.serving.toys import (
+    PATIENCE,
     GatedVerifier,
     Running,
     ToyCodec,
@@ -165,9 +171,7 @@ def test_a_body_that_never_comes_is_not_waited_for() -> None:
 
 def test_a_sentence_that_fails_is_answered_and_harms_nobody() -> None:
     with running() as server:
-        verifier = server.service.model.verifier
-        assert isinstance(verifier, GatedVerifier)
-        verifier.poison = 3
+        server.verifier.poison = 3
         server.gate.clear()
         clients = {word: send(server, "/generate", word) for word in ("w1", "w3", "w5")}
         wait_until(lambda: server.service.worker.num_rows + server.service.worker.num_waiting == 3)
@@ -185,28 +189,9 @@ def test_a_sentence_that_fails_is_answered_and_harms_nobody() -> None:
         assert json.loads(stream.text.split("data:")[-1])["error_type"] == "internal"
 
 
-def test_stopping_finishes_what_was_accepted() -> None:
-    with running() as server, ThreadPoolExecutor(9) as pool:
-        worker = server.service.worker
-        server.gate.clear()
-        words = [f"w{i}" for i in range(9)]
-
-        def ask(word: str) -> str:
-            answer = server.client.post("/generate", json={"inputs": word})
-            return str(answer.json()["generated_text"])
-
-        answers = [pool.submit(ask, word) for word in words]
-        wait_until(lambda: worker.num_rows + worker.num_waiting == len(words))
-        server.server.should_exit = True
-        threading.Timer(0.2, server.gate.set).start()
-        assert [answer.result() for answer in answers] == [expected(word) for word in words]
-
-
 def test_health_tells_a_failing_device() -> None:
     with running() as server:
-        verifier = server.service.model.verifier
-        assert isinstance(verifier, GatedVerifier)
-        verifier.poison = 3
+        server.verifier.poison = 3
         for _ in range(3):
             assert server.client.post("/generate", json={"inputs": "w3"}).status_code == 500
         answer = server.client.get("/health")
@@ -243,9 +228,7 @@ def test_what_nobody_foresaw_is_answered_under_its_id(
 
 def test_the_log_names_the_request_that_broke_a_round(caplog: pytest.LogCaptureFixture) -> None:
     with running() as server, ThreadPoolExecutor(2) as pool:
-        verifier = server.service.model.verifier
-        assert isinstance(verifier, GatedVerifier)
-        verifier.poison = 3
+        server.verifier.poison = 3
         server.gate.clear()
 
         def ask(word: str) -> int:
@@ -267,3 +250,63 @@ def test_the_log_names_the_request_that_broke_a_round(caplog: pytest.LogCaptureF
     searched = [record.message for record in caplog.records if "a round failed" in record.message]
     assert "request_id=asks-w1" in searched[0]
     assert "request_id=asks-w3" in searched[0]
+
+
+@pytest.fixture
+def broken(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The worker's thread dies in its first round."""
+
+    def stepped(*_: object) -> None:
+        raise AssertionError("bug")
+
+    monkeypatch.setattr(Metrics, "stepped", stepped)
+
+
+@pytest.mark.usefixtures("broken")
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+def test_an_engine_that_died_is_no_server_that_stops() -> None:
+    with running() as server:
+        for _ in range(2):
+            answer = server.client.post("/generate", json={"inputs": "w1"})
+            assert (answer.status_code, answer.json()["error_type"]) == (500, "internal")
+            assert "shutting down" not in answer.json()["error"]
+        server.service.worker.close(0.0)  # as a supervisor's signal would
+        health = server.client.get("/health")
+        assert (health.status_code, health.json()) == (503, {"status": "failing"})
+
+
+@pytest.fixture
+def signals() -> Iterator[None]:
+    """Handlers as they were."""
+    numbers = (signal.SIGINT, signal.SIGTERM)
+    handlers = [signal.getsignal(number) for number in numbers]
+    yield
+    for number, handler in zip(numbers, handlers, strict=True):
+        signal.signal(number, handler)
+
+
+def listens(port: int) -> bool:
+    with socket.socket() as client:
+        return client.connect_ex(("127.0.0.1", port)) == 0
+
+
+@pytest.mark.usefixtures("broken", "signals")
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+def test_a_server_whose_engine_died_ends_with_an_error() -> None:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    # A server that lives on is stopped as by its supervisor, and ends with 0.
+    end = threading.Timer(PATIENCE, signal.raise_signal, (signal.SIGTERM,))
+
+    def ask() -> int:
+        end.start()
+        wait_until(lambda: listens(port))
+        url = f"http://127.0.0.1:{port}/generate"
+        return httpx.post(url, json={"inputs": "w1"}, timeout=PATIENCE).status_code
+
+    with ThreadPoolExecutor(1) as pool:
+        code = pool.submit(ask)
+        assert serve(toy_model(), ServerSettings(), "127.0.0.1", port) == 1
+        end.cancel()
+        assert code.result() == 500

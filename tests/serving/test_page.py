@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from tests.serving.toys import GatedVerifier, Running, expected, expected_ids, running, wait_until
+from tests.serving.toys import Running, expected, expected_ids, running, wait_until
 
 SENTENCE = "w4 w1"
 FLAGS = (
@@ -133,8 +133,7 @@ def test_a_translation_appears_with_its_rounds(page: Page) -> None:
 
 
 def test_blocks_are_shown_before_the_sentence_is_complete(page: Page) -> None:
-    verifier = page.server.service.model.verifier
-    assert isinstance(verifier, GatedVerifier)
+    verifier = page.server.verifier
     verifier.allow(2)
     page.translate("w0")
     wait_until(lambda: len(page.all("#rounds-spec > li")) == 2)
@@ -187,9 +186,7 @@ def test_errors_are_said_in_a_sentence(page: Page) -> None:
     assert "more than the" in alert.text
     page.translate("  ")
     wait_until(lambda: alert.text == "Type a sentence first.")
-    verifier = page.server.service.model.verifier
-    assert isinstance(verifier, GatedVerifier)
-    verifier.poison = 3
+    page.server.verifier.poison = 3
     page.translate("w3")
     wait_until(lambda: "could not be decoded" in alert.text)
     page.translate(SENTENCE)

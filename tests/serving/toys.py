@@ -162,10 +162,14 @@ class Running:
     port: int
 
     @property
-    def gate(self) -> threading.Event:
+    def verifier(self) -> GatedVerifier:
         verifier = self.service.model.verifier
         assert isinstance(verifier, GatedVerifier)
-        return verifier.gate
+        return verifier
+
+    @property
+    def gate(self) -> threading.Event:
+        return self.verifier.gate
 
     def metric(self, name: str, **labels: str) -> float:
         return self.service.metrics.registry.get_sample_value(name, labels) or 0.0
