@@ -106,17 +106,19 @@ class Bigrams:
         `candidates` best tokens of each position has (Viterbi 1967). Returns [B, K] int64.
         """
         candidates = min(candidates, logits.shape[-1])
-        is_plain = logits.is_cpu and logits.dtype is torch.float32 and logits.is_contiguous()
-        if ops.kernels is None or not is_plain:
+        if not ops.compiled(logits):
             return self._best_path_by_torch(logits, before, weight, candidates)
-        before = before.contiguous()
-        out = before.new_empty(logits.shape[:2])
-        ops.kernels.best_paths(
-            *(logits.data_ptr(), *logits.shape, before.data_ptr()),
-            *(getattr(self, f.name).data_ptr() for f in fields(self)),
-            *(weight, candidates, out.data_ptr(), torch.get_num_threads()),
+        paths = before.new_empty(logits.shape[:2])
+        ops.native.best_paths(
+            logits=logits,
+            before=before,
+            **{f.name: getattr(self, f.name) for f in fields(self)},
+            weight=weight,
+            candidates=candidates,
+            paths=paths,
+            threads=torch.get_num_threads(),
         )
-        return out
+        return paths
 
     def _best_path_by_torch(
         self, logits: Tensor, before: Tensor, weight: float, candidates: int

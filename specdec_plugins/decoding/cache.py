@@ -33,45 +33,6 @@ class CacheWindow:
         return live[:, : self.mask.shape[-1]]
 
 
-def _open_by_torch(
-    lengths: Tensor,  # [B] int64
-    num_new: int,
-    skip: int,
-    capacity: int,
-    live: int,
-    last_seen: Tensor | None,  # [B, n] int64
-    dtype: torch.dtype,
-) -> tuple[Tensor, Tensor, Tensor]:
-    """`positions`, `at` and `mask` of a window."""
-    device = lengths.device
-    positions = lengths[:, None] + torch.arange(skip, skip + num_new, device=device)  # [B, n]
-    rows = torch.arange(len(lengths), device=device)[:, None] * capacity
-    last_seen = positions if last_seen is None else last_seen
-    seen_mask = torch.arange(live, device=device) <= last_seen[..., None]  # [B, n, T]
-    return positions, (rows + positions).flatten(), additive(seen_mask, dtype)[:, None]
-
-
-def _open(
-    lengths: Tensor,
-    num_new: int,
-    skip: int,
-    capacity: int,
-    live: int,
-    last_seen: Tensor | None,
-    dtype: torch.dtype,
-) -> tuple[Tensor, Tensor, Tensor]:
-    """The same in one call."""
-    num_rows, lengths = len(lengths), lengths.contiguous()
-    last_seen = None if last_seen is None else last_seen.contiguous()
-    positions, at = lengths.new_empty(num_rows, num_new), lengths.new_empty(num_rows * num_new)
-    mask = torch.empty(num_rows, 1, num_new, live, dtype=dtype)
-    ops.kernels.open_window(
-        *(lengths.data_ptr(), num_rows, num_new, skip, capacity, live, ops.address(last_seen)),
-        *(positions.data_ptr(), at.data_ptr(), mask.data_ptr()),
-    )
-    return positions, at, mask
-
-
 class KVCache:
     """One tensor for all layers; a row holds `lengths[b]` positions, and junk behind them.
 
@@ -118,9 +79,7 @@ class KVCache:
         self._reserve(len(self), live)
         self._live = live
         self._written = max(self._written, live)
-        fits = ops.keeps_books(self._room) and self._room.dtype is torch.float32
-        open_window = _open if fits else _open_by_torch
-        positions, at, mask = open_window(
+        positions, at, mask = ops.open_window(
             self.lengths, num_new, skip, self.capacity, live, last_seen, self._room.dtype
         )
         return CacheWindow(positions, mask, self.storage.flatten(1, 2), at, len(self))

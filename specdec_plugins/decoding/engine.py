@@ -14,7 +14,7 @@ from specdec_plugins.decoding.batch import Batch, collate
 from specdec_plugins.decoding.constraints import strike
 from specdec_plugins.decoding.extend import Extension, extend
 from specdec_plugins.decoding.latecomers import Latecomers
-from specdec_plugins.decoding.reductions import leading_log_prob
+from specdec_plugins.decoding.networks.cpu.ops import leading_log_prob
 from specdec_plugins.decoding.stats import DecodeStats, PartTimer
 from specdec_plugins.decoding.types import (
     AcceptanceRule,

@@ -32,15 +32,8 @@ def extend(
 
     `prefix.width` is left alone: the caller learns the lengths from its one copy a round.
     """
-    if ops.keeps_books(prefix.tokens):
-        return _extend(prefix, draft, verdict, params, eos)
-    return extend_by_torch(prefix, draft, verdict, params, eos)
-
-
-def extend_by_torch(
-    prefix: Prefix, draft: Draft, verdict: Verdict, params: RowParams, eos: int
-) -> Extension:
-    """The same by torch's operations, on any device."""
+    if ops.compiled(prefix.tokens):
+        return _compiled(prefix, draft, verdict, params, eos)
     num_drafted = draft.tokens.shape[1]
     columns = torch.arange(num_drafted + 1, device=draft.tokens.device)  # [K+1]
     num_accepted = verdict.num_accepted[:, None]  # [B, 1]
@@ -62,27 +55,28 @@ def extend_by_torch(
     return Extension(tokens, lengths, torch.minimum(verdict.num_accepted, lengths), ended, full)
 
 
-def _extend(
+def _compiled(
     prefix: Prefix, draft: Draft, verdict: Verdict, params: RowParams, eos: int
 ) -> Extension:
-    """The same in one call."""
+    """`extend` in one call."""
     num_rows, num_drafted = draft.tokens.shape
-    drafted = draft.tokens.long().contiguous()
-    given = [verdict.num_accepted, verdict.next_tokens, params.max_len]
-    given = [values.long().contiguous() for values in given]
-    tokens = drafted.new_empty(num_rows, num_drafted + 1)
+    drafted = draft.tokens.long()
+    appended = drafted.new_empty(num_rows, num_drafted + 1)
     counts = drafted.new_empty(4, num_rows)
-    standing = (prefix.tokens, prefix.lengths, prefix.active)
-    assert all(values.is_contiguous() for values in standing), "a prefix is changed where it lies"
-    ops.kernels.extend(
-        *(num_rows, num_drafted, drafted.data_ptr()),
-        *(values.data_ptr() for values in given),
-        *(eos, prefix.tokens.data_ptr(), prefix.tokens.shape[1]),
-        *(prefix.lengths.data_ptr(), prefix.active.data_ptr()),
-        *(tokens.data_ptr(), counts.data_ptr()),
+    ops.native.extend(
+        draft=drafted,
+        num_accepted=verdict.num_accepted.long(),
+        next_tokens=verdict.next_tokens.long(),
+        max_len=params.max_len.long(),
+        eos=eos,
+        prefix=prefix.tokens,
+        lengths=prefix.lengths,
+        active=prefix.active,
+        appended=appended,
+        counts=counts,
     )
     lengths, accepted, ended, full = counts
-    return Extension(tokens, lengths, accepted, ended.bool(), full.bool())
+    return Extension(appended, lengths, accepted, ended.bool(), full.bool())
 
 
 def append(prefix: Prefix, tokens: Tensor, lengths: Tensor) -> None:

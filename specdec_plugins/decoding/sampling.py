@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from specdec_plugins.decoding.reductions import best, log_total
+from specdec_plugins.decoding.networks.cpu.ops import best, log_total
 from specdec_plugins.decoding.types import RowParams, RowRandom, Stream
 
 # Finaliser of SplitMix64 (Steele, Lea and Flood 2014, "Fast splittable pseudorandom number

@@ -8,18 +8,16 @@ import pytest
 import torch
 from torch import Tensor
 
-from specdec_plugins.decoding import cache, reductions
+from specdec_plugins.decoding import cache
 from specdec_plugins.decoding.cache import KVCache
-from specdec_plugins.decoding.drafters.block import block_inputs, block_inputs_by_torch
-from specdec_plugins.decoding.extend import extend, extend_by_torch
+from specdec_plugins.decoding.drafters.block import block_inputs
+from specdec_plugins.decoding.extend import extend
 from specdec_plugins.decoding.networks import StackConfig
 from specdec_plugins.decoding.networks.cpu import ops
-from specdec_plugins.decoding.reductions import leading_best, leading_log_prob
+from specdec_plugins.decoding.networks.cpu.ops import leading_best, leading_log_prob
 from specdec_plugins.decoding.types import Draft, Prefix, Verdict
 from tests.decoding.networks.toys import transformer
 from tests.decoding.toys import SPECIAL, row_params
-
-pytestmark = pytest.mark.skipif(ops.kernels is None, reason="the kernels were not built")
 
 STACK = StackConfig(num_layers=2, dim=6, ffn_dim=4, num_heads=2, vocab_size=5, max_positions=99)
 
@@ -34,7 +32,7 @@ def integers(low: int, high: int, shape: tuple[int, ...], random: torch.Generato
     return torch.randint(low, high + 1, shape, generator=random)
 
 
-def test_rows_are_extended_alike(random: torch.Generator) -> None:
+def test_rows_are_extended_alike(random: torch.Generator, monkeypatch: pytest.MonkeyPatch) -> None:
     """Small tokens, so that eos comes often; short rows, so that many are full."""
     num_rows, num_drafted, max_len = 7, int(integers(0, 4, (1,), random)), 6
     prefix = Prefix(
@@ -51,7 +49,8 @@ def test_rows_are_extended_alike(random: torch.Generator) -> None:
     params = row_params(num_rows, max_len=max_len)
     twin = copy.deepcopy(prefix)
     found = extend(prefix, draft, verdict, params, SPECIAL.eos)
-    expected = extend_by_torch(twin, draft, verdict, params, SPECIAL.eos)
+    monkeypatch.setattr(ops, "native", None)
+    expected = extend(twin, draft, verdict, params, SPECIAL.eos)
     for name in ("tokens", "lengths", "num_accepted", "ended", "full"):
         one, other = getattr(found, name), getattr(expected, name)
         assert one.dtype == other.dtype
@@ -72,7 +71,7 @@ def test_windows_open_alike(random: torch.Generator, monkeypatch: pytest.MonkeyP
         return cache.window(num_new, int(lengths.max()), skip, seen)
 
     found = opened()
-    monkeypatch.setattr(ops, "kernels", None)
+    monkeypatch.setattr(ops, "native", None)
     expected = opened()
     for name in ("positions", "at", "mask"):
         one, other = getattr(found, name), getattr(expected, name)
@@ -92,7 +91,7 @@ def test_logits_are_read_alike(random: torch.Generator, monkeypatch: pytest.Monk
     tokens[torch.arange(num_drafted + 1) >= counts[:, None]] = 10**6  # junk
     kept, after = leading_best(logits, drafted, lengths)
     sums = leading_log_prob(logits, tokens, counts)
-    monkeypatch.setattr(reductions, "_suits", lambda logits: False)
+    monkeypatch.setattr(ops, "native", None)
     expected, own = leading_best(logits, drafted, lengths)
     assert torch.equal(kept, expected)
     assert torch.equal(after, own)
@@ -100,7 +99,7 @@ def test_logits_are_read_alike(random: torch.Generator, monkeypatch: pytest.Monk
     torch.testing.assert_close(sums, leading_log_prob(logits, tokens, counts), **close)
 
 
-def test_blocks_open_alike(random: torch.Generator) -> None:
+def test_blocks_open_alike(random: torch.Generator, monkeypatch: pytest.MonkeyPatch) -> None:
     num_rows, width, used = (int(integers(1, 4, (1,), random)) for _ in range(3))
     lengths = integers(1, 8, (num_rows,), random)
     prefix = Prefix(integers(0, 9, (num_rows, 9), random), lengths, lengths > 0, width=9)
@@ -109,7 +108,9 @@ def test_blocks_open_alike(random: torch.Generator) -> None:
     width += int((lengths - 1 - cached).max())
     used = min(used, width)
     arguments = (prefix, cached, num_masks, width, used, 77, 88)
-    found, expected = block_inputs(*arguments), block_inputs_by_torch(*arguments)
+    found = block_inputs(*arguments)
+    monkeypatch.setattr(ops, "native", None)
+    expected = block_inputs(*arguments)
     for name in ("tokens", "last_seen", "used"):
         assert torch.equal(getattr(found, name), getattr(expected, name)), name
 
@@ -128,7 +129,7 @@ def test_tokens_are_embedded_alike(
         found = embedding(tokens, positions)
         with pytest.raises(IndexError, match="is not in the vocabulary"):
             embedding(tokens + table.vocab_size, positions)
-        monkeypatch.setattr(ops, "kernels", None)
+        monkeypatch.setattr(ops, "native", None)
         expected = embedding(tokens, positions)
     # A processor may fuse the product with the sum.
     torch.testing.assert_close(found, expected, rtol=1e-6, atol=1e-6)
@@ -142,3 +143,15 @@ def test_a_verdict_that_counts_wrongly_writes_nowhere_else() -> None:
         verdict = Verdict(torch.tensor([accepted]), torch.tensor([8]))
         extend(prefix, draft, verdict, row_params(1, max_len=90), SPECIAL.eos)
     assert tokens[0].tolist() == tokens[2].tolist() == [7] * 4
+
+
+def test_what_a_kernel_cannot_read_is_copied_or_refused() -> None:
+    logits = torch.randn(6, 4).t()
+    out = torch.empty(4, dtype=torch.int64)
+    ops.native.best(logits, out, 1)  # read through a dense copy
+    assert torch.equal(out, logits.argmax(-1))
+    for wrong in (logits.double(), logits.to("meta"), [1.0, 2.0]):
+        with pytest.raises(TypeError, match="incompatible function arguments"):
+            ops.native.best(wrong, out, 1)
+    with pytest.raises(TypeError, match="incompatible function arguments"):
+        ops.native.best(logits, torch.empty(8, dtype=torch.int64)[::2], 1)  # is written in place

@@ -13,7 +13,7 @@ from specdec_plugins.decoding.cache import KVCache, SourceMemory
 from specdec_plugins.decoding.drafters.base import DRAFTERS, DraftContext, until_end
 from specdec_plugins.decoding.networks.block import BlockDrafter
 from specdec_plugins.decoding.networks.cpu import ops
-from specdec_plugins.decoding.reductions import best
+from specdec_plugins.decoding.networks.cpu.ops import best
 from specdec_plugins.decoding.types import (
     Draft,
     Prefix,
@@ -177,9 +177,8 @@ class BlockNatDrafter:
         first, cached = prefix.lengths - 1, self._cache.lengths
         longest = int((first - cached).max()) if self._asks else self._behind
         width = longest + self._num_masks
-        inputs = block_inputs if ops.keeps_books(prefix.tokens) else block_inputs_by_torch
         config = self.network.config
-        block = inputs(prefix, cached, num_masks, width, num_used, config.mask, config.pad)
+        block = block_inputs(prefix, cached, num_masks, width, num_used, config.mask, config.pad)
         window = self._cache.window(width, self._width, last_seen=block.last_seen)
         states = self.network.decoder.extend(block.tokens, window, memory, block.used)
         self._cache.crop(first)
@@ -201,37 +200,36 @@ class BlockInputs:
     used: Tensor  # [B, m] int64, the columns of the first masks
 
 
-def block_inputs_by_torch(
-    prefix: Prefix, cached: Tensor, num_masks: Tensor, width: int, used: int, mask: int, pad: int
-) -> BlockInputs:
-    """`cached` and `num_masks`, both [B] int64: positions in the cache, and masks to draft with."""
-    first = prefix.lengths - 1
-    num_new = first - cached
-    columns = torch.arange(width, device=first.device)  # [n]
-    places = cached[:, None] + columns  # [B, n] of each row, start token left out
-    in_prefix = columns < num_new[:, None]
-    known = (places + 1).clamp(max=prefix.tokens.shape[1] - 1)
-    tokens = _masked(prefix.tokens.gather(1, known), columns, num_new, num_masks, mask, pad)
-    last_seen = torch.where(in_prefix, places, (first + num_masks - 1)[:, None])
-    return BlockInputs(tokens, last_seen, num_new[:, None] + columns[:used])
-
-
 def block_inputs(
     prefix: Prefix, cached: Tensor, num_masks: Tensor, width: int, used: int, mask: int, pad: int
 ) -> BlockInputs:
-    """The same in one call."""
-    num_rows, cached, num_masks = len(cached), cached.contiguous(), num_masks.contiguous()
+    """`cached` and `num_masks`, both [B] int64: positions in the cache, and masks to draft with."""
+    if not ops.compiled(prefix.tokens):
+        first = prefix.lengths - 1
+        num_new = first - cached
+        columns = torch.arange(width, device=first.device)  # [n]
+        places = cached[:, None] + columns  # [B, n] of each row, start token left out
+        in_prefix = columns < num_new[:, None]
+        known = (places + 1).clamp(max=prefix.tokens.shape[1] - 1)
+        tokens = _masked(prefix.tokens.gather(1, known), columns, num_new, num_masks, mask, pad)
+        last_seen = torch.where(in_prefix, places, (first + num_masks - 1)[:, None])
+        return BlockInputs(tokens, last_seen, num_new[:, None] + columns[:used])
+    num_rows = len(cached)
     inputs = BlockInputs(
         tokens=cached.new_empty(num_rows, width),
         last_seen=cached.new_empty(num_rows, width),
         used=cached.new_empty(num_rows, used),
     )
-    standing = (prefix.tokens, prefix.lengths)
-    assert all(values.is_contiguous() for values in standing), "a prefix is read where it lies"
-    ops.kernels.open_block(
-        *(num_rows, width, used, prefix.tokens.data_ptr(), prefix.tokens.shape[1]),
-        *(prefix.lengths.data_ptr(), cached.data_ptr(), num_masks.data_ptr()),
-        *(mask, pad, inputs.tokens.data_ptr(), inputs.last_seen.data_ptr(), inputs.used.data_ptr()),
+    ops.native.open_block(
+        prefix=prefix.tokens,
+        lengths=prefix.lengths,
+        cached=cached,
+        num_masks=num_masks,
+        mask=mask,
+        pad=pad,
+        tokens=inputs.tokens,
+        last_seen=inputs.last_seen,
+        used=inputs.used,
     )
     return inputs
 

@@ -9,8 +9,8 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from specdec_plugins.decoding.drafters.base import DRAFTERS, DraftContext, until_end
+from specdec_plugins.decoding.networks.cpu.ops import best
 from specdec_plugins.decoding.networks.heads import MedusaHeads
-from specdec_plugins.decoding.reductions import best
 from specdec_plugins.decoding.rules.base import at
 from specdec_plugins.decoding.types import (
     Draft,

@@ -55,16 +55,15 @@ class Embedding(nn.Module):
 
     def forward(self, tokens: Tensor, positions: Tensor) -> Tensor:
         """[B, n, D] of tokens and positions, both [B, n] int64."""
-        places, table = self.positions, self.tokens.weight
-        fits = places is not None and ops.suits_embedding(table, places.weight)
-        if places is not None and fits and self.project is None:
-            known = (places.weight, places.offset, places.last)
-            x = ops.embed(tokens, table, self.scale, positions, *known)
+        places = self.positions
+        if places is None or self.project is not None:
+            x = self._in_parts(tokens, positions)
         else:
-            x = self._by_torch(tokens, positions)
+            known = (places.weight, places.offset, places.last)
+            x = ops.embed(tokens, self.tokens.weight, self.scale, positions, *known)
         return x if self.norm is None else self.norm(x)
 
-    def _by_torch(self, tokens: Tensor, positions: Tensor) -> Tensor:
+    def _in_parts(self, tokens: Tensor, positions: Tensor) -> Tensor:
         x: Tensor = self.tokens(tokens)
         if self.scale != 1.0:
             x = x * self.scale

@@ -13,15 +13,14 @@ from torch import Tensor, nn
 
 from specdec_plugins.decoding.cache import KVCache, SourceMemory
 from specdec_plugins.decoding.networks import StackConfig, Transformer, with_fast_products
-from specdec_plugins.decoding.networks.cpu.ops import (
+from specdec_plugins.decoding.networks.cpu.ops import best, instruction_sets, log_total, rank
+from specdec_plugins.decoding.networks.cpu.products import (
+    Int8Linear,
     NativeLayers,
     NativeLinear,
-    instruction_sets,
     suits_layers,
 )
-from specdec_plugins.decoding.networks.cpu.products import Int8Linear
 from specdec_plugins.decoding.networks.layers import LayerStack
-from specdec_plugins.decoding.reductions import best, log_total, rank
 from tests.decoding.networks.test_products import inputs, int8_by_hand, linear
 from tests.decoding.networks.toys import EOS, full_logits, random_ids, randomise, transformer
 

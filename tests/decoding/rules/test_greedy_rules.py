@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from specdec_plugins.decoding.reductions import rank
+from specdec_plugins.decoding.networks.cpu.ops import rank
 from specdec_plugins.decoding.rules import RULES
 from specdec_plugins.decoding.sampling import HashRandom
 from specdec_plugins.decoding.types import AcceptanceRule, Draft, Guarantee, Scores, Verdict

@@ -1,4 +1,4 @@
-// What one instruction set offers, and what a pass over a stack of layers is told.
+// What one instruction set offers, what a pass over a stack of layers is told, and its threads.
 //
 // The kernels are written once, in terms of vectors of LANES floats, and compiled for several
 // instruction sets (module.cpp). Every row's result is computed in an order of its own that does
@@ -7,7 +7,16 @@
 
 #pragma once
 
+#include <pybind11/pybind11.h>
+
 #include <cstdint>
+#include <stdexcept>
+#include <string>
+#include <vector>
+
+#ifdef _OPENMP
+#include <omp.h>
+#endif
 
 namespace specdec {
 
@@ -103,5 +112,27 @@ struct Isa {
   float (*log_total_of)(const float*, int width);
   int64_t (*rank_of)(const float*, int width, int64_t token);
 };
+
+// Those that this processor can run, the best first (module.cpp).
+std::vector<const Isa*> usable();
+
+inline const Isa& isa_of(const std::string& name) {
+  for (const Isa* isa : usable())
+    if (name.empty() || name == isa->name) return *isa;
+  throw std::invalid_argument("this processor cannot run " + name);
+}
+
+// Calls work(thread, threads) on every thread of a team. Python's other threads go on meanwhile.
+template <typename Work>
+void in_team(int threads, const Work& work) {
+  pybind11::gil_scoped_release released;
+#ifdef _OPENMP
+#pragma omp parallel num_threads(threads) if (threads > 1)
+  work(omp_get_thread_num(), omp_get_num_threads());
+#else
+  (void)threads;
+  work(0, 1);
+#endif
+}
 
 }  // namespace specdec

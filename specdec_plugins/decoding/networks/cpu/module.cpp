@@ -1,7 +1,6 @@
-// The kernels as a Python module. Tensors come as addresses; native.py checks and keeps them.
+// The kernels as a Python module, which ops.py and products.py call.
 
 #include <pybind11/pybind11.h>
-#include <pybind11/stl.h>
 
 #include <algorithm>
 #include <cmath>
@@ -16,11 +15,9 @@
 #endif
 
 #include "isa.h"
-#include "packed.h"
-#include "paths.h"
 #include "rounds.h"
 #include "stack.h"
-#include "team.h"
+#include "tensor.h"
 
 namespace specdec {
 
@@ -70,78 +67,89 @@ std::vector<const Isa*> usable() {
   return found;
 }
 
-// Calls work(row) for every row, shared out to the threads.
-template <typename Work>
-static void for_rows(int rows, int threads, const Work& work) {
-  in_team(std::min(rows, threads), [&](int thread, int team) {
-    for (int row = rows * thread / team; row < rows * (thread + 1) / team; ++row) work(row);
-  });
-}
-
 // Found once: it is asked for in every round.
 static const Isa& best_isa() {
   static const Isa& isa = isa_of("");
   return isa;
 }
 
-static void best(uintptr_t logits, int rows, int width, uintptr_t result, int threads) {
-  const Isa& isa = best_isa();
-  for_rows(rows, threads, [&](int row) {
-    reinterpret_cast<int64_t*>(result)[row] =
-        isa.best_of(at_address<float>(logits) + int64_t(row) * width, width);
+// Calls work(row) for every row, shared out to the threads.
+template <typename Work>
+static void for_rows(int64_t rows, int threads, const Work& work) {
+  in_team(int(std::min<int64_t>(rows, threads)), [&](int thread, int team) {
+    for (int64_t row = rows * thread / team; row < rows * (thread + 1) / team; ++row) work(row);
   });
 }
 
-static void log_total(uintptr_t logits, int rows, int width, uintptr_t result, int threads) {
-  const Isa& isa = best_isa();
-  for_rows(rows, threads, [&](int row) {
-    reinterpret_cast<float*>(result)[row] =
-        isa.log_total_of(at_address<float>(logits) + int64_t(row) * width, width);
+// `out` has an entry for each row of logits: of all but their last axis.
+
+static void best(const Floats& logits, const Tensor<int64_t>& out, int threads) {
+  const int width = int(logits.size(-1));
+  const auto best_of = best_isa().best_of;
+  for_rows(out.count(), threads, [&](int64_t row) {
+    out.data[row] = best_of(logits.data + row * width, width);
   });
 }
 
-static void rank(uintptr_t logits, int rows, int width, uintptr_t tokens, uintptr_t result,
+static void log_total(const Floats& logits, const Tensor<float>& out, int threads) {
+  const int width = int(logits.size(-1));
+  const auto log_total_of = best_isa().log_total_of;
+  for_rows(out.count(), threads, [&](int64_t row) {
+    out.data[row] = log_total_of(logits.data + row * width, width);
+  });
+}
+
+static void rank(const Floats& logits, const Integers& tokens, const Tensor<int64_t>& out,
                  int threads) {
-  const Isa& isa = best_isa();
-  for_rows(rows, threads, [&](int row) {
-    reinterpret_cast<int64_t*>(result)[row] =
-        isa.rank_of(at_address<float>(logits) + int64_t(row) * width, width,
-                    at_address<int64_t>(tokens)[row]);
+  const int width = int(logits.size(-1));
+  const auto rank_of = best_isa().rank_of;
+  for_rows(out.count(), threads, [&](int64_t row) {
+    out.data[row] = rank_of(logits.data + row * width, width, tokens.data[row]);
   });
 }
 
-static void accept(uintptr_t logits, int rows, int drafted, int width, uintptr_t tokens,
-                   uintptr_t lengths, uintptr_t accepted, uintptr_t next, int threads) {
-  const Isa& isa = best_isa();
-  for_rows(rows, threads, [&](int row) {
-    accept_best(row, at_address<float>(logits), drafted, width, at_address<int64_t>(tokens),
-                at_address<int64_t>(lengths), reinterpret_cast<int64_t*>(accepted),
-                reinterpret_cast<int64_t*>(next), isa.best_of);
+// No logits are read that nobody needs: a row's are, up to the first that is not as drafted.
+static void leading_best(const Floats& logits, const Integers& drafted, const Integers& lengths,
+                         const Tensor<int64_t>& num_kept, const Tensor<int64_t>& behind,
+                         int threads) {
+  const int64_t columns = logits.size(1);
+  const int width = int(logits.size(2));
+  const auto best_of = best_isa().best_of;
+  for_rows(num_kept.count(), threads, [&](int64_t row) {
+    int64_t kept = 0, own = 0;
+    for (;; ++kept) {
+      own = best_of(logits.data + (row * columns + kept) * width, width);
+      if (kept >= lengths.data[row] || drafted.data[row * (columns - 1) + kept] != own) break;
+    }
+    num_kept.data[row] = kept;
+    behind.data[row] = own;
   });
 }
 
-static void log_probs(uintptr_t logits, int rows, int columns, int width, uintptr_t tokens,
-                      uintptr_t lengths, uintptr_t sums, int threads) {
-  const Isa& isa = best_isa();
-  for_rows(rows, threads, [&](int row) {
-    reinterpret_cast<double*>(sums)[row] =
-        emitted_log_prob(row, at_address<float>(logits), columns, width,
-                         at_address<int64_t>(tokens), at_address<int64_t>(lengths),
-                         isa.log_total_of);
+static void leading_log_prob(const Floats& logits, const Integers& tokens, const Integers& lengths,
+                             const Tensor<double>& sums, int threads) {
+  const int64_t columns = logits.size(1);
+  const int width = int(logits.size(2));
+  const auto log_total_of = best_isa().log_total_of;
+  for_rows(sums.count(), threads, [&](int64_t row) {
+    double sum = 0;
+    for (int64_t entry = row * columns; entry < row * columns + lengths.data[row]; ++entry) {
+      const float* own = logits.data + entry * width;
+      sum += double(own[tokens.data[entry]]) - log_total_of(own, width);
+    }
+    sums.data[row] = sum;
   });
 }
 
-static void best_paths(uintptr_t logits, int rows, int length, int width, uintptr_t before,
-                       uintptr_t starts, uintptr_t tokens, uintptr_t log_probs, uintptr_t backoffs,
-                       uintptr_t frequencies, float weight, int count, uintptr_t paths,
-                       int threads) {
-  const Bigrams bigrams{at_address<int32_t>(starts), at_address<int32_t>(tokens),
-                        at_address<float>(log_probs), at_address<float>(backoffs),
-                        at_address<float>(frequencies)};
-  for_rows(rows, threads, [&](int row) {
-    best_path(at_address<float>(logits) + int64_t(row) * length * width, length, width,
-              at_address<int64_t>(before)[row], bigrams, weight, count,
-              reinterpret_cast<int64_t*>(paths) + int64_t(row) * length);
+static void best_paths(const Floats& logits, const Integers& before,
+                       const Tensor<const int32_t>& starts, const Tensor<const int32_t>& tokens,
+                       const Floats& log_probs, const Floats& backoffs, const Floats& frequencies,
+                       float weight, int candidates, const Tensor<int64_t>& paths, int threads) {
+  const Bigrams bigrams{starts.data, tokens.data, log_probs.data, backoffs.data, frequencies.data};
+  const int length = int(logits.size(1)), width = int(logits.size(2));
+  for_rows(logits.size(0), threads, [&](int64_t row) {
+    best_path(logits.data + row * length * width, length, width, before.data[row], bigrams, weight,
+              candidates, paths.data + row * length);
   });
 }
 
@@ -156,21 +164,37 @@ PYBIND11_MODULE(_native, module) {
     for (const Isa* isa : usable()) found.emplace_back(isa->name, isa->has_int8);
     return found;
   });
+  Torch::load();
+  const auto arg = [](const char* name) { return py::arg(name); };
   module.def("best", &best);
   module.def("log_total", &log_total);
   module.def("rank", &rank);
-  module.def("accept_best", &accept);
-  module.def("emitted_log_probs", &log_probs);
-  module.def("open_window", &open_window);
-  module.def("best_paths", &best_paths);
-  module.def("embed", &embed);
-  module.def("open_block", &open_block);
-  module.def("extend", &extend_rows);
+  module.def("leading_best", &leading_best, arg("logits"), arg("drafted"), arg("lengths"),
+             arg("num_kept"), arg("behind"), arg("threads"));
+  module.def("leading_log_prob", &leading_log_prob, arg("logits"), arg("tokens"), arg("lengths"),
+             arg("sums"), arg("threads"));
+  module.def("best_paths", &best_paths, arg("logits"), arg("before"), arg("starts"), arg("tokens"),
+             arg("log_probs"), arg("backoffs"), arg("frequencies"), arg("weight"),
+             arg("candidates"), arg("paths"), arg("threads"));
+  module.def("embed", &embed, arg("tokens"), arg("table"), arg("scale"), arg("positions"),
+             arg("position_table"), arg("offset"), arg("last"), arg("out"));
+  module.def("open_window", &open_window, arg("lengths"), arg("last_seen"), arg("skip"),
+             arg("capacity"), arg("positions"), arg("at"), arg("mask"));
+  module.def("open_block", &open_block, arg("prefix"), arg("lengths"), arg("cached"),
+             arg("num_masks"), arg("mask"), arg("pad"), arg("tokens"), arg("last_seen"),
+             arg("used"));
+  module.def("extend", &extend, arg("draft"), arg("num_accepted"), arg("next_tokens"),
+             arg("max_len"), arg("eos"), arg("prefix"), arg("lengths"), arg("active"),
+             arg("appended"), arg("counts"));
   py::class_<PackedWeights, std::shared_ptr<PackedWeights>>(module, "PackedWeights")
-      .def(py::init<uintptr_t, uintptr_t, int, int, bool, const std::string&>())
-      .def("multiply", &PackedWeights::multiply);
+      .def(py::init<const Floats&, const std::optional<Floats>&, bool, const std::string&>(),
+           arg("weight"), arg("bias"), arg("int8"), arg("instruction_set"))
+      .def("multiply", &PackedWeights::multiply, arg("x"), arg("out"), arg("threads"));
   py::class_<Stack>(module, "Stack")
-      .def(py::init<int, int, int>())
-      .def("add", &Stack::add)
-      .def("run", &Stack::run);
+      .def(py::init<int, int, int>(), arg("dim"), arg("heads"), arg("ffn"))
+      .def("add", &Stack::add, arg("products"), arg("norms"), arg("norm_before"),
+           arg("activation"))
+      .def("run", &Stack::run, arg("x"), arg("out"), arg("first"), arg("stop"), arg("mask"),
+           arg("storage"), arg("at"), arg("source"), arg("source_mask"), arg("positions"),
+           arg("columns"), arg("threads"));
 }

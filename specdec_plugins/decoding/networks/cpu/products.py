@@ -1,18 +1,23 @@
-"""Matrix products for decoding on a CPU, where a pass has few rows and reads every weight.
+"""Layers for decoding on a CPU, where a pass has few rows and reads every weight.
 
-Figures and what else was tried: benchmarks/results/kernels.md.
+By the kernels a pass over all layers is one call, weights are read once and in order, and a row's
+result does not depend on what else is computed: on the block it is scored in, on its batch, on the
+width of the cache or on the number of threads. So exact mode is greedy decoding to the last bit.
+Torch's modules are the slow twin (tests/decoding/networks). Figures and what else was tried:
+benchmarks/results/kernels.md.
 """
 
 from __future__ import annotations
 
 from functools import cache
-from typing import TypeVar
+from typing import Any, TypeVar, cast
 
 import torch
 from torch import Tensor, nn
+from torch.utils.weak import WeakIdKeyDictionary
 
 from specdec_plugins.decoding.networks.cpu import ops
-from specdec_plugins.decoding.networks.layers import LayerStack
+from specdec_plugins.decoding.networks.layers import CrossSource, KeyValueStore, Layer, LayerStack
 from specdec_plugins.errors import require
 
 _WIDE = 1024  # inputs from which the int8 kernel reorders transposed weights slowly at each call
@@ -21,7 +26,132 @@ _INTO_ATTENTION = ("qkv", "query", "key_value")
 
 KERNELS = ("native", "torch")
 
+_COMPILED = ("relu", "gelu", "linear")  # activations
+
+
+# A table that is output projection and embedding, of verifier and drafter, is packed once.
+_packed: dict[bool, WeakIdKeyDictionary] = {
+    False: WeakIdKeyDictionary(),
+    True: WeakIdKeyDictionary(),
+}
+
 _Network = TypeVar("_Network", bound=nn.Module)
+
+
+class NativeLinear(nn.Module):
+    """A linear layer whose weights lie as the kernels read them.
+
+    With `int8` they are rounded to 8 bits, scaled per output, and its inputs likewise, scaled per
+    row; sums of integers are exact.
+    """
+
+    def __init__(self, linear: nn.Linear, int8: bool = False, instruction_set: str = "") -> None:
+        super().__init__()
+        self.out_features = linear.out_features
+        self.packed = _pack(linear, int8, instruction_set)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """[..., N] of [..., K], float32."""
+        out = x.new_empty(*x.shape[:-1], self.out_features)
+        self.packed.multiply(x, out, torch.get_num_threads())
+        return out
+
+
+class NativeLayers(nn.Module):
+    """All layers of a stack in one call; called like `LayerStack`."""
+
+    def __init__(self, layers: LayerStack, int8: bool = False, instruction_set: str = "") -> None:
+        super().__init__()
+        first = _first(layers)
+        self._num_layers = len(layers)
+        self._num_heads = first.self_attention.num_heads
+        self._stack = ops.native.Stack(
+            dim=first.up.in_features, heads=self._num_heads, ffn=first.up.out_features
+        )
+        # Taken out of the layers, as it alone is called by itself.
+        self._key_values = nn.ModuleList()
+        for layer in layers:
+            self._add(cast(Layer, layer), layers.activation, int8, instruction_set)
+
+    def _add(self, layer: Layer, activation: str, int8: bool, instruction_set: str) -> None:
+        attention, crossing = layer.self_attention, layer.cross_attention
+        linears = [attention.qkv, attention.out, layer.up, layer.down]
+        norms = [layer.self_norm, layer.ffn_norm]
+        if crossing is not None:
+            linears[2:2] = [crossing.query, crossing.out]
+            norms[1:1] = [layer.cross_norm]
+            self._key_values.append(NativeLinear(crossing.key_value, int8, instruction_set))
+        self._stack.add(
+            products=[_pack(linear, int8, instruction_set) for linear in linears],
+            norms=[(norm.weight.detach(), norm.bias.detach(), norm.eps) for norm in norms],
+            norm_before=layer.normalize_before,
+            activation=activation,
+        )
+
+    def __len__(self) -> int:
+        return self._num_layers
+
+    @property
+    def attention_dtype(self) -> torch.dtype:
+        """Of keys and values, in which attention is computed."""
+        return torch.float32
+
+    def keys_values(self, states: Tensor) -> tuple[Tensor, ...]:
+        """What each layer's attention to the source reads, computed once: [B, S, 2, H, d] each."""
+        shape = (*states.shape[:2], 2, self._num_heads, -1)
+        return tuple(linear(states).view(shape) for linear in self._key_values)
+
+    def forward(
+        self,
+        x: Tensor,  # [B, n, D]
+        mask: Tensor | None,  # [B or 1, 1, n or 1, T], additive
+        store: KeyValueStore | None = None,
+        source: CrossSource | None = None,
+        span: range | None = None,  # of the layers to run; None = all
+        positions: Tensor | None = None,  # [B, n, D], added to what each layer reads
+        columns: Tensor | None = None,  # [B, m] int64, whose output is wanted of the last layer
+    ) -> Tensor:  # [B, n, D], or [B, m, D]
+        """What leaves the last layer of the span; each one that runs writes to the store."""
+        span = range(len(self)) if span is None else span
+        num_columns = x.shape[1] if columns is None else columns.shape[1]
+        out = x.new_empty(len(x), num_columns, x.shape[2])
+        if out.numel() == 0 or len(span) == 0:
+            return out if len(span) else x
+        self._stack.run(
+            x=x,
+            out=out,
+            first=span.start,
+            stop=span.stop,
+            mask=mask,
+            storage=None if store is None else store.storage,
+            at=None if store is None else store.at,
+            source=() if source is None else source.keys_values,
+            source_mask=None if source is None else source.mask,
+            positions=None if positions is None else positions.expand(x.shape),
+            columns=columns,
+            threads=torch.get_num_threads(),
+        )
+        return out
+
+
+def _pack(linear: nn.Linear, int8: bool, instruction_set: str) -> Any:
+    """Its weights in the kernels' layout; those of a tied table are shared while that lives."""
+    is_shared = linear.bias is None and not instruction_set
+    if is_shared and linear.weight in _packed[int8]:
+        return _packed[int8][linear.weight]
+    packed = ops.native.PackedWeights(
+        weight=linear.weight.detach(),
+        bias=None if linear.bias is None else linear.bias.detach(),
+        int8=int8,
+        instruction_set=instruction_set,
+    )
+    if is_shared:
+        _packed[int8][linear.weight] = packed
+    return packed
+
+
+def _first(layers: LayerStack) -> Layer:
+    return cast(Layer, layers[0])
 
 
 class Int8Linear(nn.Module):
@@ -54,7 +184,7 @@ class Int8Linear(nn.Module):
         return out.view(*x.shape[:-1], self.out_features)
 
 
-FAST_PRODUCTS = (Int8Linear, ops.NativeLinear, ops.NativeLayers)
+FAST_PRODUCTS = (Int8Linear, NativeLinear, NativeLayers)
 
 
 def with_fast_products(network: _Network, int8: bool = False, kernels: str = "native") -> _Network:
@@ -67,15 +197,15 @@ def with_fast_products(network: _Network, int8: bool = False, kernels: str = "na
     """
     if kernels == "native":
         for parent, name, child in _children(network):
-            if isinstance(child, LayerStack) and ops.suits_layers(child, int8):
-                setattr(parent, name, ops.NativeLayers(child, int8))
+            if isinstance(child, LayerStack) and suits_layers(child, int8):
+                setattr(parent, name, NativeLayers(child, int8))
         # A stack that is torch's still keeps torch's products: its attention lies between them.
         others = {m for m in network.modules() if isinstance(m, LayerStack) for m in m.modules()}
         for parent, name, child in _children(network):
             if not isinstance(child, nn.Linear) or parent in others:
                 continue
-            if ops.suits(child.weight, int8):
-                setattr(parent, name, ops.NativeLinear(child, int8))
+            if suits(child.weight, int8):
+                setattr(parent, name, NativeLinear(child, int8))
     if int8:
         _quantise(network)
     return network
@@ -92,6 +222,22 @@ def _quantise(network: nn.Module) -> None:
             _check_int8(child.weight.device)
             dtype = torch.float64 if name in _INTO_ATTENTION else torch.float32
             setattr(parent, name, Int8Linear(child, dtype))
+
+
+def suits(weight: Tensor, int8: bool) -> bool:
+    """True if the kernels can take the place of a torch layer with this weight."""
+    fits = weight.device.type == "cpu" and weight.dtype is torch.float32
+    return fits and ops.best_set(int8) is not None
+
+
+def suits_layers(layers: LayerStack, int8: bool) -> bool:
+    """The same for whole layers; not where another product has taken the place of theirs before.
+
+    A drafter that shares its verifier's layers finds them so where the kernels were not built.
+    """
+    up: nn.Module = _first(layers).up
+    fits = isinstance(up, nn.Linear) and suits(up.weight, int8)
+    return fits and layers.activation in _COMPILED
 
 
 def _children(network: nn.Module) -> list[tuple[nn.Module, str, nn.Module]]:

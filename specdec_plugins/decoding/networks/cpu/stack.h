@@ -1,22 +1,153 @@
-// The layers of an encoder or a decoder, run in one call.
+// Weights in the layout that the kernels read, the memory of a pass, and the layers of a stack.
 
 #pragma once
 
+#include <algorithm>
+#include <cmath>
+#include <cstdlib>
+#include <cstring>
 #include <deque>
 #include <memory>
+#include <new>
+#include <stdexcept>
+#include <string>
 #include <tuple>
-#include <utility>
+#include <vector>
 
-#include "packed.h"
+#include "isa.h"
+#include "tensor.h"
 
 namespace specdec {
 
-using NormAt = std::tuple<uintptr_t, uintptr_t, float>;  // gain, bias, epsilon
-using MaskAt = std::tuple<uintptr_t, int64_t, int64_t, int>;  // address or 0, strides, width
+template <typename T>
+struct Aligned {
+  T* data = nullptr;
+  size_t size = 0;
+  void grow(size_t wanted) {
+    if (wanted <= size) return;
+    std::free(data);
+    const size_t bytes = (wanted * sizeof(T) + 63) / 64 * 64;
+    data = static_cast<T*>(std::aligned_alloc(64, bytes));
+    if (!data) throw std::bad_alloc();
+    std::memset(data, 0, bytes);
+    size = wanted;
+  }
+  Aligned() = default;
+  Aligned(const Aligned&) = delete;
+  Aligned& operator=(const Aligned&) = delete;
+  ~Aligned() { std::free(data); }
+};
 
-inline Mask mask_at(const MaskAt& where) {
-  const auto [data, row_stride, query_stride, width] = where;
-  return {at_address<float>(data), row_stride, query_stride, width};
+inline Scratch scratch_for(const std::vector<size_t>& floats, size_t codes, size_t steps,
+                           size_t scores, int threads) {
+  // One set for each Python thread that decodes; it grows to the largest pass.
+  thread_local Aligned<float> numbers;
+  thread_local Aligned<uint8_t> bytes;
+  const auto padded = [](size_t count) { return (count + 63) / 64 * 64; };
+  size_t total = 0;
+  for (size_t count : floats) total += padded(count);
+  const size_t steps_stride = padded(steps), scores_stride = padded(scores);
+  numbers.grow(total + threads * (steps_stride + scores_stride));
+  const size_t codes_stride = padded(codes);
+  bytes.grow(threads * codes_stride);
+  float* next = numbers.data;
+  const auto take = [&](size_t count) {
+    float* taken = next;
+    next += padded(count);
+    return taken;
+  };
+  Scratch s{};
+  float** const parts[] = {&s.x, &s.normed, &s.branch, &s.qkv, &s.hidden};
+  for (size_t i = 0; i < floats.size(); ++i) *parts[i] = take(floats[i]);
+  s.steps = take(threads * steps_stride);
+  s.scores = take(threads * scores_stride);
+  s.codes = bytes.data;
+  s.codes_stride = codes_stride;
+  s.steps_stride = steps_stride;
+  s.scores_stride = scores_stride;
+  return s;
+}
+
+// Weights [out, in] float32 of a linear layer, copied into the kernels' own layout.
+class PackedWeights {
+ public:
+  PackedWeights(const Floats& weight, const std::optional<Floats>& bias, bool int8,
+                const std::string& instruction_set)
+      : isa(isa_of(instruction_set)) {
+    if (int8 && !isa.has_int8)
+      throw std::invalid_argument(std::string(isa.name) + " has no 8-bit products");
+    linear.out = int(weight.size(0));
+    linear.in = int(weight.size(1));
+    const int panel = isa.panel, panels = (linear.out + panel - 1) / panel;
+    bias_.grow(size_t(panels) * panel);
+    if (bias) std::copy_n(bias->data, linear.out, bias_.data);
+    linear.bias = bias_.data;
+    if (int8)
+      pack_int8(weight.data, panel, panels);
+    else
+      pack_float(weight.data, panel, panels);
+  }
+
+  void multiply(const Floats& x, const Tensor<float>& out, int threads) const {
+    const int rows = int(x.count() / linear.in);
+    const Product product{x.data, rows, out.data};
+    const Scratch scratch =
+        scratch_for({}, linear.codes ? size_t(rows) * (linear.in + 3) : 0, rows, 0, threads);
+    in_team(threads, [&](int thread, int team) {
+      isa.multiply(linear, product, scratch, thread, team);
+    });
+  }
+
+  const Isa& isa;
+  Linear linear;
+
+ private:
+  void pack_float(const float* weight, int panel, int panels) {
+    floats_.grow(size_t(panels) * panel * linear.in);
+    for (int n = 0; n < linear.out; ++n)
+      for (int k = 0; k < linear.in; ++k)
+        floats_.data[(size_t(n / panel) * linear.in + k) * panel + n % panel] =
+            weight[size_t(n) * linear.in + k];
+    linear.weights = floats_.data;
+  }
+
+  void pack_int8(const float* weight, int panel, int panels) {
+    const int groups = (linear.in + 3) / 4;
+    codes_.grow(size_t(panels) * panel * groups * 4);
+    scale_.grow(size_t(panels) * panel);
+    offset_.grow(size_t(panels) * panel);
+    for (int n = 0; n < linear.out; ++n) {
+      const float* row = weight + size_t(n) * linear.in;
+      float largest = 0;
+      for (int k = 0; k < linear.in; ++k) largest = std::max(largest, std::fabs(row[k]));
+      const float inverse = largest > 0 ? 127 / largest : 0;
+      int32_t sum = 0;
+      for (int k = 0; k < linear.in; ++k) {
+        const int code = int(std::nearbyint(row[k] * inverse));
+        sum += code;
+        codes_.data[((size_t(n / panel) * groups + k / 4) * panel + n % panel) * 4 + k % 4] =
+            int8_t(code);
+      }
+      scale_.data[n] = largest / 127;
+      offset_.data[n] = 128 * sum;
+    }
+    linear.codes = codes_.data;
+    linear.scale = scale_.data;
+    linear.offset = offset_.data;
+  }
+
+  Aligned<float> floats_, scale_, bias_;
+  Aligned<int8_t> codes_;
+  Aligned<int32_t> offset_;
+};
+
+using NormTensors = std::tuple<Floats, Floats, float>;  // gain, bias, epsilon
+
+// Of an additive mask [B or 1, 1, n or 1, width], or of nothing, where all `width` are seen.
+inline Mask mask_of(const std::optional<Floats>& mask, int width) {
+  if (!mask) return {nullptr, 0, 0, width};
+  const int64_t queries = mask->size(2), seen = mask->size(3);
+  return {mask->data, mask->size(0) > 1 ? queries * seen : 0, queries > 1 ? seen : 0, int(seen)};
 }
 
 // The layers of an encoder or a decoder.
@@ -24,8 +155,8 @@ class Stack {
  public:
   Stack(int dim, int heads, int ffn) : dim_(dim), heads_(heads), ffn_(ffn) {}
 
-  void add(std::vector<std::shared_ptr<PackedWeights>> products, const std::vector<NormAt>& norms,
-           bool norm_before, const std::string& activation) {
+  void add(const std::vector<std::shared_ptr<PackedWeights>>& products,
+           const std::vector<NormTensors>& norms, bool norm_before, const std::string& activation) {
     Layer layer;
     layer.reads_source = products.size() == 6;
     layer.norm_before = norm_before;
@@ -45,36 +176,40 @@ class Stack {
     products_.insert(products_.end(), products.begin(), products.end());
   }
 
-  // [B, n, D] at `input` through layers first .. stop - 1, to `output`.
-  void run(int first, int stop, int rows, int queries, uintptr_t input, uintptr_t positions,
-           const MaskAt& mask, uintptr_t storage, int64_t layer_stride, int64_t capacity,
-           uintptr_t at, const std::vector<std::pair<uintptr_t, int64_t>>& source,
-           const MaskAt& source_mask, uintptr_t columns, int num_columns, uintptr_t output,
-           int threads) const {
+  // x through layers first .. stop - 1, to `out`.
+  void run(const Floats& x, const Tensor<float>& out, int first, int stop,
+           const std::optional<Floats>& mask,
+           const std::optional<Tensor<float, true>>& storage,
+           const std::optional<Integers>& at,
+           const std::vector<Tensor<const float, true>>& source,
+           const std::optional<Floats>& source_mask, const std::optional<Floats>& positions,
+           const std::optional<Integers>& columns, int threads) const {
+    const int rows = int(x.size(0)), queries = int(x.size(1));
     Pass pass;
     pass.rows = rows;
     pass.queries = queries;
     pass.dim = dim_;
     pass.heads = heads_;
-    pass.input = at_address<float>(input);
-    pass.positions = at_address<float>(positions);
-    pass.mask = mask_at(mask);
-    pass.storage = reinterpret_cast<float*>(storage);
-    pass.layer_stride = layer_stride;
-    pass.capacity = capacity;
-    pass.at = at_address<int64_t>(at);
+    pass.input = x.data;
+    pass.positions = data_of(positions);
+    pass.mask = mask_of(mask, queries);
+    if (storage) {
+      pass.storage = storage->data;
+      pass.layer_stride = storage->row_stride;
+      pass.capacity = storage->size(1) / rows;
+      pass.at = data_of(at);
+    }
     std::vector<SourceStates> states;
-    for (const auto& [address, stride] : source)
-      states.push_back({at_address<float>(address), stride});
+    for (const auto& layer : source) states.push_back({layer.data, layer.row_stride});
     pass.source = states.data();
-    pass.source_mask = mask_at(source_mask);
-    pass.columns = at_address<int64_t>(columns);
-    pass.num_columns = num_columns;
+    pass.source_mask = mask_of(source_mask, source.empty() ? 0 : int(source[0].size(1)));
+    pass.columns = data_of(columns);
+    pass.num_columns = int(out.size(1));
     std::vector<int64_t> asking_rows;
-    for (int64_t i = 0; pass.columns && i < int64_t(rows) * num_columns; ++i)
-      asking_rows.push_back(i / num_columns * queries + pass.columns[i]);
+    for (int64_t i = 0; pass.columns && i < int64_t(rows) * pass.num_columns; ++i)
+      asking_rows.push_back(i / pass.num_columns * queries + pass.columns[i]);
     pass.asking_rows = asking_rows.data();
-    pass.output = reinterpret_cast<float*>(output);
+    pass.output = out.data;
     const size_t m = size_t(rows) * queries, dim = dim_, wide = std::max(dim_, ffn_);
     const bool has_codes = std::any_of(products_.begin(), products_.end(),
                                        [](const auto& product) { return product->linear.codes; });
@@ -87,10 +222,10 @@ class Stack {
   }
 
  private:
-  Norm copied(const NormAt& where) {
-    const auto [gain, bias, epsilon] = where;
-    const auto keep = [&](uintptr_t address) {
-      norms_.emplace_back(at_address<float>(address), at_address<float>(address) + dim_);
+  Norm copied(const NormTensors& norm) {
+    const auto& [gain, bias, epsilon] = norm;
+    const auto keep = [&](const Floats& values) {
+      norms_.emplace_back(values.data, values.data + dim_);
       return norms_.back().data();
     };
     const float* own_gain = keep(gain);

@@ -1,0 +1,138 @@
+// Tensors as Python hands them over: typed, checked, and read where torch keeps them.
+//
+// A few attributes of the Python object are asked for, which costs a fraction of a microsecond;
+// linking torch instead would tie a build to one version of it.
+
+#pragma once
+
+#include <pybind11/pybind11.h>
+#include <pybind11/stl.h>
+
+#include <cstdint>
+#include <optional>
+#include <type_traits>
+
+namespace specdec {
+
+// Of the CPU and dense: one of `const T` is copied where it is not, one of `T` is written in place
+// and refused. With `strided_rows` the first axis may have any stride.
+template <typename T, bool strided_rows = false>
+struct Tensor {
+  T* data = nullptr;
+  int axes = 0;
+  int64_t sizes[6] = {};
+  int64_t row_stride = 0;  // from one entry of the first axis to the next
+  pybind11::object owner;
+
+  int64_t size(int axis) const { return sizes[axis < 0 ? axes + axis : axis]; }
+  int64_t count() const {
+    int64_t total = 1;
+    for (int axis = 0; axis < axes; ++axis) total *= sizes[axis];
+    return total;
+  }
+};
+
+using Floats = Tensor<const float>;
+using Integers = Tensor<const int64_t>;
+
+template <typename T, bool strided_rows>
+T* data_of(const std::optional<Tensor<T, strided_rows>>& tensor) {
+  return tensor ? tensor->data : nullptr;
+}
+
+// Names and types that are looked up once, when the module is imported, and never given up.
+struct Torch {
+  PyObject *float32, *float64, *int32, *int64, *boolean;
+  PyObject *dtype, *is_cpu, *is_contiguous, *contiguous, *stride, *shape, *data_ptr;
+
+  static Torch& get() {
+    static Torch torch;
+    return torch;
+  }
+  static void load() {
+    const pybind11::object module = pybind11::module_::import("torch");
+    Torch& own = get();
+    const auto type = [&](const char* name) { return module.attr(name).cast<pybind11::object>(); };
+    own.float32 = type("float32").release().ptr();
+    own.float64 = type("float64").release().ptr();
+    own.int32 = type("int32").release().ptr();
+    own.int64 = type("int64").release().ptr();
+    own.boolean = type("bool").release().ptr();
+    own.dtype = PyUnicode_InternFromString("dtype");
+    own.is_cpu = PyUnicode_InternFromString("is_cpu");
+    own.is_contiguous = PyUnicode_InternFromString("is_contiguous");
+    own.contiguous = PyUnicode_InternFromString("contiguous");
+    own.stride = PyUnicode_InternFromString("stride");
+    own.shape = PyUnicode_InternFromString("shape");
+    own.data_ptr = PyUnicode_InternFromString("data_ptr");
+  }
+  template <typename T>
+  static PyObject* type_of() {
+    if constexpr (std::is_same_v<T, float>) return get().float32;
+    if constexpr (std::is_same_v<T, double>) return get().float64;
+    if constexpr (std::is_same_v<T, int32_t>) return get().int32;
+    if constexpr (std::is_same_v<T, int64_t>) return get().int64;
+    if constexpr (std::is_same_v<T, bool>) return get().boolean;
+  }
+};
+
+}  // namespace specdec
+
+namespace pybind11::detail {
+
+template <typename T, bool strided_rows>
+struct type_caster<specdec::Tensor<T, strided_rows>> {
+  using Value = specdec::Tensor<T, strided_rows>;
+  PYBIND11_TYPE_CASTER(Value, const_name("Tensor"));
+
+  bool load(handle source, bool) {
+    const specdec::Torch& torch = specdec::Torch::get();
+    value.owner = reinterpret_borrow<object>(source);
+    if (!is(torch.dtype, specdec::Torch::type_of<std::remove_const_t<T>>())) return false;
+    if (!is(torch.is_cpu, Py_True)) return false;
+    if (!call(torch.is_contiguous).is(handle(Py_True))) {
+      if (!(strided_rows && has_dense_rows())) {
+        if constexpr (!std::is_const_v<T>) return false;
+        value.owner = call(torch.contiguous);
+      }
+    }
+    const object shape = attribute(torch.shape);
+    value.axes = int(PyTuple_GET_SIZE(shape.ptr()));
+    if (value.axes > 6) return false;
+    for (int axis = 0; axis < value.axes; ++axis)
+      value.sizes[axis] = PyLong_AsLongLong(PyTuple_GET_ITEM(shape.ptr(), axis));
+    if (strided_rows) value.row_stride = stride_of(call(torch.stride), 0);
+    value.data = static_cast<T*>(PyLong_AsVoidPtr(call(torch.data_ptr).ptr()));
+    return !PyErr_Occurred();
+  }
+
+ private:
+  object attribute(PyObject* name) const {
+    PyObject* found = PyObject_GetAttr(value.owner.ptr(), name);
+    if (!found) PyErr_Clear();  // no tensor: another overload, or a TypeError, is pybind11's task
+    return reinterpret_steal<object>(found);
+  }
+  bool is(PyObject* name, PyObject* wanted) const { return attribute(name).ptr() == wanted; }
+  object call(PyObject* name) const {
+    PyObject* result = PyObject_CallMethodNoArgs(value.owner.ptr(), name);
+    if (!result) throw error_already_set();
+    return reinterpret_steal<object>(result);
+  }
+  static int64_t stride_of(const object& strides, int axis) {
+    return PyLong_AsLongLong(PyTuple_GET_ITEM(strides.ptr(), axis));
+  }
+  // True if all but the first axis lie one behind the other.
+  bool has_dense_rows() const {
+    const object shape = attribute(specdec::Torch::get().shape);
+    const object strides = call(specdec::Torch::get().stride);
+    int64_t dense = 1;
+    for (int axis = int(PyTuple_GET_SIZE(shape.ptr())) - 1; axis > 0; --axis) {
+      const int64_t size = PyLong_AsLongLong(PyTuple_GET_ITEM(shape.ptr(), axis));
+      if (size > 1 && stride_of(strides, axis) != dense) return false;
+      dense *= size;
+    }
+    return true;
+  }
+};
+
+}  // namespace pybind11::detail
