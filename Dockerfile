@@ -18,7 +18,7 @@ COPY specdec_plugins ./specdec_plugins
 COPY data/models ./data/models
 # setup.py does without them where they do not compile; an image should not be slow without a word.
 RUN --mount=type=cache,target=/var/cache/pip pip wheel --no-deps --wheel-dir /wheel . \
- && python -m zipfile --list /wheel/*.whl | grep --quiet /_native
+ && python -m zipfile --list /wheel/*.whl | grep --quiet /_kernels
 
 FROM python:${PYTHON}-slim
 ARG TORCH_INDEX=https://download.pytorch.org/whl/cpu

@@ -47,7 +47,7 @@ BUNDLES = "specdec_plugins.bundles"
 NATIVE = "specdec_plugins/decoding/networks/cpu"
 # Optional: where it cannot be built, torch's own products are used, and decoding is slower.
 KERNELS = Pybind11Extension(
-    "specdec_plugins.decoding.networks.cpu._native",
+    "specdec_plugins.decoding.networks.cpu._kernels",
     [f"{NATIVE}/module.cpp"],
     depends=sorted(str(path) for path in Path(NATIVE).glob("*.[hi]*")),
     cxx_std=17,

@@ -11,6 +11,7 @@ cd "$(dirname "${BASH_SOURCE[0]}")/.."
 readonly VENV=.venv
 readonly LOG=$VENV/setup.log # its presence marks an environment as made here
 readonly STAMP=$VENV/setup.stamp
+readonly KERNELS=specdec_plugins/decoding/networks/cpu
 readonly CPU_INDEX=https://download.pytorch.org/whl/cpu
 readonly PIP=(.venv/bin/python -m pip --no-input --disable-pip-version-check)
 
@@ -196,12 +197,19 @@ install_project() {
   [[ ! -d $VENV/lib/python3.11 ]] || text+="; compiling fairseq takes minutes"
   watch "$text" env -u CUDA_HOME -u CUDA_PATH "${PIP[@]}" install --verbose --progress-bar raw \
     --no-build-isolation --constraint constraints.txt --editable '.[train,serve,ray,corpus,bench,dev]'
+  compgen -G "$KERNELS/_kernels.*" >/dev/null || {
+    echo "setup: the kernels for CPUs were not compiled, so decoding on a CPU takes several times as long;"
+    echo "setup: to get them, install a C++ compiler and Python's headers (on Debian and Ubuntu:"
+    echo "setup: apt-get install g++ python3-dev), and run the same command again"
+  }
 }
 
 # --- all of it ------------------------------------------------------------------------------------
 
+# A compiler that was not there before may have kernels to build.
 fingerprint() {
-  cat constraints.txt setup.py scripts/setup.sh specdec_plugins/decoding/networks/cpu/* <(pwd) | sha256sum
+  cat constraints.txt setup.py scripts/setup.sh "$KERNELS"/*.{cpp,h,inc} \
+    <(pwd; command -v "${CXX:-c++}" g++) | sha256sum
 }
 
 # Whether the environment's Python runs and is the one asked for, if one was.

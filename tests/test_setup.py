@@ -15,6 +15,7 @@ import pytest
 pytestmark = pytest.mark.integration
 
 ROOT = Path(__file__).resolve().parent.parent
+KERNELS = "specdec_plugins/decoding/networks/cpu"
 TOOLS = "bash cat dirname env flock grep mkdir pwd rm sha256sum sleep tail tee tr awk cp"
 
 # Stands for the Python of the virtual environment: writes down what pip was asked for, and offers
@@ -57,8 +58,7 @@ class Machine:
         (self.project / "scripts").mkdir(parents=True)
         for name in ("constraints.txt", "setup.py", "scripts/setup.sh"):
             shutil.copy(ROOT / name, self.project / name)
-        native = "specdec_plugins/decoding/networks/cpu"
-        shutil.copytree(ROOT / native, self.project / native)
+        shutil.copytree(ROOT / KERNELS, self.project / KERNELS)
         for tool in TOOLS.split():
             (self.bin / tool).symlink_to(str(shutil.which(tool)))
         self.script("venv-python", VENV_PYTHON, folder)
@@ -203,6 +203,21 @@ def test_second_run_has_nothing_to_do(ready: Machine) -> None:
     again = ready.setup()
     assert (again.returncode, again.stdout) == (0, "")
     assert not ready.calls("")
+
+
+def test_kernels_that_were_not_compiled_are_built_once_there_is_a_compiler(ready: Machine) -> None:
+    for built in (ready.project / KERNELS).glob("_kernels.*"):
+        built.unlink()
+    first = ready.setup()
+    assert first.returncode == 0
+    assert "kernels for CPUs were not compiled" in first.stdout
+    assert "apt-get install g++" in first.stdout
+    assert not ready.setup().stdout
+    ready.add_compiler()
+    (ready.project / KERNELS / "_kernels.so").touch()
+    again = ready.setup()
+    assert any("--editable" in call for call in ready.calls("installed"))
+    assert "not compiled" not in again.stdout
 
 
 def test_changed_versions_are_installed(ready: Machine) -> None:

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from specdec_plugins.decoding.cache import KVCache, SourceMemory
 from specdec_plugins.decoding.networks import StackConfig, Transformer, with_fast_products
+from specdec_plugins.decoding.networks.cpu import ops
 from specdec_plugins.decoding.networks.cpu.ops import best, instruction_sets, log_total, rank
 from specdec_plugins.decoding.networks.cpu.products import (
     Int8Linear,
@@ -36,6 +37,22 @@ def _no_gradients() -> Iterator[None]:
 
 def test_the_kernels_were_built() -> None:
     assert "plain" in SETS
+
+
+def test_without_kernels_a_network_for_a_cpu_warns_once(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    ops.warn_if_missing.cache_clear()
+    monkeypatch.setattr(ops, "native", None)
+    with_fast_products(transformer().float(), kernels="torch")
+    with torch.device("meta"):
+        with_fast_products(nn.Sequential(nn.Linear(2, 2)))
+    assert not caplog.messages
+    for _ in range(2):
+        with_fast_products(transformer().float())
+    (message,) = caplog.messages
+    assert "install a C++ compiler" in message
+    ops.warn_if_missing.cache_clear()
 
 
 @pytest.mark.parametrize("instruction_set", SETS)

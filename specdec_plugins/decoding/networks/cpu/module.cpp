@@ -155,7 +155,7 @@ static void best_paths(const Floats& logits, const Integers& before,
 
 }  // namespace specdec
 
-PYBIND11_MODULE(_native, module) {
+PYBIND11_MODULE(_kernels, module) {
   namespace py = pybind11;
   using namespace specdec;
   module.doc() = "Kernels whose result for a row depends on that row alone.";

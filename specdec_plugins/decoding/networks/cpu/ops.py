@@ -9,6 +9,8 @@ everywhere else, and tests hold the two together (tests/decoding/test_rounds.py)
 
 from __future__ import annotations
 
+import logging
+from functools import cache
 from importlib import import_module
 from typing import Any
 
@@ -22,7 +24,7 @@ from specdec_plugins.decoding.networks.layers import additive
 def _load() -> Any:
     """The extension module, or None where it was installed without a compiler."""
     try:
-        return import_module("specdec_plugins.decoding.networks.cpu._native")
+        return import_module("specdec_plugins.decoding.networks.cpu._kernels")
     except ImportError:
         return None
 
@@ -30,11 +32,23 @@ def _load() -> Any:
 native = _load()
 
 _DTYPES = (torch.float32, torch.int64)
+log = logging.getLogger("specdec.decoding")
 
 
 def compiled(tensor: Tensor) -> bool:
     """True if the kernels were built and can work on what this tensor stands for."""
     return native is not None and tensor.is_cpu and tensor.dtype in _DTYPES
+
+
+@cache
+def warn_if_missing() -> None:
+    """Say once, where the kernels were not built, how to get them."""
+    if native is None:
+        log.warning(
+            "The kernels for CPUs were not compiled, so decoding on a CPU takes several times as "
+            "long. To get them, install a C++ compiler and Python's headers (on Debian and Ubuntu: "
+            "apt-get install g++ python3-dev), then run `make setup`, or pip install, again."
+        )
 
 
 def instruction_sets() -> dict[str, bool]:

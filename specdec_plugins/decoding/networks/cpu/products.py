@@ -196,6 +196,8 @@ def with_fast_products(network: _Network, int8: bool = False, kernels: str = "na
     network can not be moved, copied or saved any more.
     """
     if kernels == "native":
+        if any(parameter.is_cpu for parameter in network.parameters()):
+            ops.warn_if_missing()
         for parent, name, child in _children(network):
             if isinstance(child, LayerStack) and suits_layers(child, int8):
                 setattr(parent, name, NativeLayers(child, int8))
