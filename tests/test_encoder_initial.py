@@ -8,10 +8,16 @@ from typing import Any
 
 import pytest
 import torch
+from fairseq import options
+from fairseq.data import Dictionary
+from fairseq.models import ARCH_MODEL_REGISTRY
 
 import encoder_initial
 from specdec_plugins.errors import UserError
 from specdec_plugins.formats.checkpoints import load_checkpoint, save_checkpoint
+from specdec_plugins.formats.vocabularies import numbered_vocabularies
+from specdec_plugins.training.initialise import initialise_drafter
+from tests.fairseq_models import build_drafter, build_verifier
 
 pytestmark = pytest.mark.fairseq
 
@@ -20,8 +26,6 @@ LENGTHS = torch.tensor([5, 3])
 
 
 def _write_verifier(path: Path, **changes: Any) -> Any:
-    from tests.fairseq_models import build_verifier
-
     model, args = build_verifier(**changes)
     save_checkpoint({"model": model.state_dict(), "args": args, "cfg": None}, path)
     return model
@@ -38,8 +42,6 @@ def _initialise(tmp_path: Path, *flags: str, **verifier: Any) -> tuple[Any, dict
 
 def _drafter(checkpoint: dict[str, Any], **changes: Any) -> Any:
     """The model that a trainer would build with these flags, loaded strictly."""
-    from tests.fairseq_models import build_drafter
-
     positions = {"max_source_positions": 1000, "max_target_positions": 1000}
     model = build_drafter(seed=9, **{**positions, **changes})
     model.load_state_dict(checkpoint["model"], strict=True)
@@ -132,11 +134,6 @@ def test_the_fast_drafter_s_encoder_computes_what_the_verifier_s_does(
 
 
 def _from_flags(flags: str, checkpoint: dict[str, Any]) -> Any:
-    from fairseq import options
-    from fairseq.models import ARCH_MODEL_REGISTRY
-
-    from specdec_plugins.formats.vocabularies import numbered_vocabularies
-
     parser = options.get_training_parser("translation")
     args = options.parse_args_and_arch(parser, ["data", *flags.split()])
     model = ARCH_MODEL_REGISTRY[args.arch].build_model(args, numbered_vocabularies(30, 30))
@@ -243,8 +240,6 @@ def test_different_sizes_are_refused_with_both_named(
 
 
 def _write_data(folder: Path, num_types: int, odd: str = "") -> Path:
-    from fairseq.data import Dictionary
-
     folder.mkdir()
     dictionary = Dictionary()
     for index in range(num_types - 4):
@@ -279,8 +274,6 @@ def test_layers_that_are_no_numbers_are_refused_with_what_is_expected(
 
 
 def test_dictionaries_of_the_data_must_fit(tmp_path: Path) -> None:
-    from specdec_plugins.training.initialise import initialise_drafter
-
     _write_verifier(tmp_path / "v.pt")
     good, small, other = (
         _write_data(tmp_path / "good", 30),

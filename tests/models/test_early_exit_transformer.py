@@ -9,6 +9,8 @@ import torch
 from torch import nn
 
 from specdec_plugins.errors import UserError
+from specdec_plugins.models.early_exit_transformer import skip_probability
+from tests.fairseq_models import build_early_exit, build_verifier
 
 pytestmark = pytest.mark.fairseq
 
@@ -17,8 +19,6 @@ TARGET = torch.tensor([[2, 8, 9]] * 200)
 
 
 def build(**changes: Any) -> Any:
-    from tests.fairseq_models import build_early_exit
-
     return build_early_exit(decoder_layers=3, **changes)
 
 
@@ -32,8 +32,6 @@ def states(model: nn.Module) -> list[torch.Tensor]:
 
 
 def test_skipping_grows_with_depth() -> None:
-    from specdec_plugins.models.early_exit_transformer import skip_probability
-
     assert [skip_probability(i, 3, 0.2) for i in range(3)] == pytest.approx(
         [0.0, 0.2 * (2**0.5 - 1), 0.2]
     )
@@ -58,8 +56,6 @@ def test_nothing_is_skipped_outside_training() -> None:
 
 
 def test_parameters_have_the_names_of_the_stock_model() -> None:
-    from tests.fairseq_models import build_verifier
-
     stock, _ = build_verifier(decoder_layers=3)
     assert build().state_dict().keys() == stock.state_dict().keys()
 

@@ -16,7 +16,7 @@ from specdec_plugins.decoding.sampling import HashRandom
 from specdec_plugins.decoding.schedules import build_schedule
 from specdec_plugins.decoding.types import DecodeParams, Drafter, Guarantee, Request, Scores
 from tests.decoding.drafters.factories import FACTORIES
-from tests.decoding.test_probs import slow_warp
+from tests.decoding.test_sampling import slow_warp
 from tests.decoding.toys import (
     SCRIPTS,
     SPECIAL,

@@ -1,4 +1,4 @@
-"""The loss of all exits against one exit at a time."""
+"""The losses that train a verifier's exits and heads, against one exit or one head at a time."""
 
 from __future__ import annotations
 
@@ -7,9 +7,13 @@ from typing import Any
 
 import pytest
 import torch
+from fairseq.criterions.label_smoothed_cross_entropy import LabelSmoothedCrossEntropyCriterion
 from torch.nn import functional
 
+from specdec_plugins.criterions.early_exit_loss import EarlyExitLoss, exit_weights
+from specdec_plugins.criterions.medusa_loss import MedusaLoss
 from specdec_plugins.errors import UserError
+from tests.fairseq_models import build_early_exit, build_heads, build_verifier
 
 pytestmark = pytest.mark.fairseq
 
@@ -27,21 +31,15 @@ SAMPLE = {
 
 
 def criterion(scale: float = 0.2, smoothing: float = 0.1) -> Any:
-    from specdec_plugins.criterions.early_exit_loss import EarlyExitLoss
-
     task = SimpleNamespace(target_dictionary=SimpleNamespace(pad=lambda: 1))
     return EarlyExitLoss(task, False, smoothing, scale, report_accuracy=True)
 
 
 def model(**changes: Any) -> Any:
-    from tests.fairseq_models import build_early_exit
-
     return build_early_exit(decoder_layers=3, **changes).eval()
 
 
 def test_weights_grow_with_depth_and_sum_to_one() -> None:
-    from specdec_plugins.criterions.early_exit_loss import exit_weights
-
     # scale * (1, 1 + 2), and L - 1 more than the one before for the whole decoder
     assert exit_weights(3, 0.2) == pytest.approx([w / 3.4 for w in (0.2, 0.6, 2.6)])
     assert exit_weights(3, 0) == [0, 0, 1]
@@ -50,8 +48,6 @@ def test_weights_grow_with_depth_and_sum_to_one() -> None:
 
 @pytest.mark.parametrize("normalize_before", [False, True])
 def test_the_loss_is_the_weighted_sum_of_every_exits(normalize_before: bool) -> None:
-    from specdec_plugins.criterions.early_exit_loss import exit_weights
-
     it = model(decoder_normalize_before=normalize_before)
     loss, size, log = criterion(smoothing=0.0)(it, SAMPLE)
     _, extra = it(**SAMPLE["net_input"])
@@ -74,8 +70,6 @@ def test_the_loss_is_the_weighted_sum_of_every_exits(normalize_before: bool) -> 
 
 
 def test_without_weight_for_exits_it_is_the_stock_loss() -> None:
-    from fairseq.criterions.label_smoothed_cross_entropy import LabelSmoothedCrossEntropyCriterion
-
     task = SimpleNamespace(target_dictionary=SimpleNamespace(pad=lambda: 1))
     it = model()
     stock, _, _ = LabelSmoothedCrossEntropyCriterion(task, False, 0.1)(it, SAMPLE)
@@ -83,9 +77,58 @@ def test_without_weight_for_exits_it_is_the_stock_loss() -> None:
 
 
 def test_what_it_refuses() -> None:
-    from tests.fairseq_models import build_verifier
-
     with pytest.raises(UserError, match="--exit-scale is -1, expected 0 or more"):
         criterion(scale=-1)
     with pytest.raises(UserError, match="needs --arch early_exit_transformer"):
         criterion()(build_verifier()[0], SAMPLE)
+
+
+def medusa_loss(head_decay: float = 0.5) -> Any:
+    return MedusaLoss(SimpleNamespace(target_dictionary=SimpleNamespace(pad=lambda: 1)), head_decay)
+
+
+def heads(num_heads: int = 3) -> Any:
+    return build_heads(num_heads)
+
+
+def test_the_loss_is_that_of_a_loop_over_heads_and_places() -> None:
+    model = heads()
+    loss, size, log = medusa_loss()(model, SAMPLE)
+    states = model(**SAMPLE["net_input"])
+    want = torch.tensor(0.0)
+    right = dict.fromkeys(range(1, 4), 0)
+    for row, length in ((0, 4), (1, 3)):
+        for place in range(length):
+            for head in range(1, 4):
+                if place + head < length:
+                    log_probs = model.project(states[row, place, head - 1]).log_softmax(-1)
+                    token = int(TARGET[row, place + head])
+                    want = want - 0.5**head * log_probs[token]
+                    right[head] += int(log_probs.argmax()) == token
+    torch.testing.assert_close(loss, want)
+    assert size == log["ntokens"] == 7
+    assert [int(log[f"scored_{head}"]) for head in (1, 2, 3)] == [5, 3, 1]
+    assert {head: int(log[f"right_{head}"]) for head in right} == right
+    each, _, _ = medusa_loss()(model, SAMPLE, reduce=False)
+    torch.testing.assert_close(each.sum(), loss)
+    assert each.shape == (2,)
+
+
+def test_gradients_reach_the_heads_only() -> None:
+    model = heads()
+    medusa_loss()(model, SAMPLE)[0].backward()
+    assert model.blocks.weight.grad.unflatten(0, (3, 16)).abs().sum((1, 2)).gt(0).all()
+    assert all(p.grad is None for p in model.verifier.parameters())
+
+
+def test_more_heads_than_tokens() -> None:
+    loss, _, log = medusa_loss()(heads(6), SAMPLE)
+    assert loss.isfinite()
+    assert int(log["scored_6"]) == 0
+
+
+def test_what_the_heads_loss_refuses() -> None:
+    with pytest.raises(UserError, match="--head-decay is 0, expected above 0"):
+        medusa_loss(0)
+    with pytest.raises(UserError, match="needs --arch medusa_heads"):
+        medusa_loss()(build_verifier()[0], SAMPLE)
