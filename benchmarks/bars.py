@@ -92,10 +92,11 @@ def _relaxed(results: Results, at: Setting, dtype: str) -> Bar:
     what = f"our relaxed, BLEU within {_BLEU_MARGIN} of beam 5, against our greedy"
     beam = results.find(at, "fairseq", BEAM, dtype)
     greedy = results.find(at, "ours", GREEDY, dtype)
+    best = None if beam is None else beam["bleu"]
+    least = None if best is None else best - _BLEU_MARGIN
     found: list[list[float]] = []
     for cell in results.find_all(at, "ours", RELAXED, dtype):
-        good = beam is not None and beam["bleu"] is not None and cell["bleu"] is not None
-        if good and cell["bleu"] >= beam["bleu"] - _BLEU_MARGIN:
+        if least is not None and cell["bleu"] is not None and cell["bleu"] >= least:
             found.append(_ratios(cell, greedy))
     return Bar("6", what, 4.0, max(filter(None, found), key=statistics.median, default=[]))
 

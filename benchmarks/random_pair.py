@@ -130,7 +130,12 @@ def _checkpoint(model: nn.Module, args: Namespace) -> dict[str, Any]:
     """As fairseq's trainer writes it."""
     from omegaconf import DictConfig
 
-    task = {"_name": "translation", "data": "", "source_lang": "en", "target_lang": "de"}
+    task: dict[str, Any] = {
+        "_name": "translation",
+        "data": "",
+        "source_lang": "en",
+        "target_lang": "de",
+    }
     if args.arch == "block":
         task |= {"_name": "translation_lev_modified", "block_size": _BLOCK_SIZE}
     config = DictConfig({"model": None, "task": task}, flags={"allow_objects": True})

@@ -44,7 +44,7 @@ def load(job: Job, threads: int) -> Transformers:
     torch.set_num_threads(threads)
 
     def model(form: str) -> Any:
-        loaded = load_marian(converted(form, job), dtype=DTYPES[job.system.dtype])
+        loaded: Any = load_marian(converted(form, job), dtype=DTYPES[job.system.dtype])
         return loaded.to(job.device).eval()
 
     pad = job.pair.dictionaries().target.pad

@@ -42,8 +42,10 @@ MODES: dict[str, tuple[str, ...]] = {
 }
 _WARM_UP = 2.0  # seconds of traffic that are not counted
 _WARM_CLIENTS = 8
-_HEADER = ("speculation", "clients", "requests", "p50 s", "p95 s", "p99 s", "tokens/s")
-_HEADER += ("against the plain loop", "tokens a round")
+_HEADER = (
+    *("speculation", "clients", "requests", "p50 s", "p95 s", "p99 s", "tokens/s"),
+    *("against the plain loop", "tokens a round"),
+)
 
 
 @dataclass(frozen=True)
