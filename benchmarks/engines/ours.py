@@ -20,7 +20,7 @@ from specdec_plugins.errors import require
 
 
 class Ours:
-    """The strategy that the command line would load, given token ids."""
+    """What the command line would load, given token ids."""
 
     def __init__(self, translator: SpeculativeTranslator) -> None:
         assert isinstance(translator.decoder, EngineDecoder)

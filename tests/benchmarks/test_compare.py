@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from benchmarks.compare import figures, read_systems, table, with_baselines
+from benchmarks.compare import figures, main, read_systems, table, with_baselines
 from benchmarks.decodings import Decoding, decode, in_parts
 from benchmarks.plots import draw_comparison, pyplot
 from benchmarks.results import spread
@@ -73,6 +73,20 @@ def test_what_is_malformed_is_named(tmp_path: Path, systems: Any, message: str) 
         read_systems(written(tmp_path, systems), GIVEN)
     with pytest.raises(UserError, match="none.json: cannot be read"):
         read_systems(tmp_path / "none.json", GIVEN)
+
+
+def test_refusals_come_before_decoding_and_write_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = written(tmp_path, [{"name": "x", "drafter": "lookup", "temperature": 2.0}])
+    flags = ["data", "--AR-path", "v.pt", "--ways", str(path), "--report", str(tmp_path / "report")]
+    monkeypatch.setattr("sys.argv", ["compare_ways.py", *flags, "--no-picture"])
+    assert main() == 2
+    told = capsys.readouterr()
+    assert told.out == ""
+    assert "system 1, 'x': --temperature 2 is for rules that sample" in told.err
+    assert told.err.count("\n") == 1
+    assert not list(tmp_path.glob("report*"))
 
 
 def test_a_verifier_is_needed_to_compare_with(tmp_path: Path) -> None:

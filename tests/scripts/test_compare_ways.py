@@ -52,13 +52,3 @@ def test_a_table_a_record_and_a_picture(tmp_path: Path) -> None:
     assert [row["num_same"] for row in record["rows"]] == [2, 2, 2]
     assert all(len(row["total"]) == 2 and row["bleu"] > 10 for row in record["rows"])
     assert str(tmp_path) not in record["command"]
-
-
-def test_refusals_come_before_decoding_and_write_nothing(tmp_path: Path) -> None:
-    done = compare(tmp_path, [{"name": "x", "drafter": "lookup", "temperature": 2.0}])
-    assert done.returncode == 2
-    assert done.stdout == ""
-    assert done.stderr.startswith("compare_ways.py: ")
-    assert "system 1, 'x': --temperature 2 is for rules that sample" in done.stderr
-    assert done.stderr.count("\n") == 1
-    assert not list(tmp_path.glob("report*"))
