@@ -22,6 +22,7 @@ import torch
 
 from benchmarks.larger import Size, enlarged
 from benchmarks.pair import NOTE, Pair
+from specdec_plugins.decoding.networks.trained import Model
 from specdec_plugins.errors import Parser, UserError, refuse
 from specdec_plugins.formats.bigrams import read_bigrams, write_bigrams
 from specdec_plugins.formats.bundle import (
@@ -33,8 +34,7 @@ from specdec_plugins.formats.bundle import (
     write_bundle,
 )
 from specdec_plugins.formats.dictionaries import Dictionary
-from specdec_plugins.formats.model import Model
-from specdec_plugins.formats.model_files import read_model
+from specdec_plugins.formats.models import read_model
 from specdec_plugins.formats.output import new_folder
 
 _TEXT = ("tokenizer", "lowercase", "dash_splits", "strip_diacritics")

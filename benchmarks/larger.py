@@ -33,9 +33,8 @@ from torch import Tensor
 
 from specdec_plugins.decoding.networks import BlockConfig, StackConfig, TransformerConfig
 from specdec_plugins.decoding.networks.layers import sinusoids
-from specdec_plugins.errors import require
-from specdec_plugins.formats.fairseq_weights import State
-from specdec_plugins.formats.model import HEADS, Model, layer_number
+from specdec_plugins.decoding.networks.trained import Model, State, layer_number
+from specdec_plugins.errors import UserError, require
 
 _EPSILON = 1e-5  # of every layer norm, in every engine
 _SILENT = re.compile(r"\.(self_attn\.out_proj|encoder_attn\.out_proj|fc2)\.")
@@ -81,11 +80,9 @@ def enlarged(model: Model, size: Size) -> Model:
 
 def _checked(model: Model, size: Size) -> TransformerConfig:
     """Its configuration. Raises UserError where it cannot be made that large."""
-    require(
-        model.kind != HEADS, f"{model.path}: heads cannot be made larger; take a block drafter."
-    )
     config = model.config
-    assert config is not None
+    if not isinstance(config, TransformerConfig):
+        raise UserError(f"{model.path}: {model.arch} cannot be made larger; take a block drafter.")
     encoder, decoder = config.encoder, config.decoder
     one_width = len({encoder.dim, decoder.dim, config.input_dim, config.output_dim}) == 1
     require(one_width, f"{model.path}: has stacks or embeddings of several widths; one will do.")

@@ -18,7 +18,7 @@ from specdec_plugins.corpus.reading import Faults, ParallelFile, read_pairs
 from specdec_plugins.errors import require
 from specdec_plugins.formats.bundle import CODES, is_bundle
 from specdec_plugins.formats.dictionaries import Dictionaries, load_dictionaries
-from specdec_plugins.formats.model_files import read_model
+from specdec_plugins.formats.models import read_model
 from specdec_plugins.formats.text import TextPipeline
 
 ASSISTANT = "assistant.pt"

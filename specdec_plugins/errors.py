@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import argparse
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import NoReturn
 
 BAD_INPUT = 2  # the exit status of what a user can mend; Python's own 1 is a fault of the program
@@ -43,3 +45,12 @@ def require(condition: bool, message: str) -> None:
     """Raise UserError with this message unless the condition holds."""
     if not condition:
         raise UserError(message)
+
+
+@contextmanager
+def located(where: object) -> Iterator[None]:
+    """Say in front of a UserError that comes from inside which file or line it is about."""
+    try:
+        yield
+    except UserError as error:
+        raise UserError(f"{where}: {error}") from error

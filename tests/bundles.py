@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from specdec_plugins.formats.bundle import Contents, write_bundle
-from specdec_plugins.formats.model_files import read_model
+from specdec_plugins.formats.models import read_model
 
 ROOT = Path(__file__).resolve().parents[1]
 CAPTIONS = ROOT / "benchmarks" / "models" / "captions.en-de"

@@ -55,6 +55,44 @@ def imports(path: Path) -> Iterator[str]:
                 yield from (f"{node.module}.{alias.name}" for alias in node.names)
 
 
+def import_graph(root: Path, *packages: str) -> dict[str, set[str]]:
+    """Each module of the packages, and those of them that it imports, lazily or for types, too.
+
+    What a package's `__init__` imports is its own; that of a parent package is not counted.
+    """
+
+    def name_of(path: Path) -> str:
+        parts = path.relative_to(root).with_suffix("").parts
+        return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+    paths = {name_of(p): p for package in packages for p in (root / package).rglob("*.py")}
+    graph = {}
+    for module, path in paths.items():
+        found = set()
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.Import):
+                found |= {alias.name for alias in node.names}
+            elif isinstance(node, ast.ImportFrom):
+                for alias in node.names:
+                    inner = f"{node.module}.{alias.name}"
+                    found.add(inner if inner in paths else str(node.module))
+        graph[module] = found & paths.keys()
+    return graph
+
+
+def circles(graph: dict[str, set[str]]) -> list[str]:
+    """For every module that imports itself through others the shortest way round, each once."""
+    found: list[list[str]] = []
+    for start in sorted(graph):
+        ways = [[start]]
+        seen: set[str] = set()
+        while ways and start not in seen and not any(start in circle for circle in found):
+            ways = [[*way, after] for way in ways for after in sorted(graph[way[-1]] - seen)]
+            seen |= {way[-1] for way in ways}
+            found += [way for way in ways if way[-1] == start][:1]
+    return [" -> ".join(circle) for circle in found]
+
+
 def part_of(path: Path) -> str | None:
     """The part of the package that a file belongs to; None for the package's own __init__."""
     relative = path.relative_to(PACKAGE)
@@ -86,6 +124,31 @@ def relative(path: Path) -> str:
 @pytest.mark.parametrize("path", MODULES, ids=relative)
 def test_imports_follow_the_layers(path: Path) -> None:
     assert layer_faults(path) == []
+
+
+def test_no_imports_go_in_circles() -> None:
+    assert circles(import_graph(PACKAGE.parent, PACKAGE.name, "benchmarks")) == []
+
+
+def test_circles_are_found_at_any_depth(tmp_path: Path) -> None:
+    files = {
+        "__init__": "",
+        "a": "from p.b import x\n",
+        "b": "def f():\n    if True:\n        import p.c\n",
+        "c": "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    from p import a\n",
+        "d": "import p.a\nimport os\nfrom p.inner import e\n",
+        "inner/__init__": "",
+        "inner/e": "class E:\n    def f(self):\n        from p.d import y\n",
+        "f": "from p import g, a\n",
+        "g": "import p.b\n",
+    }
+    (tmp_path / "p" / "inner").mkdir(parents=True)
+    for name, text in files.items():
+        (tmp_path / "p" / f"{name}.py").write_text(text, encoding="utf-8")
+    assert circles(import_graph(tmp_path, "p")) == [
+        "p.a -> p.b -> p.c -> p.a",
+        "p.d -> p.inner.e -> p.d",
+    ]
 
 
 def test_decoding_imports_torch_and_the_standard_library_only() -> None:

@@ -15,10 +15,11 @@ from typing import Protocol
 
 from benchmarks.pair import Pair, Sentence
 from benchmarks.systems import System
+from specdec_plugins.decoding.networks import Transformer
 from specdec_plugins.decoding.stats import DecodeStats
 from specdec_plugins.formats.ctranslate2 import export_ctranslate2
 from specdec_plugins.formats.marian import export_marian
-from specdec_plugins.formats.model_files import read_verifier
+from specdec_plugins.formats.models import read_model_of
 
 ENGINES = ("ctranslate2", "fairseq", "ours", "published", "transformers")
 # Forms of the verifier's weights that the peers read.
@@ -93,4 +94,5 @@ def convert(pair: Pair, forms: Iterable[str], work: Path) -> None:
         path = pair.assistant if form == ASSISTANT else pair.verifier
         assert path is not None
         export = export_ctranslate2 if form == CTRANSLATE2 else export_marian
-        export(read_verifier(path, dictionaries), dictionaries, folder)
+        model = read_model_of(Transformer, path, dictionaries.source, dictionaries.target)
+        export(model, dictionaries, folder)

@@ -6,7 +6,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from specdec_plugins.app.settings import WITH_CHECKPOINT, Settings
+from specdec_plugins.app.settings import Settings
+from specdec_plugins.decoding.drafters import needs_of
 from specdec_plugins.errors import require
 from specdec_plugins.formats.bundle import (
     BIGRAMS,
@@ -71,7 +72,7 @@ def _drafting(folder: Path, bundle: BundleSettings, given: Mapping[str, Any]) ->
     if given.get("drafter", drafter.name) != drafter.name:
         return {}
     defaults: dict[str, Any] = {"drafter": drafter.name, "drafter_options": drafter.options}
-    if drafter.network is not None and drafter.name in WITH_CHECKPOINT:
+    if drafter.network is not None and needs_of(drafter.name).network is not None:
         defaults["drafter_checkpoint"] = str(folder / drafter.network.weights)
     if drafter.bigrams is not None:
         defaults["bigrams"] = str(folder / drafter.bigrams)

@@ -13,7 +13,9 @@ from specdec_plugins.app.bundles import DRAFTER, VERIFIER, make_settings
 from specdec_plugins.app.options import json_object
 from specdec_plugins.app.settings import DTYPES, TOKENIZERS
 from specdec_plugins.app.translator import load_translator
-from specdec_plugins.decoding.drafters import DRAFTERS
+from specdec_plugins.decoding.drafters import DRAFTERS, needs_of
+from specdec_plugins.decoding.networks import Transformer, TransformerConfig
+from specdec_plugins.decoding.networks.trained import Model
 from specdec_plugins.decoding.schedules import SCHEDULES
 from specdec_plugins.errors import Parser, UserError, refuse, require
 from specdec_plugins.formats.bigrams import read_bigrams
@@ -31,8 +33,7 @@ from specdec_plugins.formats.ctranslate2 import export_ctranslate2
 from specdec_plugins.formats.dictionaries import Dictionaries, load_dictionaries
 from specdec_plugins.formats.fairseq_export import to_checkpoint
 from specdec_plugins.formats.marian import export_marian
-from specdec_plugins.formats.model import HEADS, Model
-from specdec_plugins.formats.model_files import read_model, read_verifier
+from specdec_plugins.formats.models import read_model, read_model_of
 from specdec_plugins.formats.output import check_output, new_folder
 from specdec_plugins.formats.text import load_codes
 
@@ -135,7 +136,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _to_bundle(args: argparse.Namespace) -> None:
     dictionaries = load_dictionaries(args.data, args.source_lang, args.target_lang)
-    verifier = read_verifier(args.verifier, dictionaries)
+    verifier = read_model_of(Transformer, args.verifier, dictionaries.source, dictionaries.target)
     name, drafter = _drafter(args, dictionaries)
     if args.bpe_codes is not None:
         load_codes(args.bpe_codes)
@@ -169,8 +170,7 @@ def _drafter(
     if args.drafter_checkpoint is None:
         return name, None
     model = read_model(args.drafter_checkpoint)
-    if model.kind != HEADS:
-        model.check_dictionaries(dictionaries.source, dictionaries.target)
+    model.check_dictionaries(dictionaries.source, dictionaries.target)
     return name, model
 
 
@@ -180,7 +180,8 @@ def _bigrams(
     """The file, which fits the drafter and the dictionary."""
     path: Path | None = args.bigrams
     if path is not None:
-        require(drafter == "block", "--bigrams are the block drafter's; leave them out.")
+        takes = drafter is not None and needs_of(drafter).bigrams
+        require(takes, "--bigrams are the block drafter's; leave them out.")
         read_bigrams(path, len(dictionaries.target))
     return path
 
@@ -208,7 +209,7 @@ def _default_card(
 def _size(model: Model) -> str:
     weights = {(tensor.data_ptr(), tensor.shape): tensor.numel() for tensor in model.state.values()}
     text = f"{sum(weights.values()) / 1e6:.1f} million weights"
-    if model.config is None:
+    if not isinstance(model.config, TransformerConfig):
         return text
     encoder, decoder = model.config.encoder, model.config.decoder
     return (
@@ -246,7 +247,7 @@ def _to_engine(args: argparse.Namespace) -> None:
     else:
         require(args.data is not None, f"{source}: is no bundle; add --data with dict.<lang>.txt.")
         dictionaries = load_dictionaries(args.data, args.source_lang, args.target_lang)
-    verifier = read_verifier(source, dictionaries)
+    verifier = read_model_of(Transformer, source, dictionaries.source, dictionaries.target)
     if args.to == "marian":
         export_marian(verifier, dictionaries, args.output, args.force)
     else:

@@ -2,31 +2,28 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import torch
 from torch import Tensor, nn
 
 from specdec_plugins.app.codec import Codec
-from specdec_plugins.app.settings import DTYPES, WITH_CHECKPOINT, Settings, choose_device
+from specdec_plugins.app.settings import DTYPES, Settings, choose_device
 from specdec_plugins.app.strategies import BeamSearch, DrafterAlone, EngineDecoder
 from specdec_plugins.app.types import Decoder, Limits
 from specdec_plugins.decoding.alone import Absent
-from specdec_plugins.decoding.bigrams import Bigrams
-from specdec_plugins.decoding.drafters import DraftContext, build_drafter
+from specdec_plugins.decoding.drafters import DraftContext, build_drafter, needs_of
 from specdec_plugins.decoding.engine import EngineConfig, Method
-from specdec_plugins.decoding.networks import BlockDrafter, Transformer, with_fast_products
+from specdec_plugins.decoding.networks import Transformer, with_fast_products
+from specdec_plugins.decoding.networks.fairseq_names import EncoderDecoder
+from specdec_plugins.decoding.networks.trained import TrainedNetwork
 from specdec_plugins.decoding.schedules import build_schedule
 from specdec_plugins.decoding.types import DecodeParams, Drafter, Verifier
 from specdec_plugins.decoding.verifier import TransformerVerifier
 from specdec_plugins.errors import require
 from specdec_plugins.formats.bigrams import read_bigrams
 from specdec_plugins.formats.dictionaries import Dictionaries, Dictionary, load_dictionaries
-from specdec_plugins.formats.model_files import (
-    load_block_drafter,
-    load_medusa_heads,
-    load_verifier,
-)
+from specdec_plugins.formats.models import load_network
 from specdec_plugins.formats.text import TextPipeline
 
 
@@ -83,112 +80,87 @@ def _load_search(settings: Settings) -> tuple[Decoder, Limits]:
 def _load_engine(
     settings: Settings, dictionaries: Dictionaries, with_scores: bool
 ) -> tuple[Decoder, Limits]:
-    loader = Loader(settings, dictionaries)
-    rule = settings.acceptance
-    verifier, limits = loader.verifier()
+    verifier, limits = _load_verifier(settings, dictionaries)
     drafter: Drafter | None = None
     if settings.drafts:
-        network, assistant = loader.drafting_models()
-        if isinstance(network, BlockDrafter) and isinstance(verifier, TransformerVerifier):
-            network.adopt(verifier.network.encoder)
-        _quicken(settings, verifier, network, assistant)
-        context = DraftContext(
-            verifier,
-            network,
-            _same_symbols(dictionaries.source, dictionaries.target),
-            assistant,
-            loader.source_to_assistant(),
-            loader.bigrams(),
-            sampling=rule.samples,
-        )
+        context = _draft_context(settings, dictionaries, verifier)
         drafter = build_drafter(settings.drafter, context, dict(settings.drafter_options))
-        model = network if assistant is None else assistant.network
-        limits = _common_limits(limits, settings, drafter, model)
-    else:
-        _quicken(settings, verifier)
+        limits = _common_limits(limits, settings, drafter, context.network)
+    elif isinstance(verifier, TransformerVerifier):
+        with_fast_products(verifier.network, settings.quantised, settings.kernels)
     schedule = build_schedule(settings.schedule, dict(settings.schedule_options))
-    method = Method(drafter, rule, schedule)
+    method = Method(drafter, settings.acceptance, schedule)
     return build_decoder(settings, verifier, method, with_scores), limits
 
 
-def _quicken(settings: Settings, *parts: object) -> None:
-    """Give networks the products that are fastest here: last, as they cannot be compared then."""
-    for index, part in enumerate(parts):
-        # The verifier comes first: what the others share with it stays as it wants it.
-        int8 = settings.quantised or (index > 0 and settings.drafter_dtype == "int8")
-        network = part.network if isinstance(part, TransformerVerifier) else part
-        if isinstance(network, BlockDrafter | Transformer):
-            with_fast_products(network, int8, settings.kernels)
+def _load_verifier(settings: Settings, dictionaries: Dictionaries) -> tuple[Verifier, Limits]:
+    path, target = settings.verifier, dictionaries.target
+    device = choose_device(settings.device)
+    if path is None:
+        return Absent(len(target), target.special, device), Limits(10**9, 10**9, 0)
+    network = load_network(
+        Transformer,
+        path,
+        dictionaries.source,
+        target,
+        exit_layer=settings.exit_layer,
+        dtype=DTYPES[settings.dtype],
+        device=device,
+    )
+    verifier = TransformerVerifier(network, target.special)
+    # As in fairseq's search, one position is left for the end of the sentence.
+    longest = verifier.max_target_positions - 1
+    return verifier, Limits(verifier.max_source_positions, longest, 0)
 
 
-@dataclass(frozen=True)
-class Loader:
-    """Reads the checkpoints that the settings name."""
+def _draft_context(
+    settings: Settings, dictionaries: Dictionaries, verifier: Verifier
+) -> DraftContext:
+    """What the drafter is built from; all networks get the products that are fastest here."""
+    theirs = _drafter_dictionaries(settings, dictionaries)
+    network = _drafting_network(settings, theirs)
+    shared = verifier.network if isinstance(verifier, TransformerVerifier) else None
+    if network is not None and shared is not None:
+        network.adopt(shared)
+    # Last, as weights cannot be compared then; what is shared stays as the verifier wants it.
+    if shared is not None:
+        with_fast_products(shared, settings.quantised, settings.kernels)
+    if network is not None and network.int8:
+        int8 = settings.quantised or settings.drafter_dtype == "int8"
+        with_fast_products(network, int8, settings.kernels)
+    target, bigrams = dictionaries.target, settings.bigrams
+    return DraftContext(
+        verifier,
+        network,
+        source_to_target=_same_symbols(dictionaries.source, target),
+        source_to_assistant=_same_symbols(dictionaries.source, theirs.source),
+        bigrams=None if bigrams is None else read_bigrams(bigrams, len(target)),
+        sampling=settings.acceptance.samples,
+    )
 
-    settings: Settings
-    dictionaries: Dictionaries
 
-    @property
-    def device(self) -> torch.device:
-        return choose_device(self.settings.device)
+def _drafting_network(settings: Settings, dictionaries: Dictionaries) -> TrainedNetwork | None:
+    """The trained network of the drafter; None where its class needs none."""
+    cls, path = needs_of(settings.drafter).network, settings.drafter_checkpoint
+    if cls is None or path is None:
+        return None
+    dtype, device = DTYPES[settings.dtype], choose_device(settings.device)
+    source, target = dictionaries.source, dictionaries.target
+    return load_network(cls, path, source, target, dtype=dtype, device=device)
 
-    def verifier(self) -> tuple[Verifier, Limits]:
-        path, target = self.settings.verifier, self.dictionaries.target
-        if path is None:
-            return Absent(len(target), target.special, self.device), Limits(10**9, 10**9, 0)
-        verifier = self._transformer(path, self.dictionaries)
-        # As in fairseq's search, one position is left for the end of the sentence.
-        longest = verifier.max_target_positions - 1
-        return verifier, Limits(verifier.max_source_positions, longest, 0)
 
-    def drafting_models(self) -> tuple[nn.Module | None, TransformerVerifier | None]:
-        """The network that drafts, or an assistant; neither where drafting needs none."""
-        path = self.settings.drafter_checkpoint
-        if path is None or self.settings.drafter not in WITH_CHECKPOINT:
-            return None, None
-        if self.settings.drafter == "assistant":
-            return None, self._transformer(path, self.assistant_dictionaries())
-        dtype = DTYPES[self.settings.dtype]
-        if self.settings.drafter == "medusa":
-            return load_medusa_heads(path, dtype=dtype, device=self.device), None
-        source, target = self.dictionaries.source, self.dictionaries.target
-        network = load_block_drafter(path, source, target, dtype=dtype, device=self.device)
-        return network, None
-
-    def source_to_assistant(self) -> Tensor | None:
-        """Source ids in an assistant's numbers; None = the same."""
-        return _same_symbols(self.dictionaries.source, self.assistant_dictionaries().source)
-
-    def bigrams(self) -> Bigrams | None:
-        """What tends to follow what in the target language, where that was counted."""
-        path = self.settings.bigrams
-        return None if path is None else read_bigrams(path, len(self.dictionaries.target))
-
-    def assistant_dictionaries(self) -> Dictionaries:
-        """Those that the assistant was trained with; the target's must be the verifier's."""
-        folder, own = self.settings.drafter_data, self.dictionaries
-        if folder is None:
-            return own
-        theirs = load_dictionaries(folder, own.source_lang, own.target_lang)
-        require(
-            theirs.target == own.target,
-            f"{folder}: the assistant's dict.{own.target_lang}.txt is not the verifier's; take an "
-            "assistant that was trained with the same target dictionary.",
-        )
-        return theirs
-
-    def _transformer(self, path: str, dictionaries: Dictionaries) -> TransformerVerifier:
-        source, target = dictionaries.source, dictionaries.target
-        dtype = DTYPES[self.settings.dtype]
-        network = load_verifier(
-            path,
-            source,
-            target,
-            exit_layer=self.settings.exit_layer,
-            dtype=dtype,
-            device=self.device,
-        )
-        return TransformerVerifier(network, target.special)
+def _drafter_dictionaries(settings: Settings, own: Dictionaries) -> Dictionaries:
+    """Those that the drafter was trained with; the target's must be the verifier's."""
+    folder = settings.drafter_data
+    if folder is None:
+        return own
+    theirs = load_dictionaries(folder, own.source_lang, own.target_lang)
+    require(
+        theirs.target == own.target,
+        f"{folder}: the drafter's dict.{own.target_lang}.txt is not the verifier's; take one that "
+        "was trained with the same target dictionary.",
+    )
+    return theirs
 
 
 def _same_symbols(source: Dictionary, target: Dictionary) -> Tensor | None:
@@ -213,7 +185,7 @@ def _common_limits(
     limits: Limits,
     settings: Settings,
     drafter: Drafter,
-    model: nn.Module | None,
+    network: nn.Module | None,
 ) -> Limits:
     """Block size in force, and positions that verifier and drafter have in common.
 
@@ -226,12 +198,12 @@ def _common_limits(
         f"{settings.drafter_checkpoint}: the drafter was trained for blocks of {trained} tokens; "
         f"ask for a --block-size of at most that, not {block_size}.",
     )
-    if not isinstance(model, BlockDrafter | Transformer):  # no positions of its own
+    if not isinstance(network, EncoderDecoder):  # no positions of its own
         return replace(limits, block_size=block_size)
     # The last block may begin one token before the end, and all of it needs positions.
-    target = model.config.decoder.max_positions - block_size
+    target = network.config.decoder.max_positions - block_size
     return Limits(
-        source=min(limits.source, model.config.encoder.max_positions),
+        source=min(limits.source, network.config.encoder.max_positions),
         target=min(limits.target, target),
         block_size=block_size,
     )

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 
 import torch
 
-from specdec_plugins.app.settings import WITH_CHECKPOINT, Settings, choose_device
+from specdec_plugins.app.settings import Settings, choose_device
 from specdec_plugins.app.strategies import EngineDecoder
 from specdec_plugins.app.translator import SpeculativeTranslator
 from specdec_plugins.app.types import EMPTY, Limits, Translation
@@ -289,7 +289,7 @@ class Diagnosis:
                 f"{self.targets.sentence_share:.1%} of {self.targets.sentences} sentences are its "
                 "greedy output"
             )
-        is_trained = self._translator.settings.drafter in WITH_CHECKPOINT
+        is_trained = self._translator.settings.needs.network is not None
         advice = give_advice(stats, with_drafter, plain, self.targets, is_trained)
         return "\n".join([*lines, *(f"- {sentence}" for sentence in advice)])
 

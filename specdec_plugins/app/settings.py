@@ -15,7 +15,7 @@ from typing import Any
 import torch
 
 from specdec_plugins.app.options import check, option, or_none
-from specdec_plugins.decoding.drafters import DRAFTERS
+from specdec_plugins.decoding.drafters import DRAFTERS, Needs, needs_of
 from specdec_plugins.decoding.networks import KERNELS
 from specdec_plugins.decoding.rules import RULES
 from specdec_plugins.decoding.schedules import SCHEDULES
@@ -34,8 +34,6 @@ DTYPES = {
 TOKENIZERS = ("moses",)
 BPES = ("subword_nmt",)
 
-WITH_CHECKPOINT = ("block", "assistant", "medusa")  # drafters that were trained
-_ALONE = ("block", "assistant")  # those of them that need no verifier
 _JUDGED = ("specdec", "AR", "early-exit")  # strategies that ask an acceptance rule
 _SAMPLING = ("temperature", "top_k", "top_p")  # settings of rules that sample
 _SEARCH_ONLY = ("lenpen", "unkpen", "no_repeat_ngram_size")  # of fairseq's search
@@ -226,9 +224,7 @@ class Settings:
             "it with --AR-path.",
         )
         require(
-            not (
-                self.drafts and self.drafter in WITH_CHECKPOINT and self.drafter_checkpoint is None
-            ),
+            not self.drafts or self.drafter_checkpoint is not None or self.needs.network is None,
             f"{wants} the drafter's checkpoint; give it with --path.",
         )
 
@@ -236,8 +232,9 @@ class Settings:
         if self.drafter_dtype is None:
             return
         require(
-            self.drafts and self.drafter in ("block", "assistant"),
-            "--drafter-dtype is about a network that drafts: --drafter block or assistant.",
+            self.drafts and self.needs.network is not None and self.needs.network.int8,
+            f"--drafter-dtype is about a network that drafts; {self.drafter} has none that can be "
+            "in int8.",
         )
         require(
             self.dtype in ("float32", "int8"),
@@ -258,7 +255,7 @@ class Settings:
                 f"{flag} belongs to fairseq's search; use it with --strategy fairseq only.",
             )
         require(
-            self.strategy != "drafter" or self.drafter in _ALONE,
+            self.strategy != "drafter" or not self.needs.verifier,
             f"The drafter {self.drafter!r} is no model of its own, so it cannot decode alone; "
             "use it with --strategy specdec.",
         )
@@ -272,11 +269,12 @@ class Settings:
         """What only the checkpoints can tell is refused when they are loaded."""
         DRAFTERS.configure(self.drafter, dict(self.drafter_options))
         SCHEDULES.configure(self.schedule, dict(self.schedule_options))
-        for name, drafter in (("drafter_data", "assistant"), ("bigrams", "block")):
+        for name, need in (("drafter_data", "own_source"), ("bigrams", "bigrams")):
+            takers = [d for d in DRAFTERS.names() if getattr(needs_of(d), need)]
             flag = "--" + name.replace("_", "-")
             require(
-                getattr(self, name) is None or self.drafter == drafter,
-                f"{flag} is for --drafter {drafter}; omit it with {self.drafter}.",
+                getattr(self, name) is None or self.drafter in takers,
+                f"{flag} is for --drafter {' or '.join(takers)}; omit it with {self.drafter}.",
             )
         require(
             self.rule is None or self.strategy in _JUDGED,
@@ -312,6 +310,11 @@ class Settings:
             )
 
     @property
+    def needs(self) -> Needs:
+        """What the drafter's class says that it takes."""
+        return needs_of(self.drafter)
+
+    @property
     def quantised(self) -> bool:
         """True if matrix products are to be computed in 8-bit integers."""
         return self.dtype == "int8"
@@ -324,7 +327,7 @@ class Settings:
     @property
     def unused_checkpoint(self) -> str | None:
         """The drafter's checkpoint where the drafter reads none."""
-        is_read = self.drafter in WITH_CHECKPOINT
+        is_read = self.needs.network is not None
         return self.drafter_checkpoint if self.drafts and not is_read else None
 
     @property

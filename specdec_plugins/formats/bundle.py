@@ -19,9 +19,8 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
-from specdec_plugins.errors import UserError
-from specdec_plugins.formats.fairseq_weights import State
-from specdec_plugins.formats.model import KINDS, Model, config_of
+from specdec_plugins.decoding.networks.trained import NETWORKS, Model, State
+from specdec_plugins.errors import UserError, located
 from specdec_plugins.formats.output import new_folder
 
 FORMAT, VERSION = "specdec-bundle", 1
@@ -54,8 +53,8 @@ class Part:
     """A trained network of a bundle."""
 
     weights: str  # file in the folder
-    kind: str  # one of `model.KINDS`
-    architecture: Mapping[str, Any] = field(default_factory=dict)  # what `model.config_of` reads
+    kind: str  # a name in NETWORKS
+    architecture: Mapping[str, Any] = field(default_factory=dict)  # of its configuration
 
 
 @dataclass(frozen=True)
@@ -156,14 +155,16 @@ def read_weights(path: str | Path) -> Model:
     part = next((p for p in (settings.verifier, drafter) if p and p.weights == path.name), None)
     if part is None:
         raise UserError(f"{path}: {path.parent / SETTINGS} names no weights {path.name}.")
+    state = _read_tensors(path)
     try:
-        config = config_of(part.kind, part.architecture)
+        with located(path):
+            config = NETWORKS.get(part.kind).described(dict(part.architecture), state)
     except (TypeError, KeyError, AttributeError) as error:
         raise UserError(
             f"{path.parent / SETTINGS}: the architecture of {path.name} is not one of kind "
             f"{part.kind} ({error}); convert the model again."
         ) from error
-    return Model(path, part.kind, part.kind, config, _read_tensors(path))
+    return Model(path, part.kind, part.kind, config, state)
 
 
 def _read_tensors(path: Path) -> State:
@@ -245,8 +246,8 @@ class _Entry:
 
 def _read_part(entry: _Entry, path: Path) -> Part:
     kind = entry.get("kind", str)
-    if kind not in KINDS:
-        raise UserError(f"{entry.where}: no kind {kind!r} is known; one of: {', '.join(KINDS)}.")
+    with located(entry.where):
+        NETWORKS.get(kind)
     weights = _plain_name(entry.get("weights", str), path)
     return Part(weights, kind, entry.get("architecture", dict))
 

@@ -12,11 +12,10 @@ import torch
 from torch import Tensor
 
 from specdec_plugins.decoding.networks import StackConfig, TransformerConfig
+from specdec_plugins.decoding.networks.trained import Model, State
 from specdec_plugins.errors import not_installed, require
 from specdec_plugins.formats.dictionaries import Dictionaries, Dictionary
-from specdec_plugins.formats.fairseq_weights import State
 from specdec_plugins.formats.marian import positions_of
-from specdec_plugins.formats.model import Model
 from specdec_plugins.formats.output import new_folder
 
 _ACTIVATIONS = {

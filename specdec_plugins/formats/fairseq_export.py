@@ -9,9 +9,8 @@ import torch
 from torch import Tensor
 
 from specdec_plugins.decoding.networks import BlockConfig, StackConfig, TransformerConfig
+from specdec_plugins.decoding.networks.trained import NETWORKS, Model, State
 from specdec_plugins.errors import UserError
-from specdec_plugins.formats.fairseq_weights import State
-from specdec_plugins.formats.model import BLOCK, HEADS, Model
 
 _VERSION = 3.0  # from 2 on a stack may end in a norm, from 3 on layers are laid out as today
 
@@ -21,9 +20,11 @@ def to_checkpoint(model: Model, source_lang: str, target_lang: str) -> dict[str,
 
     Raises UserError where fairseq has no option for what the model does.
     """
-    if model.kind == HEADS:
-        raise UserError(f"{model.path}: heads are trained on their verifier; convert that one.")
-    assert model.config is not None
+    if not isinstance(model.config, TransformerConfig):
+        raise UserError(
+            f"{model.path}: {NETWORKS.get(model.kind).noun} is no encoder-decoder of fairseq's; "
+            "convert its verifier."
+        )
     settings = _settings(model, model.config)
     settings.update(source_lang=source_lang, target_lang=target_lang, data=None)
     state = _in_float32(model.state)
@@ -79,7 +80,7 @@ def _settings(model: Model, config: TransformerConfig) -> dict[str, Any]:
         settings["no_decoder_final_norm"] = True
     if isinstance(config, BlockConfig):
         own: dict[str, Any] = {
-            "arch": BLOCK,
+            "arch": model.kind,
             "task": "translation_lev_modified",
             "block_size": config.block_size,
         }

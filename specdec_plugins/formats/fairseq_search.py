@@ -11,12 +11,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from specdec_plugins.decoding.networks.trained import NETWORKS, VERIFIER, kind_of
 from specdec_plugins.errors import UserError, not_installed, require
 from specdec_plugins.formats.bundle import WEIGHTS_SUFFIX, read_bundle, read_weights
 from specdec_plugins.formats.checkpoints import allow_fairseq_checkpoints, load_checkpoint
-from specdec_plugins.formats.fairseq_checkpoint import Settings
 from specdec_plugins.formats.fairseq_export import to_checkpoint
-from specdec_plugins.formats.model import BLOCK
+from specdec_plugins.formats.models import TrainingRecord
 
 _CPU = torch.device("cpu")
 
@@ -198,13 +198,13 @@ def _checked(path: Path, data: Path) -> dict[str, Any] | None:
         model = read_weights(path)
         kind, arch = model.kind, model.arch
     else:
-        arch = Settings(load_checkpoint(path), path).arch
-        kind = BLOCK if arch.startswith("block") else arch
-    if kind == BLOCK:
-        raise UserError(
-            f"{path}: this is a block drafter (arch {arch}), which fairseq's search cannot use; "
-            "give the verifier's checkpoint with --AR-path."
-        )
+        arch = TrainingRecord(load_checkpoint(path), path).arch
+        kind = kind_of(arch)
+    require(
+        kind == VERIFIER,
+        f"{path}: this is {NETWORKS.get(kind).noun} (arch {arch}), which fairseq's search cannot "
+        "use; give the verifier's checkpoint with --AR-path.",
+    )
     if path.suffix != WEIGHTS_SUFFIX:
         return None
     bundle = read_bundle(path.parent)

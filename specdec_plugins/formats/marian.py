@@ -17,9 +17,9 @@ from torch import Tensor
 
 from specdec_plugins.decoding.networks import StackConfig, TransformerConfig
 from specdec_plugins.decoding.networks.layers import sinusoids
+from specdec_plugins.decoding.networks.trained import Model
 from specdec_plugins.errors import not_installed
 from specdec_plugins.formats.dictionaries import Dictionaries, Dictionary
-from specdec_plugins.formats.model import Model
 from specdec_plugins.formats.output import new_folder
 
 if TYPE_CHECKING:

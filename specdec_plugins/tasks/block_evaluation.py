@@ -15,7 +15,7 @@ from torch import Tensor
 from specdec_plugins.decoding.alone import Absent, DrafterDecoder
 from specdec_plugins.decoding.drafters.base import DraftContext, build_drafter
 from specdec_plugins.decoding.engine import EngineConfig, Method, SpeculativeDecoder
-from specdec_plugins.decoding.networks import BlockConfig, StackConfig
+from specdec_plugins.decoding.networks import BlockConfig, StackConfig, Transformer
 from specdec_plugins.decoding.networks import BlockDrafter as BlockNetwork
 from specdec_plugins.decoding.rules.top_beta import TopBeta
 from specdec_plugins.decoding.schedules.constant import Constant
@@ -23,8 +23,7 @@ from specdec_plugins.decoding.stats import DecodeStats
 from specdec_plugins.decoding.types import DecodeParams, Request
 from specdec_plugins.decoding.verifier import TransformerVerifier
 from specdec_plugins.formats.dictionaries import Dictionary as PlainDictionary
-from specdec_plugins.formats.fairseq_weights import fill, network_state, upgrade
-from specdec_plugins.formats.model_files import load_verifier
+from specdec_plugins.formats.models import load_network, upgrade
 from specdec_plugins.models.block_drafter import BlockDrafter
 
 _NGRAMS = 4  # of BLEU
@@ -62,7 +61,7 @@ class BlockEvaluation:
         plain = [PlainDictionary(d.symbols[d.nspecial :]) for d in (source, target)]
         self.verifier: TransformerVerifier | None = None
         if settings.verifier_path is not None:
-            network = load_verifier(settings.verifier_path, plain[0], plain[1])
+            network = load_network(Transformer, settings.verifier_path, plain[0], plain[1])
             self.verifier = TransformerVerifier(network, plain[1].special)
         self._target = plain[1]
         self.settings = settings
@@ -180,9 +179,7 @@ def inference_twin(model: BlockDrafter, block_size: int) -> BlockNetwork:
         scale_decoder=decoder.embed_scale != 1.0,
         cached_prefix=decoder.cached_prefix,
     )
-    network = BlockNetwork(config)
-    state = network_state(upgrade(model.state_dict()), bidirectional=True)
-    fill(network, state, "the drafter in training")
+    network = BlockNetwork.read(config, upgrade(model.state_dict()))
     device = decoder.embed_tokens.weight.device
     return network.to(device).eval().requires_grad_(False)
 

@@ -109,7 +109,7 @@ def test_a_verifier_alone_decodes_plainly(tmp_path: Path, expected: list[str]) -
 
 
 def test_a_smaller_model_may_be_the_drafter(tmp_path: Path, bundle: Path) -> None:
-    from specdec_plugins.formats.model_files import read_model
+    from specdec_plugins.formats.models import read_model
 
     verifier = read_model(bundle / "verifier.safetensors")
     place = captions(tmp_path / "assisted", drafter_name="assistant", drafter=verifier)

@@ -22,7 +22,7 @@ def convert(output: Path, *flags: str) -> int:
     ("flags", "message"),
     [
         (["--beta", "0"], "beta must be 1 or more, not 0"),
-        (["--path", VERIFIER], "this is no block drafter"),
+        (["--path", VERIFIER], "where a block drafter is needed"),
         (["--schedule", "heuristic", "--schedule-options", '{"bad": 1}'], "no option 'bad'"),
         (["--path", str(PAIR / "drafter.pt"), "--block-size", "11"], "trained for blocks of 10"),
     ],

@@ -12,11 +12,11 @@ from torch import Tensor
 
 from benchmarks.larger import Size, enlarged
 from specdec_plugins.decoding.networks import BlockConfig, BlockDrafter, Transformer
+from specdec_plugins.decoding.networks.fairseq_names import network_state
+from specdec_plugins.decoding.networks.trained import Model
 from specdec_plugins.decoding.networks.transformer import same_encoder
 from specdec_plugins.errors import UserError
-from specdec_plugins.formats.fairseq_weights import fill, network_state
-from specdec_plugins.formats.model import Model
-from specdec_plugins.formats.model_files import read_model
+from specdec_plugins.formats.models import read_model
 from tests import fairseq_checkpoints
 from tests.decoding.networks.toys import PAD, UNK, full_logits, remember
 
@@ -40,10 +40,9 @@ def model_of(folder: Path, arch: str = "transformer", seed: int = 0, **case: Any
 
 def in_double(model: Model) -> Any:
     """Its network, no weight rounded to single precision on the way."""
-    assert model.config is not None
     kind = BlockDrafter if isinstance(model.config, BlockConfig) else Transformer
     network = kind(model.config).double().eval().requires_grad_(False)
-    fill(network, network_state(model.state, bidirectional=kind is BlockDrafter), model.path)
+    network.load_state_dict(network_state(model.state, kind.bidirectional))
     return network
 
 

@@ -13,6 +13,8 @@ from safetensors.torch import load_file, save_file
 from torch import nn
 
 from specdec_plugins.decoding.bigrams import Bigrams
+from specdec_plugins.decoding.networks import BlockDrafter, MedusaConfig, MedusaHeads, Transformer
+from specdec_plugins.decoding.networks.trained import VERIFIER, Model
 from specdec_plugins.errors import UserError
 from specdec_plugins.formats import bundle as bundle_module
 from specdec_plugins.formats.bigrams import write_bigrams
@@ -24,13 +26,7 @@ from specdec_plugins.formats.bundle import (
     write_bundle,
 )
 from specdec_plugins.formats.dictionaries import Dictionary
-from specdec_plugins.formats.model import HEADS, VERIFIER, Model
-from specdec_plugins.formats.model_files import (
-    load_block_drafter,
-    load_medusa_heads,
-    load_verifier,
-    read_model,
-)
+from specdec_plugins.formats.models import load_network, read_model
 from specdec_plugins.formats.output import new_folder
 from tests import fairseq_checkpoints
 
@@ -88,8 +84,10 @@ def test_every_weight_and_switch_comes_back(shape: dict[str, Any], folder: Path)
     again = read_weights(place / "verifier.safetensors")
     assert again.config == model.config
     assert_same(
-        load_verifier(place / "verifier.safetensors", *symbols(place), dtype=torch.float64),
-        load_verifier(model.path, *symbols(folder), dtype=torch.float64),
+        load_network(
+            Transformer, place / "verifier.safetensors", *symbols(place), dtype=torch.float64
+        ),
+        load_network(Transformer, model.path, *symbols(folder), dtype=torch.float64),
     )
 
 
@@ -98,13 +96,13 @@ def test_the_drafter_comes_back(folder: Path) -> None:
     place = bundled(folder, drafter_name="block", drafter=model)
     path = place / "drafter.safetensors"
     assert_same(
-        load_block_drafter(path, *symbols(place), dtype=torch.float64),
-        load_block_drafter(model.path, *symbols(folder), dtype=torch.float64),
+        load_network(BlockDrafter, path, *symbols(place), dtype=torch.float64),
+        load_network(BlockDrafter, model.path, *symbols(folder), dtype=torch.float64),
     )
     with pytest.raises(UserError, match="this is a block drafter"):
-        load_verifier(path, *symbols(place))
-    with pytest.raises(UserError, match="is no block drafter but a model of arch transformer"):
-        load_block_drafter(place / "verifier.safetensors", *symbols(place))
+        load_network(Transformer, path, *symbols(place))
+    with pytest.raises(UserError, match="arch transformer.*, where a block drafter is needed"):
+        load_network(BlockDrafter, place / "verifier.safetensors", *symbols(place))
 
 
 def test_bigrams_lie_beside_the_drafter(folder: Path) -> None:
@@ -119,9 +117,11 @@ def test_bigrams_lie_beside_the_drafter(folder: Path) -> None:
 
 def test_heads_and_drafters_without_weights_have_a_place(folder: Path) -> None:
     state = {"blocks.weight": torch.randn(32, 16).double(), "blocks.bias": torch.zeros(32).double()}
-    heads = Model(folder / "heads.pt", HEADS, HEADS, None, state)
+    heads = Model(folder / "heads.pt", "medusa_heads", "medusa_heads", MedusaConfig(2, 16), state)
     place = bundled(folder, drafter_name="medusa", drafter=heads)
-    network = load_medusa_heads(place / "drafter.safetensors", dtype=torch.float64)
+    network = load_network(
+        MedusaHeads, place / "drafter.safetensors", *symbols(place), dtype=torch.float64
+    )
     assert torch.equal(network.blocks.weight, state["blocks.weight"])
     (folder / "bundle").rename(folder / "first")
     options = {"exit_layer": 1}
@@ -227,7 +227,10 @@ def test_what_cannot_be_replaced_stays(
         ({"verifier": {"weights": "..", "kind": VERIFIER}}, "'..' must be the name of a file"),
         ({"verifier": {"weights": "", "kind": VERIFIER}}, "'' must be the name of a file"),
         ({"text": {"bpe_codes": "."}}, "'.' must be the name of a file"),
-        ({"verifier": {"weights": "v", "kind": "gpt"}}, "verifier: no kind 'gpt' is known"),
+        (
+            {"verifier": {"weights": "v", "kind": "gpt"}},
+            "verifier: There is no kind of network named 'gpt'",
+        ),
         ({"defaults": {"beta": True}}, "defaults: 'beta' must be int, not True"),
         ({"defaults": {"k": 1}}, "defaults: there is no entry 'k'"),
         ({"text": {"tokenizer": 1}}, "text: 'tokenizer' must be str or nothing, not 1"),
@@ -255,7 +258,7 @@ def test_damage_is_told(folder: Path) -> None:
     record["verifier"]["architecture"]["encoder"]["dim"] = 32
     settings.write_text(json.dumps(record))
     with pytest.raises(UserError, match="verifier.safetensors: .* unexpected size"):
-        load_verifier(weights, *symbols(place))
+        load_network(Transformer, weights, *symbols(place))
     record["verifier"]["architecture"]["encoder"]["dim"] = 16
     settings.write_text(json.dumps(record))
     weights.write_bytes(weights.read_bytes()[:-9])

@@ -12,14 +12,14 @@ import torch
 from specdec_plugins.app.convert import main
 from specdec_plugins.app.translator import SpeculativeTranslator
 from specdec_plugins.decoding.networks import Transformer
+from specdec_plugins.decoding.networks.trained import Model
 from specdec_plugins.errors import UserError
 from specdec_plugins.formats.checkpoints import save_checkpoint
 from specdec_plugins.formats.ctranslate2 import export_ctranslate2
 from specdec_plugins.formats.dictionaries import load_dictionaries
 from specdec_plugins.formats.fairseq_export import to_checkpoint
 from specdec_plugins.formats.marian import export_marian, load_marian
-from specdec_plugins.formats.model import Model
-from specdec_plugins.formats.model_files import read_verifier
+from specdec_plugins.formats.models import read_model_of
 from specdec_plugins.formats.text import TextPipeline
 from tests import fairseq_checkpoints
 from tests.bundles import captions
@@ -64,7 +64,7 @@ def small(tmp_path: Path, **shape: Any) -> tuple[Model, Any]:
     network = fairseq_checkpoints.build(args, folder).float()
     path = fairseq_checkpoints.save(network, args, folder / "verifier.pt")
     dictionaries = load_dictionaries(folder, "en", "de")
-    return read_verifier(path, dictionaries), dictionaries
+    return read_model_of(Transformer, path, dictionaries.source, dictionaries.target), dictionaries
 
 
 def logits(model: Model, source: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
@@ -165,7 +165,9 @@ def test_its_own_converter_writes_the_same_file(bundle: Path, tmp_path: Path) ->
     from specdec_plugins.formats.checkpoints import allow_fairseq_checkpoints
 
     dictionaries = load_dictionaries(bundle, "en", "de")
-    model = read_verifier(bundle / "verifier.safetensors", dictionaries)
+    model = read_model_of(
+        Transformer, bundle / "verifier.safetensors", dictionaries.source, dictionaries.target
+    )
     export_ctranslate2(model, dictionaries, tmp_path / "ours")
     save_checkpoint(to_checkpoint(model, "en", "de"), tmp_path / "verifier.pt")
     allow_fairseq_checkpoints()

@@ -11,10 +11,10 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from specdec_plugins.decoding.networks import Transformer
+from specdec_plugins.decoding.networks import BlockDrafter, Transformer
 from specdec_plugins.errors import UserError
 from specdec_plugins.formats.dictionaries import Dictionary
-from specdec_plugins.formats.model_files import load_block_drafter, load_verifier
+from specdec_plugins.formats.models import load_network
 from tests import fairseq_checkpoints
 from tests.decoding.networks.toys import full_logits
 
@@ -48,7 +48,7 @@ def dictionary(folder: Path) -> Dictionary:
 
 def load(path: Path, folder: Path, **options: Any) -> Transformer:
     symbols = dictionary(folder)
-    return load_verifier(path, symbols, symbols, dtype=torch.float64, **options)
+    return load_network(Transformer, path, symbols, symbols, dtype=torch.float64, **options)
 
 
 def logits(network: Transformer) -> Tensor:
@@ -61,7 +61,7 @@ def resaved(saved: Saved, path: Path, **changes: Any) -> Path:
 
 
 def test_networks_are_ready_for_inference(verifier: Saved, folder: Path) -> None:
-    network = load_verifier(verifier[2], dictionary(folder), dictionary(folder))
+    network = load_network(Transformer, verifier[2], dictionary(folder), dictionary(folder))
     assert not network.training
     assert not any(parameter.requires_grad for parameter in network.parameters())
     assert {parameter.dtype for parameter in network.parameters()} == {torch.float32}
@@ -152,21 +152,19 @@ def test_drafter_and_verifier_are_not_confused(
 ) -> None:
     symbols = dictionary(folder)
     with pytest.raises(UserError, match="drafter.pt: this is a block drafter"):
-        load_verifier(drafter[2], symbols, symbols)
-    with pytest.raises(
-        UserError, match="verifier.pt: this is no block drafter but a model of arch"
-    ):
-        load_block_drafter(verifier[2], symbols, symbols)
+        load_network(Transformer, drafter[2], symbols, symbols)
+    with pytest.raises(UserError, match="arch transformer.*, where a block drafter is needed"):
+        load_network(BlockDrafter, verifier[2], symbols, symbols)
 
 
 def test_a_drafter_says_what_it_was_trained_for(
     drafter: Saved, folder: Path, tmp_path: Path
 ) -> None:
     symbols = dictionary(folder)
-    assert load_block_drafter(drafter[2], symbols, symbols).config.block_size == 4
+    assert load_network(BlockDrafter, drafter[2], symbols, symbols).config.block_size == 4
     path = resaved(drafter, tmp_path / "d.pt", block_size=None)
     with pytest.raises(UserError, match="does not say for which --block-size it was trained"):
-        load_block_drafter(path, symbols, symbols)
+        load_network(BlockDrafter, path, symbols, symbols)
 
 
 @pytest.mark.parametrize(
@@ -195,15 +193,15 @@ def test_an_option_that_the_block_drafter_lacks_is_named(
 ) -> None:
     path = resaved(drafter, tmp_path / "d.pt", encoder_normalize_before=True)
     with pytest.raises(UserError, match="--encoder-normalize-before"):
-        load_block_drafter(path, dictionary(folder), dictionary(folder))
+        load_network(BlockDrafter, path, dictionary(folder), dictionary(folder))
 
 
 def test_dictionaries_of_another_size_are_refused(verifier: Saved, folder: Path) -> None:
     symbols, smaller = dictionary(folder), Dictionary(["a", "b"])
     with pytest.raises(UserError, match="has 34 source symbols and the source dictionary 6;"):
-        load_verifier(verifier[2], smaller, symbols)
+        load_network(Transformer, verifier[2], smaller, symbols)
     with pytest.raises(UserError, match="has 34 target symbols and the target dictionary 6;"):
-        load_verifier(verifier[2], symbols, smaller)
+        load_network(Transformer, verifier[2], symbols, smaller)
 
 
 def test_ensembles_are_refused(verifier: Saved, folder: Path) -> None:

@@ -10,12 +10,13 @@ import torch
 
 from specdec_plugins.decoding.batch import collate
 from specdec_plugins.decoding.greedy import greedy
+from specdec_plugins.decoding.networks import Transformer
 from specdec_plugins.decoding.types import DecodeParams, Request
 from specdec_plugins.decoding.verifier import TransformerVerifier
 from specdec_plugins.errors import UserError
 from specdec_plugins.formats.dictionaries import Dictionary
 from specdec_plugins.formats.fairseq_search import FairseqSearch, SearchConfig, load_fairseq_search
-from specdec_plugins.formats.model_files import load_verifier
+from specdec_plugins.formats.models import load_network
 from tests import fairseq_checkpoints
 from tests.decoding.networks.toys import random_ids
 
@@ -59,7 +60,9 @@ def test_every_sentence_comes_back_in_its_place(count: int, folder: Path) -> Non
 
 def test_beam_1_is_greedy_under_the_same_bans(folder: Path) -> None:
     dictionary = Dictionary.load(folder / "dict.en.txt")
-    network = load_verifier(folder / "model.pt", dictionary, dictionary, dtype=torch.float64)
+    network = load_network(
+        Transformer, folder / "model.pt", dictionary, dictionary, dtype=torch.float64
+    )
     # fairseq does not count eos in its limit
     params = DecodeParams(max_len=13, min_len=1)
     requests = [Request(str(i), row, params) for i, row in enumerate(sources(9))]

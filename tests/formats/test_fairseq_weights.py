@@ -1,13 +1,13 @@
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 import torch
 from torch import Tensor, nn
 
+from specdec_plugins.decoding.networks.fairseq_names import network_state
+from specdec_plugins.decoding.networks.trained import fill
 from specdec_plugins.errors import UserError
-from specdec_plugins.formats.fairseq_weights import fill, network_state, upgrade
+from specdec_plugins.formats.models import upgrade
 
 
 def test_old_names_become_new_ones() -> None:
@@ -46,12 +46,12 @@ def test_products_of_one_input_are_fused_in_order() -> None:
 def test_weights_that_do_not_fit_are_named() -> None:
     network = nn.Linear(2, 3)
     fits = {"weight": torch.zeros(3, 2), "bias": torch.zeros(3)}
-    fill(network, fits, "a.pt")
-    with pytest.raises(UserError, match="a.pt: the checkpoint lacks the weights bias;"):
-        fill(network, {"weight": fits["weight"]}, Path("a.pt"))
+    fill(network, fits)
+    with pytest.raises(UserError, match="the checkpoint lacks the weights bias;"):
+        fill(network, {"weight": fits["weight"]})
     with pytest.raises(UserError, match="weights of another kind of model, gate;"):
-        fill(network, {**fits, "gate": torch.zeros(1)}, "a.pt")
+        fill(network, {**fits, "gate": torch.zeros(1)})
     with pytest.raises(UserError, match="weights of unexpected size, bias;"):
-        fill(network, {**fits, "bias": torch.zeros(4)}, "a.pt")
+        fill(network, {**fits, "bias": torch.zeros(4)})
     with pytest.raises(UserError, match="a, b, c and 2 more"):
-        fill(network, {**fits, **dict.fromkeys("abcde", torch.zeros(1))}, "a.pt")
+        fill(network, {**fits, **dict.fromkeys("abcde", torch.zeros(1))})

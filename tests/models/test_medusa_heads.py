@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 
-from specdec_plugins.decoding.networks.heads import heads_of
+from specdec_plugins.decoding.networks import MedusaHeads
 from specdec_plugins.errors import UserError
 
 pytestmark = pytest.mark.fairseq
@@ -25,7 +25,8 @@ def heads() -> Any:
 def test_training_and_inference_compute_the_same() -> None:
     model = heads()
     hidden, _ = model.verifier(SOURCE, torch.tensor([4]), TARGET, features_only=True)
-    twin = heads_of(**{n.split(".")[1]: t for n, t in model.state_dict().items()})
+    state = model.state_dict()
+    twin = MedusaHeads.read(MedusaHeads.described({}, state), state)
     states = model(SOURCE, torch.tensor([4]), TARGET)  # in training mode, and yet no dropout
     assert states.shape == (1, 3, 3, 16)
     torch.testing.assert_close(states[0], twin(hidden[0], 3))

@@ -10,12 +10,13 @@ import pytest
 
 from specdec_plugins.decoding.drafters import DraftContext, build_drafter
 from specdec_plugins.decoding.engine import EngineConfig, Method, SpeculativeDecoder
+from specdec_plugins.decoding.networks import BlockDrafter, Transformer
 from specdec_plugins.decoding.rules.top_beta import TopBeta
 from specdec_plugins.decoding.schedules.constant import Constant
 from specdec_plugins.decoding.types import DecodeParams, Drafter, Request
 from specdec_plugins.decoding.verifier import TransformerVerifier
 from specdec_plugins.formats.dictionaries import Dictionary
-from specdec_plugins.formats.model_files import load_block_drafter, load_verifier
+from specdec_plugins.formats.models import load_network
 
 ROOT = Path(__file__).resolve().parents[2]
 REFERENCE = Path(os.environ.get("SPECDEC_REFERENCE") or ROOT.parent / "shared" / "reference")
@@ -55,9 +56,9 @@ def published() -> Published:
         pytest.skip(message)
     pytest.importorskip("omegaconf", reason="the checkpoints hold settings of omegaconf")
     source, target = (Dictionary.load(REFERENCE / f"dict.{side}.txt") for side in ("en", "de"))
-    network = load_verifier(REFERENCE / "verifier.pt", source, target)
+    network = load_network(Transformer, REFERENCE / "verifier.pt", source, target)
     verifier = TransformerVerifier(network, target.special)
-    drafter = load_block_drafter(REFERENCE / "drafter.pt", source, target)
+    drafter = load_network(BlockDrafter, REFERENCE / "drafter.pt", source, target)
     lines = (REFERENCE / "input.bpe.en").read_text(encoding="utf-8").splitlines()
     context = DraftContext(verifier, drafter)
     return Published(verifier, build_drafter("block", context), source, target, lines)

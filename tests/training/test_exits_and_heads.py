@@ -9,10 +9,11 @@ from pathlib import Path
 import pytest
 import torch
 
+from specdec_plugins.decoding.networks import MedusaHeads, Transformer
 from specdec_plugins.errors import UserError
 from specdec_plugins.formats.checkpoints import load_checkpoint
 from specdec_plugins.formats.dictionaries import Dictionary
-from specdec_plugins.formats.model_files import load_medusa_heads, load_verifier
+from specdec_plugins.formats.models import load_network
 from tests.training.conftest import SIZES, Run
 
 pytestmark = [pytest.mark.fairseq, pytest.mark.integration]
@@ -49,7 +50,7 @@ def test_a_verifier_trained_for_early_exits(tmp_path: Path, data: Path, run: Run
     assert "valid on 'valid' subset" in done.stdout
     path = tmp_path / "checkpoint_last.pt"
     symbols = Dictionary.load(data / "dict.en.txt")
-    assert load_verifier(path, symbols, symbols).config.decoder.num_layers == 2
+    assert load_network(Transformer, path, symbols, symbols).config.decoder.num_layers == 2
     plain = decoded(run, data, tmp_path, "--AR-path", path, "--strategy", "AR")
     speculative = decoded(run, data, tmp_path, "--AR-path", path, "--drafter", "early_exit")
     assert speculative == plain
@@ -63,7 +64,8 @@ def test_heads_on_a_frozen_verifier(tmp_path: Path, data: Path, verifier: Path, 
     path = tmp_path / "checkpoint_last.pt"
     state = load_checkpoint(path)["model"]
     assert state.keys() == {"blocks.weight", "blocks.bias"}
-    heads = load_medusa_heads(path, dtype=torch.float64)
+    symbols = Dictionary.load(data / "dict.en.txt")
+    heads = load_network(MedusaHeads, path, symbols, symbols, dtype=torch.float64)
     assert (heads.num_heads, heads.dim, heads.blocks.weight.dtype) == (3, 16, torch.float64)
     assert heads.blocks.weight.abs().sum() > 0
     again = run(*command, "--max-update", "3", "--disable-validation")
@@ -72,8 +74,8 @@ def test_heads_on_a_frozen_verifier(tmp_path: Path, data: Path, verifier: Path, 
     plain = decoded(run, data, tmp_path, "--AR-path", verifier, "--strategy", "AR")
     drafter = ["--drafter", "medusa", "--path", path]
     assert decoded(run, data, tmp_path, "--AR-path", verifier, *drafter) == plain
-    with pytest.raises(UserError, match="no heads but a model of arch transformer"):
-        load_medusa_heads(verifier)
+    with pytest.raises(UserError, match="arch transformer.*where a set of heads is needed"):
+        load_network(MedusaHeads, verifier, symbols, symbols)
 
 
 def test_an_assistant_on_the_verifiers_encoder(

@@ -7,8 +7,9 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from specdec_plugins.decoding.drafters.base import DRAFTERS, DraftContext
+from specdec_plugins.decoding.drafters.base import DRAFTERS, DraftContext, Needs
 from specdec_plugins.decoding.extend import append
+from specdec_plugins.decoding.networks.transformer import Transformer
 from specdec_plugins.decoding.rules.base import at
 from specdec_plugins.decoding.sampling import best_probability, draft_token
 from specdec_plugins.decoding.types import (
@@ -23,6 +24,7 @@ from specdec_plugins.decoding.types import (
     Verdict,
     Verifier,
 )
+from specdec_plugins.decoding.verifier import TransformerVerifier
 from specdec_plugins.errors import UserError, require
 
 _OWN, _VERIFIERS = "own", "verifier"
@@ -45,6 +47,7 @@ class AssistantDrafter:
     (`--arch assistant_transformer`).
     """
 
+    needs = Needs(Transformer, verifier=False, own_source=True)
     max_block_size: int | None = None
 
     @dataclass(frozen=True)
@@ -149,6 +152,8 @@ class AssistantDrafter:
 def checked_assistant(context: DraftContext) -> Verifier:
     """The assistant model. Raises UserError where there is none or it cannot serve."""
     assistant, verifier = context.assistant, context.verifier
+    if isinstance(context.network, Transformer):
+        assistant = TransformerVerifier(context.network, verifier.special)
     if assistant is None:
         raise UserError("The drafter 'assistant' needs a smaller model; name its checkpoint.")
     require(

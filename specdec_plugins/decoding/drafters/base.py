@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from specdec_plugins.decoding.bigrams import Bigrams
+from specdec_plugins.decoding.networks.trained import TrainedNetwork
 from specdec_plugins.decoding.registry import Registry
 from specdec_plugins.decoding.types import Draft, Drafter, Verifier
 
@@ -26,6 +27,22 @@ class DraftContext:
     source_to_assistant: Tensor | None = None  # [V source] int64, same symbol or unk; None = same
     bigrams: Bigrams | None = None  # what tends to follow what in the target language
     sampling: bool = False  # the rule draws from p, so a drafter that has a law q should draw too
+
+
+@dataclass(frozen=True)
+class Needs:
+    """What a class of drafter takes, so that the rest is refused before anything is loaded."""
+
+    network: type[TrainedNetwork] | None = None  # trained weights of this kind, from a checkpoint
+    verifier: bool = True  # False = it can also decode alone
+    own_source: bool = False  # the network may have a source dictionary of its own
+    bigrams: bool = False  # it can read how well tokens go together
+
+
+def needs_of(name: str) -> Needs:
+    """Of the drafter of that name, whose class says it in `needs`; nothing where it does not."""
+    needs: Needs = getattr(DRAFTERS.get(name), "needs", Needs())
+    return needs
 
 
 def build_drafter(

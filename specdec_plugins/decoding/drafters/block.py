@@ -10,7 +10,7 @@ from torch.nn.functional import pad as pad_axes
 
 from specdec_plugins.decoding.bigrams import Bigrams
 from specdec_plugins.decoding.cache import KVCache, SourceMemory
-from specdec_plugins.decoding.drafters.base import DRAFTERS, DraftContext, until_end
+from specdec_plugins.decoding.drafters.base import DRAFTERS, DraftContext, Needs, until_end
 from specdec_plugins.decoding.networks.block import BlockDrafter
 from specdec_plugins.decoding.networks.cpu import ops
 from specdec_plugins.decoding.networks.cpu.ops import best
@@ -40,6 +40,8 @@ class BlockNatDrafter:
     whose encoder is the verifier's (`--freeze-encoder`) does not encode, but reads what the
     verifier has encoded.
     """
+
+    needs = Needs(BlockDrafter, verifier=False, bigrams=True)
 
     @dataclass(frozen=True)
     class Config:

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from specdec_plugins.decoding.drafters.base import DRAFTERS, DraftContext, until_end
+from specdec_plugins.decoding.drafters.base import DRAFTERS, DraftContext, Needs, until_end
 from specdec_plugins.decoding.networks.cpu.ops import best
 from specdec_plugins.decoding.networks.heads import MedusaHeads
 from specdec_plugins.decoding.rules.base import at
@@ -32,6 +32,8 @@ class MedusaDrafter:
     places behind it. So a draft costs one small product, and a row's first round, of which there
     is no state yet, is a plain autoregressive step.
     """
+
+    needs = Needs(MedusaHeads)
 
     @dataclass(frozen=True)
     class Config:

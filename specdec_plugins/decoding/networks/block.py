@@ -7,13 +7,14 @@ al., ACL 2021).
 from __future__ import annotations
 
 import math
-from typing import Protocol
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from specdec_plugins.decoding.networks.config import BlockConfig
+from specdec_plugins.decoding.networks.fairseq_names import EncoderDecoder
 from specdec_plugins.decoding.networks.layers import (
     CrossSource,
     KeyValueStore,
@@ -22,13 +23,21 @@ from specdec_plugins.decoding.networks.layers import (
     additive,
     count_tokens,
 )
+from specdec_plugins.decoding.networks.trained import (
+    NETWORKS,
+    State,
+    TrainedNetwork,
+    TrainingSettings,
+)
 from specdec_plugins.decoding.networks.transformer import (
     Encoder,
+    Transformer,
     Window,
     output_projection,
     same_encoder,
     token_tables,
 )
+from specdec_plugins.errors import UserError
 
 
 class CopySource(CrossSource, Protocol):
@@ -153,8 +162,36 @@ def _seen(prefix_lengths: Tensor, columns: Tensor) -> Tensor:
     return in_block[..., None] | (columns[:, None] <= columns[..., None])
 
 
-class BlockDrafter(nn.Module):
+@NETWORKS.register("block")
+class BlockDrafter(EncoderDecoder):
     """The drafter's own encoder and its bidirectional decoder."""
+
+    Config = BlockConfig
+    arch, noun = "block", "a block drafter"
+    bidirectional = True
+    unsupported = (
+        "decoder_normalize_before",
+        "encoder_normalize_before",
+        "layernorm_embedding",
+        "no_token_positional_embeddings",
+    )
+    config: BlockConfig
+
+    @classmethod
+    def switches(cls, state: State, settings: TrainingSettings) -> dict[str, Any]:
+        block_size = settings.get("block_size")
+        if not block_size:
+            raise UserError(
+                "the checkpoint does not say for which --block-size it was trained; train it with "
+                "this plugin's task."
+            )
+        return {
+            "scale_embedding": bool(settings.get("scale_encoder_embedding", False)),
+            "block_size": int(block_size),
+            "copy_source": "decoder.copy_attn.weight" in state,
+            "scale_decoder": bool(settings.get("scale_decoder_embedding", False)),
+            "cached_prefix": bool(settings.get("cached_prefix", False)),
+        }
 
     def __init__(self, config: BlockConfig) -> None:
         super().__init__()
@@ -163,19 +200,17 @@ class BlockDrafter(nn.Module):
         self.encoder = Encoder(config, source)
         self.decoder = BidirectionalDecoder(config, target)
 
-    def adopt(self, encoder: Encoder) -> bool:
-        """Hold that encoder instead of an equal one, and its table, so that memory has them once.
-
-        Returns False, and changes nothing, where the encoders differ.
-        """
-        if not same_encoder(self.encoder, encoder):
-            return False
-        self.encoder = encoder
+    def adopt(self, verifier: TrainedNetwork) -> None:
+        """Hold an equal encoder of the verifier in place of its own, and its table of tokens."""
+        if not isinstance(verifier, Transformer) or not same_encoder(
+            self.encoder, verifier.encoder
+        ):
+            return
+        self.encoder = verifier.encoder
         if self.config.share_embeddings:
-            self.decoder.tokens = encoder.embedding.tokens
+            self.decoder.tokens = self.encoder.embedding.tokens
             if self.config.tie_output:
-                self.decoder.output.weight = encoder.embedding.tokens.weight
-        return True
+                self.decoder.output.weight = self.encoder.embedding.tokens.weight
 
     def copied(self, tokens: Tensor) -> tuple[Tensor, ...]:
         """Keys and values of what can be copied, [B, S, D] each, of source tokens [B, S] int64.

@@ -2,12 +2,31 @@
 
 from __future__ import annotations
 
-import torch
+from dataclasses import dataclass
+from typing import Any
+
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from specdec_plugins.decoding.networks.trained import (
+    NETWORKS,
+    State,
+    TrainedNetwork,
+    TrainingSettings,
+)
+from specdec_plugins.errors import require
 
-class MedusaHeads(nn.Module):
+
+@dataclass(frozen=True)
+class MedusaConfig:
+    """How many heads, and of what."""
+
+    num_heads: int  # the block size that they were trained for
+    dim: int  # width of the states that they read
+
+
+@NETWORKS.register("medusa_heads")
+class MedusaHeads(TrainedNetwork):
     """One residual block a head (Medusa, Cai et al. 2024, section 2.1.1, equation of the heads).
 
     Head k turns the state h, from which the verifier's projection W reads the next token, into one
@@ -16,12 +35,25 @@ class MedusaHeads(nn.Module):
     that heads are small beside the verifier's vocabulary, and no less certain where h says it all.
     """
 
-    def __init__(self, num_heads: int, dim: int) -> None:
-        """dim: width of the states."""
+    Config = MedusaConfig
+    arch, noun = "medusa_heads", "a set of heads"
+
+    @classmethod
+    def configure(cls, state: State, settings: TrainingSettings) -> MedusaConfig:
+        return cls.described({}, state)
+
+    @classmethod
+    def described(cls, architecture: dict[str, Any], state: State) -> MedusaConfig:
+        """The weights alone settle it; earlier bundles say nothing else."""
+        require("blocks.weight" in state, "holds no heads: it has no weights named blocks.weight.")
+        rows, dim = state["blocks.weight"].shape
+        return MedusaConfig(rows // dim, dim)
+
+    def __init__(self, config: MedusaConfig) -> None:
         super().__init__()
-        self.num_heads = num_heads
-        self.dim = dim
-        self.blocks = nn.Linear(dim, num_heads * dim)  # all W_k and b_k, one product
+        self.num_heads, self.dim = config.num_heads, config.dim
+        # All W_k and b_k, one product.
+        self.blocks = nn.Linear(config.dim, config.num_heads * config.dim)
 
     def forward(self, hidden: Tensor, num_used: int) -> Tensor:
         """States [B, num_used, D] of the first heads, of last states [B, D]."""
@@ -29,12 +61,3 @@ class MedusaHeads(nn.Module):
         inner = F.linear(hidden, self.blocks.weight[:rows], self.blocks.bias[:rows])
         residual: Tensor = hidden[:, None]
         return residual + F.silu(inner.view(-1, num_used, self.dim))
-
-
-def heads_of(weight: Tensor, bias: Tensor) -> MedusaHeads:
-    """Heads with these blocks: weight [K * D, D], bias [K * D]."""
-    dim = weight.shape[1]
-    with torch.device("meta"):
-        heads = MedusaHeads(weight.shape[0] // dim, dim)
-    heads.load_state_dict({"blocks.weight": weight, "blocks.bias": bias}, assign=True)
-    return heads.eval().requires_grad_(False)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
-from typing import Protocol
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor, nn
@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from specdec_plugins.decoding.networks.config import TransformerConfig
 from specdec_plugins.decoding.networks.cpu import ops
 from specdec_plugins.decoding.networks.cpu.products import FAST_PRODUCTS
+from specdec_plugins.decoding.networks.fairseq_names import EncoderDecoder
 from specdec_plugins.decoding.networks.layers import (
     CrossSource,
     KeyValueStore,
@@ -23,6 +24,12 @@ from specdec_plugins.decoding.networks.layers import (
     PositionTable,
     additive,
     count_tokens,
+)
+from specdec_plugins.decoding.networks.trained import (
+    NETWORKS,
+    VERIFIER,
+    State,
+    TrainingSettings,
 )
 
 
@@ -192,8 +199,21 @@ class CachedDecoder(nn.Module):
         return scores
 
 
-class Transformer(nn.Module):
+@NETWORKS.register(VERIFIER)
+class Transformer(EncoderDecoder):
     """Encoder and decoder, with the embeddings that they share."""
+
+    Config = TransformerConfig
+    arch, noun = "transformer", "a Transformer that translates"
+
+    @classmethod
+    def switches(cls, state: State, settings: TrainingSettings) -> dict[str, Any]:
+        return {
+            "scale_embedding": not settings.get("no_scale_embedding", False),
+            "norm_embedding": bool(settings.get("layernorm_embedding", False)),
+            "decoder_input_dim": state["decoder.embed_tokens.weight"].shape[1],
+            "decoder_output_dim": state["decoder.output_projection.weight"].shape[1],
+        }
 
     def __init__(self, config: TransformerConfig) -> None:
         super().__init__()

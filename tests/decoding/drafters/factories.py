@@ -10,7 +10,13 @@ from typing import Any
 import torch
 
 from specdec_plugins.decoding.drafters import DraftContext, build_drafter
-from specdec_plugins.decoding.networks import BlockConfig, BlockDrafter, MedusaHeads, StackConfig
+from specdec_plugins.decoding.networks import (
+    BlockConfig,
+    BlockDrafter,
+    MedusaConfig,
+    MedusaHeads,
+    StackConfig,
+)
 from specdec_plugins.decoding.types import Drafter
 from tests.decoding.networks.toys import randomise
 from tests.decoding.toys import (
@@ -78,7 +84,7 @@ def _block_fast(num_layers: int, **options: Any) -> Factory:
 
 
 def _medusa(verifier: TableVerifier) -> Drafter:
-    heads = MedusaHeads(num_heads=25, dim=verifier.hidden_dim)
+    heads = MedusaHeads(MedusaConfig(25, verifier.hidden_dim))
     randomise(heads, seed=0)
     return build_drafter("medusa", DraftContext(verifier, heads))
 

@@ -6,7 +6,7 @@ from torch import Tensor, nn
 
 from specdec_plugins.decoding.drafters import DraftContext, build_drafter
 from specdec_plugins.decoding.engine import EngineConfig, Method, Session, SpeculativeDecoder
-from specdec_plugins.decoding.networks import MedusaHeads, Transformer
+from specdec_plugins.decoding.networks import MedusaConfig, MedusaHeads, Transformer
 from specdec_plugins.decoding.rules import RULES
 from specdec_plugins.decoding.schedules import build_schedule
 from specdec_plugins.decoding.verifier import TransformerVerifier
@@ -19,7 +19,7 @@ NETWORK = NETWORKS["pre-norm"]
 
 
 def heads(num_heads: int = 6, dim: int = 16) -> MedusaHeads:
-    network = MedusaHeads(num_heads, dim)
+    network = MedusaHeads(MedusaConfig(num_heads, dim))
     randomise(network, seed=1)
     return network
 
@@ -78,7 +78,7 @@ def test_a_draft_is_no_longer_than_there_are_heads() -> None:
 def test_heads_that_add_nothing_repeat_the_verifiers_own_token() -> None:
     """W_k = 0 is how training begins: every head then says what the verifier has just said."""
     verifier = TableVerifier(law())
-    same = MedusaHeads(3, verifier.hidden_dim).double()
+    same = MedusaHeads(MedusaConfig(3, verifier.hidden_dim)).double()
     same.load_state_dict({n: t * 0 for n, t in same.state_dict().items()})
     drafter = build_drafter("medusa", DraftContext(verifier, same))
     method = Method(drafter, RULES.get("exact")(), build_schedule("constant"))

@@ -9,10 +9,10 @@ import pytest
 import torch
 from torch import Tensor
 
-from specdec_plugins.decoding.networks import BlockConfig
+from specdec_plugins.decoding.networks import BlockConfig, BlockDrafter
 from specdec_plugins.errors import UserError
 from specdec_plugins.formats.dictionaries import Dictionary
-from specdec_plugins.formats.model_files import load_block_drafter
+from specdec_plugins.formats.models import load_network
 from tests import fairseq_checkpoints
 from tests.decoding.networks.toys import PAD, UNK, block_drafter, remember
 
@@ -49,7 +49,9 @@ def test_equals_the_trained_module(case: dict[str, Any], tmp_path: Path) -> None
     source_dictionary, target_dictionary = (
         Dictionary.load(data / f"dict.{side}.txt") for side in ("en", "de")
     )
-    network = load_block_drafter(path, source_dictionary, target_dictionary, dtype=torch.float64)
+    network = load_network(
+        BlockDrafter, path, source_dictionary, target_dictionary, dtype=torch.float64
+    )
     source, target = _inputs()
     with torch.no_grad(), fairseq_checkpoints.double_precision():
         encoder_out = model.encoder(source, src_lengths=(source != PAD).sum(1))

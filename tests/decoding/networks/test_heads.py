@@ -4,13 +4,13 @@ import pytest
 import torch
 from torch import nn
 
-from specdec_plugins.decoding.networks.heads import MedusaHeads, heads_of
+from specdec_plugins.decoding.networks import MedusaConfig, MedusaHeads
 from tests.decoding.networks.toys import randomise
 
 
 @pytest.mark.parametrize("num_used", [1, 2, 4])
 def test_each_head_is_the_residual_block_of_the_paper(num_used: int) -> None:
-    heads = MedusaHeads(num_heads=4, dim=6)
+    heads = MedusaHeads(MedusaConfig(num_heads=4, dim=6))
     randomise(heads, seed=0)
     hidden = torch.randn(3, 6, generator=torch.Generator().manual_seed(0)).double()
     states = heads(hidden, num_used)
@@ -24,10 +24,10 @@ def test_each_head_is_the_residual_block_of_the_paper(num_used: int) -> None:
         torch.testing.assert_close(states[:, k], want)
 
 
-def test_heads_of_weights() -> None:
-    heads = MedusaHeads(num_heads=3, dim=4)
-    again = heads_of(heads.blocks.weight.detach(), heads.blocks.bias.detach())
-    assert (again.num_heads, again.dim, again.training) == (3, 4, False)
+def test_weights_settle_how_many_heads_there_are() -> None:
+    heads = MedusaHeads(MedusaConfig(num_heads=3, dim=4))
+    state = heads.state_dict()
+    config = MedusaHeads.described({}, state)
+    assert config == MedusaConfig(3, 4)
     hidden = torch.ones(2, 4)
-    assert torch.equal(again(hidden, 3), heads(hidden, 3))
-    assert not any(parameter.requires_grad for parameter in again.parameters())
+    assert torch.equal(MedusaHeads.read(config, state)(hidden, 3), heads(hidden, 3))

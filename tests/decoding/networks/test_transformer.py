@@ -13,7 +13,7 @@ from specdec_plugins.decoding.cache import KVCache
 from specdec_plugins.decoding.networks import Transformer
 from specdec_plugins.errors import UserError
 from specdec_plugins.formats.dictionaries import Dictionary
-from specdec_plugins.formats.model_files import load_verifier
+from specdec_plugins.formats.models import load_network
 from tests import fairseq_checkpoints
 from tests.decoding.networks.toys import full_logits, remember, transformer
 
@@ -53,7 +53,7 @@ def _pair(case: dict[str, Any], folder: Path) -> tuple[torch.nn.Module, Transfor
     model = fairseq_checkpoints.build(args, data)
     path = fairseq_checkpoints.save(model, args, folder / "model.pt")
     source, target = (Dictionary.load(data / f"dict.{side}.txt") for side in ("en", "de"))
-    return model, load_verifier(path, source, target, dtype=torch.float64)
+    return model, load_network(Transformer, path, source, target, dtype=torch.float64)
 
 
 def _sources(generator: torch.Generator, left_pad: bool = False) -> Tensor:

@@ -1,0 +1,192 @@
+"""Networks that fairseq's modules trained: their shape, and their weights under fairseq's names.
+
+Sizes are read from the weights, which cannot be wrong about them; switches from the settings that
+fairseq stores beside them. What the networks do not have is refused by the name of its option.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any, ClassVar, TypeVar
+
+import torch
+from torch import Tensor
+
+from specdec_plugins.decoding.networks.config import StackConfig, TransformerConfig
+from specdec_plugins.decoding.networks.trained import (
+    State,
+    TrainedNetwork,
+    TrainingSettings,
+    fill,
+    layer_number,
+)
+from specdec_plugins.errors import UserError, require
+
+_PAD = 1  # in every dictionary of fairseq
+
+_UNSUPPORTED = (
+    "adaptive_input",
+    "adaptive_softmax_cutoff",
+    "base_layers",
+    "char_inputs",
+    "cross_self_attention",
+    "decoder_layers_to_keep",
+    "decoder_xformers_att_config",
+    "encoder_layers_to_keep",
+    "encoder_xformers_att_config",
+    "merge_src_tgt_embed",
+    "no_cross_attention",
+    "quant_noise_pq",
+    "quant_noise_scalar",
+    "scale_attn",
+    "scale_fc",
+    "scale_heads",
+    "scale_resids",
+    "tie_adaptive_weights",
+)
+
+_LAYER_NAMES = {
+    "self_attn.out_proj": "self_attention.out",
+    "self_attn_layer_norm": "self_norm",
+    "encoder_attn.q_proj": "cross_attention.query",
+    "encoder_attn.out_proj": "cross_attention.out",
+    "encoder_attn_layer_norm": "cross_norm",
+    "fc1": "up",
+    "fc2": "down",
+    "final_layer_norm": "ffn_norm",
+}
+
+_FUSED = {  # products that read the same input become one
+    "self_attention.qkv": ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"),
+    "cross_attention.key_value": ("encoder_attn.k_proj", "encoder_attn.v_proj"),
+}
+
+_EMBEDDING_NAMES = {
+    "embed_tokens": "embedding.tokens",
+    "embed_positions": "embedding.positions",
+    "layernorm_embedding": "embedding.norm",
+    "project_in_dim": "embedding.project",
+}
+
+_STACK_NAMES = {
+    "layer_norm": "norm",
+    "project_out_dim": "project",
+    "output_projection": "output",
+    "copy_attn": "copy",
+}
+
+
+_Stacks = TypeVar("_Stacks", bound="EncoderDecoder")
+
+
+class EncoderDecoder(TrainedNetwork):
+    """Base of the networks of an encoder and a decoder whose layers are fairseq's."""
+
+    Config: ClassVar[type[TransformerConfig]]
+    config: TransformerConfig
+    int8 = True
+    unsupported: ClassVar[tuple[str, ...]] = ()  # options of training, beside those of all
+    bidirectional: ClassVar[bool] = False  # the decoder keeps its embeddings itself
+
+    @classmethod
+    def switches(cls, state: State, settings: TrainingSettings) -> dict[str, Any]:
+        """What its configuration has beyond `_shape`."""
+        raise NotImplementedError
+
+    @classmethod
+    def configure(cls, state: State, settings: TrainingSettings) -> TransformerConfig:
+        for name in (*_UNSUPPORTED, *cls.unsupported):
+            flag = "--" + name.replace("_", "-")
+            require(
+                not settings.get(name),
+                f"the model was trained with {flag}, which is not supported here.",
+            )
+        return cls.Config(**_shape(state, settings), **cls.switches(state, settings))
+
+    @classmethod
+    def described(cls, architecture: dict[str, Any], state: State) -> TransformerConfig:
+        return cls.Config.from_dict(architecture)
+
+    @classmethod
+    def read(cls: type[_Stacks], config: TransformerConfig, state: State) -> _Stacks:
+        network = cls(config)
+        fill(network, network_state(state, cls.bidirectional))
+        return network
+
+
+def _weight(state: State, name: str) -> Tensor:
+    """Raises UserError where there is no weight of that name."""
+    if name not in state:
+        raise UserError(
+            f"no Transformer of fairseq that translates: it has no weights named {name}."
+        )
+    return state[name]
+
+
+def _shape(state: State, settings: TrainingSettings) -> dict[str, Any]:
+    """What all these networks read off weights and settings alike."""
+    source_table = _weight(state, "encoder.embed_tokens.weight")
+    target_table = _weight(state, "decoder.embed_tokens.weight")
+    output = _weight(state, "decoder.output_projection.weight")
+    return {
+        "encoder": _stack("encoder", "max_source_positions", state, settings),
+        "decoder": _stack("decoder", "max_target_positions", state, settings),
+        "pad": _PAD,
+        "activation": settings.get("activation_fn", "relu"),
+        "share_embeddings": torch.equal(source_table, target_table),
+        "tie_output": torch.equal(target_table, output),
+    }
+
+
+def _stack(side: str, limit: str, state: State, settings: TrainingSettings) -> StackConfig:
+    up = _weight(state, f"{side}.layers.0.fc1.weight")
+    num_layers = 1 + max(layer_number(side, name) for name in state)
+    # Years ago both sides had one limit.
+    max_positions = int(settings.get(limit) or settings.get("max_positions") or 1024)
+    learned = state.get(f"{side}.embed_positions.weight")
+    if learned is not None:
+        max_positions = min(max_positions, learned.shape[0] - _PAD - 1)
+    positions = "sinusoidal" if learned is None else "learned"
+    return StackConfig(
+        num_layers=num_layers,
+        dim=up.shape[1],
+        ffn_dim=up.shape[0],
+        num_heads=int(settings.get(f"{side}_attention_heads", 8)),
+        vocab_size=state[f"{side}.embed_tokens.weight"].shape[0],
+        max_positions=max_positions,
+        positions="none" if settings.get("no_token_positional_embeddings") else positions,
+        normalize_before=bool(settings.get(f"{side}_normalize_before", False)),
+        final_norm=f"{side}.layer_norm.weight" in state,
+    )
+
+
+def network_state(state: State, bidirectional: bool) -> State:
+    """An upgraded state dict in the networks' names, products fused.
+
+    `bidirectional`: the decoder is the block drafter's, which keeps its embeddings itself. Names
+    that mean nothing here are left as they are, for `fill` to complain about.
+    """
+    state = dict(state)
+    renamed: State = {}
+    layers = {m.group() for name in state if (m := re.match(r"\w+\.layers\.\d+\.", name))}
+    for layer in layers:
+        for new, parts in _FUSED.items():
+            for kind in ("weight", "bias"):
+                names = [f"{layer}{part}.{kind}" for part in parts]
+                if all(name in state for name in names):
+                    renamed[f"{layer}{new}.{kind}"] = torch.cat([state.pop(n) for n in names])
+    renamed.update((_network_name(name, bidirectional), t) for name, t in state.items())
+    return renamed
+
+
+def _network_name(name: str, bidirectional: bool) -> str:
+    module, _, kind = name.rpartition(".")
+    layer = re.match(r"\w+\.layers\.\d+\.", module)
+    if layer:
+        inner = module[layer.end() :]
+        return f"{layer.group()}{_LAYER_NAMES.get(inner, inner)}.{kind}"
+    side, _, inner = module.partition(".")
+    inner = _EMBEDDING_NAMES.get(inner, _STACK_NAMES.get(inner, inner))
+    if bidirectional and side == "decoder":
+        inner = inner.removeprefix("embedding.")
+    return f"{side}.{inner}.{kind}"

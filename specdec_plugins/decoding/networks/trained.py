@@ -1,0 +1,160 @@
+"""From stored weights to networks, whatever file has them; files are opened in `formats/`.
+
+A class of network registers here under the name that bundles give it. It says how its configuration
+is read off a checkpoint and how weights fill it. Weights keep the names of the modules that were
+trained.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sized
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any, ClassVar, Protocol, TypeVar
+
+import torch
+from torch import Tensor, nn
+
+from specdec_plugins.decoding.networks.config import TransformerConfig
+from specdec_plugins.decoding.registry import Registry
+from specdec_plugins.errors import UserError, located, require
+
+State = dict[str, Tensor]
+
+
+class TrainingSettings(Protocol):
+    """What a checkpoint says about its model and the task that it was trained for."""
+
+    def get(self, name: str, default: Any = None) -> Any:
+        """The value of a flag, written with underscores; the default where there is none."""
+        ...
+
+
+_Network = TypeVar("_Network", bound="TrainedNetwork")
+
+
+class TrainedNetwork(nn.Module):
+    """Base of the networks that are read from files; each is built from its configuration.
+
+    What the class methods raise as UserError need not name the file: their callers do.
+    """
+
+    Config: ClassVar[Any]  # a frozen dataclass that JSON can hold
+    arch: ClassVar[str]  # a checkpoint whose `--arch` begins so holds one
+    noun: ClassVar[str]  # in messages: "a block drafter"
+    int8: ClassVar[bool] = False  # its linear layers may be replaced by 8-bit ones
+
+    @classmethod
+    def configure(cls, state: State, settings: TrainingSettings) -> Any:
+        """The configuration of a checkpoint. Raises UserError where it holds no such network."""
+        raise NotImplementedError
+
+    @classmethod
+    def described(cls, architecture: dict[str, Any], state: State) -> Any:
+        """The configuration of which a bundle keeps what `dataclasses.asdict` makes.
+
+        Raises TypeError or KeyError where it is of something else.
+        """
+        return cls.Config(**architecture)
+
+    @classmethod
+    def read(cls: type[_Network], config: Any, state: State) -> _Network:
+        """A network with these weights. Raises UserError where they do not fit."""
+        network = cls(config)
+        fill(network, state)
+        return network
+
+    def adopt(self, verifier: TrainedNetwork) -> None:
+        """Hold what equals a part of the verifier's network in its place, so that it is there once.
+
+        Called when both have been read; nothing is equal unless a subclass says so.
+        """
+
+
+NETWORKS: Registry[TrainedNetwork] = Registry("kind of network")
+VERIFIER = "transformer"  # the kind of whatever no other kind claims
+
+
+def kind_of(arch: str) -> str:
+    """The kind of network that checkpoints of that `--arch` hold."""
+    kinds = [name for name in NETWORKS.names() if name != VERIFIER]
+    return next((k for k in kinds if arch.startswith(NETWORKS.get(k).arch)), VERIFIER)
+
+
+@dataclass(frozen=True)
+class Model:
+    """A trained model between file formats: what kind it is, its shape, and its weights."""
+
+    path: Path  # where it came from, for messages
+    kind: str  # a name in NETWORKS
+    arch: str  # what whoever wrote it calls it, for messages
+    config: Any  # of its class of network
+    state: State  # tied weights under each of their names
+
+    def architecture(self) -> dict[str, Any]:
+        """Its configuration, for JSON."""
+        return asdict(self.config)
+
+    def network(self, dtype: torch.dtype, device: torch.device) -> TrainedNetwork:
+        """The inference network, in eval mode. Raises UserError where weights do not fit."""
+        with located(self.path):
+            network = NETWORKS.get(self.kind).read(self.config, self.state)
+        return network.to(device=device, dtype=dtype).eval().requires_grad_(False)
+
+    def check_dictionaries(self, source: Sized, target: Sized) -> None:
+        """Raises UserError where the model was trained with dictionaries of another size."""
+        if not isinstance(self.config, TransformerConfig):
+            return
+        sides = (("source", self.config.encoder, source), ("target", self.config.decoder, target))
+        for side, stack, dictionary in sides:
+            require(
+                stack.vocab_size == len(dictionary),
+                f"{self.path}: the checkpoint has {stack.vocab_size} {side} symbols and the {side} "
+                f"dictionary {len(dictionary)}; give the dictionaries it was trained with.",
+            )
+
+    def only_if(self, condition: bool, engine: str, what: str) -> None:
+        """Raises UserError unless the condition holds: the engine cannot express `what`."""
+        require(
+            condition,
+            f"{self.path}: {engine} cannot express {what}; keep fairseq or this project for it.",
+        )
+
+    def until(self, exit_layer: int) -> Model:
+        """Without the decoder layers behind an exit. Raises UserError where it has no such one."""
+        num_layers = self.config.decoder.num_layers
+        require(
+            1 <= exit_layer <= num_layers,
+            f"{self.path}: there is no exit after layer {exit_layer} of its {num_layers} decoder "
+            f"layers; give an --exit-layer from 1 to {num_layers}.",
+        )
+        state = {n: t for n, t in self.state.items() if layer_number("decoder", n) < exit_layer}
+        decoder = replace(self.config.decoder, num_layers=exit_layer)
+        return replace(self, state=state, config=replace(self.config, decoder=decoder))
+
+
+def layer_number(side: str, name: str) -> int:
+    """Of the layer that a weight belongs to, from 0; -1 for what is in no layer of that side."""
+    match = re.match(rf"{side}\.layers\.(\d+)\.", name)
+    return int(match[1]) if match else -1
+
+
+def fill(network: nn.Module, state: State) -> None:
+    """Load every weight, and nothing else. Raises UserError where the two do not match."""
+    expected = network.state_dict()
+    _complain("lacks the weights", expected.keys() - state.keys())
+    _complain("has weights of another kind of model,", state.keys() - expected.keys())
+    wrong = {name for name, tensor in state.items() if tensor.shape != expected[name].shape}
+    _complain("has weights of unexpected size,", wrong)
+    network.load_state_dict(state)
+
+
+def _complain(what: str, names: Iterable[str]) -> None:
+    listed = sorted(names)
+    if listed:
+        more = f" and {len(listed) - 3} more" if len(listed) > 3 else ""
+        raise UserError(
+            f"the checkpoint {what} {', '.join(listed[:3])}{more}; give one of the kind of model "
+            "that was asked for."
+        )

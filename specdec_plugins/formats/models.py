@@ -1,0 +1,165 @@
+"""Trained models from files: fairseq's checkpoints, of whatever age, and weights in a bundle."""
+
+from __future__ import annotations
+
+import os
+import re
+from pathlib import Path
+from typing import Any, TypeVar
+
+import torch
+from torch import Tensor
+
+from specdec_plugins.decoding.networks.trained import (
+    NETWORKS,
+    Model,
+    State,
+    TrainedNetwork,
+    kind_of,
+)
+from specdec_plugins.errors import UserError, located, require
+from specdec_plugins.formats.bundle import WEIGHTS_SUFFIX, read_weights
+from specdec_plugins.formats.checkpoints import load_checkpoint
+from specdec_plugins.formats.dictionaries import Dictionary
+
+_CPU = torch.device("cpu")
+_Network = TypeVar("_Network", bound=TrainedNetwork)
+
+# Buffers that say how a file was written, and tables that are computed anyway.
+_IGNORED = re.compile(r"\.version$|\.embed_positions\.(_float_tensor|weights)$")
+
+_OLD_NORMS = {
+    "encoder": ("self_attn_layer_norm", "final_layer_norm"),
+    "decoder": ("self_attn_layer_norm", "encoder_attn_layer_norm", "final_layer_norm"),
+}
+
+
+def read_model(path: str | Path) -> Model:
+    """The model of a file. Raises UserError where it is missing, damaged or of another kind."""
+    if Path(path).suffix == WEIGHTS_SUFFIX:
+        return read_weights(path)
+    return read_checkpoint(path)
+
+
+def read_model_of(
+    cls: type[TrainedNetwork], path: str | Path, source: Dictionary, target: Dictionary
+) -> Model:
+    """The same, of that class of network, trained with these dictionaries; or UserError."""
+    model = read_model(path)
+    kind = NETWORKS.get(model.kind)
+    require(
+        kind is cls,
+        f"{path}: this is {kind.noun} (arch {model.arch}), where {cls.noun} is needed; give a "
+        f"checkpoint that was trained with --arch {cls.arch}.",
+    )
+    model.check_dictionaries(source, target)
+    return model
+
+
+def load_network(
+    cls: type[_Network],
+    path: str | Path,
+    source: Dictionary,
+    target: Dictionary,
+    *,
+    exit_layer: int | None = None,
+    dtype: torch.dtype = torch.float32,
+    device: torch.device = _CPU,
+) -> _Network:
+    """The network of that class in a file, in eval mode.
+
+    With `exit_layer` its decoder ends after so many layers, as if it had no others. Raises
+    UserError where the file is no such model, uses an option that the network does not have,
+    was trained with other dictionaries, or has no such layer.
+    """
+    model = read_model_of(cls, path, source, target)
+    if exit_layer is not None:
+        model = model.until(exit_layer)
+    network = model.network(dtype, device)
+    assert isinstance(network, cls)
+    return network
+
+
+class TrainingRecord:
+    """What a checkpoint says about its model: flat or nested, of today or of years ago."""
+
+    def __init__(self, checkpoint: dict[str, Any], path: Path) -> None:
+        config = checkpoint.get("cfg")
+        self._task = config.get("task") if config is not None else None
+        self._model = config.get("model") if config is not None else checkpoint.get("args")
+        if self._model is None:
+            raise UserError(
+                f"{path}: the checkpoint does not say what its model is (neither 'cfg' nor "
+                "'args'); give one that fairseq-train wrote."
+            )
+
+    @property
+    def arch(self) -> str:
+        return str(self.get("_name") or self.get("arch") or "unknown")
+
+    def get(self, name: str, default: Any = None) -> Any:
+        """The value of a flag, of the model or else of the task.
+
+        `encoder_layers` may also stand as `encoder.layers`.
+        """
+        group, _, rest = name.partition("_")
+        holders = ((self._model, name), (_read(self._model, group), rest), (self._task, name))
+        found = (_read(holder, key) for holder, key in holders)
+        return next((value for value in found if value is not None), default)
+
+
+def _read(holder: Any, name: str) -> Any:
+    """A value of a Namespace, a DictConfig or a dictionary; None where there is none."""
+    if holder is None or isinstance(holder, (str, int, float)) or not name:
+        return None
+    if hasattr(holder, "get"):
+        return holder.get(name)
+    return getattr(holder, name, None)
+
+
+def read_checkpoint(path: str | Path) -> Model:
+    """The model of a fairseq checkpoint, of the first kind of network that knows its `--arch`.
+
+    Raises UserError where the file is no such checkpoint, or uses an option that the networks do
+    not have.
+    """
+    path = Path(path)
+    require(
+        os.pathsep not in str(path) or path.exists(),
+        f"{path}: ensembles are not supported; give one checkpoint, or average them first.",
+    )
+    checkpoint = load_checkpoint(path)
+    record = TrainingRecord(checkpoint, path)
+    state = upgrade(checkpoint["model"])
+    tied = record.get("share_decoder_input_output_embed") or record.get("share_all_embeddings")
+    if tied and "decoder.embed_tokens.weight" in state:
+        # Older versions did not write the projection where it is the embeddings.
+        state.setdefault("decoder.output_projection.weight", state["decoder.embed_tokens.weight"])
+    kind = kind_of(record.arch)
+    with located(path):
+        config = NETWORKS.get(kind).configure(state, record)
+    return Model(path, kind, record.arch, config, state)
+
+
+def upgrade(state: State) -> State:
+    """The state dict of a fairseq checkpoint in today's names, whatever version wrote it."""
+    upgraded: State = {}
+    for name, tensor in state.items():
+        if not _IGNORED.search(name):
+            upgraded.update(_modern(name, tensor))
+    return upgraded
+
+
+def _modern(name: str, tensor: Tensor) -> State:
+    if name == "decoder.embed_out":
+        return {"decoder.output_projection.weight": tensor}
+    norm = re.fullmatch(r"((encoder|decoder)\.layers\.\d+)\.layer_norms\.(\d)\.(\w+)", name)
+    if norm:
+        layer, side, number, kind = norm.groups()
+        return {f"{layer}.{_OLD_NORMS[side][int(number)]}.{kind}": tensor}
+    fused = re.fullmatch(r"(.*)\.in_proj_(weight|bias)", name)
+    if fused:
+        prefix, kind = fused.groups()
+        names = [f"{prefix}.{letter}_proj.{kind}" for letter in "qkv"]
+        return dict(zip(names, tensor.chunk(3), strict=True))
+    return {name: tensor}
