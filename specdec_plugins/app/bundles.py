@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from specdec_plugins.app.settings import Settings
+from specdec_plugins.app.settings import EXACT, Settings
 from specdec_plugins.decoding.drafters import needs_of
 from specdec_plugins.errors import require
 from specdec_plugins.formats.bundle import (
@@ -19,7 +19,7 @@ from specdec_plugins.formats.bundle import (
 )
 
 VERIFIER, DRAFTER = "verifier.pt", "drafter.pt"  # usual names of checkpoints in a folder
-_SPECULATION = ("block_size", "beta", "tau", "schedule", "schedule_options")
+_SPECULATION = (*EXACT, "block_size", "schedule", "schedule_options")
 
 # What None says no more about than silence does.
 _AS_THE_BUNDLE_SAYS = {
@@ -99,7 +99,7 @@ def _tuned(bundle: BundleSettings, given: Mapping[str, Any]) -> dict[str, Any]:
     if given.get("strategy", "specdec") != "specdec":
         return {k: v for k, v in defaults.items() if k not in _SPECULATION}
     if "rule" in given:
-        return {k: v for k, v in defaults.items() if k not in ("beta", "tau")}
+        return {k: v for k, v in defaults.items() if k not in EXACT}
     return defaults
 
 

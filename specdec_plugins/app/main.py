@@ -30,7 +30,7 @@ from specdec_plugins.app.files import (
 )
 from specdec_plugins.app.options import add_options, build, given_to
 from specdec_plugins.app.report import Diagnosis, Tally, json_line, peak_memory, summary
-from specdec_plugins.app.settings import Settings, choose_device
+from specdec_plugins.app.settings import EXACT, Settings, choose_device
 from specdec_plugins.app.translator import SpeculativeTranslator, load_translator
 from specdec_plugins.app.types import Sentence, Translation
 from specdec_plugins.decoding.types import Request
@@ -135,16 +135,15 @@ def translate(argv: Sequence[str] | None = None) -> int:
         description="Translate what is typed, or a pipe, with the bundled pair of models. At a "
         "terminal the blocks of the drafter are marked. inference.py has all the other ways.",
     )
-    add_options(parser, Settings, only=("data", "device", "beta", "tau", "block_size"))
+    add_options(parser, Settings, only=("data", "device", *EXACT, "block_size"))
     add_options(parser, FileOptions, only=("debug",))
     given = vars(parser.parse_args(argv))
 
     def work() -> None:
         if "data" in given:
             read_bundle(given["data"])  # says in a sentence where it is none
-        # Exact unless asked otherwise, whatever a bundle was tuned to.
-        exact = {"beta": 1, "tau": 0.0, **given_to(Settings, given), "strategy": "specdec"}
-        settings = make_settings(exact)
+        # Exact unless asked otherwise.
+        settings = make_settings({**EXACT, **given_to(Settings, given), "strategy": "specdec"})
         if not sys.stdin.isatty():
             Run(settings, FileOptions(buffer_size=1, progress=False, quiet=True)).run()
             return

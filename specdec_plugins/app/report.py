@@ -141,13 +141,10 @@ def _greedy(settings: Settings, limits: Limits) -> str:
             "plain argmax",
         ),
     }[rule.guarantee(settings.beta)]
-    tolerance = f" (beta {settings.beta}, tau {settings.tau:g})" if settings.beta > 1 else ""
-    if settings.beta > 1 and settings.tau == 0:
-        tolerance = f" (beta {settings.beta}, but tau 0 tolerates nothing but ties; try --tau 1)"
     bans = [f"no end before {settings.minimum} tokens"] if settings.minimum else []
     bans += ["no <pad>"] if settings.ban_pad else []
     return (
-        f"rule {settings.rule_name}{tolerance}: {promise} "
+        f"rule {settings.rule_name}{settings.tolerance}: {promise} "
         f"{', '.join(bans) or free}, at most {length} tokens"
         f"{f' ({limits.target} positions)' if limits.target < limit else ''}"
     )

@@ -31,6 +31,7 @@ DTYPES = {
     "bfloat16": torch.bfloat16,
     "int8": torch.float32,  # what is left in floating point; products are quantised
 }
+EXACT = {"beta": 1, "tau": 0.0}  # no tolerance, whatever a bundle was tuned to
 TOKENIZERS = ("moses",)
 BPES = ("subword_nmt",)
 
@@ -348,6 +349,15 @@ class Settings:
         rule: Any = RULES.get(self.rule_name)
         built: AcceptanceRule = rule()
         return built
+
+    @property
+    def tolerance(self) -> str:
+        """What is accepted beside the verifier's own choice, in brackets; or nothing."""
+        if self.beta == 1:
+            return ""
+        if self.tau == 0:
+            return f" (beta {self.beta}, but tau 0 tolerates nothing but ties; try --tau 1)"
+        return f" (beta {self.beta}, tau {self.tau:g})"
 
     @property
     def ban_pad(self) -> bool:

@@ -15,7 +15,7 @@ from specdec_plugins.app.bundles import VERIFIER, folder_settings, make_settings
 from specdec_plugins.app.codec import Detokenizer
 from specdec_plugins.app.options import given_to
 from specdec_plugins.app.report import kernels_in_use
-from specdec_plugins.app.settings import Settings
+from specdec_plugins.app.settings import EXACT, Settings
 from specdec_plugins.app.strategies import EngineDecoder
 from specdec_plugins.app.translator import load_translator
 from specdec_plugins.decoding.engine import EngineConfig, Method, Session
@@ -167,9 +167,9 @@ def decode_settings(options: ModelOptions) -> Settings:
 
 
 def request_defaults(options: ModelOptions) -> dict[str, Any]:
-    """`beta` and `tau` for requests that do not say, where the bundle does."""
+    """The tolerance of requests that do not say, where the bundle does."""
     settings = decode_settings(options)
-    return {"beta": settings.beta, "tau": settings.tau}
+    return {name: getattr(settings, name) for name in EXACT}
 
 
 def _given(options: ModelOptions) -> dict[str, Any]:

@@ -29,6 +29,7 @@ from specdec_plugins.app.files import (
 )
 from specdec_plugins.app.main import run_command
 from specdec_plugins.app.options import add_options, build, check, like, option
+from specdec_plugins.app.settings import EXACT
 from specdec_plugins.decoding.engine import SpeculativeDecoder
 from specdec_plugins.decoding.types import RowResult
 from specdec_plugins.errors import Parser, UserError, require
@@ -41,6 +42,8 @@ from specdec_plugins.serving.settings import ModelOptions, ServerSettings
 
 _BUFFER = 64  # lines that are decoded together
 _UNBOUNDED = 2**31  # limits of a server protect it from strangers, not a user from themselves
+
+_ASKED = (*EXACT, "max_new_tokens")  # settings that a server takes with a request
 
 _text = partial(like, FileOptions, group="texts")
 _how = partial(option, group="how")
@@ -75,7 +78,7 @@ def make_parser() -> argparse.ArgumentParser:
         allow_abbrev=False,
     )
     add_options(parser, ModelOptions)
-    add_options(parser, ServerSettings, only=("beta", "tau", "max_new_tokens", "max_rows"))
+    add_options(parser, ServerSettings, only=(*_ASKED, "max_rows"))
     add_options(parser, TranslateOptions)
     return parser
 
@@ -127,8 +130,7 @@ def _through_server(
 ) -> Iterator[TranslateAll]:
     client = Client(url, os.environ.get(KEY_VARIABLE))
     client.info()
-    names = ("beta", "tau", "max_new_tokens")
-    parameters = {name: given[name] for name in names if name in given}
+    parameters = {name: given[name] for name in _ASKED if name in given}
     parameters["split_sentences"] = not how.whole_lines
 
     def one(line: str) -> str:
