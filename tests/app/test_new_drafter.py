@@ -1,0 +1,114 @@
+"""A drafter with weights is one file: the one in CONTRIBUTING.md, added and used."""
+
+from __future__ import annotations
+
+import re
+import sys
+from argparse import Namespace
+from importlib import util
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from specdec_plugins.app import convert
+from specdec_plugins.app.main import main
+from specdec_plugins.app.translator import SpeculativeTranslator
+from specdec_plugins.decoding.drafters import DRAFTERS
+from specdec_plugins.decoding.networks.trained import NETWORKS
+from specdec_plugins.errors import UserError
+from specdec_plugins.formats.checkpoints import save_checkpoint
+
+ROOT = Path(__file__).resolve().parents[2]
+EARLIER = ROOT / "tests" / "regression" / "earlier"
+DATA, VERIFIER = str(EARLIER / "data"), str(EARLIER / "verifier.pt")
+LINES = ["wa wb wc", "wd", "we wf wa wa", "wl wk wj wi wh wg"]
+LIMITS: dict[str, Any] = {"device": "cpu", "dtype": "float64", "max_len_b": 12, "min_len": 7}
+
+
+@pytest.fixture(autouse=True)
+def added(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The module of the documentation, imported; its names are forgotten again."""
+    text = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
+    (code,) = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
+    (tmp_path / "successors.py").write_text(code, encoding="utf-8")
+    for registry in (DRAFTERS, NETWORKS):
+        monkeypatch.setattr(registry, "_entries", dict(registry._entries))
+    spec = util.spec_from_file_location("successors", tmp_path / "successors.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = util.module_from_spec(spec)
+    monkeypatch.setitem(sys.modules, "successors", module)
+    spec.loader.exec_module(module)
+
+
+def checkpoint(folder: Path, vocab_size: int = 16) -> str:
+    """As a training with `--arch successors` would have written it: each symbol's next one."""
+    one_hot = torch.eye(vocab_size)
+    state = {"tokens.weight": one_hot, "output.weight": one_hot.roll(1, 0)}
+    save_checkpoint({"args": Namespace(arch="successors"), "model": state}, folder / "table.pt")
+    return str(folder / "table.pt")
+
+
+def translated(data: str, **settings: Any) -> tuple[list[str], int]:
+    """Texts, and how many tokens were drafted."""
+    translator = SpeculativeTranslator.from_pretrained(
+        data, source_lang="en", target_lang="de", **LIMITS, **settings
+    )
+    texts = [str(result) for result in translator.translate(LINES)]
+    return texts, translator.stats.drafted
+
+
+def test_it_drafts_from_a_checkpoint_and_from_a_bundle(tmp_path: Path) -> None:
+    plain, nothing = translated(DATA, verifier=VERIFIER, strategy="AR")
+    files = {"verifier": VERIFIER, "drafter_checkpoint": checkpoint(tmp_path)}
+    texts, num_drafted = translated(DATA, drafter="successors", block_size=3, **files)
+    assert texts == plain
+    assert num_drafted > nothing == 0
+    command = ["bundle", DATA, "-s", "en", "-t", "de", "--AR-path", VERIFIER, "--tokenizer", "none"]
+    command += ["--drafter", "successors", "--path", files["drafter_checkpoint"]]
+    bundle = str(tmp_path / "bundle")
+    assert convert.main([*command, "--dtype", "float32", "--output", bundle]) == 0
+    assert translated(bundle, block_size=3) == (texts, num_drafted)
+
+
+def test_the_command_line_knows_it(tmp_path: Path) -> None:
+    (tmp_path / "in").write_text("\n".join(LINES) + "\n", encoding="utf-8")
+    command = [DATA, "-s", "en", "-t", "de", "--cpu", "--AR-path", VERIFIER, "--quiet"]
+    command += ["--drafter", "successors", "--path", checkpoint(tmp_path), "--block-size", "3"]
+    command += ["--dtype", "float64", "--max-len-b", "12", "--min-len", "7"]
+    output = str(tmp_path / "out")
+    files = ["--input-path", str(tmp_path / "in"), "--output-path", output]
+    assert main([*command, *files]) == 0
+    plain, _ = translated(DATA, verifier=VERIFIER, strategy="AR")
+    assert Path(output).read_text(encoding="utf-8").splitlines() == plain
+
+
+@pytest.mark.parametrize(
+    ("given", "told"),
+    [
+        ({}, "needs the drafter's checkpoint"),
+        ({"drafter_checkpoint": VERIFIER}, "this is a Transformer .* a table of successors is"),
+        ({"drafter_checkpoint": VERIFIER, "strategy": "drafter"}, "cannot decode alone"),
+        ({"drafter_checkpoint": VERIFIER, "bigrams": "b"}, "--bigrams is for --drafter block"),
+        ({"drafter_checkpoint": VERIFIER, "drafter_data": "d"}, "is for --drafter assistant"),
+        ({"drafter_checkpoint": VERIFIER, "drafter_dtype": "int8"}, "none that can be in int8"),
+    ],
+)
+def test_what_it_does_not_take_is_refused(given: dict[str, Any], told: str) -> None:
+    settings = {**LIMITS, "dtype": "float32", "drafter": "successors", "verifier": VERIFIER}
+    with pytest.raises(UserError, match=told):
+        SpeculativeTranslator.from_pretrained(
+            DATA, source_lang="en", target_lang="de", **{**settings, **given}
+        )
+
+
+def test_weights_that_do_not_fit_are_named(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="table has 12 symbols and the verifier 16"):
+        translated(
+            DATA,
+            verifier=VERIFIER,
+            drafter="successors",
+            drafter_checkpoint=checkpoint(tmp_path, vocab_size=12),
+        )
