@@ -4,20 +4,14 @@ from __future__ import annotations
 
 import http.client
 import json
-import os
-import re
 import signal
 import socket
-import subprocess
 import sys
-import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 
 import httpx
 import pytest
-from prometheus_client.parser import text_string_to_metric_families
 
 from specdec_plugins.errors import UserError
 from specdec_plugins.serving.cli import main
@@ -26,9 +20,8 @@ from specdec_plugins.serving.model import load_model
 from specdec_plugins.serving.planning import Options
 from specdec_plugins.serving.settings import ModelOptions, ProcessOptions, ServerSettings
 from specdec_plugins.serving.translate_cli import LocalTranslator
-from tests.serving.toys import wait_until
+from tests.serving.toys import ROOT, START, ServerProcess, wait_until
 
-ROOT = Path(__file__).resolve().parents[2]
 FOLDER = str(ROOT / "benchmarks" / "models" / "captions.en-de")
 PAIR = (FOLDER, "-s", "en", "-t", "de")
 LINES = [
@@ -37,7 +30,6 @@ LINES = [
     for what in ("is running", "plays with a ball")
     for where in ("in the snow", "on a street")
 ]
-START = 400.0  # seconds, on a machine that is busy
 
 
 def free_port() -> int:
@@ -47,40 +39,15 @@ def free_port() -> int:
         return port
 
 
-class Server:
-    """specdec-serve with two replicas, and what it says."""
-
-    def __init__(self, port: int) -> None:
-        self.url = f"http://127.0.0.1:{port}"
-        command = [sys.executable, "-m", "specdec_plugins.serving", *PAIR, "--replicas", "2"]
-        command += ["--port", str(port), "--device", "cpu", "--dtype", "float64"]
-        environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
-        self.process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=environment)
-        self.lines: list[str] = []
-        threading.Thread(target=self._listen, daemon=True).start()
-
-    def _listen(self) -> None:
-        assert self.process.stderr is not None
-        self.lines.extend(iter(self.process.stderr.readline, ""))
-
-    def said(self, pattern: str) -> list[str]:
-        return [line for line in list(self.lines) if re.search(pattern, line)]
-
-    def engines(self) -> set[str]:
-        """Processes that have translated."""
-        return {line.split("pid=")[1].split(")")[0] for line in self.said("path='/generate'")}
-
-    def metric(self, name: str, **labels: str) -> float:
-        families = text_string_to_metric_families(httpx.get(f"{self.url}/metrics").text)
-        samples = [sample for family in families for sample in family.samples]
-        found = [s for s in samples if s.name == name and labels.items() <= s.labels.items()]
-        return sum(sample.value for sample in found)
+def engines(server: ServerProcess) -> set[str]:
+    """Processes that have translated."""
+    return {line.split("pid=")[1].split(")")[0] for line in server.said("path='/generate'")}
 
 
 @pytest.fixture(scope="module")
-def started() -> Iterator[list[Server]]:
+def started() -> Iterator[list[ServerProcess]]:
     """Servers of this module's tests; all are ended after the last test."""
-    servers: list[Server] = []
+    servers: list[ServerProcess] = []
     yield servers
     for there in servers:
         there.process.terminate()
@@ -88,14 +55,12 @@ def started() -> Iterator[list[Server]]:
 
 
 @pytest.fixture
-def server(started: list[Server]) -> Server:
+def server(started: list[ServerProcess]) -> ServerProcess:
     """A running one, started anew only where a test has ended the last: starting takes long."""
     if not started or started[-1].process.poll() is not None:
-        started.append(there := Server(free_port()))
-        wait_until(
-            lambda: bool(there.said("running on")) or there.process.poll() is not None, START
-        )
-        assert there.said("running on"), "".join(there.lines)
+        flags = ("--replicas", "2", "--device", "cpu", "--dtype", "float64")
+        port = ("--port", str(free_port()))
+        started.append(ServerProcess(*PAIR, *flags, *port))
     return started[-1]
 
 
@@ -106,7 +71,7 @@ def expected() -> list[str]:
 
 
 @pytest.mark.integration
-def test_all_routes_through_two_engines(server: Server, expected: list[str]) -> None:
+def test_all_routes_through_two_engines(server: ServerProcess, expected: list[str]) -> None:
     client = Client(server.url)
     labels = {"route": "/generate", "code": "200"}
 
@@ -139,11 +104,11 @@ def test_all_routes_through_two_engines(server: Server, expected: list[str]) -> 
     added = (2 * len(LINES) + 1, len(LINES), 1, 1)
     wait_until(lambda: counts() == tuple(map(sum, zip(before, added, strict=True))))
     # Ray hands on what the engines log after a while.
-    wait_until(lambda: len(server.engines()) == 2)
+    wait_until(lambda: len(engines(server)) == 2)
 
 
 @pytest.mark.integration
-def test_a_hang_up_frees_its_row(server: Server) -> None:
+def test_a_hang_up_frees_its_row(server: ServerProcess) -> None:
     before = server.metric("specdec_requests_total", code="499")
     connection = http.client.HTTPConnection(server.url.removeprefix("http://"))
     body = {"inputs": " ".join(LINES * 20), "parameters": {"split_sentences": True}}
@@ -158,7 +123,7 @@ def test_a_hang_up_frees_its_row(server: Server) -> None:
 
 
 @pytest.mark.integration
-def test_stopping_finishes_what_was_accepted(server: Server, expected: list[str]) -> None:
+def test_stopping_finishes_what_was_accepted(server: ServerProcess, expected: list[str]) -> None:
     client = Client(server.url)
     text = " ".join(LINES * 4)
     with ThreadPoolExecutor(4) as pool:

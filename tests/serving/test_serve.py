@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import os
 import re
 import signal
 import socket
-import subprocess
-import sys
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -22,8 +19,8 @@ from specdec_plugins.serving.planning import Options
 from specdec_plugins.serving.settings import ModelOptions, ServerSettings
 from specdec_plugins.serving.translate_cli import LocalTranslator, local_translator
 from tests import fairseq_checkpoints
+from tests.serving.toys import ROOT, ServerProcess
 
-ROOT = Path(__file__).resolve().parents[2]
 PAIR = ("-s", "en", "-t", "de", "--device", "cpu", "--dtype", "float64")
 LINES = [" ".join(f"s{(i * 7 + j * 3) % 30}" for j in range(i % 6 + 1)) for i in range(16)]
 FLAGS = ("--max-new-tokens", "12", "--tokenizer", "none", "--max-rows", "3")
@@ -52,33 +49,16 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def process(folder: Path) -> Iterator[tuple[subprocess.Popen[str], int]]:
-    command = [sys.executable, "-m", "specdec_plugins.serving", str(folder), *PAIR, *FLAGS]
-    environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
-    with subprocess.Popen(
-        [*command, "--port", "0"], stderr=subprocess.PIPE, text=True, env=environment, cwd=folder
-    ) as server:
-        assert server.stderr is not None
-        try:
-            told = []
-            for line in server.stderr:
-                told.append(line)
-                if found := re.search(r"running on http://127\.0\.0\.1:(\d+)", line):
-                    break
-            else:
-                pytest.fail("".join(told))
-            yield server, int(found[1])
-        finally:
-            server.kill()
+def server(folder: Path) -> Iterator[ServerProcess]:
+    there = ServerProcess(str(folder), *PAIR, *FLAGS, "--port", "0")
+    yield there
+    there.process.kill()
 
 
 @pytest.mark.fairseq
 @pytest.mark.integration
-def test_a_server_from_start_to_stop(
-    process: tuple[subprocess.Popen[str], int], folder: Path
-) -> None:
-    server, port = process
-    client = Client(f"http://127.0.0.1:{port}")
+def test_a_server_from_start_to_stop(server: ServerProcess, folder: Path) -> None:
+    client = Client(server.url)
     assert client.info()["drafter"] == "block"
     with ThreadPoolExecutor(8) as pool:
         answers = list(pool.map(client.translate, LINES))
@@ -90,11 +70,11 @@ def test_a_server_from_start_to_stop(
             offline = [t for lines in translate(iter([LINES[:5], LINES[5:]])) for t in lines]
         assert offline == answers == [answer["generated_text"] for answer in plain]
         late = [pool.submit(client.translate, line) for line in LINES]
-        server.send_signal(signal.SIGTERM)
+        server.process.send_signal(signal.SIGTERM)
         # Work that was accepted is finished; what came too late was refused, not lost.
         for line, answer in zip(answers, late, strict=True):
             assert answer.exception() is not None or answer.result() == line
-    assert server.wait(30) == 0
+    assert server.process.wait(30) == 0
 
 
 @pytest.mark.fairseq

@@ -5,18 +5,24 @@ Imported by the other tests of this folder.
 
 from __future__ import annotations
 
+import os
+import re
 import socket
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import httpx
 import torch
 import uvicorn
 from fastapi import FastAPI
+from prometheus_client.parser import text_string_to_metric_families
 from torch import Tensor
 
 from specdec_plugins.decoding.engine import EngineConfig, Method
@@ -40,9 +46,11 @@ from specdec_plugins.serving.service import Service
 from specdec_plugins.serving.settings import ServerSettings
 from tests.decoding.toys import SCRIPTS, SPECIAL, ScriptedDrafter, TableVerifier, law, oracle
 
+ROOT = Path(__file__).resolve().parents[2]
 TABLE = law()
 MAX_LEN = 40
 PATIENCE = 20.0  # seconds until a test that waits for something gives up
+START = 400.0  # until a process listens, on a machine that is busy
 
 
 class ToyCodec:
@@ -205,3 +213,36 @@ def running(
                 thread.join(PATIENCE)
         assert not thread.is_alive()
         assert there.is_idle()
+
+
+class ServerProcess:
+    """specdec-serve in a process of its own, and what it says."""
+
+    def __init__(self, *flags: str, patience: float = START) -> None:
+        """Returns when it listens; patience: seconds until then."""
+        command = [sys.executable, "-m", "specdec_plugins.serving", *flags]
+        environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
+        self.process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=environment)
+        self._lines: list[str] = []
+        threading.Thread(target=self._listen, daemon=True).start()
+        try:
+            has_ended = self.process.poll
+            wait_until(lambda: bool(self.said("running on")) or has_ended() is not None, patience)
+            assert self.said("running on"), "".join(self._lines)
+        except AssertionError:
+            self.process.kill()
+            raise
+        [self.url] = re.findall(r"running on (http://[\d.:]+)", self.said("running on")[0])
+
+    def _listen(self) -> None:
+        assert self.process.stderr is not None
+        self._lines.extend(iter(self.process.stderr.readline, ""))
+
+    def said(self, pattern: str) -> list[str]:
+        return [line for line in list(self._lines) if re.search(pattern, line)]
+
+    def metric(self, name: str, **labels: str) -> float:
+        families = text_string_to_metric_families(httpx.get(f"{self.url}/metrics").text)
+        samples = [sample for family in families for sample in family.samples]
+        found = [s for s in samples if s.name == name and labels.items() <= s.labels.items()]
+        return sum(sample.value for sample in found)
