@@ -20,6 +20,10 @@ from specdec_plugins.decoding.verifier import TransformerVerifier
 class UncachedVerifier(TransformerVerifier):
     """Keeps no keys and values from one round to the next."""
 
+    def fresh(self) -> UncachedVerifier:
+        """One without rows, over the same network."""
+        return UncachedVerifier(self.network, self.special)
+
     @torch.inference_mode()
     def score(self, prefix: Prefix, draft: Draft) -> Scores:
         assert self._memory is not None, "score before admit"
