@@ -1,31 +1,50 @@
-"""Fast products against slow ones, and what they promise: a row is the same in any block."""
+"""The layers for CPUs against torch's, and what they promise: a row's result depends on that row
+alone."""
 
 from __future__ import annotations
 
 import copy
+from collections.abc import Iterator
 from dataclasses import replace
+from itertools import product
 
 import pytest
 import torch
 from torch import Tensor, nn
 
+from specdec_plugins.decoding.cache import KVCache, SourceMemory
 from specdec_plugins.decoding.drafters import DraftContext, build_drafter
 from specdec_plugins.decoding.engine import EngineConfig, Method, SpeculativeDecoder
-from specdec_plugins.decoding.networks import Transformer
+from specdec_plugins.decoding.networks import StackConfig, Transformer
 from specdec_plugins.decoding.networks.config import ACTIVATIONS
-from specdec_plugins.decoding.networks.cpu import products
+from specdec_plugins.decoding.networks.cpu import ops, products
+from specdec_plugins.decoding.networks.cpu.ops import instruction_sets
 from specdec_plugins.decoding.networks.cpu.products import (
+    FAST_PRODUCTS,
     KERNELS,
     Int8Linear,
+    NativeLayers,
+    NativeLinear,
     with_fast_products,
 )
+from specdec_plugins.decoding.networks.layers import LayerStack
 from specdec_plugins.decoding.rules import RULES
 from specdec_plugins.decoding.schedules import build_schedule
 from specdec_plugins.decoding.types import DecodeParams, Request
 from specdec_plugins.decoding.verifier import TransformerVerifier
 from specdec_plugins.errors import UserError
-from tests.decoding.networks.toys import EOS, block_drafter, random_ids, transformer
+from tests.decoding.networks.toys import (
+    EOS,
+    block_drafter,
+    full_logits,
+    random_ids,
+    randomise,
+    transformer,
+)
 from tests.decoding.test_verifier import SPECIAL
+
+SETS = instruction_sets()
+WITH_INT8 = [name for name, has_int8 in SETS.items() if has_int8]
 
 
 def linear(in_features: int, out_features: int, bias: bool = True) -> nn.Linear:
@@ -54,6 +73,194 @@ def int8_by_hand(layer: nn.Linear, x: Tensor) -> Tensor:
     return out
 
 
+@pytest.fixture(autouse=True)
+def _no_gradients() -> Iterator[None]:
+    with torch.inference_mode():
+        yield
+
+
+def test_the_kernels_were_built() -> None:
+    assert "plain" in SETS
+
+
+def test_without_kernels_a_network_for_a_cpu_warns_once(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    ops.warn_if_missing.cache_clear()
+    monkeypatch.setattr(ops, "native", None)
+    with_fast_products(transformer().float(), kernels="torch")
+    with torch.device("meta"):
+        with_fast_products(nn.Sequential(nn.Linear(2, 2)))
+    assert not caplog.messages
+    for _ in range(2):
+        with_fast_products(transformer().float())
+    (message,) = caplog.messages
+    assert "install a C++ compiler" in message
+    ops.warn_if_missing.cache_clear()
+
+
+@pytest.mark.parametrize("instruction_set", SETS)
+@pytest.mark.parametrize(("width", "outputs"), [(24, 40), (17, 5), (256, 129)])
+@pytest.mark.parametrize("bias", [True, False])
+def test_a_product_is_torchs(instruction_set: str, width: int, outputs: int, bias: bool) -> None:
+    layer, x = linear(width, outputs, bias), inputs(14, width)
+    out = NativeLinear(layer, instruction_set=instruction_set)(x.view(2, 7, width))
+    expected = nn.functional.linear(
+        x.double(), layer.weight.double(), None if layer.bias is None else layer.bias.double()
+    )
+    scale = x.abs().amax(1, keepdim=True).double()
+    assert ((out.flatten(0, 1) - expected).abs() <= 1e-5 * (1 + scale)).all()
+
+
+@pytest.mark.parametrize("instruction_set", WITH_INT8)
+@pytest.mark.parametrize("bias", [True, False])
+def test_an_int8_product_is_what_its_definition_says(instruction_set: str, bias: bool) -> None:
+    layer, x = linear(30, 70, bias), inputs(8, 30)
+    x[2] = 0.0
+    expected = int8_by_hand(layer, x)
+    out = NativeLinear(layer, True, instruction_set)(x).double()
+    # A value halfway between two codes may be rounded to either.
+    step = x.abs().amax(1, keepdim=True).double() / 127
+    column = layer.weight.abs().amax(1).double()
+    assert ((out - expected).abs() <= 1.01 * step * column + 1e-5).all()
+    close = torch.isclose(out, expected, rtol=1e-5, atol=1e-6)
+    assert close.double().mean() > 0.8
+
+
+@pytest.mark.parametrize("instruction_set", SETS)
+@pytest.mark.parametrize("int8", [False, True])
+def test_a_row_is_the_same_in_any_block_and_on_any_threads(
+    instruction_set: str, int8: bool, threads_kept: None
+) -> None:
+    if int8 and instruction_set not in WITH_INT8:
+        with pytest.raises(ValueError, match="no 8-bit products"):
+            NativeLinear(linear(33, 150), True, instruction_set)
+        return
+    layer, x = NativeLinear(linear(33, 150), int8, instruction_set), inputs(20, 33)
+    alone = torch.cat([layer(row[None]) for row in x])
+    for threads, size in product((1, 2, 3), (2, 5, 6, 7, 13, 20)):
+        torch.set_num_threads(threads)
+        assert torch.equal(layer(x[:size]), alone[:size])
+
+
+@pytest.fixture
+def threads_kept() -> Iterator[None]:
+    before = torch.get_num_threads()
+    yield
+    torch.set_num_threads(before)
+
+
+STACK = StackConfig(num_layers=3, dim=36, ffn_dim=50, num_heads=2, vocab_size=9, max_positions=64)
+
+
+def stack_of_layers(before: bool = False, activation: str = "relu", source: int = 20) -> LayerStack:
+    layers = LayerStack(replace(STACK, normalize_before=before), activation, source or None)
+    randomise(layers, 1)
+    return layers.float()
+
+
+class Case:
+    """Layers with a cache that holds something, and a source, both of rows of several lengths."""
+
+    def __init__(self, layers: LayerStack | NativeLayers, num_rows: int = 3) -> None:
+        self.layers = layers
+        generator = torch.Generator().manual_seed(4)
+
+        def some(*shape: int) -> Tensor:
+            return torch.randn(*shape, generator=generator)
+
+        lengths = torch.tensor([7, 3, 5])[:num_rows]
+        padding_mask = torch.arange(7) >= lengths[:, None]
+        states, prefill = some(3, 7, 20)[:num_rows], some(3, 4, 36)[:num_rows]
+        self.x, self.positions = some(3, 6, 36)[:num_rows], some(3, 6, 36)[:num_rows]
+        self.memory = SourceMemory(lengths, padding_mask, layers.keys_values(states)).trimmed()
+        self.cache = KVCache(STACK, num_rows, self.x.device, torch.float32)
+        layers(prefill, self.cache.window(4, 0).mask, self.cache.window(4, 0), self.memory)
+        self.cache.crop(torch.tensor([4, 1, 3])[:num_rows])
+
+    def run(self, **more: object) -> Tensor:
+        window = self.cache.window(self.x.shape[1], width=4)
+        out: Tensor = self.layers(self.x, window.mask, window, self.memory, **more)
+        return out
+
+
+@pytest.mark.parametrize("instruction_set", SETS)
+@pytest.mark.parametrize("activation", ["relu", "gelu", "linear"])
+@pytest.mark.parametrize("before", [False, True])
+def test_layers_are_torchs(instruction_set: str, activation: str, before: bool) -> None:
+    layers = stack_of_layers(before, activation)
+    kernels = NativeLayers(layers, instruction_set=instruction_set)
+    slow, fast = Case(layers), Case(kernels)
+    columns = torch.tensor([[0, 5], [2, 3], [4, 1]])
+    for more in (
+        {},
+        {"span": range(1, 2)},
+        {"positions": slow.positions},
+        {"columns": columns},
+        {"positions": slow.positions, "columns": columns},
+    ):
+        torch.testing.assert_close(fast.run(**more), slow.run(**more), rtol=1e-4, atol=1e-4)
+    torch.testing.assert_close(fast.cache.storage, slow.cache.storage, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("with_mask", [False, True])
+def test_an_encoder_is_torchs(with_mask: bool) -> None:
+    layers = stack_of_layers(source=0)
+    x = torch.randn(3, 8, 36, generator=torch.Generator().manual_seed(2))
+    mask = torch.zeros(3, 1, 1, 8)
+    mask[1, ..., 5:] = -torch.inf
+    given = mask if with_mask else None
+    torch.testing.assert_close(
+        NativeLayers(layers)(x, given), layers(x, given), rtol=1e-4, atol=1e-4
+    )
+
+
+def test_columns_of_a_mask_for_each_query() -> None:
+    layers = stack_of_layers(source=0)
+    x = torch.randn(2, 5, 36, generator=torch.Generator().manual_seed(2))
+    causal = torch.full((5, 5), -torch.inf).triu(1)[None, None]
+    columns = torch.tensor([[4, 0, 2], [1, 1, 3]])
+    for mask in (causal, causal.expand(2, -1, -1, -1).clone()):
+        expected = layers(x, mask.expand(2, -1, -1, -1), columns=columns)
+        out = NativeLayers(layers)(x, mask, columns=columns)
+        torch.testing.assert_close(out, expected, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("int8", [False, bool(WITH_INT8)])
+def test_a_token_scored_in_a_block_gets_the_logits_that_it_gets_alone(
+    int8: bool, threads_kept: None
+) -> None:
+    network = with_fast_products(transformer().float(), int8)
+    generator = torch.Generator().manual_seed(0)
+    sources = [[*random_ids(generator, n), EOS] for n in (6, 2, 9)]
+    target = torch.tensor([[EOS, *random_ids(generator, 11)] for _ in sources])
+    widest = max(map(len, sources))
+    source = torch.tensor([s + [1] * (widest - len(s)) for s in sources])
+    whole = full_logits(network, source, target)
+    for row, threads in product(range(3), (1, 2)):
+        torch.set_num_threads(threads)
+        alone = torch.tensor([sources[row]])
+        assert torch.equal(full_logits(network, alone, target[row : row + 1])[0], whole[row])
+        assert torch.equal(
+            full_logits(network, alone, target[row : row + 1, :3])[0], whole[row, :3]
+        )
+
+
+def test_layers_that_were_quantised_before_are_left_alone() -> None:
+    # The encoder that a drafter shares with its verifier, where the kernels were not built.
+    network = with_fast_products(transformer().float(), int8=True, kernels="torch")
+    before = [type(module) for module in network.modules()]
+    assert Int8Linear in before
+    assert [type(module) for module in with_fast_products(network).modules()] == before
+
+
+def test_a_tied_table_is_packed_once() -> None:
+    layer = linear(8, 40, bias=False)
+    first, second = NativeLinear(layer), NativeLinear(layer)
+    assert first.packed is second.packed
+    assert NativeLinear(copy.deepcopy(layer)).packed is not first.packed
+
+
 @pytest.mark.parametrize("bias", [True, False])
 @pytest.mark.parametrize("width", [24, products._WIDE])
 def test_int8_is_what_its_definition_says(width: int, bias: bool) -> None:
@@ -78,18 +285,21 @@ def test_an_int8_row_is_the_same_in_any_block(width: int) -> None:
 
 
 def test_what_is_replaced() -> None:
-    for plain in (transformer().float(), transformer()):
-        assert not replaced(with_fast_products(plain, kernels="torch"))
-    assert not replaced(with_fast_products(transformer()))
+    """Float32 layers whose activation was compiled; the others stay torch's."""
+    tanh = Transformer(replace(transformer().config, activation="tanh")).requires_grad_(False)
+    assert replaced(with_fast_products(transformer().float())) == {NativeLayers, NativeLinear}
+    assert replaced(with_fast_products(tanh)) == {LayerStack, NativeLinear}
+    assert replaced(with_fast_products(transformer())) == {LayerStack}  # in float64
+    assert replaced(with_fast_products(transformer().float(), kernels="torch")) == {LayerStack}
     quantised = with_fast_products(transformer().float(), int8=True, kernels="torch")
-    assert replaced(quantised) == {Int8Linear}
+    assert replaced(quantised) == {LayerStack, Int8Linear}
     assert not any(isinstance(m, nn.Linear) for m in quantised.modules())
     assert quantised.decoder.attention_dtype is torch.float64
     assert quantised.decoder.embedding.tokens.weight.dtype is torch.float32
 
 
 def replaced(network: nn.Module) -> set[type]:
-    return {type(m) for m in network.modules()} & set(products.FAST_PRODUCTS)
+    return {type(m) for m in network.modules()} & {*FAST_PRODUCTS, LayerStack}
 
 
 @pytest.mark.parametrize("int8", [False, True])

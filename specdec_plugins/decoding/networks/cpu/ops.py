@@ -4,7 +4,7 @@ The kernels are this project's own, in C++ beside this file, for CPUs. A round i
 layers and a dozen small steps around them. torch launches some twenty operations a layer and a
 dozen for each of those steps, on a few integers or on a few rows that are as wide as a vocabulary;
 here each is one call. Tensors are passed by name and checked there (tensor.h). The twin runs
-everywhere else, and tests hold the two together (tests/decoding/test_rounds.py).
+everywhere else, and tests hold the two together (tests/decoding/networks/test_ops.py).
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The bookkeeping of a round by kernels, against the same by torch's operations."""
+"""What the kernels do around the layers of a round, against the same by torch's operations."""
 
 from __future__ import annotations
 
@@ -14,7 +14,13 @@ from specdec_plugins.decoding.drafters.block import block_inputs
 from specdec_plugins.decoding.extend import extend
 from specdec_plugins.decoding.networks import StackConfig
 from specdec_plugins.decoding.networks.cpu import ops
-from specdec_plugins.decoding.networks.cpu.ops import leading_best, leading_log_prob
+from specdec_plugins.decoding.networks.cpu.ops import (
+    best,
+    leading_best,
+    leading_log_prob,
+    log_total,
+    rank,
+)
 from specdec_plugins.decoding.types import Draft, Prefix, Verdict
 from tests.decoding.networks.toys import transformer
 from tests.decoding.toys import SPECIAL, row_params
@@ -97,6 +103,28 @@ def test_logits_are_read_alike(random: torch.Generator, monkeypatch: pytest.Monk
     assert torch.equal(after, own)
     close = {"rtol": 1e-5, "atol": 1e-5}  # normalised in float32
     torch.testing.assert_close(sums, leading_log_prob(logits, tokens, counts), **close)
+
+
+@pytest.mark.parametrize("width", [1, 5, 16, 37, 1000])
+def test_reductions_are_torchs(width: int) -> None:
+    generator = torch.Generator().manual_seed(width)
+    logits = torch.randn(4, 3, width, generator=generator) * 20
+    logits[1] = logits[1].round()  # ties
+    logits[2, :, : width // 2] = -torch.inf
+    logits[3] = -torch.inf
+    logits[3, :, 0] = 0.5
+    tokens = torch.randint(width, (4, 3), generator=generator)
+    assert torch.equal(best(logits), logits.argmax(-1))
+    torch.testing.assert_close(log_total(logits), logits.logsumexp(-1))
+    assert torch.equal(rank(logits, tokens), rank(logits.double(), tokens))
+
+
+def test_what_is_no_number_hides_nothing() -> None:
+    logits = torch.zeros(2, 40)
+    logits[0, 0], logits[0, 16] = torch.nan, 50.0
+    logits[1, 3] = torch.inf
+    assert best(logits).tolist() == [16, 3]
+    assert log_total(logits)[1] == torch.inf
 
 
 def test_blocks_open_alike(random: torch.Generator, monkeypatch: pytest.MonkeyPatch) -> None:
