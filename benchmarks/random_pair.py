@@ -113,11 +113,11 @@ def _settings(shape: Shape, arch: str) -> Namespace:
 def _build(args: Namespace, types: int) -> nn.Module:
     from fairseq.models import ARCH_CONFIG_REGISTRY, ARCH_MODEL_REGISTRY
 
-    from specdec_plugins.formats.vocabularies import numbered_vocabularies
+    from specdec_plugins.training.initialise import numbered_dictionaries
 
     ARCH_CONFIG_REGISTRY[args.arch](args)
     model: nn.Module = ARCH_MODEL_REGISTRY[args.arch].build_model(
-        args, numbered_vocabularies(types, types)
+        args, numbered_dictionaries(types, types)
     )
     for name, parameter in model.named_parameters():
         if "embed_tokens" in name:

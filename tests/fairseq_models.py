@@ -9,7 +9,6 @@ import torch
 from fairseq.models.transformer import TransformerModel
 from fairseq.models.transformer import base_architecture as transformer_architecture
 
-from specdec_plugins.formats.vocabularies import numbered_vocabularies
 from specdec_plugins.models.assistant_transformer import (
     AssistantTransformer,
     assistant_architecture,
@@ -25,6 +24,7 @@ from specdec_plugins.models.early_exit_transformer import (
 )
 from specdec_plugins.models.medusa_heads import MedusaHeads
 from specdec_plugins.tasks.block_mask import mask_blocks
+from specdec_plugins.training.initialise import numbered_dictionaries
 
 SIZES = {
     "encoder_embed_dim": 16,
@@ -61,7 +61,7 @@ def build_drafter(num_types: int = 30, seed: int = 0, **changes: Any) -> BlockDr
     """A drafter with fresh weights, in training mode."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        vocabularies = numbered_vocabularies(num_types, num_types)
+        vocabularies = numbered_dictionaries(num_types, num_types)
         return BlockDrafter.build_model(drafter_args(**changes), vocabularies)
 
 
@@ -73,7 +73,7 @@ def build_verifier(
     transformer_architecture(args)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        vocabularies = numbered_vocabularies(num_types, num_types)
+        vocabularies = numbered_dictionaries(num_types, num_types)
         return TransformerModel.build_model(args, vocabularies), args
 
 
@@ -83,7 +83,7 @@ def build_early_exit(num_types: int = 30, seed: int = 0, **changes: Any) -> Earl
     early_exit_architecture(args)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        vocabularies = numbered_vocabularies(num_types, num_types)
+        vocabularies = numbered_dictionaries(num_types, num_types)
         return EarlyExitTransformer.build_model(args, vocabularies)
 
 
@@ -102,7 +102,7 @@ def build_assistant(verifier_path: Any = None, **changes: Any) -> AssistantTrans
     decoder = {n: v for n, v in SIZES.items() if n.startswith("decoder_")}
     args = Namespace(**{**decoder, "verifier_path": verifier_path, "dropout": 0.5, **changes})
     assistant_architecture(args)
-    return AssistantTransformer.build_model(args, numbered_vocabularies(30, 30))
+    return AssistantTransformer.build_model(args, numbered_dictionaries(30, 30))
 
 
 def block_sample() -> dict[str, Any]:

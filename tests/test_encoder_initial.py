@@ -15,8 +15,7 @@ from fairseq.models import ARCH_MODEL_REGISTRY
 import encoder_initial
 from specdec_plugins.errors import UserError
 from specdec_plugins.formats.checkpoints import load_checkpoint, save_checkpoint
-from specdec_plugins.formats.vocabularies import numbered_vocabularies
-from specdec_plugins.training.initialise import initialise_drafter
+from specdec_plugins.training.initialise import initialise_drafter, numbered_dictionaries
 from tests.fairseq_models import build_drafter, build_verifier
 
 pytestmark = pytest.mark.fairseq
@@ -136,7 +135,7 @@ def test_the_fast_drafter_s_encoder_computes_what_the_verifier_s_does(
 def _from_flags(flags: str, checkpoint: dict[str, Any]) -> Any:
     parser = options.get_training_parser("translation")
     args = options.parse_args_and_arch(parser, ["data", *flags.split()])
-    model = ARCH_MODEL_REGISTRY[args.arch].build_model(args, numbered_vocabularies(30, 30))
+    model = ARCH_MODEL_REGISTRY[args.arch].build_model(args, numbered_dictionaries(30, 30))
     model.load_state_dict(checkpoint["model"], strict=True)
     return model
 
@@ -290,7 +289,7 @@ def test_dictionaries_of_the_data_must_fit(tmp_path: Path) -> None:
         run("--data", str(small))
     with pytest.raises(UserError, match=r"entry 6 is 'word2' and 'elsewhere'"):
         run("--data", str(good), "--verifier-data", str(other))
-    with pytest.raises(UserError, match="not the output of fairseq-preprocess"):
+    with pytest.raises(UserError, match="holds no dict.<lang>.txt"):
         run("--data", str(tmp_path))
     with pytest.raises(UserError, match="--verifier-data"):
         run("--verifier-data", str(good))

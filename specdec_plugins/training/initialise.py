@@ -8,18 +8,14 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from fairseq.data import Dictionary
 from fairseq.models.transformer import base_architecture as transformer_architecture
 from fairseq.modules import SinusoidalPositionalEmbedding
 from torch import Tensor
 
 from specdec_plugins.errors import UserError
 from specdec_plugins.formats.checkpoints import load_checkpoint
-from specdec_plugins.formats.vocabularies import (
-    Vocabularies,
-    numbered_vocabularies,
-    read_vocabularies,
-    refuse_other_dictionaries,
-)
+from specdec_plugins.formats.dictionaries import load_dictionaries
 from specdec_plugins.models.assistant_transformer import spaced_layers
 from specdec_plugins.models.block_drafter import SWITCHES, BlockDrafter, block_architecture
 
@@ -210,10 +206,12 @@ def initialise_drafter(args: Namespace) -> tuple[dict[str, Any], list[str]]:
     source: StateDict = checkpoint["model"]
     verifier = verifier_settings(checkpoint, args.verifier)
     drafter = drafter_settings(args, verifier, source)
-    vocabularies = _vocabularies(args, source)
+    target = source.get(TARGET_EMBEDDING, source[SOURCE_EMBEDDING])
+    sizes = {"source": len(source[SOURCE_EMBEDDING]), "target": len(target)}
+    _check_dictionaries(args, sizes)
     with torch.random.fork_rng(devices=[]):  # fairseq's modules take no generator
         torch.default_generator.manual_seed(args.seed)
-        model = BlockDrafter.build_model(drafter, vocabularies)
+        model = BlockDrafter.build_model(drafter, numbered_dictionaries(*sizes.values()))
     copy = _Copy(dict(model.state_dict()))
     _copy_encoder(copy, source, drafter, verifier)
     _copy_positions(copy, source, "encoder", args.copy_positions)
@@ -222,25 +220,42 @@ def initialise_drafter(args: Namespace) -> tuple[dict[str, Any], list[str]]:
     return _as_checkpoint(model, drafter), copy.report
 
 
-def _vocabularies(args: Namespace, source: StateDict) -> Vocabularies:
-    """Dictionaries as large as the verifier's embeddings, from the data folder if one is given."""
-    target = source.get(TARGET_EMBEDDING, source[SOURCE_EMBEDDING])
-    sizes = {"source": source[SOURCE_EMBEDDING].size(0), "target": target.size(0)}
+def _check_dictionaries(args: Namespace, sizes: dict[str, int]) -> None:
+    """Raises ``UserError`` where the data's dictionaries are not the verifier's, or as large."""
     if args.data is None:
         if args.verifier_data is not None:
             raise UserError("--verifier-data is compared with --data; give both")
-        return numbered_vocabularies(sizes["source"], sizes["target"])
-    if args.verifier_data is not None:
-        refuse_other_dictionaries(args.data, args.verifier_data)
-    vocabularies = read_vocabularies(args.data)
+        return
+    mine = load_dictionaries(args.data)
+    theirs = mine if args.verifier_data is None else load_dictionaries(args.verifier_data)
     for side, size in sizes.items():
-        dictionary = getattr(vocabularies, f"{side}_dictionary")
-        if len(dictionary) != size:
+        first, second = (getattr(both, side).symbols for both in (mine, theirs))
+        if first != second:
+            pairs = enumerate(zip(first, second, strict=False))
+            parts = [f", entry {i} is {x!r} and {y!r}" for i, (x, y) in pairs if x != y]
             raise UserError(
-                f"the {side} dictionary in {args.data} has {len(dictionary)} types, the verifier "
+                f"the {side} dictionaries in {args.data} and {args.verifier_data} differ "
+                f"({len(first)} and {len(second)} types{''.join(parts[:1])}); drafter and verifier "
+                "must be trained with the same dictionaries"
+            )
+        if len(first) != size:
+            raise UserError(
+                f"the {side} dictionary in {args.data} has {len(first)} types, the verifier "
                 f"{args.verifier} has {size}; binarise the data with the verifier's dictionaries"
             )
-    return vocabularies
+
+
+def numbered_dictionaries(source_size: int, target_size: int) -> Namespace:
+    """Stand-ins of these sizes: as much of a fairseq task as building a model asks for.
+
+    One dictionary for both sides where the sizes agree.
+    """
+    source, target = Dictionary(), Dictionary()
+    for dictionary, size in ((source, source_size), (target, target_size)):
+        for index in range(size - len(dictionary)):
+            dictionary.add_symbol(f"type{index}")
+    same = source_size == target_size
+    return Namespace(source_dictionary=source, target_dictionary=source if same else target)
 
 
 def _copy_encoder(copy: _Copy, source: StateDict, drafter: Namespace, verifier: Namespace) -> None:

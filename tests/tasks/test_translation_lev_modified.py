@@ -15,7 +15,6 @@ from fairseq.logging import metrics
 from specdec_plugins.decoding.cache import SourceMemory
 from specdec_plugins.errors import UserError
 from specdec_plugins.formats.checkpoints import save_checkpoint
-from specdec_plugins.formats.vocabularies import numbered_vocabularies
 from specdec_plugins.tasks.block_evaluation import (
     BlockEvaluation,
     EvaluationSettings,
@@ -26,6 +25,7 @@ from specdec_plugins.tasks.translation_lev_modified import (
     BlockTranslationConfig,
     BlockTranslationTask,
 )
+from specdec_plugins.training.initialise import numbered_dictionaries
 from tests.fairseq_models import build_drafter, build_verifier
 
 pytestmark = pytest.mark.fairseq
@@ -34,7 +34,7 @@ pytestmark = pytest.mark.fairseq
 @pytest.fixture
 def make_task() -> Any:
     def make(**changes: Any) -> Any:
-        both = numbered_vocabularies(30, 30)
+        both = numbered_dictionaries(30, 30)
         cfg = BlockTranslationConfig(
             data="none",
             source_lang="en",
@@ -173,7 +173,7 @@ def _verifier(path: Path) -> Any:
 
 
 def _evaluation(path: Path | None, num_types: int = 30, **settings: Any) -> Any:
-    both = numbered_vocabularies(num_types, num_types)
+    both = numbered_dictionaries(num_types, num_types)
     return BlockEvaluation(
         EvaluationSettings(path and str(path), block_size=3, **settings),
         both.source_dictionary,
