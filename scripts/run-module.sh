@@ -10,3 +10,11 @@ fi
 run_module() {
   PYTHONPATH="$SPECDEC_ROOT${PYTHONPATH:+:$PYTHONPATH}" exec "$PYTHON" -m "$@"
 }
+
+# choose_python ARGUMENT...: the interpreter that --python names, for scripts that have this flag
+choose_python() {
+  while [[ $# -gt 1 && $1 != -- ]]; do
+    [[ $1 != --python ]] || PYTHON=$2
+    shift
+  done
+}

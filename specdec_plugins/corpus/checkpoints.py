@@ -1,9 +1,7 @@
 """Checkpoints of a training: their mean, and what goes from one piece of a training to the next.
 
-    average FOLDER --last N --output FILE    the mean of the last N, the best N, or named files
-    piece open DIR --until T     before train.py: make ``checkpoint_last.pt`` if only weights are
-                                 there, and print the flags that end training at the Unix time T
-    piece close DIR --updates N  after it: write ``weights.pt``, and record this piece
+``open_piece`` comes before train.py: it makes ``checkpoint_last.pt`` if only weights are there, and
+gives the flags that end training in time. ``close_piece`` comes after it: it writes ``weights.pt``.
 
 ``weights.pt`` is a checkpoint of float16 weights without Adam's moments, a sixth in size. Where
 ``checkpoint_last.pt`` is there too, training goes on from that as if it had never stopped. Where
@@ -16,7 +14,6 @@ from __future__ import annotations
 import argparse
 import re
 import sys
-import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -144,7 +141,7 @@ def _means(weights: dict[str, Tensor], sums: dict[str, Tensor], number: int) -> 
     return means
 
 
-def average_parser() -> argparse.ArgumentParser:
+def _parser() -> argparse.ArgumentParser:
     parser = cli.parser("Average checkpoints of one training run.", prog="average-checkpoints")
     parser.add_argument("inputs", nargs="+", type=Path, help="a folder, or the files to average")
     which = parser.add_mutually_exclusive_group()
@@ -168,7 +165,7 @@ def _choose(args: argparse.Namespace) -> list[Path]:
     return best_checkpoints(args.inputs[0], args.best, args.metric)
 
 
-def run_average(args: argparse.Namespace) -> None:
+def main(args: argparse.Namespace) -> None:
     check_output(args.output, "--output", replaced=True)
     paths = _choose(args)
     logger.info("averaging %s", ", ".join(path.name for path in paths))
@@ -220,6 +217,10 @@ def open_piece(folder: Path, until: float, now: float) -> list[str]:
         logger.info("%s: no time is left; the same command goes on", folder)
         raise SystemExit(UNFINISHED)
     start, checkpoint = _furthest(folder)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UserError(f"{folder}: cannot be written ({error.strerror})") from error
     pieces = read_pieces(folder)
     pieces.append({"start": start, "first_update": num_updates(checkpoint), "began": now})
     write_json(folder / RECORD, pieces)
@@ -269,36 +270,5 @@ def _slim(path: Path) -> None:
         save_checkpoint(plain, path)
 
 
-def piece_parser() -> argparse.ArgumentParser:
-    parser = cli.parser(
-        "Begin and end a piece of training; scripts/train.sh calls this.", prog="pieces"
-    )
-    commands = parser.add_subparsers(dest="command", required=True)
-    opening = commands.add_parser("open", help="print flags for train.py")
-    opening.add_argument("folder", type=Path, help="of the checkpoints")
-    opening.add_argument("--until", type=float, default=0.0, help="Unix time; 0 = no end")
-    closing = commands.add_parser("close", help="write weights.pt; exit status 75: not finished")
-    closing.add_argument("folder", type=Path, help="of the checkpoints")
-    closing.add_argument("--updates", type=cli.at_least(1), required=True, help="of all pieces")
-    for command in (opening, closing):
-        cli.add_debug(command)
-    return parser
-
-
-def run_piece(args: argparse.Namespace) -> None:
-    if args.command == "open":
-        try:
-            args.folder.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise UserError(f"{args.folder}: cannot be written ({error.strerror})") from error
-        sys.stdout.write(" ".join(open_piece(args.folder, args.until, time.time())) + "\n")
-        return
-    status = close_piece(args.folder, args.updates, time.time())
-    if status:
-        raise SystemExit(status)
-
-
-COMMANDS = {"average": (average_parser, run_average), "piece": (piece_parser, run_piece)}
-
 if __name__ == "__main__":
-    sys.exit(cli.run_named(COMMANDS))
+    sys.exit(cli.run(_parser(), main))

@@ -134,7 +134,5 @@ def test_the_script(tmp_path: Path, script: Script) -> None:
 def test_files_can_be_named(tmp_path: Path) -> None:
     paths = [write(tmp_path / f"{i}.pt", i) for i in (1, 2)]
     output = tmp_path / "out.pt"
-    checkpoints.run_average(
-        checkpoints.average_parser().parse_args([*map(str, paths), "--output", str(output)])
-    )
+    checkpoints.main(checkpoints._parser().parse_args([*map(str, paths), "--output", str(output)]))
     assert load_checkpoint(output)["model"]["a"][0, 0] == 1.5

@@ -26,7 +26,7 @@ from specdec_plugins.corpus import (
     wmt,
 )
 from specdec_plugins.errors import BAD_INPUT
-from specdec_plugins.training import recipe
+from specdec_plugins.training import recipe, run
 
 SCRIPTS = Path(__file__).resolve().parents[2] / "scripts"
 NAMES = [
@@ -40,8 +40,9 @@ NAMES = [
 ]
 PARSERS = [
     *(module._parser for module in (binarising, decontaminate, distill, prepare, wmt)),
-    checkpoints.average_parser,
-    checkpoints.piece_parser,
+    checkpoints._parser,
+    run.drafter_parser,
+    run.verifier_parser,
     scoring.evaluate_parser,
     scoring.ref_parser,
     recipe.make_parser,
@@ -96,10 +97,14 @@ def test_a_wrong_flag_is_refused_in_one_line(
 @pytest.mark.parametrize(
     "make",
     [
+        decontaminate._parser,
         prepare._parser,
         wmt._parser,
         distill._parser,
-        checkpoints.average_parser,
+        recipe.make_parser,
+        run.drafter_parser,
+        run.verifier_parser,
+        checkpoints._parser,
         scoring.evaluate_parser,
         scoring.ref_parser,
         benchmarks.compare.comparison_parser,

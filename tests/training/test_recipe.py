@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import shlex
-import subprocess
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import pytest
@@ -13,17 +13,16 @@ from benchmarks import reproduce
 from specdec_plugins.app import convert
 from specdec_plugins.corpus import checkpoints, decontaminate, distill, prepare
 from specdec_plugins.errors import UserError
-from specdec_plugins.training import recipe
+from specdec_plugins.training import recipe, run
 from specdec_plugins.training.presets import PRESETS, make_preset
 
 ROOT = Path(__file__).resolve().parents[2]
 FLAGS = shlex.split("--train a.tsv.xz,b.tsv --valid dev.tsv:5- --test t1.tsv t2.tsv --out work/x")
-NAME = "MALLOC_MMAP_THRESHOLD_"  # of a variable of glibc
 PARSERS = {
     "decontaminate.sh": decontaminate._parser,
     "prepare-tsv.sh": prepare._parser,
     "distill.sh": distill._parser,
-    "average-checkpoints": checkpoints.average_parser,
+    "average-checkpoints": checkpoints._parser,
     "convert.sh": convert.make_parser,
     "reproduce.sh": reproduce.make_parser,
 }
@@ -52,38 +51,46 @@ def test_every_script_is_there_and_knows_its_flags(preset: str) -> None:
     assert [Path(script).name for script, *_ in found].count("average-checkpoints") == 3
 
 
+Call = tuple[list[str], Mapping[str, str]]
+
+
+@pytest.fixture
+def trained(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., list[Call]]:
+    """What the trainings of a recipe would run, and in what environment, without running it."""
+    calls: list[Call] = []
+    monkeypatch.setattr(run, "call", lambda *call: calls.append(call) or 0)
+    monkeypatch.setattr(run, "initial_flags", lambda args, output: ["--arch", args.arch])
+
+    def train(*flags: str) -> list[Call]:
+        calls.clear()
+        for script, *words in commands(*flags):
+            name = {"train-verifier.sh": "verifier", "train.sh": "drafter"}.get(Path(script).name)
+            if name is None:
+                continue
+            for flag in ("--from", "--verifier"):
+                if flag in words:
+                    words[words.index(flag) + 1] = __file__  # some file that is there
+            words[words.index("--data") + 1] = str(tmp_path)
+            words[words.index("--save-dir") + 1] = str(tmp_path / "save")
+            assert run.main([name, *words]) == 0
+        return calls
+
+    return train
+
+
 @pytest.mark.fairseq
-def test_trainings_are_commands_that_fairseq_knows(tmp_path: Path) -> None:
+def test_trainings_are_commands_that_fairseq_knows(trained: Callable[..., list[Call]]) -> None:
     from fairseq import options
 
     import specdec_plugins
 
     specdec_plugins.register()
-    for script, *words in commands("--cpu", "--preset", "tiny-cpu"):
-        if "train" not in script:
-            continue
-        given = dict(zip(words, words[1:], strict=False))
-        for flag in ("--from", "--verifier"):
-            if flag in given:
-                words[words.index(flag) + 1] = __file__  # some file that is there
-        words[words.index("--data") + 1] = str(tmp_path)
-        words[words.index("--save-dir") + 1] = str(tmp_path / "save")
-        # What would be run, without running it: the interpreter only repeats its arguments.
-        done = subprocess.run(
-            [str(ROOT / script), *words], capture_output=True, text=True, check=True,
-            env={"PATH": "/usr/bin:/bin", "PYTHON": "echo"}, cwd=ROOT,
-        )  # fmt: skip
-        command = done.stdout.strip().splitlines()[-1]
-        assert str(ROOT / "train.py") in command
-        # encoder_initial.py, which would have printed the network's flags, only echoed its own.
-        shown = command.split("train.py ", 1)[1].replace("(0.9, 0.98)", "(0.9,0.98)")
-        kept = shown.replace("(0.9, 0.999)", "(0.9,0.999)").split()
-        start = next((i for i, w in enumerate(kept) if w.endswith("encoder_initial.py")), None)
-        if start is not None:
-            kept[start : kept.index("--print-flags") + 1] = ["--arch", "block"]
-        args = options.parse_args_and_arch(options.get_training_parser(), kept)
+    for command, _ in trained("--cpu", "--preset", "tiny-cpu"):
+        assert command[1] == str(ROOT / "train.py")
+        args = options.parse_args_and_arch(options.get_training_parser(), command[2:])
         assert args.max_update > 1000
         assert args.lr_scheduler == "inverse_sqrt"
+        assert args.update_freq == [2]
 
 
 @pytest.mark.parametrize("preset", PRESETS)
@@ -124,25 +131,15 @@ def test_long_pairs_stay_out_of_a_training_on_short_sentences() -> None:
         assert prepare[prepare.index("--max-length") + 1] == str(PRESETS[preset].max_words)
 
 
-@pytest.mark.parametrize(("given", "kept"), [({}, "4294967296"), ({NAME: "1000"}, "1000")])
 def test_trainings_on_a_cpu_keep_their_memory(
-    given: dict[str, str], kept: str, tmp_path: Path
+    trained: Callable[..., list[Call]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for name, *words in commands("--cpu"):
-        if "train-verifier" not in name:
-            continue
-        words[words.index("--data") + 1] = str(tmp_path)
-        words[words.index("--save-dir") + 1] = str(tmp_path / "save")
-        if "--from" in words:
-            words[words.index("--from") + 1] = __file__
-        python = tmp_path / "python"
-        python.write_text(f"#!/bin/sh\necho kept ${NAME} $GLIBC_TUNABLES\n")
-        python.chmod(0o755)
-        done = subprocess.run(
-            [str(ROOT / name), *words], capture_output=True, text=True, check=True, cwd=ROOT,
-            env={"PATH": "/usr/bin:/bin", "PYTHON": str(python), **given},
-        )  # fmt: skip
-        assert done.stdout.splitlines()[-1] == f"kept {kept} glibc.malloc.hugetlb=1"
+    for given, kept in ((None, "4294967296"), ("1000", "1000")):
+        if given:
+            monkeypatch.setenv("MALLOC_MMAP_THRESHOLD_", given)
+        for _, environment in trained("--cpu"):
+            assert environment["MALLOC_MMAP_THRESHOLD_"] == kept
+            assert environment["GLIBC_TUNABLES"] == "glibc.malloc.hugetlb=1"
 
 
 def test_a_prepared_folder_takes_the_place_of_corpora() -> None:

@@ -12,6 +12,7 @@ import pytest
 import torch
 
 from specdec_plugins.formats.checkpoints import load_checkpoint
+from specdec_plugins.training.run import main as train_main
 from tests.training.conftest import SIZES, Run
 
 pytestmark = [pytest.mark.fairseq, pytest.mark.integration]
@@ -207,23 +208,29 @@ def test_train_sh_initialises_trains_and_continues(
 @pytest.mark.parametrize(
     ("flags", "message"),
     [
-        (["--preset", "en-fr"], "--preset is en-fr"),
-        (["--nonsense", "1"], "unknown option --nonsense"),
-        (["--updates", "0"], "--updates is '0'"),
-        (["--workers", "two"], "--workers is 'two'"),
-        (["--best-by", "bleu"], "--best-by is bleu, expected accepted or loss"),
+        (["--preset", "en-fr"], "--preset: invalid choice: 'en-fr'"),
+        (["--nonsense", "1"], "unrecognized arguments: --nonsense 1"),
+        (["--updates", "0"], "--updates: expected a whole number of 1 or more, not '0'"),
+        (["--workers", "two"], "--workers: expected a whole number"),
+        (["--best-by", "bleu"], "--best-by: invalid choice: 'bleu'"),
         (["--data", "/nowhere"], "--data /nowhere: no such folder"),
         (["--verifier", "/nowhere"], "--verifier /nowhere: no such file; expected a checkpoint"),
         (["--verifier", "/"], "--verifier /: a folder; expected a checkpoint"),
     ],
 )
 def test_train_sh_refuses(
-    flags: list[str], message: str, tmp_path: Path, data: Path, verifier: Path, run: Run
+    flags: list[str], message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    common = ["--data", data, "--verifier", verifier, "--save-dir", tmp_path / "run", "--cpu"]
-    done = run("scripts/train.sh", *common, *flags, expect=2)
-    assert message in done.stderr
-    assert done.stderr.count("\n") == 1
+    common = ["--data", tmp_path, "--verifier", __file__, "--save-dir", tmp_path / "run", "--cpu"]
+    try:
+        status: object = train_main(["drafter", *map(str, common), *flags])
+    except SystemExit as ended:
+        status = ended.code
+    told = capsys.readouterr().err
+    assert (status, told.count("\n")) == (2, 1)
+    assert told.startswith("train.sh: error: ")
+    assert message in told
+    assert not (tmp_path / "run").exists()
 
 
 def test_train_sh_leaves_nothing_where_the_verifier_does_not_fit(

@@ -1,0 +1,296 @@
+"""Train a verifier or a drafter with train.py: defaults, processes, pieces.
+
+The command lines are those of ``scripts/train-verifier.sh`` and ``scripts/train.sh``. Every default
+can be set in the environment, --save-dir by SAVE_DIR; a flag goes before it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from specdec_plugins.corpus import cli
+from specdec_plugins.corpus.checkpoints import LAST, WEIGHTS, close_piece, open_piece
+from specdec_plugins.corpus.cli import UNFINISHED, logger
+from specdec_plugins.corpus.reading import check_file
+from specdec_plugins.errors import UserError
+
+ROOT = Path(__file__).resolve().parents[2]
+_NUMBER = cli.at_least(1)
+
+# glibc gives large blocks back to the system after each use, and the system clears every page of
+# them for the next. Memory that is kept, in huge pages, costs nothing.
+KEEP_MEMORY = {
+    "MALLOC_MMAP_THRESHOLD_": "4294967296",
+    "MALLOC_TRIM_THRESHOLD_": "8589934592",
+    "MALLOC_TOP_PAD_": "268435456",
+    "GLIBC_TUNABLES": "glibc.malloc.hugetlb=1",
+}
+
+
+class Published(NamedTuple):
+    """What a drafter was trained with in the paper."""
+
+    lr: float
+    dropout: float
+    warmup: int
+    updates: int
+    batch_tokens: int
+
+
+PUBLISHED = {
+    "en-de": Published(5e-4, 0.1, 10_000, 300_000, 128_000),
+    "en-ro": Published(1e-3, 0.2, 4000, 50_000, 64_000),
+}
+
+
+# Flags: name, default, type or choices, help.
+_FOLDERS = (
+    ("data", None, Path, "folder of fairseq-preprocess"),
+    ("save-dir", None, Path, "folder for the checkpoints; a run that was stopped continues there"),
+)
+_SCHEDULE = (
+    ("lr", float, "peak learning rate"),
+    ("dropout", float, "of the model"),
+    ("warmup", _NUMBER, "updates until the peak"),
+    ("updates", _NUMBER, "updates in all"),
+    ("batch-tokens", _NUMBER, "target tokens an update, all workers together"),
+)
+_MACHINE = (
+    ("max-tokens", 4096, _NUMBER, "tokens that a worker computes at once"),
+    ("workers", None, _NUMBER, "GPUs, or processes on CPUs (default: all GPUs, or one process)"),
+    ("precision", None, ("fp32", "fp16", "bf16"), "default: fp16 on GPUs, fp32 on CPUs"),
+    ("until", 0, cli.at_least(0), f"end this piece at that Unix time with exit status {UNFINISHED};"
+     " the same command goes on. What must travel to another machine: weights.pt (float16), "
+     "pieces.json and the checkpoints to average of SAVE_DIR (default: no end)"),
+    ("seed", 1, int, "of initialisation and training"),
+    ("python", None, str, "interpreter (default: that of .venv)"),
+)  # fmt: skip
+_VERIFIER = (
+    ("from", None, str, "checkpoint of the same sizes to start from (without its optimizer)"),
+    ("encoder-layers", 6, _NUMBER, "layers of the encoder"),
+    ("decoder-layers", 6, _NUMBER, "layers of the decoder"),
+    ("width", 512, _NUMBER, "of embeddings and layers"),
+    ("ffn", 2048, _NUMBER, "inner width of the feed-forward parts"),
+    ("heads", 8, _NUMBER, "of attention"),
+)
+_DRAFTER = (
+    ("verifier", None, str, "checkpoint of the verifier, whose encoder the drafter starts from"),
+    ("preset", "en-de", tuple(PUBLISHED), "defaults of lr to batch-tokens: " + "; ".join(
+        f"{name}: {p.lr:g}, {p.dropout:g}, {p.warmup}, {p.updates}, {p.batch_tokens}"
+        for name, p in PUBLISHED.items()
+    )),
+    ("block-size", 25, _NUMBER, "tokens drafted at once"),
+    ("arch", "block", ("block", "block_fast"), "block: as published; block_fast: the verifier's "
+     "encoder as it is, and a prefix that is computed once"),
+    ("decoder-layers", None, _NUMBER, "of the drafter (default: the verifier's; block_fast: 2)"),
+    ("best-by", "accepted", ("accepted", "loss"), "what the best checkpoint is chosen by: the mean "
+     "accepted tokens of the dev set, decoded with the verifier, or the loss"),
+)  # fmt: skip
+
+
+def _parser(
+    name: str, description: str, table: Sequence[Any], defaults: Sequence[Any]
+) -> argparse.ArgumentParser:
+    usage = f"{name} --data DIR --save-dir DIR [options] [-- train.py flags]"
+    parser = cli.parser(description, prog=name, usage=usage)
+    schedule = ((n, value, *more) for (n, *more), value in zip(_SCHEDULE, defaults, strict=True))
+    for flag, default, kind, text in (*_FOLDERS, *table, *schedule, *_MACHINE):
+        # The environment may replace a default.
+        given = os.environ.get(flag.upper().replace("-", "_")) if flag != "python" else None
+        how = {"choices": kind} if isinstance(kind, tuple) else {"type": kind, "metavar": "X"}
+        parser.add_argument(f"--{flag}", default=given or default, help=text, **how)
+    on_cpu = bool(os.environ.get("CPU"))
+    parser.add_argument("--cpu", action="store_true", default=on_cpu, help="use no GPU")
+    return parser
+
+
+def verifier_parser() -> argparse.ArgumentParser:
+    return _parser(
+        "train-verifier.sh",
+        "Train a verifier: fairseq's Transformer on prepared or distilled data, or one that goes "
+        "on.",
+        _VERIFIER,
+        Published(7e-4, 0.1, 4000, 100_000, 32_000),
+    )
+
+
+def drafter_parser() -> argparse.ArgumentParser:
+    return _parser(
+        "train.sh",
+        "Train a drafter for a trained verifier: initial checkpoint first, then train.py as "
+        "published. A small run on a CPU: scripts/train.sh --data D --verifier V.pt --save-dir S "
+        "--cpu --block-size 8 --updates 3000 --warmup 300 --batch-tokens 4096 --lr 1e-3",
+        _DRAFTER,
+        [None] * len(_SCHEDULE),
+    )
+
+
+def _check(args: argparse.Namespace, checkpoint: str | None, flag: str) -> None:
+    """Raises UserError where a file that is read is not there, before anything is written."""
+    if not args.data or not args.save_dir:
+        raise UserError("--data and --save-dir are needed; see --help")
+    if not args.data.is_dir():
+        raise UserError(f"--data {args.data}: no such folder")
+    if checkpoint is not None:
+        try:
+            check_file(Path(checkpoint), "a checkpoint of fairseq")
+        except UserError as error:
+            raise UserError(f"{flag} {error}") from error
+
+
+def train_verifier(args: argparse.Namespace) -> None:
+    start = vars(args)["from"]
+    _check(args, start, "--from")
+    # The vocabulary is joint, so one table serves both sides and the output.
+    flags = [
+        "--task", "translation", "--arch", "transformer", "--share-all-embeddings",
+        *_sizes(args, "encoder"), *_sizes(args, "decoder"),
+        "--criterion", "label_smoothed_cross_entropy", "--label-smoothing", 0.1,
+        "--optimizer", "adam", "--adam-betas", "(0.9, 0.98)", "--clip-norm", 1,
+        *(["--finetune-from-model", start] if start and _is_new(args) else []),
+    ]  # fmt: skip
+    _train(args, flags)
+
+
+def _is_new(args: argparse.Namespace) -> bool:
+    return not any((args.save_dir / name).is_file() for name in (LAST, WEIGHTS))
+
+
+def _sizes(args: argparse.Namespace, side: str) -> list[Any]:
+    return [
+        f"--{side}-layers", getattr(args, f"{side}_layers"), f"--{side}-embed-dim", args.width,
+        f"--{side}-ffn-embed-dim", args.ffn, f"--{side}-attention-heads", args.heads,
+    ]  # fmt: skip
+
+
+def train_drafter(args: argparse.Namespace) -> None:
+    if not args.verifier:
+        raise UserError("--data, --verifier and --save-dir are needed; see --help")
+    _check(args, args.verifier, "--verifier")
+    for name, value in PUBLISHED[args.preset]._asdict().items():
+        if getattr(args, name) is None:
+            setattr(args, name, value)
+    initial = args.save_dir / "initial.pt"
+    # Made anew each time, since its flags describe the network; it takes seconds. Before anything
+    # else, since it refuses a verifier that does not fit and leaves no folder then.
+    network = initial_flags(args, initial)
+    resets = [f"--reset-{what}" for what in ("optimizer", "dataloader", "lr-scheduler", "meters")]
+    flags = [
+        "--user-dir", ROOT / "specdec_plugins", "--task", "translation_lev_modified",
+        "--noise", "block_mask", "--block-size", args.block_size, *network,
+        "--criterion", "glat_loss", "--label-smoothing", 0.1, "--total-up", args.updates,
+        "--optimizer", "adam", "--adam-betas", "(0.9, 0.999)", "--adam-eps", 1e-6,
+        "--weight-decay", 0.01, "--clip-norm", 5,
+        *(["--restore-file", initial, *resets] if _is_new(args) else []),
+    ]  # fmt: skip
+    if args.best_by == "accepted":
+        flags += [
+            "--eval-block-decoding", "--verifier-path", args.verifier, "--eval-bleu-remove-bpe",
+            "--best-checkpoint-metric", "accepted", "--maximize-best-checkpoint-metric",
+        ]  # fmt: skip
+    _train(args, flags)
+
+
+def initial_flags(args: argparse.Namespace, output: Path) -> list[str]:
+    """Write the initial checkpoint; returns the flags of train.py that describe its network."""
+    command = [
+        args.python or sys.executable, ROOT / "encoder_initial.py", "--verifier", args.verifier,
+        "--output", output, "--data", args.data, "--arch", args.arch, "--seed", args.seed,
+        "--print-flags",
+    ]  # fmt: skip
+    if args.decoder_layers:
+        command += ["--decoder-layers", args.decoder_layers]
+    logger.info("initial checkpoint %s", output)
+    done = subprocess.run(list(map(str, command)), stdout=subprocess.PIPE, text=True, check=False)
+    if done.returncode:
+        raise SystemExit(done.returncode)
+    return done.stdout.split()
+
+
+def _train(args: argparse.Namespace, flags: Sequence[Any]) -> None:
+    """Run train.py, this piece of it where training is cut into pieces."""
+    launcher, device, num_workers, environment = _processes(args)
+    schedule, piece = "inverse_sqrt", list[str]()
+    in_pieces = args.until or (args.save_dir / WEIGHTS).is_file()
+    if in_pieces:
+        # The same schedule, which warms up again where a piece began with weights alone.
+        schedule = "inverse_sqrt_restarts"
+        piece = open_piece(args.save_dir, args.until, time.time())
+    if (args.save_dir / LAST).is_file():
+        logger.info("continuing from %s", args.save_dir / LAST)
+    # Rounded up: an update sees at least the tokens of the recipe.
+    update_freq = -(-args.batch_tokens // (args.max_tokens * num_workers))
+    command = [
+        *launcher, ROOT / "train.py", args.data, *flags, "--dropout", args.dropout,
+        "--lr", args.lr, "--warmup-updates", args.warmup, "--warmup-init-lr", 1e-7,
+        "--stop-min-lr", 1e-9, "--keep-last-epochs", 10, "--log-interval", 100,
+        "--lr-scheduler", schedule, "--max-update", args.updates,
+        "--max-tokens", args.max_tokens, "--update-freq", update_freq, "--seed", args.seed,
+        "--save-dir", args.save_dir, *device, *piece, *args.flags,
+    ]  # fmt: skip
+    logger.info(
+        "%d updates of %d tokens, %d worker(s)", args.updates, args.batch_tokens, num_workers
+    )
+    status = call(list(map(str, command)), environment)
+    if status == 0 and in_pieces:
+        status = close_piece(args.save_dir, args.updates, time.time())
+    if status:
+        raise SystemExit(status)
+
+
+def _processes(args: argparse.Namespace) -> tuple[list[Any], list[Any], int, dict[str, str]]:
+    """The launcher of train.py, its flags for devices, the workers, and the environment."""
+    import torch
+
+    num_gpus = 0 if args.cpu else torch.cuda.device_count()
+    launcher = [args.python or sys.executable]
+    num_workers = args.workers or num_gpus or 1
+    precision = args.precision or ("fp16" if num_gpus else "fp32")
+    environment = dict(os.environ)
+    if num_gpus:
+        device = ["--distributed-world-size", num_workers]
+    else:
+        device = ["--cpu"]
+        environment = KEEP_MEMORY | environment
+        if num_workers > 1:
+            launcher += ["-m", "torch.distributed.run", "--standalone"]
+            launcher += ["--nproc-per-node", num_workers]
+    if precision != "fp32":
+        device.append(f"--{precision}")
+    return launcher, device, num_workers, environment
+
+
+def call(command: Sequence[str], environment: Mapping[str, str]) -> int:
+    """The exit status of a program; where ctrl-C comes, it gets it too and ends its own work."""
+    process = subprocess.Popen(command, env=environment)
+    try:
+        return process.wait()
+    finally:
+        process.wait()
+
+
+COMMANDS = {
+    "verifier": (verifier_parser, train_verifier),
+    "drafter": (drafter_parser, train_drafter),
+}
+
+
+def main(words: Sequence[str]) -> int:
+    """words: a command's name and arguments; what stands behind ``--`` is for train.py."""
+    name, *mine = words
+    cut = mine.index("--") if "--" in mine else len(mine)
+    make_parser, train = COMMANDS[name]
+    parser = make_parser()
+    parser.set_defaults(flags=mine[cut + 1 :])
+    return cli.run(parser, train, mine[:cut])
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
