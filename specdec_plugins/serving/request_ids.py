@@ -17,7 +17,11 @@ current_id: ContextVar[str] = ContextVar("request_id", default="-")
 
 
 class RequestIds:
-    """ASGI middleware: the caller's own id where it is a harmless word, else a new one."""
+    """ASGI middleware: the caller's own id where it is a harmless word, else a new one.
+
+    asgi-correlation-id is no substitute: where another has set the header, as Ray's proxy does, it
+    adds a second one.
+    """
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app

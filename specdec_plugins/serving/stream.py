@@ -261,7 +261,8 @@ class EventStream(Response):
     """Server-sent events; each item of the generator is written at once.
 
     Starlette's own streaming notices a hang-up only when it next writes, which may be long after
-    for a request that waits in line.
+    for a request that waits in line. sse-starlette cuts streams off when the server is asked to
+    stop, where this one finishes accepted work, and changes uvicorn's class to notice that.
     """
 
     media_type = "text/event-stream"

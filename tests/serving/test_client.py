@@ -178,13 +178,6 @@ def test_a_connection_that_is_reset() -> None:
             next(events)
 
 
-def test_leaving_a_stream_frees_its_row(client: Client, server: Running) -> None:
-    stream = client.stream("w0")
-    next(stream)
-    stream.close()
-    wait_until(server.is_idle)
-
-
 def test_a_busy_server_is_asked_again() -> None:
     with running(max_waiting=1, max_rows=1) as there:
         patient = Client(f"http://127.0.0.1:{there.port}")

@@ -46,18 +46,6 @@ def test_each_row_follows_its_own_rule() -> None:
         assert mixed.next_tokens[row] == rule.next_tokens[row]
 
 
-def test_the_kinds_present_are_looked_up_again_when_rows_change() -> None:
-    rule, random = (
-        MixedRule(sampling=Draw()),
-        HashRandom(torch.zeros(1, dtype=torch.int64)),
-    )
-    scores, first = Scores(torch.randn(1, 3, 9)), torch.ones(1, dtype=torch.int64)
-    draft = draft_of([scores.logits.argmax(-1)[0, :2].tolist()])
-    for top_k, accepted in ((1, 2), (0, 0), (1, 2)):
-        params = row_params(1, top_k=top_k)
-        assert rule.judge(draft, scores, params, random, first).num_accepted.item() == accepted
-
-
 @pytest.mark.parametrize(("beta", "tolerant"), [([1, 1], False), ([1, 3], True)])
 @pytest.mark.parametrize("top_k", [[1, 1], [1, 0]], ids=["greedy", "mixed"])
 def test_the_tolerant_rule_judges_only_where_something_is_tolerated(
