@@ -23,11 +23,10 @@ from benchmarks.measure import interleave
 from benchmarks.results import markdown
 from specdec_plugins.app.loading import build_decoder
 from specdec_plugins.app.settings import Settings
-from specdec_plugins.app.strategies import DrafterAlone, EngineDecoder
 from specdec_plugins.app.translator import SpeculativeTranslator
 from specdec_plugins.app.types import Clock, Sentence
 from specdec_plugins.corpus.resume import Log
-from specdec_plugins.decoding.engine import Method
+from specdec_plugins.decoding.engine import Method, SpeculativeDecoder
 from specdec_plugins.decoding.rules.exact import Exact
 from specdec_plugins.decoding.schedules.constant import Constant
 from specdec_plugins.errors import UserError, require
@@ -168,10 +167,8 @@ def in_parts(sentences: Sequence[Sentence], size: int) -> list[Sequence[Sentence
 def use_clock(translator: SpeculativeTranslator, clock: Clock) -> None:
     """Let it measure its parts by this clock."""
     decoder = translator.decoder
-    if isinstance(decoder, EngineDecoder):
+    if isinstance(decoder, SpeculativeDecoder):
         decoder.config = replace(decoder.config, clock=clock)
-    elif isinstance(decoder, DrafterAlone):
-        decoder.clock = clock
 
 
 def same_networks(translator: SpeculativeTranslator, **changes: Any) -> SpeculativeTranslator:
@@ -181,7 +178,7 @@ def same_networks(translator: SpeculativeTranslator, **changes: Any) -> Speculat
     """
     settings = replace(translator.settings, **changes)
     decoder, limits = translator.decoder, translator.limits
-    assert isinstance(decoder, EngineDecoder)
+    assert isinstance(decoder, SpeculativeDecoder)
     method = decoder.method
     if settings.drafts:
         method = replace(method, rule=settings.acceptance)

@@ -12,8 +12,8 @@ from benchmarks.engines.scripted import scripted
 from benchmarks.pair import Sentence
 from benchmarks.systems import GREEDY
 from specdec_plugins.app.settings import Settings
-from specdec_plugins.app.strategies import EngineDecoder
 from specdec_plugins.app.translator import SpeculativeTranslator, load_translator
+from specdec_plugins.decoding.engine import SpeculativeDecoder
 from specdec_plugins.decoding.stats import DecodeStats
 from specdec_plugins.decoding.types import Request
 from specdec_plugins.errors import require
@@ -23,12 +23,9 @@ class Ours:
     """What the command line would load, given token ids."""
 
     def __init__(self, translator: SpeculativeTranslator) -> None:
-        assert isinstance(translator.decoder, EngineDecoder)
+        assert isinstance(translator.decoder, SpeculativeDecoder)
         self.decoder = translator.decoder
         self._translator = translator
-        if self.decoder.verifier.device.type == "cuda":
-            # Each part would wait for the device; `parts` does so, where nothing else is timed.
-            self._set_measuring(False)
 
     def translate(self, batch: Sequence[Sentence]) -> Output:
         """Decode the batch in a session of its own."""
@@ -51,7 +48,7 @@ class Ours:
         self._set_measuring(before)
         return {} if stats is None else stats.seconds
 
-    def _set_measuring(self, wanted: bool) -> None:
+    def _set_measuring(self, wanted: bool | None) -> None:
         self.decoder.config = replace(self.decoder.config, measure_time=wanted)
 
     def request(self, sentence: Sentence) -> Request:

@@ -23,6 +23,7 @@ from specdec_plugins.decoding.types import (
     RowRandom,
     SourceBatch,
     Stream,
+    Target,
 )
 
 Script = Mapping[tuple[int, ...], Sequence[int]]
@@ -44,6 +45,14 @@ class ScriptedDrafter:
         self._eos = eos
         self._rows: list[list[int]] = []
         self._table: Tensor | None = None  # [B, T] int64: the script, eos behind their ends
+
+    def fresh(self, target: Target) -> ScriptedDrafter:
+        inner = self._inner.fresh(target)
+        return ScriptedDrafter(inner, self._script, self._acceptance, self._eos)
+
+    @property
+    def max_positions(self) -> int | None:
+        return self._inner.max_positions
 
     @property
     def max_block_size(self) -> int | None:

@@ -6,9 +6,9 @@ import os
 import time
 from dataclasses import dataclass
 
-from specdec_plugins.app.strategies import EngineDecoder
 from specdec_plugins.app.translator import SpeculativeTranslator
 from specdec_plugins.app.types import Sentence, Translation
+from specdec_plugins.decoding.engine import SpeculativeDecoder
 from specdec_plugins.decoding.types import RowEvent
 from specdec_plugins.errors import UserError
 
@@ -49,13 +49,13 @@ def translate_in_blocks(translator: SpeculativeTranslator, line: str) -> BlockTr
     has no rounds.
     """
     strategy = translator.decoder
-    if not isinstance(strategy, EngineDecoder):
+    if not isinstance(strategy, SpeculativeDecoder):
         raise UserError(f"--strategy {translator.settings.strategy} has no blocks; use specdec.")
     began = time.perf_counter()
     prepared = translator.prepare(Sentence(1, line))
     if isinstance(prepared, Translation):
         return BlockTranslation([], 0, 0, 0.0)
-    events = list(strategy.events(prepared))
+    events = list(strategy.events([prepared]))
     seconds = time.perf_counter() - began
     ids = [token for event in events for token in event.emitted_ids]
     num_tokens = len(translator.codec.tokens(ids))

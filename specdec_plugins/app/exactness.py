@@ -15,11 +15,10 @@ import torch
 from torch import Tensor
 
 from specdec_plugins.app.settings import DTYPES, Settings
-from specdec_plugins.app.strategies import EngineDecoder
 from specdec_plugins.app.translator import SpeculativeTranslator, load_translator
 from specdec_plugins.app.types import Sentence
 from specdec_plugins.decoding.batch import collate, open_prefix
-from specdec_plugins.decoding.engine import Method
+from specdec_plugins.decoding.engine import Method, SpeculativeDecoder
 from specdec_plugins.decoding.rules.exact import Exact
 from specdec_plugins.decoding.schedules.constant import Constant
 from specdec_plugins.decoding.types import Draft, Guarantee, Request, Verifier
@@ -114,13 +113,13 @@ def _differing(
     """Sentences that come out differently, by number: the place, the gap there, its tolerance."""
     speculative = translator.decoder
     if (
-        not isinstance(speculative, EngineDecoder)
+        not isinstance(speculative, SpeculativeDecoder)
         or speculative.method.rule.guarantee(translator.settings.beta) is not Guarantee.GREEDY
     ):
         raise UserError("Only --strategy specdec with --beta 1 promises the greedy output.")
     verifier = speculative.verifier
     plain = Method(None, Exact(), Constant(Constant.Config()))
-    greedy = EngineDecoder(verifier, plain, speculative.config)
+    greedy = SpeculativeDecoder(verifier, plain, speculative.config)
     requests: dict[str, Request] = {}
     for sentence in sentences:
         prepared = translator.prepare(sentence)
@@ -150,7 +149,7 @@ def rounding(dtype: torch.dtype, logits: Tensor) -> float:
 
 
 def logit_gap(verifier: Verifier, request: Request, prefix_ids: Sequence[int]) -> float:
-    """Nats between the verifier's two best logits after a target prefix; empties the verifier."""
+    """Nats between the verifier's two best logits after a target prefix."""
     return _gap(next_logits(verifier, request, prefix_ids))
 
 
@@ -160,13 +159,11 @@ def _gap(logits: Tensor) -> float:
 
 
 def next_logits(verifier: Verifier, request: Request, prefix_ids: Sequence[int]) -> Tensor:
-    """The verifier's logits [V] float64 after a target prefix; empties the verifier."""
-    nobody = torch.zeros(0, dtype=torch.int64, device=verifier.device)
-    verifier.select(nobody)
+    """The verifier's logits [V] float64 after a target prefix."""
+    verifier = verifier.fresh()
     forced = replace(request, forced_ids=list(prefix_ids))
     source = collate([forced], verifier.special.pad, verifier.special.start, verifier.device)
     verifier.admit(source)
     prefix = open_prefix(source, request.params.max_len)
     scores = verifier.score(prefix, Draft.empty(1, verifier.device))
-    verifier.select(nobody)
     return scores.logits[0, 0].double()

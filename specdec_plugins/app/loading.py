@@ -9,11 +9,11 @@ from torch import Tensor, nn
 
 from specdec_plugins.app.codec import Codec
 from specdec_plugins.app.settings import DTYPES, Settings, choose_device
-from specdec_plugins.app.strategies import BeamSearch, DrafterAlone, EngineDecoder
+from specdec_plugins.app.strategies import BeamSearch
 from specdec_plugins.app.types import Decoder, Limits
-from specdec_plugins.decoding.alone import Absent
+from specdec_plugins.decoding.alone import DrafterDecoder, Unverified
 from specdec_plugins.decoding.drafters import DraftContext, build_drafter, needs_of
-from specdec_plugins.decoding.engine import EngineConfig, Method
+from specdec_plugins.decoding.engine import EngineConfig, Method, SpeculativeDecoder
 from specdec_plugins.decoding.networks import Transformer, with_fast_products
 from specdec_plugins.decoding.networks.fairseq_names import EncoderDecoder
 from specdec_plugins.decoding.networks.trained import TrainedNetwork
@@ -97,7 +97,7 @@ def _load_verifier(settings: Settings, dictionaries: Dictionaries) -> tuple[Veri
     path, target = settings.verifier, dictionaries.target
     device = choose_device(settings.device)
     if path is None:
-        return Absent(len(target), target.special, device), Limits(10**9, 10**9, 0)
+        return Unverified(len(target), target.special, device), Limits(10**9, 10**9, 0)
     network = load_network(
         Transformer,
         path,
@@ -174,11 +174,12 @@ def build_decoder(
     """What decodes with the parts that are loaded."""
     if settings.strategy == "drafter":
         assert method.drafter is not None
-        return DrafterAlone(method.drafter, verifier.special, verifier.device, settings.batch)
+        target = Unverified(verifier.vocab_size, verifier.special, verifier.device)
+        return DrafterDecoder(method.drafter, target, EngineConfig(settings.batch))
     config = EngineConfig(
         max_rows=settings.batch, ban_pad=settings.ban_pad, with_scores=with_scores
     )
-    return EngineDecoder(verifier, method, config)
+    return SpeculativeDecoder(verifier, method, config)
 
 
 def _common_limits(
@@ -188,6 +189,9 @@ def _common_limits(
     network: nn.Module | None,
 ) -> Limits:
     """Block size in force, and positions that verifier and drafter have in common.
+
+    The limit of the target is the verifier's, as without a drafter: near the end of a drafter's
+    own positions blocks get shorter, and behind it nothing is drafted.
 
     Raises UserError where the drafter was trained for shorter blocks than asked for.
     """
@@ -200,10 +204,9 @@ def _common_limits(
     )
     if not isinstance(network, EncoderDecoder):  # no positions of its own
         return replace(limits, block_size=block_size)
-    # The last block may begin one token before the end, and all of it needs positions.
-    target = network.config.decoder.max_positions - block_size
+    target = limits.target if settings.verifier else network.config.decoder.max_positions
     return Limits(
         source=min(limits.source, network.config.encoder.max_positions),
-        target=min(limits.target, target),
+        target=target,
         block_size=block_size,
     )

@@ -12,12 +12,12 @@ from dataclasses import dataclass, field, replace
 import torch
 
 from specdec_plugins.app.settings import Settings, choose_device
-from specdec_plugins.app.strategies import EngineDecoder
 from specdec_plugins.app.translator import SpeculativeTranslator
 from specdec_plugins.app.types import EMPTY, Limits, Translation
+from specdec_plugins.decoding.alone import DrafterDecoder
 from specdec_plugins.decoding.batch import collate, open_prefix
 from specdec_plugins.decoding.drafters import BlockNatDrafter
-from specdec_plugins.decoding.engine import EngineConfig, Method
+from specdec_plugins.decoding.engine import EngineConfig, Method, SpeculativeDecoder
 from specdec_plugins.decoding.networks import best_set
 from specdec_plugins.decoding.rules.exact import Exact
 from specdec_plugins.decoding.schedules.constant import Constant
@@ -242,10 +242,11 @@ class Diagnosis:
     """Watches a run, and times a sample of it with and without the drafter."""
 
     def __init__(self, translator: SpeculativeTranslator, sample_size: int = 50) -> None:
-        if not isinstance(translator.decoder, EngineDecoder):
+        decoder = translator.decoder
+        if not isinstance(decoder, SpeculativeDecoder) or isinstance(decoder, DrafterDecoder):
             raise UserError("--diagnose needs --strategy specdec.")
         self._translator = translator
-        self._strategy = translator.decoder
+        self._strategy = decoder
         self._sample_size = sample_size
         self._sample: list[Request] = []
         self.targets = TargetMatch()
@@ -295,12 +296,12 @@ class Diagnosis:
             max_rows=self._strategy.config.max_rows,
             ban_pad=self._strategy.config.ban_pad,
             measure_time=False,
+            clock=self._strategy.config.clock,
         )
-        strategy = EngineDecoder(self._strategy.verifier, method, config, self._strategy.clock)
-        before = strategy.clock()
-        for _ in strategy.run(self._sample):
-            pass
-        return Timing(strategy.clock() - before, strategy.stats.rounds)
+        decoder = SpeculativeDecoder(self._strategy.verifier, method, config)
+        before = config.clock()
+        decoder.decode(self._sample)
+        return Timing(config.clock() - before, decoder.stats.rounds)
 
 
 def _figures(

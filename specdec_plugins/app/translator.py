@@ -9,8 +9,8 @@ from specdec_plugins.app.bundles import make_settings
 from specdec_plugins.app.codec import Codec, RunningText, read_prefix
 from specdec_plugins.app.loading import load_parts
 from specdec_plugins.app.settings import Settings
-from specdec_plugins.app.strategies import EngineDecoder
 from specdec_plugins.app.types import FORCED, Decoder, Limits, Sentence, Translation
+from specdec_plugins.decoding.engine import SpeculativeDecoder
 from specdec_plugins.decoding.stats import DecodeStats
 from specdec_plugins.decoding.types import SEEDS, FinishReason, Request, RowResult
 from specdec_plugins.errors import UserError
@@ -70,7 +70,7 @@ class SpeculativeTranslator:
         A later text may change the end of an earlier one, where a word goes on or punctuation
         joins it. Raises UserError for strategies that have no rounds to stream.
         """
-        if not isinstance(self.decoder, EngineDecoder):
+        if not isinstance(self.decoder, SpeculativeDecoder):
             raise UserError(
                 f"Strategy {self.settings.strategy!r} cannot stream; use specdec or AR."
             )
@@ -80,7 +80,7 @@ class SpeculativeTranslator:
             return
         running = RunningText(self.codec)
         running.add(self.codec.tokens(request.forced_ids))
-        for event in self.decoder.events(request):
+        for event in self.decoder.events([request]):
             yield running.add(self.codec.tokens(event.emitted_ids))
 
     def translate_sentences(

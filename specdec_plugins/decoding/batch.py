@@ -1,9 +1,9 @@
-"""The rows that decode together: their state on the device, and the host's view of it."""
+"""The rows that decode together: on the device, on the host, and in the drafter."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -12,30 +12,25 @@ from torch.nn.functional import pad as pad_columns
 from specdec_plugins.decoding.sampling import HashRandom
 from specdec_plugins.decoding.types import (
     DecodeParams,
+    Draft,
+    Drafter,
     Prefix,
     Request,
+    Round,
     RowParams,
     RowResult,
+    Scores,
     SourceBatch,
+    SpecialTokens,
+    Verdict,
 )
-
-
-@dataclass
-class HostRow:
-    """What the host knows of one row without asking the device."""
-
-    request: Request
-    result: RowResult
-    length: int  # committed tokens, start token included
-    budget: int = 0  # tokens that the next round drafts
-    finished: bool = False
 
 
 @dataclass
 class Batch:
     """Rows in one order, the same in every field and in every stateful part."""
 
-    rows: list[HostRow]
+    rows: list[RowResult]  # what the host knows without asking the device
     prefix: Prefix
     params: RowParams
     budget: Tensor  # [B] int64, tokens that the next round drafts
@@ -50,13 +45,13 @@ class Batch:
         return Batch([], prefix, params, none, none.double(), HashRandom(params.seed))
 
     @staticmethod
-    def open(requests: Sequence[Request], source: SourceBatch) -> Batch:
+    def open(requests: Sequence[Request], source: SourceBatch, now: float = 0.0) -> Batch:
         """Fresh rows for these requests; `source` is their `collate`."""
         device = source.tokens.device
         params = DecodeParams.stack([r.params for r in requests], device)
         return Batch(
             rows=[
-                HostRow(r, RowResult(r.id, list(r.forced_ids)), len(r.forced_ids) + 1)
+                RowResult(r, list(r.forced_ids), length=len(r.forced_ids) + 1, joined_at=now)
                 for r in requests
             ],
             prefix=open_prefix(source, max(r.params.max_len for r in requests)),
@@ -68,7 +63,7 @@ class Batch:
 
     def select(self, keep: Sequence[int], index: Tensor) -> Batch:
         """The rows `keep`, in that order; `index` is the same list on the device."""
-        old, params = self.prefix, self.params.select(index)
+        old, params = self.prefix, self.params.select(keep, index)
         rows = [self.rows[i] for i in keep]
         width = max(row.length for row in rows)
         return Batch(
@@ -127,4 +122,74 @@ def _append_prefix(a: Prefix, b: Prefix) -> Prefix:
         lengths=torch.cat([a.lengths, b.lengths]),
         active=torch.cat([a.active, b.active]),
         width=max(a.width, b.width),
+    )
+
+
+class LateDrafter:
+    """A drafter whose rows join it when somebody first drafts, not when they are admitted.
+
+    While a schedule asks for no drafts, as the adaptive one does under load, nothing is encoded
+    and nothing kept for them. A row that joins late brings what it has been given by then as its
+    forced prefix (`SourceBatch.forced`), which every drafter honours anyway. When anybody drafts
+    everybody joins, so those who wait always stand behind those who have joined.
+    """
+
+    def __init__(self, drafter: Drafter, special: SpecialTokens) -> None:
+        self._drafter = drafter
+        self._special = special
+        self._num_joined = 0
+        self._num_waiting = 0
+
+    @property
+    def num_waiting(self) -> int:
+        """Rows that `join` is due for."""
+        return self._num_waiting
+
+    def admit(self, source: SourceBatch) -> None:
+        self._num_waiting += len(source)
+
+    @torch.inference_mode()
+    def join(self, batch: Batch) -> None:
+        """Admit the rows that wait, each with the prefix that it has in the batch."""
+        late, prefix = batch.rows[self._num_joined :], batch.prefix
+        requests, device = [row.request for row in late], prefix.tokens.device
+        source = collate(requests, self._special.pad, self._special.start, device)
+        lengths = prefix.lengths[self._num_joined :]
+        tokens = prefix.tokens[self._num_joined :, : max(row.length for row in late)]
+        junk = torch.arange(tokens.shape[1], device=device) >= lengths[:, None]
+        forced = tokens.masked_fill(junk, self._special.pad)
+        self._drafter.admit(replace(source, forced=forced, forced_lengths=lengths.clone()))
+        self._num_joined, self._num_waiting = len(batch.rows), 0
+
+    def propose(self, batch: Batch, width: int) -> Draft:
+        """What the drafter proposes; every row has joined."""
+        assert not self._num_waiting, "propose before join"
+        return self._drafter.propose(batch.prefix, batch.budget, width, batch.params, batch.random)
+
+    def commit(self, prefix: Prefix, last: Round) -> None:
+        if not self._num_joined:
+            return
+        if self._num_waiting:
+            prefix, last = _first_rows(prefix, last, self._num_joined)
+        self._drafter.commit(prefix, last)
+
+    def select(self, rows: Tensor) -> None:
+        joined = rows[rows < self._num_joined] if self._num_waiting else rows
+        self._drafter.select(joined)
+        self._num_joined, self._num_waiting = len(joined), len(rows) - len(joined)
+
+
+def _first_rows(prefix: Prefix, last: Round, count: int) -> tuple[Prefix, Round]:
+    """What concerns the first rows; views, no copies."""
+
+    def cut(tensor: Tensor | None) -> Tensor | None:
+        return None if tensor is None else tensor[:count]
+
+    draft, scores, verdict = last.draft, last.scores, last.verdict
+    own = Prefix(prefix.tokens[:count], prefix.lengths[:count], prefix.active[:count], prefix.width)
+    return own, Round(
+        Draft(draft.tokens[:count], draft.lengths[:count], cut(draft.probs)),
+        Scores(scores.logits[:count], cut(scores.hidden)),
+        Verdict(verdict.num_accepted[:count], verdict.next_tokens[:count]),
+        last.seconds_before,
     )

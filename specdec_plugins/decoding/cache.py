@@ -133,7 +133,7 @@ class SourceMemory:
 
     def select(self, rows: Tensor) -> SourceMemory:
         """The rows [B'] int64, in that order, no wider than the longest of them."""
-        return self._map(lambda part: part[rows], self.lengths[rows]).trimmed()
+        return self._map(lambda part: part[rows], self.lengths[rows]).trimmed(asks=True)
 
     def append(self, other: SourceMemory) -> SourceMemory:
         """These rows followed by the other's."""
@@ -148,14 +148,21 @@ class SourceMemory:
             extras=tuple(_join(pair) for pair in extras),
         ).trimmed()
 
-    def trimmed(self) -> SourceMemory:
-        """Cut to the longest row, with its mask. Asks the device once, as rows come and go."""
+    def trimmed(self, asks: bool | None = None) -> SourceMemory:
+        """Cut to the longest row, with its mask.
+
+        asks: the host may wait for the device; None = only on a CPU, where it does not. Without
+        it nothing is cut, and nothing is lost where rows have just been padded to the longest.
+        """
         if len(self) == 0:
             return self
-        kept_mask = ~self.padding_mask
-        longest, num_kept = torch.stack([self.lengths.max(), kept_mask.sum()]).tolist()
+        longest, kept_mask = self.padding_mask.shape[1], ~self.padding_mask
+        has_padding = len(self) > 1
+        if self.lengths.is_cpu if asks is None else asks:
+            longest, num_kept = torch.stack([self.lengths.max(), kept_mask.sum()]).tolist()
+            has_padding = num_kept < longest * len(self)
         mask = None
-        if num_kept < longest * len(self):
+        if has_padding:
             mask = additive(kept_mask[:, None, None, :longest], self.keys_values[0].dtype)
         return self._map(lambda part: part[:, :longest], self.lengths, mask)
 

@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 from torch import Tensor
 
-from specdec_plugins.decoding.batch import Batch, collate
-from specdec_plugins.decoding.constraints import strike
-from specdec_plugins.decoding.extend import Extension, extend
-from specdec_plugins.decoding.latecomers import Latecomers
-from specdec_plugins.decoding.networks.cpu.ops import leading_log_prob
+from specdec_plugins.decoding.batch import Batch, LateDrafter, collate
+from specdec_plugins.decoding.extend import Extension, ban, extend
+from specdec_plugins.decoding.networks.cpu.ops import are_numbers, leading_log_prob
 from specdec_plugins.decoding.stats import DecodeStats, PartTimer
 from specdec_plugins.decoding.types import (
     AcceptanceRule,
@@ -29,6 +30,7 @@ from specdec_plugins.decoding.types import (
     RowResult,
     Scores,
     Stateful,
+    Verdict,
     Verifier,
 )
 from specdec_plugins.errors import require
@@ -42,8 +44,8 @@ class EngineConfig:
     compact_at: float = 0.25  # share of finished rows from which they are dropped and refilled
     ban_pad: bool = False  # never emit padding, as fairseq's own search never does
     with_scores: bool = False  # sum the verifier's log-probabilities of what is emitted
-    measure_time: bool = True  # seconds by part; on an accelerator this synchronises every part
-    clock: Callable[[], float] = time.perf_counter  # seconds, for that; may count CPU time only
+    measure_time: bool | None = None  # seconds by part, which wait for a GPU; None = on a CPU only
+    clock: Callable[[], float] = time.perf_counter  # seconds; may count CPU time only
 
     def __post_init__(self) -> None:
         require(self.max_rows >= 1, f"max_rows must be 1 or more, not {self.max_rows}.")
@@ -67,20 +69,35 @@ class Session:
 
     Serving, streaming and files all drive it: `add` requests at any time, call `step` until it
     has no rows, read the events. One device-to-host copy a round, and one more when rows join.
+
+    Verifier, drafter and schedule hold the state of this session and of no other until it is
+    closed; `SpeculativeDecoder.open` lends them.
     """
 
-    def __init__(self, verifier: Verifier, method: Method, config: EngineConfig) -> None:
+    _num_own = 1  # tokens that the verifier adds to each draft
+
+    def __init__(
+        self,
+        verifier: Verifier,
+        method: Method,
+        config: EngineConfig,
+        on_close: Callable[[Session], None] = lambda session: None,
+    ) -> None:
+        """on_close: called once, when the parts are empty again."""
         self.stats = DecodeStats()
-        self._verifier = verifier
-        self._method = method
+        self.verifier = verifier
+        self.method = method
         self._config = config
+        self._on_close = on_close
+        self._closed = False
         self._waiting: deque[Request] = deque()
         self._timer = PartTimer(verifier.device, config.measure_time, config.clock)
         self.stats.seconds = self._timer.seconds
+        self._round_seconds: float | None = None  # of the last round, up to its copy to the host
         self._parts: list[Stateful] = [verifier, method.schedule]
-        self._drafter: Latecomers | None = None
+        self._drafter: LateDrafter | None = None
         if method.drafter is not None:
-            self._drafter = Latecomers(method.drafter, verifier.special)
+            self._drafter = LateDrafter(method.drafter, verifier.special)
             self._parts.append(self._drafter)
         self._batch = self._emptied()
 
@@ -92,10 +109,10 @@ class Session:
         """Queue requests. Raises UserError, and queues none, where one cannot be decoded."""
         requests = list(requests)
         present = [r.id for r in (*requests, *self._waiting)]
-        present += [row.request.id for row in self._batch.rows if not row.finished]
+        present += [row.id for row in self._batch.rows if not row.finished]
         require(len(set(present)) == len(present), "Two requests have the same id.")
         for request in requests:
-            check_request(request, self._verifier, self._method)
+            check_request(request, self.verifier, self.method)
         self._waiting.extend(requests)
 
     @torch.inference_mode()
@@ -103,38 +120,57 @@ class Session:
         """Drop these requests, wherever they are; rows are freed at the next boundary."""
         dropped = [r for r in self._waiting if r.id in ids]
         self._waiting = deque(r for r in self._waiting if r.id not in ids)
-        results = [RowResult(r.id, list(r.forced_ids)) for r in dropped]
+        results = [RowResult(r, list(r.forced_ids)) for r in dropped]
         for index, row in enumerate(self._batch.rows):
-            if row.request.id in ids and not row.finished:
-                row.finished, row.budget = True, 0
+            if row.id in ids and not row.finished:
+                row.budget = 0
                 self._batch.prefix.active[index] = False
                 self._batch.budget[index] = 0
-                results.append(row.result)
+                results.append(row)
         for result in results:
             result.finish_reason = FinishReason.CANCELLED
         return [RowEvent(result.id, [], 0, [], result) for result in results]
 
     @torch.inference_mode()
+    def close(self) -> None:
+        """Give up what is left and hand the parts back, empty; a second time does nothing."""
+        if self._closed:
+            return
+        self._closed = True
+        self._waiting.clear()
+        self._batch = self._emptied()
+        self._on_close(self)
+
+    @torch.inference_mode()
     def step(self) -> list[RowEvent]:
         """One round for every active row; an empty list when nothing is left to do."""
-        self._refill()
+        assert not self._closed, "step after close"
+        self._refill(self._config.clock())
         if not self._batch.rows:
             return []
-        before = self._timer.total("draft", "verify")
+        started = self._config.clock()
+        num_waiting = self._drafter.num_waiting if self._drafter else 0
         draft = self._propose()
         with self._timer.part("verify"):
-            scores = self._verifier.score(self._batch.prefix, draft)
-        seconds = self._timer.total("draft", "verify") - before
+            scores = self.verifier.score(self._batch.prefix, draft)
         with self._timer.part("rest"):
-            extension = self._conclude(draft, scores, seconds or None)
-            return self._report(draft, extension)
+            events = self._report(draft, *self._conclude(draft, scores))
+        now = self._config.clock()
+        for event in events:
+            if event.result is not None:
+                event.result.seconds = now - event.result.joined_at
+        # The device is idle before a round and after its copy to the host, so this waits for
+        # nothing. A round in which rows join the drafter says nothing of others.
+        has_joined = self._drafter is not None and self._drafter.num_waiting < num_waiting
+        self._round_seconds = None if has_joined else now - started
+        return events
 
     def run(self) -> Iterator[RowEvent]:
         """Step until everything is decoded, yielding events as they happen."""
         while len(self):
             yield from self.step()
 
-    def _refill(self) -> None:
+    def _refill(self, now: float) -> None:
         """At a bucket boundary, drop finished rows; where there is room, admit waiting ones."""
         num_rows = len(self._batch.rows)
         num_finished = sum(row.finished for row in self._batch.rows)
@@ -145,54 +181,54 @@ class Session:
         joining = [self._waiting.popleft() for _ in range(min(room, len(self._waiting)))]
         if joining:
             with self._timer.part("encode"):
-                self._admit(joining)
+                self._admit(joining, now)
 
     def _compact(self) -> None:
         keep = [i for i, row in enumerate(self._batch.rows) if not row.finished]
         if not keep:
             self._batch = self._emptied()
             return
-        index = torch.tensor(keep, device=self._verifier.device)
+        index = torch.tensor(keep, device=self.verifier.device)
         self._batch = self._batch.select(keep, index)
         for part in self._parts:
             part.select(index)
 
     def _emptied(self) -> Batch:
-        """An empty batch; whatever the parts still hold of an earlier one is dropped."""
-        device = self._verifier.device
+        """An empty batch; what the parts still hold is dropped."""
+        device = self.verifier.device
         for part in self._parts:
             part.select(torch.zeros(0, dtype=torch.int64, device=device))
         return Batch.empty(device)
 
-    def _admit(self, requests: Sequence[Request]) -> None:
-        special = self._verifier.special
-        source = collate(requests, special.pad, special.start, self._verifier.device)
+    def _admit(self, requests: Sequence[Request], now: float) -> None:
+        special = self.verifier.special
+        source = collate(requests, special.pad, special.start, self.verifier.device)
         for part in self._parts:
             part.admit(source)
-        self._batch = self._batch.append(Batch.open(requests, source))
+        self._batch = self._batch.append(Batch.open(requests, source, now))
         self._plan_budget()
         for row, budget in zip(self._batch.rows, self._batch.budget.tolist(), strict=True):
             row.budget = budget
 
     def _plan_budget(self) -> None:
-        """What the next round drafts: never past max_len, nothing for finished rows."""
-        batch, wanted = self._batch, None
-        if self._method.drafter is not None:
-            wanted = self._wanted_budget()
-        if wanted is None:
+        """What the next round drafts: never past a limit, nothing for finished rows."""
+        batch, drafter = self._batch, self.method.drafter
+        wanted = None if drafter is None else self._wanted_budget()
+        if drafter is None or wanted is None:
             batch.budget = torch.zeros_like(batch.params.block_size)
             return
-        # `lengths` counts the start token, and the verifier adds a token of its own to each draft.
-        room = batch.params.max_len - batch.prefix.lengths
+        num_tokens = batch.prefix.lengths - 1  # the start token is no output
+        room = batch.params.max_len - num_tokens - self._num_own
+        if drafter.max_positions is not None:
+            room = torch.minimum(room, drafter.max_positions - num_tokens)
         batch.budget = torch.minimum(wanted, room).clamp(min=0) * batch.prefix.active
 
     def _wanted_budget(self) -> Tensor | None:
         """What the schedule asks for, but for rows whose text would then follow a clock."""
-        params, schedule = self._batch.params, self._method.schedule
-        samples = self._method.rule.samples
+        params, schedule = self._batch.params, self.method.schedule
+        samples = self.method.rule.samples
         wanted = schedule.next_budget(params)
-        is_free = params.all_greedy_if_sampled if samples else params.all_greedy
-        if is_free or not schedule.follows_clock:
+        if not schedule.follows_clock or params.all_greedy(samples):
             return wanted
         if wanted is None:
             wanted = torch.zeros_like(params.block_size)
@@ -202,35 +238,46 @@ class Session:
         batch, drafter = self._batch, self._drafter
         width = max(row.budget for row in batch.rows)
         if drafter is None or width == 0:
-            return Draft.empty(len(batch.rows), self._verifier.device)
+            return Draft.empty(len(batch.rows), self.verifier.device)
         if drafter.num_waiting:
             with self._timer.part("encode"):
                 drafter.join(batch)
         with self._timer.part("draft"):
             return drafter.propose(batch, width)
 
-    def _conclude(self, draft: Draft, scores: Scores, seconds: float | None) -> Extension:
-        """Judge, extend, commit, and plan the next round; the host waits for nothing here."""
-        batch, special = self._batch, self._verifier.special
-        first = batch.prefix.lengths.clone()
-        if self._config.ban_pad or any(row.request.params.min_len for row in batch.rows):
-            strike(scores.logits, first, batch.params.min_len, special, self._config.ban_pad)
-        verdict = self._method.rule.judge(draft, scores, batch.params, batch.random, first)
-        extension = extend(batch.prefix, draft, verdict, batch.params, special.eos)
+    def _conclude(self, draft: Draft, scores: Scores) -> tuple[Extension, Tensor]:
+        """Judge, extend, commit, and plan the next round; the host waits for nothing here.
+
+        Returns what was appended, and which rows have failed, [B] bool.
+        """
+        batch = self._batch
+        verdict, failed = self._judge(draft, scores)
+        batch.prefix.active &= ~failed
+        extension = extend(batch.prefix, draft, verdict, batch.params, self.verifier.special.eos)
         if self._config.with_scores:
             emitted = (extension.tokens, extension.lengths)
             batch.log_probs += leading_log_prob(scores.logits, *emitted)
-        last = Round(draft, scores, verdict, seconds)
+        last = Round(draft, scores, verdict, self._round_seconds)
         for part in self._parts:
             part.commit(batch.prefix, last)
         self._plan_budget()
-        return extension
+        return extension, failed
 
-    def _report(self, draft: Draft, extension: Extension) -> list[RowEvent]:
+    def _judge(self, draft: Draft, scores: Scores) -> tuple[Verdict, Tensor]:
+        """The rule's verdict, and where the logits that decided are no numbers, [B] bool."""
+        batch, first = self._batch, self._batch.prefix.lengths.clone()
+        if self._config.ban_pad or any(p.min_len for p in batch.params.requested):
+            special, ban_pad = self.verifier.special, self._config.ban_pad
+            ban(scores.logits, first, batch.params.min_len, special, ban_pad)
+        verdict = self.method.rule.judge(draft, scores, batch.params, batch.random, first)
+        decided = verdict.num_accepted.clamp(0, draft.tokens.shape[1])
+        return verdict, batch.prefix.active & ~are_numbers(scores.logits, decided)
+
+    def _report(self, draft: Draft, extension: Extension, failed: Tensor) -> list[RowEvent]:
         """The round's one copy to the host, and what it says."""
         batch = self._batch
         counts = [draft.lengths, extension.num_accepted, extension.lengths, extension.ended]
-        counts += [extension.full, batch.budget, batch.prefix.lengths]
+        counts += [extension.full, failed, batch.budget, batch.prefix.lengths]
         # The float64 sums ride along bit by bit, so that it stays one copy.
         counts.append(batch.log_probs.view(torch.int64))
         host = torch.cat([torch.stack(counts, 1), draft.tokens, extension.tokens], 1).cpu()
@@ -240,52 +287,88 @@ class Session:
         for row, log_prob, values in zip(batch.rows, log_probs, host.tolist(), strict=True):
             if row.finished:
                 continue
-            drafted, accepted, emitted, ended, full, row.budget, row.length = values[:7]
-            if emitted == 0:
-                raise RuntimeError(f"request {row.request.id!r} made no progress in a round")
+            drafted, accepted, emitted, ended, full, broken, row.budget, row.length = values[:8]
+            if emitted == 0 and not broken:
+                self._refuse_standstill(row)
             draft_ids = values[len(counts) : len(counts) + drafted]
-            row.result.observe(drafted, accepted, values[new_at : new_at + emitted])
+            emitted_ids = values[new_at : new_at + emitted]
+            row.observe(drafted, accepted, emitted_ids)
             if ended or full:
-                row.finished = True
-                row.result.finish_reason = FinishReason.EOS if ended else FinishReason.LENGTH
-                row.result.score = log_prob if self._config.with_scores else None
-            events.append(
-                RowEvent(
-                    id=row.request.id,
-                    draft_ids=draft_ids,
-                    num_accepted=accepted,
-                    emitted_ids=values[new_at : new_at + emitted],
-                    result=row.result if row.finished else None,
-                )
-            )
+                row.finish_reason = FinishReason.EOS if ended else FinishReason.LENGTH
+                row.score = log_prob if self._config.with_scores else None
+            elif broken:
+                row.finish_reason, row.token_ids = FinishReason.ERROR, []
+            result = row if row.finished else None
+            events.append(RowEvent(row.id, draft_ids, accepted, emitted_ids, result))
             self.stats.observe(events[-1])
         batch.prefix.width = max(row.length for row in batch.rows)
         return events
 
+    def _refuse_standstill(self, row: RowResult) -> None:
+        raise RuntimeError(f"request {row.id!r} made no progress in a round")
+
 
 class SpeculativeDecoder:
-    """Decodes lists of requests: what a program that is no server wants."""
+    """Decodes requests, for any number of callers at once: each has a session of its own.
+
+    Weights are shared. The state of a session that is over is lent to the next one, so storage is
+    used again, and what a schedule has learnt goes on. Threads may share a decoder.
+    """
+
+    new_session: ClassVar[Callable[..., Session]] = Session
 
     def __init__(
         self, verifier: Verifier, method: Method, config: EngineConfig | None = None
     ) -> None:
+        """The parts are never decoded with themselves, only ones that are `fresh` from them."""
         self.verifier = verifier
         self.method = method
         self.config = config or EngineConfig()
-        self.stats = DecodeStats()  # of everything decoded so far
+        self.stats = DecodeStats()  # of all sessions that are over
+        self._lock = threading.Lock()
+        self._idle: list[tuple[Verifier, Method]] = []
 
-    def decode(self, requests: Sequence[Request]) -> list[RowResult]:
-        """Results in the order of the requests, whatever order they finish in.
+    def open(self) -> Session:
+        """A session that nobody else uses; `close` gives back what it holds."""
+        with self._lock:
+            verifier, method = self._idle.pop() if self._idle else self._fresh()
+        return self.new_session(verifier, method, self.config, self._take_back)
+
+    def _fresh(self) -> tuple[Verifier, Method]:
+        verifier, drafter = self.verifier.fresh(), self.method.drafter
+        own = None if drafter is None else drafter.fresh(verifier)
+        return verifier, Method(own, self.method.rule, self.method.schedule.fresh())
+
+    def _take_back(self, session: Session) -> None:
+        with self._lock:
+            self._idle.append((session.verifier, session.method))
+            self.stats += session.stats
+
+    @contextmanager
+    def session(self, requests: Sequence[Request]) -> Iterator[Session]:
+        """A session with these requests, closed at the end, however that comes."""
+        session = self.open()
+        try:
+            session.add(requests)
+            yield session
+        finally:
+            session.close()
+
+    def events(self, requests: Sequence[Request]) -> Iterator[RowEvent]:
+        """Round by round, until all are decoded or the caller has seen enough.
 
         Raises UserError where two requests have one id, or one cannot be decoded as asked.
         """
-        results: dict[str, RowResult] = {}
-        session = Session(self.verifier, self.method, self.config)
-        session.add(requests)
-        for event in session.run():
-            if event.result is not None:
-                results[event.id] = event.result
-        self.stats += session.stats
+        with self.session(requests) as session:
+            yield from session.run()
+
+    def run(self, requests: Sequence[Request]) -> Iterator[RowResult]:
+        """Each result as it is finished."""
+        yield from (event.result for event in self.events(requests) if event.result)
+
+    def decode(self, requests: Sequence[Request]) -> list[RowResult]:
+        """Results in the order of the requests, whatever order they finish in."""
+        results = {result.id: result for result in self.run(requests)}
         return [results[r.id] for r in requests]
 
 

@@ -1,4 +1,7 @@
-"""Append what a verdict keeps, cut after eos and at max_len: the only place that does."""
+"""Where a row goes on and where it ends: bans, the cut after eos, and the longest length.
+
+`until_eos` is the only place that knows where a sentence ends; `rounds.h` is its twin in C++.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +11,7 @@ import torch
 from torch import Tensor
 
 from specdec_plugins.decoding.networks.cpu import ops
-from specdec_plugins.decoding.types import Draft, Prefix, RowParams, Verdict
+from specdec_plugins.decoding.types import Draft, Prefix, RowParams, SpecialTokens, Verdict
 
 
 @dataclass(frozen=True)
@@ -20,6 +23,37 @@ class Extension:
     num_accepted: Tensor  # [B] int64, how many of these were drafted
     ended: Tensor  # [B] bool, the last emitted token is eos
     full: Tensor  # [B] bool, the row holds max_len tokens and did not end
+
+
+def ban(
+    logits: Tensor, first: Tensor, min_len: Tensor, special: SpecialTokens, ban_pad: bool
+) -> Tensor:
+    """Logits [B, K+1, V] with banned tokens at minus infinity, written in place.
+
+    Done before anyone judges them, so that every strategy and every rule sees the same ones, and a
+    ban never costs exactness. first: [B] int64, the target position of row 0's token (the prefix
+    length, start included). min_len: [B] int64; eos is banned while fewer tokens stand after the
+    start token, as in fairseq's `--min-len`.
+    """
+    num_rows = logits.shape[1]
+    standing = first[:, None] - 1 + torch.arange(num_rows, device=logits.device)  # [B, K+1]
+    too_early = standing < min_len[:, None]
+    logits[..., special.eos].masked_fill_(too_early, float("-inf"))
+    if ban_pad:
+        logits[..., special.pad] = float("-inf")
+    return logits
+
+
+def until_eos(tokens: Tensor, lengths: Tensor, eos: int) -> tuple[Tensor, Tensor]:
+    """How many tokens each row has up to its first eos and with it, and whether it has one.
+
+    tokens: [B, N] int64, N > 0, of which `lengths` [B] int64 count. Returns [B] int64, [B] bool.
+    """
+    columns = torch.arange(tokens.shape[1], device=tokens.device)
+    is_end = (tokens == eos) & (columns < lengths[:, None])
+    has_end = is_end.any(1)
+    # argmax gives the first True; a row without eos keeps everything
+    return torch.where(has_end, is_end.int().argmax(1) + 1, lengths), has_end
 
 
 def extend(
@@ -40,14 +74,10 @@ def extend(
     padded = torch.nn.functional.pad(draft.tokens, (0, 1))  # [B, K+1]
     tokens = torch.where(columns == num_accepted, verdict.next_tokens[:, None], padded)
 
-    is_eos = (tokens == eos) & (columns <= num_accepted)
-    # argmax gives the first True; a row without eos keeps everything
-    until_eos = torch.where(
-        is_eos.any(1), is_eos.int().argmax(1) + 1, verdict.num_accepted + 1
-    )  # [B]
+    until, has_end = until_eos(tokens, verdict.num_accepted + 1, eos)  # [B]
     room = params.max_len - (prefix.lengths - 1)
-    lengths = torch.minimum(until_eos, room) * prefix.active
-    ended = is_eos.any(1) & (until_eos <= room) & prefix.active
+    lengths = torch.minimum(until, room) * prefix.active
+    ended = has_end & (until <= room) & prefix.active
     full = prefix.active & ~ended & (lengths == room)
 
     append(prefix, tokens, lengths)

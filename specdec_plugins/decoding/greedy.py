@@ -5,8 +5,7 @@ from __future__ import annotations
 import torch
 
 from specdec_plugins.decoding.batch import open_prefix
-from specdec_plugins.decoding.constraints import strike
-from specdec_plugins.decoding.extend import append
+from specdec_plugins.decoding.extend import append, ban
 from specdec_plugins.decoding.types import (
     Draft,
     Round,
@@ -24,17 +23,17 @@ def greedy(
     """Each row's argmax tokens, forced prefix and eos included, max_len tokens at most.
 
     The definition of "greedy" is the published one: the plain argmax; `min_len` and `ban_pad` add
-    the bans of fairseq's own search. Nothing here is shared with the engine but the verifier and
-    `append`; finished rows stay in the batch until the last one ends.
+    the bans of fairseq's own search. Nothing here is shared with the engine but the verifier, the
+    bans and `append`; finished rows stay in the batch until the last one ends.
     """
-    verifier.select(torch.zeros(0, dtype=torch.int64, device=verifier.device))
+    verifier = verifier.fresh()
     verifier.admit(source)
     prefix = open_prefix(source, int(params.max_len.max()))
     eos = verifier.special.eos
     while bool(prefix.active.any()):
         nothing = Draft.empty(len(source), verifier.device)
         scores = verifier.score(prefix, nothing)
-        strike(scores.logits, prefix.lengths, params.min_len, verifier.special, ban_pad)
+        ban(scores.logits, prefix.lengths, params.min_len, verifier.special, ban_pad)
         best = scores.logits[:, 0].argmax(-1)  # [B]
         append(prefix, best[:, None], prefix.active.long())
         prefix.active &= (best != eos) & (prefix.lengths - 1 < params.max_len)

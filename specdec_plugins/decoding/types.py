@@ -4,9 +4,13 @@ One round of decoding is a pipeline over a batch of rows, each at its own length
 
     propose -> score -> judge -> extend -> commit
 
-A *drafter* (law q) proposes up to K tokens a row, the *verifier* (law p) scores all of them in one
-pass, an *acceptance rule* says how many to keep and which token of the verifier's own follows, and
-`extend` appends them to the committed prefix. `commit` then tells everyone what was kept.
+A *drafter* (distribution q) proposes up to K tokens a row, the *verifier* (distribution p) scores
+all of them in one pass, an *acceptance rule* says how many to keep and which token of the
+verifier's own follows, and `extend` appends them to the committed prefix. `commit` then tells
+everyone what was kept.
+
+Verifier, drafter and schedule hold state, one entry for each row of *one* session. `fresh` gives an
+empty state over the same weights, so that many sessions can run at once.
 
 Letters in shape comments: B rows, S source positions, K drafted tokens, T target positions,
 V vocabulary, D model width. Batch first everywhere. Indices are int64, masks bool.
@@ -15,20 +19,23 @@ V vocabulary, D model width. Batch first everywhere. Indices are int64, masks bo
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field
 from enum import Enum
 from functools import cached_property
-from typing import Protocol, TypeVar, runtime_checkable
+from typing import Protocol, runtime_checkable
 
 import torch
 from torch import Tensor
 
 from specdec_plugins.decoding.networks.transformer import Encoder
+from specdec_plugins.decoding.registry import Registry
 from specdec_plugins.errors import require
 
 SEEDS = 2**63  # seeds are below it, as all integers of a request are
 INTEGERS = ("block_size", "max_len", "min_len", "beta", "top_k", "seed")
-LEAST = 1e-6  # temperature, and top-p: far below these, float32 laws are no laws any more
+FLOATS = ("tau", "temperature", "top_p")
+COLUMNS = (*INTEGERS, *FLOATS)  # of RowParams
+LEAST = 1e-6  # temperature, and top-p: far below these, float32 probabilities underflow
 
 
 class Guarantee(Enum):
@@ -84,12 +91,9 @@ class Prefix:
         return self.tokens.gather(1, self.lengths[:, None] - 1)[:, 0]
 
 
-_Rows = TypeVar("_Rows", bound="RowParams")
-
-
 @dataclass(frozen=True)
 class RowParams:
-    """What each row's request asked for. Every field is [B]."""
+    """What each row's request asked for, on the device; every tensor is [B]."""
 
     block_size: Tensor  # int64, tokens drafted a round at most; 0 = plain autoregressive steps
     max_len: Tensor  # int64, tokens after the start token at most, forced ones and eos included
@@ -100,6 +104,7 @@ class RowParams:
     top_k: Tensor  # int64, 0 = all
     top_p: Tensor  # float32 in (0, 1], 1 = all
     seed: Tensor  # int64
+    requested: tuple[DecodeParams, ...]  # the same on the host, which need not ask the device
 
     def greedy_mask(self, samples: bool) -> Tensor:
         """[B] bool: whose output is the verifier's greedy one, whatever is drafted.
@@ -109,62 +114,44 @@ class RowParams:
         is_greedy = self.beta == 1
         return is_greedy & (self.top_k == 1) if samples else is_greedy
 
-    # What follows waits for the device, once for each composition of the batch and not each round.
+    def all_greedy(self, samples: bool) -> bool:
+        return all(p.beta == 1 and (p.top_k == 1 or not samples) for p in self.requested)
 
     @cached_property
     def truncation(self) -> tuple[Tensor, Tensor]:
         """Rows whose only token is the best, and others that exclude some: each [B'] int64."""
-        is_best = self.top_k == 1
-        excludes = (self.top_k > 1) | (self.top_p < 1)
-        kinds = (excludes.long() + 2 * is_best).tolist()
-        best, some = (
-            [row for row, kind in enumerate(kinds) if kind in of] for of in ((2, 3), (1,))
-        )
+        rows = list(enumerate(self.requested))
+        best = [row for row, p in rows if p.top_k == 1]
+        some = [row for row, p in rows if p.top_k > 1 or (p.top_k == 0 and p.top_p < 1)]
         device = self.top_k.device
         return torch.tensor(best, device=device).long(), torch.tensor(some, device=device).long()
 
-    @cached_property
-    def all_greedy(self) -> bool:
-        """Every row is in the `greedy_mask` of a rule that does not sample."""
-        return bool(self.greedy_mask(samples=False).all())
-
-    @cached_property
-    def all_greedy_if_sampled(self) -> bool:
-        """Every row is in the `greedy_mask` of a rule that samples."""
-        return bool(self.greedy_mask(samples=True).all())
-
-    @cached_property
+    @property
     def widest_block(self) -> int:
         """The largest block that any row can use: its block size, or its max_len if less."""
-        widest = torch.minimum(self.block_size, self.max_len)
-        return int(widest.max()) if len(widest) else 0
+        return max((min(p.block_size, p.max_len) for p in self.requested), default=0)
 
-    def select(self: _Rows, rows: Tensor) -> _Rows:
-        """The rows [B'] int64, in that order."""
-        return replace(self, **{f.name: getattr(self, f.name)[rows] for f in fields(self)})
+    def select(self, keep: Sequence[int], rows: Tensor) -> RowParams:
+        """The rows `keep`, in that order; `rows` [B'] int64 is the same on the device."""
+        kept = {name: getattr(self, name)[rows] for name in COLUMNS}
+        return RowParams(**kept, requested=tuple(self.requested[i] for i in keep))
 
-    def append(self: _Rows, other: _Rows) -> _Rows:
+    def append(self, other: RowParams) -> RowParams:
         """These rows followed by the other's."""
-        joined = {
-            f.name: torch.cat([getattr(self, f.name), getattr(other, f.name)]) for f in fields(self)
-        }
-        return replace(self, **joined)
+        joined = {n: torch.cat([getattr(self, n), getattr(other, n)]) for n in COLUMNS}
+        return RowParams(**joined, requested=self.requested + other.requested)
 
 
 class RowRandom(Protocol):
     """Random numbers keyed by row, position and stream.
 
-    They do not depend on the batch that a row happens to be in, nor on how many positions its
-    neighbours draw. A position that was drawn for and then rejected may be drawn for again: the
-    number at position i is never used in a decision about a position before i, so the kept
-    decisions stay independent of the later ones.
+    They depend on no neighbour. A position that was drawn for and then rejected may be drawn for
+    again: the number at position i is never used in a decision about a position before i, so the
+    kept decisions stay independent of the later ones.
     """
 
     def uniform(self, first: Tensor, n: int, stream: Stream) -> Tensor:
-        """Uniform numbers in [0, 1).
-
-        first: [B] int64, the target position of column 0. Returns [B, n] float64.
-        """
+        """[B, n] float64 in [0, 1); first: [B] int64, the target position of column 0."""
         ...
 
 
@@ -174,7 +161,7 @@ class Draft:
 
     tokens: Tensor  # [B, K] int64
     lengths: Tensor  # [B] int64, 0..K; 0 = no proposal, an ordinary autoregressive step
-    probs: Tensor | None = None  # [B, K, V] float32, the proposal law q; None = one-hot
+    probs: Tensor | None = None  # [B, K, V] float32, the proposal distribution q; None = one-hot
 
     @property
     def mask(self) -> Tensor:
@@ -185,10 +172,8 @@ class Draft:
     @staticmethod
     def empty(num_rows: int, device: torch.device) -> Draft:
         """No proposal for anyone."""
-        return Draft(
-            tokens=torch.zeros(num_rows, 0, dtype=torch.int64, device=device),
-            lengths=torch.zeros(num_rows, dtype=torch.int64, device=device),
-        )
+        tokens = torch.zeros(num_rows, 0, dtype=torch.int64, device=device)
+        return Draft(tokens, lengths=tokens.sum(1))
 
 
 @dataclass(frozen=True)
@@ -217,7 +202,7 @@ class Round:
     draft: Draft
     scores: Scores
     verdict: Verdict
-    seconds: float | None = None  # drafting and verifying took, where time is measured
+    seconds_before: float | None = None  # that the round before this one took, where known
 
 
 class Stateful(Protocol):
@@ -232,12 +217,12 @@ class Stateful(Protocol):
         ...
 
     def select(self, rows: Tensor) -> None:
-        """Keep the rows [B'] int64, in that order; [0] empties the state."""
+        """Keep the rows [B'] int64, in that order; [0] empties the state, whatever it was."""
         ...
 
 
-class Verifier(Stateful, Protocol):
-    """The model whose output is being reproduced."""
+class Target(Protocol):
+    """The tokens of the target side, and where they are computed."""
 
     @property
     def vocab_size(self) -> int: ...
@@ -253,17 +238,34 @@ class Verifier(Stateful, Protocol):
         """The longest decoder input, start token included."""
         ...
 
+
+class Verifier(Target, Stateful, Protocol):
+    """The model whose output is being reproduced."""
+
+    def fresh(self) -> Verifier:
+        """One without rows, over the same weights."""
+        ...
+
     def score(self, prefix: Prefix, draft: Draft) -> Scores:
         """One cached pass over each row's last committed token and its draft."""
         ...
 
 
 class Drafter(Stateful, Protocol):
-    """Proposes tokens; may be wrong, may not be slow."""
+    """Proposes tokens. Errors are corrected by the rule; only speed matters."""
+
+    def fresh(self, target: Target) -> Drafter:
+        """One without rows, over the same weights, that reads this verifier's state."""
+        ...
 
     @property
     def max_block_size(self) -> int | None:
         """The longest block it can draft (it was trained for), or None for any."""
+        ...
+
+    @property
+    def max_positions(self) -> int | None:
+        """The longest prefix and draft together, start token left out, or None for any."""
         ...
 
     def propose(
@@ -272,14 +274,18 @@ class Drafter(Stateful, Protocol):
         """Draft at most `budget` [B] int64 tokens a row.
 
         `width` >= max(budget) is K of the result; a drafter that stops early may return fewer.
-        Where `probs` are given, they are the law that the tokens were drawn from; where they are
-        not, a rule that samples takes the draft for a certain one, so it must not be random.
+        Where `probs` are given, they are the distribution that the tokens were drawn from; where
+        they are not, a rule that samples takes the draft for certain, so it must not be random.
         """
         ...
 
 
 class DraftSchedule(Stateful, Protocol):
     """How many tokens to ask for next."""
+
+    def fresh(self) -> DraftSchedule:
+        """One without rows that has learnt nothing."""
+        ...
 
     @property
     def follows_clock(self) -> bool:
@@ -304,13 +310,16 @@ class AcceptanceRule(Protocol):
 
     def guarantee(self, beta: int) -> Guarantee:
         """What holds for a request with this beta."""
-        ...
 
     def judge(
         self, draft: Draft, scores: Scores, params: RowParams, random: RowRandom, first: Tensor
     ) -> Verdict:
         """`first` [B] int64 is the target position of draft column 0 (`prefix.lengths`)."""
         ...
+
+
+RULES: Registry[AcceptanceRule] = Registry("acceptance rule")
+SCHEDULES: Registry[DraftSchedule] = Registry("draft schedule")
 
 
 @runtime_checkable
@@ -359,9 +368,8 @@ class SupportsEarlyExit(Protocol):
 
         tokens: [B] int64, token ids. The first call of a round reads `prefix.last()`, each further
         one the drafted token behind the one before; all of a round with the same `exit_layer`.
-        Keys, values and states are kept, and the next `score` must be given the draft that was
-        read, or all but its last column: what it has in common with these calls is not computed
-        again. Rows that have stopped may be fed any token.
+        The next `score` must be given the draft that was read, or all but its last column: what it
+        has in common with these calls is not computed again. Stopped rows may be fed any token.
         """
         ...
 
@@ -401,37 +409,31 @@ class DecodeParams:
     def __post_init__(self) -> None:
         for name in INTEGERS:
             require(getattr(self, name) < SEEDS, f"{name} must be below 2^63.")
-        require(self.block_size >= 0, f"block size must be 0 or more, not {self.block_size}.")
-        require(self.max_len >= 1, f"max_len must be 1 or more, not {self.max_len}.")
-        require(self.min_len >= 0, f"min_len must be 0 or more, not {self.min_len}.")
-        require(self.beta >= 1, f"beta must be 1 or more, not {self.beta}.")
-        require(self.tau >= 0, f"tau must be 0 or more, not {self.tau}.")
+        least = {"block_size": 0, "max_len": 1, "min_len": 0, "beta": 1, "tau": 0, "top_k": 0}
+        for name, bound in least.items():
+            value, named = getattr(self, name), name.replace("block_", "block ")
+            require(value >= bound, f"{named} must be {bound} or more, not {value}.")
         require(
             self.temperature >= LEAST,
             f"temperature must be {LEAST:g} or more, not {self.temperature}; for the best token "
             "alone, ask for top_k 1.",
         )
-        require(self.top_k >= 0, f"top_k must be 0 (all) or more, not {self.top_k}.")
         require(LEAST <= self.top_p <= 1, f"top_p must be {LEAST:g} to 1, not {self.top_p}.")
 
     @staticmethod
     def stack(params: Sequence[DecodeParams], device: torch.device) -> RowParams:
         """One row a request."""
-
-        def column(name: str, dtype: torch.dtype) -> torch.Tensor:
-            return torch.tensor([getattr(p, name) for p in params], dtype=dtype, device=device)
-
-        floats = ("tau", "temperature", "top_p")
-        return RowParams(
-            **{name: column(name, torch.int64) for name in INTEGERS},
-            **{name: column(name, torch.float32) for name in floats},
-        )
+        kinds = {**dict.fromkeys(INTEGERS, torch.int64), **dict.fromkeys(FLOATS, torch.float32)}
+        rows = {n: torch.tensor([getattr(p, n) for p in params], dtype=k) for n, k in kinds.items()}
+        columns = {name: values.to(device) for name, values in rows.items()}
+        return RowParams(**columns, requested=tuple(params))
 
 
 class FinishReason(Enum):
     EOS = "eos"  # the row ended its sentence
     LENGTH = "length"  # the row reached its max_len and was cut
     CANCELLED = "cancelled"  # the caller no longer wanted it
+    ERROR = "error"  # the verifier's logits were no numbers; nothing is given out
 
 
 @dataclass(frozen=True)
@@ -454,17 +456,28 @@ class Request:
 
 @dataclass
 class RowResult:
-    """A decoded sentence and how it came about."""
+    """A sentence on its way through the batch; once it is finished, how it came about."""
 
-    id: str
+    request: Request
     token_ids: list[int] = field(default_factory=list)  # forced prefix and eos included
     score: float | None = None  # sum of the verifier's log-probabilities of the emitted tokens
     rounds: int = 0
     drafted_per_round: list[int] = field(default_factory=list)
     accepted_per_round: list[int] = field(default_factory=list)
     emitted_per_round: list[int] = field(default_factory=list)
-    finish_reason: FinishReason | None = None
-    seconds: float = 0.0  # from when it joined a batch until it was done, where somebody measured
+    finish_reason: FinishReason | None = None  # None = it is still decoding
+    length: int = 1  # committed tokens, start token included, as the device has them
+    budget: int = 0  # tokens that the next round drafts
+    joined_at: float = field(default=0.0, compare=False)  # the session's clock
+    seconds: float = field(default=0.0, compare=False)  # from then until it was finished
+
+    @property
+    def id(self) -> str:
+        return self.request.id
+
+    @property
+    def finished(self) -> bool:
+        return self.finish_reason is not None
 
     def observe(self, num_drafted: int, num_accepted: int, emitted_ids: list[int]) -> None:
         """Add one round of this row."""

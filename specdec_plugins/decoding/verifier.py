@@ -36,6 +36,10 @@ class TransformerVerifier:
         self._ahead: list[Tensor] = []  # [B, 1, D] each: what left the exit layer this round
         self._exit_layer = 0  # layers that these have been through
 
+    def fresh(self) -> TransformerVerifier:
+        """One without rows, over the same network."""
+        return TransformerVerifier(self.network, self._special, self.with_hidden)
+
     @property
     def vocab_size(self) -> int:
         return self.network.config.decoder.vocab_size

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -16,9 +17,8 @@ from specdec_plugins.app.codec import Detokenizer
 from specdec_plugins.app.options import given_to
 from specdec_plugins.app.report import kernels_in_use
 from specdec_plugins.app.settings import EXACT, Settings
-from specdec_plugins.app.strategies import EngineDecoder
 from specdec_plugins.app.translator import load_translator
-from specdec_plugins.decoding.engine import EngineConfig, Method, Session
+from specdec_plugins.decoding.engine import EngineConfig, Method, Session, SpeculativeDecoder
 from specdec_plugins.decoding.rules.exact import Exact
 from specdec_plugins.decoding.rules.speculative_sampling import SpeculativeSampling
 from specdec_plugins.decoding.rules.top_beta import TopBeta
@@ -78,10 +78,10 @@ class MixedRule:
     def judge(
         self, draft: Draft, scores: Scores, params: RowParams, random: RowRandom, first: Tensor
     ) -> Verdict:
-        if params.all_greedy_if_sampled:
+        if params.all_greedy(samples=True):
             return self.exact.judge(draft, scores, params, random, first)
         num_greedy = len(params.truncation[0])
-        greedy = self.exact if params.all_greedy else self.tolerant
+        greedy = self.exact if params.all_greedy(samples=False) else self.tolerant
         if num_greedy == len(first):
             return greedy.judge(draft, scores, params, random, first)
         drawn = self.sampling.judge(draft, scores, params, random, first)
@@ -97,7 +97,7 @@ class MixedRule:
 
 @dataclass(frozen=True)
 class ServedModel:
-    """A loaded pair of models. One thread decodes with it."""
+    """A loaded pair of models."""
 
     name: str
     source_lang: str
@@ -115,9 +115,13 @@ class ServedModel:
     dtype: str = "float32"
     kernels: str | None = None  # whose products are computed, where there is a choice
 
+    @cached_property
+    def _decoder(self) -> SpeculativeDecoder:
+        return SpeculativeDecoder(self.verifier, self.method, self.engine)
+
     def new_session(self) -> Session:
-        """An empty batch. The parts hold rows, so a new session ends every earlier one."""
-        return Session(self.verifier, self.method, self.engine)
+        """An empty batch; close it."""
+        return self._decoder.open()
 
     @property
     def can_sample(self) -> bool:
@@ -130,7 +134,7 @@ def load_model(options: ModelOptions) -> ServedModel:
     dictionaries = load_dictionaries(settings.data, settings.source_lang, settings.target_lang)
     translator = load_translator(settings)
     decoder, limits = translator.decoder, translator.limits
-    assert isinstance(decoder, EngineDecoder)
+    assert isinstance(decoder, SpeculativeDecoder)
     method = decoder.method
     return ServedModel(
         name=Path(settings.data).resolve().name,
@@ -140,9 +144,7 @@ def load_model(options: ModelOptions) -> ServedModel:
         split=sentence_splitter(dictionaries.source_lang),
         verifier=decoder.verifier,
         method=Method(method.drafter, MixedRule(), method.schedule),
-        engine=EngineConfig(
-            max_rows=options.max_rows, measure_time=options.part_times is not False
-        ),
+        engine=EngineConfig(max_rows=options.max_rows, measure_time=options.part_times),
         max_source=limits.source,
         max_target=limits.target,
         block_size=limits.block_size,

@@ -7,6 +7,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Collection, Sequence
+from contextlib import suppress
 
 from specdec_plugins.decoding.engine import Session
 from specdec_plugins.errors import UserError
@@ -260,6 +261,8 @@ class BatchWorker:
 
     def _renew(self) -> None:
         self._rows.clear()
+        with suppress(Exception):  # what failed may fail again; then its state is given up
+            self._session.close()
         self._session = self._new_session()
         self._seconds = {}
 

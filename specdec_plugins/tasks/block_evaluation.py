@@ -12,7 +12,7 @@ from fairseq.modules import SinusoidalPositionalEmbedding
 from sacrebleu.metrics.bleu import BLEU
 from torch import Tensor
 
-from specdec_plugins.decoding.alone import Absent, DrafterDecoder
+from specdec_plugins.decoding.alone import DrafterDecoder, Unverified
 from specdec_plugins.decoding.drafters.base import DraftContext, build_drafter
 from specdec_plugins.decoding.engine import EngineConfig, Method, SpeculativeDecoder
 from specdec_plugins.decoding.networks import BlockConfig, StackConfig, Transformer
@@ -68,22 +68,22 @@ class BlockEvaluation:
         self.stats = DecodeStats()  # of the last batch
         # Checked here, so that an impossible beta is refused when the run starts.
         self._params = DecodeParams(settings.block_size, beta=settings.beta, tau=settings.tau)
-        self._decoder: SpeculativeDecoder | DrafterDecoder | None = None
+        self._decoder: SpeculativeDecoder | None = None
 
     def refresh(self, model: BlockDrafter) -> None:
         """Take the drafter's present weights, and its device."""
         settings, twin = self.settings, inference_twin(model, self.settings.block_size)
         device = twin.decoder.tokens.weight.device
         longest = [DecodeParams().max_len, twin.config.decoder.max_positions - settings.block_size]
+        config = EngineConfig(max_rows=_MAX_ROWS, measure_time=False)
         if self.verifier is None:
-            nobody = Absent(len(self._target.symbols), self._target.special, device)
+            nobody = Unverified(len(self._target.symbols), self._target.special, device)
             drafter = build_drafter("block", DraftContext(nobody, twin))
-            self._decoder = DrafterDecoder(drafter, nobody.special, device, _MAX_ROWS)
+            self._decoder = DrafterDecoder(drafter, nobody, config)
         else:
             self.verifier.network.to(device)
             drafter = build_drafter("block", DraftContext(self.verifier, twin))
             method = Method(drafter, TopBeta(), Constant(Constant.Config()))
-            config = EngineConfig(max_rows=_MAX_ROWS, measure_time=False)
             self._decoder = SpeculativeDecoder(self.verifier, method, config)
             longest.append(self.verifier.max_target_positions)
         self._params = DecodeParams(

@@ -11,6 +11,7 @@ import pytest
 
 from specdec_plugins.app.blocks import BlockTranslation, Piece, translate_in_blocks
 from specdec_plugins.app.main import Prompt
+from specdec_plugins.app.strategies import BeamSearch
 from specdec_plugins.errors import UserError
 from tests.app.toys import translated, translator
 
@@ -41,8 +42,10 @@ def test_a_line_without_words_has_no_blocks(line: str) -> None:
 
 
 def test_a_search_without_rounds_is_refused() -> None:
+    search = translator()
+    search.decoder = BeamSearch(None)  # type: ignore[arg-type]
     with pytest.raises(UserError, match="has no blocks"):
-        translate_in_blocks(translator("drafter"), "a b")
+        translate_in_blocks(search, "a b")
 
 
 def converse(*lines: str) -> str:

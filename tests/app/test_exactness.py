@@ -7,10 +7,9 @@ import pytest
 from specdec_plugins.app import exactness
 from specdec_plugins.app.codec import Codec
 from specdec_plugins.app.settings import Settings
-from specdec_plugins.app.strategies import EngineDecoder
 from specdec_plugins.app.translator import SpeculativeTranslator, number_sentences
 from specdec_plugins.app.types import Limits
-from specdec_plugins.decoding.engine import EngineConfig, Method
+from specdec_plugins.decoding.engine import EngineConfig, Method, SpeculativeDecoder
 from specdec_plugins.decoding.rules.exact import Exact
 from specdec_plugins.decoding.schedules.constant import Constant
 from specdec_plugins.decoding.types import (
@@ -51,7 +50,7 @@ def translator(rule: AcceptanceRule, settings: Settings = SETTINGS) -> Speculati
     dictionary = Dictionary([*"abcde"])
     table = law() + 20
     method = Method(ScriptedDrafter(table, SCRIPTS["partly"]), rule, Constant(Constant.Config()))
-    strategy = EngineDecoder(TableVerifier(table), method, EngineConfig(max_rows=3))
+    strategy = SpeculativeDecoder(TableVerifier(table), method, EngineConfig(max_rows=3))
     return SpeculativeTranslator(
         settings, Codec(dictionary, dictionary), strategy, Limits(60, 60, 4)
     )

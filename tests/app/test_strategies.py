@@ -7,8 +7,8 @@ from collections.abc import Iterator
 import pytest
 import torch
 
-from specdec_plugins.app.strategies import DrafterAlone, EngineDecoder
-from specdec_plugins.decoding.engine import EngineConfig, Method
+from specdec_plugins.decoding.alone import DrafterDecoder, Unverified
+from specdec_plugins.decoding.engine import EngineConfig, Method, SpeculativeDecoder
 from specdec_plugins.decoding.rules.exact import Exact
 from specdec_plugins.decoding.schedules.constant import Constant
 from specdec_plugins.decoding.types import (
@@ -35,8 +35,9 @@ def request(name: str, *words: int, block: int = 4, max_len: int = 50) -> Reques
     return Request(name, [*words, EOS], DecodeParams(block_size=block, max_len=max_len))
 
 
-def alone(drafter: ScriptedDrafter, max_rows: int = 2) -> DrafterAlone:
-    return DrafterAlone(drafter, DICTIONARY.special, torch.device("cpu"), max_rows)
+def alone(drafter: ScriptedDrafter, max_rows: int = 2) -> DrafterDecoder:
+    target = Unverified(len(DICTIONARY), DICTIONARY.special, torch.device("cpu"))
+    return DrafterDecoder(drafter, target, EngineConfig(max_rows))
 
 
 def test_the_drafter_alone_takes_every_drafted_token() -> None:
@@ -82,16 +83,16 @@ def test_a_silent_drafter_is_refused() -> None:
 def test_latency_runs_from_joining_to_the_end() -> None:
     clock = ticking()
     method = Method(None, Exact(), Constant(Constant.Config()))
-    config = EngineConfig(max_rows=1, measure_time=False)
-    strategy = EngineDecoder(ScriptedVerifier(), method, config, lambda: next(clock))
+    config = EngineConfig(max_rows=1, measure_time=False, clock=lambda: next(clock))
+    strategy = SpeculativeDecoder(ScriptedVerifier(), method, config)
     seconds = {r.id: r.seconds for r in strategy.run([request("1", 4), request("2", 5, 6)])}
-    # Two readings a step, and the wait in the queue does not count: n steps take 2n - 1 ticks.
-    assert seconds == {"1": 5.0, "2": 9.0}
+    # Three readings a step, and the wait in the queue does not count: n steps take 3n - 1 ticks.
+    assert seconds == {"1": 8.0, "2": 14.0}
 
 
 def test_counts_survive_an_interruption() -> None:
     method = Method(None, Exact(), Constant(Constant.Config()))
-    strategy = EngineDecoder(ScriptedVerifier(), method, EngineConfig(max_rows=1))
+    strategy = SpeculativeDecoder(ScriptedVerifier(), method, EngineConfig(max_rows=1))
     running = strategy.run([request("1", 4), request("2", 5)])
     next(running)
     running.close()

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from typing import Any, ClassVar, Self
 
 import torch
 from torch import Tensor
 
 from specdec_plugins.app.codec import Codec
 from specdec_plugins.app.settings import Settings
-from specdec_plugins.app.strategies import DrafterAlone, EngineDecoder
 from specdec_plugins.app.translator import SpeculativeTranslator
 from specdec_plugins.app.types import Limits
-from specdec_plugins.decoding.engine import EngineConfig, Method
+from specdec_plugins.decoding.alone import DrafterDecoder, Unverified
+from specdec_plugins.decoding.engine import EngineConfig, Method, SpeculativeDecoder
 from specdec_plugins.decoding.rules.top_beta import TopBeta
 from specdec_plugins.decoding.schedules.constant import Constant
 from specdec_plugins.decoding.types import (
@@ -53,6 +54,12 @@ class Rows:
     answer: Answer = reverse_twice
     answers: list[list[int]] = field(default_factory=list)
 
+    max_positions: ClassVar[int | None] = None
+
+    def fresh(self, *_: Any) -> Self:
+        """One without rows."""
+        return replace(self, answers=[])
+
     def admit(self, source: SourceBatch) -> None:
         for row, length in zip(source.tokens.tolist(), source.lengths.tolist(), strict=True):
             self.answers.append(self.answer(row[:length]))
@@ -76,12 +83,12 @@ class ScriptedVerifier(Rows):
     special: SpecialTokens = DICTIONARY.special
     device: torch.device = torch.device("cpu")
     max_target_positions: int = 100
-    max_rows_seen: int = 0
+    rows_seen: list[int] = field(default_factory=list)
 
     def score(self, prefix: Prefix, draft: Draft) -> Scores:
         num_rows, num_drafted = draft.tokens.shape
         assert num_rows == len(self.answers)
-        self.max_rows_seen = max(self.max_rows_seen, num_rows)
+        self.rows_seen.append(num_rows)
         logits = torch.full((num_rows, num_drafted + 1, self.vocab_size), -9.0)
         for row, length in enumerate(prefix.lengths.tolist()):
             for i in range(num_drafted + 1):
@@ -125,9 +132,10 @@ def translator(
     )
     verifier = ScriptedVerifier()
     if strategy == "drafter":
-        alone = DrafterAlone(ScriptedDrafter(), verifier.special, verifier.device, batch)
+        target = Unverified(verifier.vocab_size, verifier.special, verifier.device)
+        alone = DrafterDecoder(ScriptedDrafter(), target, EngineConfig(batch))
         return SpeculativeTranslator(settings, codec(), alone, Limits(source, 90, 4))
     drafter = ScriptedDrafter() if strategy == "specdec" else None
     method = Method(drafter, TopBeta(), Constant(Constant.Config()))
-    engine = EngineDecoder(verifier, method, EngineConfig(max_rows=batch))
+    engine = SpeculativeDecoder(verifier, method, EngineConfig(max_rows=batch))
     return SpeculativeTranslator(settings, codec(), engine, Limits(source, 90, 4))

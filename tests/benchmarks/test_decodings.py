@@ -24,17 +24,17 @@ from benchmarks.decodings import (
 )
 from benchmarks.measure import interleave
 from benchmarks.results import markdown
-from specdec_plugins.app.strategies import EngineDecoder
 from specdec_plugins.app.translator import SpeculativeTranslator, number_sentences
 from specdec_plugins.corpus.resume import Log
+from specdec_plugins.decoding.engine import SpeculativeDecoder
 from specdec_plugins.errors import UserError
 from tests.app.toys import translated, translator
 
 LINES = ["a b", "c d e", "", "f"]
 
 
-def engine(made: SpeculativeTranslator) -> EngineDecoder:
-    assert isinstance(made.decoder, EngineDecoder)
+def engine(made: SpeculativeTranslator) -> SpeculativeDecoder:
+    assert isinstance(made.decoder, SpeculativeDecoder)
     return made.decoder
 
 

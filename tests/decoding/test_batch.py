@@ -56,6 +56,6 @@ def test_a_forced_prefix_is_not_shared_with_its_source() -> None:
     source = collate(JOBS[:2], SPECIAL.pad, SPECIAL.start, CPU)
     batch = Batch.open(JOBS[:2], source)
     batch.prefix.lengths += 1
-    batch.rows[0].result.token_ids.append(5)
+    batch.rows[0].token_ids.append(5)
     assert source.forced_lengths.tolist() == [1, 2]
     assert JOBS[0].forced_ids == []

@@ -11,8 +11,7 @@ from torch import Tensor
 from specdec_plugins.decoding.drafters import DRAFTERS
 from specdec_plugins.decoding.engine import EngineConfig, Method, SpeculativeDecoder
 from specdec_plugins.decoding.rules import RULES
-from specdec_plugins.decoding.schedules import SCHEDULES
-from specdec_plugins.decoding.schedules.base import build_schedule
+from specdec_plugins.decoding.schedules import SCHEDULES, build_schedule
 from specdec_plugins.decoding.types import Guarantee, Request
 from tests.decoding.drafters.factories import FACTORIES, SCRIPTED
 from tests.decoding.toys import TableVerifier, law, oracle, requests

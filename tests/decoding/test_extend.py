@@ -4,7 +4,7 @@ from typing import Any
 
 import torch
 
-from specdec_plugins.decoding.extend import append, extend
+from specdec_plugins.decoding.extend import append, ban, extend
 from specdec_plugins.decoding.types import Verdict
 from tests.decoding.toys import NO_TOKEN, SPECIAL, draft_of, prefix_of, row_params
 
@@ -78,3 +78,24 @@ def test_append_is_ragged_and_leaves_junk_alone() -> None:
         [start, 4, 5, 6, NO_TOKEN, NO_TOKEN],
     ]
     assert prefix.lengths.tolist() == [4, 3, 4]
+
+
+def banned(min_len: list[int], first: list[int], ban_pad: bool) -> torch.Tensor:
+    logits = torch.zeros(len(first), 4, 6)
+    same = ban(logits, torch.tensor(first), torch.tensor(min_len), SPECIAL, ban_pad)
+    assert same is logits
+    return logits.isinf()
+
+
+def test_eos_is_banned_until_min_len_tokens_stand() -> None:
+    # Row 0: two tokens stand (first = 3), four wanted: columns 0 and 1 may not end.
+    got = banned([4, 0, 1], [3, 1, 1], ban_pad=False)
+    assert got[..., SPECIAL.eos].int().tolist() == [[1, 1, 0, 0], [0, 0, 0, 0], [1, 0, 0, 0]]
+    got[..., SPECIAL.eos] = False
+    assert not got.any()
+
+
+def test_padding_is_banned_everywhere() -> None:
+    got = banned([0, 0], [1, 5], ban_pad=True)
+    assert got[..., SPECIAL.pad].all()
+    assert int(got.sum()) == 8

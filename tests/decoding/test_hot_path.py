@@ -6,7 +6,7 @@ mask all fail on them, as they would make the host wait on an accelerator.
 
 from __future__ import annotations
 
-from dataclasses import fields, replace
+from dataclasses import replace
 
 import pytest
 import torch
@@ -17,6 +17,7 @@ from specdec_plugins.decoding.rules import RULES
 from specdec_plugins.decoding.sampling import HashRandom
 from specdec_plugins.decoding.schedules import SCHEDULES, build_schedule
 from specdec_plugins.decoding.types import (
+    COLUMNS,
     Draft,
     Prefix,
     Round,
@@ -37,10 +38,8 @@ def integers(*shape: int) -> torch.Tensor:
 
 def params() -> RowParams:
     rows = row_params(ROWS)
-    out = replace(rows, **{f.name: getattr(rows, f.name).to(META) for f in fields(rows)})
-    # asked of the device once for each composition of the batch, not each round
-    out.__dict__.update(truncation=(integers(1), integers(1)), widest_block=WIDTH)
-    return out
+    columns = {name: getattr(rows, name).to(META) for name in COLUMNS}
+    return replace(rows, **columns)
 
 
 def prefix() -> Prefix:
@@ -51,7 +50,7 @@ def finished_round(with_probs: bool) -> Round:
     probs = torch.zeros(ROWS, WIDTH, VOCAB, device=META) if with_probs else None
     draft = Draft(integers(ROWS, WIDTH), integers(ROWS), probs)
     scores = Scores(torch.zeros(ROWS, WIDTH + 1, VOCAB, device=META))
-    return Round(draft, scores, Verdict(integers(ROWS), integers(ROWS)), seconds=0.1)
+    return Round(draft, scores, Verdict(integers(ROWS), integers(ROWS)), seconds_before=0.1)
 
 
 SOURCE = SourceBatch(integers(ROWS, 6), integers(ROWS), integers(ROWS, 1), integers(ROWS))

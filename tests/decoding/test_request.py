@@ -15,7 +15,7 @@ def test_a_request_needs_a_source_and_room_to_decode() -> None:
 
 
 def test_a_result_adds_up_its_rounds() -> None:
-    result = RowResult("a", [9])
+    result = RowResult(Request("a", [2]), [9])
     result.observe(3, 2, [5, 6, 7])
     result.observe(0, 0, [2])
     assert result.token_ids == [9, 5, 6, 7, 2]

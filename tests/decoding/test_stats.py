@@ -4,11 +4,11 @@ import pytest
 import torch
 
 from specdec_plugins.decoding.stats import DecodeStats, PartTimer
-from specdec_plugins.decoding.types import FinishReason, RowEvent, RowResult
+from specdec_plugins.decoding.types import FinishReason, Request, RowEvent, RowResult
 
 
 def event(drafted: int, accepted: int, emitted: int, reason: FinishReason | None) -> RowEvent:
-    result = RowResult("a", finish_reason=reason) if reason else None
+    result = RowResult(Request("a", [2]), finish_reason=reason) if reason else None
     return RowEvent("a", [5] * drafted, accepted, [5] * emitted, result)
 
 

@@ -7,12 +7,14 @@ Imported by the other tests of this folder.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from copy import copy
 from dataclasses import replace
-from typing import Any
+from typing import Any, Self
 
 import torch
 from torch import Tensor
 
+from specdec_plugins.decoding.engine import EngineConfig, Method, Session
 from specdec_plugins.decoding.sampling import sample, warp
 from specdec_plugins.decoding.types import (
     DecodeParams,
@@ -22,10 +24,12 @@ from specdec_plugins.decoding.types import (
     Round,
     RowParams,
     RowRandom,
+    RowResult,
     Scores,
     SourceBatch,
     SpecialTokens,
     Stream,
+    Verifier,
 )
 
 SPECIAL = SpecialTokens(start=2, pad=1, eos=2, unk=3)
@@ -53,8 +57,16 @@ def perturbed(table: Tensor, noise: float, seed: int = 1) -> Tensor:
 class Rows:
     """Stateful base: the first source token of each row names its law."""
 
+    max_positions: int | None = None
+
     def __init__(self) -> None:
         self.keys = torch.zeros(0, dtype=torch.int64)  # [B]
+
+    def fresh(self, *_: Any) -> Self:
+        """One without rows; of what is counted, each has its own."""
+        made = copy(self)
+        made.select(torch.zeros(0, dtype=torch.int64))
+        return made
 
     def admit(self, source: SourceBatch) -> None:
         self.keys = torch.cat([self.keys, source.tokens[:, 0]])
@@ -171,6 +183,7 @@ class TableVerifier(Rows):
 
     def select(self, rows: Tensor) -> None:
         super().select(rows)
+        self.ahead = []
         if self.keep_cache:
             self.cache = [self.cache[row] for row in rows.tolist()]
 
@@ -298,6 +311,16 @@ def oracle(table: Tensor, request: Request) -> list[int]:
         if tokens[-1] == SPECIAL.eos:
             break
     return tokens
+
+
+def decode_with(
+    verifier: Verifier, method: Method, jobs: Sequence[Request], **config: Any
+) -> list[RowResult]:
+    """Results by these very parts, so that what they have counted can be read."""
+    session = Session(verifier, method, EngineConfig(**config))
+    session.add(jobs)
+    done = {event.id: event.result for event in session.run() if event.result}
+    return [done[job.id] for job in jobs]
 
 
 def row_params(num_rows: int, **options: Any) -> RowParams:

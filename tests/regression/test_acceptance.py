@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from specdec_plugins.app.strategies import EngineDecoder
 from specdec_plugins.app.translator import SpeculativeTranslator
+from specdec_plugins.decoding.engine import SpeculativeDecoder
 
 PAIR = Path(__file__).resolve().parents[2] / "benchmarks" / "models" / "captions.en-de"
 
@@ -51,7 +51,7 @@ def test_acceptance_by_position_is_as_recorded() -> None:
     drafting = translator(drafter_checkpoint=str(PAIR / "drafter.pt"))
     plain = translator(strategy="AR").translate(CAPTIONS)
     assert [t.tokens for t in drafting.translate(CAPTIONS)] == [t.tokens for t in plain]
-    assert isinstance(drafting.decoder, EngineDecoder)
+    assert isinstance(drafting.decoder, SpeculativeDecoder)
     stats = drafting.decoder.stats
     assert (stats.drafted_at, stats.accepted_at) == (DRAFTED, KEPT)
     shares = [kept / drafted for kept, drafted in zip(KEPT, DRAFTED, strict=True)]

@@ -174,7 +174,7 @@ def test_an_idle_batch_holds_no_rows() -> None:
     with working(metrics=metrics) as (worker, verifier):
         worker.submit(inbox := Inbox("w0", "w1", "w2"))
         inbox.wait()
-        wait_until(lambda: len(verifier.keys) == 0)
+        wait_until(lambda: len(verifier.lent.keys) == 0)
         assert metrics.registry.get_sample_value("specdec_batch_rows") == 0
 
 

@@ -80,10 +80,15 @@ class GatedVerifier(TableVerifier):
 
     def __init__(self) -> None:
         super().__init__(TABLE)
+        self.origin = self  # what its copies in sessions obey
         self.gate = threading.Event()
         self.gate.set()
         self.poison: int | None = None
         self._num_left: int | None = None
+
+    def fresh(self, *_: Any) -> GatedVerifier:
+        self.lent = super().fresh()
+        return self.lent
 
     def allow(self, num_rounds: int | None) -> None:
         """So many more rounds, then the gate closes; None = open for good."""
@@ -91,12 +96,13 @@ class GatedVerifier(TableVerifier):
         self.gate.set()
 
     def score(self, prefix: Prefix, draft: Draft) -> Scores:
-        if self._num_left is not None:
-            if self._num_left == 0:
+        if self.origin._num_left is not None:
+            if self.origin._num_left == 0:
                 self.gate.clear()
-            self._num_left -= 1
+            self.origin._num_left -= 1
         assert self.gate.wait(PATIENCE)
-        if self.poison is not None and bool((self.keys[prefix.active] == self.poison).any()):
+        poison = self.origin.poison
+        if poison is not None and bool((self.keys[prefix.active] == poison).any()):
             raise RuntimeError("poisoned")
         return super().score(prefix, draft)
 

@@ -7,11 +7,16 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from specdec_plugins.decoding.drafters.base import DRAFTERS, DraftContext, Needs
+from specdec_plugins.decoding.drafters.base import (
+    DRAFTERS,
+    ContextDrafter,
+    DraftContext,
+    Needs,
+    TokenByToken,
+)
 from specdec_plugins.decoding.extend import append
+from specdec_plugins.decoding.networks.cpu.ops import at
 from specdec_plugins.decoding.networks.transformer import Transformer
-from specdec_plugins.decoding.rules.base import at
-from specdec_plugins.decoding.sampling import best_probability, draft_token
 from specdec_plugins.decoding.types import (
     Draft,
     Prefix,
@@ -31,13 +36,11 @@ _OWN, _VERIFIERS = "own", "verifier"
 
 
 @DRAFTERS.register("assistant")
-class AssistantDrafter:
+class AssistantDrafter(ContextDrafter):
     """Any `Verifier` as drafter (Leviathan et al. 2023; assisted generation of transformers).
 
-    Under a rule that samples it draws from its own law q, temperature, top-k and top-p applied as
-    to p, and hands q on; otherwise it drafts its argmax. A row stops behind an end of sentence, and
-    where the assistant's best token has less than `confidence` probability. This looks at the best
-    token and not at the drawn one: leaving out what was drawn would bend the law of what is kept.
+    It drafts as `TokenByToken` says, so a row stops where the assistant's best token has less than
+    `confidence` probability.
 
     The assistant sees a prefix of its own: the committed one and what it has drafted so far. It is
     at most `behind` tokens short of the committed one, and reads those with its first pass.
@@ -48,7 +51,6 @@ class AssistantDrafter:
     """
 
     needs = Needs(Transformer, verifier=False, own_source=True)
-    max_block_size: int | None = None
 
     @dataclass(frozen=True)
     class Config:
@@ -66,14 +68,12 @@ class AssistantDrafter:
             )
 
     def __init__(self, config: Config, context: DraftContext) -> None:
-        self._config = config
+        super().__init__(config, context)
         self._model = checked_assistant(context)
         device, table = context.verifier.device, context.source_to_assistant
         self._source_ids = None if table is None else table.to(device)
         self._encodings = _shared_encoder(config, context)
-        self._sampling = context.sampling
-        # Waiting for the device is cheaper than passes that nobody needs, where rows stop often.
-        self._asks = config.confidence > 0 or device.type == "cpu"
+        self._drafting = TokenByToken(context.verifier, context.sampling, config.confidence)
         # [B] int64, the assistant has read known - 1 tokens of each row, and all of them stand
         self._known = torch.zeros(0, dtype=torch.int64, device=device)
         self._behind = 0  # host-side bound of prefix.lengths - known
@@ -109,28 +109,10 @@ class AssistantDrafter:
         self, prefix: Prefix, budget: Tensor, width: int, params: RowParams, random: RowRandom
     ) -> Draft:
         own = Prefix(prefix.tokens.clone(), self._known.clone(), prefix.active, prefix.width)
-        unread = self._unread(prefix)
-        going = prefix.active & (budget > 0)
-        tokens: list[Tensor] = []
-        laws: list[Tensor] = []
-        for i in range(width):
-            scores = self._model.score(own, unread)
-            logits = at(scores.logits, unread.lengths)  # [B, V]
-            confident = best_probability(logits) >= self._config.confidence
-            going = going & (i < budget) & confident
-            place = prefix.lengths + i
-            token, law = draft_token(logits, params, random, place, self._sampling)
-            tokens.append(token)
-            laws += [] if law is None else [law]
-            own.lengths += unread.lengths
-            append(own, token[:, None], going.long())
-            own.active, own.width = going, own.width + 1
-            self._model.commit(own, Round(unread, scores, Verdict(unread.lengths, token)))
-            unread = Draft.empty(len(budget), budget.device)
-            going = going & (token != self._model.special.eos)  # nothing behind it can be kept
-            if self._asks and not bool(going.any()):
-                break
-        return self._finish(prefix, own, tokens, laws)
+        reader = _Ahead(self._model, own, self._unread(prefix))
+        draft = self._drafting.draft(reader, prefix, budget, width, params, random)
+        self._known = own.lengths
+        return draft
 
     def _unread(self, prefix: Prefix) -> Draft:
         """The committed tokens that the assistant has not read but for the first of them."""
@@ -138,15 +120,26 @@ class AssistantDrafter:
         places = (self._known[:, None] + columns).clamp(max=prefix.tokens.shape[1] - 1)
         return Draft(prefix.tokens.gather(1, places), prefix.lengths - self._known)
 
-    def _finish(
-        self, prefix: Prefix, own: Prefix, tokens: list[Tensor], laws: list[Tensor]
-    ) -> Draft:
-        self._known = own.lengths
-        return Draft(
-            tokens=torch.stack(tokens, 1),
-            lengths=own.lengths - prefix.lengths,
-            probs=torch.cat(laws, 1) if laws else None,
-        )
+
+@dataclass
+class _Ahead:
+    """The assistant on a prefix of its own, which holds what it drafts."""
+
+    model: Verifier
+    prefix: Prefix
+    unread: Draft  # committed tokens that it has not read but for the first of them
+
+    def logits(self) -> Tensor:
+        self.scores = self.model.score(self.prefix, self.unread)
+        return at(self.scores.logits, self.unread.lengths)
+
+    def take(self, token: Tensor, going: Tensor) -> None:
+        own, num_read = self.prefix, self.unread.lengths
+        own.lengths += num_read
+        append(own, token[:, None], going.long())
+        own.active, own.width = going, own.width + 1
+        self.model.commit(own, Round(self.unread, self.scores, Verdict(num_read, token)))
+        self.unread = Draft.empty(len(token), token.device)
 
 
 def checked_assistant(context: DraftContext) -> Verifier:

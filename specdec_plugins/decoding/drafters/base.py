@@ -1,17 +1,29 @@
-"""What every drafter is built from, and the list of drafters by name."""
+"""What every drafter is built from, what drafters share, and the list of them by name."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import Any, Protocol, Self
 
 import torch
 from torch import Tensor, nn
 
 from specdec_plugins.decoding.bigrams import Bigrams
+from specdec_plugins.decoding.extend import until_eos
 from specdec_plugins.decoding.networks.trained import TrainedNetwork
 from specdec_plugins.decoding.registry import Registry
-from specdec_plugins.decoding.types import Draft, Drafter, Verifier
+from specdec_plugins.decoding.sampling import best_probability, draft_token
+from specdec_plugins.decoding.types import (
+    Draft,
+    Drafter,
+    Prefix,
+    Round,
+    RowParams,
+    RowRandom,
+    SourceBatch,
+    Target,
+    Verifier,
+)
 
 DRAFTERS: Registry[Drafter] = Registry("drafter")
 
@@ -20,13 +32,46 @@ DRAFTERS: Registry[Drafter] = Registry("drafter")
 class DraftContext:
     """Everything a drafter may be built from; each takes what it needs and refuses without it."""
 
-    verifier: Verifier
+    verifier: Target  # a Verifier, but for a drafter that decodes alone
     network: nn.Module | None = None  # the trained network that was loaded for it, in eval mode
     source_to_target: Tensor | None = None  # [V source] int64, same symbol or unk; None = same ids
     assistant: Verifier | None = None  # a smaller model with the same target vocabulary
     source_to_assistant: Tensor | None = None  # [V source] int64, same symbol or unk; None = same
     bigrams: Bigrams | None = None  # what tends to follow what in the target language
-    sampling: bool = False  # the rule draws from p, so a drafter that has a law q should draw too
+    sampling: bool = False  # the rule draws from p, so a drafter should draw from its own q too
+
+    def beside(self, verifier: Target) -> DraftContext:
+        """The same weights for another session, whose state is this verifier's."""
+        assistant = None if self.assistant is None else self.assistant.fresh()
+        return replace(self, verifier=verifier, assistant=assistant)
+
+
+class ContextDrafter:
+    """Begins every registered drafter: built from a config and a context, as often as is asked."""
+
+    def __init__(self, config: Any, context: DraftContext) -> None:
+        self._config = config
+        self._context = context
+
+    def fresh(self, target: Target) -> Self:
+        return type(self)(self._config, self._context.beside(target))
+
+    @property
+    def max_block_size(self) -> int | None:
+        return None
+
+    @property
+    def max_positions(self) -> int | None:
+        return None
+
+    def admit(self, source: SourceBatch) -> None:
+        pass
+
+    def commit(self, prefix: Prefix, last: Round) -> None:
+        pass
+
+    def select(self, rows: Tensor) -> None:
+        pass
 
 
 @dataclass(frozen=True)
@@ -65,13 +110,69 @@ def until_end(draft: Draft, eos: int, asks: bool) -> Draft:
     less to score. asks: the host may wait for the device, to learn how many columns are left; else
     all of them stay.
     """
-    num_columns = draft.tokens.shape[1]
-    is_end = draft.tokens == eos
-    # argmax gives the first True; a row without eos keeps everything
-    ends = torch.where(is_end.any(1), is_end.int().argmax(1) + 1, num_columns)
-    lengths = torch.minimum(draft.lengths, ends)
+    lengths, _ = until_eos(draft.tokens, draft.lengths, eos)
     if not asks:
         return Draft(draft.tokens, lengths, draft.probs)
     width = max(1, int(lengths.max()))
     probs = None if draft.probs is None else draft.probs[:, :width]
     return Draft(draft.tokens[:, :width], lengths, probs)
+
+
+class TokenReader(Protocol):
+    """A model that drafts one token after the other, in one draft."""
+
+    def logits(self) -> Tensor:
+        """[B, V] about the next token of each row."""
+        ...
+
+    def take(self, token: Tensor, going: Tensor) -> None:
+        """token [B] int64 is next in the rows that are `going` [B] bool, and junk elsewhere."""
+        ...
+
+
+@dataclass(frozen=True)
+class TokenByToken:
+    """How a model that says one token at a time drafts a block.
+
+    With `sampling` it draws from its own distribution q, temperature, top-k and top-p applied as to
+    p, and hands q on; otherwise it drafts its argmax. A row stops behind an end of sentence, and
+    where the best token has less than `confidence` probability. This looks at the best token and
+    not at the drawn one: leaving out what was drawn would bend the distribution of what is kept.
+    """
+
+    target: Target
+    sampling: bool
+    confidence: float  # 0 = never stop for it, and nothing is computed for it
+
+    def draft(
+        self,
+        reader: TokenReader,
+        prefix: Prefix,
+        budget: Tensor,
+        width: int,
+        params: RowParams,
+        random: RowRandom,
+    ) -> Draft:
+        going = prefix.active & (budget > 0)
+        lengths = torch.zeros_like(budget)
+        tokens: list[Tensor] = []
+        laws: list[Tensor] = []
+        for i in range(width):
+            logits = reader.logits()
+            going = going & (i < budget)
+            if self.confidence > 0:
+                going = going & (best_probability(logits) >= self.confidence)
+                # Waiting for the device is cheaper than passes that nobody needs.
+                if not bool(going.any()):
+                    break
+            token, law = draft_token(logits, params, random, prefix.lengths + i, self.sampling)
+            tokens.append(token)
+            laws += [] if law is None else [law]
+            lengths = lengths + going
+            reader.take(token, going)
+            going = going & (token != self.target.special.eos)  # nothing behind it can be kept
+            if self.target.device.type == "cpu" and not bool(going.any()):
+                break
+        if not tokens:
+            return Draft.empty(len(budget), budget.device)
+        return Draft(torch.stack(tokens, 1), lengths, torch.cat(laws, 1) if laws else None)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -10,7 +11,13 @@ from torch.nn.functional import pad as pad_axes
 
 from specdec_plugins.decoding.bigrams import Bigrams
 from specdec_plugins.decoding.cache import KVCache, SourceMemory
-from specdec_plugins.decoding.drafters.base import DRAFTERS, DraftContext, Needs, until_end
+from specdec_plugins.decoding.drafters.base import (
+    DRAFTERS,
+    ContextDrafter,
+    DraftContext,
+    Needs,
+    until_end,
+)
 from specdec_plugins.decoding.networks.block import BlockDrafter
 from specdec_plugins.decoding.networks.cpu import ops
 from specdec_plugins.decoding.networks.cpu.ops import best
@@ -27,7 +34,7 @@ from specdec_plugins.errors import require
 
 
 @DRAFTERS.register("block")
-class BlockNatDrafter:
+class BlockNatDrafter(ContextDrafter):
     """Non-autoregressive drafting (Xia et al. 2023, section 3.1).
 
     Every row gets as many masks as its request's block size, also where less will be used: in a
@@ -63,22 +70,25 @@ class BlockNatDrafter:
     def __init__(self, config: Config, context: DraftContext) -> None:
         self.network = _checked_network(context)
         self._encoded_by = _sharing(context, self.network, config.share_encoder)
-        self._config = config
         self._eos = context.verifier.special.eos
         self._bigrams = _suitable_bigrams(context, self.network) if config.bigram_weight else None
+        super().__init__(config, replace(context, bigrams=self._bigrams))
         self._memory: SourceMemory | None = None
-        self._num_masks: int | None = None  # the host's maximum over rows; None = not yet asked
         self._keeps = config.cache and self.network.config.cached_prefix
         # Of committed tokens only, the start token left out: a draft never outlives its pass.
         self._cache = self._new_cache(0)
         self._width = 0  # host-side bound of what a row has in the cache
         self._behind = 0  # host-side bound of what a row's cache lacks
-        # On a CPU nobody waits for an answer, and every column costs.
+        # Reading a value on the CPU needs no synchronisation, and every column costs.
         self._asks = self.network.decoder.tokens.weight.device.type == "cpu"
 
     @property
     def max_block_size(self) -> int | None:
         return self.network.config.block_size
+
+    @property
+    def max_positions(self) -> int | None:
+        return self.network.config.decoder.max_positions
 
     @property
     def shares_encoder(self) -> bool:
@@ -100,7 +110,6 @@ class BlockNatDrafter:
             extras=self.network.copied(source.tokens),
         ).trimmed()
         self._memory = memory if self._memory is None else self._memory.append(memory)
-        self._num_masks = None
         self._cache.append(self._new_cache(len(source)))
         self._behind = max(self._behind, source.forced.shape[1] - 1)
 
@@ -119,14 +128,16 @@ class BlockNatDrafter:
         self, prefix: Prefix, budget: Tensor, width: int, params: RowParams, random: RowRandom
     ) -> Draft:
         assert self._memory is not None, "propose before admit"
-        if self._num_masks is None:
-            # Requests change only with the rows, so the device is asked once, not every round.
-            self._num_masks = int(params.block_size.max().clamp(min=1))
+        # The network has no positions behind these; near them a block is shorter.
+        left = self.network.config.decoder.max_positions - (prefix.lengths - 1)
         # A row that drafts nothing keeps one mask: attention over nothing would be undefined.
-        num_masks = params.block_size.clamp(min=1)
-        num_used = min(width, self._num_masks)
+        masks = Masks(
+            torch.minimum(params.block_size, left).clamp(min=1),
+            max(1, *(p.block_size for p in params.requested)),
+        )
+        num_used = min(width, masks.most)
         states = (self._extended if self._keeps else self._whole)(
-            prefix, num_masks, self._memory, num_used
+            prefix, masks, self._memory, num_used
         )
         drafted = self._choose(self.network.decoder.logits(states), prefix)
         return until_end(Draft(drafted, budget), self._eos, self._asks)
@@ -146,7 +157,6 @@ class BlockNatDrafter:
 
     @torch.inference_mode()
     def select(self, rows: Tensor) -> None:
-        self._num_masks = None
         if rows.numel() == 0:
             self._memory, self._cache = None, self._new_cache(0)
             self._width = self._behind = 0
@@ -155,32 +165,28 @@ class BlockNatDrafter:
         self._memory = self._memory.select(rows)
         self._cache.select(rows)
 
-    def _whole(
-        self, prefix: Prefix, num_masks: Tensor, memory: SourceMemory, num_used: int
-    ) -> Tensor:
-        """States [B, num_used, D] of the first masks, of `num_masks` [B], from nothing kept."""
+    def _whole(self, prefix: Prefix, masks: Masks, memory: SourceMemory, num_used: int) -> Tensor:
+        """States [B, num_used, D] of the first masks, from nothing kept."""
         first = prefix.lengths - 1
-        assert self._num_masks is not None
         num_kept = prefix.width - 1
         # The start token is no input of the drafter's.
-        tokens = pad_axes(prefix.tokens[:, 1 : prefix.width], (0, self._num_masks))  # [B, W]
-        columns = torch.arange(num_kept + self._num_masks, device=first.device)
+        tokens = pad_axes(prefix.tokens[:, 1 : prefix.width], (0, masks.most))  # [B, W]
+        columns = torch.arange(num_kept + masks.most, device=first.device)
         config = self.network.config
-        tokens = _masked(tokens, columns, first, num_masks, config.mask, config.pad)
+        tokens = _masked(tokens, columns, first, masks.number, config.mask, config.pad)
         used = first[:, None] + torch.arange(num_used, device=first.device)  # [B, num_used]
         states: Tensor = self.network.decoder(tokens, memory, used, first)
         return states
 
     def _extended(
-        self, prefix: Prefix, num_masks: Tensor, memory: SourceMemory, num_used: int
+        self, prefix: Prefix, masks: Masks, memory: SourceMemory, num_used: int
     ) -> Tensor:
         """The same with what is kept: a pass over what the cache lacks, and the masks."""
-        assert self._num_masks is not None
         first, cached = prefix.lengths - 1, self._cache.lengths
         longest = int((first - cached).max()) if self._asks else self._behind
-        width = longest + self._num_masks
+        width = longest + masks.most
         config = self.network.config
-        block = block_inputs(prefix, cached, num_masks, width, num_used, config.mask, config.pad)
+        block = block_inputs(prefix, cached, masks.number, width, num_used, config.mask, config.pad)
         window = self._cache.window(width, self._width, last_seen=block.last_seen)
         states = self.network.decoder.extend(block.tokens, window, memory, block.used)
         self._cache.crop(first)
@@ -191,6 +197,13 @@ class BlockNatDrafter:
         decoder = self.network.decoder
         device, dtype = decoder.tokens.weight.device, decoder.attention_dtype
         return KVCache(self.network.config.decoder, num_rows, device, dtype)
+
+
+class Masks(NamedTuple):
+    """Positions to predict behind each prefix."""
+
+    number: Tensor  # [B] int64, at least 1
+    most: int  # the host's bound of these
 
 
 @dataclass(frozen=True)

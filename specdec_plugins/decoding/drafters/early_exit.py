@@ -4,25 +4,26 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-import torch
 from torch import Tensor
 
-from specdec_plugins.decoding.drafters.base import DRAFTERS, DraftContext
-from specdec_plugins.decoding.sampling import best_probability, draft_token
+from specdec_plugins.decoding.drafters.base import (
+    DRAFTERS,
+    ContextDrafter,
+    DraftContext,
+    TokenByToken,
+)
 from specdec_plugins.decoding.types import (
     Draft,
     Prefix,
-    Round,
     RowParams,
     RowRandom,
-    SourceBatch,
     SupportsEarlyExit,
 )
 from specdec_plugins.errors import UserError, require
 
 
 @DRAFTERS.register("early_exit")
-class EarlyExitDrafter:
+class EarlyExitDrafter(ContextDrafter):
     """Self-speculation with one cache (LayerSkip, Elhoushi et al. 2024, section 4.3).
 
     Drafts token by token with the verifier's first `exit_layer` decoder layers and its output
@@ -30,12 +31,8 @@ class EarlyExitDrafter:
     runs only the layers behind the exit over what was drafted. Worth its time with a verifier that
     was trained for it (`--arch early_exit_transformer --criterion early_exit_loss`).
 
-    Under a rule that samples it draws from its own law and hands that on; a row stops where the
-    exit's best token has less than `confidence` probability, as with the drafter `assistant`, and
-    behind an end of sentence.
+    A row stops where the exit's best token has less than `confidence` probability (`TokenByToken`).
     """
-
-    max_block_size: int | None = None
 
     @dataclass(frozen=True)
     class Config:
@@ -49,46 +46,30 @@ class EarlyExitDrafter:
             )
 
     def __init__(self, config: Config, context: DraftContext) -> None:
-        self._config = config
+        super().__init__(config, context)
+        self._exit_layer = config.exit_layer
         self._verifier = _checked_verifier(context, config.exit_layer)
-        self._sampling = context.sampling
-        self._asks = context.verifier.device.type == "cpu"  # nobody waits there
-        self._eos = context.verifier.special.eos
-
-    def admit(self, source: SourceBatch) -> None:
-        pass
-
-    def commit(self, prefix: Prefix, last: Round) -> None:
-        pass
-
-    def select(self, rows: Tensor) -> None:
-        pass
+        self._drafting = TokenByToken(context.verifier, context.sampling, config.confidence)
 
     def propose(
         self, prefix: Prefix, budget: Tensor, width: int, params: RowParams, random: RowRandom
     ) -> Draft:
-        going = prefix.active & (budget > 0)
-        lengths, token = torch.zeros_like(budget), prefix.last()
-        tokens: list[Tensor] = []
-        laws: list[Tensor] = []
-        for i in range(width):
-            logits = self._verifier.run_ahead(prefix, token, self._config.exit_layer)  # [B, V]
-            confident = best_probability(logits) >= self._config.confidence
-            going = going & (i < budget) & confident
-            # Waiting for the device here is cheaper than passes that nobody needs.
-            if self._config.confidence > 0 and not bool(going.any()):
-                break
-            place = prefix.lengths + i
-            token, law = draft_token(logits, params, random, place, self._sampling)
-            tokens.append(token)
-            laws += [] if law is None else [law]
-            lengths = lengths + going
-            going = going & (token != self._eos)  # nothing behind it can be kept
-            if self._asks and not bool(going.any()):
-                break
-        if not tokens:
-            return Draft.empty(len(budget), budget.device)
-        return Draft(torch.stack(tokens, 1), lengths, torch.cat(laws, 1) if laws else None)
+        reader = _FirstLayers(self._verifier, prefix, self._exit_layer, prefix.last())
+        return self._drafting.draft(reader, prefix, budget, width, params, random)
+
+
+@dataclass
+class _FirstLayers:
+    verifier: SupportsEarlyExit
+    prefix: Prefix
+    exit_layer: int
+    token: Tensor  # [B] int64, to be read next
+
+    def logits(self) -> Tensor:
+        return self.verifier.run_ahead(self.prefix, self.token, self.exit_layer)
+
+    def take(self, token: Tensor, going: Tensor) -> None:
+        self.token = token
 
 
 def _checked_verifier(context: DraftContext, exit_layer: int) -> SupportsEarlyExit:

@@ -8,12 +8,11 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from specdec_plugins.decoding.drafters.base import DRAFTERS, DraftContext
-from specdec_plugins.decoding.rules.base import at, leading_true
+from specdec_plugins.decoding.drafters.base import DRAFTERS, ContextDrafter, DraftContext
+from specdec_plugins.decoding.networks.cpu.ops import at, leading_true
 from specdec_plugins.decoding.types import (
     Draft,
     Prefix,
-    Round,
     RowParams,
     RowRandom,
     SourceBatch,
@@ -24,7 +23,7 @@ _NOTHING = -1  # equals no token: padding, other side's symbols, the gap between
 
 
 @DRAFTERS.register("lookup")
-class LookupDrafter:
+class LookupDrafter(ContextDrafter):
     """Finds the longest suffix of the prefix in source and prefix, and copies what follows it.
 
     Good for what translation copies: names, numbers, code. No network and no training. Of equally
@@ -32,8 +31,6 @@ class LookupDrafter:
     is empty, and the round a plain autoregressive step. Prompt lookup of the transformers library
     searches only the target side of an encoder-decoder model; here the source comes first.
     """
-
-    max_block_size: int | None = None
 
     @dataclass(frozen=True)
     class Config:
@@ -48,7 +45,7 @@ class LookupDrafter:
             )
 
     def __init__(self, config: Config, context: DraftContext) -> None:
-        self._config = config
+        super().__init__(config, context)
         self._unk = context.verifier.special.unk
         device, table = context.verifier.device, context.source_to_target
         self._to_target = None if table is None else table.to(device)
@@ -65,9 +62,6 @@ class LookupDrafter:
         width = max(self._source.shape[1], tokens.shape[1])
         both = (self._source, tokens)
         self._source = torch.cat([pad(t, (0, width - t.shape[1]), value=_NOTHING) for t in both])
-
-    def commit(self, prefix: Prefix, last: Round) -> None:
-        pass
 
     def select(self, rows: Tensor) -> None:
         self._source = self._source[rows]

@@ -8,10 +8,15 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from specdec_plugins.decoding.drafters.base import DRAFTERS, DraftContext, Needs, until_end
-from specdec_plugins.decoding.networks.cpu.ops import best
+from specdec_plugins.decoding.drafters.base import (
+    DRAFTERS,
+    ContextDrafter,
+    DraftContext,
+    Needs,
+    until_end,
+)
+from specdec_plugins.decoding.networks.cpu.ops import at, best
 from specdec_plugins.decoding.networks.heads import MedusaHeads
-from specdec_plugins.decoding.rules.base import at
 from specdec_plugins.decoding.types import (
     Draft,
     Prefix,
@@ -25,7 +30,7 @@ from specdec_plugins.errors import UserError, require
 
 
 @DRAFTERS.register("medusa")
-class MedusaDrafter:
+class MedusaDrafter(ContextDrafter):
     """Each head's best token, one head a place (Cai et al. 2024, section 2.1); no tree.
 
     The state that gave the verifier's own token of a round says, through head k, the token k
@@ -40,6 +45,7 @@ class MedusaDrafter:
         """The trained heads settle everything."""
 
     def __init__(self, config: Config, context: DraftContext) -> None:
+        super().__init__(config, context)
         self._verifier = _checked_verifier(context)
         self._heads = _checked_heads(context, self._verifier.hidden_dim)
         self._verifier.keep_hidden()

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from specdec_plugins.decoding.networks.cpu.ops import leading_best
-from specdec_plugins.decoding.rules.base import RULES
 from specdec_plugins.decoding.types import (
+    RULES,
     Draft,
     Guarantee,
     RowParams,

@@ -8,9 +8,10 @@ import torch
 from torch import Tensor
 from torch.nn.functional import one_hot
 
-from specdec_plugins.decoding.rules.base import RULES, at, leading_true
+from specdec_plugins.decoding.networks.cpu.ops import at, leading_true
 from specdec_plugins.decoding.sampling import sample, warp
 from specdec_plugins.decoding.types import (
+    RULES,
     Draft,
     Guarantee,
     RowParams,

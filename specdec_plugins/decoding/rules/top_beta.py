@@ -8,9 +8,9 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad as pad_axes
 
-from specdec_plugins.decoding.networks.cpu.ops import best, rank
-from specdec_plugins.decoding.rules.base import RULES, at, leading_true
+from specdec_plugins.decoding.networks.cpu.ops import at, best, leading_true, rank
 from specdec_plugins.decoding.types import (
+    RULES,
     Draft,
     Guarantee,
     RowParams,

@@ -6,8 +6,7 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from specdec_plugins.decoding.schedules.base import SCHEDULES
-from specdec_plugins.decoding.types import Prefix, Round, RowParams, SourceBatch
+from specdec_plugins.decoding.types import SCHEDULES, Prefix, Round, RowParams, SourceBatch
 
 
 @SCHEDULES.register("constant")
@@ -22,6 +21,9 @@ class Constant:
 
     def __init__(self, config: Config) -> None:
         pass
+
+    def fresh(self) -> Constant:
+        return self
 
     def admit(self, source: SourceBatch) -> None:
         pass

@@ -7,8 +7,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from specdec_plugins.decoding.schedules.base import SCHEDULES
-from specdec_plugins.decoding.types import Prefix, Round, RowParams, SourceBatch
+from specdec_plugins.decoding.types import SCHEDULES, Prefix, Round, RowParams, SourceBatch
 from specdec_plugins.errors import require
 
 
@@ -19,7 +18,7 @@ class Heuristic:
     The heuristic of the transformers library (+2, -1, never under 1 nor over the row's block
     size). A round that drafted nothing teaches nothing. With `keep`, a new row begins at the mean
     size of the rows that left last, from one call to the next; then drafts depend on what was
-    decoded before, and so do samples, though not their law.
+    decoded before, and so do samples, though not their distribution.
     """
 
     @dataclass(frozen=True)
@@ -40,6 +39,9 @@ class Heuristic:
         self._config = config
         self._start: Tensor | None = None  # [] float32, where new rows begin; None = config.start
         self._sizes: Tensor | None = None  # [B] int64; None before the first row
+
+    def fresh(self) -> Heuristic:
+        return Heuristic(self._config)
 
     def admit(self, source: SourceBatch) -> None:
         fresh = torch.full_like(source.lengths, self._config.start)

@@ -7,9 +7,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from specdec_plugins.decoding.rules.base import at
-from specdec_plugins.decoding.schedules.base import SCHEDULES
-from specdec_plugins.decoding.types import Prefix, Round, RowParams, SourceBatch
+from specdec_plugins.decoding.networks.cpu.ops import at
+from specdec_plugins.decoding.types import SCHEDULES, Prefix, Round, RowParams, SourceBatch
 from specdec_plugins.errors import require
 
 
@@ -36,6 +35,9 @@ class TargetConfidence:
     def __init__(self, config: Config) -> None:
         self._config = config
         self._confidence: Tensor | None = None  # [B] float32; None before the first row
+
+    def fresh(self) -> TargetConfidence:
+        return TargetConfidence(self._config)
 
     def admit(self, source: SourceBatch) -> None:
         sure = torch.ones_like(source.lengths, dtype=torch.float32)

@@ -32,6 +32,7 @@ from tests.decoding.networks.toys import EOS, PAD, UNK, random_ids, transformer
 from tests.decoding.toys import (
     SPECIAL,
     TableVerifier,
+    decode_with,
     draft_of,
     law,
     oracle,
@@ -66,9 +67,8 @@ def run(
     verifier = TableVerifier(TABLE)
     drafter = build_drafter("assistant", DraftContext(verifier, assistant=assistant), options)
     method = Method(drafter, RULES.get("exact")(), build_schedule(schedule))
-    decoder = SpeculativeDecoder(verifier, method, EngineConfig(max_rows=max_rows))
     jobs = requests(9, num_forced=lambda i: i % 3, max_len=30, **params)
-    results = decoder.decode(jobs)
+    results = decode_with(verifier, method, jobs, max_rows=max_rows)
     assert [r.token_ids for r in results] == [oracle(TABLE, job) for job in jobs]
     return results
 

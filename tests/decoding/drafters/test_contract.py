@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from specdec_plugins.decoding.engine import EngineConfig, Method, Session, SpeculativeDecoder
+from specdec_plugins.decoding.engine import EngineConfig, Method, Session
 from specdec_plugins.decoding.rules import RULES
 from specdec_plugins.decoding.schedules import build_schedule
 from specdec_plugins.decoding.types import (
@@ -45,6 +45,8 @@ class Watched:
         self.sources: list[list[int]] = []
         self.num_proposals = 0
         self.num_ends = 0  # of sentences that were drafted
+
+    max_positions = None
 
     @property
     def max_block_size(self) -> int | None:
@@ -117,7 +119,9 @@ def test_proposals_are_well_formed_and_those_of_a_fresh_drafter(name: str, sched
     verifier = TableVerifier(TABLE)
     watched = Watched(name, verifier)
     method = Method(watched, RULES.get("exact")(), build_schedule(schedule))
-    SpeculativeDecoder(verifier, method, EngineConfig(max_rows=4)).decode(JOBS)
+    session = Session(verifier, method, EngineConfig(max_rows=4))
+    session.add(JOBS)
+    list(session.run())
     assert watched.num_proposals > 10
     if name in FACTORIES and not name.startswith("lookup"):
         assert watched.num_ends > 0  # or nothing could be drafted behind them

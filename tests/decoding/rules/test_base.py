@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import torch
 
-from specdec_plugins.decoding.rules.base import at, leading_true
+from specdec_plugins.decoding.networks.cpu.ops import at, leading_true
 
 
 def test_leading_true_counts_to_the_first_false() -> None:

@@ -139,6 +139,29 @@ def rank(logits: Tensor, tokens: Tensor) -> Tensor:
     return out
 
 
+def are_numbers(logits: Tensor, rows: Tensor) -> Tensor:
+    """Whether the largest of logits[b, rows[b]] is finite: [B] bool of [B, N, V], [B] int64.
+
+    It is not where one is NaN or overflowed, nor where nothing is left that may be emitted.
+    """
+    return logits[torch.arange(len(rows), device=rows.device), rows].amax(-1).isfinite()
+
+
+def leading_true(mask: Tensor) -> Tensor:
+    """How many entries of each row are True before the first False.
+
+    mask: [B, K] bool. Returns [B] int64. Example: [[1, 1, 0, 1], [0, 1, 1, 1]] gives [2, 0].
+    """
+    return mask.long().cumprod(1).sum(1)
+
+
+def at(values: Tensor, index: Tensor) -> Tensor:
+    """values[b, index[b]]: [B, N, ...] and [B] int64 give [B, ...]."""
+    shape = (-1, 1, *values.shape[2:])
+    expanded = index.view(-1, *[1] * (values.dim() - 1)).expand(shape)
+    return values.gather(1, expanded).squeeze(1)
+
+
 def embed(
     tokens: Tensor,  # [B, n] int64
     table: Tensor,  # [V, D]

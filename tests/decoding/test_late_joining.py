@@ -12,11 +12,10 @@ import torch
 from torch import Tensor
 
 from specdec_plugins.decoding import engine
-from specdec_plugins.decoding.batch import Batch
+from specdec_plugins.decoding.batch import Batch, LateDrafter
 from specdec_plugins.decoding.drafters import DraftContext, build_drafter
 from specdec_plugins.decoding.drafters.block import BlockNatDrafter
-from specdec_plugins.decoding.engine import EngineConfig, Method, Session, SpeculativeDecoder
-from specdec_plugins.decoding.latecomers import Latecomers
+from specdec_plugins.decoding.engine import EngineConfig, Method, Session
 from specdec_plugins.decoding.rules.exact import Exact
 from specdec_plugins.decoding.stats import DecodeStats
 from specdec_plugins.decoding.types import (
@@ -62,7 +61,7 @@ class Every(Rows):
         return params.block_size * asks
 
 
-class AtOnce(Latecomers):
+class AtOnce(LateDrafter):
     """The slow twin."""
 
     num_waiting = 0
@@ -115,7 +114,7 @@ def test_drafts_are_those_of_rows_that_joined_at_once(
     texts, stats, drafts = decoded(name, period, compact_at)
     jobs = requests(9, num_forced=lambda i: i % 3, block_size=4, max_len=lambda i: 20 + i)
     assert texts == [oracle(TABLE, job) for job in jobs]
-    monkeypatch.setattr(engine, "Latecomers", AtOnce)
+    monkeypatch.setattr(engine, "LateDrafter", AtOnce)
     expected = decoded(name, period, compact_at)
     assert texts == expected[0]
     if name not in WITH_MEMORY:
@@ -149,15 +148,16 @@ def test_latecomers_read_their_own_encodings(monkeypatch: pytest.MonkeyPatch) ->
 
     late = drafts()
     assert len({tuple(draft) for draft in late}) > 5
-    monkeypatch.setattr(engine, "Latecomers", AtOnce)
+    monkeypatch.setattr(engine, "LateDrafter", AtOnce)
     assert late == drafts()
 
 
 def decode(drafter: Any, period: int) -> DecodeStats:
     method = Method(drafter, Exact(), Every(period))
-    decoder = SpeculativeDecoder(TableVerifier(TABLE), method, EngineConfig(4, 0.01))
-    decoder.decode(requests(9, block_size=4, max_len=30))
-    return decoder.stats
+    session = Session(TableVerifier(TABLE), method, EngineConfig(4, 0.01))
+    session.add(requests(9, block_size=4, max_len=30))
+    list(session.run())
+    return session.stats
 
 
 def test_rows_that_never_draft_never_join() -> None:
@@ -176,7 +176,7 @@ def test_rows_join_once_and_a_perfect_drafter_stays_perfect() -> None:
 
 
 def test_nothing_drafts_before_it_has_joined() -> None:
-    drafter = Latecomers(Counting(), TableVerifier(TABLE).special)
+    drafter = LateDrafter(Counting(), TableVerifier(TABLE).special)
     none = torch.zeros(2, 1, dtype=torch.int64)
     drafter.admit(SourceBatch(none, none[:, 0], none, none[:, 0]))
     assert drafter.num_waiting == 2
