@@ -15,8 +15,7 @@ import pytest
 import torch
 
 from specdec_plugins.app import main as main_module
-from specdec_plugins.app.loading import Loader, load_dictionaries
-from specdec_plugins.app.main import main, parse_options
+from specdec_plugins.app.main import main
 from specdec_plugins.app.translator import SpeculativeTranslator
 from specdec_plugins.formats.dictionaries import Dictionary
 from tests import fairseq_checkpoints
@@ -120,19 +119,15 @@ def test_an_assistant_with_another_source_dictionary(
     expected = infer(folder, tmp_path / "ar", "--strategy", "AR", "--batch", "20")
     drafted = [*flags, "--drafter-data", str(tmp_path), "--batch", "6"]
     assert infer(folder, tmp_path / "out", *drafted) == expected
-    settings, _ = parse_options(arguments(folder, *drafted))
-    dictionaries = load_dictionaries(str(folder), "en", "de")
-    mapping = Loader(settings, dictionaries).source_to_assistant()
-    assert mapping is not None
-    theirs = Dictionary.load(tmp_path / "dict.en.txt")
-    assert [theirs.symbols[i] for i in mapping] == [
-        s if s in theirs.symbols else "<unk>" for s in dictionaries.source.symbols
+    own, theirs = (Dictionary.load(place / "dict.en.txt") for place in (folder, tmp_path))
+    assert [theirs.symbols[i] for i in own.ids_in(theirs)] == [
+        s if s in theirs.symbols else "<unk>" for s in own.symbols
     ]
     files = ["--input-path", str(folder / "in"), "--output-path", str(tmp_path / "none")]
     assert "source symbols" in refused(capsys, *arguments(folder, *files, *flags))
     (tmp_path / "dict.de.txt").write_text("x 1\n", encoding="utf-8")
     message = refused(capsys, *arguments(folder, *files, *drafted))
-    assert "the assistant's dict.de.txt is not the verifier's" in message
+    assert "the drafter's dict.de.txt is not the verifier's" in message
 
 
 def test_samples_follow_the_seed_and_not_the_batch(
@@ -410,6 +405,17 @@ def test_a_folder_that_does_not_say_its_direction(
     files = ["--input-path", str(folder / "in"), "--output-path", str(tmp_path / "out")]
     assert "say it with --source-lang" in refused(capsys, *argv, *files)
     assert main([*argv, *files, "--target-lang", "de"]) == 0
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES)
+def test_languages_that_are_swapped(
+    strategy: str, folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    files = ["--input-path", str(folder / "in"), "--output-path", str(tmp_path / "out")]
+    swapped = [*files, "--strategy", strategy, "-s", "de", "-t", "en"]
+    message = refused(capsys, *arguments(folder, *swapped))
+    assert "was trained from en to de; exchange --source-lang and --target-lang" in message
+    assert not (tmp_path / "out").exists()
 
 
 def test_memory_that_does_not_suffice_is_told_and_bugs_keep_their_trace(

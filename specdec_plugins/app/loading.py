@@ -72,6 +72,7 @@ def _load_search(settings: Settings) -> tuple[Decoder, Limits]:
         config,
         dtype=DTYPES[settings.dtype],
         device=choose_device(settings.device),
+        languages=(settings.source_lang, settings.target_lang),
     )
     limits = Limits(search.max_source_positions, search.max_target_tokens, 0)
     return BeamSearch(search, settings.batch), limits

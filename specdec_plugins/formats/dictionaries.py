@@ -18,13 +18,14 @@ class Dictionary:
 
     bos, pad, eos, unk = range(4)
 
-    def __init__(self, symbols: Iterable[str] = ()) -> None:
+    def __init__(self, symbols: Iterable[str] = (), language: str | None = None) -> None:
         """The special symbols, then these; a repeated one takes the later id."""
+        self.language = language
         self.symbols = [*_SPECIAL, *symbols]
         self._ids = {symbol: index for index, symbol in enumerate(self.symbols)}
 
     @classmethod
-    def load(cls, path: str | Path) -> Dictionary:
+    def load(cls, path: str | Path, language: str | None = None) -> Dictionary:
         """Read lines of `symbol count`, most frequent first, as fairseq-preprocess writes them.
 
         Raises UserError with file and line where the file is missing, not UTF-8, or malformed.
@@ -49,7 +50,7 @@ class Dictionary:
                 )
             seen.add(symbol)
             symbols.append(symbol)
-        return cls(symbols)
+        return cls(symbols, language)
 
     def __len__(self) -> int:
         return len(self.symbols)
@@ -119,7 +120,8 @@ def load_dictionaries(
     if source_lang is None or target_lang is None:
         source_lang, target_lang = _infer_languages(Path(folder), source_lang, target_lang)
     sides = [
-        Dictionary.load(Path(folder) / f"dict.{lang}.txt") for lang in (source_lang, target_lang)
+        Dictionary.load(Path(folder) / f"dict.{lang}.txt", lang)
+        for lang in (source_lang, target_lang)
     ]
     return Dictionaries(sides[0], sides[1], source_lang, target_lang)
 

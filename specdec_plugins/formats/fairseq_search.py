@@ -16,7 +16,7 @@ from specdec_plugins.errors import UserError, not_installed, require
 from specdec_plugins.formats.bundle import WEIGHTS_SUFFIX, read_bundle, read_weights
 from specdec_plugins.formats.checkpoints import allow_fairseq_checkpoints, load_checkpoint
 from specdec_plugins.formats.fairseq_export import to_checkpoint
-from specdec_plugins.formats.models import TrainingRecord
+from specdec_plugins.formats.models import Languages, TrainingRecord, check_direction
 
 _CPU = torch.device("cpu")
 
@@ -161,13 +161,14 @@ def load_fairseq_search(
     *,
     dtype: torch.dtype = torch.float32,
     device: torch.device = _CPU,
+    languages: Languages = (None, None),
 ) -> FairseqSearch:
     """The search on a checkpoint, with the dictionaries of the folder `data`.
 
-    Raises UserError where fairseq is not installed, the file is no checkpoint, or fairseq cannot
-    build its model.
+    languages: those asked for, if any. Raises UserError where fairseq is not installed, the file
+    is no checkpoint or one of the other direction, or fairseq cannot build its model.
     """
-    state = _checked(Path(path), Path(data))
+    state = _checked(Path(path), Path(data), languages)
     try:
         from fairseq import checkpoint_utils
     except ModuleNotFoundError as error:
@@ -189,7 +190,7 @@ def load_fairseq_search(
     return FairseqSearch(model, task.target_dictionary, config, device)
 
 
-def _checked(path: Path, data: Path) -> dict[str, Any] | None:
+def _checked(path: Path, data: Path, asked: Languages) -> dict[str, Any] | None:
     """Say in a sentence what is wrong with a file before fairseq opens it; raises UserError.
 
     Returns a checkpoint in fairseq's form where the file is none: None = fairseq may open it.
@@ -198,7 +199,9 @@ def _checked(path: Path, data: Path) -> dict[str, Any] | None:
         model = read_weights(path)
         kind, arch = model.kind, model.arch
     else:
-        arch = TrainingRecord(load_checkpoint(path), path).arch
+        record = TrainingRecord(load_checkpoint(path), path)
+        check_direction(path, (record.get("source_lang"), record.get("target_lang")), asked)
+        arch = record.arch
         kind = kind_of(arch)
     require(
         kind == VERIFIER,

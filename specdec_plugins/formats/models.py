@@ -23,6 +23,7 @@ from specdec_plugins.formats.checkpoints import load_checkpoint
 from specdec_plugins.formats.dictionaries import Dictionary
 
 _CPU = torch.device("cpu")
+Languages = tuple[str | None, str | None]  # source, target
 _Network = TypeVar("_Network", bound=TrainedNetwork)
 
 # Buffers that say how a file was written, and tables that are computed anyway.
@@ -52,8 +53,22 @@ def read_model_of(
         f"{path}: this is {kind.noun} (arch {model.arch}), where {cls.noun} is needed; give a "
         f"checkpoint that was trained with --arch {cls.arch}.",
     )
+    check_direction(path, model.languages, (source.language, target.language))
     model.check_dictionaries(source, target)
     return model
+
+
+def check_direction(path: str | Path, trained: Languages, asked: Languages) -> None:
+    """Raises UserError where a model is asked for the opposite of what it was trained for.
+
+    Other names may mean the same languages, so only their exchange is refused.
+    """
+    source, target = trained
+    require(
+        asked != (target, source) or source == target,
+        f"{path}: was trained from {source} to {target}; exchange --source-lang and --target-lang, "
+        "or give the checkpoint of the other direction.",
+    )
 
 
 def load_network(
@@ -138,7 +153,8 @@ def read_checkpoint(path: str | Path) -> Model:
     kind = kind_of(record.arch)
     with located(path):
         config = NETWORKS.get(kind).configure(state, record)
-    return Model(path, kind, record.arch, config, state)
+    languages = (record.get("source_lang"), record.get("target_lang"))
+    return Model(path, kind, record.arch, config, state, languages)
 
 
 def upgrade(state: State) -> State:

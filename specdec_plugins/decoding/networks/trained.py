@@ -91,6 +91,7 @@ class Model:
     arch: str  # what whoever wrote it calls it, for messages
     config: Any  # of its class of network
     state: State  # tied weights under each of their names
+    languages: tuple[str | None, str | None] = (None, None)  # source, target; where the file says
 
     def architecture(self) -> dict[str, Any]:
         """Its configuration, for JSON."""
