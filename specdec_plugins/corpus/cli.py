@@ -21,7 +21,7 @@ class _Formatter(argparse.ArgumentDefaultsHelpFormatter):
     """Says a default only where there is one, and not twice."""
 
     def _get_help_string(self, action: argparse.Action) -> str | None:
-        if action.default in (None, False) or "default:" in (action.help or ""):
+        if not action.default or "default:" in (action.help or ""):
             return action.help
         return super()._get_help_string(action)
 
@@ -67,6 +67,28 @@ def run(
             raise
         return refuse(made.prog, error)
     return 0
+
+
+# A flag: its name (a positional argument where it has no dashes), default, kind and help. The kind
+# is a type, the choices, bool for a switch, or a word that stands for each value of a list.
+Flag = tuple[str, Any, Any, str]
+REQUIRED = object()  # as a default
+
+
+def add_flags(made: argparse.ArgumentParser, *flags: Flag) -> None:
+    for name, default, kind, text in flags:
+        more: dict[str, Any] = {"default": default}
+        if name.startswith("-") and default is REQUIRED:
+            more = {"required": True}
+        if kind is bool:
+            more = {"default": bool(default), "action": "store_true"}
+        elif isinstance(kind, str):
+            more |= {"nargs": "+", "metavar": kind}
+        elif isinstance(kind, tuple):
+            more["choices"] = kind
+        else:
+            more["type"] = kind
+        made.add_argument(name, help=text, **more)
 
 
 Commands = Mapping[

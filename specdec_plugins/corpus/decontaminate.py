@@ -151,57 +151,29 @@ def _parser() -> argparse.ArgumentParser:
         "file, or SOURCE_FILE,TARGET_FILE; plain, .gz or .xz; FILE:FROM-TO takes some lines.",
         prog="decontaminate.sh",
     )
-    add = parser.add_argument
-    add("--pair", required=True, help="languages, such as en-de")
-    add("--train", nargs="+", required=True, metavar="CORPUS", help="files, or folders of train.*")
-    add("--valid", nargs="+", required=True, metavar="CORPUS", help="dev set")
-    add("--test", nargs="+", default=[], metavar="CORPUS", help="test sets")
-    add("--also", nargs="*", default=[], metavar="CORPUS", help="held out, and no test set here")
-    add("--out", type=Path, required=True, help="folder to write")
-    _add_mixing(parser)
-    add("--research-data", action="store_true", help="take Multi30k too: for research only")
-    add("--bad-lines", choices=["refuse", "skip"], default="refuse", help="of the training files")
+    cli.add_flags(
+        parser,
+        ("--pair", cli.REQUIRED, str, "languages, such as en-de"),
+        ("--train", cli.REQUIRED, "CORPUS", "files, or folders of train.*"),
+        ("--valid", cli.REQUIRED, "CORPUS", "dev set"),
+        ("--test", [], "CORPUS", "test sets"),
+        ("--also", [], "CORPUS", "held out, and no test set here"),
+        ("--out", cli.REQUIRED, Path, "folder to write"),
+        ("--clean", False, bool, "drop what does not look like a translation in Latin letters, and "
+         "near-duplicates"),
+        ("--max-words", 60, cli.at_least(1), "a side, with --clean"),
+        ("--weights", [], "NAME=N", "write the pairs of the corpus train.NAME.* so often (default: "
+         "once)"),
+        ("--per-source", [], "NAME=N", "keep so many pairs whose sources differ in case, digits "
+         "and punctuation alone (default: 1)"),
+        ("--split-off", [], "NAME=TEST,DEV", "take so many pairs out of a corpus as NAME.test.tsv "
+         "and NAME.dev.tsv"),
+        ("--hints", [], "NAME=N", "take so many pairs out of a corpus whose sources are like one "
+         "that stays: NAME.hints.tsv, with that one and how like"),
+        ("--research-data", False, bool, "take Multi30k too: for research only"),
+        ("--bad-lines", "refuse", ("refuse", "skip"), "of the training files"),
+    )  # fmt: skip
     return parser
-
-
-def _add_mixing(parser: argparse.ArgumentParser) -> None:
-    add = parser.add_argument
-    add(
-        "--clean",
-        action="store_true",
-        help="drop what does not look like a translation in Latin letters, and near-duplicates",
-    )
-    add("--max-words", type=cli.at_least(1), default=60, help="a side, with --clean")
-    add(
-        "--weights",
-        nargs="+",
-        default=[],
-        metavar="NAME=N",
-        help="write the pairs of the corpus train.NAME.* so often (default: once)",
-    )
-    add(
-        "--per-source",
-        nargs="+",
-        default=[],
-        metavar="NAME=N",
-        help="keep so many pairs whose "
-        "sources differ in case, digits and punctuation alone (default: 1)",
-    )
-    add(
-        "--split-off",
-        nargs="+",
-        default=[],
-        metavar="NAME=TEST,DEV",
-        help="take so many pairs out of a corpus as NAME.test.tsv and NAME.dev.tsv",
-    )
-    add(
-        "--hints",
-        nargs="+",
-        default=[],
-        metavar="NAME=N",
-        help="take so many pairs out of a "
-        "corpus whose sources are like one that stays: NAME.hints.tsv, with that one and how like",
-    )
 
 
 def _single(flag: str, items: Sequence[str], corpora: Sequence[ParallelFile]) -> dict[str, int]:

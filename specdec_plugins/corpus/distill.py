@@ -205,47 +205,30 @@ def _parser() -> argparse.ArgumentParser:
         "stopped.",
         prog="distill.sh",
     )
-    parser.add_argument("data", type=Path, help="data-bin to distil")
-    parser.add_argument("--path", type=Path, required=True, help="checkpoint of the verifier")
-    parser.add_argument("--output", type=Path, required=True, help="data-bin to write")
-    parser.add_argument("--subset", default="train", help="part of the data-bin")
-    parser.add_argument("--beam", type=number, default=5, help="1 is greedy")
-    parser.add_argument("--lenpen", type=float, default=1.0, help="above 1 favours long outputs")
-    parser.add_argument(
-        "--max-len-a",
-        type=cli.at_least(0, float),
-        default=0.0,
-        help="at most A * source tokens + B target tokens",
-    )
-    parser.add_argument("--max-len-b", type=number, default=200, help="see --max-len-a")
-    parser.add_argument("--max-tokens", type=number, default=4096, help="source tokens a batch")
-    _add_work(parser)
+    cli.add_flags(
+        parser,
+        ("data", None, Path, "data-bin to distil"),
+        ("--path", cli.REQUIRED, Path, "checkpoint of the verifier"),
+        ("--output", cli.REQUIRED, Path, "data-bin to write"),
+        ("--subset", "train", str, "part of the data-bin"),
+        ("--beam", 5, number, "1 is greedy"),
+        ("--lenpen", 1.0, float, "above 1 favours long outputs"),
+        ("--max-len-a", 0.0, cli.at_least(0, float), "at most A * source tokens + B target tokens"),
+        ("--max-len-b", 200, number, "see --max-len-a"),
+        ("--max-tokens", 4096, number, "source tokens a batch"),
+        ("--fp16", False, bool, "half precision, on a GPU"),
+        ("--cpu", False, bool, "leave a GPU alone"),
+        ("--chunk-size", 2000, number, "sentences lost by a stop"),
+        ("--num-shards", 1, number, "machines at work"),
+        ("--shard-id", 0, cli.at_least(0), "from 0"),
+        ("--ray", None, str, "share the chunks out on the Ray cluster of this address, or on "
+         "'local' processes; what dies is done again (default: no Ray)"),
+        ("--ray-workers", 2, number, "verifiers on the cluster"),
+        ("--until", 0.0, cli.at_least(0, float), "stop behind the chunk of that Unix time with "
+         f"exit status {UNFINISHED}; the same command goes on (default: no end)"),
+        ("--merge", False, bool, "only put finished chunks together"),
+    )  # fmt: skip
     return parser
-
-
-def _add_work(parser: argparse.ArgumentParser) -> None:
-    number = cli.at_least(1)
-    parser.add_argument("--fp16", action="store_true", help="half precision, on a GPU")
-    parser.add_argument("--cpu", action="store_true", help="leave a GPU alone")
-    parser.add_argument("--chunk-size", type=number, default=2000, help="sentences lost by a stop")
-    parser.add_argument("--num-shards", type=number, default=1, help="machines at work")
-    parser.add_argument("--shard-id", type=cli.at_least(0), default=0, help="from 0")
-    parser.add_argument(
-        "--ray",
-        metavar="ADDRESS",
-        help="share the chunks out on this Ray cluster, or on 'local' processes; what dies is done "
-        "again (default: no Ray)",
-    )
-    parser.add_argument("--ray-workers", type=number, default=2, help="verifiers on the cluster")
-    parser.add_argument(
-        "--until",
-        type=cli.at_least(0, float),
-        default=0.0,
-        metavar="TIME",
-        help=f"stop behind the chunk of that Unix time with exit status {UNFINISHED}; the same "
-        "command goes on (default: no end)",
-    )
-    parser.add_argument("--merge", action="store_true", help="only put finished chunks together")
 
 
 def main(args: argparse.Namespace) -> None:

@@ -297,74 +297,28 @@ def _write_splits(
 
 def add_arguments(parser: argparse.ArgumentParser, num_merges: int, max_ratio: float) -> None:
     """The flags that every preparation script has, with the script's own defaults."""
-    number = cli.at_least(1)
-    parser.add_argument("--out", type=Path, required=True, help="folder to write")
-    _add_vocabulary(parser, num_merges)
-    parser.add_argument("--min-length", type=number, default=1, help="words a side, training")
-    parser.add_argument("--max-length", type=number, default=250, help="words a side, training")
-    parser.add_argument(
-        "--max-ratio", type=cli.at_least(1, float), default=max_ratio, help="longer/shorter side"
-    )
-    parser.add_argument("--lowercase", choices=["yes", "no"], default="no", help="both sides")
-    parser.add_argument(
-        "--strip-diacritics", choices=["yes", "no"], default="no", help="Romanian without marks"
-    )
-    parser.add_argument(
-        "--dash-splits",
-        choices=["auto", "yes", "no"],
-        default="auto",
-        help="write a-b as a @-@ b; auto: where the given dictionary has it",
-    )
-    parser.add_argument(
-        "--bad-lines",
-        choices=["refuse", "skip"],
-        default="refuse",
-        help="training lines that are not UTF-8 or have a wrong shape",
-    )
-    parser.add_argument(
-        "--workers", type=number, default=len(os.sched_getaffinity(0)), help="processes at once"
-    )
-
-
-def _add_vocabulary(parser: argparse.ArgumentParser, num_merges: int) -> None:
-    number = cli.at_least(1)
-    parser.add_argument("--merges", type=number, default=num_merges, help="joint BPE merges")
-    parser.add_argument("--codes", type=Path, help="reuse these BPE codes instead of learning")
-    parser.add_argument("--dict", type=Path, help="reuse this dictionary (for both sides)")
-    parser.add_argument("--dict-tgt", type=Path, help="the target's own dictionary, with --dict")
-    parser.add_argument(
-        "--cover-latin",
-        action="store_true",
-        help="learn a joint dictionary that can spell every printable Latin character, and drops "
-        "rare characters of other scripts",
-    )
-    parser.add_argument(
-        "--max-subwords", type=number, help="a side, training, behind BPE (default: any number)"
-    )
-
-
-def add_text_arguments(parser: argparse.ArgumentParser) -> None:
-    """The flags for text that is no published data set."""
-    for split in ("valid", "test"):
-        parser.add_argument(
-            f"--split-{split}",
-            type=cli.at_least(0),
-            default=0,
-            metavar="PAIRS",
-            help=f"take so many pairs out of the training set instead of --{split}",
-        )
-    parser.add_argument(
-        "--tokenizer",
-        choices=["moses", "none"],
-        default="moses",
-        help="none: words are separated by spaces already",
-    )
-    parser.add_argument(
-        "--bpe",
-        choices=["subword_nmt", "none"],
-        default="subword_nmt",
-        help="none: the text is BPE already, or is to stay words",
-    )
+    number, yes_or_no = cli.at_least(1), ("yes", "no")
+    cli.add_flags(
+        parser,
+        ("--out", cli.REQUIRED, Path, "folder to write"),
+        ("--merges", num_merges, number, "joint BPE merges"),
+        ("--codes", None, Path, "reuse these BPE codes instead of learning"),
+        ("--dict", None, Path, "reuse this dictionary (for both sides)"),
+        ("--dict-tgt", None, Path, "the target's own dictionary, with --dict"),
+        ("--cover-latin", False, bool, "learn a joint dictionary that can spell every printable "
+         "Latin character, and drops rare characters of other scripts"),
+        ("--max-subwords", None, number, "a side, training, behind BPE (default: any number)"),
+        ("--min-length", 1, number, "words a side, training"),
+        ("--max-length", 250, number, "words a side, training"),
+        ("--max-ratio", max_ratio, cli.at_least(1, float), "longer/shorter side"),
+        ("--lowercase", "no", yes_or_no, "both sides"),
+        ("--strip-diacritics", "no", yes_or_no, "Romanian without marks"),
+        ("--dash-splits", "auto", ("auto", "yes", "no"), "write a-b as a @-@ b; auto: where the "
+         "given dictionary has it"),
+        ("--bad-lines", "refuse", ("refuse", "skip"), "training lines that are not UTF-8 or have "
+         "a wrong shape"),
+        ("--workers", len(os.sched_getaffinity(0)), number, "processes at once"),
+    )  # fmt: skip
 
 
 def text_settings(
@@ -421,17 +375,22 @@ def _parser() -> argparse.ArgumentParser:
         " plain, .gz or .xz. Run again, the command goes on where it stopped.",
         prog="prepare-tsv.sh",
     )
-    parser.add_argument("--src", required=True, help="source language, such as en")
-    parser.add_argument("--tgt", required=True, help="target language, such as de")
-    parser.add_argument("--train", nargs="+", required=True, metavar="CORPUS", help="to learn from")
-    parser.add_argument("--valid", nargs="+", default=[], metavar="CORPUS", help="dev set")
-    parser.add_argument(
-        "--test", nargs="+", default=[], metavar="CORPUS", help="each becomes a test set"
-    )
-    parser.add_argument(
-        "--columns", help="source and target column of TSV files, such as 2,1 (default: the two)"
-    )
-    add_text_arguments(parser)
+    split = "take so many pairs out of the training set instead of"
+    cli.add_flags(
+        parser,
+        ("--src", cli.REQUIRED, str, "source language, such as en"),
+        ("--tgt", cli.REQUIRED, str, "target language, such as de"),
+        ("--train", cli.REQUIRED, "CORPUS", "to learn from"),
+        ("--valid", [], "CORPUS", "dev set"),
+        ("--test", [], "CORPUS", "each becomes a test set"),
+        ("--split-valid", 0, cli.at_least(0), f"{split} --valid"),
+        ("--split-test", 0, cli.at_least(0), f"{split} --test"),
+        ("--columns", None, str, "source and target column of TSV files, such as 2,1 (default: "
+         "the two)"),
+        ("--tokenizer", "moses", ("moses", "none"), "none: words are separated by spaces already"),
+        ("--bpe", "subword_nmt", ("subword_nmt", "none"), "none: the text is BPE already, or is "
+         "to stay words"),
+    )  # fmt: skip
     add_arguments(parser, num_merges=10_000, max_ratio=3.0)
     return parser
 

@@ -177,19 +177,18 @@ def bootstrap(
 
 def evaluate_parser() -> argparse.ArgumentParser:
     parser = cli.parser("Score translations: all scores and a test.", prog="evaluate.sh")
-    add = parser.add_argument
-    add("output", type=Path, help="translations, one a line")
-    add("reference", type=Path, help="raw references, one a line")
-    add("--baseline", type=Path, help="other translations: paired bootstrap")
-    add("--src", required=True, help="source language, such as en")
-    add("--tgt", required=True, help="target language, such as de")
-    add(
-        "--tokenized",
-        action="store_true",
-        help="output and baseline are Moses tokens (BPE joined or not): detokenise them first",
-    )
-    add("--samples", type=cli.at_least(100), default=1000, help="of the bootstrap")
-    add("--json", type=Path, help="write the scores here, too")
+    cli.add_flags(
+        parser,
+        ("output", None, Path, "translations, one a line"),
+        ("reference", None, Path, "raw references, one a line"),
+        ("--baseline", None, Path, "other translations: paired bootstrap"),
+        ("--src", cli.REQUIRED, str, "source language, such as en"),
+        ("--tgt", cli.REQUIRED, str, "target language, such as de"),
+        ("--tokenized", False, bool, "output and baseline are Moses tokens (BPE joined or not): "
+         "detokenise them first"),
+        ("--samples", 1000, cli.at_least(100), "of the bootstrap"),
+        ("--json", None, Path, "write the scores here, too"),
+    )  # fmt: skip
     return parser
 
 

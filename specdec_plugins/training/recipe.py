@@ -229,49 +229,31 @@ def make_parser() -> argparse.ArgumentParser:
         epilog=f"Exit status: 0 done, 2 bad input or settings, {UNFINISHED} time is up and the "
         "same command goes on.",
     )
-    add = parser.add_argument
-    add("--preset", choices=PRESETS, default="small", help="sizes")
-    add("--set", nargs="+", default=[], metavar="NAME=VALUE", help="change values of the preset")
-    add("--pair", default="en-de", help="languages")
-    add("--train", nargs="+", default=[], metavar="CORPUS", help="files, or folders of train.*")
-    add(
-        "--valid", nargs="+", default=[], metavar="CORPUS", help="dev set; FILE:FROM-TO: some lines"
-    )
-    add("--test", nargs="+", default=[], metavar="CORPUS", help="test sets")
-    add("--also", nargs="+", default=[], metavar="CORPUS", help="held out, and no test set here")
-    add("--research-data", action="store_true", help="take Multi30k too, which is left out")
-    add("--prepared", default="", metavar="DIR", help="instead: OUT of a preparation script")
-    add("--out", required=True, metavar="DIR", help="where everything is kept")
-    _add_work(parser)
-    add("--list", action="store_true", help="print the commands and do nothing")
+    cli.add_flags(
+        parser,
+        ("--preset", "small", tuple(PRESETS), "sizes"),
+        ("--set", [], "NAME=VALUE", "change values of the preset"),
+        ("--pair", "en-de", str, "languages"),
+        ("--train", [], "CORPUS", "files, or folders of train.*"),
+        ("--valid", [], "CORPUS", "dev set; FILE:FROM-TO takes some lines"),
+        ("--test", [], "CORPUS", "test sets"),
+        ("--also", [], "CORPUS", "held out, and no test set here"),
+        ("--research-data", False, bool, "take Multi30k too, which is left out"),
+        ("--prepared", "", str, "instead: OUT of a preparation script"),
+        ("--out", cli.REQUIRED, str, "where everything is kept"),
+        ("--minutes", None, float, "train and distil for so long in this call; loading and "
+         "validation come on top"),
+        ("--workers", None, int, "GPUs, or processes on CPUs"),
+        ("--precision", "", ("fp32", "fp16", "bf16"), "of the trainings (default: fp16 on GPUs, "
+         "fp32 on CPUs)"),
+        ("--drafter-arch", "block", ("block", "block_fast"), "block: as published; block_fast: the "
+         "cheaper one of scripts/train.sh"),
+        ("--cpu", False, bool, "use no GPU"),
+        ("--ray", "", str, "distil on the Ray cluster of this address, or on 'local'"),
+        ("--report-flags", "", str, "of scripts/reproduce.sh, in one word"),
+        ("--list", False, bool, "print the commands and do nothing"),
+    )  # fmt: skip
     return parser
-
-
-def _add_work(parser: argparse.ArgumentParser) -> None:
-    """How, where and for how long to train, and what to report."""
-    add = parser.add_argument
-    add(
-        "--minutes",
-        type=float,
-        metavar="N",
-        help="train and distil for so long in this call; loading and validation come on top",
-    )
-    add("--workers", type=int, metavar="N", help="GPUs, or processes on CPUs")
-    add(
-        "--precision",
-        choices=["fp32", "fp16", "bf16"],
-        default="",
-        help="of the trainings (default: fp16 on GPUs, fp32 on CPUs)",
-    )
-    add(
-        "--drafter-arch",
-        choices=["block", "block_fast"],
-        default="block",
-        help="block: as published; block_fast: the cheaper one of scripts/train.sh",
-    )
-    add("--cpu", action="store_true", help="use no GPU")
-    add("--ray", default="", metavar="ADDRESS", help="distil on this Ray cluster, or on 'local'")
-    add("--report-flags", default="", metavar="FLAGS", help="of scripts/reproduce.sh, in one word")
 
 
 def recipe_of(args: argparse.Namespace) -> Recipe:

@@ -101,13 +101,11 @@ def _parser(
     usage = f"{name} --data DIR --save-dir DIR [options] [-- train.py flags]"
     parser = cli.parser(description, prog=name, usage=usage)
     schedule = ((n, value, *more) for (n, *more), value in zip(_SCHEDULE, defaults, strict=True))
-    for flag, default, kind, text in (*_FOLDERS, *table, *schedule, *_MACHINE):
-        # The environment may replace a default.
-        given = os.environ.get(flag.upper().replace("-", "_")) if flag != "python" else None
-        how = {"choices": kind} if isinstance(kind, tuple) else {"type": kind, "metavar": "X"}
-        parser.add_argument(f"--{flag}", default=given or default, help=text, **how)
-    on_cpu = bool(os.environ.get("CPU"))
-    parser.add_argument("--cpu", action="store_true", default=on_cpu, help="use no GPU")
+    flags = (*_FOLDERS, *table, *schedule, *_MACHINE, ("cpu", False, bool, "use no GPU"))
+    for name, default, kind, text in flags:
+        # The environment may replace a default; PYTHON is the script's.
+        given = os.environ.get(name.upper().replace("-", "_")) if name != "python" else None
+        cli.add_flags(parser, (f"--{name}", given or default, kind, text))
     return parser
 
 
