@@ -34,13 +34,8 @@ def parser(description: str, **options: Any) -> argparse.ArgumentParser:
         formatter_class=_Formatter,
         **options,
     )
-    add_debug(made)
-    return made
-
-
-def add_debug(made: argparse.ArgumentParser) -> None:
-    """The flag that ``run`` looks for; each command of a parser with commands needs its own."""
     made.add_argument("--debug", action="store_true", help="show a stack trace with an error")
+    return made
 
 
 def run(
