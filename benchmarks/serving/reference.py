@@ -54,7 +54,7 @@ class Reference:
         begin = time.perf_counter()
         for text in texts:
             before = translator.num_tokens
-            self.answers += translator.translate([text])
+            self.answers += [answer or "" for answer in translator.translate([text])]
             self.num_tokens.append(translator.num_tokens - before)
         self.seconds = time.perf_counter() - begin
         for text in texts:

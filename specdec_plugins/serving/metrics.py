@@ -134,6 +134,8 @@ class Metrics:
         self.batch_rows.set(0)
 
     def _round(self, event: RowEvent) -> None:
+        if not event.emitted_ids:  # the sentence could not be decoded
+            return
         num_drafted = len(event.draft_ids)
         self.rounds.inc()
         self.tokens.inc(len(event.emitted_ids))

@@ -6,6 +6,7 @@ import argparse
 import multiprocessing
 import multiprocessing.pool
 import os
+import sys
 from collections import deque
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -31,7 +32,7 @@ from specdec_plugins.app.main import run_command
 from specdec_plugins.app.options import add_options, build, check, like, option
 from specdec_plugins.app.settings import EXACT
 from specdec_plugins.decoding.engine import SpeculativeDecoder
-from specdec_plugins.decoding.types import RowResult
+from specdec_plugins.decoding.types import FinishReason, RowResult
 from specdec_plugins.errors import Parser, UserError, require
 from specdec_plugins.serving.cli import KEY_VARIABLE
 from specdec_plugins.serving.client import Client
@@ -40,6 +41,7 @@ from specdec_plugins.serving.model import ServedModel, load_model, request_defau
 from specdec_plugins.serving.planning import Options, TextPlan, make_plan
 from specdec_plugins.serving.settings import ModelOptions, ServerSettings
 
+_NAME = "specdec-translate"
 _BUFFER = 64  # lines that are decoded together
 _UNBOUNDED = 2**31  # limits of a server protect it from strangers, not a user from themselves
 
@@ -72,7 +74,7 @@ class TranslateOptions:
 
 def make_parser() -> argparse.ArgumentParser:
     parser = Parser(
-        prog="specdec-translate",
+        prog=_NAME,
         description="Translate lines of text. A line may hold several sentences; white space "
         "and empty lines are kept.",
         allow_abbrev=False,
@@ -87,12 +89,23 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Exit status of a command line."""
     given = vars(make_parser().parse_args(argv))
     told = "interrupted; what was written is complete lines."
-    return run_command(
-        "specdec-translate", lambda: _run(given), "debug" in given, told, (UserError, ServiceError)
-    )
+    num_failed = 0
+
+    def work() -> None:
+        nonlocal num_failed
+        num_failed = _run(given)
+
+    status = run_command(_NAME, work, "debug" in given, told, (UserError, ServiceError))
+    if num_failed:
+        sys.stderr.write(
+            f"{_NAME}: {num_failed} lines could not be decoded, because the model's scores were "
+            "not numbers; their translations are empty lines. Try --dtype float32.\n"
+        )
+    return status or int(num_failed > 0)
 
 
-def _run(given: dict[str, Any]) -> None:
+def _run(given: dict[str, Any]) -> int:
+    """Translate; how many lines could not be decoded."""
     options = build(TranslateOptions, given)
     source, target = options.input_path, options.output_path
     check_places([source], [target])
@@ -102,10 +115,13 @@ def _run(given: dict[str, Any]) -> None:
         texts = (line.text for line in read_lines(stream, name_of(source)))
         writer = stack.enter_context(LineWriter(target))
         bar = stack.enter_context(progress_bar(source, options.progress))
+        num_failed = 0
         for lines in translate(in_buffers(texts, buffer_size(source, _BUFFER))):
-            writer.write(lines)
+            writer.write([line or "" for line in lines])
             bar.update(len(lines))
+            num_failed += lines.count(None)
         writer.write([])  # an input without lines makes an output without any
+    return num_failed
 
 
 @contextmanager
@@ -157,9 +173,9 @@ def _through_server(
 
 
 class TranslateAll(Protocol):
-    """Translations of lists of lines, in order, as they become ready."""
+    """Translations of lists of lines, in order, as they become ready; None = it failed."""
 
-    def __call__(self, buffers: Iterator[list[str]]) -> Iterator[list[str]]: ...
+    def __call__(self, buffers: Iterator[list[str]]) -> Iterator[Sequence[str | None]]: ...
 
 
 class LocalTranslator:
@@ -171,11 +187,18 @@ class LocalTranslator:
         self._options = options
         self._decoder = SpeculativeDecoder(model.verifier, model.method, model.engine)
 
-    def translate(self, texts: Sequence[str]) -> list[str]:
-        """Raises UserError where a sentence is too long for the model."""
+    def translate(self, texts: Sequence[str]) -> list[str | None]:
+        """None where the model's scores of a sentence are not numbers.
+
+        Raises UserError where a sentence is too long for the model.
+        """
         plan = make_plan(texts, self._options, self._model, self._settings)
-        codec = self._model.codec
-        return plan.join([codec.text(codec.tokens(r.token_ids)) for r in self.decode(plan)])
+        codec, results = self._model.codec, self.decode(plan)
+        joined = plan.join([codec.text(codec.tokens(r.token_ids)) for r in results])
+        left = iter(results)
+        reasons = [{next(left).finish_reason for _ in text.sentences} for text in plan.texts]
+        failed = [FinishReason.ERROR in of_text for of_text in reasons]
+        return [None if bad else text for bad, text in zip(failed, joined, strict=True)]
 
     def decode(self, plan: TextPlan) -> list[RowResult]:
         """The sentences of a plan."""
@@ -213,16 +236,16 @@ def _start(model: ModelOptions, settings: ServerSettings, options: Options) -> N
     _own = LocalTranslator(load_model(model), settings, options)
 
 
-def _translate(texts: list[str]) -> list[str]:
+def _translate(texts: list[str]) -> list[str | None]:
     assert _own is not None
     return _own.translate(texts)
 
 
 def _ahead(
     pool: multiprocessing.pool.Pool, buffers: Iterator[list[str]], num_ahead: int
-) -> Iterator[list[str]]:
+) -> Iterator[list[str | None]]:
     """Results in order; input is read only so far ahead as keeps every process busy."""
-    pending: list[multiprocessing.pool.AsyncResult[list[str]]] = []
+    pending: list[multiprocessing.pool.AsyncResult[list[str | None]]] = []
     for buffer in buffers:
         pending.append(pool.apply_async(_translate, (buffer,)))
         if len(pending) >= num_ahead:

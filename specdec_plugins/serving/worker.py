@@ -10,6 +10,7 @@ from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
 
 from specdec_plugins.decoding.engine import Session
+from specdec_plugins.decoding.types import FinishReason
 from specdec_plugins.errors import UserError
 from specdec_plugins.serving.errors import Failed, Invalid, QueueFull, ServiceError, Stopping
 from specdec_plugins.serving.metrics import Metrics
@@ -19,6 +20,7 @@ from specdec_plugins.serving.settings import ServerSettings
 log = logging.getLogger("specdec.serving")
 
 _STOPPED = "The server is shutting down; try another one."
+_UNDECODABLE = "This sentence could not be decoded; the server's log has the reason."
 _DIED = "The engine of this server has failed; try another one, or later."
 _LOST_AFTER = 3  # rows that failed on their own, one after the other: the device is likely lost
 
@@ -224,6 +226,10 @@ class BatchWorker:
             rows.append(row)
             if event.result is not None:
                 del self._rows[event.id]
+                if event.result.finish_reason is FinishReason.ERROR:
+                    request_id = row.submission.request_id
+                    log.error("request_id=%s cannot be decoded: logits are not numbers", request_id)
+                    updates[-1] = self._failure(row, Failed(_UNDECODABLE))
         num_done = num_rows - len(self._rows)
         if num_done:
             self._pace += 0.1 * ((now - before) / num_done - self._pace)
@@ -251,8 +257,7 @@ class BatchWorker:
             request_id = rows[0].submission.request_id
             log.error("request_id=%s cannot be decoded", request_id, exc_info=error)
             self._num_lost += 1
-            failed = Failed("This sentence could not be decoded; the server's log has the reason.")
-            tell([self._failure(rows[0], failed)], rows)
+            tell([self._failure(rows[0], Failed(_UNDECODABLE))], rows)
             return
         ids = " ".join(sorted({f"request_id={row.submission.request_id}" for row in rows}))
         log.warning("a round failed; looking for its cause (%r) in %s", error, ids)

@@ -14,6 +14,7 @@ from typing import Any, ClassVar
 
 import pytest
 
+from specdec_plugins.serving import translate_cli
 from specdec_plugins.serving.client import Client, ClientError
 from specdec_plugins.serving.planning import Options
 from specdec_plugins.serving.settings import ServerSettings
@@ -21,6 +22,7 @@ from specdec_plugins.serving.translate_cli import LocalTranslator, main
 from tests.serving.toys import (
     MAX_LEN,
     PATIENCE,
+    GatedVerifier,
     Running,
     expected,
     running,
@@ -255,6 +257,21 @@ def test_the_same_without_a_server() -> None:
     assert translator.translate(LINES) == [wanted(line) for line in LINES]
     whole = LocalTranslator(toy_model(), settings, Options(split_sentences=False))
     assert whole.translate(["w4 w1. w2"]) == [expected("w4 w1. w2")]
+
+
+def test_lines_that_cannot_be_decoded_are_empty_and_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    model = toy_model()
+    assert isinstance(model.verifier, GatedVerifier)
+    model.verifier.overflow = 3
+    monkeypatch.setattr(translate_cli, "load_model", lambda _: model)
+    monkeypatch.setattr(translate_cli, "request_defaults", lambda _: {"max_new_tokens": MAX_LEN})
+    source, target = tmp_path / "in", tmp_path / "out"
+    source.write_text("w1\nw2. w3\n\nw4\n")
+    assert main(["--input", str(source), "--output", str(target)]) == 1
+    assert target.read_text() == f"{expected('w1')}\n\n\n{expected('w4')}\n"
+    assert "1 lines could not be decoded" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

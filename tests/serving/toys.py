@@ -76,7 +76,7 @@ def split(line: str) -> list[str]:
 
 
 class GatedVerifier(TableVerifier):
-    """Decodes while the gate is open, and breaks on rows of a poisoned law."""
+    """Decodes while the gate is open; breaks on rows of one law, or overflows on them."""
 
     def __init__(self) -> None:
         super().__init__(TABLE)
@@ -84,6 +84,7 @@ class GatedVerifier(TableVerifier):
         self.gate = threading.Event()
         self.gate.set()
         self.poison: int | None = None
+        self.overflow: int | None = None
         self._num_left: int | None = None
 
     def fresh(self, *_: Any) -> GatedVerifier:
@@ -101,10 +102,13 @@ class GatedVerifier(TableVerifier):
                 self.gate.clear()
             self.origin._num_left -= 1
         assert self.gate.wait(PATIENCE)
-        poison = self.origin.poison
+        poison, overflow = self.origin.poison, self.origin.overflow
         if poison is not None and bool((self.keys[prefix.active] == poison).any()):
             raise RuntimeError("poisoned")
-        return super().score(prefix, draft)
+        scores = super().score(prefix, draft)
+        if overflow is not None:
+            scores.logits[self.keys == overflow] = torch.nan
+        return scores
 
 
 @dataclass(frozen=True)
