@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import argparse
+import importlib
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import NoReturn
+from typing import Any, NoReturn
 
 BAD_INPUT = 2  # the exit status of what a user can mend; Python's own 1 is a fault of the program
 
@@ -39,6 +40,17 @@ def not_installed(package: str, extra: str) -> UserError:
         f"{package} is not installed; it comes with the extra {extra!r}: pip install '.[{extra}]' "
         "in the project's folder"
     )
+
+
+def imported(module: str, extra: str) -> Any:
+    """An optional module. Raises UserError where its package, of that extra, is not installed."""
+    package = module.partition(".")[0]
+    try:
+        return importlib.import_module(module)
+    except ModuleNotFoundError as error:
+        if error.name != package:
+            raise
+        raise not_installed(package, extra) from error
 
 
 def require(condition: bool, message: str) -> None:

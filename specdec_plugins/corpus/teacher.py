@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,7 +10,9 @@ from typing import Any
 import torch
 
 from specdec_plugins.errors import UserError
-from specdec_plugins.formats.checkpoints import allow_fairseq_checkpoints, load_checkpoint
+from specdec_plugins.formats.checkpoints import load_checkpoint
+from specdec_plugins.formats.dictionaries import Dictionaries, load_dictionaries
+from specdec_plugins.formats.fairseq_search import SearchConfig, load_fairseq_search
 
 
 @dataclass(frozen=True)
@@ -50,13 +51,21 @@ class DataBin:
         """The name of one side's files, without .bin or .idx."""
         return f"{self.subset}.{self.source_lang}-{self.target_lang}.{language}"
 
-    def num_sentences(self) -> int:
+    @property
+    def languages(self) -> tuple[str, str]:
+        return self.source_lang, self.target_lang
+
+    def sentences(self, language: str) -> Any:
+        """One side's, as fairseq indexes them. Raises ``UserError`` where they are not there."""
         from fairseq.data import indexed_dataset
 
-        stem = str(self.folder / self.stem(self.source_lang))
+        stem = str(self.folder / self.stem(language))
         if not indexed_dataset.MMapIndexedDataset.exists(stem):
             raise UserError(f"{stem}.idx: not in fairseq's mmap format; binarise the text again")
-        return len(indexed_dataset.MMapIndexedDataset(stem))
+        return indexed_dataset.MMapIndexedDataset(stem)
+
+    def num_sentences(self) -> int:
+        return len(self.sentences(self.source_lang))
 
 
 class Teacher:
@@ -65,55 +74,37 @@ class Teacher:
     def __init__(
         self, data: DataBin, checkpoint: Path, search: Search, device: torch.device
     ) -> None:
-        from fairseq import utils
-        from fairseq.sequence_generator import SequenceGenerator
-
-        model, task = _load(data, checkpoint)
-        task.load_dataset(data.subset, combine=False)
-        self._device = device
-        self._dataset: Any = task.dataset(data.subset)
-        self._dictionary = task.target_dictionary
-        self._max_source, _ = utils.resolve_max_positions(
-            task.max_positions(), model.max_positions()
+        dictionaries = load_dictionaries(data.folder, data.source_lang, data.target_lang)
+        _refuse_other_dictionaries(checkpoint, data, dictionaries)
+        config = SearchConfig(search.beam, search.lenpen, search.max_len_a, search.max_len_b)
+        dtype = torch.float16 if search.fp16 else torch.float32
+        self._search = load_fairseq_search(
+            checkpoint, data.folder, config, dtype=dtype, device=device, languages=data.languages
         )
-        if search.fp16:
-            model.half()
-        model.to(device).eval()
-        self._generator = SequenceGenerator(
-            [model],
-            task.target_dictionary,
-            beam_size=search.beam,
-            max_len_a=search.max_len_a,
-            max_len_b=search.max_len_b,
-            len_penalty=search.lenpen,
-        )
-        self._generator.to(device)
+        self._dictionary = dictionaries.target
+        self._sources, self._targets = map(data.sentences, data.languages)
 
     def too_long(self, index: int) -> bool:
         """Whether a source, its end mark included, has more tokens than the model has positions."""
-        return bool(self._dataset.src_sizes[index] > self._max_source)
+        return bool(self._sources.sizes[index] > self._search.max_source_positions)
 
     def original(self, index: int) -> str:
         """The target that the data-bin holds, as space-separated BPE tokens."""
-        return str(self._dictionary.string(self._dataset.tgt[index]))
+        return self._dictionary.string(self._targets[index].tolist())
 
     def translate(self, indices: Sequence[int], max_tokens: int) -> Iterator[list[tuple[int, str]]]:
         """Batch after batch of (index, translation); every index comes exactly once."""
         for batch in self._batches(indices, max_tokens):
-            sample = self._dataset.collater([self._dataset[index] for index in batch])
-            with torch.no_grad():
-                found = self._generator.generate([], _to(sample, self._device))
-            yield [
-                (index, str(self._dictionary.string(hypotheses[0]["tokens"].int().cpu())))
-                for index, hypotheses in zip(sample["id"].tolist(), found, strict=True)
-            ]
+            found = self._search.search([self._sources[index].tolist() for index in batch])
+            texts = [self._dictionary.string(best.token_ids) for best, *_ in found]
+            yield list(zip(batch, texts, strict=True))
 
     def _batches(self, indices: Sequence[int], max_tokens: int) -> Iterator[list[int]]:
         # fairseq's own batching drops a last partial batch by default; this one cannot.
         batch: list[int] = []
-        for index in sorted(indices, key=lambda i: (self._dataset.src_sizes[i], i)):
+        for index in sorted(indices, key=lambda i: (self._sources.sizes[i], i)):
             # Sorted, so this sentence is the longest and sets the width of the batch.
-            if batch and (len(batch) + 1) * self._dataset.src_sizes[index] > max_tokens:
+            if batch and (len(batch) + 1) * self._sources.sizes[index] > max_tokens:
                 yield batch
                 batch = []
             batch.append(index)
@@ -138,43 +129,21 @@ def translate_chunk(
     return {"lines": [lines[index] for index in span], "originals": originals}
 
 
-def _load(data: DataBin, checkpoint: Path) -> tuple[Any, Any]:
-    """The verifier (fp32, CPU) and its task, reading ``data``; refuses other dictionaries."""
-    from fairseq import checkpoint_utils
-    from fairseq.data import Dictionary
-
+def _refuse_other_dictionaries(checkpoint: Path, data: DataBin, dictionaries: Dictionaries) -> None:
+    """Raises ``UserError`` where the verifier was trained with dictionaries of another size."""
     weights = load_checkpoint(checkpoint)["model"]
-    for side, language in (("encoder", data.source_lang), ("decoder", data.target_lang)):
+    for side, language, dictionary in (
+        ("encoder", data.source_lang, dictionaries.source),
+        ("decoder", data.target_lang, dictionaries.target),
+    ):
         embedding = weights.get(f"{side}.embed_tokens.weight")
-        if embedding is None or "decoder.copy_attn.weight" in weights:
+        if embedding is None:
             raise UserError(
                 f"{checkpoint}: not an autoregressive Transformer; distil with the verifier"
             )
-        path = data.folder / f"dict.{language}.txt"
-        num_types = len(Dictionary.load(str(path)))
-        if len(embedding) != num_types:
+        if len(embedding) != len(dictionary):
             raise UserError(
-                f"{checkpoint} has {len(embedding)} {side} embeddings, but {path} has "
-                f"{num_types} types; prepare the data with the verifier's codes and dictionary"
+                f"{checkpoint} has {len(embedding)} {side} embeddings, but "
+                f"{data.folder / f'dict.{language}.txt'} has {len(dictionary)} types; prepare the "
+                "data with the verifier's codes and dictionary"
             )
-    del weights
-    allow_fairseq_checkpoints()
-    overrides = {
-        "data": str(data.folder),
-        "source_lang": data.source_lang,
-        "target_lang": data.target_lang,
-        "eval_bleu": False,
-    }
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", UserWarning)  # fairseq uses old names of hydra
-        models, _, task = checkpoint_utils.load_model_ensemble_and_task(
-            [str(checkpoint)], arg_overrides=overrides
-        )
-    return models[0], task
-
-
-def _to(value: Any, device: torch.device) -> Any:
-    """A sample's tensors on ``device``; its structure of dictionaries unchanged."""
-    if isinstance(value, dict):
-        return {key: _to(inner, device) for key, inner in value.items()}
-    return value.to(device) if isinstance(value, torch.Tensor) else value

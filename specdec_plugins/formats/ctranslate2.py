@@ -13,7 +13,7 @@ from torch import Tensor
 
 from specdec_plugins.decoding.networks import StackConfig, TransformerConfig
 from specdec_plugins.decoding.networks.trained import Model, State
-from specdec_plugins.errors import not_installed, require
+from specdec_plugins.errors import imported, require
 from specdec_plugins.formats.dictionaries import Dictionaries, Dictionary
 from specdec_plugins.formats.marian import positions_of
 from specdec_plugins.formats.output import new_folder
@@ -41,19 +41,16 @@ def export_ctranslate2(
     Raises UserError where ctranslate2 is not installed, the folder is taken, or CTranslate2 cannot
     express the model.
     """
-    try:
-        import ctranslate2
-        from ctranslate2.converters.converter import Converter
-    except ModuleNotFoundError as error:
-        raise not_installed("ctranslate2", "convert") from error
-    choices = ctranslate2.specs.model_spec.ACCEPTED_MODEL_TYPES
+    specs = imported("ctranslate2.specs", "convert")
+    converter = imported("ctranslate2.converters.converter", "convert")
+    choices = specs.model_spec.ACCEPTED_MODEL_TYPES
     require(
         quantization is None or quantization in choices,
         f"CTranslate2 stores no {quantization!r}; choose one of: {', '.join(choices)}.",
     )
     spec = _specification(verifier, dictionaries)
 
-    class FromNetwork(Converter):
+    class FromNetwork(converter.Converter):  # type: ignore[name-defined]
         def _load(self) -> Any:
             return spec
 

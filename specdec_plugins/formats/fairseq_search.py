@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -12,7 +13,7 @@ import torch
 from torch import Tensor
 
 from specdec_plugins.decoding.networks.trained import NETWORKS, VERIFIER, kind_of
-from specdec_plugins.errors import UserError, not_installed, require
+from specdec_plugins.errors import UserError, imported, require
 from specdec_plugins.formats.bundle import WEIGHTS_SUFFIX, read_bundle, read_weights
 from specdec_plugins.formats.checkpoints import allow_fairseq_checkpoints, load_checkpoint
 from specdec_plugins.formats.fairseq_export import to_checkpoint
@@ -165,21 +166,22 @@ def load_fairseq_search(
 ) -> FairseqSearch:
     """The search on a checkpoint, with the dictionaries of the folder `data`.
 
-    languages: those asked for, if any. Raises UserError where fairseq is not installed, the file
-    is no checkpoint or one of the other direction, or fairseq cannot build its model.
+    languages: those of the folder, if given; else those that it was trained on. Raises UserError
+    where fairseq is not installed, the file is no checkpoint or one of the other direction, or
+    fairseq cannot build its model.
     """
     state = _checked(Path(path), Path(data), languages)
-    try:
-        from fairseq import checkpoint_utils
-    except ModuleNotFoundError as error:
-        if error.name != "fairseq":
-            raise
-        raise not_installed("fairseq", "train") from error
+    checkpoint_utils = imported("fairseq.checkpoint_utils", "train")
     allow_fairseq_checkpoints()
+    overrides: dict[str, Any] = {"data": str(data), "eval_bleu": False}
+    sides = zip(("source_lang", "target_lang"), languages, strict=True)
+    overrides |= {side: language for side, language in sides if language is not None}
     try:
-        models, _, task = checkpoint_utils.load_model_ensemble_and_task(
-            [str(path)], arg_overrides={"data": str(data)}, state=state
-        )
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", UserWarning)  # fairseq uses old names of hydra
+            models, _, task = checkpoint_utils.load_model_ensemble_and_task(
+                [str(path)], arg_overrides=overrides, state=state
+            )
     except Exception as error:
         # A checkpoint of another task or version fails anywhere; the cause stays in the chain.
         reason = " ".join(f"{type(error).__name__}: {error}".split())

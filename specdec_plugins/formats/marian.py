@@ -18,7 +18,7 @@ from torch import Tensor
 from specdec_plugins.decoding.networks import StackConfig, TransformerConfig
 from specdec_plugins.decoding.networks.layers import sinusoids
 from specdec_plugins.decoding.networks.trained import Model
-from specdec_plugins.errors import not_installed
+from specdec_plugins.errors import imported
 from specdec_plugins.formats.dictionaries import Dictionaries, Dictionary
 from specdec_plugins.formats.output import new_folder
 
@@ -93,10 +93,7 @@ def positions_of(verifier: Model, side: str, stack: StackConfig) -> Tensor:
 
 
 def _import_transformers() -> Any:
-    try:
-        import transformers
-    except ModuleNotFoundError as error:
-        raise not_installed("transformers", "convert") from error
+    transformers = imported("transformers", "convert")
     try:
         import torchaudio  # noqa: F401
     except (ImportError, OSError):
