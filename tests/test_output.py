@@ -68,7 +68,7 @@ PROGRAMS = {
         FILE,
     ),
     "average-checkpoints": (
-        corpus("checkpoints", "average_parser", "run_average"),
+        corpus("checkpoints"),
         ["none.pt", "--output"],
         "specdec_plugins.corpus.checkpoints.average",
         REPLACED,
