@@ -86,11 +86,18 @@ class Recipe:
 
     def commands(self) -> list[Command]:
         """Everything, in order."""
+        p, distilled = self.preset, self.path("distilled")
+        teacher = self._verifier(f"{self.text}/data-bin", p.verifier_lr, p.verifier_warmup)
         found = [] if self.prepared else self._data()
-        found += [*self._training("teacher"), self._distillation(), self._bigrams()]
-        if self.preset.retrain_updates:
-            found += self._training("verifier")
-        return [*found, *self._training("drafter"), self._bundle(), *self._reports()]
+        found += self._trained("teacher", "train the teacher", p.verifier_updates, teacher)
+        found += [self._distillation(), self._bigrams()]
+        if p.retrain_updates:
+            again = self._verifier(distilled, p.retrain_lr, p.retrain_warmup, "teacher.pt")
+            title = "train the verifier on it"
+            found += self._trained("verifier", title, p.retrain_updates, again)
+        drafter = self._drafter(distilled)
+        found += self._trained("drafter", "train the drafter", p.drafter_updates, drafter)
+        return [*found, self._bundle(), *self._reports()]
 
     def _data(self) -> list[Command]:
         p, mix = self.preset, self.path("mix")
@@ -117,69 +124,39 @@ class Recipe:
             ),
         ]
 
-    def _training(self, name: str) -> list[Command]:
-        """Training one of the models, and averaging its last checkpoints."""
+    def _verifier(self, data: str, lr: float, warmup: int, start: str = "") -> list[str]:
+        p = self.preset
+        return script(
+            "train-verifier.sh", data=data, from_=start and self.path(start), lr=lr, warmup=warmup,
+            encoder_layers=p.encoder_layers, decoder_layers=p.verifier_layers, width=p.width,
+            ffn=p.ffn, heads=p.heads, batch_tokens=p.verifier_tokens,
+        )  # fmt: skip
+
+    def _drafter(self, data: str) -> list[str]:
+        p = self.preset
+        return script(
+            "train.sh", data=data, verifier=self.verifier, arch=self.drafter_arch,
+            block_size=p.block_size, decoder_layers=p.drafter_layers, lr=p.drafter_lr,
+            warmup=p.drafter_warmup, batch_tokens=p.drafter_tokens, best_by="loss",
+        )  # fmt: skip
+
+    def _trained(self, name: str, title: str, num: int, words: list[str]) -> list[Command]:
+        """Training one of the models in so many updates, and averaging its last checkpoints."""
         p, folder = self.preset, self.path(name)
-        titles = ("train the teacher", "train the verifier on it", "train the drafter")
-        words, total = {
-            "teacher": (self._teacher, p.verifier_updates),
-            "verifier": (self._again, p.retrain_updates),
-            "drafter": (self._drafter, p.drafter_updates),
-        }[name]
-        saving = flags(save_interval_updates=p.save_updates, keep_interval_updates=p.averaged,
-                       no_epoch_checkpoints=True, log_format="simple", log_interval=20)  # fmt: skip
+        train = words + flags(
+            save_dir=folder, updates=num, dropout=p.dropout, max_tokens=p.max_tokens,
+            workers=self.workers, precision=self.precision, cpu=self.cpu,
+        )  # fmt: skip
+        train += ["--", *flags(
+            save_interval_updates=p.save_updates, keep_interval_updates=p.averaged,
+            no_epoch_checkpoints=True, log_format="simple", log_interval=20,
+        )]  # fmt: skip
         average = script("average-checkpoints", folder, last=p.averaged, by="update",
                          output=f"{folder}.pt")  # fmt: skip
         return [
-            Command(
-                titles[TRAININGS.index(name)],
-                [*words(folder), "--", *saving],
-                (folder,),
-                updates(total),
-            ),
+            Command(title, train, (folder,), updates(num)),
             Command(f"average the {name}", average, (f"{folder}.pt",)),
         ]
-
-    def _teacher(self, folder: str) -> list[str]:
-        p = self.preset
-        return self._verifier(
-            data=f"{self.text}/data-bin", save_dir=folder, lr=p.verifier_lr,
-            warmup=p.verifier_warmup, updates=p.verifier_updates,
-        )  # fmt: skip
-
-    def _again(self, folder: str) -> list[str]:
-        p = self.preset
-        return self._verifier(
-            data=self.path("distilled"), save_dir=folder, from_=self.path("teacher.pt"),
-            lr=p.retrain_lr, warmup=p.retrain_warmup, updates=p.retrain_updates,
-        )  # fmt: skip
-
-    def _verifier(self, **values: object) -> list[str]:
-        p = self.preset
-        return script(
-            "train-verifier.sh", **values, encoder_layers=p.encoder_layers,
-            decoder_layers=p.verifier_layers, width=p.width, ffn=p.ffn, heads=p.heads,
-            dropout=p.dropout, batch_tokens=p.verifier_tokens, **self._machine(),
-        )  # fmt: skip
-
-    def _drafter(self, folder: str) -> list[str]:
-        p = self.preset
-        return script(
-            "train.sh", data=self.path("distilled"), verifier=self.verifier, save_dir=folder,
-            arch=self.drafter_arch, block_size=p.block_size, decoder_layers=p.drafter_layers,
-            dropout=p.dropout, lr=p.drafter_lr, warmup=p.drafter_warmup,
-            updates=p.drafter_updates, batch_tokens=p.drafter_tokens, best_by="loss",
-            **self._machine(),
-        )  # fmt: skip
-
-    def _machine(self) -> dict[str, object]:
-        """Flags of every training."""
-        return {
-            "max_tokens": self.preset.max_tokens,
-            "workers": self.workers,
-            "precision": self.precision,
-            "cpu": self.cpu,
-        }
 
     def _distillation(self) -> Command:
         output = self.path("distilled")
