@@ -2,9 +2,12 @@
 
 The shell scripts in ``scripts/`` only set defaults and call the modules of this package:
 
-- ``prepare``: any parallel files to a data-bin (``reading``, ``cleaning``, ``steps`` below it);
-- ``wmt``: the published training sets, downloaded and unpacked (``archives``, ``sgm``);
-- ``distill``: a training set translated by the verifier;
-- ``averaging``: the mean of several checkpoints;
+- ``decontaminate``: one training text of many corpora (``reading``, ``cleaning``, ``held_out``);
+- ``prepare``: any parallel files to a data-bin (``tokenising``, ``binarising``);
+- ``wmt``: the published training sets, downloaded and unpacked;
+- ``distill``: a training set translated by the verifier (``teacher``, ``distill_ray``);
+- ``checkpoints``: the mean of several, and trainings cut into pieces;
 - ``scoring``: BLEU, chrF, compound-split BLEU, paired bootstrap.
+
+``resume`` is the one way to resume long work, here and everywhere else in the project.
 """
