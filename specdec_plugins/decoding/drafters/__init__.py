@@ -1,12 +1,14 @@
-"""Drafters: how tokens are proposed. One file each; importing registers them."""
+"""Drafters: how tokens are proposed. Every file here registers one."""
 
-from specdec_plugins.decoding.drafters import assistant as assistant
-from specdec_plugins.decoding.drafters import early_exit as early_exit
-from specdec_plugins.decoding.drafters import lookup as lookup
-from specdec_plugins.decoding.drafters import medusa as medusa
+from importlib import import_module
+from pkgutil import iter_modules
+
 from specdec_plugins.decoding.drafters.base import DRAFTERS as DRAFTERS
 from specdec_plugins.decoding.drafters.base import DraftContext as DraftContext
 from specdec_plugins.decoding.drafters.base import Needs as Needs
 from specdec_plugins.decoding.drafters.base import build_drafter as build_drafter
 from specdec_plugins.decoding.drafters.base import needs_of as needs_of
 from specdec_plugins.decoding.drafters.block import BlockNatDrafter as BlockNatDrafter
+
+for _module in iter_modules(__path__):
+    import_module(f"{__name__}.{_module.name}")

@@ -1,6 +1,9 @@
-"""Acceptance rules: how many drafted tokens are kept. One file each; importing registers them."""
+"""Acceptance rules: how many drafted tokens are kept. Every file here registers one."""
 
-from specdec_plugins.decoding.rules import exact as exact
-from specdec_plugins.decoding.rules import speculative_sampling as speculative_sampling
-from specdec_plugins.decoding.rules import top_beta as top_beta
+from importlib import import_module
+from pkgutil import iter_modules
+
 from specdec_plugins.decoding.types import RULES as RULES
+
+for _module in iter_modules(__path__):
+    import_module(f"{__name__}.{_module.name}")

@@ -1,15 +1,16 @@
-"""Draft schedules: how many tokens to ask for next. One file each; importing registers them."""
+"""Draft schedules: how many tokens to ask for next. Every file here registers one."""
 
 from __future__ import annotations
 
+from importlib import import_module
+from pkgutil import iter_modules
 from typing import Any
 
-from specdec_plugins.decoding.schedules import adaptive as adaptive
-from specdec_plugins.decoding.schedules import constant as constant
-from specdec_plugins.decoding.schedules import heuristic as heuristic
-from specdec_plugins.decoding.schedules import target_confidence as target_confidence
 from specdec_plugins.decoding.types import SCHEDULES as SCHEDULES
 from specdec_plugins.decoding.types import DraftSchedule
+
+for _module in iter_modules(__path__):
+    import_module(f"{__name__}.{_module.name}")
 
 
 def build_schedule(name: str, options: dict[str, Any] | None = None) -> DraftSchedule:
