@@ -34,8 +34,8 @@ from benchmarks.decodings import Decoding, decode, in_parts
 from benchmarks.machine import describe, shown
 from benchmarks.plots import draw_comparison, pyplot
 from benchmarks.results import markdown, spread
-from specdec_plugins.app.bundles import make_settings
 from specdec_plugins.app.files import STANDARD, FileOptions, open_sentences
+from specdec_plugins.app.loading import make_settings
 from specdec_plugins.app.main import given_settings, make_parser
 from specdec_plugins.app.settings import Settings
 from specdec_plugins.app.translator import load_translator

@@ -10,9 +10,14 @@ from typing import Any
 
 import torch
 
-from specdec_plugins.app.bundles import DRAFTER, VERIFIER, folder_settings, make_settings
 from specdec_plugins.app.codec import Codec
-from specdec_plugins.app.loading import text_pipeline
+from specdec_plugins.app.loading import (
+    DRAFTER,
+    VERIFIER,
+    folder_settings,
+    make_settings,
+    text_pipeline,
+)
 from specdec_plugins.app.settings import Settings
 from specdec_plugins.corpus.reading import Faults, ParallelFile, read_pairs
 from specdec_plugins.errors import require

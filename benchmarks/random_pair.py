@@ -16,7 +16,7 @@ import torch
 from torch import nn
 
 from benchmarks.pair import Pair, Sentence, TestSet
-from specdec_plugins.app.bundles import DRAFTER, VERIFIER
+from specdec_plugins.app.loading import DRAFTER, VERIFIER
 from specdec_plugins.errors import UserError
 from specdec_plugins.formats.checkpoints import save_checkpoint
 

@@ -40,7 +40,7 @@ from benchmarks.decodings import (
 from benchmarks.machine import describe, shown
 from benchmarks.plots import chosen_rows, draw_reproduction
 from benchmarks.results import markdown
-from specdec_plugins.app.bundles import make_settings
+from specdec_plugins.app.loading import make_settings
 from specdec_plugins.app.settings import Settings, choose_device
 from specdec_plugins.app.translator import SpeculativeTranslator, load_translator, number_sentences
 from specdec_plugins.app.types import Sentence

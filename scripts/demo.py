@@ -35,8 +35,8 @@ from benchmarks.decodings import (  # noqa: E402
     search_settings,
     summary,
 )
-from specdec_plugins.app.bundles import make_settings  # noqa: E402
 from specdec_plugins.app.exactness import exactness_of  # noqa: E402
+from specdec_plugins.app.loading import make_settings  # noqa: E402
 from specdec_plugins.app.settings import Settings  # noqa: E402
 from specdec_plugins.app.translator import (  # noqa: E402
     SpeculativeTranslator,

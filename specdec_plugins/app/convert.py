@@ -9,14 +9,13 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from specdec_plugins.app.bundles import DRAFTER, VERIFIER, make_settings
-from specdec_plugins.app.options import json_object
-from specdec_plugins.app.settings import DTYPES, TOKENIZERS
+from specdec_plugins.app.loading import DRAFTER, VERIFIER, make_settings
+from specdec_plugins.app.options import add_options
+from specdec_plugins.app.settings import DTYPES, Settings
 from specdec_plugins.app.translator import load_translator
 from specdec_plugins.decoding.drafters import DRAFTERS, needs_of
 from specdec_plugins.decoding.networks import Transformer, TransformerConfig
 from specdec_plugins.decoding.networks.trained import Model
-from specdec_plugins.decoding.schedules import SCHEDULES
 from specdec_plugins.errors import Parser, UserError, refuse, require
 from specdec_plugins.formats.bigrams import read_bigrams
 from specdec_plugins.formats.bundle import (
@@ -39,6 +38,7 @@ from specdec_plugins.formats.text import load_codes
 
 # Products are made int8 when a model is loaded; what is stored stays what was trained.
 STORED = tuple(name for name in DTYPES if name != "int8")
+_LANGUAGES = ("source_lang", "target_lang")
 _TEXT = ("lowercase", "dash_splits", "strip_diacritics")
 
 
@@ -70,7 +70,7 @@ def make_parser() -> argparse.ArgumentParser:
         add("source", metavar="SOURCE", help="a bundle" + ", or a checkpoint" * (name != "fairseq"))
         if name != "fairseq":
             add("--data", metavar="FOLDER", help="of a checkpoint: the folder with dict.<lang>.txt")
-            _add_languages(command)
+            _add_settings(command, *_LANGUAGES)
         if name == "ctranslate2":
             add("--quantization", metavar="TYPE", help="of the weights on disk (default: float32)")
         _add_output(command)
@@ -80,32 +80,19 @@ def make_parser() -> argparse.ArgumentParser:
 def _add_bundle(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add("data", metavar="FOLDER", help="folder with dict.<lang>.txt")
-    add("--AR-path", dest="verifier", metavar="FILE", required=True, help="of the verifier")
-    add("--path", dest="drafter_checkpoint", metavar="FILE", help="checkpoint of the drafter")
-    add("--drafter", choices=DRAFTERS.names(), help="default: block where --path is given")
-    add("--drafter-options", type=json_object, metavar="JSON", default={})
-    add("--bigrams", metavar="FILE", type=Path, help="of scripts/count-bigrams.sh")
-    _add_languages(parser)
-    add("--bpe-codes", metavar="FILE", type=Path, help="of subword-nmt learn-bpe")
-    add("--tokenizer", choices=(*TOKENIZERS, "none"), default="moses", help="default: moses")
-    for name in _TEXT:
-        add("--" + name.replace("_", "-"), action="store_true", help="as in inference.py")
+    models = ("verifier", "drafter_checkpoint", "drafter", "bigrams", "bpe_codes")
+    _add_settings(parser, *models, *_LANGUAGES, *DEFAULTS)
+    _add_settings(parser, *_TEXT, "tokenizer", "drafter_options")
+    parser.set_defaults(**dict.fromkeys(_TEXT, False), tokenizer="moses", drafter_options={})
     add("--dtype", choices=STORED, default="float16", help="of stored weights (default: float16)")
     add("--card", metavar="FILE", type=Path, help="Markdown about the models; becomes README.md")
-    kinds: dict[str, Any] = {"beta": int, "block_size": int, "max_len_a": float, "max_len_b": int}
-    kinds |= {"tau": float, "schedule": str, "schedule_options": json_object}
-    for name, kind in kinds.items():
-        choices = SCHEDULES.names() if name == "schedule" else None
-        flag = "--" + name.replace("_", "-")
-        add(flag, type=kind, choices=choices, help="default of decoding, as in inference.py")
     _add_output(parser)
 
 
-def _add_languages(parser: argparse.ArgumentParser) -> None:
-    for side, letter in (("source", "s"), ("target", "t")):
-        parser.add_argument(
-            f"--{side}-lang", f"-{letter}", metavar="LANG", help="default: from the file names"
-        )
+def _add_settings(parser: argparse.ArgumentParser, *names: str) -> None:
+    """Flags of inference.py; None = not given."""
+    add_options(parser, Settings, only=names)
+    parser.set_defaults(**dict.fromkeys(names))
 
 
 def _add_output(parser: argparse.ArgumentParser) -> None:
@@ -135,19 +122,20 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _to_bundle(args: argparse.Namespace) -> None:
+    require(args.verifier is not None, "give the verifier's checkpoint with --AR-path.")
     dictionaries = load_dictionaries(args.data, args.source_lang, args.target_lang)
     verifier = read_model_of(Transformer, args.verifier, dictionaries.source, dictionaries.target)
     name, drafter = _drafter(args, dictionaries)
     if args.bpe_codes is not None:
         load_codes(args.bpe_codes)
     text: dict[str, Any] = {name: True for name in _TEXT if getattr(args, name)}
-    text["tokenizer"] = None if args.tokenizer == "none" else args.tokenizer
+    text["tokenizer"] = args.tokenizer
     given = {name: getattr(args, name) for name in DEFAULTS}
     languages = (dictionaries.source_lang, dictionaries.target_lang)
     contents = Contents(
         *(Path(args.data), *languages, verifier, name, drafter, args.drafter_options),
         bigrams=_bigrams(args, dictionaries, name),
-        codes=args.bpe_codes,
+        codes=args.bpe_codes and Path(args.bpe_codes),
         text=text,
         defaults={name: value for name, value in given.items() if value is not None},
         card=_card(args.card) or _default_card(*languages, verifier, name, drafter),
@@ -178,7 +166,7 @@ def _bigrams(
     args: argparse.Namespace, dictionaries: Dictionaries, drafter: str | None
 ) -> Path | None:
     """The file, which fits the drafter and the dictionary."""
-    path: Path | None = args.bigrams
+    path = args.bigrams and Path(args.bigrams)
     if path is not None:
         takes = drafter is not None and needs_of(drafter).bigrams
         require(takes, "--bigrams are the block drafter's; leave them out.")

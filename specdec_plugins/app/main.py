@@ -14,8 +14,6 @@ from typing import Any, TextIO
 
 import torch
 
-from specdec_plugins.app.blocks import BlockTranslation, translate_in_blocks
-from specdec_plugins.app.bundles import make_settings
 from specdec_plugins.app.files import (
     STANDARD,
     FileOptions,
@@ -28,12 +26,12 @@ from specdec_plugins.app.files import (
     open_sentences,
     progress_bar,
 )
+from specdec_plugins.app.loading import make_settings
 from specdec_plugins.app.options import add_options, build, given_to
 from specdec_plugins.app.report import Diagnosis, Tally, json_line, peak_memory, summary
 from specdec_plugins.app.settings import EXACT, Settings, choose_device
 from specdec_plugins.app.translator import SpeculativeTranslator, load_translator
-from specdec_plugins.app.types import Sentence, Translation
-from specdec_plugins.decoding.types import Request
+from specdec_plugins.app.types import BlockTranslation, Translation
 from specdec_plugins.errors import Parser, UserError, refuse, require
 from specdec_plugins.formats.bundle import read_bundle
 
@@ -223,7 +221,7 @@ class Run:
                 self._write(writers, done)
                 self.journal.record(buffer)
                 if diagnosis is not None:
-                    _observe(diagnosis, translator, buffer)
+                    diagnosis.observe(buffer)
             self._write(writers, [])
             seconds = time.perf_counter() - start
             self.journal.remove()
@@ -262,19 +260,6 @@ class Run:
             sys.stderr.write(f"{diagnosis.report()}\n")
 
 
-def _observe(
-    diagnosis: Diagnosis, translator: SpeculativeTranslator, buffer: Sequence[Sentence]
-) -> None:
-    requests: list[Request] = []
-    targets: list[str | None] = []
-    for sentence in buffer:
-        prepared = translator.prepare(sentence)
-        if isinstance(prepared, Request):
-            requests.append(prepared)
-            targets.append(sentence.target)
-    diagnosis.observe(requests, targets)
-
-
 @dataclass(frozen=True)
 class Prompt:
     """A conversation at a terminal."""
@@ -299,7 +284,7 @@ class Prompt:
             if not line:
                 return
             try:
-                self._say(self.answer(translate_in_blocks(self.translator, line)))
+                self._say(self.answer(self.translator.translate_in_blocks(line)))
             except UserError as error:
                 self._say(f"  {error}")
 

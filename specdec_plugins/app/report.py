@@ -13,7 +13,7 @@ import torch
 
 from specdec_plugins.app.settings import Settings, choose_device
 from specdec_plugins.app.translator import SpeculativeTranslator
-from specdec_plugins.app.types import EMPTY, Limits, Translation
+from specdec_plugins.app.types import EMPTY, Limits, Sentence, Translation
 from specdec_plugins.decoding.alone import DrafterDecoder
 from specdec_plugins.decoding.batch import collate, open_prefix
 from specdec_plugins.decoding.drafters import BlockNatDrafter
@@ -251,14 +251,18 @@ class Diagnosis:
         self._sample: list[Request] = []
         self.targets = TargetMatch()
 
-    def observe(self, requests: Sequence[Request], targets: Sequence[str | None]) -> None:
-        """Some requests that were decoded, each with the target that the drafter learnt from."""
-        self._sample += requests[: self._sample_size - len(self._sample)]
+    def observe(self, sentences: Sequence[Sentence]) -> None:
+        """Some sentences that were decoded, with the targets that the drafter learnt from."""
         longest = self._strategy.verifier.max_target_positions - 1
         pairs = []
-        for request, target in zip(requests, targets, strict=True):
-            if target is not None and target.strip():
-                ids = self._translator.codec.token_ids(target)
+        for sentence in sentences:
+            request = self._translator.prepare(sentence)
+            if not isinstance(request, Request):
+                continue
+            if len(self._sample) < self._sample_size:
+                self._sample.append(request)
+            if sentence.target is not None and sentence.target.strip():
+                ids = self._translator.codec.token_ids(sentence.target)
                 if len(ids) < longest:
                     pairs.append((request, [*ids, self._strategy.verifier.special.eos]))
         for start in range(0, len(pairs), 16):

@@ -2,14 +2,23 @@
 
 from __future__ import annotations
 
+import os
+import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-from specdec_plugins.app.bundles import make_settings
 from specdec_plugins.app.codec import Codec, RunningText, read_prefix
-from specdec_plugins.app.loading import load_parts
+from specdec_plugins.app.loading import load_parts, make_settings
 from specdec_plugins.app.settings import Settings
-from specdec_plugins.app.types import FORCED, Decoder, Limits, Sentence, Translation
+from specdec_plugins.app.types import (
+    FORCED,
+    BlockTranslation,
+    Decoder,
+    Limits,
+    Sentence,
+    Span,
+    Translation,
+)
 from specdec_plugins.decoding.engine import SpeculativeDecoder
 from specdec_plugins.decoding.stats import DecodeStats
 from specdec_plugins.decoding.types import SEEDS, FinishReason, Request, RowResult
@@ -70,18 +79,42 @@ class SpeculativeTranslator:
         A later text may change the end of an earlier one, where a word goes on or punctuation
         joins it. Raises UserError for strategies that have no rounds to stream.
         """
-        if not isinstance(self.decoder, SpeculativeDecoder):
-            raise UserError(
-                f"Strategy {self.settings.strategy!r} cannot stream; use specdec or AR."
-            )
+        decoder = self._engine("stream")
         request = self.prepare(Sentence(1, line))
         if isinstance(request, Translation):
             yield request.text
             return
         running = RunningText(self.codec)
         running.add(self.codec.tokens(request.forced_ids))
-        for event in self.decoder.events([request]):
+        for event in decoder.events([request]):
             yield running.add(self.codec.tokens(event.emitted_ids))
+
+    def translate_in_blocks(self, line: str) -> BlockTranslation:
+        """A translation and which of its parts were drafted. Raises UserError as `stream` does."""
+        decoder = self._engine("tell its blocks")
+        began = time.perf_counter()
+        request = self.prepare(Sentence(1, line))
+        if isinstance(request, Translation):
+            return BlockTranslation([], 0, 0, 0.0)
+        events = list(decoder.events([request]))
+        seconds = time.perf_counter() - began
+        running, texts = RunningText(self.codec), list[tuple[str, bool]]()
+        num_tokens = 0
+        for event in events:
+            ids, num_accepted = event.emitted_ids, event.num_accepted
+            for part, is_drafted in ((ids[:num_accepted], True), (ids[num_accepted:], False)):
+                tokens = self.codec.tokens(part)
+                num_tokens += len(tokens)
+                texts.append((running.add(tokens), is_drafted))
+        return BlockTranslation(_spans(texts), num_tokens, len(events), seconds)
+
+    def _engine(self, what: str) -> SpeculativeDecoder:
+        """The decoder, where it has rounds to look at; raises UserError for other strategies."""
+        if not isinstance(self.decoder, SpeculativeDecoder):
+            raise UserError(
+                f"Strategy {self.settings.strategy!r} cannot {what}; use specdec or AR."
+            )
+        return self.decoder
 
     def translate_sentences(
         self, sentences: Sequence[Sentence], on_done: Callable[[], None] = lambda: None
@@ -163,6 +196,18 @@ class SpeculativeTranslator:
             finish_reason=reason.value,
             seconds=result.seconds,
         )
+
+
+def _spans(texts: Sequence[tuple[str, bool]]) -> list[Span]:
+    """Parts of the last text, of texts that grow to it, each with who wrote what it adds."""
+    whole, spans, at = texts[-1][0], list[Span](), 0
+    for so_far, is_drafted in texts:
+        # What comes later may change an end: then less of the text is sure so far.
+        end = len(os.path.commonprefix([so_far, whole]))
+        if end > at:
+            spans.append(Span(whole[at:end], is_drafted))
+            at = end
+    return spans
 
 
 def load_translator(settings: Settings, with_scores: bool = False) -> SpeculativeTranslator:

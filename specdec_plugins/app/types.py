@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
@@ -68,6 +69,37 @@ class Translation:
             "finish_reason": self.finish_reason,
             "milliseconds": round(self.seconds * 1000, 3),
         }
+
+
+@dataclass(frozen=True)
+class Span:
+    """A part of a translation's text that one round added."""
+
+    text: str  # spaces included: all spans together are the translation
+    is_drafted: bool  # accepted from the draft, and not the verifier's own
+
+
+@dataclass(frozen=True)
+class BlockTranslation:
+    """A translation and how it grew."""
+
+    spans: list[Span]
+    num_tokens: int  # eos left out
+    rounds: int
+    seconds: float
+
+    @property
+    def text(self) -> str:
+        return "".join(span.text for span in self.spans)
+
+    def marked(self, opening: str, closing: str) -> str:
+        """The text with these marks around what was drafted and accepted."""
+        return "".join(
+            re.sub(r"\S(.|\s)*", lambda words: opening + words[0] + closing, span.text)
+            if span.is_drafted
+            else span.text
+            for span in self.spans
+        )
 
 
 class Decoder(Protocol):

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import time
 import warnings
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,8 @@ import torch
 from torch import Tensor
 
 from specdec_plugins.decoding.networks.trained import NETWORKS, VERIFIER, kind_of
+from specdec_plugins.decoding.stats import DecodeStats
+from specdec_plugins.decoding.types import FinishReason, Request, RowResult
 from specdec_plugins.errors import UserError, imported, require
 from specdec_plugins.formats.bundle import WEIGHTS_SUFFIX, read_bundle, read_weights
 from specdec_plugins.formats.checkpoints import allow_fairseq_checkpoints, load_checkpoint
@@ -33,6 +36,7 @@ class SearchConfig:
     min_len: int = 1  # tokens before eos may come; a forced prefix is exempt
     unkpen: float = 0.0  # subtracted from the log-probability of <unk>
     no_repeat_ngram_size: int = 0  # 0 = repetitions are allowed
+    max_rows: int = 1  # sentences that `run` searches at once
 
     def __post_init__(self) -> None:
         require(self.beam >= 1, f"--beam must be 1 or more, not {self.beam}.")
@@ -67,6 +71,7 @@ class FairseqSearch:
         from fairseq.sequence_generator import SequenceGenerator
 
         self.config = config
+        self.stats = DecodeStats()  # it has no rounds, so it counts none
         self._device = device
         self._pad = target_dictionary.pad()
         self._model = model
@@ -93,6 +98,22 @@ class FairseqSearch:
     def max_target_tokens(self) -> int:
         """The longest target that the model has positions for, eos, which comes after it, aside."""
         return int(self._generator.max_len) - 1
+
+    def run(self, requests: Sequence[Request]) -> Iterator[RowResult]:
+        """The best hypothesis of each request, as the other decoders give their results."""
+        for start in range(0, len(requests), self.config.max_rows):
+            rows = requests[start : start + self.config.max_rows]
+            before = time.perf_counter()
+            found = self.search([r.source_ids for r in rows], [r.forced_ids for r in rows])
+            seconds = time.perf_counter() - before
+            self.stats += DecodeStats(rows=len(rows), seconds={"search": seconds})
+            for request, (best, *_) in zip(rows, found, strict=True):
+                result = RowResult(request, best.token_ids, seconds=seconds)
+                result.score = best.score * len(best.token_ids) ** self.config.lenpen
+                # fairseq appends eos to what it cuts, one token behind the limit.
+                is_cut = len(best.token_ids) > request.params.max_len
+                result.finish_reason = FinishReason.LENGTH if is_cut else FinishReason.EOS
+                yield result
 
     def search(
         self, sources: Sequence[Sequence[int]], prefixes: Sequence[Sequence[int]] | None = None

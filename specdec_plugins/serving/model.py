@@ -12,8 +12,8 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
-from specdec_plugins.app.bundles import VERIFIER, folder_settings, make_settings
 from specdec_plugins.app.codec import Detokenizer
+from specdec_plugins.app.loading import VERIFIER, folder_settings, make_settings
 from specdec_plugins.app.options import given_to
 from specdec_plugins.app.report import kernels_in_use
 from specdec_plugins.app.settings import EXACT, Settings

@@ -9,9 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from specdec_plugins.app.blocks import BlockTranslation, Piece, translate_in_blocks
 from specdec_plugins.app.main import Prompt
-from specdec_plugins.app.strategies import BeamSearch
+from specdec_plugins.app.types import BlockTranslation, Span
 from specdec_plugins.errors import UserError
 from tests.app.toys import translated, translator
 
@@ -19,10 +18,10 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 def test_pieces_make_up_the_translation_and_say_who_wrote_them() -> None:
-    done = translate_in_blocks(translator(), "c d e")
+    done = translator().translate_in_blocks("c d e")
     # d d c c would be one block of four; the verifier adds its own token behind it.
     assert done.text == translated("c d e")
-    assert done.pieces[:2] == [Piece("e e d d", True), Piece(" c", False)]
+    assert done.spans[:2] == [Span("e e d d", True), Span(" c", False)]
     assert (done.num_tokens, done.rounds) == (6, 2)
     assert done.marked("[", "]") == "[e e d d] c [c]"
 
@@ -31,21 +30,21 @@ def test_a_word_may_be_split_between_two_rounds() -> None:
     made = translator()
     # Words that end in the mark go on in the next token.
     made.codec.text = lambda tokens: " ".join(tokens).replace("d c", "dc")  # type: ignore[method-assign]
-    done = translate_in_blocks(made, "c d e")
+    done = made.translate_in_blocks("c d e")
     assert done.text == "e e d dc c"
     assert done.marked("[", "]") == "[e e d d]c [c]"
 
 
 @pytest.mark.parametrize("line", ["", "   "])
 def test_a_line_without_words_has_no_blocks(line: str) -> None:
-    assert translate_in_blocks(translator(), line) == BlockTranslation([], 0, 0, 0.0)
+    assert translator().translate_in_blocks(line) == BlockTranslation([], 0, 0, 0.0)
 
 
 def test_a_search_without_rounds_is_refused() -> None:
     search = translator()
-    search.decoder = BeamSearch(None)  # type: ignore[arg-type]
-    with pytest.raises(UserError, match="has no blocks"):
-        translate_in_blocks(search, "a b")
+    search.decoder = object()  # type: ignore[assignment]
+    with pytest.raises(UserError, match="cannot tell its blocks"):
+        search.translate_in_blocks("a b")
 
 
 def converse(*lines: str) -> str:

@@ -10,17 +10,18 @@ from typing import Any
 
 import pytest
 
-from specdec_plugins.app.bundles import make_settings
+from specdec_plugins.app.loading import DRAFTER, VERIFIER, folder_settings, make_settings
 from specdec_plugins.app.main import main
 from specdec_plugins.app.translator import SpeculativeTranslator
 from specdec_plugins.errors import UserError
 from specdec_plugins.formats import bundle as bundle_module
+from specdec_plugins.formats.bundle import BIGRAMS, CODES
 from specdec_plugins.serving import translate_cli
 from specdec_plugins.serving.model import decode_settings, request_defaults
 from specdec_plugins.serving.settings import ModelOptions
 from tests.bundles import CAPTIONS, LINES, ROOT, WITHOUT_FAIRSEQ, captions
 
-CODES = {"tokenizer": "moses", "bpe": "subword_nmt"}
+RAW_TEXT = {"tokenizer": "moses", "bpe": "subword_nmt"}
 SAMPLES = (ROOT / "data" / "samples" / "en-de.tsv").read_text().splitlines()
 SENTENCES = [line.split("\t")[0] for line in SAMPLES[1::8]]
 DEFAULTS = {"beta": 3, "tau": 1.5, "block_size": 7, "max_len_b": 90}
@@ -40,7 +41,7 @@ def relaxed(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def expected() -> list[str]:
     """Of the checkpoints, one token at a time."""
-    codes = {**CODES, "bpe_codes": str(CAPTIONS / "bpe.codes")}
+    codes = {**RAW_TEXT, "bpe_codes": str(CAPTIONS / "bpe.codes")}
     models = {"verifier": str(CAPTIONS / "verifier.pt"), "source_lang": "en", "target_lang": "de"}
     translator = SpeculativeTranslator.from_pretrained(
         str(CAPTIONS), strategy="AR", device="cpu", **models, **codes
@@ -185,6 +186,53 @@ def test_an_absent_default_is_one_sentence(
     assert told.count("no pair of models is bundled") == told.count("\n") == 2
     with pytest.raises(UserError, match="named without its dictionaries"):
         make_settings({"verifier": "v.pt"})
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    for name in (VERIFIER, DRAFTER, BIGRAMS, CODES):
+        (tmp_path / name).touch()
+    return tmp_path
+
+
+def test_every_file_is_found(folder: Path) -> None:
+    assert folder_settings(folder, {}) == {
+        "verifier": str(folder / VERIFIER),
+        "drafter_checkpoint": str(folder / DRAFTER),
+        "bigrams": str(folder / BIGRAMS),
+        "tokenizer": "moses",
+        "bpe": "subword_nmt",
+        "bpe_codes": str(folder / CODES),
+    }
+
+
+def test_what_is_given_counts(folder: Path) -> None:
+    found = folder_settings(folder, {"verifier": "v", "bigrams": None, "batch": 3})
+    assert (found["verifier"], found["bigrams"], found["batch"]) == ("v", None, 3)
+
+
+def test_text_is_tokenised_wherever_its_codes_lie(folder: Path) -> None:
+    (folder / CODES).unlink()
+    assert "tokenizer" not in folder_settings(folder, {})
+    found = folder_settings(folder, {"bpe_codes": "elsewhere"})
+    assert (found["tokenizer"], found["bpe"], found["bpe_codes"]) == (
+        "moses",
+        "subword_nmt",
+        "elsewhere",
+    )
+
+
+def test_bigrams_are_the_block_drafters(folder: Path) -> None:
+    assert "bigrams" not in folder_settings(folder, {"drafter": "lookup"})
+    (folder / DRAFTER).unlink()
+    assert "bigrams" not in folder_settings(folder, {})
+
+
+def test_without_a_drafter_decoding_is_plain(folder: Path) -> None:
+    (folder / DRAFTER).unlink()
+    assert folder_settings(folder, {})["strategy"] == "AR"
+    assert "strategy" not in folder_settings(folder, {"drafter": "lookup"})
+    assert "strategy" not in folder_settings(folder, {"drafter_checkpoint": "d"})
 
 
 def _run(command: list[str], folder: Path) -> str:

@@ -109,11 +109,14 @@ def test_costs_are_told_in_plain_steps() -> None:
 
 
 def observed(it: SpeculativeTranslator, targets: list[str | None]) -> Diagnosis:
-    sentences = [Sentence(n, line) for n, line in enumerate(["a b", "c", "d e f"], 1)]
-    requests = [r for r in map(it.prepare, sentences) if isinstance(r, Request)]
+    lines = ["a b", "c", "d e f"]
+    sentences = [
+        Sentence(n, line, target=target)
+        for n, (line, target) in enumerate(zip(lines, targets, strict=True), 1)
+    ]
     it.translate_sentences(sentences)
     diagnosis = Diagnosis(it, sample_size=2)
-    diagnosis.observe(requests, targets)
+    diagnosis.observe(sentences)
     return diagnosis
 
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 
-from specdec_plugins.app.bundles import make_settings
+from specdec_plugins.app.loading import make_settings
 from specdec_plugins.app.settings import Settings
 from specdec_plugins.app.translator import load_translator
 from specdec_plugins.errors import UserError

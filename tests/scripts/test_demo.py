@@ -80,7 +80,7 @@ def test_it_fails_where_exact_is_not_exact(monkeypatch: pytest.MonkeyPatch) -> N
 def test_without_a_bundle_it_says_so(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    from specdec_plugins.app.bundles import make_settings
+    from specdec_plugins.app.loading import make_settings
 
     monkeypatch.setattr(demo, "make_settings", make_settings)
     monkeypatch.setattr("sys.argv", ["demo.py", "no-such-folder"])
