@@ -11,6 +11,8 @@ import torch
 
 from specdec_plugins.decoding.drafters import DraftContext, build_drafter
 from specdec_plugins.decoding.engine import EngineConfig, Method, SpeculativeDecoder
+from specdec_plugins.decoding.rules.exact import Exact
+from specdec_plugins.decoding.rules.speculative_sampling import SpeculativeSampling
 from specdec_plugins.decoding.rules.top_beta import TopBeta
 from specdec_plugins.decoding.sampling import HashRandom
 from specdec_plugins.decoding.schedules import build_schedule
@@ -28,7 +30,7 @@ from tests.decoding.rules.test_speculative_sampling import (
     z_score,
 )
 from tests.decoding.toys import TableVerifier, draft_of, oracle, perturbed, requests, row_params
-from tests.serving.toys import Draw, toy_model
+from tests.serving.toys import toy_model
 
 
 def test_each_row_follows_its_own_rule() -> None:
@@ -38,12 +40,15 @@ def test_each_row_follows_its_own_rule() -> None:
     draft = draft_of([row[:2] for row in best.tolist()])
     params = row_params(4, top_k=[1, 0, 1, 0], seed=[1, 2, 3, 4])
     random, first = HashRandom(params.seed), torch.full((4,), 5)
-    mixed = MixedRule(sampling=Draw()).judge(draft, scores, params, random, first)
-    greedy = TopBeta().judge(draft, scores, params, random, first)
-    drawn = Draw().judge(draft, scores, params, random, first)
-    assert mixed.num_accepted.tolist() == [2, 0, 2, 0]
-    for row, rule in enumerate((greedy, drawn, greedy, drawn)):
-        assert mixed.next_tokens[row] == rule.next_tokens[row]
+    mixed, exact, drawn = (
+        rule.judge(draft, scores, params, random, first)
+        for rule in (MixedRule(), Exact(), SpeculativeSampling())
+    )
+    assert mixed.num_accepted[::2].tolist() == [2, 2]
+    assert mixed.num_accepted[1::2].tolist() != [2, 2]
+    for row, verdict in enumerate((exact, drawn, exact, drawn)):
+        assert mixed.num_accepted[row] == verdict.num_accepted[row]
+        assert mixed.next_tokens[row] == verdict.next_tokens[row]
 
 
 @pytest.mark.parametrize(("beta", "tolerant"), [([1, 1], False), ([1, 3], True)])
@@ -53,7 +58,7 @@ def test_the_tolerant_rule_judges_only_where_something_is_tolerated(
 ) -> None:
     judged: list[str] = []
 
-    class Recorded(Draw):
+    class Recorded(TopBeta):
         def judge(self, *arguments: Any) -> Verdict:
             judged.append("tolerant")
             return super().judge(*arguments)
@@ -61,7 +66,7 @@ def test_the_tolerant_rule_judges_only_where_something_is_tolerated(
     params = row_params(2, top_k=top_k, beta=beta)
     scores, first = Scores(torch.randn(2, 3, 9)), torch.ones(2, dtype=torch.int64)
     draft = draft_of([[3, 4], [5, 6]])
-    rule = MixedRule(tolerant=Recorded(), sampling=Draw())
+    rule = MixedRule(tolerant=Recorded())
     rule.judge(draft, scores, params, HashRandom(params.seed), first)
     assert bool(judged) == tolerant
 

@@ -23,7 +23,6 @@ import torch
 import uvicorn
 from fastapi import FastAPI
 from prometheus_client.parser import text_string_to_metric_families
-from torch import Tensor
 
 from specdec_plugins.decoding.engine import EngineConfig, Method
 from specdec_plugins.decoding.rules.top_beta import TopBeta
@@ -31,14 +30,9 @@ from specdec_plugins.decoding.schedules import build_schedule
 from specdec_plugins.decoding.types import (
     DecodeParams,
     Draft,
-    Guarantee,
     Prefix,
     Request,
-    RowParams,
-    RowRandom,
     Scores,
-    Stream,
-    Verdict,
 )
 from specdec_plugins.serving.app import UVICORN, create_app
 from specdec_plugins.serving.model import MixedRule, ServedModel
@@ -111,27 +105,9 @@ class GatedVerifier(TableVerifier):
         return scores
 
 
-@dataclass(frozen=True)
-class Draw:
-    """Samples one token a round; the draft is ignored."""
-
-    samples: bool = True
-
-    def guarantee(self, beta: int) -> Guarantee:
-        return Guarantee.DISTRIBUTION
-
-    def judge(
-        self, draft: Draft, scores: Scores, params: RowParams, random: RowRandom, first: Tensor
-    ) -> Verdict:
-        probs = (scores.logits[:, 0] / params.temperature[:, None]).softmax(-1).nan_to_num()
-        drawn = random.uniform(first, 1, Stream.NEXT)
-        tokens = (probs.cumsum(-1) < drawn).sum(-1).clamp(max=probs.shape[-1] - 1)
-        return Verdict(torch.zeros_like(first), tokens)
-
-
 def toy_model(script: str | None = "partly", samples: bool = True, **changes: Any) -> ServedModel:
     """script: how the drafter errs; None = no drafter."""
-    rule: Any = MixedRule(sampling=Draw()) if samples else TopBeta()
+    rule: Any = MixedRule() if samples else TopBeta()
     drafter = ScriptedDrafter(TABLE, SCRIPTS[script]) if script else None
     fields: dict[str, Any] = {
         "name": "toy",
