@@ -34,8 +34,9 @@ from specdec_plugins.corpus.held_out import (
     split_off,
 )
 from specdec_plugins.corpus.reading import Faults, Pair, ParallelFile, read_pairs
-from specdec_plugins.corpus.resume import write_json, written_whole
+from specdec_plugins.corpus.resume import write_json
 from specdec_plugins.errors import UserError
+from specdec_plugins.formats.output import written_whole
 
 RESEARCH_ONLY = re.compile("multi30k", re.IGNORECASE)
 _NAME = re.compile(r"(?:train|dev|test)\.(?P<name>.+)\.\w+-\w+\.tsv(?:\.[gx]z)?")

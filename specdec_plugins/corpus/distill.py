@@ -33,10 +33,10 @@ from specdec_plugins.corpus.resume import (
     read_json,
     sha256,
     write_json,
-    written_whole,
 )
 from specdec_plugins.corpus.teacher import DataBin, Search, Teacher, translate_chunk
 from specdec_plugins.errors import UserError, not_installed
+from specdec_plugins.formats.output import written_whole
 
 Spans = Mapping[int, range]  # the sentences of each chunk
 # Yields chunks and the content of their files; is told how many sentences are done.

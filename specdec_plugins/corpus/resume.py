@@ -1,6 +1,6 @@
 """How long work is interrupted and resumed, for every command of this project.
 
-- ``written_whole``, ``write_json``: a file or folder that is there is complete.
+- ``write_json``, as ``written_whole`` of ``formats/output.py``: a file that is there is complete.
 - ``Steps``: a step that is done is skipped. Its stamp, a small JSON file, holds its settings and a
   fingerprint of what it read and wrote; a step whose stamp no longer matches is done again, and the
   reason is logged. An interruption costs the step that was running, never a finished one.
@@ -14,7 +14,6 @@ import fcntl
 import hashlib
 import json
 import os
-import shutil
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -22,34 +21,7 @@ from typing import Any
 
 from specdec_plugins.corpus.cli import logger
 from specdec_plugins.errors import UserError
-
-
-def temporary(path: Path) -> Path:
-    """The name under which ``path`` is written until it is whole (in the same file system)."""
-    return path.with_name(f".{path.name}.part")
-
-
-def remove(path: Path) -> None:
-    """Remove a file or a folder, if it is there."""
-    if path.is_dir():
-        shutil.rmtree(path)
-    else:
-        path.unlink(missing_ok=True)
-
-
-@contextmanager
-def written_whole(path: Path) -> Iterator[Path]:
-    """Yields a temporary name; renames it to ``path`` when the block ends without an error."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    part = temporary(path)
-    remove(part)
-    try:
-        yield part
-        if path.is_dir():  # a folder cannot be renamed over another
-            shutil.rmtree(path)
-        os.replace(part, path)
-    finally:
-        remove(part)
+from specdec_plugins.formats.output import remove, temporary, written_whole
 
 
 def write_json(path: Path, value: Any) -> None:

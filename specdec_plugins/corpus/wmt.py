@@ -33,8 +33,9 @@ from specdec_plugins.corpus.prepare import (
     text_settings,
 )
 from specdec_plugins.corpus.reading import ParallelFile
-from specdec_plugins.corpus.resume import Steps, locked, read_json, remove, sha256, write_json
+from specdec_plugins.corpus.resume import Steps, locked, read_json, sha256, write_json
 from specdec_plugins.errors import UserError
+from specdec_plugins.formats.output import remove
 
 _BLOCK = 1 << 20  # bytes
 _DOC = re.compile(r'<doc\b[^>]*\bdocid\s*=\s*"([^"]*)"[^>]*>', re.IGNORECASE)

@@ -8,9 +8,7 @@ from __future__ import annotations
 
 import argparse
 import collections
-import os
 import pickle
-import tempfile
 import typing
 import warnings
 from pathlib import Path
@@ -19,6 +17,7 @@ from typing import Any
 import torch
 
 from specdec_plugins.errors import UserError
+from specdec_plugins.formats.output import written_whole
 
 
 def _harmless_types() -> list[Any]:
@@ -133,18 +132,8 @@ def save_checkpoint(checkpoint: dict[str, Any], path: str | Path) -> None:
 
     Raises ``UserError`` where the file cannot be written; an older file then stays as it was.
     """
-    path = Path(path)
-    temporary: Path | None = None
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-        temporary = Path(name)
-        with os.fdopen(handle, "wb") as file:
+        with written_whole(Path(path)) as part, part.open("wb") as file:
             torch.save(checkpoint, file)
-        temporary.chmod(0o644)
-        temporary.replace(path)
     except OSError as error:
         raise UserError(f"{path}: cannot be written ({error.strerror or error})") from error
-    finally:
-        if temporary is not None:
-            temporary.unlink(missing_ok=True)

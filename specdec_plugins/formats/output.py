@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -38,6 +39,34 @@ def check_output(
         is_possible and os.access(place, os.W_OK),
         f"{named}: cannot be written; choose another place or change permissions.",
     )
+
+
+def temporary(path: Path) -> Path:
+    """The name under which ``path`` is written until it is whole (in the same file system)."""
+    return path.with_name(f".{path.name}.part")
+
+
+def remove(path: Path) -> None:
+    """Remove a file or a folder, if it is there."""
+    if path.is_dir():
+        shutil.rmtree(path)
+    else:
+        path.unlink(missing_ok=True)
+
+
+@contextmanager
+def written_whole(path: Path) -> Iterator[Path]:
+    """Yields a temporary name; renames it to ``path`` when the block ends without an error."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    part = temporary(path)
+    remove(part)
+    try:
+        yield part
+        if path.is_dir():  # a folder cannot be renamed over another
+            shutil.rmtree(path)
+        os.replace(part, path)
+    finally:
+        remove(part)
 
 
 @contextmanager

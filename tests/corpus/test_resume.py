@@ -7,8 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from specdec_plugins.corpus.resume import Log, Steps, locked, written_whole
+from specdec_plugins.corpus.resume import Log, Steps, locked
 from specdec_plugins.errors import UserError
+from specdec_plugins.formats.output import written_whole
 
 
 class Copy:
