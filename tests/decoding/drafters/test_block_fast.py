@@ -11,7 +11,7 @@ from torch import Tensor
 
 from specdec_plugins.decoding.cache import SourceMemory
 from specdec_plugins.decoding.drafters import DraftContext, build_drafter
-from specdec_plugins.decoding.drafters.block import BlockNatDrafter
+from specdec_plugins.decoding.drafters.block import BlockNatDrafter, Masks
 from specdec_plugins.decoding.engine import EngineConfig, Method, Session
 from specdec_plugins.decoding.networks import Transformer
 from specdec_plugins.decoding.networks.transformer import same_encoder
@@ -63,12 +63,12 @@ class Doubled(BlockNatDrafter):
     num_kept = 0
 
     def _extended(
-        self, prefix: Prefix, num_masks: Tensor, memory: SourceMemory, num_used: int
+        self, prefix: Prefix, masks: Masks, memory: SourceMemory, num_used: int
     ) -> Tensor:
-        slow = self._whole(prefix, num_masks, memory, num_used)
+        slow = self._whole(prefix, masks, memory, num_used)
         self.num_kept += int(self._cache.lengths.sum())
-        fast = super()._extended(prefix, num_masks, memory, num_used)
-        used = torch.arange(num_used) < num_masks[:, None]
+        fast = super()._extended(prefix, masks, memory, num_used)
+        used = torch.arange(num_used) < masks.number[:, None]
         logits = [self.network.decoder.logits(states[used]) for states in (fast, slow)]
         torch.testing.assert_close(logits[0], logits[1], rtol=0, atol=TOLERANCE)
         self.num_passes += 1

@@ -1,0 +1,139 @@
+"""Many sessions on one decoder: each gives what it gives alone, as no two share a state."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+
+from specdec_plugins.decoding.alone import DrafterDecoder, Unverified
+from specdec_plugins.decoding.drafters import DraftContext, build_drafter
+from specdec_plugins.decoding.engine import EngineConfig, Method, SpeculativeDecoder
+from specdec_plugins.decoding.rules import RULES
+from specdec_plugins.decoding.rules.exact import Exact
+from specdec_plugins.decoding.schedules import build_schedule
+from specdec_plugins.decoding.types import DecodeParams, Request
+from specdec_plugins.decoding.verifier import TransformerVerifier
+from tests.decoding.drafters.factories import FACTORIES
+from tests.decoding.networks.toys import fast_drafter, random_ids, transformer
+from tests.decoding.toys import CPU, SCRIPTS, SPECIAL, ScriptedDrafter, TableVerifier, law, requests
+
+TABLE = law()
+JOBS = requests(6, num_forced=lambda i: i % 3, block_size=4, max_len=lambda i: 9 + i, seed=5)
+Make = Callable[[], SpeculativeDecoder]
+
+
+def on_tables(name: str, schedule: str = "constant", **options: Any) -> SpeculativeDecoder:
+    verifier = TableVerifier(TABLE)
+    rule = "speculative_sampling" if "sampling" in name else "exact"
+    parts = (RULES.get(rule)(), build_schedule(schedule, options))
+    return SpeculativeDecoder(
+        verifier, Method(FACTORIES[name](verifier), *parts), EngineConfig(2, 0.01)
+    )
+
+
+def on_networks() -> SpeculativeDecoder:
+    """The fast block drafter, which reads the verifier's encoding and keeps its prefix."""
+    verifier = TransformerVerifier(transformer(), SPECIAL)
+    drafter = build_drafter("block", DraftContext(verifier, fast_drafter(verifier.network)))
+    method = Method(drafter, Exact(), build_schedule("constant"))
+    return SpeculativeDecoder(verifier, method, EngineConfig(2, 0.01))
+
+
+def alone() -> SpeculativeDecoder:
+    drafter = ScriptedDrafter(TABLE, SCRIPTS["always"])
+    return DrafterDecoder(drafter, Unverified(9, SPECIAL, CPU), EngineConfig(2))
+
+
+def sentences() -> list[Request]:
+    """For networks, which have no laws that a source could name."""
+    generator, params = torch.Generator().manual_seed(0), DecodeParams(block_size=4, max_len=12)
+    sources = [[*random_ids(generator, 2 + i % 5), SPECIAL.eos] for i in range(6)]
+    return [Request(f"r{i}", source, params) for i, source in enumerate(sources)]
+
+
+MAKES: dict[str, tuple[Make, list[Request]]] = {
+    **{name: (lambda name=name: on_tables(name), JOBS) for name in FACTORIES},
+    "heuristic": (lambda: on_tables("lookup", "heuristic", keep=True), JOBS),
+    "gate": (lambda: on_tables("assistant", "target_confidence"), JOBS),
+    "networks": (on_networks, sentences()),
+    "alone": (alone, [replace(job, forced_ids=[]) for job in JOBS]),
+}
+
+
+def told(decoder: SpeculativeDecoder, jobs: list[Request]) -> list[Any]:
+    """What a session says of these, drafts included."""
+    return [(e.id, e.draft_ids, e.emitted_ids) for e in decoder.events(jobs)]
+
+
+@pytest.mark.parametrize("name", sorted(MAKES))
+def test_streams_in_turns_give_what_each_gives_alone(name: str) -> None:
+    make, jobs = MAKES[name]
+    parts = (jobs[::2], jobs[1::2])
+    expected = [told(make(), part) for part in parts]
+    decoder = make()
+    found: list[list[Any]] = [[] for _ in parts]
+    streams = [decoder.events(part) for part in parts]
+    left = set(range(len(parts)))
+    while left:
+        for index in sorted(left):
+            event = next(streams[index], None)
+            if event is None:
+                left.remove(index)
+            else:
+                found[index].append((event.id, event.draft_ids, event.emitted_ids))
+    assert found == expected
+    assert decoder.stats.rows == len(jobs)
+
+
+@pytest.mark.parametrize("name", sorted(MAKES))
+def test_a_stream_that_is_closed_early_leaves_nothing_behind(name: str) -> None:
+    make, jobs = MAKES[name]
+    expected = told(make(), jobs[3:])
+    decoder = make()
+    first = decoder.events(jobs[:2])
+    next(first)
+    beside = decoder.events(jobs[2:3])  # on a state of its own
+    next(beside)
+    first.close()
+    beside.close()
+    if name != "heuristic":  # which is to remember
+        assert told(decoder, jobs[3:]) == expected
+    assert [r.token_ids for r in decoder.decode(jobs)] == [r.token_ids for r in make().decode(jobs)]
+
+
+@pytest.mark.parametrize("name", ["networks", "assistant:reading", "early_exit", "medusa"])
+def test_threads_share_a_decoder(name: str) -> None:
+    make, jobs = MAKES[name]
+    expected = [told(make(), [job]) for job in jobs]
+    decoder = make()
+    with ThreadPoolExecutor(2) as threads:
+        found = list(threads.map(lambda job: told(decoder, [job]), jobs))
+    assert found == expected
+    assert decoder.stats.rows == len(jobs)
+
+
+def test_a_state_serves_one_session_after_the_other() -> None:
+    decoder = on_tables("lookup")
+    first = decoder.open()
+    second = decoder.open()
+    assert first.verifier is not second.verifier
+    assert decoder.verifier not in (first.verifier, second.verifier)
+    second.close()
+    second.close()  # gives it back once
+    assert decoder.open().verifier is second.verifier
+    assert decoder.open().verifier not in (first.verifier, second.verifier)
+
+
+def test_what_a_failed_session_held_is_empty_again() -> None:
+    decoder = on_tables("assistant")
+    expected = told(on_tables("assistant"), JOBS[:2])
+    with suppress(RuntimeError), decoder.session(JOBS) as session:
+        session.step()
+        raise RuntimeError("enough")
+    assert told(decoder, JOBS[:2]) == expected
