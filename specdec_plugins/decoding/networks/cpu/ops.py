@@ -91,7 +91,7 @@ def leading_best(logits: Tensor, drafted: Tensor, lengths: Tensor) -> tuple[Tens
         kept = (drafted == own[:, :-1]) & (columns < lengths[:, None])
         num_kept = kept.long().cumprod(1).sum(1)
         return num_kept, own.gather(1, num_kept[:, None])[:, 0]
-    num_kept, behind = lengths.new_empty(2, len(lengths))
+    num_kept, behind = lengths.new_empty(len(lengths)), lengths.new_empty(len(lengths))
     native.leading_best(
         logits=logits,
         drafted=drafted,
