@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from specdec_plugins.decoding.networks import BlockDrafter, Transformer
 from specdec_plugins.decoding.networks.fairseq_names import network_state
-from specdec_plugins.decoding.networks.trained import fill
+from specdec_plugins.decoding.networks.trained import fill, kind_of
 from specdec_plugins.errors import UserError
 from specdec_plugins.formats.dictionaries import Dictionary
 from specdec_plugins.formats.models import load_network, upgrade
@@ -266,3 +266,19 @@ def test_weights_that_do_not_fit_are_named() -> None:
         fill(network, {**fits, "bias": torch.zeros(4)})
     with pytest.raises(UserError, match="a, b, c and 2 more"):
         fill(network, {**fits, **dict.fromkeys("abcde", torch.zeros(1))})
+
+
+@pytest.mark.parametrize(
+    ("arch", "kind"),
+    [
+        ("block", "block"),
+        ("block_fast", "block"),
+        ("block_6e6d512", "block"),
+        ("medusa_heads", "medusa_heads"),
+        ("transformer_wmt_en_de", "transformer"),
+        ("assistant_transformer", "transformer"),
+        ("early_exit_transformer", "transformer"),
+    ],
+)
+def test_the_architecture_of_training_says_the_kind(arch: str, kind: str) -> None:
+    assert kind_of(arch) == kind

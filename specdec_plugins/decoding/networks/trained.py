@@ -77,9 +77,9 @@ VERIFIER = "transformer"  # the kind of whatever no other kind claims
 
 
 def kind_of(arch: str) -> str:
-    """The kind of network that checkpoints of that `--arch` hold."""
-    kinds = [name for name in NETWORKS.names() if name != VERIFIER]
-    return next((k for k in kinds if arch.startswith(NETWORKS.get(k).arch)), VERIFIER)
+    """The kind of network that checkpoints of that `--arch` hold: whose own begins it best."""
+    kinds = [k for k in NETWORKS.names() if arch.startswith(NETWORKS.get(k).arch)]
+    return max(kinds, key=lambda kind: len(NETWORKS.get(kind).arch), default=VERIFIER)
 
 
 @dataclass(frozen=True)
