@@ -17,7 +17,7 @@ from specdec_plugins.app.types import EMPTY, Limits, Sentence, Translation
 from specdec_plugins.decoding.alone import DrafterDecoder
 from specdec_plugins.decoding.batch import collate, open_prefix
 from specdec_plugins.decoding.drafters import BlockNatDrafter
-from specdec_plugins.decoding.engine import EngineConfig, Method, SpeculativeDecoder
+from specdec_plugins.decoding.engine import Method, SpeculativeDecoder
 from specdec_plugins.decoding.networks import best_set
 from specdec_plugins.decoding.rules.exact import Exact
 from specdec_plugins.decoding.schedules.constant import Constant
@@ -71,7 +71,7 @@ def summary(
     tally: Tally, stats: DecodeStats, settings: Settings, limits: Limits, seconds: float
 ) -> str:
     """A few lines about a run. seconds: wall-clock, of reading, decoding and writing."""
-    lines = [_counts(tally), _speed(tally, seconds), _method(settings, limits)]
+    lines = [_counts(tally), _speed(tally, seconds), _decoding(settings, limits)]
     if settings.strategy != "fairseq":
         lines += [_greedy(settings, limits), _rounds(stats)]
     if settings.strategy == "specdec" and stats.drafted:
@@ -101,7 +101,7 @@ def _speed(tally: Tally, seconds: float) -> str:
     )
 
 
-def _method(settings: Settings, limits: Limits) -> str:
+def _decoding(settings: Settings, limits: Limits) -> str:
     parts = [f"strategy {settings.strategy}, batch {settings.batch}, {settings.dtype}"]
     if settings.strategy == "fairseq":
         parts.append(f"beam {settings.beam}")
@@ -204,12 +204,10 @@ def match_targets(
 ) -> list[int]:
     """For each target (ids, eos last): positions that equal the verifier's argmax, teacher-forced.
 
-    Leaves the verifier empty. A target that matches everywhere is the verifier's greedy output,
-    so this answers for whole sentences as well.
+    A target that matches everywhere is the verifier's greedy output, so this answers for whole
+    sentences as well.
     """
-    special, device = verifier.special, verifier.device
-    nobody = torch.zeros(0, dtype=torch.int64, device=device)
-    verifier.select(nobody)
+    verifier, special, device = verifier.fresh(), verifier.special, verifier.device
     free = [replace(request, forced_ids=[]) for request in requests]
     source = collate(free, special.pad, special.start, device)
     verifier.admit(source)
@@ -221,7 +219,6 @@ def match_targets(
     draft = Draft(tokens, lengths)
     scores = verifier.score(open_prefix(source, width + 1), draft)
     right = (scores.logits[:, :-1].argmax(-1) == tokens) & draft.mask
-    verifier.select(nobody)
     counts: list[int] = right.sum(1).tolist()
     return counts
 
@@ -246,15 +243,14 @@ class Diagnosis:
         if not isinstance(decoder, SpeculativeDecoder) or isinstance(decoder, DrafterDecoder):
             raise UserError("--diagnose needs --strategy specdec.")
         self._translator = translator
-        self._strategy = decoder
+        self._decoder = decoder
         self._sample_size = sample_size
         self._sample: list[Request] = []
         self.targets = TargetMatch()
 
     def observe(self, sentences: Sequence[Sentence]) -> None:
         """Some sentences that were decoded, with the targets that the drafter learnt from."""
-        longest = self._strategy.verifier.max_target_positions - 1
-        pairs = []
+        verifier, pairs = self._decoder.verifier, []
         for sentence in sentences:
             request = self._translator.prepare(sentence)
             if not isinstance(request, Request):
@@ -263,25 +259,23 @@ class Diagnosis:
                 self._sample.append(request)
             if sentence.target is not None and sentence.target.strip():
                 ids = self._translator.codec.token_ids(sentence.target)
-                if len(ids) < longest:
-                    pairs.append((request, [*ids, self._strategy.verifier.special.eos]))
+                if len(ids) < verifier.max_target_positions - 1:
+                    pairs.append((request, [*ids, verifier.special.eos]))
         for start in range(0, len(pairs), 16):
-            rows = pairs[start : start + 16]
-            counts = match_targets(
-                self._strategy.verifier, [r for r, _ in rows], [t for _, t in rows]
-            )
-            for (_, target_ids), matching in zip(rows, counts, strict=True):
+            requests, targets = zip(*pairs[start : start + 16], strict=True)
+            counts = match_targets(verifier, requests, targets)
+            for target_ids, matching in zip(targets, counts, strict=True):
                 self.targets.add(matching, len(target_ids))
 
     def report(self) -> str:
         """Figures first, then advice, a sentence a line."""
-        stats = self._strategy.stats
+        stats = self._decoder.stats
         if not self._sample or not stats.drafted:
             return "diagnosis: nothing was drafted, so there is nothing to explain."
-        with_drafter = self._time(self._strategy.method)
+        with_drafter = self._time(self._decoder.method)
         plain = self._time(Method(None, Exact(), Constant(Constant.Config())))
         lines = ["diagnosis:", *_figures(stats, with_drafter, plain, len(self._sample))]
-        drafter = self._strategy.method.drafter
+        drafter = self._decoder.method.drafter
         if isinstance(drafter, BlockNatDrafter):
             lines.append(_what_it_saves(drafter))
         if self.targets.sentences:
@@ -296,13 +290,8 @@ class Diagnosis:
         return "\n".join([*lines, *(f"- {sentence}" for sentence in advice)])
 
     def _time(self, method: Method) -> Timing:
-        config = EngineConfig(
-            max_rows=self._strategy.config.max_rows,
-            ban_pad=self._strategy.config.ban_pad,
-            measure_time=False,
-            clock=self._strategy.config.clock,
-        )
-        decoder = SpeculativeDecoder(self._strategy.verifier, method, config)
+        config = replace(self._decoder.config, with_scores=False, measure_time=False)
+        decoder = SpeculativeDecoder(self._decoder.verifier, method, config)
         before = config.clock()
         decoder.decode(self._sample)
         return Timing(config.clock() - before, decoder.stats.rounds)
@@ -331,11 +320,8 @@ def _figures(
 def _what_it_saves(drafter: BlockNatDrafter) -> str:
     """Whether the drafter does again what was done before."""
     reads = "reads the verifier's encoder output" if drafter.shares_encoder else "encodes itself"
-    keeps = (
-        "keeps its prefix from round to round"
-        if drafter.keeps_prefix
-        else ("computes its whole prefix anew each round")
-    )
+    again = "computes its whole prefix anew each round"
+    keeps = "keeps its prefix from round to round" if drafter.keeps_prefix else again
     return f"the drafter {reads} and {keeps}"
 
 
@@ -363,65 +349,53 @@ def give_advice(
 ) -> list[str]:
     """What to do about it; at least one sentence. is_trained: the drafter learnt from targets."""
     advice = _advise_on_training(stats, targets) if is_trained else []
-    advice += _advise_on_blocks(stats)
-    advice += _advise_on_time(stats, with_drafter, plain)
-    return advice or ["Nothing stands out: acceptance is good and time goes into verification."]
-
-
-def _advise_on_training(stats: DecodeStats, targets: TargetMatch) -> list[str]:
-    advice = []
-    first = stats.acceptance_by_position[0]
-    if targets.sentences and targets.position_share < POOR_TARGETS:
-        advice.append(
-            f"Only {targets.position_share:.0%} of the drafter's training targets match the "
-            f"verifier (distilled ones: {POOR_TARGETS:.0%} or more): decode the training sources "
-            "with this verifier (scripts/distill.sh) and train the drafter on its output."
-        )
-    elif first < POOR_FIRST:
-        cause = (
-            "its targets match the verifier, so train it longer or make it larger"
-            if targets.sentences
-            else "the commonest cause is training on targets that this verifier did not write: "
-            "check with --diagnose-targets, and distil with scripts/distill.sh"
-        )
-        advice.append(
-            f"Only {first:.0%} of first drafted tokens are kept ({POOR_FIRST:.0%} is common for a "
-            f"drafter that knows its verifier); {cause}."
-        )
-    return advice
-
-
-def _advise_on_blocks(stats: DecodeStats) -> list[str]:
-    advice = []
-    size = useful_block_size(stats)
-    if size < 0.7 * len(stats.drafted_at):
+    total = sum(stats.seconds.values()) or 1.0
+    draft, verify, encode = (
+        stats.seconds.get(part, 0.0) / total for part in ("draft", "verify", "encode")
+    )
+    cost, gain = relative_cost(with_drafter, plain), stats.mean_emitted_tokens
+    size, longest = useful_block_size(stats), len(stats.drafted_at)
+    if size < 0.7 * longest:
         advice.append(
             f"The first {size} positions give {WORTH_DRAFTING:.0%} of all accepted tokens: "
-            f"--block-size {size} would spend less on drafts of {len(stats.drafted_at)}."
+            f"--block-size {size} would spend less on drafts of {longest}."
         )
-    return advice
-
-
-def _advise_on_time(stats: DecodeStats, with_drafter: Timing, plain: Timing) -> list[str]:
-    advice = []
-    total = sum(stats.seconds.values()) or 1.0
-    share = {name: value / total for name, value in stats.seconds.items()}
-    cost, gain = relative_cost(with_drafter, plain), stats.mean_emitted_tokens
     if cost >= gain:
         advice.append(
             f"A round costs {cost:.2f} plain steps and gives {gain:.2f} tokens, so speculation "
             "loses time here: it needs more accepted tokens or a cheaper drafter."
         )
-    if share.get("draft", 0.0) > share.get("verify", 0.0):
+    if draft > verify:
         advice.append(
-            f"Drafting takes {share['draft']:.0%} of the time and verifying "
-            f"{share.get('verify', 0.0):.0%}: a drafter with fewer decoder layers, or a shorter "
-            "block, would pay."
+            f"Drafting takes {draft:.0%} of the time and verifying {verify:.0%}: a drafter with "
+            "fewer decoder layers, or a shorter block, would pay."
         )
-    if share.get("encode", 0.0) > LONG_ENCODING:
+    if encode > LONG_ENCODING:
         advice.append(
-            f"Encoding takes {share['encode']:.0%} of the time, which no drafter can save: the "
-            "drafter could read the verifier's encoder output (--arch block_fast), and a larger "
-            "--batch would help."
+            f"Encoding takes {encode:.0%} of the time, which no drafter can save: the drafter "
+            "could read the verifier's encoder output (--arch block_fast), and a larger --batch "
+            "would help."
         )
-    return advice
+    return advice or ["Nothing stands out: acceptance is good and time goes into verification."]
+
+
+def _advise_on_training(stats: DecodeStats, targets: TargetMatch) -> list[str]:
+    first = stats.acceptance_by_position[0]
+    if targets.sentences and targets.position_share < POOR_TARGETS:
+        return [
+            f"Only {targets.position_share:.0%} of the drafter's training targets match the "
+            f"verifier (distilled ones: {POOR_TARGETS:.0%} or more): decode the training sources "
+            "with this verifier (scripts/distill.sh) and train the drafter on its output."
+        ]
+    if first >= POOR_FIRST:
+        return []
+    cause = (
+        "its targets match the verifier, so train it longer or make it larger"
+        if targets.sentences
+        else "the commonest cause is training on targets that this verifier did not write: "
+        "check with --diagnose-targets, and distil with scripts/distill.sh"
+    )
+    return [
+        f"Only {first:.0%} of first drafted tokens are kept ({POOR_FIRST:.0%} is common for a "
+        f"drafter that knows its verifier); {cause}."
+    ]
