@@ -14,8 +14,8 @@ from specdec_plugins.app.codec import Codec
 from specdec_plugins.app.loading import (
     DRAFTER,
     VERIFIER,
-    folder_settings,
     make_settings,
+    settings_from_files,
     text_pipeline,
 )
 from specdec_plugins.app.settings import Settings
@@ -55,7 +55,7 @@ class Pair:
             "target_lang": target_lang,
         }
         if not is_bundle(folder):
-            given = folder_settings(folder, given)
+            given = settings_from_files(folder, given)
             require(
                 "verifier" in given,
                 f"{folder}: holds no {VERIFIER}; give a bundle, or a folder with {VERIFIER}, "

@@ -138,7 +138,7 @@ def _to_bundle(args: argparse.Namespace) -> None:
         codes=args.bpe_codes and Path(args.bpe_codes),
         text=text,
         defaults={name: value for name, value in given.items() if value is not None},
-        card=_card(args.card) or _default_card(*languages, verifier, name, drafter),
+        card=_readme(args.card) or _default_readme(*languages, verifier, name, drafter),
     )
     write_bundle(contents, args.output, DTYPES[args.dtype], args.force, check=_load)
 
@@ -174,7 +174,7 @@ def _bigrams(
     return path
 
 
-def _card(path: Path | None) -> str:
+def _readme(path: Path | None) -> str:
     if path is None:
         return ""
     try:
@@ -183,7 +183,7 @@ def _card(path: Path | None) -> str:
         raise UserError(f"{path}: the model card cannot be read ({error}).") from error
 
 
-def _default_card(
+def _default_readme(
     source: str, target: str, verifier: Model, drafter_name: str | None, drafter: Model | None
 ) -> str:
     """What the files themselves say."""
@@ -207,7 +207,7 @@ def _size(model: Model) -> str:
 
 
 def _to_fairseq(source: Path, output: Path, force: bool) -> None:
-    """Under the names that `bundles.folder_settings` looks for."""
+    """Under the names that `loading.settings_from_files` looks for."""
     bundle = read_bundle(source)
     languages = (bundle.source_lang, bundle.target_lang)
     parts = {VERIFIER: bundle.verifier}

@@ -124,7 +124,7 @@ def _tuned(bundle: BundleSettings, given: Mapping[str, Any]) -> dict[str, Any]:
     return defaults
 
 
-def folder_settings(folder: Path, given: Mapping[str, Any]) -> dict[str, Any]:
+def settings_from_files(folder: Path, given: Mapping[str, Any]) -> dict[str, Any]:
     """Defaults for a folder without bundle.json: what is `given`, and files of usual names.
 
     Plain decoding where neither the folder nor the user has a way to draft.

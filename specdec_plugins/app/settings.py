@@ -205,7 +205,7 @@ class Settings:
     def __post_init__(self) -> None:
         check(self)
         self._check_models()
-        self._check_strategy()
+        self._check_search()
         self._check_speculation()
         self._check_sampling()
         self._check_text()
@@ -242,7 +242,7 @@ class Settings:
             f"a drafter in int8 goes with --dtype float32, not {self.dtype}.",
         )
 
-    def _check_strategy(self) -> None:
+    def _check_search(self) -> None:
         require(
             (self.strategy == "early-exit") == (self.exit_layer is not None),
             "--strategy early-exit and --exit-layer N belong together; give both or neither.",

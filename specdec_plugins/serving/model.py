@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from specdec_plugins.app.codec import Detokenizer
-from specdec_plugins.app.loading import VERIFIER, folder_settings, make_settings
+from specdec_plugins.app.loading import VERIFIER, make_settings, settings_from_files
 from specdec_plugins.app.options import given_to
 from specdec_plugins.app.report import kernels_in_use
 from specdec_plugins.app.settings import EXACT, Settings
@@ -190,7 +190,7 @@ def _given(options: ModelOptions) -> dict[str, Any]:
 
 def _checkpoints(folder: Path, given: Mapping[str, Any]) -> dict[str, Any]:
     """Settings where a folder has none. Raises UserError where a file is missing."""
-    settings = folder_settings(folder, given)
+    settings = settings_from_files(folder, given)
     verifier, codes = (
         Path(settings.get(field) or folder / name)
         for field, name in (("verifier", VERIFIER), ("bpe_codes", CODES))

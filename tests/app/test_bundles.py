@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from specdec_plugins.app.loading import DRAFTER, VERIFIER, folder_settings, make_settings
+from specdec_plugins.app.loading import DRAFTER, VERIFIER, make_settings, settings_from_files
 from specdec_plugins.app.main import main
 from specdec_plugins.app.translator import SpeculativeTranslator
 from specdec_plugins.errors import UserError
@@ -196,7 +196,7 @@ def folder(tmp_path: Path) -> Path:
 
 
 def test_every_file_is_found(folder: Path) -> None:
-    assert folder_settings(folder, {}) == {
+    assert settings_from_files(folder, {}) == {
         "verifier": str(folder / VERIFIER),
         "drafter_checkpoint": str(folder / DRAFTER),
         "bigrams": str(folder / BIGRAMS),
@@ -207,14 +207,14 @@ def test_every_file_is_found(folder: Path) -> None:
 
 
 def test_what_is_given_counts(folder: Path) -> None:
-    found = folder_settings(folder, {"verifier": "v", "bigrams": None, "batch": 3})
+    found = settings_from_files(folder, {"verifier": "v", "bigrams": None, "batch": 3})
     assert (found["verifier"], found["bigrams"], found["batch"]) == ("v", None, 3)
 
 
 def test_text_is_tokenised_wherever_its_codes_lie(folder: Path) -> None:
     (folder / CODES).unlink()
-    assert "tokenizer" not in folder_settings(folder, {})
-    found = folder_settings(folder, {"bpe_codes": "elsewhere"})
+    assert "tokenizer" not in settings_from_files(folder, {})
+    found = settings_from_files(folder, {"bpe_codes": "elsewhere"})
     assert (found["tokenizer"], found["bpe"], found["bpe_codes"]) == (
         "moses",
         "subword_nmt",
@@ -223,16 +223,16 @@ def test_text_is_tokenised_wherever_its_codes_lie(folder: Path) -> None:
 
 
 def test_bigrams_are_the_block_drafters(folder: Path) -> None:
-    assert "bigrams" not in folder_settings(folder, {"drafter": "lookup"})
+    assert "bigrams" not in settings_from_files(folder, {"drafter": "lookup"})
     (folder / DRAFTER).unlink()
-    assert "bigrams" not in folder_settings(folder, {})
+    assert "bigrams" not in settings_from_files(folder, {})
 
 
 def test_without_a_drafter_decoding_is_plain(folder: Path) -> None:
     (folder / DRAFTER).unlink()
-    assert folder_settings(folder, {})["strategy"] == "AR"
-    assert "strategy" not in folder_settings(folder, {"drafter": "lookup"})
-    assert "strategy" not in folder_settings(folder, {"drafter_checkpoint": "d"})
+    assert settings_from_files(folder, {})["strategy"] == "AR"
+    assert "strategy" not in settings_from_files(folder, {"drafter": "lookup"})
+    assert "strategy" not in settings_from_files(folder, {"drafter_checkpoint": "d"})
 
 
 def _run(command: list[str], folder: Path) -> str:
