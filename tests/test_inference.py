@@ -10,6 +10,7 @@ import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -35,185 +36,185 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return data
 
 
-def arguments(folder: Path, *more: str) -> list[str]:
-    models = ["--path", str(folder / "drafter.pt"), "--AR-path", str(folder / "verifier.pt")]
-    common = ["-s", "en", "-t", "de", "--cpu", "--dtype", "float64", "--max-len-b", "12"]
-    return [str(folder), *models, *common, *more]
+class Cli:
+    """The command line with that folder's models, from one file to another."""
+
+    def __init__(self, folder: Path, tmp: Path, capsys: pytest.CaptureFixture[str]) -> None:
+        self.folder, self.tmp, self.capsys = folder, tmp, capsys
+        self.source, self.out, self.json = folder / "in", tmp / "out", tmp / "json"
+
+    def arguments(self, *more: str) -> list[str]:
+        models = {"--path": self.folder / "drafter.pt", "--AR-path": self.folder / "verifier.pt"}
+        files = {"--input-path": self.source, "--output-path": self.out}
+        paths = [str(part) for pair in (models | files).items() for part in pair]
+        common = ["-s", "en", "-t", "de", "--cpu", "--dtype", "float64", "--max-len-b", "12"]
+        return [str(self.folder), *paths, *common, *more]
+
+    def infer(self, *more: str, lines: Sequence[str] | None = None) -> list[str]:
+        """Lines of the output of a run that must succeed."""
+        if lines is not None:
+            self.source = self.tmp / "in"
+            self.source.write_text("\n".join(lines), encoding="utf-8")
+        assert main(self.arguments(*more)) == 0
+        text = self.out.read_text(encoding="utf-8")
+        assert text.endswith("\n")
+        return text.split("\n")[:-1]
+
+    def records(self, *more: str) -> list[dict[str, Any]]:
+        """What such a run writes about each line."""
+        self.infer("--json-path", str(self.json), *more)
+        return [json.loads(line) for line in self.json.read_text(encoding="utf-8").splitlines()]
+
+    def refused(self, *more: str, argv: Sequence[str] = ()) -> str:
+        """The one line that a refused command says."""
+        assert main(list(argv) or self.arguments(*more)) == 2
+        error = self.capsys.readouterr().err
+        message = error.strip().split("\n")[-1]
+        assert "Traceback" not in error
+        assert message.startswith("inference.py: ")
+        return message
 
 
-def infer(folder: Path, output: Path, *more: str, lines: Sequence[str] | None = None) -> list[str]:
-    """Lines of the output of a run that must succeed."""
-    source = folder / "in"
-    if lines is not None:
-        source = output.with_suffix(".in")
-        source.write_text("\n".join(lines), encoding="utf-8")
-    files = ["--input-path", str(source), "--output-path", str(output)]
-    assert main(arguments(folder, *files, *more)) == 0
-    text = output.read_text(encoding="utf-8")
-    assert text.endswith("\n")
-    return text.split("\n")[:-1]
-
-
-def refused(capsys: pytest.CaptureFixture[str], *argv: str) -> str:
-    """The one line that a refused command says."""
-    assert main(list(argv)) == 2
-    captured = capsys.readouterr()
-    message = captured.err.strip().split("\n")[-1]
-    assert "Traceback" not in captured.err
-    assert message.startswith("inference.py: ")
-    return message
+@pytest.fixture
+def cli(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Cli:
+    return Cli(folder, tmp_path, capsys)
 
 
 @pytest.mark.parametrize("strategy", STRATEGIES)
-def test_a_thousand_and_three_lines(strategy: str, folder: Path, tmp_path: Path) -> None:
+def test_a_thousand_and_three_lines(strategy: str, cli: Cli) -> None:
     """Whatever decodes together, and empty lines in their places."""
-    lines = ["" if i % 5 == 3 else LINES[i % 20] for i in range(1003)]
     flags = ["--strategy", strategy, "--beam", "2", "--max-len-b", "3"]
-    together = ["--batch", "64", "--buffer-size", "300"]
-    done = infer(folder, tmp_path / "out", *flags, *together, lines=lines)
-    alone = infer(folder, tmp_path / "few", *flags, "--batch", "4", "--buffer-size", "7")
+    alone = cli.infer(*flags, "--batch", "4", "--buffer-size", "7")
+    lines = ["" if i % 5 == 3 else LINES[i % 20] for i in range(1003)]
+    done = cli.infer(*flags, "--batch", "64", "--buffer-size", "300", lines=lines)
     assert done == [alone[i % 20] if line else "" for i, line in enumerate(lines)]
 
 
-def test_exact_is_greedy_at_any_batch(folder: Path, tmp_path: Path) -> None:
-    expected = infer(folder, tmp_path / "ar", "--strategy", "AR")
+def test_exact_is_greedy_at_any_batch(cli: Cli) -> None:
+    expected = cli.infer("--strategy", "AR")
     assert len(set(expected)) > 5
     for batch in ("1", "3", "20"):
         flags = ["--strategy", "specdec", "--batch", batch, "--block-size", "5"]
-        assert infer(folder, tmp_path / "out", *flags) == expected
+        assert cli.infer(*flags) == expected
 
 
 @pytest.mark.parametrize("schedule", ["heuristic", "target_confidence"])
 @pytest.mark.parametrize("drafter", ["lookup", "assistant"])
-def test_other_drafters_are_greedy_too(
-    drafter: str, schedule: str, folder: Path, tmp_path: Path
-) -> None:
-    expected = infer(folder, tmp_path / "ar", "--strategy", "AR", "--batch", "20")
+def test_other_drafters_are_greedy_too(drafter: str, schedule: str, cli: Cli) -> None:
+    expected = cli.infer("--strategy", "AR", "--batch", "20")
     flags = ["--drafter", drafter, "--schedule", schedule, "--batch", "6", "--block-size", "4"]
-    flags += ["--path", str(folder / "verifier.pt")]
-    assert infer(folder, tmp_path / "out", *flags) == expected
+    flags += ["--path", str(cli.folder / "verifier.pt")]
+    assert cli.infer(*flags) == expected
 
 
-def test_a_checkpoint_that_no_drafter_reads_is_told(
-    folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_checkpoint_that_no_drafter_reads_is_told(cli: Cli) -> None:
     """The published script always names one, so it is no error."""
-    infer(folder, tmp_path / "out", "--drafter", "lookup", "--path", "none.pt")
-    assert "--path none.pt is unused: drafter lookup reads no" in capsys.readouterr().err
+    cli.infer("--drafter", "lookup", "--path", "none.pt")
+    assert "--path none.pt is unused: drafter lookup reads no" in cli.capsys.readouterr().err
     for flags in (["--drafter", "block"], ["--strategy", "AR"]):
-        infer(folder, tmp_path / "out", *flags)
-        assert "unused" not in capsys.readouterr().err
+        cli.infer(*flags)
+        assert "unused" not in cli.capsys.readouterr().err
 
 
-def test_an_assistant_with_another_source_dictionary(
-    folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_an_assistant_with_another_source_dictionary(cli: Cli) -> None:
     """Its symbols are found by name; those of the target must be the verifier's."""
-    fairseq_checkpoints.dictionaries(tmp_path, source_symbols=12)
-    lines = (tmp_path / "dict.en.txt").read_text(encoding="utf-8").splitlines(keepends=True)
-    (tmp_path / "dict.en.txt").write_text("".join(lines[::-1]), encoding="utf-8")
+    fairseq_checkpoints.dictionaries(cli.tmp, source_symbols=12)
+    lines = (cli.tmp / "dict.en.txt").read_text(encoding="utf-8").splitlines(keepends=True)
+    (cli.tmp / "dict.en.txt").write_text("".join(lines[::-1]), encoding="utf-8")
     args = fairseq_checkpoints.settings("transformer", share_all_embeddings=False)
-    model = fairseq_checkpoints.build(args, tmp_path)
-    fairseq_checkpoints.save(model, args, tmp_path / "assistant.pt")
-    flags = ["--drafter", "assistant", "--path", str(tmp_path / "assistant.pt")]
-    expected = infer(folder, tmp_path / "ar", "--strategy", "AR", "--batch", "20")
-    drafted = [*flags, "--drafter-data", str(tmp_path), "--batch", "6"]
-    assert infer(folder, tmp_path / "out", *drafted) == expected
-    own, theirs = (Dictionary.load(place / "dict.en.txt") for place in (folder, tmp_path))
+    model = fairseq_checkpoints.build(args, cli.tmp)
+    fairseq_checkpoints.save(model, args, cli.tmp / "assistant.pt")
+    flags = ["--drafter", "assistant", "--path", str(cli.tmp / "assistant.pt")]
+    expected = cli.infer("--strategy", "AR", "--batch", "20")
+    drafted = [*flags, "--drafter-data", str(cli.tmp), "--batch", "6"]
+    assert cli.infer(*drafted) == expected
+    own, theirs = (Dictionary.load(place / "dict.en.txt") for place in (cli.folder, cli.tmp))
     assert [theirs.symbols[i] for i in own.ids_in(theirs)] == [
         s if s in theirs.symbols else "<unk>" for s in own.symbols
     ]
-    files = ["--input-path", str(folder / "in"), "--output-path", str(tmp_path / "none")]
-    assert "source symbols" in refused(capsys, *arguments(folder, *files, *flags))
-    (tmp_path / "dict.de.txt").write_text("x 1\n", encoding="utf-8")
-    message = refused(capsys, *arguments(folder, *files, *drafted))
+    assert "source symbols" in cli.refused(*flags)
+    (cli.tmp / "dict.de.txt").write_text("x 1\n", encoding="utf-8")
+    message = cli.refused(*drafted)
     assert "the drafter's dict.de.txt is not the verifier's" in message
 
 
-def test_samples_follow_the_seed_and_not_the_batch(
-    folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_samples_follow_the_seed_and_not_the_batch(cli: Cli) -> None:
     flags = ["--rule", "speculative_sampling", "--top-k", "4", "--temperature", "1.5"]
-    one = infer(folder, tmp_path / "out", *flags)
-    assert "the verifier's distribution (temperature 1.5, top-k 4" in capsys.readouterr().err
-    assert infer(folder, tmp_path / "out", *flags, "--batch", "7") == one
-    assert infer(folder, tmp_path / "out", *flags, "--seed", "1") != one
+    one = cli.infer(*flags)
+    assert "the verifier's distribution (temperature 1.5, top-k 4" in cli.capsys.readouterr().err
+    assert cli.infer(*flags, "--batch", "7") == one
+    assert cli.infer(*flags, "--seed", "1") != one
 
 
-def test_greedy_like_fairseq_is_its_beam_1(folder: Path, tmp_path: Path) -> None:
+def test_greedy_like_fairseq_is_its_beam_1(cli: Cli) -> None:
     flags = ["--max-len-a", "1.5", "--max-len-b", "2", "--batch", "6"]
-    search = infer(folder, tmp_path / "beam", "--strategy", "fairseq", "--beam", "1", *flags)
-    mine = infer(folder, tmp_path / "out", "--greedy-like", "fairseq", *flags)
+    search = cli.infer("--strategy", "fairseq", "--beam", "1", *flags)
+    mine = cli.infer("--greedy-like", "fairseq", *flags)
     assert mine == search
 
 
-def test_leaving_the_decoder_early(folder: Path, tmp_path: Path) -> None:
-    exact = infer(folder, tmp_path / "ar", "--strategy", "AR")
+def test_leaving_the_decoder_early(cli: Cli) -> None:
+    exact = cli.infer("--strategy", "AR")
     drafter = ["--drafter", "early_exit", "--drafter-options", '{"exit_layer": 1}']
-    assert infer(folder, tmp_path / "out", *drafter, "--batch", "7", "--block-size", "4") == exact
-    early = infer(folder, tmp_path / "early", "--strategy", "early-exit", "--exit-layer", "1")
+    assert cli.infer(*drafter, "--batch", "7", "--block-size", "4") == exact
+    early = cli.infer("--strategy", "early-exit", "--exit-layer", "1")
     assert len(early) == len(exact)
     assert early != exact
-    last = infer(folder, tmp_path / "last", "--strategy", "early-exit", "--exit-layer", "2")
+    last = cli.infer("--strategy", "early-exit", "--exit-layer", "2")
     assert last == exact
 
 
 @pytest.mark.parametrize("strategy", STRATEGIES)
-def test_prefixes_are_honoured(strategy: str, folder: Path, tmp_path: Path) -> None:
+def test_prefixes_are_honoured(strategy: str, cli: Cli) -> None:
     flags = ["--strategy", strategy, "--beam", "2", "--batch", "3"]
     column = [f"{line}\ts1 s2" if i % 2 else line for i, line in enumerate(LINES[:6])]
-    done = infer(folder, tmp_path / "out", *flags, "--prefix-column", lines=column)
+    done = cli.infer(*flags, "--prefix-column", lines=column)
     assert all(line.startswith("s1 s2") for line in done[1::2])
-    file = tmp_path / "prefixes"
+    file = cli.tmp / "prefixes"
     file.write_text("\n".join("s1 s2 s3" if i % 2 else "" for i in range(6)), encoding="utf-8")
     flags += ["--prefix-file", str(file)]
-    assert infer(folder, tmp_path / "out", *flags, "--prefix-size", "2", lines=LINES[:6]) == done
-    whole = infer(folder, tmp_path / "out", *flags, "--prefix-size", "9", lines=LINES[:6])
+    assert cli.infer(*flags, "--prefix-size", "2", lines=LINES[:6]) == done
+    whole = cli.infer(*flags, "--prefix-size", "9", lines=LINES[:6])
     assert whole[1::2] == ["s1 s2 s3"] * 3
 
 
-def test_json_lines(folder: Path, tmp_path: Path) -> None:
-    done = infer(folder, tmp_path / "out", "--json-path", str(tmp_path / "json"), "--batch", "3")
-    records = [json.loads(line) for line in (tmp_path / "json").read_text().split("\n")[:-1]]
+def test_json_lines(cli: Cli) -> None:
+    records = cli.records("--batch", "3")
     assert [r["id"] for r in records] == list(range(1, 21))
-    assert [r["text"] for r in records] == done
+    assert "".join(r["text"] + "\n" for r in records) == cli.out.read_text(encoding="utf-8")
     assert all(r["score"] < 0 and len(r["emitted"]) == r["rounds"] for r in records)
     assert all(
         sum(r["emitted"]) == len(r["tokens"]) + (r["finish_reason"] == "eos") for r in records
     )
-    ar = tmp_path / "ar"
-    infer(folder, tmp_path / "out", "--json-path", str(ar), "--strategy", "AR")
-    scores = [json.loads(line)["score"] for line in ar.read_text().split("\n")[:-1]]
+    scores = [r["score"] for r in cli.records("--strategy", "AR")]
     assert [r["score"] for r in records] == pytest.approx(scores)
 
 
-def test_what_the_models_positions_cut_is_no_ended_sentence(folder: Path, tmp_path: Path) -> None:
+def test_what_the_models_positions_cut_is_no_ended_sentence(cli: Cli) -> None:
     """The verifier has 40 positions, and one is the end's."""
-    records = tmp_path / "json"
     flags = ["--strategy", "fairseq", "--beam", "1", "--max-len-b", "100", "--batch", "20"]
-    infer(folder, tmp_path / "out", *flags, "--json-path", str(records))
-    found = [json.loads(line) for line in records.read_text().splitlines()]
+    found = cli.records(*flags)
     reasons = [record["finish_reason"] for record in found]
     assert reasons == ["length" if len(record["tokens"]) == 39 else "eos" for record in found]
     assert set(reasons) == {"length", "eos"}
 
 
-def test_raw_text(folder: Path, tmp_path: Path) -> None:
-    codes = tmp_path / "codes"
+def test_raw_text(cli: Cli) -> None:
+    codes = cli.tmp / "codes"
     codes.write_text("#version: 0.2\ns 1</w>\n", encoding="utf-8")
     raw = ["--tokenizer", "moses", "--bpe", "subword_nmt", "--bpe-codes", str(codes)]
-    [first, empty] = infer(folder, tmp_path / "out", *raw, lines=["s1, s1 s1.", " "])
-    pieces = infer(folder, tmp_path / "out", "--remove-bpe", "none", lines=["s1 , s1 s1 ."])
+    [first, empty] = cli.infer(*raw, lines=["s1, s1 s1.", " "])
+    pieces = cli.infer("--remove-bpe", "none", lines=["s1 , s1 s1 ."])
     # Symbols have no subwords here, so only the tokeniser shows.
     assert first.replace(" ", "") == pieces[0].replace(" ", "").replace("&lt;", "<")
     assert empty == ""
 
 
-def test_the_python_interface_gives_the_same(folder: Path, tmp_path: Path) -> None:
+def test_the_python_interface_gives_the_same(cli: Cli) -> None:
     translator = SpeculativeTranslator.from_pretrained(
-        str(folder),
-        verifier=str(folder / "verifier.pt"),
-        drafter_checkpoint=str(folder / "drafter.pt"),
+        str(cli.folder),
+        verifier=str(cli.folder / "verifier.pt"),
+        drafter_checkpoint=str(cli.folder / "drafter.pt"),
         source_lang="en",
         target_lang="de",
         dtype="float64",
@@ -222,30 +223,28 @@ def test_the_python_interface_gives_the_same(folder: Path, tmp_path: Path) -> No
         batch=4,
     )
     done = translator.translate(LINES)
-    records = tmp_path / "json"
-    assert [t.text for t in done] == infer(folder, tmp_path / "out", "--json-path", str(records))
-    scores = [json.loads(line)["score"] for line in records.read_text().splitlines()]
-    assert [t.score for t in done] == pytest.approx(scores)
+    records = cli.records()
+    assert [t.text for t in done] == [r["text"] for r in records]
+    assert [t.score for t in done] == pytest.approx([r["score"] for r in records])
     assert translator.stats.rounds == sum(t.rounds for t in done)
     assert list(translator.stream(LINES[5]))[-1] == done[5].text
     again = translator.translate_tokens([line.split() for line in LINES])
     assert [t.tokens for t in again] == [t.tokens for t in done]
 
 
-def test_the_drafter_alone_needs_no_verifier(folder: Path, tmp_path: Path) -> None:
-    expected = infer(folder, tmp_path / "out", "--strategy", "drafter")
-    argv = [flag for flag in arguments(folder) if "verifier" not in flag and flag != "--AR-path"]
-    argv += ["--input-path", str(folder / "in"), "--output-path", str(tmp_path / "alone")]
+def test_the_drafter_alone_needs_no_verifier(cli: Cli) -> None:
+    expected = cli.infer("--strategy", "drafter")
+    argv = [flag for flag in cli.arguments() if "verifier" not in flag and flag != "--AR-path"]
+    cli.out.unlink()
     assert main([*argv, "--strategy", "drafter"]) == 0
-    assert (tmp_path / "alone").read_text().split("\n")[:-1] == expected
+    assert cli.out.read_text().split("\n")[:-1] == expected
 
 
-def test_a_diagnosis(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    targets = tmp_path / "targets"
-    targets.write_text("\n".join(infer(folder, tmp_path / "ar", "--strategy", "AR")))
-    flags = ["--diagnose", "--diagnose-targets", str(targets), "--batch", "4"]
-    infer(folder, tmp_path / "out", *flags)
-    report = capsys.readouterr().err
+def test_a_diagnosis(cli: Cli) -> None:
+    targets = cli.tmp / "targets"
+    targets.write_text("\n".join(cli.infer("--strategy", "AR")))
+    cli.infer("--diagnose", "--diagnose-targets", str(targets), "--batch", "4")
+    report = cli.capsys.readouterr().err
     assert "times as fast" in report
     assert "training targets: " in report
     assert "\n- " in report
@@ -265,49 +264,35 @@ def broken_after(monkeypatch: pytest.MonkeyPatch, buffers: int, error: BaseExcep
     monkeypatch.setattr(SpeculativeTranslator, "translate_sentences", failing)
 
 
-def test_an_interrupted_run_is_continued(
-    folder: Path,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    expected = infer(folder, tmp_path / "whole", "--json-path", str(tmp_path / "whole.json"))
-    out, records = tmp_path / "out", tmp_path / "json"
+def test_an_interrupted_run_is_continued(monkeypatch: pytest.MonkeyPatch, cli: Cli) -> None:
+    expected = cli.infer()
+    out, records = cli.out, cli.json
     flags = ["--buffer-size", "6", "--json-path", str(records)]
-    files = ["--input-path", str(folder / "in"), "--output-path", str(out)]
     with monkeypatch.context() as patch:
         broken_after(patch, 2, KeyboardInterrupt())
-        assert main(arguments(folder, *files, *flags)) == 130
-    assert "--resume continues it" in capsys.readouterr().err
+        assert main(cli.arguments(*flags)) == 130
+    assert "--resume continues it" in cli.capsys.readouterr().err
     assert out.read_text().split("\n")[:-1] == expected[:12]
     out.write_text(out.read_text() + "half a li")
     records.write_text("".join(records.read_text().splitlines(keepends=True)[:12]) + '{"id": 13')
-    message = refused(capsys, *arguments(folder, *files, *flags, "--resume", "--beta", "2"))
+    message = cli.refused(*flags, "--resume", "--beta", "2")
     assert "was begun with beta 1, not 2" in message
-    assert infer(folder, out, *flags, "--resume", "--batch", "3") == expected
+    assert cli.infer(*flags, "--resume", "--batch", "3") == expected
     ids = [json.loads(line)["id"] for line in records.read_text().splitlines()]
     assert ids == list(range(1, 21))
-    assert not (tmp_path / "out.resume").exists()
-    assert infer(folder, out, *flags, "--resume") == expected
+    assert not (cli.tmp / "out.resume").exists()
+    assert cli.infer(*flags, "--resume") == expected
 
 
-def test_a_full_device_is_told(
-    folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    records = ["--output-path", str(tmp_path / "out"), "--json-path", "/dev/full"]
-    message = refused(capsys, *arguments(folder, "--input-path", str(folder / "in"), *records))
+def test_a_full_device_is_told(cli: Cli) -> None:
+    message = cli.refused("--json-path", "/dev/full")
     assert message.endswith("what was written before is complete, and --resume continues it.")
 
 
-def test_a_resumed_output_of_another_input_is_refused(
-    folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    out = tmp_path / "out"
-    out.write_text("x\n" * 21)
-    files = ["--input-path", str(folder / "in"), "--output-path", str(out), "--resume"]
-    message = refused(capsys, *arguments(folder, *files))
-    assert "holds 21 lines and the input only 20" in message
-    assert out.read_text() == "x\n" * 21
+def test_a_resumed_output_of_another_input_is_refused(cli: Cli) -> None:
+    cli.out.write_text("x\n" * 21)
+    assert "holds 21 lines and the input only 20" in cli.refused("--resume")
+    assert cli.out.read_text() == "x\n" * 21
 
 
 @pytest.mark.parametrize(
@@ -334,107 +319,76 @@ def test_a_resumed_output_of_another_input_is_refused(
     ],
 )
 def test_bad_input_is_said_in_a_line(
-    content: bytes,
-    flags: list[str],
-    message: str,
-    folder: Path,
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
+    content: bytes, flags: list[str], message: str, cli: Cli
 ) -> None:
-    source, out = tmp_path / "in", tmp_path / "out"
-    source.write_bytes(content)
-    files = ["--input-path", str(source), "--output-path", str(out)]
-    assert message in refused(capsys, *arguments(folder, *files, *flags))
-    assert not out.exists()
-    assert not (tmp_path / "out.resume").exists()
+    cli.source = cli.tmp / "in"
+    cli.source.write_bytes(content)
+    assert message in cli.refused(*flags)
+    assert not cli.out.exists()
+    assert not (cli.tmp / "out.resume").exists()
 
 
 @pytest.mark.parametrize("more", [[], ["--strategy", "fairseq"], ["--diagnose", "--resume"]])
-def test_an_empty_input_gives_an_empty_output(
-    more: list[str], folder: Path, tmp_path: Path
-) -> None:
-    (tmp_path / "in").touch()
-    files = ["--input-path", str(tmp_path / "in"), "--output-path", str(tmp_path / "out")]
-    assert main(arguments(folder, *files, "--json-path", str(tmp_path / "json"), *more)) == 0
-    assert (tmp_path / "out").read_bytes() == (tmp_path / "json").read_bytes() == b""
-    assert not (tmp_path / "out.resume").exists()
+def test_an_empty_input_gives_an_empty_output(more: list[str], cli: Cli) -> None:
+    cli.source = cli.tmp / "in"
+    cli.source.touch()
+    assert main(cli.arguments("--json-path", str(cli.json), *more)) == 0
+    assert cli.out.read_bytes() == cli.json.read_bytes() == b""
+    assert not (cli.tmp / "out.resume").exists()
 
 
-def test_a_long_line_is_cut_on_request(folder: Path, tmp_path: Path) -> None:
-    [cut] = infer(folder, tmp_path / "out", "--truncate-source", lines=["s1 " * 60])
-    [whole] = infer(folder, tmp_path / "out", lines=["s1 " * 39])
+def test_a_long_line_is_cut_on_request(cli: Cli) -> None:
+    [cut] = cli.infer("--truncate-source", lines=["s1 " * 60])
+    [whole] = cli.infer(lines=["s1 " * 39])
     assert cut == whole
 
 
-def test_lines_before_a_bad_buffer_are_kept(
-    folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    source, out = tmp_path / "in", tmp_path / "out"
-    source.write_bytes(b"s1\ns2\ns3\n\xff\n")
-    files = ["--input-path", str(source), "--output-path", str(out), "--buffer-size", "2"]
-    assert "line 4" in refused(capsys, *arguments(folder, *files))
-    assert out.read_text().count("\n") == 2
+def test_lines_before_a_bad_buffer_are_kept(cli: Cli) -> None:
+    cli.source = cli.tmp / "in"
+    cli.source.write_bytes(b"s1\ns2\ns3\n\xff\n")
+    assert "line 4" in cli.refused("--buffer-size", "2")
+    assert cli.out.read_text().count("\n") == 2
 
 
-def test_an_old_output_survives_what_is_refused_early(
-    folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    out = tmp_path / "out"
-    out.write_text("precious\n")
-    files = ["--input-path", str(folder / "in"), "--output-path", str(out)]
-    refused(capsys, *arguments(folder, *files, "--path", "none.pt"))
-    assert out.read_text() == "precious\n"
-    same = ["--input-path", str(out), "--output-path", str(out)]
-    assert "is an input as well" in refused(capsys, *arguments(folder, *same))
+def test_an_old_output_survives_what_is_refused_early(cli: Cli) -> None:
+    cli.out.write_text("precious\n")
+    cli.refused("--path", "none.pt")
+    assert cli.out.read_text() == "precious\n"
+    assert "is an input as well" in cli.refused("--input-path", str(cli.out))
 
 
-def test_files_that_differ_in_length_are_named(
-    folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    short = tmp_path / "short"
+def test_files_that_differ_in_length_are_named(cli: Cli) -> None:
+    short = cli.tmp / "short"
     short.write_text("s1\n")
-    files = ["--input-path", str(folder / "in"), "--output-path", str(tmp_path / "out")]
-    message = refused(capsys, *arguments(folder, *files, "--prefix-file", str(short)))
-    assert "short: has 1 lines, fewer than" in message
+    assert "short: has 1 lines, fewer than" in cli.refused("--prefix-file", str(short))
 
 
-def test_a_folder_that_does_not_say_its_direction(
-    folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    argv = [flag for flag in arguments(folder) if flag not in ("-s", "-t", "en", "de")]
-    files = ["--input-path", str(folder / "in"), "--output-path", str(tmp_path / "out")]
-    assert "say it with --source-lang" in refused(capsys, *argv, *files)
-    assert main([*argv, *files, "--target-lang", "de"]) == 0
+def test_a_folder_that_does_not_say_its_direction(cli: Cli) -> None:
+    argv = [flag for flag in cli.arguments() if flag not in ("-s", "-t", "en", "de")]
+    assert "say it with --source-lang" in cli.refused(argv=argv)
+    assert main([*argv, "--target-lang", "de"]) == 0
 
 
 @pytest.mark.parametrize("strategy", STRATEGIES)
-def test_languages_that_are_swapped(
-    strategy: str, folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    files = ["--input-path", str(folder / "in"), "--output-path", str(tmp_path / "out")]
-    swapped = [*files, "--strategy", strategy, "-s", "de", "-t", "en"]
-    message = refused(capsys, *arguments(folder, *swapped))
+def test_languages_that_are_swapped(strategy: str, cli: Cli) -> None:
+    message = cli.refused("--strategy", strategy, "-s", "de", "-t", "en")
     assert "was trained from en to de; exchange --source-lang and --target-lang" in message
-    assert not (tmp_path / "out").exists()
+    assert not cli.out.exists()
 
 
 def test_memory_that_does_not_suffice_is_told_and_bugs_keep_their_trace(
-    folder: Path,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch, cli: Cli
 ) -> None:
-    files = ["--input-path", str(folder / "in"), "--output-path", str(tmp_path / "out")]
     broken_after(monkeypatch, 0, torch.OutOfMemoryError("4 GiB"))
-    assert "use a smaller --batch" in refused(capsys, *arguments(folder, *files))
+    assert "use a smaller --batch" in cli.refused()
     broken_after(monkeypatch, 0, ZeroDivisionError())
     with pytest.raises(ZeroDivisionError):
-        main(arguments(folder, *files))
+        main(cli.arguments())
 
 
-def test_debug_shows_where(folder: Path, tmp_path: Path) -> None:
+def test_debug_shows_where(cli: Cli) -> None:
     with pytest.raises(ValueError, match="cannot be read"):
-        main(arguments(folder, "--input-path", str(tmp_path / "none"), "--debug"))
+        main(cli.arguments("--input-path", str(cli.tmp / "none"), "--debug"))
 
 
 def environment() -> dict[str, str]:
@@ -443,8 +397,8 @@ def environment() -> dict[str, str]:
 
 @pytest.mark.integration
 def test_the_script_flows_in_a_pipe_and_takes_flags(folder: Path) -> None:
-    names = {"data_dir": folder, "checkpoint_path": folder / "drafter.pt"}
-    names |= {"AR_checkpoint_path": folder / "verifier.pt", "input_path": "-", "output_path": "-"}
+    names = {"data_dir": folder, "checkpoint_path": folder / "drafter.pt", "input_path": "-"}
+    names |= {"AR_checkpoint_path": folder / "verifier.pt", "output_path": "-"}
     env = environment() | {name: str(value) for name, value in names.items()}
     script = [str(ROOT / "scripts" / "inference.sh"), "--cpu", "--buffer-size", "1"]
     script += ["--beta", "3", "--tau", "1.0", "--block-size", "5", "--max-len-b", "9"]
@@ -471,10 +425,10 @@ def _heed_interrupts() -> None:
 
 
 @pytest.mark.integration
-def test_ctrl_c_leaves_complete_lines(folder: Path, tmp_path: Path) -> None:
-    out = tmp_path / "out"
-    command = [sys.executable, str(ROOT / "inference.py"), *arguments(folder, "--strategy", "AR")]
-    command += ["--output-path", str(out), "--buffer-size", "1"]
+def test_ctrl_c_leaves_complete_lines(cli: Cli) -> None:
+    out = cli.out
+    command = [sys.executable, str(ROOT / "inference.py"), *cli.arguments("--strategy", "AR")]
+    command += ["--input-path", "-", "--buffer-size", "1"]
     pipe = subprocess.PIPE
     with subprocess.Popen(
         command, env=environment(), stdin=pipe, stderr=pipe, preexec_fn=_heed_interrupts
@@ -494,9 +448,9 @@ def test_ctrl_c_leaves_complete_lines(folder: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.integration
-def test_a_reader_that_has_enough_ends_the_run(folder: Path) -> None:
-    command = [sys.executable, str(ROOT / "inference.py"), *arguments(folder, "--strategy", "AR")]
-    command += ["--input-path", str(folder / "in"), "--buffer-size", "1", "--max-len-b", "3"]
+def test_a_reader_that_has_enough_ends_the_run(cli: Cli) -> None:
+    flags = ["--output-path", "-", "--strategy", "AR", "--buffer-size", "1", "--max-len-b", "3"]
+    command = [sys.executable, str(ROOT / "inference.py"), *cli.arguments(*flags)]
     pipe = subprocess.PIPE
     with subprocess.Popen(command, env=environment(), stdout=pipe, stderr=pipe) as process:
         assert process.stdout is not None
