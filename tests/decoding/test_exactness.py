@@ -6,15 +6,18 @@ import itertools
 from functools import cache
 
 import pytest
+import torch
 from torch import Tensor
 
+from specdec_plugins.decoding.batch import collate
 from specdec_plugins.decoding.drafters import DRAFTERS
 from specdec_plugins.decoding.engine import EngineConfig, Method, SpeculativeDecoder
+from specdec_plugins.decoding.greedy import greedy
 from specdec_plugins.decoding.rules import RULES
 from specdec_plugins.decoding.schedules import SCHEDULES, build_schedule
-from specdec_plugins.decoding.types import Guarantee, Request
+from specdec_plugins.decoding.types import DecodeParams, Guarantee, Request
 from tests.decoding.drafters.factories import FACTORIES, SCRIPTED
-from tests.decoding.toys import TableVerifier, law, oracle, requests
+from tests.decoding.toys import CPU, SPECIAL, TableVerifier, law, oracle, requests
 
 GREEDY_RULES = [n for n in RULES.names() if RULES.get(n)().guarantee(1) is Guarantee.GREEDY]
 NUM_ROWS = 4  # fewer than the requests, so that rows join and leave
@@ -82,3 +85,27 @@ UNDER_SCHEDULES = [
 def test_output_is_greedy_under_every_schedule(schedule: str, name: str) -> None:
     for block_size, max_len, seed in itertools.product((1, 5), (7, 40), SEEDS):
         check(name, "exact", block_size, max_len, seed, schedule)
+
+
+def test_greedy_is_one_argmax_after_the_other() -> None:
+    table = law()
+    for max_len in (1, 7, 40):
+        jobs = requests(
+            9, lambda i: i % 4, max_len=lambda i, n=max_len: n + i % 3, min_len=lambda i: i % 5
+        )
+        source = collate(jobs, SPECIAL.pad, SPECIAL.start, CPU)
+        params = DecodeParams.stack([job.params for job in jobs], CPU)
+        assert greedy(TableVerifier(table), source, params) == [oracle(table, j) for j in jobs]
+
+
+def test_greedy_with_padding_banned() -> None:
+    table = law(seed=5)
+    table[..., SPECIAL.pad] += 3
+    jobs = requests(6, max_len=20)
+    source = collate(jobs, SPECIAL.pad, SPECIAL.start, CPU)
+    params = DecodeParams.stack([job.params for job in jobs], CPU)
+    assert any(SPECIAL.pad in row for row in greedy(TableVerifier(table), source, params))
+    banned = table.clone()
+    banned[..., SPECIAL.pad] = -torch.inf
+    got = greedy(TableVerifier(table), source, params, ban_pad=True)
+    assert got == [oracle(banned, job) for job in jobs]

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import argparse
+import os
 import shlex
+import subprocess
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
@@ -190,3 +192,26 @@ def test_the_mix_of_a_preset_and_its_own_sets() -> None:
 def test_flags_of_calls() -> None:
     words = recipe.flags(width=3, cpu=True, ray="", workers=None, lr=5e-4, test=["a", "b"], from_=0)
     assert words == shlex.split("--width 3 --cpu --lr 0.0005 --test a b --from 0")
+
+
+SCRIPTS = Path(__file__).resolve().parents[2] / "scripts"
+
+
+def test_the_environment_gives_defaults_and_flags_go_before_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    for name, value in {"LR": "2e-3", "BATCH_TOKENS": "64", "WORKERS": "", "CPU": "1"}.items():
+        monkeypatch.setenv(name, value)
+    args = run.drafter_parser().parse_args(["--batch-tokens", "32"])
+    assert (args.lr, args.batch_tokens, args.workers, args.cpu) == (2e-3, 32, None, True)
+
+
+@pytest.mark.parametrize(
+    ("script", "name"), [("train.sh", "drafter"), ("train-verifier.sh", "verifier")]
+)
+def test_the_interpreter_that_is_named_runs_it(script: str, name: str) -> None:
+    flags = ["--lr", "1", "--python", "echo", "--", "--python", "other"]
+    environment = {**os.environ, "PYTHON": "false"}
+    done = subprocess.run([SCRIPTS / script, *flags], capture_output=True, text=True,
+                          check=True, env=environment)  # fmt: skip
+    assert done.stdout.split() == ["-m", "specdec_plugins.training.run", name, *flags]

@@ -1,18 +1,37 @@
+"""The block drafter, published and fast: each row as if alone, and what the fast one keeps."""
+
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 import torch
+from torch import Tensor
 
+from specdec_plugins.decoding.cache import SourceMemory
 from specdec_plugins.decoding.drafters import DraftContext, build_drafter
-from specdec_plugins.decoding.drafters.block import BlockNatDrafter
+from specdec_plugins.decoding.drafters.block import BlockNatDrafter, Masks
+from specdec_plugins.decoding.engine import EngineConfig, Method, Session
 from specdec_plugins.decoding.networks import BlockDrafter, Transformer
+from specdec_plugins.decoding.networks.transformer import same_encoder
+from specdec_plugins.decoding.rules import RULES
 from specdec_plugins.decoding.sampling import HashRandom
-from specdec_plugins.decoding.types import DecodeParams, Prefix, RowParams
+from specdec_plugins.decoding.schedules import build_schedule
+from specdec_plugins.decoding.types import DecodeParams, Prefix, Request, RowParams
 from specdec_plugins.decoding.verifier import TransformerVerifier
 from specdec_plugins.errors import UserError
-from tests.decoding.networks.toys import EOS, UNK, block_drafter, remember, transformer
+from tests.decoding.networks.toys import (
+    EOS,
+    PAD,
+    UNK,
+    block_drafter,
+    fast_drafter,
+    random_ids,
+    randomise,
+    remember,
+    transformer,
+)
 from tests.decoding.test_verifier import SPECIAL, Row, batch, prefix_of
 
 ROWS = [
@@ -141,3 +160,197 @@ def test_vocabularies_that_differ_are_both_named() -> None:
     verifier = TransformerVerifier(Transformer(larger), SPECIAL)
     with pytest.raises(UserError, match="of 23 symbols and the verifier on one of 29"):
         build_drafter("block", DraftContext(verifier, block_drafter()))
+
+
+VERIFIER = transformer(positions="sinusoidal")
+TOLERANCE = 1e-10  # float64, sums in another order
+
+
+def jobs(*block_sizes: int) -> list[Request]:
+    """Sources, forced prefixes and length limits of many lengths, block sizes in turn."""
+    generator = torch.Generator().manual_seed(7)
+    return [
+        Request(
+            id=str(i),
+            source_ids=[*random_ids(generator, (5 * i) % 7), EOS],
+            params=DecodeParams(
+                block_size=block_sizes[i % len(block_sizes)],
+                max_len=9 + (7 * i) % 14,
+                beta=6,
+                tau=1e9,
+            ),
+            forced_ids=[t for t in random_ids(generator, (3 * i) % 5) if t != EOS],
+        )
+        for i in range(9)
+    ]
+
+
+class Doubled(BlockNatDrafter):
+    """Computes every pass twice: with what is kept, and from nothing."""
+
+    num_passes = 0
+    num_kept = 0
+
+    def _extended(
+        self, prefix: Prefix, masks: Masks, memory: SourceMemory, num_used: int
+    ) -> Tensor:
+        slow = self._whole(prefix, masks, memory, num_used)
+        self.num_kept += int(self._cache.lengths.sum())
+        fast = super()._extended(prefix, masks, memory, num_used)
+        used = torch.arange(num_used) < masks.number[:, None]
+        logits = [self.network.decoder.logits(states[used]) for states in (fast, slow)]
+        torch.testing.assert_close(logits[0], logits[1], rtol=0, atol=TOLERANCE)
+        self.num_passes += 1
+        return fast
+
+
+def decode(drafter: Any, requests: list[Request], rows: int, schedule: str) -> Any:
+    """What each request drafted and kept, round by round, beside the verifier it was built on."""
+    # A random verifier is sure of little; without drafts in some rounds nothing would be tried.
+    options = {"threshold": 0.2} if schedule == "target_confidence" else {}
+    method = Method(drafter, RULES.get("top_beta")(), build_schedule(schedule, options))
+    session = Session(drafter.verifier, method, EngineConfig(max_rows=rows, compact_at=0.3))
+    session.add(requests)
+    told: dict[str, list[Any]] = {}
+    for event in session.run():
+        told.setdefault(event.id, []).append((event.draft_ids, event.num_accepted))
+    return told
+
+
+def built(cls: type[BlockNatDrafter], num_layers: int = 2, **options: Any) -> Any:
+    verifier = TransformerVerifier(VERIFIER, SPECIAL)
+    context = DraftContext(verifier, fast_drafter(VERIFIER, num_layers=num_layers))
+    drafter = cls(BlockNatDrafter.Config(**options), context)
+    drafter.verifier = verifier  # type: ignore[attr-defined]
+    return drafter
+
+
+MIXED = (1, 25, 2, 5)
+
+
+@pytest.mark.parametrize("num_layers", [1, 3])
+@pytest.mark.parametrize(
+    ("block_sizes", "schedule"),
+    [
+        *(((size,), "constant") for size in MIXED),
+        *((MIXED, schedule) for schedule in ("constant", "heuristic", "target_confidence")),
+    ],
+    ids=str,
+)
+def test_what_is_kept_changes_no_logit(
+    num_layers: int, block_sizes: tuple[int, ...], schedule: str
+) -> None:
+    drafter = built(Doubled, num_layers)
+    told = decode(drafter, jobs(*block_sizes), 4, schedule)
+    kept = {num_accepted for rounds in told.values() for _, num_accepted in rounds}
+    assert len(kept) > 1  # or nothing was ever rolled back
+    assert drafter.num_passes > 5
+    assert drafter.num_kept > 10
+
+
+def test_where_the_host_may_not_ask_it_reads_up_to_a_bound() -> None:
+    drafter = built(Doubled)
+    drafter._asks = False
+    asking = decode(built(Doubled), jobs(1, 5, 25), 4, "constant")
+    assert decode(drafter, jobs(1, 5, 25), 4, "constant") == asking
+
+
+def test_it_waits_for_no_accelerator(monkeypatch: pytest.MonkeyPatch) -> None:
+    drafter = built(BlockNatDrafter)
+    drafter._asks = False
+    rows = [Row([5, 9, EOS], [EOS, 4, 7]), Row([8, EOS], [EOS])]
+    drafter.verifier.admit(batch(rows))
+    drafter.admit(batch(rows))
+    params = DecodeParams.stack([DecodeParams(block_size=4)] * 2, torch.device("cpu"))
+    tokens = torch.tensor([[EOS, 4, 7, 0, 0, 0], [EOS, 0, 0, 0, 0, 0]])
+    prefix = Prefix(tokens, torch.tensor([3, 1]), torch.tensor([True, True]), width=3)
+    drafter.propose(prefix, params.block_size, 4, params, None)
+
+    def refuse(*args: object) -> None:
+        raise AssertionError("the host waits for the device")
+
+    for name in ("item", "tolist", "__bool__", "__int__", "__float__", "cpu", "nonzero"):
+        monkeypatch.setattr(torch.Tensor, name, refuse)
+    drafter.propose(prefix, params.block_size, 4, params, None)
+
+
+def test_drafts_of_all_four_twins_are_the_same() -> None:
+    requests = jobs(5, 2)
+    expected = decode(built(BlockNatDrafter), requests, 4, "constant")
+    for options in ({"cache": False}, {"share_encoder": False}):
+        drafter = built(BlockNatDrafter, **options)
+        assert drafter.keeps_prefix == options.get("cache", True)
+        assert drafter.shares_encoder == options.get("share_encoder", True)
+        assert decode(drafter, requests, 4, "constant") == expected
+    for request in requests:  # and of a row alone
+        alone = decode(built(BlockNatDrafter), [request], 1, "constant")
+        assert alone[request.id] == expected[request.id]
+
+
+def test_it_encodes_nothing_where_the_encoder_is_the_verifier_s(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    drafter = built(BlockNatDrafter, share_encoder=True)
+
+    def refuse(*args: object) -> None:
+        raise AssertionError("encoded twice")
+
+    monkeypatch.setattr(drafter.network.encoder, "forward", refuse)
+    decode(drafter, jobs(5), 4, "constant")
+
+
+def test_an_encoder_of_another_kind_is_not_shared() -> None:
+    verifier = TransformerVerifier(VERIFIER, SPECIAL)
+    changed = fast_drafter(VERIFIER)
+    changed.encoder.layers[1].up.weight[0, 0] += 1e-9
+    for network in (changed, block_drafter()):
+        drafter = build_drafter("block", DraftContext(verifier, network))
+        assert isinstance(drafter, BlockNatDrafter)
+        assert not drafter.shares_encoder
+        with pytest.raises(UserError, match="encoder is not this verifier's"):
+            build_drafter("block", DraftContext(verifier, network), {"share_encoder": True})
+
+
+def _changed(**changes: Any) -> Transformer:
+    config = VERIFIER.config
+    stack = {k: changes.pop(k) for k in ("num_heads", "positions", "max_positions") if k in changes}
+    network = Transformer(replace(config, encoder=replace(config.encoder, **stack), **changes))
+    randomise(network, 5)
+    state = dict(VERIFIER.encoder.state_dict())
+    if stack.get("positions") == "learned":
+        state["embedding.positions.weight"] = VERIFIER.encoder.embedding.positions.weight[:22]
+    network.encoder.load_state_dict(state)
+    return network
+
+
+@pytest.mark.parametrize(
+    ("changes", "same"),
+    [
+        ({}, True),
+        ({"max_positions": 20}, True),
+        ({"positions": "learned", "max_positions": 20}, True),
+        ({"activation": "gelu"}, False),
+        ({"scale_embedding": False}, False),
+        ({"num_heads": 4}, False),
+        ({"pad": 0}, False),
+    ],
+    ids=str,
+)
+def test_equal_encoders_are_told_from_others(changes: dict[str, Any], same: bool) -> None:
+    other = _changed(**changes).encoder
+    assert same_encoder(VERIFIER.encoder, other) == same
+    source = torch.tensor([[5, 9, 7, 3, EOS], [8, 4, EOS, PAD, PAD]])
+    if same:
+        assert torch.equal(other(source)[0], VERIFIER.encoder(source)[0])
+
+
+def test_a_prefix_state_never_changes_again() -> None:
+    """Neither with the masks behind it nor with what follows; a block state does."""
+    network = fast_drafter(VERIFIER)
+    memory = remember(network, torch.tensor([[5, 9, 7, EOS]]))
+    first, second = (
+        network.decoder(torch.tensor([row]), memory, prefix_lengths=torch.tensor([n]))[0]
+        for row, n in (([4, 9, UNK, UNK], 2), ([4, 9, 12, 6, UNK, UNK, UNK], 4))
+    )
+    assert torch.equal(first[:2], second[:2])
+    assert not torch.allclose(first[2:], second[2:4])

@@ -1,0 +1,150 @@
+"""Requests, their parameters and results, and the registry that options are checked against."""
+
+from __future__ import annotations
+
+from dataclasses import FrozenInstanceError, dataclass
+from typing import Any
+
+import pytest
+import torch
+
+from specdec_plugins.decoding.engine import EngineConfig
+from specdec_plugins.decoding.registry import Registry
+from specdec_plugins.decoding.types import DecodeParams, Request, RowResult
+from specdec_plugins.errors import UserError
+from tests.decoding.toys import CPU
+
+
+@pytest.mark.parametrize(
+    ("field", "bad", "good"),
+    [
+        ("block_size", -1, 0),
+        ("max_len", 0, 1),
+        ("min_len", -1, 0),
+        ("beta", 0, 1),
+        ("tau", -0.1, 0.0),
+        ("temperature", 0.0, 0.01),
+        ("temperature", 1e-40, 1e-6),  # a float32 law would be no law
+        ("top_k", -1, 0),
+        ("top_p", 0.0, 1.0),
+        ("top_p", 1.1, 0.01),
+        ("top_p", 1e-46, 1e-6),
+        ("seed", 2**63, 2**63 - 1),
+        ("max_len", 2**63, 1),
+        ("tau", float("nan"), float("inf")),
+        ("temperature", float("nan"), 9.0),
+        ("top_p", float("nan"), 0.5),
+    ],
+)
+def test_decode_params_are_checked(field: str, bad: Any, good: Any) -> None:
+    with pytest.raises(UserError, match=field.replace("_size", " size")):
+        DecodeParams(**{field: bad})
+    assert getattr(DecodeParams(**{field: good}), field) == good
+
+
+@pytest.mark.parametrize(
+    ("field", "bad", "good"),
+    [("max_rows", 0, 1), ("compact_at", 0.0, 0.001), ("compact_at", 1.01, 1.0)],
+)
+def test_engine_config_is_checked(field: str, bad: Any, good: Any) -> None:
+    with pytest.raises(UserError, match=field):
+        EngineConfig(**{field: bad})
+    assert getattr(EngineConfig(**{field: good}), field) == good
+
+
+def test_settings_are_frozen() -> None:
+    with pytest.raises(FrozenInstanceError):
+        DecodeParams().beta = 3  # type: ignore[misc]
+
+
+def test_stack_select_append() -> None:
+    rows = [DecodeParams(block_size=i, tau=i / 2, top_p=0.5, seed=-i) for i in range(4)]
+    params = DecodeParams.stack(rows, CPU)
+    assert params.block_size.tolist() == [0, 1, 2, 3]
+    assert params.block_size.dtype is params.seed.dtype is torch.int64
+    assert params.tau.dtype is params.top_p.dtype is torch.float32
+    assert params.tau.tolist() == [0.0, 0.5, 1.0, 1.5]
+    chosen = params.select(torch.tensor([3, 1])).append(params.select(torch.tensor([0])))
+    assert chosen.seed.tolist() == [-3, -1, 0]
+    assert chosen.tau.tolist() == [1.5, 0.5, 0.0]
+
+
+def test_a_request_needs_a_source_and_room_to_decode() -> None:
+    with pytest.raises(UserError, match="'a' has an empty source"):
+        Request("a", [])
+    with pytest.raises(UserError, match="'a'.*prefix of 2 tokens leaves nothing.*max_len 2"):
+        Request("a", [2], DecodeParams(max_len=2), [5, 6])
+    assert Request("a", [2], DecodeParams(max_len=3), [5, 6]).forced_ids == [5, 6]
+
+
+def test_a_result_adds_up_its_rounds() -> None:
+    result = RowResult(Request("a", [2]), [9])
+    result.observe(3, 2, [5, 6, 7])
+    result.observe(0, 0, [2])
+    assert result.token_ids == [9, 5, 6, 7, 2]
+    assert result.rounds == 2
+    assert result.drafted_per_round == [3, 0]
+    assert result.accepted_per_round == [2, 0]
+    assert result.emitted_per_round == [3, 1]
+
+
+class Plain:
+    @dataclass(frozen=True)
+    class Config:
+        size: int = 3  # anything
+        share: float | None = None  # anything
+        deep: bool = False  # anything
+
+
+def filled() -> Registry[Plain]:
+    registry: Registry[Plain] = Registry("thing")
+    registry.register("b")(Plain)
+    registry.register("a")(Plain)
+    return registry
+
+
+def test_register_returns_the_class_and_names_are_sorted() -> None:
+    registry = filled()
+    assert registry.get("a") is Plain
+    assert registry.names() == ["a", "b"]
+
+
+def test_a_name_is_given_once() -> None:
+    with pytest.raises(ValueError, match="thing 'a' is registered twice"):
+        filled().register("a")(Plain)
+
+
+def test_an_unknown_name_is_refused_with_the_choices() -> None:
+    with pytest.raises(UserError, match="no thing named 'c'; choose one of: a, b"):
+        filled().get("c")
+
+
+def test_options_become_the_config() -> None:
+    cls, config = filled().configure("a", {"size": 5})
+    assert (cls, config) == (Plain, Plain.Config(5))
+    assert filled().configure("a")[1] == Plain.Config(3)
+    with pytest.raises(UserError, match="no option 'sise' of thing 'a'; it knows: size"):
+        filled().configure("a", {"sise": 5})
+
+
+@pytest.mark.parametrize("good", [{"share": 1}, {"share": None}, {"share": 0.5}, {"deep": True}])
+def test_values_of_the_fields_type_are_taken(good: dict[str, Any]) -> None:
+    assert filled().configure("a", good)[1] == Plain.Config(**good)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "words"),
+    [
+        ({"size": "two"}, "'size' of thing 'a' must be a whole number, not 'two'"),
+        ({"size": 2.5}, "a whole number, not 2.5"),
+        ({"size": True}, "a whole number, not True"),
+        ({"size": None}, "a whole number, not None"),
+        ({"share": "much"}, "a number or null, not 'much'"),
+        ({"share": False}, "a number or null, not False"),
+        ({"deep": "yes"}, "true or false, not 'yes'"),
+        ({"deep": 1}, "true or false, not 1"),
+    ],
+)
+def test_values_of_another_type_are_refused(wrong: dict[str, Any], words: str) -> None:
+    with pytest.raises(UserError, match=words):
+        filled().configure("a", wrong)
