@@ -64,6 +64,7 @@ def test_impossible_settings_are_refused_in_a_sentence(
     common = "train.py nowhere --arch block --task translation_lev_modified --criterion glat_loss"
     monkeypatch.setattr(sys, "argv", [*common.split(), "--cpu", *flags.split()])
     assert train.main() == 2
+    assert not Path("checkpoints").exists()
     error = capsys.readouterr().err
     assert error.startswith(f"train.py: error: {message}")
     assert error.count("\n") == 1

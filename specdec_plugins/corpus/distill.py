@@ -235,7 +235,7 @@ def main(args: argparse.Namespace) -> None:
     if args.shard_id >= args.num_shards:
         raise UserError(f"--shard-id {args.shard_id}: expected 0 to {args.num_shards - 1}")
     if args.ray is not None and args.num_shards > 1:
-        raise UserError("--ray shares all chunks out itself; leave --num-shards away")
+        raise UserError("--ray shares all chunks out itself; omit --num-shards")
     search = Search(args.beam, args.lenpen, args.max_len_a, args.max_len_b, args.fp16)
     data = DataBin.find(args.data.resolve(), args.subset)
     output = args.output.resolve()

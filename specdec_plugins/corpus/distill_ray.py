@@ -128,7 +128,7 @@ def _connect(cluster: Cluster) -> None:
                 continue  # on a busy machine its processes may miss the time that Ray grants them
             raise UserError(
                 f"--ray {cluster.address}: no cluster answers there ({_first_line(error)}); start "
-                f"one with ray start --head, give --ray {LOCAL}, or leave --ray away"
+                f"one with ray start --head, give --ray {LOCAL}, or omit --ray"
             ) from error
 
 

@@ -100,3 +100,11 @@ def verifier(tmp_path_factory: pytest.TempPathFactory) -> Verifier:
     }
     torch.save(state, folder / "verifier.pt")
     return Verifier(folder / "data", folder / "verifier.pt", len(lengths), [4, 20])
+
+
+def distil(verifier: Verifier, output: Path, *flags: object) -> None:
+    from specdec_plugins.corpus import distill
+
+    arguments = [verifier.data, "--path", verifier.checkpoint, "--output", output, "--cpu"]
+    arguments += ["--chunk-size", 5, "--max-len-b", 8, "--max-tokens", 40, "--beam", 2, *flags]
+    distill.main(distill._parser().parse_args([str(argument) for argument in arguments]))

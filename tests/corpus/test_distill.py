@@ -10,18 +10,11 @@ from pathlib import Path
 import pytest
 import torch
 
-from specdec_plugins.corpus import distill
 from specdec_plugins.corpus.teacher import DataBin, Search, Teacher
 from specdec_plugins.errors import UserError
-from tests.corpus.conftest import Script, Verifier
+from tests.corpus.conftest import Script, Verifier, distil
 
 pytestmark = pytest.mark.fairseq
-
-
-def run(verifier: Verifier, output: Path, *flags: object) -> None:
-    arguments = [verifier.data, "--path", verifier.checkpoint, "--output", output, "--cpu"]
-    arguments += ["--chunk-size", 5, "--max-len-b", 8, "--max-tokens", 40, "--beam", 2, *flags]
-    distill.main(distill._parser().parse_args([str(argument) for argument in arguments]))
 
 
 def sentences(folder: Path, language: str, split: str = "train") -> list[list[int]]:
@@ -35,7 +28,7 @@ def sentences(folder: Path, language: str, split: str = "train") -> list[list[in
 @pytest.fixture(scope="module")
 def distilled(verifier: Verifier, tmp_path_factory: pytest.TempPathFactory) -> Path:
     output = tmp_path_factory.mktemp("distilled") / "kd"
-    run(verifier, output)
+    distil(verifier, output)
     return output
 
 
@@ -89,7 +82,7 @@ def test_a_stop_loses_one_chunk_and_repeats_none(
     monkeypatch.setattr(Teacher, "translate", stop_in_the_third)
     output = tmp_path / "kd"
     with pytest.raises(Stopped):
-        run(verifier, output)
+        distil(verifier, output)
     assert len(list((tmp_path / "kd.parts").glob("chunk-*.json"))) == 2
     assert not output.exists()
 
@@ -100,7 +93,7 @@ def test_a_stop_loses_one_chunk_and_repeats_none(
         "translate",
         lambda self, indices, limit: asked.extend(indices) or translate(self, indices, limit),
     )
-    run(verifier, output)
+    distil(verifier, output)
     assert not done & set(asked)
     assert sentences(output, "de") == sentences(distilled, "de")
 
@@ -110,26 +103,26 @@ def test_shards_put_together_equal_one_run(
 ) -> None:
     output = tmp_path / "kd"
     for shard in (2, 0):
-        run(verifier, output, "--num-shards", 3, "--shard-id", shard)
+        distil(verifier, output, "--num-shards", 3, "--shard-id", shard)
         assert not output.exists()
     with pytest.raises(UserError, match=r"2 of 5 chunks are missing \(the first is 1\)"):
-        run(verifier, output, "--merge")
-    run(verifier, output, "--num-shards", 3, "--shard-id", 1)  # the last one merges
+        distil(verifier, output, "--merge")
+    distil(verifier, output, "--num-shards", 3, "--shard-id", 1)  # the last one merges
     assert sentences(output, "de") == sentences(distilled, "de")
     shutil.rmtree(output)
-    run(verifier, output, "--merge")
+    distil(verifier, output, "--merge")
     assert sentences(output, "de") == sentences(distilled, "de")
 
 
 def test_other_settings_are_refused(verifier: Verifier, tmp_path: Path) -> None:
     output = tmp_path / "kd"
-    run(verifier, output, "--num-shards", 9, "--shard-id", 8)
+    distil(verifier, output, "--num-shards", 9, "--shard-id", 8)
     with pytest.raises(UserError, match=r"begun with another beam; give another output"):
-        run(verifier, output, "--beam", 1)
-    run(verifier, output)
+        distil(verifier, output, "--beam", 1)
+    distil(verifier, output)
     with pytest.raises(UserError, match="holds something else"):
-        run(verifier, output, "--lenpen", 0.5)
-    run(verifier, output)  # the same again: done already
+        distil(verifier, output, "--lenpen", 0.5)
+    distil(verifier, output)  # the same again: done already
 
 
 @pytest.mark.parametrize(
@@ -144,9 +137,9 @@ def test_impossible_settings(
     verifier: Verifier, tmp_path: Path, flags: list[object], sentence: str
 ) -> None:
     with pytest.raises(UserError, match=sentence):
-        run(verifier, tmp_path / "kd", *flags)
+        distil(verifier, tmp_path / "kd", *flags)
     with pytest.raises(UserError, match="is the data itself"):
-        run(verifier, verifier.data)
+        distil(verifier, verifier.data)
 
 
 def test_a_checkpoint_that_cannot_be_used_leaves_nothing_behind(
@@ -154,13 +147,13 @@ def test_a_checkpoint_that_cannot_be_used_leaves_nothing_behind(
 ) -> None:
     (tmp_path / "bad.pt").write_bytes(b"junk")
     with pytest.raises(UserError, match="bad.pt: damaged"):
-        run(verifier, tmp_path / "kd", "--path", tmp_path / "bad.pt")
+        distil(verifier, tmp_path / "kd", "--path", tmp_path / "bad.pt")
     assert [path.name for path in tmp_path.iterdir()] == ["bad.pt"]
 
 
 def test_half_precision_needs_a_gpu(verifier: Verifier, tmp_path: Path) -> None:
     with pytest.raises(UserError, match="--fp16 needs a GPU"):
-        run(verifier, tmp_path / "kd", "--fp16")
+        distil(verifier, tmp_path / "kd", "--fp16")
 
 
 def test_other_dictionaries_are_refused(verifier: Verifier, tmp_path: Path) -> None:
@@ -170,7 +163,7 @@ def test_other_dictionaries_are_refused(verifier: Verifier, tmp_path: Path) -> N
         file.write("more 1\n")
     other = Verifier(data, verifier.checkpoint, 0, [])
     with pytest.raises(UserError, match=r"16 decoder embeddings, but .*dict\.de\.txt has 17"):
-        run(other, tmp_path / "kd")
+        distil(other, tmp_path / "kd")
 
 
 @pytest.mark.integration

@@ -11,10 +11,10 @@ from typing import Any
 
 import pytest
 
-from specdec_plugins.corpus import distill, distill_ray
+from specdec_plugins.corpus import distill_ray
 from specdec_plugins.corpus.distill_ray import ChunkTranslator
 from specdec_plugins.errors import UserError
-from tests.corpus.conftest import Verifier
+from tests.corpus.conftest import Verifier, distil
 
 pytestmark = pytest.mark.fairseq
 
@@ -32,12 +32,6 @@ class KilledOnce(ChunkTranslator):
         return super().__call__(row)
 
 
-def run(verifier: Verifier, output: Path, *flags: object) -> None:
-    arguments = [verifier.data, "--path", verifier.checkpoint, "--output", output, "--cpu"]
-    arguments += ["--max-len-b", 8, "--beam", 2, "--chunk-size", 5, *flags]
-    distill.main(distill._parser().parse_args([str(argument) for argument in arguments]))
-
-
 def chunks(output: Path) -> dict[str, Any]:
     parts = output.with_name(f"{output.name}.parts")
     return {path.name: json.loads(path.read_text()) for path in parts.glob("chunk-*.json")}
@@ -47,11 +41,11 @@ def chunks(output: Path) -> dict[str, Any]:
 def test_a_killed_worker_loses_nothing(
     verifier: Verifier, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    run(verifier, tmp_path / "plain")
+    distil(verifier, tmp_path / "plain")
     mark = tmp_path / "killed"
     monkeypatch.setenv(MARK, str(mark))
     monkeypatch.setattr(distill_ray, "ChunkTranslator", KilledOnce)
-    run(verifier, tmp_path / "cluster", "--ray", "local", "--ray-workers", 2)
+    distil(verifier, tmp_path / "cluster", "--ray", "local", "--ray-workers", 2)
     assert mark.exists()
     assert len(chunks(tmp_path / "cluster")) == 5
     assert chunks(tmp_path / "cluster") == chunks(tmp_path / "plain")
@@ -64,19 +58,19 @@ def test_without_ray_one_process_does_it(
     verifier: Verifier, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(distill_ray, "is_installed", lambda: False)
-    run(verifier, tmp_path / "kd", "--ray", "local")
+    distil(verifier, tmp_path / "kd", "--ray", "local")
     assert len(chunks(tmp_path / "kd")) == 5
 
 
 def test_ray_and_shards_exclude_each_other(verifier: Verifier, tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="leave --num-shards away"):
-        run(verifier, tmp_path / "kd", "--ray", "local", "--num-shards", 2)
+    with pytest.raises(UserError, match="omit --num-shards"):
+        distil(verifier, tmp_path / "kd", "--ray", "local", "--num-shards", 2)
 
 
 def test_time_that_is_up_is_told_and_costs_nothing(verifier: Verifier, tmp_path: Path) -> None:
     with pytest.raises(SystemExit) as stopped:
-        run(verifier, tmp_path / "kd", "--until", time.time() - 1)
+        distil(verifier, tmp_path / "kd", "--until", time.time() - 1)
     assert stopped.value.code == 75
     assert not (tmp_path / "kd").exists()
-    run(verifier, tmp_path / "kd")
+    distil(verifier, tmp_path / "kd")
     assert len(chunks(tmp_path / "kd")) == 5

@@ -167,15 +167,6 @@ def test_two_processes_on_cpus_train_together(
     assert checkpoint["optimizer_history"][-1]["num_updates"] == 2
 
 
-def test_impossible_settings_are_refused_when_the_run_starts(
-    tmp_path: Path, data: Path, run: Run
-) -> None:
-    done = run(sys.executable, *_command(data, tmp_path / "none", "--block-size", "0"), expect=2)
-    assert "--block-size is 0" in done.stderr
-    assert "Traceback" not in done.stderr
-    assert not (tmp_path / "none").exists()
-
-
 def test_fairseq_generate_reads_what_train_py_wrote(data: Path, verifier: Path, run: Run) -> None:
     done = run(
         sys.executable, "-m", "fairseq_cli.generate", data, "--user-dir", "specdec_plugins",
