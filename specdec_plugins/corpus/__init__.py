@@ -2,7 +2,7 @@
 
 The shell scripts in ``scripts/`` only set defaults and call the modules of this package:
 
-- ``decontaminate``: one training text of many corpora (``reading``, ``cleaning``, ``held_out``);
+- ``decontaminate``: one training text of many corpora (``reading``, ``cleaning``);
 - ``prepare``: any parallel files to a data-bin (``tokenising``, ``binarising``);
 - ``wmt``: the published training sets, downloaded and unpacked;
 - ``distill``: a training set translated by the verifier (``teacher``, ``distill_ray``);

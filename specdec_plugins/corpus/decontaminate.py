@@ -24,15 +24,18 @@ from typing import TextIO
 from tqdm import tqdm
 
 from specdec_plugins.corpus import cli
-from specdec_plugins.corpus.cleaning import NearDuplicates, PairRules, tidy, unescape
-from specdec_plugins.corpus.cli import logger
-from specdec_plugins.corpus.held_out import (
+from specdec_plugins.corpus.cleaning import (
     KEPT,
     HeldOutSentences,
+    NearDuplicates,
+    PairRules,
     choose_hints,
     keys_of,
     split_off,
+    tidy,
+    unescape,
 )
+from specdec_plugins.corpus.cli import logger
 from specdec_plugins.corpus.reading import Faults, Pair, ParallelFile, read_pairs
 from specdec_plugins.corpus.resume import write_json
 from specdec_plugins.errors import UserError

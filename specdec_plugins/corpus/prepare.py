@@ -26,9 +26,8 @@ from tqdm import tqdm
 
 from specdec_plugins.corpus import cli
 from specdec_plugins.corpus.binarising import Binarising, Dictionaries, latin_vocabulary
-from specdec_plugins.corpus.cleaning import LengthRules
+from specdec_plugins.corpus.cleaning import LengthRules, RandomSplit
 from specdec_plugins.corpus.cli import logger
-from specdec_plugins.corpus.held_out import RandomSplit
 from specdec_plugins.corpus.reading import Faults, Pair, ParallelFile, check_file, read_pairs
 from specdec_plugins.corpus.resume import Steps, locked, read_json, write_json
 from specdec_plugins.corpus.tokenising import (

@@ -8,10 +8,10 @@ from specdec_plugins.corpus.cleaning import (
     LengthRules,
     NearDuplicates,
     PairRules,
+    keys_of,
     tidy,
     unescape,
 )
-from specdec_plugins.corpus.held_out import keys_of
 from specdec_plugins.errors import UserError
 
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from specdec_plugins.corpus.held_out import (
+from specdec_plugins.corpus.cleaning import (
     HeldOutSentences,
     RandomSplit,
     choose_hints,
@@ -81,7 +81,7 @@ def test_hints_have_a_neighbour_that_is_like_and_not_the_same() -> None:
 
 
 def test_hints_say_what_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("specdec_plugins.corpus.held_out.find_spec", lambda name: None)
+    monkeypatch.setattr("specdec_plugins.corpus.cleaning.find_spec", lambda name: None)
     with pytest.raises(UserError, match="extra 'corpus'"):
         choose_hints(documentation(), HeldOutSentences(()), 1)
 
