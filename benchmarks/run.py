@@ -24,6 +24,7 @@ from benchmarks.random_pair import Shape, random_pair, random_sentences
 from benchmarks.results import Record, Results, page
 from benchmarks.systems import ASSISTED, PRECISIONS, Choice, System
 from specdec_plugins.errors import Parser, UserError, refuse
+from specdec_plugins.formats.output import check_output
 
 DESCRIPTION = """\
 Decode one test file with one set of verifier weights in every engine: fairseq's search,
@@ -41,6 +42,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     logging.getLogger("fairseq").setLevel(logging.WARNING)
     try:
         check(args)
+        check_output(f"{args.output}.json", "--output", replaced=True)
         results = Results(run(args))
         write(results, args.output)
     except UserError as error:

@@ -67,6 +67,18 @@ PROGRAMS = {
         "benchmarks.compare.run",
         FILE,
     ),
+    "python -m benchmarks": (
+        module("benchmarks.run"),
+        ["--pair", PAIR, "--test", "lines.tsv", "--output"],
+        "benchmarks.run.run",
+        REPLACED,
+    ),
+    "python -m benchmarks.serving.load": (
+        module("benchmarks.serving.load"),
+        ["--texts", os.devnull, "--output"],
+        "benchmarks.serving.load.load_model",
+        FILE,
+    ),
     "average-checkpoints": (
         corpus("checkpoints"),
         ["none.pt", "--output"],

@@ -32,6 +32,7 @@ from benchmarks.serving.reference import Reference, balance
 from benchmarks.serving.server import Server, serving
 from benchmarks.serving.traffic import Tally, Traffic
 from specdec_plugins.errors import Parser, UserError, refuse
+from specdec_plugins.formats.output import check_output
 from specdec_plugins.serving.model import load_model
 from specdec_plugins.serving.settings import ModelOptions, ServerSettings
 
@@ -277,6 +278,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     )
     print(f"plain decoding of {len(texts)} texts, one by one", file=sys.stderr)
     try:
+        if args.output is not None:
+            check_output(f"{args.output}.json", "--output")
         reference = Reference(load_model(options), texts)
     except UserError as error:
         return refuse(parser.prog, error)
