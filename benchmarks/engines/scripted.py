@@ -84,7 +84,7 @@ class ScriptedDrafter:
         # Any other token will do for a wrong one, as long as it does not end the sentence.
         wrong = torch.where(right == self._eos + 2, self._eos + 3, self._eos + 2)
         draft = Draft(torch.where(kept, right, wrong), budget)
-        return until_end(draft, self._eos, asks=budget.device.type == "cpu")
+        return until_end(draft, self._eos, may_wait=budget.device.type == "cpu")
 
     def _tabulate(self, device: torch.device) -> None:
         width = max((len(row) for row in self._rows), default=0) + 1

@@ -133,7 +133,7 @@ class SourceMemory:
 
     def select(self, rows: Tensor) -> SourceMemory:
         """The rows [B'] int64, in that order, no wider than the longest of them."""
-        return self._map(lambda part: part[rows], self.lengths[rows]).trimmed(asks=True)
+        return self._map(lambda part: part[rows], self.lengths[rows]).trimmed(may_wait=True)
 
     def append(self, other: SourceMemory) -> SourceMemory:
         """These rows followed by the other's."""
@@ -148,17 +148,17 @@ class SourceMemory:
             extras=tuple(_join(pair) for pair in extras),
         ).trimmed()
 
-    def trimmed(self, asks: bool | None = None) -> SourceMemory:
+    def trimmed(self, may_wait: bool | None = None) -> SourceMemory:
         """Cut to the longest row, with its mask.
 
-        asks: the host may wait for the device; None = only on a CPU, where it does not. Without
-        it nothing is cut, and nothing is lost where rows have just been padded to the longest.
+        may_wait: the host may wait for the device; None = only on a CPU, where it does not have to.
+        Else nothing is cut, and nothing is lost where rows have just been padded to the longest.
         """
         if len(self) == 0:
             return self
         longest, kept_mask = self.padding_mask.shape[1], ~self.padding_mask
         has_padding = len(self) > 1
-        if self.lengths.is_cpu if asks is None else asks:
+        if self.lengths.is_cpu if may_wait is None else may_wait:
             longest, num_kept = torch.stack([self.lengths.max(), kept_mask.sum()]).tolist()
             has_padding = num_kept < longest * len(self)
         mask = None

@@ -102,16 +102,16 @@ def build_drafter(
     return drafter
 
 
-def until_end(draft: Draft, eos: int, asks: bool) -> Draft:
+def until_end(draft: Draft, eos: int, may_wait: bool) -> Draft:
     """The draft of a drafter that proposes all positions at once, cut behind each row's first eos.
 
     Nothing behind it can ever be kept: either the eos is, and the sentence is over, or it is not,
     and what follows a rejected token goes with it. So the text stays the same, and the verifier has
-    less to score. asks: the host may wait for the device, to learn how many columns are left; else
-    all of them stay.
+    less to score. may_wait: the host may wait for the device, to learn how many columns are left;
+    else all of them stay.
     """
     lengths, _ = until_eos(draft.tokens, draft.lengths, eos)
-    if not asks:
+    if not may_wait:
         return Draft(draft.tokens, lengths, draft.probs)
     width = max(1, int(lengths.max()))
     probs = None if draft.probs is None else draft.probs[:, :width]

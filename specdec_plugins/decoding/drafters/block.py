@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import NamedTuple
 
 import torch
 from torch import Tensor
-from torch.nn.functional import pad as pad_axes
 
 from specdec_plugins.decoding.bigrams import Bigrams
 from specdec_plugins.decoding.cache import KVCache, SourceMemory
@@ -20,7 +18,6 @@ from specdec_plugins.decoding.drafters.base import (
 )
 from specdec_plugins.decoding.networks.block import BlockDrafter
 from specdec_plugins.decoding.networks.cpu import ops
-from specdec_plugins.decoding.networks.cpu.ops import best
 from specdec_plugins.decoding.types import (
     Draft,
     Prefix,
@@ -80,7 +77,7 @@ class BlockNatDrafter(ContextDrafter):
         self._width = 0  # host-side bound of what a row has in the cache
         self._behind = 0  # host-side bound of what a row's cache lacks
         # Reading a value on the CPU needs no synchronisation, and every column costs.
-        self._asks = self.network.decoder.tokens.weight.device.type == "cpu"
+        self._may_wait = self.network.decoder.tokens.weight.is_cpu
 
     @property
     def max_block_size(self) -> int | None:
@@ -127,25 +124,49 @@ class BlockNatDrafter(ContextDrafter):
     def propose(
         self, prefix: Prefix, budget: Tensor, width: int, params: RowParams, random: RowRandom
     ) -> Draft:
-        assert self._memory is not None, "propose before admit"
         # The network has no positions behind these; near them a block is shorter.
         left = self.network.config.decoder.max_positions - (prefix.lengths - 1)
         # A row that drafts nothing keeps one mask: attention over nothing would be undefined.
-        masks = Masks(
-            torch.minimum(params.block_size, left).clamp(min=1),
-            max(1, *(p.block_size for p in params.requested)),
-        )
-        num_used = min(width, masks.most)
-        states = (self._extended if self._keeps else self._whole)(
-            prefix, masks, self._memory, num_used
-        )
+        num_masks = torch.minimum(params.block_size, left).clamp(min=1)
+        most = max(1, *(p.block_size for p in params.requested))  # the host's bound of these
+        states = self._predict(prefix, num_masks, most, min(width, most))
         drafted = self._choose(self.network.decoder.logits(states), prefix)
-        return until_end(Draft(drafted, budget), self._eos, self._asks)
+        return until_end(Draft(drafted, budget), self._eos, self._may_wait)
+
+    def _predict(self, prefix: Prefix, num_masks: Tensor, most: int, num_used: int) -> Tensor:
+        """States [B, num_used, D] of the first of `num_masks` [B] masks behind each prefix.
+
+        The pass covers what the cache lacks, everything where none is kept, and the masks.
+        """
+        assert self._memory is not None, "propose before admit"
+        decoder, config = self.network.decoder, self.network.config
+        first, cached = prefix.lengths - 1, self._cache.lengths  # without the start token
+        width = self._most_unread(prefix) + most
+        tokens, last_seen, used = ops.open_block(
+            *(prefix.tokens, prefix.lengths, cached, num_masks),
+            *(width, num_used, config.mask, config.pad),
+        )
+        if not self._keeps:
+            states: Tensor = decoder(tokens, self._memory, used, first)
+            return states
+        window = self._cache.window(width, self._width, last_seen=last_seen)
+        states = decoder.extend(tokens, window, self._memory, used)
+        self._cache.crop(first)
+        self._width, self._behind = prefix.width - 1, 0
+        return states
+
+    def _most_unread(self, prefix: Prefix) -> int:
+        """At least as many committed tokens as any row's cache lacks."""
+        if not self._keeps:
+            return prefix.width - 1
+        if self._may_wait:
+            return int((prefix.lengths - 1 - self._cache.lengths).max())
+        return self._behind
 
     def _choose(self, logits: Tensor, prefix: Prefix) -> Tensor:
         """[B, m] int64 of [B, m, V]."""
         if self._bigrams is None:
-            return best(logits)
+            return ops.best(logits)
         config = self._config
         return self._bigrams.best_path(
             logits, prefix.last(), config.bigram_weight, config.candidates
@@ -165,96 +186,10 @@ class BlockNatDrafter(ContextDrafter):
         self._memory = self._memory.select(rows)
         self._cache.select(rows)
 
-    def _whole(self, prefix: Prefix, masks: Masks, memory: SourceMemory, num_used: int) -> Tensor:
-        """States [B, num_used, D] of the first masks, from nothing kept."""
-        first = prefix.lengths - 1
-        num_kept = prefix.width - 1
-        # The start token is no input of the drafter's.
-        tokens = pad_axes(prefix.tokens[:, 1 : prefix.width], (0, masks.most))  # [B, W]
-        columns = torch.arange(num_kept + masks.most, device=first.device)
-        config = self.network.config
-        tokens = _masked(tokens, columns, first, masks.number, config.mask, config.pad)
-        used = first[:, None] + torch.arange(num_used, device=first.device)  # [B, num_used]
-        states: Tensor = self.network.decoder(tokens, memory, used, first)
-        return states
-
-    def _extended(
-        self, prefix: Prefix, masks: Masks, memory: SourceMemory, num_used: int
-    ) -> Tensor:
-        """The same with what is kept: a pass over what the cache lacks, and the masks."""
-        first, cached = prefix.lengths - 1, self._cache.lengths
-        longest = int((first - cached).max()) if self._asks else self._behind
-        width = longest + masks.most
-        config = self.network.config
-        block = block_inputs(prefix, cached, masks.number, width, num_used, config.mask, config.pad)
-        window = self._cache.window(width, self._width, last_seen=block.last_seen)
-        states = self.network.decoder.extend(block.tokens, window, memory, block.used)
-        self._cache.crop(first)
-        self._width, self._behind = prefix.width - 1, 0
-        return states
-
     def _new_cache(self, num_rows: int) -> KVCache:
         decoder = self.network.decoder
         device, dtype = decoder.tokens.weight.device, decoder.attention_dtype
         return KVCache(self.network.config.decoder, num_rows, device, dtype)
-
-
-class Masks(NamedTuple):
-    """Positions to predict behind each prefix."""
-
-    number: Tensor  # [B] int64, at least 1
-    most: int  # the host's bound of these
-
-
-@dataclass(frozen=True)
-class BlockInputs:
-    """One pass of a drafter that keeps its prefix: n columns a row, of which m are wanted."""
-
-    tokens: Tensor  # [B, n] int64: the prefix that the cache lacks, masks, and padding
-    last_seen: Tensor  # [B, n] int64, the last position that each may attend to
-    used: Tensor  # [B, m] int64, the columns of the first masks
-
-
-def block_inputs(
-    prefix: Prefix, cached: Tensor, num_masks: Tensor, width: int, used: int, mask: int, pad: int
-) -> BlockInputs:
-    """`cached` and `num_masks`, both [B] int64: positions in the cache, and masks to draft with."""
-    if not ops.compiled(prefix.tokens):
-        first = prefix.lengths - 1
-        num_new = first - cached
-        columns = torch.arange(width, device=first.device)  # [n]
-        places = cached[:, None] + columns  # [B, n] of each row, start token left out
-        in_prefix = columns < num_new[:, None]
-        known = (places + 1).clamp(max=prefix.tokens.shape[1] - 1)
-        tokens = _masked(prefix.tokens.gather(1, known), columns, num_new, num_masks, mask, pad)
-        last_seen = torch.where(in_prefix, places, (first + num_masks - 1)[:, None])
-        return BlockInputs(tokens, last_seen, num_new[:, None] + columns[:used])
-    num_rows = len(cached)
-    inputs = BlockInputs(
-        tokens=cached.new_empty(num_rows, width),
-        last_seen=cached.new_empty(num_rows, width),
-        used=cached.new_empty(num_rows, used),
-    )
-    ops.native.open_block(
-        prefix=prefix.tokens,
-        lengths=prefix.lengths,
-        cached=cached,
-        num_masks=num_masks,
-        mask=mask,
-        pad=pad,
-        tokens=inputs.tokens,
-        last_seen=inputs.last_seen,
-        used=inputs.used,
-    )
-    return inputs
-
-
-def _masked(
-    tokens: Tensor, columns: Tensor, first: Tensor, num_masks: Tensor, mask: int, pad: int
-) -> Tensor:
-    """[B, n]: each row's tokens up to column `first` [B], its masks, and padding behind."""
-    tokens = tokens.masked_fill(columns >= first[:, None], mask)
-    return tokens.masked_fill(columns >= (first + num_masks)[:, None], pad)
 
 
 def _checked_network(context: DraftContext) -> BlockDrafter:

@@ -50,7 +50,7 @@ class MedusaDrafter(ContextDrafter):
         self._heads = _checked_heads(context, self._verifier.hidden_dim)
         self._verifier.keep_hidden()
         self._eos = context.verifier.special.eos
-        self._asks = context.verifier.device.type == "cpu"  # nobody waits there
+        self._may_wait = context.verifier.device.type == "cpu"  # nobody waits there
         weight = self._heads.blocks.weight
         self._hidden = weight.new_zeros(0, self._heads.dim)  # [B, D]
         # [B] bool, whether `hidden` is of this row
@@ -81,7 +81,7 @@ class MedusaDrafter(ContextDrafter):
         states = self._heads(self._hidden, num_used)  # [B, K, D]
         tokens = best(self._verifier.project(states))
         draft = Draft(tokens, budget.clamp(max=num_used) * self._known)
-        return until_end(draft, self._eos, self._asks)
+        return until_end(draft, self._eos, self._may_wait)
 
 
 def _checked_verifier(context: DraftContext) -> SupportsHidden:

@@ -9,9 +9,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from specdec_plugins.decoding.cache import SourceMemory
 from specdec_plugins.decoding.drafters import DraftContext, build_drafter
-from specdec_plugins.decoding.drafters.block import BlockNatDrafter, Masks
+from specdec_plugins.decoding.drafters.block import BlockNatDrafter
 from specdec_plugins.decoding.engine import EngineConfig, Method, Session
 from specdec_plugins.decoding.networks import BlockDrafter, Transformer
 from specdec_plugins.decoding.networks.transformer import same_encoder
@@ -131,7 +130,7 @@ def test_a_stale_width_changes_nothing() -> None:
 
 def test_the_device_is_asked_once_while_the_rows_stay(monkeypatch: pytest.MonkeyPatch) -> None:
     drafter = drafter_of(block_drafter(), ROWS)
-    drafter._asks = False
+    drafter._may_wait = False
     arguments = (prefix_of(ROWS), torch.tensor([2, 0, 3]), 3, params(4, 4, 4), RANDOM)
     drafter.propose(*arguments)
 
@@ -191,13 +190,14 @@ class Doubled(BlockNatDrafter):
     num_passes = 0
     num_kept = 0
 
-    def _extended(
-        self, prefix: Prefix, masks: Masks, memory: SourceMemory, num_used: int
-    ) -> Tensor:
-        slow = self._whole(prefix, masks, memory, num_used)
-        self.num_kept += int(self._cache.lengths.sum())
-        fast = super()._extended(prefix, masks, memory, num_used)
-        used = torch.arange(num_used) < masks.number[:, None]
+    def _predict(self, prefix: Prefix, num_masks: Tensor, most: int, num_used: int) -> Tensor:
+        kept = self._cache
+        self._cache, self._keeps = self._new_cache(len(num_masks)), False
+        slow = super()._predict(prefix, num_masks, most, num_used)
+        self._cache, self._keeps = kept, True
+        self.num_kept += int(kept.lengths.sum())
+        fast = super()._predict(prefix, num_masks, most, num_used)
+        used = torch.arange(num_used) < num_masks[:, None]
         logits = [self.network.decoder.logits(states[used]) for states in (fast, slow)]
         torch.testing.assert_close(logits[0], logits[1], rtol=0, atol=TOLERANCE)
         self.num_passes += 1
@@ -250,14 +250,14 @@ def test_what_is_kept_changes_no_logit(
 
 def test_where_the_host_may_not_ask_it_reads_up_to_a_bound() -> None:
     drafter = built(Doubled)
-    drafter._asks = False
+    drafter._may_wait = False
     asking = decode(built(Doubled), jobs(1, 5, 25), 4, "constant")
     assert decode(drafter, jobs(1, 5, 25), 4, "constant") == asking
 
 
 def test_it_waits_for_no_accelerator(monkeypatch: pytest.MonkeyPatch) -> None:
     drafter = built(BlockNatDrafter)
-    drafter._asks = False
+    drafter._may_wait = False
     rows = [Row([5, 9, EOS], [EOS, 4, 7]), Row([8, EOS], [EOS])]
     drafter.verifier.admit(batch(rows))
     drafter.admit(batch(rows))

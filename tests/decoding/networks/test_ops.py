@@ -10,7 +10,6 @@ from torch import Tensor
 
 from specdec_plugins.decoding import cache
 from specdec_plugins.decoding.cache import KVCache
-from specdec_plugins.decoding.drafters.block import block_inputs
 from specdec_plugins.decoding.extend import extend
 from specdec_plugins.decoding.networks import StackConfig
 from specdec_plugins.decoding.networks.cpu import ops
@@ -130,17 +129,15 @@ def test_what_is_no_number_hides_nothing() -> None:
 def test_blocks_open_alike(random: torch.Generator, monkeypatch: pytest.MonkeyPatch) -> None:
     num_rows, width, used = (int(integers(1, 4, (1,), random)) for _ in range(3))
     lengths = integers(1, 8, (num_rows,), random)
-    prefix = Prefix(integers(0, 9, (num_rows, 9), random), lengths, lengths > 0, width=9)
     cached = (torch.rand(num_rows, generator=random) * lengths).long()
     num_masks = integers(1, 4, (num_rows,), random)
     width += int((lengths - 1 - cached).max())
-    used = min(used, width)
-    arguments = (prefix, cached, num_masks, width, used, 77, 88)
-    found = block_inputs(*arguments)
+    prefix = integers(0, 9, (num_rows, 9), random)
+    arguments = (prefix, lengths, cached, num_masks, width, min(used, width), 77, 88)
+    found = ops.open_block(*arguments)
     monkeypatch.setattr(ops, "native", None)
-    expected = block_inputs(*arguments)
-    for name in ("tokens", "last_seen", "used"):
-        assert torch.equal(getattr(found, name), getattr(expected, name)), name
+    for one, other in zip(found, ops.open_block(*arguments), strict=True):
+        assert torch.equal(one, other)
 
 
 @pytest.mark.parametrize("scaled", [True, False])

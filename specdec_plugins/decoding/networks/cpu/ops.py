@@ -227,3 +227,59 @@ def open_window(
         mask=mask,
     )
     return positions, at, mask
+
+
+def open_block(
+    prefix: Tensor,  # [B, W] int64, the start token in front
+    lengths: Tensor,  # [B] int64, tokens of each prefix, the start token included
+    cached: Tensor,  # [B] int64, how many of these, the start token not counted, are in a cache
+    num_masks: Tensor,  # [B] int64
+    width: int,
+    num_used: int,
+    mask: int,
+    pad: int,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """One pass of the block drafter, of `width` columns a row.
+
+    Returns the tokens [B, width]: those that the cache lacks, masks, and padding; the last position
+    that each may attend to, [B, width]; and the columns of the first masks, [B, num_used]. All are
+    int64.
+    """
+    if not compiled(prefix):
+        columns = torch.arange(width, device=prefix.device)
+        tokens, last_seen, num_new = _block(prefix, lengths, cached, num_masks, columns, mask, pad)
+        return tokens, last_seen, num_new + columns[:num_used]
+    tokens, last_seen = (cached.new_empty(len(cached), width) for _ in range(2))
+    used = cached.new_empty(len(cached), num_used)
+    native.open_block(
+        prefix=prefix,
+        lengths=lengths,
+        cached=cached,
+        num_masks=num_masks,
+        mask=mask,
+        pad=pad,
+        tokens=tokens,
+        last_seen=last_seen,
+        used=used,
+    )
+    return tokens, last_seen, used
+
+
+def _block(
+    prefix: Tensor,
+    lengths: Tensor,
+    cached: Tensor,
+    num_masks: Tensor,
+    columns: Tensor,  # [width] int64
+    mask: int,
+    pad: int,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Tokens and `last_seen` of `open_block`, and how many tokens each cache lacks, [B, 1]."""
+    first = lengths - 1
+    num_new = (first - cached)[:, None]
+    places = cached[:, None] + columns  # of each row, start token left out
+    tokens = prefix.gather(1, (places + 1).clamp(max=prefix.shape[1] - 1))
+    tokens = tokens.masked_fill(columns >= num_new, mask)
+    tokens = tokens.masked_fill(columns >= num_new + num_masks[:, None], pad)
+    last_seen = torch.where(columns < num_new, places, (first + num_masks - 1)[:, None])
+    return tokens, last_seen, num_new
