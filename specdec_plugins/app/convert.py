@@ -80,9 +80,8 @@ def make_parser() -> argparse.ArgumentParser:
 def _add_bundle(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add("data", metavar="FOLDER", help="folder with dict.<lang>.txt")
-    models = ("verifier", "drafter_checkpoint", "drafter", "bigrams", "bpe_codes")
-    _add_settings(parser, *models, *_LANGUAGES, *DEFAULTS)
-    _add_settings(parser, *_TEXT, "tokenizer", "drafter_options")
+    models = ("verifier", "drafter_checkpoint", "drafter", "drafter_options", "bigrams")
+    _add_settings(parser, *models, *_LANGUAGES, *DEFAULTS, *_TEXT, "tokenizer", "bpe_codes")
     parser.set_defaults(**dict.fromkeys(_TEXT, False), tokenizer="moses", drafter_options={})
     add("--dtype", choices=STORED, default="float16", help="of stored weights (default: float16)")
     add("--card", metavar="FILE", type=Path, help="Markdown about the models; becomes README.md")

@@ -118,7 +118,7 @@ class Option:
         group.add_argument(*names, **more | dict(self.parsing))
 
     def _help(self, default: Any) -> str:
-        is_told = "default:" in self.help or default in (None, MISSING) or default is False
+        is_told = "default:" in self.help or default in (None, MISSING, {}) or default is False
         return self.help if is_told else f"{self.help} (default: {default})"
 
 
