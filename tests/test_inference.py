@@ -18,6 +18,8 @@ import torch
 from specdec_plugins.app import main as main_module
 from specdec_plugins.app.main import main
 from specdec_plugins.app.translator import SpeculativeTranslator
+from specdec_plugins.decoding.types import Draft, Prefix, Scores
+from specdec_plugins.decoding.verifier import TransformerVerifier
 from specdec_plugins.formats.dictionaries import Dictionary
 from tests import fairseq_checkpoints
 
@@ -238,6 +240,29 @@ def test_the_drafter_alone_needs_no_verifier(cli: Cli) -> None:
     cli.out.unlink()
     assert main([*argv, "--strategy", "drafter"]) == 0
     assert cli.out.read_text().split("\n")[:-1] == expected
+
+
+def test_a_line_without_numbers_is_empty_and_the_status_says_so(
+    cli: Cli, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    expected = cli.infer()
+    score = TransformerVerifier.score
+
+    def overflowing(self: TransformerVerifier, prefix: Prefix, draft: Draft) -> Scores:
+        scores = score(self, prefix, draft)
+        long = prefix.lengths > 3
+        return Scores(scores.logits.masked_fill(long[:, None, None], torch.nan))
+
+    monkeypatch.setattr(TransformerVerifier, "score", overflowing)
+    cli.out.unlink()
+    assert main(cli.arguments()) == 1
+    told = cli.capsys.readouterr().err
+    lines = cli.out.read_text().split("\n")[:-1]
+    for number, (line, good) in enumerate(zip(lines, expected, strict=True), 1):
+        assert line in ("", good)
+        is_told = f"line {number}: the verifier's logits are not numbers" in told
+        assert is_told == (line != good)
+    assert "" in lines
 
 
 def test_a_diagnosis(cli: Cli) -> None:

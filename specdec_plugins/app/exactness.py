@@ -125,16 +125,25 @@ def _differing(
         prepared = translator.prepare(sentence)
         if isinstance(prepared, Request):
             requests[prepared.id] = prepared
-    expected = {r.id: r.token_ids for r in greedy.run(list(requests.values()))}
+    # Without a drafter only the verifier limits the length; a drafter that did would be seen.
+    longest = verifier.max_target_positions - 1
+    undrafted = {i: _limited(r, translator.settings, longest) for i, r in requests.items()}
+    expected = {r.id: r.token_ids for r in greedy.run(list(undrafted.values()))}
     found = {r.id: r.token_ids for r in speculative.run(list(requests.values()))}
     places = {}
-    for id_, request in requests.items():
+    for id_, request in undrafted.items():
         if found[id_] != expected[id_]:
             common = common_prefix(found[id_], expected[id_])
             logits = next_logits(verifier, request, common)
             tolerance = rounding(DTYPES[translator.settings.dtype], logits)
             places[int(id_)] = (len(common), _gap(logits), tolerance)
     return places
+
+
+def _limited(request: Request, settings: Settings, longest: int) -> Request:
+    """The same with the longest output that the settings give it within so many tokens."""
+    max_len = settings.max_len(len(request.source_ids), longest)
+    return replace(request, params=replace(request.params, max_len=max_len))
 
 
 def common_prefix(a: Sequence[int], b: Sequence[int]) -> list[int]:

@@ -32,9 +32,11 @@ from specdec_plugins.app.report import Diagnosis, Tally, json_line, peak_memory,
 from specdec_plugins.app.settings import EXACT, Settings, choose_device
 from specdec_plugins.app.translator import SpeculativeTranslator, load_translator
 from specdec_plugins.app.types import BlockTranslation, Translation
+from specdec_plugins.decoding.types import FinishReason
 from specdec_plugins.errors import Parser, UserError, refuse, require
 from specdec_plugins.formats.bundle import read_bundle
 
+UNDECODABLE = 1  # some line is empty for want of numbers
 INTERRUPTED = 130  # 128 + SIGINT, as shells count
 BROKEN_PIPE = 141  # 128 + SIGPIPE
 
@@ -137,35 +139,36 @@ def translate(argv: Sequence[str] | None = None) -> int:
     add_options(parser, FileOptions, only=("debug",))
     given = vars(parser.parse_args(argv))
 
-    def work() -> None:
+    def work() -> int | None:
         if "data" in given:
             read_bundle(given["data"])  # says in a sentence where it is none
         # Exact unless asked otherwise.
         settings = make_settings({**EXACT, **given_to(Settings, given), "strategy": "specdec"})
         if not sys.stdin.isatty():
-            Run(settings, FileOptions(buffer_size=1, progress=False, quiet=True)).run()
-            return
+            return Run(settings, FileOptions(buffer_size=1, progress=False, quiet=True)).run()
         import readline  # noqa: F401  (lines can be edited and recalled)
 
         plain = bool(os.environ.get("NO_COLOR")) or not sys.stdout.isatty()
         Prompt(load_translator(settings), sys.stdout, colours=not plain).run(input)
+        return None
 
     return run_command("translate.py", work, "debug" in given, "interrupted.")
 
 
 def run_command(
     prog: str,
-    work: Callable[[], None],
+    work: Callable[[], int | None],
     debug: bool,
     interrupted: str,
     refused: tuple[type[Exception], ...] = (UserError,),
 ) -> int:
     """Exit status of a command that reads and writes lines; a bug keeps its stack trace.
 
-    interrupted: what ctrl-C is answered with; refused: errors that are said in a sentence.
+    work: returns a status, or None for success; interrupted: what ctrl-C is answered with;
+    refused: errors that are said in a sentence.
     """
     try:
-        work()
+        return work() or 0
     except refused as error:
         if debug:
             raise
@@ -184,7 +187,6 @@ def run_command(
         # The reader has enough; Python would flush standard output once more when it exits.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return BROKEN_PIPE
-    return 0
 
 
 class Run:
@@ -196,8 +198,8 @@ class Run:
         self.tally = Tally()
         self.journal = Journal(files.output_path, settings)
 
-    def run(self) -> None:
-        """Check what is cheap to check, load, then decode buffer by buffer."""
+    def run(self) -> int:
+        """Check what is cheap to check, load, then decode buffer by buffer; the exit status."""
         with ExitStack() as stack:
             sentences = stack.enter_context(open_sentences(self.files))
             kept = self._check_outputs()
@@ -226,6 +228,7 @@ class Run:
             seconds = time.perf_counter() - start
             self.journal.remove()
         self._report(translator, seconds, diagnosis)
+        return UNDECODABLE if self.tally.failed else 0
 
     def _check_outputs(self) -> int:
         """How many lines of earlier outputs are kept; raises UserError before models are loaded."""
@@ -247,6 +250,12 @@ class Run:
         for records in writers[1:]:
             records.write([json_line(t) for t in done])
         self.tally.add(done)
+        for translation in done:
+            if translation.finish_reason == FinishReason.ERROR.value:
+                say(
+                    f"line {translation.number}: the verifier's logits are not numbers, so it is "
+                    "left empty; use --dtype float32 where its numbers overflow."
+                )
 
     def _report(
         self, translator: SpeculativeTranslator, seconds: float, diagnosis: Diagnosis | None

@@ -55,6 +55,7 @@ class Tally:
     empty: int = 0
     tokens: int = 0  # target tokens, forced ones included and eos not
     cut: int = 0  # sentences that reached the length limit
+    failed: int = 0  # sentences that could not be decoded
     latencies: list[float] = field(default_factory=list)  # seconds, of sentences that were decoded
 
     def add(self, translations: Sequence[Translation]) -> None:
@@ -62,6 +63,7 @@ class Tally:
             self.sentences += 1
             self.empty += translation.finish_reason == EMPTY
             self.cut += translation.finish_reason == "length"
+            self.failed += translation.finish_reason == "error"
             self.tokens += len(translation.tokens)
             if translation.seconds:
                 self.latencies.append(translation.seconds)
@@ -88,6 +90,7 @@ def summary(
 def _counts(tally: Tally) -> str:
     notes = [f"{tally.empty} empty"] if tally.empty else []
     notes += [f"{tally.cut} cut at the length limit"] if tally.cut else []
+    notes += [f"{tally.failed} failed"] if tally.failed else []
     return f"{tally.sentences} sentences" + (f" ({', '.join(notes)})" if notes else "")
 
 

@@ -46,13 +46,15 @@ class Careless(Exact):
         return super().judge(draft, Scores(logits), params, random, first)  # type: ignore[arg-type]
 
 
-def translator(rule: AcceptanceRule, settings: Settings = SETTINGS) -> SpeculativeTranslator:
+def translator(
+    rule: AcceptanceRule, settings: Settings = SETTINGS, longest: int = 59
+) -> SpeculativeTranslator:
     dictionary = Dictionary([*"abcde"])
     table = law() + 20
     method = Method(ScriptedDrafter(table, SCRIPTS["partly"]), rule, Constant(Constant.Config()))
     strategy = SpeculativeDecoder(TableVerifier(table), method, EngineConfig(max_rows=3))
     return SpeculativeTranslator(
-        settings, Codec(dictionary, dictionary), strategy, Limits(60, 60, 4)
+        settings, Codec(dictionary, dictionary), strategy, Limits(60, longest, 4)
     )
 
 
@@ -123,3 +125,12 @@ def test_settings_without_the_promise_are_refused(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(exactness, "load_translator", load(TopBeta(), TopBeta()))
     with pytest.raises(UserError, match="beta 1"):
         exactness.check_exactness(tolerant, SENTENCES)
+
+
+def test_a_drafter_that_shortens_what_is_longest_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+    cut = translator(Exact(), longest=8)
+    monkeypatch.setattr(exactness, "load_translator", lambda settings: cut)
+    found = exactness.check_exactness(SETTINGS, SENTENCES)
+    assert found.differences
+    assert {difference.position for difference in found.differences} == {8}
+    assert not found.holds

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import itertools
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -31,6 +32,7 @@ from specdec_plugins.decoding.types import (
     Verdict,
 )
 from specdec_plugins.errors import UserError
+from tests.decoding.drafters.factories import FACTORIES
 from tests.decoding.toys import (
     SCRIPTS,
     SPECIAL,
@@ -334,6 +336,82 @@ def test_impossible_requests_are_refused_before_decoding(bad: Request, words: st
     assert len(running) == 0  # not even the good one
     check_request(good, TableVerifier(TABLE), limited)
     running.add([good])
+
+
+@dataclass
+class Broken(TableVerifier):
+    """Its logits overflow for one source from one position on."""
+
+    bad: float
+    key: int = 1
+    place: int = 4
+
+    def __post_init__(self) -> None:
+        super().__init__(TABLE)
+
+    def score(self, prefix: Prefix, draft: Draft) -> Scores:
+        scores = super().score(prefix, draft)
+        columns = prefix.lengths[:, None] + torch.arange(scores.logits.shape[1])
+        is_bad = (self.keys == self.key)[:, None] & (columns >= self.place)
+        # Only the best token overflows; a NaN spreads to all.
+        best = scores.logits.nan_to_num(-9).argmax(-1, keepdim=True)
+        bad = torch.full_like(scores.logits, torch.nan)
+        if self.bad == torch.inf:
+            bad = scores.logits.scatter(-1, best, torch.inf)
+        return Scores(torch.where(is_bad[..., None], bad, scores.logits))
+
+
+@pytest.mark.parametrize("bad", [torch.nan, torch.inf])
+@pytest.mark.parametrize("rule", RULES.names())
+def test_a_row_whose_logits_are_no_numbers_ends_at_once(rule: str, bad: float) -> None:
+    jobs = requests(5, block_size=3, max_len=20, min_len=9)
+    chosen = method("partly", rule)
+    healthy = SpeculativeDecoder(TableVerifier(TABLE), chosen, EngineConfig(3)).decode(jobs)
+    decoder = SpeculativeDecoder(Broken(bad), chosen, EngineConfig(3, with_scores=True))
+    events = [event for event in decoder.events(jobs) if event.id == "r1"]
+    assert [event.emitted_ids for event in events][-1] == []
+    assert sum(len(event.emitted_ids) for event in events) < 7  # no junk up to the longest
+    for job, result, expected in zip(jobs, decoder.decode(jobs), healthy, strict=True):
+        if job.id == "r1":
+            assert result.finish_reason is FinishReason.ERROR
+            assert (result.token_ids, result.score) == ([], None)
+        else:
+            assert result.token_ids == expected.token_ids
+
+
+@pytest.mark.parametrize("name", ["block", "block:fast, two layers"])
+def test_blocks_get_shorter_near_the_end_of_a_drafters_positions(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And behind it nothing is drafted; what is decoded is as long as without a drafter."""
+    verifier = TableVerifier(TABLE)
+    drafter: Any = FACTORIES[name](verifier)
+    monkeypatch.setattr(type(drafter), "max_positions", 12)
+    chosen = replace(method(), drafter=drafter)
+    jobs = requests(6, num_forced=lambda i: i % 3, block_size=5, max_len=30)
+    results = SpeculativeDecoder(verifier, chosen, EngineConfig(3)).decode(jobs)
+    assert [r.token_ids for r in results] == [oracle(TABLE, job) for job in jobs]
+    assert max(len(r.token_ids) for r in results) == 30
+    for job, result in zip(jobs, results, strict=True):
+        place = len(job.forced_ids)
+        for drafted, emitted in zip(
+            result.drafted_per_round, result.emitted_per_round, strict=True
+        ):
+            assert drafted <= max(12 - place, 0)
+            place += emitted
+
+
+def test_the_schedule_learns_what_rounds_take_without_time_by_part() -> None:
+    """One clock for whole rounds, which needs no synchronisation; `adaptive` follows it."""
+    ticks = itertools.count()
+    chosen = replace(method("always"), schedule=build_schedule("adaptive"))
+    config = EngineConfig(1, measure_time=False, clock=lambda: float(next(ticks)))
+    running = Session(TableVerifier(TABLE), chosen, config)
+    running.add(requests(4, block_size=8, max_len=40, min_len=39))
+    drafted = [len(event.draft_ids) for event in running.run()]
+    assert running.stats.seconds == {}
+    assert drafted[:7] == [0, 0, 0, 0, 4, 4, 4]  # what is measured first
+    assert 8 in drafted[7:]  # a token costs nothing here
 
 
 def test_the_longest_output_fits_the_positions() -> None:
