@@ -24,19 +24,39 @@ SOURCE = torch.tensor([[5, 6, 7, 8, 2], [9, 10, 2, 1, 1]])
 LENGTHS = torch.tensor([5, 3])
 
 
-def _write_verifier(path: Path, **changes: Any) -> Any:
-    model, args = build_verifier(**changes)
-    save_checkpoint({"model": model.state_dict(), "args": args, "cfg": None}, path)
-    return model
+class Program:
+    """encoder_initial.py on a small verifier's checkpoint."""
+
+    def __init__(self, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+        self.verifier, self.output, self.capsys = tmp_path / "v.pt", tmp_path / "o.pt", capsys
+
+    def write(self, **changes: Any) -> Any:
+        """The verifier, which is written first."""
+        model, args = build_verifier(**changes)
+        save_checkpoint({"model": model.state_dict(), "args": args, "cfg": None}, self.verifier)
+        return model
+
+    def command(self, *flags: str) -> list[str]:
+        return ["--verifier", str(self.verifier), "--output", str(self.output), *flags]
+
+    def run(self, *flags: str, **verifier: Any) -> tuple[Any, dict[str, Any]]:
+        """The verifier, and the drafter's checkpoint made of it."""
+        model = self.write(**verifier)
+        assert encoder_initial.main(self.command(*flags, "--debug")) == 0
+        return model, load_checkpoint(self.output)
+
+    def refused(self, *flags: str) -> str:
+        """The one line that is said instead."""
+        assert encoder_initial.main(self.command(*flags)) == 2
+        error = self.capsys.readouterr().err
+        assert error.count("\n") == 1
+        assert not self.output.exists()
+        return error
 
 
-def _initialise(tmp_path: Path, *flags: str, **verifier: Any) -> tuple[Any, dict[str, Any]]:
-    """The verifier, and the drafter's checkpoint made of it."""
-    model = _write_verifier(tmp_path / "v.pt", **verifier)
-    output = tmp_path / "o.pt"
-    command = ["--verifier", str(tmp_path / "v.pt"), "--output", str(output), *flags]
-    assert encoder_initial.main([*command, "--debug"]) == 0
-    return model, load_checkpoint(output)
+@pytest.fixture
+def program(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Program:
+    return Program(tmp_path, capsys)
 
 
 def _drafter(checkpoint: dict[str, Any], **changes: Any) -> Any:
@@ -54,10 +74,8 @@ def _same(checkpoint: dict[str, Any], verifier: Any, prefix: str) -> bool:
     return all(torch.equal(checkpoint["model"][n], theirs[n]) for n in names)
 
 
-def test_encoder_and_shared_embeddings_are_copied_and_nothing_else(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    verifier, checkpoint = _initialise(tmp_path)
+def test_encoder_and_shared_embeddings_are_copied_and_nothing_else(program: Program) -> None:
+    verifier, checkpoint = program.run()
     _drafter(checkpoint)
     for prefix in (
         "encoder.layers.",
@@ -67,7 +85,7 @@ def test_encoder_and_shared_embeddings_are_copied_and_nothing_else(
     ):
         assert _same(checkpoint, verifier, prefix)
     assert not _same(checkpoint, verifier, "decoder.layers.0.self_attn.q_proj.weight")
-    said = capsys.readouterr().out
+    said = program.capsys.readouterr().out
     for line in (
         "copied      encoder layers",
         "not copied  encoder positions",
@@ -77,8 +95,8 @@ def test_encoder_and_shared_embeddings_are_copied_and_nothing_else(
         assert line in said
 
 
-def test_scaled_input_and_copied_positions_give_the_verifier_s_encoder(tmp_path: Path) -> None:
-    verifier, checkpoint = _initialise(tmp_path, "--copy-positions")
+def test_scaled_input_and_copied_positions_give_the_verifier_s_encoder(program: Program) -> None:
+    verifier, checkpoint = program.run("--copy-positions")
     drafter = _drafter(checkpoint, scale_encoder_embedding=True, activation_fn="relu")
     with torch.no_grad():
         mine, theirs = (
@@ -88,9 +106,9 @@ def test_scaled_input_and_copied_positions_give_the_verifier_s_encoder(tmp_path:
     assert not checkpoint["model"]["encoder.embed_positions.weight"][1].any()  # padding
 
 
-def test_learned_positions_are_copied_as_far_as_they_go(tmp_path: Path) -> None:
-    verifier, checkpoint = _initialise(
-        tmp_path, "--copy-positions", encoder_learned_pos=True, max_source_positions=20
+def test_learned_positions_are_copied_as_far_as_they_go(program: Program) -> None:
+    verifier, checkpoint = program.run(
+        "--copy-positions", encoder_learned_pos=True, max_source_positions=20
     )
     theirs = verifier.state_dict()["encoder.embed_positions.weight"]
     mine = checkpoint["model"]["encoder.embed_positions.weight"]
@@ -99,10 +117,8 @@ def test_learned_positions_are_copied_as_far_as_they_go(tmp_path: Path) -> None:
     assert mine[22:].std() > 0
 
 
-def test_the_decoder_is_copied_when_asked_and_deeper_layers_stay_fresh(tmp_path: Path) -> None:
-    verifier, checkpoint = _initialise(
-        tmp_path, "--init-decoder-from-verifier", "--decoder-layers", "3"
-    )
+def test_the_decoder_is_copied_when_asked_and_deeper_layers_stay_fresh(program: Program) -> None:
+    verifier, checkpoint = program.run("--init-decoder-from-verifier", "--decoder-layers", "3")
     _drafter(checkpoint, decoder_layers=3)
     assert _same(checkpoint, verifier, "decoder.layers.")
 
@@ -118,13 +134,13 @@ def test_the_decoder_is_copied_when_asked_and_deeper_layers_stay_fresh(tmp_path:
     ids=lambda settings: ",".join(settings) or "stock",
 )
 def test_the_fast_drafter_s_encoder_computes_what_the_verifier_s_does(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], verifier_settings: dict[str, Any]
+    program: Program, verifier_settings: dict[str, Any]
 ) -> None:
     """Built as the trainer builds it, from the flags that are printed, and in training mode."""
-    verifier, checkpoint = _initialise(
-        tmp_path, "--arch", "block_fast", "--print-flags", "--seed", "4", **verifier_settings
+    verifier, checkpoint = program.run(
+        "--arch", "block_fast", "--print-flags", "--seed", "4", **verifier_settings
     )
-    drafter = _from_flags(capsys.readouterr().out, checkpoint).train()
+    drafter = _from_flags(program.capsys.readouterr().out, checkpoint).train()
     with torch.no_grad():
         mine, theirs = (
             model.encoder(SOURCE, LENGTHS)["encoder_out"][0] for model in (drafter, verifier.eval())
@@ -150,9 +166,9 @@ def _from_flags(flags: str, checkpoint: dict[str, Any]) -> Any:
     ],
 )
 def test_fewer_decoder_layers_are_spread_or_chosen(
-    tmp_path: Path, flags: list[str], layers: list[int]
+    program: Program, flags: list[str], layers: list[int]
 ) -> None:
-    verifier, checkpoint = _initialise(tmp_path, "--arch", "block_fast", *flags, decoder_layers=6)
+    verifier, checkpoint = program.run("--arch", "block_fast", *flags, decoder_layers=6)
     for mine, theirs in enumerate(layers):
         name = "decoder.layers.{}.encoder_attn.q_proj.weight"
         expected = verifier.state_dict()[name.format(theirs)]
@@ -160,10 +176,8 @@ def test_fewer_decoder_layers_are_spread_or_chosen(
     assert name.format(len(layers)) not in checkpoint["model"]
 
 
-def test_the_fast_drafter_may_have_a_table_of_its_own(tmp_path: Path) -> None:
-    verifier, checkpoint = _initialise(
-        tmp_path, "--arch", "block_fast", "--no-share-all-embeddings"
-    )
+def test_the_fast_drafter_may_have_a_table_of_its_own(program: Program) -> None:
+    verifier, checkpoint = program.run("--arch", "block_fast", "--no-share-all-embeddings")
     assert _same(checkpoint, verifier, "decoder.embed_tokens")
     drafter = _drafter(
         checkpoint,
@@ -178,15 +192,15 @@ def test_the_fast_drafter_may_have_a_table_of_its_own(tmp_path: Path) -> None:
     assert not drafter.encoder.embed_tokens.weight.requires_grad
 
 
-def test_separate_embeddings_stay_separate(tmp_path: Path) -> None:
-    verifier, checkpoint = _initialise(tmp_path, share_all_embeddings=False)
+def test_separate_embeddings_stay_separate(program: Program) -> None:
+    verifier, checkpoint = program.run(share_all_embeddings=False)
     _drafter(checkpoint, share_all_embeddings=False)
     assert _same(checkpoint, verifier, "encoder.embed_tokens")
     assert not _same(checkpoint, verifier, "decoder.embed_tokens")
 
 
-def test_the_seed_decides_what_starts_fresh(tmp_path: Path) -> None:
-    results = [_initialise(tmp_path, "--seed", seed)[1]["model"] for seed in ("1", "1", "2")]
+def test_the_seed_decides_what_starts_fresh(program: Program) -> None:
+    results = [program.run("--seed", seed)[1]["model"] for seed in ("1", "1", "2")]
     name = "decoder.copy_attn.weight"
     assert torch.equal(results[0][name], results[1][name])
     assert not torch.equal(results[0][name], results[2][name])
@@ -222,20 +236,11 @@ def test_the_seed_decides_what_starts_fresh(tmp_path: Path) -> None:
     ],
 )
 def test_different_sizes_are_refused_with_both_named(
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
-    flags: list[str],
-    verifier: dict[str, Any],
-    messages: list[str],
+    program: Program, flags: list[str], verifier: dict[str, Any], messages: list[str]
 ) -> None:
-    _write_verifier(tmp_path / "v.pt", **verifier)
-    command = ["--verifier", str(tmp_path / "v.pt"), "--output", str(tmp_path / "o.pt"), *flags]
-    assert encoder_initial.main(command) == 2
-    error = capsys.readouterr().err
-    assert error.count("\n") == 1
-    for message in messages:
-        assert message in error
-    assert not (tmp_path / "o.pt").exists()
+    program.write(**verifier)
+    error = program.refused(*flags)
+    assert all(message in error for message in messages)
 
 
 def _write_data(folder: Path, num_types: int, odd: str = "") -> Path:
@@ -249,31 +254,28 @@ def _write_data(folder: Path, num_types: int, odd: str = "") -> Path:
     return folder
 
 
-def test_a_drafter_without_layers_is_refused(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    command = ["--verifier", str(tmp_path / "v.pt"), "--output", str(tmp_path / "o.pt")]
+def test_a_drafter_without_layers_is_refused(program: Program) -> None:
     with pytest.raises(SystemExit):
-        encoder_initial.main([*command, "--decoder-layers", "0"])
-    told = capsys.readouterr().err
+        encoder_initial.main(program.command("--decoder-layers", "0"))
+    told = program.capsys.readouterr().err
     assert "--decoder-layers: expected a whole number of 1 or more, not '0'" in told
 
 
 @pytest.mark.parametrize("value", ["a,b", "0,1", "1,", "-1"])
 def test_layers_that_are_no_numbers_are_refused_with_what_is_expected(
-    value: str, capsys: pytest.CaptureFixture[str]
+    value: str, program: Program
 ) -> None:
     with pytest.raises(SystemExit) as ended:
         encoder_initial.build_parser().parse_args([f"--decoder-layers-from={value}"])
     assert ended.value.code == 2
-    told = capsys.readouterr().err
+    told = program.capsys.readouterr().err
     assert told.startswith("encoder_initial.py: error: argument --decoder-layers-from: expected")
     assert f"such as 1,6, not '{value}'" in told
     assert told.count("\n") == 1
 
 
-def test_dictionaries_of_the_data_must_fit(tmp_path: Path) -> None:
-    _write_verifier(tmp_path / "v.pt")
+def test_dictionaries_of_the_data_must_fit(program: Program, tmp_path: Path) -> None:
+    program.write()
     good, small, other = (
         _write_data(tmp_path / "good", 30),
         _write_data(tmp_path / "small", 28),
@@ -281,8 +283,8 @@ def test_dictionaries_of_the_data_must_fit(tmp_path: Path) -> None:
     )
 
     def run(*flags: str) -> Namespace:
-        common = ["--verifier", str(tmp_path / "v.pt"), "--output", str(tmp_path / "o.pt")]
-        initialise_drafter(encoder_initial.build_parser().parse_args([*common, *flags]))
+        parser = encoder_initial.build_parser()
+        initialise_drafter(parser.parse_args(program.command(*flags)))
 
     run("--data", str(good), "--verifier-data", str(good))
     with pytest.raises(UserError, match=r"small has 28 types, the verifier .*v\.pt has 30"):
@@ -295,18 +297,12 @@ def test_dictionaries_of_the_data_must_fit(tmp_path: Path) -> None:
         run("--verifier-data", str(good))
 
 
-def test_a_model_that_is_no_transformer_is_refused(tmp_path: Path) -> None:
-    save_checkpoint({"model": {}, "args": Namespace()}, tmp_path / "v.pt")
-    command = ["--verifier", str(tmp_path / "v.pt"), "--output", str(tmp_path / "o.pt"), "--debug"]
-    with pytest.raises(UserError, match="not an encoder-decoder Transformer"):
-        encoder_initial.main(command)
+def test_a_model_that_is_no_transformer_is_refused(program: Program) -> None:
+    save_checkpoint({"model": {}, "args": Namespace()}, program.verifier)
+    assert "not an encoder-decoder Transformer" in program.refused()
 
 
-def test_a_drafter_is_refused_as_verifier(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    _initialise(tmp_path)
-    command = ["--verifier", str(tmp_path / "o.pt"), "--output", str(tmp_path / "again.pt")]
-    assert encoder_initial.main(command) == 2
-    assert "o.pt: this is a block drafter" in capsys.readouterr().err
-    assert not (tmp_path / "again.pt").exists()
+def test_a_drafter_is_refused_as_verifier(program: Program) -> None:
+    program.run()
+    program.output = program.output.rename(program.verifier).with_name("again.pt")
+    assert "v.pt: this is a block drafter" in program.refused()
