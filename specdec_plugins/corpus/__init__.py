@@ -5,7 +5,7 @@ The shell scripts in ``scripts/`` only set defaults and call the modules of this
 - ``decontaminate``: one training text of many corpora (``reading``, ``cleaning``);
 - ``prepare``: any parallel files to a data-bin (``tokenising``, ``binarising``);
 - ``wmt``: the published training sets, downloaded and unpacked;
-- ``distill``: a training set translated by the verifier (``teacher``, ``distill_ray``);
+- ``distill``: a training set translated by the verifier (``teacher``);
 - ``checkpoints``: the mean of several, and trainings cut into pieces;
 - ``scoring``: BLEU, chrF, compound-split BLEU, paired bootstrap.
 

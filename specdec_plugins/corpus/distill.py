@@ -24,9 +24,8 @@ from typing import Any
 import torch
 from tqdm import tqdm
 
-from specdec_plugins.corpus import cli, distill_ray
+from specdec_plugins.corpus import cli
 from specdec_plugins.corpus.cli import UNFINISHED, logger
-from specdec_plugins.corpus.distill_ray import Task
 from specdec_plugins.corpus.resume import (
     first_difference,
     locked,
@@ -34,7 +33,15 @@ from specdec_plugins.corpus.resume import (
     sha256,
     write_json,
 )
-from specdec_plugins.corpus.teacher import DataBin, Search, Teacher, translate_chunk
+from specdec_plugins.corpus.teacher import (
+    Cluster,
+    DataBin,
+    Search,
+    Task,
+    Teacher,
+    has_ray,
+    translate_chunk,
+)
 from specdec_plugins.errors import UserError, not_installed
 from specdec_plugins.formats.output import written_whole
 
@@ -264,7 +271,7 @@ def main(args: argparse.Namespace) -> None:
 def _translate(args: argparse.Namespace, work: Distillation, settings: dict[str, Any]) -> bool:
     """Translate the chunks of this shard; whether there was time for all of them."""
     by_ray = args.ray is not None
-    if by_ray and not distill_ray.is_installed():
+    if by_ray and not has_ray():
         logger.warning("%s; distilling in one process", not_installed("ray", "ray"))
         by_ray = False
     # Loaded before anything is recorded: a checkpoint that cannot be used leaves nothing behind.
@@ -278,7 +285,7 @@ def _translate(args: argparse.Namespace, work: Distillation, settings: dict[str,
         if by_ray:
             del teacher  # the workers have their own
             task = Task(work.data, work.checkpoint, work.search, args.max_tokens, args.cpu)
-            cluster = distill_ray.Cluster(args.ray, args.ray_workers, task)
+            cluster = Cluster(args.ray, args.ray_workers, task)
             return shard.run(cluster.translate, args.until)
         teacher = teacher or _teacher(args, work)
         return shard.run(partial(_translate_here, teacher, args.max_tokens), args.until)

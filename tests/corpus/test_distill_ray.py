@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from specdec_plugins.corpus import distill_ray
-from specdec_plugins.corpus.distill_ray import ChunkTranslator
+from specdec_plugins.corpus import distill, teacher
+from specdec_plugins.corpus.teacher import ChunkTranslator
 from specdec_plugins.errors import UserError
 from tests.corpus.conftest import Verifier, distil
 
@@ -44,7 +44,7 @@ def test_a_killed_worker_loses_nothing(
     distil(verifier, tmp_path / "plain")
     mark = tmp_path / "killed"
     monkeypatch.setenv(MARK, str(mark))
-    monkeypatch.setattr(distill_ray, "ChunkTranslator", KilledOnce)
+    monkeypatch.setattr(teacher, "ChunkTranslator", KilledOnce)
     distil(verifier, tmp_path / "cluster", "--ray", "local", "--ray-workers", 2)
     assert mark.exists()
     assert len(chunks(tmp_path / "cluster")) == 5
@@ -57,7 +57,7 @@ def test_a_killed_worker_loses_nothing(
 def test_without_ray_one_process_does_it(
     verifier: Verifier, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(distill_ray, "is_installed", lambda: False)
+    monkeypatch.setattr(distill, "has_ray", lambda: False)
     distil(verifier, tmp_path / "kd", "--ray", "local")
     assert len(chunks(tmp_path / "kd")) == 5
 
