@@ -32,8 +32,7 @@ from specdec_plugins.decoding.schedules.constant import Constant
 from specdec_plugins.errors import UserError, require
 from specdec_plugins.formats.bundle import WEIGHTS_SUFFIX
 from specdec_plugins.formats.checkpoints import save_checkpoint
-from specdec_plugins.formats.fairseq_export import to_checkpoint
-from specdec_plugins.formats.models import read_model
+from specdec_plugins.formats.models import read_model, to_checkpoint
 
 NUM_WARM_UP = 5  # sentences that every translator decodes first, not counted
 BEAM, FAIRSEQ_GREEDY, GREEDY, EXACT, RELAXED = (

@@ -30,9 +30,8 @@ from specdec_plugins.formats.bundle import (
 from specdec_plugins.formats.checkpoints import save_checkpoint
 from specdec_plugins.formats.ctranslate2 import export_ctranslate2
 from specdec_plugins.formats.dictionaries import Dictionaries, load_dictionaries
-from specdec_plugins.formats.fairseq_export import to_checkpoint
 from specdec_plugins.formats.marian import export_marian
-from specdec_plugins.formats.models import read_model, read_model_of
+from specdec_plugins.formats.models import read_model, read_model_of, to_checkpoint
 from specdec_plugins.formats.output import check_output, new_folder
 from specdec_plugins.formats.text import load_codes
 

@@ -19,8 +19,7 @@ from specdec_plugins.decoding.types import FinishReason, Request, RowResult
 from specdec_plugins.errors import UserError, imported, require
 from specdec_plugins.formats.bundle import WEIGHTS_SUFFIX, read_bundle, read_weights
 from specdec_plugins.formats.checkpoints import allow_fairseq_checkpoints, load_checkpoint
-from specdec_plugins.formats.fairseq_export import to_checkpoint
-from specdec_plugins.formats.models import Languages, TrainingRecord, check_direction
+from specdec_plugins.formats.models import Languages, TrainingRecord, check_direction, to_checkpoint
 
 _CPU = torch.device("cpu")
 

@@ -16,8 +16,7 @@ from specdec_plugins.decoding.networks.trained import Model
 from specdec_plugins.errors import UserError
 from specdec_plugins.formats.bundle import Contents, write_bundle
 from specdec_plugins.formats.checkpoints import allow_fairseq_checkpoints, save_checkpoint
-from specdec_plugins.formats.fairseq_export import to_checkpoint
-from specdec_plugins.formats.models import read_model
+from specdec_plugins.formats.models import read_model, to_checkpoint
 from tests import fairseq_checkpoints
 from tests.bundles import LINES, captions
 
