@@ -29,6 +29,7 @@ INDEXING = {
     "aten::index_put_",
     "aten::_index_put_impl_",
 }
+WAITS: list[str] = []  # what has made the host wait for the device so far
 
 
 class OnAccelerator(Tensor):
@@ -60,6 +61,7 @@ class OnAccelerator(Tensor):
     # C++ reads these two past the dispatcher.
 
     def tolist(self) -> list[Any]:
+        WAITS.append("tolist")
         return self.host.tolist()
 
     def numpy(self, *_: Any, **__: Any) -> Any:
@@ -103,6 +105,10 @@ def _compute(operation: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> A
     there = [x for x in pytree.tree_leaves((args, kwargs)) if isinstance(x, OnAccelerator)]
     devices = [x for x in pytree.tree_leaves((args, kwargs)) if isinstance(x, torch.device)]
     target = devices[0] if devices else DEVICE if there else HOST
+    # Without gradients the copy arrives as `to`.
+    is_copy = there and target == HOST and name in (*COPIES, "aten::to")
+    if is_copy or name in ("aten::_local_scalar_dense", "aten::item"):
+        WAITS.append(name)
     args, kwargs = pytree.tree_map_only(torch.device, lambda _: HOST, (args, kwargs))
     result = operation(*_map(_host, args), **_map(_host, kwargs))
     if name == "aten::copy_":  # onto its first operand, whatever the second is

@@ -22,7 +22,9 @@ import torch
 from torch import Tensor
 from torch.utils import _pytree as pytree
 
-from specdec_plugins.app.translator import SpeculativeTranslator
+from specdec_plugins.app.translator import SpeculativeTranslator, number_sentences
+from specdec_plugins.decoding.engine import SpeculativeDecoder
+from specdec_plugins.decoding.types import Request
 from specdec_plugins.models.glancing import Glance
 
 LINES = [" ".join(f"s{(i * 7 + j * 3) % 30}" for j in range(i + 2)) for i in range(3)]
@@ -60,10 +62,10 @@ TWO_DICTIONARIES: dict[str, dict[str, Any]] = {
         "seed": 3,
     },
 }
-OTHERS = ("a training step", "a tensor left on the host")
+OTHERS = ("a training step", "a tensor left on the host", "copies to the host")
 
 
-def translate(folder: Path, device: str, settings: dict[str, Any]) -> list[str]:
+def load(folder: Path, device: str, settings: dict[str, Any]) -> SpeculativeTranslator:
     settings = {
         "verifier": "verifier.pt",
         "drafter_checkpoint": "drafter.pt",
@@ -78,8 +80,11 @@ def translate(folder: Path, device: str, settings: dict[str, Any]) -> list[str]:
     for name in ("verifier", "drafter_checkpoint", "drafter_data"):
         if settings.get(name) is not None:
             settings[name] = str(folder / settings[name])
-    translator = SpeculativeTranslator.from_pretrained(str(folder), **settings)
-    return [translation.text for translation in translator.translate(LINES)]
+    return SpeculativeTranslator.from_pretrained(str(folder), **settings)
+
+
+def translate(folder: Path, device: str, settings: dict[str, Any]) -> list[str]:
+    return [t.text for t in load(folder, device, settings).translate(LINES)]
 
 
 def decode(folder: Path, settings: dict[str, Any]) -> None:
@@ -114,6 +119,26 @@ def _glance() -> Glance:
     return Glance(0.5, torch.Generator().manual_seed(0))
 
 
+def count_copies(folder: Path) -> None:
+    """One when rows join, and one a round."""
+    from tests.accelerator import WAITS, accelerator
+
+    with accelerator():
+        translator = load(folder, "simulated", {"batch": 3})
+        decoder = translator.decoder
+        assert isinstance(decoder, SpeculativeDecoder)
+        prepared = [translator.prepare(sentence) for sentence in number_sentences(LINES)]
+        requests = [request for request in prepared if isinstance(request, Request)]
+        with decoder.session(requests[:2]) as session:
+            counts = []
+            for joining in ([], requests[2:], []):
+                session.add(joining)
+                WAITS.clear()
+                session.step()
+                counts.append(list(WAITS))
+        assert [len(waits) for waits in counts] == [2, 2, 1], counts
+
+
 def refuse() -> None:
     from tests.accelerator import accelerator
 
@@ -144,7 +169,7 @@ def main(one_dictionary: Path, two_dictionaries: Path) -> None:
         for folder, decodings in ((one_dictionary, DECODINGS), (two_dictionaries, TWO_DICTIONARIES))
         for name, settings in decodings.items()
     }
-    runs |= dict(zip(OTHERS, (train, refuse), strict=True))
+    runs |= dict(zip(OTHERS, (train, refuse, partial(count_copies, one_dictionary)), strict=True))
     sys.stdout.write(json.dumps({name: failure(run) for name, run in runs.items()}))
 
 

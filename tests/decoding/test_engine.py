@@ -8,6 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from specdec_plugins.decoding.drafters import base
 from specdec_plugins.decoding.engine import (
     EngineConfig,
     Method,
@@ -412,6 +413,19 @@ def test_the_schedule_learns_what_rounds_take_without_time_by_part() -> None:
     assert running.stats.seconds == {}
     assert drafted[:7] == [0, 0, 0, 0, 4, 4, 4]  # what is measured first
     assert 8 in drafted[7:]  # a token costs nothing here
+
+
+@pytest.mark.parametrize("name", ["assistant", "early_exit"])
+def test_confidence_that_nobody_asks_for_is_not_computed(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(logits: Tensor) -> Tensor:
+        raise AssertionError("computed in vain")
+
+    monkeypatch.setattr(base, "best_probability", refuse)
+    verifier = TableVerifier(TABLE)
+    chosen = replace(method(), drafter=FACTORIES[name](verifier))
+    assert SpeculativeDecoder(verifier, chosen).decode(requests(2, block_size=3, max_len=9))
 
 
 def test_the_longest_output_fits_the_positions() -> None:
