@@ -156,7 +156,7 @@ class TokenByToken:
         going = prefix.active & (budget > 0)
         lengths = torch.zeros_like(budget)
         tokens: list[Tensor] = []
-        laws: list[Tensor] = []
+        probs: list[Tensor] = []  # [B, 1, V] each, where the tokens are drawn
         for i in range(width):
             logits = reader.logits()
             going = going & (i < budget)
@@ -165,9 +165,11 @@ class TokenByToken:
                 # Waiting for the device is cheaper than passes that nobody needs.
                 if not bool(going.any()):
                     break
-            token, law = draft_token(logits, params, random, prefix.lengths + i, self.sampling)
+            token, drawn_from = draft_token(
+                logits, params, random, prefix.lengths + i, self.sampling
+            )
             tokens.append(token)
-            laws += [] if law is None else [law]
+            probs += [] if drawn_from is None else [drawn_from]
             lengths = lengths + going
             reader.take(token, going)
             going = going & (token != self.target.special.eos)  # nothing behind it can be kept
@@ -175,4 +177,4 @@ class TokenByToken:
                 break
         if not tokens:
             return Draft.empty(len(budget), budget.device)
-        return Draft(torch.stack(tokens, 1), lengths, torch.cat(laws, 1) if laws else None)
+        return Draft(torch.stack(tokens, 1), lengths, torch.cat(probs, 1) if probs else None)

@@ -50,7 +50,8 @@ class MedusaDrafter(ContextDrafter):
         self._heads = _checked_heads(context, self._verifier.hidden_dim)
         self._verifier.keep_hidden()
         self._eos = context.verifier.special.eos
-        self._may_wait = context.verifier.device.type == "cpu"  # nobody waits there
+        # Reading a value on the CPU needs no synchronisation.
+        self._may_wait = context.verifier.device.type == "cpu"
         weight = self._heads.blocks.weight
         self._hidden = weight.new_zeros(0, self._heads.dim)  # [B, D]
         # [B] bool, whether `hidden` is of this row
