@@ -107,6 +107,13 @@ def build_parser() -> argparse.ArgumentParser:
     )
     for name in SIZES:
         sizes.add_argument("--" + name.replace("_", "-"), type=at_least(1), metavar="N")
+    sizes.add_argument(
+        "--sequential-head",
+        type=at_least(0),
+        metavar="N",
+        help="hidden width of the head that tells each position the token before it; 0 = none "
+        "(default: twice the width for block_fast with a tied projection, else 0)",
+    )
     for name in ("--max-source-positions", "--max-target-positions"):
         sizes.add_argument(name, type=at_least(1), metavar="N", help="default for block: 1000")
     for name, meaning in MEANINGS.items():
@@ -152,6 +159,7 @@ def architecture_flags(settings: argparse.Namespace) -> list[str]:
     flags = ["--arch", settings.arch, "--activation-fn", settings.activation_fn]
     for name in (*SIZES, "max_source_positions", "max_target_positions"):
         flags += ["--" + name.replace("_", "-"), str(getattr(settings, name))]
+    flags += ["--sequential-head", str(settings.sequential_head)]
     for name in SWITCHES:
         if getattr(settings, name):
             flags.append("--" + name.replace("_", "-"))

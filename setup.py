@@ -58,7 +58,7 @@ KERNELS = Pybind11Extension(
 
 setup(
     name="specdec",
-    version="0.1.0",
+    version="0.2.0",
     description="Fast, exact, batched speculative decoding for encoder-decoder translation models",
     license="MIT",
     python_requires=">=3.11",

@@ -56,10 +56,26 @@ def _settings(arguments: Sequence[str]) -> Any:
     if cfg.common.bf16 and not _has(arguments, "--tpu"):
         # fairseq takes bfloat16 for a sign of a TPU; CPUs and GPUs have it now.
         cfg.common.tpu = False
+    _as_restored(cfg, arguments)
     if cfg.common.fp16 and cfg.common.cpu:
         # Flattened half-precision gradients are looked for on a GPU.
         cfg.common.fp16_no_flatten_grads = True
     return cfg
+
+
+def _as_restored(cfg: Any, arguments: Sequence[str]) -> None:
+    """A block drafter that goes on keeps the head that it has, or has not, unless told.
+
+    ``--arch block_fast`` had none at first, and its checkpoints still go on.
+    """
+    from specdec_plugins.formats.checkpoints import load_checkpoint
+
+    path = Path(cfg.checkpoint.save_dir, cfg.checkpoint.restore_file)
+    head = getattr(cfg.model, "sequential_head", None)
+    if head is None or _has(arguments, "--sequential-head") or not path.is_file():
+        return
+    weights = load_checkpoint(str(path))["model"]
+    cfg.model.sequential_head = len(weights.get("decoder.head.state.bias", ()))
 
 
 def _check(cfg: Any) -> None:

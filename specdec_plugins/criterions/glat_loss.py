@@ -15,12 +15,24 @@ from torch.nn import functional
 
 from specdec_plugins.errors import UserError
 
+SHOWN = 6  # places of a block whose acceptance is logged
+
 
 @dataclass
 class GlatLossConfig(FairseqDataclass):
     label_smoothing: float = field(
         default=0.0,
         metadata={"help": "share of the target probability spread over all types, from 0 to 1"},
+    )
+    plain_loss: float = field(
+        default=0.2,
+        metadata={
+            "help": "weight of the loss before a sequential head, whose best tokens are its choice"
+        },
+    )
+    place_decay: float = field(
+        default=1.0,
+        metadata={"help": "weight of a position in the loss, against that of the one before it"},
     )
 
 
@@ -36,6 +48,7 @@ def block_loss(
     targets: Tensor,  # [N] int64
     label_smoothing: float,  # share of the probability spread over all V types, 0 .. 1
     reduce: bool = True,
+    weights: Tensor | None = None,  # [N], of each position in the mean; None = equal
 ) -> BlockLoss:
     """Label-smoothed cross-entropy of scored positions, averaged unless ``reduce`` is off.
 
@@ -52,20 +65,56 @@ def block_loss(
         return BlockLoss(loss, nll)
     if targets.numel() == 0:
         return BlockLoss(loss.sum(), nll.sum())
+    if weights is not None:
+        loss = loss * (weights / weights.mean())
     return BlockLoss(loss.mean(), nll.mean())
+
+
+class Kept(NamedTuple):
+    """What a verifier that says the targets would keep of some blocks, summed over them."""
+
+    num_blocks: Tensor  # [] int64
+    kept: Tensor  # [K] int64: blocks whose positions up to this place are right
+    reached: Tensor  # [K] int64: blocks with an answer at this place, and right before it
+
+
+def count_kept(right: Tensor, places: Tensor, block_size: int) -> Kept:
+    """right: [N] bool; places: [N] int64 of each position in its block, which begin with 0.
+
+    A position behind a wrong one is never kept, so it does not matter that a head was told the
+    true tokens before it: up to the first wrong one they are its own.
+    """
+    is_first = places == 0
+    block = is_first.cumsum(0) - 1  # [N]
+    table = right.new_zeros(2, int(is_first.sum()), block_size)
+    table[0, block, places] = right
+    table[1, block, places] = True
+    kept = table[0].long().cumprod(1)  # [blocks, K]
+    before = torch.nn.functional.pad(kept[:, :-1], (1, 0), value=1)
+    return Kept(is_first.sum(), kept.sum(0), (before * table[1]).sum(0))
 
 
 @register_criterion("glat_loss", dataclass=GlatLossConfig)
 class GlatLoss(FairseqCriterion):
     """Mean loss over the scored positions; needs the task ``translation_lev_modified``."""
 
-    def __init__(self, task: Any, label_smoothing: float) -> None:
+    def __init__(
+        self, task: Any, label_smoothing: float, plain_loss: float, place_decay: float
+    ) -> None:
         super().__init__(task)
         if not 0 <= label_smoothing < 1:
             raise UserError(
                 f"--label-smoothing is {label_smoothing}, expected at least 0 and less than 1"
             )
+        if plain_loss < 0:
+            raise UserError(f"--plain-loss is {plain_loss}, expected 0 or more")
+        if not 0 < place_decay <= 1:
+            raise UserError(
+                f"--place-decay is {place_decay}, expected more than 0 and at most 1 (all alike)"
+            )
         self.label_smoothing = label_smoothing
+        self.plain_loss = plain_loss
+        self.place_decay = place_decay
 
     def forward(
         self, model: nn.Module, sample: dict[str, Any], reduce: bool = True
@@ -85,8 +134,16 @@ class GlatLoss(FairseqCriterion):
             blocks.target_tokens,
             blocks.scored_mask,
             glancing,
+            blocks.starts,
         )
-        losses = block_loss(out.logits, out.targets, self.label_smoothing, reduce)
+        weights = None if self.place_decay == 1 else self.place_decay**out.places
+        smoothing = self.label_smoothing
+        losses = block_loss(out.logits, out.targets, smoothing, reduce, weights)
+        loss = losses.loss
+        if out.plain_logits is not None and self.plain_loss and reduce:
+            # The first block of each sentence is enough, and saves most of its projection.
+            plain = block_loss(out.plain_logits, out.targets[out.first], smoothing)
+            loss = loss + self.plain_loss * plain.loss
         logging_output = {
             "loss": losses.loss.detach() if reduce else losses.loss.detach().sum(),
             "nll_loss": losses.nll.detach() if reduce else losses.nll.detach().sum(),
@@ -97,7 +154,9 @@ class GlatLoss(FairseqCriterion):
             "num_right": out.num_right,
             "context_p": glancing.context_p if glancing is not None else 0.0,
         }
-        return losses.loss, 1, logging_output
+        if glancing is None and len(out.targets):
+            logging_output |= _acceptance(out)
+        return loss, 1, logging_output
 
     @classmethod
     def reduce_metrics(cls, logging_outputs: list[dict[str, Any]]) -> None:
@@ -119,8 +178,27 @@ class GlatLoss(FairseqCriterion):
             metrics.log_scalar("glat_accu", accuracy, num_masked, round=3)
         context_p = total("context_p") / num_batches
         metrics.log_scalar("glat_context_p", context_p, num_batches, round=3)
+        num_blocks = total("num_blocks")
+        if num_blocks:
+            metrics.log_scalar("accepted", 1 + total("kept") / num_blocks, num_blocks, round=3)
+            for place in range(1, SHOWN + 1):
+                reached = total(f"reached_{place}")
+                if reached:
+                    share = total(f"kept_{place}") / reached
+                    metrics.log_scalar(f"accept_{place}", share, reached, round=3)
 
     @staticmethod
     def logging_outputs_can_be_summed() -> bool:
         """Every figure is a sum, so workers may add theirs before the reduction."""
         return True
+
+
+def _acceptance(out: Any) -> dict[str, Any]:
+    """Counts that workers may add up: tokens kept, in all and at the first places."""
+    right = out.logits.detach().argmax(dim=-1).eq(out.targets)
+    counted = count_kept(right, out.places, max(SHOWN, int(out.places.max()) + 1))
+    counts = {"num_blocks": counted.num_blocks, "kept": counted.kept.sum()}
+    for place in range(SHOWN):
+        counts[f"kept_{place + 1}"] = counted.kept[place]
+        counts[f"reached_{place + 1}"] = counted.reached[place]
+    return counts

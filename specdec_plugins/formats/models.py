@@ -258,6 +258,7 @@ def _settings(model: Model, config: TransformerConfig) -> dict[str, Any]:
         own |= {"src_embedding_copy": config.copy_source, "apply_bert_init": False}
         own |= {"scale_encoder_embedding": config.scale_embedding}
         own |= {"scale_decoder_embedding": config.scale_decoder}
+        own |= {"sequential_head": config.sequential_head}
         return {**settings, **own, "cached_prefix": config.cached_prefix}
     settings |= {"arch": "transformer", "task": "translation"}
     return {**settings, "no_scale_embedding": not config.scale_embedding}

@@ -9,6 +9,8 @@ import torch
 from fairseq.models.transformer import TransformerDecoder
 from torch import Tensor, nn
 
+from specdec_plugins.models.sequential_head import SequentialHead
+
 EncoderOut = dict[str, list[Tensor]]
 
 
@@ -36,6 +38,36 @@ def hidden_from(
     return padding | (later & in_prefix[:, :, None])
 
 
+def hidden_from_blocks(
+    prefix_padding: Tensor,  # [B, T] bool, True = padding of the shared prefix
+    starts: Tensor,  # [B, N] int64, prefix length of each block
+    block_size: int,
+) -> Tensor:  # [B, W, W] bool, W = T + N * block_size
+    """The same for several blocks that share a prefix: see ``tasks.block_mask.share_prefix``.
+
+    A block sees the prefix before its start, and itself. Example, starts 1 and 2, blocks of 1::
+
+        a  1 . .  . .
+        b  1 1 .  . .
+        c  1 1 1  . .
+        m  1 . .  1 .
+        m  1 1 .  . 1
+    """
+    width, num_blocks = prefix_padding.size(1), starts.size(1)
+    columns = torch.arange(width, device=starts.device)
+    causal = columns <= columns[:, None]  # [T, T]
+    before = columns < starts[..., None]  # [B, N, T]
+    seen = torch.cat(
+        [causal.expand(len(starts), -1, -1), before.repeat_interleave(block_size, dim=1)], 1
+    )  # [B, W, T]
+    own = torch.arange(num_blocks, device=starts.device).repeat_interleave(block_size)
+    together = own == own[:, None]  # [N * K, N * K]
+    together = torch.nn.functional.pad(together, (0, 0, width, 0)).expand(len(starts), -1, -1)
+    hidden = ~torch.cat([seen, together], 2)
+    hidden[:, :, :width] |= prefix_padding[:, None]
+    return hidden
+
+
 class BlockDecoder(TransformerDecoder):
     """Reads prefix and masks; positions enter at every layer.
 
@@ -50,6 +82,8 @@ class BlockDecoder(TransformerDecoder):
         width = embed_tokens.embedding_dim
         self.embed_scale = math.sqrt(width) if args.scale_decoder_embedding else 1.0
         self.copy_attn = nn.Linear(width, width, bias=False) if args.src_embedding_copy else None
+        self.head = SequentialHead(width, args.sequential_head) if args.sequential_head else None
+        self.start = dictionary.eos()  # stands before the first token, as in the verifier
         for layer in self.layers:
             layer.need_attn = False  # attention weights are nobody's output here
 
@@ -61,10 +95,15 @@ class BlockDecoder(TransformerDecoder):
         source_keys: Tensor | None,  # [B, S, D] what the copy attention compares with
         prefix_lengths: Tensor | None = None,  # [B] int64; read with `cached_prefix` only
         columns: Tensor | None = None,  # [B, n] int64, positions whose state is wanted; None = all
+        starts: Tensor | None = None,  # [B, N] int64 of blocks that share a prefix
+        block_size: int = 0,  # with `starts`
     ) -> Tensor:  # [B, n or W, D]
         """Last hidden states; ``encoder_out`` as the encoder returned it."""
         padding_mask = input_tokens.eq(self.padding_idx)  # [B, W]
-        positions = self.embed_positions(input_tokens)  # [B, W, D]
+        if starts is None:
+            positions = self.embed_positions(input_tokens)  # [B, W, D]
+        else:
+            positions = self._block_positions(input_tokens, starts, block_size)
         x = self.embed_tokens(input_tokens)  # [B, W, D]
         if self.copy_attn is not None:
             assert source is not None
@@ -74,7 +113,10 @@ class BlockDecoder(TransformerDecoder):
         if self.embed_scale != 1.0:
             x = x * self.embed_scale
         hidden = None
-        if self.cached_prefix:
+        if starts is not None:
+            width = input_tokens.size(1) - starts.size(1) * block_size
+            hidden = hidden_from_blocks(padding_mask[:, :width], starts, block_size)
+        elif self.cached_prefix:
             assert prefix_lengths is not None, "a cached prefix must be told from its block"
             hidden = hidden_from(padding_mask, prefix_lengths)
         x, positions = x.transpose(0, 1), positions.transpose(0, 1)  # W x B x D
@@ -92,6 +134,18 @@ class BlockDecoder(TransformerDecoder):
         hidden = hidden_from(padding_mask, None) if hidden is None else hidden
         x = self.dropout_module(x + positions)
         return _layer_at(self.layers[-1], x, encoder_out, hidden, columns).transpose(0, 1)
+
+    def _block_positions(self, input_tokens: Tensor, starts: Tensor, block_size: int) -> Tensor:
+        """[B, W, D]: target positions of a shared prefix and of the blocks behind it."""
+        num_rows, num_columns = input_tokens.shape
+        width = num_columns - starts.size(1) * block_size
+        offsets = torch.arange(block_size, device=starts.device)
+        blocks = (starts[..., None] + offsets).flatten(1)  # [B, N * K]
+        prefix = torch.arange(width, device=starts.device).expand(num_rows, -1)
+        places = torch.cat([prefix, blocks], 1)  # [B, W]
+        # fairseq derives positions from tokens: a row without padding gives the whole table.
+        row = input_tokens.new_full((1, width + block_size), self.mask)
+        return self.embed_positions(row)[0][places]
 
     def _mix_source(
         self,

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from argparse import ArgumentParser, BooleanOptionalAction, Namespace
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import torch
@@ -63,10 +64,13 @@ _FAST = ("scale_encoder_embedding", "scale_decoder_embedding", "freeze_encoder",
 class BlockOutput(NamedTuple):
     """What one pass over a batch of blocks yields; N is the number of scored positions."""
 
-    logits: Tensor  # [N, V], row by row of the scored mask
+    logits: Tensor  # [N, V], row by row of the scored mask; behind the head, where there is one
     targets: Tensor  # [N] int64
     num_masked: Tensor  # [] int64: positions with an answer before glancing
     num_right: Tensor  # [] int64: of them, predicted right before glancing
+    places: Tensor  # [N] int64, position within its block, from 0
+    first: Tensor  # [N] bool: in the first block of its sentence
+    plain_logits: Tensor | None = None  # [M, V] before the head, of the first blocks
 
 
 class BlockEncoder(TransformerEncoder):
@@ -88,6 +92,14 @@ class BlockDrafter(TransformerModel):
         for name, meaning in SWITCHES.items():
             flag = "--" + name.replace("_", "-")
             parser.add_argument(flag, action=BooleanOptionalAction, help=meaning)
+        parser.add_argument(
+            "--sequential-head",
+            type=int,
+            metavar="N",
+            help="hidden width of a sequential head, which tells each position of a block the "
+            "token before it; 0 = none (default: twice the decoder's width for block_fast, where "
+            "the projection is tied, else 0)",
+        )
 
     def __init__(self, args: Any, encoder: BlockEncoder, decoder: BlockDecoder) -> None:
         super().__init__(args, encoder, decoder)
@@ -108,6 +120,14 @@ class BlockDrafter(TransformerModel):
             if getattr(args, name, None):
                 flag = "--" + name.replace("_", "-")
                 raise UserError(f"{flag} is not supported by --arch block; leave it out")
+        if args.sequential_head < 0:
+            raise UserError(f"--sequential-head is {args.sequential_head}, expected 0 or more")
+        tied = args.share_decoder_input_output_embed or args.share_all_embeddings
+        if args.sequential_head and not tied:
+            raise UserError(
+                "--sequential-head scores tokens by their embeddings; add "
+                "--share-decoder-input-output-embed (or --share-all-embeddings)"
+            )
         for side in ("encoder", "decoder"):
             width, heads = (getattr(args, f"{side}_{n}") for n in ("embed_dim", "attention_heads"))
             if width % heads:
@@ -129,6 +149,8 @@ class BlockDrafter(TransformerModel):
         decoder = BlockDecoder(args, tgt_dict, embed_tokens)
         if args.apply_bert_init:
             decoder.apply(init_bert_params)
+            if decoder.head is not None:
+                decoder.head.forget()
         return decoder
 
     def forward(
@@ -139,31 +161,37 @@ class BlockDrafter(TransformerModel):
         target_tokens: Tensor,  # [B, W] int64
         scored_mask: Tensor,  # [B, W] bool
         glancing: Glance | None = None,
+        starts: Tensor | None = None,  # [B, N] int64, of blocks that share a prefix
     ) -> BlockOutput:
         """Logits of the scored positions of each block, after glancing where it is asked for.
 
         The glancing pass and the scored pass use the same dropout. With equal dropout the encoder
-        gives the same states both times, so it runs once. Scored positions are a run behind each
-        row's prefix; the decoder's last layer computes nothing else.
+        gives the same states both times, so it runs once. The decoder's last layer computes the
+        columns of blocks alone. With `starts` a row holds several blocks behind a prefix that they
+        share (``tasks.block_mask.share_prefix``), else one, in place.
         """
         source = self._read_source(src_tokens, src_lengths)
-        prefix_lengths = scored_mask.int().argmax(dim=1)  # [B]
+        blocks = _Blocks.find(input_tokens, scored_mask, starts)
         num_masked = scored_mask.sum()
-        widest = torch.arange(int(scored_mask.sum(1).max()), device=scored_mask.device)
-        columns = prefix_lengths[:, None] + widest  # [B, n]
-        context = (*source, prefix_lengths, columns)
         num_right = None
         if glancing is not None:
-            right_mask = self._predicted_right(input_tokens, target_tokens, scored_mask, *context)
+            right_mask = self._predicted_right(
+                input_tokens, target_tokens, scored_mask, source, blocks
+            )
             num_right = right_mask.sum()
             input_tokens, scored_mask = glance(
                 input_tokens, target_tokens, scored_mask, right_mask, glancing
             )
-        logits = self._logits(input_tokens, scored_mask, *context)  # [N, V]
+        states, scored_at = self._states(input_tokens, scored_mask, source, blocks)
         targets = target_tokens[scored_mask]  # [N]
+        logits = self._logits(states[scored_at], target_tokens, scored_at, blocks)
         if num_right is None:
             num_right = logits.argmax(dim=-1).eq(targets).sum()
-        return BlockOutput(logits, targets, num_masked, num_right)
+        places, first = blocks.places(scored_at)
+        plain = None
+        if self.decoder.head is not None:
+            plain = self.decoder.output_layer(states[scored_at][first])
+        return BlockOutput(logits, targets, num_masked, num_right, places, first, plain)
 
     def _read_source(
         self, src_tokens: Tensor, src_lengths: Tensor
@@ -173,15 +201,31 @@ class BlockDrafter(TransformerModel):
             encoder_out = self.encoder(src_tokens, src_lengths=src_lengths)
             return (encoder_out, *self._copy_source(src_tokens, encoder_out))
 
-    def _logits(
-        self, input_tokens: Tensor, scored_mask: Tensor, *context: Any
-    ) -> Tensor:  # [N, V], row by row of the scored mask
-        columns = context[-1]  # [B, n]
+    def _states(
+        self, input_tokens: Tensor, scored_mask: Tensor, source: tuple[Any, ...], blocks: _Blocks
+    ) -> tuple[Tensor, Tensor]:
+        """Last states [B, n, D] of the blocks' columns, and which of them are scored, [B, n]."""
+        columns, last = blocks.columns, scored_mask.size(1) - 1
         # Columns of a row with few scored positions may lie past the last one.
-        last, num_columns = scored_mask.size(1) - 1, columns.size(1)
-        scored_at = pad(scored_mask, (0, num_columns)).gather(1, columns)  # [B, n]
-        states = self.decoder(input_tokens, *context[:-1], columns.clamp(max=last))  # [B, n, D]
-        logits: Tensor = self.decoder.output_layer(states[scored_at])
+        scored_at = pad(scored_mask, (0, columns.size(1))).gather(1, columns)
+        states = self.decoder(
+            input_tokens,
+            *source,
+            blocks.prefix_lengths,
+            columns.clamp(max=last),
+            blocks.starts,
+            blocks.size,
+        )
+        return states, scored_at
+
+    def _logits(
+        self, states: Tensor, target_tokens: Tensor, scored_at: Tensor, blocks: _Blocks
+    ) -> Tensor:
+        """[N, V] of scored states [N, D]; the head is told the true tokens before them."""
+        if self.decoder.head is not None:
+            before = blocks.tokens_before(target_tokens, self.decoder.start)[scored_at]  # [N]
+            states = self.decoder.head(states, self.decoder.embed_tokens(before))
+        logits: Tensor = self.decoder.output_layer(states)
         return logits
 
     def _copy_source(
@@ -204,21 +248,63 @@ class BlockDrafter(TransformerModel):
         input_tokens: Tensor,
         target_tokens: Tensor,
         scored_mask: Tensor,
-        *context: Any,
+        source: tuple[Any, ...],
+        blocks: _Blocks,
     ) -> Tensor:  # [B, W] bool
         """Which scored positions the drafter predicts right, leaving the random state as it was."""
         device = input_tokens.device
         with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
-            best = self._logits(input_tokens, scored_mask, *context).argmax(dim=-1)  # [N]
+            states, scored_at = self._states(input_tokens, scored_mask, source, blocks)
+            best = self._logits(states[scored_at], target_tokens, scored_at, blocks).argmax(dim=-1)
         right_mask = torch.zeros_like(scored_mask)
         right_mask[scored_mask] = best.eq(target_tokens[scored_mask])
         return right_mask
+
+
+@dataclass(frozen=True)
+class _Blocks:
+    """Where the blocks of a batch lie."""
+
+    columns: Tensor  # [B, n] int64: columns of the blocks, all that may be scored
+    prefix_lengths: Tensor  # [B] int64; of the shared prefix its width
+    starts: Tensor | None  # [B, N] int64; None = one block, in place
+    size: int  # columns a block
+
+    @staticmethod
+    def find(input_tokens: Tensor, scored_mask: Tensor, starts: Tensor | None) -> _Blocks:
+        """Scored positions are a run behind each row's prefix, or behind its shared prefix."""
+        first = scored_mask.int().argmax(dim=1)  # [B]
+        if starts is None:
+            size = int(scored_mask.sum(1).max())
+            columns = first[:, None] + torch.arange(size, device=first.device)
+            return _Blocks(columns, first, None, size)
+        width = int(first.min())
+        num_columns = input_tokens.size(1)
+        columns = torch.arange(width, num_columns, device=first.device).expand(len(first), -1)
+        return _Blocks(columns, first, starts, (num_columns - width) // starts.size(1))
+
+    def places(self, scored_at: Tensor) -> tuple[Tensor, Tensor]:
+        """[N] int64 each position's place in its block, [N] bool whether that is the first."""
+        index = torch.arange(scored_at.size(1), device=scored_at.device).expand_as(scored_at)
+        index = index[scored_at]
+        return index % self.size, index < self.size
+
+    def tokens_before(self, target_tokens: Tensor, start: int) -> Tensor:
+        """[B, n] int64: the true token before each column of the blocks."""
+        if self.starts is None:
+            positions = self.columns
+        else:
+            offsets = torch.arange(self.size, device=self.starts.device)
+            positions = (self.starts[..., None] + offsets).flatten(1)
+        opened = pad(target_tokens, (1, 0), value=start)  # the start token, then the target
+        return opened.gather(1, positions.clamp(max=opened.size(1) - 1))
 
 
 def block_architecture(args: Namespace) -> None:
     """Six and six layers of 512, as published; every flag given by the user stays."""
     for name in SWITCHES:
         setattr(args, name, getattr(args, name, False))
+    args.sequential_head = getattr(args, "sequential_head", None) or 0
     transformer_architecture(args)
 
 
@@ -235,4 +321,7 @@ def fast_architecture(args: Namespace) -> None:
     for name in (*_FAST, "src_embedding_copy"):
         setattr(args, name, getattr(args, name, True))
     args.decoder_layers = getattr(args, "decoder_layers", 2)
+    tied = ("share_all_embeddings", "share_decoder_input_output_embed")
+    if getattr(args, "sequential_head", None) is None and any(getattr(args, n, 0) for n in tied):
+        args.sequential_head = 2 * getattr(args, "decoder_embed_dim", 512)
     block_architecture(args)

@@ -178,6 +178,7 @@ def inference_twin(model: BlockDrafter, block_size: int) -> BlockNetwork:
         copy_source=decoder.copy_attn is not None,
         scale_decoder=decoder.embed_scale != 1.0,
         cached_prefix=decoder.cached_prefix,
+        sequential_head=0 if decoder.head is None else decoder.head.state.out_features,
     )
     network = BlockNetwork.read(config, upgrade(model.state_dict()))
     device = decoder.embed_tokens.weight.device

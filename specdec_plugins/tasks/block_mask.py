@@ -23,12 +23,17 @@ _GOLDEN = 0.6180339887498949
 
 
 class MaskedBlocks(NamedTuple):
-    """One block a sentence, ready for the drafter; W is the width of the longest prefix + block."""
+    """Blocks of a batch, ready for the drafter.
+
+    With one block a sentence, W is the width of the longest prefix + block. With several, every
+    row holds its target once, as the prefix that the blocks share, and its blocks behind it.
+    """
 
     input_tokens: Tensor  # [B, W] int64: prefix, masks, padding
     target_tokens: Tensor  # [B, W] int64: the answers, padded to match
     block_mask: Tensor  # [B, W] bool: masked in the input
     scored_mask: Tensor  # [B, W] bool: masked, and the target has a token there
+    starts: Tensor | None = None  # [B, N] int64, prefix of each block; None = one block, in place
 
 
 def draw_prefix_lengths(
@@ -58,6 +63,26 @@ def fixed_prefix_lengths(
     start = torch.rand((), generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
     uniform = torch.frac((sentence_ids.double() + 1) * _GOLDEN + start.item())  # [B]
     return _scale_to_lengths(uniform, target_lengths)
+
+
+def draw_starts(
+    target_lengths: Tensor,  # [B] int64, </s> included
+    num_blocks: int,
+    generator: torch.Generator,
+) -> Tensor:  # [B, N] int64
+    """Prefix lengths of several blocks a sentence, each uniform from 0 .. length - 1.
+
+    One uniform number a row is moved by 1/N from block to block, so that the blocks of a sentence
+    are spread over it.
+    """
+    uniform = torch.rand(
+        (len(target_lengths), 1),
+        generator=generator,
+        device=target_lengths.device,
+        dtype=torch.float64,
+    )
+    shifts = torch.arange(num_blocks, device=target_lengths.device) / num_blocks
+    return _scale_to_lengths(torch.frac(uniform + shifts), target_lengths[:, None])
 
 
 def _scale_to_lengths(uniform: Tensor, target_lengths: Tensor) -> Tensor:  # [B], [B] -> [B]
@@ -100,4 +125,42 @@ def mask_blocks(
         target_tokens=answers,
         block_mask=block_mask,
         scored_mask=block_mask & answers.ne(pad),
+    )
+
+
+def share_prefix(
+    target_tokens: Tensor,  # [B, T] int64, right-padded, ends in </s>, no start token
+    starts: Tensor,  # [B, N] int64, less than each target's length
+    block_size: int,
+    *,
+    mask: int,
+    pad: int,
+) -> MaskedBlocks:
+    """Several blocks a sentence behind one copy of its target, which they share as their prefix.
+
+    Column T + n * block_size + j of row b is the mask of target position starts[b, n] + j. What
+    each column sees is ``models.block_decoder.hidden_from_blocks``.
+
+    Example, target ``a b c </s>``, starts 1 and 3, blocks of 2::
+
+        input_tokens   a  b  c  </s>  <m> <m>   <m>  <m>
+        target_tokens  a  b  c  </s>  b   c     </s> _
+    """
+    num_rows, target_width = target_tokens.shape
+    wanted = starts[:, :, None] + torch.arange(block_size, device=starts.device)  # [B, N, K]
+    wanted = wanted.flatten(1)  # [B, N * K]
+    known = wanted.clamp(max=target_width - 1)
+    answers = target_tokens.gather(1, known).masked_fill(wanted >= target_width, pad)
+    masks = torch.full_like(answers, mask)
+    block_mask = torch.zeros(
+        (num_rows, target_width + wanted.shape[1]), dtype=torch.bool, device=starts.device
+    )
+    block_mask[:, target_width:] = True
+    answers = torch.cat([target_tokens, answers], 1)
+    return MaskedBlocks(
+        input_tokens=torch.cat([target_tokens, masks], 1),
+        target_tokens=answers,
+        block_mask=block_mask,
+        scored_mask=block_mask & answers.ne(pad),
+        starts=starts,
     )

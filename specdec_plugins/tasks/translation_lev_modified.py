@@ -26,8 +26,10 @@ from specdec_plugins.tasks.block_evaluation import (
 from specdec_plugins.tasks.block_mask import (
     MaskedBlocks,
     draw_prefix_lengths,
+    draw_starts,
     fixed_prefix_lengths,
     mask_blocks,
+    share_prefix,
 )
 
 NOISES = ("block_mask",)
@@ -41,6 +43,13 @@ class BlockTranslationConfig(TranslationConfig):
         metadata={"help": "what is hidden of a target: block_mask hides one block behind a prefix"},
     )
     block_size: int = field(default=25, metadata={"help": "tokens masked at once, 1 or more"})
+    blocks_per_sentence: int = field(
+        default=1,
+        metadata={
+            "help": "blocks drawn of each target, which share its prefix: several times the signal "
+            "for little more than one block's cost; more than 1 needs --cached-prefix"
+        },
+    )
     start_p: float = field(
         default=0.5,
         metadata={"help": "glancing: share of wrong predictions revealed at the first update"},
@@ -95,7 +104,13 @@ class BlockTranslationTask(TranslationTask):
             self.tokenizer = encoders.build_tokenizer(
                 Namespace(tokenizer=self.cfg.eval_bleu_detok, **detokeniser)
             )
-        return super().build_model(cfg, from_checkpoint)
+        model = super().build_model(cfg, from_checkpoint)
+        if self.cfg.blocks_per_sentence > 1 and not model.decoder.cached_prefix:
+            raise UserError(
+                "--blocks-per-sentence above 1 needs a prefix that sees nothing behind it; give "
+                "--cached-prefix (part of --arch block_fast), or 1 block a sentence"
+            )
+        return model
 
     def build_generator(self, models: Any, args: Any, **kwargs: Any) -> Any:
         raise UserError(
@@ -115,14 +130,17 @@ class BlockTranslationTask(TranslationTask):
         """fairseq's own step on a freshly masked sample, with glancing."""
         generator = self._generator(update_num, sample["target"].device)
         lengths = sample["target"].ne(self.tgt_dict.pad()).sum(dim=1)  # [B]
-        prefix_lengths = draw_prefix_lengths(lengths, generator)
         cfg = self.cfg
+        if cfg.blocks_per_sentence == 1:
+            blocks = self._mask(sample["target"], draw_prefix_lengths(lengths, generator))
+        else:
+            starts = draw_starts(lengths, cfg.blocks_per_sentence, generator)
+            symbols = {"mask": self.tgt_dict.unk(), "pad": self.tgt_dict.pad()}
+            blocks = share_prefix(sample["target"], starts, cfg.block_size, **symbols)
         share = context_share(update_num, cfg.start_p, cfg.minus_p, cfg.total_up)
-        sample = {
-            **sample,
-            "blocks": self._mask(sample["target"], prefix_lengths),
-            "glancing": Glance(share, generator),
-        }
+        # Nothing to reveal: the pass that would find out what is wrong is saved.
+        glancing = Glance(share, generator) if share > 0 else None
+        sample = {**sample, "blocks": blocks, "glancing": glancing}
         return super().train_step(sample, model, criterion, optimizer, update_num, ignore_grad)
 
     def begin_valid_epoch(self, epoch: int, model: Any) -> None:
@@ -184,6 +202,10 @@ def check_settings(cfg: BlockTranslationConfig) -> None:
         raise UserError(f"--noise is {cfg.noise}, expected one of: {', '.join(NOISES)}")
     if cfg.block_size < 1:
         raise UserError(f"--block-size is {cfg.block_size}, expected 1 or more tokens")
+    if cfg.blocks_per_sentence < 1:
+        raise UserError(
+            f"--blocks-per-sentence is {cfg.blocks_per_sentence}, expected 1 or more blocks"
+        )
     if cfg.left_pad_source:
         raise UserError("--left-pad-source True does not suit the drafter; leave the flag out")
     _check_glancing(cfg)

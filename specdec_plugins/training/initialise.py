@@ -17,7 +17,12 @@ from specdec_plugins.errors import UserError
 from specdec_plugins.formats.checkpoints import load_checkpoint
 from specdec_plugins.formats.dictionaries import load_dictionaries
 from specdec_plugins.models.assistant_transformer import spaced_layers
-from specdec_plugins.models.block_drafter import SWITCHES, BlockDrafter, block_architecture
+from specdec_plugins.models.block_drafter import (
+    SWITCHES,
+    BlockDrafter,
+    block_architecture,
+    fast_architecture,
+)
 
 StateDict = dict[str, Tensor]
 
@@ -103,6 +108,7 @@ def drafter_settings(args: Namespace, verifier: Namespace, source: StateDict) ->
             f"{args.verifier} differ; leave it out, or train a verifier with it"
         )
     values = dict.fromkeys(SWITCHES, False) | _of_verifier(verifier)
+    values["sequential_head"] = None
     values |= {"copy_positions": False, "init_decoder_from_verifier": False}
     values["share_all_embeddings"] = shared
     values["share_decoder_input_output_embed"] = shared or _equal(
@@ -115,7 +121,7 @@ def drafter_settings(args: Namespace, verifier: Namespace, source: StateDict) ->
     for name in ("copy_positions", "init_decoder_from_verifier"):
         setattr(args, name, values.pop(name))
     settings = Namespace(arch=args.arch, _name=args.arch, **values)
-    block_architecture(settings)
+    (fast_architecture if args.arch == "block_fast" else block_architecture)(settings)
     _refuse_other_sizes(args, settings, verifier)
     return settings
 
@@ -319,6 +325,7 @@ def _copy_decoder(copy: _Copy, source: StateDict, drafter: Namespace, args: Name
     copy.keep(
         copy.names("decoder.copy_attn."), "copy attention", "fresh; the verifier has no such part"
     )
+    copy.keep(copy.names("decoder.head."), "sequential head", "fresh; it changes nothing at first")
 
 
 def _chosen_layers(source: StateDict, count: int, wanted: list[int] | None) -> list[int]:

@@ -90,6 +90,10 @@ _DRAFTER = (
     ("arch", "block", ("block", "block_fast"), "block: as published; block_fast: the verifier's "
      "encoder as it is, and a prefix that is computed once"),
     ("decoder-layers", None, _NUMBER, "of the drafter (default: the verifier's; block_fast: 2)"),
+    ("sequential-head", None, cli.at_least(0), "hidden width of the head that tells each position "
+     "of a block the token before it; 0 is none (default: none; block_fast: twice its width)"),
+    ("blocks", None, _NUMBER, "drawn of a sentence in an update, behind a prefix that they share; "
+     "above 1 without glancing (default: 1; block_fast: 4)"),
     ("best-by", "accepted", ("accepted", "loss"), "what the best checkpoint is chosen by: the mean "
      "accepted tokens of the dev set, decoded with the verifier, or the loss"),
 )  # fmt: skip
@@ -175,6 +179,7 @@ def train_drafter(args: argparse.Namespace) -> None:
     for name, value in PUBLISHED[args.preset]._asdict().items():
         if getattr(args, name) is None:
             setattr(args, name, value)
+    num_blocks = args.blocks or (1 if args.arch == "block" else 4)
     initial = args.save_dir / "initial.pt"
     # Made anew each time, since its flags describe the network; it takes seconds. Before anything
     # else, since it refuses a verifier that does not fit and leaves no folder then.
@@ -188,6 +193,9 @@ def train_drafter(args: argparse.Namespace) -> None:
         "--weight-decay", 0.01, "--clip-norm", 5,
         *(["--restore-file", initial, *resets] if _is_new(args) else []),
     ]  # fmt: skip
+    if num_blocks > 1:
+        # They give signal enough: glancing would cost a pass for each update.
+        flags += ["--blocks-per-sentence", num_blocks, "--start-p", 0, "--minus-p", 0]
     if args.best_by == "accepted":
         flags += [
             "--eval-block-decoding", "--verifier-path", args.verifier, "--eval-bleu-remove-bpe",
@@ -203,6 +211,8 @@ def initial_flags(args: argparse.Namespace, output: Path) -> list[str]:
         "--output", output, "--data", args.data, "--arch", args.arch, "--seed", args.seed,
         "--print-flags",
     ]  # fmt: skip
+    if args.sequential_head is not None:
+        command += ["--sequential-head", args.sequential_head]
     if args.decoder_layers:
         command += ["--decoder-layers", args.decoder_layers]
     logger.info("initial checkpoint %s", output)

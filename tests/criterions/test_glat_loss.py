@@ -15,10 +15,12 @@ from specdec_plugins.models.glancing import Glance
 pytestmark = pytest.mark.fairseq
 
 
-def _criterion(label_smoothing: float = 0.1) -> Any:
+def _criterion(
+    label_smoothing: float = 0.1, plain_loss: float = 0.2, place_decay: float = 1.0
+) -> Any:
     from specdec_plugins.criterions.glat_loss import GlatLoss
 
-    return GlatLoss(SimpleNamespace(), label_smoothing)
+    return GlatLoss(SimpleNamespace(), label_smoothing, plain_loss, place_decay)
 
 
 def _sample(glancing: Glance | None = None) -> dict[str, Any]:
@@ -150,3 +152,41 @@ def test_another_task_is_refused() -> None:
     del sample["blocks"]
     with pytest.raises(UserError, match="translation_lev_modified"):
         _criterion()(_model(), sample)
+
+
+def test_acceptance_is_counted_up_to_the_first_wrong_position() -> None:
+    from fairseq.logging import metrics
+
+    from specdec_plugins.criterions.glat_loss import GlatLoss, count_kept
+
+    places = torch.tensor([0, 1, 2, 0, 1, 0])  # blocks of three, two and one answers
+    right = torch.tensor([True, False, True, True, True, False])
+    counted = count_kept(right, places, 3)
+    assert counted.num_blocks == 3
+    assert counted.kept.tolist() == [2, 1, 0]
+    assert counted.reached.tolist() == [3, 2, 0]
+    log = {"sample_size": 1, "num_blocks": 3, "kept": 3, "kept_1": 2, "reached_1": 3}
+    with metrics.aggregate() as logged:
+        GlatLoss.reduce_metrics([{**log, "loss": 1.0, "nll_loss": 1.0}] * 2)
+    assert logged.get_smoothed_values()["accepted"] == 2.0
+    assert logged.get_smoothed_values()["accept_1"] == pytest.approx(2 / 3, abs=1e-3)
+
+
+def test_later_places_may_weigh_less() -> None:
+    from specdec_plugins.criterions.glat_loss import block_loss
+
+    logits = torch.randn(4, 7, dtype=torch.float64)
+    targets, places = torch.tensor([1, 2, 3, 4]), torch.tensor([0, 1, 0, 1])
+    each = block_loss(logits, targets, 0.1, reduce=False).loss
+    weighted = block_loss(logits, targets, 0.1, weights=0.5**places).loss
+    expected = (each[0] + each[2] + 0.5 * each[1] + 0.5 * each[3]) / 3
+    torch.testing.assert_close(weighted, expected)
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [({"plain_loss": -1.0}, "--plain-loss"), ({"place_decay": 0.0}, "--place-decay")],
+)
+def test_impossible_weights_are_refused(settings: dict[str, float], said: str) -> None:
+    with pytest.raises(UserError, match=said):
+        _criterion(**settings)

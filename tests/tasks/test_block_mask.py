@@ -9,8 +9,10 @@ from hypothesis import strategies as st
 
 from specdec_plugins.tasks.block_mask import (
     draw_prefix_lengths,
+    draw_starts,
     fixed_prefix_lengths,
     mask_blocks,
+    share_prefix,
 )
 
 PAD, EOS, MASK = 1, 2, 3
@@ -60,7 +62,7 @@ def test_agrees_with_a_loop(data: st.DataObject) -> None:
     masked = mask_blocks(targets, torch.tensor(prefixes), block_size, mask=MASK, pad=PAD)
     assert masked.input_tokens.size(1) == max(prefixes) + block_size
     for row, expected in enumerate(_loop(targets.tolist(), prefixes, block_size)):
-        actual = list(zip(*(field[row].tolist() for field in masked), strict=True))
+        actual = list(zip(*(field[row].tolist() for field in masked[:4]), strict=True))
         assert actual[: len(expected)] == expected
         assert all(rest == (PAD, PAD, False, False) for rest in actual[len(expected) :])
 
@@ -116,3 +118,23 @@ def test_fixed_prefixes_are_spread_evenly() -> None:
     counts = torch.bincount(fixed_prefix_lengths(lengths, torch.arange(1000), seed=1), minlength=6)
     assert counts[5] == 0
     assert (counts[:5] - 200).abs().max() <= 5
+
+
+def test_blocks_that_share_a_prefix_as_in_the_example() -> None:
+    a, b, c = 7, 8, 9
+    shared = share_prefix(
+        torch.tensor([[a, b, c, EOS]]), torch.tensor([[1, 3]]), 2, mask=MASK, pad=PAD
+    )
+    assert shared.input_tokens.tolist() == [[a, b, c, EOS, MASK, MASK, MASK, MASK]]
+    assert shared.target_tokens.tolist() == [[a, b, c, EOS, b, c, EOS, PAD]]
+    assert shared.scored_mask.tolist() == [[False] * 4 + [True, True, True, False]]
+
+
+def test_starts_are_spread_over_the_sentence() -> None:
+    lengths = torch.tensor([1, 8, 40])
+    starts = draw_starts(lengths, 4, torch.Generator().manual_seed(3))
+    assert starts.shape == (3, 4)
+    assert (starts >= 0).all()
+    assert (starts < lengths[:, None]).all()
+    # One in each quarter, wherever the first lies.
+    assert sorted((starts[2] // 10).tolist()) == [0, 1, 2, 3]

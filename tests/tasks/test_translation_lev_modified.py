@@ -321,3 +321,27 @@ def test_the_twin_is_a_float32_copy() -> None:
     with torch.no_grad():
         model.encoder.embed_tokens.weight += 1
     assert torch.equal(twin.encoder.embedding.tokens.weight, before)
+
+
+def test_a_head_drafts_what_the_trained_one_says() -> None:
+    """Step by step through fairseq's modules, every type a candidate."""
+    from specdec_plugins.tasks.block_evaluation import inference_twin
+    from tests.fairseq_models import build_drafter
+
+    model = build_drafter(arch="block_fast", sequential_head=24).eval()
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(2)
+        torch.nn.init.normal_(model.decoder.head.out.weight, std=0.5)
+        states = torch.randn(3, 4, 16)
+    twin = inference_twin(model, block_size=4)
+    head, embed = model.decoder.head, model.decoder.embed_tokens
+    before = expected = torch.tensor([2, 7, 11])
+    everything = torch.arange(len(embed.weight)).expand(3, 4, -1)
+    with torch.inference_mode():
+        rows = []
+        for place in range(4):
+            logits = model.decoder.output_layer(head(states[:, place], embed(before)))
+            before = logits.argmax(-1)
+            rows.append(before)
+        drafted = twin.decoder.head.draft(states, everything, expected, twin.decoder.tokens.weight)
+    assert drafted.tolist() == torch.stack(rows, 1).tolist()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
 
 import torch
@@ -18,6 +19,7 @@ from specdec_plugins.decoding.drafters.base import (
 )
 from specdec_plugins.decoding.networks.block import BlockDrafter
 from specdec_plugins.decoding.networks.cpu import ops
+from specdec_plugins.decoding.sampling import sample, warp
 from specdec_plugins.decoding.types import (
     Draft,
     Prefix,
@@ -25,6 +27,7 @@ from specdec_plugins.decoding.types import (
     RowParams,
     RowRandom,
     SourceBatch,
+    Stream,
     SupportsEncoderOutput,
 )
 from specdec_plugins.errors import require
@@ -52,11 +55,12 @@ class BlockNatDrafter(ContextDrafter):
         share_encoder: bool | None = None  # read the verifier's encoder output; None = if equal
         cache: bool = True  # keep the prefix's keys and values, if the network was trained for it
         bigram_weight: float = 0.3  # of how well tokens go together, where there are bigrams; 0 off
-        candidates: int = 6  # tokens a position to choose from, where it counts
+        # Tokens a position to choose from: behind a head (None = 16), or with bigrams (None = 6).
+        candidates: int | None = None  # None = as above
 
         def __post_init__(self) -> None:
             require(
-                self.candidates >= 1,
+                self.candidates is None or self.candidates >= 1,
                 f"candidates must be at least 1, not {self.candidates}: a draft is chosen of them.",
             )
             require(
@@ -67,6 +71,7 @@ class BlockNatDrafter(ContextDrafter):
     def __init__(self, config: Config, context: DraftContext) -> None:
         self.network = _checked_network(context)
         self._encoded_by = _sharing(context, self.network, config.share_encoder)
+        self._samples = context.sampling
         self._eos = context.verifier.special.eos
         self._bigrams = _suitable_bigrams(context, self.network) if config.bigram_weight else None
         super().__init__(config, replace(context, bigrams=self._bigrams))
@@ -130,8 +135,15 @@ class BlockNatDrafter(ContextDrafter):
         num_masks = torch.minimum(params.block_size, left).clamp(min=1)
         most = max(1, *(p.block_size for p in params.requested))  # the host's bound of these
         states = self._predict(prefix, num_masks, most, min(width, most))
-        drafted = self._choose(self.network.decoder.logits(states), prefix)
-        return until_end(Draft(drafted, budget), self._eos, self._may_wait)
+        logits, probs = self.network.decoder.logits(states), None
+        if self.network.decoder.head is not None:
+            drafted, probs = self._walk(states, logits, prefix, params, random)
+        elif self._bigrams is not None:
+            weight, candidates = self._config.bigram_weight, self._config.candidates or 6
+            drafted = self._bigrams.best_path(logits, prefix.last(), weight, candidates)
+        else:
+            drafted = ops.best(logits)
+        return until_end(Draft(drafted, budget, probs), self._eos, self._may_wait)
 
     def _predict(self, prefix: Prefix, num_masks: Tensor, most: int, num_used: int) -> Tensor:
         """States [B, num_used, D] of the first of `num_masks` [B] masks behind each prefix.
@@ -163,14 +175,28 @@ class BlockNatDrafter(ContextDrafter):
             return int((prefix.lengths - 1 - self._cache.lengths).max())
         return self._behind
 
-    def _choose(self, logits: Tensor, prefix: Prefix) -> Tensor:
-        """[B, m] int64 of [B, m, V]."""
-        if self._bigrams is None:
-            return ops.best(logits)
-        config = self._config
-        return self._bigrams.best_path(
-            logits, prefix.last(), config.bigram_weight, config.candidates
-        )
+    def _walk(
+        self, states: Tensor, logits: Tensor, prefix: Prefix, params: RowParams, random: RowRandom
+    ) -> tuple[Tensor, Tensor | None]:
+        """Tokens [B, m] int64 that the head chooses; drawn, with their distribution [B, m, V],
+        under a rule that samples: over the candidates alone, whatever the rest may be worth.
+        """
+        head, embeddings = self.network.decoder.head, self.network.decoder.tokens.weight
+        assert head is not None
+        candidates = logits.topk(min(self._config.candidates or 16, logits.shape[-1])).indices
+        if not self._samples:
+            return head.draft(states, candidates, prefix.last(), embeddings), None
+        probs: list[Tensor] = []  # [B, 1, V] each
+
+        def draw(place: int, scores: Tensor) -> Tensor:
+            own = candidates[:, place]
+            allowed = torch.full_like(logits[:, place], -math.inf).scatter(1, own, scores)
+            probs.append(warp(allowed[:, None], params).float())
+            uniform = random.uniform(prefix.lengths + place, 1, Stream.PROPOSE)[:, 0]
+            return sample(probs[-1][:, 0].gather(1, own), uniform)
+
+        drafted = head.draft(states, candidates, prefix.last(), embeddings, draw)
+        return drafted, torch.cat(probs, 1)
 
     def commit(self, prefix: Prefix, last: Round) -> None:
         """What was kept is read with the next pass; of what was not, nothing is known here."""

@@ -15,6 +15,7 @@ from torch.nn import functional as F
 
 from specdec_plugins.decoding.networks.config import BlockConfig
 from specdec_plugins.decoding.networks.fairseq_names import EncoderDecoder
+from specdec_plugins.decoding.networks.heads import SequentialHead
 from specdec_plugins.decoding.networks.layers import (
     CrossSource,
     KeyValueStore,
@@ -69,6 +70,9 @@ class BidirectionalDecoder(nn.Module):
         if config.copy_source:
             self.copy = nn.Linear(stack.dim, stack.dim, bias=False)
         self.output = output_projection(config, tokens)
+        self.head: SequentialHead | None = None
+        if config.sequential_head:
+            self.head = SequentialHead(stack.dim, config.sequential_head)
 
     @property
     def attention_dtype(self) -> torch.dtype:
@@ -191,6 +195,7 @@ class BlockDrafter(EncoderDecoder):
             "copy_source": "decoder.copy_attn.weight" in state,
             "scale_decoder": bool(settings.get("scale_decoder_embedding", False)),
             "cached_prefix": bool(settings.get("cached_prefix", False)),
+            "sequential_head": len(state.get("decoder.head.state.bias", ())),
         }
 
     def __init__(self, config: BlockConfig) -> None:

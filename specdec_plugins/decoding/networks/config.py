@@ -129,6 +129,7 @@ class BlockConfig(TransformerConfig):
     copy_source: bool = True  # masks are fed a mixture of source embeddings
     scale_decoder: bool = False  # the decoder's embeddings too are multiplied by sqrt(its dim)
     cached_prefix: bool = False  # a prefix position sees none behind it, so it is computed once
+    sequential_head: int = 0  # hidden width of the head that knows the token before; 0 = none
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -146,5 +147,10 @@ class BlockConfig(TransformerConfig):
         require(
             not self.copy_source or self.encoder.dim == self.decoder.dim,
             "The block drafter copies source embeddings only where both stacks are equally wide.",
+        )
+        require(
+            not self.sequential_head or self.tie_output,
+            "A sequential head scores tokens by their embeddings: the output projection must share "
+            "them.",
         )
         require(self.block_size >= 1, f"A block has 1 token or more, not {self.block_size}.")

@@ -1,10 +1,12 @@
-"""Heads on the verifier's last state, each for a place farther ahead."""
+"""Small networks behind a last state: heads for places ahead, and a head from token to token."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
@@ -61,3 +63,54 @@ class MedusaHeads(TrainedNetwork):
         inner = F.linear(hidden, self.blocks.weight[:rows], self.blocks.bias[:rows])
         residual: Tensor = hidden[:, None]
         return residual + F.silu(inner.view(-1, num_used, self.dim))
+
+
+class SequentialHead(nn.Module):
+    """Corrects the state of each position of a block by the token drafted before it.
+
+        z_k = h_k + O relu(S h_k + T norm(e(t_{k-1})))
+
+    with h_k the last state, e the token embedding, not scaled. The twin of
+    ``models.sequential_head``, where the sources are. T norm(e(t)) is a table over the vocabulary,
+    made when it is first asked for: [V, H], H the hidden width.
+    """
+
+    def __init__(self, dim: int, hidden_dim: int) -> None:
+        super().__init__()
+        self.norm = nn.LayerNorm(dim)
+        self.state = nn.Linear(dim, hidden_dim)
+        self.token = nn.Linear(dim, hidden_dim, bias=False)
+        self.out = nn.Linear(hidden_dim, dim)
+        self._table: Tensor | None = None
+
+    def table(self, embeddings: Tensor) -> Tensor:
+        """[V, H] of token embeddings [V, D]."""
+        table = self._table
+        if table is None or table.device != embeddings.device or table.dtype != embeddings.dtype:
+            table = self._table = self.token(self.norm(embeddings))
+        return table
+
+    def draft(
+        self,
+        states: Tensor,  # [B, K, D]
+        candidates: Tensor,  # [B, K, C] int64, the tokens to choose among
+        before: Tensor,  # [B] int64, the last committed tokens
+        embeddings: Tensor,  # [V, D], which are the output projection, too
+        choose: Callable[[int, Tensor], Tensor] | None = None,
+    ) -> Tensor:  # [B, K] int64
+        """The tokens of each block from left to right, each the best behind the one before it.
+
+        `choose` takes a place and the scores [B, C] of its candidates and gives the index [B] of
+        one of them, int64; None = the best, the first of equal ones.
+        """
+        table, rows = self.table(embeddings), embeddings[candidates]  # [B, K, C, D]
+        told: Tensor = self.state(states)  # [B, K, H]
+        drafted = []
+        for place in range(states.shape[1]):
+            hidden = F.relu(told[:, place] + table[before])
+            corrected = states[:, place] + self.out(hidden)  # [B, D]
+            scores = (rows[:, place] @ corrected[..., None])[..., 0]  # [B, C]
+            index = scores.argmax(-1) if choose is None else choose(place, scores)
+            before = candidates[:, place].gather(1, index[:, None])[:, 0]
+            drafted.append(before)
+        return torch.stack(drafted, 1)

@@ -57,7 +57,9 @@ def _early_exit(sampling: bool = False, **options: Any) -> Factory:
 
 
 @cache
-def _block_network(num_layers: int = 1, cached_prefix: bool = False) -> BlockDrafter:
+def _block_network(
+    num_layers: int = 1, cached_prefix: bool = False, sequential_head: int = 0
+) -> BlockDrafter:
     stack = StackConfig(1, 8, 8, 2, vocab_size=12, max_positions=100, positions="learned")
     target = replace(stack, vocab_size=9, num_layers=num_layers)
     network = BlockDrafter(
@@ -68,6 +70,8 @@ def _block_network(num_layers: int = 1, cached_prefix: bool = False) -> BlockDra
             block_size=25,
             scale_decoder=cached_prefix,
             cached_prefix=cached_prefix,
+            tie_output=sequential_head > 0,
+            sequential_head=sequential_head,
         )
     )
     randomise(network, seed=0)
@@ -81,6 +85,13 @@ def _block(verifier: TableVerifier) -> Drafter:
 def _block_fast(num_layers: int, **options: Any) -> Factory:
     network = _block_network(num_layers, cached_prefix=True)
     return lambda verifier: build_drafter("block", DraftContext(verifier, network), options)
+
+
+def _block_head(sampling: bool = False, **options: Any) -> Factory:
+    network = _block_network(2, cached_prefix=True, sequential_head=12)
+    return lambda verifier: build_drafter(
+        "block", DraftContext(verifier, network, sampling=sampling), options
+    )
 
 
 def _medusa(verifier: TableVerifier) -> Drafter:
@@ -104,6 +115,9 @@ FACTORIES: dict[str, Factory] = {
     "block:fast, one layer": _block_fast(1),
     "block:fast, two layers": _block_fast(2),
     "block:fast, nothing kept": _block_fast(2, cache=False),
+    "block:head": _block_head(),
+    "block:head, three candidates": _block_head(candidates=3),
+    "block:head, sampling": _block_head(sampling=True, candidates=4),
     "early_exit": _early_exit(),
     "early_exit:confident": _early_exit(exit_layer=2, confidence=0.5),
     "early_exit:sampling": _early_exit(sampling=True, confidence=0.5),

@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from torch.utils.weak import WeakIdKeyDictionary
 
 from specdec_plugins.decoding.networks.cpu import ops
+from specdec_plugins.decoding.networks.heads import SequentialHead
 from specdec_plugins.decoding.networks.layers import CrossSource, KeyValueStore, Layer, LayerStack
 from specdec_plugins.errors import require
 
@@ -202,7 +203,9 @@ def with_fast_products(network: _Network, int8: bool = False, kernels: str = "na
             if isinstance(child, LayerStack) and suits_layers(child, int8):
                 setattr(parent, name, NativeLayers(child, int8))
         # A stack that is torch's still keeps torch's products: its attention lies between them.
-        others = {m for m in network.modules() if isinstance(m, LayerStack) for m in m.modules()}
+        # So does a head's: it multiplies one row at a time.
+        alone = [m for m in network.modules() if isinstance(m, LayerStack | SequentialHead)]
+        others = {inner for module in alone for inner in module.modules()}
         for parent, name, child in _children(network):
             if not isinstance(child, nn.Linear) or parent in others:
                 continue

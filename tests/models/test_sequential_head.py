@@ -1,0 +1,87 @@
+"""The sequential head, and blocks that share a prefix, against one block at a time."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from specdec_plugins.tasks.block_mask import mask_blocks, share_prefix
+
+pytestmark = pytest.mark.fairseq
+
+PAD, EOS, MASK = 1, 2, 3
+SOURCE = torch.tensor([[5, 6, 7, 8, EOS], [9, 10, EOS, PAD, PAD]])
+LENGTHS = torch.tensor([5, 3])
+TARGET = torch.tensor([[11, 12, 13, 14, 15, EOS], [16, 17, EOS, PAD, PAD, PAD]])
+STARTS = torch.tensor([[0, 2, 5], [2, 1, 0]])
+SIZE = 3
+
+
+def drafter(**changes: Any) -> Any:
+    from tests.fairseq_models import build_drafter
+
+    model = build_drafter(arch="block_fast", **changes).double().eval()
+    head = model.decoder.head
+    if head is not None:
+        # Zero at first, so that it changes nothing: not what a test wants.
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(1)
+            torch.nn.init.normal_(head.out.weight, std=0.3)
+    return model
+
+
+def one_by_one(model: Any, row: int, start: int) -> Tensor:
+    """Logits of one block of one sentence, alone in its batch."""
+    target = TARGET[row][TARGET[row] != PAD][None]
+    blocks = mask_blocks(target, torch.tensor([start]), SIZE, mask=MASK, pad=PAD)
+    source = SOURCE[row][SOURCE[row] != PAD][None]
+    length = torch.tensor([source.shape[1]])
+    out = model(source, length, blocks.input_tokens, blocks.target_tokens, blocks.scored_mask)
+    return out.logits
+
+
+@pytest.mark.parametrize("sequential_head", [0, 24])
+@pytest.mark.parametrize("learned", [False, True])
+def test_blocks_behind_one_prefix_are_those_of_separate_passes(
+    sequential_head: int, learned: bool
+) -> None:
+    model = drafter(sequential_head=sequential_head, decoder_learned_pos=learned)
+    blocks = share_prefix(TARGET, STARTS, SIZE, mask=MASK, pad=PAD)
+    out = model(SOURCE, LENGTHS, *blocks[:2], blocks.scored_mask, starts=blocks.starts)
+    expected = [one_by_one(model, row, int(s)) for row in range(2) for s in STARTS[row]]
+    torch.testing.assert_close(out.logits, torch.cat(expected), rtol=0, atol=1e-12)
+    places = [place for logits in expected for place in range(len(logits))]
+    assert out.places.tolist() == places
+    assert int(out.first.sum()) == sum(len(expected[i]) for i in (0, 3))
+
+
+def test_the_head_by_its_formula() -> None:
+    head = drafter(sequential_head=8).decoder.head
+    states, before = torch.randn(2, 5, 16, dtype=torch.float64)
+    normed = (before - before.mean(-1, True)) / (before.var(-1, False, True) + 1e-5).sqrt()
+    hidden = states @ head.state.weight.T + head.state.bias + normed @ head.token.weight.T
+    expected = states + hidden.clamp(min=0) @ head.out.weight.T + head.out.bias
+    torch.testing.assert_close(head(states, before), expected)
+
+
+def test_a_fresh_head_changes_nothing() -> None:
+    from tests.fairseq_models import build_drafter
+
+    model = build_drafter(arch="block_fast").eval()
+    blocks = mask_blocks(TARGET, torch.tensor([1, 0]), SIZE, mask=MASK, pad=PAD)
+    inputs = (SOURCE, LENGTHS, *blocks[:2], blocks.scored_mask)
+    with_head = model(*inputs).logits
+    assert model.decoder.head.state.out_features == 2 * 16
+    model.decoder.head = None
+    torch.testing.assert_close(model(*inputs).logits, with_head)
+
+
+def test_the_published_shape_has_no_head_unless_asked() -> None:
+    from tests.fairseq_models import build_drafter
+
+    assert build_drafter(arch="block").decoder.head is None
+    assert build_drafter(arch="block", sequential_head=4).decoder.head is not None
+    assert build_drafter(arch="block_fast", sequential_head=0).decoder.head is None
