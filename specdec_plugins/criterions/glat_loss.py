@@ -180,7 +180,9 @@ class GlatLoss(FairseqCriterion):
         metrics.log_scalar("glat_context_p", context_p, num_batches, round=3)
         num_blocks = total("num_blocks")
         if num_blocks:
-            metrics.log_scalar("accepted", 1 + total("kept") / num_blocks, num_blocks, round=3)
+            metrics.log_scalar(
+                "expected_length", 1 + total("kept") / num_blocks, num_blocks, round=3
+            )
             for place in range(1, SHOWN + 1):
                 reached = total(f"reached_{place}")
                 if reached:

@@ -168,7 +168,7 @@ def test_acceptance_is_counted_up_to_the_first_wrong_position() -> None:
     log = {"sample_size": 1, "num_blocks": 3, "kept": 3, "kept_1": 2, "reached_1": 3}
     with metrics.aggregate() as logged:
         GlatLoss.reduce_metrics([{**log, "loss": 1.0, "nll_loss": 1.0}] * 2)
-    assert logged.get_smoothed_values()["accepted"] == 2.0
+    assert logged.get_smoothed_values()["expected_length"] == 2.0
     assert logged.get_smoothed_values()["accept_1"] == pytest.approx(2 / 3, abs=1e-3)
 
 
