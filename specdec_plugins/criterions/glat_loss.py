@@ -136,14 +136,7 @@ class GlatLoss(FairseqCriterion):
             glancing,
             blocks.starts,
         )
-        weights = None if self.place_decay == 1 else self.place_decay**out.places
-        smoothing = self.label_smoothing
-        losses = block_loss(out.logits, out.targets, smoothing, reduce, weights)
-        loss = losses.loss
-        if out.plain_logits is not None and self.plain_loss and reduce:
-            # The first block of each sentence is enough, and saves most of its projection.
-            plain = block_loss(out.plain_logits, out.targets[out.first], smoothing)
-            loss = loss + self.plain_loss * plain.loss
+        losses = self._losses(out, reduce)
         logging_output = {
             "loss": losses.loss.detach() if reduce else losses.loss.detach().sum(),
             "nll_loss": losses.nll.detach() if reduce else losses.nll.detach().sum(),
@@ -156,7 +149,21 @@ class GlatLoss(FairseqCriterion):
         }
         if glancing is None and len(out.targets):
             logging_output |= _acceptance(out)
-        return loss, 1, logging_output
+        return losses.loss + self._plain(out, reduce), 1, logging_output
+
+    def _losses(self, out: Any, reduce: bool) -> BlockLoss:
+        weights = None if self.place_decay == 1 else self.place_decay**out.places
+        return block_loss(out.logits, out.targets, self.label_smoothing, reduce, weights)
+
+    def _plain(self, out: Any, reduce: bool) -> Tensor | float:
+        """The weighted loss before the head, of which the candidates are chosen.
+
+        The first block of each sentence is enough, and saves most of its projection.
+        """
+        if out.plain_logits is None or not self.plain_loss or not reduce:
+            return 0.0
+        targets = out.targets[out.first]
+        return self.plain_loss * block_loss(out.plain_logits, targets, self.label_smoothing).loss
 
     @classmethod
     def reduce_metrics(cls, logging_outputs: list[dict[str, Any]]) -> None:

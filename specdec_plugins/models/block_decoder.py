@@ -104,21 +104,8 @@ class BlockDecoder(TransformerDecoder):
             positions = self.embed_positions(input_tokens)  # [B, W, D]
         else:
             positions = self._block_positions(input_tokens, starts, block_size)
-        x = self.embed_tokens(input_tokens)  # [B, W, D]
-        if self.copy_attn is not None:
-            assert source is not None
-            assert source_keys is not None
-            mixture = self._mix_source(positions, source, source_keys, encoder_out)
-            x = torch.where(input_tokens.eq(self.mask)[..., None], mixture, x)
-        if self.embed_scale != 1.0:
-            x = x * self.embed_scale
-        hidden = None
-        if starts is not None:
-            width = input_tokens.size(1) - starts.size(1) * block_size
-            hidden = hidden_from_blocks(padding_mask[:, :width], starts, block_size)
-        elif self.cached_prefix:
-            assert prefix_lengths is not None, "a cached prefix must be told from its block"
-            hidden = hidden_from(padding_mask, prefix_lengths)
+        x = self._embed(input_tokens, positions, source, source_keys, encoder_out)
+        hidden = self._hidden(padding_mask, prefix_lengths, starts, block_size)
         x, positions = x.transpose(0, 1), positions.transpose(0, 1)  # W x B x D
         for layer in self.layers[: None if columns is None else -1]:
             x = self.dropout_module(x + positions)
@@ -134,6 +121,39 @@ class BlockDecoder(TransformerDecoder):
         hidden = hidden_from(padding_mask, None) if hidden is None else hidden
         x = self.dropout_module(x + positions)
         return _layer_at(self.layers[-1], x, encoder_out, hidden, columns).transpose(0, 1)
+
+    def _embed(
+        self,
+        input_tokens: Tensor,  # [B, W] int64
+        positions: Tensor,  # [B, W, D]
+        source: Tensor | None,  # [B, S, D], as the next
+        source_keys: Tensor | None,
+        encoder_out: EncoderOut,
+    ) -> Tensor:  # [B, W, D]
+        """What the first layer reads, positions not added."""
+        x: Tensor = self.embed_tokens(input_tokens)
+        if self.copy_attn is not None:
+            assert source is not None
+            assert source_keys is not None
+            mixture = self._mix_source(positions, source, source_keys, encoder_out)
+            x = torch.where(input_tokens.eq(self.mask)[..., None], mixture, x)
+        return x if self.embed_scale == 1.0 else x * self.embed_scale
+
+    def _hidden(
+        self,
+        padding_mask: Tensor,  # [B, W] bool
+        prefix_lengths: Tensor | None,  # [B] int64
+        starts: Tensor | None,  # [B, N] int64
+        block_size: int,
+    ) -> Tensor | None:  # [B, W, W] bool; None = everything but padding is seen
+        """Which columns are hidden from which."""
+        if starts is not None:
+            width = padding_mask.size(1) - starts.size(1) * block_size
+            return hidden_from_blocks(padding_mask[:, :width], starts, block_size)
+        if not self.cached_prefix:
+            return None
+        assert prefix_lengths is not None, "a cached prefix must be told from its block"
+        return hidden_from(padding_mask, prefix_lengths)
 
     def _block_positions(self, input_tokens: Tensor, starts: Tensor, block_size: int) -> Tensor:
         """[B, W, D]: target positions of a shared prefix and of the blocks behind it."""
