@@ -26,6 +26,7 @@ from specdec_plugins.decoding.types import (
     RowRandom,
     SourceBatch,
     SupportsEncoderOutput,
+    Target,
     Verdict,
     Verifier,
 )
@@ -72,7 +73,7 @@ class AssistantDrafter(ContextDrafter):
         self._model = checked_assistant(context)
         device, table = context.verifier.device, context.source_to_assistant
         self._source_ids = None if table is None else table.to(device)
-        self._encodings = _shared_encoder(config, context)
+        self._encodings = _shared_encoder(config, context.verifier, self._model)
         self._drafting = TokenByToken(context.verifier, context.sampling, config.confidence)
         # [B] int64, the assistant has read known - 1 tokens of each row, and all of them stand
         self._known = torch.zeros(0, dtype=torch.int64, device=device)
@@ -163,13 +164,12 @@ def checked_assistant(context: DraftContext) -> Verifier:
 
 
 def _shared_encoder(
-    config: AssistantDrafter.Config, context: DraftContext
+    config: AssistantDrafter.Config, verifier: Target, assistant: Verifier
 ) -> tuple[SupportsEncoderOutput, ReadsEncoderOutput] | None:
     """Who encodes and who reads it; None = the assistant encodes itself.
 
     Raises UserError where one cannot give, or the other not take, an encoding.
     """
-    verifier, assistant = context.verifier, context.assistant
     if config.encoder == _OWN:
         return None
     if not isinstance(verifier, SupportsEncoderOutput):
