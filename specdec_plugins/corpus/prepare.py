@@ -5,7 +5,7 @@
     OUT/bpe/SPLIT.LANG     with BPE, and OUT/bpe.codes
     OUT/data-bin/          for fairseq, with dict.LANG.txt and bpe.codes
 
-Each of these is a step of ``steps.Steps``: run again, the command goes on where it stopped.
+Each of these is a step of ``steps.Steps``: run again, the command resumes.
 """
 
 from __future__ import annotations
@@ -371,7 +371,7 @@ def _columns(text: str | None) -> tuple[int, int] | None:
 def _parser() -> argparse.ArgumentParser:
     parser = cli.parser(
         "Prepare any parallel text for fairseq. A corpus is a TSV file, or SOURCE_FILE,TARGET_FILE;"
-        " plain, .gz or .xz. Run again, the command goes on where it stopped.",
+        " plain, .gz or .xz. Run again, the command resumes.",
         prog="prepare-tsv.sh",
     )
     split = "take so many pairs out of the training set instead of"

@@ -36,7 +36,7 @@ class CacheWindow:
 class KVCache:
     """One tensor for all layers; a row holds `lengths[b]` positions, and junk behind them.
 
-    Junk is masked, but it must be finite: zero times infinity is no number. So a row begins with
+    Junk is masked, but it must be finite, since 0 * inf = NaN. So a row begins with
     zeros behind it, and whoever had its storage before, and may have overflowed, does not matter. A
     pass opens a `window`, each layer writes to it, and `crop` says afterwards what is kept. There
     is room for more rows and positions than are there: rows that come and go move what is live.

@@ -65,7 +65,7 @@ def warp(logits: Tensor, params: RowParams) -> Tensor:
 
 
 def _truncated(probs: Tensor, top_k: Tensor, top_p: Tensor) -> Tensor:
-    """The best tokens' share of each law. probs: [B, N, V]; top_k, top_p: [B]."""
+    """The best tokens' share of each distribution. probs: [B, N, V]; top_k, top_p: [B]."""
     vocab_size = probs.shape[-1]
     top_k = torch.where(top_k > 0, top_k, vocab_size)[:, None, None]
     top_p = top_p[:, None, None]
@@ -79,7 +79,7 @@ def _truncated(probs: Tensor, top_k: Tensor, top_p: Tensor) -> Tensor:
 
 
 def best_probability(logits: Tensor) -> Tensor:
-    """Of the best token under the plain law: [..., V] gives [...]."""
+    """Of the best token under the plain distribution: [..., V] gives [...]."""
     return (logits.amax(-1) - log_total(logits)).exp()
 
 
@@ -99,12 +99,12 @@ def sample(weights: Tensor, uniform: Tensor) -> Tensor:
 def draft_token(
     logits: Tensor, params: RowParams, random: RowRandom, position: Tensor, sampling: bool
 ) -> tuple[Tensor, Tensor | None]:
-    """One drafted token a row, and under a rule that samples the law that it was drawn from.
+    """One drafted token a row, and under a rule that samples the distribution behind it.
 
     logits: [B, V]; position: [B] int64, the token's place in the target. Returns [B] int64 and
     [B, 1, V] float32 or None: without sampling the token is the argmax.
     """
     if not sampling:
         return best(logits), None
-    law = warp(logits[:, None], params).float()
-    return sample(law[:, 0], random.uniform(position, 1, Stream.PROPOSE)[:, 0]), law
+    probs = warp(logits[:, None], params).float()
+    return sample(probs[:, 0], random.uniform(position, 1, Stream.PROPOSE)[:, 0]), probs

@@ -22,7 +22,7 @@ from specdec_plugins.decoding.types import (
 )
 from specdec_plugins.errors import UserError
 from specdec_plugins.formats.dictionaries import Dictionary
-from tests.decoding.toys import SCRIPTS, ScriptedDrafter, TableVerifier, law
+from tests.decoding.toys import SCRIPTS, ScriptedDrafter, TableVerifier, random_table
 
 SENTENCES = number_sentences(["a b", "b", "c d a", "", "d", "e e"])
 SETTINGS = Settings(data="-", verifier="-", drafter_checkpoint="-", max_len_b=12, block_size=4)
@@ -50,7 +50,7 @@ def translator(
     rule: AcceptanceRule, settings: Settings = SETTINGS, longest: int = 59
 ) -> SpeculativeTranslator:
     dictionary = Dictionary([*"abcde"])
-    table = law() + 20
+    table = random_table() + 20
     method = Method(ScriptedDrafter(table, SCRIPTS["partly"]), rule, Constant(Constant.Config()))
     strategy = SpeculativeDecoder(TableVerifier(table), method, EngineConfig(max_rows=3))
     return SpeculativeTranslator(

@@ -39,12 +39,12 @@ from tests.decoding.toys import (
     SPECIAL,
     ScriptedDrafter,
     TableVerifier,
-    law,
     oracle,
+    random_table,
     requests,
 )
 
-TABLE = law()
+TABLE = random_table()
 
 
 def method(script: str | None = "partly", rule: str = "exact") -> Method:
@@ -253,7 +253,7 @@ def test_scores_are_sums_of_log_probabilities() -> None:
 
 
 def test_ban_pad_strikes_padding_for_every_method() -> None:
-    table = law(seed=5)
+    table = random_table(seed=5)
     table[..., SPECIAL.pad] += 3
     banned = table.clone()
     banned[..., SPECIAL.pad] = -torch.inf

@@ -17,7 +17,7 @@ from specdec_plugins.decoding.rules import RULES
 from specdec_plugins.decoding.schedules import SCHEDULES, build_schedule
 from specdec_plugins.decoding.types import DecodeParams, Guarantee, Request
 from tests.decoding.drafters.factories import FACTORIES, SCRIPTED
-from tests.decoding.toys import CPU, SPECIAL, TableVerifier, law, oracle, requests
+from tests.decoding.toys import CPU, SPECIAL, TableVerifier, oracle, random_table, requests
 
 GREEDY_RULES = [n for n in RULES.names() if RULES.get(n)().guarantee(1) is Guarantee.GREEDY]
 NUM_ROWS = 4  # fewer than the requests, so that rows join and leave
@@ -26,7 +26,7 @@ SEEDS = (0, 1)
 
 @cache
 def table(seed: int) -> Tensor:
-    return law(seed=seed)
+    return random_table(seed=seed)
 
 
 def jobs(block_size: int, max_len: int) -> list[Request]:
@@ -88,7 +88,7 @@ def test_output_is_greedy_under_every_schedule(schedule: str, name: str) -> None
 
 
 def test_greedy_is_one_argmax_after_the_other() -> None:
-    table = law()
+    table = random_table()
     for max_len in (1, 7, 40):
         jobs = requests(
             9, lambda i: i % 4, max_len=lambda i, n=max_len: n + i % 3, min_len=lambda i: i % 5
@@ -99,7 +99,7 @@ def test_greedy_is_one_argmax_after_the_other() -> None:
 
 
 def test_greedy_with_padding_banned() -> None:
-    table = law(seed=5)
+    table = random_table(seed=5)
     table[..., SPECIAL.pad] += 3
     jobs = requests(6, max_len=20)
     source = collate(jobs, SPECIAL.pad, SPECIAL.start, CPU)

@@ -26,7 +26,7 @@ from specdec_plugins.decoding.types import (
     SourceBatch,
     Verdict,
 )
-from tests.decoding.toys import SPECIAL, TableVerifier, law, row_params
+from tests.decoding.toys import SPECIAL, TableVerifier, random_table, row_params
 
 META = torch.device("meta")
 ROWS, WIDTH, VOCAB = 3, 4, 9
@@ -83,7 +83,7 @@ class OnMeta(TableVerifier):
 
 
 def test_drafters_without_a_network() -> None:
-    drafter = build_drafter("lookup", DraftContext(OnMeta(law())))
+    drafter = build_drafter("lookup", DraftContext(OnMeta(random_table())))
     drafter.admit(SOURCE)
     rows = params()
     draft = drafter.propose(prefix(), integers(ROWS), WIDTH, rows, HashRandom(rows.seed))

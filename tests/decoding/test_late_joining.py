@@ -35,12 +35,12 @@ from tests.decoding.toys import (
     Rows,
     ScriptedDrafter,
     TableVerifier,
-    law,
     oracle,
+    random_table,
     requests,
 )
 
-TABLE = law()
+TABLE = random_table()
 
 
 class Every(Rows):

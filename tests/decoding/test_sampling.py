@@ -14,7 +14,7 @@ from tests.decoding.toys import row_params
 
 
 def slow_warp(logits: list[float], temperature: float, top_k: int, top_p: float) -> list[float]:
-    """One law in plain Python."""
+    """One distribution in plain Python."""
     weights = [math.exp(x / temperature) for x in logits]
     order = sorted(range(len(logits)), key=lambda i: (-weights[i], i))
     order = order[: top_k or len(order)]

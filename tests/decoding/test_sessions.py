@@ -21,9 +21,17 @@ from specdec_plugins.decoding.types import DecodeParams, Request
 from specdec_plugins.decoding.verifier import TransformerVerifier
 from tests.decoding.drafters.factories import FACTORIES
 from tests.decoding.networks.toys import fast_drafter, random_ids, transformer
-from tests.decoding.toys import CPU, SCRIPTS, SPECIAL, ScriptedDrafter, TableVerifier, law, requests
+from tests.decoding.toys import (
+    CPU,
+    SCRIPTS,
+    SPECIAL,
+    ScriptedDrafter,
+    TableVerifier,
+    random_table,
+    requests,
+)
 
-TABLE = law()
+TABLE = random_table()
 JOBS = requests(6, num_forced=lambda i: i % 3, block_size=4, max_len=lambda i: 9 + i, seed=5)
 Make = Callable[[], SpeculativeDecoder]
 
@@ -51,7 +59,7 @@ def alone() -> SpeculativeDecoder:
 
 
 def sentences() -> list[Request]:
-    """For networks, which have no laws that a source could name."""
+    """For networks, which have no distributions that a source could name."""
     generator, params = torch.Generator().manual_seed(0), DecodeParams(block_size=4, max_len=12)
     sources = [[*random_ids(generator, 2 + i % 5), SPECIAL.eos] for i in range(6)]
     return [Request(f"r{i}", source, params) for i, source in enumerate(sources)]

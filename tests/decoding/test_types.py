@@ -24,7 +24,7 @@ from tests.decoding.toys import CPU
         ("beta", 0, 1),
         ("tau", -0.1, 0.0),
         ("temperature", 0.0, 0.01),
-        ("temperature", 1e-40, 1e-6),  # a float32 law would be no law
+        ("temperature", 1e-40, 1e-6),  # a float32 distribution would be no distribution
         ("top_k", -1, 0),
         ("top_p", 0.0, 1.0),
         ("top_p", 1.1, 0.01),

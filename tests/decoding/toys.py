@@ -37,7 +37,7 @@ CPU = torch.device("cpu")
 NO_TOKEN = 10**6  # stands where no token may be read
 
 
-def law(
+def random_table(
     vocab_size: int = 9, num_sources: int = 12, num_positions: int = 64, seed: int = 0
 ) -> Tensor:
     """Logits [source, position, last token, V] float64; every third source hardly ever ends."""
@@ -49,13 +49,13 @@ def law(
 
 
 def perturbed(table: Tensor, noise: float, seed: int = 1) -> Tensor:
-    """A law near `table`: what a smaller model might have learnt."""
+    """A distribution near `table`: what a smaller model might have learnt."""
     generator = torch.Generator().manual_seed(seed)
     return table + noise * torch.randn(table.shape, generator=generator, dtype=table.dtype)
 
 
 class Rows:
-    """Stateful base: the first source token of each row names its law."""
+    """Stateful base: the first source token of each row names its distribution."""
 
     max_positions: int | None = None
 
@@ -102,7 +102,7 @@ class TableVerifier(Rows):
         self.hidden_dim = self.vocab_size
         self.encoder_dim = 1
         self.with_hidden = False
-        self.exits: dict[int, Tensor] = {}  # the laws of the first layers
+        self.exits: dict[int, Tensor] = {}  # the distributions of the first layers
         self.ahead: list[Tensor] = []  # [B] int64 each, tokens read by the first layers this round
 
     def admit(self, source: SourceBatch) -> None:
@@ -113,7 +113,7 @@ class TableVerifier(Rows):
         self.cache += [row[: length - 1] for row, length in forced]
 
     def encoder_output(self) -> tuple[Tensor, Tensor]:
-        """A source's encoding is the name of its law."""
+        """A source's encoding is the name of its distribution."""
         return self.keys[:, None, None].double(), torch.zeros(len(self.keys), 1, dtype=torch.bool)
 
     def encodes_like(self, encoder: object) -> bool:
@@ -150,7 +150,7 @@ class TableVerifier(Rows):
         return states
 
     def run_ahead(self, prefix: Prefix, tokens: Tensor, exit_layer: int) -> Tensor:
-        """The fewer layers, the farther from the law."""
+        """The fewer layers, the farther from the distribution."""
         positions = (prefix.lengths + len(self.ahead)).clamp(max=self.table.shape[1] - 1)
         self.ahead.append(tokens)
         if exit_layer not in self.exits:
@@ -224,7 +224,7 @@ SCRIPTS: dict[str, Script] = {
 
 
 class ScriptedDrafter(Rows):
-    """Follows the greedy path of a law, right and wrong where its script says so."""
+    """Follows the greedy path of a distribution, right and wrong where its script says so."""
 
     max_block_size: int | None = None
 
@@ -253,7 +253,7 @@ class ScriptedDrafter(Rows):
 
 
 class SampledDrafter(Rows):
-    """Draws from a law q of its own, as many tokens as its script says, and hands q on."""
+    """Draws from a distribution q of its own, as many tokens as its script says, and hands q on."""
 
     max_block_size: int | None = None
 
@@ -269,20 +269,22 @@ class SampledDrafter(Rows):
         positions = positions.clamp(max=self.table.shape[1] - 1)
         _, lengths = self.script(self.keys, positions, budget)
         uniform = random.uniform(prefix.lengths, width, Stream.PROPOSE)
-        last, tokens, laws = prefix.last(), [], []
+        last, tokens, distributions = prefix.last(), [], []
         for i in range(width):
-            laws.append(warp(self.table[self.keys, positions[:, i], last][:, None], params))
-            last = sample(laws[-1][:, 0], uniform[:, i])
+            distributions.append(
+                warp(self.table[self.keys, positions[:, i], last][:, None], params)
+            )
+            last = sample(distributions[-1][:, 0], uniform[:, i])
             tokens.append(last)
         past = torch.arange(width) >= lengths[:, None]
-        probs = torch.cat(laws, 1).float().masked_fill(past[..., None], torch.nan)
+        probs = torch.cat(distributions, 1).float().masked_fill(past[..., None], torch.nan)
         return Draft(torch.stack(tokens, 1).masked_fill(past, NO_TOKEN), lengths, probs)
 
 
 def requests(
     count: int, num_forced: Callable[[int], int] = lambda i: 0, **options: Any
 ) -> list[Request]:
-    """Requests whose sources name different laws; `options` may be functions of the index."""
+    """Requests whose sources name different tables; `options` may be functions of the index."""
 
     def params(i: int) -> DecodeParams:
         chosen = {k: v(i) if callable(v) else v for k, v in options.items()}

@@ -173,7 +173,7 @@ def test_the_image_is_built_from_files_that_exist() -> None:
 
 
 class AnyWords(ToyCodec):
-    """Words of English are laws by their length."""
+    """Words of English are distributions by their length."""
 
     def source_ids(self, line: str) -> list[int]:
         return [len(word) % 12 for word in line.split()] + [SPECIAL.eos]

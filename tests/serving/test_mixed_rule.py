@@ -78,7 +78,7 @@ def test_a_sample_of_one_token_is_the_best_whatever_greedy_requests_tolerate() -
     assert (greedy.beta, sample.beta) == (4, 1)
 
 
-# How the server builds drafters that have a law, and how one for a rule that samples is built.
+# How the server builds drafters that have probabilities, and how a rule that samples does.
 KINDS = pytest.mark.parametrize("sampling", [False, True])
 WITH_A_LAW = pytest.mark.parametrize("name", ["assistant", "early_exit"])
 

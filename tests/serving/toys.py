@@ -1,4 +1,4 @@
-"""A toy model to serve: every source word names a law, and the gate decides when it may decode.
+"""A toy model to serve: every source word names a table, and the gate decides when it decodes.
 
 Imported by the other tests of this folder.
 """
@@ -38,10 +38,17 @@ from specdec_plugins.serving.app import UVICORN, create_app
 from specdec_plugins.serving.model import MixedRule, ServedModel
 from specdec_plugins.serving.service import Service
 from specdec_plugins.serving.settings import ServerSettings
-from tests.decoding.toys import SCRIPTS, SPECIAL, ScriptedDrafter, TableVerifier, law, oracle
+from tests.decoding.toys import (
+    SCRIPTS,
+    SPECIAL,
+    ScriptedDrafter,
+    TableVerifier,
+    oracle,
+    random_table,
+)
 
 ROOT = Path(__file__).resolve().parents[2]
-TABLE = law()
+TABLE = random_table()
 MAX_LEN = 40
 PATIENCE = 20.0  # seconds until a test that waits for something gives up
 START = 400.0  # until a process listens, on a machine that is busy
@@ -70,7 +77,7 @@ def split(line: str) -> list[str]:
 
 
 class GatedVerifier(TableVerifier):
-    """Decodes while the gate is open; breaks on rows of one law, or overflows on them."""
+    """Decodes while the gate is open; breaks on rows of one distribution, or overflows on them."""
 
     def __init__(self) -> None:
         super().__init__(TABLE)

@@ -27,9 +27,9 @@ from specdec_plugins.decoding.types import (
 class SpeculativeSampling:
     """Accept token x with probability min(1, p(x) / q(x)); else draw from norm(max(0, p - q)).
 
-    Leviathan, Kalman and Matias 2023 (arXiv 2211.17192), Algorithm 1. p is the verifier's law
-    after temperature, top-k and top-p; q is the law that the drafter says it drew from, or one-hot
-    for a deterministic draft. After a full acceptance the bonus is drawn from p.
+    Leviathan, Kalman and Matias 2023 (arXiv 2211.17192), Algorithm 1. p is the verifier's
+    distribution after temperature, top-k and top-p; q is the one that the drafter says it drew
+    from, one-hot for a deterministic draft. After a full acceptance the bonus is drawn from p.
     """
 
     samples: bool = True
@@ -69,5 +69,5 @@ def rejected_law(draft: Draft, num_accepted: Tensor, like: Tensor) -> Tensor:
         q = one_hot(token, like.shape[-1]).to(like)
     else:
         q = at(draft.probs, index).to(like)
-    # A product would let junk that is no number through.
+    # A product would let a NaN in junk through.
     return torch.where(was_rejected[:, None], q, 0.0)

@@ -34,15 +34,15 @@ from tests.decoding.toys import (
     TableVerifier,
     decode_with,
     draft_of,
-    law,
     oracle,
     perturbed,
     prefix_of,
+    random_table,
     requests,
     row_params,
 )
 
-TABLE = law()
+TABLE = random_table()
 
 
 class Counting(TableVerifier):
@@ -305,7 +305,7 @@ def test_what_cannot_assist_is_refused() -> None:
     with pytest.raises(UserError, match="needs a smaller model"):
         build(None)
     with pytest.raises(UserError, match="dictionary of 11 symbols.*one of 9"):
-        build(TableVerifier(law(vocab_size=11)))
+        build(TableVerifier(random_table(vocab_size=11)))
     other = TableVerifier(TABLE)
     other.special = SpecialTokens(start=0, pad=1, eos=2, unk=3)
     with pytest.raises(UserError, match="must be the same"):

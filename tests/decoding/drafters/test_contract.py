@@ -22,10 +22,10 @@ from specdec_plugins.decoding.types import (
     SourceBatch,
 )
 from tests.decoding.drafters.factories import FACTORIES, SCRIPTED, WITH_MEMORY
-from tests.decoding.toys import TableVerifier, law, requests
+from tests.decoding.toys import TableVerifier, random_table, requests
 
 ALL = {**FACTORIES, **SCRIPTED}
-TABLE = law()
+TABLE = random_table()
 JOBS = requests(
     9,
     num_forced=lambda i: i % 3,
@@ -90,10 +90,10 @@ class Watched:
         proposed = draft.tokens[draft.mask]
         assert ((proposed >= 0) & (proposed < self.verifier.vocab_size)).all()
         if draft.probs is not None:
-            laws = draft.probs[draft.mask]
+            distributions = draft.probs[draft.mask]
             assert draft.probs.dtype is torch.float32
-            assert torch.allclose(laws.sum(-1), torch.ones(len(laws)), atol=1e-5)
-            assert (laws.gather(-1, proposed[:, None]) > 0).all()
+            assert torch.allclose(distributions.sum(-1), torch.ones(len(distributions)), atol=1e-5)
+            assert (distributions.gather(-1, proposed[:, None]) > 0).all()
 
     def check_against_fresh(self, draft: Draft, prefix: Prefix, *rest: Any) -> None:
         verifier = TableVerifier(self.verifier.table)
@@ -129,7 +129,7 @@ def test_proposals_are_well_formed_and_those_of_a_fresh_drafter(name: str, sched
 
 @pytest.mark.parametrize("name", sorted(FACTORIES))
 def test_a_draft_without_its_law_is_no_matter_of_chance(name: str) -> None:
-    """A rule that samples takes it for certain; one that was drawn in secret would bend its law."""
+    """A rule that samples takes it for certain; one drawn in secret would bend its distribution."""
     drafts = []
     for seed in (0, 1000):
         jobs = requests(6, block_size=4, max_len=20, seed=seed)

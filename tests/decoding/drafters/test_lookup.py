@@ -12,13 +12,13 @@ from specdec_plugins.decoding.sampling import HashRandom
 from specdec_plugins.decoding.schedules import build_schedule
 from specdec_plugins.decoding.types import DecodeParams, Draft, Drafter, Request, SourceBatch
 from specdec_plugins.errors import UserError
-from tests.decoding.toys import SPECIAL, TableVerifier, law, prefix_of, row_params
+from tests.decoding.toys import SPECIAL, TableVerifier, prefix_of, random_table, row_params
 
 EOS, PAD, UNK = SPECIAL.eos, SPECIAL.pad, SPECIAL.unk
 
 
 def drafter(source_to_target: torch.Tensor | None = None, **options: Any) -> Drafter:
-    context = DraftContext(TableVerifier(law()), source_to_target=source_to_target)
+    context = DraftContext(TableVerifier(random_table()), source_to_target=source_to_target)
     return build_drafter("lookup", context, options)
 
 

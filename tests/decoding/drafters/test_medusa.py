@@ -13,7 +13,7 @@ from specdec_plugins.decoding.verifier import TransformerVerifier
 from specdec_plugins.errors import UserError
 from tests.decoding.drafters.test_early_exit import NETWORKS, SPECIAL, greedy, jobs
 from tests.decoding.networks.toys import EOS, full_logits, randomise
-from tests.decoding.toys import Rows, TableVerifier, law, requests
+from tests.decoding.toys import Rows, TableVerifier, random_table, requests
 
 NETWORK = NETWORKS["pre-norm"]
 
@@ -77,7 +77,7 @@ def test_a_draft_is_no_longer_than_there_are_heads() -> None:
 
 def test_heads_that_add_nothing_repeat_the_verifiers_own_token() -> None:
     """W_k = 0 is how training begins: every head then says what the verifier has just said."""
-    verifier = TableVerifier(law())
+    verifier = TableVerifier(random_table())
     same = MedusaHeads(MedusaConfig(3, verifier.hidden_dim)).double()
     same.load_state_dict({n: t * 0 for n, t in same.state_dict().items()})
     drafter = build_drafter("medusa", DraftContext(verifier, same))

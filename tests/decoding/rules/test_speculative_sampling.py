@@ -1,4 +1,4 @@
-"""Rules that promise the verifier's law keep it: all outputs of up to three tokens are counted."""
+"""Rules that promise the verifier's distribution keep it: all outputs of 1 to 3 tokens counted."""
 
 from __future__ import annotations
 
@@ -24,15 +24,15 @@ from tests.decoding.toys import (
     ScriptedDrafter,
     TableVerifier,
     draft_of,
-    law,
     oracle,
     perturbed,
+    random_table,
     requests,
     row_params,
 )
 
 LAW_RULES = [n for n in RULES.names() if RULES.get(n)().guarantee(1) is Guarantee.DISTRIBUTION]
-TABLE = law() / 2  # flat enough that rare outputs are counted too
+TABLE = random_table() / 2  # flat enough that rare outputs are counted too
 KEY = 1  # of the source that every row has
 NUM_DRAWS = 20_000
 MAX_LEN = 3

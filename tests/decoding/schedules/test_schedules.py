@@ -17,8 +17,8 @@ from tests.decoding.toys import (
     ScriptedDrafter,
     TableVerifier,
     draft_of,
-    law,
     prefix_of,
+    random_table,
     requests,
     row_params,
 )
@@ -121,7 +121,7 @@ def test_heuristic_keeps_its_size_between_calls_only_if_asked() -> None:
 @pytest.mark.parametrize("keep", [True, False])
 def test_heuristic_goes_on_in_the_next_call_only_if_asked(keep: bool) -> None:
     """Through the engine: a call ends with rows that nobody has dropped yet."""
-    verifier = TableVerifier(law())
+    verifier = TableVerifier(random_table())
     always = ScriptedDrafter(verifier.table, SCRIPTS["always"])
     schedule = build_schedule("heuristic", {"start": 1, "keep": keep})
     decoder = SpeculativeDecoder(verifier, Method(always, RULES.get("exact")(), schedule))
