@@ -64,7 +64,8 @@ def test_stack_select_append() -> None:
     assert params.block_size.dtype is params.seed.dtype is torch.int64
     assert params.tau.dtype is params.top_p.dtype is torch.float32
     assert params.tau.tolist() == [0.0, 0.5, 1.0, 1.5]
-    chosen = params.select(torch.tensor([3, 1])).append(params.select(torch.tensor([0])))
+    first = params.select([3, 1], torch.tensor([3, 1]))
+    chosen = first.append(params.select([0], torch.tensor([0])))
     assert chosen.seed.tolist() == [-3, -1, 0]
     assert chosen.tau.tolist() == [1.5, 0.5, 0.0]
 
