@@ -18,9 +18,8 @@ import zipfile
 import zlib
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
-from typing import IO
+from typing import IO, Any, NamedTuple
 
 from tqdm import tqdm
 
@@ -28,8 +27,8 @@ from specdec_plugins.corpus import cli
 from specdec_plugins.corpus.cli import logger
 from specdec_plugins.corpus.prepare import (
     Preparation,
-    add_arguments,
     preparation_settings,
+    shared_flags,
     text_settings,
 )
 from specdec_plugins.corpus.reading import ParallelFile
@@ -48,118 +47,63 @@ _ENTITY = re.compile("|".join(_ENTITIES))
 Segment = tuple[str, str, str]  # document, number in it, text
 
 
-@dataclass(frozen=True)
-class ArchivedCorpus:
-    """One corpus inside an archive; ``{src}`` and ``{tgt}`` stand for the languages."""
+class ArchivedCorpus(NamedTuple):
+    """One corpus inside an archive, a .tgz or .zip."""
 
     name: str
-    archive: str  # its name here
     url: str
-    source: str  # base name of the source side; .sgm is parsed
-    target: str
+    files: str  # base names of its sides; {lang}: a side's language, {role}: src or ref
+    archive: str = ""  # its name here; empty: as in the address
 
-    def members(self, source_lang: str, target_lang: str) -> tuple[str, str]:
-        names = {"src": source_lang, "tgt": target_lang}
-        return self.source.format(**names), self.target.format(**names)
+    @property
+    def archive_name(self) -> str:
+        return self.archive or self.url.rpartition("/")[2]
+
+    def members(self, source: str, target: str) -> list[str]:
+        """The base names of the source and the target side; those in .sgm are parsed."""
+        sides = ((source, "src"), (target, "ref"))
+        return [self.files.format(lang=x, role=role, pair=source + target) for x, role in sides]
 
 
-@dataclass(frozen=True)
-class DataSet:
+class DataSet(NamedTuple):
     """A published data set: training corpora, the dev set, the test set."""
 
+    directions: Sequence[str]
     train: Sequence[ArchivedCorpus]
     valid: ArchivedCorpus
     test: ArchivedCorpus
-    directions: Sequence[str]
 
 
-_WMT14 = "https://www.statmt.org/wmt14"
+_WMT13, _WMT14 = "https://www.statmt.org/wmt13", "https://www.statmt.org/wmt14"
 _WMT16 = "https://data.statmt.org/wmt16/translation-task"
+_OPUS = "https://object.pouta.csc.fi/OPUS-SETIMES/v2/moses"
 
 DATA_SETS = {
-    "wmt14-en-de": DataSet(
-        train=[
-            ArchivedCorpus(
-                "europarl-v7",
-                "training-parallel-europarl-v7.tgz",
-                "https://www.statmt.org/wmt13/training-parallel-europarl-v7.tgz",
-                "europarl-v7.de-en.{src}",
-                "europarl-v7.de-en.{tgt}",
-            ),
-            ArchivedCorpus(
-                "commoncrawl",
-                "training-parallel-commoncrawl.tgz",
-                "https://www.statmt.org/wmt13/training-parallel-commoncrawl.tgz",
-                "commoncrawl.de-en.{src}",
-                "commoncrawl.de-en.{tgt}",
-            ),
-            ArchivedCorpus(
-                "news-commentary-v9",
-                "training-parallel-nc-v9.tgz",
-                f"{_WMT14}/training-parallel-nc-v9.tgz",
-                "news-commentary-v9.de-en.{src}",
-                "news-commentary-v9.de-en.{tgt}",
-            ),
-        ],
-        valid=ArchivedCorpus(
-            "newstest2013",
-            "wmt14-dev.tgz",
-            f"{_WMT14}/dev.tgz",
-            "newstest2013.{src}",
-            "newstest2013.{tgt}",
-        ),
-        test=ArchivedCorpus(
-            "newstest2014",
-            "wmt14-test-full.tgz",
-            f"{_WMT14}/test-full.tgz",
-            "newstest2014-deen-src.{src}.sgm",
-            "newstest2014-deen-ref.{tgt}.sgm",
-        ),
-        directions=["en-de", "de-en"],
+    "wmt14-en-de": DataSet(["en-de", "de-en"], [
+        ArchivedCorpus("europarl-v7", f"{_WMT13}/training-parallel-europarl-v7.tgz",
+                       "europarl-v7.de-en.{lang}"),
+        ArchivedCorpus("commoncrawl", f"{_WMT13}/training-parallel-commoncrawl.tgz",
+                       "commoncrawl.de-en.{lang}"),
+        ArchivedCorpus("news-commentary-v9", f"{_WMT14}/training-parallel-nc-v9.tgz",
+                       "news-commentary-v9.de-en.{lang}"),
+    ],
+        ArchivedCorpus("newstest2013", f"{_WMT14}/dev.tgz", "newstest2013.{lang}",
+                       "wmt14-dev.tgz"),
+        ArchivedCorpus("newstest2014", f"{_WMT14}/test-full.tgz",
+                       "newstest2014-deen-{role}.{lang}.sgm", "wmt14-test-full.tgz"),
     ),
-    "wmt16-en-ro": DataSet(
-        train=[
-            ArchivedCorpus(
-                "europarl-v8",
-                "training-parallel-ep-v8.tgz",
-                f"{_WMT16}/training-parallel-ep-v8.tgz",
-                "europarl-v8.ro-en.{src}",
-                "europarl-v8.ro-en.{tgt}",
-            ),
-            ArchivedCorpus(
-                "setimes2",
-                "SETIMES.en-ro.txt.zip",
-                "https://object.pouta.csc.fi/OPUS-SETIMES/v2/moses/en-ro.txt.zip",
-                "SETIMES.en-ro.{src}",
-                "SETIMES.en-ro.{tgt}",
-            ),
-        ],
-        valid=ArchivedCorpus(
-            "newsdev2016",
-            "wmt16-dev-romanian-updated.tgz",
-            f"{_WMT16}/dev-romanian-updated.tgz",
-            "newsdev2016-{src}{tgt}-src.{src}.sgm",
-            "newsdev2016-{src}{tgt}-ref.{tgt}.sgm",
-        ),
-        test=ArchivedCorpus(
-            "newstest2016",
-            "wmt16-test.tgz",
-            f"{_WMT16}/test.tgz",
-            "newstest2016-{src}{tgt}-src.{src}.sgm",
-            "newstest2016-{src}{tgt}-ref.{tgt}.sgm",
-        ),
-        directions=["en-ro", "ro-en"],
+    "wmt16-en-ro": DataSet(["en-ro", "ro-en"], [
+        ArchivedCorpus("europarl-v8", f"{_WMT16}/training-parallel-ep-v8.tgz",
+                       "europarl-v8.ro-en.{lang}"),
+        ArchivedCorpus("setimes2", f"{_OPUS}/en-ro.txt.zip", "SETIMES.en-ro.{lang}",
+                       "SETIMES.en-ro.txt.zip"),
+    ],
+        ArchivedCorpus("newsdev2016", f"{_WMT16}/dev-romanian-updated.tgz",
+                       "newsdev2016-{pair}-{role}.{lang}.sgm", "wmt16-dev-romanian-updated.tgz"),
+        ArchivedCorpus("newstest2016", f"{_WMT16}/test.tgz",
+                       "newstest2016-{pair}-{role}.{lang}.sgm", "wmt16-test.tgz"),
     ),
-}
-
-
-@dataclass(frozen=True)
-class Archive:
-    """A .tgz or .zip: its name here, where it lies, and files that it must hold (base names)."""
-
-    name: str
-    url: str
-    members: tuple[str, ...]
+}  # fmt: skip
 
 
 class Store:
@@ -170,51 +114,38 @@ class Store:
         self._mirror = mirror
         self._record = folder / "archives.json"
 
-    def get(self, archive: Archive) -> Path:
-        """The path of a whole, verified archive; fetches it if it is not there."""
-        path = self._folder / archive.name
+    def get(self, name: str, url: str, members: Sequence[str]) -> Path:
+        """The path of a whole, verified archive; fetches it if it is not there.
+
+        members: base names of files that it must hold.
+        """
+        path, part = self._folder / name, self._folder / f"{name}.part"
         if path.is_file():
-            self._verify(path, archive)
+            self._verify(path, url, members)
             return path
-        part = self._folder / f"{archive.name}.part"
         self._folder.mkdir(parents=True, exist_ok=True)
+        if self._mirror is not None:
+            url = f"{self._mirror.rstrip('/')}/{name}"
         # A part that is whole already (stopped between fetching and renaming) needs no network.
-        if not (part.is_file() and _fault(part, archive) is None):
-            self._fetch(archive, part, path)
-            fault = _fault(part, archive)
+        if not (part.is_file() and _fault(part, members) is None):
+            _fetch(url, part, path)
+            fault = _fault(part, members)
             if fault is not None:
                 remove(part)
-                raise UserError(f"{self._url(archive)}: {fault}; removed, so run it again")
+                raise UserError(f"{url}: {fault}; removed, so run it again")
         part.rename(path)
         self._remember(path)
         return path
 
-    def _url(self, archive: Archive) -> str:
-        if self._mirror is None:
-            return archive.url
-        return f"{self._mirror.rstrip('/')}/{archive.name}"
-
-    def _fetch(self, archive: Archive, part: Path, path: Path) -> None:
-        url = self._url(archive)
-        by_hand = f"fetch {url} by hand and put it at {path}, then run the same command again"
-        logger.info("fetching %s", url)
-        if shutil.which("curl") is None:
-            raise UserError(f"curl is not installed; install it, or {by_hand}")
-        command = ["curl", "--fail", "--location", "--retry", "3", "--connect-timeout", "30"]
-        command += ["--progress-bar", "--continue-at", "-", "--output", str(part), url]
-        status = subprocess.run(command, check=False).returncode
-        if status != 0:
-            raise UserError(f"the download failed (curl status {status}); {by_hand}")
-
-    def _verify(self, path: Path, archive: Archive) -> None:
-        known = read_json(self._record) if self._record.is_file() else {}
-        if archive.name not in known:  # put there by hand
-            fault = _fault(path, archive)
+    def _verify(self, path: Path, url: str, members: Sequence[str]) -> None:
+        known = self._known()
+        if path.name not in known:  # put there by hand
+            fault = _fault(path, members)
             if fault is not None:
-                raise UserError(f"{path}: {fault}; fetch {archive.url} again")
+                raise UserError(f"{path}: {fault}; fetch {url} again")
             self._remember(path)
             return
-        size, digest = known[archive.name]["bytes"], known[archive.name]["sha256"]
+        size, digest = known[path.name]["bytes"], known[path.name]["sha256"]
         if path.stat().st_size != size or sha256(path) != digest:
             raise UserError(
                 f"{path}: not the archive that was accepted before ({size} bytes, sha256 "
@@ -223,16 +154,30 @@ class Store:
             )
         logger.info("%s: as recorded", path.name)
 
+    def _known(self) -> dict[str, Any]:
+        return dict(read_json(self._record)) if self._record.is_file() else {}
+
     def _remember(self, path: Path) -> None:
-        known = read_json(self._record) if self._record.is_file() else {}
-        known[path.name] = {"bytes": path.stat().st_size, "sha256": sha256(path)}
-        write_json(self._record, known)
+        entry = {"bytes": path.stat().st_size, "sha256": sha256(path)}
+        write_json(self._record, {**self._known(), path.name: entry})
 
 
-def _fault(path: Path, archive: Archive) -> str | None:
+def _fetch(url: str, part: Path, path: Path) -> None:
+    by_hand = f"fetch {url} by hand and put it at {path}, then run the same command again"
+    logger.info("fetching %s", url)
+    if shutil.which("curl") is None:
+        raise UserError(f"curl is not installed; install it, or {by_hand}")
+    command = ["curl", "--fail", "--location", "--retry", "3", "--connect-timeout", "30"]
+    command += ["--progress-bar", "--continue-at", "-", "--output", str(part), url]
+    status = subprocess.run(command, check=False).returncode
+    if status != 0:
+        raise UserError(f"the download failed (curl status {status}); {by_hand}")
+
+
+def _fault(path: Path, members: Sequence[str]) -> str | None:
     """What is wrong with an archive, read to its end; None where nothing is."""
     try:
-        if archive.name.endswith(".zip"):
+        if ".zip" in path.suffixes:
             with zipfile.ZipFile(path) as packed:
                 damaged = packed.testzip()
                 names = packed.namelist()
@@ -244,16 +189,14 @@ def _fault(path: Path, archive: Archive) -> str | None:
                 names = packed_tar.getnames()
     except (OSError, EOFError, tarfile.TarError, zipfile.BadZipFile, zlib.error) as error:
         return f"damaged or cut off ({error})"
-    present = {Path(name).name for name in names}
-    missing = [name for name in archive.members if name not in present]
+    missing = [name for name in members if name not in {Path(name).name for name in names}]
     return f"does not hold {', '.join(missing)}" if missing else None
 
 
 def _read_to_end(path: Path) -> None:
     """Read a gzip file whole, so that its checksum is compared."""
     with (
-        path.open("rb") as raw,
-        gzip.open(raw, "rb") as file,
+        gzip.open(path, "rb") as file,
         tqdm(desc=f"checking {path.name}", unit="B", unit_scale=True, mininterval=0.5) as bar,
     ):
         while block := file.read(_BLOCK):
@@ -279,40 +222,34 @@ def open_member(path: Path, member: str) -> Iterator[IO[bytes]]:
     raise UserError(f"{path}: does not hold {member}")
 
 
-class Unpacking:
-    """Fetches a corpus and writes its two sides as plain text under ``folder``."""
+def unpack(
+    corpus: ArchivedCorpus, store: Store, folder: Path, languages: Sequence[str]
+) -> ParallelFile:
+    """Fetch a corpus and write its two sides as plain text under ``folder``."""
+    source, target = languages
+    members = corpus.members(source, target)
+    packed = store.get(corpus.archive_name, corpus.url, members)
+    outputs = [folder / f"{corpus.name}.{language}" for language in languages]
 
-    def __init__(self, store: Store, folder: Path, source_lang: str, target_lang: str) -> None:
-        self._store = store
-        self._folder = folder
-        self._languages = (source_lang, target_lang)
-        self._steps = Steps(folder)
+    def write(parts: Sequence[Path]) -> None:
+        if members[0].endswith(".sgm"):
+            _unpack_sgm(packed, members, parts, corpus.name)
+            return
+        for member, part in zip(members, parts, strict=True):
+            with open_member(packed, member) as inside, part.open("wb") as out:
+                shutil.copyfileobj(inside, out, _BLOCK)
 
-    def run(self, corpus: ArchivedCorpus) -> ParallelFile:
-        members = corpus.members(*self._languages)
-        packed = self._store.get(Archive(corpus.archive, corpus.url, members))
-        outputs = [self._folder / f"{corpus.name}.{lang}" for lang in self._languages]
-        is_sgm = members[0].endswith(".sgm")
-
-        def unpack(parts: Sequence[Path]) -> None:
-            if is_sgm:
-                _unpack_sgm(packed, members, parts, corpus.name)
-                return
-            for member, part in zip(members, parts, strict=True):
-                with open_member(packed, member) as inside, part.open("wb") as out:
-                    shutil.copyfileobj(inside, out, 1 << 20)
-
-        self._steps.run(
-            f"unpack-{corpus.name}",
-            unpack,
-            inputs=[packed],
-            outputs=outputs,
-            settings={"members": members},
-        )
-        return ParallelFile(outputs[0], outputs[1])
+    Steps(folder).run(
+        f"unpack-{corpus.name}",
+        write,
+        inputs=[packed],
+        outputs=outputs,
+        settings={"members": members},
+    )
+    return ParallelFile(outputs[0], outputs[1])
 
 
-def _unpack_sgm(packed: Path, members: tuple[str, str], parts: Sequence[Path], name: str) -> None:
+def _unpack_sgm(packed: Path, members: Sequence[str], parts: Sequence[Path], name: str) -> None:
     sides = []
     for member in members:
         with open_member(packed, member) as inside:
@@ -355,18 +292,17 @@ def check_same_segments(source: list[Segment], target: list[Segment], name: str)
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = cli.parser(
+    return cli.parser(
         "Fetch and prepare a published data set. Downloads resume; run again, the command goes on "
         "where it stopped.",
+        # Given by the script that the user runs.
+        ("data_set", None, tuple(sorted(DATA_SETS)), argparse.SUPPRESS),
+        ("--direction", None, str, "such as ro-en (default: as the data set is named)"),
+        ("--archives", None, Path, "folder of archives (default: OUT/archives)"),
+        ("--mirror", None, str, "address of a folder that holds all archives by name"),
+        *shared_flags(num_merges=32_000, max_ratio=1.5),
         prog="prepare-wmt*.sh",
     )
-    # Given by the script that the user runs.
-    parser.add_argument("data_set", choices=sorted(DATA_SETS), help=argparse.SUPPRESS)
-    parser.add_argument("--direction", help="such as ro-en (default: as the data set is named)")
-    parser.add_argument("--archives", type=Path, help="folder of archives (default: OUT/archives)")
-    parser.add_argument("--mirror", help="address of a folder that holds all archives by name")
-    add_arguments(parser, num_merges=32_000, max_ratio=1.5)
-    return parser
 
 
 def main(args: argparse.Namespace) -> None:
@@ -375,16 +311,15 @@ def main(args: argparse.Namespace) -> None:
     if direction not in data_set.directions:
         choices = " or ".join(data_set.directions)
         raise UserError(f"--direction {direction}: {args.data_set} has {choices}")
-    source_lang, target_lang = direction.split("-")
+    languages = direction.split("-")
     out = args.out.resolve()
     store = Store((args.archives or out / "archives").resolve(), args.mirror)
-    unpacking = Unpacking(store, out / "orig", source_lang, target_lang)
+    corpora = [*data_set.train, data_set.valid, data_set.test]
     with locked(out / "orig"):
-        train = [unpacking.run(corpus) for corpus in data_set.train]
-        valid, test = unpacking.run(data_set.valid), unpacking.run(data_set.test)
+        *train, valid, test = [unpack(one, store, out / "orig", languages) for one in corpora]
     settings = preparation_settings(
         args,
-        text_settings(args, source_lang, target_lang),
+        text_settings(args, *languages),
         train=train,
         valid=[valid],
         tests=[test],

@@ -12,7 +12,7 @@ import pytest
 
 from specdec_plugins.corpus import wmt
 from specdec_plugins.corpus.prepare import Preparation
-from specdec_plugins.corpus.wmt import Archive, Store, check_same_segments, open_member, parse_sgm
+from specdec_plugins.corpus.wmt import Store, check_same_segments, open_member, parse_sgm
 from specdec_plugins.errors import UserError
 from tests.corpus.conftest import Script
 
@@ -135,7 +135,7 @@ def test_without_a_network(tmp_path: Path, script: Script) -> None:
     assert "has en-de or de-en" in wrong.stderr
 
 
-ARCHIVE = Archive("a.tgz", "http://127.0.0.1:9/a.tgz", ("x.en", "x.de"))
+ARCHIVE = ("a.tgz", "http://127.0.0.1:9/a.tgz", ("x.en", "x.de"))
 CONTENT = {"training/x.en": b"one\n" * 400, "training/x.de": b"eins\n" * 400}
 
 
@@ -153,7 +153,7 @@ def store(tmp_path: Path, mirror: Path) -> Store:
 
 
 def test_fetch_check_record(store: Store, tmp_path: Path) -> None:
-    path = store.get(ARCHIVE)
+    path = store.get(*ARCHIVE)
     with open_member(path, "x.de") as file:
         assert file.read() == CONTENT["training/x.de"]
     recorded = json.loads((tmp_path / "store" / "archives.json").read_text())
@@ -169,19 +169,19 @@ def test_a_download_goes_on_where_it_stopped(store: Store, mirror: Path, tmp_pat
     (tmp_path / "store" / "a.tgz.part").write_bytes(whole[:half])
     # The first half can no longer be fetched right: only resumption gives a whole archive.
     (mirror / "a.tgz").write_bytes(b"\0" * half + whole[half:])
-    assert store.get(ARCHIVE).read_bytes() == whole
+    assert store.get(*ARCHIVE).read_bytes() == whole
 
 
 def test_a_whole_part_needs_no_network(tmp_path: Path) -> None:
     folder = tmp_path / "store"
     folder.mkdir()
     tgz(folder / "a.tgz.part", CONTENT)
-    assert Store(folder).get(ARCHIVE) == folder / "a.tgz"
+    assert Store(folder).get(*ARCHIVE) == folder / "a.tgz"
 
 
 def test_without_a_network_the_address_and_the_place_are_said(tmp_path: Path) -> None:
     with pytest.raises(UserError) as caught:
-        Store(tmp_path / "store").get(ARCHIVE)
+        Store(tmp_path / "store").get(*ARCHIVE)
     assert "http://127.0.0.1:9/a.tgz by hand" in str(caught.value)
     assert str(tmp_path / "store" / "a.tgz") in str(caught.value)
 
@@ -190,22 +190,22 @@ def test_an_archive_put_there_by_hand_is_checked_and_then_recorded(tmp_path: Pat
     path = tmp_path / "a.tgz"
     path.write_bytes(b"<html>not found</html>")
     with pytest.raises(UserError, match="damaged or cut off"):
-        Store(tmp_path).get(ARCHIVE)
+        Store(tmp_path).get(*ARCHIVE)
     tgz(path, {"x.en": b"one\n"})
     with pytest.raises(UserError, match=r"does not hold x\.de"):
-        Store(tmp_path).get(ARCHIVE)
+        Store(tmp_path).get(*ARCHIVE)
     tgz(path, CONTENT)
-    assert Store(tmp_path).get(ARCHIVE) == path
+    assert Store(tmp_path).get(*ARCHIVE) == path
     assert (tmp_path / "archives.json").is_file()
 
 
 def test_an_archive_that_changed_since_is_refused(store: Store) -> None:
-    path = store.get(ARCHIVE)
+    path = store.get(*ARCHIVE)
     data = bytearray(path.read_bytes())
     data[-1] ^= 1
     path.write_bytes(data)
     with pytest.raises(UserError, match="not the archive that was accepted before"):
-        store.get(ARCHIVE)
+        store.get(*ARCHIVE)
 
 
 @pytest.mark.parametrize("cut", [1, 30])
@@ -215,7 +215,7 @@ def test_a_damaged_download_is_removed(
     whole = (mirror / "a.tgz").read_bytes()
     (mirror / "a.tgz").write_bytes(whole[:-cut])
     with pytest.raises(UserError, match="damaged or cut off"):
-        store.get(ARCHIVE)
+        store.get(*ARCHIVE)
     assert not list((tmp_path / "store").iterdir())
 
 
@@ -223,7 +223,7 @@ def test_zip(tmp_path: Path) -> None:
     with zipfile.ZipFile(tmp_path / "a.zip", "w") as packed:
         packed.writestr("x.en", "one\n")
         packed.writestr("x.de", "eins\n")
-    path = Store(tmp_path).get(Archive("a.zip", "", ("x.en", "x.de")))
+    path = Store(tmp_path).get("a.zip", "", ("x.en", "x.de"))
     with open_member(path, "x.en") as file:
         assert file.read() == b"one\n"
 
