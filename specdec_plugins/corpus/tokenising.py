@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import Literal
 
@@ -47,14 +48,6 @@ class TextSettings:
         )
 
 
-def _tokenize(pipeline: TextPipeline, pair: Pair) -> Pair:
-    return pipeline.tokenize(pair[0], "source"), pipeline.tokenize(pair[1], "target")
-
-
-def _segment(pipeline: TextPipeline, pair: Pair) -> Pair:
-    return pipeline.segment(pair[0]), pipeline.segment(pair[1])
-
-
 @dataclass(frozen=True)
 class Work:
     """One pass of the pipeline over pairs: tokenise (codes None), or apply BPE."""
@@ -65,30 +58,36 @@ class Work:
 
     def over(self, pairs: Iterable[Pair], total: int, name: str) -> Iterator[Pair]:
         """The transformed pairs in order, with a progress bar; ``total`` is their number."""
-        function = _tokenize if self.codes is None else _segment
-        bar = tqdm(total=total, desc=name, unit=" pairs", mininterval=0.5)
-        with bar:
-            for chunk in self._chunks(function, pairs, total):
+        source = iter(pairs)
+        chunks = iter(lambda: list(itertools.islice(source, CHUNK)), [])
+        # Starting workers for a few chunks would cost more.
+        alone = self.num_workers == 1 or total <= 2 * CHUNK
+        done = map(self.transform, chunks) if alone else self._by_workers(chunks)
+        with tqdm(total=total, desc=name, unit=" pairs", mininterval=0.5) as bar:
+            for chunk in done:
                 bar.update(len(chunk))
                 yield from chunk
 
-    def _chunks(
-        self, function: Callable[[TextPipeline, Pair], Pair], pairs: Iterable[Pair], total: int
-    ) -> Iterator[list[Pair]]:
-        chunks = _cut(pairs)
-        if self.num_workers == 1 or total <= 2 * CHUNK:  # starting workers would cost more
-            pipeline = self.settings.pipeline(self.codes)
-            for chunk in chunks:
-                yield _transform(function, pipeline, chunk)
-            return
+    def transform(self, chunk: list[Pair]) -> list[Pair]:
+        """The pairs of a chunk in order; those that a weight has repeated are computed once."""
+        pipeline = _pipeline(self)
+        left: Callable[[str], str] = pipeline.segment
+        right = left
+        if self.codes is None:
+            left, right = (partial(pipeline.tokenize, side=x) for x in ("source", "target"))
+        made = {pair: (left(pair[0]), right(pair[1])) for pair in dict.fromkeys(chunk)}
+        return [made[pair] for pair in chunk]
+
+    def _by_workers(self, chunks: Iterable[list[Pair]]) -> Iterator[list[Pair]]:
         # "spawn": the progress bar runs a thread, and forking beside threads can deadlock.
         context = multiprocessing.get_context("spawn")
-        start = (self.settings, self.codes)
-        pool = ProcessPoolExecutor(self.num_workers, context, _start_worker, start)
+        # Ctrl-C is the main process's to handle.
+        start = (signal.SIGINT, signal.SIG_IGN)
+        pool = ProcessPoolExecutor(self.num_workers, context, signal.signal, start)
         try:
             waiting: deque[Future[list[Pair]]] = deque()
             for chunk in chunks:
-                waiting.append(pool.submit(_in_worker, function, chunk))
+                waiting.append(pool.submit(self.transform, chunk))
                 if len(waiting) >= 4 * self.num_workers:  # so that a corpus need not fit in memory
                     yield _result(waiting.popleft())
             while waiting:
@@ -97,30 +96,10 @@ class Work:
             pool.shutdown(cancel_futures=True)
 
 
-def _cut(pairs: Iterable[Pair]) -> Iterator[list[Pair]]:
-    source = iter(pairs)
-    while chunk := list(itertools.islice(source, CHUNK)):
-        yield chunk
-
-
-_worker: dict[str, TextPipeline] = {}  # of a worker process; empty in the main one
-
-
-def _start_worker(settings: TextSettings, codes: Path | None) -> None:
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # ctrl-C is the main process's to handle
-    _worker["pipeline"] = settings.pipeline(codes)
-
-
-def _in_worker(function: Callable[[TextPipeline, Pair], Pair], chunk: list[Pair]) -> list[Pair]:
-    return _transform(function, _worker["pipeline"], chunk)
-
-
-def _transform(
-    function: Callable[[TextPipeline, Pair], Pair], pipeline: TextPipeline, chunk: list[Pair]
-) -> list[Pair]:
-    """The pairs of a chunk in order; those that a weight has repeated are computed once."""
-    made = {pair: function(pipeline, pair) for pair in dict.fromkeys(chunk)}
-    return [made[pair] for pair in chunk]
+@lru_cache(maxsize=1)
+def _pipeline(work: Work) -> TextPipeline:
+    """Made once in each process."""
+    return work.settings.pipeline(work.codes)
 
 
 def _result(future: Future[list[Pair]]) -> list[Pair]:
