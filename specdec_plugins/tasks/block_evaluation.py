@@ -3,27 +3,27 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import torch
 from fairseq.data import Dictionary
 from fairseq.logging import metrics
-from fairseq.modules import SinusoidalPositionalEmbedding
 from sacrebleu.metrics.bleu import BLEU
 from torch import Tensor
 
 from specdec_plugins.decoding.alone import DrafterDecoder, Unverified
 from specdec_plugins.decoding.drafters.base import DraftContext, build_drafter
 from specdec_plugins.decoding.engine import EngineConfig, Method, SpeculativeDecoder
-from specdec_plugins.decoding.networks import BlockConfig, StackConfig, Transformer
 from specdec_plugins.decoding.networks import BlockDrafter as BlockNetwork
+from specdec_plugins.decoding.networks import Transformer
 from specdec_plugins.decoding.rules.top_beta import TopBeta
 from specdec_plugins.decoding.schedules.constant import Constant
 from specdec_plugins.decoding.stats import DecodeStats
 from specdec_plugins.decoding.types import DecodeParams, Request
 from specdec_plugins.decoding.verifier import TransformerVerifier
 from specdec_plugins.formats.dictionaries import Dictionary as PlainDictionary
-from specdec_plugins.formats.models import load_network, upgrade
+from specdec_plugins.formats.models import TrainingRecord, load_network, upgrade
 from specdec_plugins.models.block_drafter import BlockDrafter
 
 _NGRAMS = 4  # of BLEU
@@ -164,36 +164,8 @@ def inference_twin(model: BlockDrafter, block_size: int) -> BlockNetwork:
 
     The copy is float32 on the model's device, whatever the precision of the training.
     """
-    encoder, decoder = model.encoder, model.decoder
-    config = BlockConfig(
-        encoder=_stack(encoder),
-        decoder=_stack(decoder),
-        pad=decoder.padding_idx,
-        activation=model.cfg.activation_fn,
-        scale_embedding=encoder.embed_scale != 1.0,
-        share_embeddings=encoder.embed_tokens is decoder.embed_tokens,
-        tie_output=decoder.output_projection.weight is decoder.embed_tokens.weight,
-        mask=decoder.mask,
-        block_size=block_size,
-        copy_source=decoder.copy_attn is not None,
-        scale_decoder=decoder.embed_scale != 1.0,
-        cached_prefix=decoder.cached_prefix,
-        sequential_head=0 if decoder.head is None else decoder.head.state.out_features,
-    )
-    network = BlockNetwork.read(config, upgrade(model.state_dict()))
-    device = decoder.embed_tokens.weight.device
-    return network.to(device).eval().requires_grad_(False)
-
-
-def _stack(stack: Any) -> StackConfig:
-    layer = stack.layers[0]
-    sinusoidal = isinstance(stack.embed_positions, SinusoidalPositionalEmbedding)
-    return StackConfig(
-        num_layers=len(stack.layers),
-        dim=layer.fc1.in_features,
-        ffn_dim=layer.fc1.out_features,
-        num_heads=layer.self_attn.num_heads,
-        vocab_size=stack.embed_tokens.num_embeddings,
-        max_positions=int(stack.max_positions()),
-        positions="sinusoidal" if sinusoidal else "learned",
-    )
+    state = upgrade(model.state_dict())
+    flags = {**vars(model.args), "block_size": block_size}
+    config = BlockNetwork.configure(state, TrainingRecord({"args": flags}, Path("the drafter")))
+    device = model.decoder.embed_tokens.weight.device
+    return BlockNetwork.read(config, state).to(device).eval().requires_grad_(False)
