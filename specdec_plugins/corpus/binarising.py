@@ -174,13 +174,13 @@ class Binarising:
 def _parser() -> argparse.ArgumentParser:
     made = cli.parser(
         "Count which target token follows which in binarised text, for the block drafter.",
+        ("data", None, Path, "folder of distilled data: what the verifier says"),
+        ("--split", "train", str, "which part to count"),
+        ("--output", cli.REQUIRED, Path, "safetensors file to write"),
         prog="count-bigrams.sh",
     )
-    made.add_argument("data", type=Path, help="folder of distilled data: what the verifier says")
     made.add_argument("-s", "--source-lang", help="default: from the names of files")
     made.add_argument("-t", "--target-lang", help="default: from the names of files")
-    made.add_argument("--split", default="train", help="which part to count")
-    made.add_argument("--output", type=Path, required=True, help="safetensors file to write")
     return made
 
 

@@ -26,8 +26,17 @@ class _Formatter(argparse.ArgumentDefaultsHelpFormatter):
         return super()._get_help_string(action)
 
 
-def parser(description: str, **options: Any) -> argparse.ArgumentParser:
-    """An argument parser with ``--debug``; flags must be written out, so that typos are refused."""
+# A flag: its name (a positional argument where it has no dashes), default, kind and help. The kind
+# is a type, the choices, bool for a switch, or a word that stands for each value of a list.
+Flag = tuple[str, Any, Any, str]
+REQUIRED = object()  # as a default
+
+
+def parser(description: str, *flags: Flag, **options: Any) -> argparse.ArgumentParser:
+    """An argument parser with these flags and ``--debug``.
+
+    Flags must be written out, so that typos are refused.
+    """
     made = Parser(
         description=description,
         allow_abbrev=False,
@@ -35,6 +44,17 @@ def parser(description: str, **options: Any) -> argparse.ArgumentParser:
         **options,
     )
     made.add_argument("--debug", action="store_true", help="show a stack trace with an error")
+    for name, default, kind, text in flags:
+        more: dict[str, Any] = {"default": default}
+        if name.startswith("-") and default is REQUIRED:
+            more = {"required": True}
+        if kind is bool:
+            more = {"default": bool(default), "action": "store_true"}
+        elif isinstance(kind, str):
+            more |= {"nargs": "+", "metavar": kind}
+        else:
+            more["choices" if isinstance(kind, tuple) else "type"] = kind
+        made.add_argument(name, help=text, **more)
     return made
 
 
@@ -62,28 +82,6 @@ def run(
             raise
         return refuse(made.prog, error)
     return 0
-
-
-# A flag: its name (a positional argument where it has no dashes), default, kind and help. The kind
-# is a type, the choices, bool for a switch, or a word that stands for each value of a list.
-Flag = tuple[str, Any, Any, str]
-REQUIRED = object()  # as a default
-
-
-def add_flags(made: argparse.ArgumentParser, *flags: Flag) -> None:
-    for name, default, kind, text in flags:
-        more: dict[str, Any] = {"default": default}
-        if name.startswith("-") and default is REQUIRED:
-            more = {"required": True}
-        if kind is bool:
-            more = {"default": bool(default), "action": "store_true"}
-        elif isinstance(kind, str):
-            more |= {"nargs": "+", "metavar": kind}
-        elif isinstance(kind, tuple):
-            more["choices"] = kind
-        else:
-            more["type"] = kind
-        made.add_argument(name, help=text, **more)
 
 
 Commands = Mapping[

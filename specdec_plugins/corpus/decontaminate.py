@@ -150,13 +150,9 @@ def _by_name(
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = cli.parser(
+    return cli.parser(
         "Put training files together without the sentences of dev and test sets. A corpus is a TSV "
         "file, or SOURCE_FILE,TARGET_FILE; plain, .gz or .xz; FILE:FROM-TO takes some lines.",
-        prog="decontaminate.sh",
-    )
-    cli.add_flags(
-        parser,
         ("--pair", cli.REQUIRED, str, "languages, such as en-de"),
         ("--train", cli.REQUIRED, "CORPUS", "files, or folders of train.*"),
         ("--valid", cli.REQUIRED, "CORPUS", "dev set"),
@@ -176,8 +172,8 @@ def _parser() -> argparse.ArgumentParser:
          "that stays: NAME.hints.tsv, with that one and how like"),
         ("--research-data", False, bool, "take Multi30k too: for research only"),
         ("--bad-lines", "refuse", ("refuse", "skip"), "of the training files"),
+        prog="decontaminate.sh",
     )  # fmt: skip
-    return parser
 
 
 def _single(flag: str, items: Sequence[str], corpora: Sequence[ParallelFile]) -> dict[str, int]:

@@ -206,14 +206,10 @@ def _device(cpu: bool, fp16: bool) -> torch.device:
 
 def _parser() -> argparse.ArgumentParser:
     number = cli.at_least(1)
-    parser = cli.parser(
+    return cli.parser(
         "Translate a training set with the verifier and binarise the result as a new data-bin with "
         "the same dictionaries, dev and test sets. Run again, the command goes on where it "
         "stopped.",
-        prog="distill.sh",
-    )
-    cli.add_flags(
-        parser,
         ("data", None, Path, "data-bin to distil"),
         ("--path", cli.REQUIRED, Path, "checkpoint of the verifier"),
         ("--output", cli.REQUIRED, Path, "data-bin to write"),
@@ -234,8 +230,8 @@ def _parser() -> argparse.ArgumentParser:
         ("--until", 0.0, cli.at_least(0, float), "stop behind the chunk of that Unix time with "
          f"exit status {UNFINISHED}; the same command goes on (default: no end)"),
         ("--merge", False, bool, "only put finished chunks together"),
+        prog="distill.sh",
     )  # fmt: skip
-    return parser
 
 
 def main(args: argparse.Namespace) -> None:

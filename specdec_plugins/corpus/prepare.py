@@ -294,11 +294,10 @@ def _write_splits(
     return dropped
 
 
-def add_arguments(parser: argparse.ArgumentParser, num_merges: int, max_ratio: float) -> None:
+def shared_flags(num_merges: int, max_ratio: float) -> tuple[cli.Flag, ...]:
     """The flags that every preparation script has, with the script's own defaults."""
     number, yes_or_no = cli.at_least(1), ("yes", "no")
-    cli.add_flags(
-        parser,
+    return (
         ("--out", cli.REQUIRED, Path, "folder to write"),
         ("--merges", num_merges, number, "joint BPE merges"),
         ("--codes", None, Path, "reuse these BPE codes instead of learning"),
@@ -369,14 +368,10 @@ def _columns(text: str | None) -> tuple[int, int] | None:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = cli.parser(
+    split = "take so many pairs out of the training set instead of"
+    return cli.parser(
         "Prepare any parallel text for fairseq. A corpus is a TSV file, or SOURCE_FILE,TARGET_FILE;"
         " plain, .gz or .xz. Run again, the command resumes.",
-        prog="prepare-tsv.sh",
-    )
-    split = "take so many pairs out of the training set instead of"
-    cli.add_flags(
-        parser,
         ("--src", cli.REQUIRED, str, "source language, such as en"),
         ("--tgt", cli.REQUIRED, str, "target language, such as de"),
         ("--train", cli.REQUIRED, "CORPUS", "to learn from"),
@@ -389,9 +384,9 @@ def _parser() -> argparse.ArgumentParser:
         ("--tokenizer", "moses", ("moses", "none"), "none: words are separated by spaces already"),
         ("--bpe", "subword_nmt", ("subword_nmt", "none"), "none: the text is BPE already, or is "
          "to stay words"),
+        *shared_flags(num_merges=10_000, max_ratio=3.0),
+        prog="prepare-tsv.sh",
     )  # fmt: skip
-    add_arguments(parser, num_merges=10_000, max_ratio=3.0)
-    return parser
 
 
 def main(args: argparse.Namespace) -> None:

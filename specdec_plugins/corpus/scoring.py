@@ -20,7 +20,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from specdec_plugins.corpus import cli
+from specdec_plugins.corpus import cli, reading
 from specdec_plugins.corpus.resume import write_json
 from specdec_plugins.errors import UserError
 from specdec_plugins.formats.output import check_output
@@ -32,17 +32,10 @@ _TARGET = re.compile(r"T-(\d+)\t(.*)")
 
 def read_lines(path: Path) -> list[str]:
     """The lines of a UTF-8 text file; they end at LF alone, so that none is split or lost."""
-    try:
-        text = path.read_bytes().decode("utf-8")
-    except OSError as error:
-        raise UserError(f"{path}: cannot be read ({error.strerror})") from error
-    except UnicodeDecodeError as error:
-        number = error.object[: error.start].count(b"\n") + 1
-        raise UserError(f"{path}, line {number}: not UTF-8; convert it with iconv") from error
-    lines = text.removesuffix("\n").split("\n")
-    if not text.strip():
+    lines = [line or "" for line in reading.read_lines(path, reading.Faults())]
+    if not "".join(lines).strip():
         raise UserError(f"{path}: empty; there is nothing to score")
-    return [line.removesuffix("\r") for line in lines]
+    return lines
 
 
 def check_same_length(lines: Mapping[str, Sequence[str]]) -> None:
@@ -176,9 +169,8 @@ def bootstrap(
 
 
 def evaluate_parser() -> argparse.ArgumentParser:
-    parser = cli.parser("Score translations: all scores and a test.", prog="evaluate.sh")
-    cli.add_flags(
-        parser,
+    return cli.parser(
+        "Score translations: all scores and a test.",
         ("output", None, Path, "translations, one a line"),
         ("reference", None, Path, "raw references, one a line"),
         ("--baseline", None, Path, "other translations: paired bootstrap"),
@@ -188,15 +180,17 @@ def evaluate_parser() -> argparse.ArgumentParser:
          "detokenise them first"),
         ("--samples", 1000, cli.at_least(100), "of the bootstrap"),
         ("--json", None, Path, "write the scores here, too"),
+        prog="evaluate.sh",
     )  # fmt: skip
-    return parser
 
 
 def ref_parser() -> argparse.ArgumentParser:
-    parser = cli.parser("Compound-split BLEU as published.", prog="ref.sh")
-    parser.add_argument("log", type=Path, help="log of fairseq-generate: its T- lines")
-    parser.add_argument("output", type=Path, help="tokenised translations, one a line")
-    return parser
+    return cli.parser(
+        "Compound-split BLEU as published.",
+        ("log", None, Path, "log of fairseq-generate: its T- lines"),
+        ("output", None, Path, "tokenised translations, one a line"),
+        prog="ref.sh",
+    )
 
 
 def ref(args: argparse.Namespace) -> None:

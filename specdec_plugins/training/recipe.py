@@ -198,16 +198,10 @@ class Recipe:
 
 
 def make_parser() -> argparse.ArgumentParser:
-    parser = cli.parser(
+    return cli.parser(
         "Train a verifier and a block drafter: mix, prepare, train a teacher, distil, train the "
         "verifier and the drafter on what it says, average, bundle, report. Run again, it goes on "
         "where it stopped. Run it in the root of the repository.",
-        prog="recipe.sh",
-        epilog=f"Exit status: 0 done, 2 bad input or settings, {UNFINISHED} time is up and the "
-        "same command goes on.",
-    )
-    cli.add_flags(
-        parser,
         ("--preset", "small", tuple(PRESETS), "sizes"),
         ("--set", [], "NAME=VALUE", "change values of the preset"),
         ("--pair", "en-de", str, "languages"),
@@ -229,8 +223,10 @@ def make_parser() -> argparse.ArgumentParser:
         ("--ray", "", str, "distil on the Ray cluster of this address, or on 'local'"),
         ("--report-flags", "", str, "of scripts/reproduce.sh, in one word"),
         ("--list", False, bool, "print the commands and do nothing"),
+        prog="recipe.sh",
+        epilog=f"Exit status: 0 done, 2 bad input or settings, {UNFINISHED} time is up and the "
+        "same command goes on.",
     )  # fmt: skip
-    return parser
 
 
 def recipe_of(args: argparse.Namespace) -> Recipe:

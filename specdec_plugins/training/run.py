@@ -103,14 +103,14 @@ def _parser(
     name: str, description: str, table: Sequence[Any], defaults: Sequence[Any]
 ) -> argparse.ArgumentParser:
     usage = f"{name} --data DIR --save-dir DIR [options] [-- train.py flags]"
-    parser = cli.parser(description, prog=name, usage=usage)
     schedule = ((n, value, *more) for (n, *more), value in zip(_SCHEDULE, defaults, strict=True))
-    flags = (*_FOLDERS, *table, *schedule, *_MACHINE, ("cpu", False, bool, "use no GPU"))
-    for name, default, kind, text in flags:
+    rows = (*_FOLDERS, *table, *schedule, *_MACHINE, ("cpu", False, bool, "use no GPU"))
+    flags: list[cli.Flag] = []
+    for flag, default, kind, text in rows:
         # The environment may replace a default; PYTHON is the script's.
-        given = os.environ.get(name.upper().replace("-", "_")) if name != "python" else None
-        cli.add_flags(parser, (f"--{name}", given or default, kind, text))
-    return parser
+        given = os.environ.get(flag.upper().replace("-", "_")) if flag != "python" else None
+        flags.append((f"--{flag}", given or default, kind, text))
+    return cli.parser(description, *flags, prog=name, usage=usage)
 
 
 def verifier_parser() -> argparse.ArgumentParser:
