@@ -10,6 +10,7 @@ import threading
 import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 import httpx
 import pytest
@@ -24,6 +25,7 @@ from tests.serving.toys import (
     Running,
     ToyCodec,
     expected,
+    free_port,
     running,
     toy_model,
     wait_until,
@@ -32,12 +34,13 @@ from tests.serving.toys import (
 FOREVER = "w0 w1"  # decodes until its limit
 
 
-def send(server: Running, path: str, inputs: str) -> socket.socket:
+def send(server: Running, path: str, inputs: str, request_id: str = "x") -> socket.socket:
     """A request of which nothing is read yet."""
     body = json.dumps({"inputs": inputs}).encode()
     client = socket.create_connection(("127.0.0.1", server.port))
-    head = f"POST {path} HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
-    client.sendall(f"{head}Content-Length: {len(body)}\r\n\r\n".encode() + body)
+    head = f"POST {path} HTTP/1.1\r\nHost: x\r\nX-Request-ID: {request_id}\r\n"
+    head += f"Content-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n"
+    client.sendall(head.encode() + body)
     return client
 
 
@@ -47,57 +50,67 @@ def read(client: socket.socket) -> http.client.HTTPResponse:
     return response
 
 
+def answer(client: socket.socket) -> tuple[int, dict[str, Any]]:
+    """The status and the body of the whole answer."""
+    with client:
+        response = read(client)
+        return response.status, json.loads(response.read())
+
+
+def num_accepted(server: Running) -> int:
+    """Sentences that decode or wait in line."""
+    return server.service.worker.num_rows + server.service.worker.num_waiting
+
+
 @pytest.mark.parametrize("path", ["/generate", "/generate_stream", "/"])
 def test_a_hang_up_frees_rows_and_places_in_line(path: str) -> None:
     with running() as server:
         worker = server.service.worker
         server.gate.clear()
         clients = [send(server, path, FOREVER) for _ in range(7)]
-        wait_until(lambda: worker.num_rows + worker.num_waiting == 7)
+        wait_until(lambda: num_accepted(server) == 7)
         for client in clients:
             client.close()
         wait_until(lambda: worker.num_waiting == 0)
         # The rows that decode are let go of at the next round, not after forty.
         server.gate.set()
         wait_until(lambda: worker.num_rows == 0)
-        wait_until(
-            lambda: server.metric("specdec_requests_total", route=path, code="499") == len(clients)
-        )
+        wait_until(lambda: server.metric("specdec_batch_rows") == 0)
+        labels = {"route": path, "code": "499"}
+        wait_until(lambda: server.metric("specdec_requests_total", **labels) == len(clients))
         assert server.metric("specdec_tokens_total") < 7 * 20
         assert server.metric("specdec_sentences_total") == 0
-        assert server.client.post("/generate", json={"inputs": "w1"}).json()[
-            "generated_text"
-        ] == expected("w1")
+        assert answer(send(server, "/generate", "w1"))[1]["generated_text"] == expected("w1")
 
 
 def test_a_hang_up_in_the_middle_of_a_stream() -> None:
     with running(max_new_tokens=40) as server:
-        client = send(server, "/generate_stream", FOREVER)
-        response = read(client)
-        assert response.readline().startswith(b"data:")
-        client.shutdown(socket.SHUT_RDWR)
-        client.close()
+        with send(server, "/generate_stream", FOREVER) as client:
+            assert read(client).readline().startswith(b"data:")
+            client.shutdown(socket.SHUT_RDWR)
         wait_until(server.is_idle)
 
 
 def test_a_full_line_is_answered_with_429_and_loses_nothing() -> None:
-    with running(max_waiting=3, max_rows=1, model=toy_model()) as server:
-        worker = server.service.worker
+    with running(max_waiting=3, max_rows=1) as server:
         server.gate.clear()
-        first = send(server, "/generate", "w1")
-        wait_until(lambda: worker.num_rows == 1)
-        others = [send(server, "/generate", f"w{i}") for i in (2, 3, 4)]
-        wait_until(lambda: worker.num_waiting == 3)
+        clients = [send(server, "/generate", "w1")]
+        wait_until(lambda: server.service.worker.num_rows == 1)
+        clients += [send(server, "/generate", f"w{i}") for i in (2, 3)]
+        wait_until(lambda: server.service.worker.num_waiting == 2)
         for path in ("/generate", "/generate_stream"):
-            refused = server.client.post(path, json={"inputs": "w5"})
+            # There is one place left: a text is refused whole, or not at all.
+            refused = server.client.post(path, json={"inputs": "w5. w6."})
             assert refused.status_code == 429
             assert int(refused.headers["retry-after"]) >= 1
             assert refused.json()["error_type"] == "overloaded"
+        assert server.service.worker.num_waiting == 2
         assert server.metric("specdec_request_failures_total", kind="overloaded") == 2
+        clients.append(send(server, "/generate", "w4"))
+        wait_until(lambda: server.service.worker.num_waiting == 3)
         server.gate.set()
-        for client, word in zip([first, *others], ("w1", "w2", "w3", "w4"), strict=True):
-            assert json.loads(read(client).read())["generated_text"] == expected(word)
-            client.close()
+        for client, word in zip(clients, ("w1", "w2", "w3", "w4"), strict=True):
+            assert answer(client)[1]["generated_text"] == expected(word)
 
 
 def test_time_is_bounded_and_the_row_freed() -> None:
@@ -159,14 +172,16 @@ def test_work_on_the_text_is_in_the_time_of_a_request(
         wait_until(server.is_idle)
 
 
+def send_half(server: Running) -> socket.socket:
+    """A request of which more is announced than comes."""
+    client = socket.create_connection(("127.0.0.1", server.port))
+    client.sendall(b"POST /generate HTTP/1.1\r\nHost: x\r\nContent-Length: 10\r\n\r\n{")
+    return client
+
+
 def test_a_body_that_never_comes_is_not_waited_for() -> None:
-    with (
-        running(body_timeout=0.1) as server,
-        socket.create_connection(("127.0.0.1", server.port)) as client,
-    ):
-        head = "POST /generate HTTP/1.1\r\nHost: x\r\nContent-Length: 10\r\n\r\n{"
-        client.sendall(head.encode())
-        assert read(client).status == 408
+    with running(body_timeout=0.1) as server:
+        assert answer(send_half(server))[0] == 408
 
 
 @pytest.mark.parametrize("failure", ["poison", "overflow"])
@@ -175,36 +190,31 @@ def test_a_sentence_that_fails_is_answered_and_harms_nobody(failure: str) -> Non
         setattr(server.verifier, failure, 3)
         server.gate.clear()
         clients = {word: send(server, "/generate", word) for word in ("w1", "w3", "w5")}
-        wait_until(lambda: server.service.worker.num_rows + server.service.worker.num_waiting == 3)
+        wait_until(lambda: num_accepted(server) == 3)
         server.gate.set()
+        status, failed = answer(clients.pop("w3"))
+        assert (status, failed["error_type"]) == (500, "internal")
+        assert failed["error"].startswith("This sentence could not be decoded")
         for word, client in clients.items():
-            response = read(client)
-            body = json.loads(response.read())
-            if word == "w3":
-                assert (response.status, body["error_type"]) == (500, "internal")
-                assert body["error"].startswith("This sentence could not be decoded")
-            else:
-                assert body["generated_text"] == expected(word)
-            client.close()
+            assert answer(client)[1]["generated_text"] == expected(word)
         stream = server.client.post("/generate_stream", json={"inputs": "w1. w3. w5."})
         assert json.loads(stream.text.split("data:")[-1])["error_type"] == "internal"
 
 
-def test_health_tells_a_failing_device() -> None:
+def test_health_tells_a_failing_device_until_something_works() -> None:
     with running() as server:
         server.verifier.poison = 3
-        for _ in range(3):
-            assert server.client.post("/generate", json={"inputs": "w3"}).status_code == 500
-        answer = server.client.get("/health")
-        assert (answer.status_code, answer.json()) == (503, {"status": "failing"})
+        for word, code, status in (("w3", 503, "failing"), ("w2", 200, "ok")):
+            for _ in range(3):
+                server.client.post("/generate", json={"inputs": word})
+            health = server.client.get("/health")
+            assert (health.status_code, health.json()) == (code, {"status": status})
 
 
 def test_a_body_that_breaks_off_is_a_hang_up() -> None:
     with running() as server:
-        client = socket.create_connection(("127.0.0.1", server.port))
-        client.sendall(b"POST /generate HTTP/1.1\r\nHost: x\r\nContent-Length: 10\r\n\r\n{")
-        wait_until(lambda: server.metric("specdec_requests_active") == 1)
-        client.close()
+        with send_half(server):
+            wait_until(lambda: server.metric("specdec_requests_active") == 1)
         labels = {"route": "/generate", "code": "499"}
         wait_until(lambda: server.metric("specdec_requests_total", **labels) == 1)
         assert server.metric("specdec_request_failures_total", kind="cancelled") == 1
@@ -228,23 +238,16 @@ def test_what_nobody_foresaw_is_answered_under_its_id(
 
 
 def test_the_log_names_the_request_that_broke_a_round(caplog: pytest.LogCaptureFixture) -> None:
-    with running() as server, ThreadPoolExecutor(2) as pool:
+    with running() as server:
         server.verifier.poison = 3
         server.gate.clear()
-
-        def ask(word: str) -> int:
-            headers = {"X-Request-ID": f"asks-{word}"}
-            return server.client.post(
-                "/generate", json={"inputs": word}, headers=headers
-            ).status_code
-
         # One row decodes at the gate, so that the two others join it in one round.
         first = send(server, "/generate", "w5")
         wait_until(lambda: server.service.worker.num_rows == 1)
-        codes = [pool.submit(ask, word) for word in ("w3", "w1")]
+        others = [send(server, "/generate", word, f"asks-{word}") for word in ("w3", "w1")]
         wait_until(lambda: server.service.worker.num_waiting == 2)
         server.gate.set()
-        assert [code.result() for code in codes] == [500, 200]
+        assert [answer(client)[0] for client in others] == [500, 200]
         first.close()
     broken = [record.message for record in caplog.records if record.levelname == "ERROR"]
     assert broken == ["request_id=asks-w3 cannot be decoded"]
@@ -267,10 +270,15 @@ def broken(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
 def test_an_engine_that_died_is_no_server_that_stops() -> None:
     with running() as server:
-        for _ in range(2):
-            answer = server.client.post("/generate", json={"inputs": "w1"})
-            assert (answer.status_code, answer.json()["error_type"]) == (500, "internal")
-            assert "shutting down" not in answer.json()["error"]
+        server.gate.clear()
+        clients = [send(server, "/generate", "w1") for _ in range(9)]
+        wait_until(lambda: num_accepted(server) == 9)
+        server.gate.set()
+        # Those that decoded, those that waited, and one that comes too late.
+        for client in [*clients, send(server, "/generate", "w1")]:
+            status, body = answer(client)
+            assert (status, body["error_type"]) == (500, "internal")
+            assert "shutting down" not in body["error"]
         server.service.worker.close(0.0)  # as a supervisor's signal would
         health = server.client.get("/health")
         assert (health.status_code, health.json()) == (503, {"status": "failing"})
@@ -286,23 +294,20 @@ def signals() -> Iterator[None]:
         signal.signal(number, handler)
 
 
-def listens(port: int) -> bool:
-    with socket.socket() as client:
-        return client.connect_ex(("127.0.0.1", port)) == 0
-
-
 @pytest.mark.usefixtures("broken", "signals")
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
 def test_a_server_whose_engine_died_ends_with_an_error() -> None:
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
+    port = free_port()
     # A server that lives on is stopped as by its supervisor, and ends with 0.
     end = threading.Timer(PATIENCE, signal.raise_signal, (signal.SIGTERM,))
 
+    def listens() -> bool:
+        with socket.socket() as client:
+            return client.connect_ex(("127.0.0.1", port)) == 0
+
     def ask() -> int:
         end.start()
-        wait_until(lambda: listens(port))
+        wait_until(listens)
         url = f"http://127.0.0.1:{port}/generate"
         return httpx.post(url, json={"inputs": "w1"}, timeout=PATIENCE).status_code
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import http.client
 import json
 import signal
-import socket
 import sys
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -13,14 +12,13 @@ from concurrent.futures import ThreadPoolExecutor
 import httpx
 import pytest
 
-from specdec_plugins.errors import UserError
 from specdec_plugins.serving.cli import main
 from specdec_plugins.serving.client import Client
 from specdec_plugins.serving.model import load_model
 from specdec_plugins.serving.planning import Options
-from specdec_plugins.serving.settings import ModelOptions, ProcessOptions, ServerSettings
+from specdec_plugins.serving.settings import ModelOptions, ServerSettings
 from specdec_plugins.serving.translate_cli import LocalTranslator
-from tests.serving.toys import ROOT, START, ServerProcess, wait_until
+from tests.serving.toys import ROOT, START, ServerProcess, free_port, wait_until
 
 FOLDER = str(ROOT / "benchmarks" / "models" / "captions.en-de")
 PAIR = (FOLDER, "-s", "en", "-t", "de")
@@ -30,13 +28,6 @@ LINES = [
     for what in ("is running", "plays with a ball")
     for where in ("in the snow", "on a street")
 ]
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
 
 
 def engines(server: ServerProcess) -> set[str]:
@@ -135,19 +126,9 @@ def test_stopping_finishes_what_was_accepted(server: ServerProcess, expected: li
     assert server.process.wait(START) == 0
 
 
-def test_mistakes_are_one_sentence(
+def test_a_missing_library_is_one_sentence(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert main([*PAIR, "--replicas", "0"]) == 2
-    assert "--replicas must be 1 or more" in capsys.readouterr().err
-    assert main([*PAIR, "--replica-gpus", "1"]) == 2
-    assert "give both, or neither" in capsys.readouterr().err
-    assert main(["/nowhere", "--replicas", "2"]) == 2
-    assert "/nowhere: is no folder" in capsys.readouterr().err
-    assert main([FOLDER, "--replicas", "2"]) == 2
-    assert "--source-lang" in capsys.readouterr().err
-    with pytest.raises(UserError, match="--replica-gpus"):
-        ProcessOptions(replicas=1, replica_gpus=-1)
     monkeypatch.setitem(sys.modules, "ray", None)
     assert main([*PAIR, "--replicas", "2"]) == 2
     assert ".[ray]" in capsys.readouterr().err

@@ -19,6 +19,7 @@ from specdec_plugins.serving.planning import Options
 from specdec_plugins.serving.settings import ModelOptions, ServerSettings
 from specdec_plugins.serving.translate_cli import LocalTranslator, local_translator
 from tests import fairseq_checkpoints
+from tests.bundles import CAPTIONS
 from tests.serving.toys import ServerProcess
 
 PAIR = ("-s", "en", "-t", "de", "--device", "cpu", "--dtype", "float64")
@@ -121,6 +122,12 @@ def test_a_folder_says_how_to_draft(tmp_path: Path) -> None:
     ("arguments", "message"),
     [
         (["/nowhere"], "/nowhere: is no folder"),
+        (["/nowhere", "--replicas", "2"], "/nowhere: is no folder"),
+        ([str(CAPTIONS), "--replicas", "2"], "--source-lang"),
+        (["--replicas", "0"], "--replicas must be 1 or more"),
+        (["--replica-gpus", "1"], "give both, or neither"),
+        (["--replica-gpus", "-1"], "--replica-gpus"),
+        (["--port", "TAKEN"], "Address already in use"),
         (["--max-rows", "0"], "--max-rows must be 1 or more"),
         (["--beta", "0"], "--beta"),
         (["--threads", "0"], "--threads"),
@@ -133,15 +140,10 @@ def test_a_folder_says_how_to_draft(tmp_path: Path) -> None:
 def test_mistakes_are_one_sentence_before_anything_is_loaded(
     arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert main(arguments) == 2
-    assert re.fullmatch(f"specdec-serve: error: .*{message}.*\n", capsys.readouterr().err)
-
-
-def test_a_port_that_is_taken_is_told(capsys: pytest.CaptureFixture[str]) -> None:
     with socket.create_server(("127.0.0.1", 0)) as other:
-        port = str(other.getsockname()[1])
-        assert main(["--port", port]) == 2
-    assert "Address already in use" in capsys.readouterr().err
+        taken = str(other.getsockname()[1])
+        assert main([taken if word == "TAKEN" else word for word in arguments]) == 2
+    assert re.fullmatch(f"specdec-serve: error: .*{message}.*\n", capsys.readouterr().err)
 
 
 def test_the_key_comes_from_a_file_or_the_environment(

@@ -9,10 +9,9 @@ from contextlib import contextmanager
 
 import pytest
 
-from specdec_plugins.decoding.types import DecodeParams, Request, RowEvent
-from specdec_plugins.serving.errors import Failed, Invalid, QueueFull, Stopping
+from specdec_plugins.decoding.types import DecodeParams, Request
+from specdec_plugins.serving.errors import Failed, Invalid, Stopping
 from specdec_plugins.serving.metrics import Metrics
-from specdec_plugins.serving.model import ServedModel
 from specdec_plugins.serving.queue import RowUpdate, Submission
 from specdec_plugins.serving.settings import ServerSettings
 from specdec_plugins.serving.worker import BatchWorker
@@ -66,22 +65,19 @@ class Inbox(Submission):
 
 
 @contextmanager
-def working(
-    model: ServedModel | None = None, max_waiting: int = 100, metrics: Metrics | None = None
-) -> Iterator[tuple[BatchWorker, GatedVerifier]]:
-    model = model or toy_model()
+def working() -> Iterator[tuple[BatchWorker, GatedVerifier]]:
+    """A worker of at most four rows; none of them is left when it is closed."""
+    model = toy_model()
     verifier = model.verifier
     assert isinstance(verifier, GatedVerifier)
-    settings = ServerSettings(max_rows=4, max_waiting=max_waiting)
-    worker = BatchWorker(model.new_session, settings, metrics or Metrics())
+    worker = BatchWorker(model.new_session, ServerSettings(max_rows=4), Metrics())
     worker.start()
     try:
         yield worker, verifier
     finally:
         verifier.gate.set()
         assert worker.close(PATIENCE)
-        assert worker.num_rows == 0
-        assert worker.num_waiting == 0
+        assert worker.num_rows == worker.num_waiting == 0
 
 
 def test_rows_join_a_running_batch_and_every_one_gets_its_own_answer() -> None:
@@ -96,6 +92,8 @@ def test_rows_join_a_running_batch_and_every_one_gets_its_own_answer() -> None:
             for row, sentence in enumerate(inbox.sentences):
                 assert inbox.ids(row) == expected_ids(sentence)
                 assert all(update.batch_size <= 4 for update in inbox.updates[row])
+        # An idle batch holds no rows.
+        wait_until(lambda: len(verifier.lent.keys) == 0)
     sizes = [u.batch_size for inbox in inboxes for row in inbox.updates for u in row]
     assert max(sizes) == 4
 
@@ -124,39 +122,6 @@ def test_a_long_job_does_not_hold_up_a_short_one() -> None:
         book.wait()
 
 
-def test_a_full_line_is_refused_whole() -> None:
-    with working(max_waiting=3) as (worker, verifier):
-        verifier.gate.clear()
-        worker.submit(first := Inbox("w0"))
-        wait_until(lambda: worker.num_rows == 1)
-        worker.submit(second := Inbox("w1", "w2"))
-        with pytest.raises(QueueFull) as caught:
-            worker.submit(Inbox("w3", "w4"))
-        assert int(caught.value.headers["Retry-After"]) >= 1
-        assert worker.num_waiting == 2
-        worker.submit(third := Inbox("w5"))
-        verifier.gate.set()
-        assert [i.wait().ids() for i in (first, second, third)] == [
-            expected_ids(f"w{i}") for i in (0, 1, 5)
-        ]
-
-
-def test_cancelling_frees_rows_and_places_in_line() -> None:
-    with working() as (worker, verifier):
-        verifier.gate.clear()
-        unwanted = Inbox(*["w0"] * 10)
-        worker.submit(unwanted)
-        wait_until(lambda: worker.num_rows > 0)
-        worker.cancel(unwanted)
-        assert worker.num_waiting == 0
-        verifier.gate.set()
-        wait_until(lambda: worker.num_rows == 0)
-        assert not unwanted.is_done
-        wanted = Inbox("w1", "w2")
-        worker.submit(wanted)
-        assert wanted.wait().ids(1) == expected_ids("w2")
-
-
 def test_cancelling_spares_the_neighbours() -> None:
     with working() as (worker, verifier):
         verifier.gate.clear()
@@ -167,15 +132,7 @@ def test_cancelling_spares_the_neighbours() -> None:
         verifier.gate.set()
         wanted.wait()
         assert [wanted.ids(0), wanted.ids(1)] == [expected_ids("w6"), expected_ids("w9")]
-
-
-def test_an_idle_batch_holds_no_rows() -> None:
-    metrics = Metrics()
-    with working(metrics=metrics) as (worker, verifier):
-        worker.submit(inbox := Inbox("w0", "w1", "w2"))
-        inbox.wait()
-        wait_until(lambda: len(verifier.lent.keys) == 0)
-        assert metrics.registry.get_sample_value("specdec_batch_rows") == 0
+        assert not unwanted.is_done
 
 
 @pytest.mark.parametrize("poison", [0, 2, 5])
@@ -215,18 +172,6 @@ def test_a_sentence_that_cannot_be_decoded_is_refused_alone() -> None:
         assert good.wait().ids() == expected_ids("w2")
 
 
-def test_failing_every_time_is_unhealthy_until_something_works() -> None:
-    with working() as (worker, verifier):
-        verifier.poison = 1
-        for _ in range(3):
-            worker.submit(bad := Inbox("w1"))
-            bad.wait()
-        wait_until(lambda: not worker.is_healthy)
-        worker.submit(good := Inbox("w2"))
-        good.wait()
-        assert worker.is_healthy
-
-
 def test_closing_finishes_accepted_work_and_takes_no_more() -> None:
     with working() as (worker, verifier):
         verifier.gate.clear()
@@ -254,23 +199,3 @@ def test_what_is_left_when_the_time_to_close_is_over_is_failed() -> None:
         inbox.wait()
         assert all(isinstance(inbox.error(i), Stopping) for i in range(9))
         assert worker.close(PATIENCE)
-
-
-class Broken(Metrics):
-    """An observer with a bug, on the worker's own thread."""
-
-    def stepped(self, events: Sequence[RowEvent], num_rows: int, seconds: dict[str, float]) -> None:
-        raise AssertionError("bug")
-
-
-@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
-def test_nobody_waits_for_a_worker_that_died() -> None:
-    with working(metrics=Broken()) as (worker, _):
-        worker.submit(inbox := Inbox(*["w1"] * 9))
-        inbox.wait()
-        assert all(isinstance(inbox.error(i), Failed) for i in range(9))
-        wait_until(lambda: not worker.is_healthy)
-        assert worker.has_failed
-        assert not worker.is_closing
-        with pytest.raises(Failed):
-            worker.submit(Inbox("w0"))
