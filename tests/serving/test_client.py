@@ -7,6 +7,7 @@ import socket
 import struct
 import threading
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -153,58 +154,43 @@ def test_answers_of_another_service(call: Callable[[Client], Any]) -> None:
 
 
 @pytest.mark.parametrize(
-    ("rest", "message"),
+    ("rest", "is_reset", "message"),
     [
-        (b"", "its answer broke off"),
-        (b'data: {"index": 1, "gener', "its answer broke off"),
-        (b"data: nonsense\n\n", "answered with what is no JSON"),
-        (b'data: {"error": "It failed."}\n\n', "It failed"),
+        (b"", False, "its answer broke off"),
+        (b'data: {"index": 1, "gener', False, "its answer broke off"),
+        (b"data: nonsense\n\n", False, "answered with what is no JSON"),
+        (b'data: {"error": "It failed."}\n\n', False, "It failed"),
+        (b"", True, "its answer broke off .*reset by peer"),
     ],
 )
-def test_streams_that_do_not_end_well(rest: bytes, message: str) -> None:
+def test_streams_that_do_not_end_well(rest: bytes, is_reset: bool, message: str) -> None:
     first = b'data: {"index": 0, "generated_text": null}\n\n'
-    with answering(first + rest) as client:
+    reset = threading.Event() if is_reset else None
+    with answering(first + rest, reset=reset) as client:
         events = client.stream("w1")
         assert next(events)["index"] == 0
+        if reset is not None:
+            reset.set()
         with pytest.raises(ClientError, match=message):
             next(events)
 
 
-def test_a_connection_that_is_reset() -> None:
-    reset = threading.Event()
-    with answering(b'data: {"index": 0}\n\n', reset=reset) as client:
-        events = client.stream("w1")
-        next(events)
-        reset.set()
-        with pytest.raises(ClientError, match="its answer broke off .*reset by peer"):
-            next(events)
-
-
 def test_a_busy_server_is_asked_again() -> None:
-    with running(max_waiting=1, max_rows=1) as there:
+    with running(max_waiting=1, max_rows=1) as there, ThreadPoolExecutor(3) as pool:
         patient = Client(f"http://127.0.0.1:{there.port}")
         hasty = Client(f"http://127.0.0.1:{there.port}", patience=0)
         worker = there.service.worker
         there.gate.clear()
-        answers: list[str] = []
-
-        def ask(word: str) -> None:
-            answers.append(patient.generate(word)["generated_text"])
-
-        threads = [threading.Thread(target=ask, args=(f"w{i}",)) for i in (1, 2)]
-        for thread in threads:
-            thread.start()
+        answers = [pool.submit(patient.generate, word) for word in ("w1", "w2")]
         wait_until(lambda: worker.num_rows + worker.num_waiting == 2)
         with pytest.raises(ClientError) as caught:
             hasty.generate("w4")
         assert (caught.value.status, caught.value.retry_after) == (429, 1.0)
-        threads.append(threading.Thread(target=ask, args=("w4",)))
-        threads[-1].start()
+        answers.append(pool.submit(patient.generate, "w4"))
         wait_until(lambda: there.metric("specdec_request_failures_total", kind="overloaded") >= 2)
         there.gate.set()
-        for thread in threads:
-            thread.join()
-        assert sorted(answers) == sorted(expected(f"w{i}") for i in (1, 2, 4))
+        for answer, word in zip(answers, ("w1", "w2", "w4"), strict=True):
+            assert answer.result()["generated_text"] == expected(word)
 
 
 @pytest.fixture
@@ -226,8 +212,7 @@ def translate(server: Running, tmp_path: Path) -> Callable[..., tuple[int, str]]
 def test_files_through_a_server(
     translate: Callable[..., tuple[int, str]], num_requests: str
 ) -> None:
-    text = "".join(f"{line}\n" for line in LINES).encode()
-    status, translations = translate(text, "--requests", num_requests)
+    status, translations = translate("\n".join(LINES).encode(), "--requests", num_requests)
     assert status == 0
     assert translations.split("\n") == [*map(wanted, LINES), ""]
 

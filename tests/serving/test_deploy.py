@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+import argparse
 import configparser
 import json
 import re
 import shlex
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +24,7 @@ from tests.serving.toys import Running, ToyCodec, running, toy_model
 
 ROOT = Path(__file__).resolve().parents[2]
 DEPLOY = ROOT / "deploy"
-DASHBOARD = DEPLOY / "grafana" / "specdec.json"
+PANELS = json.loads((DEPLOY / "grafana" / "specdec.json").read_text())["panels"]
 COMPOSE: dict[str, Any] = yaml.safe_load((ROOT / "compose.yaml").read_text())
 DOCKERFILE = (ROOT / "Dockerfile").read_text()
 GUIDE = (ROOT / "docs" / "serving.md").read_text(encoding="utf-8")
@@ -55,25 +55,31 @@ def by_default(value: str) -> str:
     return re.sub(r"\$\{\w+:-([^}]*)\}", r"\1", value)
 
 
+def deployed(path: str) -> Any:
+    """What a file of YAML in the folder deploy holds."""
+    return yaml.safe_load((DEPLOY / path).read_text())
+
+
 def test_the_dashboard_asks_for_metrics_that_exist() -> None:
-    dashboard = json.loads(DASHBOARD.read_text())
-    panels = dashboard["panels"]
-    queries = " ".join(target["expr"] for panel in panels for target in panel["targets"])
-    asked = set(re.findall(r"specdec_\w+", queries))
+    queries = [target["expr"] for panel in PANELS for target in panel["targets"]]
+    asked = set(re.findall(r"specdec_\w+", " ".join(queries)))
     assert asked <= exported()
     # Everything but _sum and _count, which may or may not be drawn, is on it.
-    assert {name for name in exported() if not name.endswith(("_sum", "_count"))} - asked <= {
-        "specdec_batch_size_bucket",
-    }
-    assert len({panel["id"] for panel in panels}) == len(panels)
+    drawn = {name for name in exported() if not name.endswith(("_sum", "_count"))}
+    assert drawn - asked <= {"specdec_batch_size_bucket"}
+    assert len({panel["id"] for panel in PANELS}) == len(PANELS)
+    [latency] = [panel for panel in PANELS if panel["title"] == "Latency of requests"]
+    for target in latency["targets"]:
+        # Whoever watches the server asks more often than its users at night.
+        assert 'route!~"/health|/metrics"' in target["expr"]
 
 
 def test_every_metric_and_flag_is_documented() -> None:
-    families = {name.removesuffix("_bucket") for name in exported() if not name.endswith("_sum")}
-    families = {name for name in families if not name.endswith("_count")}
+    families = {
+        name.removesuffix("_bucket") for name in exported() if not name.endswith(("_sum", "_count"))
+    }
     assert [name for name in sorted(families) if f"`{name}" not in GUIDE] == []
-    documented = set(re.findall(r"`(specdec_\w+)", GUIDE))
-    assert documented <= families
+    assert set(re.findall(r"`(specdec_\w+)", GUIDE)) <= families
     # pylint would call these private; argparse has no other list of its flags.
     flags = {flag for action in make_parser()._actions for flag in action.option_strings}
     flags = {flag for flag in flags if flag.startswith("--") and not flag.startswith("--no-")}
@@ -83,22 +89,14 @@ def test_every_metric_and_flag_is_documented() -> None:
 def test_prometheus_and_grafana_find_each_other() -> None:
     services = COMPOSE["services"]
     assert set(services) == {"specdec", "prometheus", "grafana"}
-    [job] = yaml.safe_load((DEPLOY / "prometheus.yml").read_text())["scrape_configs"]
+    [job] = deployed("prometheus.yml")["scrape_configs"]
     assert job["static_configs"] == [{"targets": [f"specdec:{PORT}"]}]
-    provisioning = DEPLOY / "grafana" / "provisioning"
-    [source] = yaml.safe_load((provisioning / "datasources" / "prometheus.yaml").read_text())[
-        "datasources"
-    ]
+    [source] = deployed("grafana/provisioning/datasources/prometheus.yaml")["datasources"]
     assert source["url"] == "http://prometheus:9090"
-    [provider] = yaml.safe_load((provisioning / "dashboards" / "specdec.yaml").read_text())[
-        "providers"
-    ]
-    folder = provider["options"]["path"]
-    assert (
-        f"./deploy/grafana/specdec.json:{folder}/specdec.json:ro" in services["grafana"]["volumes"]
-    )
-    panels = json.loads(DASHBOARD.read_text())["panels"]
-    assert {panel["datasource"]["type"] for panel in panels} == {source["type"]}
+    assert {panel["datasource"]["type"] for panel in PANELS} == {source["type"]}
+    [provider] = deployed("grafana/provisioning/dashboards/specdec.yaml")["providers"]
+    place = f"{provider['options']['path']}/specdec.json"
+    assert f"./deploy/grafana/specdec.json:{place}:ro" in services["grafana"]["volumes"]
 
 
 def test_mounts_are_files_and_volumes_that_exist() -> None:
@@ -144,13 +142,6 @@ def test_containers_wait_for_accepted_work_and_can_be_stopped_while_they_load() 
         assert float(re.findall(r"--stop-timeout (\d+)", command)[0]) > PATIENCE
 
 
-def test_latency_is_that_of_translations() -> None:
-    panels = {panel["title"]: panel for panel in json.loads(DASHBOARD.read_text())["panels"]}
-    for target in panels["Latency of requests"]["targets"]:
-        # Whoever watches the server asks more often than its users at night.
-        assert 'route!~"/health|/metrics"' in target["expr"]
-
-
 def test_torch_alone_comes_from_its_own_index() -> None:
     installs = re.findall(r"pip install [^&\n]*--index-url[^&\n]*", DOCKERFILE)
     assert installs
@@ -181,38 +172,30 @@ class AnyWords(ToyCodec):
 
 def ask(server: Running, command: str) -> httpx.Response:
     """What curl would do."""
-    words: Sequence[str] = shlex.split(command)[1:]
-    arguments: dict[str, Any] = {}
-    url, left = "", iter(words)
-    for word in left:
-        if word == "-H":
-            name, _, value = next(left).partition(": ")
-            arguments["headers"] = {name: value}
-        elif word == "-d":
-            arguments["content"] = next(left)
-        elif word != "-N":
-            url = word
-    path = url.removeprefix("http://127.0.0.1:8080")
+    curl = argparse.ArgumentParser()
+    curl.add_argument("-N", action="store_true")
+    curl.add_argument("-H", default="accept: */*")
+    curl.add_argument("-d")
+    curl.add_argument("url")
+    given = curl.parse_args(shlex.split(command)[1:])
+    path = given.url.removeprefix("http://127.0.0.1:8080")
     assert path.startswith("/"), command
-    return server.client.request("POST" if "content" in arguments else "GET", path, **arguments)
+    headers = dict([given.H.split(": ")])
+    method = "POST" if given.d else "GET"
+    return server.client.request(method, path, headers=headers, content=given.d)
 
 
-def test_every_curl_command_works() -> None:
+def test_every_route_is_documented_and_every_curl_command_works() -> None:
     assert len(CURLS) >= 4
     with running(toy_model(codec=AnyWords())) as server:
+        for path in server.client.get("/openapi.json").json()["paths"]:
+            named = f"`POST {path}`", f"`GET {path}", f"`{path}`"
+            assert any(name in GUIDE for name in named), path
         for command in CURLS:
             answer = ask(server, command)
             assert answer.status_code == 200, command
             assert answer.headers["x-request-id"]
             assert '"error"' not in answer.text
-
-
-def test_every_route_is_documented() -> None:
-    with running() as server:
-        for path in server.client.get("/openapi.json").json()["paths"]:
-            assert f"`POST {path}`" in GUIDE or f"`GET {path}" in GUIDE or f"`{path}`" in GUIDE, (
-                path
-            )
 
 
 @pytest.mark.parametrize("fault", errors.ServiceError.__subclasses__(), ids=lambda f: f.__name__)

@@ -6,29 +6,31 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from specdec_plugins.serving.model import sentence_splitter
+from specdec_plugins.serving.model import Split, sentence_splitter
 from specdec_plugins.serving.planning import Segments, segment, whole
 
-
-def upper(text: str, language: str = "en") -> str:
-    segments = segment(text, sentence_splitter(language))
-    return segments.join([sentence.upper() for sentence in segments.sentences])
+ENGLISH = sentence_splitter("en")
 
 
 @pytest.mark.parametrize(
-    ("text", "sentences"),
+    ("text", "split", "sentences"),
     [
-        ("", []),
-        ("  \n\t ", []),
-        ("One sentence.", ["One sentence."]),
-        ("He came.  She left. ", ["He came.", "She left."]),
-        ("Dr. Smith came. He left.", ["Dr. Smith came.", "He left."]),
-        ("a line\nanother\r\n\r\nthird", ["a line", "another", "third"]),
-        ("Is it?\tYes!  No.", ["Is it?\tYes!", "No."]),
+        ("", ENGLISH, []),
+        ("  \n\t ", ENGLISH, []),
+        ("One sentence.", ENGLISH, ["One sentence."]),
+        ("He came.  She left. ", ENGLISH, ["He came.", "She left."]),
+        ("Dr. Smith came. He left.", ENGLISH, ["Dr. Smith came.", "He left."]),
+        ("a line\nanother\r\n\r\nthird", ENGLISH, ["a line", "another", "third"]),
+        ("Is it?\tYes!  No.", ENGLISH, ["Is it?\tYes!", "No."]),
+        # A language that is unknown is split as English.
+        ("He came. She left.", sentence_splitter("xx"), ["He came.", "She left."]),
+        ("A b. C d.\nE", whole, ["A b. C d.", "E"]),
+        # A splitter that loses characters is not followed.
+        ("one. two.", lambda line: ["one."], ["one. two."]),
     ],
 )
-def test_sentences(text: str, sentences: list[str]) -> None:
-    assert segment(text, sentence_splitter("en")).sentences == sentences
+def test_sentences(text: str, split: Split, sentences: list[str]) -> None:
+    assert segment(text, split).sentences == sentences
 
 
 @pytest.mark.parametrize(
@@ -42,7 +44,8 @@ def test_sentences(text: str, sentences: list[str]) -> None:
     ],
 )
 def test_white_space_is_kept(text: str) -> None:
-    assert upper(text) == text.upper()
+    segments = segment(text, ENGLISH)
+    assert segments.join([sentence.upper() for sentence in segments.sentences]) == text.upper()
 
 
 @given(st.text(alphabet=' \n\r\t.?!"()aBÄ9\u00a0\u2028'))
@@ -51,18 +54,6 @@ def test_no_character_is_lost(text: str) -> None:
     assert segments.join(segments.sentences) == text
     assert all(s and s == s.strip() and len(s.splitlines()) == 1 for s in segments.sentences)
     assert all(not gap.strip() for gap in segments.gaps)
-
-
-def test_a_splitter_that_loses_characters_is_not_followed() -> None:
-    assert segment("one. two.", lambda line: ["one."]).sentences == ["one. two."]
-
-
-def test_whole_lines() -> None:
-    assert segment("A b. C d.\nE", whole).sentences == ["A b. C d.", "E"]
-
-
-def test_an_unknown_language_is_split_as_english() -> None:
-    assert segment("He came. She left.", sentence_splitter("xx")).sentences[1] == "She left."
 
 
 def test_join_wants_every_sentence() -> None:
