@@ -22,7 +22,6 @@ import torch
 
 from benchmarks.larger import Size, enlarged
 from benchmarks.pair import NOTE, Pair
-from specdec_plugins.decoding.networks.trained import Model
 from specdec_plugins.errors import Parser, UserError, refuse
 from specdec_plugins.formats.bigrams import read_bigrams, write_bigrams
 from specdec_plugins.formats.bundle import (
@@ -47,32 +46,48 @@ def grow(pair: Pair, size: Size, folder: Path, force: bool = False) -> None:
     drafter's decoder keeps its layers. Raises UserError where the folder is taken (without
     `force`), or a model cannot be made that large.
     """
-    settings, origin = pair.settings, Path(pair.settings.data)
-    verifier = enlarged(read_model(pair.verifier), size)
-    drafter = None
-    if pair.drafter is not None and settings.drafter_checkpoint is not None:
-        drafter = _enlarged_drafter(read_model(settings.drafter_checkpoint), size)
-    found = pair.dictionaries()
+    settings, origin, found = pair.settings, Path(pair.settings.data), pair.dictionaries()
     note = note_of(pair, size)
+    contents = Contents(
+        *(origin, found.source_lang, found.target_lang, enlarged(read_model(pair.verifier), size)),
+        codes=Path(settings.bpe_codes) if settings.bpe_codes else None,
+        text={name: getattr(settings, name) for name in _TEXT},
+        defaults=read_bundle(origin).defaults if is_bundle(origin) else {},
+        card=f"# {pair.name}, grown\n\n{note}\n",
+    )
+    if pair.drafter is not None:
+        options = settings.drafter_options
+        contents = replace(contents, drafter_name=pair.drafter, drafter_options=options)
+    if pair.drafter is not None and settings.drafter_checkpoint is not None:
+        model = read_model(settings.drafter_checkpoint)
+        if model.config is not None:
+            size = replace(size, decoder_layers=model.config.decoder.num_layers)
+        contents = replace(contents, drafter=enlarged(model, size))
+    words = [made_up_dictionary(side, size.types) for side in (found.source, found.target)]
+    with tempfile.TemporaryDirectory() as scratch:
+        if settings.bigrams is not None:
+            bigrams = read_bigrams(settings.bigrams, len(found.target)).widened(size.types)
+            contents = replace(contents, bigrams=Path(scratch) / BIGRAMS)
+            write_bigrams(bigrams, Path(scratch) / BIGRAMS)
+        write_pair(contents, words, folder, force, note)
+
+
+def write_pair(
+    contents: Contents,
+    words: Sequence[Dictionary],
+    folder: Path,
+    force: bool = False,
+    note: str = "",
+) -> None:
+    """A bundle in float32 with these dictionaries, source and target; the note is for results."""
     with tempfile.TemporaryDirectory() as scratch, new_folder(folder, SETTINGS, force) as made:
-        for language, words in (
-            (found.source_lang, found.source),
-            (found.target_lang, found.target),
-        ):
-            _write_dictionary(words, size.types, Path(scratch) / f"dict.{language}.txt")
-        contents = Contents(
-            *(Path(scratch), found.source_lang, found.target_lang, verifier),
-            drafter_name=pair.drafter,
-            drafter=drafter,
-            drafter_options=settings.drafter_options if pair.drafter else {},
-            bigrams=_widened(settings.bigrams, len(found.target), size.types, Path(scratch)),
-            codes=Path(settings.bpe_codes) if settings.bpe_codes else None,
-            text={name: getattr(settings, name) for name in _TEXT},
-            defaults=read_bundle(origin).defaults if is_bundle(origin) else {},
-            card=f"# {pair.name}, grown\n\n{note}\n",
-        )
-        write_bundle(contents, made, torch.float32)
-        (made / NOTE).write_text(f"{note}\n", encoding="utf-8")
+        for language, side in zip((contents.source_lang, contents.target_lang), words, strict=True):
+            symbols = side.symbols[len(Dictionary().symbols) :]
+            text = "".join(f"{symbol} 1\n" for symbol in symbols)
+            (Path(scratch) / f"dict.{language}.txt").write_text(text, encoding="utf-8")
+        write_bundle(replace(contents, dictionaries=Path(scratch)), made, torch.float32)
+        if note:
+            (made / NOTE).write_text(f"{note}\n", encoding="utf-8")
 
 
 def note_of(pair: Pair, size: Size) -> str:
@@ -80,33 +95,17 @@ def note_of(pair: Pair, size: Size) -> str:
     return f"Grown from {pair.name}: its words and its acceptance, at the cost of {size}."
 
 
-def _enlarged_drafter(model: Model, size: Size) -> Model:
-    if model.config is not None:
-        size = replace(size, decoder_layers=model.config.decoder.num_layers)
-    return enlarged(model, size)
-
-
-def _widened(path: str | None, num_types: int, wanted: int, scratch: Path) -> Path | None:
-    """A file of the pair's bigrams over more types, if it has any."""
-    if path is None:
-        return None
-    written = scratch / BIGRAMS
-    write_bigrams(read_bigrams(path, num_types).widened(wanted), written)
-    return written
-
-
-def _write_dictionary(words: Dictionary, num_types: int, path: Path) -> None:
-    """The words, and behind them as many that no text holds."""
+def made_up_dictionary(words: Dictionary, num_types: int) -> Dictionary:
+    """The words, and behind them as many that no text holds, as fairseq fills dictionaries up."""
     known = set(words.symbols)
-    symbols = words.symbols[len(Dictionary().symbols) :]
-    number = 0
+    symbols, number = words.symbols[len(Dictionary()) :], 0
     while len(known) < num_types:
-        symbol = f"madeupword{number:05d}"  # as fairseq fills its dictionaries up
+        symbol = f"madeupword{number:05d}"
         number += 1
         if symbol not in known:
             known.add(symbol)
             symbols.append(symbol)
-    path.write_text("".join(f"{symbol} 1\n" for symbol in symbols), encoding="utf-8")
+    return Dictionary(symbols)
 
 
 def size_of(text: str) -> Size:
@@ -144,8 +143,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     args = parser.parse_args(argv)
     try:
         pair = Pair.of(Path(args.pair), args.source_lang, args.target_lang)
-        encoder_layers, decoder_layers = args.layers
-        size = Size(encoder_layers, decoder_layers, args.width, args.vocabulary)
+        size = Size(*args.layers, args.width, args.vocabulary)
         grow(pair, size, args.output, args.force)
     except UserError as error:
         return refuse(parser.prog, error)

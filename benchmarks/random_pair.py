@@ -6,22 +6,23 @@ Its outputs mean nothing and end nowhere, so all rows decode to one length, and 
 from __future__ import annotations
 
 import random
-import re
-from argparse import Namespace
-from dataclasses import dataclass
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor
 
+from benchmarks.grow import made_up_dictionary, write_pair
 from benchmarks.pair import Pair, Sentence, TestSet
-from specdec_plugins.app.loading import DRAFTER, VERIFIER
-from specdec_plugins.errors import UserError
-from specdec_plugins.formats.checkpoints import save_checkpoint
+from specdec_plugins.decoding.networks import BlockConfig, StackConfig, TransformerConfig
+from specdec_plugins.decoding.networks.trained import Model
+from specdec_plugins.errors import require
+from specdec_plugins.formats.bundle import Contents
+from specdec_plugins.formats.dictionaries import Dictionary
 
-_SPECIAL = 4  # ids before the first word
 _BLOCK_SIZE = 25  # as published
+_HEAD, _MAX_POSITIONS = 64, 1000
 _LENGTHS = 8, 40  # source tokens, the end of the sentence included
 
 
@@ -37,114 +38,87 @@ class Shape:
     @classmethod
     def parse(cls, text: str) -> Shape:
         """LAYERSxDIMxTYPES, or LAYERSxDIMxTYPESxDRAFTER_LAYERS. Raises UserError."""
-        found = re.fullmatch(r"(\d+)x(\d+)x(\d+)(?:x(\d+))?", text)
-        if not found:
-            raise UserError(
-                f"--random-weights {text}: expected LAYERSxDIMxTYPES such as 6x512x32000, and the "
-                "drafter's decoder layers behind it if they are others."
-            )
-        layers, dim, types = (int(number) for number in found.groups()[:3])
-        if layers < 1 or dim < 64 or dim % 64 or types < 2 * _SPECIAL:
-            raise UserError(
-                f"--random-weights {text}: wants 1 layer or more, a width that is a multiple of "
-                f"64, and {2 * _SPECIAL} types or more."
-            )
-        return cls(layers, dim, types, int(found[4] or layers))
-
-    @property
-    def name(self) -> str:
-        return f"random.{self.layers}x{self.dim}x{self.types}.drafter{self.drafter_layers}"
+        numbers = [int(part) if part.isdecimal() else 0 for part in text.split("x")]
+        layers, dim, types, *last = numbers if len(numbers) in (3, 4) else (0, 0, 0)
+        least = 2 * len(Dictionary())
+        require(
+            layers >= 1 and dim >= _HEAD and dim % _HEAD == 0 and types >= least,
+            f"--random-weights {text}: wants LAYERSxDIMxTYPES, the drafter's decoder layers behind "
+            f"it if they are others; 1 layer or more, a width that is a multiple of {_HEAD}, and "
+            f"{least} types or more.",
+        )
+        return cls(layers, dim, types, last[0] if last else layers)
 
 
 def random_pair(shape: Shape, work: Path, seed: int = 0) -> Pair:
-    """Write dictionaries and checkpoints into a folder of `work`, as fairseq would have them."""
-    import specdec_plugins
-
-    specdec_plugins.register()
-    folder = work / shape.name
-    folder.mkdir(parents=True, exist_ok=True)
-    words = "".join(f"{_word(i)} 1\n" for i in range(_SPECIAL, shape.types))
-    for language in ("en", "de"):
-        (folder / f"dict.{language}.txt").write_text(words, encoding="utf-8")
-    with torch.random.fork_rng(devices=[]):  # fairseq's modules take no generator
-        torch.default_generator.manual_seed(seed)
-        for name, arch in ((VERIFIER, "transformer"), (DRAFTER, "block")):
-            args = _settings(shape, arch)
-            save_checkpoint(_checkpoint(_build(args, shape.types), args), folder / name)
-    return Pair.of(folder, "en", "de")
+    """Write a bundle into a folder of `work`."""
+    name = f"random.{shape.layers}x{shape.dim}x{shape.types}.drafter{shape.drafter_layers}"
+    stack = StackConfig(
+        *(shape.layers, shape.dim, 4 * shape.dim, shape.dim // _HEAD, shape.types, _MAX_POSITIONS)
+    )
+    verifier = TransformerConfig(stack, stack, share_embeddings=True, tie_output=True)
+    learned = replace(stack, positions="learned")
+    drafter = BlockConfig(
+        *(learned, replace(learned, num_layers=shape.drafter_layers)),
+        **{"share_embeddings": True, "tie_output": True, "scale_embedding": False},
+        block_size=_BLOCK_SIZE,
+        copy_source=True,
+    )
+    generator = torch.Generator().manual_seed(seed)
+    words = made_up_dictionary(Dictionary(), shape.types)
+    contents = Contents(
+        *(Path(), "en", "de", _model("transformer", verifier, generator)),
+        drafter_name="block",
+        drafter=_model("block", drafter, generator),
+    )
+    write_pair(contents, (words, words), work / name, force=True)
+    return Pair.of(work / name, "en", "de")
 
 
 def random_sentences(shape: Shape, count: int, seed: int = 0) -> TestSet:
     """Sentences of random words, of lengths as news has them."""
-    draw = random.Random(seed)
+    draw, words = random.Random(seed), made_up_dictionary(Dictionary(), shape.types)
+    first = len(Dictionary())
     sentences = []
     for number in range(1, count + 1):
-        ids = [draw.randrange(_SPECIAL, shape.types) for _ in range(draw.randint(*_LENGTHS) - 1)]
-        sentences.append(Sentence(number, [_word(i) for i in ids], [*ids, 2]))
+        ids = [draw.randrange(first, shape.types) for _ in range(draw.randint(*_LENGTHS) - 1)]
+        sentences.append(Sentence(number, [words.symbols[i] for i in ids], [*ids, words.eos]))
     return TestSet("random sentences", sentences, None)
 
 
-def _word(index: int) -> str:
-    return f"w{index}"
+def _model(kind: str, config: TransformerConfig, generator: torch.Generator) -> Model:
+    dim = config.decoder.dim
+
+    def matrix(rows: int, columns: int) -> Tensor:
+        return torch.randn(rows, columns, generator=generator) * columns**-0.5
+
+    words = matrix(config.decoder.vocab_size, dim)
+    # The embeddings are the output projection, too: so no special symbol ever wins.
+    words[: len(Dictionary())] *= 0.01
+    state = {f"{side}.embed_tokens.weight": words for side in ("encoder", "decoder")}
+    state["decoder.output_projection.weight"] = words
+    for side, stack in (("encoder", config.encoder), ("decoder", config.decoder)):
+        if stack.positions == "learned":
+            num_positions = stack.max_positions + config.pad + 1
+            state[f"{side}.embed_positions.weight"] = matrix(num_positions, dim)
+        for name, rows, columns in _products(side, stack):
+            state[f"{name}.weight"] = matrix(rows, columns)
+            state[f"{name}.bias"] = torch.zeros(rows)
+            if name.endswith(("out_proj", "fc2")):  # a norm stands behind it
+                norm = name.replace(".out_proj", "_layer_norm").replace("fc2", "final_layer_norm")
+                state[f"{norm}.weight"], state[f"{norm}.bias"] = torch.ones(dim), torch.zeros(dim)
+    if isinstance(config, BlockConfig):
+        state["decoder.copy_attn.weight"] = matrix(dim, dim)
+    return Model(Path("random"), kind, kind, config, state)
 
 
-def _settings(shape: Shape, arch: str) -> Namespace:
-    values: dict[str, Any] = {"arch": arch, "_name": arch, "task": "translation"}
-    values["share_all_embeddings"] = True
-    for side in ("encoder", "decoder"):
-        values |= {
-            f"{side}_layers": shape.layers,
-            f"{side}_embed_dim": shape.dim,
-            f"{side}_ffn_embed_dim": 4 * shape.dim,
-            f"{side}_attention_heads": shape.dim // 64,
-        }
-    if arch == "block":
-        values |= {
-            "decoder_layers": shape.drafter_layers,
-            "src_embedding_copy": True,
-            "encoder_learned_pos": True,
-            "decoder_learned_pos": True,
-            "max_source_positions": 1000,
-            "max_target_positions": 1000,
-        }
-    return Namespace(**values)
-
-
-def _build(args: Namespace, types: int) -> nn.Module:
-    from fairseq.models import ARCH_CONFIG_REGISTRY, ARCH_MODEL_REGISTRY
-
-    from specdec_plugins.training.initialise import numbered_dictionaries
-
-    ARCH_CONFIG_REGISTRY[args.arch](args)
-    model: nn.Module = ARCH_MODEL_REGISTRY[args.arch].build_model(
-        args, numbered_dictionaries(types, types)
-    )
-    for name, parameter in model.named_parameters():
-        if "embed_tokens" in name:
-            # The embeddings are the output projection, too: so no special symbol ever wins.
-            parameter.data[:_SPECIAL] *= 0.01
-    return model
-
-
-def _checkpoint(model: nn.Module, args: Namespace) -> dict[str, Any]:
-    """As fairseq's trainer writes it."""
-    from omegaconf import DictConfig
-
-    task: dict[str, Any] = {
-        "_name": "translation",
-        "data": "",
-        "source_lang": "en",
-        "target_lang": "de",
-    }
-    if args.arch == "block":
-        task |= {"_name": "translation_lev_modified", "block_size": _BLOCK_SIZE}
-    config = DictConfig({"model": None, "task": task}, flags={"allow_objects": True})
-    config.model = args
-    last = {"criterion_name": "", "optimizer_name": "", "lr_scheduler_state": {}, "num_updates": 1}
-    return {
-        "cfg": config,
-        "args": None,
-        "model": model.state_dict(),
-        "optimizer_history": [last],
-        "extra_state": {"train_iterator": {"epoch": 1}, "val_loss": 0.0},
-    }
+def _products(side: str, stack: StackConfig) -> Iterator[tuple[str, int, int]]:
+    """Names under which fairseq has them, rows and columns."""
+    attentions = ("self_attn", "encoder_attn")[: 1 if side == "encoder" else 2]
+    for number in range(stack.num_layers):
+        layer = f"{side}.layers.{number}"
+        for attention in attentions:
+            for product in ("q_proj", "k_proj", "v_proj", "out_proj"):
+                yield f"{layer}.{attention}.{product}", stack.dim, stack.dim
+        yield f"{layer}.fc1", stack.ffn_dim, stack.dim
+        yield f"{layer}.fc2", stack.dim, stack.ffn_dim

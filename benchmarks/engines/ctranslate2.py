@@ -3,35 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
-from benchmarks.engines import CTRANSLATE2, Job, Lengths, Output, converted
+from benchmarks.engines import CTRANSLATE2, Job, Peer, converted
 from benchmarks.pair import Sentence
 from benchmarks.systems import BEAM
 
 
-class CTranslate2:
+def load(job: Job, threads: int) -> Peer:
     """One translator: all its threads work on one batch."""
-
-    def __init__(self, translator: Any, beam: int, lengths: Lengths) -> None:
-        self._translator = translator
-        self._options = {
-            "beam_size": beam,
-            "min_decoding_length": lengths.min_len,
-            "max_decoding_length": lengths.max_len,
-            "max_input_length": 0,  # cut nothing
-        }
-
-    def translate(self, batch: Sequence[Sentence]) -> Output:
-        sources = [sentence.tokens for sentence in batch]
-        results = self._translator.translate_batch(sources, **self._options)
-        return Output([result.hypotheses[0] for result in results])
-
-    def parts(self, batch: Sequence[Sentence]) -> dict[str, float]:
-        return {}
-
-
-def load(job: Job, threads: int) -> CTranslate2:
     import ctranslate2
 
     translator = ctranslate2.Translator(
@@ -41,4 +20,15 @@ def load(job: Job, threads: int) -> CTranslate2:
         inter_threads=1,
         intra_threads=threads,
     )
-    return CTranslate2(translator, 5 if job.system.role == BEAM else 1, job.lengths)
+    options = {
+        "beam_size": 5 if job.system.role == BEAM else 1,
+        "min_decoding_length": job.lengths.min_len,
+        "max_decoding_length": job.lengths.max_len,
+        "max_input_length": 0,  # cut nothing
+    }
+
+    def decode(batch: Sequence[Sentence]) -> list[list[str]]:
+        sources = [sentence.tokens for sentence in batch]
+        return [r.hypotheses[0] for r in translator.translate_batch(sources, **options)]
+
+    return Peer(decode)

@@ -6,34 +6,15 @@ from collections.abc import Sequence
 
 import torch
 
-from benchmarks.engines import Job, Output
+from benchmarks.engines import Job, Peer
 from benchmarks.pair import Sentence
 from benchmarks.systems import BEAM
-from specdec_plugins.app.codec import Codec
 from specdec_plugins.app.settings import DTYPES
-from specdec_plugins.formats.fairseq_search import (
-    FairseqSearch,
-    SearchConfig,
-    load_fairseq_search,
-)
+from specdec_plugins.formats.fairseq_search import SearchConfig, load_fairseq_search
 
 
-class Fairseq:
+def load(job: Job, threads: int) -> Peer:
     """The best hypothesis of its beam."""
-
-    def __init__(self, search: FairseqSearch, codec: Codec) -> None:
-        self._search = search
-        self._codec = codec
-
-    def translate(self, batch: Sequence[Sentence]) -> Output:
-        found = self._search.search([sentence.ids for sentence in batch])
-        return Output([self._codec.tokens(best.token_ids) for best, *_ in found])
-
-    def parts(self, batch: Sequence[Sentence]) -> dict[str, float]:
-        return {}
-
-
-def load(job: Job, threads: int) -> Fairseq:
     torch.set_num_threads(threads)
     config = SearchConfig(
         beam=5 if job.system.role == BEAM else 1,
@@ -45,4 +26,10 @@ def load(job: Job, threads: int) -> Fairseq:
     search = load_fairseq_search(
         job.pair.verifier, job.pair.settings.data, config, dtype=dtype, device=device
     )
-    return Fairseq(search, job.pair.codec())
+    codec = job.pair.codec()
+
+    def decode(batch: Sequence[Sentence]) -> list[list[str]]:
+        found = search.search([sentence.ids for sentence in batch])
+        return [codec.tokens(best.token_ids) for best, *_ in found]
+
+    return Peer(decode)

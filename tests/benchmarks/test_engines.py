@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -201,8 +202,7 @@ def test_random_weights_are_decoded_to_one_length(engine: str, random_work: Path
 
 def test_systems_that_draft_want_a_drafter(tmp_path: Path) -> None:
     pair = random_pair(SHAPE, tmp_path)
-    (Path(pair.settings.data) / "drafter.pt").unlink()
-    alone = Pair.of(Path(pair.settings.data), "en", "de")
+    alone = replace(pair, settings=replace(pair.settings, strategy="AR"))
     with pytest.raises(UserError, match="holds no drafter, which 'ours exact' needs"):
         translate(
             System("ours", "exact", "float32"),

@@ -96,11 +96,10 @@ def test_the_command_writes_a_bundle(tmp_path: Path, capsys: pytest.CaptureFixtu
     assert "is there already" in capsys.readouterr().err
 
 
-def test_added_words_are_new(tmp_path: Path) -> None:
-    path = tmp_path / "dict.en.txt"
-    grow._write_dictionary(Dictionary(["a", "madeupword00000", "madeupword00002"]), 10, path)
+def test_added_words_are_new() -> None:
+    words = Dictionary(["a", "madeupword00000", "madeupword00002"])
     added = ["madeupword00001", "madeupword00003", "madeupword00004"]
-    assert Dictionary.load(path).symbols[7:] == added
+    assert grow.made_up_dictionary(words, 10).symbols[7:] == added
 
 
 def test_bad_sizes_are_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
