@@ -143,7 +143,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     args = parser.parse_args(argv)
     try:
         pair = Pair.of(Path(args.pair), args.source_lang, args.target_lang)
-        size = Size(*args.layers, args.width, args.vocabulary)
+        encoder_layers, decoder_layers = args.layers
+        size = Size(encoder_layers, decoder_layers, args.width, args.vocabulary)
         grow(pair, size, args.output, args.force)
     except UserError as error:
         return refuse(parser.prog, error)

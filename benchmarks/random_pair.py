@@ -60,7 +60,9 @@ def random_pair(shape: Shape, work: Path, seed: int = 0) -> Pair:
     learned = replace(stack, positions="learned")
     drafter = BlockConfig(
         *(learned, replace(learned, num_layers=shape.drafter_layers)),
-        **{"share_embeddings": True, "tie_output": True, "scale_embedding": False},
+        share_embeddings=True,
+        tie_output=True,
+        scale_embedding=False,
         block_size=_BLOCK_SIZE,
         copy_source=True,
     )

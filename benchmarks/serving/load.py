@@ -15,7 +15,6 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
-import math
 import shlex
 import sys
 from collections import Counter
@@ -31,6 +30,7 @@ from benchmarks.results import markdown
 from benchmarks.serving.reference import Reference, balance
 from benchmarks.serving.server import Server, serving
 from benchmarks.serving.traffic import Tally, Traffic
+from specdec_plugins.app.report import percentile
 from specdec_plugins.errors import Parser, UserError, refuse
 from specdec_plugins.formats.output import check_output
 from specdec_plugins.serving.model import load_model
@@ -83,12 +83,6 @@ class Result:
     faults: list[str] = field(default_factory=list)
 
 
-def percentile(values: Sequence[float], share: float) -> float:
-    """Nearest rank."""
-    ordered = sorted(values)
-    return ordered[max(0, math.ceil(share * len(ordered)) - 1)] if ordered else math.nan
-
-
 def send(server: Server, reference: Reference, load: Load) -> Tally:
     traffic = Traffic(server.port, load.name, reference.texts, ServerSettings().max_body)
     if load.mixed:
@@ -109,7 +103,7 @@ def measure(server: Server, reference: Reference, load: Load) -> Result:
 
     near_ties, faults = reference.compare(tally)
     lines = server.lines_of(load.name)
-    accounts = balance(reference, tally, change, lines, reference.model.block_size)
+    figures, wrong = balance(reference, tally, change, lines, reference.model.block_size)
     num_tokens = change("specdec_tokens_total")
     result = Result(
         load=load,
@@ -123,9 +117,9 @@ def measure(server: Server, reference: Reference, load: Load) -> Result:
         kinds=dict(tally.kinds),
         codes=dict(Counter(line.code for line in lines)),
         retries=tally.retries,
-        figures=[str(figure) for figure in accounts.figures],
+        figures=figures,
         near_ties=near_ties,
-        faults=[*tally.faults, *faults, *accounts.all_faults()],
+        faults=[*tally.faults, *faults, *wrong],
     )
     print(
         f"{result.num_requests} requests, {result.tokens_per_second:.0f} tokens/s, "
@@ -137,13 +131,9 @@ def measure(server: Server, reference: Reference, load: Load) -> Result:
 
 def run_mode(mode: str, args: argparse.Namespace, reference: Reference) -> list[Result]:
     """All concurrencies of one mode, against one server."""
-    flags = [args.model] if args.model else []
-    for flag, value in (
-        ("-s", args.source_lang),
-        ("-t", args.target_lang),
-        ("--device", args.device),
-    ):
-        flags += [flag, value] if value else []
+    given = {"-s": args.source_lang, "-t": args.target_lang, "--device": args.device}
+    flags = [word for flag, value in given.items() if value for word in (flag, value)]
+    flags += [args.model] if args.model else []
     concurrencies = [int(number) for number in args.concurrency.split(",")]
     loads = [Load(mode, number, args.seconds) for number in concurrencies if args.seconds > 0]
     if args.mixed:

@@ -9,7 +9,6 @@ import math
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
 
 from benchmarks.serving.server import LogLine
 from benchmarks.serving.traffic import Tally
@@ -23,22 +22,8 @@ _PLAIN = Options(use_drafter=False)
 
 Change = Callable[[str], float]  # of a metric in a run, by name; `name:label` for one of them
 
-_METRICS = {
-    "sentences": "specdec_sentences_total",
-    "tokens": "specdec_tokens_total",
-    "rounds": "specdec_rounds_total",
-    "drafted": "specdec_drafted_tokens_total",
-    "accepted": "specdec_accepted_tokens_total",
-}
+_METRICS = ("sentences", "tokens", "rounds", "drafted_tokens", "accepted_tokens")
 _KINDS = {400: "bad_request", 413: "too_large", 429: "overloaded", 499: "cancelled"}
-# What holds between metrics, whatever the load.
-_IDENTITIES = (
-    ("specdec_accepted_tokens_per_round_sum", "specdec_accepted_tokens_total"),
-    ("specdec_position_drafted_tokens_total", "specdec_drafted_tokens_total"),
-    ("specdec_position_accepted_tokens_total", "specdec_accepted_tokens_total"),
-    ("specdec_token_seconds_count", "specdec_sentences_total"),
-    ("specdec_tokens_per_round_of_a_sentence_count", "specdec_sentences_total"),
-)
 
 
 class Reference:
@@ -97,90 +82,49 @@ class Reference:
         return make_plan([text], _PLAIN, self.model, ServerSettings())
 
 
-@dataclass
-class Account:
-    """One figure, counted on both sides."""
-
-    name: str
-    server: int
-    least: int  # by the clients' count
-    most: int  # the same, and all that the server may have done for clients that left
-
-    @property
-    def agrees(self) -> bool:
-        return self.least <= self.server <= self.most
-
-    def __str__(self) -> str:
-        span = f"{self.least}" if self.least == self.most else f"{self.least} to {self.most}"
-        return f"{self.name}: server {self.server}, clients {span}"
-
-
-@dataclass
-class Accounts:
-    """All of a run's figures, and what is wrong with them."""
-
-    figures: list[Account] = field(default_factory=list)
-    faults: list[str] = field(default_factory=list)
-
-    def all_faults(self) -> list[str]:
-        return [*self.faults, *(str(figure) for figure in self.figures if not figure.agrees)]
-
-
 def balance(
     reference: Reference, tally: Tally, change: Change, lines: Sequence[LogLine], block_size: int
-) -> Accounts:
-    """Compare tokens, requests and failures. `lines`: the log's of this run's requests."""
-    figures = [
-        Account(name, round(change(_METRICS[name])), least, most)
-        for name, least, most in _work(reference, tally, block_size)
-    ]
-    accounts = Accounts(figures)
+) -> tuple[list[str], list[str]]:
+    """Tokens, requests and failures as both sides count them, and what does not agree.
+
+    lines: the log's of this run's requests. What the server may have done for clients that left,
+    or for answers that do not tell, makes a span of the clients' count.
+    """
+    known, slack = _work(reference, tally, block_size)
     logged = Counter(line.code for line in lines)
+    counts = [
+        (name.removesuffix("_tokens"), f"specdec_{name}_total", known[name], slack[name])
+        for name in _METRICS
+    ]
     for code, num in sorted(logged.items()):
-        counted = round(change(f"specdec_requests_total:{code}"))
-        figures.append(Account(f"answers {code}, by the log", counted, num, num))
+        counts.append((f"answers {code}, by the log", f"specdec_requests_total:{code}", num, 0))
     for code, kind in _KINDS.items():
-        counted = round(change(f"specdec_request_failures_total:{kind}"))
-        figures.append(Account(f"failures, {kind}", counted, logged[code], logged[code]))
-    accounts.faults += _log_faults(tally, lines)
-    for one, other in _IDENTITIES:
-        if change(one) != change(other):
-            accounts.faults.append(f"{one} {change(one):.0f}, {other} {change(other):.0f}")
-    skipped = change("specdec_tokens_total") - change("specdec_rounds_total")
-    if change("specdec_skipped_tokens_total") != skipped:
-        accounts.faults.append("skipped tokens are not tokens less rounds")
-    return accounts
+        metric = f"specdec_request_failures_total:{kind}"
+        counts.append((f"failures, {kind}", metric, logged[code], 0))
+    figures, faults = [], _log_faults(tally, lines)
+    for name, metric, least, more in counts:
+        counted = round(change(metric))
+        span = f"{least} to {least + more}" if more else f"{least}"
+        figures.append(f"{name}: server {counted}, clients {span}")
+        if not least <= counted <= least + more:
+            faults.append(figures[-1])
+    return figures, faults
 
 
-def _work(reference: Reference, tally: Tally, block_size: int) -> list[tuple[str, int, int]]:
-    """Name, least and most of what was decoded."""
+def _work(reference: Reference, tally: Tally, block_size: int) -> tuple[Counter[str], Counter[str]]:
+    """What was decoded, by metric: for sure, and at most beyond that."""
     known: Counter[str] = Counter()
     slack: Counter[str] = Counter()
-    unknown = list(tally.left)
-    for answer in tally.answers:
-        if answer.details is not None:
-            for row in answer.details["speculation"]:
-                known["sentences"] += 1
-                known["rounds"] += row["rounds"]
-                known["tokens"] += sum(row["emitted"])
-                known["drafted"] += sum(row["drafted"])
-                known["accepted"] += sum(row["accepted"])
-        elif reference.is_right(answer.index, answer.text):
-            num_tokens = reference.num_tokens[answer.index]
-            known["sentences"] += reference.num_sentences[answer.index]
-            known["tokens"] += num_tokens
-            slack["rounds"] += num_tokens
-            slack["drafted"] += num_tokens * block_size
-            slack["accepted"] += num_tokens
-        else:
-            unknown.append(answer.index)
-    for index in unknown:
-        num_tokens = reference.num_tokens[index]
-        slack["sentences"] += reference.num_sentences[index]
-        slack["drafted"] += num_tokens * block_size
-        for name in ("tokens", "rounds", "accepted"):
-            slack[name] += num_tokens
-    return [(name, known[name], known[name] + slack[name]) for name in _METRICS]
+    for row in (row for answer in tally.answers for row in answer.speculation):
+        known.update(sentences=1, rounds=row["rounds"], tokens=sum(row["emitted"]))
+        known.update({f"{name}_tokens": sum(row[name]) for name in ("drafted", "accepted")})
+    untold = [answer for answer in tally.answers if not answer.speculation]
+    texts = [(answer.index, reference.is_right(answer.index, answer.text)) for answer in untold]
+    for index, is_right in [*texts, *((index, False) for index in tally.left)]:
+        num = reference.num_tokens[index]
+        (known if is_right else slack).update(sentences=reference.num_sentences[index], tokens=num)
+        slack.update(rounds=num, drafted_tokens=num * block_size, accepted_tokens=num)
+    return known, slack
 
 
 def _log_faults(tally: Tally, lines: Sequence[LogLine]) -> list[str]:
@@ -188,12 +132,9 @@ def _log_faults(tally: Tally, lines: Sequence[LogLine]) -> list[str]:
     by_id: dict[str, list[int]] = {}
     for line in lines:
         by_id.setdefault(line.request_id, []).append(line.code)
-    faults = [
-        f"request {request_id}: answered {code}, the log has {by_id.get(request_id)}"
-        for request_id, code in tally.codes.items()
-        if by_id.get(request_id) != [code]
-    ]
-    for request_id in by_id.keys() - tally.codes.keys():
-        if by_id[request_id] not in ([200], [429], [499]):
-            faults.append(f"request {request_id}: left, the log has {by_id[request_id]}")
+    faults = []
+    for request_id in tally.codes.keys() | by_id.keys():
+        codes, answered = by_id.get(request_id), tally.codes.get(request_id)
+        if codes not in ([[200], [429], [499]] if answered is None else [[answered]]):
+            faults.append(f"request {request_id}: answered {answered}, the log has {codes}")
     return faults

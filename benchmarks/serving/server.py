@@ -12,8 +12,8 @@ import time
 import urllib.request
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 from prometheus_client.parser import text_string_to_metric_families
 
@@ -23,8 +23,7 @@ _LINE = re.compile(r"request_id=(\S+) method=POST path='/\w+' status=(\d+)")
 _LABELS = {"specdec_requests_total": "code", "specdec_request_failures_total": "kind"}
 
 
-@dataclass(frozen=True)
-class LogLine:
+class LogLine(NamedTuple):
     """What the log says of one request."""
 
     request_id: str

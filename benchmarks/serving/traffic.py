@@ -49,7 +49,7 @@ class Answer:
 
     index: int  # of the text
     text: str
-    details: dict[str, Any] | None = None
+    speculation: Sequence[dict[str, Any]] = ()  # of each sentence
 
 
 @dataclass
@@ -227,9 +227,13 @@ def read_answer(kind: str, index: int, content: bytes) -> Answer:
     if kind == TRANSLATE:
         return Answer(index, json.loads(content)["translatedText"])
     if kind == GENERATE:
-        record = json.loads(content)
-        return Answer(index, record["generated_text"], record["details"])
+        return _told(index, json.loads(content))
     events = [json.loads(part.removeprefix(b"data:")) for part in content.split(b"\n\n") if part]
     if [event["index"] for event in events] != list(range(len(events))):
         raise ValueError("events of the stream are missing")
-    return Answer(index, events[-1]["generated_text"], events[-1]["details"])
+    return _told(index, events[-1])
+
+
+def _told(index: int, record: dict[str, Any]) -> Answer:
+    details = record["details"] or {"speculation": ()}
+    return Answer(index, record["generated_text"], details["speculation"])
