@@ -14,7 +14,7 @@ import os
 import shutil
 import sys
 import time
-from collections.abc import Callable, Generator, Iterator, Mapping
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import closing
 from dataclasses import asdict, dataclass
 from functools import partial
@@ -34,20 +34,19 @@ from specdec_plugins.corpus.resume import (
     write_json,
 )
 from specdec_plugins.corpus.teacher import (
-    Cluster,
+    Chunks,
     DataBin,
     Search,
-    Task,
+    Spans,
     Teacher,
     has_ray,
-    translate_chunk,
+    translate_on_cluster,
 )
 from specdec_plugins.errors import UserError, not_installed
 from specdec_plugins.formats.output import written_whole
 
-Spans = Mapping[int, range]  # the sentences of each chunk
-# Yields chunks and the content of their files; is told how many sentences are done.
-Translate = Callable[[Spans, Callable[[int], object]], Generator[tuple[int, dict[str, Any]]]]
+# Told how many sentences are done.
+Translate = Callable[[Spans, Callable[[int], object]], Chunks]
 
 
 @dataclass(frozen=True)
@@ -66,6 +65,14 @@ class Distillation:
 
     def chunk_path(self, chunk: int) -> Path:
         return self.parts / f"chunk-{chunk:06d}.json"
+
+    def chunks(self, num_sentences: int, shard_id: int = 0, num_shards: int = 1) -> range:
+        """Those of a shard; of one shard, all."""
+        return range(shard_id, -(-num_sentences // self.chunk_size), num_shards)
+
+    def missing(self, chunks: Iterable[int]) -> list[int]:
+        """Those of the chunks that are not there yet."""
+        return [chunk for chunk in chunks if not self.chunk_path(chunk).is_file()]
 
     def settings(self) -> dict[str, Any]:
         """What must be the same for chunks to belong together."""
@@ -100,41 +107,32 @@ class Distillation:
             )
 
 
-class Shard:
-    """Translates the chunks of one shard that are not there yet."""
-
-    def __init__(
-        self, work: Distillation, num_sentences: int, num_shards: int, shard_id: int
-    ) -> None:
-        self._work = work
-        self._num_sentences = num_sentences
-        chunks = range(shard_id, -(-num_sentences // work.chunk_size), num_shards)
-        self.missing = [chunk for chunk in chunks if not work.chunk_path(chunk).is_file()]
-        self.num_chunks = len(chunks)
-
-    def run(self, translate: Translate, until: float) -> bool:
-        """Whether all is done; not so where the Unix time ``until`` (0: none) came first."""
-        size = self._work.chunk_size
-        spans = {
-            chunk: range(chunk * size, min((chunk + 1) * size, self._num_sentences))
-            for chunk in self.missing
-        }
-        with (
-            tqdm(total=sum(map(len, spans.values())), desc="distilling", unit=" sentences") as bar,
-            closing(translate(spans, bar.update)) as contents,
-        ):
-            while not (until and time.time() >= until) and (done := next(contents, None)):
-                write_json(self._work.chunk_path(done[0]), done[1])
-        return all(self._work.chunk_path(chunk).is_file() for chunk in self.missing)
+def translate_missing(
+    work: Distillation,
+    num_sentences: int,
+    chunks: Sequence[int],
+    translate: Translate,
+    until: float,
+) -> bool:
+    """Whether all is done; not so where the Unix time ``until`` (0: none) came first."""
+    size = work.chunk_size
+    spans = {c: range(c * size, min((c + 1) * size, num_sentences)) for c in chunks}
+    with (
+        tqdm(total=sum(map(len, spans.values())), desc="distilling", unit=" sentences") as bar,
+        closing(translate(spans, bar.update)) as contents,
+    ):
+        while not (until and time.time() >= until) and (done := next(contents, None)):
+            write_json(work.chunk_path(done[0]), done[1])
+    return not work.missing(chunks)
 
 
 def merge(work: Distillation, settings: dict[str, Any]) -> None:
     """Binarise all chunks to the output folder; a ``UserError`` names what is missing."""
-    num_chunks = -(-settings["num_sentences"] // work.chunk_size)
-    missing = [chunk for chunk in range(num_chunks) if not work.chunk_path(chunk).is_file()]
+    chunks = work.chunks(settings["num_sentences"])
+    missing = work.missing(chunks)
     if missing:
         raise UserError(
-            f"{work.parts}: {len(missing)} of {num_chunks} chunks are missing (the first is "
+            f"{work.parts}: {len(missing)} of {len(chunks)} chunks are missing (the first is "
             f"{missing[0]}); run the shards that have them, chunk c is of shard c modulo shards"
         )
     with locked(work.parts, wait=True):
@@ -142,7 +140,7 @@ def merge(work: Distillation, settings: dict[str, Any]) -> None:
             return
         with written_whole(work.output) as part:
             part.mkdir()
-            counts = _binarise(work, part, num_chunks)
+            counts = _binarise(work, part, chunks)
             if counts["sentences"] != settings["num_sentences"]:
                 raise UserError(
                     f"{work.parts}: chunks are damaged; remove the folder, run it again"
@@ -167,15 +165,7 @@ def is_done(work: Distillation, settings: dict[str, Any]) -> bool:
     return True
 
 
-def _lines(work: Distillation, num_chunks: int, counts: dict[str, int]) -> Iterator[str]:
-    for chunk in tqdm(range(num_chunks), desc="binarising", unit=" chunks"):
-        content = read_json(work.chunk_path(chunk))
-        counts["sentences"] += len(content["lines"])
-        counts["originals"] += len(content["originals"])
-        yield from content["lines"]
-
-
-def _binarise(work: Distillation, folder: Path, num_chunks: int) -> dict[str, int]:
+def _binarise(work: Distillation, folder: Path, chunks: Iterable[int]) -> dict[str, int]:
     """Write the target side with the data-bin's own dictionary; returns counts."""
     from fairseq.data import Dictionary, indexed_dataset
 
@@ -183,8 +173,12 @@ def _binarise(work: Distillation, folder: Path, num_chunks: int) -> dict[str, in
     stem = str(folder / work.data.stem(work.data.target_lang))
     builder = indexed_dataset.make_builder(f"{stem}.bin", "mmap", vocab_size=len(dictionary))
     counts = {"sentences": 0, "originals": 0}
-    for line in _lines(work, num_chunks, counts):
-        builder.add_item(dictionary.encode_line(line, add_if_not_exist=False))
+    for chunk in tqdm(chunks, desc="binarising", unit=" chunks"):
+        content = read_json(work.chunk_path(chunk))
+        counts["sentences"] += len(content["lines"])
+        counts["originals"] += len(content["originals"])
+        for line in content["lines"]:
+            builder.add_item(dictionary.encode_line(line, add_if_not_exist=False))
     builder.finalize(f"{stem}.idx")
     return counts
 
@@ -254,7 +248,7 @@ def main(args: argparse.Namespace) -> None:
         work.claim(settings)
     else:
         finished = _translate(args, work, settings)
-    others = Shard(work, settings["num_sentences"], 1, 0).missing
+    others = work.missing(work.chunks(settings["num_sentences"]))
     if not finished:
         logger.info("time is up; %d chunks are missing, and the same command goes on", len(others))
         raise SystemExit(UNFINISHED)
@@ -266,6 +260,7 @@ def main(args: argparse.Namespace) -> None:
 
 def _translate(args: argparse.Namespace, work: Distillation, settings: dict[str, Any]) -> bool:
     """Translate the chunks of this shard; whether there was time for all of them."""
+    translate: Translate
     by_ray = args.ray is not None
     if by_ray and not has_ray():
         logger.warning("%s; distilling in one process", not_installed("ray", "ray"))
@@ -274,24 +269,19 @@ def _translate(args: argparse.Namespace, work: Distillation, settings: dict[str,
     teacher = None if work.is_begun else _teacher(args, work)
     work.claim(settings)
     with locked(work.parts / f"shard-{args.shard_id}-of-{args.num_shards}"):
-        shard = Shard(work, settings["num_sentences"], args.num_shards, args.shard_id)
-        logger.info("%d of %d chunks to do", len(shard.missing), shard.num_chunks)
-        if not shard.missing:
+        number = settings["num_sentences"]
+        chunks = work.chunks(number, args.shard_id, args.num_shards)
+        missing = work.missing(chunks)
+        logger.info("%d of %d chunks to do", len(missing), len(chunks))
+        if not missing:
             return True
         if by_ray:
             del teacher  # the workers have their own
-            task = Task(work.data, work.checkpoint, work.search, args.max_tokens, args.cpu)
-            cluster = Cluster(args.ray, args.ray_workers, task)
-            return shard.run(cluster.translate, args.until)
-        teacher = teacher or _teacher(args, work)
-        return shard.run(partial(_translate_here, teacher, args.max_tokens), args.until)
-
-
-def _translate_here(
-    teacher: Teacher, max_tokens: int, spans: Spans, on_done: Callable[[int], object]
-) -> Generator[tuple[int, dict[str, Any]]]:
-    for chunk, span in spans.items():
-        yield chunk, translate_chunk(teacher, span, max_tokens, on_done)
+            task = (work.data, work.checkpoint, work.search, args.max_tokens, args.cpu)
+            translate = partial(translate_on_cluster, args.ray, args.ray_workers, task)
+        else:
+            translate = partial((teacher or _teacher(args, work)).chunks, args.max_tokens)
+        return translate_missing(work, number, missing, translate, args.until)
 
 
 def _teacher(args: argparse.Namespace, work: Distillation) -> Teacher:

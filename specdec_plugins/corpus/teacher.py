@@ -30,6 +30,9 @@ LOCAL = "local"  # in place of a cluster's address
 NUM_ATTEMPTS = 2  # to start a cluster here
 ROOT = Path(__file__).resolve().parents[2]
 
+Spans = Mapping[int, range]  # the sentences of each chunk
+Chunks = Generator[tuple[int, dict[str, Any]]]  # each with the content of its file
+
 
 @dataclass(frozen=True)
 class Search:
@@ -115,6 +118,18 @@ class Teacher:
             texts = [self._dictionary.string(best.token_ids) for best, *_ in found]
             yield list(zip(batch, texts, strict=True))
 
+    def chunks(self, max_tokens: int, spans: Spans, on_done: Callable[[int], object]) -> Chunks:
+        """The content of each chunk's file: its lines, and which are originals, being too long."""
+        for chunk, span in spans.items():
+            originals = [index for index in span if self.too_long(index)]
+            lines = {index: self.original(index) for index in originals}
+            on_done(len(originals))
+            wanted = [index for index in span if index not in lines]
+            for batch in self.translate(wanted, max_tokens):
+                lines.update(batch)
+                on_done(len(batch))
+            yield chunk, {"lines": [lines[index] for index in span], "originals": originals}
+
     def _batches(self, indices: Sequence[int], max_tokens: int) -> Iterator[list[int]]:
         # fairseq's own batching drops a last partial batch by default; this one cannot.
         batch: list[int] = []
@@ -126,23 +141,6 @@ class Teacher:
             batch.append(index)
         if batch:
             yield batch
-
-
-def translate_chunk(
-    teacher: Teacher,
-    span: range,
-    max_tokens: int,
-    on_done: Callable[[int], object] = lambda number: None,
-) -> dict[str, Any]:
-    """The content of a chunk's file: its lines, and which are the originals for being too long."""
-    originals = [index for index in span if teacher.too_long(index)]
-    lines = {index: teacher.original(index) for index in originals}
-    on_done(len(originals))
-    wanted = [index for index in span if index not in lines]
-    for batch in teacher.translate(wanted, max_tokens):
-        lines.update(batch)
-        on_done(len(batch))
-    return {"lines": [lines[index] for index in span], "originals": originals}
 
 
 def _refuse_other_dictionaries(checkpoint: Path, data: DataBin, dictionaries: Dictionaries) -> None:
@@ -165,59 +163,48 @@ def _refuse_other_dictionaries(checkpoint: Path, data: DataBin, dictionaries: Di
             )
 
 
-@dataclass(frozen=True)
-class Task:
-    """What each worker of a cluster needs to translate chunks."""
-
-    data: DataBin
-    checkpoint: Path
-    search: Search
-    max_tokens: int  # source tokens a batch
-    cpu: bool  # leave GPUs alone
+# What each worker of a cluster needs: data, checkpoint, search, source tokens a batch, and whether
+# GPUs are left alone.
+Task = tuple[DataBin, Path, Search, int, bool]
 
 
 class ChunkTranslator:
     """A worker of the cluster: loads the verifier once, and translates chunks."""
 
-    def __init__(self, task: Task) -> None:
-        device = torch.device("cpu" if task.cpu or not torch.cuda.is_available() else "cuda")
-        self._teacher = Teacher(task.data, task.checkpoint, task.search, device)
-        self._max_tokens = task.max_tokens
+    def __init__(
+        self, data: DataBin, checkpoint: Path, search: Search, max_tokens: int, cpu: bool
+    ) -> None:
+        device = torch.device("cpu" if cpu or not torch.cuda.is_available() else "cuda")
+        self._teacher = Teacher(data, checkpoint, search, device)
+        self._max_tokens = max_tokens
 
     def __call__(self, row: dict[str, Any]) -> dict[str, Any]:
         """The content of a chunk's file as JSON; row: a chunk and the span of its sentences."""
-        span = range(row["start"], row["stop"])
-        content = translate_chunk(self._teacher, span, self._max_tokens)
-        return {"chunk": row["chunk"], "content": json.dumps(content)}
+        spans = {row["chunk"]: range(row["start"], row["stop"])}
+        [(chunk, content)] = self._teacher.chunks(self._max_tokens, spans, lambda number: None)
+        return {"chunk": chunk, "content": json.dumps(content)}
 
 
-@dataclass(frozen=True)
-class Cluster:
-    """Where to run, and what."""
+def translate_on_cluster(
+    address: str, num_workers: int, task: Task, spans: Spans, on_done: Callable[[int], object]
+) -> Chunks:
+    """Chunks and the content of their files, as they come.
 
-    address: str  # of a Ray cluster; LOCAL starts one on this machine
-    num_workers: int  # each holds a verifier
-    task: Task
-
-    def translate(
-        self, spans: Mapping[int, range], on_done: Callable[[int], object]
-    ) -> Generator[tuple[int, dict[str, Any]]]:
-        """Chunks and the content of their files, as they come.
-
-        Raises UserError where the cluster cannot be reached or a worker cannot do its work.
-        """
-        rows = [{"chunk": c, "start": s.start, "stop": s.stop} for c, s in spans.items()]
-        with _connected(self) as data:
-            # A block for each chunk, so that a worker that dies costs one chunk.
-            translated = data.from_items(rows, override_num_blocks=len(rows)).map(
-                ChunkTranslator,
-                fn_constructor_args=(self.task,),
-                concurrency=min(self.num_workers, len(rows)),
-                num_gpus=0 if self.task.cpu or not torch.cuda.is_available() else 1,
-            )
-            for row in translated.iter_rows():
-                on_done(len(spans[row["chunk"]]))
-                yield row["chunk"], json.loads(row["content"])
+    address: of a Ray cluster; LOCAL starts one on this machine. Each worker holds a verifier.
+    Raises UserError where the cluster cannot be reached or a worker cannot do its work.
+    """
+    rows = [{"chunk": c, "start": s.start, "stop": s.stop} for c, s in spans.items()]
+    with _connected(address, num_workers) as data:
+        # A block for each chunk, so that a worker that dies costs one chunk.
+        translated = data.from_items(rows, override_num_blocks=len(rows)).map(
+            ChunkTranslator,
+            fn_constructor_args=task,
+            concurrency=min(num_workers, len(rows)),
+            num_gpus=0 if task[-1] or not torch.cuda.is_available() else 1,
+        )
+        for row in translated.iter_rows():
+            on_done(len(spans[row["chunk"]]))
+            yield row["chunk"], json.loads(row["content"])
 
 
 def has_ray() -> bool:
@@ -225,34 +212,34 @@ def has_ray() -> bool:
 
 
 @contextmanager
-def _connected(cluster: Cluster) -> Iterator[Any]:
+def _connected(address: str, num_workers: int) -> Iterator[Any]:
     """Ray Data on the cluster, which is left, or stopped where it was started here."""
     import ray
     import ray.data
     import ray.exceptions
 
-    _connect(cluster)
+    _connect(address, num_workers)
     context = ray.data.DataContext.get_current()
     context.enable_progress_bars = False
     try:
         yield ray.data
     except ray.exceptions.RayError as error:
-        raise UserError(f"--ray {cluster.address}: {_cause(error)}") from error
+        raise UserError(f"--ray {address}: {_cause(error)}") from error
     finally:
         ray.shutdown()
 
 
-def _connect(cluster: Cluster) -> None:
+def _connect(address: str, num_workers: int) -> None:
     """Raises UserError where no cluster answers, or none could be started."""
     import ray
 
-    is_local = cluster.address == LOCAL
+    is_local = address == LOCAL
     path = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
     for attempt in range(NUM_ATTEMPTS):
         try:
             ray.init(
-                address=cluster.address,
-                num_cpus=cluster.num_workers if is_local else None,
+                address=address,
+                num_cpus=num_workers if is_local else None,
                 include_dashboard=False if is_local else None,
                 runtime_env={"env_vars": {"PYTHONPATH": path}},
                 log_to_driver=False,
@@ -264,7 +251,7 @@ def _connect(cluster: Cluster) -> None:
             if is_local and attempt < NUM_ATTEMPTS - 1:
                 continue  # on a busy machine its processes may miss the time that Ray grants them
             raise UserError(
-                f"--ray {cluster.address}: no cluster answers there ({_first_line(error)}); start "
+                f"--ray {address}: no cluster answers there ({_first_line(error)}); start "
                 f"one with ray start --head, give --ray {LOCAL}, or omit --ray"
             ) from error
 
