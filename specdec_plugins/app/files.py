@@ -20,6 +20,7 @@ from tqdm import tqdm
 from specdec_plugins.app.options import check, option
 from specdec_plugins.app.settings import Settings
 from specdec_plugins.app.types import Sentence
+from specdec_plugins.corpus import reading
 from specdec_plugins.corpus.resume import first_difference, write_json
 from specdec_plugins.errors import UserError, require
 from specdec_plugins.formats.output import check_output
@@ -82,10 +83,7 @@ def in_buffers(items: Iterable[T], size: int) -> Iterator[list[T]]:
 
 def count_lines(path: str) -> int:
     """Complete lines of a file, 0 where there is none: what a resumed run may keep."""
-    if not os.path.exists(path):
-        return 0
-    with open(path, "rb") as file:
-        return sum(chunk.count(b"\n") for chunk in iter(lambda: file.read(1 << 20), b""))
+    return reading.count_lines(Path(path)) if os.path.exists(path) else 0
 
 
 def total_lines(path: str) -> int | None:

@@ -28,15 +28,22 @@ from specdec_plugins.corpus import cli
 from specdec_plugins.corpus.binarising import Binarising, Dictionaries, latin_vocabulary
 from specdec_plugins.corpus.cleaning import LengthRules, RandomSplit
 from specdec_plugins.corpus.cli import logger
-from specdec_plugins.corpus.reading import Faults, Pair, ParallelFile, check_file, read_pairs
+from specdec_plugins.corpus.reading import (
+    Faults,
+    Pair,
+    ParallelFile,
+    check_file,
+    count_lines,
+    read_pairs,
+)
 from specdec_plugins.corpus.resume import Steps, locked, read_json, write_json
 from specdec_plugins.corpus.tokenising import (
     TextSettings,
     Work,
-    count_lines,
     learn_codes,
     read_prepared,
     write_clean,
+    writing,
 )
 from specdec_plugins.errors import UserError
 from specdec_plugins.formats.text import load_codes
@@ -107,7 +114,9 @@ class Preparation:
             for split in self._settings.splits:
                 self._segment(split)
             self._binarise()
-        self._say()
+        references = [str(self._pair("raw", split)[1]) for split in self._settings.splits[1:]]
+        logger.info("ready: %s", self._folder / "data-bin")
+        logger.info("references for scoring: %s", ", ".join(references))
 
     def _pair(self, kind: str, split: str) -> list[Path]:
         text = self._settings.text
@@ -135,7 +144,8 @@ class Preparation:
                 first = _all_pairs(corpora, Faults(faults.skip), "choosing held-out pairs")
                 held = RandomSplit.choose(first, settings.split_valid, settings.split_test)
             pairs = _all_pairs(corpora, faults, f"reading {splits[0]}")
-            dropped = _write_splits(dict(zip(splits, _twos(parts), strict=True)), pairs, held)
+            sides = zip(parts[::2], parts[1::2], strict=True)
+            dropped = _write_splits(dict(zip(splits, sides, strict=True)), pairs, held)
             if faults.skipped:
                 logger.warning("%d bad lines skipped; the first: %s", faults.skipped, faults.first)
             if dropped:
@@ -248,11 +258,6 @@ class Preparation:
             settings={"splits": settings.splits, "dictionaries": len(given.paths)},
         )
 
-    def _say(self) -> None:
-        references = [str(self._pair("raw", split)[1]) for split in self._settings.splits[1:]]
-        logger.info("ready: %s", self._folder / "data-bin")
-        logger.info("references for scoring: %s", ", ".join(references))
-
 
 def _counted(pairs: Iterable[Pair], tokens: Counter[str]) -> Iterator[Pair]:
     for pair in pairs:
@@ -261,36 +266,25 @@ def _counted(pairs: Iterable[Pair], tokens: Counter[str]) -> Iterator[Pair]:
         yield pair
 
 
-def _twos(paths: Sequence[Path]) -> list[tuple[Path, Path]]:
-    return list(zip(paths[::2], paths[1::2], strict=True))
-
-
 def _all_pairs(corpora: Sequence[ParallelFile], faults: Faults, name: str) -> tqdm[Pair]:
     pairs = (pair for corpus in corpora for pair in read_pairs(corpus, faults))
     return tqdm(pairs, desc=name, unit=" pairs", mininterval=0.5)
 
 
 def _write_splits(
-    outputs: dict[str, tuple[Path, Path]], pairs: tqdm[Pair], held: RandomSplit
+    outputs: dict[str, Sequence[Path]], pairs: Iterable[Pair], held: RandomSplit
 ) -> int:
     """Write each pair to its split (the first one, unless held out); returns how many have none."""
     dropped = 0
-    main = next(iter(outputs))
     with ExitStack() as stack:
-        files = {
-            split: [
-                stack.enter_context(path.open("w", encoding="utf-8", newline="\n"))
-                for path in paths
-            ]
-            for split, paths in outputs.items()
-        }
+        write = {split: stack.enter_context(writing(paths)) for split, paths in outputs.items()}
+        write["train"] = next(iter(write.values()))
         for pair in pairs:
             place = held.place(pair)
             if place is None:
                 dropped += 1
-                continue
-            for file, line in zip(files[main if place == "train" else place], pair, strict=True):
-                file.write(line + "\n")
+            else:
+                write[place](pair)
     return dropped
 
 
@@ -319,42 +313,38 @@ def shared_flags(num_merges: int, max_ratio: float) -> tuple[cli.Flag, ...]:
     )  # fmt: skip
 
 
-def text_settings(
-    args: argparse.Namespace, source_lang: str, target_lang: str, tokenizer: str = "moses"
-) -> TextSettings:
-    dash_splits = args.dash_splits == "yes"
-    if args.dash_splits == "auto" and args.dict and args.dict.is_file():
-        dash_splits = Dictionaries(args.dict).has_split_dashes()
-    return TextSettings(
-        source_lang,
-        target_lang,
-        "moses" if tokenizer == "moses" else None,
-        lowercase=args.lowercase == "yes",
-        dash_splits=dash_splits,
-        strip_diacritics=args.strip_diacritics == "yes",
-    )
-
-
 def preparation_settings(
-    args: argparse.Namespace, text: TextSettings, **corpora: Any
+    args: argparse.Namespace, source_lang: str, target_lang: str, **own: Any
 ) -> PreparationSettings:
-    """Of the shared flags, and of the corpora of one script (fields of the class)."""
+    """Of the shared flags, and of one script's own (fields of the class, and the tokenizer)."""
     if args.dict_tgt and not args.dict:
         raise UserError("--dict-tgt needs --dict, the source's dictionary")
     codes, source, target = (
         path and path.resolve() for path in (args.codes, args.dict, args.dict_tgt)
+    )
+    dictionaries = Dictionaries(source, target)
+    dash_splits = args.dash_splits == "yes"
+    if args.dash_splits == "auto" and source and source.is_file():
+        dash_splits = dictionaries.has_split_dashes()
+    text = TextSettings(
+        source_lang,
+        target_lang,
+        own.pop("tokenizer", "moses"),
+        lowercase=args.lowercase == "yes",
+        dash_splits=dash_splits,
+        strip_diacritics=args.strip_diacritics == "yes",
     )
     return PreparationSettings(
         text,
         rules=LengthRules(args.min_length, args.max_length, args.max_ratio),
         num_merges=args.merges,
         codes=codes,
-        dictionaries=Dictionaries(source, target),
+        dictionaries=dictionaries,
         cover_latin=args.cover_latin,
         max_subwords=args.max_subwords,
         skip_bad_lines=args.bad_lines == "skip",
         num_workers=args.workers,
-        **corpora,
+        **own,
     )
 
 
@@ -393,7 +383,9 @@ def main(args: argparse.Namespace) -> None:
     columns = _columns(args.columns)
     settings = preparation_settings(
         args,
-        text_settings(args, args.src, args.tgt, args.tokenizer),
+        args.src,
+        args.tgt,
+        tokenizer="moses" if args.tokenizer == "moses" else None,
         train=[ParallelFile.parse(item, columns) for item in args.train],
         valid=[ParallelFile.parse(item, columns) for item in args.valid],
         tests=[ParallelFile.parse(item, columns) for item in args.test],

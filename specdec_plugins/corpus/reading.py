@@ -6,8 +6,8 @@ import gzip
 import lzma
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass, field
-from itertools import islice
+from dataclasses import dataclass
+from itertools import islice, zip_longest
 from pathlib import Path
 from typing import BinaryIO, cast
 
@@ -82,19 +82,6 @@ class Faults:
         self.skipped += 1
 
 
-@dataclass
-class _Seen:
-    """What was repaired in one file, said once a file."""
-
-    path: Path
-    said: set[str] = field(default_factory=set)
-
-    def say(self, kind: str, number: int) -> None:
-        if kind not in self.said:
-            self.said.add(kind)
-            logger.warning("%s, line %d: %s removed", self.path, number, kind)
-
-
 def check_file(path: Path, expected: str) -> None:
     """Raises UserError where there is no such file, or a folder in its place."""
     if path.is_dir():
@@ -122,12 +109,14 @@ def read_lines(path: Path, faults: Faults) -> Iterator[str | None]:
     of web corpora, and would shift one side against the other. A byte-order mark and CRLF are
     repaired with a warning; NUL and broken UTF-8 are faults.
     """
-    seen = _Seen(path)
+    said: set[str] = set()  # what was repaired, told once a file
     number = 0
     with open_bytes(path) as file:
         try:
             for number, raw in enumerate(file, 1):  # noqa: B007 - used after the loop
-                yield _decode(raw, number, seen, faults)
+                if number == 1 and raw.startswith(_UTF16_MARKS):
+                    raise UserError(f"{path}: is UTF-16; convert it: iconv -f UTF-16 -t UTF-8")
+                yield _decode(raw, f"{path}, line {number}", number == 1, said, faults)
         except (EOFError, lzma.LZMAError, gzip.BadGzipFile, OSError) as error:
             raise UserError(
                 f"{path}, after line {number}: damaged or not what its name says ({error}); "
@@ -137,25 +126,28 @@ def read_lines(path: Path, faults: Faults) -> Iterator[str | None]:
         raise UserError(f"{path}: empty; give a file with at least one line")
 
 
-def _decode(raw: bytes, number: int, seen: _Seen, faults: Faults) -> str | None:
-    if number == 1 and raw.startswith(_UTF16_MARKS):
-        raise UserError(f"{seen.path}: is UTF-16; convert it: iconv -f UTF-16 -t UTF-8")
-    if number == 1 and raw.startswith(_UTF8_MARK):
+def _decode(raw: bytes, where: str, first: bool, said: set[str], faults: Faults) -> str | None:
+    repairs = []
+    if first and raw.startswith(_UTF8_MARK):
         raw = raw[len(_UTF8_MARK) :]
-        seen.say("a byte-order mark is", number)
+        repairs.append("a byte-order mark is")
     raw = raw.removesuffix(b"\n")
     if raw.endswith(b"\r"):
         raw = raw.removesuffix(b"\r")
-        seen.say("line ends are CRLF; the CR of each is", number)
+        repairs.append("line ends are CRLF; the CR of each is")
+    for kind in repairs:
+        if kind not in said:
+            logger.warning("%s: %s removed", where, kind)
+    said.update(repairs)
     if b"\0" in raw:
-        faults.report(f"{seen.path}, line {number}: holds a NUL byte; remove it, or skip bad lines")
+        faults.report(f"{where}: holds a NUL byte; remove it, or skip bad lines")
         return None
     try:
         return raw.decode("utf-8")
     except UnicodeDecodeError as error:
         faults.report(
-            f"{seen.path}, line {number}: not UTF-8 (byte {error.start + 1}); convert the file "
-            "with iconv, or skip bad lines"
+            f"{where}: not UTF-8 (byte {error.start + 1}); convert the file with iconv, or skip "
+            "bad lines"
         )
         return None
 
@@ -199,27 +191,20 @@ def _read_tsv(path: Path, columns: tuple[int, int] | None, faults: Faults) -> It
 
 def _read_two_sides(source: Path, target: Path, faults: Faults) -> Iterator[Pair]:
     # A bad line must leave both sides, so each is read with the same fault counter.
-    source_lines, target_lines = read_lines(source, faults), read_lines(target, faults)
-    number = 0
-    for number, left in enumerate(source_lines, 1):  # noqa: B007 - used after the loop
-        right = next(target_lines, _END)
-        if isinstance(right, _End):
-            raise UserError(_unequal(target, number - 1, source))
-        if left is not None and right is not None:
+    end = object()
+    sides = zip_longest(read_lines(source, faults), read_lines(target, faults), fillvalue=end)
+    for number, (left, right) in enumerate(sides):
+        if left is end or right is end:
+            shorter, longer = (source, target) if left is end else (target, source)
+            raise UserError(
+                f"{shorter} ends after line {number}, but {longer} goes on; the two sides of a "
+                "corpus must have as many lines"
+            )
+        if isinstance(left, str) and isinstance(right, str):
             yield left, right
-    if not isinstance(next(target_lines, _END), _End):
-        raise UserError(_unequal(source, number, target))
 
 
-class _End:
-    """Marks the end of a file, where None already means a bad line."""
-
-
-_END = _End()
-
-
-def _unequal(shorter: Path, num_lines: int, longer: Path) -> str:
-    return (
-        f"{shorter} ends after line {num_lines}, but {longer} goes on; the two sides of a corpus "
-        "must have as many lines"
-    )
+def count_lines(path: Path) -> int:
+    """Complete lines of a file."""
+    with path.open("rb") as file:
+        return sum(block.count(b"\n") for block in iter(lambda: file.read(1 << 20), b""))

@@ -9,8 +9,9 @@ from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
-from functools import lru_cache, partial
+from functools import lru_cache
 from pathlib import Path
 from typing import Literal
 
@@ -71,11 +72,13 @@ class Work:
     def transform(self, chunk: list[Pair]) -> list[Pair]:
         """The pairs of a chunk in order; those that a weight has repeated are computed once."""
         pipeline = _pipeline(self)
-        left: Callable[[str], str] = pipeline.segment
-        right = left
-        if self.codes is None:
-            left, right = (partial(pipeline.tokenize, side=x) for x in ("source", "target"))
-        made = {pair: (left(pair[0]), right(pair[1])) for pair in dict.fromkeys(chunk)}
+        made = {}
+        for pair in set(chunk):
+            if self.codes is None:
+                source = pipeline.tokenize(pair[0], "source")
+                made[pair] = (source, pipeline.tokenize(pair[1], "target"))
+            else:
+                made[pair] = (pipeline.segment(pair[0]), pipeline.segment(pair[1]))
         return [made[pair] for pair in chunk]
 
     def _by_workers(self, chunks: Iterable[list[Pair]]) -> Iterator[list[Pair]]:
@@ -114,17 +117,23 @@ def _result(future: Future[list[Pair]]) -> list[Pair]:
 
 def read_prepared(paths: Sequence[Path]) -> Iterator[Pair]:
     """The pairs of two files that this package wrote."""
-    with (
-        paths[0].open(encoding="utf-8", newline="\n") as source,
-        paths[1].open(encoding="utf-8", newline="\n") as target,
-    ):
-        for left, right in zip(source, target, strict=True):
+    with ExitStack() as stack:
+        files = [stack.enter_context(p.open(encoding="utf-8", newline="\n")) for p in paths]
+        for left, right in zip(*files, strict=True):
             yield left.removesuffix("\n"), right.removesuffix("\n")
 
 
-def count_lines(path: Path) -> int:
-    with path.open("rb") as file:
-        return sum(block.count(b"\n") for block in iter(lambda: file.read(1 << 20), b""))
+@contextmanager
+def writing(paths: Sequence[Path]) -> Iterator[Callable[[Pair], None]]:
+    """Yields what writes a pair to two files, for ``read_prepared``."""
+    with ExitStack() as stack:
+        files = [stack.enter_context(p.open("w", encoding="utf-8", newline="\n")) for p in paths]
+
+        def write(pair: Pair) -> None:
+            for file, line in zip(files, pair, strict=True):
+                file.write(line + "\n")
+
+        yield write
 
 
 def write_clean(
@@ -132,16 +141,12 @@ def write_clean(
 ) -> Counter[str]:
     """Write both sides; ``rules`` None keeps every pair. Returns the number for each verdict."""
     counts: Counter[str] = Counter()
-    with (
-        paths[0].open("w", encoding="utf-8", newline="\n") as source,
-        paths[1].open("w", encoding="utf-8", newline="\n") as target,
-    ):
-        for left, right in pairs:
-            reason = rules.verdict(left, right) if rules else None
+    with writing(paths[:2]) as write:
+        for pair in pairs:
+            reason = rules.verdict(*pair) if rules else None
             counts[reason or "kept"] += 1
             if reason is None:
-                source.write(left + "\n")
-                target.write(right + "\n")
+                write(pair)
     if rules and not counts["kept"]:
         raise UserError(
             f"cleaning kept no training pair ({dict(counts)}); check that the two sides belong "

@@ -29,7 +29,6 @@ from specdec_plugins.corpus.prepare import (
     Preparation,
     preparation_settings,
     shared_flags,
-    text_settings,
 )
 from specdec_plugins.corpus.reading import ParallelFile
 from specdec_plugins.corpus.resume import Steps, locked, read_json, sha256, write_json
@@ -317,13 +316,7 @@ def main(args: argparse.Namespace) -> None:
     corpora = [*data_set.train, data_set.valid, data_set.test]
     with locked(out / "orig"):
         *train, valid, test = [unpack(one, store, out / "orig", languages) for one in corpora]
-    settings = preparation_settings(
-        args,
-        text_settings(args, *languages),
-        train=train,
-        valid=[valid],
-        tests=[test],
-    )
+    settings = preparation_settings(args, *languages, train=train, valid=[valid], tests=[test])
     Preparation(settings, out).run()
 
 

@@ -9,6 +9,7 @@ import pytest
 
 from specdec_plugins.corpus import prepare
 from specdec_plugins.corpus.prepare import Preparation
+from specdec_plugins.corpus.reading import ParallelFile
 from specdec_plugins.errors import UserError
 from specdec_plugins.formats.text import TextPipeline
 from tests.corpus.conftest import Script
@@ -242,4 +243,6 @@ def test_dashes_are_split_where_the_dictionary_shows_it(flags: list[str], tmp_pa
     for content, expected in (("der 9\n@-@ 5\n", True), ("der 9\na@-@ 5\n", False)):
         dictionary.write_text(content)
         args = parse([*flags, "--dict", str(dictionary)])
-        assert prepare.text_settings(args, "en", "de").dash_splits is expected
+        corpus = [ParallelFile(tmp_path / "train.tsv")]
+        made = prepare.preparation_settings(args, "en", "de", train=corpus, valid=corpus)
+        assert made.text.dash_splits is expected
