@@ -92,83 +92,65 @@ def _is_foreign(token: str) -> bool:
     return len(token) == 1 and ord(token) > 0x24F
 
 
-@dataclass(frozen=True)
-class Binarising:
-    """Tokenised, segmented text in ``folder`` to a data-bin for fairseq."""
+def preprocess(command: Sequence[str], output: Path, log: Path, codes: Path | None) -> None:
+    """Run fairseq-preprocess with these flags; BPE codes go beside the dictionaries for decoding.
 
-    folder: Path  # holds SPLIT.LANG
-    source_lang: str
-    target_lang: str
-    splits: Sequence[str]  # "train", "valid", "test", "test1", ...
-    dictionaries: Dictionaries
-    num_workers: int
+    Raises UserError, naming the log, where it fails.
+    """
+    if importlib.util.find_spec("fairseq_cli") is None:
+        raise not_installed("fairseq", "train")
+    output.mkdir()
+    log.parent.mkdir(parents=True, exist_ok=True)
+    command = [sys.executable, "-m", "fairseq_cli.preprocess", "--destdir", str(output), *command]
+    status = _watched(command, output, log)
+    lines = log.read_text(encoding="utf-8", errors="replace").strip().split("\n")
+    if status != 0:
+        raise UserError(f"fairseq-preprocess failed: {lines[-1]} (all of it: {log})")
+    for line in lines:
+        _report(line)
+    (output / "preprocess.log").unlink(missing_ok=True)  # names the temporary folder
+    if codes is not None:
+        shutil.copyfile(codes, output / "bpe.codes")
 
-    def run(self, output: Path, log: Path, codes: Path | None) -> None:
-        """Write the data-bin, with the BPE codes beside the dictionaries for decoding."""
-        if importlib.util.find_spec("fairseq_cli") is None:
-            raise not_installed("fairseq", "train")
-        output.mkdir()
-        log.parent.mkdir(parents=True, exist_ok=True)
-        self._preprocess(output, log)
-        for line in log.read_text(encoding="utf-8").splitlines():
-            self._report(line)
-        (output / "preprocess.log").unlink(missing_ok=True)  # names the temporary folder
-        if codes is not None:
-            shutil.copyfile(codes, output / "bpe.codes")
 
-    def _command(self, output: Path) -> list[str]:
-        command = [sys.executable, "-m", "fairseq_cli.preprocess"]
-        command += ["--source-lang", self.source_lang, "--target-lang", self.target_lang]
-        command += ["--destdir", str(output), "--workers", str(self.num_workers)]
-        for flag in ("train", "valid", "test"):
-            prefixes = [str(self.folder / s) for s in self.splits if s.startswith(flag)]
-            if prefixes:
-                command += [f"--{flag}pref", ",".join(prefixes)]
-        return command + self.dictionaries.arguments()
+def _watched(command: Sequence[str], output: Path, log: Path) -> int:
+    """The exit status of a program that fills a folder, with a progress bar."""
+    environment = {**os.environ, "PYTHONUTF8": "1"}
+    with (
+        log.open("w", encoding="utf-8") as file,
+        subprocess.Popen(
+            command, stdout=file, stderr=subprocess.STDOUT, env=environment
+        ) as process,
+        tqdm(desc="fairseq-preprocess", unit="B", unit_scale=True) as bar,
+    ):
+        try:
+            status: int | None = None
+            while status is None:
+                with contextlib.suppress(subprocess.TimeoutExpired):
+                    status = process.wait(timeout=0.5)
+                written = sum(path.stat().st_size for path in output.glob("*.bin"))
+                bar.update(max(0, written - bar.n))
+        except BaseException:
+            process.terminate()
+            raise
+    return status
 
-    def _preprocess(self, output: Path, log: Path) -> None:
-        environment = {**os.environ, "PYTHONUTF8": "1"}
-        with (
-            log.open("w", encoding="utf-8") as file,
-            subprocess.Popen(
-                self._command(output), stdout=file, stderr=subprocess.STDOUT, env=environment
-            ) as process,
-            tqdm(desc="fairseq-preprocess", unit="B", unit_scale=True) as bar,
-        ):
-            try:
-                status: int | None = None
-                while status is None:
-                    with contextlib.suppress(subprocess.TimeoutExpired):
-                        status = process.wait(timeout=0.5)
-                    written = sum(path.stat().st_size for path in output.glob("*.bin"))
-                    bar.update(max(0, written - bar.n))
-            except BaseException:
-                process.terminate()
-                raise
-        if status != 0:
-            last = log.read_text(encoding="utf-8", errors="replace").strip().split("\n")[-1]
-            raise UserError(f"fairseq-preprocess failed: {last} (all of it: {log})")
 
-    @staticmethod
-    def _report(line: str) -> None:
-        found = _REPORT.search(line)
-        if found is None:
-            return
-        name, percent = Path(found["file"]).name, float(found["percent"])
-        logger.info(
-            "%s: %s lines, %s tokens, %s %% unknown",
+def _report(line: str) -> None:
+    found = _REPORT.search(line)
+    if found is None:
+        return
+    name, percent = Path(found["file"]).name, found["percent"]
+    logger.info(
+        "%s: %s lines, %s tokens, %s %% unknown", name, found["sents"], found["tokens"], percent
+    )
+    if float(percent) > _SUSPICIOUS_PERCENT and name.startswith("train"):
+        logger.warning(
+            "%s: %s %% of the tokens are not in the dictionary; the BPE codes and the "
+            "dictionary belong together, and to this tokenisation",
             name,
-            found["sents"],
-            found["tokens"],
-            found["percent"],
+            percent,
         )
-        if percent > _SUSPICIOUS_PERCENT and name.startswith("train"):
-            logger.warning(
-                "%s: %s %% of the tokens are not in the dictionary; the BPE codes and the "
-                "dictionary belong together, and to this tokenisation",
-                name,
-                found["percent"],
-            )
 
 
 def _parser() -> argparse.ArgumentParser:

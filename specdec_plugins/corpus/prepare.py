@@ -25,7 +25,7 @@ from typing import Any
 from tqdm import tqdm
 
 from specdec_plugins.corpus import cli
-from specdec_plugins.corpus.binarising import Binarising, Dictionaries, latin_vocabulary
+from specdec_plugins.corpus.binarising import Dictionaries, latin_vocabulary, preprocess
 from specdec_plugins.corpus.cleaning import LengthRules, RandomSplit
 from specdec_plugins.corpus.cli import logger
 from specdec_plugins.corpus.reading import (
@@ -242,17 +242,17 @@ class Preparation:
         codes = self._codes if settings.bpe else None
         largest = max(count_lines(path) for path in inputs)
         given = Dictionaries(self._vocabulary) if settings.cover_latin else settings.dictionaries
-        binarising = Binarising(
-            self._folder / "bpe",
-            text.source_lang,
-            text.target_lang,
-            settings.splits,
-            given,
-            min(settings.num_workers, 1 + largest // 10_000),
-        )
+        workers = min(settings.num_workers, 1 + largest // 10_000)
+        command = ["--source-lang", text.source_lang, "--target-lang", text.target_lang]
+        command += ["--workers", str(workers), *given.arguments()]
+        for flag in ("train", "valid", "test"):
+            prefixes = [self._folder / "bpe" / s for s in settings.splits if s.startswith(flag)]
+            if prefixes:
+                command += [f"--{flag}pref", ",".join(map(str, prefixes))]
+        log = self._folder / "preprocess.log"
         self._steps.run(
             "binarise",
-            lambda parts: binarising.run(parts[0], self._folder / "preprocess.log", codes),
+            lambda parts: preprocess(command, parts[0], log, codes),
             inputs=[*inputs, *given.paths, *([codes] if codes else [])],
             outputs=[self._folder / "data-bin"],
             settings={"splits": settings.splits, "dictionaries": len(given.paths)},
