@@ -239,14 +239,10 @@ def evaluate(args: argparse.Namespace) -> None:
         )
     if args.json is not None:
         plain = {"scores": list(map(asdict, scores)), "tests": list(map(asdict, comparisons))}
-        _write(args.json, plain)
-
-
-def _write(path: Path, value: object) -> None:
-    try:
-        write_json(path, value)
-    except OSError as error:
-        raise UserError(f"{path}: cannot be written ({error.strerror})") from error
+        try:
+            write_json(args.json, plain)
+        except OSError as error:
+            raise UserError(f"{args.json}: cannot be written ({error.strerror})") from error
 
 
 COMMANDS = {"evaluate": (evaluate_parser, evaluate), "ref": (ref_parser, ref)}

@@ -137,3 +137,20 @@ def save_checkpoint(checkpoint: dict[str, Any], path: str | Path) -> None:
             torch.save(checkpoint, file)
     except OSError as error:
         raise UserError(f"{path}: cannot be written ({error.strerror or error})") from error
+
+
+def untrained(
+    settings: argparse.Namespace, state: dict[str, Any], criterion: str = ""
+) -> dict[str, Any]:
+    """A checkpoint as fairseq's trainer reads it, before the first update."""
+    history: dict[str, Any] = {"criterion_name": criterion, "optimizer_name": None}
+    return {
+        "args": settings,
+        "cfg": None,
+        "model": state,
+        "criterion": None,
+        "optimizer_history": [{**history, "lr_scheduler_state": {}, "num_updates": 0}],
+        "task_state": {},
+        "extra_state": {"epoch": 1, "train_iterator": {"epoch": 1}},
+        "last_optimizer_state": None,
+    }

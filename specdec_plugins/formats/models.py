@@ -23,7 +23,7 @@ from specdec_plugins.decoding.networks.trained import (
 )
 from specdec_plugins.errors import UserError, located, require
 from specdec_plugins.formats.bundle import WEIGHTS_SUFFIX, read_weights
-from specdec_plugins.formats.checkpoints import load_checkpoint
+from specdec_plugins.formats.checkpoints import load_checkpoint, untrained
 from specdec_plugins.formats.dictionaries import Dictionary
 
 _VERSION = 3.0  # from 2 on a stack may end in a norm, from 3 on layers are laid out as today
@@ -203,17 +203,7 @@ def to_checkpoint(model: Model, source_lang: str, target_lang: str) -> dict[str,
         state[f"{side}.version"] = torch.tensor([_VERSION])
         if stack.positions == "sinusoidal":
             state[f"{side}.embed_positions._float_tensor"] = torch.zeros(1)
-    last = {"criterion_name": "", "optimizer_name": "", "lr_scheduler_state": {}, "num_updates": 0}
-    return {
-        "args": Namespace(**settings),
-        "cfg": None,
-        "model": state,
-        "criterion": None,
-        "optimizer_history": [last],
-        "task_state": {},
-        "extra_state": {"epoch": 1, "train_iterator": {"epoch": 1}},
-        "last_optimizer_state": None,
-    }
+    return untrained(Namespace(**settings), state)
 
 
 def _in_float32(state: State) -> State:

@@ -14,7 +14,7 @@ from fairseq.modules import SinusoidalPositionalEmbedding
 from torch import Tensor
 
 from specdec_plugins.errors import UserError
-from specdec_plugins.formats.checkpoints import load_checkpoint
+from specdec_plugins.formats.checkpoints import load_checkpoint, untrained
 from specdec_plugins.formats.dictionaries import load_dictionaries
 from specdec_plugins.models.assistant_transformer import spaced_layers
 from specdec_plugins.models.block_drafter import (
@@ -223,7 +223,7 @@ def initialise_drafter(args: Namespace) -> tuple[dict[str, Any], list[str]]:
     _copy_positions(copy, source, "encoder", args.copy_positions)
     _copy_decoder(copy, source, drafter, args)
     model.load_state_dict(copy.state, strict=True)
-    return _as_checkpoint(model, drafter), copy.report
+    return untrained(drafter, model.state_dict(), "GlatLoss"), copy.report
 
 
 def _check_dictionaries(args: Namespace, sizes: dict[str, int]) -> None:
@@ -359,23 +359,3 @@ def _copy_target_embeddings(
         copy.take(names, theirs | {PROJECTION: output}, "target embeddings and output projection")
         if tied:
             copy.state[PROJECTION] = copy.state[TARGET_EMBEDDING]
-
-
-def _as_checkpoint(model: BlockDrafter, settings: Namespace) -> dict[str, Any]:
-    """A checkpoint as fairseq's trainer reads it, before the first update."""
-    history: dict[str, Any] = {
-        "criterion_name": "GlatLoss",
-        "optimizer_name": None,
-        "lr_scheduler_state": {},
-        "num_updates": 0,
-    }
-    return {
-        "args": settings,
-        "cfg": None,
-        "model": model.state_dict(),
-        "criterion": None,
-        "optimizer_history": [history],
-        "task_state": {},
-        "extra_state": {"epoch": 1, "train_iterator": {"epoch": 1}},
-        "last_optimizer_state": None,
-    }
