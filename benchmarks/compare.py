@@ -36,13 +36,14 @@ from benchmarks.plots import draw_comparison, pyplot
 from benchmarks.results import markdown, spread
 from specdec_plugins.app.files import STANDARD, FileOptions, open_sentences
 from specdec_plugins.app.loading import make_settings
-from specdec_plugins.app.main import given_settings, make_parser
+from specdec_plugins.app.main import given_settings, make_parser, run_command
 from specdec_plugins.app.settings import Settings
 from specdec_plugins.app.translator import load_translator
 from specdec_plugins.app.types import Sentence
 from specdec_plugins.corpus import scoring
+from specdec_plugins.corpus.cli import at_least
 from specdec_plugins.decoding.types import Guarantee
-from specdec_plugins.errors import Parser, UserError, refuse, require
+from specdec_plugins.errors import Parser, UserError, located, require
 from specdec_plugins.formats.output import check_output
 
 CLOCKS = {"wall": time.perf_counter, "cpu": time.process_time}
@@ -112,12 +113,11 @@ def _settings(
         if chosen.get(key) is not None:
             chosen[key] = str(folder / chosen[key])
     where = f"{where}, {one['name']!r}"
-    try:
-        return make_settings({**given, **chosen})
-    except UserError as error:
-        raise UserError(f"{where}: {error}") from error
-    except TypeError as error:
-        raise UserError(f"{where}: a value of the wrong type ({error}).") from error
+    with located(where):
+        try:
+            return make_settings({**given, **chosen})
+        except TypeError as error:
+            raise UserError(f"a value of the wrong type ({error}).") from error
 
 
 def with_baselines(
@@ -207,15 +207,15 @@ def comparison_parser() -> argparse.ArgumentParser:
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
     )
-    add = parser.add_argument
+    add, number = parser.add_argument, at_least(1)
     add("--ways", type=Path, required=True, metavar="FILE", help="JSON list of systems")
     add("--reference", type=Path, metavar="FILE", help="translations to score against")
     add("--report", metavar="PATH", help="writes PATH.json, PATH.md and PATH.png")
     add("--no-picture", action="store_true", help="no PATH.png, which needs matplotlib")
-    add("--repeats", type=int, default=3, metavar="N", help="default: 3; medians are printed")
-    add("--chunk", type=int, default=20, metavar="N", help="sentences at a time (default: 20)")
+    add("--repeats", type=number, default=3, metavar="N", help="default: 3; medians are printed")
+    add("--chunk", type=number, default=20, metavar="N", help="sentences at a time (default: 20)")
     add("--sentences", type=int, metavar="N", help="only the first N lines (default: all)")
-    add("--threads", type=int, default=torch.get_num_threads(), metavar="N", help="of the CPU")
+    add("--threads", type=number, default=torch.get_num_threads(), metavar="N", help="of the CPU")
     add(
         "--clock",
         choices=CLOCKS,
@@ -235,9 +235,6 @@ def _sentences(rest: list[str], limit: int | None) -> list[Sentence]:
 
 def run(args: argparse.Namespace, rest: list[str]) -> list[dict[str, Any]]:
     """Records of all systems."""
-    for name in ("repeats", "chunk", "threads"):
-        if getattr(args, name) < 1:
-            raise UserError(f"--{name} must be 1 or more, not {getattr(args, name)}.")
     systems, baseline_of = with_baselines(read_systems(args.ways, given_settings(rest)))
     sentences = _sentences(rest, args.sentences)
     references = None
@@ -278,21 +275,21 @@ def write(args: argparse.Namespace, machine: dict[str, Any], rows: list[dict[str
 def main() -> int:
     """Exit status: 0 done, 2 bad input or settings."""
     args, rest = comparison_parser().parse_known_args()
-    torch.set_num_threads(max(args.threads, 1))
+    torch.set_num_threads(args.threads)
     on_gpu = torch.cuda.is_available() and "--cpu" not in rest
     # Of the code that runs, which may change while it does.
     machine = {**describe("cuda" if on_gpu else "cpu"), "threads": torch.get_num_threads()}
     logging.getLogger("fairseq").setLevel(logging.WARNING)
-    try:
+
+    def work() -> None:
         if args.report is not None:
             for kind in ("json", "md") if args.no_picture else ("json", "md", "png"):
                 check_output(f"{args.report}.{kind}")
             if not args.no_picture:
                 pyplot()  # asked before decoding takes its time
         rows = run(args, rest)
-    except UserError as error:
-        return refuse("compare_ways.py", error)
-    if args.report is not None:
-        write(args, machine, rows)
-    print(table(rows))
-    return 0
+        if args.report is not None:
+            write(args, machine, rows)
+        print(table(rows))
+
+    return run_command("compare_ways.py", work, False, "interrupted; nothing was written.")

@@ -6,15 +6,17 @@ import statistics
 from collections.abc import Sequence
 from dataclasses import replace
 
+import torch
+
 from benchmarks.engines import Job, Lengths
-from benchmarks.engines.ours import Ours
-from benchmarks.engines.ours import load as load_ours
+from benchmarks.engines.ours import settings_of
 from benchmarks.measure import Cell, cut
 from benchmarks.pair import Pair, TestSet
 from benchmarks.results import Figures
-from benchmarks.systems import EXACT, GREEDY, System
+from benchmarks.systems import EXACT, GREEDY
 from benchmarks.worker import Batches
-from specdec_plugins.app.exactness import Difference, common_prefix, logit_gap
+from specdec_plugins.app import types as app
+from specdec_plugins.app.exactness import check_exactness
 from specdec_plugins.app.report import percentile
 from specdec_plugins.corpus import scoring
 
@@ -123,52 +125,20 @@ def near_ties(
     It says what makes the difference excusable or not. In lower precisions they are counted only.
     """
     lines: list[str] = []
-    greedy = {
-        (c.threads, c.batch): c
-        for c in cells
-        if (c.system.engine, c.system.role, c.system.dtype) == ("ours", GREEDY, "float32")
-    }
     for cell in cells:
-        other = greedy.get((cell.threads, cell.batch))
+        other = greedy_of("ours", "float32", cell, cells)
         if other is None or (cell.system.role, cell.system.dtype) != (EXACT, "float32"):
             continue
-        numbers = [n for n, tokens in cell.tokens.items() if tokens != other.tokens[n]]
-        if numbers:
-            where = f"{cell.system.name}, float32, threads {cell.threads}, batch {cell.batch}"
-            found = _differences(cell, other, numbers, pair, test, lengths, device)
-            lines += [f"{where}, against our greedy: {difference}" for difference in found]
+        differing = [s for s in test.sentences if cell.tokens[s.number] != other.tokens[s.number]]
+        if not differing:
+            continue
+        where = f"{cell.system.name}, float32, threads {cell.threads}, batch {cell.batch}"
+        system = replace(cell.system, engine="ours")
+        job = Job(system, pair, lengths, device, "", cell.batch, ())
+        torch.set_num_threads(cell.threads)
+        again = [app.Sentence(s.number, " ".join(s.tokens), tokens=s.tokens) for s in differing]
+        exactness = check_exactness(settings_of(job), again)
+        lines += [f"{where}, against our greedy: {found}" for found in exactness.differences]
+        if gone := len(again) - len(exactness.differences):
+            lines.append(f"{where}, against our greedy: {gone} more, not seen in a second run")
     return lines
-
-
-def _differences(
-    cell: Cell,
-    greedy: Cell,
-    numbers: Sequence[int],
-    pair: Pair,
-    test: TestSet,
-    lengths: Lengths,
-    device: str,
-) -> list[Difference]:
-    """Gap of the logits where each sentence first differs, and whether float64 agrees."""
-    sentences = {s.number: s for s in test.sentences if s.number in numbers}
-
-    def load(system: System, dtype: str) -> Ours:
-        job = Job(
-            replace(system, engine="ours", dtype=dtype), pair, lengths, device, "", cell.batch, ()
-        )
-        return load_ours(job, cell.threads)
-
-    plain = load(greedy.system, "float32")
-    doubles = [load(system, "float64") for system in (cell.system, greedy.system)]
-    target = pair.dictionaries().target
-    differences = []
-    for number in numbers:
-        mine, others = (
-            target.encode_line(" ".join(c.tokens[number]), append_eos=False) for c in (cell, greedy)
-        )
-        common = common_prefix(mine, others)
-        request = plain.request(sentences[number])
-        gap = logit_gap(plain.decoder.verifier, request, common)
-        exact, expected = (engine.target_ids([sentences[number]]) for engine in doubles)
-        differences.append(Difference(number, len(common), gap, exact == expected))
-    return differences

@@ -11,6 +11,7 @@ import sys
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, TypeVar
 
 from tqdm import tqdm
@@ -19,12 +20,15 @@ from benchmarks.engines import Job
 from benchmarks.pair import Sentence
 from benchmarks.systems import System
 from benchmarks.worker import Batches, Process, Timed, Worker
+from specdec_plugins.app.options import option
+from specdec_plugins.corpus.cli import at_least
 from specdec_plugins.corpus.resume import Log
 from specdec_plugins.decoding.stats import DecodeStats
 
 Part = TypeVar("Part")
 Result = TypeVar("Result")
 
+_how = partial(option, group="how")
 NUM_WARM_UP = 5  # batches, not counted
 
 
@@ -66,18 +70,21 @@ def interleave(
 class Plan:
     """How often, with how many threads, in which batches."""
 
-    threads: Sequence[int] = (2,)
-    batches: Sequence[int] = (1,)  # sentences decoded together
-    repeats: int = 3
-    turn: int = 25  # sentences, at least, before the next system works
-    in_batches: frozenset[str] | None = None  # names of those measured above batch 1; None = all
+    threads: Sequence[int] = _how((2,), "default: 2", "N", nargs="+", type=at_least(1))
+    batches: Sequence[int] = _how((1,), "default: 1", "N", nargs="+", type=at_least(1))
+    repeats: int = _how(3, "repetitions", type=at_least(1))
+    turn: int = _how(25, "sentences that a row decodes before the next one does", type=at_least(1))
+    batch_rows: Sequence[str] = option(
+        ("*",),
+        "of these, those measured at batches above 1 (default: all that can)",
+        "PATTERN",
+        group="rows",
+        nargs="+",
+    )
 
     def takes(self, system: System, batch: int) -> bool:
         """True if the system is measured at that batch."""
-        if batch == 1:
-            return True
-        chosen = self.in_batches is None or system.name in self.in_batches
-        return chosen and not system.only_single
+        return batch == 1 or (system.is_like(self.batch_rows) and not system.only_single)
 
 
 @dataclass

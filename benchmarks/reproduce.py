@@ -41,13 +41,14 @@ from benchmarks.machine import describe, shown
 from benchmarks.plots import chosen_rows, draw_reproduction
 from benchmarks.results import markdown
 from specdec_plugins.app.loading import make_settings
+from specdec_plugins.app.main import run_command
 from specdec_plugins.app.settings import Settings, choose_device
 from specdec_plugins.app.translator import SpeculativeTranslator, load_translator, number_sentences
 from specdec_plugins.app.types import Sentence
 from specdec_plugins.corpus import scoring
-from specdec_plugins.corpus.cli import INTERRUPTED, at_least
+from specdec_plugins.corpus.cli import at_least
 from specdec_plugins.corpus.resume import Log, fingerprint
-from specdec_plugins.errors import Parser, UserError, refuse
+from specdec_plugins.errors import Parser, UserError
 from specdec_plugins.formats.bundle import read_bundle
 
 # Those of fairseq's search for all: no <pad>, no empty translation, at most 200 tokens.
@@ -358,23 +359,20 @@ def main(argv: Sequence[str] | None = None) -> int:
     args = parser.parse_args(argv)
     if args.threads:
         torch.set_num_threads(args.threads)
-    try:
+
+    def work() -> None:
         with quiet_libraries():
             record, log = run(args)
-    except UserError as error:
-        if args.debug:
-            raise
-        return refuse(parser.prog, error)
-    except KeyboardInterrupt:
-        print(f"{parser.prog}: stopped; the same command goes on from here", file=sys.stderr)
-        return INTERRUPTED
-    Path(f"{args.output}.json").write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
-    plots = draw_reproduction(record["rows"], args.output)
-    text = report(record, [path.name for path in plots])
-    Path(f"{args.output}.md").write_text(text, encoding="utf-8")
-    log.remove()
-    sys.stdout.write(text)
-    return 0
+        text = json.dumps(record, indent=1) + "\n"
+        Path(f"{args.output}.json").write_text(text, encoding="utf-8")
+        plots = draw_reproduction(record["rows"], args.output)
+        text = report(record, [path.name for path in plots])
+        Path(f"{args.output}.md").write_text(text, encoding="utf-8")
+        log.remove()
+        sys.stdout.write(text)
+
+    stopped = "stopped; the same command goes on from here"
+    return run_command(parser.prog, work, args.debug, stopped)
 
 
 if __name__ == "__main__":

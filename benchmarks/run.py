@@ -7,9 +7,11 @@ import json
 import logging
 import shlex
 import sys
-from collections.abc import Sequence
-from fnmatch import fnmatch
+from collections.abc import Mapping, Sequence
+from dataclasses import MISSING, asdict, dataclass
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -18,12 +20,15 @@ from benchmarks.engines import ASSISTANT, CTRANSLATE2, MARIAN, Job, Lengths, con
 from benchmarks.figures import bleu_signature, figures, near_ties
 from benchmarks.grow import grow, size_of
 from benchmarks.machine import describe, shown
-from benchmarks.measure import Cell, Plan, measure
+from benchmarks.measure import Plan, measure
 from benchmarks.pair import Pair, TestSet, read_test_set
 from benchmarks.random_pair import Shape, random_pair, random_sentences
 from benchmarks.results import Record, Results, page
-from benchmarks.systems import ASSISTED, PRECISIONS, Choice, System
-from specdec_plugins.errors import Parser, UserError, refuse
+from benchmarks.systems import ASSISTED, Choice, System
+from specdec_plugins.app.main import run_command
+from specdec_plugins.app.options import add_options, build, option
+from specdec_plugins.corpus.cli import at_least
+from specdec_plugins.errors import Parser, require
 from specdec_plugins.formats.output import check_output
 
 DESCRIPTION = """\
@@ -31,28 +36,81 @@ Decode one test file with one set of verifier weights in every engine: fairseq's
 transformers, CTranslate2 and this project's. Rows are interleaved and repeated on the same cores;
 written are OUTPUT.json, OUTPUT.md and plots as OUTPUT.<plot>.png.
 """
-DTYPES = sorted({dtype for dtypes in PRECISIONS.values() for dtype in dtypes})
 _NUM_RANDOM = 20  # sentences
+
+_what = partial(option, group="what is measured with")
+_how = partial(option, group="how")
+
+
+@dataclass(frozen=True)
+class Options:
+    """What is measured, where, and what is written; `Choice` and `Plan` have the rest."""
+
+    output: str = _how(MISSING, "beginning of the names of the results", "OUTPUT", required=True)
+    pair: str | None = _what(None, "verifier, drafter, dictionaries and BPE codes", "FOLDER")
+    test: str | None = _what(
+        None, "raw text: a TSV with source and target first, or SOURCE,TARGET", "FILE"
+    )
+    sentences: int | None = _what(
+        None, "the first N of the test file (default: all)", type=at_least(1)
+    )
+    source_lang: str | None = _what(
+        None, "default: from the names of the dictionaries", "LANG", flags=("--source-lang", "-s")
+    )
+    target_lang: str | None = _what(
+        None, "default: from the names of the dictionaries", "LANG", flags=("--target-lang", "-t")
+    )
+    random_weights: str | None = _what(
+        None,
+        "instead of a pair and a test file: random weights and sentences of this shape, "
+        "LAYERSxDIMxTYPES[xDRAFTER_LAYERS], decoded to --length tokens each",
+        "SHAPE",
+    )
+    length: int = _what(30, "of random outputs", type=at_least(1))
+    grow: str | None = _what(
+        None,
+        "the pair made larger, LAYERSxWIDTHxTYPES: its words and its acceptance, at the cost of "
+        "that shape (benchmarks/grow.py)",
+        "SHAPE",
+    )
+    device: str = _how("cpu", "what all engines compute on", choices=("cpu", "cuda"))
+    work: str = _how("runs/bench", "for converted weights", "FOLDER")
+
+    def __post_init__(self) -> None:
+        """Raises UserError where flags do not fit together."""
+        if self.random_weights is None:
+            both = self.pair is not None and self.test is not None
+            require(both, "give --pair and --test, or --random-weights.")
+        else:
+            none = not (self.pair or self.test)
+            require(none, "--random-weights makes its own pair and test; leave the others out.")
+            told = "--grow is about a trained pair; leave it out, or --random-weights."
+            require(not self.grow, told)
+        usable = self.device == "cpu" or torch.cuda.is_available()
+        require(usable, "--device cuda: torch sees no GPU here; leave the flag out.")
+
+
+def parser() -> argparse.ArgumentParser:
+    made = Parser(prog="python -m benchmarks", description=DESCRIPTION, allow_abbrev=False)
+    add_options(made, Options, Choice, Plan)
+    return made
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Exit status: 0 done, 2 bad input or settings, 130 interrupted."""
     made = parser()
-    args = made.parse_args(argv)
+    given = vars(made.parse_args(argv))
     logging.getLogger("fairseq").setLevel(logging.WARNING)
-    try:
-        check(args)
-        check_output(f"{args.output}.json", "--output", replaced=True)
-        results = Results(run(args))
-        write(results, args.output)
-    except UserError as error:
-        return refuse(made.prog, error)
-    except KeyboardInterrupt:
-        sys.stderr.write(f"{made.prog}: interrupted; nothing was written.\n")
-        return 130
-    print(page(results))
-    print(bars.table(results))
-    return 0
+
+    def work() -> None:
+        options = build(Options, given)
+        check_output(f"{options.output}.json", "--output", replaced=True)
+        results = Results(run(options, given))
+        write(results, options.output)
+        print(page(results))
+        print(bars.table(results))
+
+    return run_command(made.prog, work, False, "interrupted; nothing was written.")
 
 
 def write(results: Results, output: str) -> None:
@@ -66,43 +124,46 @@ def write(results: Results, output: str) -> None:
     Path(f"{output}.md").write_text("\n".join(whole) + "\n", encoding="utf-8")
 
 
-def run(args: argparse.Namespace) -> Record:
+def run(options: Options, given: Mapping[str, Any]) -> Record:
     """Measure, and everything that is to be known of it."""
-    pair, test, lengths = _subject(args)
-    systems = choose(args, pair.drafter, pair.assistant is not None)
-    work = Path(args.work) / f"converted.{pair.name}"
+    plan = build(Plan, given)
+    pair, test, lengths = _subject(options)
+    threads = max(plan.threads) if options.device == "cpu" else 1
+    systems = choose(given, pair.drafter, pair.assistant is not None, threads)
+    work = Path(options.work) / f"converted.{pair.name}"
     convert(pair, _forms(systems), work)
-    common = (pair, lengths, args.device, str(work), max(args.batches), test.sentences)
-    names = {one.name for one in systems if args.batch_rows and matches(one, args.batch_rows)}
-    plan = Plan(
-        threads=args.threads,
-        batches=args.batches,
-        repeats=args.repeats,
-        turn=args.turn,
-        in_batches=frozenset(names) if args.batch_rows else None,
-    )
+    common = (pair, lengths, options.device, str(work), max(plan.batches), test.sentences)
     cells = measure([Job(system, *common) for system in systems], plan, test.sentences)
-    return _record(args, pair, test, lengths, cells)
+    return {
+        "command": shlex.join(["python", "-m", "benchmarks", *map(shown, sys.argv[1:])]),
+        "machine": describe(options.device),
+        "pair": {"name": pair.name, **pair.describe()},
+        "test": test.name,
+        "num_sentences": len(test.sentences),
+        "setting": {"device": options.device, "repeats": plan.repeats, **asdict(lengths)},
+        "bleu_signature": bleu_signature(test),
+        "near_ties": near_ties(cells, pair, test, lengths, options.device),
+        "cells": [figures(cell, cells, test, lengths) for cell in cells],
+    }
 
 
-def _subject(args: argparse.Namespace) -> tuple[Pair, TestSet, Lengths]:
+def _subject(options: Options) -> tuple[Pair, TestSet, Lengths]:
     """What is decoded with, what is decoded, and how long it may get."""
-    if args.random_weights is None:
-        pair = Pair.of(Path(args.pair), args.source_lang, args.target_lang)
-        if args.grow is not None:
-            pair = _grown(pair, args)
-        return pair, read_test_set(args.test, pair, args.sentences), Lengths()
-    shape = Shape.parse(args.random_weights)
-    test = random_sentences(shape, args.sentences or _NUM_RANDOM)
-    lengths = Lengths(min_len=args.length - 1, max_len=args.length)
-    return random_pair(shape, Path(args.work)), test, lengths
-
-
-def _grown(pair: Pair, args: argparse.Namespace) -> Pair:
-    size = size_of(args.grow)
-    folder = Path(args.work) / f"{pair.name}.grown.{args.grow}"
-    grow(pair, size, folder, force=True)
-    return Pair.of(folder, args.source_lang, args.target_lang)
+    work = Path(options.work)
+    if options.random_weights is not None:
+        shape = Shape.parse(options.random_weights)
+        test = random_sentences(shape, options.sentences or _NUM_RANDOM)
+        lengths = Lengths(min_len=options.length - 1, max_len=options.length)
+        return random_pair(shape, work), test, lengths
+    assert options.pair is not None
+    assert options.test is not None
+    languages = (options.source_lang, options.target_lang)
+    pair = Pair.of(Path(options.pair), *languages)
+    if options.grow is not None:
+        folder = work / f"{pair.name}.grown.{options.grow}"
+        grow(pair, size_of(options.grow), folder, force=True)
+        pair = Pair.of(folder, *languages)
+    return pair, read_test_set(options.test, pair, options.sentences), Lengths()
 
 
 def _forms(systems: Sequence[System]) -> set[str]:
@@ -112,172 +173,17 @@ def _forms(systems: Sequence[System]) -> set[str]:
     return wanted | {ASSISTANT for one in systems if one.role == ASSISTED}
 
 
-def _record(
-    args: argparse.Namespace, pair: Pair, test: TestSet, lengths: Lengths, cells: list[Cell]
-) -> Record:
-    models = pair.describe()
-    return {
-        "command": shlex.join(["python", "-m", "benchmarks", *map(shown, sys.argv[1:])]),
-        "machine": describe(args.device),
-        "pair": {"name": pair.name, **models},
-        "test": test.name,
-        "num_sentences": len(test.sentences),
-        "setting": {
-            "device": args.device,
-            "repeats": args.repeats,
-            "min_len": lengths.min_len,
-            "max_len": lengths.max_len,
-        },
-        "bleu_signature": bleu_signature(test),
-        "near_ties": near_ties(cells, pair, test, lengths, args.device),
-        "cells": [figures(cell, cells, test, lengths) for cell in cells],
-    }
-
-
-def parser() -> argparse.ArgumentParser:
-    made = Parser(prog="python -m benchmarks", description=DESCRIPTION, allow_abbrev=False)
-    _add_what(made)
-    _add_rows(made)
-    _add_how(made)
-    return made
-
-
-def _add_what(made: argparse.ArgumentParser) -> None:
-    add = made.add_argument_group("what is measured with").add_argument
-    add("--pair", metavar="FOLDER", help="verifier, drafter, dictionaries and BPE codes")
-    add(
-        "--test",
-        metavar="FILE",
-        help="raw text: a TSV with source and target first, or SOURCE,TARGET",
-    )
-    add("--sentences", type=int, metavar="N", help="the first N of the test file (default: all)")
-    add("--source-lang", "-s", metavar="LANG", help="default: from the names of the dictionaries")
-    add("--target-lang", "-t", metavar="LANG", help="default: from the names of the dictionaries")
-    add(
-        "--random-weights",
-        metavar="SHAPE",
-        help="instead of a pair and a test file: random weights and sentences of this shape, "
-        "LAYERSxDIMxTYPES[xDRAFTER_LAYERS], decoded to --length tokens each",
-    )
-    add("--length", type=int, default=30, metavar="N", help="of random outputs (default: 30)")
-    add(
-        "--grow",
-        metavar="SHAPE",
-        help="the pair made larger, LAYERSxWIDTHxTYPES: its words and its acceptance, at the cost "
-        "of that shape (benchmarks/grow.py)",
-    )
-
-
-def _add_rows(made: argparse.ArgumentParser) -> None:
-    add = made.add_argument_group("rows").add_argument
-    add(
-        "--dtypes",
-        nargs="+",
-        choices=DTYPES,
-        default=["float32", "int8"],
-        help="precisions; each engine runs those that it has (default: float32 int8)",
-    )
-    add(
-        "--relaxed",
-        nargs="*",
-        type=_relaxed,
-        default=[(3, 1.0), (5, 3.0)],
-        metavar="BETA:TAU",
-        help="tolerances of relaxed decoding (default: 3:1 5:3)",
-    )
-    add(
-        "--block-sizes",
-        nargs="*",
-        type=int,
-        default=[],
-        metavar="K",
-        help="further block sizes of exact decoding",
-    )
-    add(
-        "--scripted-acceptance",
-        nargs="*",
-        type=float,
-        default=[],
-        metavar="P",
-        help="rows whose drafts are the greedy output, each token right with this probability",
-    )
-    for flag, about in (
-        ("--rows", "only rows whose name matches, such as 'ours *' (default: all)"),
-        ("--batch-rows", "of these, those measured at batches above 1 (default: all that can)"),
-    ):
-        add(flag, nargs="+", metavar="PATTERN", help=about)
-
-
-def _add_how(made: argparse.ArgumentParser) -> None:
-    add = made.add_argument_group("how").add_argument
-    add("--device", choices=("cpu", "cuda"), default="cpu", help="default: cpu")
-    add("--threads", nargs="+", type=int, default=[2], metavar="N", help="default: 2")
-    add("--batches", nargs="+", type=int, default=[1], metavar="N", help="default: 1")
-    add("--repeats", type=int, default=3, metavar="N", help="repetitions (default: 3)")
-    add(
-        "--turn",
-        type=int,
-        default=25,
-        metavar="N",
-        help="sentences that a row decodes before the next one does (default: 25)",
-    )
-    add("--work", default="runs/bench", metavar="FOLDER", help="default: runs/bench")
-    add("--output", required=True, metavar="OUTPUT", help="beginning of the names of the results")
-
-
-def _relaxed(text: str) -> tuple[int, float]:
-    beta, _, tau = text.partition(":")
-    try:
-        return int(beta), float(tau)
-    except ValueError as error:
-        raise argparse.ArgumentTypeError(
-            f"expected BETA:TAU such as 3:1.0, not {text!r}"
-        ) from error
-
-
-def check(args: argparse.Namespace) -> None:
-    """Raises UserError where flags do not fit together."""
-    if args.random_weights is None and (args.pair is None or args.test is None):
-        raise UserError("give --pair and --test, or --random-weights.")
-    if args.random_weights is not None and (args.pair or args.test):
-        raise UserError("--random-weights makes its own pair and test; leave the others out.")
-    if args.random_weights is not None and args.grow:
-        raise UserError("--grow is about a trained pair; leave it out, or --random-weights.")
-    for name in ("threads", "batches", "block_sizes"):
-        if any(number < 1 for number in getattr(args, name)):
-            raise UserError(f"--{name.replace('_', '-')}: every number must be 1 or more.")
-    for name in ("repeats", "turn", "length", "sentences"):
-        number = getattr(args, name)
-        if number is not None and number < 1:
-            raise UserError(f"--{name} must be 1 or more, not {number}.")
-    if args.device == "cuda" and not torch.cuda.is_available():
-        raise UserError("--device cuda: torch sees no GPU here; leave the flag out.")
-    if any(not 0 <= share <= 1 for share in args.scripted_acceptance):
-        raise UserError("--scripted-acceptance is a probability, from 0 to 1.")
-
-
-def choose(args: argparse.Namespace, drafter: str | None, assistant: bool) -> list[System]:
+def choose(
+    given: Mapping[str, Any], drafter: str | None, assistant: bool, threads: int
+) -> list[System]:
     """What the flags ask for, of a pair with this drafter, and with an assistant or not.
 
-    Raises UserError where none is left.
+    threads: the most that an engine gets. Raises UserError where no system is left.
     """
-    choice = Choice(
-        dtypes=args.dtypes,
-        relaxed=args.relaxed,
-        block_sizes=args.block_sizes,
-        scripted=args.scripted_acceptance,
-        drafter=drafter,
-        assistant=assistant,
-        threads=max(args.threads) if args.device == "cpu" else 1,
-    )
+    pair = {"drafter": drafter, "assistant": assistant, "most_threads": threads}
+    choice = build(Choice, {**given, **pair})
     systems = choice.systems()
-    chosen = [one for one in systems if args.rows is None or matches(one, args.rows)]
-    if not chosen:
-        names = ", ".join(sorted({one.name for one in systems}))
-        raise UserError(f"--rows: none of the rows has such a name; there are: {names}.")
+    chosen = [one for one in systems if one.is_like(choice.rows)]
+    names = ", ".join(sorted({one.name for one in systems}))
+    require(bool(chosen), f"--rows: none of the rows has such a name; there are: {names}.")
     return chosen
-
-
-def matches(system: System, patterns: Sequence[str]) -> bool:
-    """True if its name is like one of the patterns."""
-    return any(fnmatch(system.name, pattern) for pattern in patterns)

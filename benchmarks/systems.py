@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+from argparse import ArgumentTypeError
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
+from fnmatch import fnmatch
+from functools import partial
 from typing import Any
 
+from specdec_plugins.app.options import option
 from specdec_plugins.app.settings import DTYPES
+from specdec_plugins.corpus.cli import at_least
 
 GREEDY, BEAM, EXACT, RELAXED, SCRIPTED = "greedy", "beam 5", "exact", "relaxed", "scripted"
 PROMPT_LOOKUP, ASSISTED = "prompt lookup", "assisted"
@@ -38,22 +43,75 @@ class System:
         detail = ", ".join(f"{key} {value:g}" for key, value in self.options.items())
         return f"{self.engine} {self.role}" + (f" ({detail})" if detail else "")
 
+    def is_like(self, patterns: Sequence[str]) -> bool:
+        """True if its name is like one of the patterns."""
+        return any(fnmatch(self.name, pattern) for pattern in patterns)
+
     def to_dict(self) -> dict[str, Any]:
         """For JSON."""
         return {**asdict(self), "name": self.name, "options": dict(self.options)}
+
+
+def _tolerance(text: str) -> tuple[int, float]:
+    beta, _, tau = text.partition(":")
+    try:
+        return int(beta), float(tau)
+    except ValueError as error:
+        raise ArgumentTypeError(f"expected BETA:TAU such as 3:1.0, not {text!r}") from error
+
+
+def _probability(text: str) -> float:
+    share = float(text)
+    if not 0 <= share <= 1:
+        raise ArgumentTypeError(f"a probability is from 0 to 1, not {text}")
+    return share
+
+
+_rows = partial(option, group="rows")
 
 
 @dataclass(frozen=True)
 class Choice:
     """What a run is asked to compare."""
 
-    dtypes: Sequence[str] = ("float32", "int8")
-    relaxed: Sequence[tuple[int, float]] = ((3, 1.0), (5, 3.0))  # (beta, tau)
-    block_sizes: Sequence[int] = ()  # beside the one that the drafter was trained for
-    scripted: Sequence[float] = ()  # acceptance of each drafted token
+    dtypes: Sequence[str] = _rows(
+        ("float32", "int8"),
+        "precisions; each engine runs those that it has (default: float32 int8)",
+        nargs="+",
+        choices=sorted({dtype for dtypes in PRECISIONS.values() for dtype in dtypes}),
+    )
+    relaxed: Sequence[tuple[int, float]] = _rows(
+        ((3, 1.0), (5, 3.0)),
+        "tolerances of relaxed decoding (default: 3:1 5:3)",
+        "BETA:TAU",
+        nargs="*",
+        type=_tolerance,
+    )
+    block_sizes: Sequence[int] = _rows(
+        (),
+        "further block sizes of exact decoding (default: none)",
+        "K",
+        nargs="*",
+        type=at_least(1),
+    )
+    scripted: Sequence[float] = _rows(
+        (),
+        "rows whose drafts are the greedy output, each token right with this probability "
+        "(default: none)",
+        "P",
+        flags=("--scripted-acceptance",),
+        nargs="*",
+        type=_probability,
+    )
+    rows: Sequence[str] = _rows(
+        ("*",),
+        "only rows whose name matches, such as 'ours *' (default: all)",
+        "PATTERN",
+        nargs="+",
+    )
     drafter: str | None = "block"  # registered name of the pair's; None = it has none
     assistant: bool = False  # the pair has a smaller model to assist transformers
-    threads: int = 1  # the most that an engine gets
+    most_threads: int = 1  # that an engine gets
 
     def systems(self) -> list[System]:
         """In the order of the table: fairseq, the peers, then ours."""
@@ -96,5 +154,5 @@ class Choice:
     def _with_fewer_threads(self, system: System) -> Iterator[System]:
         """The system, and again on one thread: on small products a second one may cost time."""
         yield system
-        if self.threads > 1:
+        if self.most_threads > 1:
             yield replace(system, options={**system.options, "threads": 1})

@@ -11,10 +11,10 @@ import os
 import sys
 import tempfile
 import time
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from tqdm import tqdm
 
@@ -37,13 +37,14 @@ from benchmarks.decodings import (  # noqa: E402
 )
 from specdec_plugins.app.exactness import exactness_of  # noqa: E402
 from specdec_plugins.app.loading import make_settings  # noqa: E402
+from specdec_plugins.app.main import run_command  # noqa: E402
 from specdec_plugins.app.settings import Settings  # noqa: E402
 from specdec_plugins.app.translator import (  # noqa: E402
     SpeculativeTranslator,
     load_translator,
     number_sentences,
 )
-from specdec_plugins.errors import Parser, UserError, refuse  # noqa: E402
+from specdec_plugins.errors import Parser  # noqa: E402
 from specdec_plugins.formats.bundle import read_bundle  # noqa: E402
 
 SAMPLES = ROOT / "data" / "samples" / "en-de.tsv"
@@ -52,25 +53,18 @@ COMMON: dict[str, Any] = {"greedy_like": "fairseq", "batch": 1, "beta": 1, "tau"
 NUM_SHOWN = 6  # sentences
 
 
-@dataclass(frozen=True)
-class Samples:
-    """Sentences with references, in the order of the file."""
+class Sample(NamedTuple):
+    """A sentence and its reference."""
 
-    sources: list[str]
-    references: list[str]
-    domains: list[str]
+    source: str
+    reference: str
+    domain: str
 
-    @classmethod
-    def read(cls, path: Path, number: int | None = None) -> Samples:
-        """The first so many, or all."""
-        lines = path.read_text(encoding="utf-8").splitlines()[:number]
-        rows = [line.split("\t") for line in lines]
-        return cls(*(list(column) for column in zip(*rows, strict=True)))
 
-    def shown(self) -> list[int]:
-        """The first sentence of so many domains, from 0."""
-        firsts = [self.domains.index(domain) for domain in dict.fromkeys(self.domains)]
-        return firsts[:: max(1, len(firsts) // NUM_SHOWN)][:NUM_SHOWN]
+def read_samples(path: Path, number: int | None = None) -> list[Sample]:
+    """The first so many, or all."""
+    lines = path.read_text(encoding="utf-8").splitlines()[:number]
+    return [Sample(*line.split("\t")) for line in lines]
 
 
 def load_systems(
@@ -89,20 +83,22 @@ def load_systems(
     }
 
 
-def show_sentences(named: Mapping[str, Decoding], samples: Samples) -> None:
-    """Some of them, with what exact and relaxed decoding made of them."""
-    for index in samples.shown():
+def show_sentences(named: Mapping[str, Decoding], samples: Sequence[Sample]) -> None:
+    """The first of some domains, with what exact and relaxed decoding made of them."""
+    domains = [sample.domain for sample in samples]
+    firsts = [domains.index(domain) for domain in dict.fromkeys(domains)]
+    for index in firsts[:: max(1, len(firsts) // NUM_SHOWN)][:NUM_SHOWN]:
         exact, freer = (named[name].texts[index] for name in (EXACT, RELAXED))
-        print(f"[{samples.domains[index]}] {samples.sources[index]}")
+        print(f"[{domains[index]}] {samples[index].source}")
         print(f"    exact    {exact}")
         if freer != exact:
             print(f"    relaxed  {freer}")
-        print(f"    by hand  {samples.references[index]}")
+        print(f"    by hand  {samples[index].reference}")
 
 
 def run(data: str | None, device: str | None, num_sentences: int | None = None) -> bool:
     """Whether exact decoding was greedy decoding."""
-    samples = Samples.read(SAMPLES, num_sentences)
+    samples = read_samples(SAMPLES, num_sentences)
     if data is not None:
         read_bundle(data)  # says in a sentence where it is none
     bundle = make_settings({"data": data, "device": device, "strategy": "specdec"})
@@ -112,11 +108,12 @@ def run(data: str | None, device: str | None, num_sentences: int | None = None) 
     print(f"demo: loading {os.path.relpath(settings.data)}", flush=True)
     with tempfile.TemporaryDirectory() as folder:
         systems = load_systems(settings, relaxed, folder)
-    sentences = number_sentences(samples.sources)
+    sentences = number_sentences([sample.source for sample in samples])
     total = len(systems) * len(sentences)
     with tqdm(total=total, unit=" translations", file=sys.stderr) as bar:
         decodings = decode(systems, in_parts(sentences, 1), on_done=bar.update)
-    print(f"\n{summary(decodings, samples.references, relaxed)}\n")
+    references = [sample.reference for sample in samples]
+    print(f"\n{summary(decodings, references, relaxed)}\n")
     named = {decoding.name: decoding for decoding in decodings}
     show_sentences(named, samples)
     differing = named[EXACT].differing(named[GREEDY])
@@ -138,18 +135,15 @@ def make_parser() -> argparse.ArgumentParser:
 def main() -> int:
     args = make_parser().parse_args()
     began = time.monotonic()
-    try:
+
+    def work() -> int:
         with quiet_libraries():
             exact = run(args.data, args.device, args.sentences)
-    except UserError as error:
-        if args.debug:
-            raise
-        return refuse("demo.py", error)
-    except KeyboardInterrupt:
-        return 130
-    seconds = time.monotonic() - began
-    print(f"\ndemo: {seconds:.0f} s in all. Now type sentences of your own: make translate")
-    return 0 if exact else 1
+        seconds = time.monotonic() - began
+        print(f"\ndemo: {seconds:.0f} s in all. Now type sentences of your own: make translate")
+        return 0 if exact else 1
+
+    return run_command("demo.py", work, args.debug, "interrupted")
 
 
 if __name__ == "__main__":

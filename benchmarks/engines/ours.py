@@ -68,7 +68,7 @@ class Ours:
 def load(job: Job, threads: int) -> Ours:
     """Raises UserError where the system drafts and the pair has no drafter."""
     torch.set_num_threads(threads)
-    settings = _settings(job)
+    settings = settings_of(job)
     engine = Ours(load_translator(settings))
     acceptance = job.system.options.get("acceptance")
     if acceptance is not None:
@@ -79,7 +79,8 @@ def load(job: Job, threads: int) -> Ours:
     return engine
 
 
-def _settings(job: Job) -> Settings:
+def settings_of(job: Job) -> Settings:
+    """Of its system on its pair. Raises UserError where it drafts and the pair has no drafter."""
     system, lengths = job.system, job.lengths
     settings = replace(
         job.pair.token_settings(),

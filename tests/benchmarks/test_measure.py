@@ -100,7 +100,7 @@ def test_counts_are_added_up_and_unstable_outputs_noticed() -> None:
 
 
 def test_systems_stay_out_of_batches_that_are_not_theirs() -> None:
-    plan = Plan(batches=(1, 8), in_batches=frozenset({"ours exact"}))
+    plan = Plan(batches=(1, 8), batch_rows=("ours exact",))
     cells, workers, _ = run(plan)
     assert [(c.system.role, c.batch) for c in cells if c.batch == 8] == [("exact", 8)]
     assert not plan.takes(System("ours", "exact", "float32", only_single=True), 8)

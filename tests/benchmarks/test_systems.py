@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-import argparse
+from typing import Any
 
 import pytest
 
 from benchmarks.engines import ENGINES
-from benchmarks.run import check, choose, parser
+from benchmarks.run import Options, choose, parser
 from benchmarks.systems import PRECISIONS, Choice
+from specdec_plugins.app.options import build
 from specdec_plugins.errors import UserError
 
 
-def flags(*words: str) -> argparse.Namespace:
-    return parser().parse_args(["--output", "out", *words])
+def flags(*words: str) -> dict[str, Any]:
+    return vars(parser().parse_args(["--output", "out", *words]))
 
 
 def test_no_two_systems_share_a_name_and_a_precision() -> None:
@@ -42,7 +43,7 @@ def test_only_the_block_drafter_is_published_and_scripted() -> None:
 
 def test_engines_that_a_second_thread_may_slow_down_get_one_as_well() -> None:
     pair = ("--pair", "p", "--test", "t", "--dtypes", "int8", "--relaxed")
-    names = [one.name for one in choose(flags(*pair, "--threads", "1", "2"), "block", False)]
+    names = [one.name for one in choose(flags(*pair, "--threads", "1", "2"), "block", False, 2)]
     assert names == [
         "ctranslate2 beam 5",
         "ctranslate2 beam 5 (threads 1)",
@@ -53,14 +54,13 @@ def test_engines_that_a_second_thread_may_slow_down_get_one_as_well() -> None:
         "ours exact",
         "ours exact (threads 1)",
     ]
-    for words in (("--threads", "1"), ("--threads", "2", "--device", "cuda")):
-        systems = choose(flags(*pair, *words), "block", False)
-        assert not [one for one in systems if "threads" in one.options]
+    systems = choose(flags(*pair), "block", False, 1)
+    assert not [one for one in systems if "threads" in one.options]
 
 
 def test_other_blocks_are_drafted_in_8_bits_as_well() -> None:
     args = flags("--rows", "ours exact*", "--block-sizes", "4", "--relaxed", "--threads", "1")
-    names = [one.name for one in choose(args, "block", assistant=False)]
+    names = [one.name for one in choose(args, "block", False, 1)]
     of_float32 = ["ours exact", "ours exact (drafter bits 8)"]
     of_float32 += ["ours exact (k 4)", "ours exact (drafter bits 8, k 4)"]
     assert names == [*of_float32, "ours exact", "ours exact (k 4)"]
@@ -68,7 +68,7 @@ def test_other_blocks_are_drafted_in_8_bits_as_well() -> None:
 
 def test_patterns_choose_systems() -> None:
     args = flags("--rows", "ours *", "--relaxed", "2:0.5", "--dtypes", "float32")
-    names = [one.name for one in choose(args, "block", assistant=False)]
+    names = [one.name for one in choose(args, "block", False, 2)]
     assert names == [
         "ours greedy",
         "ours greedy (threads 1)",
@@ -77,7 +77,7 @@ def test_patterns_choose_systems() -> None:
         "ours relaxed (beta 2, tau 0.5)",
     ]
     with pytest.raises(UserError, match="there are: .*ours greedy"):
-        choose(flags("--rows", "theirs"), "block", assistant=False)
+        choose(flags("--rows", "theirs"), "block", False, 2)
 
 
 @pytest.mark.parametrize(
@@ -85,17 +85,31 @@ def test_patterns_choose_systems() -> None:
     [
         ((), "give --pair and --test"),
         (("--pair", "p", "--test", "t", "--random-weights", "1x64x40"), "leave the others out"),
-        (("--pair", "p", "--test", "t", "--batches", "4", "0"), "--batches: every number"),
-        (("--pair", "p", "--test", "t", "--repeats", "0"), "--repeats must be 1 or more"),
-        (("--pair", "p", "--test", "t", "--scripted-acceptance", "2"), "from 0 to 1"),
     ],
 )
 def test_flags_that_do_not_fit_are_refused(words: tuple[str, ...], message: str) -> None:
     with pytest.raises(UserError, match=message):
-        check(flags(*words))
+        build(Options, flags(*words))
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (("--batches", "4", "0"), "--batches: expected a whole number of 1 or more"),
+        (("--repeats", "0"), "--repeats: expected a whole number of 1 or more"),
+        (("--scripted-acceptance", "2"), "from 0 to 1"),
+        (("--relaxed", "3"), "expected BETA:TAU"),
+    ],
+)
+def test_values_that_cannot_be_are_refused(
+    words: tuple[str, ...], message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit):
+        flags(*words)
+    assert message in capsys.readouterr().err
 
 
 def test_a_gpu_that_is_not_there_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("torch.cuda.is_available", lambda: False)
     with pytest.raises(UserError, match="torch sees no GPU"):
-        check(flags("--pair", "p", "--test", "t", "--device", "cuda"))
+        build(Options, flags("--pair", "p", "--test", "t", "--device", "cuda"))
