@@ -53,32 +53,33 @@ HEADER = (
 )
 
 
+_READ = ("text", "tokens", "emitted", "finish_reason", "milliseconds")
+
+
 @dataclass(frozen=True)
 class Decoding:
     """All that came of one system."""
 
     name: str
-    texts: list[str]
-    tokens: list[list[str]]  # of each sentence, eos left out
-    emitted: list[list[int]]  # tokens of each round, eos counted; no rounds in fairseq's search
-    ended: list[bool]  # by eos, and not by the length limit
-    milliseconds: list[float]  # of each sentence, an even share of its batch's
+    # As `Translation.to_dict` has them, the time an even share of the batch's.
+    translations: Sequence[Mapping[str, Any]]
     seconds: Sequence[Mapping[str, float]] = ()  # by part, of all sentences; one a repetition
 
     @classmethod
     def load(cls, name: str, path: Path) -> Decoding:
         """Raises UserError where a line is not what ``inference.py --json-path`` writes."""
-        loaded = cls(name, [], [], [], [], [])
+        translations = []
         with path.open(encoding="utf-8") as file:
             for number, line in enumerate(file, 1):
                 try:
-                    loaded._add(json.loads(line))
+                    record = json.loads(line)
+                    translations.append({key: record[key] for key in _READ})
                 except (ValueError, KeyError, TypeError) as error:
                     raise UserError(
                         f"{path}, line {number}: expected a line of inference.py --json-path, "
                         f"found {line.strip()[:60]!r}; decode again"
                     ) from error
-        return loaded
+        return cls(name, translations)
 
     @classmethod
     def of(cls, name: str, repeats: Sequence[Sequence[Mapping[str, Any]]]) -> Decoding:
@@ -87,41 +88,35 @@ class Decoding:
         for parts in repeats:
             names = parts[0]["seconds"]
             totals.append({name: sum(part["seconds"][name] for part in parts) for name in names})
-        decoding = cls(name, [], [], [], [], [], totals)
         records = [record for part in repeats[-1] for record in part["translations"]]
-        for record in sorted(records, key=lambda record: record["id"]):
-            decoding._add(record)
-        return decoding
-
-    def _add(self, record: Mapping[str, Any]) -> None:
-        self.texts.append(record["text"])
-        self.tokens.append(record["tokens"])
-        self.emitted.append(record["emitted"])
-        self.ended.append(record["finish_reason"] == "eos")
-        self.milliseconds.append(record["milliseconds"])
+        return cls(name, sorted(records, key=lambda record: record["id"]), totals)
 
     def select(self, chosen: Sequence[int]) -> Decoding:
         """The same of some sentences, counted from 0."""
-        columns = (self.texts, self.tokens, self.emitted, self.ended, self.milliseconds)
-        return Decoding(self.name, *([column[i] for i in chosen] for column in columns))  # type: ignore[arg-type]
+        return Decoding(self.name, [self.translations[i] for i in chosen])
+
+    @property
+    def texts(self) -> list[str]:
+        return [one["text"] for one in self.translations]
 
     @property
     def mean_accepted_tokens(self) -> float | None:
         """Tokens a round, eos not counted (Xia et al. 2023); None where there are no rounds."""
-        rounds = sum(len(rows) for rows in self.emitted)
-        if rounds == 0:
-            return None
-        ends = sum(ended for ended, rows in zip(self.ended, self.emitted, strict=True) if rows)
-        return (sum(map(sum, self.emitted)) - ends) / rounds
+        drafted = [one for one in self.translations if one["emitted"]]  # fairseq's search has none
+        rounds = sum(len(one["emitted"]) for one in drafted)
+        ends = sum(one["finish_reason"] == "eos" for one in drafted)
+        tokens = sum(sum(one["emitted"]) for one in drafted)
+        return (tokens - ends) / rounds if rounds else None
 
     @property
     def seconds_per_sentence(self) -> float:
-        return sum(self.milliseconds) / 1000 / len(self.milliseconds)
+        milliseconds = [one["milliseconds"] for one in self.translations]
+        return sum(milliseconds) / 1000 / len(milliseconds)
 
     def differing(self, other: Decoding) -> list[int]:
         """Which sentences, from 0, have other tokens."""
-        pairs = zip(self.tokens, other.tokens, strict=True)
-        return [index for index, (mine, others) in enumerate(pairs) if mine != others]
+        pairs = zip(self.translations, other.translations, strict=True)
+        return [i for i, (mine, others) in enumerate(pairs) if mine["tokens"] != others["tokens"]]
 
 
 def timed(

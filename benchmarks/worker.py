@@ -6,12 +6,10 @@ import gc
 import logging
 import os
 import time
-import traceback
 from collections.abc import Callable, Sequence
-from contextlib import suppress
+from concurrent.futures import BrokenExecutor, ProcessPoolExecutor
 from dataclasses import dataclass
 from multiprocessing import get_context
-from multiprocessing.connection import Connection
 from typing import Any, Protocol
 
 import torch
@@ -20,7 +18,7 @@ from benchmarks.engines import Engine, Job, Output, load
 from benchmarks.machine import memory_now, peak_memory, reset_peak_memory
 from benchmarks.pair import Sentence
 from benchmarks.systems import System
-from specdec_plugins.errors import UserError
+from specdec_plugins.errors import UserError, located
 
 Batches = Sequence[Sequence[Sentence]]
 
@@ -43,12 +41,6 @@ class Timed:
     outputs: list[Output]
 
 
-@dataclass(frozen=True)
-class _Failure:
-    message: str
-    is_users: bool  # a UserError, which says what to do
-
-
 class Worker(Protocol):
     """Whoever has one engine: calls a method of `Server` by its name."""
 
@@ -67,31 +59,20 @@ class Process:
         self.system = job.system
         context = get_context("forkserver")
         context.set_forkserver_preload(list(_PRELOADED))
-        self._pipe, theirs = context.Pipe()
-        self._process = context.Process(target=_serve, args=(job, theirs), daemon=True)
-        self._process.start()
-        theirs.close()
+        self._pool = ProcessPoolExecutor(1, context, _serve, (job,))
 
     def call(self, name: str, *arguments: Any) -> Any:
         """Ask and wait. Raises UserError, naming the system, where the engine could not do it."""
-        try:
-            self._pipe.send((name, arguments))
-            answer = self._pipe.recv()
-        except (EOFError, ConnectionError):
-            raise UserError(
-                f"{self.system.name}: its process ended (status {self._process.exitcode}); "
-                "if memory ran out, measure fewer rows at once."
-            ) from None
-        if isinstance(answer, _Failure):
-            if answer.is_users:
-                raise UserError(f"{self.system.name}: {answer.message}")
-            raise RuntimeError(f"{self.system.name}\n{answer.message}")
-        return answer
+        with located(self.system.name):
+            try:
+                return self._pool.submit(_answer, name, *arguments).result()
+            except BrokenExecutor:
+                raise UserError(
+                    "its process ended; if memory ran out, measure fewer rows at once."
+                ) from None
 
     def close(self) -> None:
-        self._pipe.close()  # which ends the process
-        self._process.join(timeout=10)
-        self._process.kill()
+        self._pool.shutdown(cancel_futures=True)
 
 
 class Server:
@@ -163,15 +144,14 @@ def rest(clock: Callable[[], float] = time.process_time, limit: float = 2.0) -> 
             return
 
 
-def _serve(job: Job, pipe: Connection) -> None:
+_server: Server | None = None  # of this process
+
+
+def _serve(job: Job) -> None:
+    global _server
     logging.getLogger("fairseq").setLevel(logging.WARNING)
-    server = Server(job)
-    with suppress(EOFError, KeyboardInterrupt):  # the parent has closed, or reports ctrl-C itself
-        while True:
-            name, arguments = pipe.recv()
-            try:
-                pipe.send(getattr(server, name)(*arguments))
-            except UserError as error:
-                pipe.send(_Failure(str(error), is_users=True))
-            except Exception:  # whatever it is, the parent must hear of it
-                pipe.send(_Failure(traceback.format_exc(), is_users=False))
+    _server = Server(job)
+
+
+def _answer(name: str, *arguments: Any) -> Any:
+    return getattr(_server, name)(*arguments)

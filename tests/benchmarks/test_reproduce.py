@@ -21,14 +21,8 @@ REFERENCES = [f"the dog number {n} sees the small cat in its garden" for n in ra
 def decoding(name: str, milliseconds: float, rounds: list[int], wrong: int = 0) -> Decoding:
     """Translations of which the first so many are wrong; every sentence took those rounds."""
     texts = ["nothing at all"] * wrong + REFERENCES[wrong:]
-    return Decoding(
-        name,
-        texts,
-        [text.split() for text in texts],
-        [rounds] * 4,
-        [bool(rounds)] * 4,
-        [milliseconds] * 4,
-    )
+    same = {"emitted": rounds, "finish_reason": "eos", "milliseconds": milliseconds}
+    return Decoding(name, [{"text": text, "tokens": text.split(), **same} for text in texts])
 
 
 @pytest.fixture(scope="module")
