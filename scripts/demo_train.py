@@ -40,16 +40,7 @@ CORPUS, BINARY, CODES = f"{OUT}/corpus", f"{OUT}/prepared/data-bin", f"{OUT}/pre
 
 SPECDEC = f"--strategy specdec --greedy-like fairseq --path {DRAFTER} --bigrams {BIGRAMS}"
 
-# A learning rate that falls to nothing: a short training ends before others have fallen.
-SCHEDULE = "--lr-scheduler polynomial_decay --warmup-updates 100 --total-num-update {updates}"
-# Its encoder is the verifier's and stays so, which trains in half the time of one that learns, and
-# its decoder starts from layers of the verifier's.
-DRAFTER_NETWORK = (
-    "--arch block_fast --activation-fn relu --share-all-embeddings "
-    "--share-decoder-input-output-embed --src-embedding-copy --decoder-learned-pos "
-    "--max-source-positions 1024 --max-target-positions 1024"
-)
-LOG = "--no-epoch-checkpoints --num-workers 0 --log-format simple --log-interval 20"
+SPLIT_OF = {"train": "train", "valid": "dev", "test": "test"}  # by flag
 
 DECODINGS = {
     BEAM: "--strategy fairseq --beam 5",
@@ -61,16 +52,6 @@ DECODINGS = {
 }
 
 
-def prepare() -> str:
-    train, dev, test = (
-        f"{CORPUS}/{split}.en,{CORPUS}/{split}.de" for split in ("train", "dev", "test")
-    )
-    return (
-        f"scripts/prepare-tsv.sh --src en --tgt de --train {train} --valid {dev} --test {test} "
-        f"--merges 3000 --out {OUT}/prepared"
-    )
-
-
 def sizes(side: str, layers: int) -> str:
     return (
         f"--{side}-layers {layers} --{side}-embed-dim 128 --{side}-ffn-embed-dim 512 "
@@ -78,46 +59,46 @@ def sizes(side: str, layers: int) -> str:
     )
 
 
-def train_verifier(cpu: str) -> str:
+# Learning rates fall to nothing: a short training ends before others have fallen.
+def train(arguments: str, decoder_layers: int, num_updates: int, folder: str, cpu: str) -> str:
     return (
-        f"{PYTHON} train.py {BINARY} --arch transformer --share-all-embeddings --dropout 0.1 "
-        f"{sizes('encoder', ENCODER_LAYERS)} {sizes('decoder', VERIFIER_LAYERS)} "
-        "--criterion label_smoothed_cross_entropy --label-smoothing 0.1 --max-tokens 2048 "
-        f"--max-update {VERIFIER_UPDATES} --optimizer adam --adam-betas '(0.9, 0.98)' "
-        f"--clip-norm 1 --lr 4e-3 {SCHEDULE.format(updates=VERIFIER_UPDATES)} "
-        f"--save-dir {OUT}/verifier {LOG} {cpu}"
+        f"{PYTHON} train.py {arguments} --dropout 0.1 {sizes('encoder', ENCODER_LAYERS)} "
+        f"{sizes('decoder', decoder_layers)} --label-smoothing 0.1 --max-tokens 2048 "
+        f"--max-update {num_updates} --optimizer adam --lr 4e-3 --lr-scheduler polynomial_decay "
+        f"--warmup-updates 100 --total-num-update {num_updates} --save-dir {folder} "
+        f"--no-epoch-checkpoints --num-workers 0 --log-format simple --log-interval 20 {cpu}"
     )
 
 
-def distil(cpu: str) -> str:
-    # Beam 1 takes half the time of the published recipe's beam 5; the drafter learns what the
-    # verifier says, whichever way it says it.
-    return f"scripts/distill.sh {BINARY} --path {VERIFIER} --output {OUT}/distilled --beam 1 {cpu}"
-
-
-def count_bigrams() -> str:
-    return f"scripts/count-bigrams.sh {OUT}/distilled --output {BIGRAMS}"
-
-
-def initialise() -> str:
-    return (
-        f"{PYTHON} encoder_initial.py --verifier {VERIFIER} --output {INITIAL} "
-        f"--data {OUT}/distilled --arch block_fast --decoder-layers {DRAFTER_LAYERS} "
-        "--copy-positions --init-decoder-from-verifier"
-    )
-
-
-def train_drafter(cpu: str) -> str:
-    return (
-        f"{PYTHON} train.py {OUT}/distilled --task translation_lev_modified --noise block_mask "
-        f"--block-size {BLOCK_SIZE} {DRAFTER_NETWORK} --dropout 0.1 "
-        f"{sizes('encoder', ENCODER_LAYERS)} {sizes('decoder', DRAFTER_LAYERS)} "
-        f"--finetune-from-model {INITIAL} --criterion glat_loss --label-smoothing 0.1 "
-        f"--total-up {DRAFTER_UPDATES} --max-tokens 2048 --max-update {DRAFTER_UPDATES} "
-        "--optimizer adam --adam-betas '(0.9, 0.999)' --adam-eps 1e-6 --weight-decay 0.01 "
-        f"--clip-norm 5 --lr 4e-3 {SCHEDULE.format(updates=DRAFTER_UPDATES)} "
-        f"--save-dir {OUT}/drafter {LOG} {cpu}"
-    )
+TRAIN_VERIFIER = (
+    f"{BINARY} --arch transformer --share-all-embeddings --criterion label_smoothed_cross_entropy "
+    "--adam-betas '(0.9, 0.98)' --clip-norm 1"
+)
+# Its encoder is the verifier's and stays so, which trains in half the time of one that learns, and
+# its decoder starts from layers of the verifier's.
+TRAIN_DRAFTER = (
+    f"{OUT}/distilled --task translation_lev_modified --noise block_mask "
+    f"--block-size {BLOCK_SIZE} --arch block_fast --activation-fn relu --share-all-embeddings "
+    "--share-decoder-input-output-embed --src-embedding-copy --decoder-learned-pos "
+    "--max-source-positions 1024 --max-target-positions 1024 "
+    f"--finetune-from-model {INITIAL} --criterion glat_loss --total-up {DRAFTER_UPDATES} "
+    "--adam-betas '(0.9, 0.999)' --adam-eps 1e-6 --weight-decay 0.01 --clip-norm 5"
+)
+SPLITS = (f"--{flag} {CORPUS}/{split}.en,{CORPUS}/{split}.de" for flag, split in SPLIT_OF.items())
+CORPUS_COMMAND = f"{PYTHON} data/sample/generate.py --train 20000 --test 500 --output {CORPUS}"
+PREPARE = (
+    f"scripts/prepare-tsv.sh --src en --tgt de {' '.join(SPLITS)} --merges 3000 "
+    f"--out {OUT}/prepared"
+)
+# Beam 1 takes half the time of the published recipe's beam 5; the drafter learns what the verifier
+# says, whichever way it says it.
+DISTIL = f"scripts/distill.sh {BINARY} --path {VERIFIER} --output {OUT}/distilled --beam 1"
+COUNT_BIGRAMS = f"scripts/count-bigrams.sh {OUT}/distilled --output {BIGRAMS}"
+INITIALISE = (
+    f"{PYTHON} encoder_initial.py --verifier {VERIFIER} --output {INITIAL} --data {OUT}/distilled "
+    f"--arch block_fast --decoder-layers {DRAFTER_LAYERS} --copy-positions "
+    "--init-decoder-from-verifier"
+)
 
 
 def output(decoding: str) -> str:
@@ -144,17 +125,22 @@ def step(
 
 def steps(cpu: str) -> list[Command]:
     """The job in order; cpu: the flag that keeps a program off a GPU, or nothing."""
-    corpus = f"{PYTHON} data/sample/generate.py --train 20000 --test 500 --output {CORPUS}"
     distilled = f"{OUT}/distilled"
-    verifier, drafter = updates(VERIFIER_UPDATES), updates(DRAFTER_UPDATES)
+    verifier, drafter = f"{OUT}/verifier", f"{OUT}/drafter"
+    of_verifier = (TRAIN_VERIFIER, VERIFIER_LAYERS, VERIFIER_UPDATES, verifier, cpu)
+    of_drafter = (TRAIN_DRAFTER, DRAFTER_LAYERS, DRAFTER_UPDATES, drafter, cpu)
     first = [
-        step("write the sample corpus", corpus, (CORPUS,)),
-        step("prepare it: tokens, subwords, binary data", prepare(), (f"{OUT}/prepared",)),
-        step("train the verifier", train_verifier(cpu), (f"{OUT}/verifier",), verifier),
-        step("distil: translate the training set", distil(cpu), (distilled, f"{distilled}.parts")),
-        step("count what follows what in it", count_bigrams(), (BIGRAMS,)),
-        step("initialise the drafter", initialise(), (INITIAL,)),
-        step("train the drafter", train_drafter(cpu), (f"{OUT}/drafter",), drafter),
+        step("write the sample corpus", CORPUS_COMMAND, (CORPUS,)),
+        step("prepare it: tokens, subwords, binary data", PREPARE, (f"{OUT}/prepared",)),
+        step("train the verifier", train(*of_verifier), (verifier,), updates(VERIFIER_UPDATES)),
+        step(
+            "distil: translate the training set",
+            f"{DISTIL} {cpu}",
+            (distilled, f"{distilled}.parts"),
+        ),
+        step("count what follows what in it", COUNT_BIGRAMS, (BIGRAMS,)),
+        step("initialise the drafter", INITIALISE, (INITIAL,)),
+        step("train the drafter", train(*of_drafter), (drafter,), updates(DRAFTER_UPDATES)),
     ]
     decodings = [
         step(f"translate: {name}", decode(name, cpu), (f"{output(name)}.jsonl",))
