@@ -101,7 +101,7 @@ def train() -> None:
     from tests.fairseq_models import block_sample, build_drafter
 
     sample = block_sample()
-    criterion = GlatLoss(SimpleNamespace(), 0.1)
+    criterion = GlatLoss(SimpleNamespace(), 0.1, plain_loss=0.2, place_decay=0.9)
     # Nothing is tied: parameters that change their class part when they move.
     expected = build_drafter(share_all_embeddings=False).eval()
     criterion(expected, {**sample, "glancing": _glance()})[0].backward()
