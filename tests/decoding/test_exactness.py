@@ -11,13 +11,23 @@ from torch import Tensor
 
 from specdec_plugins.decoding.batch import collate
 from specdec_plugins.decoding.drafters import DRAFTERS
-from specdec_plugins.decoding.engine import EngineConfig, Method, SpeculativeDecoder
+from specdec_plugins.decoding.engine import EngineConfig, SpeculativeDecoder
 from specdec_plugins.decoding.greedy import greedy
 from specdec_plugins.decoding.rules import RULES
-from specdec_plugins.decoding.schedules import SCHEDULES, build_schedule
+from specdec_plugins.decoding.schedules import SCHEDULES
 from specdec_plugins.decoding.types import DecodeParams, Guarantee, Request
 from tests.decoding.drafters.factories import FACTORIES, SCRIPTED
-from tests.decoding.toys import CPU, SPECIAL, TableVerifier, oracle, random_table, requests
+from tests.decoding.toys import (
+    CPU,
+    SCRIPTS,
+    SPECIAL,
+    ScriptedDrafter,
+    TableVerifier,
+    method_of,
+    oracle,
+    random_table,
+    requests,
+)
 
 GREEDY_RULES = [n for n in RULES.names() if RULES.get(n)().guarantee(1) is Guarantee.GREEDY]
 NUM_ROWS = 4  # fewer than the requests, so that rows join and leave
@@ -48,9 +58,9 @@ def expected(seed: int, block_size: int, max_len: int) -> list[list[int]]:
 def check(name: str, rule: str, block_size: int, max_len: int, seed: int, schedule: str) -> None:
     verifier = TableVerifier(table(seed))
     drafter = {**FACTORIES, **SCRIPTED}[name](verifier)
-    method = Method(drafter, RULES.get(rule)(), build_schedule(schedule))
     compact_at = (0.01, 1.0)[seed % 2]
-    decoder = SpeculativeDecoder(verifier, method, EngineConfig(NUM_ROWS, compact_at))
+    config = EngineConfig(NUM_ROWS, compact_at)
+    decoder = SpeculativeDecoder(verifier, method_of(drafter, rule, schedule), config)
     results = decoder.decode(jobs(block_size, max_len))
     assert [r.token_ids for r in results] == expected(seed, block_size, max_len)
     stats = decoder.stats
@@ -87,25 +97,31 @@ def test_output_is_greedy_under_every_schedule(schedule: str, name: str) -> None
         check(name, "exact", block_size, max_len, seed, schedule)
 
 
+def by_argmax(table: Tensor, jobs: list[Request], ban_pad: bool = False) -> list[list[int]]:
+    source = collate(jobs, SPECIAL.pad, SPECIAL.start, CPU)
+    params = DecodeParams.stack([job.params for job in jobs], CPU)
+    return greedy(TableVerifier(table), source, params, ban_pad=ban_pad)
+
+
 def test_greedy_is_one_argmax_after_the_other() -> None:
     table = random_table()
     for max_len in (1, 7, 40):
         jobs = requests(
             9, lambda i: i % 4, max_len=lambda i, n=max_len: n + i % 3, min_len=lambda i: i % 5
         )
-        source = collate(jobs, SPECIAL.pad, SPECIAL.start, CPU)
-        params = DecodeParams.stack([job.params for job in jobs], CPU)
-        assert greedy(TableVerifier(table), source, params) == [oracle(table, j) for j in jobs]
+        assert by_argmax(table, jobs) == [oracle(table, j) for j in jobs]
 
 
-def test_greedy_with_padding_banned() -> None:
+def test_ban_pad_strikes_padding_for_every_method() -> None:
     table = random_table(seed=5)
     table[..., SPECIAL.pad] += 3
-    jobs = requests(6, max_len=20)
-    source = collate(jobs, SPECIAL.pad, SPECIAL.start, CPU)
-    params = DecodeParams.stack([job.params for job in jobs], CPU)
-    assert any(SPECIAL.pad in row for row in greedy(TableVerifier(table), source, params))
     banned = table.clone()
     banned[..., SPECIAL.pad] = -torch.inf
-    got = greedy(TableVerifier(table), source, params, ban_pad=True)
-    assert got == [oracle(banned, job) for job in jobs]
+    method = method_of(ScriptedDrafter(table, SCRIPTS["partly"]))
+    jobs = requests(6, block_size=4, max_len=20)
+    for ban_pad, expected in ((False, table), (True, banned)):
+        decoder = SpeculativeDecoder(TableVerifier(table), method, EngineConfig(ban_pad=ban_pad))
+        texts = [oracle(expected, job) for job in jobs]
+        assert any(SPECIAL.pad in text for text in texts) != ban_pad
+        assert by_argmax(table, jobs, ban_pad) == texts
+        assert [r.token_ids for r in decoder.decode(jobs)] == texts

@@ -11,14 +11,18 @@ from copy import copy
 from dataclasses import replace
 from typing import Any, Self
 
+import pytest
 import torch
 from torch import Tensor
 
 from specdec_plugins.decoding.engine import EngineConfig, Method, Session
+from specdec_plugins.decoding.rules import RULES
 from specdec_plugins.decoding.sampling import sample, warp
+from specdec_plugins.decoding.schedules import build_schedule
 from specdec_plugins.decoding.types import (
     DecodeParams,
     Draft,
+    Drafter,
     Prefix,
     Request,
     Round,
@@ -193,33 +197,18 @@ class TableVerifier(Rows):
 Script = Callable[[Tensor, Tensor, Tensor], tuple[Tensor, Tensor]]
 
 
-def _always(keys: Tensor, positions: Tensor, budget: Tensor) -> tuple[Tensor, Tensor]:
-    return torch.zeros_like(positions, dtype=torch.bool), budget
-
-
-def _never(keys: Tensor, positions: Tensor, budget: Tensor) -> tuple[Tensor, Tensor]:
-    return torch.ones_like(positions, dtype=torch.bool), budget
-
-
-def _partly(keys: Tensor, positions: Tensor, budget: Tensor) -> tuple[Tensor, Tensor]:
-    return (positions * 7 + keys[:, None] * 3) % 4 == 0, budget
-
-
-def _ragged(keys: Tensor, positions: Tensor, budget: Tensor) -> tuple[Tensor, Tensor]:
-    wrong = (positions + keys[:, None]) % 5 == 0
-    return wrong, torch.minimum(budget, (positions[:, 0] * 5 + keys) % 4)
-
-
-def _empty(keys: Tensor, positions: Tensor, budget: Tensor) -> tuple[Tensor, Tensor]:
-    return torch.zeros_like(positions, dtype=torch.bool), torch.zeros_like(budget)
-
-
 SCRIPTS: dict[str, Script] = {
-    "always": _always,
-    "never": _never,
-    "partly": _partly,
-    "ragged": _ragged,
-    "empty": _empty,
+    "always": lambda keys, positions, budget: (positions < 0, budget),
+    "never": lambda keys, positions, budget: (positions >= 0, budget),
+    "partly": lambda keys, positions, budget: (
+        (positions * 7 + keys[:, None] * 3) % 4 == 0,
+        budget,
+    ),
+    "ragged": lambda keys, positions, budget: (
+        (positions + keys[:, None]) % 5 == 0,
+        torch.minimum(budget, (positions[:, 0] * 5 + keys) % 4),
+    ),
+    "empty": lambda keys, positions, budget: (positions < 0, 0 * budget),
 }
 
 
@@ -233,13 +222,18 @@ class ScriptedDrafter(Rows):
         self.table = table
         self.script = script
 
+    def _read_script(
+        self, prefix: Prefix, budget: Tensor, width: int
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """Positions [B, K] int64, which of them are wrong [B, K] bool, and lengths [B] int64."""
+        positions = prefix.lengths[:, None] + torch.arange(width)
+        positions = positions.clamp(max=self.table.shape[1] - 1)
+        return positions, *self.script(self.keys, positions, budget)
+
     def propose(
         self, prefix: Prefix, budget: Tensor, width: int, params: RowParams, random: RowRandom
     ) -> Draft:
-        positions = (prefix.lengths[:, None] + torch.arange(width)).clamp(
-            max=self.table.shape[1] - 1
-        )
-        wrong, lengths = self.script(self.keys, positions, budget)
+        positions, wrong, lengths = self._read_script(prefix, budget, width)
         last, tokens = prefix.last(), []
         for i in range(width):
             last = self.table[self.keys, positions[:, i], last].argmax(-1)
@@ -252,22 +246,13 @@ class ScriptedDrafter(Rows):
         return Draft(torch.where(past, junk, drafted), lengths)
 
 
-class SampledDrafter(Rows):
+class SampledDrafter(ScriptedDrafter):
     """Draws from a distribution q of its own, as many tokens as its script says, and hands q on."""
-
-    max_block_size: int | None = None
-
-    def __init__(self, table: Tensor, script: Script) -> None:
-        super().__init__()
-        self.table = table
-        self.script = script
 
     def propose(
         self, prefix: Prefix, budget: Tensor, width: int, params: RowParams, random: RowRandom
     ) -> Draft:
-        positions = prefix.lengths[:, None] + torch.arange(width)
-        positions = positions.clamp(max=self.table.shape[1] - 1)
-        _, lengths = self.script(self.keys, positions, budget)
+        positions, _, lengths = self._read_script(prefix, budget, width)
         uniform = random.uniform(prefix.lengths, width, Stream.PROPOSE)
         last, tokens, distributions = prefix.last(), [], []
         for i in range(width):
@@ -315,6 +300,13 @@ def oracle(table: Tensor, request: Request) -> list[int]:
     return tokens
 
 
+def method_of(
+    drafter: Drafter | None, rule: str = "exact", schedule: str = "constant", **options: Any
+) -> Method:
+    """Parts by their registered names; the `options` are the schedule's."""
+    return Method(drafter, RULES.get(rule)(), build_schedule(schedule, options))
+
+
 def decode_with(
     verifier: Verifier, method: Method, jobs: Sequence[Request], **config: Any
 ) -> list[RowResult]:
@@ -323,6 +315,28 @@ def decode_with(
     session.add(jobs)
     done = {event.id: event.result for event in session.run() if event.result}
     return [done[job.id] for job in jobs]
+
+
+def history(
+    verifier: Verifier, method: Method, jobs: Sequence[Request], **config: Any
+) -> dict[str, list[tuple[list[int], int]]]:
+    """What each request drafted, and how much of it was kept, round by round."""
+    session = Session(verifier, method, EngineConfig(**config))
+    session.add(jobs)
+    told: dict[str, list[tuple[list[int], int]]] = {}
+    for event in session.run():
+        told.setdefault(event.id, []).append((event.draft_ids, event.num_accepted))
+    return told
+
+
+def forbid_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
+    """From here on, what makes the host wait for a device raises."""
+
+    def refuse(*args: object) -> None:
+        raise AssertionError("the host waits for the device")
+
+    for name in ("item", "tolist", "__bool__", "__int__", "__float__", "cpu", "nonzero"):
+        monkeypatch.setattr(torch.Tensor, name, refuse)
 
 
 def row_params(num_rows: int, **options: Any) -> RowParams:

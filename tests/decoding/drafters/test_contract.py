@@ -8,9 +8,6 @@ import pytest
 import torch
 from torch import Tensor
 
-from specdec_plugins.decoding.engine import EngineConfig, Method, Session
-from specdec_plugins.decoding.rules import RULES
-from specdec_plugins.decoding.schedules import build_schedule
 from specdec_plugins.decoding.types import (
     Draft,
     Drafter,
@@ -22,7 +19,7 @@ from specdec_plugins.decoding.types import (
     SourceBatch,
 )
 from tests.decoding.drafters.factories import FACTORIES, SCRIPTED, WITH_MEMORY
-from tests.decoding.toys import TableVerifier, random_table, requests
+from tests.decoding.toys import TableVerifier, history, method_of, random_table, requests
 
 ALL = {**FACTORIES, **SCRIPTED}
 TABLE = random_table()
@@ -118,10 +115,7 @@ def test_proposals_are_well_formed_and_those_of_a_fresh_drafter(name: str, sched
     """Through rows that join and leave, and through rounds without a draft."""
     verifier = TableVerifier(TABLE)
     watched = Watched(name, verifier)
-    method = Method(watched, RULES.get("exact")(), build_schedule(schedule))
-    session = Session(verifier, method, EngineConfig(max_rows=4))
-    session.add(JOBS)
-    list(session.run())
+    history(verifier, method_of(watched, schedule=schedule), JOBS, max_rows=4)
     assert watched.num_proposals > 10
     if name in FACTORIES and not name.startswith("lookup"):
         assert watched.num_ends > 0  # or nothing could be drafted behind them
@@ -135,7 +129,6 @@ def test_a_draft_without_its_law_is_no_matter_of_chance(name: str) -> None:
         jobs = requests(6, block_size=4, max_len=20, seed=seed)
         verifier = TableVerifier(TABLE)
         drafter = FACTORIES[name](verifier)
-        method = Method(drafter, RULES.get("exact")(), build_schedule("constant"))
         propose, seen = drafter.propose, []
 
         def noted(*args: Any, seen: list[Any] = seen, propose: Any = propose) -> Draft:
@@ -145,28 +138,19 @@ def test_a_draft_without_its_law_is_no_matter_of_chance(name: str) -> None:
             return draft
 
         drafter.propose = noted  # type: ignore[method-assign, assignment]
-        session = Session(verifier, method, EngineConfig(max_rows=3))
-        session.add(jobs)
-        list(session.run())
+        history(verifier, method_of(drafter), jobs, max_rows=3)
         drafts.append(seen)
     with_law = {law_given for law_given, _ in drafts[0]}
     assert with_law == {"sampling" in name}
     assert (drafts[0] == drafts[1]) == ("sampling" not in name)
 
 
-def history(name: str, jobs: list[Request], max_rows: int) -> dict[str, list[Any]]:
-    verifier = TableVerifier(TABLE)
-    method = Method(ALL[name](verifier), RULES.get("exact")(), build_schedule("constant"))
-    session = Session(verifier, method, EngineConfig(max_rows=max_rows))
-    session.add(jobs)
-    told: dict[str, list[Any]] = {}
-    for event in session.run():
-        told.setdefault(event.id, []).append((event.draft_ids, event.num_accepted))
-    return told
-
-
 @pytest.mark.parametrize("name", sorted(ALL))
 def test_a_rows_drafts_do_not_depend_on_its_batch(name: str) -> None:
-    together = history(name, JOBS, max_rows=4)
+    def told(jobs: list[Request], max_rows: int) -> dict[str, list[tuple[list[int], int]]]:
+        verifier = TableVerifier(TABLE)
+        return history(verifier, method_of(ALL[name](verifier)), jobs, max_rows=max_rows)
+
+    together = told(JOBS, max_rows=4)
     for job in JOBS:
-        assert history(name, [job], max_rows=1)[job.id] == together[job.id]
+        assert told([job], max_rows=1)[job.id] == together[job.id]

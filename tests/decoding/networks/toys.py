@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -16,6 +17,8 @@ from specdec_plugins.decoding.networks import (
     Transformer,
     TransformerConfig,
 )
+from specdec_plugins.decoding.types import Request
+from tests.decoding.toys import requests
 
 VOCAB = 23
 PAD, EOS, UNK = 1, 2, 3
@@ -111,3 +114,17 @@ def full_logits(network: Transformer, source: Tensor, target: Tensor) -> Tensor:
 def random_ids(generator: torch.Generator, length: int) -> list[int]:
     """Ordinary tokens, `<unk>` among them, no padding and no eos."""
     return torch.randint(UNK, VOCAB, (length,), generator=generator).tolist()
+
+
+def sentences(
+    count: int,
+    num_forced: Callable[[int], int] = lambda i: 0,
+    length: Callable[[int], int] = lambda i: 1 + 5 * i % 9,
+    **options: Any,
+) -> list[Request]:
+    """As the tables' `requests`, but for networks: random sources of many lengths."""
+    generator = torch.Generator().manual_seed(5)
+    return [
+        replace(job, source_ids=[*random_ids(generator, length(i)), EOS])
+        for i, job in enumerate(requests(count, num_forced, **options))
+    ]
