@@ -14,12 +14,10 @@ from torch import Tensor
 from specdec_plugins.decoding import engine
 from specdec_plugins.decoding.batch import Batch, LateDrafter
 from specdec_plugins.decoding.drafters import DraftContext, build_drafter
-from specdec_plugins.decoding.drafters.block import BlockNatDrafter
 from specdec_plugins.decoding.engine import EngineConfig, Method, Session
 from specdec_plugins.decoding.rules.exact import Exact
 from specdec_plugins.decoding.stats import DecodeStats
 from specdec_plugins.decoding.types import (
-    DecodeParams,
     Prefix,
     Request,
     Round,
@@ -28,7 +26,7 @@ from specdec_plugins.decoding.types import (
 )
 from specdec_plugins.decoding.verifier import TransformerVerifier
 from tests.decoding.drafters.factories import FACTORIES, SCRIPTED, WITH_MEMORY
-from tests.decoding.networks.toys import fast_drafter, random_ids, transformer
+from tests.decoding.networks.toys import fast_drafter, sentences, transformer
 from tests.decoding.toys import (
     SCRIPTS,
     SPECIAL,
@@ -90,14 +88,27 @@ class Counting(ScriptedDrafter):
         assert {len(part) for part in parts} == {len(self.keys)}
 
 
+def jobs_for(name: str) -> list[Request]:
+    make = sentences if name == "networks" else requests
+    return make(9, lambda i: i % 3, block_size=4, max_len=lambda i: 20 + i)
+
+
 def decoded(
     name: str, period: int, compact_at: float = 0.01
 ) -> tuple[list[list[int]], DecodeStats, list[list[int]]]:
     """Texts, counts and every draft, of rows that join and leave."""
-    verifier = TableVerifier(TABLE)
-    method = Method({**FACTORIES, **SCRIPTED}[name](verifier), Exact(), Every(period))
-    session = Session(verifier, method, EngineConfig(4, compact_at))
-    session.add(requests(9, num_forced=lambda i: i % 3, block_size=4, max_len=lambda i: 20 + i))
+    verifier: Any
+    if name == "networks":  # latecomers read their own encodings
+        verifier = TransformerVerifier(transformer(), SPECIAL)
+        context = DraftContext(verifier, fast_drafter(verifier.network))
+        drafter = build_drafter("block", context)
+    else:
+        verifier = TableVerifier(TABLE)
+        drafter = {**FACTORIES, **SCRIPTED}[name](verifier)
+    session = Session(
+        verifier, Method(drafter, Exact(), Every(period)), EngineConfig(4, compact_at)
+    )
+    session.add(jobs_for(name))
     texts, drafts = {}, []
     for event in session.run():
         drafts.append(event.draft_ids)
@@ -107,13 +118,13 @@ def decoded(
 
 
 @pytest.mark.parametrize(("period", "compact_at"), [(2, 1.0), (7, 0.01)])
-@pytest.mark.parametrize("name", sorted({**FACTORIES, **SCRIPTED}))
+@pytest.mark.parametrize("name", ["networks", *sorted({**FACTORIES, **SCRIPTED})])
 def test_drafts_are_those_of_rows_that_joined_at_once(
     name: str, period: int, compact_at: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     texts, stats, drafts = decoded(name, period, compact_at)
-    jobs = requests(9, num_forced=lambda i: i % 3, block_size=4, max_len=lambda i: 20 + i)
-    assert texts == [oracle(TABLE, job) for job in jobs]
+    if name != "networks":
+        assert texts == [oracle(TABLE, job) for job in jobs_for(name)]
     monkeypatch.setattr(engine, "LateDrafter", AtOnce)
     expected = decoded(name, period, compact_at)
     assert texts == expected[0]
@@ -121,35 +132,6 @@ def test_drafts_are_those_of_rows_that_joined_at_once(
         assert drafts == expected[2]
     if name not in ("scripted:empty", "lookup:long"):  # which find nothing here
         assert stats.drafted > 0
-
-
-def test_latecomers_read_their_own_encodings(monkeypatch: pytest.MonkeyPatch) -> None:
-    network = transformer()
-    context = DraftContext(TransformerVerifier(network, SPECIAL), fast_drafter(network))
-    generator = torch.Generator().manual_seed(0)
-    jobs = [
-        Request(
-            id=str(i),
-            source_ids=[*random_ids(generator, 2 + 5 * i % 7), SPECIAL.eos],
-            params=DecodeParams(block_size=5, max_len=12 + i),
-        )
-        for i in range(7)
-    ]
-
-    def drafts() -> list[list[int]]:
-        drafter = build_drafter("block", context)
-        assert isinstance(drafter, BlockNatDrafter)
-        assert drafter.shares_encoder
-        session = Session(
-            context.verifier, Method(drafter, Exact(), Every(4)), EngineConfig(3, 0.01)
-        )
-        session.add(jobs)
-        return [event.draft_ids for event in session.run()]
-
-    late = drafts()
-    assert len({tuple(draft) for draft in late}) > 5
-    monkeypatch.setattr(engine, "LateDrafter", AtOnce)
-    assert late == drafts()
 
 
 def decode(drafter: Any, period: int) -> DecodeStats:

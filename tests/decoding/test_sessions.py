@@ -9,24 +9,21 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-import torch
 
 from specdec_plugins.decoding.alone import DrafterDecoder, Unverified
 from specdec_plugins.decoding.drafters import DraftContext, build_drafter
-from specdec_plugins.decoding.engine import EngineConfig, Method, SpeculativeDecoder
-from specdec_plugins.decoding.rules import RULES
-from specdec_plugins.decoding.rules.exact import Exact
-from specdec_plugins.decoding.schedules import build_schedule
-from specdec_plugins.decoding.types import DecodeParams, Request
+from specdec_plugins.decoding.engine import EngineConfig, SpeculativeDecoder
+from specdec_plugins.decoding.types import Request
 from specdec_plugins.decoding.verifier import TransformerVerifier
 from tests.decoding.drafters.factories import FACTORIES
-from tests.decoding.networks.toys import fast_drafter, random_ids, transformer
+from tests.decoding.networks.toys import fast_drafter, sentences, transformer
 from tests.decoding.toys import (
     CPU,
     SCRIPTS,
     SPECIAL,
     ScriptedDrafter,
     TableVerifier,
+    method_of,
     random_table,
     requests,
 )
@@ -39,18 +36,15 @@ Make = Callable[[], SpeculativeDecoder]
 def on_tables(name: str, schedule: str = "constant", **options: Any) -> SpeculativeDecoder:
     verifier = TableVerifier(TABLE)
     rule = "speculative_sampling" if "sampling" in name else "exact"
-    parts = (RULES.get(rule)(), build_schedule(schedule, options))
-    return SpeculativeDecoder(
-        verifier, Method(FACTORIES[name](verifier), *parts), EngineConfig(2, 0.01)
-    )
+    method = method_of(FACTORIES[name](verifier), rule, schedule, **options)
+    return SpeculativeDecoder(verifier, method, EngineConfig(2, 0.01))
 
 
 def on_networks() -> SpeculativeDecoder:
     """The fast block drafter, which reads the verifier's encoding and keeps its prefix."""
     verifier = TransformerVerifier(transformer(), SPECIAL)
     drafter = build_drafter("block", DraftContext(verifier, fast_drafter(verifier.network)))
-    method = Method(drafter, Exact(), build_schedule("constant"))
-    return SpeculativeDecoder(verifier, method, EngineConfig(2, 0.01))
+    return SpeculativeDecoder(verifier, method_of(drafter), EngineConfig(2, 0.01))
 
 
 def alone() -> SpeculativeDecoder:
@@ -58,18 +52,11 @@ def alone() -> SpeculativeDecoder:
     return DrafterDecoder(drafter, Unverified(9, SPECIAL, CPU), EngineConfig(2))
 
 
-def sentences() -> list[Request]:
-    """For networks, which have no distributions that a source could name."""
-    generator, params = torch.Generator().manual_seed(0), DecodeParams(block_size=4, max_len=12)
-    sources = [[*random_ids(generator, 2 + i % 5), SPECIAL.eos] for i in range(6)]
-    return [Request(f"r{i}", source, params) for i, source in enumerate(sources)]
-
-
 MAKES: dict[str, tuple[Make, list[Request]]] = {
     **{name: (lambda name=name: on_tables(name), JOBS) for name in FACTORIES},
     "heuristic": (lambda: on_tables("lookup", "heuristic", keep=True), JOBS),
     "gate": (lambda: on_tables("assistant", "target_confidence"), JOBS),
-    "networks": (on_networks, sentences()),
+    "networks": (on_networks, sentences(6, block_size=4, max_len=12)),
     "alone": (alone, [replace(job, forced_ids=[]) for job in JOBS]),
 }
 

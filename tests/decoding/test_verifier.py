@@ -9,22 +9,23 @@ import pytest
 import torch
 from torch import Tensor
 
+from specdec_plugins.decoding.batch import collate
 from specdec_plugins.decoding.networks import Transformer
 from specdec_plugins.decoding.types import (
     Draft,
     Prefix,
+    Request,
     Round,
     Scores,
     SourceBatch,
-    SpecialTokens,
     SupportsEncoderOutput,
     Verdict,
 )
 from specdec_plugins.decoding.verifier import TransformerVerifier
-from tests.decoding.networks.toys import EOS, PAD, UNK, full_logits, random_ids, transformer
+from tests.decoding import toys
+from tests.decoding.networks.toys import EOS, PAD, full_logits, random_ids, transformer
+from tests.decoding.toys import CPU, SPECIAL, draft_of, forbid_waiting
 
-SPECIAL = SpecialTokens(start=EOS, pad=PAD, eos=EOS, unk=UNK)
-JUNK = 10**9  # no token id
 POISON = 1e6
 
 
@@ -34,25 +35,13 @@ class Row:
     tokens: list[int]  # start token included
 
 
-def pad(rows: list[list[int]], fill: int, width: int = 0) -> Tensor:
-    width = max(width, *(len(row) for row in rows))
-    return torch.tensor([row + [fill] * (width - len(row)) for row in rows], dtype=torch.int64)
-
-
-def lengths(rows: list[list[int]]) -> Tensor:
-    return torch.tensor([len(row) for row in rows])
-
-
 def batch(rows: list[Row]) -> SourceBatch:
-    sources, forced = [r.source for r in rows], [r.tokens for r in rows]
-    return SourceBatch(pad(sources, PAD), lengths(sources), pad(forced, PAD), lengths(forced))
+    jobs = [Request("a", row.source, forced_ids=row.tokens[1:]) for row in rows]
+    return collate(jobs, PAD, EOS, CPU)
 
 
 def prefix_of(rows: list[Row]) -> Prefix:
-    tokens = [row.tokens for row in rows]
-    counts = lengths(tokens)
-    active = torch.ones(len(rows), dtype=torch.bool)
-    return Prefix(pad(tokens, JUNK, width=60), counts, active, width=int(counts.max()))
+    return toys.prefix_of([row.tokens[1:] for row in rows], room=60)
 
 
 class Driver:
@@ -79,7 +68,7 @@ class Driver:
         """Score a ragged draft, check every row, keep some of it and a token more."""
         drafts = [self.ids(0, num_drafted) for _ in self.rows]
         prefix = prefix_of(self.rows)
-        draft = Draft(pad(drafts, JUNK, width=num_drafted), lengths(drafts))
+        draft = draft_of(drafts, num_drafted)
         scores = self.verifier.score(prefix, draft)
         assert scores.logits.shape[1] == draft.tokens.shape[1] + 1
         for b, row in enumerate(self.rows):
@@ -137,14 +126,8 @@ def test_rows_join_when_others_are_far_along() -> None:
     driver.round(3)
     driver.admit(1, max_forced=6)
     driver.round(0)
-
-
-def test_an_emptied_verifier_starts_afresh() -> None:
-    driver = Driver(seed=8)
-    driver.admit(2, max_forced=3)
-    driver.round(2)
     driver.verifier.select(torch.zeros(0, dtype=torch.int64))
-    driver.rows = []
+    driver.rows = []  # and from the beginning
     driver.admit(3, max_forced=0)
     driver.round(2)
 
@@ -156,11 +139,7 @@ def test_the_device_is_never_asked_while_scoring(monkeypatch: pytest.MonkeyPatch
     draft = Draft(torch.full((3, 4), 5), torch.tensor([4, 0, 2]))
     none = torch.zeros(3, dtype=torch.int64)
 
-    def refuse(*args: object) -> None:
-        raise AssertionError("the host waits for the device")
-
-    for name in ("item", "tolist", "__bool__", "__int__", "__float__", "cpu", "nonzero"):
-        monkeypatch.setattr(torch.Tensor, name, refuse)
+    forbid_waiting(monkeypatch)
     scores = driver.verifier.score(prefix, draft)
     driver.verifier.commit(prefix, Round(draft, scores, Verdict(none, none)))
 

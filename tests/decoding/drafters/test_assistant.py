@@ -8,17 +8,11 @@ import torch
 from torch import Tensor
 
 from specdec_plugins.decoding.drafters import DraftContext, build_drafter
-from specdec_plugins.decoding.engine import EngineConfig, Method, Session, SpeculativeDecoder
-from specdec_plugins.decoding.networks import Transformer
-from specdec_plugins.decoding.rules import RULES
 from specdec_plugins.decoding.sampling import HashRandom, warp
-from specdec_plugins.decoding.schedules import build_schedule
 from specdec_plugins.decoding.types import (
-    DecodeParams,
     Draft,
     Drafter,
     Prefix,
-    Request,
     Round,
     RowResult,
     Scores,
@@ -28,12 +22,14 @@ from specdec_plugins.decoding.types import (
 from specdec_plugins.decoding.verifier import TransformerVerifier
 from specdec_plugins.errors import UserError
 from tests.decoding.drafters.test_lookup import sources
-from tests.decoding.networks.toys import EOS, PAD, UNK, random_ids, transformer
+from tests.decoding.networks.toys import sentences, transformer
 from tests.decoding.toys import (
     SPECIAL,
     TableVerifier,
     decode_with,
     draft_of,
+    history,
+    method_of,
     oracle,
     perturbed,
     prefix_of,
@@ -66,7 +62,7 @@ def run(
 ) -> list[RowResult]:
     verifier = TableVerifier(TABLE)
     drafter = build_drafter("assistant", DraftContext(verifier, assistant=assistant), options)
-    method = Method(drafter, RULES.get("exact")(), build_schedule(schedule))
+    method = method_of(drafter, schedule=schedule)
     jobs = requests(9, num_forced=lambda i: i % 3, max_len=30, **params)
     results = decode_with(verifier, method, jobs, max_rows=max_rows)
     assert [r.token_ids for r in results] == [oracle(TABLE, job) for job in jobs]
@@ -211,9 +207,8 @@ def test_source_symbols_are_found_by_name_where_its_dictionary_is_another() -> N
         verifier = TableVerifier(TABLE)
         context = DraftContext(verifier, assistant=assistant, source_to_assistant=mapping)
         drafter = build_drafter("assistant", context)
-        method = Method(drafter, RULES.get("exact")(), build_schedule("constant"))
-        decoder = SpeculativeDecoder(verifier, method, EngineConfig(max_rows=4))
-        results = decoder.decode(requests(9, max_len=30, block_size=5))
+        jobs = requests(9, max_len=30, block_size=5)
+        results = decode_with(verifier, method_of(drafter), jobs, max_rows=4)
         least = [-(-len(r.token_ids) // 6) for r in results]
         return [r.rounds - fewest for r, fewest in zip(results, least, strict=True)]
 
@@ -221,67 +216,43 @@ def test_source_symbols_are_found_by_name_where_its_dictionary_is_another() -> N
     assert sum(rounds(None)) > 9
 
 
-SMALL = SpecialTokens(start=EOS, pad=PAD, eos=EOS, unk=UNK)
-
-
-def pair_with_one_encoder() -> tuple[Transformer, Transformer]:
+def pair_with_one_encoder() -> tuple[TransformerVerifier, TransformerVerifier]:
     """A verifier and an assistant whose decoder reads the same encoder."""
     large, small = transformer(seed=3), transformer(seed=7, num_layers=1)
     small.encoder.load_state_dict(large.encoder.state_dict())
-    return large, small
-
-
-def told(max_rows: int, **options: Any) -> tuple[dict[str, list[list[int]]], int]:
-    """The drafts of every row, round by round, and how often the assistant encoded."""
-    large, small = pair_with_one_encoder()
-    num_encodings = 0
-
-    def count(*_: Any) -> None:
-        nonlocal num_encodings
-        num_encodings += 1
-
-    small.encoder.register_forward_hook(count)
-    verifier = TransformerVerifier(large, SMALL)
-    context = DraftContext(verifier, assistant=TransformerVerifier(small, SMALL))
-    drafter = build_drafter("assistant", context, options)
-    method = Method(drafter, RULES.get("exact")(), build_schedule("constant"))
-    session = Session(verifier, method, EngineConfig(max_rows=max_rows))
-    generator = torch.Generator().manual_seed(2)
-    session.add(
-        Request(
-            str(i),
-            [*random_ids(generator, 1 + i * 5 % 7), EOS],
-            DecodeParams(max_len=12, block_size=1 + i % 4),
-            forced_ids=[5] * (i % 2),
-        )
-        for i in range(7)
-    )
-    drafts: dict[str, list[list[int]]] = {}
-    for event in session.run():
-        drafts.setdefault(event.id, []).append(event.draft_ids)
-    return drafts, num_encodings
+    return TransformerVerifier(large, SPECIAL), TransformerVerifier(small, SPECIAL)
 
 
 @pytest.mark.parametrize("max_rows", [1, 3])
 def test_reading_the_verifiers_encoder_is_encoding_the_same_again(max_rows: int) -> None:
     """The slow twin encodes itself; rows join at the end of a batch that is wider or narrower."""
-    twin, num_encodings = told(max_rows)
+
+    def told(**options: Any) -> tuple[Any, int]:
+        """The drafts of every row, and how often the assistant encoded."""
+        verifier, assistant = pair_with_one_encoder()
+        encoded: list[int] = []
+        assistant.network.encoder.register_forward_hook(lambda *_: encoded.append(1))
+        context = DraftContext(verifier, assistant=assistant)
+        method = method_of(build_drafter("assistant", context, options))
+        return history(verifier, method, jobs, max_rows=max_rows), len(encoded)
+
+    jobs = sentences(7, lambda i: i % 2, max_len=12, block_size=lambda i: 1 + i % 4)
+    twin, num_encodings = told()
     assert num_encodings > 0
-    assert told(max_rows, encoder="verifier") == (twin, 0)
-    assert sum(len(d) for drafts in twin.values() for d in drafts) > 40
+    assert told(encoder="verifier") == (twin, 0)
+    assert sum(len(draft) for rounds in twin.values() for draft, _ in rounds) > 40
 
 
 def test_encodings_that_cannot_be_shared_are_refused() -> None:
-    large, small = pair_with_one_encoder()
-    reader = TransformerVerifier(small, SMALL)
+    large, reader = pair_with_one_encoder()
 
     def build(verifier: Any, assistant: Any, encoder: str = "verifier") -> None:
         context = DraftContext(verifier, assistant=assistant)
         build_drafter("assistant", context, {"encoder": encoder})
 
-    build(TransformerVerifier(large, SMALL), reader)
+    build(large, reader)
     with pytest.raises(UserError, match="encoder must be 'own' or 'verifier', not 'mine'"):
-        build(TransformerVerifier(large, SMALL), reader, "mine")
+        build(large, reader, "mine")
     narrow, wide = TableVerifier(TABLE), TableVerifier(TABLE)
     wide.encoder_dim = 2
     with pytest.raises(UserError, match="encodings of 1 numbers and the verifier gives 2"):

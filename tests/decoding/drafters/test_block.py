@@ -11,13 +11,10 @@ from torch import Tensor
 
 from specdec_plugins.decoding.drafters import DraftContext, build_drafter
 from specdec_plugins.decoding.drafters.block import BlockNatDrafter
-from specdec_plugins.decoding.engine import EngineConfig, Method, Session
 from specdec_plugins.decoding.networks import BlockDrafter, Transformer
 from specdec_plugins.decoding.networks.transformer import same_encoder
-from specdec_plugins.decoding.rules import RULES
 from specdec_plugins.decoding.sampling import HashRandom
-from specdec_plugins.decoding.schedules import build_schedule
-from specdec_plugins.decoding.types import DecodeParams, Prefix, Request, RowParams
+from specdec_plugins.decoding.types import Prefix, Request, RowParams
 from specdec_plugins.decoding.verifier import TransformerVerifier
 from specdec_plugins.errors import UserError
 from tests.decoding.networks.toys import (
@@ -26,12 +23,13 @@ from tests.decoding.networks.toys import (
     UNK,
     block_drafter,
     fast_drafter,
-    random_ids,
     randomise,
     remember,
+    sentences,
     transformer,
 )
-from tests.decoding.test_verifier import SPECIAL, Row, batch, prefix_of
+from tests.decoding.test_verifier import Row, batch, prefix_of
+from tests.decoding.toys import SPECIAL, forbid_waiting, history, method_of, row_params
 
 ROWS = [
     Row([5, 9, 7, 8, EOS], [EOS, 4, UNK, 9, 11, 6]),
@@ -42,9 +40,7 @@ RANDOM = HashRandom(torch.zeros(3, dtype=torch.int64))
 
 
 def params(*block_sizes: int) -> RowParams:
-    return DecodeParams.stack(
-        [DecodeParams(block_size=k) for k in block_sizes], torch.device("cpu")
-    )
+    return row_params(len(block_sizes), block_size=block_sizes)
 
 
 def drafter_of(network: BlockDrafter, rows: list[Row]) -> BlockNatDrafter:
@@ -93,12 +89,8 @@ def test_the_number_of_masks_is_the_requests_own() -> None:
     assert draft.tokens[2].tolist() != alone(network, ROWS[2], 6)[:3]  # or it could not fail
     assert draft.lengths.tolist() == [2, 0, 3]
     assert draft.tokens.shape == (3, 3)
-
-
-def test_a_wider_result_than_any_block_is_not_needed() -> None:
-    network = block_drafter()
-    drafter = drafter_of(network, ROWS)
-    draft = drafter.propose(prefix_of(ROWS), torch.tensor([2, 0, 3]), 8, params(2, 0, 3), RANDOM)
+    # A wider result than any block is not needed.
+    draft = drafter.propose(prefix_of(ROWS), budget, 8, params(2, 0, 3), RANDOM)
     assert draft.tokens.shape == (3, 3)
     assert draft.tokens[2, :3].tolist() == alone(network, ROWS[2], 3)
 
@@ -128,25 +120,23 @@ def test_a_stale_width_changes_nothing() -> None:
     assert draft.tokens.tolist() == [alone(network, row, 4) for row in ROWS[1:]]
 
 
-def test_the_device_is_asked_once_while_the_rows_stay(monkeypatch: pytest.MonkeyPatch) -> None:
-    drafter = drafter_of(block_drafter(), ROWS)
+@pytest.mark.parametrize("fast", [False, True])
+def test_the_device_is_asked_once_while_the_rows_stay(
+    fast: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    drafter = built(BlockNatDrafter) if fast else drafter_of(block_drafter(), ROWS)
+    if fast:
+        drafter.verifier.admit(batch(ROWS))
+        drafter.admit(batch(ROWS))
     drafter._may_wait = False
     arguments = (prefix_of(ROWS), torch.tensor([2, 0, 3]), 3, params(4, 4, 4), RANDOM)
     drafter.propose(*arguments)
-
-    def refuse(*args: object) -> None:
-        raise AssertionError("the host waits for the device")
-
-    for name in ("item", "tolist", "__bool__", "__int__", "__float__", "cpu", "nonzero"):
-        monkeypatch.setattr(torch.Tensor, name, refuse)
+    forbid_waiting(monkeypatch)
     drafter.propose(*arguments)
 
 
-def test_says_what_it_can_do() -> None:
-    assert drafter_of(block_drafter(block_size=6), ROWS).max_block_size == 6
-
-
 def test_needs_a_network_of_its_own_kind() -> None:
+    assert drafter_of(block_drafter(block_size=6), ROWS).max_block_size == 6
     verifier = TransformerVerifier(transformer(), SPECIAL)
     for network in (None, transformer()):
         with pytest.raises(UserError, match="needs a checkpoint that was trained for it"):
@@ -167,21 +157,14 @@ TOLERANCE = 1e-10  # float64, sums in another order
 
 def jobs(*block_sizes: int) -> list[Request]:
     """Sources, forced prefixes and length limits of many lengths, block sizes in turn."""
-    generator = torch.Generator().manual_seed(7)
-    return [
-        Request(
-            id=str(i),
-            source_ids=[*random_ids(generator, (5 * i) % 7), EOS],
-            params=DecodeParams(
-                block_size=block_sizes[i % len(block_sizes)],
-                max_len=9 + (7 * i) % 14,
-                beta=6,
-                tau=1e9,
-            ),
-            forced_ids=[t for t in random_ids(generator, (3 * i) % 5) if t != EOS],
-        )
-        for i in range(9)
-    ]
+    return sentences(
+        9,
+        num_forced=lambda i: (3 * i) % 5,
+        block_size=lambda i: block_sizes[i % len(block_sizes)],
+        max_len=lambda i: 9 + (7 * i) % 14,
+        beta=6,
+        tau=1e9,
+    )
 
 
 class Doubled(BlockNatDrafter):
@@ -205,16 +188,10 @@ class Doubled(BlockNatDrafter):
 
 
 def decode(drafter: Any, requests: list[Request], rows: int, schedule: str) -> Any:
-    """What each request drafted and kept, round by round, beside the verifier it was built on."""
     # A random verifier is sure of little; without drafts in some rounds nothing would be tried.
     options = {"threshold": 0.2} if schedule == "target_confidence" else {}
-    method = Method(drafter, RULES.get("top_beta")(), build_schedule(schedule, options))
-    session = Session(drafter.verifier, method, EngineConfig(max_rows=rows, compact_at=0.3))
-    session.add(requests)
-    told: dict[str, list[Any]] = {}
-    for event in session.run():
-        told.setdefault(event.id, []).append((event.draft_ids, event.num_accepted))
-    return told
+    method = method_of(drafter, "top_beta", schedule, **options)
+    return history(drafter.verifier, method, requests, max_rows=rows, compact_at=0.3)
 
 
 def built(cls: type[BlockNatDrafter], num_layers: int = 2, **options: Any) -> Any:
@@ -253,25 +230,6 @@ def test_where_the_host_may_not_ask_it_reads_up_to_a_bound() -> None:
     drafter._may_wait = False
     asking = decode(built(Doubled), jobs(1, 5, 25), 4, "constant")
     assert decode(drafter, jobs(1, 5, 25), 4, "constant") == asking
-
-
-def test_it_waits_for_no_accelerator(monkeypatch: pytest.MonkeyPatch) -> None:
-    drafter = built(BlockNatDrafter)
-    drafter._may_wait = False
-    rows = [Row([5, 9, EOS], [EOS, 4, 7]), Row([8, EOS], [EOS])]
-    drafter.verifier.admit(batch(rows))
-    drafter.admit(batch(rows))
-    params = DecodeParams.stack([DecodeParams(block_size=4)] * 2, torch.device("cpu"))
-    tokens = torch.tensor([[EOS, 4, 7, 0, 0, 0], [EOS, 0, 0, 0, 0, 0]])
-    prefix = Prefix(tokens, torch.tensor([3, 1]), torch.tensor([True, True]), width=3)
-    drafter.propose(prefix, params.block_size, 4, params, None)
-
-    def refuse(*args: object) -> None:
-        raise AssertionError("the host waits for the device")
-
-    for name in ("item", "tolist", "__bool__", "__int__", "__float__", "cpu", "nonzero"):
-        monkeypatch.setattr(torch.Tensor, name, refuse)
-    drafter.propose(prefix, params.block_size, 4, params, None)
 
 
 def test_drafts_of_all_four_twins_are_the_same() -> None:

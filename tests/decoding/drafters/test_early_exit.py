@@ -12,17 +12,14 @@ from torch import Tensor, nn
 from specdec_plugins.decoding.drafters import DraftContext, build_drafter
 from specdec_plugins.decoding.engine import EngineConfig, Method, Session, SpeculativeDecoder
 from specdec_plugins.decoding.networks import Transformer
-from specdec_plugins.decoding.rules import RULES
 from specdec_plugins.decoding.sampling import HashRandom, warp
-from specdec_plugins.decoding.schedules import build_schedule
-from specdec_plugins.decoding.types import DecodeParams, Request, SpecialTokens
+from specdec_plugins.decoding.types import Request
 from specdec_plugins.decoding.verifier import TransformerVerifier
 from specdec_plugins.errors import UserError
 from tests.decoding.drafters.test_lookup import sources
-from tests.decoding.networks.toys import EOS, PAD, UNK, full_logits, random_ids, transformer
-from tests.decoding.toys import Rows, prefix_of, row_params
+from tests.decoding.networks.toys import EOS, full_logits, sentences, transformer
+from tests.decoding.toys import SPECIAL, Rows, history, method_of, prefix_of, row_params
 
-SPECIAL = SpecialTokens(start=EOS, pad=PAD, eos=EOS, unk=UNK)
 NETWORKS = {
     "post-norm": transformer(seed=3, num_layers=3),
     "pre-norm": transformer(seed=4, num_layers=3, normalize_before=True, final_norm=True),
@@ -40,22 +37,14 @@ def truncated(network: Transformer, num_layers: int) -> Transformer:
 
 def jobs(**params: Any) -> list[Request]:
     """Rows of different sources, prefixes and, unless told otherwise, block sizes."""
-    generator = torch.Generator().manual_seed(5)
-    return [
-        Request(
-            f"r{i}",
-            [*random_ids(generator, 1 + i), EOS],
-            DecodeParams(**{"max_len": 14, "block_size": 1 + 2 * (i % 3), **params}),
-            forced_ids=[4 + i] * (i % 3),
-        )
-        for i in range(5)
-    ]
+    options = {"max_len": 14, "block_size": lambda i: 1 + 2 * (i % 3), **params}
+    return sentences(5, lambda i: i % 3, lambda i: 1 + i, **options)
 
 
 def early_exit(network: Transformer, **options: Any) -> tuple[TransformerVerifier, Method]:
     verifier = TransformerVerifier(network, SPECIAL)
     drafter = build_drafter("early_exit", DraftContext(verifier), options)
-    return verifier, Method(drafter, RULES.get("exact")(), build_schedule("constant"))
+    return verifier, method_of(drafter)
 
 
 def greedy(network: Transformer, request: Request) -> list[int]:
@@ -134,9 +123,7 @@ def test_a_confident_exit_asks_no_more_than_it_needs() -> None:
     network = NETWORKS["post-norm"]
     short = truncated(network, 1)
     verifier, method = early_exit(network, confidence=1.0)
-    session = Session(verifier, method, EngineConfig(max_rows=1))
-    session.add(jobs(block_size=4)[:1])
-    assert [event.draft_ids for event in session.run()][0] == []
+    assert history(verifier, method, jobs(block_size=4)[:1])["r0"][0] == ([], 0)
     source = torch.tensor([jobs()[0].source_ids])
     best = full_logits(short, source, torch.tensor([[EOS]])).softmax(-1).max()
     assert 0 < best < 1

@@ -6,13 +6,18 @@ import pytest
 import torch
 
 from specdec_plugins.decoding.drafters import DraftContext, build_drafter
-from specdec_plugins.decoding.engine import Method, SpeculativeDecoder
-from specdec_plugins.decoding.rules import RULES
+from specdec_plugins.decoding.engine import SpeculativeDecoder
 from specdec_plugins.decoding.sampling import HashRandom
-from specdec_plugins.decoding.schedules import build_schedule
 from specdec_plugins.decoding.types import DecodeParams, Draft, Drafter, Request, SourceBatch
 from specdec_plugins.errors import UserError
-from tests.decoding.toys import SPECIAL, TableVerifier, prefix_of, random_table, row_params
+from tests.decoding.toys import (
+    SPECIAL,
+    TableVerifier,
+    method_of,
+    prefix_of,
+    random_table,
+    row_params,
+)
 
 EOS, PAD, UNK = SPECIAL.eos, SPECIAL.pad, SPECIAL.unk
 
@@ -122,9 +127,8 @@ def test_a_copy_is_found_at_once() -> None:
         table[5, place + 1, :, token] = 9.0
     verifier = TableVerifier(table)
     lookup = build_drafter("lookup", DraftContext(verifier))
-    method = Method(lookup, RULES.get("exact")(), build_schedule("constant"))
     request = Request("a", source, DecodeParams(block_size=8, max_len=20))
-    result = SpeculativeDecoder(verifier, method).decode([request])[0]
+    result = SpeculativeDecoder(verifier, method_of(lookup)).decode([request])[0]
     assert result.token_ids == source
     assert result.drafted_per_round == [0, 5]
     assert result.accepted_per_round == [0, 5]

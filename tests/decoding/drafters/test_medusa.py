@@ -5,15 +5,13 @@ import torch
 from torch import Tensor, nn
 
 from specdec_plugins.decoding.drafters import DraftContext, build_drafter
-from specdec_plugins.decoding.engine import EngineConfig, Method, Session, SpeculativeDecoder
+from specdec_plugins.decoding.engine import EngineConfig, Session, SpeculativeDecoder
 from specdec_plugins.decoding.networks import MedusaConfig, MedusaHeads, Transformer
-from specdec_plugins.decoding.rules import RULES
-from specdec_plugins.decoding.schedules import build_schedule
 from specdec_plugins.decoding.verifier import TransformerVerifier
 from specdec_plugins.errors import UserError
-from tests.decoding.drafters.test_early_exit import NETWORKS, SPECIAL, greedy, jobs
+from tests.decoding.drafters.test_early_exit import NETWORKS, greedy, jobs
 from tests.decoding.networks.toys import EOS, full_logits, randomise
-from tests.decoding.toys import Rows, TableVerifier, random_table, requests
+from tests.decoding.toys import SPECIAL, Rows, TableVerifier, method_of, random_table, requests
 
 NETWORK = NETWORKS["pre-norm"]
 
@@ -27,8 +25,7 @@ def heads(num_heads: int = 6, dim: int = 16) -> MedusaHeads:
 def decoder(network: nn.Module, max_rows: int = 3) -> SpeculativeDecoder:
     verifier = TransformerVerifier(NETWORK, SPECIAL)
     drafter = build_drafter("medusa", DraftContext(verifier, network))
-    method = Method(drafter, RULES.get("exact")(), build_schedule("constant"))
-    return SpeculativeDecoder(verifier, method, EngineConfig(max_rows))
+    return SpeculativeDecoder(verifier, method_of(drafter), EngineConfig(max_rows))
 
 
 @pytest.mark.parametrize("max_rows", [1, 3])
@@ -81,8 +78,7 @@ def test_heads_that_add_nothing_repeat_the_verifiers_own_token() -> None:
     same = MedusaHeads(MedusaConfig(3, verifier.hidden_dim)).double()
     same.load_state_dict({n: t * 0 for n, t in same.state_dict().items()})
     drafter = build_drafter("medusa", DraftContext(verifier, same))
-    method = Method(drafter, RULES.get("exact")(), build_schedule("constant"))
-    session = Session(verifier, method, EngineConfig(max_rows=2))
+    session = Session(verifier, method_of(drafter), EngineConfig(max_rows=2))
     session.add(requests(4, block_size=3, max_len=12))
     last: dict[str, int] = {}
     for event in session.run():

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from specdec_plugins.decoding.cache import KVCache, SourceMemory
 from specdec_plugins.decoding.drafters import DraftContext, build_drafter
-from specdec_plugins.decoding.engine import EngineConfig, Method, SpeculativeDecoder
+from specdec_plugins.decoding.engine import EngineConfig, SpeculativeDecoder
 from specdec_plugins.decoding.networks import StackConfig, Transformer
 from specdec_plugins.decoding.networks.config import ACTIVATIONS
 from specdec_plugins.decoding.networks.cpu import ops, products
@@ -28,9 +28,6 @@ from specdec_plugins.decoding.networks.cpu.products import (
     with_fast_products,
 )
 from specdec_plugins.decoding.networks.layers import LayerStack
-from specdec_plugins.decoding.rules import RULES
-from specdec_plugins.decoding.schedules import build_schedule
-from specdec_plugins.decoding.types import DecodeParams, Request
 from specdec_plugins.decoding.verifier import TransformerVerifier
 from specdec_plugins.errors import UserError
 from tests.decoding.networks.toys import (
@@ -39,9 +36,10 @@ from tests.decoding.networks.toys import (
     full_logits,
     random_ids,
     randomise,
+    sentences,
     transformer,
 )
-from tests.decoding.test_verifier import SPECIAL
+from tests.decoding.toys import SPECIAL, method_of
 
 SETS = instruction_sets()
 WITH_INT8 = [name for name, has_int8 in SETS.items() if has_int8]
@@ -331,17 +329,10 @@ def decoded(
     if drafts:
         context = DraftContext(verifier, with_fast_products(block_drafter().float(), True, kernels))
         drafter = build_drafter("block", context)
-    method = Method(drafter, RULES.get("exact")(), build_schedule("constant"))
-    generator = torch.Generator().manual_seed(5)
-    requests = [
-        Request(
-            id=str(i),
-            source_ids=[*random_ids(generator, 2 + i % 11), EOS],
-            params=DecodeParams(block_size=block_size, max_len=16, min_len=12),
-        )
-        for i in range(12)
-    ]
-    decoder = SpeculativeDecoder(verifier, method, EngineConfig(max_rows=batch))
+    requests = sentences(
+        12, length=lambda i: 2 + i % 11, block_size=block_size, max_len=16, min_len=12
+    )
+    decoder = SpeculativeDecoder(verifier, method_of(drafter), EngineConfig(max_rows=batch))
     return [result.token_ids for result in decoder.decode(requests)]
 
 
