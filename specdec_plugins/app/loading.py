@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from specdec_plugins.app.codec import Codec
+from specdec_plugins.app.options import given_to
 from specdec_plugins.app.settings import DTYPES, EXACT, Settings, choose_device
 from specdec_plugins.app.types import Decoder, Limits
 from specdec_plugins.decoding.alone import DrafterDecoder, Unverified
@@ -175,16 +176,8 @@ def _load_search(settings: Settings) -> tuple[Decoder, Limits]:
     # fairseq takes seconds to import, and decoding without its search does not need it.
     from specdec_plugins.formats.fairseq_search import SearchConfig, load_fairseq_search
 
-    config = SearchConfig(
-        beam=settings.beam,
-        lenpen=settings.lenpen,
-        max_len_a=settings.max_len_a,
-        max_len_b=settings.max_len_b,
-        min_len=settings.minimum,
-        unkpen=settings.unkpen,
-        no_repeat_ngram_size=settings.no_repeat_ngram_size,
-        max_rows=settings.batch,
-    )
+    in_force = {"min_len": settings.minimum, "max_rows": settings.batch}
+    config = SearchConfig(**{**given_to(SearchConfig, vars(settings)), **in_force})
     assert settings.verifier is not None  # Settings refuses it
     search = load_fairseq_search(
         settings.verifier,

@@ -37,16 +37,8 @@ class TextSettings:
     strip_diacritics: bool = False
 
     def pipeline(self, codes: Path | None) -> TextPipeline:
-        return TextPipeline(
-            self.source_lang,
-            self.target_lang,
-            self.tokenizer,
-            None if codes is None else "subword_nmt",
-            codes,
-            lowercase=self.lowercase,
-            dash_splits=self.dash_splits,
-            strip_diacritics=self.strip_diacritics,
-        )
+        bpe: Literal["subword_nmt"] | None = None if codes is None else "subword_nmt"
+        return TextPipeline(**vars(self), bpe=bpe, codes=codes)
 
 
 @dataclass(frozen=True)
