@@ -12,10 +12,11 @@ import pytest
 
 from specdec_plugins.app.loading import DRAFTER, VERIFIER, make_settings, settings_from_files
 from specdec_plugins.app.main import main
-from specdec_plugins.app.translator import SpeculativeTranslator
+from specdec_plugins.app.translator import SpeculativeTranslator, number_sentences
 from specdec_plugins.errors import UserError
 from specdec_plugins.formats import bundle as bundle_module
 from specdec_plugins.formats.bundle import BIGRAMS, CODES
+from specdec_plugins.formats.models import read_model
 from specdec_plugins.serving import translate_cli
 from specdec_plugins.serving.model import decode_settings, request_defaults
 from specdec_plugins.serving.settings import ModelOptions
@@ -110,19 +111,11 @@ def test_a_verifier_alone_decodes_plainly(tmp_path: Path, expected: list[str]) -
 
 
 def test_a_smaller_model_may_be_the_drafter(tmp_path: Path, bundle: Path) -> None:
-    from specdec_plugins.formats.models import read_model
-
     verifier = read_model(bundle / "verifier.safetensors")
     place = captions(tmp_path / "assisted", drafter_name="assistant", drafter=verifier)
     translator = SpeculativeTranslator.from_pretrained(str(place), block_size=4)
-    (done,) = translator.translate_sentences(_sentences(LINES[:1]))
+    (done,) = translator.translate_sentences(number_sentences(LINES[:1]))
     assert done.accepted[0] == done.drafted[0] == 4, "a model drafts for itself"
-
-
-def _sentences(lines: list[str]) -> Any:
-    from specdec_plugins.app.translator import number_sentences
-
-    return number_sentences(lines)
 
 
 def test_servers_take_it(relaxed: Path) -> None:
@@ -135,14 +128,31 @@ def test_servers_take_it(relaxed: Path) -> None:
     assert decode_settings(ModelOptions(str(relaxed), block_size=3)).block_size == 3
 
 
-def test_commands_translate_with_it(bundle: Path, tmp_path: Path, expected: list[str]) -> None:
+@pytest.fixture
+def places(tmp_path: Path) -> tuple[str, str]:
+    """A file of the lines, and where their translations shall be."""
     (tmp_path / "in").write_text("".join(f"{line}\n" for line in LINES), encoding="utf-8")
-    files = ["--input-path", str(tmp_path / "in"), "--output-path", str(tmp_path / "out")]
+    return str(tmp_path / "in"), str(tmp_path / "out")
+
+
+def taken(path: str) -> list[str]:
+    """The lines of an output, which is gone then."""
+    *lines, end = Path(path).read_text(encoding="utf-8").split("\n")
+    assert end == ""
+    Path(path).unlink()
+    return lines
+
+
+def test_commands_translate_with_it(
+    bundle: Path, places: tuple[str, str], expected: list[str]
+) -> None:
+    source, output = places
+    files = ["--input-path", source, "--output-path", output]
     assert main([str(bundle), *files, "--cpu", "--quiet"]) == 0
-    assert (tmp_path / "out").read_text(encoding="utf-8").split("\n") == [*expected, ""]
-    files = ["--input", str(tmp_path / "in"), "--output", str(tmp_path / "out")]
+    assert taken(output) == expected
+    files = ["--input", source, "--output", output]
     assert translate_cli.main([str(bundle), *files, "--device", "cpu"]) == 0
-    assert (tmp_path / "out").read_text(encoding="utf-8").split("\n") == [*expected, ""]
+    assert taken(output) == expected
 
 
 @pytest.mark.fairseq
@@ -163,17 +173,22 @@ def test_fairseq_is_not_needed(bundle: Path, expected: list[str]) -> None:
         f"translator = SpeculativeTranslator.from_pretrained({str(bundle)!r}, device='cpu')\n"
         f"print(*translator.translate({LINES!r}), sep='\\n')"
     )
-    assert _run([sys.executable, "-c", program], ROOT).split("\n") == [*expected, ""]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    command = [sys.executable, "-c", program]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.split("\n") == [*expected, ""]
 
 
 @pytest.mark.integration
-def test_the_published_script_takes_it(bundle: Path, tmp_path: Path, expected: list[str]) -> None:
-    (tmp_path / "in").write_text("".join(f"{line}\n" for line in LINES), encoding="utf-8")
-    files = {"input_path": str(tmp_path / "in"), "output_path": str(tmp_path / "out")}
+def test_the_published_script_takes_it(
+    bundle: Path, places: tuple[str, str], expected: list[str]
+) -> None:
+    files = dict(zip(("input_path", "output_path"), places, strict=True))
     environment = {**os.environ, "data_dir": str(bundle), "PYTHON": sys.executable, **files}
     script = ROOT / "scripts" / "inference.sh"
     subprocess.run([str(script), "--cpu", "--quiet"], env=environment, check=True)
-    assert (tmp_path / "out").read_text(encoding="utf-8").split("\n") == [*expected, ""]
+    assert taken(places[1]) == expected
 
 
 def test_an_absent_default_is_one_sentence(
@@ -233,12 +248,3 @@ def test_without_a_drafter_decoding_is_plain(folder: Path) -> None:
     assert settings_from_files(folder, {})["strategy"] == "AR"
     assert "strategy" not in settings_from_files(folder, {"drafter": "lookup"})
     assert "strategy" not in settings_from_files(folder, {"drafter_checkpoint": "d"})
-
-
-def _run(command: list[str], folder: Path) -> str:
-    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-    done = subprocess.run(
-        command, cwd=folder, env=environment, capture_output=True, text=True, check=False
-    )
-    assert done.returncode == 0, done.stderr
-    return done.stdout

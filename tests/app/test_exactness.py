@@ -1,6 +1,8 @@
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
+from typing import Any
 
 import pytest
 
@@ -11,6 +13,7 @@ from specdec_plugins.app.translator import SpeculativeTranslator, number_sentenc
 from specdec_plugins.app.types import Limits
 from specdec_plugins.decoding.engine import EngineConfig, Method, SpeculativeDecoder
 from specdec_plugins.decoding.rules.exact import Exact
+from specdec_plugins.decoding.rules.top_beta import TopBeta
 from specdec_plugins.decoding.schedules.constant import Constant
 from specdec_plugins.decoding.types import (
     AcceptanceRule,
@@ -58,23 +61,34 @@ def translator(
     )
 
 
-def load(single: AcceptanceRule, double: AcceptanceRule) -> object:
-    def loader(settings: Settings) -> SpeculativeTranslator:
-        return translator(double if settings.dtype == "float64" else single, settings)
+@pytest.fixture
+def check(monkeypatch: pytest.MonkeyPatch) -> Callable[..., exactness.Exactness]:
+    """What is found where decoders follow these rules: in the dtype of the run, in float64."""
 
-    return loader
+    def checked(
+        single: AcceptanceRule, double: AcceptanceRule, longest: int = 59, **changes: Any
+    ) -> exactness.Exactness:
+        def load(settings: Settings) -> SpeculativeTranslator:
+            return translator(double if settings.dtype == "float64" else single, settings, longest)
+
+        monkeypatch.setattr(exactness, "load_translator", load)
+        return exactness.check_exactness(replace(SETTINGS, **changes), SENTENCES)
+
+    return checked
 
 
-def test_an_exact_rule_has_no_differences(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(exactness, "load_translator", load(Exact(), Exact()))
-    found = exactness.check_exactness(SETTINGS, SENTENCES)
+def test_an_exact_rule_has_no_differences(check: Callable[..., exactness.Exactness]) -> None:
+    found = check(Exact(), Exact())
     assert found.holds
     assert str(found) == "6 of 6 sentences identical to greedy decoding"
 
 
-def test_a_wrong_decoder_is_found_with_its_gap(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(exactness, "load_translator", load(Careless(tolerance=1.0), Exact()))
-    found = exactness.check_exactness(SETTINGS, SENTENCES)
+@pytest.mark.parametrize("drafter_dtype", [None, "int8"])
+def test_a_wrong_decoder_is_found_with_its_gap(
+    drafter_dtype: str | None, check: Callable[..., exactness.Exactness]
+) -> None:
+    """There is no float64 beside a drafter in int8, which is compared with one in float64."""
+    found = check(Careless(tolerance=1.0), Exact(), drafter_dtype=drafter_dtype)
     assert found.differences
     assert not found.holds
     for difference in found.differences:
@@ -91,40 +105,27 @@ def test_a_near_tie_is_excused_only_if_float64_agrees() -> None:
     assert not exactness.Exactness(9, [replace(near, gap=2e-4)]).holds
 
 
-def test_differences_of_float64_are_reported(monkeypatch: pytest.MonkeyPatch) -> None:
-    careless = Careless(tolerance=1.0)
-    monkeypatch.setattr(exactness, "load_translator", load(careless, careless))
-    found = exactness.check_exactness(SETTINGS, SENTENCES)
+def test_differences_of_float64_are_reported(check: Callable[..., exactness.Exactness]) -> None:
+    found = check(Careless(tolerance=1.0), Careless(tolerance=1.0))
     assert not any(difference.identical_in_float64 for difference in found.differences)
     assert "DIFFERENT" in str(found)
 
 
-def test_an_int8_drafter_is_compared_with_one_in_float64(monkeypatch: pytest.MonkeyPatch) -> None:
-    """There is no float64 beside a drafter in int8."""
-    monkeypatch.setattr(exactness, "load_translator", load(Careless(tolerance=1.0), Exact()))
-    found = exactness.check_exactness(replace(SETTINGS, drafter_dtype="int8"), SENTENCES)
-    assert found.differences
-    assert all(difference.identical_in_float64 for difference in found.differences)
-
-
 @pytest.mark.parametrize(("dtype", "holds"), [("float32", False), ("float16", True)])
 def test_what_rounding_explains_depends_on_the_dtype(
-    dtype: str, holds: bool, monkeypatch: pytest.MonkeyPatch
+    dtype: str, holds: bool, check: Callable[..., exactness.Exactness]
 ) -> None:
     """A step of float16 between 16 and 32 is 0.016 nats."""
-    monkeypatch.setattr(exactness, "load_translator", load(Careless(tolerance=0.1), Exact()))
-    found = exactness.check_exactness(replace(SETTINGS, dtype=dtype), SENTENCES)
+    found = check(Careless(tolerance=0.1), Exact(), dtype=dtype)
     assert found.differences
     assert found.holds == holds
 
 
-def test_settings_without_the_promise_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    from specdec_plugins.decoding.rules.top_beta import TopBeta
-
-    tolerant = replace(SETTINGS, beta=3, tau=1.0)
-    monkeypatch.setattr(exactness, "load_translator", load(TopBeta(), TopBeta()))
+def test_settings_without_the_promise_are_refused(
+    check: Callable[..., exactness.Exactness],
+) -> None:
     with pytest.raises(UserError, match="beta 1"):
-        exactness.check_exactness(tolerant, SENTENCES)
+        check(TopBeta(), TopBeta(), beta=3, tau=1.0)
 
 
 def test_a_drafter_that_shortens_what_is_longest_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:

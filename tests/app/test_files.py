@@ -6,6 +6,7 @@ import io
 import os
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -50,21 +51,16 @@ def test_only_newlines_end_lines(data: bytes, expected: list[str]) -> None:
 @pytest.mark.parametrize(
     ("data", "message"),
     [
-        (b"a\nb\xff\n", r"in.txt, line 2: not UTF-8 \(byte 2 of the line is 0xff\)"),
-        ("a\n".encode("utf-16"), "line 1: not UTF-8"),
-        ("ab\n".encode("utf-16-le"), "line 1: holds a NUL"),
+        (b"a\nb\xff\n", r"in.txt, line 3: not UTF-8 \(byte 2 of the line is 0xff\)"),
+        ("a\n".encode("utf-16"), "line 2: not UTF-8"),
+        ("ab\n".encode("utf-16-le"), "line 2: holds a NUL"),
     ],
 )
-def test_what_is_no_text_is_named(data: bytes, message: str) -> None:
-    with pytest.raises(UserError, match=message):
-        texts(data)
-
-
-def test_lines_before_a_bad_one_are_read() -> None:
-    lines = read_lines(io.BytesIO(b"good\n\xff\n"), "in.txt")
+def test_what_is_no_text_is_named_when_it_is_reached(data: bytes, message: str) -> None:
+    lines = read_lines(io.BytesIO(b"good\n" + data), "in.txt")
     assert next(lines).text == "good"
-    with pytest.raises(UserError):
-        next(lines)
+    with pytest.raises(UserError, match=message):
+        list(lines)
 
 
 def test_files_that_are_missing_or_empty(tmp_path: Path) -> None:
@@ -217,16 +213,24 @@ def resume(output: str, complete: int, *texts: str, **changes: object) -> list[s
 @pytest.mark.parametrize("complete", [2, 3])
 def test_the_same_input_goes_on_behind_what_is_there(output: str, complete: int) -> None:
     # A third line may have been written just before the record of it could be.
-    assert resume(output, complete, "a", "b", "c", "d") == ["c", "d"][complete - 2 :]
+    assert resume(output, complete, *"abcd", batch=7, device="cpu") == ["c", "d"][complete - 2 :]
 
 
-def test_another_input_is_refused(output: str) -> None:
-    with pytest.raises(UserError, match="its first 2 lines came from another input"):
-        resume(output, 2, "a", "x", "c")
-    with pytest.raises(UserError, match="came from another input"):
-        resume(output, 3, "a", "x", "c")
-    with pytest.raises(UserError, match="holds 2 lines and the input only 1"):
-        resume(output, 2, "a")
+@pytest.mark.parametrize(
+    ("complete", "texts", "changes", "message"),
+    [
+        (2, "axc", {}, "its first 2 lines came from another input"),
+        (3, "axc", {}, "came from another input"),
+        (2, "a", {}, "holds 2 lines and the input only 1"),
+        (1, "ab", {}, "holds 1 complete lines .*, but 2 were written"),
+        (2, "ab", {"beta": 3}, "was begun with beta 1, not 3"),
+    ],
+)
+def test_another_input_or_output_or_other_settings_are_refused(
+    output: str, complete: int, texts: str, changes: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(UserError, match=message):
+        resume(output, complete, *texts, **changes)
 
 
 def test_another_prefix_is_another_input(output: str) -> None:
@@ -234,17 +238,6 @@ def test_another_prefix_is_another_input(output: str) -> None:
     assert journal.read(2)
     with pytest.raises(UserError, match="came from another input"):
         journal.skip(iter([Sentence(1, "a"), Sentence(2, "b", prefix="c")]), 2)
-
-
-def test_other_settings_are_refused_and_speed_is_free(output: str) -> None:
-    with pytest.raises(UserError, match="was begun with beta 1, not 3"):
-        resume(output, 2, "a", "b", beta=3)
-    assert resume(output, 2, "a", "b", "c", batch=7, device="cpu") == ["c"]
-
-
-def test_an_output_that_shrank_is_refused(output: str) -> None:
-    with pytest.raises(UserError, match="holds 1 complete lines .*, but 2 were written"):
-        resume(output, 1, "a", "b")
 
 
 def test_without_a_record_the_count_has_to_do(output: str) -> None:

@@ -5,8 +5,7 @@ from __future__ import annotations
 import io
 import subprocess
 import sys
-from collections.abc import Iterator
-from pathlib import Path
+from itertools import count
 
 import pytest
 import torch
@@ -23,8 +22,6 @@ from specdec_plugins.decoding.types import (
     FinishReason,
     Prefix,
     Request,
-    RowParams,
-    RowRandom,
 )
 from specdec_plugins.errors import UserError
 from tests.app.toys import (
@@ -36,13 +33,7 @@ from tests.app.toys import (
     translated,
     translator,
 )
-
-
-def ticking() -> Iterator[float]:
-    time = 0.0
-    while True:
-        yield time
-        time += 1.0
+from tests.bundles import ROOT
 
 
 def request(name: str, *words: int, block: int = 4, max_len: int = 50) -> Request:
@@ -52,6 +43,12 @@ def request(name: str, *words: int, block: int = 4, max_len: int = 50) -> Reques
 def alone(drafter: ScriptedDrafter, max_rows: int = 2) -> DrafterDecoder:
     target = Unverified(len(DICTIONARY), DICTIONARY.special, torch.device("cpu"))
     return DrafterDecoder(drafter, target, EngineConfig(max_rows))
+
+
+def plain(config: EngineConfig) -> SpeculativeDecoder:
+    """One token at a time."""
+    method = Method(None, Exact(), Constant(Constant.Config()))
+    return SpeculativeDecoder(ScriptedVerifier(), method, config)
 
 
 def test_the_drafter_alone_takes_every_drafted_token() -> None:
@@ -78,42 +75,30 @@ def test_the_drafter_alone_takes_every_drafted_token() -> None:
     assert (stats.rounds, stats.emitted, stats.eos, stats.rows) == (10, 20, 3, 4)
 
 
-def test_a_silent_drafter_is_refused() -> None:
-    class Silent(ScriptedDrafter):
-        def propose(
-            self,
-            prefix: Prefix,
-            budget: torch.Tensor,
-            width: int,
-            params: RowParams,
-            random: RowRandom,
-        ) -> Draft:
-            return Draft(torch.zeros(len(budget), width).long(), torch.zeros_like(budget))
+def test_a_silent_drafter_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    def propose(_: object, prefix: Prefix, budget: torch.Tensor, width: int, *__: object) -> Draft:
+        return Draft(torch.zeros(len(budget), width).long(), torch.zeros_like(budget))
 
+    monkeypatch.setattr(ScriptedDrafter, "propose", propose)
     with pytest.raises(UserError, match="proposed nothing"):
-        list(alone(Silent()).run([request("1", 4)]))
+        list(alone(ScriptedDrafter()).run([request("1", 4)]))
 
 
 def test_latency_runs_from_joining_to_the_end() -> None:
-    clock = ticking()
-    method = Method(None, Exact(), Constant(Constant.Config()))
-    config = EngineConfig(max_rows=1, measure_time=False, clock=lambda: next(clock))
-    strategy = SpeculativeDecoder(ScriptedVerifier(), method, config)
-    seconds = {r.id: r.seconds for r in strategy.run([request("1", 4), request("2", 5, 6)])}
+    ticks = count()
+    config = EngineConfig(max_rows=1, measure_time=False, clock=lambda: float(next(ticks)))
+    requests = [request("1", 4), request("2", 5, 6)]
+    seconds = {r.id: r.seconds for r in plain(config).run(requests)}
     # Three readings a step, and the wait in the queue does not count: n steps take 3n - 1 ticks.
     assert seconds == {"1": 8.0, "2": 14.0}
 
 
 def test_counts_survive_an_interruption() -> None:
-    method = Method(None, Exact(), Constant(Constant.Config()))
-    strategy = SpeculativeDecoder(ScriptedVerifier(), method, EngineConfig(max_rows=1))
+    strategy = plain(EngineConfig(max_rows=1))
     running = strategy.run([request("1", 4), request("2", 5)])
     next(running)
     running.close()
     assert strategy.stats.rows == 1
-
-
-ROOT = Path(__file__).resolve().parents[2]
 
 
 def test_pieces_make_up_the_translation_and_say_who_wrote_them() -> None:
@@ -160,14 +145,11 @@ def converse(*lines: str) -> str:
     return out.getvalue()
 
 
-def test_a_conversation_goes_on_after_a_line_that_is_too_long() -> None:
-    said = converse("a b c d e f g", "c d")
+def test_a_conversation_goes_on_after_a_long_line_and_ends_with_an_empty_one() -> None:
+    said = converse("a b c d e f g", "c d", "", "e")
     assert "more than the 4" in said
     assert "  [d d c c]\n  4 tokens in 1 round, 4.0 a round" in said
-
-
-def test_an_empty_line_ends_it() -> None:
-    assert "e e" not in converse("", "e")
+    assert "e e" not in said
 
 
 @pytest.mark.integration
