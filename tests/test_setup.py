@@ -124,11 +124,8 @@ def refusal(machine: Machine, **environment: str) -> str:
     return result.stderr
 
 
-def test_no_python_at_all(machine: Machine) -> None:
-    assert "no python at all" in refusal(machine)
-
-
 def test_every_unfit_python_is_named_with_its_fault(machine: Machine) -> None:
+    assert "no python at all" in refusal(machine)
     machine.add_python("python3", "3.13")
     machine.script("python3.12", "#!{bash}\nexit 127\n")
     machine.add_python("python3.11", "3.11", no_venv=1)
@@ -220,16 +217,12 @@ def test_kernels_that_were_not_compiled_are_built_once_there_is_a_compiler(ready
     assert "not compiled" not in again.stdout
 
 
-def test_changed_versions_are_installed(ready: Machine) -> None:
+def test_changed_versions_are_installed_and_a_moved_project_is_set_up_anew(ready: Machine) -> None:
     ready.setup()
     with (ready.project / "constraints.txt").open("a") as file:
         file.write("six==1.17.0\n")
-    ready.setup()
+    assert "making .venv" not in ready.setup().stdout
     assert any("--editable" in call for call in ready.calls("installed"))
-
-
-def test_moved_project_is_set_up_anew(ready: Machine) -> None:
-    ready.setup()
     ready.project = ready.project.rename(ready.folder / "elsewhere")
     assert "making .venv" in ready.setup().stdout
 
@@ -240,37 +233,50 @@ def test_failed_step_shows_its_end_and_is_continued(ready: Machine) -> None:
     assert failed.returncode == 1
     assert "no such package" in failed.stderr
     assert "setup.log" in failed.stderr
-    (ready.folder / "broken").unlink()
-    again = ready.setup()
-    assert again.returncode == 0
-    assert "making .venv" not in again.stdout
-
-
-def test_half_installed_package_is_forgotten(ready: Machine) -> None:
-    (ready.folder / "broken").touch()
-    ready.setup()
     packages = ready.project / ".venv/lib/python3.12/site-packages"
     for name in ("half-1.dist-info", "whole-1.dist-info"):
         (packages / name).mkdir(parents=True)
         (packages / name / "METADATA").touch()
     (packages / "whole-1.dist-info/RECORD").touch()
     (ready.folder / "broken").unlink()
-    ready.setup()
+    again = ready.setup()
+    assert again.returncode == 0
+    assert "making .venv" not in again.stdout
+    # What was installed by half is forgotten.
     assert [path.name for path in packages.iterdir()] == ["whole-1.dist-info"]
 
 
-def test_torch_from_pips_own_configuration_if_it_is_a_cpu_build(ready: Machine) -> None:
-    ready.setup()
-    assert "--index-url" not in ready.torch_install()
-    assert len(ready.calls("asked")) == 1
+PYTORCH, MIRROR = "https://download.pytorch.org/whl/cpu", "https://mirror.example/cpu"
+GPU = "nvidia-cudnn-cu13==9"
 
 
-@pytest.mark.parametrize("need", ["nvidia-cudnn-cu13==9", "cuda-toolkit==13"])
-def test_torch_from_pytorchs_index_if_pip_offers_a_gpu_build(ready: Machine, need: str) -> None:
-    ready.offer("filelock", need)
-    ready.offer("filelock", index=True)
-    ready.setup()
-    assert "--index-url https://download.pytorch.org/whl/cpu" in ready.torch_install()
+@pytest.mark.parametrize(
+    ("offered", "is_indexed", "environment", "index", "num_asked"),
+    [
+        (["filelock"], False, {}, None, 1),
+        (["filelock", GPU], True, {}, PYTORCH, 2),
+        (["filelock", "cuda-toolkit==13"], True, {}, PYTORCH, 2),
+        ([GPU], False, {}, None, 2),  # a GPU build, since nothing else is in reach
+        (["filelock"], False, {"TORCH_INDEX_URL": MIRROR}, MIRROR, 0),
+    ],
+)
+def test_torch_comes_from_where_a_cpu_build_is(
+    ready: Machine,
+    offered: list[str],
+    is_indexed: bool,
+    environment: dict[str, str],
+    index: str | None,
+    num_asked: int,
+) -> None:
+    """is_indexed: PyTorch's index is in reach."""
+    ready.offer(*offered)
+    if is_indexed:
+        ready.offer("filelock", index=True)
+    result = ready.setup(**environment)
+    assert result.returncode == 0
+    assert ("several GB" in result.stdout) == (offered == [GPU])
+    assert re.findall(r"--index-url (\S+)", ready.torch_install()) == ([index] if index else [])
+    assert len(ready.calls("asked")) == num_asked
 
 
 def test_torch_that_is_there_is_kept_whatever_its_build(ready: Machine) -> None:
@@ -283,20 +289,6 @@ def test_torch_that_is_there_is_kept_whatever_its_build(ready: Machine) -> None:
     (ready.project / ".venv/setup.stamp").unlink()
     ready.setup()
     assert ready.torch_install()
-
-
-def test_gpu_build_is_announced_if_nothing_else_is_in_reach(ready: Machine) -> None:
-    ready.offer("nvidia-cudnn-cu13==9")
-    result = ready.setup()
-    assert result.returncode == 0
-    assert "several GB" in result.stdout
-    assert "--index-url" not in ready.torch_install()
-
-
-def test_torch_index_given(ready: Machine) -> None:
-    ready.setup(TORCH_INDEX_URL="https://mirror.example/cpu")
-    assert "--index-url https://mirror.example/cpu" in ready.torch_install()
-    assert not ready.calls("asked")
 
 
 def test_gpu_gets_the_build_without_suffix(ready: Machine) -> None:
