@@ -141,12 +141,6 @@ def test_figures_of_workers_are_joined() -> None:
         assert figures["glat_context_p"] == pytest.approx(0.4)
 
 
-@pytest.mark.parametrize("smoothing", [-0.1, 1.0])
-def test_impossible_smoothing_is_refused(smoothing: float) -> None:
-    with pytest.raises(UserError, match="--label-smoothing"):
-        _criterion(smoothing)
-
-
 def test_another_task_is_refused() -> None:
     sample = _sample()
     del sample["blocks"]
@@ -185,8 +179,13 @@ def test_later_places_may_weigh_less() -> None:
 
 @pytest.mark.parametrize(
     ("settings", "said"),
-    [({"plain_loss": -1.0}, "--plain-loss"), ({"place_decay": 0.0}, "--place-decay")],
+    [
+        ({"label_smoothing": -0.1}, "--label-smoothing"),
+        ({"label_smoothing": 1.0}, "--label-smoothing"),
+        ({"plain_loss": -1.0}, "--plain-loss"),
+        ({"place_decay": 0.0}, "--place-decay"),
+    ],
 )
-def test_impossible_weights_are_refused(settings: dict[str, float], said: str) -> None:
+def test_impossible_settings_are_refused(settings: dict[str, float], said: str) -> None:
     with pytest.raises(UserError, match=said):
         _criterion(**settings)

@@ -104,20 +104,14 @@ def filled() -> Registry[Plain]:
     return registry
 
 
-def test_register_returns_the_class_and_names_are_sorted() -> None:
+def test_names_are_given_once_and_sorted() -> None:
     registry = filled()
     assert registry.get("a") is Plain
     assert registry.names() == ["a", "b"]
-
-
-def test_a_name_is_given_once() -> None:
     with pytest.raises(ValueError, match="thing 'a' is registered twice"):
-        filled().register("a")(Plain)
-
-
-def test_an_unknown_name_is_refused_with_the_choices() -> None:
+        registry.register("a")(Plain)
     with pytest.raises(UserError, match="no thing named 'c'; choose one of: a, b"):
-        filled().get("c")
+        registry.get("c")
 
 
 def test_options_become_the_config() -> None:

@@ -114,34 +114,28 @@ def _plain_logits(
     return x @ table.T
 
 
-@pytest.mark.parametrize("scaled", [False, True])
+@pytest.mark.parametrize(
+    ("arch", "scaled", "prefixes"),
+    [("block", False, (None, None)), ("block", True, (None, None)), ("block_fast", True, (3, 1))],
+)
 @pytest.mark.parametrize("training", [False, True])
-def test_forward_is_what_the_description_says(models: Any, scaled: bool, training: bool) -> None:
-    model = models.build_drafter(apply_bert_init=False, scale_encoder_embedding=scaled).double()
+def test_forward_is_what_the_description_says(
+    models: Any, arch: str, scaled: bool, prefixes: tuple[int | None, ...], training: bool
+) -> None:
+    changes = {"scale_encoder_embedding": scaled} if arch == "block" else {}
+    model = models.build_drafter(arch=arch, apply_bert_init=False, **changes).double()
     model.train(training)
     with torch.no_grad():
         out = model(SOURCE, LENGTHS, INPUT, TARGET, SCORED)
         scale = 4.0 if scaled else 1.0  # sqrt of the width, 16
         expected = [
-            _plain_logits(model, SOURCE[row], INPUT[row], scale)[SCORED[row]] for row in (0, 1)
+            _plain_logits(model, SOURCE[row], INPUT[row], scale, prefix)[SCORED[row]]
+            for row, prefix in enumerate(prefixes)
         ]
     # In float64, but fairseq computes its GELU in float32.
     torch.testing.assert_close(out.logits, torch.cat(expected), rtol=0, atol=1e-6)
     assert out.targets.tolist() == [14, EOS, 15, EOS]
     assert out.num_masked == 4
-
-
-@pytest.mark.parametrize("training", [False, True])
-def test_forward_of_the_fast_one_is_what_the_description_says(models: Any, training: bool) -> None:
-    model = models.build_drafter(arch="block_fast", apply_bert_init=False).double()
-    model.train(training)
-    with torch.no_grad():
-        out = model(SOURCE, LENGTHS, INPUT, TARGET, SCORED)
-        expected = [
-            _plain_logits(model, SOURCE[row], INPUT[row], 4.0, prefix)[SCORED[row]]
-            for row, prefix in ((0, 3), (1, 1))
-        ]
-    torch.testing.assert_close(out.logits, torch.cat(expected), rtol=0, atol=1e-6)
 
 
 def test_revealed_tokens_belong_to_the_block(models: Any) -> None:

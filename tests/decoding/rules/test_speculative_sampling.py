@@ -106,35 +106,28 @@ def scripted(script: str) -> Drafter:
     return ScriptedDrafter(TABLE, SCRIPTS[script])
 
 
+TRUNCATED = {"temperature": 1.5, "top_k": 6, "top_p": 0.75}
+LAWS: dict[str, tuple[Drafter | None, dict[str, Any]]] = {
+    "without a draft": (None, {}),
+    "deterministic, full": (scripted("always"), {"block_size": 2}),
+    "deterministic, ragged": (scripted("ragged"), {"block_size": 2}),
+    "sampled, full": (sampled("always"), {"block_size": 2}),
+    "sampled, ragged": (sampled("ragged"), {"block_size": 2}),
+    "sampled from a very different law": (sampled("always", noise=4.0), {"block_size": 2}),
+    "temperature, top_k and top_p": (sampled("always"), {"block_size": 2, **TRUNCATED}),
+    "truncated p, deterministic": (scripted("partly"), {"block_size": 2, "top_k": 4}),
+    "a gate between drafts": (
+        sampled("always"),
+        {"block_size": 1, "schedule": "target_confidence"},
+    ),
+}
+
+
 @pytest.mark.parametrize("rule", LAW_RULES)
-class TestLaw:
-    def test_without_a_draft(self, rule: str) -> None:
-        check(rule, None)
-
-    def test_deterministic_full(self, rule: str) -> None:
-        check(rule, scripted("always"), block_size=2)
-
-    def test_deterministic_ragged(self, rule: str) -> None:
-        check(rule, scripted("ragged"), block_size=2)
-
-    def test_sampled_full(self, rule: str) -> None:
-        check(rule, sampled("always"), block_size=2)
-
-    def test_sampled_ragged(self, rule: str) -> None:
-        check(rule, sampled("ragged"), block_size=2)
-
-    def test_sampled_from_a_very_different_law(self, rule: str) -> None:
-        check(rule, sampled("always", noise=4.0), block_size=2)
-
-    def test_temperature_top_k_and_top_p(self, rule: str) -> None:
-        options: dict[str, Any] = {"temperature": 1.5, "top_k": 6, "top_p": 0.75}
-        check(rule, sampled("always"), block_size=2, **options)
-
-    def test_truncated_p_with_a_deterministic_draft(self, rule: str) -> None:
-        check(rule, scripted("partly"), block_size=2, top_k=4)
-
-    def test_a_gate_between_drafts(self, rule: str) -> None:
-        check(rule, sampled("always"), "target_confidence", block_size=1)
+@pytest.mark.parametrize("name", LAWS)
+def test_law(name: str, rule: str) -> None:
+    drafter, options = LAWS[name]
+    check(rule, drafter, **options)
 
 
 @pytest.mark.parametrize("rule", LAW_RULES)
