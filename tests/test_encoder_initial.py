@@ -13,10 +13,10 @@ from fairseq.data import Dictionary
 from fairseq.models import ARCH_MODEL_REGISTRY
 
 import encoder_initial
-from specdec_plugins.errors import UserError
 from specdec_plugins.formats.checkpoints import load_checkpoint, save_checkpoint
 from specdec_plugins.training.initialise import initialise_drafter, numbered_dictionaries
 from tests.fairseq_models import build_drafter, build_verifier
+from tests.refusals import refused, told
 
 pytestmark = pytest.mark.fairseq
 
@@ -47,9 +47,7 @@ class Program:
 
     def refused(self, *flags: str) -> str:
         """The one line that is said instead."""
-        assert encoder_initial.main(self.command(*flags)) == 2
-        error = self.capsys.readouterr().err
-        assert error.count("\n") == 1
+        error = told(self.capsys, encoder_initial.main, self.command(*flags))
         assert not self.output.exists()
         return error
 
@@ -65,6 +63,11 @@ def _drafter(checkpoint: dict[str, Any], **changes: Any) -> Any:
     model = build_drafter(seed=9, **{**positions, **changes})
     model.load_state_dict(checkpoint["model"], strict=True)
     return model.eval()
+
+
+def _encoded(model: Any) -> torch.Tensor:
+    with torch.no_grad():
+        return model.encoder(SOURCE, LENGTHS)["encoder_out"][0]
 
 
 def _same(checkpoint: dict[str, Any], verifier: Any, prefix: str) -> bool:
@@ -98,11 +101,7 @@ def test_encoder_and_shared_embeddings_are_copied_and_nothing_else(program: Prog
 def test_scaled_input_and_copied_positions_give_the_verifier_s_encoder(program: Program) -> None:
     verifier, checkpoint = program.run("--copy-positions")
     drafter = _drafter(checkpoint, scale_encoder_embedding=True, activation_fn="relu")
-    with torch.no_grad():
-        mine, theirs = (
-            model.eval().encoder(SOURCE, LENGTHS)["encoder_out"][0] for model in (drafter, verifier)
-        )
-    torch.testing.assert_close(mine, theirs)
+    torch.testing.assert_close(*map(_encoded, (drafter, verifier.eval())))
     assert not checkpoint["model"]["encoder.embed_positions.weight"][1].any()  # padding
 
 
@@ -141,10 +140,7 @@ def test_the_fast_drafter_s_encoder_computes_what_the_verifier_s_does(
         "--arch", "block_fast", "--print-flags", "--seed", "4", **verifier_settings
     )
     drafter = _from_flags(program.capsys.readouterr().out, checkpoint).train()
-    with torch.no_grad():
-        mine, theirs = (
-            model.encoder(SOURCE, LENGTHS)["encoder_out"][0] for model in (drafter, verifier.eval())
-        )
+    mine, theirs = map(_encoded, (drafter, verifier.eval()))
     torch.testing.assert_close(mine, theirs, rtol=0, atol=2e-6)  # rounding alone
 
 
@@ -177,17 +173,11 @@ def test_fewer_decoder_layers_are_spread_or_chosen(
 
 
 def test_the_fast_drafter_may_have_a_table_of_its_own(program: Program) -> None:
-    verifier, checkpoint = program.run("--arch", "block_fast", "--no-share-all-embeddings")
-    assert _same(checkpoint, verifier, "decoder.embed_tokens")
-    drafter = _drafter(
-        checkpoint,
-        arch="block_fast",
-        encoder_learned_pos=False,
-        max_source_positions=1024,
-        max_target_positions=1024,
-        share_all_embeddings=False,
-        share_decoder_input_output_embed=True,
+    verifier, checkpoint = program.run(
+        "--arch", "block_fast", "--no-share-all-embeddings", "--print-flags"
     )
+    assert _same(checkpoint, verifier, "decoder.embed_tokens")
+    drafter = _from_flags(program.capsys.readouterr().out, checkpoint)
     assert drafter.decoder.embed_tokens.weight.requires_grad
     assert not drafter.encoder.embed_tokens.weight.requires_grad
 
@@ -254,24 +244,19 @@ def _write_data(folder: Path, num_types: int, odd: str = "") -> Path:
     return folder
 
 
-def test_a_drafter_without_layers_is_refused(program: Program) -> None:
-    with pytest.raises(SystemExit):
-        encoder_initial.main(program.command("--decoder-layers", "0"))
-    told = program.capsys.readouterr().err
-    assert "--decoder-layers: expected a whole number of 1 or more, not '0'" in told
-
-
-@pytest.mark.parametrize("value", ["a,b", "0,1", "1,", "-1"])
+@pytest.mark.parametrize(
+    ("flag", "value", "expected"),
+    [
+        ("--decoder-layers", "0", "a whole number of 1 or more"),
+        *(("--decoder-layers-from", odd, "such as 1,6") for odd in ("a,b", "0,1", "1,", "-1")),
+    ],
+)
 def test_layers_that_are_no_numbers_are_refused_with_what_is_expected(
-    value: str, program: Program
+    flag: str, value: str, expected: str, program: Program
 ) -> None:
-    with pytest.raises(SystemExit) as ended:
-        encoder_initial.build_parser().parse_args([f"--decoder-layers-from={value}"])
-    assert ended.value.code == 2
-    told = program.capsys.readouterr().err
-    assert told.startswith("encoder_initial.py: error: argument --decoder-layers-from: expected")
-    assert f"such as 1,6, not '{value}'" in told
-    assert told.count("\n") == 1
+    error = program.refused(f"{flag}={value}")
+    assert error.startswith(f"encoder_initial.py: error: argument {flag}: expected")
+    assert f"{expected}, not '{value}'" in error
 
 
 def test_dictionaries_of_the_data_must_fit(program: Program, tmp_path: Path) -> None:
@@ -282,27 +267,20 @@ def test_dictionaries_of_the_data_must_fit(program: Program, tmp_path: Path) -> 
         _write_data(tmp_path / "other", 30, odd="elsewhere"),
     )
 
-    def run(*flags: str) -> Namespace:
+    def run(*flags: object) -> None:
         parser = encoder_initial.build_parser()
-        initialise_drafter(parser.parse_args(program.command(*flags)))
+        initialise_drafter(parser.parse_args(program.command(*map(str, flags))))
 
-    run("--data", str(good), "--verifier-data", str(good))
-    with pytest.raises(UserError, match=r"small has 28 types, the verifier .*v\.pt has 30"):
-        run("--data", str(small))
-    with pytest.raises(UserError, match=r"entry 6 is 'word2' and 'elsewhere'"):
-        run("--data", str(good), "--verifier-data", str(other))
-    with pytest.raises(UserError, match="holds no dict.<lang>.txt"):
-        run("--data", str(tmp_path))
-    with pytest.raises(UserError, match="--verifier-data"):
-        run("--verifier-data", str(good))
+    run("--data", good, "--verifier-data", good)
+    refused(r"small has 28 types, the verifier .*v\.pt has 30", run, "--data", small)
+    refused("entry 6 is 'word2' and 'elsewhere'", run, "--data", good, "--verifier-data", other)
+    refused("holds no dict.<lang>.txt", run, "--data", tmp_path)
+    refused("--verifier-data", run, "--verifier-data", good)
 
 
-def test_a_model_that_is_no_transformer_is_refused(program: Program) -> None:
+def test_a_verifier_must_be_a_transformer_and_no_drafter(program: Program) -> None:
     save_checkpoint({"model": {}, "args": Namespace()}, program.verifier)
     assert "not an encoder-decoder Transformer" in program.refused()
-
-
-def test_a_drafter_is_refused_as_verifier(program: Program) -> None:
     program.run()
     program.output = program.output.rename(program.verifier).with_name("again.pt")
     assert "v.pt: this is a block drafter" in program.refused()

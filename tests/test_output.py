@@ -13,6 +13,7 @@ import pytest
 from specdec_plugins.corpus import cli
 from specdec_plugins.errors import UserError
 from specdec_plugins.formats.output import check_output
+from tests.refusals import refused
 
 Run = Callable[[Sequence[str]], int]
 PAIR = str(Path(__file__).resolve().parent.parent / "data" / "models" / "en-de")
@@ -120,18 +121,17 @@ def test_a_program_asks_before_its_work(
     (tmp_path / "file").touch()
     output = str(tmp_path / "file" / "out")
     assert main([*arguments, output]) == 2
-    told = capsys.readouterr().err.splitlines()[-1]
-    assert told.startswith(f"{program}: error: ")
-    assert output in told
-    assert ("no folder" if kind == FILE else "cannot be written") in told
+    said = capsys.readouterr().err.splitlines()[-1]
+    assert said.startswith(f"{program}: error: ")
+    assert output in said
+    assert ("no folder" if kind == FILE else "cannot be written") in said
 
 
 def test_a_file_and_a_folder_are_told_apart(tmp_path: Path) -> None:
     (file := tmp_path / "file").touch()
     with pytest.raises(UserError, match=r"^--output .*: is a folder; give the name of a file"):
         check_output(tmp_path, "--output")
-    with pytest.raises(UserError, match=r"file: is a file; give the name of a folder"):
-        check_output(file, folder=True)
+    refused(r"file: is a file; give the name of a folder", check_output, file, folder=True)
     check_output(file)
     check_output(tmp_path, folder=True)
 
@@ -140,8 +140,7 @@ def test_missing_folders_are_made_only_where_the_program_does(tmp_path: Path) ->
     lost = tmp_path / "a" / "b"
     check_output(lost, replaced=True)
     check_output(lost, folder=True)
-    with pytest.raises(UserError, match=r"there is no folder .*a; create it first"):
-        check_output(lost)
+    refused(r"there is no folder .*a; create it first", check_output, lost)
     assert list(tmp_path.iterdir()) == []
 
 
@@ -154,7 +153,5 @@ def test_permissions_are_asked_of_what_will_be_written(
     check_output(file)
     check_output("/dev/null")
     for output, made in ((file, {"replaced": True}), (tmp_path, {"folder": True})):
-        with pytest.raises(UserError, match="cannot be written"):
-            check_output(output, **made)
-    with pytest.raises(UserError, match="cannot be written"):
-        check_output(tmp_path / "new")
+        refused("cannot be written", check_output, output, **made)
+    refused("cannot be written", check_output, tmp_path / "new")

@@ -1,35 +1,12 @@
-"""What the slower tests of this folder share: scripts in fresh processes, a tiny verifier."""
+"""What the slower tests of this folder share: a tiny verifier, and distillation by it."""
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
-
-ROOT = Path(__file__).resolve().parents[2]
-
-Script = Callable[..., subprocess.CompletedProcess[str]]
-
-
-@pytest.fixture
-def script(tmp_path: Path) -> Script:
-    """Runs a script of ``scripts/`` from another folder; returns the finished process."""
-
-    def run(name: str, *arguments: object) -> subprocess.CompletedProcess[str]:
-        environment = {**os.environ, "PYTHON": sys.executable, "OMP_NUM_THREADS": "1"}
-        environment.pop("PYTHONPATH", None)
-        command = [str(ROOT / "scripts" / name), *map(str, arguments)]
-        return subprocess.run(
-            command, capture_output=True, text=True, check=False, cwd=tmp_path, env=environment
-        )
-
-    return run
 
 
 @dataclass(frozen=True)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -16,18 +14,13 @@ from specdec_plugins.app.translator import load_translator
 from specdec_plugins.errors import UserError
 from specdec_plugins.formats.bigrams import count_bigrams, read_bigrams
 from specdec_plugins.formats.dictionaries import Dictionary
+from tests.bundles import CAPTIONS, ROOT
+from tests.programs import python, script
 
 pytestmark = pytest.mark.fairseq
 
-ROOT = Path(__file__).resolve().parents[2]
-CAPTIONS = ROOT / "benchmarks" / "models" / "captions.en-de"
 SAMPLES = (ROOT / "data" / "samples" / "en-de.tsv").read_text(encoding="utf-8").splitlines()
 LINES = [line.split("\t")[0] for line in SAMPLES[1:31]]  # unlike captions, so drafts are poor
-
-
-def count(*words: str | Path) -> subprocess.CompletedProcess[str]:
-    command = [str(ROOT / "scripts" / "count-bigrams.sh"), *map(str, words)]
-    return subprocess.run(command, capture_output=True, text=True, check=False)
 
 
 @pytest.fixture(scope="module")
@@ -38,19 +31,10 @@ def spoken(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[list[st
     tokens = [list(result.tokens) for result in translator.translate(LINES)]
     for side, lines in (("en", ["w"] * len(tokens)), ("de", [" ".join(t) for t in tokens])):
         (folder / f"text.{side}").write_text("\n".join(lines) + "\n", encoding="utf-8")
-    command = [
-        sys.executable,
-        "-m",
-        "fairseq_cli.preprocess",
-        "-s",
-        "en",
-        "-t",
-        "de",
-        "--trainpref",
-        folder / "text",
-    ]
+    command = ["-m", "fairseq_cli.preprocess", "-s", "en", "-t", "de"]
+    command += ["--trainpref", folder / "text"]
     command += ["--srcdict", CAPTIONS / "dict.en.txt", "--tgtdict", CAPTIONS / "dict.de.txt"]
-    subprocess.run([*command, "--destdir", folder / "bin"], check=True, capture_output=True)
+    python(*command, "--destdir", folder / "bin")
     return folder / "bin", tokens
 
 
@@ -63,8 +47,7 @@ def settings(**given: Any) -> Settings:
 def test_counts_and_what_they_bring(spoken: tuple[Path, list[list[str]]], tmp_path: Path) -> None:
     data, tokens = spoken
     output = tmp_path / "bigrams.safetensors"
-    ended = count(data, "--output", output)
-    assert ended.returncode == 0, ended.stderr
+    ended = script("count-bigrams.sh", data, "--output", output, cwd=tmp_path)
     assert "pairs" in ended.stderr
     dictionary = Dictionary.load(CAPTIONS / "dict.de.txt")
     ids = [[dictionary.index(t) for t in line] + [dictionary.special.eos] for line in tokens]
@@ -85,8 +68,8 @@ def test_counts_and_what_they_bring(spoken: tuple[Path, list[list[str]]], tmp_pa
 def test_bad_input_is_one_sentence(tmp_path: Path) -> None:
     for name in ("en", "de"):
         (tmp_path / f"dict.{name}.txt").write_text("w1 5\n")
-    ended = count(tmp_path, "-s", "en", "-t", "de", "--output", tmp_path / "out")
-    assert ended.returncode == 2
+    words = [tmp_path, "-s", "en", "-t", "de", "--output", tmp_path / "out"]
+    ended = script("count-bigrams.sh", *words, cwd=tmp_path, expect=2)
     assert "no binarised sentences; give a folder" in ended.stderr
     assert not (tmp_path / "out").exists()
 

@@ -18,9 +18,9 @@ from specdec_plugins.corpus.checkpoints import (
     read_pieces,
 )
 from specdec_plugins.corpus.cli import UNFINISHED
-from specdec_plugins.errors import UserError
 from specdec_plugins.formats.checkpoints import load_checkpoint, save_checkpoint
-from tests.corpus.conftest import Script
+from tests.programs import script
+from tests.refusals import refused
 
 
 def write(path: Path, value: float, dtype: torch.dtype = torch.float32, **more: object) -> Path:
@@ -35,22 +35,12 @@ def names(paths: list[Path]) -> list[str]:
 
 
 def test_the_last_are_those_of_the_highest_number(tmp_path: Path) -> None:
-    for name in (
-        "checkpoint2",
-        "checkpoint9",
-        "checkpoint10",
-        "checkpoint_last",
-        "checkpoint_best",
-    ):
-        write(tmp_path / f"{name}.pt", 1)
-    for name in ("checkpoint_1_900", "checkpoint_2_1000"):
-        write(tmp_path / f"{name}.pt", 1)
+    for name in ("2", "9", "10", "_last", "_best", "_1_900", "_2_1000"):
+        write(tmp_path / f"checkpoint{name}.pt", 1)
     assert names(last_checkpoints(tmp_path, 2, "epoch")) == ["checkpoint9.pt", "checkpoint10.pt"]
     assert names(last_checkpoints(tmp_path, 1, "update")) == ["checkpoint_2_1000.pt"]
-    with pytest.raises(UserError, match=r"wanted 3, found 2 .*--save-interval-updates"):
-        last_checkpoints(tmp_path, 3, "update")
-    with pytest.raises(UserError, match="no such folder"):
-        last_checkpoints(tmp_path / "none", 1, "epoch")
+    refused(r"wanted 3, found 2 .*--save-interval-updates", last_checkpoints, tmp_path, 3, "update")
+    refused("no such folder", last_checkpoints, tmp_path / "none", 1, "epoch")
 
 
 def test_the_best_follow_the_metric(tmp_path: Path) -> None:
@@ -65,13 +55,13 @@ def test_the_best_follow_the_metric(tmp_path: Path) -> None:
         write(tmp_path / f"checkpoint.best_nll_loss_{value}.pt", 1)
     found = best_checkpoints(tmp_path, 1, "nll_loss")
     assert names(found) == ["checkpoint.best_nll_loss_3.5000.pt"]
-    with pytest.raises(UserError, match="by bleu, nll_loss; choose with --metric"):
-        best_checkpoints(tmp_path, 1, None)
-    with pytest.raises(UserError, match="wanted 1, found 0 .*best_ppl_VALUE"):
-        best_checkpoints(tmp_path, 1, "ppl")
+    refused("by bleu, nll_loss; choose with --metric", best_checkpoints, tmp_path, 1, None)
+    refused("wanted 1, found 0 .*best_ppl_VALUE", best_checkpoints, tmp_path, 1, "ppl")
 
 
-def test_the_mean_keeps_dtype_ties_and_counters(tmp_path: Path) -> None:
+def test_the_mean_keeps_dtype_ties_counters_and_precision(
+    tmp_path: Path,
+) -> None:
     paths = [write(tmp_path / f"{i}.pt", value) for i, value in enumerate((1.0, 2.0, 6.0))]
     result = average(paths)
     model = result["model"]
@@ -80,14 +70,9 @@ def test_the_mean_keeps_dtype_ties_and_counters(tmp_path: Path) -> None:
     assert model["a"] is model["b"]
     assert model["steps"].tolist() == [6]
     assert result["last_optimizer_state"] is None
-
-
-def test_half_precision_is_summed_in_high_precision(tmp_path: Path) -> None:
     # In float16 the sum of these would overflow, and 2048 + 1 would stay 2048.
-    paths = [
-        write(tmp_path / f"{i}.pt", value, torch.float16) for i, value in enumerate((6e4, 6e4, 5e4))
-    ]
-    weight = average(paths)["model"]["a"]
+    halves = [write(p, v, torch.float16) for p, v in zip(paths, (6e4, 6e4, 5e4), strict=True)]
+    weight = average(halves)["model"]["a"]
     assert weight.dtype == torch.float16
     assert torch.equal(weight, torch.full((2, 3), 17e4 / 3).half())
 
@@ -112,39 +97,22 @@ def test_what_does_not_belong_together(
     tmp_path: Path, more: dict[str, object], sentence: str
 ) -> None:
     paths = [write(tmp_path / "1.pt", 1), write(tmp_path / "2.pt", 1, **more)]
-    with pytest.raises(UserError, match=sentence):
-        average(paths)
-
-
-def test_a_pickle_that_would_run_code_is_refused(tmp_path: Path) -> None:
-    class Evil:
-        def __reduce__(self) -> tuple[object, tuple[str]]:
-            return Path.touch, (Path(tmp_path / "ran"),)  # type: ignore[return-value]
-
-    torch.save({"model": {"a": Evil()}}, tmp_path / "evil.pt")
-    with pytest.raises(UserError, match=r"evil\.pt: refused"):
-        average([tmp_path / "evil.pt"])
-    assert not (tmp_path / "ran").exists()
+    refused(sentence, average, paths)
 
 
 @pytest.mark.integration
-def test_the_script(tmp_path: Path, script: Script) -> None:
+def test_the_script(tmp_path: Path) -> None:
     for i in (1, 2, 3):
         write(tmp_path / f"checkpoint{i}.pt", i)
-    done = script("average-checkpoints", ".", "--last", 2, "--output", "out/average.pt")
-    assert done.returncode == 0, done.stderr
+    last = [".", "--last", 2, "--output", "out/average.pt"]
+    script("average-checkpoints", *last, cwd=tmp_path)
     assert load_checkpoint(tmp_path / "out" / "average.pt")["model"]["a"][0, 0] == 2.5
     assert [path.name for path in (tmp_path / "out").iterdir()] == ["average.pt"]
-    bad = script("average-checkpoints", ".", "--output", "x.pt")
-    assert bad.returncode == 2
+    named = ["checkpoint1.pt", "checkpoint2.pt", "--output", "out/average.pt"]
+    script("average-checkpoints", *named, cwd=tmp_path)
+    assert load_checkpoint(tmp_path / "out" / "average.pt")["model"]["a"][0, 0] == 1.5
+    bad = script("average-checkpoints", ".", "--output", "x.pt", cwd=tmp_path, expect=2)
     assert "say which with --last N or --best N" in bad.stderr
-
-
-def test_files_can_be_named(tmp_path: Path) -> None:
-    paths = [write(tmp_path / f"{i}.pt", i) for i in (1, 2)]
-    output = tmp_path / "out.pt"
-    checkpoints.main(checkpoints._parser().parse_args([*map(str, paths), "--output", str(output)]))
-    assert load_checkpoint(output)["model"]["a"][0, 0] == 1.5
 
 
 def checkpoint(updates: int, seconds: float = 0.0) -> dict[str, Any]:
@@ -157,20 +125,12 @@ def checkpoint(updates: int, seconds: float = 0.0) -> dict[str, Any]:
     }
 
 
-def hours(flags: list[str]) -> float:
-    assert flags[0] == "--stop-time-hours"
-    return float(flags[1])
-
-
-def test_a_piece_without_an_end_has_no_flags(tmp_path: Path) -> None:
-    assert open_piece(tmp_path, until=0, now=100.0) == []
-    assert read_pieces(tmp_path)[0]["start"] == "fresh"
-
-
-def test_the_end_counts_what_earlier_pieces_took(tmp_path: Path) -> None:
+def test_the_end_of_a_piece_counts_what_earlier_pieces_took(tmp_path: Path) -> None:
+    assert open_piece(tmp_path / "new", until=0, now=100.0) == []  # it has no end
+    assert read_pieces(tmp_path / "new")[0]["start"] == "fresh"
     save_checkpoint(checkpoint(50, seconds=7200), tmp_path / "checkpoint_last.pt")
-    flags = open_piece(tmp_path, until=100 + 360, now=100.0)
-    assert hours(flags) == pytest.approx(2.1)
+    flag, hours = open_piece(tmp_path, until=100 + 360, now=100.0)
+    assert (flag, float(hours)) == ("--stop-time-hours", pytest.approx(2.1))
     assert read_pieces(tmp_path)[0]["start"] == "continued"
 
 

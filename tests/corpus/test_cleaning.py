@@ -12,7 +12,7 @@ from specdec_plugins.corpus.cleaning import (
     tidy,
     unescape,
 )
-from specdec_plugins.errors import UserError
+from tests.refusals import refused
 
 
 @pytest.mark.parametrize(
@@ -35,8 +35,7 @@ def test_length_rules(source: str, target: str, verdict: str | None) -> None:
 
 @pytest.mark.parametrize("rules", [(0, 5, 2.0), (6, 5, 2.0), (1, 5, 0.5)])
 def test_rules_that_keep_nothing_are_refused(rules: tuple[int, int, float]) -> None:
-    with pytest.raises(UserError, match="keep"):
-        LengthRules(*rules)
+    refused("keep", LengthRules, *rules)
 
 
 RULES = PairRules("en", "de", max_words=6)
@@ -60,11 +59,7 @@ RULES = PairRules("en", "de", max_words=6)
         ("Open the file", "Open it for the file", "target in the source's language"),
         ("Das ist der Hund", "Das ist der Pudel", "source in the target's language"),
         ("Room 10, 20 of it", "Zimmer 10, 20 davon", None),
-        (
-            "Altogether between 10,000 and 200",
-            "Zusammen zwischen 10.000 und 300",
-            None,
-        ),  # one other
+        ("Between 10,000 and 200", "Zwischen 10.000 und 300", None),  # one other
         ("On 10 20 30", "Am 11", "too few letters"),
         ("order 10 or 20 now", "Befehle 11 und 21", "other numbers"),
     ],
@@ -73,13 +68,10 @@ def test_what_a_translation_looks_like(source: str, target: str, verdict: str | 
     assert RULES.verdict(source, target) == verdict
 
 
-def test_lengths_of_long_sentences_are_more_alike() -> None:
+def test_long_sentences_are_more_alike_and_languages_without_common_words_not_judged() -> None:
     rules = PairRules("en", "de")
     assert rules.verdict("a " * 8, "b " * 20) is None  # 2 * 8 + 4
     assert rules.verdict("a " * 8, "b " * 21) == "lengths too unlike"
-
-
-def test_languages_without_common_words_are_not_judged() -> None:
     assert PairRules("en", "ro").verdict("Open the file", "Open it for the file") is None
 
 

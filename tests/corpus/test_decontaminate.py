@@ -11,7 +11,7 @@ import pytest
 
 from specdec_plugins.corpus import decontaminate
 from specdec_plugins.corpus.reading import Faults, ParallelFile, read_pairs
-from specdec_plugins.errors import UserError
+from tests.refusals import refused
 
 
 def write(path: Path, pairs: Sequence[tuple[str, ...]]) -> Path:
@@ -58,10 +58,7 @@ def test_either_side_counts_and_case_and_punctuation_do_not(corpora: Path) -> No
     ]
     assert report["held_out_pairs"] == 4
     assert [Path(name).name for name in report["left_out"]] == ["train.multi30k.en-de.tsv"]
-
-
-def test_the_sets_are_written_as_they_are(corpora: Path) -> None:
-    run(corpora, "--train", corpora)
+    # The sets are written as they are.
     mix = corpora / "mix"
     assert (mix / "valid.tsv").read_text() == "A dog.\tEin Hund.\nTwo.\tZwei.\n"
     assert (mix / "test.tsv").read_text() == "The end!\tDas Ende!\n"
@@ -69,8 +66,7 @@ def test_the_sets_are_written_as_they_are(corpora: Path) -> None:
 
 def test_research_data_is_left_out_of_folders_and_refused_by_name(corpora: Path) -> None:
     by_name = corpora / "train.multi30k.en-de.tsv"
-    with pytest.raises(UserError, match="research and education only"):
-        run(corpora, "--train", by_name)
+    refused("research and education only", run, corpora, "--train", by_name)
     assert run(corpora, "--train", by_name, "--research-data") == ["A man.\tEin Mann."]
     assert "A man.\tEin Mann." in run(corpora, "--train", corpora, "--research-data")
 
@@ -84,10 +80,8 @@ def test_research_data_is_left_out_of_folders_and_refused_by_name(corpora: Path)
     ],
 )
 def test_parts_that_are_not_there(corpora: Path, item: str, sentence: str) -> None:
-    with pytest.raises(UserError, match=sentence):
-        run(corpora, "--train", corpora / item)
-    with pytest.raises(UserError, match=sentence):
-        run(corpora, "--train", corpora, valid=item)
+    refused(sentence, run, corpora, "--train", corpora / item)
+    refused(sentence, run, corpora, "--train", corpora, valid=item)
 
 
 def test_two_sides_of_a_corpus_and_a_part_of_them(tmp_path: Path) -> None:
@@ -108,11 +102,8 @@ def test_a_clean_mix_with_weights_and_sets_of_its_own(tmp_path: Path) -> None:
     flags = ["--weights", "chat=2", "news=3", "--split-off", "chat=5,3", "--clean"]
     mix = run_mix(tmp_path, "--train", *corpora, *flags)
     assert mix[-3:] == ["Page 1\tSeite 1"] * 3
-    taken = [
-        line
-        for split in ("test", "dev")
-        for line in (tmp_path / f"mix/chat.{split}.tsv").read_text().splitlines()
-    ]
+    files = (tmp_path / f"mix/chat.{split}.tsv" for split in ("test", "dev"))
+    taken = [line for file in files for line in file.read_text().splitlines()]
     assert len(taken) == 8
     kept = ["\t".join(pair) for pair in chat if "\t".join(pair) not in taken]
     assert mix[:-3] == [line for line in [*kept, "A name: ZZ.\tEr heißt ZZ."] for _ in "12"]
@@ -133,6 +124,5 @@ def test_a_clean_mix_with_weights_and_sets_of_its_own(tmp_path: Path) -> None:
     ],
 )
 def test_impossible_mixes(corpora: Path, flags: list[str], sentence: str) -> None:
-    with pytest.raises(UserError, match=sentence):
-        run(corpora, "--train", corpora, *flags)
+    refused(sentence, run, corpora, "--train", corpora, *flags)
     assert not (corpora / "mix").exists()

@@ -1,20 +1,28 @@
-"""Distillation: nothing lost, nothing shifted, resumable, shardable."""
+"""Distillation: nothing lost, nothing shifted, resumable, shardable, on a Ray cluster as well."""
 
 from __future__ import annotations
 
 import json
+import os
 import shutil
+import signal
+import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 
-from specdec_plugins.corpus.teacher import DataBin, Search, Teacher
-from specdec_plugins.errors import UserError
-from tests.corpus.conftest import Script, Verifier, distil
+from specdec_plugins.corpus import distill, teacher
+from specdec_plugins.corpus.teacher import ChunkTranslator, DataBin, Search, Teacher
+from tests.corpus.conftest import Verifier, distil
+from tests.programs import script
+from tests.refusals import refused
 
 pytestmark = pytest.mark.fairseq
+
+MARK = "DISTILL_TEST_MARK"
 
 
 def sentences(folder: Path, language: str, split: str = "train") -> list[list[int]]:
@@ -36,16 +44,16 @@ def test_each_sentence_has_its_own_translation(verifier: Verifier, distilled: Pa
     """Against the slow twin: fairseq's search, one sentence at a time."""
     data = DataBin.find(verifier.data, "train")
     search = Search(beam=2, max_len_b=8)
-    teacher = Teacher(data, verifier.checkpoint, search, torch.device("cpu"))
+    model = Teacher(data, verifier.checkpoint, search, torch.device("cpu"))
     found, original = sentences(distilled, "de"), sentences(verifier.data, "de")
     assert len(found) == verifier.num_sentences
     for index, tokens in enumerate(found):
         if index in verifier.too_long:
             assert tokens == original[index]
             continue
-        [[(same, line)]] = teacher.translate([index], max_tokens=1)
+        [[(same, line)]] = model.translate([index], max_tokens=1)
         assert same == index
-        expected = teacher._dictionary.encode_line(line)
+        expected = model._dictionary.encode_line(line)
         assert tokens == expected
     assert len({tuple(tokens) for tokens in found}) > 5  # the model does distinguish sources
 
@@ -58,6 +66,55 @@ def test_all_else_is_the_original(verifier: Verifier, distilled: Path) -> None:
             assert (distilled / path.name).read_bytes() == path.read_bytes()
     record = json.loads((distilled / "distilled.json").read_text())
     assert record["counts"] == {"sentences": 23, "originals": 2}
+
+
+class KilledOnce(ChunkTranslator):
+    """Dies as the kernel's killer would have it, in the middle of the third chunk."""
+
+    def __call__(self, row: dict[str, Any]) -> dict[str, Any]:
+        mark = Path(os.environ[MARK])
+        if row["chunk"] == 2 and not mark.exists():
+            mark.touch()
+            os.kill(os.getpid(), signal.SIGKILL)
+        return super().__call__(row)
+
+
+def chunks(output: Path) -> dict[str, Any]:
+    parts = output.with_name(f"{output.name}.parts")
+    return {path.name: json.loads(path.read_text()) for path in parts.glob("chunk-*.json")}
+
+
+@pytest.mark.integration
+def test_a_killed_worker_loses_nothing(
+    verifier: Verifier, distilled: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    mark = tmp_path / "killed"
+    monkeypatch.setenv(MARK, str(mark))
+    monkeypatch.setattr(teacher, "ChunkTranslator", KilledOnce)
+    distil(verifier, tmp_path / "cluster", "--ray", "local", "--ray-workers", 2)
+    assert mark.exists()
+    assert len(chunks(tmp_path / "cluster")) == 5
+    assert chunks(tmp_path / "cluster") == chunks(distilled)
+    for path in distilled.iterdir():
+        if path.suffix in (".bin", ".idx"):
+            assert (tmp_path / "cluster" / path.name).read_bytes() == path.read_bytes()
+
+
+def test_without_ray_one_process_does_it(
+    verifier: Verifier, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(distill, "has_ray", lambda: False)
+    distil(verifier, tmp_path / "kd", "--ray", "local")
+    assert len(chunks(tmp_path / "kd")) == 5
+
+
+def test_time_that_is_up_is_told_and_costs_nothing(verifier: Verifier, tmp_path: Path) -> None:
+    with pytest.raises(SystemExit) as stopped:
+        distil(verifier, tmp_path / "kd", "--until", time.time() - 1)
+    assert stopped.value.code == 75
+    assert not (tmp_path / "kd").exists()
+    distil(verifier, tmp_path / "kd")
+    assert len(chunks(tmp_path / "kd")) == 5
 
 
 class Stopped(Exception):
@@ -105,8 +162,7 @@ def test_shards_put_together_equal_one_run(
     for shard in (2, 0):
         distil(verifier, output, "--num-shards", 3, "--shard-id", shard)
         assert not output.exists()
-    with pytest.raises(UserError, match=r"2 of 5 chunks are missing \(the first is 1\)"):
-        distil(verifier, output, "--merge")
+    refused(r"2 of 5 chunks are missing \(the first is 1\)", distil, verifier, output, "--merge")
     distil(verifier, output, "--num-shards", 3, "--shard-id", 1)  # the last one merges
     assert sentences(output, "de") == sentences(distilled, "de")
     shutil.rmtree(output)
@@ -117,11 +173,9 @@ def test_shards_put_together_equal_one_run(
 def test_other_settings_are_refused(verifier: Verifier, tmp_path: Path) -> None:
     output = tmp_path / "kd"
     distil(verifier, output, "--num-shards", 9, "--shard-id", 8)
-    with pytest.raises(UserError, match=r"begun with another beam; give another output"):
-        distil(verifier, output, "--beam", 1)
+    refused(r"begun with another beam; give another output", distil, verifier, output, "--beam", 1)
     distil(verifier, output)
-    with pytest.raises(UserError, match="holds something else"):
-        distil(verifier, output, "--lenpen", 0.5)
+    refused("holds something else", distil, verifier, output, "--lenpen", 0.5)
     distil(verifier, output)  # the same again: done already
 
 
@@ -131,29 +185,17 @@ def test_other_settings_are_refused(verifier: Verifier, tmp_path: Path) -> None:
         (["--num-shards", 2, "--shard-id", 2], "--shard-id 2: expected 0 to 1"),
         (["--subset", "train9"], r"expected train9\.SRC-TGT"),
         (["--path", "none.pt"], "none.pt: cannot be read"),
+        (["--path", __file__], "test_distill.py: damaged"),
+        (["--fp16"], "--fp16 needs a GPU"),
+        (["--ray", "local", "--num-shards", 2], "omit --num-shards"),
     ],
 )
-def test_impossible_settings(
+def test_impossible_settings_leave_nothing_behind(
     verifier: Verifier, tmp_path: Path, flags: list[object], sentence: str
 ) -> None:
-    with pytest.raises(UserError, match=sentence):
-        distil(verifier, tmp_path / "kd", *flags)
-    with pytest.raises(UserError, match="is the data itself"):
-        distil(verifier, verifier.data)
-
-
-def test_a_checkpoint_that_cannot_be_used_leaves_nothing_behind(
-    verifier: Verifier, tmp_path: Path
-) -> None:
-    (tmp_path / "bad.pt").write_bytes(b"junk")
-    with pytest.raises(UserError, match="bad.pt: damaged"):
-        distil(verifier, tmp_path / "kd", "--path", tmp_path / "bad.pt")
-    assert [path.name for path in tmp_path.iterdir()] == ["bad.pt"]
-
-
-def test_half_precision_needs_a_gpu(verifier: Verifier, tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="--fp16 needs a GPU"):
-        distil(verifier, tmp_path / "kd", "--fp16")
+    refused(sentence, distil, verifier, tmp_path / "kd", *flags)
+    refused("is the data itself", distil, verifier, verifier.data)
+    assert not list(tmp_path.iterdir())
 
 
 def test_other_dictionaries_are_refused(verifier: Verifier, tmp_path: Path) -> None:
@@ -162,18 +204,15 @@ def test_other_dictionaries_are_refused(verifier: Verifier, tmp_path: Path) -> N
     with (data / "dict.de.txt").open("a") as file:
         file.write("more 1\n")
     other = Verifier(data, verifier.checkpoint, 0, [])
-    with pytest.raises(UserError, match=r"16 decoder embeddings, but .*dict\.de\.txt has 17"):
-        distil(other, tmp_path / "kd")
+    refused(r"16 decoder embeddings, but .*dict\.de\.txt has 17", distil, other, tmp_path / "kd")
 
 
 @pytest.mark.integration
-def test_the_script(verifier: Verifier, distilled: Path, tmp_path: Path, script: Script) -> None:
+def test_the_script(verifier: Verifier, distilled: Path, tmp_path: Path) -> None:
     flags = ["--path", verifier.checkpoint, "--output", "kd", "--cpu", "--max-len-b", 8]
-    done = script("distill.sh", verifier.data, *flags, "--beam", 2)
-    assert done.returncode == 0, done.stderr
+    done = script("distill.sh", verifier.data, *flags, "--beam", 2, cwd=tmp_path)
     assert "2 of them too long" in done.stderr
     assert sentences(tmp_path / "kd", "de") == sentences(distilled, "de")
-    bad = script("distill.sh", tmp_path, *flags)
-    assert bad.returncode == 2
+    bad = script("distill.sh", tmp_path, *flags, cwd=tmp_path, expect=2)
     assert bad.stderr.splitlines()[-1].startswith("distill.sh: error: ")
     assert "Traceback" not in bad.stderr

@@ -15,7 +15,7 @@ from specdec_plugins.corpus.cleaning import (
     split_off,
 )
 from specdec_plugins.corpus.reading import Pair
-from specdec_plugins.errors import UserError
+from tests.refusals import refused
 
 
 def test_a_sentence_without_letters_contaminates_nothing() -> None:
@@ -49,8 +49,7 @@ def test_a_set_is_split_off_by_the_hash_of_letters_and_digits() -> None:
     assert [keys_of(p)[0] for p in again[0] + again[1]] == [keys_of(p)[0] for p in test + dev]
     # Another corpus has its own order.
     assert split_off(corpus(), held, "others", (6, 3))[0] != test
-    with pytest.raises(UserError, match="only 98 sources to choose from"):
-        split_off(corpus(), held, "names", (90, 10))
+    refused("only 98 sources to choose from", split_off, corpus(), held, "names", (90, 10))
 
 
 WORDS = ["red", "green", "blue", "brown", "white", "black", "grey", "pink"]
@@ -76,14 +75,12 @@ def test_hints_have_a_neighbour_that_is_like_and_not_the_same() -> None:
         assert hint.pair[0].split()[:-1] == hint.neighbour[0].split()[:-1]
         assert not {hint.pair, hint.neighbour} & set(pairs[:5])
     assert choose_hints(pairs[::-1], held, 8) == hints
-    with pytest.raises(UserError, match="found 15 pairs with a neighbour"):
-        choose_hints(pairs, held, 16)
+    refused("found 15 pairs with a neighbour", choose_hints, pairs, held, 16)
 
 
 def test_hints_say_what_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("specdec_plugins.corpus.cleaning.find_spec", lambda name: None)
-    with pytest.raises(UserError, match="extra 'corpus'"):
-        choose_hints(documentation(), HeldOutSentences(()), 1)
+    refused("extra 'corpus'", choose_hints, documentation(), HeldOutSentences(()), 1)
 
 
 CORPUS: list[Pair] = [(f"s{i}", f"t{i}") for i in range(40)]
@@ -98,11 +95,7 @@ def place_all(held: RandomSplit, pairs: list[Pair]) -> dict[str | None, list[Pai
 
 def test_the_choice_ignores_order_repetition_and_empties() -> None:
     chosen = place_all(RandomSplit.choose(CORPUS, 3, 4), CORPUS)
-    assert {key: len(pairs) for key, pairs in chosen.items()} == {
-        "valid": 3,
-        "test": 4,
-        "train": 33,
-    }
+    assert {key: len(pairs) for key, pairs in chosen.items()} == dict(valid=3, test=4, train=33)
     messy = [*CORPUS, *CORPUS, ("", "x"), ("y", " ")]
     random.Random(1).shuffle(messy)
     again = place_all(RandomSplit.choose(messy, 3, 4), messy)
@@ -120,5 +113,4 @@ def test_training_never_sees_a_held_out_sentence_on_either_side() -> None:
 
 @pytest.mark.parametrize("number", [21, 41])
 def test_too_much_cannot_be_split_off(number: int) -> None:
-    with pytest.raises(UserError, match="cannot split"):
-        RandomSplit.choose(CORPUS, number, 0)
+    refused("cannot split", RandomSplit.choose, CORPUS, number, 0)

@@ -12,7 +12,8 @@ from specdec_plugins.corpus.prepare import Preparation
 from specdec_plugins.corpus.reading import ParallelFile
 from specdec_plugins.errors import UserError
 from specdec_plugins.formats.text import TextPipeline
-from tests.corpus.conftest import Script
+from tests.programs import script
+from tests.refusals import refused
 
 ANIMALS = ["dog", "cat", "horse", "bird", "cow", "pig"]
 TIERE = ["Hund", "Katze", "Pferd", "Vogel", "Kuh", "Schwein"]
@@ -56,11 +57,8 @@ def binarised(folder: Path, split: str, language: str) -> list[str]:
 
 @pytest.mark.fairseq
 @pytest.mark.integration
-def test_from_raw_text_to_a_data_bin_and_again(
-    flags: list[str], tmp_path: Path, script: Script
-) -> None:
-    done = script("prepare-tsv.sh", *flags)
-    assert done.returncode == 0, done.stderr
+def test_from_raw_text_to_a_data_bin_and_again(flags: list[str], tmp_path: Path) -> None:
+    done = script("prepare-tsv.sh", *flags, cwd=tmp_path)
     assert "train pairs: 1 empty, 36 kept, 1 lengths too unlike" in done.stderr
     out, data = tmp_path / "out", tmp_path / "out" / "data-bin"
 
@@ -74,15 +72,13 @@ def test_from_raw_text_to_a_data_bin_and_again(
     assert (data / "dict.en.txt").read_bytes() == (data / "dict.de.txt").read_bytes()
 
     before = {path: path.stat().st_mtime_ns for path in data.iterdir()}
-    again = script("prepare-tsv.sh", *flags)
-    assert again.returncode == 0
+    again = script("prepare-tsv.sh", *flags, cwd=tmp_path)
     assert "starting" not in again.stderr
     assert {path: path.stat().st_mtime_ns for path in data.iterdir()} == before
 
     # Reuse of codes and dictionary: the same tokens, and the dictionary unchanged.
     reuse = ["--codes", "out/bpe.codes", "--dict", "out/data-bin/dict.en.txt", "--out", "second"]
-    second = script("prepare-tsv.sh", *flags, *reuse)
-    assert second.returncode == 0, second.stderr
+    script("prepare-tsv.sh", *flags, *reuse, cwd=tmp_path)
     for path in data.iterdir():
         assert (tmp_path / "second" / "data-bin" / path.name).read_bytes() == path.read_bytes()
 
@@ -175,16 +171,14 @@ def test_dev_and_test_are_split_off_the_same_way_each_time(
     train = flags[flags.index("--train") + 1]
     shared = ["--src", "en", "--tgt", "de", "--train", train, "--workers", "1"]
     shared += ["--split-valid", "3", "--split-test", "4"]
-    for name in ("one", "two"):
-        prepare.main(parse([*shared, "--out", str(tmp_path / name)]))
-    raw = {
-        split: lines(tmp_path / "one" / "raw" / f"{split}.en")
-        for split in ("train", "valid", "test")
-    }
-    for split, found in raw.items():
-        assert lines(tmp_path / "two" / "raw" / f"{split}.en") == found
-    assert (len(raw["valid"]), len(raw["test"]), len(raw["train"])) == (3, 4, 31)
-    assert not set(raw["train"]) & {*raw["valid"], *raw["test"]}
+    one, two = tmp_path / "one", tmp_path / "two"
+    for out in (one, two):
+        prepare.main(parse([*shared, "--out", str(out)]))
+    splits = ("train", "valid", "test")
+    train, valid, test = (lines(one / "raw" / f"{split}.en") for split in splits)
+    assert [train, valid, test] == [lines(two / "raw" / f"{split}.en") for split in splits]
+    assert (len(valid), len(test), len(train)) == (3, 4, 31)
+    assert not set(train) & {*valid, *test}
 
 
 @pytest.mark.parametrize(
@@ -209,8 +203,7 @@ def test_dev_and_test_are_split_off_the_same_way_each_time(
 def test_impossible_settings(
     flags: list[str], more: list[str], sentence: str, tmp_path: Path
 ) -> None:
-    with pytest.raises(UserError, match=sentence):
-        prepare.main(parse([*flags, *more]))
+    refused(sentence, prepare.main, parse([*flags, *more]))
     assert not (tmp_path / "out").exists()
 
 
@@ -229,12 +222,10 @@ def test_a_corpus_that_cannot_be_read_leaves_nothing_behind(
     train.write_text(content if content is not None else "a\tb\n", encoding="utf-8")
     corpus = str(train) if content is not None else f"{train},{tmp_path / 'test.tsv'}"
     out = ["--out", str(tmp_path / "new" / "out")]
-    with pytest.raises(UserError, match=sentence):
-        prepare.main(parse([*flags, "--train", corpus, *out]))
+    refused(sentence, prepare.main, parse([*flags, "--train", corpus, *out]))
     assert not (tmp_path / "new").exists()
     (tmp_path / "new" / "out").mkdir(parents=True)
-    with pytest.raises(UserError, match=sentence):
-        prepare.main(parse([*flags, "--train", corpus, *out]))
+    refused(sentence, prepare.main, parse([*flags, "--train", corpus, *out]))
     assert not list((tmp_path / "new" / "out").iterdir())
 
 

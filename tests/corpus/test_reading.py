@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from specdec_plugins.corpus.reading import Faults, Pair, ParallelFile, read_pairs
-from specdec_plugins.errors import UserError
+from tests.refusals import refused
 
 PAIRS = [("A house.", "Ein Haus."), ("", ""), ("Größe", "çа\u2028 b\x85 c\r d"), ("x", "")]
 
@@ -39,14 +39,10 @@ def test_two_sides_and_a_last_line_without_its_end(tmp_path: Path) -> None:
     assert read(source, target) == [("one", "eins"), ("", ""), ("three\tx", "drei")]
 
 
-def test_an_entirely_empty_line_of_a_tsv_is_a_pair_of_empties(tmp_path: Path) -> None:
+def test_an_empty_line_of_a_tsv_is_a_pair_of_empties_and_columns_are_chosen(tmp_path: Path) -> None:
     path = tmp_path / "a.tsv"
     path.write_text("a\tb\n\nc\td\n")
     assert read(path) == [("a", "b"), ("", ""), ("c", "d")]
-
-
-def test_columns_are_chosen(tmp_path: Path) -> None:
-    path = tmp_path / "a.tsv"
     path.write_text("1\tein Haus\tx\ta house\n2\tein Hut\ty\ta hat\n")
     assert read(path, columns=(4, 2)) == [("a house", "ein Haus"), ("a hat", "ein Hut")]
 
@@ -75,8 +71,7 @@ FAULTS = [
 def test_a_bad_line_is_refused_or_skipped(content: bytes, sentence: str, tmp_path: Path) -> None:
     path = tmp_path / "a.tsv"
     path.write_bytes(content + b"e\tf\n")
-    with pytest.raises(UserError, match=sentence):
-        read(path)
+    refused(sentence, read, path)
     faults = Faults(skip=True)
     assert list(read_pairs(ParallelFile(path), faults)) == [("a", "b"), ("e", "f")]
     assert faults.skipped == 1
@@ -96,8 +91,7 @@ def test_sides_of_different_length(lines: tuple[int, int], shorter: str, tmp_pat
     source, target = tmp_path / "a.en", tmp_path / "a.de"
     source.write_text("x\n" * lines[0])
     target.write_text("y\n" * lines[1])
-    with pytest.raises(UserError, match=rf"a\.{shorter} ends after line 2"):
-        read(source, target)
+    refused(rf"a\.{shorter} ends after line 2", read, source, target)
 
 
 @pytest.mark.parametrize(
@@ -113,7 +107,5 @@ def test_sides_of_different_length(lines: tuple[int, int], shorter: str, tmp_pat
 def test_a_bad_file_is_named(name: str, content: bytes, sentence: str, tmp_path: Path) -> None:
     path = tmp_path / name
     path.write_bytes(content)
-    with pytest.raises(UserError, match=sentence):
-        read(path)
-    with pytest.raises(UserError, match="cannot be read"):
-        read(tmp_path / "none.tsv")
+    refused(sentence, read, path)
+    refused("cannot be read", read, tmp_path / "none.tsv")

@@ -9,7 +9,8 @@ import pytest
 
 from specdec_plugins.corpus import cli, scoring
 from specdec_plugins.errors import UserError
-from tests.corpus.conftest import Script
+from tests.programs import script
+from tests.refusals import refused
 
 REFERENCES = [
     "Das gut-bürgerliche Haus steht seit 1990 am Fluss.",
@@ -55,8 +56,7 @@ def test_references_come_in_the_order_of_the_data(tmp_path: Path) -> None:
 def test_a_log_with_a_hole_is_refused(tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"sentence 1 is missing \(2 in all\); run fairseq-gen"):
         scoring.references_of_log(log(tmp_path / "log", [4, 0, 3]))
-    with pytest.raises(UserError, match="no line begins with T-"):
-        scoring.references_of_log(log(tmp_path / "log", []))
+    refused("no line begins with T-", scoring.references_of_log, log(tmp_path / "log", []))
 
 
 def test_lines_end_at_lf_alone(tmp_path: Path) -> None:
@@ -71,15 +71,10 @@ def test_lines_end_at_lf_alone(tmp_path: Path) -> None:
 )
 def test_files_that_cannot_be_scored(content: bytes, sentence: str, tmp_path: Path) -> None:
     (tmp_path / "x").write_bytes(content)
-    with pytest.raises(UserError, match=sentence):
-        scoring.read_lines(tmp_path / "x")
-    with pytest.raises(UserError, match="cannot be read"):
-        scoring.read_lines(tmp_path / "none")
-
-
-def test_a_line_too_few_is_refused() -> None:
-    with pytest.raises(UserError, match="out has 2 lines, ref has 3"):
-        scoring.check_same_length({"ref": ["a"] * 3, "out": ["a"] * 2})
+    refused(sentence, scoring.read_lines, tmp_path / "x")
+    refused("cannot be read", scoring.read_lines, tmp_path / "none")
+    uneven = {"ref": ["a"] * 3, "out": ["a"] * 2}
+    refused("out has 2 lines, ref has 3", scoring.check_same_length, uneven)
 
 
 @pytest.mark.fairseq
@@ -96,11 +91,8 @@ def test_compound_bleu_equals_fairseq_score() -> None:
     assert found.value != pytest.approx(scoring.score(OUTPUTS, REFERENCES)[0].value, abs=0.01)
 
 
-def test_a_perfect_output() -> None:
+def test_a_perfect_output_and_a_bootstrap_with_a_direction_that_repeats() -> None:
     assert [round(s.value, 4) for s in scoring.score(REFERENCES, REFERENCES)] == [100.0, 100.0]
-
-
-def test_the_bootstrap_has_a_direction_and_repeats() -> None:
     better = scoring.bootstrap(OUTPUTS, WORSE, REFERENCES, 200)
     assert better == scoring.bootstrap(OUTPUTS, WORSE, REFERENCES, 200)
     for test in better:
@@ -111,12 +103,11 @@ def test_the_bootstrap_has_a_direction_and_repeats() -> None:
 
 
 @pytest.mark.integration
-def test_evaluate_script(tmp_path: Path, script: Script) -> None:
+def test_evaluate_script(tmp_path: Path) -> None:
     output, reference = write(tmp_path / "out", OUTPUTS), write(tmp_path / "ref", REFERENCES)
     baseline = write(tmp_path / "base", WORSE)
     flags = ["--baseline", baseline, "--json", "s.json", "--samples", 100]
-    done = script("evaluate.sh", output, reference, *flags)
-    assert done.returncode == 0, done.stderr
+    done = script("evaluate.sh", output, reference, *flags, cwd=tmp_path)
     assert "compound-split BLEU" in done.stdout
     assert "tok:13a" in done.stdout
     assert "p = " in done.stdout
@@ -127,24 +118,23 @@ def test_evaluate_script(tmp_path: Path, script: Script) -> None:
     # Tokens give the same score as the lines they came from; compounds are for German alone.
     pipeline = scoring.TextPipeline("en", "de", bpe=None)
     tokens = write(tmp_path / "tok", [pipeline.encode_target(line) for line in OUTPUTS])
-    again = script("evaluate.sh", tokens, reference, "--tokenized", "--tgt", "ro")
+    again = script("evaluate.sh", tokens, reference, "--tokenized", "--tgt", "ro", cwd=tmp_path)
     assert again.stdout.splitlines() == done.stdout.splitlines()[:2]
 
-    short = script("evaluate.sh", write(tmp_path / "short", OUTPUTS[:-1]), reference)
-    assert short.returncode == 2
+    fewer = write(tmp_path / "short", OUTPUTS[:-1])
+    short = script("evaluate.sh", fewer, reference, cwd=tmp_path, expect=2)
     assert "has 19 lines" in short.stderr
 
 
 @pytest.mark.fairseq
 @pytest.mark.integration
-def test_ref_script(tmp_path: Path, script: Script) -> None:
+def test_ref_script(tmp_path: Path) -> None:
     path = log(tmp_path / "log", [1, 0, 2])
-    done = script("ref.sh", path, write(tmp_path / "out", ["Ziel 0", "Ziel 1", "Ziel 3"]))
-    assert done.returncode == 0, done.stderr
+    output = write(tmp_path / "out", ["Ziel 0", "Ziel 1", "Ziel 3"])
+    done = script("ref.sh", path, output, cwd=tmp_path)
     # Six words, five of them right; no 3-grams in such short lines.
     assert done.stdout.startswith("BLEU4 = 0.00, 83.3/66.7/")
-    bad = script("ref.sh", path, write(tmp_path / "out", ["Ziel 0"]))
-    assert bad.returncode == 2
+    bad = script("ref.sh", path, write(tmp_path / "out", ["Ziel 0"]), cwd=tmp_path, expect=2)
     assert bad.stderr.startswith("ref.sh: error: ")
     assert "has 1 lines" in bad.stderr
 
@@ -155,5 +145,4 @@ def test_debug_is_explained_and_shows_where(tmp_path: Path) -> None:
     for name, (make_parser, work) in scoring.COMMANDS.items():
         command = [missing, missing, *flags[name]]
         assert cli.run(make_parser(), work, command) == 2
-        with pytest.raises(UserError, match="cannot be read"):
-            cli.run(make_parser(), work, [*command, "--debug"])
+        refused("cannot be read", cli.run, make_parser(), work, [*command, "--debug"])

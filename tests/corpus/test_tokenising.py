@@ -9,7 +9,7 @@ import pytest
 from specdec_plugins.corpus import tokenising
 from specdec_plugins.corpus.cleaning import LengthRules
 from specdec_plugins.corpus.tokenising import TextSettings, Work, learn_codes, write_clean
-from specdec_plugins.errors import UserError
+from tests.refusals import refused
 
 PAIRS = [(f'It\'s house {i}, "ok".', f"Das ist Haus {i}, bzw. Nr. {i}.") for i in range(25)]
 SETTINGS = TextSettings("en", "de", lowercase=True)
@@ -48,11 +48,8 @@ def test_codes_do_not_depend_on_the_order_of_the_corpus(tmp_path: Path, codes: P
     learn_codes(write_sides(tmp_path, PAIRS[::-1]), other, 20)
     assert other.read_text() == codes.read_text()
     assert len(codes.read_text().splitlines()) == 21
-
-
-def test_codes_need_text(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="no words to learn BPE"):
-        learn_codes(write_sides(tmp_path, [("a", "b")]), tmp_path / "none", 20)
+    wordless = write_sides(tmp_path, [("a", "b")])
+    refused("no words to learn BPE", learn_codes, wordless, tmp_path / "none", 20)
 
 
 def test_cleaning_counts_what_it_drops_and_keeps_tests_whole(tmp_path: Path) -> None:
@@ -63,5 +60,4 @@ def test_cleaning_counts_what_it_drops_and_keeps_tests_whole(tmp_path: Path) -> 
     assert counts["empty"] == 1
     write_clean(paths, pairs, None)
     assert paths[1].read_text() == "c d\n\nb c d e\n"
-    with pytest.raises(UserError, match="cleaning kept no training pair"):
-        write_clean(paths, pairs[1:], LengthRules(1, 9, 3.0))
+    refused("cleaning kept no training pair", write_clean, paths, pairs[1:], LengthRules(1, 9, 3.0))

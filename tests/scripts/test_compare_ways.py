@@ -3,49 +3,36 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parents[2]
-MODELS = ROOT / "benchmarks" / "models" / "captions.en-de"
+from tests.bundles import CAPTIONS as MODELS
+from tests.programs import python
+
 LINES = ["Two dogs play in the snow.", "A man in a red hat.", "A child jumps."]
 REFERENCES = ["Zwei Hunde spielen im Schnee.", "Ein Mann mit rotem Hut.", "Ein Kind springt."]
 
 
-def compare(
-    folder: Path, ways: list[dict[str, object]], *more: str
-) -> subprocess.CompletedProcess[str]:
+def compare(folder: Path, ways: list[dict[str, object]], *more: str) -> str:
     for name, lines in (("in", LINES), ("ref", REFERENCES)):
         (folder / name).write_text("\n".join(lines) + "\n", encoding="utf-8")
     (folder / "ways.json").write_text(json.dumps(ways), encoding="utf-8")
-    command = [sys.executable, "scripts/compare_ways.py", str(MODELS), "-s", "en", "-t", "de"]
+    command = ["scripts/compare_ways.py", str(MODELS), "-s", "en", "-t", "de"]
     command += ["--AR-path", str(MODELS / "verifier.pt"), "--tokenizer", "moses", "--cpu"]
     command += ["--bpe", "subword_nmt", "--bpe-codes", str(MODELS / "bpe.codes")]
     command += ["--input-path", str(folder / "in"), "--ways", str(folder / "ways.json")]
     command += ["--report", str(folder / "report"), "--threads", "1", *more]
-    return subprocess.run(
-        command,
-        cwd=ROOT,
-        env={**os.environ, "OMP_NUM_THREADS": "1"},
-        capture_output=True,
-        text=True,
-        timeout=300,
-        check=False,
-    )
+    return python(*command).stdout
 
 
 def test_a_table_a_record_and_a_picture(tmp_path: Path) -> None:
     block = {"drafter": "block", "drafter_checkpoint": str(MODELS / "drafter.pt")}
     ways = [{"name": "block", **block}, {"name": "lookup", "drafter": "lookup", "block_size": 3}]
     options = ["--reference", str(tmp_path / "ref"), "--repeats", "2", "--sentences", "2"]
-    done = compare(tmp_path, ways, *options, "--clock", "cpu")
-    assert done.returncode == 0, done.stderr[-3000:]
-    rows = [line.split("|")[1].strip() for line in done.stdout.splitlines()]
+    said = compare(tmp_path, ways, *options, "--clock", "cpu")
+    rows = [line.split("|")[1].strip() for line in said.splitlines()]
     assert rows[0] == "decoding"
     assert rows[2:] == ["AR greedy", "block", "lookup"]
-    assert (tmp_path / "report.md").read_text(encoding="utf-8") == done.stdout
+    assert (tmp_path / "report.md").read_text(encoding="utf-8") == said
     assert (tmp_path / "report.png").read_bytes().startswith(b"\x89PNG")
     record = json.loads((tmp_path / "report.json").read_text(encoding="utf-8"))
     assert record["clock"] == "cpu"

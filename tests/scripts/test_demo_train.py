@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import shlex
-from pathlib import Path
 
 import pytest
 
 from scripts import demo_train as demo
 from specdec_plugins.app.main import parse_options
+from tests.bundles import ROOT
 
-ROOT = Path(__file__).resolve().parent.parent.parent
 FILES = ("--path", "--AR-path", "--verifier", "--finetune-from-model", "--input-path", "--bigrams")
 
 

@@ -6,7 +6,6 @@ import argparse
 import os
 import re
 import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -27,8 +26,11 @@ from specdec_plugins.corpus import (
 )
 from specdec_plugins.errors import BAD_INPUT
 from specdec_plugins.training import recipe, run
+from tests.bundles import ROOT
+from tests.programs import Done, script
+from tests.refusals import told
 
-SCRIPTS = Path(__file__).resolve().parents[2] / "scripts"
+SCRIPTS = ROOT / "scripts"
 NAMES = [
     "average-checkpoints",
     "distill.sh",
@@ -47,8 +49,8 @@ PARSERS = [
     scoring.ref_parser,
     recipe.make_parser,
     benchmarks.run.parser,
+    benchmarks.compare.comparison_parser,
     benchmarks.reproduce.make_parser,
-    encoder_initial.build_parser,
 ]
 
 
@@ -60,58 +62,29 @@ def test_each_script_is_executable_and_strict(name: str) -> None:
     subprocess.run(["bash", "-n", str(path)], check=True)
 
 
-def run_script(name: str, folder: Path, *flags: str) -> subprocess.CompletedProcess[str]:
-    environment = {**os.environ, "PYTHON": sys.executable}
-    command = [str(SCRIPTS / name), *flags]
-    return subprocess.run(
-        command, capture_output=True, text=True, check=False, cwd=folder, env=environment
-    )
-
-
 @pytest.mark.integration
 @pytest.mark.parametrize("name", ["evaluate.sh", "prepare-tsv.sh", "prepare-wmt16-en-ro.sh"])
 def test_help_and_a_flag_that_does_not_exist(name: str, tmp_path: Path) -> None:
     shown = name.replace("16-en-ro", "*")
-    helped = run_script(name, tmp_path, "--help")
-    assert (helped.returncode, helped.stderr) == (0, "")
+    helped = script(name, "--help", cwd=tmp_path)
+    assert helped.stderr == ""
     assert helped.stdout.startswith(f"usage: {shown}")
-    refused = run_script(name, tmp_path, "--no-such-flag")
-    assert (refused.returncode, refused.stdout) == (2, "")
+    refused = script(name, "--no-such-flag", cwd=tmp_path, expect=2)
+    assert refused.stdout == ""
     assert refused.stderr.startswith(f"{shown}: error: ")
     assert refused.stderr.count("\n") == 1
 
 
-@pytest.mark.parametrize("make", PARSERS)
+@pytest.mark.parametrize("make", [*PARSERS, encoder_initial.build_parser])
 def test_a_wrong_flag_is_refused_in_one_line(
     make: Callable[[], argparse.ArgumentParser], capsys: pytest.CaptureFixture[str]
 ) -> None:
     parser = make()
-    with pytest.raises(SystemExit) as ended:
-        parser.parse_args(["--no-such-flag"])
-    assert ended.value.code == BAD_INPUT
-    told = capsys.readouterr().err
-    assert told.startswith(f"{parser.prog}: error: ")
-    assert told.count("\n") == 1
+    said = told(capsys, parser.parse_args, ["--no-such-flag"])
+    assert said.startswith(f"{parser.prog}: error: ")
 
 
-@pytest.mark.parametrize(
-    "make",
-    [
-        decontaminate._parser,
-        prepare._parser,
-        wmt._parser,
-        distill._parser,
-        recipe.make_parser,
-        run.drafter_parser,
-        run.verifier_parser,
-        checkpoints._parser,
-        scoring.evaluate_parser,
-        scoring.ref_parser,
-        benchmarks.compare.comparison_parser,
-        benchmarks.reproduce.make_parser,
-        benchmarks.run.parser,
-    ],
-)
+@pytest.mark.parametrize("make", PARSERS)
 def test_every_flag_is_explained(make: Callable[[], argparse.ArgumentParser]) -> None:
     parser = make()
     assert all(action.help for action in parser._actions if action.option_strings)
@@ -135,14 +108,11 @@ def prepared(tmp_path: Path) -> Path:
 
 
 def inference(
-    folder: Path, *flags: str, **variables: str
-) -> tuple[subprocess.CompletedProcess[str], list[str]]:
+    folder: Path, *flags: str, expect: int = 0, **variables: str
+) -> tuple[Done, list[str]]:
     """The script in that folder, and the arguments that it would give inference.py."""
-    environment = {**os.environ, "PYTHON": "echo", **variables}
-    command = [str(SCRIPTS / "inference.sh"), *flags]
-    done = subprocess.run(
-        command, capture_output=True, text=True, check=False, cwd=folder, env=environment
-    )
+    given = {"PYTHON": "echo", **variables}
+    done = script("inference.sh", *flags, cwd=folder, expect=expect, **given)
     return done, done.stdout.split()
 
 
@@ -153,23 +123,21 @@ def inference(
 def test_inference_makes_its_folder_where_it_writes_there(
     flags: list[str], made: bool, prepared: Path
 ) -> None:
-    done, _ = inference(prepared, *flags)
-    assert done.returncode == 0, done.stderr
+    inference(prepared, *flags)
     assert (prepared / "output").exists() == made
 
 
 def test_inference_takes_what_the_other_scripts_write(prepared: Path) -> None:
     out = re.search(r'OUT="\$\{OUT:-(.*)\}"', (SCRIPTS / "prepare-wmt14-en-de.sh").read_text())
     assert out is not None
-    done, arguments = inference(prepared)
-    assert done.returncode == 0, done.stderr
+    _, arguments = inference(prepared)
     assert arguments[1] == f"{out[1]}/data-bin"
     assert arguments[arguments.index("--input-path") + 1] == f"{out[1]}/bpe/test.en"
     assert arguments[arguments.index("--output-path") + 1] == "output/test.de"
 
 
 @pytest.mark.parametrize(
-    ("flags", "variables", "told"),
+    ("flags", "variables", "message"),
     [
         ([], {"data_dir": "none"}, "none: no such folder; set data_dir=FOLDER"),
         ([], {"checkpoint_path": "none"}, "none: no such file; set checkpoint_path=FILE"),
@@ -182,17 +150,16 @@ def test_inference_takes_what_the_other_scripts_write(prepared: Path) -> None:
     ],
 )
 def test_inference_names_the_variable_of_a_missing_file(
-    flags: list[str], variables: dict[str, str], told: str, prepared: Path
+    flags: list[str], variables: dict[str, str], message: str, prepared: Path
 ) -> None:
-    done, _ = inference(prepared, *flags, **variables)
-    assert done.returncode == (BAD_INPUT if told else 0), done.stderr
-    assert told in done.stderr
-    assert done.stderr.count("\n") == bool(told)
-    assert done.stderr.startswith("inference.sh: error: " if told else "")
+    expect = BAD_INPUT if message else 0
+    done, _ = inference(prepared, *flags, expect=expect, **variables)
+    assert message in done.stderr
+    assert done.stderr.count("\n") == bool(message)
+    assert done.stderr.startswith("inference.sh: error: " if message else "")
 
 
 def test_inference_of_a_bundle_needs_nothing_else(tmp_path: Path) -> None:
     (tmp_path / "bundle.json").touch()
-    done, arguments = inference(tmp_path, data_dir=".")
-    assert done.returncode == 0, done.stderr
+    _, arguments = inference(tmp_path, data_dir=".")
     assert not {"--path", "--AR-path", "--input-path", "--remove-bpe"} & set(arguments)

@@ -2,43 +2,16 @@
 
 from __future__ import annotations
 
-import os
 import shlex
-import subprocess
-import sys
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).resolve().parent.parent.parent
-
-Run = Callable[..., "subprocess.CompletedProcess[str]"]
+from tests.programs import Done, python
 
 
 @pytest.fixture(scope="session")
-def run() -> Run:
-    """Run a command of this interpreter in the repository; fails the test unless told otherwise."""
-
-    def call(*command: str | Path, expect: int = 0) -> subprocess.CompletedProcess[str]:
-        environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
-        done = subprocess.run(
-            [str(part) for part in command],
-            cwd=ROOT,
-            env=environment,
-            capture_output=True,
-            text=True,
-            timeout=300,
-            check=False,
-        )
-        assert done.returncode == expect, done.stdout[-3000:] + done.stderr[-3000:]
-        return done
-
-    return call
-
-
-@pytest.fixture(scope="session")
-def data(tmp_path_factory: pytest.TempPathFactory, run: Run) -> Path:
+def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Binarised copies: 41 training and 11 validation sentences of 1 to 6 words, 12 types."""
     folder = tmp_path_factory.mktemp("data")
     words = [f"w{chr(97 + i)}" for i in range(12)]
@@ -48,8 +21,8 @@ def data(tmp_path_factory: pytest.TempPathFactory, run: Run) -> Path:
         ]
         for language in ("en", "de"):
             (folder / f"{split}.{language}").write_text("\n".join(lines) + "\n", encoding="utf-8")
-    run(
-        sys.executable, "-m", "fairseq_cli.preprocess", "--source-lang", "en", "--target-lang",
+    python(
+        "-m", "fairseq_cli.preprocess", "--source-lang", "en", "--target-lang",
         "de", "--trainpref", folder / "train", "--validpref", folder / "valid", "--destdir",
         folder / "bin", "--joined-dictionary",
     )  # fmt: skip
@@ -64,13 +37,20 @@ SIZES = shlex.split(
 
 
 @pytest.fixture(scope="session")
-def verifier(tmp_path_factory: pytest.TempPathFactory, data: Path, run: Run) -> Path:
+def verifier(tmp_path_factory: pytest.TempPathFactory, data: Path) -> Path:
     """A stock Transformer after two updates."""
     folder = tmp_path_factory.mktemp("verifier")
-    run(
-        sys.executable, "train.py", data, "--arch", "transformer", *SIZES, "--task", "translation",
+    python(
+        "train.py", data, "--arch", "transformer", *SIZES, "--task", "translation",
         "--criterion", "label_smoothed_cross_entropy", "--optimizer", "adam", "--lr", "1e-3",
         "--max-tokens", "100", "--max-update", "2", "--disable-validation", "--cpu",
         "--save-dir", folder,
     )  # fmt: skip
     return folder / "checkpoint_last.pt"
+
+
+def decoded(data: Path, folder: Path, *flags: str | Path) -> Done:
+    """inference.py on three lines of those words."""
+    (folder / "in").write_text("wa wb wc\nwd\nwe wf wa wa\n", encoding="utf-8")
+    common = ["-s", "en", "-t", "de", "--cpu", "--max-len-b", "9", "--input-path", folder / "in"]
+    return python("inference.py", data, *common, *flags)

@@ -9,6 +9,7 @@ import pytest
 
 from specdec_plugins.errors import UserError
 from specdec_plugins.training.commands import Command, Paused, Runner, show, updates
+from tests.refusals import refused
 
 
 class Traced:
@@ -40,14 +41,10 @@ def traced(tmp_path: Path) -> Traced:
     return Traced(tmp_path)
 
 
-def test_runs_in_order_and_shows_each_command(traced: Traced) -> None:
+def test_runs_in_order_shows_each_command_and_does_nothing_again(traced: Traced) -> None:
     num_run, said = traced.run()
     assert (num_run, traced.ran) == (3, ["one", "two", "three"])
     assert "[2/3] two\n    bash -c 'echo two" in said
-
-
-def test_a_second_run_does_nothing(traced: Traced) -> None:
-    traced.run()
     num_run, said = traced.run()
     assert (num_run, traced.ran) == (0, [])
     assert said.count("done before") == 3
@@ -55,16 +52,9 @@ def test_a_second_run_does_nothing(traced: Traced) -> None:
 
 def test_a_changed_command_runs_again_with_all_after_it(traced: Traced) -> None:
     traced.run()
-    traced.steps[1] = traced.step("two", "echo changed")
-    assert traced.run()[0] == 2
-    assert traced.ran == ["two", "three"]
-
-
-def test_output_of_another_command_is_removed_before_the_new_one_runs(traced: Traced) -> None:
-    traced.run()
-    # What is there must not be taken for work to be continued.
+    # What the other command left must not be taken for work to be continued.
     traced.steps[1] = traced.step("two", f"test ! -e {traced.folder / 'two'}")
-    traced.run()
+    assert traced.run()[0] == 2
     assert traced.ran == ["two", "three"]
 
 
@@ -72,8 +62,7 @@ def test_a_second_run_at_the_same_time_is_refused(traced: Traced) -> None:
     folder = traced.folder / "runs"
 
     def second(line: str) -> None:
-        with pytest.raises(UserError, match="another run is writing here"):
-            traced.run()
+        refused("another run is writing here", traced.run)
         assert traced.ran == []
 
     traced.steps[0] = Command("other", ("bash", "-c", "echo a line"), progress=second)
@@ -84,8 +73,7 @@ def test_a_second_run_at_the_same_time_is_refused(traced: Traced) -> None:
 def test_an_interrupted_step_continues_on_its_output(traced: Traced) -> None:
     part = traced.folder / "two"
     traced.steps[1] = traced.step("two", f"test -e {part} || {{ touch {part}; exit 3; }}")
-    with pytest.raises(UserError, match="exit status 3"):
-        traced.run()
+    refused("exit status 3", traced.run)
     assert traced.run()[0] == 2
     assert traced.ran == ["two", "three"]
 

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import argparse
-import os
 import shlex
-import subprocess
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
@@ -14,11 +11,12 @@ import pytest
 from benchmarks import reproduce
 from specdec_plugins.app import convert
 from specdec_plugins.corpus import checkpoints, decontaminate, distill, prepare
-from specdec_plugins.errors import UserError
 from specdec_plugins.training import recipe, run
 from specdec_plugins.training.presets import PRESETS, make_preset
+from tests.bundles import ROOT
+from tests.programs import run as run_program
+from tests.refusals import refused
 
-ROOT = Path(__file__).resolve().parents[2]
 FLAGS = shlex.split("--train a.tsv.xz,b.tsv --valid dev.tsv:5- --test t1.tsv t2.tsv --out work/x")
 PARSERS = {
     "decontaminate.sh": decontaminate._parser,
@@ -38,19 +36,29 @@ def commands(*flags: str) -> list[list[str]]:
     return [shlex.split(str(command)) for command in made(*flags).commands()]
 
 
-def parse(parser: argparse.ArgumentParser, words: list[str]) -> argparse.Namespace:
-    return parser.parse_args(words)
-
-
 @pytest.mark.parametrize("preset", PRESETS)
-def test_every_script_is_there_and_knows_its_flags(preset: str) -> None:
+def test_every_script_is_there_knows_its_flags_and_finds_its_files(preset: str) -> None:
     found = commands("--preset", preset, "--cpu", "--ray", "local")
     for script, *words in found:
         path = ROOT / script
         assert path.is_file()
         if path.name in PARSERS:
-            parse(PARSERS[path.name](), words)
-    assert [Path(script).name for script, *_ in found].count("average-checkpoints") == 3
+            PARSERS[path.name]().parse_args(words)
+    names = [Path(script).name for script, *_ in found]
+    assert names.count("average-checkpoints") == 3
+    # Pairs that are too long for the training stay out of its text.
+    words = found[names.index("prepare-tsv.sh")]
+    assert words[words.index("--max-length") + 1] == str(PRESETS[preset].max_words)
+    # Files lead from step to step.
+    outputs: list[str] = []
+    for command in made("--preset", preset).commands():
+        words = list(command.words)
+        for flag in ("--from", "--verifier", "--path", "--AR-path", "--data", "--input"):
+            if flag in words:
+                path = words[words.index(flag) + 1]
+                assert any(path.startswith(output) for output in outputs), (command.title, path)
+        outputs += command.outputs
+    assert any("report-test1" in path for path in outputs)
 
 
 Call = tuple[list[str], Mapping[str, str]]
@@ -95,19 +103,6 @@ def test_trainings_are_commands_that_fairseq_knows(trained: Callable[..., list[C
         assert args.update_freq == [2]
 
 
-@pytest.mark.parametrize("preset", PRESETS)
-def test_files_lead_from_step_to_step(preset: str) -> None:
-    found: list[str] = []
-    for command in made("--preset", preset).commands():
-        words = list(command.words)
-        for flag in ("--from", "--verifier", "--path", "--AR-path", "--data", "--input"):
-            if flag in words:
-                path = words[words.index(flag) + 1]
-                assert any(path.startswith(output) for output in found), (command.title, path)
-        found += command.outputs
-    assert any("report-test1" in path for path in found)
-
-
 def test_every_training_gets_the_precision_and_the_drafter_its_architecture() -> None:
     given = commands("--cpu", "--precision", "bf16", "--drafter-arch", "block_fast")
     trainings = [words for words in given if "--save-dir" in words]
@@ -123,14 +118,6 @@ def test_without_training_again_the_teacher_is_the_verifier() -> None:
     convert = next(words for words in given if "--AR-path" in words)
     assert drafter[drafter.index("--verifier") + 1] == "work/x/teacher.pt"
     assert convert[convert.index("--AR-path") + 1] == "work/x/teacher.pt"
-    with pytest.raises(UserError, match="more than 0"):
-        make_preset("small", ["drafter_updates=0"])
-
-
-def test_long_pairs_stay_out_of_a_training_on_short_sentences() -> None:
-    for preset in PRESETS:
-        prepare = next(c for c in commands("--preset", preset) if "prepare-tsv.sh" in c[0])
-        assert prepare[prepare.index("--max-length") + 1] == str(PRESETS[preset].max_words)
 
 
 def test_trainings_on_a_cpu_keep_their_memory(
@@ -154,6 +141,7 @@ def test_a_prepared_folder_takes_the_place_of_corpora() -> None:
 @pytest.mark.parametrize(
     ("flags", "sentence"),
     [
+        ("--train a.tsv --valid b --out o --preset small --set drafter_updates=0", "more than 0"),
         ("--out o", "give either --train and --valid, or --prepared"),
         ("--train a.tsv --out o", "needs a dev set"),
         ("--train a.tsv --valid b --out o --pair en", "two languages"),
@@ -164,25 +152,23 @@ def test_a_prepared_folder_takes_the_place_of_corpora() -> None:
     ],
 )
 def test_what_does_not_go_together_is_refused(flags: str, sentence: str) -> None:
-    with pytest.raises(UserError, match=sentence):
-        recipe.recipe_of(recipe.make_parser().parse_args(flags.split()))
+    refused(sentence, recipe.recipe_of, recipe.make_parser().parse_args(flags.split()))
 
 
 def test_values_of_a_preset_can_be_changed() -> None:
     preset = make_preset("small", ["width=64", "dropout=0"])
     assert (preset.width, preset.dropout) == (64, 0.0)
     assert preset.heads == PRESETS["small"].heads
-    with pytest.raises(UserError, match="There is no preset"):
-        make_preset("huge", [])
+    refused("There is no preset", make_preset, "huge", [])
 
 
 def test_the_mix_of_a_preset_and_its_own_sets() -> None:
     mix, prepare, *_ = commands("--preset", "en-de", "--also", "dev.tsv")
-    args = parse(decontaminate._parser(), mix[1:])
+    args = decontaminate._parser().parse_args(mix[1:])
     assert args.also == ["dev.tsv", recipe.SAMPLES]
     assert (args.clean, args.max_words, args.split_off) == (True, 60, ["tatoeba=1000,500"])
     assert "tatoeba=3" in args.weights
-    text = parse(PARSERS["prepare-tsv.sh"](), prepare[1:])
+    text = PARSERS["prepare-tsv.sh"]().parse_args(prepare[1:])
     assert text.valid == ["work/x/mix/valid.tsv", "work/x/mix/tatoeba.dev.tsv"]
     assert text.test[-1] == "work/x/mix/tatoeba.test.tsv"
     assert (text.cover_latin, text.max_subwords, text.merges) == (True, 100, 9400)
@@ -192,9 +178,6 @@ def test_the_mix_of_a_preset_and_its_own_sets() -> None:
 def test_flags_of_calls() -> None:
     words = recipe.flags(width=3, cpu=True, ray="", workers=None, lr=5e-4, test=["a", "b"], from_=0)
     assert words == shlex.split("--width 3 --cpu --lr 0.0005 --test a b --from 0")
-
-
-SCRIPTS = Path(__file__).resolve().parents[2] / "scripts"
 
 
 def test_the_environment_gives_defaults_and_flags_go_before_it(
@@ -211,7 +194,5 @@ def test_the_environment_gives_defaults_and_flags_go_before_it(
 )
 def test_the_interpreter_that_is_named_runs_it(script: str, name: str) -> None:
     flags = ["--lr", "1", "--python", "echo", "--", "--python", "other"]
-    environment = {**os.environ, "PYTHON": "false"}
-    done = subprocess.run([SCRIPTS / script, *flags], capture_output=True, text=True,
-                          check=True, env=environment)  # fmt: skip
+    done = run_program(ROOT / "scripts" / script, *flags, PYTHON="false")
     assert done.stdout.split() == ["-m", "specdec_plugins.training.run", name, *flags]

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import re
 import shlex
-import sys
 import time
 from pathlib import Path
 from types import SimpleNamespace
@@ -20,7 +19,8 @@ from specdec_plugins.errors import UserError
 from specdec_plugins.formats.checkpoints import load_checkpoint
 from specdec_plugins.formats.dictionaries import Dictionary
 from specdec_plugins.formats.models import load_network
-from tests.training.conftest import SIZES, Run
+from tests.programs import python, run
+from tests.training.conftest import SIZES, decoded
 
 pytestmark = [pytest.mark.fairseq, pytest.mark.integration]
 
@@ -31,17 +31,15 @@ SAVING = shlex.split(
 )
 
 
-def test_a_training_goes_on_elsewhere_from_weights_alone(
-    data: Path, tmp_path: Path, run: Run
-) -> None:
+def test_a_training_goes_on_elsewhere_from_weights_alone(data: Path, tmp_path: Path) -> None:
     here, there = tmp_path / "here", tmp_path / "there"
     common = ["--data", data, *SMALL, "--warmup", 4, "--batch-tokens", 64, "--max-tokens", 32]
 
     def train(folder: Path, updates: int, *more: str, expect: int = 0) -> str:
         command = ["scripts/train-verifier.sh", "--save-dir", folder, "--updates", updates]
         command += [*common, "--until", round(time.time()) + 3600, "--workers", 2, "--cpu"]
-        command += ["--python", sys.executable, "--", *SAVING, *more]
-        return run(*map(str, command), expect=expect).stdout
+        command += ["--", *SAVING, *more]
+        return run(*command, expect=expect).stdout
 
     # The flag that --until becomes, with an hour that is over behind the first update.
     train(here, 10**6, "--stop-time-hours", "1e-9", expect=UNFINISHED)
@@ -105,32 +103,27 @@ ASSISTANT = shlex.split(
 )
 
 
-def decoded(run: Run, data: Path, tmp_path: Path, *flags: str | Path) -> str:
-    (tmp_path / "in").write_text("wa wb wc\nwd\nwe wf wa wa\n", encoding="utf-8")
-    common = ["-s", "en", "-t", "de", "--cpu", "--dtype", "float64", "--max-len-b", "9"]
-    source = ["--input-path", tmp_path / "in", "--quiet"]
-    return run(sys.executable, "inference.py", data, *common, *source, *flags).stdout
+def said(data: Path, folder: Path, *flags: str | Path) -> str:
+    return decoded(data, folder, *flags, "--dtype", "float64", "--quiet").stdout
 
 
-def test_a_verifier_trained_for_early_exits(tmp_path: Path, data: Path, run: Run) -> None:
-    done = run(
-        sys.executable, "train.py", data, *EARLY, *SIZES, *COMMON, "--max-update", "2",
-        "--save-dir", tmp_path,
-    )  # fmt: skip
+def test_a_verifier_trained_for_early_exits(tmp_path: Path, data: Path) -> None:
+    common = [*SIZES, *COMMON, "--max-update", "2", "--save-dir", tmp_path]
+    done = python("train.py", data, *EARLY, *common)
     assert "nll_exit_1" in done.stdout
     assert "valid on 'valid' subset" in done.stdout
     path = tmp_path / "checkpoint_last.pt"
     symbols = Dictionary.load(data / "dict.en.txt")
     assert load_network(Transformer, path, symbols, symbols).config.decoder.num_layers == 2
-    plain = decoded(run, data, tmp_path, "--AR-path", path, "--strategy", "AR")
-    speculative = decoded(run, data, tmp_path, "--AR-path", path, "--drafter", "early_exit")
+    plain = said(data, tmp_path, "--AR-path", path, "--strategy", "AR")
+    speculative = said(data, tmp_path, "--AR-path", path, "--drafter", "early_exit")
     assert speculative == plain
 
 
-def test_heads_on_a_frozen_verifier(tmp_path: Path, data: Path, verifier: Path, run: Run) -> None:
-    command = [sys.executable, "train.py", data, *HEADS, *COMMON, "--verifier-path", verifier]
+def test_heads_on_a_frozen_verifier(tmp_path: Path, data: Path, verifier: Path) -> None:
+    command = ["train.py", data, *HEADS, *COMMON, "--verifier-path", verifier]
     command += ["--save-dir", tmp_path]
-    done = run(*command, "--max-update", "2")
+    done = python(*command, "--max-update", "2")
     assert "right_3" in done.stdout
     path = tmp_path / "checkpoint_last.pt"
     state = load_checkpoint(path)["model"]
@@ -139,22 +132,20 @@ def test_heads_on_a_frozen_verifier(tmp_path: Path, data: Path, verifier: Path, 
     heads = load_network(MedusaHeads, path, symbols, symbols, dtype=torch.float64)
     assert (heads.num_heads, heads.dim, heads.blocks.weight.dtype) == (3, 16, torch.float64)
     assert heads.blocks.weight.abs().sum() > 0
-    again = run(*command, "--max-update", "3", "--disable-validation")
+    again = python(*command, "--max-update", "3", "--disable-validation")
     assert "num_updates=3" in again.stdout
     assert "num_updates=2," not in again.stdout
-    plain = decoded(run, data, tmp_path, "--AR-path", verifier, "--strategy", "AR")
+    plain = said(data, tmp_path, "--AR-path", verifier, "--strategy", "AR")
     drafter = ["--drafter", "medusa", "--path", path]
-    assert decoded(run, data, tmp_path, "--AR-path", verifier, *drafter) == plain
+    assert said(data, tmp_path, "--AR-path", verifier, *drafter) == plain
     with pytest.raises(UserError, match="arch transformer.*where a set of heads is needed"):
         load_network(MedusaHeads, verifier, symbols, symbols)
 
 
-def test_an_assistant_on_the_verifiers_encoder(
-    tmp_path: Path, data: Path, verifier: Path, run: Run
-) -> None:
-    command = [sys.executable, "train.py", data, *ASSISTANT, *COMMON, "--verifier-path", verifier]
+def test_an_assistant_on_the_verifiers_encoder(tmp_path: Path, data: Path, verifier: Path) -> None:
+    command = ["train.py", data, *ASSISTANT, *COMMON, "--verifier-path", verifier]
     command += ["--save-dir", tmp_path, "--disable-validation"]
-    run(*command, "--max-update", "2")
+    python(*command, "--max-update", "2")
     path = tmp_path / "checkpoint_last.pt"
     trained, given = load_checkpoint(path)["model"], load_checkpoint(verifier)["model"]
     encoder = {name for name in given if name.startswith("encoder.")}
@@ -165,16 +156,16 @@ def test_an_assistant_on_the_verifiers_encoder(
     assert last > 1
     begun, ended = "decoder.layers.0.fc1.weight", f"decoder.layers.{last - 1}.fc1.weight"
     assert 0 < (trained[begun] - given[ended]).abs().max() < 0.1
-    again = run(*command, "--max-update", "3")
+    again = python(*command, "--max-update", "3")
     assert "num_updates=3" in again.stdout
-    plain = decoded(run, data, tmp_path, "--AR-path", verifier, "--strategy", "AR")
+    plain = said(data, tmp_path, "--AR-path", verifier, "--strategy", "AR")
     drafter = ["--AR-path", verifier, "--drafter", "assistant", "--path", path]
     reading = ["--drafter-options", '{"encoder": "verifier"}']
-    assert decoded(run, data, tmp_path, *drafter, *reading) == plain
+    assert said(data, tmp_path, *drafter, *reading) == plain
 
 
-def test_heads_without_a_verifier_are_refused(tmp_path: Path, data: Path, run: Run) -> None:
-    command = [sys.executable, "train.py", data, *HEADS, *COMMON, "--save-dir", tmp_path]
-    done = run(*command, "--max-update", "2", expect=2)
+def test_heads_without_a_verifier_are_refused(tmp_path: Path, data: Path) -> None:
+    command = ["train.py", data, *HEADS, *COMMON, "--save-dir", tmp_path]
+    done = python(*command, "--max-update", "2", expect=2)
     assert "--verifier-path is None" in done.stderr
     assert "Traceback" not in done.stderr

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 import shlex
 import shutil
-import sys
 from pathlib import Path
 
 import pytest
@@ -13,7 +12,9 @@ import torch
 
 from specdec_plugins.formats.checkpoints import load_checkpoint
 from specdec_plugins.training.run import main as train_main
-from tests.training.conftest import SIZES, Run
+from tests.programs import python, run
+from tests.refusals import told
+from tests.training.conftest import SIZES, decoded
 
 pytestmark = [pytest.mark.fairseq, pytest.mark.integration]
 
@@ -35,30 +36,28 @@ def _command(data: Path, save_dir: Path, *flags: str | Path) -> list[str | Path]
 
 
 @pytest.fixture(scope="module")
-def initial(tmp_path_factory: pytest.TempPathFactory, verifier: Path, data: Path, run: Run) -> Path:
+def initial(tmp_path_factory: pytest.TempPathFactory, verifier: Path, data: Path) -> Path:
     path = tmp_path_factory.mktemp("initial") / "initial.pt"
-    run(
-        sys.executable, "encoder_initial.py", "--verifier", verifier, "--output", path,
-        "--data", data,
-    )  # fmt: skip
+    python("encoder_initial.py", "--verifier", verifier, "--output", path, "--data", data)
     return path
 
 
 @pytest.fixture(scope="module")
 def trained(
-    tmp_path_factory: pytest.TempPathFactory, data: Path, initial: Path, run: Run
+    tmp_path_factory: pytest.TempPathFactory, data: Path, initial: Path
 ) -> tuple[Path, str]:
     """The folder and the log of two updates from the initial checkpoint."""
     folder = tmp_path_factory.mktemp("trained")
-    done = run(
-        sys.executable,
-        *_command(data, folder, "--max-update", "2", "--restore-file", initial, *RESTORE),
-    )
-    return folder, done.stdout
+    flags = ["--max-update", "2", "--restore-file", initial, *RESTORE]
+    return folder, python(*_command(data, folder, *flags)).stdout
 
 
-def test_two_updates_train_every_parameter(trained: tuple[Path, str], initial: Path) -> None:
+def test_two_updates_train_all_and_validation_sees_every_sentence(
+    trained: tuple[Path, str], initial: Path
+) -> None:
     folder, log = trained
+    (sentences,) = re.findall(r"valid on 'valid' subset.* bsz ([\d.]+)", log)
+    assert float(sentences) == 11  # one batch of all
     before = load_checkpoint(initial)["model"]
     after = load_checkpoint(folder / "checkpoint_last.pt")["model"]
     assert before.keys() == after.keys()
@@ -68,70 +67,45 @@ def test_two_updates_train_every_parameter(trained: tuple[Path, str], initial: P
     assert "glat_context_p=0.5" in log
 
 
-def test_validation_sees_every_sentence(trained: tuple[Path, str]) -> None:
-    (sentences,) = re.findall(r"valid on 'valid' subset.* bsz ([\d.]+)", trained[1])
-    assert float(sentences) == 11  # one batch of all
-
-
-def test_validation_decodes_and_chooses_by_acceptance(
-    tmp_path: Path, data: Path, verifier: Path, run: Run
+@pytest.mark.parametrize("metric", ["accepted", "bleu"])
+def test_validation_decodes_and_chooses_by_its_metric(
+    metric: str, tmp_path: Path, data: Path, verifier: Path
 ) -> None:
-    evaluation = ["--eval-block-decoding", "--verifier-path", verifier, "--max-update", "1"]
-    best = ["--best-checkpoint-metric", "accepted", "--maximize-best-checkpoint-metric"]
-    done = run(sys.executable, *_command(data, tmp_path, *evaluation, *best))
-    (accepted,) = re.findall(r"valid on 'valid' subset.* accepted ([\d.]+) \| bleu", done.stdout)
+    """Acceptance by the verifier; without one, a BLEU of the drafter's own."""
+    flags = ["--eval-block-decoding", "--max-update", "1", "--best-checkpoint-metric", metric]
+    flags += ["--maximize-best-checkpoint-metric"]
+    flags += ["--verifier-path", verifier] if metric == "accepted" else []
+    done = python(*_command(data, tmp_path, *flags))
+    (line,) = re.findall(r"valid on 'valid' subset.*", done.stdout)
+    figures = dict(re.findall(r"\| (accepted|bleu) ([\d.]+)", line))
+    assert figures.keys() == {metric, "bleu"}
     best_value = load_checkpoint(tmp_path / "checkpoint_best.pt")["extra_state"]["val_loss"]
-    assert best_value == float(accepted)
-
-
-def test_validation_without_a_verifier_has_a_bleu_of_the_drafter_s_own(
-    tmp_path: Path, data: Path, run: Run
-) -> None:
-    best = ["--best-checkpoint-metric", "bleu", "--maximize-best-checkpoint-metric"]
-    done = run(
-        sys.executable,
-        *_command(data, tmp_path, "--eval-block-decoding", "--max-update", "1", *best),
-    )
-    (bleu,) = re.findall(r"valid on 'valid' subset.* \| bleu ([\d.]+)", done.stdout)
-    assert " accepted " not in done.stdout
-    best_value = load_checkpoint(tmp_path / "checkpoint_best.pt")["extra_state"]["val_loss"]
-    assert best_value == float(bleu)
-
-
-def test_its_own_checkpoint_continues(trained: tuple[Path, str], data: Path, run: Run) -> None:
-    done = run(
-        sys.executable, *_command(data, trained[0], "--max-update", "3", "--disable-validation")
-    )
-    assert "num_updates=3" in done.stdout
-    assert "num_updates=2," not in done.stdout
+    assert best_value == float(figures[metric])
 
 
 @pytest.mark.parametrize("precision", ["--fp16", "--bf16"])
-def test_half_precision(
-    precision: str, tmp_path: Path, data: Path, initial: Path, run: Run
-) -> None:
+def test_half_precision(precision: str, tmp_path: Path, data: Path, initial: Path) -> None:
     flags = ["--max-update", "1", "--restore-file", initial, *RESTORE, precision]
-    run(sys.executable, *_command(data, tmp_path, *flags))
+    python(*_command(data, tmp_path, *flags))
     weights = load_checkpoint(tmp_path / "checkpoint_last.pt")["model"]
     assert all(weight.isfinite().all() for weight in weights.values())
 
 
 @pytest.mark.parametrize("precision", ["fp32", "fp16", "bf16"])
 def test_the_fast_drafter_leaves_the_verifier_s_encoder_alone(
-    precision: str, tmp_path: Path, data: Path, verifier: Path, run: Run
+    precision: str, tmp_path: Path, data: Path, verifier: Path
 ) -> None:
     """Trained, validated by decoding, and decoding with what the verifier has encoded."""
     path = tmp_path / "initial.pt"
     initialise = ["encoder_initial.py", "--verifier", verifier, "--output", path, "--data", data]
-    flags = run(sys.executable, *initialise, "--arch", "block_fast", "--print-flags").stdout.split()
+    flags = python(*initialise, "--arch", "block_fast", "--print-flags").stdout.split()
     number = PUBLISHED.index("--arch")
     common = [*PUBLISHED[:number], *PUBLISHED[number + 2 :]]
     for flag in ("--encoder-learned-pos", "--apply-bert-init", "--activation-fn", "gelu"):
         common.remove(flag)
     for flag in ("--max-source-positions", "--max-target-positions"):
         common[common.index(flag) : common.index(flag) + 2] = []
-    done = run(
-        sys.executable, "train.py", data, *common, *flags, "--save-dir", tmp_path, "--max-update",
+    done = python("train.py", data, *common, *flags, "--save-dir", tmp_path, "--max-update",
         "2", "--restore-file", path, *RESTORE, "--eval-block-decoding", "--verifier-path", verifier,
         *([] if precision == "fp32" else ["--" + precision]),
     )  # fmt: skip
@@ -146,30 +120,24 @@ def test_the_fast_drafter_leaves_the_verifier_s_encoder_alone(
         same = torch.equal(after[name], rounded)
         # Two small updates may vanish in half precision.
         assert same if frozen else precision != "fp32" or same == (name == "decoder.version"), name
-    text = tmp_path / "in"
-    text.write_text("wa wb wc\nwd\nwe wf wa wa\n", encoding="utf-8")
-    decode = ["inference.py", data, "-s", "en", "-t", "de", "--cpu", "--max-len-b", "9"]
-    decode += ["--AR-path", verifier, "--path", tmp_path / "checkpoint_last.pt", "--diagnose"]
-    speculative = run(sys.executable, *decode, "--input-path", text, "--batch", "2")
+    models = ["--AR-path", verifier, "--path", tmp_path / "checkpoint_last.pt"]
+    speculative = decoded(data, tmp_path, *models, "--diagnose", "--batch", "2")
     assert "reads the verifier's encoder output and keeps its prefix" in speculative.stderr
-    plain = run(sys.executable, *decode[:-1], "--input-path", text, "--strategy", "AR")
+    plain = decoded(data, tmp_path, *models, "--strategy", "AR")
     assert speculative.stdout == plain.stdout
 
 
-def test_two_processes_on_cpus_train_together(
-    tmp_path: Path, data: Path, initial: Path, run: Run
-) -> None:
+def test_two_processes_on_cpus_train_together(tmp_path: Path, data: Path, initial: Path) -> None:
     launcher = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
     flags = ["--max-update", "2", "--restore-file", initial, *RESTORE]
-    done = run(sys.executable, *launcher, *_command(data, tmp_path, *flags))
+    done = python(*launcher, *_command(data, tmp_path, *flags))
     assert "training on 2 devices" in done.stdout
     checkpoint = load_checkpoint(tmp_path / "checkpoint_last.pt")
     assert checkpoint["optimizer_history"][-1]["num_updates"] == 2
 
 
-def test_fairseq_generate_reads_what_train_py_wrote(data: Path, verifier: Path, run: Run) -> None:
-    done = run(
-        sys.executable, "-m", "fairseq_cli.generate", data, "--user-dir", "specdec_plugins",
+def test_fairseq_generate_reads_what_train_py_wrote(data: Path, verifier: Path) -> None:
+    done = python("-m", "fairseq_cli.generate", data, "--user-dir", "specdec_plugins",
         "--path", verifier, "--gen-subset", "valid", "--beam", "2", "--max-len-b", "10", "--cpu",
         "--required-batch-size-multiple", "1",
     )  # fmt: skip
@@ -177,19 +145,21 @@ def test_fairseq_generate_reads_what_train_py_wrote(data: Path, verifier: Path, 
 
 
 def test_train_sh_initialises_trains_and_continues(
-    tmp_path: Path, data: Path, verifier: Path, run: Run
+    tmp_path: Path, data: Path, verifier: Path
 ) -> None:
     command = [
         "scripts/train.sh", "--data", data, "--verifier", verifier, "--save-dir", tmp_path / "run",
         "--preset", "en-ro", "--block-size", "3", "--batch-tokens", "100", "--max-tokens", "100",
-        "--warmup", "2", "--decoder-layers", "1", "--cpu", "--python", sys.executable,
+        "--warmup", "2", "--decoder-layers", "1", "--cpu",
     ]  # fmt: skip
     first = run(*command, "--updates", "1", "--", "--log-interval", "1")
     assert "copied      encoder layers" in first.stderr
     assert "'best_checkpoint_metric': 'accepted'" in first.stdout
     assert re.search(r"valid on 'valid' subset .* accepted [\d.]+", first.stdout)
-    second = run(*command, "--updates", "2", "--", "--disable-validation")
+    second = run(*command, "--updates", "2", "--", "--disable-validation", "--log-interval", "1")
     assert "continuing from" in second.stderr
+    assert "num_updates=2" in second.stdout
+    assert "num_updates=1," not in second.stdout
     checkpoint = load_checkpoint(tmp_path / "run" / "checkpoint_last.pt")
     assert checkpoint["optimizer_history"][-1]["num_updates"] == 2
     settings = checkpoint["cfg"]["model"]
@@ -213,19 +183,14 @@ def test_train_sh_refuses(
     flags: list[str], message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     common = ["--data", tmp_path, "--verifier", __file__, "--save-dir", tmp_path / "run", "--cpu"]
-    try:
-        status: object = train_main(["drafter", *map(str, common), *flags])
-    except SystemExit as ended:
-        status = ended.code
-    told = capsys.readouterr().err
-    assert (status, told.count("\n")) == (2, 1)
-    assert told.startswith("train.sh: error: ")
-    assert message in told
+    said = told(capsys, train_main, ["drafter", *map(str, common), *flags])
+    assert said.startswith("train.sh: error: ")
+    assert message in said
     assert not (tmp_path / "run").exists()
 
 
 def test_train_sh_leaves_nothing_where_the_verifier_does_not_fit(
-    tmp_path: Path, data: Path, verifier: Path, run: Run
+    tmp_path: Path, data: Path, verifier: Path
 ) -> None:
     (tmp_path / "bad.pt").write_text("no checkpoint", encoding="utf-8")
     other = tmp_path / "other"
@@ -235,6 +200,6 @@ def test_train_sh_leaves_nothing_where_the_verifier_does_not_fit(
     for folder, checkpoint in ((data, tmp_path / "bad.pt"), (other, verifier)):
         command = ["scripts/train.sh", "--data", folder, "--verifier", checkpoint, "--cpu"]
         save = tmp_path / "runs" / "drafter"
-        done = run(*command, "--save-dir", save, "--python", sys.executable, expect=2)
+        done = run(*command, "--save-dir", save, expect=2)
         assert "encoder_initial.py: error: " in done.stderr
         assert not (tmp_path / "runs").exists()
