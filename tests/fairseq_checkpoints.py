@@ -15,6 +15,21 @@ from torch.nn import functional as F
 
 from specdec_plugins.formats.dictionaries import Dictionary
 
+LEARNED = {"encoder_learned_pos": True, "decoder_learned_pos": True}
+PRE_NORM = {"encoder_normalize_before": True, "decoder_normalize_before": True}
+# What a Transformer may look like, switch by switch.
+SHAPES: dict[str, dict[str, Any]] = {
+    "shared": {"share_all_embeddings": True, "encoder_ffn_embed_dim": 20},
+    "separate": {},
+    "tied output": {"share_decoder_input_output_embed": True},
+    "pre-norm": PRE_NORM,
+    "no final norm": {"decoder_normalize_before": True, "no_decoder_final_norm": True},
+    "learned": {**LEARNED, "activation_fn": "gelu"},
+    "unscaled": {"no_scale_embedding": True, "layernorm_embedding": True},
+    "no positions": {"no_token_positional_embeddings": True},
+    "narrow": {"decoder_output_dim": 12},
+}
+
 
 def dictionaries(folder: Path, source_symbols: int = 30, target_symbols: int = 30) -> Path:
     """Write `dict.en.txt` and `dict.de.txt`, and say where."""
@@ -109,6 +124,12 @@ def save(model: nn.Module, args: Namespace, path: Path) -> Path:
     checkpoint = {"cfg": config, "args": None, "model": state, "optimizer_history": [last]}
     torch.save({**checkpoint, "extra_state": extra}, path)
     return path
+
+
+def write(folder: Path, arch: str = "transformer", seed: int = 0, **shape: Any) -> Path:
+    """A random model with the dictionaries that are there, in ``ARCH.pt``."""
+    args = settings(arch, **shape)
+    return save(build(args, folder, seed), args, folder / f"{arch}.pt")
 
 
 def translating_pair(folder: Path, target_symbols: int = 30) -> Path:

@@ -10,7 +10,6 @@ import pytest
 import torch
 from safetensors import safe_open
 from safetensors.torch import load_file, save_file
-from torch import nn
 
 from specdec_plugins.decoding.bigrams import Bigrams
 from specdec_plugins.decoding.networks import BlockDrafter, MedusaConfig, MedusaHeads, Transformer
@@ -29,17 +28,10 @@ from specdec_plugins.formats.dictionaries import Dictionary
 from specdec_plugins.formats.models import load_network, read_model
 from specdec_plugins.formats.output import new_folder
 from tests import fairseq_checkpoints
+from tests.fairseq_checkpoints import LEARNED, SHAPES
+from tests.refusals import refused
 
 pytestmark = pytest.mark.fairseq
-
-SHAPES: dict[str, dict[str, Any]] = {
-    "shared": {"share_all_embeddings": True, "encoder_ffn_embed_dim": 20},
-    "separate": {},
-    "tied output": {"share_decoder_input_output_embed": True},
-    "pre-norm": {"encoder_normalize_before": True, "decoder_normalize_before": True},
-    "learned": {"encoder_learned_pos": True, "decoder_learned_pos": True},
-    "unscaled": {"no_scale_embedding": True, "layernorm_embedding": True},
-}
 
 
 @pytest.fixture
@@ -48,15 +40,12 @@ def folder(tmp_path: Path) -> Path:
 
 
 def model_of(folder: Path, arch: str = "transformer", **shape: Any) -> Model:
-    args = fairseq_checkpoints.settings(arch, **shape)
-    network = fairseq_checkpoints.build(args, folder)
-    return read_model(fairseq_checkpoints.save(network, args, folder / f"{arch}.pt"))
+    return read_model(fairseq_checkpoints.write(folder, arch, **shape))
 
 
 def drafter_of(folder: Path) -> Model:
     sizes = {"decoder_ffn_embed_dim": 24, "decoder_attention_heads": 4}
-    learned = {"encoder_learned_pos": True, "decoder_learned_pos": True}
-    return model_of(folder, "block", block_size=4, src_embedding_copy=True, **sizes, **learned)
+    return model_of(folder, "block", block_size=4, src_embedding_copy=True, **sizes, **LEARNED)
 
 
 def bundled(folder: Path, dtype: torch.dtype = torch.float64, **contents: Any) -> Path:
@@ -71,8 +60,13 @@ def symbols(folder: Path) -> tuple[Dictionary, Dictionary]:
     return source, target
 
 
-def assert_same(network: nn.Module, other: nn.Module) -> None:
-    state, others = network.state_dict(), other.state_dict()
+def loaded(kind: Any, path: Path, folder: Path) -> Any:
+    return load_network(kind, path, *symbols(folder), dtype=torch.float64)
+
+
+def assert_same(kind: Any, path: Path, other: Path) -> None:
+    """The networks in both files, with the dictionaries beside them."""
+    state, others = (loaded(kind, one, one.parent).state_dict() for one in (path, other))
     assert state.keys() == others.keys()
     assert all(torch.equal(tensor, others[name]) for name, tensor in state.items())
 
@@ -83,52 +77,28 @@ def test_every_weight_and_switch_comes_back(shape: dict[str, Any], folder: Path)
     place = bundled(folder, verifier=model)
     again = read_weights(place / "verifier.safetensors")
     assert again.config == model.config
-    assert_same(
-        load_network(
-            Transformer, place / "verifier.safetensors", *symbols(place), dtype=torch.float64
-        ),
-        load_network(Transformer, model.path, *symbols(folder), dtype=torch.float64),
-    )
+    assert_same(Transformer, place / "verifier.safetensors", model.path)
 
 
-def test_the_drafter_comes_back(folder: Path) -> None:
-    model = drafter_of(folder)
-    place = bundled(folder, drafter_name="block", drafter=model)
-    path = place / "drafter.safetensors"
-    assert_same(
-        load_network(BlockDrafter, path, *symbols(place), dtype=torch.float64),
-        load_network(BlockDrafter, model.path, *symbols(folder), dtype=torch.float64),
-    )
-    with pytest.raises(UserError, match="this is a block drafter"):
-        load_network(Transformer, path, *symbols(place))
-    with pytest.raises(UserError, match="arch transformer.*, where a block drafter is needed"):
-        load_network(BlockDrafter, place / "verifier.safetensors", *symbols(place))
-
-
-def test_bigrams_lie_beside_the_drafter(folder: Path) -> None:
-    source = folder / "counted"
+def test_the_drafter_comes_back_with_its_bigrams(folder: Path) -> None:
+    model, source = drafter_of(folder), folder / "counted"
     write_bigrams(Bigrams.count([[4, 5, 2], [4, 5, 2]], 20, 2), source)
-    place = bundled(folder, drafter_name="block", drafter=drafter_of(folder), bigrams=source)
-    drafter = read_bundle(place).drafter
-    assert drafter is not None
-    assert drafter.bigrams == "bigrams.safetensors"
-    assert (place / drafter.bigrams).read_bytes() == source.read_bytes()
+    place = bundled(folder, drafter_name="block", drafter=model, bigrams=source)
+    assert read_bundle(place).drafter.bigrams == "bigrams.safetensors"
+    assert (place / "bigrams.safetensors").read_bytes() == source.read_bytes()
+    assert_same(BlockDrafter, place / "drafter.safetensors", model.path)
 
 
 def test_heads_and_drafters_without_weights_have_a_place(folder: Path) -> None:
     state = {"blocks.weight": torch.randn(32, 16).double(), "blocks.bias": torch.zeros(32).double()}
     heads = Model(folder / "heads.pt", "medusa_heads", "medusa_heads", MedusaConfig(2, 16), state)
     place = bundled(folder, drafter_name="medusa", drafter=heads)
-    network = load_network(
-        MedusaHeads, place / "drafter.safetensors", *symbols(place), dtype=torch.float64
-    )
+    network = loaded(MedusaHeads, place / "drafter.safetensors", place)
     assert torch.equal(network.blocks.weight, state["blocks.weight"])
     (folder / "bundle").rename(folder / "first")
     options = {"exit_layer": 1}
-    drafter = read_bundle(
-        bundled(folder, drafter_name="early_exit", drafter_options=options)
-    ).drafter
-    assert drafter is not None
+    place = bundled(folder, drafter_name="early_exit", drafter_options=options)
+    drafter = read_bundle(place).drafter
     assert (drafter.name, drafter.options, drafter.network) == ("early_exit", options, None)
 
 
@@ -153,26 +123,20 @@ def test_what_float16_cannot_hold_is_refused(folder: Path) -> None:
     assert not (folder / "bundle").exists()
 
 
-def test_a_bundle_appears_whole_or_not_at_all(folder: Path) -> None:
+def test_a_bundle_appears_whole_or_not_at_all_and_replaces_bundles_alone(folder: Path) -> None:
     with pytest.raises(UserError, match="nowhere.codes: No such file or directory; nothing was"):
         bundled(folder, codes=folder / "nowhere.codes")
     assert not list(folder.glob("*bundle*"))
     place = bundled(folder)
     contents = Contents(folder, "en", "de", model_of(folder), card="new")
-    with pytest.raises(UserError, match="is there already; name another place, or add --force"):
-        write_bundle(contents, place)
+    refused("is there already; name another place, or add --force", write_bundle, contents, place)
     write_bundle(contents, place, force=True)
     assert (place / "README.md").read_text() == "new"
-
-
-def test_nothing_but_a_bundle_is_replaced_by_one(folder: Path) -> None:
-    place = bundled(folder)
-    contents = Contents(folder, "en", "de", model_of(folder), card="new")
+    # Nothing but a bundle is replaced by one.
     with pytest.raises(UserError, match="other folders, so this program did not write it"):
         write_bundle(contents, folder, force=True)
     (place / "bundle.json").rename(place / "thesis.txt")
-    with pytest.raises(UserError, match="holds no bundle.json.*; name another place"):
-        write_bundle(contents, place, force=True)
+    refused("holds no bundle.json.*; name another place", write_bundle, contents, place, force=True)
     with pytest.raises(UserError, match="thesis.txt: is a file; give the name of a folder"):
         write_bundle(contents, place / "thesis.txt", force=True)
     assert (place / "thesis.txt").read_text().startswith("{")
@@ -250,29 +214,28 @@ def test_damage_is_told(folder: Path) -> None:
     place = bundled(folder)
     weights, settings = place / "verifier.safetensors", place / "bundle.json"
     record = json.loads(settings.read_text())
-    record["verifier"]["architecture"]["wings"] = 2
+    architecture = record["verifier"]["architecture"]
+    architecture["wings"] = 2
     settings.write_text(json.dumps(record))
-    with pytest.raises(UserError, match="architecture of verifier.safetensors is not one of kind"):
-        read_model(weights)
-    del record["verifier"]["architecture"]["wings"]
-    record["verifier"]["architecture"]["encoder"]["dim"] = 32
+    refused("architecture of verifier.safetensors is not one of kind", read_model, weights)
+    del architecture["wings"]
+    architecture["encoder"]["dim"] = 32
     settings.write_text(json.dumps(record))
     with pytest.raises(UserError, match="verifier.safetensors: .* unexpected size"):
         load_network(Transformer, weights, *symbols(place))
-    record["verifier"]["architecture"]["encoder"]["dim"] = 16
+    architecture["encoder"]["dim"] = 16
     settings.write_text(json.dumps(record))
-    weights.write_bytes(weights.read_bytes()[:-9])
-    with pytest.raises(UserError, match="verifier.safetensors: damaged"):
-        read_model(weights)
+    whole = weights.read_bytes()
+    weights.write_bytes(whole[:-1000] + b"\xff" * 1000)
+    refused("damaged .* holds values that are no numbers", read_weights, weights)
+    weights.write_bytes(whole[:-9])
+    refused("verifier.safetensors: damaged", read_model, weights)
     (place / "other.safetensors").touch()
-    with pytest.raises(UserError, match="names no weights other.safetensors"):
-        read_model(place / "other.safetensors")
+    refused("names no weights other.safetensors", read_model, place / "other.safetensors")
     settings.write_text("{")
-    with pytest.raises(UserError, match="bundle.json: not JSON"):
-        read_bundle(place)
+    refused("bundle.json: not JSON", read_bundle, place)
     settings.unlink()
-    with pytest.raises(UserError, match="read together with the bundle.json"):
-        read_model(weights)
+    refused("read together with the bundle.json", read_model, weights)
 
 
 @pytest.mark.parametrize(
@@ -287,24 +250,13 @@ def test_damage_is_told(folder: Path) -> None:
 def test_damaged_aliases_are_told(aliases: str, message: str, folder: Path) -> None:
     weights = bundled(folder) / "verifier.safetensors"
     save_file(load_file(weights), weights, {"aliases": aliases})
-    with pytest.raises(UserError, match=rf"verifier.safetensors: damaged .*\({message}"):
-        read_weights(weights)
-
-
-def test_bytes_that_are_no_weights_are_told(folder: Path) -> None:
-    weights = bundled(folder) / "verifier.safetensors"
-    content = bytearray(weights.read_bytes())
-    content[-1000:] = b"\xff" * 1000
-    weights.write_bytes(content)
-    with pytest.raises(UserError, match="damaged .* holds values that are no numbers"):
-        read_weights(weights)
+    refused(rf"verifier.safetensors: damaged .*\({message}", read_weights, weights)
 
 
 def test_an_absent_default_is_one_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     module = tmp_path / "specdec_plugins" / "formats" / "bundle.py"
     monkeypatch.setattr(bundle_module, "__file__", str(module))
-    with pytest.raises(UserError, match="no pair of models is bundled .* scripts/convert.sh"):
-        default_bundle()
+    refused("no pair of models is bundled .* scripts/convert.sh", default_bundle)
     place = tmp_path / "data" / "models" / "en-de"
     place.mkdir(parents=True)
     (place / "bundle.json").touch()

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import argparse
+import io
 import os
 import pickle
 from collections import defaultdict
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -13,12 +15,12 @@ import numpy
 import pytest
 import torch
 
-from specdec_plugins.errors import UserError
 from specdec_plugins.formats.checkpoints import (
     allow_fairseq_checkpoints,
     load_checkpoint,
     save_checkpoint,
 )
+from tests.refusals import refused
 
 
 class _Malicious:
@@ -61,22 +63,24 @@ def test_numpy_arrays_in_meters_are_dropped_unread(tmp_path: Path) -> None:
     assert not any(isinstance(v, numpy.ndarray) for v in checkpoint["extra_state"].values())
 
 
-@pytest.mark.parametrize("legacy", [False, True])
-def test_code_in_a_file_is_refused_and_does_not_run(tmp_path: Path, legacy: bool) -> None:
-    path, trace = tmp_path / "evil.pt", tmp_path / "it-ran"
-    torch.save(
-        {"model": {}, "extra": _Malicious(trace)}, path, _use_new_zipfile_serialization=not legacy
-    )
-    with pytest.raises(UserError, match=r"evil\.pt: refused.*system"):
-        load_checkpoint(path)
-    assert not trace.exists()
+def _older(content: object, path: Path) -> None:
+    torch.save(content, path, _use_new_zipfile_serialization=False)
 
 
-def test_a_bare_pickle_with_code_does_not_run(tmp_path: Path) -> None:
+def _bare(content: object, path: Path) -> None:
+    path.write_bytes(pickle.dumps(content))
+
+
+@pytest.mark.parametrize(
+    ("write", "sentence"),
+    [(torch.save, "refused.*system"), (_older, "refused.*system"), (_bare, "")],
+)
+def test_code_in_a_file_is_refused_and_does_not_run(
+    tmp_path: Path, write: Callable[[object, Path], None], sentence: str
+) -> None:
     path, trace = tmp_path / "evil.pt", tmp_path / "it-ran"
-    path.write_bytes(pickle.dumps(_Malicious(trace)))
-    with pytest.raises(UserError, match=r"evil\.pt"):
-        load_checkpoint(path)
+    write({"model": {}, "extra": _Malicious(trace)}, path)
+    refused(rf"evil\.pt: {sentence}", load_checkpoint, path)
     assert not trace.exists()
 
 
@@ -101,40 +105,38 @@ def test_reading_changes_nothing_about_what_the_process_allows(
         torch.serialization.add_safe_globals(before)
 
 
-@pytest.mark.parametrize("content", [b"", b"not a checkpoint", b"PK\x03\x04 half a zip"])
-def test_damaged_files_are_named(tmp_path: Path, content: bytes) -> None:
-    path = tmp_path / "broken.pt"
-    path.write_bytes(content)
-    with pytest.raises(UserError, match=r"broken\.pt: damaged or not a checkpoint"):
-        load_checkpoint(path)
+def _half_a_checkpoint() -> bytes:
+    whole = io.BytesIO()
+    torch.save({"model": {"w": torch.zeros(1000)}}, whole)
+    return whole.getvalue()[:2000]
 
 
-def test_a_truncated_checkpoint_is_named(tmp_path: Path) -> None:
-    path = tmp_path / "half.pt"
-    save_checkpoint({"model": {"w": torch.zeros(1000)}}, path)
-    path.write_bytes(path.read_bytes()[:2000])
-    with pytest.raises(UserError, match=r"half\.pt: damaged"):
-        load_checkpoint(path)
-
-
-@pytest.mark.parametrize("content", [torch.zeros(3), {"weights": {}}, {"model": torch.zeros(1)}])
-def test_foreign_files_are_named(tmp_path: Path, content: Any) -> None:
-    path = tmp_path / "foreign.pt"
-    torch.save(content, path)
-    with pytest.raises(UserError, match=r"foreign\.pt: not a fairseq checkpoint"):
-        load_checkpoint(path)
-
-
-def test_missing_files_and_folders_are_named(tmp_path: Path) -> None:
-    for path in (tmp_path / "none.pt", tmp_path):
-        with pytest.raises(UserError, match="no such checkpoint"):
-            load_checkpoint(path)
+@pytest.mark.parametrize(
+    ("content", "sentence"),
+    [
+        *((odd, "damaged or not a checkpoint") for odd in (b"", b"not one", b"PK\x03\x04 half")),
+        (_half_a_checkpoint(), "damaged"),
+        (torch.zeros(3), "not a fairseq checkpoint"),
+        ({"weights": {}}, "not a fairseq checkpoint"),
+        ({"model": torch.zeros(1)}, "not a fairseq checkpoint"),
+    ],
+)
+def test_damaged_and_foreign_files_are_named(tmp_path: Path, content: Any, sentence: str) -> None:
+    path = tmp_path / "odd.pt"
+    if isinstance(content, bytes):
+        path.write_bytes(content)
+    else:
+        torch.save(content, path)
+    refused(rf"odd\.pt: {sentence}", load_checkpoint, path)
+    for nothing in (tmp_path / "none.pt", tmp_path):
+        refused("no such checkpoint", load_checkpoint, nothing)
 
 
 def test_folders_are_made_and_nothing_else_is_left(tmp_path: Path) -> None:
     path = tmp_path / "new" / "a.pt"
     save_checkpoint({"model": {}}, path)
     assert [p.name for p in path.parent.iterdir()] == ["a.pt"]
+    refused("cannot be written", save_checkpoint, {"model": {}}, path / "b.pt")
 
 
 def test_a_failed_write_leaves_the_old_file(
@@ -149,13 +151,6 @@ def test_a_failed_write_leaves_the_old_file(
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(torch, "save", fill_disk)
-    with pytest.raises(UserError, match=r"a\.pt: cannot be written \(No space left"):
-        save_checkpoint({"model": {"w": 2}}, path)
+    refused(r"a\.pt: cannot be written \(No space left", save_checkpoint, {"model": {"w": 2}}, path)
     assert path.read_bytes() == before
     assert [p.name for p in tmp_path.iterdir()] == ["a.pt"]
-
-
-def test_a_folder_that_is_a_file_is_named(tmp_path: Path) -> None:
-    (tmp_path / "file").write_text("")
-    with pytest.raises(UserError, match="cannot be written"):
-        save_checkpoint({"model": {}}, tmp_path / "file" / "a.pt")

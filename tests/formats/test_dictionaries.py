@@ -14,6 +14,7 @@ from specdec_plugins.decoding.types import SpecialTokens
 from specdec_plugins.errors import UserError
 from specdec_plugins.formats.bigrams import read_bigrams, write_bigrams
 from specdec_plugins.formats.dictionaries import Dictionary
+from tests.refusals import refused
 
 LINES = "the 50\nof@@ 40\n, 30\nÄrger 20\nthe 5 #fairseq:overwrite\nmadeupword0000 0\n"
 
@@ -56,25 +57,18 @@ def test_reads_and_encodes_as_fairseq_does(tmp_path: Path) -> None:
     ],
 )
 def test_a_malformed_line_is_named(text: str, message: str, tmp_path: Path) -> None:
-    with pytest.raises(UserError, match=f"dict.en.txt, {message}"):
-        Dictionary.load(write(tmp_path, text))
+    refused(f"dict.en.txt, {message}", Dictionary.load, write(tmp_path, text))
 
 
 def test_an_unreadable_file_is_named(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="nowhere.txt: the dictionary cannot be read"):
-        Dictionary.load(tmp_path / "nowhere.txt")
+    refused("nowhere.txt: the dictionary cannot be read", Dictionary.load, tmp_path / "nowhere.txt")
     path = tmp_path / "dict.txt"
     path.write_bytes(b"a 5\n\xff 4\n")
-    with pytest.raises(UserError, match=r"dict.txt: the dictionary is not UTF-8 \(byte 4\)"):
-        Dictionary.load(path)
+    refused(r"dict.txt: the dictionary is not UTF-8 \(byte 4\)", Dictionary.load, path)
 
 
-def test_compares_symbols_in_their_order() -> None:
-    assert Dictionary(["a", "b"]) == Dictionary(["a", "b"])
-    assert Dictionary(["a", "b"]) != Dictionary(["b", "a"])
-
-
-def test_maps_ids_to_another_dictionary() -> None:
+def test_symbols_count_in_their_order_and_map_to_another_dictionary() -> None:
+    assert Dictionary(["a", "b"]) == Dictionary(["a", "b"]) != Dictionary(["b", "a"])
     assert Dictionary(["a", "b"]).ids_in(Dictionary(["b", "c"])) == [0, 1, 2, 3, 3, 4]
 
 
@@ -100,18 +94,14 @@ def test_they_come_back(stored: Path) -> None:
 
 
 def test_what_is_none_is_refused(stored: Path, tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="counts 9 symbols and the target dictionary has 8"):
-        read_bigrams(stored, VOCAB - 1)
+    refused("counts 9 symbols and the target dictionary has 8", read_bigrams, stored, VOCAB - 1)
     with pytest.raises(UserError, match=r"nowhere: cannot be read as bigrams .*count-bigrams\.sh"):
         read_bigrams(tmp_path / "nowhere", VOCAB)
     (tmp_path / "text").write_text("w1 w2\n")
-    with pytest.raises(UserError, match="text: cannot be read as bigrams"):
-        read_bigrams(tmp_path / "text", VOCAB)
+    refused("text: cannot be read as bigrams", read_bigrams, tmp_path / "text", VOCAB)
     save_file({"weight": torch.zeros(2)}, tmp_path / "weights")
-    with pytest.raises(UserError, match="weights: holds weight and no bigrams"):
-        read_bigrams(tmp_path / "weights", VOCAB)
-    with pytest.raises(UserError, match="cannot be written"):
-        write_bigrams(counted(), tmp_path / "no" / "folder")
+    refused("weights: holds weight and no bigrams", read_bigrams, tmp_path / "weights", VOCAB)
+    refused("cannot be written", write_bigrams, counted(), tmp_path / "no" / "folder")
 
 
 @pytest.mark.parametrize(
@@ -127,14 +117,8 @@ def test_what_is_none_is_refused(stored: Path, tmp_path: Path) -> None:
 )
 def test_what_points_outside_is_refused(stored: Path, name: str, at: int, value: float) -> None:
     tensors = load_file(stored)
+    save_file({**tensors, "log_probs": tensors["log_probs"][:-1].clone()}, stored)
+    refused("damaged", read_bigrams, stored, VOCAB)  # a part that is too short
     tensors[name][at] = value
     save_file(tensors, stored)
-    with pytest.raises(UserError, match="damaged; count the bigrams again"):
-        read_bigrams(stored, VOCAB)
-
-
-def test_a_shorter_part_is_refused(stored: Path) -> None:
-    tensors = load_file(stored)
-    save_file({**tensors, "log_probs": tensors["log_probs"][:-1].clone()}, stored)
-    with pytest.raises(UserError, match="damaged"):
-        read_bigrams(stored, VOCAB)
+    refused("damaged; count the bigrams again", read_bigrams, stored, VOCAB)

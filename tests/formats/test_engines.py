@@ -13,7 +13,6 @@ from specdec_plugins.app.convert import main
 from specdec_plugins.app.translator import SpeculativeTranslator
 from specdec_plugins.decoding.networks import Transformer
 from specdec_plugins.decoding.networks.trained import Model
-from specdec_plugins.errors import UserError
 from specdec_plugins.formats.checkpoints import save_checkpoint
 from specdec_plugins.formats.ctranslate2 import export_ctranslate2
 from specdec_plugins.formats.dictionaries import load_dictionaries
@@ -23,6 +22,8 @@ from specdec_plugins.formats.text import TextPipeline
 from tests import fairseq_checkpoints
 from tests.bundles import captions
 from tests.decoding.networks.toys import full_logits
+from tests.fairseq_checkpoints import LEARNED, PRE_NORM
+from tests.refusals import refused
 
 pytestmark = pytest.mark.fairseq
 
@@ -37,9 +38,6 @@ SENTENCES = [
     "A boy jumps into the water.",
     "The girl in the yellow dress is painting a picture of her brother.",
 ]
-LEARNED = {"encoder_learned_pos": True, "decoder_learned_pos": True}
-PRE_NORM = {"encoder_normalize_before": True, "decoder_normalize_before": True}
-EQUAL_HEADS = {"decoder_attention_heads": 4}
 BOTH: dict[str, dict[str, Any]] = {
     "shared": {"share_all_embeddings": True},
     "separate": {},
@@ -185,8 +183,7 @@ def test_its_own_converter_writes_the_same_file(bundle: Path, tmp_path: Path) ->
 )
 def test_marian_refuses_by_name(shape: dict[str, Any], message: str, tmp_path: Path) -> None:
     model, dictionaries = small(tmp_path, **shape)
-    with pytest.raises(UserError, match=message):
-        export_marian(model, dictionaries, tmp_path / "out")
+    refused(message, export_marian, model, dictionaries, tmp_path / "out")
     assert not (tmp_path / "out").exists()
 
 
@@ -200,6 +197,6 @@ def test_ctranslate2_refuses_by_name(tmp_path: Path) -> None:
     ]
     for change, message in changes:
         odd = replace(model, config=replace(model.config, **change))
-        with pytest.raises(UserError, match=f"CTranslate2 cannot express {message}"):
-            export_ctranslate2(odd, dictionaries, tmp_path / "out")
+        sentence = f"CTranslate2 cannot express {message}"
+        refused(sentence, export_ctranslate2, odd, dictionaries, tmp_path / "out")
     assert not (tmp_path / "out").exists()

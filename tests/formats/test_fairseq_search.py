@@ -13,12 +13,12 @@ from specdec_plugins.decoding.greedy import greedy
 from specdec_plugins.decoding.networks import Transformer
 from specdec_plugins.decoding.types import DecodeParams, Request
 from specdec_plugins.decoding.verifier import TransformerVerifier
-from specdec_plugins.errors import UserError
 from specdec_plugins.formats.dictionaries import Dictionary
 from specdec_plugins.formats.fairseq_search import FairseqSearch, SearchConfig, load_fairseq_search
 from specdec_plugins.formats.models import load_network
 from tests import fairseq_checkpoints
 from tests.decoding.networks.toys import random_ids
+from tests.refusals import refused
 
 pytestmark = pytest.mark.fairseq
 
@@ -26,8 +26,7 @@ pytestmark = pytest.mark.fairseq
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     data = fairseq_checkpoints.dictionaries(tmp_path_factory.mktemp("data"))
-    args = fairseq_checkpoints.settings("transformer", share_all_embeddings=True)
-    fairseq_checkpoints.save(fairseq_checkpoints.build(args, data), args, data / "model.pt")
+    fairseq_checkpoints.write(data, share_all_embeddings=True).rename(data / "model.pt")
     return data
 
 
@@ -121,20 +120,16 @@ def test_flags_reach_the_search(folder: Path) -> None:
     ],
 )
 def test_impossible_settings_are_refused(options: dict[str, Any], message: str) -> None:
-    with pytest.raises(UserError, match=message):
-        SearchConfig(**{"max_len_b": 12, **options})
+    refused(message, SearchConfig, **{"max_len_b": 12, **options})
 
 
 def test_what_cannot_be_loaded_is_named(folder: Path, tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="nowhere.pt: no such checkpoint"):
-        load_fairseq_search(tmp_path / "nowhere.pt", folder, SearchConfig())
+    nowhere = tmp_path / "nowhere.pt"
+    refused("nowhere.pt: no such checkpoint", load_fairseq_search, nowhere, folder, SearchConfig())
     other = fairseq_checkpoints.dictionaries(tmp_path, 12, 12)
-    with pytest.raises(
-        UserError, match="model.pt: fairseq cannot load it with the dictionaries in"
-    ):
-        load_fairseq_search(folder / "model.pt", other, SearchConfig())
-    with pytest.raises(UserError, match="model.pt: fairseq cannot load it"):
-        load_fairseq_search(folder / "model.pt", tmp_path / "empty", SearchConfig())
+    for data in (other, tmp_path / "empty"):
+        message = "model.pt: fairseq cannot load it with the dictionaries in"
+        refused(message, load_fairseq_search, folder / "model.pt", data, SearchConfig())
 
 
 def test_a_drafter_and_an_unknown_task_are_refused(folder: Path, tmp_path: Path) -> None:
@@ -142,5 +137,5 @@ def test_a_drafter_and_an_unknown_task_are_refused(folder: Path, tmp_path: Path)
     for arch, message in (("block_base", "is a block drafter"), ("lightconv", "cannot load it")):
         settings.arch = arch
         torch.save({"model": {}, "args": settings}, tmp_path / "other.pt")
-        with pytest.raises(UserError, match=f"other.pt: .*{message}"):
-            load_fairseq_search(tmp_path / "other.pt", folder, SearchConfig())
+        message = f"other.pt: .*{message}"
+        refused(message, load_fairseq_search, tmp_path / "other.pt", folder, SearchConfig())

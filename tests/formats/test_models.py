@@ -19,9 +19,19 @@ from specdec_plugins.formats.dictionaries import Dictionary
 from specdec_plugins.formats.models import load_network, upgrade
 from tests import fairseq_checkpoints
 from tests.decoding.networks.toys import full_logits
+from tests.refusals import refused
 
 pytestmark = pytest.mark.fairseq
 
+UNSUPPORTED: dict[str, object] = {
+    "adaptive_softmax_cutoff": "10,20",
+    "quant_noise_pq": 0.1,
+    "cross_self_attention": True,
+    "no_cross_attention": True,
+    "encoder_layers_to_keep": "0,1",
+    "base_layers": 1,
+    "scale_heads": True,
+}
 Saved = tuple[nn.Module, Namespace, Path]
 
 
@@ -30,18 +40,20 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return fairseq_checkpoints.dictionaries(tmp_path_factory.mktemp("data"), 30, 30)
 
 
+def saved(folder: Path, arch: str, **shape: Any) -> Saved:
+    args = fairseq_checkpoints.settings(arch, **shape)
+    model = fairseq_checkpoints.build(args, folder)
+    return model, args, fairseq_checkpoints.save(model, args, folder / f"{arch}.pt")
+
+
 @pytest.fixture(scope="module")
 def verifier(folder: Path) -> Saved:
-    args = fairseq_checkpoints.settings("transformer", share_all_embeddings=True)
-    model = fairseq_checkpoints.build(args, folder)
-    return model, args, fairseq_checkpoints.save(model, args, folder / "verifier.pt")
+    return saved(folder, "transformer", share_all_embeddings=True)
 
 
 @pytest.fixture(scope="module")
 def drafter(folder: Path) -> Saved:
-    args = fairseq_checkpoints.settings("block", block_size=4, src_embedding_copy=True)
-    model = fairseq_checkpoints.build(args, folder)
-    return model, args, fairseq_checkpoints.save(model, args, folder / "drafter.pt")
+    return saved(folder, "block", block_size=4, src_embedding_copy=True)
 
 
 def dictionary(folder: Path) -> Dictionary:
@@ -55,11 +67,6 @@ def load(path: Path, folder: Path, **options: Any) -> Transformer:
 
 def logits(network: Transformer) -> Tensor:
     return full_logits(network, torch.tensor([[5, 6, 2]]), torch.tensor([[2, 7, 8, 9]]))
-
-
-def resaved(saved: Saved, path: Path, **changes: Any) -> Path:
-    model, args, _ = saved
-    return fairseq_checkpoints.save(model, Namespace(**{**vars(args), **changes}), path)
 
 
 def test_networks_are_ready_for_inference(verifier: Saved, folder: Path) -> None:
@@ -114,13 +121,11 @@ def test_a_decoder_may_be_left_early(verifier: Saved, folder: Path, tmp_path: Pa
             load(path, folder, exit_layer=exit_layer)
 
 
-def test_exits_are_those_that_were_trained(folder: Path, tmp_path: Path) -> None:
+def test_exits_are_those_that_were_trained(folder: Path) -> None:
     import specdec_plugins.models.early_exit_transformer  # noqa: F401 - registers the arch
 
     shape = {"decoder_layers": 3, "decoder_normalize_before": True, "share_all_embeddings": True}
-    args = fairseq_checkpoints.settings("early_exit_transformer", **shape)
-    model: Any = fairseq_checkpoints.build(args, folder)
-    path = fairseq_checkpoints.save(model, args, tmp_path / "early.pt")
+    model, _, path = saved(folder, "early_exit_transformer", **shape)
     source, target = torch.tensor([[5, 6, 2]]), torch.tensor([[2, 7, 8, 9]])
     with fairseq_checkpoints.double_precision(), torch.no_grad():
         _, extra = model(source, torch.tensor([3]), target)
@@ -153,49 +158,42 @@ def test_drafter_and_verifier_are_not_confused(
     verifier: Saved, drafter: Saved, folder: Path
 ) -> None:
     symbols = dictionary(folder)
-    with pytest.raises(UserError, match="drafter.pt: this is a block drafter"):
+    with pytest.raises(UserError, match="block.pt: this is a block drafter"):
         load_network(Transformer, drafter[2], symbols, symbols)
     with pytest.raises(UserError, match="arch transformer.*, where a block drafter is needed"):
         load_network(BlockDrafter, verifier[2], symbols, symbols)
 
 
-def test_a_drafter_says_what_it_was_trained_for(
-    drafter: Saved, folder: Path, tmp_path: Path
-) -> None:
-    symbols = dictionary(folder)
-    assert load_network(BlockDrafter, drafter[2], symbols, symbols).config.block_size == 4
-    path = resaved(drafter, tmp_path / "d.pt", block_size=None)
-    with pytest.raises(UserError, match="does not say for which --block-size it was trained"):
-        load_network(BlockDrafter, path, symbols, symbols)
-
-
 @pytest.mark.parametrize(
-    ("option", "value"),
+    ("kind", "changes", "message"),
     [
-        ("adaptive_softmax_cutoff", "10,20"),
-        ("quant_noise_pq", 0.1),
-        ("cross_self_attention", True),
-        ("no_cross_attention", True),
-        ("encoder_layers_to_keep", "0,1"),
-        ("base_layers", 1),
-        ("scale_heads", True),
+        *(
+            (Transformer, {name: value}, f"with --{name.replace('_', '-')}, which is not")
+            for name, value in UNSUPPORTED.items()
+        ),
+        (BlockDrafter, {"encoder_normalize_before": True}, "--encoder-normalize-before"),
+        (BlockDrafter, {"block_size": None}, "not say for which --block-size it was trained"),
     ],
 )
-def test_an_unsupported_option_is_named(
-    option: str, value: object, verifier: Saved, folder: Path, tmp_path: Path
+def test_settings_that_no_network_has_are_named(
+    kind: Any,
+    changes: dict[str, Any],
+    message: str,
+    verifier: Saved,
+    drafter: Saved,
+    folder: Path,
+    tmp_path: Path,
 ) -> None:
-    path = resaved(verifier, tmp_path / "v.pt", **{option: value})
-    flag = "--" + option.replace("_", "-")
-    with pytest.raises(UserError, match=f"v.pt: the model was trained with {flag}, which is not"):
-        load(path, folder)
+    model, args, _ = verifier if kind is Transformer else drafter
+    changed = Namespace(**{**vars(args), **changes})
+    path = fairseq_checkpoints.save(model, changed, tmp_path / "m.pt")
+    symbols = dictionary(folder)
+    refused(f"m.pt: .*{message}", load_network, kind, path, symbols, symbols)
 
 
-def test_an_option_that_the_block_drafter_lacks_is_named(
-    drafter: Saved, folder: Path, tmp_path: Path
-) -> None:
-    path = resaved(drafter, tmp_path / "d.pt", encoder_normalize_before=True)
-    with pytest.raises(UserError, match="--encoder-normalize-before"):
-        load_network(BlockDrafter, path, dictionary(folder), dictionary(folder))
+def test_a_drafter_says_what_it_was_trained_for(drafter: Saved, folder: Path) -> None:
+    symbols = dictionary(folder)
+    assert load_network(BlockDrafter, drafter[2], symbols, symbols).config.block_size == 4
 
 
 def test_dictionaries_of_another_size_are_refused(verifier: Saved, folder: Path) -> None:
@@ -206,19 +204,13 @@ def test_dictionaries_of_another_size_are_refused(verifier: Saved, folder: Path)
         load_network(Transformer, verifier[2], symbols, smaller)
 
 
-def test_ensembles_are_refused(verifier: Saved, folder: Path) -> None:
-    with pytest.raises(UserError, match="ensembles are not supported"):
-        load(Path(f"{verifier[2]}:{verifier[2]}"), folder)
-
-
 def test_other_models_are_refused(verifier: Saved, folder: Path, tmp_path: Path) -> None:
     _, args, _ = verifier
     torch.save({"args": args, "model": {"encoder.conv.weight": torch.zeros(1)}}, tmp_path / "c.pt")
-    with pytest.raises(UserError, match="c.pt: no Transformer of fairseq that translates"):
-        load(tmp_path / "c.pt", folder)
+    refused("c.pt: no Transformer of fairseq that translates", load, tmp_path / "c.pt", folder)
     torch.save({"model": {"encoder.conv.weight": torch.zeros(1)}}, tmp_path / "n.pt")
-    with pytest.raises(UserError, match="n.pt: the checkpoint does not say what its model is"):
-        load(tmp_path / "n.pt", folder)
+    refused("ensembles are not supported", load, Path(f"{verifier[2]}:{verifier[2]}"), folder)
+    refused("n.pt: the checkpoint does not say what its model is", load, tmp_path / "n.pt", folder)
 
 
 def test_old_names_become_new_ones() -> None:
@@ -258,27 +250,15 @@ def test_weights_that_do_not_fit_are_named() -> None:
     network = nn.Linear(2, 3)
     fits = {"weight": torch.zeros(3, 2), "bias": torch.zeros(3)}
     fill(network, fits)
-    with pytest.raises(UserError, match="the checkpoint lacks the weights bias;"):
-        fill(network, {"weight": fits["weight"]})
+    refused("the checkpoint lacks the weights bias;", fill, network, {"weight": fits["weight"]})
     with pytest.raises(UserError, match="weights of another kind of model, gate;"):
         fill(network, {**fits, "gate": torch.zeros(1)})
-    with pytest.raises(UserError, match="weights of unexpected size, bias;"):
-        fill(network, {**fits, "bias": torch.zeros(4)})
-    with pytest.raises(UserError, match="a, b, c and 2 more"):
-        fill(network, {**fits, **dict.fromkeys("abcde", torch.zeros(1))})
+    refused("weights of unexpected size, bias;", fill, network, {**fits, "bias": torch.zeros(4)})
+    refused("a, b, c and 2 more", fill, network, {**fits, **dict.fromkeys("abcde", torch.zeros(1))})
 
 
-@pytest.mark.parametrize(
-    ("arch", "kind"),
-    [
-        ("block", "block"),
-        ("block_fast", "block"),
-        ("block_6e6d512", "block"),
-        ("medusa_heads", "medusa_heads"),
-        ("transformer_wmt_en_de", "transformer"),
-        ("assistant_transformer", "transformer"),
-        ("early_exit_transformer", "transformer"),
-    ],
-)
-def test_the_architecture_of_training_says_the_kind(arch: str, kind: str) -> None:
-    assert kind_of(arch) == kind
+def test_the_architecture_of_training_says_the_kind() -> None:
+    archs = ("block", "block_fast", "block_6e6d512", "medusa_heads", "transformer_wmt_en_de")
+    archs += ("assistant_transformer", "early_exit_transformer")
+    kinds = ["block"] * 3 + ["medusa_heads"] + ["transformer"] * 3
+    assert [kind_of(arch) for arch in archs] == kinds

@@ -2,24 +2,27 @@
 
 from __future__ import annotations
 
-import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import Literal
 
 import pytest
 
-from specdec_plugins.errors import UserError
 from specdec_plugins.formats.text import TextPipeline
+from tests.programs import python
+from tests.refusals import refused
 
 CODES = "#version: 0.2\nH a\nu s</w>\nHa us</w>\n"
 
 
 @pytest.fixture
 def codes(tmp_path: Path) -> Path:
-    path = tmp_path / "bpe.codes"
-    path.write_text(CODES, encoding="utf-8")
+    return stored(tmp_path, CODES)
+
+
+def stored(folder: Path, text: str) -> Path:
+    path = folder / "bpe.codes"
+    path.write_text(text, encoding="utf-8")
     return path
 
 
@@ -57,7 +60,9 @@ def test_a_line_comes_back(line: str, codes: Path) -> None:
     assert pipeline.encode(pipeline.decode(tokens)) == tokens
 
 
-def test_dash_splits_come_back() -> None:
+def test_lowercase_and_dash_splits_are_only_by_request() -> None:
+    assert words("de", "de").encode("Ärger") == "Ärger"
+    assert words("de", "de", lowercase=True).encode("Ärger") == "ärger"
     assert words("en", "en").encode("well-known") == "well-known"
     split = words("en", "en", dash_splits=True)
     assert split.encode("well-known") == "well @-@ known"
@@ -100,57 +105,38 @@ def test_diacritics_are_stripped_from_romanian_alone() -> None:
     assert pipeline.encode_target("in Brașov") == "in Brașov"
 
 
-def test_lowercase_is_only_by_request() -> None:
-    assert words("de", "de").encode("Ärger") == "Ärger"
-    assert words("de", "de", lowercase=True).encode("Ärger") == "ärger"
+def test_what_is_missing_is_said(tmp_path: Path) -> None:
+    for given, settings, sentence in (
+        ((), {"codes": tmp_path / "none"}, "none: cannot read the BPE"),
+        ((), {}, "needs a file of codes"),
+        (("x", None), {}, "unknown tokenizer 'x'"),
+        ((None, "x"), {}, "unknown BPE 'x'"),
+    ):
+        refused(sentence, TextPipeline, "en", "de", *given, **settings)
 
 
 @pytest.mark.parametrize(
-    ("build", "sentence"),
+    ("content", "sentence"),
     [
-        (lambda tmp: TextPipeline("en", "de", codes=tmp / "none"), r"none: cannot read the BPE"),
-        (lambda tmp: TextPipeline("en", "de"), "needs a file of codes"),
-        (lambda tmp: TextPipeline("en", "de", "x", None), "unknown tokenizer 'x'"),  # type: ignore[arg-type]
-        (lambda tmp: TextPipeline("en", "de", None, "x"), "unknown BPE 'x'"),  # type: ignore[arg-type]
+        ("#version: 0.2\na b\nthree sub words\n", "line 3: expected two subwords"),
+        ("", "line 1: expected two subwords"),
+        ("the 900\nof@@ 52\n, 51\n", "looks like a dictionary .* BPE codes"),
     ],
 )
-def test_what_is_missing_is_said(
-    build: Callable[[Path], TextPipeline], sentence: str, tmp_path: Path
-) -> None:
-    with pytest.raises(UserError, match=sentence):
-        build(tmp_path)
-
-
-def test_a_bad_line_of_codes_is_named(tmp_path: Path) -> None:
-    path = tmp_path / "codes"
-    path.write_text("#version: 0.2\na b\nthree sub words\n", encoding="utf-8")
-    with pytest.raises(UserError, match="codes, line 3: expected two subwords"):
-        TextPipeline("en", "de", codes=path)
-    path.write_text("")
-    with pytest.raises(UserError, match="codes, line 1: expected two subwords"):
-        TextPipeline("en", "de", codes=path)
+def test_what_is_no_file_of_codes_is_named(content: str, sentence: str, tmp_path: Path) -> None:
+    refused(rf"bpe\.codes.*{sentence}", TextPipeline, "en", "de", codes=stored(tmp_path, content))
+    # Codes may look like counts, too.
+    figures = stored(tmp_path, "#version: 0.2\n1 9\n2 0\nt h\nth e</w>\n")
+    TextPipeline("en", "de", codes=figures)
 
 
 def test_a_missing_package_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "sacremoses", None)
-    with pytest.raises(UserError, match=r"sacremoses is not installed; .*pip install '\.\[text\]'"):
-        words("en", "de")
+    refused(r"sacremoses is not installed; .*pip install '\.\[text\]'", words, "en", "de")
     assert TextPipeline("en", "de", None, None).encode("a  b") == "a b"
 
 
 def test_the_module_alone_imports_neither_torch_nor_the_tokenisers() -> None:
-    code = (
-        "import sys, specdec_plugins.formats.text\n"
-        "print([m for m in ('fairseq', 'torch', 'sacremoses', 'subword_nmt') if m in sys.modules])"
-    )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == "[]"
-
-
-def test_a_dictionary_in_place_of_codes_is_refused(tmp_path: Path) -> None:
-    path = tmp_path / "dict.en.txt"
-    path.write_text("the 900\nof@@ 52\n, 51\n", encoding="utf-8")
-    with pytest.raises(UserError, match=r"dict\.en\.txt: looks like a dictionary .* BPE codes"):
-        TextPipeline("en", "de", codes=path)
-    path.write_text("#version: 0.2\n1 9\n2 0\nt h\nth e</w>\n", encoding="utf-8")
-    TextPipeline("en", "de", codes=path)
+    heavy = "{'fairseq', 'torch', 'sacremoses', 'subword_nmt'}"
+    code = f"import sys, specdec_plugins.formats.text; print({heavy}.isdisjoint(sys.modules))"
+    assert python("-c", code).stdout == "True\n"

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 import torch
@@ -13,7 +14,6 @@ from fairseq.data.language_pair_dataset import LanguagePairDataset
 from fairseq.logging import metrics
 
 from specdec_plugins.decoding.cache import SourceMemory
-from specdec_plugins.errors import UserError
 from specdec_plugins.formats.checkpoints import save_checkpoint
 from specdec_plugins.tasks.block_evaluation import (
     BlockEvaluation,
@@ -27,66 +27,37 @@ from specdec_plugins.tasks.translation_lev_modified import (
 )
 from specdec_plugins.training.initialise import numbered_dictionaries
 from tests.fairseq_models import build_drafter, build_verifier
+from tests.refusals import refused
 
 pytestmark = pytest.mark.fairseq
 
 
-@pytest.fixture
-def make_task() -> Any:
-    def make(**changes: Any) -> Any:
-        both = numbered_dictionaries(30, 30)
-        cfg = BlockTranslationConfig(
-            data="none",
-            source_lang="en",
-            target_lang="de",
-            left_pad_target=False,
-            block_size=4,
-            total_up=100,
-            seed=1,
-            max_source_positions=40,
-            max_target_positions=40,
-            train_subset="train",
-        )
-        for name, value in changes.items():
-            setattr(cfg, name, value)
-        return BlockTranslationTask(cfg, both.source_dictionary, both.target_dictionary)
-
-    return make
+def make_task(**changes: Any) -> Any:
+    both = numbered_dictionaries(30, 30)
+    values = {"data": "none", "source_lang": "en", "target_lang": "de", "train_subset": "train"}
+    positions = {"max_source_positions": 40, "max_target_positions": 40, "left_pad_target": False}
+    cfg = BlockTranslationConfig(**values, **positions, block_size=4, total_up=100, seed=1)
+    for name, value in changes.items():
+        setattr(cfg, name, value)
+    return BlockTranslationTask(cfg, both.source_dictionary, both.target_dictionary)
 
 
 def _dataset(task: Any, num_sentences: int) -> Any:
     """Sentence i holds i % 9 + 1 tokens and </s>; source and target are alike."""
     rows = [torch.tensor([4 + i % 20] * (i % 9 + 1) + [2]) for i in range(num_sentences)]
     sizes = [len(row) for row in rows]
-    return LanguagePairDataset(
-        ListDataset(rows, sizes),
-        sizes,
-        task.src_dict,
-        ListDataset(rows, sizes),
-        sizes,
-        task.tgt_dict,
-        left_pad_source=False,
-        shuffle=False,
-    )
+    source, target = ((ListDataset(rows, sizes), sizes, d) for d in (task.src_dict, task.tgt_dict))
+    return LanguagePairDataset(*source, *target, left_pad_source=False, shuffle=False)
 
 
-class _Recorder:
-    """Stands for criterion and optimizer: keeps the sample, trains nothing."""
-
-    def __init__(self) -> None:
-        self.samples: list[dict[str, Any]] = []
-
-    def __call__(self, model: Any, sample: dict[str, Any]) -> tuple[Any, int, dict[str, Any]]:
-        self.samples.append(sample)
-        return torch.zeros(()), 1, {}
-
-    def backward(self, loss: Any) -> None:
-        pass
-
-
-class _Model(torch.nn.Module):
-    def set_num_updates(self, update: int) -> None:
-        pass
+def _step(task: Any, sample: dict[str, Any], update: int | None = None) -> dict[str, Any]:
+    """What criterion and model get in a training step, or in one of validation; none trains."""
+    criterion = Mock(return_value=(torch.zeros(()), 1, {}))
+    if update is None:
+        task.valid_step(sample, Mock(), criterion)
+    else:
+        task.train_step(sample, Mock(), criterion, Mock(), update)
+    return criterion.call_args.args[1]
 
 
 @pytest.mark.parametrize(
@@ -105,39 +76,29 @@ class _Model(torch.nn.Module):
         ({"eval_block_decoding": True, "eval_tau": 1.0}, "--eval-tau are about what a verifier"),
     ],
 )
-def test_impossible_settings_are_refused(
-    make_task: Any, changes: dict[str, Any], message: str
-) -> None:
-    with pytest.raises(UserError, match=message):
-        make_task(**changes)
+def test_impossible_settings_are_refused(changes: dict[str, Any], message: str) -> None:
+    refused(message, make_task, **changes)
 
 
-def _train(task: Any, sample: dict[str, Any], *updates: int) -> list[dict[str, Any]]:
-    recorder = _Recorder()
-    for update in updates:
-        task.train_step(sample, _Model(), recorder, recorder, update)
-    return recorder.samples
-
-
-def test_training_masks_anew_but_repeats_itself_after_a_restart(make_task: Any) -> None:
+def test_training_masks_anew_but_repeats_itself_after_a_restart() -> None:
     task = make_task()
     dataset = _dataset(task, 60)
     sample = dataset.collater([dataset[i] for i in range(60)])
-    same_update = _train(task, sample, 7, 7, 8)
+    same_update = [_step(task, sample, update) for update in (7, 7, 8)]
     prefixes = [s["blocks"].block_mask.float().argmax(dim=1) for s in same_update]
     assert not torch.equal(prefixes[0], prefixes[1])
     assert not torch.equal(prefixes[0], prefixes[2])
-    (resumed,) = _train(make_task(), sample, 8)
+    resumed = _step(make_task(), sample, 8)
     assert torch.equal(resumed["blocks"].input_tokens, same_update[2]["blocks"].input_tokens)
     assert resumed["glancing"].context_p == pytest.approx(0.5 - 0.2 * 8 / 100)
 
 
-def test_validation_prefixes_do_not_depend_on_the_batch(make_task: Any) -> None:
-    task, recorder = make_task(), _Recorder()
+def test_validation_prefixes_do_not_depend_on_the_batch() -> None:
+    task = make_task()
     dataset = _dataset(task, 20)
-    for ids in (range(20), (13, 4)):
-        task.valid_step(dataset.collater([dataset[i] for i in ids]), _Model(), recorder)
-    whole, part = recorder.samples
+    whole, part = (
+        _step(task, dataset.collater([dataset[i] for i in ids])) for ids in (range(20), (13, 4))
+    )
     assert "glancing" not in whole
 
     def starts(sample: dict[str, Any]) -> dict[int, int]:
@@ -149,7 +110,7 @@ def test_validation_prefixes_do_not_depend_on_the_batch(make_task: Any) -> None:
 
 
 @pytest.mark.parametrize("num_sentences", [1, 7, 20, 103])
-def test_no_validation_sentence_is_lost(make_task: Any, num_sentences: int) -> None:
+def test_no_validation_sentence_is_lost(num_sentences: int) -> None:
     task = make_task()
     dataset = _dataset(task, num_sentences)
     task.datasets["valid"] = dataset
@@ -236,19 +197,21 @@ def test_without_a_verifier_the_drafter_decodes_alone() -> None:
     assert not any(name.startswith("_block") for name in figures)
 
 
-def test_counts_of_workers_are_joined() -> None:
-    def figures(**counts: int) -> dict[str, int]:
-        orders = {f"_bleu_{kind}_{n}": 4 - n for kind in ("counts", "totals") for n in range(4)}
-        return {f"_block_{k}": v for k, v in counts.items()} | orders | {
-            "_bleu_sys_len": 4, "_bleu_ref_len": 4,
-        }  # fmt: skip
-
-    logs = [figures(rounds=10, emitted=21, eos=1), figures(rounds=6, emitted=31, eos=3), {}]
+def logged(*logs: dict[str, Any]) -> dict[str, float]:
     with metrics.aggregate(new_root=True) as values:
         log_figures(logs)
-    smoothed = values.get_smoothed_values()
-    assert smoothed["accepted"] == (52 - 4) / 16
-    assert smoothed["bleu"] == 100
+    return values.get_smoothed_values()
+
+
+def test_counts_of_workers_are_joined_and_training_batches_have_none() -> None:
+    orders = {f"_bleu_{kind}_{n}": 4 - n for kind in ("counts", "totals") for n in range(4)}
+    bleu = {**orders, "_bleu_sys_len": 4, "_bleu_ref_len": 4}
+    first = {**bleu, "_block_rounds": 10, "_block_emitted": 21, "_block_eos": 1}
+    second = {**bleu, "_block_rounds": 6, "_block_emitted": 31, "_block_eos": 3}
+    found = logged(first, second, {})
+    assert found["accepted"] == (52 - 4) / 16
+    assert found["bleu"] == 100
+    assert "accepted" not in logged({"loss": 1.0})
 
 
 def test_figures_add_up_with_a_real_score(tmp_path: Path) -> None:
@@ -263,20 +226,11 @@ def test_figures_add_up_with_a_real_score(tmp_path: Path) -> None:
     assert [figures[f"_bleu_totals_{n}"] for n in range(4)] == [4, 3, 2, 1]
 
 
-def test_training_batches_log_none_of_it() -> None:
-    with metrics.aggregate(new_root=True) as values:
-        log_figures([{"loss": 1.0}])
-    assert "accepted" not in values.get_smoothed_values()
-
-
 def test_impossible_settings_are_refused_when_the_run_starts(tmp_path: Path) -> None:
     _verifier(tmp_path / "v.pt")
-    with pytest.raises(UserError, match="beta must be 1 or more"):
-        _evaluation(tmp_path / "v.pt", beta=0)
-    with pytest.raises(UserError, match="30 source symbols"):
-        _evaluation(tmp_path / "v.pt", num_types=31)
-    with pytest.raises(UserError, match="no such checkpoint"):
-        _evaluation(tmp_path / "none.pt")
+    refused("beta must be 1 or more", _evaluation, tmp_path / "v.pt", beta=0)
+    refused("30 source symbols", _evaluation, tmp_path / "v.pt", num_types=31)
+    refused("no such checkpoint", _evaluation, tmp_path / "none.pt")
 
 
 INPUT = torch.tensor([[11, 3, 12, 3, 3], [13, 3, 3, 1, 1]])
@@ -325,9 +279,6 @@ def test_the_twin_is_a_float32_copy() -> None:
 
 def test_a_head_drafts_what_the_trained_one_says() -> None:
     """Step by step through fairseq's modules, every type a candidate."""
-    from specdec_plugins.tasks.block_evaluation import inference_twin
-    from tests.fairseq_models import build_drafter
-
     model = build_drafter(arch="block_fast", sequential_head=24).eval()
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(2)
