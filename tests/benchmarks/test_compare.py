@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import sys
+from functools import partial
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +19,7 @@ from specdec_plugins.app.settings import Settings
 from specdec_plugins.app.translator import number_sentences
 from specdec_plugins.errors import UserError
 from tests.app.toys import translated, translator
+from tests.refusals import refused, told
 
 GIVEN = {"data": "data", "verifier": "v.pt", "max_len_b": 50, "batch": 3}
 LINES = ["a b c", "d", "", "e f g h i", "j k"]
@@ -65,14 +69,11 @@ def test_systems_have_what_is_common_and_what_is_their_own(tmp_path: Path) -> No
         ([{"name": "x", "drafter": "block"}], "system 1, 'x': --strategy specdec needs the"),
         ([{"name": "x", "drafter": "lookup", "beta": "3"}], "system 1, 'x': a value of the wrong"),
         ([{"name": "x", "drafter": "lookup"}] * 2, "two systems are named 'x'"),
-        ([{"name": "x", "drafter": "lookup", "temperature": 2.0}], "is for rules that sample"),
     ],
 )
 def test_what_is_malformed_is_named(tmp_path: Path, systems: Any, message: str) -> None:
-    with pytest.raises(UserError, match=message):
-        read_systems(written(tmp_path, systems), GIVEN)
-    with pytest.raises(UserError, match="none.json: cannot be read"):
-        read_systems(tmp_path / "none.json", GIVEN)
+    refused(message, read_systems, written(tmp_path, systems), GIVEN)
+    refused("none.json: cannot be read", read_systems, tmp_path / "none.json", GIVEN)
 
 
 def test_refusals_come_before_decoding_and_write_nothing(
@@ -81,11 +82,8 @@ def test_refusals_come_before_decoding_and_write_nothing(
     path = written(tmp_path, [{"name": "x", "drafter": "lookup", "temperature": 2.0}])
     flags = ["data", "--AR-path", "v.pt", "--ways", str(path), "--report", str(tmp_path / "report")]
     monkeypatch.setattr("sys.argv", ["compare_ways.py", *flags, "--no-picture"])
-    assert main() == 2
-    told = capsys.readouterr()
-    assert told.out == ""
-    assert "system 1, 'x': --temperature 2 is for rules that sample" in told.err
-    assert told.err.count("\n") == 1
+    error = told(capsys, main)
+    assert "system 1, 'x': --temperature 2 is for rules that sample" in error
     assert not list(tmp_path.glob("report*"))
 
 
@@ -93,16 +91,6 @@ def test_a_verifier_is_needed_to_compare_with(tmp_path: Path) -> None:
     alone = {"name": "x", "strategy": "drafter", "verifier": None, "drafter_checkpoint": "d"}
     with pytest.raises(UserError, match="None of the systems has a verifier"):
         with_baselines(read_systems(written(tmp_path, [alone]), GIVEN))
-
-
-class Clock:
-    """Every reading is a second later than the one before."""
-
-    now = 0.0
-
-    def __call__(self) -> float:
-        self.now += 1.0
-        return self.now
 
 
 SYSTEMS = {
@@ -114,12 +102,10 @@ SYSTEMS = {
 
 def measured(chunk: int) -> list[Decoding]:
     """Two repetitions over scripted models."""
-    loaded = {
-        "AR": translator("AR"),
-        "drafted": translator("specdec"),
-        "short": translator("specdec", max_len_b=2),
-    }
-    return decode(loaded, in_parts(number_sentences(LINES), chunk), repeats=2, clock=Clock())
+    drafted, short = translator("specdec"), translator("specdec", max_len_b=2)
+    loaded = {"AR": translator("AR"), "drafted": drafted, "short": short}
+    clock = partial(next, count(1.0))  # every reading is a second later than the one before
+    return decode(loaded, in_parts(number_sentences(LINES), chunk), repeats=2, clock=clock)
 
 
 def test_every_system_decodes_everything_and_is_measured() -> None:
@@ -149,19 +135,10 @@ def test_parts_are_measured_by_the_clock_that_was_given() -> None:
 
 
 def row(name: str, **changes: Any) -> dict[str, Any]:
-    values: dict[str, Any] = {
-        "name": name,
-        "guarantee": "greedy",
-        "baseline": "AR",
-        "num_sentences": 4,
-        "num_same": 3,
-        "bleu": 39.984,
-        "accepted": 2.345,
-        "total": [0.02, 0.03, 0.01],
-        "draft": [0.005, 0.006, 0.004],
-        "verify": [0.01, 0.011, 0.009],
-        "speed": [1.5, 1.0, 2.0],
-    }
+    values: dict[str, Any] = {"name": name, "guarantee": "greedy", "baseline": "AR"}
+    values |= {"num_sentences": 4, "num_same": 3, "bleu": 39.984, "accepted": 2.345}
+    values |= {"total": [0.02, 0.03, 0.01], "speed": [1.5, 1.0, 2.0]}
+    values |= {"draft": [0.005, 0.006, 0.004], "verify": [0.01, 0.011, 0.009]}
     return {**values, **changes}
 
 
@@ -176,14 +153,12 @@ def test_the_table_has_medians_and_spreads() -> None:
     assert spread([3.0]) == "3.00x"
 
 
-def test_a_picture_is_drawn(tmp_path: Path) -> None:
+def test_a_picture_is_drawn_or_it_is_said_what_it_needs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     rows = [row("a"), row("b", guarantee="none"), row("c", guarantee="distribution")]
     draw_comparison(rows, tmp_path / "systems.png")
     assert (tmp_path / "systems.png").read_bytes().startswith(b"\x89PNG")
     assert pyplot().get_fignums() == []  # nothing stays open
-
-
-def test_without_matplotlib_it_says_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(__import__("sys").modules, "matplotlib", None)
-    with pytest.raises(UserError, match="install it with the extra 'compare', or add --no-picture"):
-        pyplot()
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    refused("install it with the extra 'compare', or add --no-picture", pyplot)

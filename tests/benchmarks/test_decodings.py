@@ -29,6 +29,7 @@ from specdec_plugins.corpus.resume import Log
 from specdec_plugins.decoding.engine import SpeculativeDecoder
 from specdec_plugins.errors import UserError
 from tests.app.toys import translated, translator
+from tests.refusals import refused
 
 LINES = ["a b", "c d e", "", "f"]
 
@@ -48,8 +49,7 @@ def test_the_same_networks_under_another_method() -> None:
     assert relaxed.limits.block_size == 2
     assert exact.settings.beta == 1
     assert [t.text for t in greedy.translate(LINES)] == [translated(line) for line in LINES]
-    with pytest.raises(UserError, match="--block-size 9 is more than the 4"):
-        same_networks(exact, block_size=9)
+    refused("--block-size 9 is more than the 4", same_networks, exact, block_size=9)
 
 
 def test_the_order_rotates() -> None:
@@ -182,8 +182,7 @@ def test_texts_that_look_alike_may_differ_in_tokens(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("line", ["{", "[]", '{"text": "a"}'])
 def test_foreign_lines_are_named(tmp_path: Path, line: str) -> None:
-    with pytest.raises(UserError, match=r"out, line 2: expected"):
-        loaded(tmp_path, "out", record("a", [1, 1], 5), line)
+    refused(r"out, line 2: expected", loaded, tmp_path, "out", record("a", [1, 1], 5), line)
 
 
 @pytest.mark.parametrize(

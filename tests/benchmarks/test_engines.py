@@ -16,19 +16,18 @@ from benchmarks.random_pair import Shape, random_pair, random_sentences
 from benchmarks.systems import ASSISTED, PROMPT_LOOKUP, System
 from specdec_plugins.decoding.drafters.block import BlockNatDrafter
 from specdec_plugins.decoding.verifier import TransformerVerifier
-from specdec_plugins.errors import UserError
-from tests.bundles import ROOT, captions
+from tests.bundles import CAPTIONS, ROOT, captions
+from tests.refusals import refused
 
 pytestmark = pytest.mark.fairseq
 
-CAPTIONS = ROOT / "benchmarks" / "models" / "captions.en-de"
 LINES = (
     "Two dogs run across the grass.",
     "A man in a red shirt is climbing a wall.",
     "Children are playing.",
 )
 SHAPE = Shape.parse("1x64x50")
-GREEDY = System("ours", "greedy", "float32")
+GREEDY, EXACT = (System("ours", role, "float32") for role in ("greedy", "exact"))
 
 
 @pytest.fixture(scope="module")
@@ -74,7 +73,7 @@ def expected(pair: Pair, work: Path, sentences: list[Sentence]) -> list[list[str
         System("ctranslate2", "greedy", "float32"),
         System("transformers", "greedy", "float32"),
         System("published", "exact", "float32"),
-        System("ours", "exact", "float32"),
+        EXACT,
         System("ours", "exact", "float32", {"k": 2}),
         System("ours", "scripted", "float32", {"acceptance": 0.5}),
     ],
@@ -131,11 +130,10 @@ def test_a_bundle_is_a_pair(
     assert "4+4 layers, 128 wide, 7,952 types" in pair.describe()["verifier"]
     assert pair.text().encode(LINES[0]).split() == sentences[0].tokens
     convert(pair, [CTRANSLATE2], tmp_path)
+    # What the bundle says of beta is no matter of exact systems.
     for engine, role in (("fairseq", "greedy"), ("ctranslate2", "greedy"), ("ours", "exact")):
-        # What the bundle says of beta is no matter of exact systems.
-        assert (
-            translate(System(engine, role, "float32"), pair, tmp_path, sentences).tokens == expected
-        )
+        output = translate(System(engine, role, "float32"), pair, tmp_path, sentences)
+        assert output.tokens == expected
 
 
 def test_beams_agree(pair: Pair, work: Path, sentences: list[Sentence]) -> None:
@@ -151,13 +149,10 @@ def test_relaxed_decoding_takes_no_more_rounds(
 ) -> None:
     relaxed = System("ours", "relaxed", "float32", {"beta": 5, "tau": 3.0})
     loose, exact, plain = (
-        translate(system, pair, work, sentences).stats
-        for system in (relaxed, System("ours", "exact", "float32"), GREEDY)
+        translate(system, pair, work, sentences).stats.rounds  # type: ignore[union-attr]
+        for system in (relaxed, EXACT, GREEDY)
     )
-    assert loose is not None
-    assert exact is not None
-    assert plain is not None
-    assert loose.rounds <= exact.rounds < plain.rounds
+    assert loose <= exact < plain
 
 
 def test_int8_speculates_without_changing_a_word(
@@ -183,36 +178,25 @@ def test_scripted_acceptance_never_and_always(
     assert stats.acceptance_by_position[0] == acceptance
 
 
-@pytest.fixture(scope="module")
-def random_work(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tmp_path_factory.mktemp("random")
-
-
-@pytest.mark.parametrize("engine", ["fairseq", "ctranslate2", "transformers", "ours"])
-def test_random_weights_are_decoded_to_one_length(engine: str, random_work: Path) -> None:
-    pair = random_pair(SHAPE, random_work)
-    convert(pair, (CTRANSLATE2, MARIAN), random_work)
+def test_random_weights_are_decoded_to_one_length(tmp_path: Path) -> None:
+    pair = random_pair(SHAPE, tmp_path)
+    convert(pair, (CTRANSLATE2, MARIAN), tmp_path)
     lengths = Lengths(min_len=6, max_len=7)
     assert lengths.fixed
     sentences = random_sentences(SHAPE, 2).sentences
-    system = System(engine, "greedy", "float32")
-    found = translate(system, pair, random_work, sentences, lengths).tokens
-    assert {len(tokens) for tokens in found} == {6 if engine == "fairseq" else 7}
+    for engine in ("fairseq", "ctranslate2", "transformers", "ours"):
+        system = System(engine, "greedy", "float32")
+        found = translate(system, pair, tmp_path, sentences, lengths).tokens
+        assert {len(tokens) for tokens in found} == {6 if engine == "fairseq" else 7}, engine
 
 
 def test_systems_that_draft_want_a_drafter(tmp_path: Path) -> None:
     pair = random_pair(SHAPE, tmp_path)
     alone = replace(pair, settings=replace(pair.settings, strategy="AR"))
-    with pytest.raises(UserError, match="holds no drafter, which 'ours exact' needs"):
-        translate(
-            System("ours", "exact", "float32"),
-            alone,
-            tmp_path,
-            random_sentences(SHAPE, 1).sentences,
-        )
+    given = (EXACT, alone, tmp_path, random_sentences(SHAPE, 1).sentences)
+    refused("holds no drafter, which 'ours exact' needs", translate, *given)
 
 
 @pytest.mark.parametrize("text", ["6x512", "0x64x50", "2x100x50", "2x64x3"])
 def test_shapes_that_cannot_be_are_refused(text: str) -> None:
-    with pytest.raises(UserError, match=f"--random-weights {text}"):
-        Shape.parse(text)
+    refused(f"--random-weights {text}", Shape.parse, text)

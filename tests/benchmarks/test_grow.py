@@ -13,14 +13,13 @@ from benchmarks.larger import Size
 from benchmarks.pair import NOTE, Pair, Sentence, read_test_set
 from benchmarks.systems import System
 from specdec_plugins.formats.dictionaries import Dictionary
-from tests.benchmarks.test_engines import CAPTIONS, GREEDY, LINES, translate
-from tests.bundles import ROOT
+from tests.benchmarks.test_engines import EXACT, GREEDY, LINES, translate
+from tests.bundles import CAPTIONS, ROOT
 from tests.fairseq_checkpoints import translating_pair
 
 pytestmark = pytest.mark.fairseq
 
 BUNDLED = ROOT / "data" / "models" / "en-de"
-EXACT = System("ours", "exact", "float32")
 
 
 def sentences_of(pair: Pair, folder: Path) -> list[Sentence]:
@@ -32,6 +31,12 @@ def sentences_of(pair: Pair, folder: Path) -> list[Sentence]:
 def grown(pair: Pair, size: Size, folder: Path) -> Pair:
     grow.grow(pair, size, folder)
     return Pair.of(folder, None, None)
+
+
+@pytest.fixture
+def tiny(tmp_path: Path) -> Path:
+    (folder := tmp_path / "tiny").mkdir()
+    return translating_pair(folder)
 
 
 def test_the_same_words_with_the_same_drafts_kept(tmp_path: Path) -> None:
@@ -62,12 +67,11 @@ def test_every_peer_takes_it(tmp_path: Path) -> None:
         assert translate(system, large, tmp_path, sentences).tokens == expected, engine
 
 
-def test_results_of_a_grown_pair_say_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    folder = tmp_path / "tiny"
-    folder.mkdir()
-    translating_pair(folder)
-    (folder / "test.tsv").write_text("s1 s5 s9\ts1\n", encoding="utf-8")
-    flags = ["--pair", str(folder), "--test", str(folder / "test.tsv"), "-s", "en", "-t", "de"]
+def test_results_of_a_grown_pair_say_so(
+    tiny: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tiny / "test.tsv").write_text("s1 s5 s9\ts1\n", encoding="utf-8")
+    flags = ["--pair", str(tiny), "--test", str(tiny / "test.tsv"), "-s", "en", "-t", "de"]
     flags += ["--grow", "3x32x50", "--work", str(tmp_path / "work"), "--rows", "ours greedy"]
     flags += ["--dtypes", "float32", "--threads", "1", "--repeats", "1"]
     assert run.main([*flags, "--output", str(tmp_path / "result")]) == 0
@@ -79,17 +83,16 @@ def test_results_of_a_grown_pair_say_so(tmp_path: Path, capsys: pytest.CaptureFi
     assert "Grown from tiny" in capsys.readouterr().out
 
 
-def test_the_command_writes_a_bundle(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    folder = tmp_path / "tiny"
-    folder.mkdir()
-    translating_pair(folder)
+def test_the_command_writes_a_bundle(
+    tiny: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     output = tmp_path / "large"
-    flags = [str(folder), "-s", "en", "-t", "de", "--output", str(output)]
+    flags = [str(tiny), "-s", "en", "-t", "de", "--output", str(output)]
     flags += ["--layers", "3x4", "--width", "32", "--vocabulary", "40"]
     assert grow.main(flags) == 0
     assert "3+4 layers, 32 wide, 40 types" in capsys.readouterr().out
     assert (output / NOTE).is_file()
-    before, after = (Dictionary.load(f / "dict.de.txt") for f in (folder, output))
+    before, after = (Dictionary.load(f / "dict.de.txt") for f in (tiny, output))
     assert len(after) == 40
     assert after.symbols[: len(before)] == before.symbols
     assert grow.main(flags) == 2

@@ -15,17 +15,16 @@ from specdec_plugins.decoding.networks import BlockConfig, BlockDrafter, Transfo
 from specdec_plugins.decoding.networks.fairseq_names import network_state
 from specdec_plugins.decoding.networks.trained import Model
 from specdec_plugins.decoding.networks.transformer import same_encoder
-from specdec_plugins.errors import UserError
 from specdec_plugins.formats.models import read_model
 from tests import fairseq_checkpoints
 from tests.decoding.networks.toys import PAD, UNK, full_logits, remember
+from tests.fairseq_checkpoints import LEARNED, PRE_NORM
+from tests.refusals import refused
 
 pytestmark = pytest.mark.fairseq
 
 SIZE = Size(encoder_layers=5, decoder_layers=4, width=32, types=50)
-PRE_NORM = {"encoder_normalize_before": True, "decoder_normalize_before": True}
 SHARED = {"share_all_embeddings": True}
-LEARNED = {"encoder_learned_pos": True, "decoder_learned_pos": True}
 
 
 def model_of(folder: Path, arch: str = "transformer", seed: int = 0, **case: Any) -> Model:
@@ -33,9 +32,7 @@ def model_of(folder: Path, arch: str = "transformer", seed: int = 0, **case: Any
     data = fairseq_checkpoints.dictionaries(
         folder, 30, 30 if "share_all_embeddings" in case else 25
     )
-    args = fairseq_checkpoints.settings(arch, **case)
-    module = fairseq_checkpoints.build(args, data, seed)
-    return read_model(fairseq_checkpoints.save(module, args, folder / f"{arch}.pt"))
+    return read_model(fairseq_checkpoints.write(data, arch, seed, **case))
 
 
 def in_double(model: Model) -> Any:
@@ -162,13 +159,10 @@ def test_a_shared_encoder_stays_shared(tmp_path: Path) -> None:
 def test_what_cannot_be_larger_is_refused(
     case: dict[str, Any], size: Size, message: str, tmp_path: Path
 ) -> None:
-    with pytest.raises(UserError, match=message):
-        enlarged(model_of(tmp_path, **case), size)
+    refused(message, enlarged, model_of(tmp_path, **case), size)
 
 
 def test_drafters_that_cannot_be_larger_are_refused(tmp_path: Path) -> None:
     drafter = model_of(tmp_path, "block", block_size=4, scale_encoder_embedding=True)
-    with pytest.raises(UserError, match="stays as deep"):
-        enlarged(model_of(tmp_path, "block", block_size=4), SIZE)
-    with pytest.raises(UserError, match="one stack only"):
-        enlarged(drafter, replace(SIZE, decoder_layers=2))
+    refused("stays as deep", enlarged, model_of(tmp_path, "block", block_size=4), SIZE)
+    refused("one stack only", enlarged, drafter, replace(SIZE, decoder_layers=2))

@@ -104,13 +104,10 @@ def test_bars_of_a_gpu() -> None:
     assert found[2][3] == "5.00x"
 
 
-def test_plots_are_pictures(tmp_path: Path) -> None:
+def test_plots_are_pictures_and_those_without_figures_left_out(tmp_path: Path) -> None:
     written = plots.draw(on_cpu(), str(tmp_path / "run"))
     assert {path.name for path in written} == {f"run.{name}.png" for name in plots.PLOTS}
     assert all(path.read_bytes().startswith(b"\x89PNG") for path in written)
-
-
-def test_a_plot_without_figures_is_left_out(tmp_path: Path) -> None:
     written = plots.draw(results([cell(FAIRSEQ, [8.0], bleu=None)]), str(tmp_path / "run"))
     assert {path.name for path in written} == {"run.latency-by-length.png"}
 

@@ -12,7 +12,7 @@ from benchmarks.machine import shown
 from benchmarks.pair import Pair, read_test_set
 from benchmarks.run import main
 from specdec_plugins.formats.dictionaries import Dictionary
-from tests.fairseq_checkpoints import build, dictionaries, save, settings
+from tests.fairseq_checkpoints import dictionaries, write
 
 pytestmark = pytest.mark.fairseq
 
@@ -48,8 +48,7 @@ def test_a_run_writes_record_table_and_plots(
 def folder(tmp_path: Path) -> Path:
     """A pair without a drafter, whose dictionary knows a few words."""
     dictionaries(tmp_path)
-    args = settings("transformer", share_all_embeddings=True)
-    save(build(args, tmp_path), args, tmp_path / "verifier.pt")
+    write(tmp_path, share_all_embeddings=True).rename(tmp_path / "verifier.pt")
     (tmp_path / "bpe.codes").write_text("#version: 0.2\ns 1</w>\n", encoding="utf-8")
     return tmp_path
 
@@ -82,7 +81,6 @@ def test_faults_are_a_sentence_each(folder: Path, capsys: pytest.CaptureFixture[
     for flags, message in (
         (["--pair", str(folder / "nowhere"), "--test", "t"], "nowhere"),
         (["--pair", str(folder), "--test", str(folder / "empty.tsv")], "empty.tsv: empty"),
-        (["--random-weights", "6x512"], "LAYERSxDIMxTYPES"),
     ):
         assert main([*flags, *out]) == 2
         error = capsys.readouterr().err

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from unittest.mock import Mock
+
 import pytest
 import torch
 from torch import Tensor
@@ -9,39 +11,10 @@ from torch import Tensor
 from benchmarks.engines.scripted import ScriptedDrafter
 from specdec_plugins.decoding.batch import collate, open_prefix
 from specdec_plugins.decoding.sampling import HashRandom
-from specdec_plugins.decoding.types import (
-    DecodeParams,
-    Draft,
-    Prefix,
-    Request,
-    Round,
-    RowParams,
-    RowRandom,
-    SourceBatch,
-)
+from specdec_plugins.decoding.types import DecodeParams, Draft, Prefix, Request
 
 EOS = 2
 CPU = torch.device("cpu")
-
-
-class Zeros:
-    """Drafts nothing of use, and ends it after a token."""
-
-    max_block_size = 25
-
-    def admit(self, source: SourceBatch) -> None:
-        self.admitted = source
-
-    def commit(self, prefix: Prefix, last: Round) -> None:
-        pass
-
-    def select(self, rows: Tensor) -> None:
-        self.selected = rows
-
-    def propose(
-        self, prefix: Prefix, budget: Tensor, width: int, params: RowParams, random: RowRandom
-    ) -> Draft:
-        return Draft(torch.zeros(len(budget), 1, dtype=torch.int64), torch.ones_like(budget))
 
 
 def drafted(acceptance: float, keep: list[int], num_words: int = 25) -> tuple[Draft, Tensor]:
@@ -50,7 +23,10 @@ def drafted(acceptance: float, keep: list[int], num_words: int = 25) -> tuple[Dr
     requests = [Request(str(n), [n + 3, EOS], params[n]) for n in range(300)]
     answers = {(n + 3, EOS): [n + 3 + i for i in range(num_words)] + [EOS] for n in range(300)}
     source = collate(requests, 1, EOS, CPU)
-    inner = Zeros()
+    # It drafts nothing of use, and ends it after a token.
+    nothing = torch.zeros(len(keep), 1, dtype=torch.int64)
+    inner = Mock(max_block_size=25)
+    inner.propose.return_value = Draft(nothing, torch.ones(len(keep), dtype=torch.int64))
     drafter = ScriptedDrafter(inner, answers, acceptance, EOS)
     drafter.admit(source)
     drafter.select(torch.tensor(keep))
@@ -59,7 +35,7 @@ def drafted(acceptance: float, keep: list[int], num_words: int = 25) -> tuple[Dr
     prefix = Prefix(prefix.tokens[keep], prefix.lengths[keep], prefix.active[keep], 1)
     budget = torch.full((len(keep),), 25)
     draft = drafter.propose(prefix, budget, 25, rows, HashRandom(rows.seed))
-    assert inner.selected.tolist() == keep
+    assert inner.select.call_args.args[0].tolist() == keep
     return draft, torch.tensor([answers[n + 3, EOS][:25] for n in keep])
 
 
