@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from argparse import Namespace
 from pathlib import Path
 from typing import Any
@@ -196,41 +197,31 @@ def test_the_seed_decides_what_starts_fresh(program: Program) -> None:
     assert not torch.equal(results[0][name], results[2][name])
 
 
+FAST = "--arch block_fast"
+
+
 @pytest.mark.parametrize(
-    ("flags", "verifier", "messages"),
+    ("flags", "verifier", "message"),
     [
-        (["--encoder-embed-dim", "32"], {}, ["--encoder-embed-dim is 32", "16 for the verifier"]),
-        (["--encoder-layers", "3"], {}, ["--encoder-layers is 3", "2 for the verifier"]),
+        ("--encoder-embed-dim 32", {}, "--encoder-embed-dim is 32.* 16 for the verifier"),
+        ("--encoder-layers 3", {}, "--encoder-layers is 3.* 2 for the verifier"),
         (
-            ["--init-decoder-from-verifier", "--decoder-attention-heads", "4"],
+            "--init-decoder-from-verifier --decoder-attention-heads 4",
             {},
-            ["--decoder-attention-heads is 4", "2 for the verifier"],
+            "--decoder-attention-heads is 4.* 2 for the verifier",
         ),
-        ([], {"encoder_normalize_before": True}, ["--encoder-normalize-before"]),
-        (
-            ["--arch", "block_fast", "--decoder-layers-from", "1,9"],
-            {},
-            ["--decoder-layers-from 1,9 must name 2 of the verifier's 2 decoder layers"],
-        ),
-        (
-            ["--arch", "block_fast", "--no-scale-encoder-embedding"],
-            {},
-            ["scales its embeddings, and a frozen encoder must do the same"],
-        ),
-        (
-            ["--arch", "block_fast"],
-            {"layernorm_embedding": True},
-            ["normalises its embeddings", "--no-freeze-encoder"],
-        ),
-        (["--share-all-embeddings"], {"share_all_embeddings": False}, ["--share-all-embeddings"]),
+        ("", {"encoder_normalize_before": True}, "--encoder-normalize-before"),
+        (f"{FAST} --decoder-layers-from 1,9", {}, "1,9 must name 2 of the verifier's 2 decoder"),
+        (f"{FAST} --no-scale-encoder-embedding", {}, "scales its embeddings, and a frozen"),
+        (FAST, {"layernorm_embedding": True}, "normalises its embeddings.*--no-freeze-encoder"),
+        ("--share-all-embeddings", {"share_all_embeddings": False}, "--share-all-embeddings"),
     ],
 )
 def test_different_sizes_are_refused_with_both_named(
-    program: Program, flags: list[str], verifier: dict[str, Any], messages: list[str]
+    program: Program, flags: str, verifier: dict[str, Any], message: str
 ) -> None:
     program.write(**verifier)
-    error = program.refused(*flags)
-    assert all(message in error for message in messages)
+    assert re.search(message, program.refused(*flags.split()))
 
 
 def _write_data(folder: Path, num_types: int, odd: str = "") -> Path:

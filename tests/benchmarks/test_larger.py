@@ -25,6 +25,7 @@ pytestmark = pytest.mark.fairseq
 
 SIZE = Size(encoder_layers=5, decoder_layers=4, width=32, types=50)
 SHARED = {"share_all_embeddings": True}
+DRAFTER = {"arch": "block", "block_size": 4}
 
 
 def model_of(folder: Path, arch: str = "transformer", seed: int = 0, **case: Any) -> Model:
@@ -154,15 +155,15 @@ def test_a_shared_encoder_stays_shared(tmp_path: Path) -> None:
         ({}, replace(SIZE, types=20), "has 34 types already"),
         ({"decoder_input_dim": 8}, SIZE, "several widths"),
         ({**PRE_NORM, "no_decoder_final_norm": True}, SIZE, "ends without a norm"),
+        (DRAFTER, SIZE, "stays as deep"),
+        (
+            {**DRAFTER, "scale_encoder_embedding": True},
+            replace(SIZE, decoder_layers=2),
+            "one stack only",
+        ),
     ],
 )
 def test_what_cannot_be_larger_is_refused(
     case: dict[str, Any], size: Size, message: str, tmp_path: Path
 ) -> None:
     refused(message, enlarged, model_of(tmp_path, **case), size)
-
-
-def test_drafters_that_cannot_be_larger_are_refused(tmp_path: Path) -> None:
-    drafter = model_of(tmp_path, "block", block_size=4, scale_encoder_embedding=True)
-    refused("stays as deep", enlarged, model_of(tmp_path, "block", block_size=4), SIZE)
-    refused("one stack only", enlarged, drafter, replace(SIZE, decoder_layers=2))
