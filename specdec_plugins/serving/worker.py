@@ -67,7 +67,7 @@ class BatchWorker:
     @property
     def is_healthy(self) -> bool:
         """True while rounds can be expected to succeed."""
-        return self._thread.is_alive() and self._num_lost < _LOST_AFTER
+        return not self._failed and self._thread.is_alive() and self._num_lost < _LOST_AFTER
 
     @property
     def has_failed(self) -> bool:

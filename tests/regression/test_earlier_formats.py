@@ -18,8 +18,7 @@ from typing import Any
 import pytest
 
 from specdec_plugins.app.translator import SpeculativeTranslator
-from tests.training.conftest import Run
-from tests.training.conftest import run as run
+from tests.programs import run
 
 EARLIER = Path(__file__).parent / "earlier"
 EXPECTED = json.loads((EARLIER / "expected.json").read_text(encoding="utf-8"))
@@ -75,7 +74,7 @@ TRAIN = shlex.split(
 
 @pytest.mark.fairseq
 @pytest.mark.integration
-def test_a_training_goes_on(tmp_path: Path, run: Run) -> None:
+def test_a_training_goes_on(tmp_path: Path) -> None:
     """With its optimizer, its place in the data, and the schedule of its learning rate."""
     shutil.copy(EARLIER / "drafter.pt", tmp_path / "checkpoint_last.pt")
     places = [EARLIER / "data", "--save-dir", tmp_path]
