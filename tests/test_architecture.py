@@ -258,3 +258,8 @@ def test_registered_classes_satisfy_their_protocol(protocol: Any, cls: Any) -> N
 
 def parameters(function: Any) -> list[str]:
     return list(inspect.signature(function).parameters)
+
+
+def test_the_package_has_no_more_files_than_a_reader_can_keep_in_mind() -> None:
+    kinds = (".py", ".cpp", ".h", ".inc")
+    assert sum(path.suffix in kinds for path in PACKAGE.rglob("*")) <= 130
