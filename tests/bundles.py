@@ -10,14 +10,14 @@ from specdec_plugins.formats.models import read_model
 
 ROOT = Path(__file__).resolve().parents[1]
 CAPTIONS = ROOT / "benchmarks" / "models" / "captions.en-de"
-# Run first in a process, it makes fairseq as good as not installed.
+# Run first in a process, it makes every import of fairseq fail, as where it is not installed.
 WITHOUT_FAIRSEQ = """
 import sys
-class Absent:
+class RefuseFairseq:
     def find_spec(self, name, path=None, target=None):
         if name.partition(".")[0] == "fairseq":
             raise ModuleNotFoundError(f"No module named {name!r}", name=name)
-sys.meta_path.insert(0, Absent())
+sys.meta_path.insert(0, RefuseFairseq())
 """
 LINES = ["Two dogs run across the grass.", "", "A man in a red shirt is climbing a wall."]
 

@@ -21,8 +21,8 @@ from specdec_plugins.formats.bigrams import read_bigrams
 from specdec_plugins.formats.bundle import (
     BIGRAMS,
     CODES,
-    DEFAULTS,
     Contents,
+    Defaults,
     is_bundle,
     read_bundle,
     write_bundle,
@@ -80,7 +80,9 @@ def _add_bundle(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add("data", metavar="FOLDER", help="folder with dict.<lang>.txt")
     models = ("verifier", "drafter_checkpoint", "drafter", "drafter_options", "bigrams")
-    _add_settings(parser, *models, *_LANGUAGES, *DEFAULTS, *_TEXT, "tokenizer", "bpe_codes")
+    _add_settings(
+        parser, *models, *_LANGUAGES, *Defaults.__annotations__, *_TEXT, "tokenizer", "bpe_codes"
+    )
     parser.set_defaults(**dict.fromkeys(_TEXT, False), tokenizer="moses", drafter_options={})
     add("--dtype", choices=STORED, default="float16", help="of stored weights (default: float16)")
     add("--card", metavar="FILE", type=Path, help="Markdown about the models; becomes README.md")
@@ -128,7 +130,7 @@ def _to_bundle(args: argparse.Namespace) -> None:
         load_codes(args.bpe_codes)
     text: dict[str, Any] = {name: True for name in _TEXT if getattr(args, name)}
     text["tokenizer"] = args.tokenizer
-    given = {name: getattr(args, name) for name in DEFAULTS}
+    given = {name: getattr(args, name) for name in Defaults.__annotations__}
     languages = (dictionaries.source_lang, dictionaries.target_lang)
     contents = Contents(
         *(Path(args.data), *languages, verifier, name, drafter, args.drafter_options),

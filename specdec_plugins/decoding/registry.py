@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any, Generic, TypeVar, get_args, get_type_hints
+from collections.abc import Callable, Mapping
+from types import UnionType
+from typing import Any, Generic, TypeVar, Union, get_args, get_origin, get_type_hints
 
 from specdec_plugins.errors import UserError
 
@@ -13,6 +14,7 @@ _WORDS = {
     float: "a number",
     bool: "true or false",
     str: "a text",
+    Mapping: "an object",
     type(None): "null",
 }
 
@@ -59,17 +61,22 @@ class Registry(Generic[T]):
                 raise UserError(
                     f"There is no option {option!r} of {self.kind} {name!r}; it knows: {known}."
                 )
-            allowed = get_args(kinds[option]) or (kinds[option],)
-            if not any(_is_a(kind, value) for kind in allowed):
-                wanted = " or ".join(_WORDS[kind] for kind in allowed)
+            if wanted := misfit(kinds[option], value):
                 raise UserError(
                     f"Option {option!r} of {self.kind} {name!r} must be {wanted}, not {value!r}."
                 )
         return cls, cls.Config(**(options or {}))
 
 
-def _is_a(kind: type, value: object) -> bool:
-    """As JSON has them: to Python, True is an int, and 2 is no float."""
-    if isinstance(value, bool):
-        return kind is bool
-    return isinstance(value, int | float if kind is float else kind)
+def misfit(hint: Any, value: object) -> str | None:
+    """What a value of a JSON had to be by its annotation, in words; None where it is that.
+
+    NewTypes count as what they are made of. To Python, True is an int, and 2 is no float.
+    """
+    kinds = get_args(hint) if get_origin(hint) in (Union, UnionType) else (hint,)
+    kinds = tuple(getattr(kind, "__supertype__", get_origin(kind) or kind) for kind in kinds)
+    for kind in kinds:
+        accepted = int | float if kind is float else kind
+        if isinstance(value, accepted) and (kind is bool or not isinstance(value, bool)):
+            return None
+    return " or ".join(_WORDS[kind] for kind in kinds)

@@ -10,9 +10,9 @@ import hashlib
 import json
 import shutil
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NewType, TypedDict, TypeVar, get_args, get_type_hints, is_typeddict
 
 import torch
 from safetensors import SafetensorError, safe_open
@@ -20,7 +20,8 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from specdec_plugins.decoding.networks.trained import NETWORKS, Model, State
-from specdec_plugins.errors import UserError, located
+from specdec_plugins.decoding.registry import misfit
+from specdec_plugins.errors import UserError, located, require
 from specdec_plugins.formats.output import new_folder
 
 FORMAT, VERSION = "specdec-bundle", 1
@@ -29,32 +30,43 @@ CARD, CODES, BIGRAMS = "README.md", "bpe.codes", "bigrams.safetensors"
 WEIGHTS_SUFFIX = ".safetensors"
 ALIASES = "aliases"  # metadata of a file of weights: names of equal tensors, stored once
 
-_TEXT: dict[str, tuple[type, ...]] = {
-    "tokenizer": (str, type(None)),
-    "bpe": (str, type(None)),
-    "bpe_codes": (str, type(None)),
-    "lowercase": (bool,),
-    "dash_splits": (bool,),
-    "strip_diacritics": (bool,),
-}
-DEFAULTS: dict[str, tuple[type, ...]] = {
-    "block_size": (int,),
-    "beta": (int,),
-    "tau": (int, float),
-    "max_len_a": (int, float),
-    "max_len_b": (int,),
-    "schedule": (str,),
-    "schedule_options": (dict,),
-}
+FileName = NewType("FileName", str)  # of a file in the bundle's own folder
+_Record = TypeVar("_Record")
+
+
+class Text(TypedDict, total=False):
+    """Arguments of `TextPipeline`."""
+
+    tokenizer: str | None
+    bpe: str | None
+    bpe_codes: FileName | None
+    lowercase: bool
+    dash_splits: bool
+    strip_diacritics: bool
+
+
+class Defaults(TypedDict, total=False):
+    """Settings of decoding that a bundle may give."""
+
+    block_size: int
+    beta: int
+    tau: float
+    max_len_a: float
+    max_len_b: int
+    schedule: str
+    schedule_options: Mapping[str, Any]
 
 
 @dataclass(frozen=True)
 class Part:
     """A trained network of a bundle."""
 
-    weights: str  # file in the folder
+    weights: FileName
     kind: str  # a name in NETWORKS
-    architecture: Mapping[str, Any] = field(default_factory=dict)  # of its configuration
+    architecture: Mapping[str, Any]  # of its configuration
+
+    def __post_init__(self) -> None:
+        NETWORKS.get(self.kind)
 
 
 @dataclass(frozen=True)
@@ -62,9 +74,9 @@ class DraftingPart:
     """How a bundle drafts; a drafter without weights of its own has no network."""
 
     name: str  # registered name
-    options: Mapping[str, Any] = field(default_factory=dict)
-    network: Part | None = None
-    bigrams: str | None = None  # file in the folder: how well drafted tokens go together
+    options: Mapping[str, Any]
+    network: Part | None = None  # whose entries stand beside these in the file
+    bigrams: FileName | None = None  # how well drafted tokens go together
 
 
 @dataclass(frozen=True)
@@ -73,23 +85,18 @@ class BundleSettings:
 
     source_lang: str
     target_lang: str
+    text: Mapping[str, Any]  # as in Text
     verifier: Part
-    drafter: DraftingPart | None = None
-    text: Mapping[str, Any] = field(default_factory=dict)  # arguments of `TextPipeline`
-    defaults: Mapping[str, Any] = field(default_factory=dict)  # of decoding, keys of DEFAULTS
+    drafter: DraftingPart | None
+    defaults: Mapping[str, Any]  # as in Defaults
 
     def to_dict(self) -> dict[str, Any]:
         """For JSON."""
-        record: dict[str, Any] = {"format": FORMAT, "version": VERSION}
-        record |= {"source_lang": self.source_lang, "target_lang": self.target_lang}
-        record |= {"text": dict(self.text), "verifier": vars(self.verifier), "drafter": None}
-        if self.drafter is not None:
-            network = {} if self.drafter.network is None else vars(self.drafter.network)
-            options = dict(self.drafter.options)
-            record["drafter"] = {"name": self.drafter.name, "options": options, **network}
-            if self.drafter.bigrams is not None:
-                record["drafter"]["bigrams"] = self.drafter.bigrams
-        return {**record, "defaults": dict(self.defaults)}
+        record = asdict(self)
+        if (drafter := record["drafter"]) is not None:
+            bigrams, network = drafter.pop("bigrams"), drafter.pop("network") or {}
+            record["drafter"] = {**drafter, **network, **({"bigrams": bigrams} if bigrams else {})}
+        return {"format": FORMAT, "version": VERSION, **record}
 
 
 def is_bundle(folder: str | Path) -> bool:
@@ -117,26 +124,61 @@ def read_bundle(folder: str | Path) -> BundleSettings:
     Raises UserError, naming the file and the entry, where they are missing or malformed.
     """
     path = Path(folder) / SETTINGS
-    record = _Entry(_read_json(path), str(path))
-    if record.get("format", str) != FORMAT:
+    record = _read_json(path)
+    if record.get("format") != FORMAT:
         raise UserError(f"{path}: expected the format {FORMAT!r}; this is no bundle.")
-    version = record.get("version", int)
-    if version != VERSION:
+    if (version := record.get("version")) != VERSION:
         raise UserError(
             f"{path}: is of format version {version}, and this program reads version {VERSION}; "
             "use the program that wrote it, or convert its models again."
         )
-    text, defaults = (record.table(*table) for table in (("text", _TEXT), ("defaults", DEFAULTS)))
-    if text.get("bpe_codes"):
-        text["bpe_codes"] = _plain_name(text["bpe_codes"], path)
-    return BundleSettings(
-        source_lang=record.get("source_lang", str),
-        target_lang=record.get("target_lang", str),
-        verifier=_read_part(record.entry("verifier"), path),
-        drafter=_read_drafter(record, path),
-        text=text,
-        defaults=defaults,
+
+    def entry(kind: type[_Record], name: str, **known: Any) -> _Record:
+        return _read(kind, record.get(name), f"{path}, {name}", **known)
+
+    found, drafter = record.get("drafter"), None
+    if found is not None:
+        network = entry(Part, "drafter") if isinstance(found, dict) and "weights" in found else None
+        drafter = entry(DraftingPart, "drafter", network=network)
+    return _read(
+        BundleSettings,
+        record,
+        str(path),
+        text=entry(Text, "text"),
+        verifier=entry(Part, "verifier"),
+        drafter=drafter,
+        defaults=entry(Defaults, "defaults"),
     )
+
+
+def _read(kind: type[_Record], record: Any, where: str, **known: Any) -> _Record:
+    """An object of the JSON as a dataclass, or as a TypedDict, which has no other entries.
+
+    known: fields that are not read off it. Raises UserError naming the entry that does not fit.
+    """
+    require(
+        isinstance(record, dict), f"{where}: must be an object, not {record!r}; correct the file."
+    )
+    hints = get_type_hints(kind)
+    names = list(record) if is_typeddict(kind) else [n for n in hints if n not in known]
+    if unknown := [name for name in names if name not in hints]:
+        raise UserError(
+            f"{where}: there is no entry {unknown[0]!r}; choose of: {', '.join(hints)}."
+        )
+    values = {name: _fitting(hints[name], record.get(name), name, where) for name in names}
+    with located(where):
+        return kind(**values, **known)
+
+
+def _fitting(hint: Any, value: Any, name: str, where: str) -> Any:
+    """The value of an entry; raises UserError where it is not of the annotated type."""
+    wanted = misfit(hint, value)
+    require(wanted is None, f"{where}: {name!r} must be {wanted}, not {value!r}; correct the file.")
+    if value is not None and FileName in (hint, *get_args(hint)):
+        # A bundle is self-contained.
+        is_plain = Path(value).name == value and value not in ("", "..")
+        require(is_plain, f"{where}: {value!r} must be the name of a file in the same folder.")
+    return value
 
 
 def read_weights(path: str | Path) -> Model:
@@ -182,10 +224,10 @@ def _read_tensors(path: Path) -> State:
 
 
 def _check_finite(state: State) -> None:
-    """Raises ValueError where a weight is no number: it was none that wrote a bundle."""
+    """Raises ValueError where a weight is NaN or infinite, which `write_bundle` never writes."""
     for name, tensor in state.items():
         if not bool(tensor.isfinite().all()):
-            raise ValueError(f"{name} holds values that are no numbers")
+            raise ValueError(f"{name} holds values that are NaN or infinite")
 
 
 def _aliases(text: str, state: State) -> State:
@@ -211,62 +253,6 @@ def _read_json(path: Path) -> dict[str, Any]:
     if not isinstance(record, dict):
         raise UserError(f"{path}: expected a JSON object; restore the file.")
     return record
-
-
-@dataclass(frozen=True)
-class _Entry:
-    """An object of the JSON whose entries are checked as they are read."""
-
-    record: Mapping[str, Any]
-    where: str
-
-    def get(self, name: str, *types: type) -> Any:
-        value = self.record.get(name)
-        # To Python, True is an int.
-        if not isinstance(value, types) or (isinstance(value, bool) and bool not in types):
-            expected = " or ".join("nothing" if t is type(None) else t.__name__ for t in types)
-            raise UserError(
-                f"{self.where}: {name!r} must be {expected}, not {value!r}; correct the file."
-            )
-        return value
-
-    def entry(self, name: str) -> _Entry:
-        return _Entry(self.get(name, dict), f"{self.where}, {name}")
-
-    def table(self, name: str, types: Mapping[str, tuple[type, ...]]) -> dict[str, Any]:
-        """An object with none but these entries, all of them optional."""
-        entry = self.entry(name)
-        unknown = sorted(entry.record.keys() - types.keys())
-        if unknown:
-            raise UserError(
-                f"{entry.where}: there is no entry {unknown[0]!r}; choose of: {', '.join(types)}."
-            )
-        return {key: entry.get(key, *types[key]) for key in entry.record}
-
-
-def _read_part(entry: _Entry, path: Path) -> Part:
-    kind = entry.get("kind", str)
-    with located(entry.where):
-        NETWORKS.get(kind)
-    weights = _plain_name(entry.get("weights", str), path)
-    return Part(weights, kind, entry.get("architecture", dict))
-
-
-def _read_drafter(record: _Entry, path: Path) -> DraftingPart | None:
-    if record.record.get("drafter") is None:
-        return None
-    entry = record.entry("drafter")
-    network = _read_part(entry, path) if "weights" in entry.record else None
-    bigrams = entry.get("bigrams", str, type(None))
-    bigrams = None if bigrams is None else _plain_name(bigrams, path)
-    return DraftingPart(entry.get("name", str), entry.get("options", dict), network, bigrams)
-
-
-def _plain_name(name: str, path: Path) -> str:
-    """A bundle is self-contained: what it names lies in its folder."""
-    if Path(name).name != name or name in ("", ".."):
-        raise UserError(f"{path}: {name!r} must be the name of a file in the same folder.")
-    return name
 
 
 @dataclass(frozen=True)
@@ -300,41 +286,36 @@ def write_bundle(
     Raises UserError where the folder is taken (without `force`, or by something else), a file
     cannot be read or written, a weight is too large for the dtype, or `check` raises one.
     """
-    with new_folder(folder, SETTINGS, force) as temporary:
-        verifier = _write_part(contents.verifier, temporary, "verifier", dtype)
-        drafter = _write_drafter(contents, temporary, dtype)
-        for language in (contents.source_lang, contents.target_lang):
-            name = f"dict.{language}.txt"
-            shutil.copyfile(contents.dictionaries / name, temporary / name)
-        text = {**contents.text, "bpe": None, "bpe_codes": None}
-        if contents.codes is not None:
-            shutil.copyfile(contents.codes, temporary / CODES)
-            text |= {"bpe": "subword_nmt", "bpe_codes": CODES}
-        languages = (contents.source_lang, contents.target_lang)
-        settings = BundleSettings(*languages, verifier, drafter, text, contents.defaults)
-        record = json.dumps(settings.to_dict(), indent=1, ensure_ascii=False)
-        (temporary / SETTINGS).write_text(record + "\n", encoding="utf-8")
-        (temporary / CARD).write_text(contents.card, encoding="utf-8")
-        if check is not None:
-            check(temporary)
-
-
-def _write_drafter(contents: Contents, folder: Path, dtype: torch.dtype) -> DraftingPart | None:
-    """Its weights and its bigrams, as far as there are any; None without a drafter."""
-    if contents.drafter_name is None:
-        return None
-    network = None
-    if contents.drafter is not None:
-        network = _write_part(contents.drafter, folder, "drafter", dtype)
-    bigrams = None if contents.bigrams is None else BIGRAMS
+    languages = (contents.source_lang, contents.target_lang)
+    files = {f"dict.{lang}.txt": contents.dictionaries / f"dict.{lang}.txt" for lang in languages}
+    text = {**contents.text, "bpe": None, "bpe_codes": None}
+    if contents.codes is not None:
+        files[CODES] = contents.codes
+        text |= {"bpe": "subword_nmt", "bpe_codes": CODES}
     if contents.bigrams is not None:
-        shutil.copyfile(contents.bigrams, folder / BIGRAMS)
-    return DraftingPart(contents.drafter_name, contents.drafter_options, network, bigrams)
+        files[BIGRAMS] = contents.bigrams
+    with new_folder(folder, SETTINGS, force) as made:
+        verifier = _write_part(contents.verifier, made, "verifier", dtype)
+        drafter = network = None
+        if contents.drafter is not None:
+            network = _write_part(contents.drafter, made, "drafter", dtype)
+        if contents.drafter_name is not None:
+            bigrams = FileName(BIGRAMS) if contents.bigrams else None
+            options = contents.drafter_options
+            drafter = DraftingPart(contents.drafter_name, options, network, bigrams)
+        for name, path in files.items():
+            shutil.copyfile(path, made / name)
+        settings = BundleSettings(*languages, text, verifier, drafter, contents.defaults)
+        record = json.dumps(settings.to_dict(), indent=1, ensure_ascii=False)
+        (made / SETTINGS).write_text(record + "\n", encoding="utf-8")
+        (made / CARD).write_text(contents.card, encoding="utf-8")
+        if check is not None:
+            check(made)
 
 
 def _write_part(model: Model, folder: Path, name: str, dtype: torch.dtype) -> Part:
     stored, aliases = _without_duplicates(_rounded(model, dtype))
-    weights = name + WEIGHTS_SUFFIX
+    weights = FileName(name + WEIGHTS_SUFFIX)
     metadata = {ALIASES: json.dumps(aliases)}  # one entry: of several the order would vary
     save_file(stored, folder / weights, metadata)
     (folder / weights).chmod(0o644)

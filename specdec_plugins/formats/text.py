@@ -6,15 +6,13 @@ saw. So nothing else in the project tokenises, applies BPE, joins it or detokeni
 
 from __future__ import annotations
 
-import importlib
 import re
 import unicodedata
 from collections.abc import Sequence
 from pathlib import Path
-from types import ModuleType
 from typing import Any, Literal
 
-from specdec_plugins.errors import UserError, not_installed
+from specdec_plugins.errors import UserError, imported, require
 
 BPE_SEPARATOR = "@@"
 
@@ -37,16 +35,9 @@ _CEDILLA_TO_COMMA = str.maketrans("ŞşŢţ", "ȘșȚț")
 _ROMANIAN_TO_ASCII = str.maketrans("ȘșȚțĂăÂâÎî", "SsTtAaAaIi")
 
 
-def _import(module: str, package: str) -> ModuleType:
-    try:
-        return importlib.import_module(module)
-    except ModuleNotFoundError as error:
-        raise not_installed(package, "text") from error
-
-
 def load_codes(path: str | Path) -> Any:
     """The ``subword_nmt.apply_bpe.BPE`` of a codes file, or a ``UserError`` naming what is bad."""
-    apply_bpe = _import("subword_nmt.apply_bpe", "subword-nmt")
+    apply_bpe = imported("subword_nmt.apply_bpe", "text")
     try:
         lines = Path(path).read_text(encoding="utf-8").split("\n")
     except OSError as error:
@@ -88,25 +79,6 @@ def join_bpe(tokens: str) -> str:
     return (tokens.strip() + " ").replace(BPE_SEPARATOR + " ", "").rstrip()
 
 
-class _Side:
-    """Normalises and tokenises one language with sacremoses."""
-
-    def __init__(self, language: str, dash_splits: bool) -> None:
-        sacremoses = _import("sacremoses", "sacremoses")
-        self._normalizer = sacremoses.MosesPunctNormalizer(language)
-        self._tokenizer = sacremoses.MosesTokenizer(language)
-        self._dash_splits = dash_splits
-
-    def __call__(self, line: str) -> str:
-        return str(
-            self._tokenizer.tokenize(
-                self._normalizer.normalize(line),
-                aggressive_dash_splits=self._dash_splits,
-                return_str=True,
-            )
-        )
-
-
 def _is_mark(word: str) -> bool:
     """True for words of quotation marks only."""
     return set(word.replace("&quot;", '"').replace("&apos;", "'")) <= _MARKS
@@ -144,22 +116,24 @@ class TextPipeline:
         dash_splits: bool = False,
         strip_diacritics: bool = False,
     ) -> None:
-        if tokenizer not in ("moses", None):
-            raise UserError(f"unknown tokenizer {tokenizer!r}; choose moses, or none")
-        if bpe not in ("subword_nmt", None):
-            raise UserError(f"unknown BPE {bpe!r}; choose subword_nmt, or none")
-        if bpe is not None and codes is None:
-            raise UserError("subword_nmt BPE needs a file of codes; give it with --bpe-codes")
+        require(
+            tokenizer in ("moses", None), f"unknown tokenizer {tokenizer!r}; choose moses, or none"
+        )
+        require(bpe in ("subword_nmt", None), f"unknown BPE {bpe!r}; choose subword_nmt, or none")
+        require(
+            bpe is None or codes is not None,
+            "subword_nmt BPE needs a file of codes; give it with --bpe-codes",
+        )
         self._languages = {"source": source_lang, "target": target_lang}
-        self._lowercase = lowercase
+        self._lowercase, self._dash_splits = lowercase, dash_splits
         self._strip_diacritics = strip_diacritics
-        self._tokenizers: dict[str, _Side] = {}
+        self._moses: dict[str, tuple[Any, Any]] = {}  # normaliser and tokeniser of each side
         self._detokenizer: Any = None
         if tokenizer == "moses":
-            for side, language in self._languages.items():
-                self._tokenizers[side] = _Side(language, dash_splits)
-            sacremoses = _import("sacremoses", "sacremoses")
-            self._detokenizer = sacremoses.MosesDetokenizer(target_lang)
+            moses = imported("sacremoses", "text")
+            for side, lang in self._languages.items():
+                self._moses[side] = moses.MosesPunctNormalizer(lang), moses.MosesTokenizer(lang)
+            self._detokenizer = moses.MosesDetokenizer(target_lang)
         self._bpe = None if bpe is None or codes is None else load_codes(codes)
 
     def encode(self, line: str) -> str:
@@ -203,8 +177,10 @@ class TextPipeline:
     def tokenize(self, line: str, side: Literal["source", "target"]) -> str:
         """Space-separated words of one raw line, before BPE."""
         line = self._normalize(_LINE_BREAKERS.sub(" ", line), self._languages[side])
-        if side in self._tokenizers:
-            line = self._tokenizers[side](line)
+        if side in self._moses:
+            normalizer, tokenizer = self._moses[side]
+            splits = {"aggressive_dash_splits": self._dash_splits, "return_str": True}
+            line = str(tokenizer.tokenize(normalizer.normalize(line), **splits))
         # The tokeniser lets through the line breakers that lie outside ASCII, and exotic spaces
         # at which fairseq would split a token in two.
         return _SPACES.sub(" ", line).strip()

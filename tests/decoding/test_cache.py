@@ -105,7 +105,7 @@ def test_no_rows_join_and_leave() -> None:
 
 @pytest.mark.parametrize("seed", range(4))
 def test_a_row_is_clean_of_whoever_had_its_storage(seed: int) -> None:
-    """A row that overflowed leaves no entry that is no number to rows that come or move later."""
+    """A row that overflowed leaves no NaN to rows that come or move later."""
     rng, generator = random.Random(seed), torch.Generator().manual_seed(seed)
     cache = new_cache(3)
     for _ in range(40):

@@ -186,19 +186,19 @@ def test_what_cannot_be_replaced_stays(
     [
         ({"format": "zip"}, "expected the format 'specdec-bundle'"),
         ({"version": 2}, "is of format version 2, and this program reads version 1"),
-        ({"source_lang": None}, "'source_lang' must be str, not None"),
+        ({"source_lang": None}, "'source_lang' must be a text, not None"),
         ({"verifier": {"weights": "../v", "kind": VERIFIER}}, "'../v' must be the name of a file"),
         ({"verifier": {"weights": "..", "kind": VERIFIER}}, "'..' must be the name of a file"),
         ({"verifier": {"weights": "", "kind": VERIFIER}}, "'' must be the name of a file"),
         ({"text": {"bpe_codes": "."}}, "'.' must be the name of a file"),
         (
-            {"verifier": {"weights": "v", "kind": "gpt"}},
+            {"verifier": {"weights": "v", "kind": "gpt", "architecture": {}}},
             "verifier: There is no kind of network named 'gpt'",
         ),
-        ({"defaults": {"beta": True}}, "defaults: 'beta' must be int, not True"),
+        ({"defaults": {"beta": True}}, "defaults: 'beta' must be a whole number, not True"),
         ({"defaults": {"k": 1}}, "defaults: there is no entry 'k'"),
-        ({"text": {"tokenizer": 1}}, "text: 'tokenizer' must be str or nothing, not 1"),
-        ({"drafter": {"options": {}}}, "drafter: 'name' must be str"),
+        ({"text": {"tokenizer": 1}}, "text: 'tokenizer' must be a text or null, not 1"),
+        ({"drafter": {"options": {}}}, "drafter: 'name' must be a text"),
         ({"drafter": {"name": "block", "options": {}, "bigrams": "/b"}}, "'/b' must be the name"),
     ],
 )
@@ -227,7 +227,7 @@ def test_damage_is_told(folder: Path) -> None:
     settings.write_text(json.dumps(record))
     whole = weights.read_bytes()
     weights.write_bytes(whole[:-1000] + b"\xff" * 1000)
-    refused("damaged .* holds values that are no numbers", read_weights, weights)
+    refused("damaged .* holds values that are NaN or infinite", read_weights, weights)
     weights.write_bytes(whole[:-9])
     refused("verifier.safetensors: damaged", read_model, weights)
     (place / "other.safetensors").touch()
