@@ -206,8 +206,8 @@ class Run:
             drafter, unused = self.settings.drafter, self.settings.unused_checkpoint
             if unused is not None:
                 say(f"--path {unused} is unused: drafter {drafter} reads no checkpoint.")
-            if not self.files.debug:
-                logging.getLogger("fairseq").setLevel(logging.WARNING)
+            for name in () if self.files.debug else ("fairseq", "hydra"):
+                logging.getLogger(name).setLevel(logging.WARNING)
             translator = load_translator(self.settings, with_scores=bool(self.files.json_path))
             diagnosis = Diagnosis(translator) if self.files.diagnose else None
             self.journal.skip(sentences, kept)

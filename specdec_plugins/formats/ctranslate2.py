@@ -5,11 +5,11 @@ Its converter for fairseq does the same from a checkpoint, and needs fairseq; th
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor
 
 from specdec_plugins.decoding.networks import StackConfig, TransformerConfig
 from specdec_plugins.decoding.networks.trained import Model, State
@@ -78,12 +78,12 @@ def _specification(verifier: Model, dictionaries: Dictionaries) -> Any:
             norms["alignment_heads"] = 0  # as its converter for fairseq has it: none are asked for
         specs.append(new(stack.num_layers, stack.num_heads, **norms, **options))
     spec = transformer_spec.TransformerSpec(*specs)
-    state = {name: tensor.float() for name, tensor in verifier.state.items()}
+    verifier = replace(verifier, state={n: t.float() for n, t in verifier.state.items()})
     _fill_stack(spec.encoder, "encoder", config.encoder, config, verifier)
     _fill_stack(spec.decoder, "decoder", config.decoder, config, verifier)
-    _set_embeddings(spec.encoder.embeddings[0], state["encoder.embed_tokens.weight"])
-    _set_embeddings(spec.decoder.embeddings, state["decoder.embed_tokens.weight"])
-    _set_linear(spec.decoder.projection, state, "decoder.output_projection")
+    _set_linear(spec.encoder.embeddings[0], verifier.state, "encoder.embed_tokens")
+    _set_linear(spec.decoder.embeddings, verifier.state, "decoder.embed_tokens")
+    _set_linear(spec.decoder.projection, verifier.state, "decoder.output_projection")
     spec.register_source_vocabulary(_vocabulary(dictionaries.source))
     spec.register_target_vocabulary(_vocabulary(dictionaries.target))
     # fairseq starts a target with the end of a sentence, and ends a source with one.
@@ -94,29 +94,24 @@ def _specification(verifier: Model, dictionaries: Dictionaries) -> Any:
 
 def _expressible(verifier: Model) -> TransformerConfig:
     """Its configuration; raises UserError where CTranslate2 has no such model."""
-    config = verifier.config
-    assert config is not None
-
-    def only(condition: bool, what: str) -> None:
-        verifier.only_if(condition, "CTranslate2", what)
-
-    only(config.activation in _ACTIVATIONS, f"the activation {config.activation}")
-    only(
-        config.input_dim == config.decoder.dim == config.output_dim,
-        "a decoder whose embeddings have another width",
-    )
+    config: TransformerConfig = verifier.config
+    has_one_width = config.input_dim == config.decoder.dim == config.output_dim
+    asked = [
+        (config.activation in _ACTIVATIONS, f"the activation {config.activation}"),
+        (has_one_width, "a decoder whose embeddings have another width"),
+    ]
     for side, stack in (("encoder", config.encoder), ("decoder", config.decoder)):
-        only(
-            stack.normalize_before or not stack.final_norm,
-            f"a norm after the last {side} layer where layers end in one",
-        )
+        what = f"a norm after the last {side} layer where layers end in one"
+        asked.append((stack.normalize_before or not stack.final_norm, what))
+    for condition, what in asked:
+        verifier.only_if(condition, "CTranslate2", what)
     return config
 
 
 def _fill_stack(
     spec: Any, side: str, stack: StackConfig, config: TransformerConfig, verifier: Model
 ) -> None:
-    state = {name: tensor.float() for name, tensor in verifier.state.items()}
+    state = verifier.state
     spec.scale_embeddings = stack.dim**0.5 if config.scale_embedding else 1.0
     spec.position_encodings.encodings = positions_of(verifier, side, stack).numpy()
     if stack.final_norm:
@@ -125,40 +120,33 @@ def _fill_stack(
         _set_norm(spec.layernorm_embedding, state, f"{side}.layernorm_embedding")
     for number, layer in enumerate(spec.layer):
         name = f"{side}.layers.{number}"
-        own = [f"{name}.self_attn.{part}_proj" for part in "qkv"]
-        _set_fused(layer.self_attention.linear[0], state, own)
-        _set_linear(layer.self_attention.linear[1], state, f"{name}.self_attn.out_proj")
+        own, crossing = (
+            [f"{name}.{block}.{part}_proj" for part in ("q", "k", "v", "out")]
+            for block in ("self_attn", "encoder_attn")
+        )
+        _set_linear(layer.self_attention.linear[0], state, *own[:3])
+        _set_linear(layer.self_attention.linear[1], state, own[3])
         _set_norm(layer.self_attention.layer_norm, state, f"{name}.self_attn_layer_norm")
         if side == "decoder":
-            crossing = [f"{name}.encoder_attn.{part}_proj" for part in "qkv"]
             _set_linear(layer.attention.linear[0], state, crossing[0])
-            _set_fused(layer.attention.linear[1], state, crossing[1:])
-            _set_linear(layer.attention.linear[2], state, f"{name}.encoder_attn.out_proj")
+            _set_linear(layer.attention.linear[1], state, *crossing[1:3])
+            _set_linear(layer.attention.linear[2], state, crossing[3])
             _set_norm(layer.attention.layer_norm, state, f"{name}.encoder_attn_layer_norm")
         _set_norm(layer.ffn.layer_norm, state, f"{name}.final_layer_norm")
         _set_linear(layer.ffn.linear_0, state, f"{name}.fc1")
         _set_linear(layer.ffn.linear_1, state, f"{name}.fc2")
 
 
-def _set_fused(spec: Any, state: State, names: list[str]) -> None:
-    """Products that read the same input become one."""
+def _set_linear(spec: Any, state: State, *names: str) -> None:
+    """Several products that read the same input become one."""
     spec.weight = torch.cat([state[f"{name}.weight"] for name in names]).numpy()
-    spec.bias = torch.cat([state[f"{name}.bias"] for name in names]).numpy()
-
-
-def _set_linear(spec: Any, state: State, name: str) -> None:
-    spec.weight = state[f"{name}.weight"].numpy()
-    if f"{name}.bias" in state:
-        spec.bias = state[f"{name}.bias"].numpy()
+    if f"{names[0]}.bias" in state:
+        spec.bias = torch.cat([state[f"{name}.bias"] for name in names]).numpy()
 
 
 def _set_norm(spec: Any, state: State, name: str) -> None:
     spec.gamma = state[f"{name}.weight"].numpy()
     spec.beta = state[f"{name}.bias"].numpy()
-
-
-def _set_embeddings(spec: Any, table: Tensor) -> None:
-    spec.weight = table.numpy()
 
 
 def _vocabulary(dictionary: Dictionary) -> list[str]:

@@ -38,9 +38,9 @@ class SearchConfig:
     max_rows: int = 1  # sentences that `run` searches at once
 
     def __post_init__(self) -> None:
-        require(self.beam >= 1, f"--beam must be 1 or more, not {self.beam}.")
-        require(self.max_len_a >= 0, f"--max-len-a must be 0 or more, not {self.max_len_a}.")
-        require(self.max_len_b >= 0, f"--max-len-b must be 0 or more, not {self.max_len_b}.")
+        for name, least in (("beam", 1), ("max_len_a", 0), ("max_len_b", 0)):
+            flag, value = "--" + name.replace("_", "-"), getattr(self, name)
+            require(value >= least, f"{flag} must be {least} or more, not {value}.")
         require(
             0 <= self.min_len <= self.max_len_b,
             f"--min-len must be between 0 and --max-len-b ({self.max_len_b}), not {self.min_len}.",
@@ -124,7 +124,7 @@ class FairseqSearch:
         these depend on: no answer depends on its neighbours. Raises UserError where the search
         finds nothing for a source.
         """
-        prefixes = prefixes if prefixes is not None else [[] for _ in sources]
+        prefixes = prefixes or [[]] * len(sources)
         groups: defaultdict[tuple[int, int], list[int]] = defaultdict(list)
         for index, (source, prefix) in enumerate(zip(sources, prefixes, strict=True)):
             length = len(source) if self.config.max_len_a else 0
@@ -234,17 +234,5 @@ def _checked(path: Path, data: Path, asked: Languages) -> dict[str, Any] | None:
         return None
     bundle = read_bundle(path.parent)
     checkpoint = to_checkpoint(model, bundle.source_lang, bundle.target_lang)
-    return _with_config(checkpoint, data)
-
-
-def _with_config(checkpoint: dict[str, Any], data: Path) -> dict[str, Any]:
-    """With settings as today's fairseq keeps them, which it need not convert (and talk about)."""
-    from omegaconf import DictConfig
-
-    args = checkpoint["args"]
-    task = {"_name": args.task, "data": str(data)}
-    task |= {"source_lang": args.source_lang, "target_lang": args.target_lang}
-    config = DictConfig({"model": None, "task": task}, flags={"allow_objects": True})
-    args._name = args.arch
-    config.model = args
-    return {**checkpoint, "args": None, "cfg": config}
+    checkpoint["args"].data = str(data)
+    return checkpoint

@@ -34,6 +34,12 @@ _ACTIVATIONS = {
     "tanh": "tanh",
     "linear": "linear",
 }
+_SPECIAL = {
+    "decoder_start_token_id": Dictionary.eos,
+    "eos_token_id": Dictionary.eos,
+    "bos_token_id": Dictionary.bos,
+    "pad_token_id": Dictionary.pad,
+}
 _MAX_NEW_TOKENS = 200  # as inference.py's --max-len-b
 
 
@@ -52,14 +58,8 @@ def export_marian(
         settings = transformers.MarianConfig(**_marian_settings(config))
         settings.architectures = ["MarianMTModel"]
         settings.save_pretrained(made)
-        special = {
-            "decoder_start_token_id": Dictionary.eos,
-            "eos_token_id": Dictionary.eos,
-            "bos_token_id": Dictionary.bos,
-            "pad_token_id": Dictionary.pad,
-        }
         generation = transformers.GenerationConfig(
-            **special, num_beams=1, do_sample=False, max_new_tokens=_MAX_NEW_TOKENS
+            **_SPECIAL, num_beams=1, do_sample=False, max_new_tokens=_MAX_NEW_TOKENS
         )
         generation.save_pretrained(made)
         weights = _weights(verifier, config, settings.max_position_embeddings)
@@ -105,20 +105,16 @@ def _import_transformers() -> Any:
 
 def _expressible(verifier: Model) -> TransformerConfig:
     """Its configuration; raises UserError where MarianMT has no such model."""
-    config = verifier.config
-    assert config is not None
-
-    def only(condition: bool, what: str) -> None:
-        verifier.only_if(condition, "MarianMT", what)
-
+    config: TransformerConfig = verifier.config
     stacks = (config.encoder, config.decoder)
-    only(not any(s.normalize_before for s in stacks), "norms before each layer (pre-norm)")
-    only(not any(s.final_norm for s in stacks), "a norm after the last layer")
-    only(not config.norm_embedding, "a norm of the embeddings")
-    only(
-        len({config.encoder.dim, config.decoder.dim, config.input_dim, config.output_dim}) == 1,
-        "encoder, decoder and embeddings of different widths",
-    )
+    widths = {*(stack.dim for stack in stacks), config.input_dim, config.output_dim}
+    for condition, what in (
+        (not any(s.normalize_before for s in stacks), "norms before each layer (pre-norm)"),
+        (not any(s.final_norm for s in stacks), "a norm after the last layer"),
+        (not config.norm_embedding, "a norm of the embeddings"),
+        (len(widths) == 1, "encoder, decoder and embeddings of different widths"),
+    ):
+        verifier.only_if(condition, "MarianMT", what)
     return config
 
 
@@ -140,11 +136,8 @@ def _marian_settings(config: TransformerConfig) -> dict[str, Any]:
         "activation_function": _ACTIVATIONS[config.activation],
         "scale_embedding": config.scale_embedding,
         "dropout": 0.0,
-        "decoder_start_token_id": Dictionary.eos,
-        "eos_token_id": Dictionary.eos,
-        "bos_token_id": Dictionary.bos,
-        "pad_token_id": Dictionary.pad,
         "forced_eos_token_id": None,
+        **_SPECIAL,
     }
 
 

@@ -196,8 +196,8 @@ def to_checkpoint(model: Model, source_lang: str, target_lang: str) -> dict[str,
             f"{model.path}: {NETWORKS.get(model.kind).noun} is no encoder-decoder of fairseq's; "
             "convert its verifier."
         )
-    settings = _settings(model, model.config)
-    settings.update(source_lang=source_lang, target_lang=target_lang, data=None)
+    settings = {**_settings(model, model.config), "source_lang": source_lang}
+    settings |= {"target_lang": target_lang, "data": None}
     state = _in_float32(model.state)
     for side, stack in (("encoder", model.config.encoder), ("decoder", model.config.decoder)):
         state[f"{side}.version"] = torch.tensor([_VERSION])
@@ -216,42 +216,48 @@ def _in_float32(state: State) -> State:
 
 def _settings(model: Model, config: TransformerConfig) -> dict[str, Any]:
     """The flags that build this network, every default spelt out."""
+    encoder, decoder = config.encoder, config.decoder
+    for side, fits in (
+        ("encoder", encoder.final_norm == encoder.normalize_before),
+        ("decoder", decoder.normalize_before or not decoder.final_norm),
+    ):
+        require(
+            fits,
+            f"{model.path}: fairseq's {side} ends in a norm where its layers begin with one, and "
+            "only there; this model cannot be written as one of its checkpoints.",
+        )
+    require(
+        (encoder.positions == "none") == (decoder.positions == "none"),
+        f"{model.path}: fairseq has positions on both sides or on neither, this model on one.",
+    )
     settings: dict[str, Any] = {
-        "no_token_positional_embeddings": _without_positions(model, config),
+        "no_token_positional_embeddings": encoder.positions == "none",
         "activation_fn": config.activation,
         "layernorm_embedding": config.norm_embedding,
         "share_all_embeddings": config.share_embeddings and config.tie_output,
         "share_decoder_input_output_embed": config.tie_output,
         "decoder_input_dim": config.input_dim,
         "decoder_output_dim": config.output_dim,
-        **_stack("encoder", config.encoder),
-        **_stack("decoder", config.decoder),
-        "max_source_positions": config.encoder.max_positions,
-        "max_target_positions": config.decoder.max_positions,
+        **_stack("encoder", encoder),
+        **_stack("decoder", decoder),
+        "no_decoder_final_norm": decoder.normalize_before and not decoder.final_norm,
         "left_pad_source": False,
     }
-    for side, stack in (("encoder", config.encoder), ("decoder", config.decoder)):
-        if stack.final_norm == stack.normalize_before:
-            continue
-        if side == "encoder" or stack.final_norm:
-            raise UserError(
-                f"{model.path}: fairseq's {side} ends in a norm where its layers begin with one, "
-                "and only there; this model cannot be written as one of its checkpoints."
-            )
-        settings["no_decoder_final_norm"] = True
-    if isinstance(config, BlockConfig):
-        own: dict[str, Any] = {
-            "arch": model.kind,
-            "task": "translation_lev_modified",
-            "block_size": config.block_size,
-        }
-        own |= {"src_embedding_copy": config.copy_source, "apply_bert_init": False}
-        own |= {"scale_encoder_embedding": config.scale_embedding}
-        own |= {"scale_decoder_embedding": config.scale_decoder}
-        own |= {"sequential_head": config.sequential_head}
-        return {**settings, **own, "cached_prefix": config.cached_prefix}
-    settings |= {"arch": "transformer", "task": "translation"}
-    return {**settings, "no_scale_embedding": not config.scale_embedding}
+    if not isinstance(config, BlockConfig):
+        scaling = {"no_scale_embedding": not config.scale_embedding}
+        return {**settings, **scaling, "arch": "transformer", "task": "translation"}
+    return {
+        **settings,
+        "arch": model.kind,
+        "task": "translation_lev_modified",
+        "block_size": config.block_size,
+        "src_embedding_copy": config.copy_source,
+        "apply_bert_init": False,
+        "scale_encoder_embedding": config.scale_embedding,
+        "scale_decoder_embedding": config.scale_decoder,
+        "sequential_head": config.sequential_head,
+        "cached_prefix": config.cached_prefix,
+    }
 
 
 def _stack(side: str, stack: StackConfig) -> dict[str, Any]:
@@ -262,13 +268,5 @@ def _stack(side: str, stack: StackConfig) -> dict[str, Any]:
         f"{side}_attention_heads": stack.num_heads,
         f"{side}_normalize_before": stack.normalize_before,
         f"{side}_learned_pos": stack.positions == "learned",
+        f"max_{'source' if side == 'encoder' else 'target'}_positions": stack.max_positions,
     }
-
-
-def _without_positions(model: Model, config: TransformerConfig) -> bool:
-    absent = {stack.positions == "none" for stack in (config.encoder, config.decoder)}
-    if len(absent) > 1:
-        raise UserError(
-            f"{model.path}: fairseq has positions on both sides or on neither, this model on one."
-        )
-    return absent.pop()

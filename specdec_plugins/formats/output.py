@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import shutil
-import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -47,8 +46,8 @@ def temporary(path: Path) -> Path:
 
 
 def remove(path: Path) -> None:
-    """Remove a file or a folder, if it is there."""
-    if path.is_dir():
+    """Remove a file, a folder or a link, if it is there."""
+    if path.is_dir() and not path.is_symlink():
         shutil.rmtree(path)
     else:
         path.unlink(missing_ok=True)
@@ -56,17 +55,26 @@ def remove(path: Path) -> None:
 
 @contextmanager
 def written_whole(path: Path) -> Iterator[Path]:
-    """Yields a temporary name; renames it to ``path`` when the block ends without an error."""
+    """Yields a temporary name; renames it to ``path`` when the block ends without an error.
+
+    A file or a folder; where anything fails, what was there before is there again.
+    """
     path.parent.mkdir(parents=True, exist_ok=True)
-    part = temporary(path)
+    part, old = temporary(path), path.with_name(f".{path.name}.old")
     remove(part)
     try:
         yield part
         if path.is_dir():  # a folder cannot be renamed over another
-            shutil.rmtree(path)
-        os.replace(part, path)
+            remove(old)
+            path.rename(old)
+        part.rename(path)
+    except BaseException:
+        if os.path.lexists(old) and not os.path.lexists(path):
+            old.rename(path)
+        raise
     finally:
         remove(part)
+    remove(old)
 
 
 @contextmanager
@@ -87,26 +95,9 @@ def new_folder(folder: str | Path, marker: str, force: bool = False) -> Iterator
             "another place."
         )
     try:
-        folder.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(dir=folder.parent, prefix=f".{folder.name}.") as scratch:
-            made = Path(scratch) / "new"
+        with written_whole(folder) as made:
             made.mkdir()
             yield made
-            _put_in_place(made, folder)
     except OSError as error:
         name = error.filename or folder
         raise UserError(f"{name}: {error.strerror or error}; nothing was written.") from error
-
-
-def _put_in_place(made: Path, folder: Path) -> None:
-    """Exchange a folder for what is there; where that fails, what was there is there again."""
-    old = made.with_name("old")
-    try:
-        if folder.exists():
-            folder.rename(old)
-        made.rename(folder)
-    except BaseException:
-        # Beside the new folder it would be deleted. A link that was moved may lead nowhere.
-        if os.path.lexists(old) and not folder.exists():
-            old.rename(folder)
-        raise

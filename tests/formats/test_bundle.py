@@ -143,7 +143,7 @@ def test_a_bundle_appears_whole_or_not_at_all_and_replaces_bundles_alone(folder:
 
 
 @pytest.mark.parametrize("error", [KeyboardInterrupt(), OSError(13, "Permission denied")])
-@pytest.mark.parametrize("last", ["old", "new"])
+@pytest.mark.parametrize("last", [".bundle.old", "bundle"])
 @pytest.mark.parametrize("is_link", [False, True])
 def test_what_cannot_be_replaced_stays(
     tmp_path: Path,
@@ -163,7 +163,7 @@ def test_what_cannot_be_replaced_stays(
     rename = Path.rename
 
     def failing(path: Path, target: Path) -> None:
-        if path.name == "new":
+        if path.name == ".bundle.part":
             raise error
         rename(path, target)
         if target.name == last:
