@@ -214,9 +214,8 @@ def _in_float32(state: State) -> State:
     return {name: converted[id(tensor)] for name, tensor in state.items()}
 
 
-def _settings(model: Model, config: TransformerConfig) -> dict[str, Any]:
-    """The flags that build this network, every default spelt out."""
-    encoder, decoder = config.encoder, config.decoder
+def _check_expressible(model: Model, encoder: StackConfig, decoder: StackConfig) -> None:
+    """Raises UserError where no flags of fairseq build these stacks."""
     for side, fits in (
         ("encoder", encoder.final_norm == encoder.normalize_before),
         ("decoder", decoder.normalize_before or not decoder.final_norm),
@@ -230,6 +229,12 @@ def _settings(model: Model, config: TransformerConfig) -> dict[str, Any]:
         (encoder.positions == "none") == (decoder.positions == "none"),
         f"{model.path}: fairseq has positions on both sides or on neither, this model on one.",
     )
+
+
+def _settings(model: Model, config: TransformerConfig) -> dict[str, Any]:
+    """The flags that build this network, every default spelt out."""
+    encoder, decoder = config.encoder, config.decoder
+    _check_expressible(model, encoder, decoder)
     settings: dict[str, Any] = {
         "no_token_positional_embeddings": encoder.positions == "none",
         "activation_fn": config.activation,
