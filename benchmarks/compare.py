@@ -17,9 +17,7 @@ from __future__ import annotations
 import argparse
 import json
 import logging
-import shlex
 import statistics
-import sys
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import fields
@@ -28,12 +26,11 @@ from typing import Any
 
 import torch
 from sacrebleu.metrics.bleu import BLEU
-from tqdm import tqdm
 
-from benchmarks.decodings import Decoding, decode, in_parts
-from benchmarks.machine import describe, shown
+from benchmarks.decodings import Decoding, decode
+from benchmarks.machine import describe
 from benchmarks.plots import draw_comparison, pyplot
-from benchmarks.results import markdown, spread
+from benchmarks.reports import Columns, Record, command, number, ratios, spread, table, write
 from specdec_plugins.app.files import STANDARD, FileOptions, open_sentences
 from specdec_plugins.app.loading import make_settings
 from specdec_plugins.app.main import given_settings, make_parser, run_command
@@ -47,10 +44,7 @@ from specdec_plugins.errors import Parser, UserError, located, require
 from specdec_plugins.formats.output import check_output
 
 CLOCKS = {"wall": time.perf_counter, "cpu": time.process_time}
-HEADER = (
-    *("decoding", "guarantee", "same as greedy", "BLEU", "accepted tokens"),
-    *("ms a sentence", "of these drafter", "verifier", "against AR greedy"),
-)
+PARTS = ("total", "draft", "verify")  # of the time of a decoding
 _PATHS = ("verifier", "drafter_checkpoint", "drafter_data", "bigrams")
 # What makes a system. The rest, text and limits above all, must be the same for all of them.
 CHOICES = (
@@ -58,18 +52,13 @@ CHOICES = (
     *("beam", "beta", "block_size", "exit_layer", "seed", "tau", "temperature", "top_k", "top_p"),
     *_PATHS,
 )
-_SHORT = {
-    Guarantee.GREEDY: "greedy",
-    Guarantee.DISTRIBUTION: "distribution",
-    Guarantee.NONE: "none",
-}
 
 
 def guarantee(settings: Settings) -> str:
     """In a word, what is promised about the output against the verifier's own."""
     if settings.strategy not in ("specdec", "AR"):
-        return _SHORT[Guarantee.NONE]
-    return _SHORT[settings.acceptance.guarantee(settings.beta)]
+        return Guarantee.NONE.name.lower()
+    return settings.acceptance.guarantee(settings.beta).name.lower()
 
 
 def read_systems(path: Path, given: Mapping[str, Any]) -> dict[str, Settings]:
@@ -84,40 +73,29 @@ def read_systems(path: Path, given: Mapping[str, Any]) -> dict[str, Settings]:
         raise UserError(f"{path}: cannot be read ({error.strerror or error}).") from error
     except ValueError as error:
         raise UserError(f"{path}: not JSON ({error}); correct the file.") from error
-    if not isinstance(objects, list) or not objects:
-        raise UserError(f"{path}: expected a JSON list of systems, each an object with a name.")
+    is_list = isinstance(objects, list) and bool(objects)
+    require(is_list, f"{path}: expected a JSON list of systems, each an object with a name.")
     systems: dict[str, Settings] = {}
-    for number, one in enumerate(objects, 1):
-        where = f"{path}, system {number}"
-        if not isinstance(one, dict) or not isinstance(one.get("name"), str):
-            raise UserError(
-                f'{where}: expected an object with a name, such as {{"name": "lookup"}}.'
-            )
-        name = one["name"]
-        if name in systems:
-            raise UserError(f"{path}: two systems are named {name!r}; give each a name of its own.")
-        systems[name] = _settings(one, where, path.parent, given)
-    return systems
-
-
-def _settings(
-    one: Mapping[str, Any], where: str, folder: Path, given: Mapping[str, Any]
-) -> Settings:
-    chosen = {key: value for key, value in one.items() if key != "name"}
-    unknown = sorted(chosen.keys() - set(CHOICES))
-    if unknown:
-        raise UserError(
-            f"{where}: {unknown[0]!r} is no choice of a system; choose of: {', '.join(CHOICES)}."
+    for at, one in enumerate(objects, 1):
+        where = f"{path}, system {at}"
+        is_named = isinstance(one, dict) and isinstance(one.get("name"), str)
+        example = '{"name": "lookup"}'
+        require(is_named, f"{where}: expected an object with a name, such as {example}.")
+        name = one.pop("name")
+        is_new = name not in systems
+        require(is_new, f"{path}: two systems are named {name!r}; give each a name of its own.")
+        unknown = next(iter(sorted(one.keys() - set(CHOICES))), None)
+        require(
+            unknown is None,
+            f"{where}: {unknown!r} is no choice of a system; choose of: {', '.join(CHOICES)}.",
         )
-    for key in _PATHS:
-        if chosen.get(key) is not None:
-            chosen[key] = str(folder / chosen[key])
-    where = f"{where}, {one['name']!r}"
-    with located(where):
-        try:
-            return make_settings({**given, **chosen})
-        except TypeError as error:
-            raise UserError(f"a value of the wrong type ({error}).") from error
+        paths = {key: str(path.parent / one[key]) for key in _PATHS if one.get(key) is not None}
+        with located(f"{where}, {name!r}"):
+            try:
+                systems[name] = make_settings({**given, **one, **paths})
+            except TypeError as error:
+                raise UserError(f"a value of the wrong type ({error}).") from error
+    return systems
 
 
 def with_baselines(
@@ -150,54 +128,50 @@ def figures(
     systems: Mapping[str, Settings],
     baseline_of: Mapping[str, str],
     references: Sequence[str] | None = None,
-) -> list[dict[str, Any]]:
+) -> list[Record]:
     """A record of each, for JSON; times are seconds a sentence, one for each repetition."""
     named = {decoding.name: decoding for decoding in decodings}
     found = []
     for name, decoding in named.items():
-        other = named[baseline_of[name]]
-        num_sentences = len(decoding.texts)
+        other, total = named[baseline_of[name]], len(decoding.texts)
         bleu = None  # where no reference was given
         if references is not None:
-            bleu = BLEU().corpus_score(decoding.texts, [list(references)]).score
-        pairs = zip(decoding.seconds, other.seconds, strict=True)
-        found.append(
-            {
-                "name": name,
-                "guarantee": guarantee(systems[name]),
-                "baseline": other.name,
-                "num_sentences": num_sentences,
-                "num_same": num_sentences - len(decoding.differing(other)),
-                "bleu": bleu,
-                "accepted": decoding.mean_accepted_tokens,
-                **{
-                    part: [seconds[part] / num_sentences for seconds in decoding.seconds]
-                    for part in ("total", "draft", "verify")
-                },
-                "speed": [theirs["total"] / own["total"] for own, theirs in pairs],
-            }
+            bleu = BLEU().corpus_score(decoding.texts, [references]).score
+        each, others = (
+            {part: [seconds[part] / total for seconds in one.seconds] for part in PARTS}
+            for one in (decoding, other)
         )
+        record: Record = {
+            "name": name,
+            "guarantee": guarantee(systems[name]),
+            "baseline": other.name,
+            "num_sentences": total,
+            "num_same": total - len(decoding.differing(other)),
+            "bleu": bleu,
+            "accepted": decoding.mean_accepted_tokens,
+        }
+        found.append({**record, **each, "speed": ratios(others["total"], each["total"])})
     return found
 
 
-def table(rows: Sequence[Mapping[str, Any]]) -> str:
-    """What people read: medians, and the spread of the speed in brackets."""
-    return markdown(HEADER, [_cells(row) for row in rows])
+def _median(seconds: Sequence[float]) -> str:
+    """In milliseconds."""
+    middle = 1000 * statistics.median(seconds)
+    return f"{middle:.1f}" if middle else "-"
 
 
-def _cells(row: Mapping[str, Any]) -> list[str]:
-    def milliseconds(values: Sequence[float]) -> str:
-        middle = 1000 * statistics.median(values)
-        return f"{middle:.1f}" if middle else "-"
-
-    return [
-        row["name"],
-        row["guarantee"],
-        f"{row['num_same']} of {row['num_sentences']}",
-        *("-" if row[name] is None else f"{row[name]:.2f}" for name in ("bleu", "accepted")),
-        *(milliseconds(row[name]) for name in ("total", "draft", "verify")),
-        spread(row["speed"]),
-    ]
+# What people read: medians, and the spread of the speed in brackets.
+COLUMNS: Columns = {
+    "decoding": lambda row: row["name"],
+    "guarantee": lambda row: row["guarantee"],
+    "same as greedy": lambda row: f"{row['num_same']} of {row['num_sentences']}",
+    "BLEU": lambda row: number(row["bleu"]),
+    "accepted tokens": lambda row: number(row["accepted"]),
+    "ms a sentence": lambda row: _median(row["total"]),
+    "of these drafter": lambda row: _median(row["draft"]),
+    "verifier": lambda row: _median(row["verify"]),
+    "against AR greedy": lambda row: spread(row["speed"]),
+}
 
 
 def comparison_parser() -> argparse.ArgumentParser:
@@ -233,7 +207,7 @@ def _sentences(rest: list[str], limit: int | None) -> list[Sentence]:
     return sentences
 
 
-def run(args: argparse.Namespace, rest: list[str]) -> list[dict[str, Any]]:
+def run(args: argparse.Namespace, rest: list[str]) -> list[Record]:
     """Records of all systems."""
     systems, baseline_of = with_baselines(read_systems(args.ways, given_settings(rest)))
     sentences = _sentences(rest, args.sentences)
@@ -244,32 +218,8 @@ def run(args: argparse.Namespace, rest: list[str]) -> list[dict[str, Any]]:
             {"the input": [s.text for s in sentences], str(args.reference): references}
         )
     loaded = {name: load_translator(settings) for name, settings in systems.items()}
-    total = args.repeats * len(systems) * len(sentences)
-    with tqdm(total=total, unit="sentence", disable=None, file=sys.stderr) as bar:
-        decodings = decode(
-            loaded,
-            in_parts(sentences, args.chunk),
-            args.repeats,
-            on_done=bar.update,
-            clock=CLOCKS[args.clock],
-        )
+    decodings = decode(loaded, sentences, args.chunk, args.repeats, clock=CLOCKS[args.clock])
     return figures(decodings, systems, baseline_of, references)
-
-
-def write(args: argparse.Namespace, machine: dict[str, Any], rows: list[dict[str, Any]]) -> None:
-    """JSON, Markdown and a picture."""
-    record: dict[str, Any] = {
-        "command": shlex.join(["python", "scripts/compare_ways.py", *map(shown, sys.argv[1:])]),
-        "machine": machine,
-        "clock": args.clock,
-        "repeats": args.repeats,
-        "rows": rows,
-    }
-    text = json.dumps(record, indent=1, ensure_ascii=False) + "\n"
-    Path(f"{args.report}.json").write_text(text, encoding="utf-8")
-    Path(f"{args.report}.md").write_text(table(rows) + "\n", encoding="utf-8")
-    if not args.no_picture:
-        draw_comparison(rows, Path(f"{args.report}.png"))
 
 
 def main() -> int:
@@ -288,8 +238,18 @@ def main() -> int:
             if not args.no_picture:
                 pyplot()  # asked before decoding takes its time
         rows = run(args, rest)
+        page = table(COLUMNS, rows)
         if args.report is not None:
-            write(args, machine, rows)
-        print(table(rows))
+            record = {
+                "command": command("python", "scripts/compare_ways.py"),
+                "machine": machine,
+                "clock": args.clock,
+                "repeats": args.repeats,
+                "rows": rows,
+            }
+            write(args.report, record, page)
+            if not args.no_picture:
+                draw_comparison(rows, Path(f"{args.report}.png"))
+        print(page)
 
     return run_command("compare_ways.py", work, False, "interrupted; nothing was written.")

@@ -9,7 +9,7 @@ import json
 import logging
 import time
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
@@ -20,7 +20,8 @@ from sacrebleu.metrics.bleu import BLEU
 
 from benchmarks.machine import place
 from benchmarks.measure import interleave
-from benchmarks.results import markdown
+from benchmarks.reports import Columns, number, table
+from specdec_plugins.app.files import in_buffers
 from specdec_plugins.app.loading import build_decoder
 from specdec_plugins.app.settings import Settings
 from specdec_plugins.app.translator import SpeculativeTranslator
@@ -42,17 +43,6 @@ BEAM, FAIRSEQ_GREEDY, GREEDY, EXACT, RELAXED = (
     "SpecDec exact",
     "SpecDec relaxed",
 )
-HEADER = (
-    "decoding",
-    "BLEU",
-    "same as greedy",
-    "accepted tokens",
-    "s a sentence",
-    "vs fairseq greedy",
-    "vs our AR",
-)
-
-
 _READ = ("text", "tokens", "emitted", "finish_reason", "milliseconds")
 
 
@@ -70,20 +60,20 @@ class Decoding:
         """Raises UserError where a line is not what ``inference.py --json-path`` writes."""
         translations = []
         with path.open(encoding="utf-8") as file:
-            for number, line in enumerate(file, 1):
+            for at, line in enumerate(file, 1):
                 try:
                     record = json.loads(line)
                     translations.append({key: record[key] for key in _READ})
                 except (ValueError, KeyError, TypeError) as error:
                     raise UserError(
-                        f"{path}, line {number}: expected a line of inference.py --json-path, "
+                        f"{path}, line {at}: expected a line of inference.py --json-path, "
                         f"found {line.strip()[:60]!r}; decode again"
                     ) from error
         return cls(name, translations)
 
     @classmethod
     def of(cls, name: str, repeats: Sequence[Sequence[Mapping[str, Any]]]) -> Decoding:
-        """Of what `timed` gave, by repetition and part; the translations are the last one's."""
+        """Of what `_timed` gave, by repetition and part; the translations are the last one's."""
         totals = []
         for parts in repeats:
             names = parts[0]["seconds"]
@@ -113,13 +103,35 @@ class Decoding:
         milliseconds = [one["milliseconds"] for one in self.translations]
         return sum(milliseconds) / 1000 / len(milliseconds)
 
+    def speed_against(self, other: Decoding) -> float:
+        """How many times faster."""
+        return other.seconds_per_sentence / self.seconds_per_sentence
+
     def differing(self, other: Decoding) -> list[int]:
         """Which sentences, from 0, have other tokens."""
         pairs = zip(self.translations, other.translations, strict=True)
         return [i for i, (mine, others) in enumerate(pairs) if mine["tokens"] != others["tokens"]]
 
 
-def timed(
+def decode(
+    systems: Mapping[str, SpeculativeTranslator],
+    sentences: Sequence[Sentence],
+    size: int,
+    repeats: int = 1,
+    log: Log | None = None,
+    clock: Clock = time.perf_counter,
+) -> list[Decoding]:
+    """Every sentence by every system, so many at a time; see `measure.interleave`."""
+    for translator in systems.values():
+        if isinstance(translator.decoder, SpeculativeDecoder):
+            translator.decoder.config = replace(translator.decoder.config, clock=clock)
+        translator.translate_sentences(sentences[:NUM_WARM_UP])
+    calls = [partial(_timed, translator, clock) for translator in systems.values()]
+    made = interleave(calls, list(in_buffers(sentences, size)), repeats, log)
+    return [Decoding.of(name, found) for name, found in zip(systems, made, strict=True)]
+
+
+def _timed(
     translator: SpeculativeTranslator, clock: Clock, sentences: Sequence[Sentence]
 ) -> dict[str, Any]:
     """Translations as `Translation.to_dict` has them, and seconds by part, for JSON."""
@@ -131,38 +143,6 @@ def timed(
     share = max(t.seconds for t in translations) / len(sentences)
     records = [replace(t, seconds=share).to_dict() for t in translations]
     return {"translations": records, "seconds": seconds}
-
-
-def decode(
-    systems: Mapping[str, SpeculativeTranslator],
-    parts: Sequence[Sequence[Sentence]],
-    repeats: int = 1,
-    log: Log | None = None,
-    on_done: Callable[[int], object] = lambda num_sentences: None,
-    clock: Clock = time.perf_counter,
-) -> list[Decoding]:
-    """Every sentence by every system, interleaved by parts of the text; see `measure.interleave`.
-
-    on_done is called with the number of sentences after each part of each system.
-    """
-    for translator in systems.values():
-        use_clock(translator, clock)
-        translator.translate_sentences([s for part in parts for s in part][:NUM_WARM_UP])
-    calls = [partial(timed, translator, clock) for translator in systems.values()]
-    made = interleave(calls, parts, repeats, log, on_done=lambda part: on_done(len(part)))
-    return [Decoding.of(name, found) for name, found in zip(systems, made, strict=True)]
-
-
-def in_parts(sentences: Sequence[Sentence], size: int) -> list[Sequence[Sentence]]:
-    """So many at a time."""
-    return [sentences[i : i + size] for i in range(0, len(sentences), size)]
-
-
-def use_clock(translator: SpeculativeTranslator, clock: Clock) -> None:
-    """Let it measure its parts by this clock."""
-    decoder = translator.decoder
-    if isinstance(decoder, SpeculativeDecoder):
-        decoder.config = replace(decoder.config, clock=clock)
 
 
 def same_networks(translator: SpeculativeTranslator, **changes: Any) -> SpeculativeTranslator:
@@ -232,19 +212,19 @@ def summary(
     """What the demonstrations show of the systems named above: a table, and what it means."""
     named = {decoding.name: decoding for decoding in decodings}
     for decoding in named.values():
-        if len(decoding.texts) != len(references):
-            raise UserError(
-                f"{decoding.name}: {len(decoding.texts)} translations of {len(references)} "
-                "sentences; decode again"
-            )
+        require(
+            len(decoding.texts) == len(references),
+            f"{decoding.name}: {len(decoding.texts)} translations of {len(references)} sentences; "
+            "decode again",
+        )
     beta, tau = relaxed
     bleu = BLEU()
-    lines = [_line(decoding, named, references, bleu) for decoding in named.values()]
+    shown = table(_columns(named, references, bleu), named.values())
     return "\n".join(
         (
             f"{len(references)} sentences, one at a time, on {place()}:\n",
-            f"{markdown(HEADER, lines)}\n",
-            f"{meaning(named)}\n",
+            f"{shown}\n",
+            f"{_meaning(named)}\n",
             f"BLEU: {bleu.get_signature()}",
             "accepted tokens: a round's mean, the verifier's own counted, the end of sentence not",
             "limits of all: 200 tokens, no <pad>, no empty translation; "
@@ -253,43 +233,38 @@ def summary(
     )
 
 
-def meaning(named: Mapping[str, Decoding]) -> str:
+def _columns(named: Mapping[str, Decoding], references: Sequence[str], bleu: BLEU) -> Columns:
+    total = len(references)
+
+    def same(decoding: Decoding) -> str:
+        found = total - len(decoding.differing(named[GREEDY]))
+        return f"{found}/{total} ({share(found, total)})"
+
+    return {
+        "decoding": lambda one: one.name,
+        "BLEU": lambda one: f"{bleu.corpus_score(one.texts, [references]).score:.2f}",
+        "same as greedy": same,
+        "accepted tokens": lambda one: number(one.mean_accepted_tokens),
+        "s a sentence": lambda one: f"{one.seconds_per_sentence:.4f}",
+        "vs fairseq greedy": lambda one: f"{one.speed_against(named[FAIRSEQ_GREEDY]):.2f}x",
+        "vs our AR": lambda one: f"{one.speed_against(named[GREEDY]):.2f}x",
+    }
+
+
+def _meaning(named: Mapping[str, Decoding]) -> str:
     """The table in a sentence."""
-
-    def speeds(name: str) -> tuple[float, ...]:
-        own = named[name].seconds_per_sentence
-        return tuple(named[n].seconds_per_sentence / own for n in (FAIRSEQ_GREEDY, GREEDY))
-
     total = len(named[GREEDY].texts)
     same = total - len(named[EXACT].differing(named[GREEDY]))
-    exact, relaxed = speeds(EXACT), speeds(RELAXED)
+    speeds = [
+        f"{named[mine].speed_against(named[other]):.2f}"
+        for mine in (EXACT, RELAXED)
+        for other in (FAIRSEQ_GREEDY, GREEDY)
+    ]
     return (
         f"In short: {EXACT} gave {GREEDY}'s translation of {same} of {total} sentences, "
-        f"{exact[0]:.2f} times as fast as fairseq's greedy search and {exact[1]:.2f} times as fast "
-        f"as {GREEDY}; {RELAXED} ({relaxed[0]:.2f} and {relaxed[1]:.2f} times) may choose other "
-        "words."
+        f"{speeds[0]} times as fast as fairseq's greedy search and {speeds[1]} times as fast as "
+        f"{GREEDY}; {RELAXED} ({speeds[2]} and {speeds[3]} times) may choose other words."
     )
-
-
-def _line(
-    decoding: Decoding, named: Mapping[str, Decoding], references: Sequence[str], bleu: BLEU
-) -> list[str]:
-    """In the columns of HEADER."""
-    total = len(references)
-    same = total - len(decoding.differing(named[GREEDY]))
-    accepted = decoding.mean_accepted_tokens
-    seconds = decoding.seconds_per_sentence
-    return [
-        decoding.name,
-        f"{bleu.corpus_score(decoding.texts, [list(references)]).score:.2f}",
-        f"{same}/{total} ({share(same, total)})",
-        "-" if accepted is None else f"{accepted:.2f}",
-        f"{seconds:.4f}",
-        *(
-            f"{named[name].seconds_per_sentence / seconds:.2f}x"
-            for name in (FAIRSEQ_GREEDY, GREEDY)
-        ),
-    ]
 
 
 def share(part: int, whole: int) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import platform
 import subprocess
+from collections.abc import Mapping
 from contextlib import suppress
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -35,13 +36,23 @@ def describe(device: str) -> dict[str, str | int]:
     return facts
 
 
+def in_words(facts: Mapping[str, str | int]) -> str:
+    """What `describe` found, in a line."""
+    return ", ".join(f"{name} {value}" for name, value in facts.items())
+
+
 def _processor() -> str:
-    info = Path("/proc/cpuinfo")
-    if info.is_file():
-        for line in info.read_text(encoding="utf-8").splitlines():
-            if line.startswith("model name"):
-                return line.split(":", 1)[1].strip()
-    return platform.processor() or platform.machine()
+    return _field(Path("/proc/cpuinfo"), "model name") or platform.processor() or platform.machine()
+
+
+def _field(path: Path, name: str) -> str | None:
+    """The first value of that name in a file of /proc; None on systems without it."""
+    if path.is_file():
+        for line in path.read_text(encoding="utf-8").splitlines():
+            key, _, value = line.partition(":")
+            if key.strip() == name:
+                return value.strip()
+    return None
 
 
 def _commit() -> str:
@@ -101,8 +112,5 @@ def memory_now(device: str) -> int:
 
 def _status(name: str) -> int | None:
     """Bytes, see proc(5); None on systems without it."""
-    if _STATUS.is_file():
-        for line in _STATUS.read_text(encoding="utf-8").splitlines():
-            if line.startswith(f"{name}:"):
-                return int(line.split()[1]) * 1024
-    return None
+    found = _field(_STATUS, name)
+    return None if found is None else int(found.split()[0]) * 1024

@@ -12,14 +12,15 @@ from collections.abc import Callable, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, field
 from functools import partial
+from itertools import pairwise
 from typing import Any, TypeVar
 
 from tqdm import tqdm
 
-from benchmarks.engines import Job
+from benchmarks.engines import Output, Workload
 from benchmarks.pair import Sentence
 from benchmarks.systems import System
-from benchmarks.worker import Batches, Process, Timed, Worker
+from benchmarks.worker import Batches, Process
 from specdec_plugins.app.options import option
 from specdec_plugins.corpus.cli import at_least
 from specdec_plugins.corpus.resume import Log
@@ -37,37 +38,39 @@ def interleave(
     parts: Sequence[Part],
     repeats: int = 1,
     log: Log | None = None,
-    on_done: Callable[[Part], object] = lambda part: None,
+    count: Callable[[Any], int] = len,
+    title: str | None = None,
 ) -> list[list[list[Result]]]:
-    """Each part by every system before the next part, as [system][repeat][part].
+    """Each part by every system before the next part, as [system][repeat][part], with a bar.
 
     The order rotates, so that a noisy machine disturbs all alike and nobody always runs in
     another's wake. log: results that it holds are taken as they are, and all others go there.
-    on_done is called after each part of each system.
+    count: sentences of a part. title: of the bar.
     """
     made: list[list[list[Result]]] = [[[] for _ in range(repeats)] for _ in systems]
     logged = iter([] if log is None else list(log.entries))
-    for repeat in range(repeats):
-        for number, part in enumerate(parts):
-            results: list[Any] | None = next(logged, None)
-            if results is None:
-                results = [None] * len(systems)
-                for index in range(len(systems)):
-                    at = (index + number + repeat) % len(systems)
-                    results[at] = systems[at](part)
-                    on_done(part)
-                if log is not None:
-                    log.add(results)
-            else:
-                for _ in systems:
-                    on_done(part)
-            for of_system, result in zip(made, results, strict=True):
-                of_system[repeat].append(result)
+    total = repeats * len(systems) * sum(map(count, parts))
+    with tqdm(total=total, desc=title, unit="sentence", file=sys.stderr) as bar:
+        for repeat in range(repeats):
+            for number, part in enumerate(parts):
+                results: list[Any] | None = next(logged, None)
+                if results is None:
+                    results = [None] * len(systems)
+                    for index in range(len(systems)):
+                        at = (index + number + repeat) % len(systems)
+                        results[at] = systems[at](part)
+                        bar.update(count(part))
+                    if log is not None:
+                        log.add(results)
+                else:
+                    bar.update(len(systems) * count(part))
+                for of_system, result in zip(made, results, strict=True):
+                    of_system[repeat].append(result)
     return made
 
 
 @dataclass(frozen=True)
-class Plan:
+class MeasureOptions:
     """How often, with how many threads, in which batches."""
 
     threads: Sequence[int] = _how((2,), "default: 2", "N", nargs="+", type=at_least(1))
@@ -89,28 +92,39 @@ class Plan:
 
 @dataclass
 class Cell:
-    """One system at one number of threads and one batch."""
+    """What came of one system at one number of threads and one batch."""
 
     system: System
     threads: int
     batch: int
-    seconds: list[list[float]] = field(default_factory=list)  # [repeat][batch], in batch order
-    tokens: dict[int, list[str]] = field(default_factory=dict)  # by sentence, the last repetition's
-    num_unstable: int = 0  # sentences that came out differently from one repetition to the next
-    stats: DecodeStats | None = None  # of all repetitions
-    parts: dict[str, float] = field(default_factory=dict)  # seconds
+    batches: Batches
+    runs: Sequence[Sequence[Output]]  # [repeat][batch]
     peak_memory: int = 0  # bytes
+    parts: dict[str, float] = field(default_factory=dict)  # seconds
 
-    def add(self, batches: Batches, timed: Timed) -> None:
-        """What came of some batches of the present repetition."""
-        self.seconds[-1] += timed.seconds
-        for batch, output in zip(batches, timed.outputs, strict=True):
-            for sentence, tokens in zip(batch, output.tokens, strict=True):
-                before = self.tokens.get(sentence.number, tokens)
-                self.num_unstable += before != tokens
-                self.tokens[sentence.number] = tokens
-            if output.stats is not None:
-                self.stats = output.stats if self.stats is None else self.stats + output.stats
+    @property
+    def tokens(self) -> dict[int, list[str]]:
+        """By sentence, of the last repetition."""
+        return self._tokens(self.runs[-1])
+
+    @property
+    def num_unstable(self) -> int:
+        """Sentences that came out differently from one repetition to the next."""
+        pairs = pairwise(map(self._tokens, self.runs))
+        return sum(before[n] != after[n] for before, after in pairs for n in before)
+
+    @property
+    def stats(self) -> DecodeStats | None:
+        """Of all repetitions."""
+        found = [output.stats for run in self.runs for output in run if output.stats is not None]
+        return sum(found, DecodeStats()) if found else None
+
+    def _tokens(self, run: Sequence[Output]) -> dict[int, list[str]]:
+        return {
+            sentence.number: tokens
+            for batch, output in zip(self.batches, run, strict=True)
+            for sentence, tokens in zip(batch, output.tokens, strict=True)
+        }
 
 
 def cut(sentences: Sequence[Sentence], batch: int, seed: int = 0) -> Batches:
@@ -122,54 +136,50 @@ def cut(sentences: Sequence[Sentence], batch: int, seed: int = 0) -> Batches:
 
 
 def measure(
-    jobs: Sequence[Job],
-    plan: Plan,
-    sentences: Sequence[Sentence],
-    start: Callable[[Job], Worker] = Process,
+    systems: Sequence[System],
+    workload: Workload,
+    options: MeasureOptions,
+    start: Callable[[System, Workload], Process] = Process,
 ) -> list[Cell]:
     """All cells. Raises UserError where an engine refuses its system."""
     cells = []
     with ExitStack() as stack:
-        workers = [stack.enter_context(closing(start(job))) for job in jobs]
-        for threads in plan.threads:
+        workers = [stack.enter_context(closing(start(one, workload))) for one in systems]
+        for threads in options.threads:
             title = f"loading, threads {threads}"
             for worker in tqdm(workers, desc=title, unit="system", file=sys.stderr):
                 worker.call("load", threads)
-            for batch in plan.batches:
-                taking = [worker for worker in workers if plan.takes(worker.system, batch)]
-                cells += _measure(taking, threads, batch, plan, sentences)
+            for batch in options.batches:
+                taking = [worker for worker in workers if options.takes(worker.system, batch)]
+                cells += _measure(taking, threads, batch, options, workload.sentences)
     return cells
 
 
 def _measure(
-    workers: Sequence[Worker],
+    workers: Sequence[Process],
     threads: int,
     batch: int,
-    plan: Plan,
+    options: MeasureOptions,
     sentences: Sequence[Sentence],
 ) -> list[Cell]:
     batches = cut(sentences, batch)
-    size = max(1, plan.turn // batch)
+    size = max(1, options.turn // batch)
     parts = [batches[i : i + size] for i in range(0, len(batches), size)]
     for worker in workers:
         worker.call("reset_peak")
         worker.call("run", batches[:NUM_WARM_UP])
-    systems = [lambda part, worker=worker: worker.call("run", part) for worker in workers]
-    total = plan.repeats * len(workers) * len(sentences)
-    title = f"threads {threads}, batch {batch}"
-    with tqdm(total=total, desc=title, unit="sentence", file=sys.stderr) as bar:
-        made = interleave(
-            systems, parts, plan.repeats, on_done=lambda part: bar.update(sum(map(len, part)))
-        )
+    made: list[list[list[list[Output]]]] = interleave(
+        [partial(worker.call, "run") for worker in workers],
+        parts,
+        options.repeats,
+        count=lambda part: sum(map(len, part)),
+        title=f"threads {threads}, batch {batch}",
+    )
     cells = []
     for worker, repeats in zip(workers, made, strict=True):
-        cell = Cell(worker.system, threads, batch)
-        for repeat in repeats:
-            cell.seconds.append([])
-            for part, timed in zip(parts, repeat, strict=True):
-                cell.add(part, timed)
-        cell.peak_memory = worker.call("peak")
-        cell.parts = cell.stats.seconds if cell.stats is not None else {}
+        runs = [[output for outputs in repeat for output in outputs] for repeat in repeats]
+        cell = Cell(worker.system, threads, batch, batches, runs, worker.call("peak"))
+        cell.parts = {} if cell.stats is None else cell.stats.seconds
         if not cell.parts:  # where measuring them would have slowed it down
             cell.parts = worker.call("parts", parts[0])
         cells.append(cell)

@@ -155,12 +155,7 @@ def read_test_set(path: str, pair: Pair, limit: int | None = None) -> TestSet:
     limit: the first so many pairs. Pairs with an empty source are left out. Raises UserError where
     a line is bad.
     """
-    files = [Path(name) for name in path.split(",")]
-    require(len(files) <= 2, f"{path}: give one file, or two with a comma between them.")
-    if len(files) == 2:
-        corpus = ParallelFile(files[0], files[1])
-    else:
-        corpus = ParallelFile(files[0], columns=(1, 2))
+    corpus = ParallelFile.parse(path, columns=(1, 2))
     lines = list(islice(read_pairs(corpus, Faults()), limit))
     text, dictionary = pair.text(), pair.dictionaries().source
     encoded = [(number, text.encode(source)) for number, (source, _) in enumerate(lines, 1)]
@@ -170,4 +165,6 @@ def read_test_set(path: str, pair: Pair, limit: int | None = None) -> TestSet:
         if line
     ]
     require(bool(sentences), f"{path}: holds no sentence.")
-    return TestSet(files[0].name, sentences, [lines[s.number - 1][1] for s in sentences], text)
+    return TestSet(
+        Path(path.split(",")[0]).name, sentences, [lines[s.number - 1][1] for s in sentences], text
+    )

@@ -16,30 +16,28 @@ from __future__ import annotations
 import argparse
 import hashlib
 import json
-import shlex
 import sys
 import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
-from tqdm import tqdm
 
 from benchmarks.decodings import (
     BEAM,
     GREEDY,
     Decoding,
     decode,
-    in_parts,
     quiet_libraries,
     same_networks,
     search_settings,
 )
-from benchmarks.machine import describe, shown
-from benchmarks.plots import chosen_rows, draw_reproduction
-from benchmarks.results import markdown
+from benchmarks.machine import describe, in_words
+from benchmarks.plots import chosen_rows, draw_reproduction, span
+from benchmarks.reports import Columns, Record, command, number, table, write
 from specdec_plugins.app.loading import make_settings
 from specdec_plugins.app.main import run_command
 from specdec_plugins.app.settings import Settings, choose_device
@@ -48,7 +46,7 @@ from specdec_plugins.app.types import Sentence
 from specdec_plugins.corpus import scoring
 from specdec_plugins.corpus.cli import at_least
 from specdec_plugins.corpus.resume import Log, fingerprint
-from specdec_plugins.errors import Parser, UserError
+from specdec_plugins.errors import Parser, require
 from specdec_plugins.formats.bundle import read_bundle
 
 # Those of fairseq's search for all: no <pad>, no empty translation, at most 200 tokens.
@@ -103,12 +101,11 @@ def block_sizes(settings: Settings, wanted: Sequence[int] | None) -> list[int]:
     trained = load_translator(settings).limits.block_size
     if wanted is None:
         return [size for size in (5, 10, 15, 20, 25, 30) if size <= trained] or [trained]
-    too_long = [size for size in wanted if size > trained]
-    if too_long:
-        raise UserError(
-            f"--block-sizes {too_long[0]}: the drafter was trained for blocks of {trained} tokens; "
-            "ask for at most that"
-        )
+    require(
+        max(wanted) <= trained,
+        f"--block-sizes {max(wanted)}: the drafter was trained for blocks of {trained} tokens; ask "
+        "for at most that",
+    )
     return list(wanted)
 
 
@@ -156,7 +153,7 @@ def open_log(args: argparse.Namespace, systems: Sequence[str], texts: Sequence[s
     return Log(Path(f"{args.output}.turns.jsonl"), about)
 
 
-def run(args: argparse.Namespace) -> tuple[dict[str, Any], Log]:
+def run(args: argparse.Namespace) -> tuple[Record, Log]:
     """All figures, as JSON has them, and the log that they come from."""
     read_bundle(args.data)  # says in a sentence where it is none
     given = {"data": args.data, "device": args.device, "dtype": args.dtype, "batch": args.batch}
@@ -169,12 +166,11 @@ def run(args: argparse.Namespace) -> tuple[dict[str, Any], Log]:
     log = open_log(args, list(systems), sources)
     # Sentences of like length decode at once.
     ordered = sentences if args.batch == 1 else sorted(sentences, key=lambda s: len(s.text))
-    with tqdm(total=len(systems) * len(sentences), unit=" translations", file=sys.stderr) as bar:
-        decodings = decode(systems, in_parts(ordered, args.batch), log=log, on_done=bar.update)
+    decodings = decode(systems, ordered, args.batch, log=log)
     language = settings.target_lang or ""
     record = {
         "title": args.title or f"{Path(args.data).name} on {args.input.name}",
-        "command": shlex.join(["scripts/reproduce.sh", *map(shown, sys.argv[1:])]),
+        "command": command("scripts/reproduce.sh"),
         "machine": describe(choose_device(settings.device).type),
         "batch": args.batch,
         "threads": torch.get_num_threads(),
@@ -200,7 +196,7 @@ def figures(
     references: Sequence[str],
     language: str,
     num_samples: int,
-) -> dict[str, Any]:
+) -> Record:
     """All that JSON and tables show. decodings: beam search, greedy, and those of the points."""
     beam, greedy = decodings[:2]
     keys = [None, None, *map(vars, points)]
@@ -216,31 +212,24 @@ def figures(
                 "point": key,
                 "scores": {score.metric: score.value for score in scores},
                 "signatures": {score.metric: score.signature for score in scores},
-                "against_beam": {test.metric: _test(test) for test in tests},
+                "against_beam": {
+                    test.metric: {"difference": test.output - test.baseline, "p": test.p_value}
+                    for test in tests
+                },
                 "differs_from_greedy": [n + 1 for n in decoding.differing(greedy)],
-                **_speed(decoding, beam, greedy, range(len(references))),
+                **_speed(decoding, beam, greedy),
                 "by_length": _by_length(decoding, beam, greedy, sources, references),
             }
         )
     return {"num_sentences": len(references), "rows": rows}
 
 
-def _test(test: scoring.Comparison) -> dict[str, float]:
-    return {"difference": test.output - test.baseline, "p": test.p_value}
-
-
-def _speed(
-    decoding: Decoding, beam: Decoding, greedy: Decoding, chosen: Sequence[int]
-) -> dict[str, Any]:
-    """Accepted tokens and speed on some sentences, counted from 0."""
-
-    part = decoding.select(chosen)
-    own = part.seconds_per_sentence
+def _speed(decoding: Decoding, beam: Decoding, greedy: Decoding) -> Record:
     return {
-        "accepted_tokens": part.mean_accepted_tokens,
-        "seconds_per_sentence": own,
-        "speed_against_greedy": greedy.select(chosen).seconds_per_sentence / own,
-        "speed_against_beam": beam.select(chosen).seconds_per_sentence / own,
+        "accepted_tokens": decoding.mean_accepted_tokens,
+        "seconds_per_sentence": decoding.seconds_per_sentence,
+        "speed_against_greedy": decoding.speed_against(greedy),
+        "speed_against_beam": decoding.speed_against(beam),
     }
 
 
@@ -250,46 +239,44 @@ def _by_length(
     greedy: Decoding,
     sources: Sequence[str],
     references: Sequence[str],
-) -> list[dict[str, Any]]:
+) -> list[Record]:
     found = []
+    lengths = [len(source.split()) for source in sources]
     for low, high in LENGTHS:
-        words = [len(source.split()) for source in sources]
-        chosen = [i for i, n in enumerate(words) if n >= low and (high is None or n <= high)]
-        if not chosen:
-            continue
-        part = decoding.select(chosen)
-        bleu = scoring.score(part.texts, [references[i] for i in chosen])[0].value
-        speed = _speed(decoding, beam, greedy, chosen)
-        found.append({"from": low, "to": high, "sentences": len(chosen), "BLEU": bleu, **speed})
+        chosen = [i for i, n in enumerate(lengths) if low <= n <= (high or n)]
+        if chosen:
+            part, *others = (one.select(chosen) for one in (decoding, beam, greedy))
+            bleu = scoring.score(part.texts, [references[i] for i in chosen])[0].value
+            about = {"from": low, "to": high, "sentences": len(chosen), "BLEU": bleu}
+            found.append({**about, **_speed(part, *others)})
     return found
 
 
-def report(record: dict[str, Any], plots: Sequence[str]) -> str:
+def report(record: Record, plots: Sequence[str]) -> str:
     """The whole report in Markdown."""
-    rows = record["rows"]
-    machine = ", ".join(f"{name} {value}" for name, value in record["machine"].items())
+    rows, total = record["rows"], record["num_sentences"]
     signatures = rows[0]["signatures"]
     together = "one at a time" if record["batch"] == 1 else f"{record['batch']} at a time"
+    by_length = [(row["name"], part) for row in chosen_rows(rows) for part in row["by_length"]]
     parts = [
         f"# {record['title']}",
-        f"{record['num_sentences']} sentences, {together}, {record['dtype']}. Limits of all: "
-        "those of fairseq's search, at most 200 tokens.",
+        f"{total} sentences, {together}, {record['dtype']}. Limits of all: those of fairseq's "
+        "search, at most 200 tokens.",
         f"```\n{record['command']}\n```",
-        f"Machine: {machine}; torch threads {record['threads']}.",
-    ]
-    parts += [_pieces(name, found) for name, found in record.get("training", {}).items()]
-    if record["pair"] == "en-de":
-        parts.append(PUBLISHED.strip())
-    parts += ["## All systems", _table(rows, record["num_sentences"])]
-    parts.append(
+        f"Machine: {in_words(record['machine'])}; torch threads {record['threads']}.",
+        *(_pieces(name, found) for name, found in record.get("training", {}).items()),
+        *([PUBLISHED.strip()] if record["pair"] == "en-de" else []),
+        "## All systems",
+        table(_columns(list(rows[0]["scores"]), total), rows),
         "Accepted tokens: a round's mean, the verifier's own counted, the end of sentence not. p: "
-        f"paired bootstrap of BLEU against beam 5, {record['bootstrap_samples']} samples.\n\n"
-        + "\n".join(f"* {metric}: `{signature}`" for metric, signature in signatures.items())
-    )
-    parts += ["## By sentence length", _length_table(rows)]
+        f"paired bootstrap of BLEU against beam 5, {record['bootstrap_samples']} samples.",
+        "\n".join(f"* {metric}: `{signature}`" for metric, signature in signatures.items()),
+        "## By sentence length",
+        table(LENGTH_COLUMNS, by_length),
+    ]
     if plots:
         parts += ["## Plots", "\n".join(f"![{name}]({name})" for name in plots)]
-    return "\n\n".join(parts) + "\n"
+    return "\n\n".join(parts)
 
 
 def _pieces(name: str, pieces: Sequence[dict[str, Any]]) -> str:
@@ -308,49 +295,33 @@ def _pieces(name: str, pieces: Sequence[dict[str, Any]]) -> str:
     )
 
 
-def _table(rows: Sequence[dict[str, Any]], total: int) -> str:
-    metrics = list(rows[0]["scores"])
-    header = ["decoding", *metrics, "BLEU - beam", "p", "same as greedy", "accepted tokens"]
-    header += ["ms a sentence", "vs greedy", "vs beam 5"]
-    return markdown(header, [_row(row, metrics, total) for row in rows])
+def _columns(metrics: Sequence[str], total: int) -> Columns:
+    return {
+        "decoding": lambda row: row["name"],
+        **{metric: partial(_score, metric) for metric in metrics},
+        "BLEU - beam": lambda row: f"{row['against_beam']['BLEU']['difference']:+.2f}",
+        "p": lambda row: f"{row['against_beam']['BLEU']['p']:.3f}",
+        "same as greedy": lambda row: f"{total - len(row['differs_from_greedy'])} of {total}",
+        "accepted tokens": lambda row: number(row["accepted_tokens"]),
+        "ms a sentence": lambda row: f"{1000 * row['seconds_per_sentence']:.1f}",
+        "vs greedy": lambda row: f"{row['speed_against_greedy']:.2f}x",
+        "vs beam 5": lambda row: f"{row['speed_against_beam']:.2f}x",
+    }
 
 
-def _row(row: dict[str, Any], metrics: Sequence[str], total: int) -> list[str]:
-    test = row["against_beam"]["BLEU"]
-    return [
-        row["name"],
-        *(f"{row['scores'][metric]:.2f}" for metric in metrics),
-        f"{test['difference']:+.2f}",
-        f"{test['p']:.3f}",
-        f"{total - len(row['differs_from_greedy'])} of {total}",
-        _number(row["accepted_tokens"]),
-        f"{1000 * row['seconds_per_sentence']:.1f}",
-        f"{row['speed_against_greedy']:.2f}x",
-        f"{row['speed_against_beam']:.2f}x",
-    ]
+def _score(metric: str, row: Record) -> str:
+    return number(row["scores"][metric])
 
 
-def _number(value: float | None) -> str:
-    return "-" if value is None else f"{value:.2f}"
-
-
-def _length_table(rows: Sequence[dict[str, Any]]) -> str:
-    header = ["decoding", "source words", "sentences", "BLEU", "accepted tokens", "vs greedy"]
-    cells = []
-    for row in chosen_rows(rows):
-        for part in row["by_length"]:
-            span = f"{part['from']} to {part['to']}" if part["to"] else f"{part['from']} or more"
-            cells.append(
-                [
-                    row["name"],
-                    span,
-                    str(part["sentences"]),
-                    f"{part['BLEU']:.2f}",
-                    _number(part["accepted_tokens"]),
-                    f"{part['speed_against_greedy']:.2f}x",
-                ]
-            )
-    return markdown(header, cells)
+# Of a system's name and its figures on sentences of some lengths.
+LENGTH_COLUMNS: Columns = {
+    "decoding": lambda found: found[0],
+    "source words": lambda found: span(found[1], " to ", " or more"),
+    "sentences": lambda found: str(found[1]["sentences"]),
+    "BLEU": lambda found: number(found[1]["BLEU"]),
+    "accepted tokens": lambda found: number(found[1]["accepted_tokens"]),
+    "vs greedy": lambda found: f"{found[1]['speed_against_greedy']:.2f}x",
+}
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -363,13 +334,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     def work() -> None:
         with quiet_libraries():
             record, log = run(args)
-        text = json.dumps(record, indent=1) + "\n"
-        Path(f"{args.output}.json").write_text(text, encoding="utf-8")
         plots = draw_reproduction(record["rows"], args.output)
-        text = report(record, [path.name for path in plots])
-        Path(f"{args.output}.md").write_text(text, encoding="utf-8")
+        page = report(record, [path.name for path in plots])
+        write(args.output, record, page)
         log.remove()
-        sys.stdout.write(text)
+        print(page)
 
     stopped = "stopped; the same command goes on from here"
     return run_command(parser.prog, work, args.debug, stopped)

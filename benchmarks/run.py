@@ -5,8 +5,6 @@ from __future__ import annotations
 import argparse
 import json
 import logging
-import shlex
-import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import MISSING, asdict, dataclass
 from functools import partial
@@ -16,15 +14,21 @@ from typing import Any
 import torch
 
 from benchmarks import bars, plots
-from benchmarks.engines import ASSISTANT, CTRANSLATE2, MARIAN, Job, Lengths, convert
+from benchmarks.engines import Lengths, Workload, convert
 from benchmarks.figures import bleu_signature, figures, near_ties
-from benchmarks.grow import grow, size_of
-from benchmarks.machine import describe, shown
-from benchmarks.measure import Plan, measure
+from benchmarks.machine import describe
+from benchmarks.measure import MeasureOptions, measure
 from benchmarks.pair import Pair, TestSet, read_test_set
-from benchmarks.random_pair import Shape, random_pair, random_sentences
-from benchmarks.results import Record, Results, page
-from benchmarks.systems import ASSISTED, Choice, System
+from benchmarks.reports import Record, command
+from benchmarks.results import Results, page
+from benchmarks.shapes import (
+    grow,
+    grown_size,
+    random_pair,
+    random_sentences,
+    random_shape,
+)
+from benchmarks.systems import Choice, System
 from specdec_plugins.app.main import run_command
 from specdec_plugins.app.options import add_options, build, option
 from specdec_plugins.corpus.cli import at_least
@@ -44,7 +48,7 @@ _how = partial(option, group="how")
 
 @dataclass(frozen=True)
 class Options:
-    """What is measured, where, and what is written; `Choice` and `Plan` have the rest."""
+    """What is measured, where, and what is written; `Choice` and `MeasureOptions` have the rest."""
 
     output: str = _how(MISSING, "beginning of the names of the results", "OUTPUT", required=True)
     pair: str | None = _what(None, "verifier, drafter, dictionaries and BPE codes", "FOLDER")
@@ -70,7 +74,7 @@ class Options:
     grow: str | None = _what(
         None,
         "the pair made larger, LAYERSxWIDTHxTYPES: its words and its acceptance, at the cost of "
-        "that shape (benchmarks/grow.py)",
+        "that shape (benchmarks/shapes.py)",
         "SHAPE",
     )
     device: str = _how("cpu", "what all engines compute on", choices=("cpu", "cuda"))
@@ -92,7 +96,7 @@ class Options:
 
 def parser() -> argparse.ArgumentParser:
     made = Parser(prog="python -m benchmarks", description=DESCRIPTION, allow_abbrev=False)
-    add_options(made, Options, Choice, Plan)
+    add_options(made, Options, Choice, MeasureOptions)
     return made
 
 
@@ -126,23 +130,23 @@ def write(results: Results, output: str) -> None:
 
 def run(options: Options, given: Mapping[str, Any]) -> Record:
     """Measure, and everything that is to be known of it."""
-    plan = build(Plan, given)
+    how = build(MeasureOptions, given)
     pair, test, lengths = _subject(options)
-    threads = max(plan.threads) if options.device == "cpu" else 1
+    threads = max(how.threads) if options.device == "cpu" else 1
     systems = choose(given, pair.drafter, pair.assistant is not None, threads)
-    work = Path(options.work) / f"converted.{pair.name}"
-    convert(pair, _forms(systems), work)
-    common = (pair, lengths, options.device, str(work), max(plan.batches), test.sentences)
-    cells = measure([Job(system, *common) for system in systems], plan, test.sentences)
+    work = str(Path(options.work) / f"converted.{pair.name}")
+    workload = Workload(pair, test.sentences, lengths, options.device, max(how.batches), work)
+    convert(workload, {name for one in systems for name in (one.engine, one.role)})
+    cells = measure(systems, workload, how)
     return {
-        "command": shlex.join(["python", "-m", "benchmarks", *map(shown, sys.argv[1:])]),
+        "command": command("python", "-m", "benchmarks"),
         "machine": describe(options.device),
         "pair": {"name": pair.name, **pair.describe()},
         "test": test.name,
         "num_sentences": len(test.sentences),
-        "setting": {"device": options.device, "repeats": plan.repeats, **asdict(lengths)},
+        "setting": {"device": options.device, "repeats": how.repeats, **asdict(lengths)},
         "bleu_signature": bleu_signature(test),
-        "near_ties": near_ties(cells, pair, test, lengths, options.device),
+        "near_ties": near_ties(cells, workload),
         "cells": [figures(cell, cells, test, lengths) for cell in cells],
     }
 
@@ -151,26 +155,19 @@ def _subject(options: Options) -> tuple[Pair, TestSet, Lengths]:
     """What is decoded with, what is decoded, and how long it may get."""
     work = Path(options.work)
     if options.random_weights is not None:
-        shape = Shape.parse(options.random_weights)
-        test = random_sentences(shape, options.sentences or _NUM_RANDOM)
+        size, drafter_layers = random_shape(options.random_weights)
+        test = random_sentences(size.types, options.sentences or _NUM_RANDOM)
         lengths = Lengths(min_len=options.length - 1, max_len=options.length)
-        return random_pair(shape, work), test, lengths
+        return random_pair(size, drafter_layers, work), test, lengths
     assert options.pair is not None
     assert options.test is not None
     languages = (options.source_lang, options.target_lang)
     pair = Pair.of(Path(options.pair), *languages)
     if options.grow is not None:
         folder = work / f"{pair.name}.grown.{options.grow}"
-        grow(pair, size_of(options.grow), folder, force=True)
+        grow(pair, grown_size(options.grow), folder)
         pair = Pair.of(folder, *languages)
     return pair, read_test_set(options.test, pair, options.sentences), Lengths()
-
-
-def _forms(systems: Sequence[System]) -> set[str]:
-    """What must be converted for these systems."""
-    forms = {"ctranslate2": CTRANSLATE2, "transformers": MARIAN}
-    wanted = {forms[one.engine] for one in systems if one.engine in forms}
-    return wanted | {ASSISTANT for one in systems if one.role == ASSISTED}
 
 
 def choose(

@@ -6,15 +6,16 @@ import gc
 import logging
 import os
 import time
+from collections import Counter
 from collections.abc import Callable, Sequence
 from concurrent.futures import BrokenExecutor, ProcessPoolExecutor
-from dataclasses import dataclass
+from dataclasses import replace
 from multiprocessing import get_context
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 
-from benchmarks.engines import Engine, Job, Output, load
+from benchmarks.engines import Engine, Output, Workload, load
 from benchmarks.machine import memory_now, peak_memory, reset_peak_memory
 from benchmarks.pair import Sentence
 from benchmarks.systems import System
@@ -25,41 +26,18 @@ Batches = Sequence[Sequence[Sentence]]
 # Engines are forked from a process that has imported these and computed nothing: a fork of one that
 # runs OpenMP or CUDA would not work, and fresh ones would each import for seconds. What is not
 # installed is passed over.
-_PRELOADED = (
-    "benchmarks.worker",
-    "specdec_plugins.app.loading",
-    "fairseq.checkpoint_utils",
-)
+_PRELOADED = ("benchmarks.worker", "specdec_plugins.app.loading", "fairseq.checkpoint_utils")
 _SETTLED = 0.001, 0.02  # seconds of work in so many seconds: at rest
 
 
-@dataclass(frozen=True)
-class Timed:
-    """What came of some batches."""
-
-    seconds: list[float]  # of each batch
-    outputs: list[Output]
-
-
-class Worker(Protocol):
-    """Whoever has one engine: calls a method of `Server` by its name."""
-
-    @property
-    def system(self) -> System: ...
-
-    def call(self, name: str, *arguments: Any) -> Any: ...
-
-    def close(self) -> None: ...
-
-
 class Process:
-    """The parent's end of a process that serves one engine."""
+    """The parent's end of a process with one engine: calls methods of its `Worker` by name."""
 
-    def __init__(self, job: Job) -> None:
-        self.system = job.system
+    def __init__(self, system: System, workload: Workload) -> None:
+        self.system = system
         context = get_context("forkserver")
         context.set_forkserver_preload(list(_PRELOADED))
-        self._pool = ProcessPoolExecutor(1, context, _serve, (job,))
+        self._pool = ProcessPoolExecutor(1, context, _begin, (system, workload))
 
     def call(self, name: str, *arguments: Any) -> Any:
         """Ask and wait. Raises UserError, naming the system, where the engine could not do it."""
@@ -75,57 +53,56 @@ class Process:
         self._pool.shutdown(cancel_futures=True)
 
 
-class Server:
+class Worker:
     """The process's end: what can be called."""
 
-    def __init__(self, job: Job) -> None:
-        self._job = job
+    def __init__(self, system: System, workload: Workload) -> None:
+        self._system = system
+        self._workload = workload
         self._engine: Engine | None = None
-        self._idle = memory_now(job.device)
+        self._idle = memory_now(workload.device)
         self._cores = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else []
 
     def load(self, threads: int) -> None:
         """Load the engine for so many threads or its system's own, on the first so many cores."""
-        threads = min(threads, self._job.system.options.get("threads", threads))
+        threads = min(threads, self._system.options.get("threads", threads))
         self._engine = None
         gc.collect()
-        if self._cores and self._job.device == "cpu":
+        if self._cores and self._workload.device == "cpu":
             os.sched_setaffinity(0, self._cores[:threads])
-        self._engine = load(self._job, threads)
+        self._engine = load(self._system, self._workload, threads)
 
     def reset_peak(self) -> None:
-        reset_peak_memory(self._job.device)
+        reset_peak_memory(self._workload.device)
 
     def peak(self) -> int:
         """Bytes beyond those of the process before it loaded anything."""
-        return peak_memory(self._job.device) - self._idle
+        return peak_memory(self._workload.device) - self._idle
 
-    def run(self, batches: Batches) -> Timed:
-        """Translate batch by batch, and come to rest."""
+    def run(self, batches: Batches) -> list[Output]:
+        """Translate batch by batch, timed, and come to rest."""
         assert self._engine is not None, "run before load"
-        timed = Timed([], [])
+        outputs = []
         for batch in batches:
             self._synchronise()
             start = time.perf_counter()
             output = self._engine.translate(batch)
             self._synchronise()
-            timed.seconds.append(time.perf_counter() - start)
-            timed.outputs.append(output)
+            outputs.append(replace(output, seconds=time.perf_counter() - start))
         rest()
-        return timed
+        return outputs
 
     def parts(self, batches: Batches) -> dict[str, float]:
         """Seconds by part over these batches."""
         assert self._engine is not None, "parts before load"
-        total: dict[str, float] = {}
+        total: Counter[str] = Counter()
         for batch in batches:
-            for name, seconds in self._engine.parts(batch).items():
-                total[name] = total.get(name, 0.0) + seconds
+            total.update(self._engine.parts(batch))
         rest()
-        return total
+        return dict(total)
 
     def _synchronise(self) -> None:
-        if self._job.device == "cuda":
+        if self._workload.device == "cuda":
             torch.cuda.synchronize()
 
 
@@ -144,14 +121,14 @@ def rest(clock: Callable[[], float] = time.process_time, limit: float = 2.0) -> 
             return
 
 
-_server: Server | None = None  # of this process
+_worker: Worker | None = None  # of this process
 
 
-def _serve(job: Job) -> None:
-    global _server
+def _begin(system: System, workload: Workload) -> None:
+    global _worker
     logging.getLogger("fairseq").setLevel(logging.WARNING)
-    _server = Server(job)
+    _worker = Worker(system, workload)
 
 
 def _answer(name: str, *arguments: Any) -> Any:
-    return getattr(_server, name)(*arguments)
+    return getattr(_worker, name)(*arguments)

@@ -16,8 +16,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from tqdm import tqdm
-
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
@@ -29,7 +27,6 @@ from benchmarks.decodings import (  # noqa: E402
     RELAXED,
     Decoding,
     decode,
-    in_parts,
     quiet_libraries,
     same_networks,
     search_settings,
@@ -109,9 +106,7 @@ def run(data: str | None, device: str | None, num_sentences: int | None = None) 
     with tempfile.TemporaryDirectory() as folder:
         systems = load_systems(settings, relaxed, folder)
     sentences = number_sentences([sample.source for sample in samples])
-    total = len(systems) * len(sentences)
-    with tqdm(total=total, unit=" translations", file=sys.stderr) as bar:
-        decodings = decode(systems, in_parts(sentences, 1), on_done=bar.update)
+    decodings = decode(systems, sentences, 1)
     references = [sample.reference for sample in samples]
     print(f"\n{summary(decodings, references, relaxed)}\n")
     named = {decoding.name: decoding for decoding in decodings}

@@ -1,6 +1,6 @@
 """One file an engine: everything that can translate with the verifier's weights.
 
-Adding one is a file with a function `load(job: Job, threads: int) -> Engine`, named in ENGINES.
+Adding one is a file with a function `load(system, workload, threads) -> Engine`, named in ENGINES.
 What stands here is all that the harness knows of an engine.
 """
 
@@ -8,13 +8,12 @@ from __future__ import annotations
 
 import importlib
 import shutil
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
 
 from benchmarks.pair import Pair, Sentence
-from benchmarks.systems import System
+from benchmarks.systems import ASSISTED, System
 from specdec_plugins.decoding.networks import Transformer
 from specdec_plugins.decoding.stats import DecodeStats
 from specdec_plugins.formats.ctranslate2 import export_ctranslate2
@@ -22,8 +21,12 @@ from specdec_plugins.formats.marian import export_marian
 from specdec_plugins.formats.models import read_model_of
 
 ENGINES = ("ctranslate2", "fairseq", "ours", "published", "transformers")
-# Forms of the verifier's weights that the peers read.
-CTRANSLATE2, MARIAN, ASSISTANT = "ctranslate2", "marian", "marian-assistant"
+# Who writes weights as a peer reads them: the verifier's for an engine, the assistant's for a role.
+_EXPORTS: dict[str, Callable[..., Path]] = {
+    "ctranslate2": export_ctranslate2,
+    "transformers": export_marian,
+    ASSISTED: export_marian,
+}
 
 
 @dataclass(frozen=True)
@@ -40,16 +43,19 @@ class Lengths:
 
 
 @dataclass(frozen=True)
-class Job:
-    """What one engine is to do, whatever the threads and the batch."""
+class Workload:
+    """What all systems of a run decode, and with what."""
 
-    system: System
     pair: Pair
-    lengths: Lengths
-    device: str  # "cpu" or "cuda"
-    work: str  # folder for converted weights
-    max_batch: int  # sentences that will be decoded together at most
-    sentences: Sequence[Sentence]  # all that will be asked for
+    sentences: Sequence[Sentence]
+    lengths: Lengths = Lengths()
+    device: str = "cpu"  # or "cuda"
+    max_batch: int = 1  # sentences that will be decoded together at most
+    work: str = ""  # folder for converted weights
+
+    def converted(self, name: str) -> Path:
+        """Where `convert` has put the model."""
+        return Path(self.work) / name
 
 
 @dataclass(frozen=True)
@@ -58,54 +64,38 @@ class Output:
 
     tokens: list[list[str]]  # a list for each sentence, in their order; no end of sentence
     stats: DecodeStats | None = None  # rounds, and seconds by part; None where there are no rounds
+    seconds: float = 0.0  # that the call took; whoever timed it fills it in
 
 
-class Engine(Protocol):
-    """Something loaded that translates."""
+class Engine:
+    """Something loaded that translates; those of others tell nothing of rounds and parts."""
+
+    def __init__(self, decode: Callable[[Sequence[Sentence]], list[list[str]]]) -> None:
+        self._decode = decode
 
     def translate(self, batch: Sequence[Sentence]) -> Output:
         """The best translation of each sentence, decoded together; this is what is timed."""
-        ...
+        return Output(self._decode(batch))
 
     def parts(self, batch: Sequence[Sentence]) -> dict[str, float]:
         """Seconds by part of one `translate`, not timed otherwise; empty where nobody can say."""
-        ...
-
-
-@dataclass(frozen=True)
-class Peer:
-    """An engine of others, which tells nothing of its rounds and the parts of its time."""
-
-    decode: Callable[[Sequence[Sentence]], list[list[str]]]
-
-    def translate(self, batch: Sequence[Sentence]) -> Output:
-        return Output(self.decode(batch))
-
-    def parts(self, batch: Sequence[Sentence]) -> dict[str, float]:
         return {}
 
 
-def load(job: Job, threads: int) -> Engine:
+def load(system: System, workload: Workload, threads: int) -> Engine:
     """The engine that the system names; only then are its packages imported."""
-    assert job.system.engine in ENGINES
-    module = importlib.import_module(f"benchmarks.engines.{job.system.engine}")
-    engine: Engine = module.load(job, threads)
+    assert system.engine in ENGINES
+    module = importlib.import_module(f"benchmarks.engines.{system.engine}")
+    engine: Engine = module.load(system, workload, threads)
     return engine
 
 
-def converted(form: str, job: Job) -> Path:
-    """Where `convert` has put the model."""
-    return Path(job.work) / form
-
-
-def convert(pair: Pair, forms: Iterable[str], work: Path) -> None:
-    """Write each form anew, as `work/<form>`; the peers' own precisions are made when they load."""
-    dictionaries = pair.dictionaries()
-    for form in forms:
-        folder = work / form
-        shutil.rmtree(folder, ignore_errors=True)
-        path = pair.assistant if form == ASSISTANT else pair.verifier
+def convert(workload: Workload, names: Collection[str]) -> None:
+    """Write anew what these engines and roles read; their precisions are made when they load."""
+    dictionaries = workload.pair.dictionaries()
+    for name in _EXPORTS.keys() & names:
+        shutil.rmtree(workload.converted(name), ignore_errors=True)
+        path = workload.pair.assistant if name == ASSISTED else workload.pair.verifier
         assert path is not None
-        export = export_ctranslate2 if form == CTRANSLATE2 else export_marian
         model = read_model_of(Transformer, path, dictionaries.source, dictionaries.target)
-        export(model, dictionaries, folder)
+        _EXPORTS[name](model, dictionaries, workload.converted(name))

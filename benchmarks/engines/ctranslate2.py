@@ -4,26 +4,26 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from benchmarks.engines import CTRANSLATE2, Job, Peer, converted
+from benchmarks.engines import Engine, Workload
 from benchmarks.pair import Sentence
-from benchmarks.systems import BEAM
+from benchmarks.systems import BEAM, System
 
 
-def load(job: Job, threads: int) -> Peer:
+def load(system: System, workload: Workload, threads: int) -> Engine:
     """One translator: all its threads work on one batch."""
     import ctranslate2
 
     translator = ctranslate2.Translator(
-        str(converted(CTRANSLATE2, job)),
-        device=job.device,
-        compute_type=job.system.dtype,
+        str(workload.converted("ctranslate2")),
+        device=workload.device,
+        compute_type=system.dtype,
         inter_threads=1,
         intra_threads=threads,
     )
     options = {
-        "beam_size": 5 if job.system.role == BEAM else 1,
-        "min_decoding_length": job.lengths.min_len,
-        "max_decoding_length": job.lengths.max_len,
+        "beam_size": 5 if system.role == BEAM else 1,
+        "min_decoding_length": workload.lengths.min_len,
+        "max_decoding_length": workload.lengths.max_len,
         "max_input_length": 0,  # cut nothing
     }
 
@@ -31,4 +31,4 @@ def load(job: Job, threads: int) -> Peer:
         sources = [sentence.tokens for sentence in batch]
         return [r.hypotheses[0] for r in translator.translate_batch(sources, **options)]
 
-    return Peer(decode)
+    return Engine(decode)

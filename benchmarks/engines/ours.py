@@ -7,10 +7,10 @@ from dataclasses import replace
 
 import torch
 
-from benchmarks.engines import Job, Output
+from benchmarks.engines import Engine, Output, Workload
 from benchmarks.engines.scripted import scripted
 from benchmarks.pair import Sentence
-from benchmarks.systems import GREEDY
+from benchmarks.systems import GREEDY, System
 from specdec_plugins.app.settings import Settings
 from specdec_plugins.app.translator import SpeculativeTranslator, load_translator
 from specdec_plugins.decoding.engine import SpeculativeDecoder
@@ -19,7 +19,7 @@ from specdec_plugins.decoding.types import Request
 from specdec_plugins.errors import require
 
 
-class Ours:
+class Ours(Engine):
     """What the command line would load, given token ids."""
 
     def __init__(self, translator: SpeculativeTranslator) -> None:
@@ -41,15 +41,12 @@ class Ours:
         return [done[request.id].token_ids for request in requests]
 
     def parts(self, batch: Sequence[Sentence]) -> dict[str, float]:
-        """Seconds by part of the round, every part waiting for the device."""
-        before = self.decoder.config.measure_time
-        self._set_measuring(True)
-        stats = self.translate(batch).stats
-        self._set_measuring(before)
-        return {} if stats is None else stats.seconds
-
-    def _set_measuring(self, wanted: bool | None) -> None:
-        self.decoder.config = replace(self.decoder.config, measure_time=wanted)
+        """Every part waits for the device."""
+        usual = self.decoder.config
+        self.decoder.config = replace(usual, measure_time=True)
+        self.translate(batch)
+        self.decoder.config = usual
+        return self.decoder.stats.seconds
 
     def request(self, sentence: Sentence) -> Request:
         """What the engine is asked for. Raises UserError where the sentence is too long."""
@@ -65,38 +62,37 @@ class Ours:
         return Request(str(sentence.number), sentence.ids, params)
 
 
-def load(job: Job, threads: int) -> Ours:
+def load(system: System, workload: Workload, threads: int) -> Ours:
     """Raises UserError where the system drafts and the pair has no drafter."""
     torch.set_num_threads(threads)
-    settings = settings_of(job)
+    settings = settings_of(system, workload)
     engine = Ours(load_translator(settings))
-    acceptance = job.system.options.get("acceptance")
+    acceptance = system.options.get("acceptance")
     if acceptance is not None:
         greedy = Ours(load_translator(_plain(settings)))
         eos = engine.decoder.verifier.special.eos
-        answers = {tuple(s.ids): greedy.target_ids([s])[0] for s in job.sentences}
+        answers = {tuple(s.ids): greedy.target_ids([s])[0] for s in workload.sentences}
         engine.decoder.method = scripted(engine.decoder.method, answers, acceptance, eos)
     return engine
 
 
-def settings_of(job: Job) -> Settings:
-    """Of its system on its pair. Raises UserError where it drafts and the pair has no drafter."""
-    system, lengths = job.system, job.lengths
+def settings_of(system: System, workload: Workload) -> Settings:
+    """Raises UserError where the system drafts and the pair has no drafter."""
+    pair, lengths, options = workload.pair, workload.lengths, system.options
     settings = replace(
-        job.pair.token_settings(),
+        pair.token_settings(),
         dtype=system.dtype,
-        device=job.device,
-        batch=job.max_batch,
+        device=workload.device,
+        batch=workload.max_batch,
         min_len=lengths.min_len,
         max_len_b=lengths.max_len,
     )
     if system.role == GREEDY:
         return _plain(settings)
     require(
-        job.pair.drafter is not None,
-        f"{job.pair.settings.data}: holds no drafter, which {system.name!r} needs.",
+        pair.drafter is not None,
+        f"{pair.settings.data}: holds no drafter, which {system.name!r} needs.",
     )
-    options = system.options
     return replace(
         settings,
         rule=None,

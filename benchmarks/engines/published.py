@@ -12,7 +12,8 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad as pad_axes
 
-from benchmarks.engines import Job, ours
+from benchmarks.engines import Workload, ours
+from benchmarks.systems import System
 from specdec_plugins.decoding.types import Draft, Prefix, Round, Scores
 from specdec_plugins.decoding.verifier import TransformerVerifier
 
@@ -57,16 +58,15 @@ class UncachedVerifier(TransformerVerifier):
         return tokens.scatter(1, prefix.lengths[:, None] + offsets, drafted)
 
 
-def load(job: Job, threads: int) -> ours.Ours:
+def load(system: System, workload: Workload, threads: int) -> ours.Ours:
     """Raises UserError where the pair has no drafter."""
-    settings = job.pair.settings
+    pair, settings = workload.pair, workload.pair.settings
     # Whatever the network was trained for: it encodes for itself, drafts from the whole prefix, and
     # takes the best token of each position.
     options = {**settings.drafter_options, "share_encoder": False, "cache": False}
     settings = replace(settings, drafter_options=options, bigrams=None)
-    engine = ours.load(replace(job, pair=replace(job.pair, settings=settings)), threads)
-    decoder = engine.decoder
-    verifier = decoder.verifier
+    engine = ours.load(system, replace(workload, pair=replace(pair, settings=settings)), threads)
+    decoder, verifier = engine.decoder, engine.decoder.verifier
     assert isinstance(verifier, TransformerVerifier)
     decoder.verifier = UncachedVerifier(verifier.network, verifier.special)
     decoder.config = replace(decoder.config, compact_at=1.0)

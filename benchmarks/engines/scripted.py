@@ -43,25 +43,19 @@ class ScriptedDrafter:
         self._script = script
         self._acceptance = acceptance
         self._eos = eos
-        self._rows: list[list[int]] = []
+        self._rows: list[Sequence[int]] = []
         self._table: Tensor | None = None  # [B, T] int64: the script, eos behind their ends
+        self.max_positions = inner.max_positions
+        self.max_block_size = inner.max_block_size
 
     def fresh(self, target: Target) -> ScriptedDrafter:
         inner = self._inner.fresh(target)
         return ScriptedDrafter(inner, self._script, self._acceptance, self._eos)
 
-    @property
-    def max_positions(self) -> int | None:
-        return self._inner.max_positions
-
-    @property
-    def max_block_size(self) -> int | None:
-        return self._inner.max_block_size
-
     def admit(self, source: SourceBatch) -> None:
         self._inner.admit(source)
         for row, length in zip(source.tokens.tolist(), source.lengths.tolist(), strict=True):
-            self._rows.append(list(self._script[tuple(row[:length])]))
+            self._rows.append(self._script[tuple(row[:length])])
         self._tabulate(source.tokens.device)
 
     def commit(self, prefix: Prefix, last: Round) -> None:
@@ -88,7 +82,7 @@ class ScriptedDrafter:
 
     def _tabulate(self, device: torch.device) -> None:
         width = max((len(row) for row in self._rows), default=0) + 1
-        rows = [row + [self._eos] * (width - len(row)) for row in self._rows]
+        rows = [[*row, *[self._eos] * (width - len(row))] for row in self._rows]
         self._table = torch.tensor(rows, device=device).reshape(len(rows), width)
 
 

@@ -7,35 +7,36 @@ from typing import Any
 
 import torch
 
-from benchmarks.engines import ASSISTANT, MARIAN, Job, Peer, converted
+from benchmarks.engines import Engine, Workload
 from benchmarks.pair import Sentence
-from benchmarks.systems import ASSISTED, PROMPT_LOOKUP
+from benchmarks.systems import ASSISTED, PROMPT_LOOKUP, System
 from specdec_plugins.app.settings import DTYPES
 from specdec_plugins.formats.marian import load_marian
 
 _NUM_LOOKED_UP = 10  # tokens, as the library's documentation has it
 
 
-def load(job: Job, threads: int) -> Peer:
+def load(system: System, workload: Workload, threads: int) -> Engine:
     """`generate` without a beam."""
     torch.set_num_threads(threads)
 
-    def load_form(form: str) -> Any:
-        loaded: Any = load_marian(converted(form, job), dtype=DTYPES[job.system.dtype])
-        return loaded.to(job.device).eval()
+    def load_model(name: str) -> Any:
+        loaded: Any = load_marian(workload.converted(name), dtype=DTYPES[system.dtype])
+        return loaded.to(workload.device).eval()
 
-    model, codec, pad = load_form(MARIAN), job.pair.codec(), job.pair.dictionaries().target.pad
+    model, pair = load_model("transformers"), workload.pair
+    codec, pad = pair.codec(), pair.dictionaries().target.pad
     options: dict[str, Any] = {
         "num_beams": 1,
         "do_sample": False,
-        "max_new_tokens": job.lengths.max_len,
-        "min_new_tokens": job.lengths.min_len,
+        "max_new_tokens": workload.lengths.max_len,
+        "min_new_tokens": workload.lengths.min_len,
         "suppress_tokens": [pad],  # as fairseq's search bans it
     }
-    if job.system.role == PROMPT_LOOKUP:
+    if system.role == PROMPT_LOOKUP:
         options["prompt_lookup_num_tokens"] = _NUM_LOOKED_UP
-    if job.system.role == ASSISTED:
-        options["assistant_model"] = load_form(ASSISTANT)
+    if system.role == ASSISTED:
+        options["assistant_model"] = load_model(ASSISTED)
 
     @torch.inference_mode()
     def decode(batch: Sequence[Sentence]) -> list[list[str]]:
@@ -47,4 +48,4 @@ def load(job: Job, threads: int) -> Peer:
         # Column 0 is the start token, which is the end of a sentence, too.
         return [codec.tokens(row[1:]) for row in found.tolist()]
 
-    return Peer(decode)
+    return Engine(decode)

@@ -14,19 +14,17 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import json
 import shlex
 import sys
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
 
 import torch
 
-from benchmarks.machine import describe
-from benchmarks.results import markdown
+from benchmarks.machine import describe, in_words
+from benchmarks.reports import Columns, table, write
 from benchmarks.serving.reference import Reference, balance
 from benchmarks.serving.server import Server, serving
 from benchmarks.serving.traffic import Tally, Traffic
@@ -34,19 +32,13 @@ from specdec_plugins.app.report import percentile
 from specdec_plugins.errors import Parser, UserError, refuse
 from specdec_plugins.formats.output import check_output
 from specdec_plugins.serving.model import load_model
-from specdec_plugins.serving.settings import ModelOptions, ServerSettings
+from specdec_plugins.serving.settings import ModelOptions
 
 MODES: dict[str, tuple[str, ...]] = {
     "on": (),
     "off": ("--drafter", "none"),
     "adaptive": ("--schedule", "adaptive"),
 }
-_WARM_UP = 2.0  # seconds of traffic that are not counted
-_WARM_CLIENTS = 8
-_HEADER = (
-    *("speculation", "clients", "requests", "p50 s", "p95 s", "p99 s", "tokens/s"),
-    *("against the plain loop", "tokens a round"),
-)
 
 
 @dataclass(frozen=True)
@@ -61,6 +53,9 @@ class Load:
     @property
     def name(self) -> str:
         return f"{self.mode}-{self.concurrency}{'-mixed' if self.mixed else ''}"
+
+
+WARM_UP = Load("warm", concurrency=8, seconds=2.0)  # not counted
 
 
 @dataclass
@@ -84,10 +79,9 @@ class Result:
 
 
 def send(server: Server, reference: Reference, load: Load) -> Tally:
-    traffic = Traffic(server.port, load.name, reference.texts, ServerSettings().max_body)
+    traffic = Traffic(server.port, load.name, reference.texts, reference.model.target_lang)
     if load.mixed:
-        target = reference.model.target_lang
-        return asyncio.run(traffic.run_mixed(load.mixed, load.concurrency, target))
+        return asyncio.run(traffic.run_mixed(load.mixed, load.concurrency))
     return asyncio.run(traffic.run_for(load.seconds, load.concurrency))
 
 
@@ -97,23 +91,21 @@ def measure(server: Server, reference: Reference, load: Load) -> Result:
     before = server.wait_until_idle()
     tally = send(server, reference, load)
     after = server.wait_until_idle()
-
-    def change(name: str) -> float:
-        return after.get(name, 0.0) - before.get(name, 0.0)
-
+    change = {name: value - before.get(name, 0.0) for name, value in after.items()}
     near_ties, faults = reference.compare(tally)
     lines = server.lines_of(load.name)
-    figures, wrong = balance(reference, tally, change, lines, reference.model.block_size)
-    num_tokens = change("specdec_tokens_total")
+    figures, wrong = balance(reference, tally, change, lines)
+    num_tokens = change.get("specdec_tokens_total", 0.0)
+    p50, p95, p99 = (percentile(tally.latencies, share) for share in (0.50, 0.95, 0.99))
     result = Result(
         load=load,
         num_requests=sum(tally.kinds.values()),
         seconds=tally.seconds,
-        p50=percentile(tally.latencies, 0.50),
-        p95=percentile(tally.latencies, 0.95),
-        p99=percentile(tally.latencies, 0.99),
+        p50=p50,
+        p95=p95,
+        p99=p99,
         tokens_per_second=num_tokens / tally.seconds,
-        tokens_per_round=num_tokens / max(1.0, change("specdec_rounds_total")),
+        tokens_per_round=num_tokens / max(1.0, change.get("specdec_rounds_total", 0.0)),
         kinds=dict(tally.kinds),
         codes=dict(Counter(line.code for line in lines)),
         retries=tally.retries,
@@ -139,89 +131,74 @@ def run_mode(mode: str, args: argparse.Namespace, reference: Reference) -> list[
     if args.mixed:
         loads.append(Load(mode, max(concurrencies), mixed=args.mixed))
     with serving([*flags, *MODES[mode]], args.threads) as server:
-        warm = Traffic(server.port, "warm", reference.texts, ServerSettings().max_body)
-        asyncio.run(warm.run_for(_WARM_UP, _WARM_CLIENTS))
+        send(server, reference, WARM_UP)
         results = [measure(server, reference, load) for load in loads]
         results[-1].faults += [f"the log says: {line}" for line in server.errors()]
     return results
 
 
-def write(
+def report(
     output: str | None, reference: Reference, results: Sequence[Result], arguments: Sequence[str]
 ) -> None:
     """Print the page; write it and the record where they are wanted."""
     facts = {**describe(reference.model.verifier.device.type), "threads": torch.get_num_threads()}
-    page = "\n".join(_page(reference, results, arguments, facts))
-    print(page)
-    if output is None:
-        return
-    record = {
-        "arguments": list(arguments),
-        "machine": facts,
-        "plain_loop": {
-            "texts": len(reference.texts),
-            "seconds": reference.seconds,
-            "tokens_per_second": reference.tokens_per_second,
-        },
-        "results": [asdict(result) for result in results],
-    }
-    Path(f"{output}.json").write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
-    Path(f"{output}.md").write_text(page + "\n", encoding="utf-8")
-
-
-def _page(
-    reference: Reference,
-    results: Sequence[Result],
-    arguments: Sequence[str],
-    facts: dict[str, Any],
-) -> list[str]:
-    texts = len(reference.texts)
-    lines = [
-        "# Load test of specdec-serve",
-        "",
-        f"`python -m benchmarks.serving.load {shlex.join(arguments)}`",
-        "",
-        ", ".join(f"{name} {value}" for name, value in facts.items()) + ".",
-        "",
-        f"A plain loop over the same model, one sentence after the other in one process: "
-        f"{reference.tokens_per_second:.0f} tokens/s, {reference.seconds / texts:.4f} s a text, "
-        f"{texts} texts.",
-    ]
     timed = [result for result in results if not result.load.mixed]
-    if timed:
-        lines += ["", markdown(_HEADER, [_row(result, reference) for result in timed])]
-    for result in (result for result in results if result.load.mixed):
-        lines += ["", *_mixed(result)]
-    return [*lines, "", *_verdict(results)]
+    page = "\n\n".join(
+        [
+            "# Load test of specdec-serve",
+            f"`python -m benchmarks.serving.load {shlex.join(arguments)}`",
+            f"{in_words(facts)}.",
+            "A plain loop over the same model, one sentence after the other in one process: "
+            f"{reference.tokens_per_second:.0f} tokens/s, "
+            f"{reference.seconds / len(reference.texts):.4f} s a text, "
+            f"{len(reference.texts)} texts.",
+            *([table(_columns(reference), timed)] if timed else []),
+            *(_mixed(result) for result in results if result.load.mixed),
+            _verdict(results),
+        ]
+    )
+    print(page)
+    if output is not None:
+        plain = {"texts": len(reference.texts), "seconds": reference.seconds}
+        record = {
+            "arguments": list(arguments),
+            "machine": facts,
+            "plain_loop": {**plain, "tokens_per_second": reference.tokens_per_second},
+            "results": [asdict(result) for result in results],
+        }
+        write(output, record, page)
 
 
-def _row(result: Result, reference: Reference) -> list[str]:
-    return [
-        result.load.mode,
-        str(result.load.concurrency),
-        str(result.num_requests),
-        *(f"{figure:.3f}" for figure in (result.p50, result.p95, result.p99)),
-        f"{result.tokens_per_second:.0f}",
-        f"{result.tokens_per_second / reference.tokens_per_second:.2f}x",
-        f"{result.tokens_per_round:.2f}",
-    ]
+def _columns(reference: Reference) -> Columns:
+    return {
+        "speculation": lambda result: result.load.mode,
+        "clients": lambda result: str(result.load.concurrency),
+        "requests": lambda result: str(result.num_requests),
+        "p50 s": lambda result: f"{result.p50:.3f}",
+        "p95 s": lambda result: f"{result.p95:.3f}",
+        "p99 s": lambda result: f"{result.p99:.3f}",
+        "tokens/s": lambda result: f"{result.tokens_per_second:.0f}",
+        "against the plain loop": lambda result: (
+            f"{result.tokens_per_second / reference.tokens_per_second:.2f}x"
+        ),
+        "tokens a round": lambda result: f"{result.tokens_per_round:.2f}",
+    }
 
 
-def _mixed(result: Result) -> list[str]:
+def _mixed(result: Result) -> str:
     kinds = ", ".join(f"{num} {kind}" for kind, num in sorted(result.kinds.items()))
     codes = ", ".join(f"{num} with {code}" for code, num in sorted(result.codes.items()))
-    return [
+    figures = "".join(f"\n* {figure}" for figure in result.figures)
+    return (
         f"## {result.num_requests} mixed requests, {result.load.concurrency} clients, "
-        f"speculation {result.load.mode}",
-        "",
-        f"* Sent: {kinds}; {result.retries} tried again after 429.",
+        f"speculation {result.load.mode}\n\n"
+        f"* Sent: {kinds}; {result.retries} tried again after 429.\n"
         f"* The log has: {codes}. In {result.seconds:.0f} s; latency p50 {result.p50:.3f}, "
-        f"p95 {result.p95:.3f}, p99 {result.p99:.3f} s.",
-        *(f"* {figure}" for figure in result.figures),
-    ]
+        f"p95 {result.p95:.3f}, p99 {result.p99:.3f} s.{figures}"
+    )
 
 
-def _verdict(results: Sequence[Result]) -> list[str]:
+def _verdict(results: Sequence[Result]) -> str:
     near_ties = {line for result in results for line in result.near_ties}
     faults = [f"* FAULT ({r.load.name}): {line}" for r in results for line in r.faults]
     if not faults:
@@ -231,8 +208,9 @@ def _verdict(results: Sequence[Result]) -> list[str]:
             "metrics agree with the clients' counts. Spans are what clients that left may have had "
             "decoded, and rounds of answers that do not tell them."
         ]
-    ties = sorted(near_ties) or ["none"]
-    return [*faults, "", "Near-ties (two best logits less than 1e-4 apart): " + "; ".join(ties)]
+    ties = "; ".join(sorted(near_ties) or ["none"])
+    told = "\n".join(faults)
+    return f"{told}\n\nNear-ties (two best logits less than 1e-4 apart): {ties}"
 
 
 def make_parser() -> argparse.ArgumentParser:
@@ -276,7 +254,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     results = [
         result for mode in args.modes.split(",") for result in run_mode(mode, args, reference)
     ]
-    write(args.output, reference, results, sys.argv[1:] if argv is None else argv)
+    report(args.output, reference, results, sys.argv[1:] if argv is None else argv)
     return int(any(result.faults for result in results))
 
 

@@ -8,10 +8,10 @@ from __future__ import annotations
 import math
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Mapping, Sequence
 
 from benchmarks.serving.server import LogLine
-from benchmarks.serving.traffic import Tally
+from benchmarks.serving.traffic import Answer, Tally
 from specdec_plugins.app.exactness import NEAR_TIE, logit_gap
 from specdec_plugins.serving.model import ServedModel
 from specdec_plugins.serving.planning import Options, make_plan
@@ -19,8 +19,6 @@ from specdec_plugins.serving.settings import ServerSettings
 from specdec_plugins.serving.translate_cli import LocalTranslator
 
 _PLAIN = Options(use_drafter=False)
-
-Change = Callable[[str], float]  # of a metric in a run, by name; `name:label` for one of them
 
 _METRICS = ("sentences", "tokens", "rounds", "drafted_tokens", "accepted_tokens")
 _KINDS = {400: "bad_request", 413: "too_large", 429: "overloaded", 499: "cancelled"}
@@ -34,7 +32,6 @@ class Reference:
         self.texts = texts
         self.answers: list[str] = []
         self.num_tokens: list[int] = []  # of each text, ends of sentences included
-        self.num_sentences: list[int] = []
         translator = LocalTranslator(model, ServerSettings(), _PLAIN)
         begin = time.perf_counter()
         for text in texts:
@@ -42,8 +39,7 @@ class Reference:
             self.answers += [answer or "" for answer in translator.translate([text])]
             self.num_tokens.append(translator.num_tokens - before)
         self.seconds = time.perf_counter() - begin
-        for text in texts:
-            self.num_sentences.append(len(self._plan(text).requests))
+        self.num_sentences = [len(self._plan(text).requests) for text in texts]
 
     @property
     def tokens_per_second(self) -> float:
@@ -53,10 +49,7 @@ class Reference:
         """Answers that differ from the plain decoding: near-ties, and faults."""
         ties: list[str] = []
         faults: list[str] = []
-        wrong = {
-            answer.index for answer in tally.answers if not self.is_right(answer.index, answer.text)
-        }
-        for index in sorted(wrong):
+        for index in sorted({one.index for one in tally.answers if not self.is_right(one)}):
             gap = self._gap(index)
             said = f"text {index + 1}: differs; smallest gap of its two best logits {gap:.1e}"
             (ties if gap < NEAR_TIE else faults).append(said)
@@ -64,33 +57,34 @@ class Reference:
             faults.append(f"{tally.num_good} good requests, {len(tally.answers)} answers")
         return ties, faults
 
-    def is_right(self, index: int, text: str) -> bool:
-        return text == self.answers[index]
+    def is_right(self, answer: Answer) -> bool:
+        return answer.text == self.answers[answer.index]
 
     def _gap(self, index: int) -> float:
         """The smallest gap of the two best logits along the plain decoding of a text."""
-        smallest = math.inf
         plan = self._plan(self.texts[index])
         decoded = LocalTranslator(self.model, ServerSettings(), _PLAIN).decode(plan)
-        for request, result in zip(plan.requests, decoded, strict=True):
-            for end in range(len(result.token_ids)):
-                gap = logit_gap(self.model.verifier, request, result.token_ids[:end])
-                smallest = min(smallest, gap)
-        return smallest
+        gaps = (
+            logit_gap(self.model.verifier, request, result.token_ids[:end])
+            for request, result in zip(plan.requests, decoded, strict=True)
+            for end in range(len(result.token_ids))
+        )
+        return min(gaps, default=math.inf)
 
     def _plan(self, text: str):  # type: ignore[no-untyped-def]
         return make_plan([text], _PLAIN, self.model, ServerSettings())
 
 
 def balance(
-    reference: Reference, tally: Tally, change: Change, lines: Sequence[LogLine], block_size: int
+    reference: Reference, tally: Tally, change: Mapping[str, float], lines: Sequence[LogLine]
 ) -> tuple[list[str], list[str]]:
     """Tokens, requests and failures as both sides count them, and what does not agree.
 
-    lines: the log's of this run's requests. What the server may have done for clients that left,
-    or for answers that do not tell, makes a span of the clients' count.
+    change: of the server's metrics in this run. lines: the log's of its requests. What the server
+    may have done for clients that left, or for answers that do not tell, makes a span of the
+    clients' count.
     """
-    known, slack = _work(reference, tally, block_size)
+    known, slack = _work(reference, tally, reference.model.block_size)
     logged = Counter(line.code for line in lines)
     counts = [
         (name.removesuffix("_tokens"), f"specdec_{name}_total", known[name], slack[name])
@@ -103,7 +97,7 @@ def balance(
         counts.append((f"failures, {kind}", metric, logged[code], 0))
     figures, faults = [], _log_faults(tally, lines)
     for name, metric, least, more in counts:
-        counted = round(change(metric))
+        counted = round(change.get(metric, 0.0))
         span = f"{least} to {least + more}" if more else f"{least}"
         figures.append(f"{name}: server {counted}, clients {span}")
         if not least <= counted <= least + more:
@@ -119,7 +113,7 @@ def _work(reference: Reference, tally: Tally, block_size: int) -> tuple[Counter[
         known.update(sentences=1, rounds=row["rounds"], tokens=sum(row["emitted"]))
         known.update({f"{name}_tokens": sum(row[name]) for name in ("drafted", "accepted")})
     untold = [answer for answer in tally.answers if not answer.speculation]
-    texts = [(answer.index, reference.is_right(answer.index, answer.text)) for answer in untold]
+    texts = [(answer.index, reference.is_right(answer)) for answer in untold]
     for index, is_right in [*texts, *((index, False) for index in tally.left)]:
         num = reference.num_tokens[index]
         (known if is_right else slack).update(sentences=reference.num_sentences[index], tokens=num)

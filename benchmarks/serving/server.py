@@ -10,6 +10,7 @@ import sys
 import tempfile
 import time
 import urllib.request
+from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -40,19 +41,16 @@ class Server:
 
     def metrics(self) -> dict[str, float]:
         """Sums over all labels, by name; of POST requests also `specdec_requests_total:200`."""
-        with urllib.request.urlopen(
-            f"http://127.0.0.1:{self.port}/metrics", timeout=60
-        ) as response:
-            families = text_string_to_metric_families(response.read().decode())
-        sums: dict[str, float] = {}
+        address = f"http://127.0.0.1:{self.port}/metrics"
+        with urllib.request.urlopen(address, timeout=60) as response:
+            families = list(text_string_to_metric_families(response.read().decode()))
+        sums: defaultdict[str, float] = defaultdict(float)
         for sample in (sample for family in families for sample in family.samples):
-            names = [sample.name]
+            sums[sample.name] += sample.value
             label = _LABELS.get(sample.name)
             if label and sample.labels.get("route") != "/metrics":
-                names.append(f"{sample.name}:{sample.labels[label]}")
-            for name in names:
-                sums[name] = sums.get(name, 0.0) + sample.value
-        return sums
+                sums[f"{sample.name}:{sample.labels[label]}"] += sample.value
+        return dict(sums)
 
     def wait_until_idle(self, seconds: float = 300.0) -> dict[str, float]:
         """The metrics once nothing decodes or waits. RuntimeError where a row stays behind."""

@@ -9,9 +9,13 @@ import random
 import sys
 import time
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from email import message_from_bytes
+from email.message import Message
 from typing import Any
+
+from specdec_plugins.serving.settings import ServerSettings
 
 GENERATE, STREAM, TRANSLATE = "generate", "stream", "translate"
 HANG_UP, RESET, KILLED = "hang-up", "reset", "killed process"
@@ -71,112 +75,107 @@ class Tally:
 
 
 class Traffic:
-    """Requests to one server on loopback, from as many clients as wanted."""
+    """One run of requests to a server on loopback, from as many clients as wanted."""
 
-    def __init__(self, port: int, name: str, texts: Sequence[str], max_body: int) -> None:
+    def __init__(self, port: int, name: str, texts: Sequence[str], target_lang: str) -> None:
         """name: begins the ids of all requests; no two runs of one server may share it."""
+        self.tally = Tally()
         self._port = port
         self._name = name
         self._texts = texts
-        self._languages = {"source": "auto", "target": ""}
-        self._max_body = max_body
+        self._target_lang = target_lang
         self._random = random.Random(name)
 
     async def run_for(self, seconds: float, concurrency: int) -> Tally:
         """Requests to /generate, as many as there is time for."""
         end = time.perf_counter() + seconds
         endless = itertools.takewhile(lambda _: time.perf_counter() < end, itertools.count())
-        return await self._run(((GENERATE, number) for number in endless), concurrency)
+        return await self._run(((GENERATE, number) for number in endless), concurrency, {})
 
-    async def run_mixed(self, num_requests: int, concurrency: int, target_lang: str) -> Tally:
+    async def run_mixed(self, num_requests: int, concurrency: int) -> Tally:
         """All routes; a share of the clients hangs up, sends nonsense, or is killed."""
-        self._languages["target"] = target_lang
-        return await self._run(((self._kind(), n) for n in range(num_requests)), concurrency, True)
+        kinds, shares = [*SHARES, GENERATE], [*SHARES.values(), 1 - sum(SHARES.values())]
+        drawn = self._random.choices(kinds, shares, k=num_requests)
+        work = ((kind, number) for number, kind in enumerate(drawn))
+        return await self._run(work, concurrency, {"details": True})
 
     async def _run(
-        self, work: Iterator[tuple[str, int]], concurrency: int, details: bool = False
+        self, work: Iterator[tuple[str, int]], concurrency: int, parameters: dict[str, Any]
     ) -> Tally:
-        tally = Tally()
+        """work: kinds and numbers of requests. parameters: of those that are answered."""
 
         async def client() -> None:
             for kind, number in work:
-                tally.kinds[kind] += 1
+                self.tally.kinds[kind] += 1
                 index, request_id = number % len(self._texts), f"{self._name}.{number}"
                 if kind in PATHS:
-                    await self._good(kind, index, request_id, tally, details)
+                    await self._good(kind, index, request_id, parameters)
                 elif kind == KILLED:
-                    await self._killed(index, request_id, tally)
+                    await self._killed(index, request_id)
                 elif kind in (HANG_UP, RESET):
-                    await self._leave(kind, index, request_id, tally)
+                    await self._leave(kind, index, request_id)
                 else:
-                    await self._wrong(kind, number, request_id, tally)
+                    await self._wrong(kind, number, request_id)
 
         begin = time.perf_counter()
         await asyncio.gather(*(client() for _ in range(concurrency)))
-        tally.seconds = time.perf_counter() - begin
-        return tally
-
-    def _kind(self) -> str:
-        drawn = self._random.random()
-        for kind, share in SHARES.items():
-            if drawn < share:
-                return kind
-            drawn -= share
-        return GENERATE
+        self.tally.seconds = time.perf_counter() - begin
+        return self.tally
 
     async def _good(
-        self, kind: str, index: int, request_id: str, tally: Tally, details: bool
+        self, kind: str, index: int, request_id: str, parameters: dict[str, Any]
     ) -> None:
-        body = self._body(kind, index, details)
+        body = self._body(kind, index, parameters)
         begin, code, content = time.perf_counter(), 0, b""
         for attempt in range(_MAX_TRIES):
             this_id = f"{request_id}.{attempt}"
-            code, headers, content = await self._exchange(PATHS[kind], body, this_id, tally)
+            code, headers, content = await self._exchange(PATHS[kind], body, this_id)
             if code != 429:
                 break
-            tally.retries += 1
+            self.tally.retries += 1
             await asyncio.sleep(float(headers["retry-after"]))
         try:
             answer = read_answer(kind, index, content) if code == 200 else None
         except (ValueError, KeyError):
             answer = None
         if answer is None:
-            tally.faults.append(f"text {index}, {kind}: {code} {content[:200]!r}")
+            self.tally.faults.append(f"text {index}, {kind}: {code} {content[:200]!r}")
             return
-        tally.latencies.append(time.perf_counter() - begin)
-        tally.answers.append(answer)
+        self.tally.latencies.append(time.perf_counter() - begin)
+        self.tally.answers.append(answer)
 
-    def _body(self, kind: str, index: int, details: bool) -> bytes:
+    def _body(self, kind: str, index: int, parameters: Mapping[str, Any] | None = None) -> bytes:
         text = self._texts[index]
         if kind == TRANSLATE:
-            return json.dumps({"q": text, **self._languages}).encode()
-        parameters = {"details": True} if details else {}
-        return json.dumps({"inputs": text, "parameters": parameters}).encode()
+            body: dict[str, Any] = {"q": text, "source": "auto", "target": self._target_lang}
+        else:
+            body = {"inputs": text, "parameters": parameters or {}}
+        return json.dumps(body).encode()
 
-    async def _wrong(self, kind: str, number: int, request_id: str, tally: Tally) -> None:
+    async def _wrong(self, kind: str, number: int, request_id: str) -> None:
         body, wanted = _BAD[number % len(_BAD)], 400
         if kind == OVERSIZE:
-            body, wanted = b'{"inputs": "' + b"x" * self._max_body + b'"}', 413
+            body, wanted = b'{"inputs": "' + b"x" * ServerSettings().max_body + b'"}', 413
         path = list(PATHS.values())[number % len(PATHS)]
-        code, _, content = await self._exchange(path, body, request_id, tally)
+        code, _, content = await self._exchange(path, body, request_id)
         if code != wanted or "error" not in json.loads(content):
-            tally.faults.append(f"{kind}: {code} {content[:200]!r}")
+            self.tally.faults.append(f"{kind}: {code} {content[:200]!r}")
 
-    async def _leave(self, kind: str, index: int, request_id: str, tally: Tally) -> None:
+    async def _leave(self, kind: str, index: int, request_id: str) -> None:
         """Hang up after a moment, politely or by a reset of the connection."""
-        tally.left.append(index)
+        self.tally.left.append(index)
         route = STREAM if index % 2 else GENERATE
-        _, writer = await self._open(PATHS[route], self._body(route, index, False), request_id)
+        _, writer = await self._open(PATHS[route], self._body(route, index), request_id)
         await asyncio.sleep(self._random.random() * 0.1)
         if kind == RESET:
             writer.transport.abort()
         else:
             writer.close()
 
-    async def _killed(self, index: int, request_id: str, tally: Tally) -> None:
+    async def _killed(self, index: int, request_id: str) -> None:
         """A client in a process of its own, which is killed while it reads several streams."""
-        tally.left += [index] * _KILLED_CONNECTIONS
-        request = _request(PATHS[STREAM], self._body(STREAM, index, False), f"{request_id}.NUMBER")
+        self.tally.left += [index] * _KILLED_CONNECTIONS
+        request = _request(PATHS[STREAM], self._body(STREAM, index), f"{request_id}.NUMBER")
         arguments = [str(self._port), request.hex(), str(_KILLED_CONNECTIONS)]
         process = await asyncio.create_subprocess_exec(
             sys.executable, "-c", _DOOMED, *arguments, stdout=asyncio.subprocess.PIPE
@@ -194,8 +193,9 @@ class Traffic:
         return reader, writer
 
     async def _exchange(
-        self, path: str, body: bytes, request_id: str, tally: Tally
-    ) -> tuple[int, dict[str, str], bytes]:
+        self, path: str, body: bytes, request_id: str
+    ) -> tuple[int, Message, bytes]:
+        """Status, headers and content of the answer."""
         reader, writer = await self._open(path, body, request_id)
         try:
             # A refused body may still be on its way when the answer is here.
@@ -203,13 +203,12 @@ class Traffic:
         finally:
             writer.close()
         head, _, content = answer.partition(b"\r\n\r\n")
-        status, *lines = head.decode("latin-1").split("\r\n")
-        pairs = (line.partition(":") for line in lines)
-        headers = {name.strip().lower(): value.strip() for name, _, value in pairs}
+        status, _, fields = head.partition(b"\r\n")
+        headers = message_from_bytes(fields)
         code = int(status.split()[1]) if status else 0
-        tally.codes[request_id] = code
-        if headers.get("x-request-id") != request_id:
-            tally.faults.append(f"{request_id}: the answer's id is {headers.get('x-request-id')}")
+        self.tally.codes[request_id] = code
+        if headers["x-request-id"] != request_id:
+            self.tally.faults.append(f"{request_id}: the answer's id is {headers['x-request-id']}")
         return code, headers, content
 
 

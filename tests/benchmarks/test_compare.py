@@ -11,10 +11,10 @@ from typing import Any
 
 import pytest
 
-from benchmarks.compare import figures, main, read_systems, table, with_baselines
-from benchmarks.decodings import Decoding, decode, in_parts
+from benchmarks.compare import COLUMNS, figures, main, read_systems, with_baselines
+from benchmarks.decodings import Decoding, decode
 from benchmarks.plots import draw_comparison, pyplot
-from benchmarks.results import spread
+from benchmarks.reports import spread, table
 from specdec_plugins.app.settings import Settings
 from specdec_plugins.app.translator import number_sentences
 from specdec_plugins.errors import UserError
@@ -105,7 +105,7 @@ def measured(chunk: int) -> list[Decoding]:
     drafted, short = translator("specdec"), translator("specdec", max_len_b=2)
     loaded = {"AR": translator("AR"), "drafted": drafted, "short": short}
     clock = partial(next, count(1.0))  # every reading is a second later than the one before
-    return decode(loaded, in_parts(number_sentences(LINES), chunk), repeats=2, clock=clock)
+    return decode(loaded, number_sentences(LINES), chunk, repeats=2, clock=clock)
 
 
 def test_every_system_decodes_everything_and_is_measured() -> None:
@@ -144,7 +144,7 @@ def row(name: str, **changes: Any) -> dict[str, Any]:
 
 def test_the_table_has_medians_and_spreads() -> None:
     search = row("beam", bleu=None, accepted=None, draft=[0.0], verify=[0.0], speed=[0.5])
-    lines = table([row("block"), search]).splitlines()
+    lines = table(COLUMNS, [row("block"), search]).splitlines()
     cells = [[cell.strip() for cell in line.strip("|").split("|")] for line in lines]
     times = ["20.0", "5.0", "10.0"]
     figures_ = ["greedy", "3 of 4", "39.98", "2.35", *times, "1.50x (1.00 to 2.00)"]
@@ -156,9 +156,14 @@ def test_the_table_has_medians_and_spreads() -> None:
 def test_a_picture_is_drawn_or_it_is_said_what_it_needs(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    rows = [row("a"), row("b", guarantee="none"), row("c", guarantee="distribution")]
-    draw_comparison(rows, tmp_path / "systems.png")
+    rows = [row("a"), row("b", guarantee="none"), row("c", guarantee="distribution"), row("d")]
+    closed: list[Any] = []
+    with monkeypatch.context() as watched:
+        watched.setattr(pyplot(), "close", closed.append)
+        draw_comparison(rows, tmp_path / "systems.png")
     assert (tmp_path / "systems.png").read_bytes().startswith(b"\x89PNG")
-    assert pyplot().get_fignums() == []  # nothing stays open
+    [figure] = closed  # nothing stays open
+    assert [len(axes.patches) for axes in figure.axes] == [len(rows), 3 * len(rows)]
+    pyplot().close(figure)
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     refused("install it with the extra 'compare', or add --no-picture", pyplot)

@@ -2,25 +2,37 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import pytest
 
-from benchmarks.engines import Lengths
+from benchmarks.engines import Lengths, Output
 from benchmarks.figures import figures, greedy_of
-from benchmarks.measure import Cell
+from benchmarks.measure import Cell, cut
 from benchmarks.pair import Sentence, TestSet
 from benchmarks.systems import System
 from specdec_plugins.decoding.stats import DecodeStats
 
 SENTENCES = [Sentence(n, ["w"] * n, [5] * n + [2]) for n in (1, 2, 3)]
 TEST = TestSet("toys", SENTENCES, ["a b c d", "a b c d", "a b c d"])
+WORDS = ["a", "b", "c", "d"]
 
 
-def filled(role: str = "exact", engine: str = "ours", batch: int = 2) -> Cell:
-    """Two batches a repetition: sentences 3 and 2 together, then 1, or the other way round."""
-    cell = Cell(System(engine, role, "float32"), 1, batch)
-    cell.seconds = [[2.0, 1.0], [4.0, 3.0]]
-    cell.tokens = {n: ["a", "b", "c", "d"] for n in (1, 2, 3)}
-    return cell
+def filled(
+    role: str = "exact",
+    engine: str = "ours",
+    batch: int = 2,
+    seconds: Sequence[Sequence[float]] = ((2.0, 1.0), (4.0, 3.0)),
+    stats: DecodeStats | None = None,
+    **tokens: list[str],
+) -> Cell:
+    """By default two batches a repetition. tokens: what sentences n1, n2, n3 are not WORDS of."""
+    batches = cut(SENTENCES, batch)
+    of = [[tokens.get(f"n{one.number}", WORDS) for one in sentences] for sentences in batches]
+    runs = [
+        [Output(o, stats, time) for o, time in zip(of, times, strict=True)] for times in seconds
+    ]
+    return Cell(System(engine, role, "float32"), 1, batch, batches, runs)
 
 
 def test_a_sentence_waits_for_its_batch() -> None:
@@ -35,20 +47,18 @@ def test_a_sentence_waits_for_its_batch() -> None:
 
 
 def test_latency_by_length_is_of_sentences_alone() -> None:
-    cell = filled(batch=1)
-    cell.seconds = [[1.0, 2.0, 3.0], [3.0, 2.0, 1.0], [1.0, 2.0, 3.0]]
+    cell = filled(batch=1, seconds=[[1.0, 2.0, 3.0], [3.0, 2.0, 1.0], [1.0, 2.0, 3.0]])
     found = figures(cell, [], TEST, Lengths())["by_length"]
     assert sorted(length for length, _ in found) == [2, 3, 4]
     assert sorted(seconds for _, seconds in found) == [1.0, 2.0, 3.0]
 
 
 def test_differences_are_from_greedy_decoding() -> None:
-    cell, greedy = filled(), filled("greedy", "fairseq")
-    cell.tokens = {**cell.tokens, 2: ["a", "b", "c", "x"]}
-    beam, plain = filled("beam 5", "fairseq"), filled("greedy")
+    other = ["a", "b", "c", "x"]
+    cell, greedy = filled(n2=other), filled("greedy", "fairseq")
+    beam, plain = filled("beam 5", "fairseq"), filled("greedy", n1=["y"], n2=other)
     assert greedy_of("fairseq", "float32", cell, [cell, beam, greedy]) is greedy
     assert greedy_of("fairseq", "float32", cell, [cell, beam]) is None
-    plain.tokens = {**cell.tokens, 1: ["y"]}
     found = figures(cell, [plain, greedy], TEST, Lengths())
     assert found["differs_from_fairseq_greedy"] == [2]
     assert found["differs_from_our_greedy"] == [1]
@@ -59,11 +69,11 @@ def test_differences_are_from_greedy_decoding() -> None:
 
 
 def test_shares_of_time_and_accepted_tokens() -> None:
-    cell = filled()
-    cell.stats = DecodeStats(rounds=4, emitted=14, eos=2, drafted_at=[4, 4], accepted_at=[2])
+    stats = DecodeStats(rounds=1, emitted=4, eos=1, drafted_at=[1, 1], accepted_at=[1])
+    cell = filled(stats=stats)
     cell.parts = {"encode": 1.0, "verify": 2.0, "rest": 1.0}
     found = figures(cell, [], TestSet("toys", SENTENCES, None), Lengths())
     assert found["accepted_tokens"] == 3.0
-    assert found["acceptance_by_position"] == [0.5, 0.0]
+    assert found["acceptance_by_position"] == [1.0, 0.0]
     assert found["shares"] == {"encode": 0.25, "draft": 0.0, "verify": 0.5, "rest": 0.25}
     assert found["bleu"] is None

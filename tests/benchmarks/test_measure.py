@@ -3,69 +3,73 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import pytest
 
 from benchmarks import worker
-from benchmarks.engines import Job, Lengths, Output
-from benchmarks.measure import NUM_WARM_UP, Plan, cut, measure
+from benchmarks.engines import Output, Workload
+from benchmarks.measure import NUM_WARM_UP, Cell, MeasureOptions, cut, interleave, measure
 from benchmarks.pair import Pair, Sentence
 from benchmarks.systems import System
-from benchmarks.worker import Server, Timed, rest
+from benchmarks.worker import Worker, rest
 from specdec_plugins.app.settings import Settings
 from specdec_plugins.decoding.stats import DecodeStats
 
 SENTENCES = [Sentence(n, ["w"] * (n % 7), [5] * (n % 7) + [2]) for n in range(1, 22)]
 SYSTEMS = [System("ours", role, "float32") for role in ("greedy", "exact", "relaxed")]
-Log = list[tuple[str, list[int]]]  # whose turn, with which sentences
+WORKLOAD = Workload(Pair(Settings("data", verifier="v", drafter_checkpoint="d")), SENTENCES)
+
+
+def test_the_order_rotates() -> None:
+    order: list[str] = []
+
+    def note(name: str, part: str) -> None:
+        order.append(name + part)
+
+    interleave([partial(note, name) for name in "Ads"], ["1", "4"], repeats=2)
+    assert order == ["A1", "d1", "s1", "d4", "s4", "A4", "d1", "s1", "A1", "s4", "A4", "d4"]
 
 
 @dataclass
 class Recorder:
-    """A worker whose every sentence takes a second."""
+    """A process whose every sentence takes a second."""
 
     system: System
-    log: Log
-    calls: list[tuple[str, Any]] = field(default_factory=list)
+    log: list[tuple[str, list[int]]]  # whose turn, with which sentences
+    calls: list[str] = field(default_factory=list)
 
     def call(self, name: str, *arguments: Any) -> Any:
-        self.calls.append((name, arguments))
-        if name == "peak":
-            return 1000
-        if name == "parts":
-            return {"verify": 3.0}
+        self.calls.append(name)
         if name != "run":
-            return None
-        batches: Sequence[Sequence[Sentence]] = arguments[0]
+            return {"peak": 1000, "parts": {"verify": 3.0}}.get(name)
+        (batches,) = arguments
         self.log.append((self.system.role, [s.number for batch in batches for s in batch]))
         # After loading, resetting the peak and warming up: the first repetition.
         differs = self.system.role == "relaxed" and len(self.calls) < 5
         tokens = ["unlike" if differs else "same"]
         stats = None if self.system.role == "greedy" else DecodeStats(rounds=1, emitted=2)
-        outputs = [Output([tokens for _ in batch], stats) for batch in batches]
-        return Timed([float(len(batch)) for batch in batches], outputs)
+        return [Output([tokens for _ in batch], stats, float(len(batch))) for batch in batches]
 
     def close(self) -> None:
-        self.calls.append(("close", ()))
+        self.calls.append("close")
 
 
-def run(plan: Plan) -> tuple[list[Any], dict[str, Recorder], Log]:
-    pair = Pair(Settings("data", verifier="v", drafter_checkpoint="d"))
-    jobs = [Job(one, pair, Lengths(), "cpu", "", 1, SENTENCES) for one in SYSTEMS]
-    log: Log = []
-    workers: dict[str, Recorder] = {}
+def run(**options: Any) -> tuple[list[Cell], list[Recorder], list[tuple[str, list[int]]]]:
+    log: list[tuple[str, list[int]]] = []
+    workers: list[Recorder] = []
 
-    def start(job: Job) -> Recorder:
-        return workers.setdefault(job.system.role, Recorder(job.system, log))
+    def start(system: System, workload: Workload) -> Any:
+        workers.append(Recorder(system, log))
+        return workers[-1]
 
-    return measure(jobs, plan, SENTENCES, start), workers, log
+    return measure(SYSTEMS, WORKLOAD, MeasureOptions(**options), start), workers, log
 
 
 def test_systems_take_turns_over_the_same_batches_and_nobody_always_follows_the_same() -> None:
-    _, _, log = run(Plan(repeats=2, turn=5))
+    _, _, log = run(repeats=2, turn=5)
     log = log[len(SYSTEMS) :]  # warm-up
     turns = [log[i : i + len(SYSTEMS)] for i in range(0, len(log), len(SYSTEMS))]
     assert all({role for role, _ in turn} == {one.role for one in SYSTEMS} for turn in turns)
@@ -74,12 +78,12 @@ def test_systems_take_turns_over_the_same_batches_and_nobody_always_follows_the_
 
 
 def test_every_sentence_is_decoded_once_a_repetition() -> None:
-    cells, _, log = run(Plan(repeats=2, turn=5, batches=(1, 4)))
+    cells, _, log = run(repeats=2, turn=5, batches=(1, 4))
     assert [(cell.system.role, cell.batch) for cell in cells] == [
         (one.role, batch) for batch in (1, 4) for one in SYSTEMS
     ]
     for cell in cells:
-        assert [sum(repeat) for repeat in cell.seconds] == [len(SENTENCES)] * 2
+        assert [sum(o.seconds for o in outputs) for outputs in cell.runs] == [len(SENTENCES)] * 2
         assert set(cell.tokens) == {s.number for s in SENTENCES}
         assert cell.peak_memory == 1000
     counted = Counter(number for role, numbers in log if role == "exact" for number in numbers)
@@ -90,7 +94,7 @@ def test_every_sentence_is_decoded_once_a_repetition() -> None:
 
 
 def test_counts_are_added_up_and_unstable_outputs_noticed() -> None:
-    greedy, exact, relaxed = run(Plan(repeats=3, turn=100))[0]
+    greedy, exact, relaxed = run(repeats=3, turn=100)[0]
     assert greedy.stats is None
     assert exact.stats is not None
     assert exact.stats.rounds == 3 * len(SENTENCES)
@@ -100,11 +104,12 @@ def test_counts_are_added_up_and_unstable_outputs_noticed() -> None:
 
 
 def test_systems_stay_out_of_batches_that_are_not_theirs() -> None:
-    plan = Plan(batches=(1, 8), batch_rows=("ours exact",))
-    cells, workers, _ = run(plan)
+    options = {"batches": (1, 8), "batch_rows": ("ours exact",)}
+    cells, workers, _ = run(**options)
     assert [(c.system.role, c.batch) for c in cells if c.batch == 8] == [("exact", 8)]
-    assert not plan.takes(System("ours", "exact", "float32", only_single=True), 8)
-    assert all(worker.calls[-1][0] == "close" for worker in workers.values())
+    single = System("ours", "exact", "float32", only_single=True)
+    assert not MeasureOptions(**options).takes(single, 8)
+    assert all(worker.calls[-1] == "close" for worker in workers)
 
 
 def test_batches_hold_like_lengths_and_come_mixed() -> None:
@@ -124,11 +129,10 @@ def test_rest_waits_for_threads_that_spin() -> None:
 
 def test_a_system_may_take_fewer_threads_and_never_more(monkeypatch: pytest.MonkeyPatch) -> None:
     taken: list[int] = []
-    monkeypatch.setattr(worker, "load", lambda job, threads: taken.append(threads))
-    pair = Pair(Settings("data", verifier="v", drafter_checkpoint="d"))
+    monkeypatch.setattr(worker, "load", lambda system, workload, threads: taken.append(threads))
+    monkeypatch.setattr(worker.os, "sched_setaffinity", lambda *_: None)
     for options in ({}, {"threads": 1}):
-        system = System("ctranslate2", "greedy", "int8", options)
-        server = Server(Job(system, pair, Lengths(), "cuda", "", 1, SENTENCES))
+        its = Worker(System("ctranslate2", "greedy", "int8", options), WORKLOAD)
         for threads in (1, 2):
-            server.load(threads)
+            its.load(threads)
     assert taken == [1, 2, 1, 1]

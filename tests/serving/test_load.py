@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.serving.load import Load, measure, send, write
+from benchmarks.serving.load import Load, measure, report, send
 from benchmarks.serving.reference import Reference, balance
 from benchmarks.serving.server import Server
 from benchmarks.serving.traffic import KILLED, PATHS, SHARES, Tally
@@ -55,7 +55,7 @@ def test_a_mixed_load_loses_nothing(
     assert result.codes[400] == result.kinds["bad JSON"]
     assert result.codes[413] == result.kinds["oversize"]
     assert result.codes.get(429, 0) >= result.retries  # whoever leaves may be told it, too
-    write(str(tmp_path / "report"), reference, [result], ["FOLDER"])
+    report(str(tmp_path / "report"), reference, [result], ["FOLDER"])
     page = (tmp_path / "report.md").read_text()
     assert "## 250 mixed requests, 12 clients, speculation toy" in page
     assert "No fault: " in page
@@ -82,10 +82,10 @@ def test_what_is_wrong_is_found(toy: tuple[Running, Server], reference: Referenc
     lines = server.lines_of("toy-3")
 
     def faults(**more: float) -> list[str]:
-        def change(name: str) -> float:
-            return after.get(name, 0.0) - before.get(name, 0.0) + more.get(name, 0.0)
-
-        return balance(reference, tally, change, lines, reference.model.block_size)[1]
+        names = after.keys() | more.keys()
+        zero = dict.fromkeys(names, 0.0)
+        change = {n: {**zero, **after}[n] - before.get(n, 0.0) + more.get(n, 0.0) for n in names}
+        return balance(reference, tally, change, lines)[1]
 
     assert faults() == []
     assert len(faults(specdec_tokens_total=1)) == 1

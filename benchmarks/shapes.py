@@ -1,0 +1,202 @@
+"""Pairs of shapes that nobody has trained: what a pair of some size costs in every engine.
+
+`grow` makes a trained pair larger (`larger.py`): it decodes to the same tokens, with the same
+drafts kept, and every engine computes it as it would compute a trained one of its size. It is no
+better a translator for it, and its results say that it is grown.
+
+`random_pair` has random weights. Its outputs mean nothing and end nowhere, so all rows decode to
+one length, and nothing is scored.
+"""
+
+from __future__ import annotations
+
+import random
+import re
+import tempfile
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from benchmarks.larger import Size, enlarged
+from benchmarks.pair import NOTE, Pair, Sentence, TestSet
+from specdec_plugins.decoding.networks import BlockConfig, StackConfig, TransformerConfig
+from specdec_plugins.decoding.networks.trained import Model
+from specdec_plugins.errors import require
+from specdec_plugins.formats.bigrams import read_bigrams, write_bigrams
+from specdec_plugins.formats.bundle import (
+    BIGRAMS,
+    SETTINGS,
+    Contents,
+    is_bundle,
+    read_bundle,
+    write_bundle,
+)
+from specdec_plugins.formats.dictionaries import Dictionary
+from specdec_plugins.formats.models import read_model
+from specdec_plugins.formats.output import new_folder
+
+_TEXT = ("tokenizer", "lowercase", "dash_splits", "strip_diacritics")
+_BLOCK_SIZE = 25  # as published
+_HEAD, _MAX_POSITIONS = 64, 1000
+_LENGTHS = 8, 40  # source tokens, the end of the sentence included
+
+
+def grown_size(text: str) -> Size:
+    """Of `--grow LAYERSxWIDTHxTYPES`, both stacks as deep. Raises UserError."""
+    is_size = re.fullmatch(r"\d+x\d+x\d+", text) is not None
+    require(is_size, f"--grow {text}: expected LAYERSxWIDTHxTYPES such as 6x512x32000.")
+    layers, width, types = map(int, text.split("x"))
+    return Size(layers, layers, width, types)
+
+
+def random_shape(text: str) -> tuple[Size, int]:
+    """Of `--random-weights LAYERSxDIMxTYPES[xDRAFTER_LAYERS]`, the drafter's layers apart.
+
+    Raises UserError.
+    """
+    numbers = list(map(int, text.split("x"))) if re.fullmatch(r"\d+(x\d+){2,3}", text) else [0] * 3
+    layers, dim, types, drafter_layers = [*numbers, numbers[0]][:4]
+    least = 2 * len(Dictionary())
+    require(
+        layers >= 1 and dim >= _HEAD and dim % _HEAD == 0 and types >= least,
+        f"--random-weights {text}: wants LAYERSxDIMxTYPES, the drafter's decoder layers behind it "
+        f"if they are others; 1 layer or more, a width that is a multiple of {_HEAD}, and {least} "
+        "types or more.",
+    )
+    return Size(layers, layers, dim, types), drafter_layers
+
+
+def grow(pair: Pair, size: Size, folder: Path) -> None:
+    """Write the pair at that size as a bundle, in float32.
+
+    The encoder of its drafter becomes as deep as the verifier's, as it may be the same; a block
+    drafter's decoder keeps its layers. Raises UserError where the folder is taken by something
+    else, or a model cannot be made that large.
+    """
+    settings, origin, found = pair.settings, Path(pair.settings.data), pair.dictionaries()
+    note = f"Grown from {pair.name}: its words and its acceptance, at the cost of {size}."
+    contents = Contents(
+        *(origin, found.source_lang, found.target_lang, enlarged(read_model(pair.verifier), size)),
+        codes=Path(settings.bpe_codes) if settings.bpe_codes else None,
+        text={name: getattr(settings, name) for name in _TEXT},
+        defaults=read_bundle(origin).defaults if is_bundle(origin) else {},
+        card=f"# {pair.name}, grown\n\n{note}\n",
+    )
+    if pair.drafter is not None:
+        options = settings.drafter_options
+        contents = replace(contents, drafter_name=pair.drafter, drafter_options=options)
+    if pair.drafter is not None and settings.drafter_checkpoint is not None:
+        model = read_model(settings.drafter_checkpoint)
+        if model.config is not None:
+            size = replace(size, decoder_layers=model.config.decoder.num_layers)
+        contents = replace(contents, drafter=enlarged(model, size))
+    words = [made_up_dictionary(side, size.types) for side in (found.source, found.target)]
+    with tempfile.TemporaryDirectory() as scratch:
+        if settings.bigrams is not None:
+            bigrams = read_bigrams(settings.bigrams, len(found.target)).widened(size.types)
+            contents = replace(contents, bigrams=Path(scratch) / BIGRAMS)
+            write_bigrams(bigrams, Path(scratch) / BIGRAMS)
+        _write(contents, words, folder, note)
+
+
+def _write(contents: Contents, words: Sequence[Dictionary], folder: Path, note: str = "") -> None:
+    """A bundle in float32 with these dictionaries, source and target; the note is for results."""
+    with tempfile.TemporaryDirectory() as scratch, new_folder(folder, SETTINGS, True) as made:
+        for language, side in zip((contents.source_lang, contents.target_lang), words, strict=True):
+            symbols = side.symbols[len(Dictionary()) :]
+            text = "".join(f"{symbol} 1\n" for symbol in symbols)
+            (Path(scratch) / f"dict.{language}.txt").write_text(text, encoding="utf-8")
+        write_bundle(replace(contents, dictionaries=Path(scratch)), made, torch.float32)
+        if note:
+            (made / NOTE).write_text(f"{note}\n", encoding="utf-8")
+
+
+def made_up_dictionary(words: Dictionary, num_types: int) -> Dictionary:
+    """The words, and behind them as many that no text holds, as fairseq fills dictionaries up."""
+    known = set(words.symbols)
+    symbols, number = words.symbols[len(Dictionary()) :], 0
+    while len(known) < num_types:
+        symbol = f"madeupword{number:05d}"
+        number += 1
+        if symbol not in known:
+            known.add(symbol)
+            symbols.append(symbol)
+    return Dictionary(symbols)
+
+
+def random_pair(size: Size, drafter_layers: int, work: Path, seed: int = 0) -> Pair:
+    """Write a bundle into a folder of `work`. drafter_layers: of its decoder."""
+    layers, dim, types = size.decoder_layers, size.width, size.types
+    name = f"random.{layers}x{dim}x{types}.drafter{drafter_layers}"
+    stack = StackConfig(layers, dim, 4 * dim, dim // _HEAD, types, _MAX_POSITIONS)
+    verifier = TransformerConfig(stack, stack, share_embeddings=True, tie_output=True)
+    learned = replace(stack, positions="learned")
+    drafter = BlockConfig(
+        *(learned, replace(learned, num_layers=drafter_layers)),
+        share_embeddings=True,
+        tie_output=True,
+        scale_embedding=False,
+        block_size=_BLOCK_SIZE,
+        copy_source=True,
+    )
+    generator = torch.Generator().manual_seed(seed)
+    words = made_up_dictionary(Dictionary(), types)
+    contents = Contents(
+        *(Path(), "en", "de", _model("transformer", verifier, generator)),
+        drafter_name="block",
+        drafter=_model("block", drafter, generator),
+    )
+    _write(contents, (words, words), work / name)
+    return Pair.of(work / name, "en", "de")
+
+
+def random_sentences(types: int, count: int, seed: int = 0) -> TestSet:
+    """Sentences of random words, of lengths as news has them."""
+    draw, words = random.Random(seed), made_up_dictionary(Dictionary(), types)
+    first = len(Dictionary())
+    sentences = []
+    for number in range(1, count + 1):
+        ids = [draw.randrange(first, types) for _ in range(draw.randint(*_LENGTHS) - 1)]
+        sentences.append(Sentence(number, [words.symbols[i] for i in ids], [*ids, words.eos]))
+    return TestSet("random sentences", sentences, None)
+
+
+def _model(kind: str, config: TransformerConfig, generator: torch.Generator) -> Model:
+    dim = config.decoder.dim
+
+    def matrix(rows: int, columns: int) -> Tensor:
+        return torch.randn(rows, columns, generator=generator) * columns**-0.5
+
+    words = matrix(config.decoder.vocab_size, dim)
+    # The embeddings are the output projection, too: so no special symbol ever wins.
+    words[: len(Dictionary())] *= 0.01
+    state = {f"{side}.embed_tokens.weight": words for side in ("encoder", "decoder")}
+    state["decoder.output_projection.weight"] = words
+    for side, stack in (("encoder", config.encoder), ("decoder", config.decoder)):
+        if stack.positions == "learned":
+            num_positions = stack.max_positions + config.pad + 1
+            state[f"{side}.embed_positions.weight"] = matrix(num_positions, dim)
+        for name, rows, columns in _products(side, stack):
+            state[f"{name}.weight"] = matrix(rows, columns)
+            state[f"{name}.bias"] = torch.zeros(rows)
+            if name.endswith(("out_proj", "fc2")):  # a norm stands behind it
+                norm = name.replace(".out_proj", "_layer_norm").replace("fc2", "final_layer_norm")
+                state[f"{norm}.weight"], state[f"{norm}.bias"] = torch.ones(dim), torch.zeros(dim)
+    if isinstance(config, BlockConfig):
+        state["decoder.copy_attn.weight"] = matrix(dim, dim)
+    return Model(Path("random"), kind, kind, config, state)
+
+
+def _products(side: str, stack: StackConfig) -> Iterator[tuple[str, int, int]]:
+    """Names under which fairseq has them, rows and columns."""
+    attentions = ("self_attn", "encoder_attn")[: 1 if side == "encoder" else 2]
+    for number in range(stack.num_layers):
+        layer = f"{side}.layers.{number}"
+        for attention in attentions:
+            for product in ("q_proj", "k_proj", "v_proj", "out_proj"):
+                yield f"{layer}.{attention}.{product}", stack.dim, stack.dim
+        yield f"{layer}.fc1", stack.ffn_dim, stack.dim
+        yield f"{layer}.fc2", stack.dim, stack.ffn_dim

@@ -1,0 +1,111 @@
+"""Pairs of other shapes: a grown one says the same words, a random one decodes to one length."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from benchmarks import run, shapes
+from benchmarks.engines import Lengths, Workload, convert
+from benchmarks.larger import Size
+from benchmarks.pair import Pair
+from benchmarks.systems import System
+from specdec_plugins.formats.dictionaries import Dictionary
+from tests.benchmarks.test_engines import EXACT, GREEDY, PEERS, encoded, translate
+from tests.bundles import CAPTIONS, ROOT
+from tests.fairseq_checkpoints import translating_pair
+from tests.refusals import refused
+
+pytestmark = pytest.mark.fairseq
+
+BUNDLED = ROOT / "data" / "models" / "en-de"
+
+
+def grown(workload: Workload, size: Size, folder: Path) -> Workload:
+    shapes.grow(workload.pair, size, folder)
+    return replace(workload, pair=Pair.of(folder, None, None))
+
+
+def test_the_same_words_with_the_same_drafts_kept(tmp_path: Path) -> None:
+    pair = Pair.of(BUNDLED, "en", "de")
+    workload = Workload(pair, encoded(pair))
+    before = translate(EXACT, workload)
+    after = translate(EXACT, grown(workload, Size(4, 5, 512, 8400), tmp_path / "grown"))
+    assert after.tokens == before.tokens
+    assert before.stats is not None
+    assert after.stats is not None
+    for name in ("rounds", "drafted", "accepted_at", "emitted"):
+        assert getattr(after.stats, name) == getattr(before.stats, name)
+    assert before.stats.rounds < before.stats.emitted
+
+
+def test_every_peer_takes_it(tmp_path: Path) -> None:
+    (origin := tmp_path / "verifier").mkdir()
+    for name in ("verifier.pt", "bpe.codes", "dict.en.txt", "dict.de.txt"):
+        (origin / name).symlink_to(CAPTIONS / name)
+    pair = Pair.of(origin, "en", "de")
+    workload = Workload(pair, encoded(pair), work=str(tmp_path))
+    expected = translate(GREEDY, workload).tokens
+    large = grown(workload, Size(5, 6, 256, 8200), tmp_path / "grown")
+    convert(large, PEERS)
+    for engine in ("ours", "fairseq", *PEERS):
+        assert translate(System(engine, "greedy", "float32"), large).tokens == expected, engine
+
+
+def test_results_of_a_grown_pair_say_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tiny := tmp_path / "tiny").mkdir()
+    translating_pair(tiny)
+    (tiny / "test.tsv").write_text("s1 s5 s9\ts1\n", encoding="utf-8")
+    flags = ["--pair", str(tiny), "--test", str(tiny / "test.tsv"), "-s", "en", "-t", "de"]
+    flags += ["--grow", "3x32x50", "--work", str(tmp_path / "work"), "--rows", "ours greedy"]
+    flags += ["--dtypes", "float32", "--threads", "1", "--repeats", "1"]
+    assert run.main([*flags, "--output", str(tmp_path / "result")]) == 0
+    note = "Grown from tiny: its words and its acceptance, at the cost of 3+3 layers, 32 wide, 50"
+    assert f"**{note} types.**" in (tmp_path / "result.md").read_text(encoding="utf-8")
+    record = json.loads((tmp_path / "result.json").read_text(encoding="utf-8"))
+    assert record["pair"]["note"].startswith(note)
+    assert record["pair"]["verifier"].startswith("3+3 layers, 32 wide, 50 types")
+    assert "Grown from tiny" in capsys.readouterr().out
+    made = tmp_path / "work" / "tiny.grown.3x32x50"
+    before, after = (Dictionary.load(folder / "dict.de.txt") for folder in (tiny, made))
+    assert len(after) == 50
+    assert after.symbols[: len(before)] == before.symbols
+
+
+def test_added_words_are_new() -> None:
+    words = Dictionary(["a", "madeupword00000", "madeupword00002"])
+    added = ["madeupword00001", "madeupword00003", "madeupword00004"]
+    assert shapes.made_up_dictionary(words, 10).symbols[7:] == added
+
+
+def test_random_weights_are_decoded_to_one_length(tmp_path: Path) -> None:
+    size, drafter_layers = shapes.random_shape("1x64x50")
+    pair = shapes.random_pair(size, drafter_layers, tmp_path)
+    lengths = Lengths(min_len=6, max_len=7)
+    assert lengths.fixed
+    sentences = shapes.random_sentences(size.types, 2).sentences
+    workload = Workload(pair, sentences, lengths, work=str(tmp_path))
+    convert(workload, PEERS)
+    for engine in ("fairseq", *PEERS, "ours"):
+        found = translate(System(engine, "greedy", "float32"), workload).tokens
+        assert {len(tokens) for tokens in found} == {6 if engine == "fairseq" else 7}, engine
+
+
+def test_shapes_that_cannot_be_are_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for text in ("6x512", "0x64x50", "2x100x50", "2x64x3", "2x64x50x1x1"):
+        refused(f"--random-weights {text}", shapes.random_shape, text)
+    out = ["--output", str(tmp_path / "out"), "--work", str(tmp_path / "work")]
+    bundled = ["--pair", str(BUNDLED), "--test", "t"]
+    for flags, message in (
+        ([*bundled, "--grow", "6x512"], "LAYERSxWIDTHxTYPES"),
+        ([*bundled, "--grow", "6x500x32000"], "is 256 wide"),
+        (["--random-weights", "1x64x40", "--grow", "6x512x32000"], "about a trained pair"),
+    ):
+        assert run.main([*flags, *out]) == 2
+        assert message in capsys.readouterr().err
+    assert not (tmp_path / "out").exists()
