@@ -91,9 +91,10 @@ def _drafting(folder: Path, bundle: BundleSettings, given: Mapping[str, Any]) ->
     if drafter is None:
         plain = "drafter" not in given and "drafter_checkpoint" not in given
         return {"strategy": "AR"} if plain else {}
-    if given.get("drafter", drafter.name) != drafter.name:
+    wanted = given.get("drafter", drafter.name)
+    if wanted != drafter.name and needs_of(wanted).network != needs_of(drafter.name).network:
         return {}
-    defaults: dict[str, Any] = {"drafter": drafter.name, "drafter_options": drafter.options}
+    defaults: dict[str, Any] = {"drafter": wanted, "drafter_options": drafter.options}
     if drafter.network is not None and needs_of(drafter.name).network is not None:
         defaults["drafter_checkpoint"] = str(folder / drafter.network.weights)
     if drafter.bigrams is not None:

@@ -72,6 +72,7 @@ class SourceBatch:
     lengths: Tensor  # [B] int64, eos included
     forced: Tensor  # [B, P] int64, right-padded; column 0 is the start token
     forced_lengths: Tensor  # [B] int64, start token included, so at least 1
+    hints: Tensor  # [B, H] int64, `Request.hint_ids`; -1 behind them, and where there are none
 
     def __len__(self) -> int:
         return self.tokens.shape[0]
@@ -152,7 +153,6 @@ class RowRandom(Protocol):
 
     def uniform(self, first: Tensor, n: int, stream: Stream) -> Tensor:
         """[B, n] float64 in [0, 1); first: [B] int64, the target position of column 0."""
-        ...
 
 
 @dataclass(frozen=True)
@@ -210,15 +210,12 @@ class Stateful(Protocol):
 
     def admit(self, source: SourceBatch) -> None:
         """New rows join behind the present ones."""
-        ...
 
     def commit(self, prefix: Prefix, last: Round) -> None:
         """`prefix` now holds what was kept of `last`; forget the rest."""
-        ...
 
     def select(self, rows: Tensor) -> None:
         """Keep the rows [B'] int64, in that order; [0] empties the state, whatever it was."""
-        ...
 
 
 class Target(Protocol):
@@ -236,7 +233,6 @@ class Target(Protocol):
     @property
     def max_target_positions(self) -> int:
         """The longest decoder input, start token included."""
-        ...
 
 
 class Verifier(Target, Stateful, Protocol):
@@ -244,11 +240,9 @@ class Verifier(Target, Stateful, Protocol):
 
     def fresh(self) -> Verifier:
         """One without rows, over the same weights."""
-        ...
 
     def score(self, prefix: Prefix, draft: Draft) -> Scores:
         """One cached pass over each row's last committed token and its draft."""
-        ...
 
 
 class Drafter(Stateful, Protocol):
@@ -256,17 +250,14 @@ class Drafter(Stateful, Protocol):
 
     def fresh(self, target: Target) -> Drafter:
         """One without rows, over the same weights, that reads this verifier's state."""
-        ...
 
     @property
     def max_block_size(self) -> int | None:
         """The longest block it can draft (it was trained for), or None for any."""
-        ...
 
     @property
     def max_positions(self) -> int | None:
         """The longest prefix and draft together, start token left out, or None for any."""
-        ...
 
     def propose(
         self, prefix: Prefix, budget: Tensor, width: int, params: RowParams, random: RowRandom
@@ -277,7 +268,6 @@ class Drafter(Stateful, Protocol):
         Where `probs` are given, they are the distribution that the tokens were drawn from; where
         they are not, a rule that samples takes the draft for certain, so it must not be random.
         """
-        ...
 
 
 class DraftSchedule(Stateful, Protocol):
@@ -285,19 +275,16 @@ class DraftSchedule(Stateful, Protocol):
 
     def fresh(self) -> DraftSchedule:
         """One without rows that has learnt nothing."""
-        ...
 
     @property
     def follows_clock(self) -> bool:
         """True if measured time decides, so that two runs may draft differently."""
-        ...
 
     def next_budget(self, params: RowParams) -> Tensor | None:
         """[B] int64, 0 = a plain autoregressive step; None = that for all, and nothing computed.
 
         The engine caps it at what fits.
         """
-        ...
 
 
 class AcceptanceRule(Protocol):
@@ -306,7 +293,6 @@ class AcceptanceRule(Protocol):
     @property
     def samples(self) -> bool:
         """True if it draws from p, so that temperature, top-k and top-p mean something."""
-        ...
 
     def guarantee(self, beta: int) -> Guarantee:
         """What holds for a request with this beta."""
@@ -315,7 +301,6 @@ class AcceptanceRule(Protocol):
         self, draft: Draft, scores: Scores, params: RowParams, random: RowRandom, first: Tensor
     ) -> Verdict:
         """`first` [B] int64 is the target position of draft column 0 (`prefix.lengths`)."""
-        ...
 
 
 RULES: Registry[AcceptanceRule] = Registry("acceptance rule")
@@ -329,15 +314,12 @@ class SupportsEncoderOutput(Protocol):
     @property
     def encoder_dim(self) -> int:
         """Width D of the encoder's states."""
-        ...
 
     def encoder_output(self) -> tuple[Tensor, Tensor]:
         """States [B, S, D] and padding [B, S] bool (True = padding) of the present rows."""
-        ...
 
     def encodes_like(self, encoder: Encoder) -> bool:
         """True if that encoder's output would be the same."""
-        ...
 
 
 @runtime_checkable
@@ -347,11 +329,9 @@ class ReadsEncoderOutput(Protocol):
     @property
     def encoder_dim(self) -> int:
         """Width D of the states that its decoder reads."""
-        ...
 
     def admit_encoded(self, source: SourceBatch, states: Tensor, padding_mask: Tensor) -> None:
         """`admit` without encoding: states [B, S, D] and padding [B, S] bool of the new rows."""
-        ...
 
 
 @runtime_checkable
@@ -361,7 +341,6 @@ class SupportsEarlyExit(Protocol):
     @property
     def num_layers(self) -> int:
         """Decoder layers."""
-        ...
 
     def run_ahead(self, prefix: Prefix, tokens: Tensor, exit_layer: int) -> Tensor:
         """Read one token a row with the first `exit_layer` layers: [B, V] logits of what follows.
@@ -371,7 +350,6 @@ class SupportsEarlyExit(Protocol):
         The next `score` must be given the draft that was read, or all but its last column: what it
         has in common with these calls is not computed again. Stopped rows may be fed any token.
         """
-        ...
 
 
 @runtime_checkable
@@ -381,15 +359,12 @@ class SupportsHidden(Protocol):
     @property
     def hidden_dim(self) -> int:
         """Width D of a last state, as the output projection reads it."""
-        ...
 
     def keep_hidden(self) -> None:
         """From now on `Scores.hidden` is there."""
-        ...
 
     def project(self, states: Tensor) -> Tensor:
         """The output projection: logits [..., V] of states [..., D]."""
-        ...
 
 
 @dataclass(frozen=True)
@@ -444,6 +419,7 @@ class Request:
     source_ids: list[int]  # ends in eos
     params: DecodeParams = field(default_factory=DecodeParams)
     forced_ids: list[int] = field(default_factory=list)  # target prefix to begin with, no eos
+    hint_ids: list[int] = field(default_factory=list)  # of nearly the same text: a draft; no eos
 
     def __post_init__(self) -> None:
         require(len(self.source_ids) > 0, f"Request {self.id!r} has an empty source.")

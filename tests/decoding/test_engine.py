@@ -292,6 +292,7 @@ def request(forced_ids: list[int] | None = None, **params: Any) -> Request:
         (request([9], block_size=8, max_len=9), "below 9"),
         (request([-1], block_size=8, max_len=9), "below 9"),
         (request([4, SPECIAL.eos], block_size=8, max_len=9), "no end of sentence"),
+        (replace(request(block_size=8, max_len=9), hint_ids=[9]), "its hint .* below 9"),
     ],
 )
 def test_impossible_requests_are_refused_before_decoding(bad: Request, words: str) -> None:

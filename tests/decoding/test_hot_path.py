@@ -53,7 +53,9 @@ def finished_round(with_probs: bool) -> Round:
     return Round(draft, scores, Verdict(integers(ROWS), integers(ROWS)), seconds_before=0.1)
 
 
-SOURCE = SourceBatch(integers(ROWS, 6), integers(ROWS), integers(ROWS, 1), integers(ROWS))
+SOURCE = SourceBatch(
+    integers(ROWS, 6), integers(ROWS), integers(ROWS, 1), integers(ROWS), integers(ROWS, 5)
+)
 
 
 @pytest.mark.parametrize("with_probs", [True, False])
@@ -82,8 +84,9 @@ class OnMeta(TableVerifier):
     device = META
 
 
-def test_drafters_without_a_network() -> None:
-    drafter = build_drafter("lookup", DraftContext(OnMeta(random_table())))
+@pytest.mark.parametrize("name", ["hint", "lookup"])
+def test_drafters_without_a_network(name: str) -> None:
+    drafter = build_drafter(name, DraftContext(OnMeta(random_table())))
     drafter.admit(SOURCE)
     rows = params()
     draft = drafter.propose(prefix(), integers(ROWS), WIDTH, rows, HashRandom(rows.seed))

@@ -33,6 +33,7 @@ from tests.decoding.toys import (
     Rows,
     ScriptedDrafter,
     TableVerifier,
+    hinted,
     oracle,
     random_table,
     requests,
@@ -90,7 +91,8 @@ class Counting(ScriptedDrafter):
 
 def jobs_for(name: str) -> list[Request]:
     make = sentences if name == "networks" else requests
-    return make(9, lambda i: i % 3, block_size=4, max_len=lambda i: 20 + i)
+    jobs = make(9, lambda i: i % 3, block_size=4, max_len=lambda i: 20 + i)
+    return jobs if name == "networks" else hinted(TABLE, jobs)
 
 
 def decoded(
@@ -160,7 +162,7 @@ def test_rows_join_once_and_a_perfect_drafter_stays_perfect() -> None:
 def test_nothing_drafts_before_it_has_joined() -> None:
     drafter = LateDrafter(Counting(), TableVerifier(TABLE).special)
     none = torch.zeros(2, 1, dtype=torch.int64)
-    drafter.admit(SourceBatch(none, none[:, 0], none, none[:, 0]))
+    drafter.admit(SourceBatch(none, none[:, 0], none, none[:, 0], none))
     assert drafter.num_waiting == 2
     with pytest.raises(AssertionError, match="before join"):
         drafter.propose(Batch.empty(torch.device("cpu")), 3)

@@ -23,13 +23,14 @@ from tests.decoding.toys import (
     SPECIAL,
     ScriptedDrafter,
     TableVerifier,
+    hinted,
     method_of,
     random_table,
     requests,
 )
 
 TABLE = random_table()
-JOBS = requests(6, num_forced=lambda i: i % 3, block_size=4, max_len=lambda i: 9 + i, seed=5)
+JOBS = hinted(TABLE, requests(6, lambda i: i % 3, block_size=4, max_len=lambda i: 9 + i, seed=5))
 Make = Callable[[], SpeculativeDecoder]
 
 

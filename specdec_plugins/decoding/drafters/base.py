@@ -123,11 +123,9 @@ class TokenReader(Protocol):
 
     def logits(self) -> Tensor:
         """[B, V] about the next token of each row."""
-        ...
 
     def take(self, token: Tensor, going: Tensor) -> None:
         """token [B] int64 is next in the rows that are `going` [B] bool, and junk elsewhere."""
-        ...
 
 
 @dataclass(frozen=True)

@@ -129,11 +129,14 @@ class BlockNatDrafter(ContextDrafter):
     def propose(
         self, prefix: Prefix, budget: Tensor, width: int, params: RowParams, random: RowRandom
     ) -> Draft:
+        config = self.network.config
         # The network has no positions behind these; near them a block is shorter.
-        left = self.network.config.decoder.max_positions - (prefix.lengths - 1)
+        left = config.decoder.max_positions - (prefix.lengths - 1)
         # A row that drafts nothing keeps one mask: attention over nothing would be undefined.
-        num_masks = torch.minimum(params.block_size, left).clamp(min=1)
-        most = max(1, *(p.block_size for p in params.requested))  # the host's bound of these
+        wanted = params.block_size.clamp(max=config.block_size)
+        num_masks = torch.minimum(wanted, left).clamp(min=1)
+        # The host's bound of these
+        most = min(config.block_size, max(1, *(p.block_size for p in params.requested)))
         states = self._predict(prefix, num_masks, most, min(width, most))
         logits, probs = self.network.decoder.logits(states), None
         if self.network.decoder.head is not None:
@@ -143,6 +146,7 @@ class BlockNatDrafter(ContextDrafter):
             drafted = self._bigrams.best_path(logits, prefix.last(), weight, candidates)
         else:
             drafted = ops.best(logits)
+        budget = budget.clamp(max=drafted.shape[1])
         return until_end(Draft(drafted, budget, probs), self._eos, self._may_wait)
 
     def _predict(self, prefix: Prefix, num_masks: Tensor, most: int, num_used: int) -> Tensor:

@@ -19,7 +19,7 @@ from specdec_plugins.decoding.types import (
 )
 from specdec_plugins.errors import require
 
-_NOTHING = -1  # equals no token: padding, other side's symbols, the gap between two texts
+NOTHING = -1  # equals no token: padding, other side's symbols, the gap between two texts
 
 
 @DRAFTERS.register("lookup")
@@ -56,12 +56,12 @@ class LookupDrafter(ContextDrafter):
         tokens = source.tokens
         if self._to_target is not None:
             tokens = self._to_target[tokens]
-            tokens = tokens.masked_fill(tokens == self._unk, _NOTHING)
+            tokens = tokens.masked_fill(tokens == self._unk, NOTHING)
         columns = torch.arange(tokens.shape[1], device=tokens.device)
-        tokens = tokens.masked_fill(columns >= source.lengths[:, None], _NOTHING)
+        tokens = tokens.masked_fill(columns >= source.lengths[:, None], NOTHING)
         width = max(self._source.shape[1], tokens.shape[1])
         both = (self._source, tokens)
-        self._source = torch.cat([pad(t, (0, width - t.shape[1]), value=_NOTHING) for t in both])
+        self._source = torch.cat([pad(t, (0, width - t.shape[1]), value=NOTHING) for t in both])
 
     def select(self, rows: Tensor) -> None:
         self._source = self._source[rows]
@@ -71,29 +71,30 @@ class LookupDrafter(ContextDrafter):
     ) -> Draft:
         columns = torch.arange(prefix.width, device=budget.device)
         written = (columns > 0) & (columns < prefix.lengths[:, None])  # without the start token
-        target = prefix.tokens[:, : prefix.width].masked_fill(~written, _NOTHING)
+        target = prefix.tokens[:, : prefix.width].masked_fill(~written, NOTHING)
         # The start token's column keeps a match from running from one text into the other.
-        text = torch.cat([self._source, pad(target, (0, 1), value=_NOTHING)], 1)  # [B, N]
-        found = self._match_lengths(text, prefix)
+        text = torch.cat([self._source, pad(target, (0, 1), value=NOTHING)], 1)  # [B, N]
+        found = match_lengths(text, prefix, self._config.max_ngram)
         at_most, start = found.max(1)  # [B] each
         wanted = torch.arange(width, device=budget.device)
         index = (start[:, None] + wanted).clamp(max=text.shape[1] - 1)
         tokens = text.gather(1, index)  # [B, K]
-        lengths = torch.minimum(leading_true(tokens != _NOTHING), budget)
+        lengths = torch.minimum(leading_true(tokens != NOTHING), budget)
         return Draft(tokens, lengths * (at_most >= self._config.min_ngram))
 
-    def _match_lengths(self, text: Tensor, prefix: Prefix) -> Tensor:
-        """[b, j]: how many tokens before text[b, j] equal the end of the prefix; [B, N] int64.
 
-        Example: text 7 8 9 8, prefix ending in 7 8: 2 at the 9; the last 8 has nothing behind it.
-        Places without a continuation count 0.
-        """
-        matched = torch.ones_like(text, dtype=torch.bool)
-        total = torch.zeros_like(text)
-        for back in range(1, self._config.max_ngram + 1):
-            own = at(prefix.tokens, (prefix.lengths - back).clamp(min=0))  # [B]
-            own = torch.where(prefix.lengths > back, own, _NOTHING - 1)  # never the start token
-            before = pad(text, (back, 0), value=_NOTHING)[:, : text.shape[1]]
-            matched = matched & (before == own[:, None])
-            total = total + matched
-        return total * (text != _NOTHING)
+def match_lengths(text: Tensor, prefix: Prefix, max_ngram: int) -> Tensor:
+    """[b, j]: how many tokens before text[b, j] equal the end of the prefix; [B, N] int64.
+
+    At most `max_ngram` are compared. Example: text 7 8 9 8, prefix ending in 7 8: 2 at the 9; the
+    last 8 has nothing behind it. Places without a continuation count 0.
+    """
+    matched = torch.ones_like(text, dtype=torch.bool)
+    total = torch.zeros_like(text)
+    for back in range(1, max_ngram + 1):
+        own = at(prefix.tokens, (prefix.lengths - back).clamp(min=0))  # [B]
+        own = torch.where(prefix.lengths > back, own, NOTHING - 1)  # never the start token
+        before = pad(text, (back, 0), value=NOTHING)[:, : text.shape[1]]
+        matched = matched & (before == own[:, None])
+        total = total + matched
+    return total * (text != NOTHING)

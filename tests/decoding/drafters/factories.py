@@ -94,6 +94,13 @@ def _block_head(sampling: bool = False, **options: Any) -> Factory:
     )
 
 
+def _block_hint(sampling: bool = False, **options: Any) -> Factory:
+    network = _block_network(2, cached_prefix=True, sequential_head=12)
+    return lambda verifier: build_drafter(
+        "hint", DraftContext(verifier, network, sampling=sampling), options
+    )
+
+
 def _medusa(verifier: TableVerifier) -> Drafter:
     heads = MedusaHeads(MedusaConfig(25, verifier.hidden_dim))
     randomise(heads, seed=0)
@@ -121,6 +128,9 @@ FACTORIES: dict[str, Factory] = {
     "early_exit": _early_exit(),
     "early_exit:confident": _early_exit(exit_layer=2, confidence=0.5),
     "early_exit:sampling": _early_exit(sampling=True, confidence=0.5),
+    "hint": _built("hint"),
+    "hint:block": _block_hint(),
+    "hint:block, sampling": _block_hint(sampling=True, candidates=4),
     "lookup": _built("lookup"),
     "lookup:long": _built("lookup", max_ngram=5, min_ngram=2),
     "medusa": _medusa,

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
 import torch
 from torch import Tensor
 
+from specdec_plugins.decoding.batch import collate
 from specdec_plugins.decoding.types import (
     Draft,
     Drafter,
@@ -19,16 +21,28 @@ from specdec_plugins.decoding.types import (
     SourceBatch,
 )
 from tests.decoding.drafters.factories import FACTORIES, SCRIPTED, WITH_MEMORY
-from tests.decoding.toys import TableVerifier, history, method_of, random_table, requests
+from tests.decoding.toys import (
+    CPU,
+    SPECIAL,
+    TableVerifier,
+    hinted,
+    history,
+    method_of,
+    random_table,
+    requests,
+)
 
 ALL = {**FACTORIES, **SCRIPTED}
 TABLE = random_table()
-JOBS = requests(
-    9,
-    num_forced=lambda i: i % 3,
-    block_size=lambda i: 1 + 2 * (i % 3),
-    max_len=20,
-    seed=lambda i: i,
+JOBS = hinted(
+    TABLE,
+    requests(
+        9,
+        num_forced=lambda i: i % 3,
+        block_size=lambda i: 1 + 2 * (i % 3),
+        max_len=20,
+        seed=lambda i: i,
+    ),
 )
 
 
@@ -39,7 +53,7 @@ class Watched:
         self.name = name
         self.verifier = verifier
         self.inner: Drafter = ALL[name](verifier)
-        self.sources: list[list[int]] = []
+        self.sources: list[tuple[list[int], list[int]]] = []  # with their hints
         self.num_proposals = 0
         self.num_ends = 0  # of sentences that were drafted
 
@@ -51,7 +65,9 @@ class Watched:
 
     def admit(self, source: SourceBatch) -> None:
         rows = zip(source.tokens.tolist(), source.lengths.tolist(), strict=True)
-        self.sources += [row[:length] for row, length in rows]
+        sources = [row[:length] for row, length in rows]
+        hints = [[t for t in row if t >= 0] for row in source.hints.tolist()]
+        self.sources += zip(sources, hints, strict=True)
         self.inner.admit(source)
 
     def commit(self, prefix: Prefix, last: Round) -> None:
@@ -95,11 +111,13 @@ class Watched:
     def check_against_fresh(self, draft: Draft, prefix: Prefix, *rest: Any) -> None:
         verifier = TableVerifier(self.verifier.table)
         fresh = ALL[self.name](verifier)
-        width = max(map(len, self.sources))
-        tokens = torch.tensor([row + [1] * (width - len(row)) for row in self.sources])
-        lengths = torch.tensor([len(row) for row in self.sources])
+        jobs = [Request("", ids, hint_ids=hint) for ids, hint in self.sources]
         # Junk behind each row's end is poison enough: the session's prefix has it.
-        source = SourceBatch(tokens, lengths, prefix.tokens.clone(), prefix.lengths.clone())
+        source = replace(
+            collate(jobs, SPECIAL.pad, SPECIAL.start, CPU),
+            forced=prefix.tokens.clone(),
+            forced_lengths=prefix.lengths.clone(),
+        )
         verifier.admit(source)
         fresh.admit(source)
         again = fresh.propose(prefix, *rest)
@@ -126,7 +144,7 @@ def test_a_draft_without_its_law_is_no_matter_of_chance(name: str) -> None:
     """A rule that samples takes it for certain; one drawn in secret would bend its distribution."""
     drafts = []
     for seed in (0, 1000):
-        jobs = requests(6, block_size=4, max_len=20, seed=seed)
+        jobs = hinted(TABLE, requests(6, block_size=4, max_len=20, seed=seed))
         verifier = TableVerifier(TABLE)
         drafter = FACTORIES[name](verifier)
         propose, seen = drafter.propose, []

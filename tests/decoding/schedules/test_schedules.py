@@ -28,7 +28,7 @@ SECONDS: WeakKeyDictionary[DraftSchedule, float | None] = WeakKeyDictionary()  #
 
 def rows(count: int) -> SourceBatch:
     ones = torch.ones(count, dtype=torch.int64)
-    return SourceBatch(ones[:, None], ones, ones[:, None], ones)
+    return SourceBatch(ones[:, None], ones, ones[:, None], ones, ones[:, None])
 
 
 def opened(name: str, count: int, **options: Any) -> DraftSchedule:
