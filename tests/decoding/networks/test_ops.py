@@ -106,7 +106,7 @@ def test_logits_are_read_alike(random: torch.Generator, monkeypatch: pytest.Monk
     torch.testing.assert_close(sums, leading_log_prob(logits, tokens, counts), **close)
 
 
-@pytest.mark.parametrize("width", [1, 5, 16, 37, 1000])
+@pytest.mark.parametrize("width", [1, 5, 16, 37, 129, 1000])
 def test_reductions_are_torchs(width: int) -> None:
     generator = torch.Generator().manual_seed(width)
     logits = torch.randn(4, 3, width, generator=generator) * 20
@@ -126,6 +126,20 @@ def test_what_is_no_number_hides_nothing() -> None:
     logits[1, 3] = torch.inf
     assert best(logits).tolist() == [16, 3]
     assert log_total(logits)[1] == torch.inf
+
+
+@pytest.mark.parametrize("width", [1, 7, 300])
+def test_rows_without_numbers_are_found_alike(width: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    logits = torch.randn(7, 2, width)
+    logits[:, 0] = torch.nan  # which nobody asks about
+    for row, value in enumerate((torch.nan, torch.inf, -torch.inf, 3.4e38, -3.4e38)):
+        logits[row, 1, width // 2] = value
+    logits[5, 1] = -torch.inf
+    rows = torch.ones(7, dtype=torch.int64)
+    found = ops.are_numbers(logits, rows).tolist()
+    monkeypatch.setattr(ops, "native", None)
+    assert found == ops.are_numbers(logits, rows).tolist()
+    assert found == [False, False, width > 1, True, True, False, True]
 
 
 def test_blocks_open_alike(random: torch.Generator, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -144,7 +144,11 @@ def are_numbers(logits: Tensor, rows: Tensor) -> Tensor:
 
     It is not where one is NaN or overflowed, nor where nothing is left that may be emitted.
     """
-    return logits[torch.arange(len(rows), device=rows.device), rows].amax(-1).isfinite()
+    if not compiled(logits):
+        return at(logits, rows).amax(-1).isfinite()
+    out = torch.empty(len(rows), dtype=torch.bool)
+    native.are_numbers(logits=logits, rows=rows, out=out)
+    return out
 
 
 def leading_true(mask: Tensor) -> Tensor:

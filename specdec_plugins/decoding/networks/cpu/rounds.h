@@ -104,6 +104,17 @@ inline void extend(const Integers& draft, const Integers& num_accepted, const In
   }
 }
 
+// Whether the largest is finite: false where one is NaN or overflowed, or all are minus infinity.
+inline bool are_numbers(const float* x, int64_t width) {
+  constexpr float kMost = std::numeric_limits<float>::max();
+  int32_t overflowed = 0, finite = 0;  // as wide as a float, so that the loop becomes one of vectors
+  for (int64_t i = 0; i < width; ++i) {
+    overflowed |= !(x[i] <= kMost);
+    finite |= x[i] >= -kMost;
+  }
+  return finite && !overflowed;
+}
+
 // What tends to follow what: bigrams.py.
 struct Bigrams {
   const int32_t* starts;
