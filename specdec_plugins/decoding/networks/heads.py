@@ -71,7 +71,7 @@ class SequentialHead(nn.Module):
         z_k = h_k + O relu(S h_k + T norm(e(t_{k-1})))
 
     with h_k the last state, e the token embedding, not scaled. The twin of
-    ``models.sequential_head``, where the sources are. T norm(e(t)) is a table over the vocabulary,
+    ``models.block_decoder``, where the sources are. T norm(e(t)) is a table over the vocabulary,
     made when it is first asked for: [V, H], H the hidden width.
     """
 
