@@ -141,7 +141,10 @@ def report(
     output: str | None, reference: Reference, results: Sequence[Result], arguments: Sequence[str]
 ) -> None:
     """Print the page; write it and the record where they are wanted."""
-    facts = {**describe(reference.model.verifier.device.type), "threads": torch.get_num_threads()}
+    facts = {
+        **describe(reference.model.decoder.verifier.device.type),
+        "threads": torch.get_num_threads(),
+    }
     timed = [result for result in results if not result.load.mixed]
     page = "\n\n".join(
         [

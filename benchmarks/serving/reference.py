@@ -14,11 +14,11 @@ from benchmarks.serving.server import LogLine
 from benchmarks.serving.traffic import Answer, Tally
 from specdec_plugins.app.exactness import NEAR_TIE, logit_gap
 from specdec_plugins.serving.model import ServedModel
-from specdec_plugins.serving.planning import Options, make_plan
+from specdec_plugins.serving.planning import TextPlan, make_plan, translate_texts
+from specdec_plugins.serving.schemas import Parameters
 from specdec_plugins.serving.settings import ServerSettings
-from specdec_plugins.serving.translate_cli import LocalTranslator
 
-_PLAIN = Options(use_drafter=False)
+_PLAIN = Parameters(use_drafter=False)
 
 _METRICS = ("sentences", "tokens", "rounds", "drafted_tokens", "accepted_tokens")
 _KINDS = {400: "bad_request", 413: "too_large", 429: "overloaded", 499: "cancelled"}
@@ -32,12 +32,12 @@ class Reference:
         self.texts = texts
         self.answers: list[str] = []
         self.num_tokens: list[int] = []  # of each text, ends of sentences included
-        translator = LocalTranslator(model, ServerSettings(), _PLAIN)
         begin = time.perf_counter()
         for text in texts:
-            before = translator.num_tokens
-            self.answers += [answer or "" for answer in translator.translate([text])]
-            self.num_tokens.append(translator.num_tokens - before)
+            before = model.decoder.stats.emitted
+            answers = translate_texts([text], _PLAIN, model, ServerSettings())
+            self.answers += [answer or "" for answer in answers]
+            self.num_tokens.append(model.decoder.stats.emitted - before)
         self.seconds = time.perf_counter() - begin
         self.num_sentences = [len(self._plan(text).requests) for text in texts]
 
@@ -63,15 +63,15 @@ class Reference:
     def _gap(self, index: int) -> float:
         """The smallest gap of the two best logits along the plain decoding of a text."""
         plan = self._plan(self.texts[index])
-        decoded = LocalTranslator(self.model, ServerSettings(), _PLAIN).decode(plan)
+        decoded = self.model.decoder.decode(plan.requests)
         gaps = (
-            logit_gap(self.model.verifier, request, result.token_ids[:end])
+            logit_gap(self.model.decoder.verifier, request, result.token_ids[:end])
             for request, result in zip(plan.requests, decoded, strict=True)
             for end in range(len(result.token_ids))
         )
         return min(gaps, default=math.inf)
 
-    def _plan(self, text: str):  # type: ignore[no-untyped-def]
+    def _plan(self, text: str) -> TextPlan:
         return make_plan([text], _PLAIN, self.model, ServerSettings())
 
 
@@ -84,7 +84,7 @@ def balance(
     may have done for clients that left, or for answers that do not tell, makes a span of the
     clients' count.
     """
-    known, slack = _work(reference, tally, reference.model.block_size)
+    known, slack = _work(reference, tally, reference.model.limits.block_size)
     logged = Counter(line.code for line in lines)
     counts = [
         (name.removesuffix("_tokens"), f"specdec_{name}_total", known[name], slack[name])

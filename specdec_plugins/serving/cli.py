@@ -110,18 +110,18 @@ def serve(model: ServedModel, settings: ServerSettings, host: str, port: int) ->
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda *_: None)
     server.run()
-    return 0 if server.started and not app.state.service.worker.has_failed else 1
+    return 0 if server.started and not app.state.service.worker.has_died else 1
 
 
 def _announce(model: ServedModel, host: str, port: int) -> None:
-    drafter = f"drafter {model.drafter_name}, blocks of {model.block_size}"
+    drafter = f"drafter {model.drafter_name}, blocks of {model.limits.block_size}"
     log.info(
         "serving %s, %s to %s, %s, %s; address http://%s:%d/",
         model.name,
         model.source_lang,
         model.target_lang,
         drafter if model.drafter_name else "no drafter",
-        model.kernels or f"{model.dtype} on {model.verifier.device.type}",
+        model.kernels or f"{model.dtype} on {model.decoder.verifier.device.type}",
         host,
         port,
     )

@@ -95,22 +95,20 @@ class Client:
     @contextmanager
     def _answer(self, path: str, body: dict[str, Any] | None) -> Iterator[http.client.HTTPResponse]:
         """What the server sends, to be read; what goes wrong meanwhile becomes a ClientError."""
-        with self._open(self._request(path, body)) as response:
-            try:
-                yield response
-            except _BROKEN as error:
-                reason = str(error) or type(error).__name__
-                raise ClientError(f"{self.url}: its answer broke off ({reason}).") from error
-
-    def _request(self, path: str, body: dict[str, Any] | None) -> urllib.request.Request:
         headers = {"Content-Type": "application/json"}
         if self._api_key:
             headers["Authorization"] = f"Bearer {self._api_key}"
         data = None if body is None else json.dumps(body).encode()
         try:
-            return urllib.request.Request(self.url + path, data, headers)
+            request = urllib.request.Request(self.url + path, data, headers)
         except ValueError as error:
             raise ClientError(f"{self.url}: is no address such as {DEFAULT_URL}.") from error
+        with self._open(request) as response:
+            try:
+                yield response
+            except _BROKEN as error:
+                reason = str(error) or type(error).__name__
+                raise ClientError(f"{self.url}: its answer broke off ({reason}).") from error
 
     def _open(self, request: urllib.request.Request) -> Any:
         end = time.monotonic() + self._patience

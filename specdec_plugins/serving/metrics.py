@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 from prometheus_client.multiprocess import MultiProcessCollector, mark_process_dead
 
 from specdec_plugins.decoding.types import RowEvent
+from specdec_plugins.serving.queue import BatchRow
 
 # Where this names a folder, prometheus-client keeps all values in files there, and the processes
 # that share it are one server.
 SHARED_FOLDER = "PROMETHEUS_MULTIPROC_DIR"
-_PREFIX = "specdec_"
 _SUM: Final = "livesum"  # of gauges: over the processes that live
 
 _SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60)
@@ -30,95 +31,54 @@ class Metrics:
 
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
-        self._count_requests()
-        self._count_the_batch()
-        self._count_speculation()
+        mine: Any = {"namespace": "specdec", "registry": self.registry}
+        self._counter: Callable[..., Counter] = partial(Counter, **mine)
+        self._gauge: Callable[..., Gauge] = partial(Gauge, **mine, multiprocess_mode=_SUM)
+        self._histogram: Callable[..., Histogram] = partial(Histogram, **mine)
+        self._add_requests()
+        self._add_speculation()
 
-    def _count_requests(self) -> None:
-        self.requests = self._counter(
-            "requests", "Requests by route and status code.", "route", "code"
-        )
-        self.failures = self._counter(
-            "request_failures", "Requests without a translation, by kind of error.", "kind"
-        )
-        self.request_seconds = self._histogram(
-            "request_seconds",
-            "From a request's first byte until its answer was sent.",
-            _SECONDS,
-            "route",
-        )
-        self.active = self._gauge("requests_active", "Requests under way.")
+    def _add_requests(self) -> None:
+        counter, gauge, histogram = self._counter, self._gauge, self._histogram
+        self.requests = counter("requests", "Requests by route and status code.", ("route", "code"))
+        text = "Requests without a translation, by kind of error."
+        self.failures = counter("request_failures", text, ("kind",))
+        text = "From a request's first byte until its answer was sent."
+        self.request_seconds = histogram("request_seconds", text, ("route",), buckets=_SECONDS)
+        self.active = gauge("requests_active", "Requests under way.")
+        self.queue_size = gauge("queue_size", "Sentences that wait.")
+        text = "From when a sentence was accepted until it joined the batch."
+        self.queue_seconds = histogram("queue_seconds", text, buckets=(0.0, *_SECONDS))
+        self.batch_rows = gauge("batch_rows", "Sentences that decode now.")
+        text = "Sentences in a round of the batch."
+        self.batch_size = histogram("batch_size", text, buckets=_ROWS)
+        text = "Time of the engine by part: encode, draft (drafter), verify (verifier), rest."
+        self.part_seconds = counter("part_seconds", text, ("part",))
+        self.tokens = counter("tokens", "Target tokens decoded, ends of sentences included.")
+        self.sentences = counter("sentences", "Sentences answered.")
+        text = "Decoding time of a sentence over its tokens, waiting left out."
+        self.token_seconds = histogram("token_seconds", text, buckets=_TOKEN_SECONDS)
 
-    def _count_the_batch(self) -> None:
-        self.queue_size = self._gauge("queue_size", "Sentences that wait.")
-        self.queue_seconds = self._histogram(
-            "queue_seconds",
-            "From when a sentence was accepted until it joined the batch.",
-            (0.0, *_SECONDS),
-        )
-        self.batch_rows = self._gauge("batch_rows", "Sentences that decode now.")
-        self.batch_size = self._histogram("batch_size", "Sentences in a round of the batch.", _ROWS)
-        self.part_seconds = self._counter(
-            "part_seconds",
-            "Time of the engine by part: encode, draft (drafter), verify (verifier), rest.",
-            "part",
-        )
-        self.tokens = self._counter("tokens", "Target tokens decoded, ends of sentences included.")
-        self.sentences = self._counter("sentences", "Sentences answered.")
-        self.token_seconds = self._histogram(
-            "token_seconds",
-            "Decoding time of a sentence over its tokens, waiting left out.",
-            _TOKEN_SECONDS,
-        )
-
-    def _count_speculation(self) -> None:
-        self.rounds = self._counter("rounds", "Rounds, counted by sentence.")
-        self.drafted = self._counter("drafted_tokens", "Tokens proposed.")
-        self.accepted = self._counter("accepted_tokens", "Proposed tokens that were kept.")
-        self.skipped = self._counter(
-            "skipped_tokens",
-            "Tokens that needed no pass of the verifier of their own: tokens less rounds.",
-        )
-        self.accepted_round = self._histogram(
-            "accepted_tokens_per_round",
-            "Accepted tokens of one round, of rounds that drafted.",
-            _LENGTHS,
-        )
-        self.emitted_request = self._histogram(
-            "tokens_per_round_of_a_sentence",
-            "Mean tokens a round of one sentence, the verifier's own counted.",
-            _MEANS,
-        )
-        self.position_drafted = self._counter(
-            "position_drafted_tokens",
-            "Rounds that drafted this position of the block, from 1.",
-            "position",
-        )
-        self.position_accepted = self._counter(
-            "position_accepted_tokens",
-            "Rounds that kept this position of the block, from 1.",
-            "position",
-        )
-
-    def _counter(self, name: str, text: str, *labels: str) -> Counter:
-        return Counter(_PREFIX + name, text, labels, registry=self.registry)
-
-    def _gauge(self, name: str, text: str) -> Gauge:
-        return Gauge(_PREFIX + name, text, registry=self.registry, multiprocess_mode=_SUM)
-
-    def _histogram(self, name: str, text: str, buckets: Sequence[float], *labels: str) -> Histogram:
-        return Histogram(_PREFIX + name, text, labels, buckets=buckets, registry=self.registry)
+    def _add_speculation(self) -> None:
+        counter, histogram = self._counter, self._histogram
+        self.rounds = counter("rounds", "Rounds, counted by sentence.")
+        self.drafted = counter("drafted_tokens", "Tokens proposed.")
+        self.accepted = counter("accepted_tokens", "Proposed tokens that were kept.")
+        text = "Tokens that needed no pass of the verifier of their own: tokens less rounds."
+        self.skipped = counter("skipped_tokens", text)
+        text = "Accepted tokens of one round, of rounds that drafted."
+        self.accepted_round = histogram("accepted_tokens_per_round", text, buckets=_LENGTHS)
+        text = "Mean tokens a round of one sentence, the verifier's own counted."
+        self.mean_tokens = histogram("tokens_per_round_of_a_sentence", text, buckets=_MEANS)
+        text = "Rounds that drafted this position of the block, from 1."
+        self.position_drafted = counter("position_drafted_tokens", text, ("position",))
+        text = "Rounds that kept this position of the block, from 1."
+        self.position_accepted = counter("position_accepted_tokens", text, ("position",))
 
     def render(self) -> bytes:
         """The text that Prometheus reads; of all processes that share their figures."""
         folder = os.environ.get(SHARED_FOLDER)
         return generate_latest(_shared(folder) if folder else self.registry)
-
-    def queued(self, num_waiting: int) -> None:
-        self.queue_size.set(num_waiting)
-
-    def joined(self, seconds_waited: float) -> None:
-        self.queue_seconds.observe(seconds_waited)
 
     def stepped(self, events: Sequence[RowEvent], num_rows: int, seconds: dict[str, float]) -> None:
         """One round of `num_rows` rows; seconds: by part, of this round."""
@@ -127,15 +87,10 @@ class Metrics:
         for part, value in seconds.items():
             self.part_seconds.labels(part).inc(value)
         for event in events:
-            self._round(event)
-
-    def rested(self) -> None:
-        """The batch is empty."""
-        self.batch_rows.set(0)
+            if event.emitted_ids:  # else the sentence could not be decoded
+                self._round(event)
 
     def _round(self, event: RowEvent) -> None:
-        if not event.emitted_ids:  # the sentence could not be decoded
-            return
         num_drafted = len(event.draft_ids)
         self.rounds.inc()
         self.tokens.inc(len(event.emitted_ids))
@@ -150,12 +105,13 @@ class Metrics:
             if position <= event.num_accepted:
                 self.position_accepted.labels(position).inc()
 
-    def sentence(self, rounds: Sequence[RowEvent], decode_seconds: float) -> None:
-        """A sentence that was answered."""
-        num_tokens = sum(len(event.emitted_ids) for event in rounds)
-        self.sentences.inc()
-        self.emitted_request.observe(num_tokens / len(rounds))
-        self.token_seconds.observe(decode_seconds / num_tokens)
+    def answered(self, sentences: Sequence[BatchRow]) -> None:
+        """Sentences whose translations were sent."""
+        for sentence in sentences:
+            num_tokens = len(sentence.token_ids)
+            self.sentences.inc()
+            self.mean_tokens.observe(num_tokens / len(sentence.rounds))
+            self.token_seconds.observe(sentence.decode_seconds / num_tokens)
 
 
 def _shared(folder: str) -> CollectorRegistry:

@@ -2,23 +2,21 @@
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from specdec_plugins.app.codec import Detokenizer
-from specdec_plugins.app.loading import VERIFIER, make_settings, settings_from_files
+from specdec_plugins.app.codec import Codec
+from specdec_plugins.app.loading import VERIFIER, load_parts, make_settings, settings_from_files
 from specdec_plugins.app.options import given_to
 from specdec_plugins.app.report import kernels_in_use
 from specdec_plugins.app.settings import EXACT, Settings
-from specdec_plugins.app.translator import load_translator
-from specdec_plugins.decoding.engine import EngineConfig, Method, Session, SpeculativeDecoder
+from specdec_plugins.app.types import Limits
+from specdec_plugins.decoding.engine import EngineConfig, Method, SpeculativeDecoder
 from specdec_plugins.decoding.rules.exact import Exact
 from specdec_plugins.decoding.rules.speculative_sampling import SpeculativeSampling
 from specdec_plugins.decoding.rules.top_beta import TopBeta
@@ -30,27 +28,14 @@ from specdec_plugins.decoding.types import (
     RowRandom,
     Scores,
     Verdict,
-    Verifier,
 )
-from specdec_plugins.errors import not_installed, require
+from specdec_plugins.errors import imported, require
 from specdec_plugins.formats.bundle import CODES, default_bundle, is_bundle
 from specdec_plugins.formats.dictionaries import load_dictionaries
 from specdec_plugins.serving.settings import NONE, ModelOptions
 
 GREEDY_TOP_K = 1  # a row that may only take the best token is greedy
 Split = Callable[[str], Sequence[str]]
-
-
-class Codec(Detokenizer, Protocol):
-    """Text to token ids and back."""
-
-    def source_ids(self, line: str) -> list[int]:
-        """Ids of a source sentence, eos at the end."""
-        ...
-
-    def tokens(self, ids: Sequence[int]) -> list[str]:
-        """The target's symbols of some ids, up to eos."""
-        ...
 
 
 @dataclass(frozen=True)
@@ -104,50 +89,38 @@ class ServedModel:
     target_lang: str
     codec: Codec
     split: Split  # a line of source text into sentences
-    verifier: Verifier
-    method: Method
-    engine: EngineConfig
-    max_source: int  # source tokens, eos included
-    max_target: int  # target tokens, eos included
-    block_size: int  # tokens drafted a round where a request does not say; 0 without a drafter
+    decoder: SpeculativeDecoder
+    limits: Limits
     drafter_name: str | None = None
     schedule_name: str = "constant"
     dtype: str = "float32"
     kernels: str | None = None  # whose products are computed, where there is a choice
 
-    @cached_property
-    def _decoder(self) -> SpeculativeDecoder:
-        return SpeculativeDecoder(self.verifier, self.method, self.engine)
-
-    def new_session(self) -> Session:
-        """An empty batch; close it."""
-        return self._decoder.open()
-
     @property
     def can_sample(self) -> bool:
-        return self.method.rule.samples
+        return self.decoder.method.rule.samples
+
+    @property
+    def eos(self) -> int:
+        return self.decoder.verifier.special.eos
 
 
 def load_model(options: ModelOptions) -> ServedModel:
     """Load everything. Raises UserError where a file is missing or does not fit the others."""
     settings = decode_settings(options)
     dictionaries = load_dictionaries(settings.data, settings.source_lang, settings.target_lang)
-    translator = load_translator(settings)
-    decoder, limits = translator.decoder, translator.limits
+    codec, decoder, limits = load_parts(settings)
     assert isinstance(decoder, SpeculativeDecoder)
-    method = decoder.method
+    method = Method(decoder.method.drafter, MixedRule(), decoder.method.schedule)
+    config = EngineConfig(max_rows=options.max_rows, measure_time=options.part_times)
     return ServedModel(
         name=Path(settings.data).resolve().name,
         source_lang=dictionaries.source_lang,
         target_lang=dictionaries.target_lang,
-        codec=translator.codec,
+        codec=codec,
         split=sentence_splitter(dictionaries.source_lang),
-        verifier=decoder.verifier,
-        method=Method(method.drafter, MixedRule(), method.schedule),
-        engine=EngineConfig(max_rows=options.max_rows, measure_time=options.part_times),
-        max_source=limits.source,
-        max_target=limits.target,
-        block_size=limits.block_size,
+        decoder=SpeculativeDecoder(decoder.verifier, method, config),
+        limits=limits,
         drafter_name=settings.drafter if settings.drafts else None,
         schedule_name=settings.schedule,
         dtype=settings.dtype,
@@ -163,9 +136,9 @@ def decode_settings(options: ModelOptions) -> Settings:
     folder = Path(options.data or default_bundle())
     require(folder.is_dir(), f"{folder}: is no folder; give the one that holds the models.")
     given = _given(options)
-    if is_bundle(folder):
-        return make_settings({"data": str(folder), **given})
-    return make_settings({"data": str(folder), **_checkpoints(folder, given)})
+    if not is_bundle(folder):
+        given = _checkpoints(folder, given)
+    return make_settings({**given, "data": str(folder)})
 
 
 def request_defaults(options: ModelOptions) -> dict[str, Any]:
@@ -176,7 +149,7 @@ def request_defaults(options: ModelOptions) -> dict[str, Any]:
 
 def _given(options: ModelOptions) -> dict[str, Any]:
     """Fields of `Settings` that the options name."""
-    named = given_to(Settings, {**vars(options), "data": None})
+    named = given_to(Settings, vars(options))
     given = {name: value for name, value in named.items() if value is not None}
     if options.drafter == NONE:
         given["strategy"] = "AR"
@@ -191,18 +164,12 @@ def _given(options: ModelOptions) -> dict[str, Any]:
 def _checkpoints(folder: Path, given: Mapping[str, Any]) -> dict[str, Any]:
     """Settings where a folder has none. Raises UserError where a file is missing."""
     settings = settings_from_files(folder, given)
-    verifier, codes = (
-        Path(settings.get(field) or folder / name)
-        for field, name in (("verifier", VERIFIER), ("bpe_codes", CODES))
-    )
-    require(
-        verifier.is_file(),
-        f"{verifier}: there is no such checkpoint; name the verifier's with --verifier.",
-    )
-    require(
-        codes.is_file(),
-        f"{codes}: there is no such file; name the BPE codes of the models with --bpe-codes.",
-    )
+    for field, file, what in (
+        ("verifier", VERIFIER, "checkpoint; name the verifier's with --verifier."),
+        ("bpe_codes", CODES, "file; name the BPE codes of the models with --bpe-codes."),
+    ):
+        path = Path(settings.get(field) or folder / file)
+        require(path.is_file(), f"{path}: there is no such {what}")
     return settings
 
 
@@ -211,10 +178,7 @@ def sentence_splitter(language: str) -> Split:
 
     Raises UserError where the package is missing.
     """
-    try:
-        package = importlib.import_module("sentence_splitter")
-    except ModuleNotFoundError as error:
-        raise not_installed("sentence-splitter", "serve") from error
+    package = imported("sentence_splitter", "serve")
     try:
         split: Split = package.SentenceSplitter(language=language).split
     except package.SentenceSplitterException:

@@ -5,149 +5,116 @@ from __future__ import annotations
 import re
 import secrets
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from typing import TypeVar
+from dataclasses import dataclass, replace
+from itertools import islice
+from typing import Any
 
 from specdec_plugins.decoding.engine import check_request
-from specdec_plugins.decoding.types import SEEDS, DecodeParams, Request
+from specdec_plugins.decoding.types import SEEDS, DecodeParams, FinishReason, Request
 from specdec_plugins.errors import require
-from specdec_plugins.serving.errors import TooLarge
+from specdec_plugins.serving.errors import ServiceError
 from specdec_plugins.serving.model import GREEDY_TOP_K, ServedModel, Split
+from specdec_plugins.serving.schemas import Parameters
 from specdec_plugins.serving.settings import ServerSettings
 
-T = TypeVar("T")
-
 _LINE = re.compile(r"[^\r\n\v\f\x1c-\x1e\x85\u2028\u2029]+")
-
-
-@dataclass(frozen=True)
-class Options:
-    """What one request asks for; None = the server's default."""
-
-    use_drafter: bool | None = None
-    block_size: int | None = None
-    beta: int | None = None
-    tau: float | None = None
-    sample: bool = False
-    temperature: float | None = None
-    top_k: int | None = None
-    top_p: float | None = None
-    seed: int | None = None
-    max_new_tokens: int | None = None
-    split_sentences: bool = True
+_ROW = {"block_size", "beta", "tau", "temperature", "top_k", "top_p"}  # the engine's names, too
 
 
 @dataclass(frozen=True)
 class TextPlan:
-    """Texts made ready: their sentences, and a request for each, in one order."""
+    """Texts made ready, and a request for each of their sentences, in one order."""
 
-    texts: list[Segments]
+    texts: list[list[str]]  # as `segment` cuts them
     requests: list[Request]
     seed: int
 
     def join(self, translations: Sequence[str]) -> list[str]:
         """The texts with their sentences translated, white space as it was."""
         left = iter(translations)
-        return [text.join([next(left) for _ in text.sentences]) for text in self.texts]
+        return [
+            "".join(next(left) if i % 2 else gap for i, gap in enumerate(parts))
+            for parts in self.texts
+        ]
 
 
 def make_plan(
-    texts: Sequence[str], options: Options, model: ServedModel, settings: ServerSettings
+    texts: Sequence[str], options: Parameters, model: ServedModel, settings: ServerSettings
 ) -> TextPlan:
-    """Raises UserError or TooLarge where a text or an option cannot be served."""
-    check_options(options, model, settings)
+    """Raises UserError or ServiceError where a text or an option cannot be served."""
+    params = row_params(options, model, settings)
     split = model.split if options.split_sentences else whole
     parts = [segment(text, split) for text in texts]
     seed = secrets.randbelow(SEEDS) if options.seed is None else options.seed
-    sentences = [sentence for part in parts for sentence in part.sentences]
+    sentences = [sentence for part in parts for sentence in part[1::2]]
     if len(sentences) > settings.max_waiting:
-        raise TooLarge(
+        raise ServiceError(
+            413,
             f"{len(sentences)} sentences are more than the {settings.max_waiting} that "
-            "may wait; send the text in parts."
+            "may wait; send the text in parts.",
         )
     requests = []
     for index, sentence in enumerate(sentences):
-        params = row_params(options, sentence_seed(seed, index), model, settings)
-        request = Request(
-            f"sentence {index + 1}", checked_source_ids(sentence, model), params=params
-        )
-        check_request(request, model.verifier, model.method)
+        # The first sentence has the request's seed, each other one its own.
+        own = replace(params, seed=(seed + index * 0x9E3779B97F4A7C15) % SEEDS)
+        request = Request(f"sentence {index + 1}", checked_source_ids(sentence, model), own)
+        check_request(request, model.decoder.verifier, model.decoder.method)
         requests.append(request)
     return TextPlan(parts, requests, seed)
 
 
 def checked_source_ids(sentence: str, model: ServedModel) -> list[int]:
-    """Source token ids. Raises TooLarge where the model has no positions for them."""
-    source_ids = model.codec.source_ids(sentence)
-    if len(source_ids) > model.max_source:
+    """Source token ids. Raises ServiceError where the model has no positions for them."""
+    source_ids, longest = model.codec.source_ids(sentence), model.limits.source
+    if len(source_ids) > longest:
         start = sentence[:40] + ("..." if len(sentence) > 40 else "")
-        raise TooLarge(
+        raise ServiceError(
+            413,
             f"The sentence {start!r} has {len(source_ids) - 1} tokens, more than the "
-            f"{model.max_source - 1} that the model reads; split it."
+            f"{longest - 1} that the model reads; split it.",
         )
     return source_ids
 
 
-def check_options(options: Options, model: ServedModel, settings: ServerSettings) -> None:
-    """Raises UserError where this server cannot do what is asked."""
+def row_params(options: Parameters, model: ServedModel, settings: ServerSettings) -> DecodeParams:
+    """What the engine is asked for, but for the seed of each sentence.
+
+    Raises UserError where this server cannot do what is asked.
+    """
+    can_draft = model.decoder.method.drafter is not None
     require(
-        model.can_sample or not options.sample,
+        model.can_sample or not options.do_sample,
         "This server cannot sample; omit do_sample and alternatives.",
     )
-    require(
-        model.method.drafter is not None or not options.use_drafter,
-        "This server has no drafter; omit use_drafter.",
-    )
-    limit = min(settings.max_new_tokens, model.max_target)
-    require(
-        options.max_new_tokens is None or options.max_new_tokens <= limit,
-        f"max_new_tokens {options.max_new_tokens} is more than the {limit} of this server.",
-    )
-
-
-def row_params(
-    options: Options, seed: int, model: ServedModel, settings: ServerSettings
-) -> DecodeParams:
-    """What the engine is asked for. Raises UserError where a value is impossible."""
-    drafts = model.method.drafter is not None and options.use_drafter is not False
-    limit = min(settings.max_new_tokens, model.max_target)
-    sampling = options.sample
-    greedy_top_k = GREEDY_TOP_K if model.can_sample else 0
-    return DecodeParams(
-        block_size=_or(options.block_size, model.block_size) if drafts else 0,
-        max_len=_or(options.max_new_tokens, limit),
+    require(can_draft or not options.use_drafter, "This server has no drafter; omit use_drafter.")
+    limit = min(settings.max_new_tokens, model.limits.target)
+    max_len = limit if options.max_new_tokens is None else options.max_new_tokens
+    require(max_len <= limit, f"max_new_tokens {max_len} is more than the {limit} of this server.")
+    defaults: dict[str, Any] = {"block_size": model.limits.block_size, "tau": settings.tau}
+    if options.do_sample:
         # A sample owes nothing to the tolerance of greedy requests.
-        beta=_or(options.beta, 1 if sampling else settings.beta),
-        tau=_or(options.tau, settings.tau),
-        temperature=_or(options.temperature, settings.temperature) if sampling else 1.0,
-        top_k=_or(options.top_k, 0) if sampling else greedy_top_k,
-        top_p=_or(options.top_p, settings.top_p) if sampling else 1.0,
-        seed=seed,
-    )
+        defaults |= {"temperature": settings.temperature, "top_p": settings.top_p}
+    else:
+        defaults |= {"beta": settings.beta, "top_k": GREEDY_TOP_K if model.can_sample else 0}
+    asked = options.model_dump(include=_ROW, exclude_none=True)
+    if not can_draft or options.use_drafter is False:
+        asked["block_size"] = 0
+    return DecodeParams(max_len=max_len, **{**defaults, **asked})
 
 
-def sentence_seed(seed: int, index: int) -> int:
-    """A seed of its own for each sentence; the first has the request's."""
-    return (seed + index * 0x9E3779B97F4A7C15) % SEEDS
+def translate_texts(
+    texts: Sequence[str], options: Parameters, model: ServedModel, settings: ServerSettings
+) -> list[str | None]:
+    """As the server translates, in this thread; None where a sentence's scores are not numbers.
 
-
-def _or(value: T | None, default: T) -> T:
-    return default if value is None else value
-
-
-@dataclass(frozen=True)
-class Segments:
-    """`gaps[0] sentences[0] gaps[1] ... gaps[n]` is the text, to the character."""
-
-    sentences: list[str]  # without white space at either end, never empty
-    gaps: list[str]  # one more than there are sentences; white space only
-
-    def join(self, translations: Sequence[str]) -> str:
-        """The text with its sentences replaced."""
-        parts = [self.gaps[0]]
-        for translation, gap in zip(translations, self.gaps[1:], strict=True):
-            parts += [translation, gap]
-        return "".join(parts)
+    Raises UserError or ServiceError where a text or an option cannot be served.
+    """
+    plan = make_plan(texts, options, model, settings)
+    codec, results = model.codec, model.decoder.decode(plan.requests)
+    joined = plan.join([codec.text(codec.tokens(result.token_ids)) for result in results])
+    left = (result.finish_reason is FinishReason.ERROR for result in results)
+    failed = [any([*islice(left, len(parts) // 2)]) for parts in plan.texts]
+    return [None if bad else text for bad, text in zip(failed, joined, strict=True)]
 
 
 def whole(line: str) -> list[str]:
@@ -155,15 +122,18 @@ def whole(line: str) -> list[str]:
     return [line]
 
 
-def segment(text: str, split: Split) -> Segments:
-    """Split at line ends, and each line with `split`; line ends and spaces become gaps."""
-    spans = [span for line in _LINE.finditer(text) for span in _sentences(line, split)]
-    sentences, gaps, end = [], [], 0
-    for start, stop in spans:
-        gaps.append(text[end:start])
-        sentences.append(text[start:stop])
-        end = stop
-    return Segments(sentences, [*gaps, text[end:]])
+def segment(text: str, split: Split) -> list[str]:
+    """The text as gap, sentence, gap, ..., sentence, gap.
+
+    Split at line ends, and each line with `split`. Gaps are line ends and spaces, or empty;
+    sentences have no white space at either end.
+    """
+    parts, end = list[str](), 0
+    for line in _LINE.finditer(text):
+        for start, stop in _sentences(line, split):
+            parts += [text[end:start], text[start:stop]]
+            end = stop
+    return [*parts, text[end:]]
 
 
 def _sentences(line: re.Match[str], split: Split) -> Iterator[tuple[int, int]]:

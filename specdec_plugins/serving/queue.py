@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 from specdec_plugins.decoding.types import Request, RowEvent
@@ -13,53 +13,52 @@ _numbers = itertools.count()
 
 
 @dataclass(frozen=True)
-class RowUpdate:
-    """What happened to one sentence: a round, or its end by an error."""
+class RowRound:
+    """What one round did to one sentence, and when."""
 
-    row: int  # index of the sentence in its submission
-    event: RowEvent | None  # None = nothing was decoded: `error` says why
-    at: float  # the worker's clock, seconds
-    joined_at: float  # when the sentence joined the batch
-    batch_size: int = 0  # rows that decoded in this round
-    error: Exception | None = None
-
-    @property
-    def is_last(self) -> bool:
-        return self.event is None or self.event.result is not None
-
-
-Deliver = Callable[[Sequence[RowUpdate]], None]
+    event: RowEvent
+    seconds: float  # since the sentence was put in line
+    queue_seconds: float  # of these, until it joined the batch
+    batch_size: int  # rows that decoded in this round
 
 
 class Submission:
     """Sentences that one caller asked for together."""
 
-    def __init__(
-        self, requests: Sequence[Request], deliver: Deliver, request_id: str = "-"
-    ) -> None:
-        """deliver: called on the worker's thread with what a round did to this submission's rows.
-
-        request_id: what the log calls it.
-        """
-        self.number = next(_numbers)
-        self.deliver = deliver
+    def __init__(self, requests: Sequence[Request], request_id: str = "-") -> None:
+        """request_id: what the log calls it."""
+        number = next(_numbers)
         self.request_id = request_id
         self.submitted_at = 0.0  # the worker's clock, seconds
         self.rows = [
-            BatchRow(self, index, replace(request, id=f"{self.number}.{index}"))
+            BatchRow(self, index, replace(request, id=f"{number}.{index}"))
             for index, request in enumerate(requests)
         ]
+
+    def deliver(self, row: int, news: RowRound | Exception) -> None:
+        """Called on the worker's thread with each round of a row, or the error that ends it."""
+        raise NotImplementedError
 
 
 @dataclass(eq=False)
 class BatchRow:
-    """One sentence of a submission, which only the worker's thread touches once it is queued."""
+    """One sentence of a submission; it is the worker's until its last round was delivered."""
 
     submission: Submission
     index: int
     request: Request
     joined_at: float = 0.0  # when it joined the batch first; 0 = not yet
-    emitted: list[int] = field(default_factory=list)
+    rounds: list[RowRound] = field(default_factory=list)
+
+    @property
+    def token_ids(self) -> list[int]:
+        """Emitted so far, the end of the sentence included."""
+        return [token_id for one in self.rounds for token_id in one.event.emitted_ids]
+
+    @property
+    def decode_seconds(self) -> float:
+        """From when it joined the batch until its last round."""
+        return self.rounds[-1].seconds - self.rounds[-1].queue_seconds
 
     def remaining(self) -> Request:
         """What is still to decode: the request, with everything emitted so far forced.
@@ -68,16 +67,16 @@ class BatchRow:
         stream has sent already is sent twice. Random numbers belong to positions, so it draws
         what it would have drawn.
         """
-        return replace(self.request, forced_ids=[*self.request.forced_ids, *self.emitted])
+        return replace(self.request, forced_ids=[*self.request.forced_ids, *self.token_ids])
 
+    def add(self, event: RowEvent, now: float, batch_size: int) -> None:
+        """A round that ended now."""
+        since = self.submission.submitted_at
+        self.rounds.append(RowRound(event, now - since, self.joined_at - since, batch_size))
+        self.tell(self.rounds[-1])
 
-def tell(updates: Sequence[RowUpdate], rows: Sequence[BatchRow]) -> None:
-    """Hand each submission what happened to its rows; one update for each of `rows`."""
-    by_submission: dict[Submission, list[RowUpdate]] = {}
-    for update, row in zip(updates, rows, strict=True):
-        by_submission.setdefault(row.submission, []).append(update)
-    for submission, news in by_submission.items():
-        submission.deliver(news)
+    def tell(self, news: RowRound | Exception) -> None:
+        self.submission.deliver(self.index, news)
 
 
 class FairQueue:
@@ -87,32 +86,24 @@ class FairQueue:
     """
 
     def __init__(self) -> None:
-        self._lines: deque[deque[BatchRow]] = deque()  # one a submission, none of them empty
-        self._size = 0
+        self._lines: dict[Submission, deque[BatchRow]] = {}  # in turn, none of them empty
 
     def __len__(self) -> int:
-        return self._size
+        return sum(map(len, self._lines.values()))
 
     def push(self, submission: Submission) -> None:
         if submission.rows:
-            self._lines.append(deque(submission.rows))
-            self._size += len(submission.rows)
+            self._lines[submission] = deque(submission.rows)
 
     def pop(self) -> BatchRow:
-        """The sentence whose turn it is. Raises IndexError where none waits."""
-        line = self._lines.popleft()
+        """The sentence whose turn it is. Raises StopIteration where none waits."""
+        submission = next(iter(self._lines))
+        line = self._lines.pop(submission)
         row = line.popleft()
-        self._size -= 1
         if line:
-            self._lines.append(line)
+            self._lines[submission] = line
         return row
 
-    def remove(self, submission: Submission) -> list[BatchRow]:
-        """Take out what still waits of a submission, and return it."""
-        taken: list[BatchRow] = []
-        for line in list(self._lines):
-            if line[0].submission is submission:
-                self._lines.remove(line)
-                taken += line
-        self._size -= len(taken)
-        return taken
+    def remove(self, submission: Submission) -> None:
+        """Take out what still waits of a submission."""
+        self._lines.pop(submission, None)

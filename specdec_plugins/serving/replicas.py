@@ -130,7 +130,7 @@ class Replica:
 
     def check_health(self) -> None:
         """Ray replaces a replica in which this fails."""
-        if not self.app.state.service.worker.is_healthy:
+        if self.app.state.service.worker.status == "failing":
             raise RuntimeError("rounds of this engine fail")
 
 

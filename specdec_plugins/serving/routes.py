@@ -10,8 +10,7 @@ from fastapi.responses import JSONResponse, Response
 from prometheus_client import CONTENT_TYPE_LATEST
 
 from specdec_plugins.serving import schemas
-from specdec_plugins.serving.errors import BadRequest, Forbidden, TooLarge
-from specdec_plugins.serving.planning import Options
+from specdec_plugins.serving.errors import ServiceError
 from specdec_plugins.serving.schemas import (
     GenerateRequest,
     RootRequest,
@@ -19,8 +18,8 @@ from specdec_plugins.serving.schemas import (
     body_of,
     schema_of,
 )
-from specdec_plugins.serving.service import Service
-from specdec_plugins.serving.stream import EventStream, TokenStream, generate, while_connected
+from specdec_plugins.serving.service import Service, Subscription
+from specdec_plugins.serving.stream import EventStream, events_of, generate, while_connected
 
 # English names, for people who read a list.
 _LANGUAGES = {
@@ -53,7 +52,7 @@ TranslateBody = Annotated[TranslateRequest, Depends(body_of(TranslateRequest))]
 
 
 def check_key(service: Service, request: Request, in_body: str | None = None) -> None:
-    """Raises Forbidden where the server has a key and the request another or none."""
+    """Raises ServiceError where the server has a key and the request another or none."""
     key = service.settings.api_key
     if key is None:
         return
@@ -62,7 +61,8 @@ def check_key(service: Service, request: Request, in_body: str | None = None) ->
     bearer = token.strip().encode("latin-1") if scheme.lower() == "bearer" else b""
     given = in_body.encode() if in_body else bearer
     if not hmac.compare_digest(given, key.encode()):
-        raise Forbidden("This server needs an API key; send it as 'api_key' or as a bearer token.")
+        message = "This server needs an API key; send it as 'api_key' or as a bearer token."
+        raise ServiceError(403, message)
 
 
 @router.post("/generate", openapi_extra=schema_of(GenerateRequest))
@@ -71,8 +71,8 @@ async def post_generate(
 ) -> schemas.GenerateResponse:
     """Translate a text, in the shape of text-generation-inference."""
     check_key(service, request)
-    work = generate(service, body.inputs, body.parameters.options(), body.parameters.details)
-    return await while_connected(request, service.deadline().bound(work))
+    async with service.until(service.deadline()):
+        return await while_connected(request, generate(service, body.inputs, body.parameters))
 
 
 @router.post(
@@ -86,12 +86,13 @@ async def post_generate_stream(
 ) -> Response:
     """The same as server-sent events, the tokens of a round together as they are accepted."""
     check_key(service, request)
-    options, deadline = body.parameters.options(), service.deadline()
-    plan = await deadline.bound(service.plan([body.inputs], options))
+    deadline = service.deadline()
+    async with service.until(deadline):
+        plan = await service.plan([body.inputs], body.parameters)
     # Submitted before the answer begins, so that a full line is an honest 429.
-    rounds = service.submit(plan)
-    events = TokenStream(service, plan, options).events(rounds, deadline, request.state.request_id)
-    return EventStream(events, rounds.close)
+    subscription = Subscription(service.worker, plan.requests)
+    events = events_of(service, plan, body.parameters, subscription)
+    return EventStream(service, events, subscription, deadline)
 
 
 @router.post("/", openapi_extra=schema_of(RootRequest), response_model=None)
@@ -111,33 +112,31 @@ async def post_translate(
     """Translate a text or a list of texts, in the shape of LibreTranslate."""
     check_key(service, request, body.api_key)
     _check_translate(service, body)
+    is_one = isinstance(body.q, str)
     texts = [body.q] if isinstance(body.q, str) else body.q
-    options, deadline = Options(seed=body.seed), service.deadline()
-    others = None
-    if body.alternatives:
-        several = service.alternatives(texts, options, body.alternatives)
-        best, others = await while_connected(request, deadline.bound(several))
-    else:
-        one = service.translate(texts, options)
-        best = await while_connected(request, deadline.bound(one))
-    if isinstance(body.q, str):
-        return schemas.TranslateResponse(
-            translatedText=best[0], alternatives=others[0] if others is not None else None
-        )
-    return schemas.TranslateResponse(translatedText=best, alternatives=others)
+    async with service.until(service.deadline()):
+        work = service.translate(texts, body.seed, body.alternatives)
+        best, others = await while_connected(request, work)
+    alternatives = (others[0] if is_one else others) if body.alternatives else None
+    return schemas.TranslateResponse(
+        translatedText=best[0] if is_one else best, alternatives=alternatives
+    )
 
 
 def _check_translate(service: Service, body: TranslateRequest) -> None:
     model, limit = service.model, service.settings.max_alternatives
     if body.source not in (model.source_lang, "auto") or body.target != model.target_lang:
-        raise BadRequest(
+        raise ServiceError(
+            400,
             f"This server translates from {model.source_lang} to {model.target_lang}, "
-            f"not from {body.source[:20]} to {body.target[:20]}."
+            f"not from {body.source[:20]} to {body.target[:20]}.",
         )
     if body.format != "text":
-        raise BadRequest("Only the format 'text' is supported; send text without markup.")
+        message = "Only the format 'text' is supported; send text without markup."
+        raise ServiceError(400, message)
     if body.alternatives > limit:
-        raise TooLarge(f"{body.alternatives} alternatives are more than the {limit} a request.")
+        message = f"{body.alternatives} alternatives are more than the {limit} a request."
+        raise ServiceError(413, message)
 
 
 @router.get("/languages")
@@ -154,12 +153,8 @@ async def get_languages(service: TheService) -> list[schemas.Language]:
 @router.get("/health", responses={503: {"model": schemas.Health}})
 async def get_health(service: TheService) -> Response:
     """200 while the server can translate."""
-    worker = service.worker
-    if worker.is_closing and not worker.has_failed:
-        return JSONResponse({"status": "stopping"}, 503)
-    if not worker.is_healthy:
-        return JSONResponse({"status": "failing"}, 503)
-    return JSONResponse({"status": "ok"})
+    status = service.worker.status
+    return JSONResponse({"status": status}, 200 if status == "ok" else 503)
 
 
 @router.get("/info")

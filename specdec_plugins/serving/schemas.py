@@ -2,21 +2,28 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import urllib.parse
 from collections.abc import Awaitable, Callable
 from typing import Annotated, Any, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    ValidationError,
+    WithJsonSchema,
+    model_validator,
+)
 from pydantic_core import PydanticCustomError
 from starlette.requests import Request
 
 from specdec_plugins.app.options import declared
-from specdec_plugins.app.settings import Settings
 from specdec_plugins.decoding.types import SEEDS
-from specdec_plugins.serving.errors import BadRequest, Invalid
-from specdec_plugins.serving.planning import Options
-from specdec_plugins.serving.settings import ServerSettings
+from specdec_plugins.serving.errors import ServiceError
+from specdec_plugins.serving.settings import ModelOptions, ServerSettings
 
 M = TypeVar("M", bound=BaseModel)
 
@@ -46,36 +53,33 @@ class Refusing(BaseModel):
         return self
 
 
-def _setting(name: str, description: str, record: type = Settings) -> Any:
-    """A field that may be omitted, with the bounds of the command line's setting of that name."""
-    bounds: dict[str, Any] = dict(declared(record, name).bounds)
-    return Field(default=None, description=description, **bounds)
+def _setting(name: str, record: type = ServerSettings) -> Any:
+    """A field that may be omitted, described and bounded as the operator's setting of that name."""
+    setting = declared(record, name)
+    bounds: dict[str, Any] = dict(setting.bounds)
+    return Field(default=None, description=setting.help, **bounds)
 
 
 class Parameters(Refusing):
     """How to decode. Whatever is omitted is the server's default."""
 
-    max_new_tokens: Count | None = _setting(
-        "max_new_tokens", "target tokens, the end included", ServerSettings
-    )
+    max_new_tokens: Count | None = _setting("max_new_tokens")
     do_sample: bool = Field(
         default=False, description="draw from the model instead of its best token"
     )
-    temperature: Finite | None = _setting("temperature", "of samples")
+    temperature: Finite | None = _setting("temperature")
     top_k: Count | None = Field(
         default=None, description="of samples: draw from the k best; null = all"
     )
-    top_p: Finite | None = _setting("top_p", "of samples")
+    top_p: Finite | None = _setting("top_p")
     seed: Seed | None = Field(
         default=None, description="of samples; null = a new one, told in details"
     )
     details: bool = Field(default=False, description="add tokens, rounds and timings to the answer")
     use_drafter: bool | None = Field(default=None, description="false = one token a step")
-    block_size: Count | None = _setting("block_size", "tokens drafted a round")
-    beta: Count | None = _setting(
-        "beta", "accept among the model's beta best tokens; 1 = exactly its own output"
-    )
-    tau: Finite | None = _setting("tau", "and at most tau nats below its best")
+    block_size: Count | None = _setting("block_size", ModelOptions)
+    beta: Count | None = _setting("beta")
+    tau: Finite | None = _setting("tau")
     split_sentences: bool = Field(default=True, description="false = every line is one sentence")
 
     @model_validator(mode="after")
@@ -87,23 +91,16 @@ class Parameters(Refusing):
                 )
         return self
 
-    def options(self) -> Options:
-        names = set(Options.__dataclass_fields__) - {"sample"}
-        return Options(sample=self.do_sample, **{name: getattr(self, name) for name in names})
-
 
 class GenerateRequest(Refusing):
     """What text-generation-inference takes."""
 
     inputs: str = Field(description="source text, of any number of sentences and lines")
-    parameters: Parameters = Field(default_factory=Parameters)
-
-    @model_validator(mode="before")
-    @classmethod
-    def _null_parameters(cls, data: Any) -> Any:
-        if isinstance(data, dict) and data.get("parameters", 0) is None:
-            return {key: value for key, value in data.items() if key != "parameters"}
-        return data
+    parameters: Annotated[
+        Parameters,
+        BeforeValidator(lambda given: {} if given is None else given),
+        WithJsonSchema(Parameters.model_json_schema()),  # not a reference, see `schema_of`
+    ] = Field(default_factory=Parameters)
 
 
 class RootRequest(GenerateRequest):
@@ -126,9 +123,16 @@ class TranslateRequest(Refusing):
     seed: Seed | None = Field(default=None, description="of the alternatives")
 
 
-class Token(BaseModel):
+class Subword(BaseModel):
+    """A token as the model has it, the mark that its word goes on included."""
+
     id: int
     text: str
+
+
+class Token(Subword):
+    """What a token adds to the text."""
+
     logprob: float | None = None  # not computed
     special: bool
 
@@ -158,21 +162,14 @@ class GenerateResponse(BaseModel):
     details: Details | None = None
 
 
-class Piece(BaseModel):
-    """A token as the model has it, subword marks included."""
-
-    id: int
-    text: str
-
-
 class RoundInfo(BaseModel):
     """What one round did, on the first token event that came of it."""
 
     sentence: int
     index: int
-    drafted: list[Piece]
+    drafted: list[Subword]
     accepted: int  # of the drafted
-    emitted: list[Piece]  # the accepted ones, then the model's own
+    emitted: list[Subword]  # the accepted ones, then the model's own
     own: str | None  # the last of them: bonus, correction or step; null = it was drafted
     text: str  # what stands of the sentence
     ms: float  # since the request was queued
@@ -240,85 +237,83 @@ class Info(BaseModel):
 
 _FORM = "application/x-www-form-urlencoded"
 _LISTS = frozenset({"q"})  # form fields that may stand more than once
+_PATIENCE = 8  # a body is read up to so many times its limit before the connection is closed
 
 
 def body_of(model: type[M]) -> Callable[[Request], Awaitable[M]]:
     """A dependency that reads a JSON object, or a form where it says that it is one.
 
     curl calls everything a form that does not say otherwise, so a form that begins as JSON does
-    is read as JSON. Raises BadRequest or Invalid.
+    is read as JSON. Raises ServiceError.
     """
 
     async def read(request: Request) -> M:
-        data = await request.body()
+        text = await _text(request)
         is_form = request.headers.get("content-type", "").partition(";")[0].strip() == _FORM
-        values = _form(data) if is_form and data.lstrip()[:1] != b"{" else _json(data)
+        values = _form(text) if is_form and text.lstrip()[:1] != "{" else _json(text)
         try:
             return model.model_validate(values)
         except ValidationError as error:
-            raise Invalid(first_error(error)) from error
+            raise ServiceError(422, first_error(error)) from error
 
     return read
 
 
 def schema_of(model: type[BaseModel]) -> dict[str, Any]:
-    """For FastAPI's `openapi_extra`: the body that `body_of` reads, records inlined."""
-    schema = model.model_json_schema()
-    parts = schema.pop("$defs", {})
-
-    def inlined(value: Any) -> Any:
-        if isinstance(value, list):
-            return [inlined(item) for item in value]
-        if isinstance(value, dict):
-            name = value.get("$ref", "").rpartition("/")[2]
-            return inlined(parts[name]) if name else {k: inlined(v) for k, v in value.items()}
-        return value
-
-    content = {"application/json": {"schema": inlined(schema)}}
+    """For FastAPI's `openapi_extra`: the body that `body_of` reads."""
+    content = {"application/json": {"schema": model.model_json_schema()}}
     return {"requestBody": {"required": True, "content": content}}
 
 
-def _text(data: bytes) -> str:
+async def _text(request: Request) -> str:
+    """A body of bounded size, in bounded time."""
+    settings: ServerSettings = request.app.state.service.settings
+    limit, num_bytes, parts = settings.max_body, 0, []
+    declared = request.headers.get("content-length", "")
     try:
-        return data.decode("utf-8")
+        async with asyncio.timeout(settings.body_timeout):
+            async for part in request.stream():
+                num_bytes += len(part)
+                if num_bytes <= limit:
+                    parts.append(part)
+                # A client that is still writing when the connection closes never sees the answer.
+                elif num_bytes >= _PATIENCE * limit:
+                    break
+    except TimeoutError as error:
+        raise ServiceError(408, "The body did not arrive in time.") from error
+    if num_bytes > limit or (declared.isdecimal() and int(declared) > limit):
+        raise ServiceError(413, f"The body is larger than {limit} bytes.")
+    try:
+        return b"".join(parts).decode()
     except UnicodeDecodeError as error:
-        raise BadRequest(f"The body is not UTF-8 (byte {error.start}).") from error
+        raise ServiceError(400, f"The body is not UTF-8 (byte {error.start}).") from error
 
 
-def _json(data: bytes) -> dict[str, Any]:
+def _json(text: str) -> dict[str, Any]:
     try:
-        values = json.loads(_text(data))
+        values = json.loads(text)
+        if "\\u" in text:  # what JSON's escapes can spell and no encoder can write
+            json.dumps(values, ensure_ascii=False).encode()
     except json.JSONDecodeError as error:
-        raise BadRequest(
-            f"The body is not JSON (line {error.lineno}, column {error.colno}: {error.msg})."
-        ) from error
+        where = f"line {error.lineno}, column {error.colno}"
+        raise ServiceError(400, f"The body is not JSON ({where}: {error.msg}).") from error
+    except UnicodeEncodeError as error:
+        message = "The body escapes half a character (a lone surrogate); send all of it."
+        raise ServiceError(400, message) from error
     except (ValueError, RecursionError) as error:
-        raise BadRequest(f"The body is not JSON that can be read ({error}).") from error
-    if b"\\u" in data and not _is_text(values):
-        raise BadRequest("The body escapes half a character (a lone surrogate); send all of it.")
+        raise ServiceError(400, f"The body is not JSON that can be read ({error}).") from error
     if not isinstance(values, dict):
-        raise BadRequest("The body must be a JSON object, in braces.")
+        raise ServiceError(400, "The body must be a JSON object, in braces.")
     return values
 
 
-def _is_text(values: Any) -> bool:
-    """False where a string holds what no encoder can write, which JSON's escapes can spell."""
-    try:
-        json.dumps(values, ensure_ascii=False).encode()
-    except UnicodeEncodeError:
-        return False
-    return True
-
-
-def _form(data: bytes) -> dict[str, Any]:
+def _form(text: str) -> dict[str, Any]:
     try:
         fields = urllib.parse.parse_qs(
-            _text(data), keep_blank_values=True, errors="strict", max_num_fields=1000
+            text, keep_blank_values=True, errors="strict", max_num_fields=1000
         )
-    except UnicodeDecodeError as error:
-        raise BadRequest("The form's fields are not UTF-8.") from error
     except ValueError as error:
-        raise BadRequest(f"The form cannot be read ({error}).") from error
+        raise ServiceError(400, f"The form cannot be read ({error}).") from error
     return {
         name: values if name in _LISTS and len(values) > 1 else values[-1]
         for name, values in fields.items()

@@ -4,21 +4,21 @@ from __future__ import annotations
 
 import asyncio
 import importlib.metadata
-from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Sequence
+import secrets
+from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import aclosing, closing
-from dataclasses import dataclass, field, replace
+from contextlib import asynccontextmanager, closing
 from typing import TypeVar
 
-from specdec_plugins.decoding.types import SEEDS, FinishReason, Request, RowEvent
+from specdec_plugins.decoding.types import SEEDS, Request
 from specdec_plugins.errors import UserError
-from specdec_plugins.serving.errors import Invalid, TimedOut, TooLarge
+from specdec_plugins.serving.errors import ServiceError
 from specdec_plugins.serving.metrics import Metrics
 from specdec_plugins.serving.model import ServedModel
-from specdec_plugins.serving.planning import Options, TextPlan, make_plan
-from specdec_plugins.serving.queue import RowUpdate, Submission
+from specdec_plugins.serving.planning import TextPlan, make_plan
+from specdec_plugins.serving.queue import BatchRow, RowRound, Submission
 from specdec_plugins.serving.request_ids import current_id
-from specdec_plugins.serving.schemas import Info
+from specdec_plugins.serving.schemas import ErrorResponse, Info, Parameters
 from specdec_plugins.serving.settings import ServerSettings
 from specdec_plugins.serving.worker import BatchWorker
 
@@ -27,27 +27,6 @@ T = TypeVar("T")
 # Samples are drawn in lots of as many as alternatives were asked for, each lot at so many times the
 # temperature: a model that is sure of itself says the same again and again.
 _HEAT = (1.0, 1.25, 1.5)
-
-
-@dataclass
-class Outcome:
-    """One decoded sentence."""
-
-    token_ids: list[int] = field(default_factory=list)  # eos included
-    rounds: list[RowEvent] = field(default_factory=list)
-    finish_reason: FinishReason = FinishReason.EOS
-    queue_seconds: float = 0.0  # from submission until it joined the batch
-    decode_seconds: float = 0.0  # from then until it was done
-
-    def add(self, update: RowUpdate, seconds: float) -> None:
-        """A round of this sentence, so many seconds after it was submitted."""
-        assert update.event is not None
-        self.token_ids += update.event.emitted_ids
-        self.rounds.append(update.event)
-        self.decode_seconds = update.at - update.joined_at
-        self.queue_seconds = seconds - self.decode_seconds
-        if update.event.result is not None:
-            self.finish_reason = update.event.result.finish_reason or FinishReason.LENGTH
 
 
 class Service:
@@ -70,16 +49,16 @@ class Service:
     def info(self) -> Info:
         """Models, limits and defaults."""
         model, settings = self.model, self.settings
-        drafter = model.method.drafter
+        verifier, method = model.decoder.verifier, model.decoder.method
         return Info(
             model_id=model.name,
             model_dtype=model.dtype,
-            model_device_type=model.verifier.device.type,
+            model_device_type=verifier.device.type,
             kernels=model.kernels,
             max_concurrent_requests=settings.max_waiting,
             max_batch_size=settings.max_rows,
-            max_input_tokens=model.max_source,
-            max_total_tokens=min(settings.max_new_tokens, model.max_target),
+            max_input_tokens=model.limits.source,
+            max_total_tokens=min(settings.max_new_tokens, model.limits.target),
             max_input_characters=settings.max_characters,
             max_alternatives=settings.max_alternatives if model.can_sample else 0,
             version=version(),
@@ -87,94 +66,99 @@ class Service:
             target=model.target_lang,
             drafter=model.drafter_name,
             schedule=model.schedule_name,
-            block_size=model.block_size,
-            max_block_size=drafter.max_block_size if drafter is not None else None,
+            block_size=model.limits.block_size,
+            max_block_size=method.drafter.max_block_size if method.drafter else None,
             beta=settings.beta,
             tau=settings.tau,
-            guarantee=model.method.rule.guarantee(settings.beta).value,
+            guarantee=method.rule.guarantee(settings.beta).value,
             can_sample=model.can_sample,
             needs_api_key=settings.api_key is not None,
         )
 
-    def deadline(self) -> Deadline:
-        """Of a request that has just been read."""
-        return Deadline(self.settings.request_timeout)
+    def deadline(self) -> float:
+        """Of a request that has just been read, on the event loop's clock."""
+        return asyncio.get_running_loop().time() + self.settings.request_timeout
 
-    async def plan(self, texts: Sequence[str], options: Options) -> TextPlan:
+    @asynccontextmanager
+    async def until(self, deadline: float) -> AsyncIterator[None]:
+        """Cancels the block, and raises ServiceError, where it is not done then."""
+        try:
+            async with asyncio.timeout_at(deadline):
+                yield
+        except TimeoutError as error:
+            seconds = self.settings.request_timeout
+            message = f"The translation took longer than {seconds:g} seconds."
+            raise ServiceError(504, message) from error
+
+    def refusal(self, error: ServiceError) -> ErrorResponse:
+        """What the caller of the present request is told; counted."""
+        self.metrics.failures.labels(error.kind).inc()
+        return ErrorResponse(
+            error=error.message, error_type=error.kind, request_id=current_id.get()
+        )
+
+    async def plan(self, texts: Sequence[str], options: Parameters) -> TextPlan:
         """Raises ServiceError where a text or an option cannot be served."""
-        settings = self.settings
+        settings, num_characters = self.settings, sum(map(len, texts))
         if len(texts) > settings.max_texts:
-            raise TooLarge(f"{len(texts)} texts are more than the {settings.max_texts} a request.")
-        num_characters = sum(map(len, texts))
+            message = f"{len(texts)} texts are more than the {settings.max_texts} a request."
+            raise ServiceError(413, message)
         if num_characters > settings.max_characters:
-            raise TooLarge(
+            raise ServiceError(
+                413,
                 f"{num_characters} characters are more than the {settings.max_characters} "
-                "that a request may have; send the text in parts."
+                "that a request may have; send the text in parts.",
             )
         try:
             return await self.with_text(lambda: make_plan(texts, options, self.model, settings))
         except UserError as error:
-            raise Invalid(str(error)) from error
+            raise ServiceError(422, str(error)) from error
 
-    async def texts(self, rows: Sequence[Sequence[int]]) -> list[str]:
-        """What a user reads of each row's target tokens."""
-        codec = self.model.codec
-        return await self.with_text(lambda: [codec.text(codec.tokens(ids)) for ids in rows])
-
-    async def translate(self, texts: Sequence[str], options: Options) -> list[str]:
-        """Translations of some texts."""
-        plan = await self.plan(texts, options)
-        outcomes = await self.decode(plan)
-        return plan.join(await self.texts([outcome.token_ids for outcome in outcomes]))
-
-    async def alternatives(
-        self, texts: Sequence[str], options: Options, num: int
+    async def translate(
+        self, texts: Sequence[str], seed: int | None = None, num: int = 0
     ) -> tuple[list[str], list[list[str]]]:
         """The translation of each text, and up to `num` samples that differ from it and among
         each other. Fewer where so many draws in a row give nothing new.
         """
-        first = options.seed
-        if first is None:
-            first = (await self.plan([], options)).seed
-        temperature = options.temperature or self.settings.temperature
+        first = secrets.randbelow(SEEDS) if seed is None else seed
+        heats = [self.settings.temperature * heat for heat in _HEAT for _ in range(num)]
         drawn = [
-            replace(options, sample=True, seed=(first + 1 + i) % SEEDS, temperature=heat)
-            for i, heat in enumerate(temperature * heat for heat in _HEAT for _ in range(num))
+            Parameters(do_sample=True, seed=(first + 1 + i) % SEEDS, temperature=heat)
+            for i, heat in enumerate(heats)
         ]
         # The first lot decodes beside the translation itself; more only where something is short.
         best, *samples = await gather(
-            [
-                self.translate(texts, replace(options, seed=first)),
-                *(self.translate(texts, sample) for sample in drawn[:num]),
-            ]
+            [self._translate(texts, options) for options in (Parameters(), *drawn[:num])]
         )
         chosen = [_distinct(best[i], [s[i] for s in samples], num) for i in range(len(texts))]
         for sample in drawn[num:]:
             short = [i for i, found in enumerate(chosen) if len(found) < num and texts[i].strip()]
             if not short:
                 break
-            more = await self.translate([texts[i] for i in short], sample)
+            more = await self._translate([texts[i] for i in short], sample)
             for i, text in zip(short, more, strict=True):
                 chosen[i] = _distinct(best[i], [*chosen[i], text], num)
         return best, chosen
 
-    async def decode(self, plan: TextPlan) -> list[Outcome]:
+    async def _translate(self, texts: Sequence[str], options: Parameters) -> list[str]:
+        plan = await self.plan(texts, options)
+        return await self.join(plan, await self.decode(plan))
+
+    async def decode(self, plan: TextPlan) -> list[BatchRow]:
         """All sentences of a plan. Cancelling this frees their rows."""
-        outcomes = [Outcome() for _ in plan.requests]
-        with closing(self.submit(plan)) as rounds:
-            async for update, seconds in rounds:
-                outcomes[update.row].add(update, seconds)
-        self.finished(outcomes)
-        return outcomes
+        with closing(Subscription(self.worker, plan.requests)) as subscription:
+            for row in range(len(plan.requests)):
+                async for _ in subscription.rounds(row):
+                    pass
+        self.metrics.answered(subscription.rows)
+        return subscription.rows
 
-    def submit(self, plan: TextPlan) -> Subscription:
-        """Put a plan in line. Raises QueueFull, Stopping or Failed."""
-        return Subscription(self.worker, plan.requests)
-
-    def finished(self, outcomes: Sequence[Outcome]) -> None:
-        """Count sentences that were answered."""
-        for outcome in outcomes:
-            self.metrics.sentence(outcome.rounds, outcome.decode_seconds)
+    async def join(self, plan: TextPlan, rows: Sequence[BatchRow]) -> list[str]:
+        """The texts of a plan, translated."""
+        codec = self.model.codec
+        return await self.with_text(
+            lambda: plan.join([codec.text(codec.tokens(row.token_ids)) for row in rows])
+        )
 
     async def with_text(self, work: Callable[[], T]) -> T:
         """What `work` makes on the thread of texts."""
@@ -204,78 +188,44 @@ def _distinct(best: str, samples: Sequence[str], num: int) -> list[str]:
     return [text for text in dict.fromkeys(samples) if text != best][:num]
 
 
-class Deadline:
-    """Begins where it is made, on a running event loop; all work of a request shares it."""
-
-    def __init__(self, seconds: float) -> None:
-        self._seconds = seconds
-        self._end = asyncio.get_running_loop().time() + seconds
-
-    async def bound(self, work: Awaitable[T]) -> T:
-        """The result of `work`. Raises TimedOut, after cancelling it, where it is not done then."""
-        try:
-            async with asyncio.timeout_at(self._end):
-                return await work
-        except TimeoutError as error:
-            raise TimedOut(
-                f"The translation took longer than {self._seconds:g} seconds."
-            ) from error
-
-    async def each(self, items: AsyncGenerator[T, None]) -> AsyncGenerator[T, None]:
-        """The items, each with the work that goes into it bound; closes `items` in any case.
-
-        Bound one by one, because what happens between them is the reader's: an end that came
-        there would cancel the reader.
-        """
-        async with aclosing(items):
-            while True:
-                try:
-                    item = await self.bound(anext(items))
-                except StopAsyncIteration:
-                    return
-                yield item
-
-
-class Subscription:
-    """Iterate over it for the rounds of all rows as they happen; `close` it in any case.
-
-    No generator, whose clean-up would not run where nobody has begun to iterate.
-    """
+class Subscription(Submission):
+    """Brings the rounds of each row to the event loop as they happen; `close` it in any case."""
 
     def __init__(self, worker: BatchWorker, requests: Sequence[Request]) -> None:
-        """Submits the requests; raises QueueFull, Stopping or Failed."""
+        """Raises ServiceError where they cannot be put in line."""
+        super().__init__(requests, current_id.get())
         self._worker = worker
         self._loop = asyncio.get_running_loop()
-        self._updates: asyncio.Queue[RowUpdate] = asyncio.Queue()
-        self._submission = Submission(requests, self._deliver, current_id.get())
-        if requests:
-            worker.submit(self._submission)
+        self._news: list[asyncio.Queue[RowRound | Exception]] = [asyncio.Queue() for _ in requests]
         self._num_left = len(requests)
+        if requests:
+            worker.submit(self)
 
-    def __aiter__(self) -> Subscription:
-        return self
-
-    async def __anext__(self) -> tuple[RowUpdate, float]:
-        """A round, and the seconds since submission. Raises the error of a sentence that failed."""
-        if not self._num_left:
-            raise StopAsyncIteration
-        update = await self._updates.get()
-        if update.error is not None:
-            raise update.error
-        self._num_left -= update.is_last
-        return update, update.at - self._submission.submitted_at
+    async def rounds(self, row: int) -> AsyncIterator[RowRound]:
+        """Those of one sentence. Raises the error of whichever sentence failed first."""
+        is_last = False
+        while not is_last:
+            news = await self._news[row].get()
+            if isinstance(news, Exception):
+                raise news
+            yield news
+            is_last = news.event.result is not None
 
     def close(self) -> None:
         """Free the rows that are not done."""
         if self._num_left:
             self._num_left = 0
-            self._worker.cancel(self._submission)
+            self._worker.cancel(self)
 
-    def _deliver(self, updates: Sequence[RowUpdate]) -> None:
-        """On the worker's thread. A loop that has closed has nobody left to tell."""
+    def deliver(self, row: int, news: RowRound | Exception) -> None:
+        # A loop that has closed has nobody left to tell.
         if not self._loop.is_closed():
-            self._loop.call_soon_threadsafe(self._put, updates)
+            self._loop.call_soon_threadsafe(self._put, row, news)
 
-    def _put(self, updates: Sequence[RowUpdate]) -> None:
-        for update in updates:
-            self._updates.put_nowait(update)
+    def _put(self, row: int, news: RowRound | Exception) -> None:
+        if isinstance(news, Exception):
+            for queue in self._news:
+                queue.put_nowait(news)
+            return
+        self._news[row].put_nowait(news)
+        self._num_left -= news.event.result is not None

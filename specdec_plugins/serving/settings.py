@@ -137,7 +137,7 @@ class ProcessOptions:
     """Where the server listens, what it computes with, and how many engines it starts."""
 
     host: str = _process("127.0.0.1", "address to listen on", "HOST")
-    port: int = _process(8080, "0 = any free one", "PORT")
+    port: int = _process(8080, "0 = any free one", "PORT", least=0, most=65535)
     api_key_file: str | None = _process(
         None, "first line: the key that requests must carry", "FILE"
     )
@@ -159,9 +159,6 @@ class ProcessOptions:
 
     def __post_init__(self) -> None:
         check(self)
-        require(
-            0 <= self.port < 2**16, f"--port {self.port}: expected 0 to 65535; 0 takes a free one."
-        )
         require(
             self.replicas is not None or self.replica_gpus is None,
             "--replica-gpus is about --replicas; give both, or neither.",

@@ -3,73 +3,71 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine, Sequence
+from collections.abc import AsyncGenerator, Coroutine, Sequence
 from contextlib import aclosing
 from typing import Any, TypeVar
 
-from starlette.requests import Request
+from pydantic import BaseModel
+from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from specdec_plugins.app.codec import RunningText
 from specdec_plugins.decoding.types import FinishReason, RowEvent
-from specdec_plugins.serving.errors import Gone, ServiceError
-from specdec_plugins.serving.planning import Options, TextPlan
-from specdec_plugins.serving.queue import RowUpdate
+from specdec_plugins.serving.errors import ServiceError
+from specdec_plugins.serving.planning import TextPlan
+from specdec_plugins.serving.queue import BatchRow, RowRound
 from specdec_plugins.serving.schemas import (
     Details,
-    ErrorResponse,
     GenerateResponse,
-    Piece,
+    Parameters,
     RoundInfo,
     Speculation,
     StreamResponse,
+    Subword,
     Token,
 )
-from specdec_plugins.serving.service import Deadline, Outcome, Service, Subscription
+from specdec_plugins.serving.service import Service, Subscription
 
 T = TypeVar("T")
 
-_FINISH = {FinishReason.EOS: "eos_token", FinishReason.LENGTH: "length"}
 
-
-async def generate(
-    service: Service, text: str, options: Options, details: bool
-) -> GenerateResponse:
+async def generate(service: Service, text: str, options: Parameters) -> GenerateResponse:
     """The translation of one text."""
     plan = await service.plan([text], options)
-    outcomes = await service.decode(plan)
-    lines = await service.texts([outcome.token_ids for outcome in outcomes])
-    answer = GenerateResponse(generated_text=plan.join(lines)[0])
-    if details:
-        answer.details = make_details(plan, outcomes, options)
+    rows = await service.decode(plan)
+    answer = GenerateResponse(generated_text=(await service.join(plan, rows))[0])
+    if options.details:
+        answer.details = make_details(plan, rows, options)
         answer.details.tokens = [
             token
-            for outcome, gap in zip(outcomes, plan.texts[0].gaps, strict=False)
-            for token in await GrowingSentence(service, gap).add(outcome.token_ids)
+            for row, gap in zip(rows, plan.texts[0][0::2], strict=False)
+            for token in await GrowingSentence(service, gap).add(row.token_ids)
         ]
     return answer
 
 
-def make_details(plan: TextPlan, outcomes: Sequence[Outcome], options: Options) -> Details:
+def make_details(plan: TextPlan, rows: Sequence[BatchRow], options: Parameters) -> Details:
     """How a text's sentences came about."""
-    cut = any(outcome.finish_reason is FinishReason.LENGTH for outcome in outcomes)
+    ends = [row.rounds[-1].event.result for row in rows]
+    was_cut = any(end is not None and end.finish_reason is FinishReason.LENGTH for end in ends)
     return Details(
-        finish_reason=_FINISH[FinishReason.LENGTH if cut else FinishReason.EOS],
-        generated_tokens=sum(len(outcome.token_ids) for outcome in outcomes),
-        seed=plan.seed if options.sample else None,
-        speculation=[_speculation(outcome) for outcome in outcomes],
+        finish_reason="length" if was_cut else "eos_token",
+        generated_tokens=sum(len(row.token_ids) for row in rows),
+        seed=plan.seed if options.do_sample else None,
+        speculation=[_speculation(row) for row in rows],
     )
 
 
-def _speculation(outcome: Outcome) -> Speculation:
+def _speculation(row: BatchRow) -> Speculation:
+    events = [one.event for one in row.rounds]
     return Speculation(
-        rounds=len(outcome.rounds),
-        drafted=[len(event.draft_ids) for event in outcome.rounds],
-        accepted=[event.num_accepted for event in outcome.rounds],
-        emitted=[len(event.emitted_ids) for event in outcome.rounds],
-        queue_ms=_ms(outcome.queue_seconds),
-        decode_ms=_ms(outcome.decode_seconds),
+        rounds=len(events),
+        drafted=[len(event.draft_ids) for event in events],
+        accepted=[event.num_accepted for event in events],
+        emitted=[len(event.emitted_ids) for event in events],
+        queue_ms=_ms(row.rounds[-1].queue_seconds),
+        decode_ms=_ms(row.decode_seconds),
     )
 
 
@@ -86,9 +84,6 @@ class GrowingSentence:
         self._running = RunningText(service.model.codec)
         self._gap = gap
         self.text = ""
-        self.outcome = Outcome()
-        self.held: list[tuple[RowUpdate, float]] = []  # rounds that may not be sent yet
-        self.is_done = False
 
     async def add(self, ids: Sequence[int]) -> list[Token]:
         """The next tokens.
@@ -96,7 +91,7 @@ class GrowingSentence:
         Where one changes text that an earlier one has settled, it adds nothing: the last event's
         text is the one to keep.
         """
-        codec, eos = self._service.model.codec, self._service.model.verifier.special.eos
+        codec, eos = self._service.model.codec, self._service.model.eos
         texts = await self._service.with_text(
             lambda: [self._running.add(codec.tokens([token_id])) for token_id in ids]
         )
@@ -108,112 +103,59 @@ class GrowingSentence:
         return tokens
 
 
-class TokenStream:
-    """The rounds of a plan as events, sentence after sentence.
+async def events_of(
+    service: Service, plan: TextPlan, options: Parameters, subscription: Subscription
+) -> AsyncGenerator[list[StreamResponse], None]:
+    """The tokens of each round of a plan of one text, sentence after sentence.
 
     Sentences decode side by side, but a reader joins tokens as they come; so what belongs to a
-    later sentence is held back until the earlier ones are complete.
+    later sentence waits until the earlier ones are complete. Raises the error of a sentence that
+    failed.
     """
+    [[*parts, last_gap]], num_tokens = plan.texts, 0
+    sentences = [GrowingSentence(service, gap) for gap in parts[0::2]]
 
-    def __init__(self, service: Service, plan: TextPlan, options: Options) -> None:
-        self._service = service
-        self._plan = plan
-        self._options = options
-        gaps = plan.texts[0].gaps[: len(plan.requests)]
-        self._sentences = [GrowingSentence(service, gap) for gap in gaps]
-        self._texts: list[str] = []  # of complete sentences
-        self._num_tokens = 0
+    def end(last: StreamResponse) -> None:
+        service.metrics.answered(subscription.rows)
+        last.token.text += last_gap
+        [last.generated_text] = plan.join([sentence.text for sentence in sentences])
+        last.details = make_details(plan, subscription.rows, options)
 
-    async def events(
-        self, rounds: Subscription, deadline: Deadline, request_id: str
-    ) -> AsyncGenerator[str, None]:
-        """Server-sent events, the tokens of a round in one piece; an error ends them."""
-        try:
-            async for text in deadline.each(self._events(rounds)):
-                yield text
-        except ServiceError as error:
-            self._service.metrics.failures.labels(error.kind).inc()
-            body = ErrorResponse(error=error.message, error_type=error.kind, request_id=request_id)
-            yield f"data:{body.model_dump_json()}\n\n"
+    for row, sentence in enumerate(sentences):
+        index = 0
+        async for one in subscription.rounds(row):
+            tokens = await sentence.add(one.event.emitted_ids)
+            events = [StreamResponse(index=i, token=t) for i, t in enumerate(tokens, num_tokens)]
+            events[0].round = _round_info(service, one, row, index, sentence.text)
+            num_tokens, index = num_tokens + len(tokens), index + 1
+            if one.event.result is not None and row == len(sentences) - 1:
+                end(events[-1])
+            yield events
+    if not sentences:  # no words, no tokens; clients wait for one all the same
+        blank = StreamResponse(index=0, token=Token(id=service.model.eos, text="", special=True))
+        end(blank)
+        yield [blank]
 
-    async def _events(self, rounds: Subscription) -> AsyncGenerator[str, None]:
-        """The same in its own time. Raises the error of a sentence that failed."""
-        async for update, seconds in rounds:
-            self._sentences[update.row].held.append((update, seconds))
-            async for text in self._release():
-                yield text
-        if not self._sentences:
-            yield _sent([self._blank()])
 
-    async def _release(self) -> AsyncIterator[str]:
-        """What may be sent now."""
-        while len(self._texts) < len(self._sentences):
-            sentence = self._sentences[len(self._texts)]
-            held, sentence.held = sentence.held, []
-            for update, seconds in held:
-                yield _sent(await self._round(sentence, update, seconds))
-            if not sentence.is_done:
-                return
+def _round_info(service: Service, one: RowRound, row: int, index: int, text: str) -> RoundInfo:
+    event = one.event
+    return RoundInfo(
+        sentence=row,
+        index=index,
+        drafted=_subwords(service, event.draft_ids),
+        accepted=event.num_accepted,
+        emitted=_subwords(service, event.emitted_ids),
+        own=_own(event),
+        text=text,
+        ms=_ms(one.seconds),
+        queue_ms=_ms(one.queue_seconds),
+        batch_size=one.batch_size,
+    )
 
-    async def _round(
-        self, sentence: GrowingSentence, update: RowUpdate, seconds: float
-    ) -> list[StreamResponse]:
-        event, outcome = update.event, sentence.outcome
-        assert event is not None
-        outcome.add(update, seconds)
-        events = []
-        for token in await sentence.add(event.emitted_ids):
-            events.append(StreamResponse(index=self._num_tokens, token=token))
-            self._num_tokens += 1
-        text = sentence.text
-        events[0].round = self._info(update, outcome, seconds, text)
-        if event.result is not None:
-            sentence.is_done = True
-            self._texts.append(text)
-            if len(self._texts) == len(self._sentences):
-                self._end(events[-1])
-        return events
 
-    def _end(self, last: StreamResponse) -> None:
-        outcomes = [sentence.outcome for sentence in self._sentences]
-        self._service.finished(outcomes)
-        last.token.text += self._plan.texts[0].gaps[-1]
-        last.generated_text = self._plan.join(self._texts)[0]
-        last.details = make_details(self._plan, outcomes, self._options)
-
-    def _blank(self) -> StreamResponse:
-        """A text without words has no tokens; clients wait for one all the same."""
-        text = self._plan.join([])[0]
-        eos = self._service.model.verifier.special.eos
-        return StreamResponse(
-            index=0,
-            token=Token(id=eos, text=text, special=True),
-            generated_text=text,
-            details=make_details(self._plan, [], self._options),
-        )
-
-    def _info(self, update: RowUpdate, outcome: Outcome, seconds: float, text: str) -> RoundInfo:
-        event = update.event
-        assert event is not None
-        return RoundInfo(
-            sentence=update.row,
-            index=len(outcome.rounds) - 1,
-            drafted=self._pieces(event.draft_ids),
-            accepted=event.num_accepted,
-            emitted=self._pieces(event.emitted_ids),
-            own=_own(event),
-            text=text,
-            ms=_ms(seconds),
-            queue_ms=_ms(outcome.queue_seconds),
-            batch_size=update.batch_size,
-        )
-
-    def _pieces(self, ids: Sequence[int]) -> list[Piece]:
-        model = self._service.model
-        eos = model.verifier.special.eos
-        return [
-            Piece(id=i, text="</s>" if i == eos else " ".join(model.codec.tokens([i]))) for i in ids
-        ]
+def _subwords(service: Service, ids: Sequence[int]) -> list[Subword]:
+    eos, tokens = service.model.eos, service.model.codec.tokens
+    return [Subword(id=i, text="</s>" if i == eos else " ".join(tokens([i]))) for i in ids]
 
 
 def _own(event: RowEvent) -> str | None:
@@ -225,26 +167,14 @@ def _own(event: RowEvent) -> str | None:
     return "bonus" if event.num_accepted == len(event.draft_ids) else "correction"
 
 
-def _sent(events: Sequence[StreamResponse]) -> str:
-    return "".join(f"data:{event.model_dump_json()}\n\n" for event in events)
-
-
 async def while_connected(request: Request, work: Coroutine[Any, Any, T]) -> T:
-    """The result of `work`. Raises Gone, after cancelling it, where the client hangs up first."""
-    try:
-        return await _while_open(work, request.receive)
-    except Gone:
-        request.state.hung_up = True
-        raise
-
-
-async def _while_open(work: Coroutine[Any, Any, T], receive: Receive) -> T:
+    """The result of `work`; ClientDisconnect cancels it, and is raised, where it comes first."""
     task = asyncio.ensure_future(work)
-    listener = asyncio.ensure_future(_disconnected(receive))
+    listener = asyncio.ensure_future(_hang_up(request.receive))
     try:
         await asyncio.wait({task, listener}, return_when=asyncio.FIRST_COMPLETED)
         if not task.done():
-            raise Gone("The client hung up.")
+            raise ClientDisconnect
         return task.result()
     finally:
         for future in (task, listener):
@@ -252,13 +182,13 @@ async def _while_open(work: Coroutine[Any, Any, T], receive: Receive) -> T:
         await asyncio.gather(task, listener, return_exceptions=True)
 
 
-async def _disconnected(receive: Receive) -> None:
+async def _hang_up(receive: Receive) -> None:
     while (await receive())["type"] != "http.disconnect":
         pass
 
 
 class EventStream(Response):
-    """Server-sent events; each item of the generator is written at once.
+    """Server-sent events: the tokens of a round are written in one piece; an error ends them.
 
     Starlette's own streaming notices a hang-up only when it next writes, which may be long after
     for a request that waits in line. sse-starlette cuts streams off when the server is asked to
@@ -267,26 +197,39 @@ class EventStream(Response):
 
     media_type = "text/event-stream"
 
-    def __init__(self, events: AsyncGenerator[str, None], close: Callable[[], None]) -> None:
-        """close: called when the stream is over, however it ends, even before it began."""
+    def __init__(
+        self,
+        service: Service,
+        events: AsyncGenerator[list[StreamResponse], None],
+        subscription: Subscription,
+        deadline: float,
+    ) -> None:
+        """subscription: closed when the stream is over, however it ends, even before it began."""
         super().__init__(headers={"Cache-Control": "no-cache", "X-Accel-Buffering": "no"})
         del self.headers["content-length"]
+        self._service = service
         self._events = events
-        self._close = close
+        self._subscription = subscription
+        self._deadline = deadline
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         try:
-            await _while_open(self._write(send), receive)
-        except (Gone, OSError):
-            scope["state"]["hung_up"] = True
+            await while_connected(Request(scope, receive), self._write(send))
+        except OSError as error:
+            raise ClientDisconnect from error
         finally:
-            self._close()
+            self._subscription.close()
 
     async def _write(self, send: Send) -> None:
-        start = {"type": "http.response.start", "status": 200, "headers": self.raw_headers}
-        async with aclosing(self._events) as events:
-            await send(start)
-            async for text in events:
-                body = text.encode()
-                await send({"type": "http.response.body", "body": body, "more_body": True})
+        async def write(*records: BaseModel) -> None:
+            text = "".join(f"data:{record.model_dump_json()}\n\n" for record in records)
+            await send({"type": "http.response.body", "body": text.encode(), "more_body": True})
+
+        await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
+        try:
+            async with self._service.until(self._deadline), aclosing(self._events) as rounds:
+                async for events in rounds:
+                    await write(*events)
+        except ServiceError as error:
+            await write(self._service.refusal(error))
         await send({"type": "http.response.body", "body": b"", "more_body": False})

@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import argparse
 import multiprocessing
-import multiprocessing.pool
 import os
 import sys
 from collections import deque
-from collections.abc import Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Executor, Future, ProcessPoolExecutor, ThreadPoolExecutor
+from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 
@@ -31,15 +30,14 @@ from specdec_plugins.app.files import (
 from specdec_plugins.app.main import run_command
 from specdec_plugins.app.options import add_options, build, check, like, option
 from specdec_plugins.app.settings import EXACT
-from specdec_plugins.decoding.engine import SpeculativeDecoder
-from specdec_plugins.decoding.types import FinishReason, RowResult
 from specdec_plugins.errors import Parser, UserError, require
 from specdec_plugins.serving.cli import KEY_VARIABLE
 from specdec_plugins.serving.client import Client
 from specdec_plugins.serving.errors import ServiceError
-from specdec_plugins.serving.model import ServedModel, load_model, request_defaults
-from specdec_plugins.serving.planning import Options, TextPlan, make_plan
+from specdec_plugins.serving.model import load_model, request_defaults
 from specdec_plugins.serving.settings import ModelOptions, ServerSettings
+
+TranslateLines = Callable[[list[str]], list[str | None]]  # None = it could not be decoded
 
 _NAME = "specdec-translate"
 _BUFFER = 64  # lines that are decoded together
@@ -111,12 +109,12 @@ def _run(given: dict[str, Any]) -> int:
     check_places([source], [target])
     with ExitStack() as stack:
         stream = stack.enter_context(open_input(source))
-        translate = stack.enter_context(_translator(given, options))
         texts = (line.text for line in read_lines(stream, name_of(source)))
+        translations = _translator(given, options, texts, stack)
         writer = stack.enter_context(LineWriter(target))
         bar = stack.enter_context(progress_bar(source, options.progress))
         num_failed = 0
-        for lines in translate(in_buffers(texts, buffer_size(source, _BUFFER))):
+        for lines in translations:
             writer.write([line or "" for line in lines])
             bar.update(len(lines))
             num_failed += lines.count(None)
@@ -124,131 +122,73 @@ def _run(given: dict[str, Any]) -> int:
     return num_failed
 
 
-@contextmanager
-def _translator(given: dict[str, Any], how: TranslateOptions) -> Iterator[TranslateAll]:
+def _translator(
+    given: Mapping[str, Any], how: TranslateOptions, texts: Iterator[str], stack: ExitStack
+) -> Iterator[list[str | None]]:
+    """Translations of lists of lines, in order, as they become ready; the models are loaded."""
+    size = buffer_size(how.input_path, _BUFFER)
+    # Somebody who types waits for each line; else input is read as far ahead as keeps all busy.
+    num_ahead = 2 if size > 1 else 0
+    pool: Executor
     if how.server is not None:
         require("data" not in given, "--server has a model already; omit the folder.")
-        with _through_server(how.server, given, how) as translate:
-            yield translate
-        return
-    bounds = {"max_characters": _UNBOUNDED, "max_waiting": _UNBOUNDED}
-    model = build(ModelOptions, given)
-    settings = build(ServerSettings, {**request_defaults(model), **given, **bounds})
-    options = Options(split_sentences=not how.whole_lines)
-    num_processes = how.processes or os.cpu_count() or 1
-    with local_translator(model, settings, options, num_processes) as local:
-        yield local
+        translate = _remote(how.server, given, how)
+        pool, size, num_ahead = ThreadPoolExecutor(how.requests), 1, num_ahead * how.requests
+    else:
+        model = build(ModelOptions, given)
+        bounds = {"max_characters": _UNBOUNDED, "max_waiting": _UNBOUNDED}
+        settings = build(ServerSettings, {**request_defaults(model), **given, **bounds})
+        # Where there are more processes, a bad path should be told once, before they are started.
+        translate = _local(model, settings, how)
+        num_processes = how.processes or os.cpu_count() or 1
+        if num_processes == 1:
+            return map(translate, in_buffers(texts, size))
+        # Not fork: torch's threads do not survive it.
+        context = multiprocessing.get_context("spawn")
+        pool = ProcessPoolExecutor(num_processes, context, _start, (model, settings, how))
+        translate, num_ahead = _translate, num_ahead * num_processes
+    stack.callback(pool.shutdown, wait=False, cancel_futures=True)
+    return _in_order(pool, translate, in_buffers(texts, size), num_ahead)
 
 
-@contextmanager
-def _through_server(
-    url: str, given: dict[str, Any], how: TranslateOptions
-) -> Iterator[TranslateAll]:
+def _in_order(
+    pool: Executor, translate: TranslateLines, buffers: Iterator[list[str]], num_ahead: int
+) -> Iterator[list[str | None]]:
+    pending: deque[Future[list[str | None]]] = deque()
+    for buffer in buffers:
+        pending.append(pool.submit(translate, buffer))
+        if len(pending) > num_ahead:
+            yield pending.popleft().result()
+    while pending:
+        yield pending.popleft().result()
+
+
+def _remote(url: str, given: Mapping[str, Any], how: TranslateOptions) -> TranslateLines:
     client = Client(url, os.environ.get(KEY_VARIABLE))
     client.info()
     parameters = {name: given[name] for name in _ASKED if name in given}
     parameters["split_sentences"] = not how.whole_lines
-
-    def one(line: str) -> str:
-        return str(client.generate(line, **parameters)["generated_text"])
-
-    def translate(buffers: Iterator[list[str]]) -> Iterator[list[str]]:
-        pending: deque[Future[str]] = deque()
-        for buffer in buffers:
-            for line in buffer:
-                pending.append(pool.submit(one, line))
-                if len(pending) >= 2 * how.requests:
-                    yield [pending.popleft().result()]
-            # A short buffer is the last one, or a line that somebody has just typed.
-            while pending and len(buffer) < _BUFFER:
-                yield [pending.popleft().result()]
-        while pending:
-            yield [pending.popleft().result()]
-
-    with ThreadPoolExecutor(how.requests) as pool:
-        try:
-            yield translate
-        finally:
-            pool.shutdown(wait=False, cancel_futures=True)
+    return lambda lines: [client.generate(line, **parameters)["generated_text"] for line in lines]
 
 
-class TranslateAll(Protocol):
-    """Translations of lists of lines, in order, as they become ready; None = it failed."""
+def _local(model: ModelOptions, settings: ServerSettings, how: TranslateOptions) -> TranslateLines:
+    # With a server, what the extra `serve` brings is not needed.
+    from specdec_plugins.serving.planning import translate_texts
+    from specdec_plugins.serving.schemas import Parameters
 
-    def __call__(self, buffers: Iterator[list[str]]) -> Iterator[Sequence[str | None]]: ...
-
-
-class LocalTranslator:
-    """A loaded model that translates texts as the server does."""
-
-    def __init__(self, model: ServedModel, settings: ServerSettings, options: Options) -> None:
-        self._model = model
-        self._settings = settings
-        self._options = options
-        self._decoder = SpeculativeDecoder(model.verifier, model.method, model.engine)
-
-    def translate(self, texts: Sequence[str]) -> list[str | None]:
-        """None where the model's scores of a sentence are not numbers.
-
-        Raises UserError where a sentence is too long for the model.
-        """
-        plan = make_plan(texts, self._options, self._model, self._settings)
-        codec, results = self._model.codec, self.decode(plan)
-        joined = plan.join([codec.text(codec.tokens(r.token_ids)) for r in results])
-        left = iter(results)
-        reasons = [{next(left).finish_reason for _ in text.sentences} for text in plan.texts]
-        failed = [FinishReason.ERROR in of_text for of_text in reasons]
-        return [None if bad else text for bad, text in zip(failed, joined, strict=True)]
-
-    def decode(self, plan: TextPlan) -> list[RowResult]:
-        """The sentences of a plan."""
-        return self._decoder.decode(plan.requests)
-
-    @property
-    def num_tokens(self) -> int:
-        """Target tokens decoded so far, ends of sentences included."""
-        return self._decoder.stats.emitted
+    options = Parameters(split_sentences=not how.whole_lines)
+    loaded = load_model(model)
+    return lambda lines: translate_texts(lines, options, loaded, settings)
 
 
-@contextmanager
-def local_translator(
-    model: ModelOptions, settings: ServerSettings, options: Options, num_processes: int
-) -> Iterator[TranslateAll]:
-    """Loads the model, in every process where there are several; each then has one thread."""
-    if num_processes == 1:
-        translator = LocalTranslator(load_model(model), settings, options)
-        yield lambda buffers: map(translator.translate, buffers)
-        return
-    # A bad path should be told once, before processes are started for it.
-    load_model(model)
-    # Not fork: torch's threads do not survive it.
-    context = multiprocessing.get_context("spawn")
-    with context.Pool(num_processes, _start, (model, settings, options)) as pool:
-        yield lambda buffers: _ahead(pool, buffers, 2 * num_processes)
+_own: TranslateLines  # of a process of the pool
 
 
-_own: LocalTranslator | None = None  # of a process of the pool
-
-
-def _start(model: ModelOptions, settings: ServerSettings, options: Options) -> None:
+def _start(*arguments: Any) -> None:
     global _own
     torch.set_num_threads(1)
-    _own = LocalTranslator(load_model(model), settings, options)
+    _own = _local(*arguments)
 
 
-def _translate(texts: list[str]) -> list[str | None]:
-    assert _own is not None
-    return _own.translate(texts)
-
-
-def _ahead(
-    pool: multiprocessing.pool.Pool, buffers: Iterator[list[str]], num_ahead: int
-) -> Iterator[list[str | None]]:
-    """Results in order; input is read only so far ahead as keeps every process busy."""
-    pending: list[multiprocessing.pool.AsyncResult[list[str | None]]] = []
-    for buffer in buffers:
-        pending.append(pool.apply_async(_translate, (buffer,)))
-        if len(pending) >= num_ahead:
-            yield pending.pop(0).get()
-    for result in pending:
-        yield result.get()
+def _translate(lines: list[str]) -> list[str | None]:
+    return _own(lines)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import threading
 import time
 from collections import deque
@@ -12,16 +13,16 @@ from contextlib import suppress
 from specdec_plugins.decoding.engine import Session
 from specdec_plugins.decoding.types import FinishReason
 from specdec_plugins.errors import UserError
-from specdec_plugins.serving.errors import Failed, Invalid, QueueFull, ServiceError, Stopping
+from specdec_plugins.serving.errors import ServiceError
 from specdec_plugins.serving.metrics import Metrics
-from specdec_plugins.serving.queue import BatchRow, FairQueue, RowUpdate, Submission, tell
+from specdec_plugins.serving.queue import BatchRow, FairQueue, Submission
 from specdec_plugins.serving.settings import ServerSettings
 
 log = logging.getLogger("specdec.serving")
 
-_STOPPED = "The server is shutting down; try another one."
-_UNDECODABLE = "This sentence could not be decoded; the server's log has the reason."
-_DIED = "The engine of this server has failed; try another one, or later."
+_STOPPED = (503, "The server is shutting down; try another one.")
+_UNDECODABLE = (500, "This sentence could not be decoded; the server's log has the reason.")
+_DIED = (500, "The engine of this server has failed; try another one, or later.")
 _LOST_AFTER = 3  # rows that failed on their own, one after the other: the device is likely lost
 
 
@@ -33,20 +34,17 @@ class BatchWorker:
         new_session: Callable[[], Session],
         settings: ServerSettings,
         metrics: Metrics,
-        clock: Callable[[], float] = time.monotonic,
         when_failed: Callable[[], None] = lambda: None,
     ) -> None:
         """settings: of which `max_rows` and `max_waiting` bound the batch and the line before it.
 
         when_failed: called on the worker's thread where that dies of a bug.
         """
-        self.clock = clock
         self._when_failed = when_failed
         self._new_session = new_session
         self._settings = settings
         self._metrics = metrics
         self._session = new_session()
-        self._seconds: dict[str, float] = {}  # by part, of the present session, counted already
         self._rows: dict[str, BatchRow] = {}  # in the session, by id
         self._apart: deque[list[BatchRow]] = deque()  # groups that must decode by themselves
         self._is_apart = False  # the session holds such a group
@@ -55,8 +53,8 @@ class BatchWorker:
         self._wake = threading.Condition()
         self._queue = FairQueue()
         self._hung_up: set[Submission] = set()
-        self._failed = False
-        self._closing = False
+        self.has_died = False  # of a bug: nothing will be decoded any more
+        self.is_closing = False
         self._out_of_time = False  # closing, and what is left is failed
         self._pace = 0.05  # seconds between two finished sentences, smoothed
         self._thread = threading.Thread(target=self._run, name="specdec-batch", daemon=True)
@@ -65,18 +63,12 @@ class BatchWorker:
         self._thread.start()
 
     @property
-    def is_healthy(self) -> bool:
-        """True while rounds can be expected to succeed."""
-        return not self._failed and self._thread.is_alive() and self._num_lost < _LOST_AFTER
-
-    @property
-    def has_failed(self) -> bool:
-        """The thread has died of a bug: nothing will be decoded any more."""
-        return self._failed
-
-    @property
-    def is_closing(self) -> bool:
-        return self._closing
+    def status(self) -> str:
+        """ok, stopping, or failing: no round can be expected to succeed."""
+        if self.is_closing and not self.has_died:
+            return "stopping"
+        works = self._thread.is_alive() and not self.has_died and self._num_lost < _LOST_AFTER
+        return "ok" if works else "failing"
 
     @property
     def num_rows(self) -> int:
@@ -88,28 +80,27 @@ class BatchWorker:
         return len(self._queue)
 
     def submit(self, submission: Submission) -> None:
-        """Put a submission in line. Raises QueueFull, Stopping or Failed, and queues nothing."""
+        """Put a submission in line. Raises ServiceError where it cannot be, and queues nothing."""
         with self._wake:
-            if self._failed:
-                raise Failed(_DIED)
-            if self._closing:
-                raise Stopping(_STOPPED)
+            if self.has_died:
+                raise ServiceError(*_DIED)
+            if self.is_closing:
+                raise ServiceError(*_STOPPED)
             waiting = len(self._queue)
             if waiting + len(submission.rows) > self._settings.max_waiting:
-                raise QueueFull(
-                    f"{waiting} sentences are waiting already; try again later.",
-                    retry_after=waiting * self._pace,
-                )
-            submission.submitted_at = self.clock()
+                message = f"{waiting} sentences are waiting already; try again later."
+                retry_after = max(1, math.ceil(waiting * self._pace))
+                raise ServiceError(429, message, {"Retry-After": str(retry_after)})
+            submission.submitted_at = time.monotonic()
             self._queue.push(submission)
-            self._metrics.queued(len(self._queue))
+            self._metrics.queue_size.set(len(self._queue))
             self._wake.notify()
 
     def cancel(self, submission: Submission) -> None:
         """Forget a submission wherever it is and free its rows; nothing where it is finished."""
         with self._wake:
             self._queue.remove(submission)
-            self._metrics.queued(len(self._queue))
+            self._metrics.queue_size.set(len(self._queue))
             self._hung_up.add(submission)
             self._wake.notify()
 
@@ -120,7 +111,7 @@ class BatchWorker:
         the round under way is over, and the thread ends.
         """
         with self._wake:
-            self._closing = True
+            self.is_closing = True
             self._wake.notify()
         self._thread.join(timeout)
         if not self._thread.is_alive():
@@ -131,42 +122,46 @@ class BatchWorker:
         return False
 
     def _run(self) -> None:
-        error: ServiceError = Stopping(_STOPPED)
+        reason = _STOPPED
         try:
             while self._take_turn():
                 pass
         except BaseException:
             log.exception("the batch worker died")
-            error = Failed(_DIED)
+            reason = _DIED
             with self._wake:
-                self._failed = True
+                self.has_died = True
             self._when_failed()
             raise
         finally:
-            self._fail_all(error)
+            self._fail_all(*reason)
 
-    def _fail_all(self, error: ServiceError) -> None:
+    def _fail_all(self, status: int, message: str) -> None:
         """Answer every row there is with an error."""
         with self._wake:
             waiting = [self._queue.pop() for _ in range(len(self._queue))]
-        rows = [*waiting, *self._rows.values(), *(r for group in self._apart for r in group)]
+        rows = [*waiting, *self._rows.values(), *(row for group in self._apart for row in group)]
         self._rows.clear()
-        tell([self._failure(row, error) for row in rows], rows)
+        for row in rows:
+            row.tell(ServiceError(status, message))
 
     def _take_turn(self) -> bool:
         """Wait for something to do, and do it; False when nothing more is to be done."""
         with self._wake:
             while not (self._queue or self._rows or self._apart or self._hung_up):
-                if self._closing:
+                if self.is_closing:
                     return False
                 self._wake.wait()
             if self._out_of_time:
                 return False
             hung_up, self._hung_up = self._hung_up, set()
             joining = [] if self._apart or self._is_apart else self._next_rows()
-            self._metrics.queued(len(self._queue))
+            self._metrics.queue_size.set(len(self._queue))
         self._drop(hung_up)
-        self._join(joining or self._next_group())
+        if self._apart and not self._rows:
+            self._is_apart = True
+            joining = self._apart.popleft()
+        self._join(joining)
         if self._rows:
             self._step()
         if not self._rows:
@@ -176,12 +171,6 @@ class BatchWorker:
     def _next_rows(self) -> list[BatchRow]:
         room = self._settings.max_rows - len(self._rows)
         return [self._queue.pop() for _ in range(min(room, len(self._queue)))]
-
-    def _next_group(self) -> list[BatchRow]:
-        if self._rows or not self._apart:
-            return []
-        self._is_apart = True
-        return self._apart.popleft()
 
     def _drop(self, submissions: Collection[Submission]) -> None:
         if not submissions:
@@ -196,44 +185,45 @@ class BatchWorker:
         self._apart = deque(group for group in groups if group)
 
     def _join(self, rows: Sequence[BatchRow]) -> None:
-        now = self.clock()
+        now = time.monotonic()
         for row in rows:
             if not row.joined_at:
                 row.joined_at = now
-                self._metrics.joined(now - row.submission.submitted_at)
+                self._metrics.queue_seconds.observe(now - row.submission.submitted_at)
             try:
                 self._session.add([row.remaining()])
             except UserError as error:
-                tell([self._failure(row, Invalid(str(error)))], [row])
+                row.tell(ServiceError(422, str(error)))
             else:
                 self._rows[row.request.id] = row
 
     def _step(self) -> None:
-        num_rows, before = len(self._rows), self.clock()
+        num_rows, before = len(self._rows), time.monotonic()
         try:
             events = self._session.step()
         except Exception as error:
             self._separate(error)
             return
-        now = self.clock()
+        now = time.monotonic()
         self._num_lost = 0
-        self._metrics.stepped(events, num_rows, self._new_seconds())
-        updates, rows = [], []
+        seconds = self._session.stats.seconds
+        self._metrics.stepped(events, num_rows, seconds)
+        seconds.clear()  # counted
         for event in events:
             row = self._rows[event.id]
-            row.emitted += event.emitted_ids
-            updates.append(RowUpdate(row.index, event, now, row.joined_at, num_rows))
-            rows.append(row)
             if event.result is not None:
                 del self._rows[event.id]
-                if event.result.finish_reason is FinishReason.ERROR:
-                    request_id = row.submission.request_id
-                    log.error("request_id=%s cannot be decoded: logits are not numbers", request_id)
-                    updates[-1] = self._failure(row, Failed(_UNDECODABLE))
+            if event.result is not None and event.result.finish_reason is FinishReason.ERROR:
+                self._refuse(row, "request_id=%s cannot be decoded: logits are not numbers")
+            else:
+                row.add(event, now, num_rows)
         num_done = num_rows - len(self._rows)
         if num_done:
             self._pace += 0.1 * ((now - before) / num_done - self._pace)
-        tell(updates, rows)
+
+    def _refuse(self, row: BatchRow, reason: str, error: Exception | None = None) -> None:
+        log.error(reason, row.submission.request_id, exc_info=error)
+        row.tell(ServiceError(*_UNDECODABLE))
 
     def _rest(self) -> None:
         """The batch is empty: let go of what its finished rows still hold."""
@@ -243,7 +233,7 @@ class BatchWorker:
         except Exception:
             log.exception("the batch could not be emptied; a new one is begun")
             self._renew()
-        self._metrics.rested()
+        self._metrics.batch_rows.set(0)
 
     def _separate(self, error: Exception) -> None:
         """A round failed, and nobody knows through which row: halve the batch until it shows.
@@ -254,10 +244,8 @@ class BatchWorker:
         rows = list(self._rows.values())
         self._renew()
         if len(rows) == 1:
-            request_id = rows[0].submission.request_id
-            log.error("request_id=%s cannot be decoded", request_id, exc_info=error)
             self._num_lost += 1
-            tell([self._failure(rows[0], Failed(_UNDECODABLE))], rows)
+            self._refuse(rows[0], "request_id=%s cannot be decoded", error)
             return
         ids = " ".join(sorted({f"request_id={row.submission.request_id}" for row in rows}))
         log.warning("a round failed; looking for its cause (%r) in %s", error, ids)
@@ -269,13 +257,3 @@ class BatchWorker:
         with suppress(Exception):  # what failed may fail again; then its state is given up
             self._session.close()
         self._session = self._new_session()
-        self._seconds = {}
-
-    def _new_seconds(self) -> dict[str, float]:
-        total = dict(self._session.stats.seconds)
-        new = {part: value - self._seconds.get(part, 0.0) for part, value in total.items()}
-        self._seconds = total
-        return new
-
-    def _failure(self, row: BatchRow, error: Exception) -> RowUpdate:
-        return RowUpdate(row.index, None, self.clock(), row.joined_at, error=error)

@@ -17,9 +17,10 @@ import pytest
 
 from specdec_plugins.serving import translate_cli
 from specdec_plugins.serving.client import Client, ClientError
-from specdec_plugins.serving.planning import Options
+from specdec_plugins.serving.planning import translate_texts
+from specdec_plugins.serving.schemas import Parameters
 from specdec_plugins.serving.settings import ServerSettings
-from specdec_plugins.serving.translate_cli import LocalTranslator, main
+from specdec_plugins.serving.translate_cli import main
 from tests.serving.toys import (
     MAX_LEN,
     PATIENCE,
@@ -238,18 +239,18 @@ def test_a_pipe_in_place_of_a_file(server: Running, tmp_path: Path) -> None:
 
 def test_the_same_without_a_server() -> None:
     settings = ServerSettings(max_new_tokens=MAX_LEN)
-    translator = LocalTranslator(toy_model(), settings, Options())
-    assert translator.translate(LINES) == [wanted(line) for line in LINES]
-    whole = LocalTranslator(toy_model(), settings, Options(split_sentences=False))
-    assert whole.translate(["w4 w1. w2"]) == [expected("w4 w1. w2")]
+    lines = translate_texts(LINES, Parameters(), toy_model(), settings)
+    assert lines == [wanted(line) for line in LINES]
+    whole = Parameters(split_sentences=False)
+    assert translate_texts(["w4 w1. w2"], whole, toy_model(), settings) == [expected("w4 w1. w2")]
 
 
 def test_lines_that_cannot_be_decoded_are_empty_and_told(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     model = toy_model()
-    assert isinstance(model.verifier, GatedVerifier)
-    model.verifier.overflow = 3
+    assert isinstance(model.decoder.verifier, GatedVerifier)
+    model.decoder.verifier.overflow = 3
     monkeypatch.setattr(translate_cli, "load_model", lambda _: model)
     monkeypatch.setattr(translate_cli, "request_defaults", lambda _: {"max_new_tokens": MAX_LEN})
     source, target = tmp_path / "in", tmp_path / "out"

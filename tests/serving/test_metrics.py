@@ -7,8 +7,11 @@ import subprocess
 import sys
 from pathlib import Path
 
-from specdec_plugins.decoding.types import RowEvent
+import pytest
+
+from specdec_plugins.decoding.types import Request, RowEvent
 from specdec_plugins.serving.metrics import SHARED_FOLDER, Metrics
+from specdec_plugins.serving.queue import RowRound, Submission
 
 
 def test_rounds_are_counted_by_what_users_ask_for() -> None:
@@ -20,7 +23,9 @@ def test_rounds_are_counted_by_what_users_ask_for() -> None:
         RowEvent("d", [4, 2, 6], 2, [4, 2], None),  # ended within its draft
     ]
     metrics.stepped(events, 4, {"draft": 0.5, "verify": 0.25})
-    metrics.sentence(events, 0.9)
+    [row] = Submission([Request("x", [2])]).rows
+    row.rounds = [RowRound(event, 1.4, queue_seconds=0.5, batch_size=4) for event in events]
+    metrics.answered([row])
 
     def value(name: str, **labels: str) -> float | None:
         return metrics.registry.get_sample_value(f"specdec_{name}", labels)
@@ -42,7 +47,7 @@ def test_rounds_are_counted_by_what_users_ask_for() -> None:
         for p in "123"
     ]
     assert by_position == [(3, 3), (3, 3), (2, None)]
-    assert value("token_seconds_sum") == 0.9 / 9
+    assert value("token_seconds_sum") == pytest.approx(0.9 / 9)
     assert value("tokens_per_round_of_a_sentence_sum") == 9 / 4
 
 
@@ -52,7 +57,7 @@ metrics = Metrics()
 metrics.tokens.inc(3)
 metrics.requests.labels("/generate", 200).inc()
 metrics.batch_size.observe(2)
-metrics.queued({queued})
+metrics.queue_size.set({queued})
 {then}
 """
 RENDER = "import sys; sys.stdout.write(metrics.render().decode())"

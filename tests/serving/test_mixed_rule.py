@@ -18,8 +18,8 @@ from specdec_plugins.decoding.sampling import HashRandom
 from specdec_plugins.decoding.schedules import build_schedule
 from specdec_plugins.decoding.types import DecodeParams, Request, RowResult, Scores, Verdict
 from specdec_plugins.serving.model import GREEDY_TOP_K, MixedRule
-from specdec_plugins.serving.planning import Options
 from specdec_plugins.serving.planning import row_params as row_params_of
+from specdec_plugins.serving.schemas import Parameters
 from specdec_plugins.serving.settings import ServerSettings
 from tests.decoding.rules.test_speculative_sampling import (
     MAX_LEN,
@@ -73,8 +73,8 @@ def test_the_tolerant_rule_judges_only_where_something_is_tolerated(
 
 def test_a_sample_of_one_token_is_the_best_whatever_greedy_requests_tolerate() -> None:
     settings = ServerSettings(beta=4, tau=2.0)
-    greedy = row_params_of(Options(), 0, toy_model(), settings)
-    sample = row_params_of(Options(sample=True, top_k=1), 0, toy_model(), settings)
+    greedy = row_params_of(Parameters(), toy_model(), settings)
+    sample = row_params_of(Parameters(do_sample=True, top_k=1), toy_model(), settings)
     assert (greedy.beta, sample.beta) == (4, 1)
 
 

@@ -15,9 +15,9 @@ import pytest
 from specdec_plugins.serving.cli import main
 from specdec_plugins.serving.client import Client
 from specdec_plugins.serving.model import load_model
-from specdec_plugins.serving.planning import Options
+from specdec_plugins.serving.planning import translate_texts
+from specdec_plugins.serving.schemas import Parameters
 from specdec_plugins.serving.settings import ModelOptions, ServerSettings
-from specdec_plugins.serving.translate_cli import LocalTranslator
 from tests.serving.toys import ROOT, START, ServerProcess, free_port, wait_until
 
 FOLDER = str(ROOT / "benchmarks" / "models" / "captions.en-de")
@@ -58,7 +58,7 @@ def server(started: list[ServerProcess]) -> ServerProcess:
 @pytest.fixture(scope="module")
 def expected() -> list[str]:
     model = load_model(ModelOptions(FOLDER, None, None, "en", "de", device="cpu", dtype="float64"))
-    return LocalTranslator(model, ServerSettings(), Options(use_drafter=False)).translate(LINES)
+    return translate_texts(LINES, Parameters(use_drafter=False), model, ServerSettings())
 
 
 @pytest.mark.integration

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from specdec_plugins.serving.model import Split, sentence_splitter
-from specdec_plugins.serving.planning import Segments, segment, whole
+from specdec_plugins.serving.planning import TextPlan, segment, whole
 
 ENGLISH = sentence_splitter("en")
 
@@ -30,7 +30,7 @@ ENGLISH = sentence_splitter("en")
     ],
 )
 def test_sentences(text: str, split: Split, sentences: list[str]) -> None:
-    assert segment(text, split).sentences == sentences
+    assert segment(text, split)[1::2] == sentences
 
 
 @pytest.mark.parametrize(
@@ -44,18 +44,14 @@ def test_sentences(text: str, split: Split, sentences: list[str]) -> None:
     ],
 )
 def test_white_space_is_kept(text: str) -> None:
-    segments = segment(text, ENGLISH)
-    assert segments.join([sentence.upper() for sentence in segments.sentences]) == text.upper()
+    parts = segment(text, ENGLISH)
+    plan = TextPlan([parts], [], seed=0)
+    assert plan.join([sentence.upper() for sentence in parts[1::2]]) == [text.upper()]
 
 
 @given(st.text(alphabet=' \n\r\t.?!"()aBÄ9\u00a0\u2028'))
 def test_no_character_is_lost(text: str) -> None:
-    segments = segment(text, sentence_splitter("de"))
-    assert segments.join(segments.sentences) == text
-    assert all(s and s == s.strip() and len(s.splitlines()) == 1 for s in segments.sentences)
-    assert all(not gap.strip() for gap in segments.gaps)
-
-
-def test_join_wants_every_sentence() -> None:
-    with pytest.raises(ValueError, match="argument"):
-        Segments(["a", "b"], ["", " ", ""]).join(["x"])
+    parts = segment(text, sentence_splitter("de"))
+    assert "".join(parts) == text
+    assert all(s and s == s.strip() and len(s.splitlines()) == 1 for s in parts[1::2])
+    assert all(not gap.strip() for gap in parts[0::2])

@@ -8,16 +8,18 @@ import socket
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from specdec_plugins.errors import UserError
+from specdec_plugins.serving import translate_cli
 from specdec_plugins.serving.cli import KEY_VARIABLE, main, read_key
 from specdec_plugins.serving.client import Client
 from specdec_plugins.serving.model import decode_settings, load_model
-from specdec_plugins.serving.planning import Options
+from specdec_plugins.serving.planning import translate_texts
+from specdec_plugins.serving.schemas import Parameters
 from specdec_plugins.serving.settings import ModelOptions, ServerSettings
-from specdec_plugins.serving.translate_cli import LocalTranslator, local_translator
 from tests import fairseq_checkpoints
 from tests.bundles import CAPTIONS
 from tests.serving.toys import ServerProcess
@@ -58,18 +60,18 @@ def server(folder: Path) -> Iterator[ServerProcess]:
 
 @pytest.mark.fairseq
 @pytest.mark.integration
-def test_a_server_from_start_to_stop(server: ServerProcess, folder: Path) -> None:
+def test_a_server_from_start_to_stop(server: ServerProcess, folder: Path, tmp_path: Path) -> None:
     client = Client(server.url)
     assert client.info()["drafter"] == "block"
     with ThreadPoolExecutor(8) as pool:
         answers = list(pool.map(client.translate, LINES))
         plain = list(pool.map(lambda line: client.generate(line, use_drafter=False), LINES))
         assert len(set(answers)) > 8
-        options = ModelOptions(str(folder), None, None, "en", "de", "none", device="cpu")
-        settings = ServerSettings(max_new_tokens=12)
-        with local_translator(options, settings, Options(), num_processes=2) as translate:
-            offline = [t for lines in translate(iter([LINES[:5], LINES[5:]])) for t in lines]
-        assert offline == answers == [answer["generated_text"] for answer in plain]
+        assert answers == [answer["generated_text"] for answer in plain]
+        (source := tmp_path / "in").write_text("\n".join(LINES))
+        files = ["--input", str(source), "--output", str(tmp_path / "out")]
+        assert translate_cli.main([str(folder), *PAIR, *FLAGS, *files, "--processes", "2"]) == 0
+        assert (tmp_path / "out").read_text().splitlines() == answers
         late = [pool.submit(client.translate, line) for line in LINES]
         server.process.send_signal(signal.SIGTERM)
         # Work that was accepted is finished; what came too late was refused, not lost.
@@ -83,12 +85,14 @@ def test_sampling_and_tolerance_with_real_networks(folder: Path) -> None:
     options = ModelOptions(str(folder), None, None, "en", "de", "none", device="cpu")
     model = load_model(options)
     settings = ServerSettings(max_new_tokens=12)
-    sampled = LocalTranslator(model, settings, Options(sample=True, seed=1, temperature=1.0))
-    assert sampled.translate(LINES) == sampled.translate(LINES)
-    greedy = LocalTranslator(model, settings, Options()).translate(LINES)
-    assert greedy != sampled.translate(LINES)
-    tolerant = LocalTranslator(model, settings, Options(beta=20, tau=50.0)).translate(LINES)
-    assert tolerant != greedy
+
+    def translated(**parameters: Any) -> list[str | None]:
+        return translate_texts(LINES, Parameters(**parameters), model, settings)
+
+    sampling = {"do_sample": True, "seed": 1, "temperature": 1.0}
+    greedy, sampled = translated(), translated(**sampling)
+    assert translated(**sampling) == sampled != greedy
+    assert translated(beta=20, tau=50.0) != greedy
 
 
 @pytest.mark.parametrize(
@@ -132,7 +136,7 @@ def test_a_folder_says_how_to_draft(tmp_path: Path) -> None:
         (["--beta", "0"], "--beta"),
         (["--threads", "0"], "--threads"),
         (["--api-key-file", "/nowhere"], "/nowhere: the API key cannot be read"),
-        (["--port", "99999"], "--port 99999: expected 0 to 65535"),
+        (["--port", "99999"], "--port must be .*at most 65535"),
         (["--host", "192.0.2.1"], "--host 192.0.2.1 .*name an address of this machine"),
         (["--drafter", "none", "--drafter-options", '{"x": 1}'], "there is none"),
     ],

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 
 import pytest
 
 from specdec_plugins.decoding.types import DecodeParams, Request
-from specdec_plugins.serving.errors import Failed, Invalid, Stopping
+from specdec_plugins.serving.errors import ServiceError
 from specdec_plugins.serving.metrics import Metrics
-from specdec_plugins.serving.queue import RowUpdate, Submission
+from specdec_plugins.serving.queue import RowRound, Submission
 from specdec_plugins.serving.settings import ServerSettings
 from specdec_plugins.serving.worker import BatchWorker
 from tests.serving.toys import (
@@ -32,20 +32,19 @@ class Inbox(Submission):
     def __init__(self, *sentences: str, max_len: int = MAX_LEN) -> None:
         codec = ToyCodec()
         params = DecodeParams(max_len=max_len, top_k=1, block_size=5)
-        requests = [Request("x", codec.source_ids(s), params) for s in sentences]
+        super().__init__([Request("x", codec.source_ids(s), params) for s in sentences])
         self.sentences = sentences
-        self.updates: list[list[RowUpdate]] = [[] for _ in sentences]
-        super().__init__(requests, self._take)
+        self.statuses = [0] * len(sentences)  # of the errors that ended them
         self.when_first_told: Callable[[], None] = lambda: None
         self._left = len(sentences)
         self._done = threading.Event()
 
-    def _take(self, updates: Sequence[RowUpdate]) -> None:
-        if not any(self.updates):
+    def deliver(self, row: int, news: RowRound | Exception) -> None:
+        if isinstance(news, ServiceError):
+            self.statuses[row] = news.status
+        elif self.rows[row].rounds == [news] and row == 0:
             self.when_first_told()
-        for update in updates:
-            self.updates[update.row].append(update)
-            self._left -= update.is_last
+        self._left -= not isinstance(news, RowRound) or news.event.result is not None
         if not self._left:
             self._done.set()
 
@@ -57,20 +56,20 @@ class Inbox(Submission):
         assert self._done.wait(PATIENCE)
         return self
 
-    def ids(self, row: int = 0) -> list[int]:
-        return [i for u in self.updates[row] if u.event is not None for i in u.event.emitted_ids]
+    def ids(self) -> list[list[int]]:
+        return [row.token_ids for row in self.rows]
 
-    def error(self, row: int = 0) -> Exception | None:
-        return self.updates[row][-1].error
+    def expected(self) -> list[list[int]]:
+        return [expected_ids(sentence) for sentence in self.sentences]
 
 
 @contextmanager
 def working() -> Iterator[tuple[BatchWorker, GatedVerifier]]:
     """A worker of at most four rows; none of them is left when it is closed."""
     model = toy_model()
-    verifier = model.verifier
+    verifier = model.decoder.verifier
     assert isinstance(verifier, GatedVerifier)
-    worker = BatchWorker(model.new_session, ServerSettings(max_rows=4), Metrics())
+    worker = BatchWorker(model.decoder.open, ServerSettings(max_rows=4), Metrics())
     worker.start()
     try:
         yield worker, verifier
@@ -87,15 +86,11 @@ def test_rows_join_a_running_batch_and_every_one_gets_its_own_answer() -> None:
         for inbox in inboxes:
             worker.submit(inbox)
         verifier.gate.set()
-        for inbox in inboxes:
-            inbox.wait()
-            for row, sentence in enumerate(inbox.sentences):
-                assert inbox.ids(row) == expected_ids(sentence)
-                assert all(update.batch_size <= 4 for update in inbox.updates[row])
+        assert [inbox.wait().ids() for inbox in inboxes] == [i.expected() for i in inboxes]
         # An idle batch holds no rows.
         wait_until(lambda: len(verifier.lent.keys) == 0)
-    sizes = [u.batch_size for inbox in inboxes for row in inbox.updates for u in row]
-    assert max(sizes) == 4
+    rows = [row for inbox in inboxes for row in inbox.rows]
+    assert max(one.batch_size for row in rows for one in row.rounds) == 4
 
 
 def test_a_late_sentence_joins_before_the_early_ones_are_done() -> None:
@@ -105,8 +100,7 @@ def test_a_late_sentence_joins_before_the_early_ones_are_done() -> None:
         worker.submit(early)
         late.wait()
         early.wait()
-        assert late.updates[0][0].joined_at < early.updates[0][-1].at
-        assert late.updates[0][0].batch_size == 2
+        assert late.rows[0].rounds[0].batch_size == 2
 
 
 def test_a_long_job_does_not_hold_up_a_short_one() -> None:
@@ -117,8 +111,7 @@ def test_a_long_job_does_not_hold_up_a_short_one() -> None:
         worker.submit(word)
         verifier.gate.set()
         word.wait()
-        num_done = sum(bool(row) and row[-1].is_last for row in book.updates)
-        assert num_done < 20
+        assert sum(len(ids) == MAX_LEN for ids in book.ids()) < 20
         book.wait()
 
 
@@ -130,8 +123,7 @@ def test_cancelling_spares_the_neighbours() -> None:
         worker.submit(wanted)
         worker.cancel(unwanted)
         verifier.gate.set()
-        wanted.wait()
-        assert [wanted.ids(0), wanted.ids(1)] == [expected_ids("w6"), expected_ids("w9")]
+        assert wanted.wait().ids() == wanted.expected()
         assert not unwanted.is_done
 
 
@@ -143,13 +135,10 @@ def test_a_row_that_breaks_the_batch_fails_alone(poison: int) -> None:
         inbox = Inbox(*[f"w{i}" for i in range(7)])
         worker.submit(inbox)
         verifier.gate.set()
-        inbox.wait()
-        for row, sentence in enumerate(inbox.sentences):
-            if row == poison:
-                assert isinstance(inbox.error(row), Failed)
-            else:
-                assert inbox.ids(row) == expected_ids(sentence)
-        assert worker.is_healthy
+        ids, wanted = inbox.wait().ids(), inbox.expected()
+        assert inbox.statuses == [500 if row == poison else 0 for row in range(7)]
+        assert [*ids[:poison], *ids[poison + 1 :]] == [*wanted[:poison], *wanted[poison + 1 :]]
+        assert worker.status == "ok"
 
 
 def test_rows_go_on_where_a_failed_round_left_them() -> None:
@@ -158,18 +147,17 @@ def test_rows_go_on_where_a_failed_round_left_them() -> None:
         early.when_first_told = lambda: worker.submit(bad)
         verifier.poison = 1
         worker.submit(early)
-        assert isinstance(bad.wait().error(), Failed)
-        assert early.wait().ids() == expected_ids("w0")
+        assert bad.wait().statuses == [500]
+        assert early.wait().ids() == early.expected()
 
 
 def test_a_sentence_that_cannot_be_decoded_is_refused_alone() -> None:
     with working() as (worker, _):
-        inbox = Inbox("w1", max_len=10_000)
-        good = Inbox("w2")
-        worker.submit(inbox)
+        bad, good = Inbox("w1", max_len=10_000), Inbox("w2")
+        worker.submit(bad)
         worker.submit(good)
-        assert isinstance(inbox.wait().error(), Invalid)
-        assert good.wait().ids() == expected_ids("w2")
+        assert bad.wait().statuses == [422]
+        assert good.wait().ids() == good.expected()
 
 
 def test_closing_finishes_accepted_work_and_takes_no_more() -> None:
@@ -179,13 +167,13 @@ def test_closing_finishes_accepted_work_and_takes_no_more() -> None:
         worker.submit(inbox)
         with ThreadPoolExecutor(1) as pool:
             closing = pool.submit(worker.close, PATIENCE)
-            wait_until(lambda: worker.is_closing)
-            with pytest.raises(Stopping):
+            wait_until(lambda: worker.status == "stopping")
+            with pytest.raises(ServiceError, match="shutting down"):
                 worker.submit(Inbox("w0"))
             verifier.gate.set()
             assert closing.result()
         assert inbox.is_done
-        assert [inbox.ids(i) for i in range(9)] == [expected_ids(f"w{i}") for i in range(9)]
+        assert inbox.ids() == inbox.expected()
 
 
 def test_what_is_left_when_the_time_to_close_is_over_is_failed() -> None:
@@ -196,6 +184,5 @@ def test_what_is_left_when_the_time_to_close_is_over_is_failed() -> None:
         wait_until(lambda: worker.num_rows == 4)
         assert not worker.close(timeout=0.01)
         verifier.allow(0)  # the round under way ends, and a second one would stop at the gate
-        inbox.wait()
-        assert all(isinstance(inbox.error(i), Stopping) for i in range(9))
+        assert inbox.wait().statuses == [503] * 9
         assert worker.close(PATIENCE)

@@ -24,7 +24,8 @@ import uvicorn
 from fastapi import FastAPI
 from prometheus_client.parser import text_string_to_metric_families
 
-from specdec_plugins.decoding.engine import EngineConfig, Method
+from specdec_plugins.app.types import Limits
+from specdec_plugins.decoding.engine import EngineConfig, Method, SpeculativeDecoder
 from specdec_plugins.decoding.rules.top_beta import TopBeta
 from specdec_plugins.decoding.schedules import build_schedule
 from specdec_plugins.decoding.types import (
@@ -112,22 +113,26 @@ class GatedVerifier(TableVerifier):
         return scores
 
 
-def toy_model(script: str | None = "partly", samples: bool = True, **changes: Any) -> ServedModel:
+def toy_model(
+    script: str | None = "partly",
+    samples: bool = True,
+    verifier: GatedVerifier | None = None,
+    **changes: Any,
+) -> ServedModel:
     """script: how the drafter errs; None = no drafter."""
     rule: Any = MixedRule() if samples else TopBeta()
     drafter = ScriptedDrafter(TABLE, SCRIPTS[script]) if script else None
+    method = Method(drafter, rule, build_schedule("constant"))
     fields: dict[str, Any] = {
         "name": "toy",
         "source_lang": "en",
         "target_lang": "de",
         "codec": ToyCodec(),
         "split": split,
-        "verifier": GatedVerifier(),
-        "method": Method(drafter, rule, build_schedule("constant")),
-        "engine": EngineConfig(max_rows=4),
-        "max_source": 20,
-        "max_target": MAX_LEN,
-        "block_size": 5 if script else 0,
+        "decoder": SpeculativeDecoder(
+            verifier or GatedVerifier(), method, EngineConfig(max_rows=4)
+        ),
+        "limits": Limits(source=20, target=MAX_LEN, block_size=5 if script else 0),
         "drafter_name": "block" if script else None,
         "kernels": "toy kernels",
     }
@@ -171,7 +176,7 @@ class Running:
 
     @property
     def verifier(self) -> GatedVerifier:
-        verifier = self.service.model.verifier
+        verifier = self.service.model.decoder.verifier
         assert isinstance(verifier, GatedVerifier)
         return verifier
 
@@ -207,8 +212,7 @@ def running(
             try:
                 yield there
             finally:
-                if hasattr(there.service.model.verifier, "gate"):
-                    there.gate.set()
+                there.gate.set()
                 server.should_exit = True
                 thread.join(PATIENCE)
         assert not thread.is_alive()
