@@ -15,7 +15,7 @@ from torch import Tensor
 
 from specdec_plugins.decoding.batch import Batch, LateDrafter, collate
 from specdec_plugins.decoding.extend import Extension, ban, extend
-from specdec_plugins.decoding.networks.cpu.ops import are_numbers, leading_log_prob
+from specdec_plugins.decoding.networks.cpu.ops import failed, leading_log_prob
 from specdec_plugins.decoding.stats import DecodeStats, PartTimer
 from specdec_plugins.decoding.types import (
     AcceptanceRule,
@@ -251,8 +251,8 @@ class Session:
         Returns what was appended, and which rows have failed, [B] bool.
         """
         batch = self._batch
-        verdict, failed = self._judge(draft, scores)
-        batch.prefix.active &= ~failed
+        verdict, has_failed = self._judge(draft, scores)
+        batch.prefix.active ^= has_failed  # of active ones only
         extension = extend(batch.prefix, draft, verdict, batch.params, self.verifier.special.eos)
         if self._config.with_scores:
             emitted = (extension.tokens, extension.lengths)
@@ -261,7 +261,7 @@ class Session:
         for part in self._parts:
             part.commit(batch.prefix, last)
         self._plan_budget()
-        return extension, failed
+        return extension, has_failed
 
     def _judge(self, draft: Draft, scores: Scores) -> tuple[Verdict, Tensor]:
         """The rule's verdict, and where the logits that decided are no numbers, [B] bool."""
@@ -270,8 +270,7 @@ class Session:
             special, ban_pad = self.verifier.special, self._config.ban_pad
             ban(scores.logits, first, batch.params.min_len, special, ban_pad)
         verdict = self.method.rule.judge(draft, scores, batch.params, batch.random, first)
-        decided = verdict.num_accepted.clamp(0, draft.tokens.shape[1])
-        return verdict, batch.prefix.active & ~are_numbers(scores.logits, decided)
+        return verdict, failed(scores.logits, verdict.num_accepted, batch.prefix.active)
 
     def _report(self, draft: Draft, extension: Extension, failed: Tensor) -> list[RowEvent]:
         """The round's one copy to the host, and what it says."""

@@ -135,11 +135,14 @@ def test_rows_without_numbers_are_found_alike(width: int, monkeypatch: pytest.Mo
     for row, value in enumerate((torch.nan, torch.inf, -torch.inf, 3.4e38, -3.4e38)):
         logits[row, 1, width // 2] = value
     logits[5, 1] = -torch.inf
-    rows = torch.ones(7, dtype=torch.int64)
-    found = ops.are_numbers(logits, rows).tolist()
+    columns = torch.tensor([1, 1, 1, 1, 1, 1, 9])  # one too far means the last
+    active = torch.ones(7, dtype=torch.bool)
+    found = ops.failed(logits, columns, active).tolist()
+    assert not ops.failed(logits, columns, ~active).any()
     monkeypatch.setattr(ops, "native", None)
-    assert found == ops.are_numbers(logits, rows).tolist()
-    assert found == [False, False, width > 1, True, True, False, True]
+    assert found == ops.failed(logits, columns, active).tolist()
+    assert not ops.failed(logits, columns, ~active).any()
+    assert found == [True, True, width == 1, False, False, True, False]
 
 
 def test_blocks_open_alike(random: torch.Generator, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -126,10 +126,15 @@ static void leading_best(const Floats& logits, const Integers& drafted, const In
   });
 }
 
-static void rows_are_numbers(const Floats& logits, const Integers& rows, const Tensor<bool>& out) {
-  const int64_t columns = logits.size(1), width = logits.size(2);
-  for (int64_t row = 0; row < rows.count(); ++row)
-    out.data[row] = are_numbers(logits.data + (row * columns + rows.data[row]) * width, width);
+// Which active rows fail: their logits at `columns` [B] are no numbers.
+static void failed(const Floats& logits, const Integers& columns, const Tensor<const bool>& active,
+                   const Tensor<bool>& out) {
+  const int64_t length = logits.size(1), width = logits.size(2);
+  for (int64_t row = 0; row < out.count(); ++row) {
+    const int64_t column = std::clamp<int64_t>(columns.data[row], 0, length - 1);
+    const float* own = logits.data + (row * length + column) * width;
+    out.data[row] = active.data[row] && !are_numbers(own, width);
+  }
 }
 
 static void leading_log_prob(const Floats& logits, const Integers& tokens, const Integers& lengths,
@@ -177,7 +182,7 @@ PYBIND11_MODULE(_kernels, module) {
   module.def("rank", &rank);
   module.def("leading_best", &leading_best, arg("logits"), arg("drafted"), arg("lengths"),
              arg("num_kept"), arg("behind"), arg("threads"));
-  module.def("are_numbers", &rows_are_numbers, arg("logits"), arg("rows"), arg("out"));
+  module.def("failed", &failed, arg("logits"), arg("columns"), arg("active"), arg("out"));
   module.def("leading_log_prob", &leading_log_prob, arg("logits"), arg("tokens"), arg("lengths"),
              arg("sums"), arg("threads"));
   module.def("best_paths", &best_paths, arg("logits"), arg("before"), arg("starts"), arg("tokens"),

@@ -139,15 +139,17 @@ def rank(logits: Tensor, tokens: Tensor) -> Tensor:
     return out
 
 
-def are_numbers(logits: Tensor, rows: Tensor) -> Tensor:
-    """Whether the largest of logits[b, rows[b]] is finite: [B] bool of [B, N, V], [B] int64.
+def failed(logits: Tensor, columns: Tensor, active: Tensor) -> Tensor:
+    """Which rows decode and have no number as the largest of logits[b, columns[b]]: [B] bool.
 
-    It is not where one is NaN or overflowed, nor where nothing is left that may be emitted.
+    logits: [B, N, V]; columns: [B] int64, cut to 0..N-1; active: [B] bool. The largest is none
+    where one is NaN or overflowed, and where nothing is left that may be emitted.
     """
     if not compiled(logits):
-        return at(logits, rows).amax(-1).isfinite()
-    out = torch.empty(len(rows), dtype=torch.bool)
-    native.are_numbers(logits=logits, rows=rows, out=out)
+        own = at(logits, columns.clamp(0, logits.shape[1] - 1))
+        return active & ~own.amax(-1).isfinite()
+    out = torch.empty_like(active)
+    native.failed(logits=logits, columns=columns, active=active, out=out)
     return out
 
 
