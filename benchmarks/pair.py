@@ -19,7 +19,7 @@ from specdec_plugins.app.loading import (
     text_pipeline,
 )
 from specdec_plugins.app.settings import Settings
-from specdec_plugins.corpus.reading import Faults, ParallelFile, read_pairs
+from specdec_plugins.corpus.reading import BadLines, ParallelFile, read_pairs
 from specdec_plugins.errors import require
 from specdec_plugins.formats.bundle import CODES, is_bundle
 from specdec_plugins.formats.dictionaries import Dictionaries, load_dictionaries
@@ -156,7 +156,7 @@ def read_test_set(path: str, pair: Pair, limit: int | None = None) -> TestSet:
     a line is bad.
     """
     corpus = ParallelFile.parse(path, columns=(1, 2))
-    lines = list(islice(read_pairs(corpus, Faults()), limit))
+    lines = list(islice(read_pairs(corpus, BadLines()), limit))
     text, dictionary = pair.text(), pair.dictionaries().source
     encoded = [(number, text.encode(source)) for number, (source, _) in enumerate(lines, 1)]
     sentences = [

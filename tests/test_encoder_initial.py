@@ -43,12 +43,12 @@ class Program:
     def run(self, *flags: str, **verifier: Any) -> tuple[Any, dict[str, Any]]:
         """The verifier, and the drafter's checkpoint made of it."""
         model = self.write(**verifier)
-        assert encoder_initial.main(self.command(*flags, "--debug")) == 0
+        encoder_initial.COMMAND(*self.command(*flags))
         return model, load_checkpoint(self.output)
 
     def refused(self, *flags: str) -> str:
         """The one line that is said instead."""
-        error = told(self.capsys, encoder_initial.main, self.command(*flags))
+        error = told(self.capsys, encoder_initial.COMMAND.run, self.command(*flags))
         assert not self.output.exists()
         return error
 
@@ -259,8 +259,7 @@ def test_dictionaries_of_the_data_must_fit(program: Program, tmp_path: Path) -> 
     )
 
     def run(*flags: object) -> None:
-        parser = encoder_initial.build_parser()
-        initialise_drafter(parser.parse_args(program.command(*map(str, flags))))
+        initialise_drafter(encoder_initial.COMMAND.parse(*program.command(*map(str, flags))))
 
     run("--data", good, "--verifier-data", good)
     refused(r"small has 28 types, the verifier .*v\.pt has 30", run, "--data", small)

@@ -10,21 +10,14 @@ from pathlib import Path
 
 import pytest
 
-from specdec_plugins.corpus import cli
+import encoder_initial
+from specdec_plugins.corpus import binarising, checkpoints, scoring
 from specdec_plugins.errors import UserError
 from specdec_plugins.formats.output import check_output
 from tests.refusals import refused
 
 Run = Callable[[Sequence[str]], int]
 PAIR = str(Path(__file__).resolve().parent.parent / "data" / "models" / "en-de")
-
-
-def corpus(name: str, parser: str = "_parser", work: str = "main") -> Run:
-    def run(arguments: Sequence[str]) -> int:
-        home = importlib.import_module(f"specdec_plugins.corpus.{name}")
-        return cli.run(getattr(home, parser)(), getattr(home, work), arguments)
-
-    return run
 
 
 def module(name: str) -> Run:
@@ -57,7 +50,7 @@ PROGRAMS = {
         FILE,
     ),
     "count-bigrams.sh": (
-        corpus("binarising"),
+        binarising.COMMAND.run,
         [PAIR, "--output"],
         "specdec_plugins.corpus.binarising.count_bigrams",
         FILE,
@@ -81,19 +74,19 @@ PROGRAMS = {
         FILE,
     ),
     "average-checkpoints": (
-        corpus("checkpoints"),
+        checkpoints.COMMAND.run,
         ["none.pt", "--output"],
         "specdec_plugins.corpus.checkpoints.average",
         REPLACED,
     ),
     "evaluate.sh": (
-        corpus("scoring", "evaluate_parser", "evaluate"),
+        scoring.COMMANDS["evaluate"].run,
         ["out", "ref", "--src", "en", "--tgt", "de", "--json"],
         "specdec_plugins.corpus.scoring.read_lines",
         REPLACED,
     ),
     "encoder_initial.py": (
-        module("encoder_initial"),
+        encoder_initial.COMMAND.run,
         ["--verifier", "none.pt", "--output"],
         "specdec_plugins.training.initialise.initialise_drafter",
         REPLACED,

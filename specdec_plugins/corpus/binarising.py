@@ -15,7 +15,6 @@ import subprocess
 import sys
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 from tqdm import tqdm
@@ -39,30 +38,13 @@ _REPORT = re.compile(
 )
 
 
-@dataclass(frozen=True)
-class Dictionaries:
-    """Dictionaries to reuse. Both None: learn a joined one; ``target`` None: one for both."""
-
-    source: Path | None = None
-    target: Path | None = None
-
-    @property
-    def paths(self) -> list[Path]:
-        return [path for path in (self.source, self.target) if path is not None]
-
-    def arguments(self) -> list[str]:
-        if self.source is None:
-            return ["--joined-dictionary"]
-        if self.target is None:
-            return ["--srcdict", str(self.source), "--joined-dictionary"]
-        return ["--srcdict", str(self.source), "--tgtdict", str(self.target)]
-
-    def has_split_dashes(self) -> bool:
-        """Whether the text behind the source dictionary had ``@-@`` for a dash inside a word."""
-        if self.source is None:
-            return False
-        with self.source.open(encoding="utf-8") as file:
-            return any(line.startswith("@-@ ") for line in file)
+def dictionary_flags(paths: Sequence[Path]) -> list[str]:
+    """Of fairseq-preprocess, to reuse dictionaries: no path learns a joined one, one is for both
+    sides.
+    """
+    named = zip(("--srcdict", "--tgtdict"), map(str, paths), strict=False)
+    flags = [word for words in named for word in words]
+    return flags if len(paths) == 2 else [*flags, "--joined-dictionary"]
 
 
 def _latin() -> list[str]:
@@ -153,19 +135,6 @@ def _report(line: str) -> None:
         )
 
 
-def _parser() -> argparse.ArgumentParser:
-    made = cli.parser(
-        "Count which target token follows which in binarised text, for the block drafter.",
-        ("data", None, Path, "folder of distilled data: what the verifier says"),
-        ("--split", "train", str, "which part to count"),
-        ("--output", cli.REQUIRED, Path, "safetensors file to write"),
-        prog="count-bigrams.sh",
-    )
-    made.add_argument("-s", "--source-lang", help="default: from the names of files")
-    made.add_argument("-t", "--target-lang", help="default: from the names of files")
-    return made
-
-
 def main(args: argparse.Namespace) -> None:
     check_output(args.output, "--output")
     dictionaries = load_dictionaries(args.data, args.source_lang, args.target_lang)
@@ -191,5 +160,18 @@ def _sentences(prefix: Path) -> Iterator[list[int]]:
         yield dataset[index].tolist()
 
 
+COMMAND = cli.CommandLine(
+    "count-bigrams.sh",
+    "Count which target token follows which in binarised text, for the block drafter.",
+    main,
+    [
+        ("data", None, Path, "folder of distilled data: what the verifier says"),
+        ("--split", "train", str, "which part to count"),
+        ("--output", cli.REQUIRED, Path, "safetensors file to write"),
+        ("-s --source-lang", None, str, "default: from the names of files"),
+        ("-t --target-lang", None, str, "default: from the names of files"),
+    ],
+)
+
 if __name__ == "__main__":
-    sys.exit(cli.run(_parser(), main))
+    sys.exit(COMMAND.run())

@@ -14,7 +14,7 @@ from __future__ import annotations
 import argparse
 import re
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +25,7 @@ from tqdm import tqdm
 from specdec_plugins.corpus import cli
 from specdec_plugins.corpus.cli import UNFINISHED, logger
 from specdec_plugins.corpus.resume import read_json, write_json
-from specdec_plugins.errors import UserError
+from specdec_plugins.errors import UserError, require
 from specdec_plugins.formats.checkpoints import load_checkpoint, save_checkpoint
 from specdec_plugins.formats.output import check_output
 
@@ -43,11 +43,10 @@ _LOWER_IS_BETTER = re.compile(r"loss|ppl|perplexity|wer", re.IGNORECASE)
 
 def last_checkpoints(folder: Path, number: int, by: str) -> list[Path]:
     """The ``number`` latest, oldest first. ``by`` is "epoch" or "update"."""
-    pattern = _EPOCH if by == "epoch" else _UPDATE
-    found = [(int(m[1]), path) for path in _files(folder) if (m := pattern.fullmatch(path.name))]
+    found = _named(folder, _EPOCH if by == "epoch" else _UPDATE)
     flag = "--save-interval 1" if by == "epoch" else "--save-interval-updates"
-    return _enough(
-        [path for _, path in sorted(found)][-number:],
+    return _highest(
+        [(int(match[1]), path) for match, path in found],
         number,
         f"checkpoints of an {by} in {folder} (fairseq writes them with {flag})",
     )
@@ -55,33 +54,30 @@ def last_checkpoints(folder: Path, number: int, by: str) -> list[Path]:
 
 def best_checkpoints(folder: Path, number: int, metric: str | None) -> list[Path]:
     """The ``number`` best by the value in their names, the best one last."""
-    found = [(m, path) for path in _files(folder) if (m := _BEST.fullmatch(path.name))]
+    found = _named(folder, _BEST)
     metrics = sorted({match["metric"] for match, _ in found})
     if metric is None and len(metrics) > 1:
         raise UserError(f"{folder} has checkpoints by {', '.join(metrics)}; choose with --metric")
-    chosen = metric or (metrics[0] if metrics else "METRIC")
-    sign = -1 if _LOWER_IS_BETTER.search(chosen) else 1
-    ranked = sorted(
-        (sign * float(match["value"]), path) for match, path in found if match["metric"] == chosen
-    )
-    return _enough(
-        [path for _, path in ranked][-number:],
+    metric = metric or (metrics[0] if metrics else "METRIC")
+    sign = -1 if _LOWER_IS_BETTER.search(metric) else 1
+    return _highest(
+        [(sign * float(m["value"]), path) for m, path in found if m["metric"] == metric],
         number,
-        f"files checkpoint.best_{chosen}_VALUE.pt in {folder} (fairseq writes them with "
+        f"files checkpoint.best_{metric}_VALUE.pt in {folder} (fairseq writes them with "
         "--keep-best-checkpoints)",
     )
 
 
-def _files(folder: Path) -> list[Path]:
+def _named(folder: Path, pattern: re.Pattern[str]) -> list[tuple[re.Match[str], Path]]:
     if not folder.is_dir():
         raise UserError(f"{folder}: no such folder of checkpoints")
-    return sorted(folder.iterdir())
+    return [(m, path) for path in folder.iterdir() if (m := pattern.fullmatch(path.name))]
 
 
-def _enough(paths: list[Path], number: int, what: str) -> list[Path]:
-    if len(paths) < number:
-        raise UserError(f"wanted {number}, found {len(paths)} {what}")
-    return paths
+def _highest(found: Sequence[tuple[float, Path]], number: int, what: str) -> list[Path]:
+    if len(found) < number:
+        raise UserError(f"wanted {number}, found {len(found)} {what}")
+    return [path for _, path in sorted(found)[-number:]]
 
 
 def average(paths: Sequence[Path]) -> dict[str, Any]:
@@ -100,9 +96,11 @@ def average(paths: Sequence[Path]) -> dict[str, Any]:
                 continue
             if not bool(torch.isfinite(weight).all()):
                 raise UserError(f"{path}: {name} holds NaN or infinity; leave this one out")
-            wide = weight.double()
+            wide = weight.to(torch.float64, copy=True)
             sums[name] = wide if name not in sums else sums[name].add_(wide)
-    checkpoint["model"] = _means(weights, sums, len(paths))
+    checkpoint["model"] = changed(
+        weights, lambda name, weight: (sums[name] / len(paths)).to(weight.dtype)
+    )
     checkpoint["last_optimizer_state"] = None
     return checkpoint
 
@@ -110,59 +108,44 @@ def average(paths: Sequence[Path]) -> dict[str, Any]:
 def _check_alike(
     weights: dict[str, Tensor], sums: dict[str, Tensor], path: Path, first: Path
 ) -> None:
-    if not sums:
-        return
+    differ = f"{path} and {first} are different models"
     names = {name for name, weight in weights.items() if weight.is_floating_point()}
-    odd = sorted(names ^ sums.keys())
+    odd = sorted(names ^ sums.keys()) if sums else []
     if odd:
-        raise UserError(
-            f"{path} and {first} are different models: {odd[0]} is in one of them only "
-            f"({len(odd)} such weights)"
-        )
-    for name in sorted(names):
-        if weights[name].shape != sums[name].shape:
-            raise UserError(
-                f"{path} and {first} are different models: {name} is "
-                f"{list(weights[name].shape)} and {list(sums[name].shape)}"
-            )
+        raise UserError(f"{differ}: {odd[0]} is in one of them only ({len(odd)} such weights)")
+    for name in sorted(names & sums.keys()):
+        mine, theirs = list(weights[name].shape), list(sums[name].shape)
+        require(mine == theirs, f"{differ}: {name} is {mine} and {theirs}")
 
 
-def _means(weights: dict[str, Tensor], sums: dict[str, Tensor], number: int) -> dict[str, Tensor]:
-    shared: dict[tuple[Any, ...], Tensor] = {}
-    means: dict[str, Tensor] = {}
+def changed(
+    weights: dict[str, Tensor], change: Callable[[str, Tensor], Tensor]
+) -> dict[str, Tensor]:
+    """Floating-point weights after a change; names that share memory, as tied embeddings do, still
+    share it.
+    """
+    made: dict[tuple[Any, ...], Tensor] = {}
+    found = dict(weights)
     for name, weight in weights.items():
-        if name not in sums:
-            means[name] = weight
-            continue
-        place = (weight.data_ptr(), weight.shape, weight.stride(), weight.dtype)
-        if place not in shared or weight.numel() == 0:
-            shared[place] = (sums[name] / number).to(weight.dtype)
-        means[name] = shared[place]
-    return means
-
-
-def _parser() -> argparse.ArgumentParser:
-    parser = cli.parser("Average checkpoints of one training run.", prog="average-checkpoints")
-    parser.add_argument("inputs", nargs="+", type=Path, help="a folder, or the files to average")
-    which = parser.add_mutually_exclusive_group()
-    which.add_argument("--last", type=cli.at_least(1), metavar="N", help="the last N of a folder")
-    which.add_argument("--best", type=cli.at_least(1), metavar="N", help="the best N of a folder")
-    parser.add_argument("--by", choices=["epoch", "update"], default="epoch", help="for --last")
-    parser.add_argument("--metric", help="for --best, where the folder has several")
-    parser.add_argument("--output", type=Path, required=True, help="checkpoint to write")
-    return parser
+        if weight.is_floating_point():
+            place = (weight.data_ptr(), weight.shape, weight.stride(), weight.dtype)
+            if place not in made:
+                made[place] = change(name, weight)
+            found[name] = made[place]
+    return found
 
 
 def _choose(args: argparse.Namespace) -> list[Path]:
-    if args.last is None and args.best is None:
-        if any(path.is_dir() for path in args.inputs):
-            raise UserError(f"{args.inputs[0]}: a folder; say which with --last N or --best N")
-        return list(args.inputs)
-    if len(args.inputs) != 1:
-        raise UserError("--last and --best take one folder of checkpoints")
-    if args.last is not None:
-        return last_checkpoints(args.inputs[0], args.last, args.by)
-    return best_checkpoints(args.inputs[0], args.best, args.metric)
+    first, *more = paths = [Path(path) for path in args.inputs]
+    require(not (args.last and args.best), "give either --last N or --best N")
+    if not (args.last or args.best):
+        is_file = not any(path.is_dir() for path in paths)
+        require(is_file, f"{first}: a folder; say which with --last N or --best N")
+        return paths
+    require(not more, "--last and --best take one folder of checkpoints")
+    if args.last:
+        return last_checkpoints(first, args.last, args.by)
+    return best_checkpoints(first, args.best, args.metric)
 
 
 def main(args: argparse.Namespace) -> None:
@@ -195,17 +178,8 @@ def portable(checkpoint: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def half(weights: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-    """Weights in float16; names that share memory, as tied embeddings do, still share it."""
-    made: dict[tuple[int, torch.Size], torch.Tensor] = {}
-    halves = {}
-    for name, tensor in weights.items():
-        if tensor.is_floating_point():
-            key = (tensor.data_ptr(), tensor.shape)
-            halves[name] = made.setdefault(key, tensor.half())
-        else:
-            halves[name] = tensor
-    return halves
+def half(weights: dict[str, Tensor]) -> dict[str, Tensor]:
+    return changed(weights, lambda name, weight: weight.half())
 
 
 def open_piece(folder: Path, until: float, now: float) -> list[str]:
@@ -270,5 +244,19 @@ def _slim(path: Path) -> None:
         save_checkpoint(plain, path)
 
 
+COMMAND = cli.CommandLine(
+    "average-checkpoints",
+    "Average checkpoints of one training run.",
+    main,
+    [
+        ("inputs", None, "PATH", "a folder, or the files to average"),
+        ("--last", None, cli.at_least(1), "so many of a folder, the last ones"),
+        ("--best", None, cli.at_least(1), "so many of a folder, the best ones"),
+        ("--by", "epoch", ("epoch", "update"), "for --last"),
+        ("--metric", None, str, "for --best, where the folder has several"),
+        ("--output", cli.REQUIRED, Path, "checkpoint to write"),
+    ],
+)
+
 if __name__ == "__main__":
-    sys.exit(cli.run(_parser(), main))
+    sys.exit(COMMAND.run())

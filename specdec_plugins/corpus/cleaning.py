@@ -16,9 +16,10 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from importlib.util import find_spec
+from typing import NamedTuple
 
 from specdec_plugins.corpus.reading import Pair
-from specdec_plugins.errors import UserError, not_installed
+from specdec_plugins.errors import UserError, not_installed, require
 
 _LAST_LATIN = 0x24F  # code point: behind it no letter is of Latin-1 or Latin Extended-A and -B
 _LONGEST_WORD = 60  # characters; longer ones are paths, keys and tables without spaces
@@ -43,13 +44,10 @@ class LengthRules:
     max_ratio: float  # longer side / shorter side; 1.0 keeps equal lengths alone
 
     def __post_init__(self) -> None:
-        if not 1 <= self.min_length <= self.max_length:
-            raise UserError(
-                f"--min-length {self.min_length} and --max-length {self.max_length} keep nothing; "
-                "expected 1 <= min <= max"
-            )
-        if self.max_ratio < 1.0:
-            raise UserError(f"--max-ratio {self.max_ratio} keeps nothing; give 1.0 or more")
+        require(
+            self.min_length <= self.max_length,
+            f"--min-length {self.min_length} and --max-length {self.max_length} keep nothing",
+        )
 
     def verdict(self, source: str, target: str) -> str | None:
         """Why a pair of space-separated sentences goes; None where it stays."""
@@ -166,7 +164,7 @@ class NearDuplicates:
 class HeldOutSentences:
     """The sentences that training must not see, each side for itself."""
 
-    def __init__(self, pairs: Iterable[Pair]) -> None:
+    def __init__(self, pairs: Iterable[Pair] = ()) -> None:
         self._sources: set[str] = set()
         self._targets: set[str] = set()
         self.add(pairs)
@@ -220,8 +218,7 @@ def _first_of_each(pairs: Iterable[Pair], held: HeldOutSentences) -> dict[str, P
     return first
 
 
-@dataclass(frozen=True)
-class Hint:
+class Hint(NamedTuple):
     """A held-out pair, and one like it that stays in the training text."""
 
     pair: Pair

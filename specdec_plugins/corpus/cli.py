@@ -1,12 +1,14 @@
-"""What the command lines of this package share: messages, errors, and where lines go."""
+"""What the command lines of data and training share: flags, errors, and where lines go."""
 
 from __future__ import annotations
 
 import argparse
 import logging
 import math
+import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from specdec_plugins.errors import Parser, UserError, refuse
@@ -26,73 +28,92 @@ class _Formatter(argparse.ArgumentDefaultsHelpFormatter):
         return super()._get_help_string(action)
 
 
-# A flag: its name (a positional argument where it has no dashes), default, kind and help. The kind
-# is a type, the choices, bool for a switch, or a word that stands for each value of a list.
+# A flag: its names (a positional argument where it has no dashes), default, kind and help. The kind
+# is a type, the choices, bool for a switch, EITHER for one with a negation, or a word that stands
+# for each value of a list.
 Flag = tuple[str, Any, Any, str]
 REQUIRED = object()  # as a default
+EITHER = argparse.BooleanOptionalAction  # as a kind: None unless it is given
 
 
-def parser(description: str, *flags: Flag, **options: Any) -> argparse.ArgumentParser:
-    """An argument parser with these flags and ``--debug``.
+@dataclass(frozen=True)
+class CommandLine:
+    """A command line: its flags, and the function that they are given to.
 
-    Flags must be written out, so that typos are refused.
+    Raises UserError where it is called; ``run`` says such an error in a line instead. Flags must be
+    written out, so that typos are refused.
     """
-    made = Parser(
-        description=description,
-        allow_abbrev=False,
-        formatter_class=_Formatter,
-        **options,
-    )
-    made.add_argument("--debug", action="store_true", help="show a stack trace with an error")
-    for name, default, kind, text in flags:
-        more: dict[str, Any] = {"default": default}
-        if name.startswith("-") and default is REQUIRED:
-            more = {"required": True}
-        if kind is bool:
-            more = {"default": bool(default), "action": "store_true"}
-        elif isinstance(kind, str):
-            more |= {"nargs": "+", "metavar": kind}
-        else:
-            more["choices" if isinstance(kind, tuple) else "type"] = kind
-        made.add_argument(name, help=text, **more)
-    return made
 
+    name: str  # of the script
+    description: str
+    main: Callable[[argparse.Namespace], None]
+    flags: Sequence[Flag]
+    environment: str = ""  # flags that the environment may set: max-length by MAX_LENGTH
+    epilog: str | None = None
 
-def run(
-    made: argparse.ArgumentParser,
-    main: Callable[[argparse.Namespace], None],
-    argv: Sequence[str] | None = None,
-) -> int:
-    """Parse, call ``main``, and turn its errors into one sentence and an exit status."""
-    args = made.parse_args(argv)
-    logging.basicConfig(format="%(message)s", level=logging.INFO, stream=sys.stderr)
-    logging.getLogger("sacrebleu").setLevel(logging.WARNING)
-    logging.getLogger("fairseq").setLevel(logging.WARNING)  # it lists all that it opens
-    try:
-        main(args)
-    except KeyboardInterrupt:
-        if args.debug:
-            raise
-        sys.stderr.write(
-            f"{made.prog}: stopped; what is finished is on disk, run the same command to go on\n"
+    def parser(self) -> argparse.ArgumentParser:
+        """Of the flags, and ``--debug``."""
+        made = Parser(
+            prog=self.name,
+            description=self.description,
+            epilog=self.epilog,
+            allow_abbrev=False,
+            formatter_class=_Formatter,
         )
-        return INTERRUPTED
-    except UserError as error:
-        if args.debug:
-            raise
-        return refuse(made.prog, error)
-    return 0
+        made.add_argument("--debug", action="store_true", help="show a stack trace with an error")
+        for names, default, kind, text in self.flags:
+            more: dict[str, Any] = {"default": default}
+            if names.startswith("-") and default is REQUIRED:
+                more = {"required": True}
+            if kind is bool:
+                more = {"action": "store_true"}
+            elif kind is EITHER:
+                more["action"] = kind
+            elif isinstance(kind, str):
+                more |= {"nargs": "+", "metavar": kind}
+            else:
+                more["choices" if isinstance(kind, tuple) else "type"] = kind
+            made.add_argument(*names.split(), help=text, **more)
+        return made
+
+    def parse(self, *words: object) -> argparse.Namespace:
+        """The flags that are given, which go before those of the environment."""
+        switches = {names for names, _, kind, _ in self.flags if kind is bool}
+        begin = []
+        for flag in self.environment.split():
+            value = os.environ.get(flag.upper().replace("-", "_"))
+            if value:
+                begin.append(f"--{flag}" if f"--{flag}" in switches else f"--{flag}={value}")
+        return self.parser().parse_args([*begin, *map(str, words)])
+
+    def __call__(self, *words: object) -> None:
+        self.main(self.parse(*words))
+
+    def run(self, words: Sequence[str] | None = None, **more: object) -> int:
+        """The exit status. more: what ``main`` is given beside the flags."""
+        args = self.parse(*(sys.argv[1:] if words is None else words))
+        vars(args).update(more)
+        logging.basicConfig(format="%(message)s", level=logging.INFO, stream=sys.stderr)
+        logging.getLogger("sacrebleu").setLevel(logging.WARNING)
+        logging.getLogger("fairseq").setLevel(logging.WARNING)  # it lists all that it opens
+        try:
+            self.main(args)
+        except (KeyboardInterrupt, UserError) as error:
+            if args.debug:
+                raise
+            if isinstance(error, UserError):
+                return refuse(self.name, error)
+            sys.stderr.write(
+                f"{self.name}: stopped; what is finished is on disk, run the same command to go "
+                "on\n"
+            )
+            return INTERRUPTED
+        return 0
 
 
-Commands = Mapping[
-    str, tuple[Callable[[], argparse.ArgumentParser], Callable[[argparse.Namespace], None]]
-]
-
-
-def run_named(commands: Commands) -> int:
+def run_named(commands: Mapping[str, CommandLine]) -> int:
     """Run the one of a module's commands that the calling script names as its first word."""
-    make_parser, main = commands[sys.argv[1]]
-    return run(make_parser(), main, sys.argv[2:])
+    return commands[sys.argv[1]].run(sys.argv[2:])
 
 
 def at_least(lowest: float, kind: type = int) -> Callable[[str], Any]:

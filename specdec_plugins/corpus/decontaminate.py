@@ -36,9 +36,9 @@ from specdec_plugins.corpus.cleaning import (
     unescape,
 )
 from specdec_plugins.corpus.cli import logger
-from specdec_plugins.corpus.reading import Faults, Pair, ParallelFile, read_pairs
+from specdec_plugins.corpus.reading import BadLines, Pair, ParallelFile, read_pairs
 from specdec_plugins.corpus.resume import write_json
-from specdec_plugins.errors import UserError
+from specdec_plugins.errors import UserError, require
 from specdec_plugins.formats.output import written_whole
 
 RESEARCH_ONLY = re.compile("multi30k", re.IGNORECASE)
@@ -82,7 +82,7 @@ class Mix:
     per_source: Mapping[str, int]  # near-duplicates of a source that stay; 1 if not named
 
     def write(
-        self, out: TextIO, corpora: Sequence[ParallelFile], held: HeldOutSentences, faults: Faults
+        self, out: TextIO, corpora: Sequence[ParallelFile], held: HeldOutSentences, bad: BadLines
     ) -> dict[str, Counter[str]]:
         """Write what is kept; returns the verdicts of each corpus."""
         counts: dict[str, Counter[str]] = {}
@@ -90,7 +90,7 @@ class Mix:
             name = name_of(corpus)
             found = counts.setdefault(corpus.given, Counter())
             seen = NearDuplicates(self.per_source.get(name, 1)) if self.rules else None
-            for pair in tqdm(self.read(corpus, faults), desc=name, unit=" pairs", mininterval=0.5):
+            for pair in tqdm(self.read(corpus, bad), desc=name, unit=" pairs", mininterval=0.5):
                 pair = unescape(pair) if self.rules else pair
                 verdict = self._verdict(pair, held, seen)
                 found[verdict] += 1
@@ -98,13 +98,13 @@ class Mix:
                     out.write(line(pair) * self.weights.get(name, 1))
         return counts
 
-    def read(self, corpus: ParallelFile, faults: Faults) -> Iterator[Pair]:
-        pairs = read_pairs(corpus, faults)
+    def read(self, corpus: ParallelFile, bad: BadLines) -> Iterator[Pair]:
+        pairs = read_pairs(corpus, bad)
         return map(tidy, pairs) if self.rules else pairs
 
     def _verdict(self, pair: Pair, held: HeldOutSentences, seen: NearDuplicates | None) -> str:
-        if self.rules and (fault := self.rules.verdict(*pair)):
-            return fault
+        if self.rules and (reason := self.rules.verdict(*pair)):
+            return reason
         keys = keys_of(pair)
         verdict = held.verdict(keys)
         return "near-duplicate" if verdict == KEPT and seen and seen.has(keys) else verdict
@@ -121,18 +121,15 @@ def line(cells: Sequence[str]) -> str:
     return "\t".join(cell.translate(_ONE_CELL) for cell in cells) + "\n"
 
 
-def _write(path: Path, pairs: Iterable[Pair]) -> list[Pair]:
-    kept = list(pairs)
+def _write(path: Path, rows: Iterable[Sequence[str]]) -> None:
     with written_whole(path) as part:
-        part.write_text("".join(map(line, kept)), encoding="utf-8")
-    return kept
+        part.write_text("".join(map(line, rows)), encoding="utf-8")
 
 
 def _by_name(
-    flag: str, items: Sequence[str], corpora: Sequence[ParallelFile], count: int = 1
+    flag: str, items: Sequence[str], names: Sequence[str], count: int = 1
 ) -> dict[str, list[int]]:
-    """``NAME=N`` or ``NAME=N,N``. Raises UserError for what is no number, or no corpus."""
-    names = [name_of(corpus) for corpus in corpora]
+    """``NAME=N`` or ``NAME=N,N``. Raises UserError unless N is 1 or more and NAME is one corpus."""
     found = {}
     for item in items:
         name, _, text = item.partition("=")
@@ -149,80 +146,63 @@ def _by_name(
     return found
 
 
-def _parser() -> argparse.ArgumentParser:
-    return cli.parser(
-        "Put training files together without the sentences of dev and test sets. A corpus is a TSV "
-        "file, or SOURCE_FILE,TARGET_FILE; plain, .gz or .xz; FILE:FROM-TO takes some lines.",
-        ("--pair", cli.REQUIRED, str, "languages, such as en-de"),
-        ("--train", cli.REQUIRED, "CORPUS", "files, or folders of train.*"),
-        ("--valid", cli.REQUIRED, "CORPUS", "dev set"),
-        ("--test", [], "CORPUS", "test sets"),
-        ("--also", [], "CORPUS", "held out, and no test set here"),
-        ("--out", cli.REQUIRED, Path, "folder to write"),
-        ("--clean", False, bool, "drop what does not look like a translation in Latin letters, and "
-         "near-duplicates"),
-        ("--max-words", 60, cli.at_least(1), "a side, with --clean"),
-        ("--weights", [], "NAME=N", "write the pairs of the corpus train.NAME.* so often (default: "
-         "once)"),
-        ("--per-source", [], "NAME=N", "keep so many pairs whose sources differ in case, digits "
-         "and punctuation alone (default: 1)"),
-        ("--split-off", [], "NAME=TEST,DEV", "take so many pairs out of a corpus as NAME.test.tsv "
-         "and NAME.dev.tsv"),
-        ("--hints", [], "NAME=N", "take so many pairs out of a corpus whose sources are like one "
-         "that stays: NAME.hints.tsv, with that one and how like"),
-        ("--research-data", False, bool, "take Multi30k too: for research only"),
-        ("--bad-lines", "refuse", ("refuse", "skip"), "of the training files"),
-        prog="decontaminate.sh",
-    )  # fmt: skip
-
-
-def _single(flag: str, items: Sequence[str], corpora: Sequence[ParallelFile]) -> dict[str, int]:
-    return {name: numbers[0] for name, numbers in _by_name(flag, items, corpora).items()}
-
-
 def main(args: argparse.Namespace) -> None:
     corpora, left_out = training_corpora(args.train, args.pair, args.research_data)
-    source_lang, _, target_lang = args.pair.partition("-")
-    if (args.per_source or args.split_off or args.hints) and not args.clean:
-        raise UserError("--per-source, --split-off and --hints are parts of cleaning; add --clean")
-    mix = Mix(
-        PairRules(source_lang, target_lang, args.max_words) if args.clean else None,
-        _single("--weights", args.weights, corpora),
-        _single("--per-source", args.per_source, corpora),
+    require(
+        args.clean or not (args.per_source or args.split_off or args.hints),
+        "--per-source, --split-off and --hints are parts of cleaning; add --clean",
     )
-    faults = Faults(args.bad_lines == "skip")
-    sizes = _by_name("--split-off", args.split_off, corpora, 2)
-    hints = _single("--hints", args.hints, corpora)
-    sets, others = _sets(args), [ParallelFile.parse(item, (1, 2)) for item in args.also]
-    held = HeldOutSentences(())
-    num_held = 0
-    for name, files in {**sets, "": others}.items():
-        pairs = [pair for file in files for pair in read_pairs(file, Faults())]
-        num_held += len(_write(args.out / f"{name}.tsv", pairs) if name else pairs)
-        held.add(pairs)
+    names = [name_of(corpus) for corpus in corpora]
+    weights, per_source, hints = (
+        {name: number for name, [number] in _by_name(flag, items, names).items()}
+        for flag, items in (
+            ("--weights", args.weights),
+            ("--per-source", args.per_source),
+            ("--hints", args.hints),
+        )
+    )
+    source_lang, _, target_lang = args.pair.partition("-")
+    rules = PairRules(source_lang, target_lang, args.max_words) if args.clean else None
+    mix, bad = Mix(rules, weights, per_source), BadLines(args.bad_lines == "skip")
+    sizes = _by_name("--split-off", args.split_off, names, 2)
+    held, held_out = HeldOutSentences(), {"valid": args.valid}
+    held_out |= {f"test{number or ''}": [item] for number, item in enumerate(args.test)}
+    num_held = _hold_out(args.out, {**held_out, "also": args.also}, held)
     chosen = _choose(args.out, mix, corpora, held, sizes, hints)
     with written_whole(args.out / "train.tsv") as part, part.open("w", encoding="utf-8") as file:
-        counts = mix.write(file, corpora, held, faults)
+        counts = mix.write(file, corpora, held, bad)
     report = {
         "training": {name: dict(found) for name, found in counts.items()},
-        "weights": mix.weights,
+        "weights": weights,
         "left_out": left_out,
-        "held_out": {name: [file.given for file in files] for name, files in sets.items()}
-        | {"also": args.also},
+        "held_out": {**held_out, "also": args.also},
         "held_out_pairs": num_held,
         "chosen": chosen,
-        "bad_lines": faults.skipped,
+        "bad_lines": bad.skipped,
     }
     write_json(args.out / "report.json", report)
     _say(counts, left_out)
 
 
-def _sets(args: argparse.Namespace) -> dict[str, list[ParallelFile]]:
-    """The files of the dev set and of each test set, by the name that they are written under."""
-    sets = {"valid": [ParallelFile.parse(item, (1, 2)) for item in args.valid]}
-    for number, item in enumerate(args.test):
-        sets[f"test{number or ''}"] = [ParallelFile.parse(item, (1, 2))]
-    return sets
+def _say(counts: Mapping[str, Counter[str]], left_out: Sequence[str]) -> None:
+    for name in left_out:
+        logger.info("%s: left out, for research only", name)
+    for name, found in counts.items():
+        words = ", ".join(f"{number} {verdict}" for verdict, number in sorted(found.items()))
+        logger.info("%s: %s", name, words)
+
+
+def _hold_out(out: Path, sets: Mapping[str, Sequence[str]], held: HeldOutSentences) -> int:
+    """Hold the pairs of files out, and write each set but "also"; returns their number."""
+    files = {name: [ParallelFile.parse(i, (1, 2)) for i in items] for name, items in sets.items()}
+    number = 0
+    for name, corpora in files.items():
+        pairs = [pair for corpus in corpora for pair in read_pairs(corpus, BadLines())]
+        number += len(pairs)
+        held.add(pairs)
+        if name != "also":
+            _write(out / f"{name}.tsv", pairs)
+    return number
 
 
 def _choose(
@@ -242,28 +222,48 @@ def _choose(
     for corpus in corpora:
         name = name_of(corpus)
         if name in sizes:
-            parts = split_off(mix.read(corpus, Faults(True)), held, name, sizes[name])
+            parts = split_off(mix.read(corpus, BadLines(True)), held, name, sizes[name])
             for split, pairs in zip(("test", "dev"), parts, strict=True):
-                taken += _write(out / f"{name}.{split}.tsv", pairs)
+                _write(out / f"{name}.{split}.tsv", pairs)
+                taken += pairs
                 found[f"{name}.{split}"] = len(pairs)
         if name in hints:
-            chosen = choose_hints(mix.read(corpus, Faults(True)), held, hints[name])
-            cells = [(*h.pair, *h.neighbour, str(h.similarity)) for h in chosen]
-            with written_whole(out / f"{name}.hints.tsv") as part:
-                part.write_text("".join(map(line, cells)), encoding="utf-8")
+            chosen = choose_hints(mix.read(corpus, BadLines(True)), held, hints[name])
+            rows = [(*h.pair, *h.neighbour, str(h.similarity)) for h in chosen]
+            _write(out / f"{name}.hints.tsv", rows)
             taken += [hint.pair for hint in chosen]
             found[f"{name}.hints"] = len(chosen)
     held.add(taken)
     return found
 
 
-def _say(counts: Mapping[str, Counter[str]], left_out: Sequence[str]) -> None:
-    for name in left_out:
-        logger.info("%s: left out, for research only", name)
-    for name, found in counts.items():
-        words = ", ".join(f"{number} {verdict}" for verdict, number in sorted(found.items()))
-        logger.info("%s: %s", name, words)
-
+COMMAND = cli.CommandLine(
+    "decontaminate.sh",
+    "Put training files together without the sentences of dev and test sets. A corpus is a TSV "
+    "file, or SOURCE_FILE,TARGET_FILE; plain, .gz or .xz; FILE:FROM-TO takes some lines.",
+    main,
+    [
+        ("--pair", cli.REQUIRED, str, "languages, such as en-de"),
+        ("--train", cli.REQUIRED, "CORPUS", "files, or folders of train.*"),
+        ("--valid", cli.REQUIRED, "CORPUS", "dev set"),
+        ("--test", [], "CORPUS", "test sets"),
+        ("--also", [], "CORPUS", "held out, and no test set here"),
+        ("--out", cli.REQUIRED, Path, "folder to write"),
+        ("--clean", False, bool, "drop what does not look like a translation in Latin letters, and "
+         "near-duplicates"),
+        ("--max-words", 60, cli.at_least(1), "a side, with --clean"),
+        ("--weights", [], "NAME=N", "write the pairs of the corpus train.NAME.* so often (default: "
+         "once)"),
+        ("--per-source", [], "NAME=N", "keep so many pairs whose sources differ in case, digits "
+         "and punctuation alone (default: 1)"),
+        ("--split-off", [], "NAME=TEST,DEV", "take so many pairs out of a corpus as NAME.test.tsv "
+         "and NAME.dev.tsv"),
+        ("--hints", [], "NAME=N", "take so many pairs out of a corpus whose sources are like one "
+         "that stays: NAME.hints.tsv, with that one and how like"),
+        ("--research-data", False, bool, "take Multi30k too: for research only"),
+        ("--bad-lines", "refuse", ("refuse", "skip"), "of the training files"),
+    ],
+)  # fmt: skip
 
 if __name__ == "__main__":
-    sys.exit(cli.run(_parser(), main))
+    sys.exit(COMMAND.run())

@@ -1,4 +1,4 @@
-"""Raw parallel text: tab-separated or two sides; plain, .gz or .xz. Every fault has a line."""
+"""Raw parallel text: tab-separated or two sides; plain, .gz or .xz. Errors name file and line."""
 
 from __future__ import annotations
 
@@ -68,8 +68,8 @@ class ParallelFile:
 
 
 @dataclass
-class Faults:
-    """What to do with a bad line: refuse it (``skip`` False), or leave the pair out and count."""
+class BadLines:
+    """What is done with them: refused (``skip`` False), or left out with their pair and counted."""
 
     skip: bool = False
     skipped: int = 0
@@ -102,12 +102,12 @@ def open_bytes(path: Path) -> BinaryIO:
         raise UserError(f"{path}: cannot be read ({error.strerror or error})") from error
 
 
-def read_lines(path: Path, faults: Faults) -> Iterator[str | None]:
-    """The lines of a file without their ends; None for a bad one that ``faults`` lets pass.
+def read_lines(path: Path, bad: BadLines) -> Iterator[str | None]:
+    """The lines of a file without their ends; None for a bad one that ``bad`` lets pass.
 
     Lines end at LF alone: other characters that Python takes for line ends occur inside sentences
     of web corpora, and would shift one side against the other. A byte-order mark and CRLF are
-    repaired with a warning; NUL and broken UTF-8 are faults.
+    repaired with a warning; NUL and broken UTF-8 make a bad line.
     """
     said: set[str] = set()  # what was repaired, told once a file
     number = 0
@@ -116,7 +116,7 @@ def read_lines(path: Path, faults: Faults) -> Iterator[str | None]:
             for number, raw in enumerate(file, 1):  # noqa: B007 - used after the loop
                 if number == 1 and raw.startswith(_UTF16_MARKS):
                     raise UserError(f"{path}: is UTF-16; convert it: iconv -f UTF-16 -t UTF-8")
-                yield _decode(raw, f"{path}, line {number}", number == 1, said, faults)
+                yield _decode(raw, f"{path}, line {number}", number == 1, said, bad)
         except (EOFError, lzma.LZMAError, gzip.BadGzipFile, OSError) as error:
             raise UserError(
                 f"{path}, after line {number}: damaged or not what its name says ({error}); "
@@ -126,7 +126,7 @@ def read_lines(path: Path, faults: Faults) -> Iterator[str | None]:
         raise UserError(f"{path}: empty; give a file with at least one line")
 
 
-def _decode(raw: bytes, where: str, first: bool, said: set[str], faults: Faults) -> str | None:
+def _decode(raw: bytes, where: str, first: bool, said: set[str], bad: BadLines) -> str | None:
     repairs = []
     if first and raw.startswith(_UTF8_MARK):
         raw = raw[len(_UTF8_MARK) :]
@@ -140,24 +140,24 @@ def _decode(raw: bytes, where: str, first: bool, said: set[str], faults: Faults)
             logger.warning("%s: %s removed", where, kind)
     said.update(repairs)
     if b"\0" in raw:
-        faults.report(f"{where}: holds a NUL byte; remove it, or skip bad lines")
+        bad.report(f"{where}: holds a NUL byte; remove it, or skip bad lines")
         return None
     try:
         return raw.decode("utf-8")
     except UnicodeDecodeError as error:
-        faults.report(
+        bad.report(
             f"{where}: not UTF-8 (byte {error.start + 1}); convert the file with iconv, or skip "
             "bad lines"
         )
         return None
 
 
-def read_pairs(corpus: ParallelFile, faults: Faults) -> Iterator[Pair]:
+def read_pairs(corpus: ParallelFile, bad: BadLines) -> Iterator[Pair]:
     """The sentence pairs of one corpus, in order; an empty line of a TSV is a pair of empties."""
     pairs = (
-        _read_tsv(corpus.source, corpus.columns, faults)
+        _read_tsv(corpus.source, corpus.columns, bad)
         if corpus.target is None
-        else _read_two_sides(corpus.source, corpus.target, faults)
+        else _read_two_sides(corpus.source, corpus.target, bad)
     )
     found = 0
     for found, pair in enumerate(islice(pairs, corpus.first - 1, corpus.last), 1):  # noqa: B007
@@ -168,10 +168,10 @@ def read_pairs(corpus: ParallelFile, faults: Faults) -> Iterator[Pair]:
         )
 
 
-def _read_tsv(path: Path, columns: tuple[int, int] | None, faults: Faults) -> Iterator[Pair]:
+def _read_tsv(path: Path, columns: tuple[int, int] | None, bad: BadLines) -> Iterator[Pair]:
     source_at, target_at = (column - 1 for column in columns or (1, 2))
     expected = None if columns else 2
-    for number, line in enumerate(read_lines(path, faults), 1):
+    for number, line in enumerate(read_lines(path, bad), 1):
         if line is None:
             continue
         if not line:
@@ -181,7 +181,7 @@ def _read_tsv(path: Path, columns: tuple[int, int] | None, faults: Faults) -> It
         if expected is None:
             expected = max(len(cells), source_at + 1, target_at + 1)
         if len(cells) != expected:
-            faults.report(
+            bad.report(
                 f"{path}, line {number}: expected {expected} columns separated by tabs, found "
                 f"{len(cells)}; correct the line, name the columns, or skip bad lines"
             )
@@ -189,10 +189,10 @@ def _read_tsv(path: Path, columns: tuple[int, int] | None, faults: Faults) -> It
         yield cells[source_at], cells[target_at]
 
 
-def _read_two_sides(source: Path, target: Path, faults: Faults) -> Iterator[Pair]:
-    # A bad line must leave both sides, so each is read with the same fault counter.
+def _read_two_sides(source: Path, target: Path, bad: BadLines) -> Iterator[Pair]:
+    # A bad line must leave both sides, so they are counted for both together.
     end = object()
-    sides = zip_longest(read_lines(source, faults), read_lines(target, faults), fillvalue=end)
+    sides = zip_longest(read_lines(source, bad), read_lines(target, bad), fillvalue=end)
     for number, (left, right) in enumerate(sides):
         if left is end or right is end:
             shorter, longer = (source, target) if left is end else (target, source)

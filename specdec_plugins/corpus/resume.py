@@ -15,13 +15,13 @@ import hashlib
 import json
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 from specdec_plugins.corpus.cli import logger
 from specdec_plugins.errors import UserError
-from specdec_plugins.formats.output import remove, temporary, written_whole
+from specdec_plugins.formats.output import remove, written_whole
 
 
 def write_json(path: Path, value: Any) -> None:
@@ -39,6 +39,11 @@ def read_json(path: Path) -> Any:
 def first_difference(before: Mapping[str, Any], now: Mapping[str, Any]) -> str | None:
     """The first name, in alphabetical order, under which two mappings differ; None: they agree."""
     return next((k for k in sorted({*before, *now}) if before.get(k) != now.get(k)), None)
+
+
+def as_json(value: Mapping[str, Any]) -> dict[str, Any]:
+    """As a JSON file would give it back, so that a tuple equals its list."""
+    return dict(json.loads(json.dumps(dict(value))))
 
 
 def sha256(path: Path) -> str:
@@ -128,7 +133,7 @@ class Log:
         """
         self.path = path
         self.entries: list[Any] = []
-        about = json.loads(json.dumps(dict(about)))
+        about = as_json(about)
         try:
             if path.exists():
                 self._read(about)
@@ -185,14 +190,14 @@ class Steps:
         ``action`` gets temporary names, one for each of ``outputs``, and must write all of them.
         They are renamed together once it returns; only then is the stamp written.
         """
-        wanted = {**_as_json(settings), "inputs": self._fingerprints(inputs)}
+        wanted = {**as_json(settings), "inputs": self._fingerprints(inputs)}
         reason = self._why(self._stamp(name), wanted, outputs)
         if reason is None:
             logger.info("%s: done already", name)
             return False
         logger.info("%s: %s", name, reason)
-        with leaving_nothing_empty(path.parent for path in outputs):
-            _act(action, outputs)
+        with leaving_nothing_empty(path.parent for path in outputs), ExitStack() as stack:
+            action([stack.enter_context(written_whole(path)) for path in outputs])
         self._set_stamp(name, wanted, self._fingerprints(outputs))
         return True
 
@@ -209,7 +214,7 @@ class Steps:
         ``action`` is told whether what is there was begun with the same settings; what was not is
         removed first. Users may clear such an output up: it is not compared once it is done.
         """
-        wanted = _as_json(settings)
+        wanted = as_json(settings)
         stamp = self._stamp(name)
         if stamp == {"wanted": wanted, "outputs": "done"}:
             return False
@@ -252,23 +257,3 @@ class Steps:
         if stamp["outputs"] != self._fingerprints(outputs):
             return "what it wrote is missing or was changed, doing it again"
         return None
-
-
-def _as_json(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """As JSON would give them back, so that a tuple equals its list."""
-    return dict(json.loads(json.dumps(dict(settings))))
-
-
-def _act(action: Callable[[Sequence[Path]], object], outputs: Sequence[Path]) -> None:
-    parts = [temporary(path) for path in outputs]
-    try:
-        for path, part in zip(outputs, parts, strict=True):
-            path.parent.mkdir(parents=True, exist_ok=True)
-            remove(part)
-        action(parts)
-        for path, part in zip(outputs, parts, strict=True):
-            remove(path)
-            os.replace(part, path)
-    finally:
-        for part in parts:
-            remove(part)

@@ -10,11 +10,8 @@ comparable with those papers only.
 from __future__ import annotations
 
 import argparse
-import os
 import re
-import subprocess
 import sys
-import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -22,7 +19,7 @@ from typing import Any
 
 from specdec_plugins.corpus import cli, reading
 from specdec_plugins.corpus.resume import write_json
-from specdec_plugins.errors import UserError
+from specdec_plugins.errors import UserError, imported
 from specdec_plugins.formats.output import check_output
 from specdec_plugins.formats.text import TextPipeline, join_bpe
 
@@ -32,7 +29,7 @@ _TARGET = re.compile(r"T-(\d+)\t(.*)")
 
 def read_lines(path: Path) -> list[str]:
     """The lines of a UTF-8 text file; they end at LF alone, so that none is split or lost."""
-    lines = [line or "" for line in reading.read_lines(path, reading.Faults())]
+    lines = [line or "" for line in reading.read_lines(path, reading.BadLines())]
     if not "".join(lines).strip():
         raise UserError(f"{path}: empty; there is nothing to score")
     return lines
@@ -78,22 +75,15 @@ def references_of_log(path: Path) -> list[str]:
 
 def fairseq_score(outputs: Sequence[str], references: Sequence[str]) -> str:
     """What fairseq-score prints for two lists of tokenised lines, its settings left out."""
-    with tempfile.TemporaryDirectory() as folder:
-        paths = []
-        for name, lines in (("system", outputs), ("reference", references)):
-            path = Path(folder, name)
-            # fairseq-score also ends lines at CR and the like: such a character becomes a space.
-            tidy = "".join(" ".join(line.split()) + "\n" for line in lines)
-            path.write_text(tidy, encoding="utf-8")
-            paths.append(str(path))
-        command = [sys.executable, "-m", "fairseq_cli.score", "--sys", paths[0], "--ref", paths[1]]
-        environment = {**os.environ, "PYTHONUTF8": "1"}
-        done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
-    printed = done.stdout.strip().split("\n")[-1]
-    if done.returncode != 0 or not printed.startswith("BLEU"):
-        last = (done.stderr.strip() or "no output").split("\n")[-1]
-        raise UserError(f"fairseq-score failed: {last}; is fairseq-fixed installed?")
-    return printed
+    bleu = imported("fairseq.scoring.bleu", "train")
+    from fairseq.data import Dictionary
+
+    symbols = Dictionary()
+    config = bleu.BleuConfig(pad=symbols.pad(), eos=symbols.eos(), unk=symbols.unk())
+    scorer = bleu.Scorer(config)
+    for output, reference in zip(outputs, references, strict=True):
+        scorer.add(symbols.encode_line(reference), symbols.encode_line(output))
+    return str(scorer.result_string())
 
 
 @dataclass(frozen=True)
@@ -158,39 +148,9 @@ def bootstrap(
     rows: dict[str, Any] = dict(results)
     # sacreBLEU counts strictly larger differences, so equal outputs would look significant.
     return [
-        Comparison(
-            name,
-            before.score,
-            after.score,
-            1.0 if before.score == after.score else after.p_value,
-        )
-        for name, (before, after) in rows.items()
+        Comparison(name, old.score, new.score, 1.0 if old.score == new.score else new.p_value)
+        for name, (old, new) in rows.items()
     ]
-
-
-def evaluate_parser() -> argparse.ArgumentParser:
-    return cli.parser(
-        "Score translations: all scores and a test.",
-        ("output", None, Path, "translations, one a line"),
-        ("reference", None, Path, "raw references, one a line"),
-        ("--baseline", None, Path, "other translations: paired bootstrap"),
-        ("--src", cli.REQUIRED, str, "source language, such as en"),
-        ("--tgt", cli.REQUIRED, str, "target language, such as de"),
-        ("--tokenized", False, bool, "output and baseline are Moses tokens (BPE joined or not): "
-         "detokenise them first"),
-        ("--samples", 1000, cli.at_least(100), "of the bootstrap"),
-        ("--json", None, Path, "write the scores here, too"),
-        prog="evaluate.sh",
-    )  # fmt: skip
-
-
-def ref_parser() -> argparse.ArgumentParser:
-    return cli.parser(
-        "Compound-split BLEU as published.",
-        ("log", None, Path, "log of fairseq-generate: its T- lines"),
-        ("output", None, Path, "tokenised translations, one a line"),
-        prog="ref.sh",
-    )
 
 
 def ref(args: argparse.Namespace) -> None:
@@ -239,13 +199,37 @@ def evaluate(args: argparse.Namespace) -> None:
         )
     if args.json is not None:
         plain = {"scores": list(map(asdict, scores)), "tests": list(map(asdict, comparisons))}
-        try:
-            write_json(args.json, plain)
-        except OSError as error:
-            raise UserError(f"{args.json}: cannot be written ({error.strerror})") from error
+        write_json(args.json, plain)
 
 
-COMMANDS = {"evaluate": (evaluate_parser, evaluate), "ref": (ref_parser, ref)}
+COMMANDS = {
+    "evaluate": cli.CommandLine(
+        "evaluate.sh",
+        "Score translations: all scores and a test.",
+        evaluate,
+        [
+            ("output", None, Path, "translations, one a line"),
+            ("reference", None, Path, "raw references, one a line"),
+            ("--baseline", None, Path, "other translations: paired bootstrap"),
+            ("--src", "en", str, "source language"),
+            ("--tgt", "de", str, "target language"),
+            ("--tokenized", False, bool, "output and baseline are Moses tokens (BPE joined or "
+             "not): detokenise them first"),
+            ("--samples", 1000, cli.at_least(100), "of the bootstrap"),
+            ("--json", None, Path, "write the scores here, too"),
+        ],
+        environment="src tgt samples",
+    ),
+    "ref": cli.CommandLine(
+        "ref.sh",
+        "Compound-split BLEU as published.",
+        ref,
+        [
+            ("log", None, Path, "log of fairseq-generate: its T- lines"),
+            ("output", None, Path, "tokenised translations, one a line"),
+        ],
+    ),
+}  # fmt: skip
 
 if __name__ == "__main__":
     sys.exit(cli.run_named(COMMANDS))

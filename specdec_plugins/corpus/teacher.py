@@ -14,7 +14,6 @@ import json
 import logging
 import os
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -27,22 +26,11 @@ from specdec_plugins.formats.dictionaries import Dictionaries, load_dictionaries
 from specdec_plugins.formats.fairseq_search import SearchConfig, load_fairseq_search
 
 LOCAL = "local"  # in place of a cluster's address
-NUM_ATTEMPTS = 2  # to start a cluster here
 ROOT = Path(__file__).resolve().parents[2]
 
 Spans = Mapping[int, range]  # the sentences of each chunk
 Chunks = Generator[tuple[int, dict[str, Any]]]  # each with the content of its file
-
-
-@dataclass(frozen=True)
-class Search:
-    """fairseq's search settings; those that change a translation."""
-
-    beam: int = 5  # 1 is greedy
-    lenpen: float = 1.0  # above 1 favours longer sentences
-    max_len_a: float = 0.0  # at most max_len_a * source length + max_len_b tokens
-    max_len_b: int = 200
-    fp16: bool = False
+Search = Mapping[str, Any]  # fields of `SearchConfig`, and fp16
 
 
 @dataclass(frozen=True)
@@ -95,8 +83,8 @@ class Teacher:
     ) -> None:
         dictionaries = load_dictionaries(data.folder, data.source_lang, data.target_lang)
         _refuse_other_dictionaries(checkpoint, data, dictionaries)
-        config = SearchConfig(search.beam, search.lenpen, search.max_len_a, search.max_len_b)
-        dtype = torch.float16 if search.fp16 else torch.float32
+        config = SearchConfig(**{name: search[name] for name in search if name != "fp16"})
+        dtype = torch.float16 if search["fp16"] else torch.float32
         self._search = load_fairseq_search(
             checkpoint, data.folder, config, dtype=dtype, device=device, languages=data.languages
         )
@@ -193,9 +181,15 @@ def translate_on_cluster(
     address: of a Ray cluster; LOCAL starts one on this machine. Each worker holds a verifier.
     Raises UserError where the cluster cannot be reached or a worker cannot do its work.
     """
+    import ray.data
+    import ray.exceptions
+
     rows = [{"chunk": c, "start": s.start, "stop": s.stop} for c, s in spans.items()]
-    with _connected(address, num_workers) as data:
+    _connect(address, num_workers)
+    ray.data.DataContext.get_current().enable_progress_bars = False
+    try:
         # A block for each chunk, so that a worker that dies costs one chunk.
+        data: Any = ray.data
         translated = data.from_items(rows, override_num_blocks=len(rows)).map(
             ChunkTranslator,
             fn_constructor_args=task,
@@ -205,28 +199,15 @@ def translate_on_cluster(
         for row in translated.iter_rows():
             on_done(len(spans[row["chunk"]]))
             yield row["chunk"], json.loads(row["content"])
+    except ray.exceptions.RayError as error:
+        cause = getattr(error, "cause", None)  # what went wrong in a worker
+        raise UserError(f"--ray {address}: {_last_line(cause or error)}") from error
+    finally:
+        ray.shutdown()
 
 
 def has_ray() -> bool:
     return importlib.util.find_spec("ray") is not None
-
-
-@contextmanager
-def _connected(address: str, num_workers: int) -> Iterator[Any]:
-    """Ray Data on the cluster, which is left, or stopped where it was started here."""
-    import ray
-    import ray.data
-    import ray.exceptions
-
-    _connect(address, num_workers)
-    context = ray.data.DataContext.get_current()
-    context.enable_progress_bars = False
-    try:
-        yield ray.data
-    except ray.exceptions.RayError as error:
-        raise UserError(f"--ray {address}: {_cause(error)}") from error
-    finally:
-        ray.shutdown()
 
 
 def _connect(address: str, num_workers: int) -> None:
@@ -235,7 +216,8 @@ def _connect(address: str, num_workers: int) -> None:
 
     is_local = address == LOCAL
     path = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
-    for attempt in range(NUM_ATTEMPTS):
+    # On a busy machine a cluster's processes may miss the time that Ray grants them to start.
+    for is_last in (not is_local, True):
         try:
             ray.init(
                 address=address,
@@ -248,20 +230,13 @@ def _connect(address: str, num_workers: int) -> None:
             return
         except Exception as error:  # ray has no class of its own for a node that did not start
             ray.shutdown()
-            if is_local and attempt < NUM_ATTEMPTS - 1:
-                continue  # on a busy machine its processes may miss the time that Ray grants them
-            raise UserError(
-                f"--ray {address}: no cluster answers there ({_first_line(error)}); start "
-                f"one with ray start --head, give --ray {LOCAL}, or omit --ray"
-            ) from error
+            if is_last:
+                raise UserError(
+                    f"--ray {address}: no cluster answers there ({_last_line(error)}); start "
+                    f"one with ray start --head, give --ray {LOCAL}, or omit --ray"
+                ) from error
 
 
-def _cause(error: BaseException) -> str:
-    """What went wrong in a worker, in a line."""
-    cause = getattr(error, "cause", None)
-    return _first_line(cause if isinstance(cause, BaseException) else error)
-
-
-def _first_line(error: BaseException) -> str:
-    lines = [line for line in str(error).splitlines() if line.strip()]
+def _last_line(error: object) -> str:
+    lines = str(error).strip().splitlines()
     return lines[-1].strip() if lines else type(error).__name__

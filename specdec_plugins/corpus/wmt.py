@@ -20,19 +20,16 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any, NamedTuple
+from xml.sax.saxutils import unescape
 
 from tqdm import tqdm
 
 from specdec_plugins.corpus import cli
 from specdec_plugins.corpus.cli import logger
-from specdec_plugins.corpus.prepare import (
-    Preparation,
-    preparation_settings,
-    shared_flags,
-)
+from specdec_plugins.corpus.prepare import Preparation, shared_flags
 from specdec_plugins.corpus.reading import ParallelFile
 from specdec_plugins.corpus.resume import Steps, locked, read_json, sha256, write_json
-from specdec_plugins.errors import UserError
+from specdec_plugins.errors import UserError, require
 from specdec_plugins.formats.output import remove
 
 _BLOCK = 1 << 20  # bytes
@@ -40,8 +37,7 @@ _DOC = re.compile(r'<doc\b[^>]*\bdocid\s*=\s*"([^"]*)"[^>]*>', re.IGNORECASE)
 _SEGMENT = re.compile(
     r'<seg\b[^>]*\bid\s*=\s*"?(\w+)"?[^>]*>(.*?)</seg\s*>', re.IGNORECASE | re.DOTALL
 )
-_ENTITIES = {"&lt;": "<", "&gt;": ">", "&quot;": '"', "&apos;": "'", "&amp;": "&"}
-_ENTITY = re.compile("|".join(_ENTITIES))
+_QUOTES = {"&quot;": '"', "&apos;": "'"}
 
 Segment = tuple[str, str, str]  # document, number in it, text
 
@@ -119,32 +115,31 @@ class Store:
         members: base names of files that it must hold.
         """
         path, part = self._folder / name, self._folder / f"{name}.part"
-        if path.is_file():
-            self._verify(path, url, members)
+        known = dict(read_json(self._record)) if self._record.is_file() else {}
+        if path.is_file() and name in known:
+            self._compare(path, known[name])
             return path
-        self._folder.mkdir(parents=True, exist_ok=True)
-        if self._mirror is not None:
-            url = f"{self._mirror.rstrip('/')}/{name}"
-        # A part that is whole already (stopped between fetching and renaming) needs no network.
-        if not (part.is_file() and _fault(part, members) is None):
-            _fetch(url, part, path)
-            fault = _fault(part, members)
-            if fault is not None:
-                remove(part)
-                raise UserError(f"{url}: {fault}; removed, so run it again")
-        part.rename(path)
-        self._remember(path)
+        if path.is_file():  # put there by hand
+            fault = _fault(path, members)
+            require(fault is None, f"{path}: {fault}; fetch {url} again")
+        else:
+            self._folder.mkdir(parents=True, exist_ok=True)
+            if self._mirror is not None:
+                url = f"{self._mirror.rstrip('/')}/{name}"
+            # A part that is whole already (stopped between fetching and renaming) needs no network.
+            if not (part.is_file() and _fault(part, members) is None):
+                _fetch(url, part, path)
+                fault = _fault(part, members)
+                if fault is not None:
+                    remove(part)
+                    raise UserError(f"{url}: {fault}; removed, so run it again")
+            part.rename(path)
+        entry = {"bytes": path.stat().st_size, "sha256": sha256(path)}
+        write_json(self._record, {**known, name: entry})
         return path
 
-    def _verify(self, path: Path, url: str, members: Sequence[str]) -> None:
-        known = self._known()
-        if path.name not in known:  # put there by hand
-            fault = _fault(path, members)
-            if fault is not None:
-                raise UserError(f"{path}: {fault}; fetch {url} again")
-            self._remember(path)
-            return
-        size, digest = known[path.name]["bytes"], known[path.name]["sha256"]
+    def _compare(self, path: Path, known: dict[str, Any]) -> None:
+        size, digest = known["bytes"], known["sha256"]
         if path.stat().st_size != size or sha256(path) != digest:
             raise UserError(
                 f"{path}: not the archive that was accepted before ({size} bytes, sha256 "
@@ -152,13 +147,6 @@ class Store:
                 "accept what is there"
             )
         logger.info("%s: as recorded", path.name)
-
-    def _known(self) -> dict[str, Any]:
-        return dict(read_json(self._record)) if self._record.is_file() else {}
-
-    def _remember(self, path: Path) -> None:
-        entry = {"bytes": path.stat().st_size, "sha256": sha256(path)}
-        write_json(self._record, {**self._known(), path.name: entry})
 
 
 def _fetch(url: str, part: Path, path: Path) -> None:
@@ -183,23 +171,26 @@ def _fault(path: Path, members: Sequence[str]) -> str | None:
             if damaged is not None:
                 return f"damaged at {damaged}"
         else:
-            _read_to_end(path)
-            with tarfile.open(path, "r:gz") as packed_tar:
-                names = packed_tar.getnames()
+            names = _names_of_tar(path)
     except (OSError, EOFError, tarfile.TarError, zipfile.BadZipFile, zlib.error) as error:
         return f"damaged or cut off ({error})"
     missing = [name for name in members if name not in {Path(name).name for name in names}]
     return f"does not hold {', '.join(missing)}" if missing else None
 
 
-def _read_to_end(path: Path) -> None:
-    """Read a gzip file whole, so that its checksum is compared."""
+def _names_of_tar(path: Path) -> list[str]:
     with (
-        gzip.open(path, "rb") as file,
-        tqdm(desc=f"checking {path.name}", unit="B", unit_scale=True, mininterval=0.5) as bar,
+        path.open("rb") as packed,
+        tqdm.wrapattr(
+            packed, "read", path.stat().st_size, desc=f"checking {path.name}", mininterval=0.5
+        ) as watched,
+        gzip.open(watched) as file,
     ):
-        while block := file.read(_BLOCK):
-            bar.update(len(block))
+        with tarfile.open(fileobj=file, mode="r|") as tar:
+            names = tar.getnames()
+        while file.read(_BLOCK):  # to its end, where the checksum of the whole is compared
+            pass
+    return names
 
 
 @contextmanager
@@ -271,8 +262,7 @@ def parse_sgm(text: str, name: str) -> list[Segment]:
     starts.append((len(text), ""))
     for (start, document), (end, _) in zip(starts, starts[1:], strict=False):
         for number, line in _SEGMENT.findall(text[start:end]):
-            plain = _ENTITY.sub(lambda found: _ENTITIES[found.group()], " ".join(line.split()))
-            segments.append((document, number, plain))
+            segments.append((document, number, unescape(" ".join(line.split()), _QUOTES)))
     if not segments:
         raise UserError(f"{name}: no <seg> found; expected a WMT test set in SGML")
     return segments
@@ -290,35 +280,39 @@ def check_same_segments(source: list[Segment], target: list[Segment], name: str)
             )
 
 
-def _parser() -> argparse.ArgumentParser:
-    return cli.parser(
-        "Fetch and prepare a published data set. Downloads resume; run again, the command goes on "
-        "where it stopped.",
-        # Given by the script that the user runs.
-        ("data_set", None, tuple(sorted(DATA_SETS)), argparse.SUPPRESS),
-        ("--direction", None, str, "such as ro-en (default: as the data set is named)"),
-        ("--archives", None, Path, "folder of archives (default: OUT/archives)"),
-        ("--mirror", None, str, "address of a folder that holds all archives by name"),
-        *shared_flags(num_merges=32_000, max_ratio=1.5),
-        prog="prepare-wmt*.sh",
-    )
-
-
 def main(args: argparse.Namespace) -> None:
     data_set = DATA_SETS[args.data_set]
     direction = args.direction or data_set.directions[0]
     if direction not in data_set.directions:
         choices = " or ".join(data_set.directions)
         raise UserError(f"--direction {direction}: {args.data_set} has {choices}")
-    languages = direction.split("-")
-    out = args.out.resolve()
-    store = Store((args.archives or out / "archives").resolve(), args.mirror)
+    args.src, args.tgt = languages = direction.split("-")
+    args.out = (args.out or Path("work", args.data_set)).resolve()
+    store = Store((args.archives or args.out / "archives").resolve(), args.mirror)
     corpora = [*data_set.train, data_set.valid, data_set.test]
-    with locked(out / "orig"):
-        *train, valid, test = [unpack(one, store, out / "orig", languages) for one in corpora]
-    settings = preparation_settings(args, *languages, train=train, valid=[valid], tests=[test])
-    Preparation(settings, out).run()
+    folder = args.out / "orig"
+    with locked(folder):
+        *train, valid, test = [unpack(one, store, folder, languages) for one in corpora]
+    own = {"tokenizer": "moses", "bpe": "subword_nmt", "split_valid": 0, "split_test": 0}
+    Preparation(argparse.Namespace(**vars(args), **own), train, [valid], [test]).run()
 
+
+COMMAND = cli.CommandLine(
+    "prepare-wmt*.sh",
+    "Fetch and prepare a published data set. Downloads resume; run again, the command goes on "
+    "where it stopped.",
+    main,
+    [
+        # Given by the script that the user runs.
+        ("data_set", None, tuple(sorted(DATA_SETS)), argparse.SUPPRESS),
+        ("--direction", None, str, "such as ro-en (default: as the data set is named)"),
+        ("--archives", None, Path, "folder of archives (default: OUT/archives)"),
+        ("--mirror", None, str, "address of a folder that holds all archives by name"),
+        ("--out", None, Path, "folder to write (default: work/ and the name of the data set)"),
+        *shared_flags(num_merges=32_000, max_ratio=1.5, bad_lines="skip"),
+    ],
+    environment="out merges max-length max-ratio bad-lines",
+)
 
 if __name__ == "__main__":
-    sys.exit(cli.run(_parser(), main))
+    sys.exit(COMMAND.run())

@@ -18,7 +18,7 @@ from fairseq.models.transformer import TransformerModel
 from fairseq.models.transformer import base_architecture as transformer_architecture
 from torch import Tensor, nn
 
-from specdec_plugins.errors import UserError
+from specdec_plugins.errors import require
 
 # Settings of the verifier that say how its encoder reads, beside those that begin with "encoder_".
 _OF_THE_ENCODER = (
@@ -28,6 +28,17 @@ _OF_THE_ENCODER = (
     "no_scale_embedding",
     "no_token_positional_embeddings",
 )
+
+
+def load_verifier(args: Any, task: Any, purpose: str) -> tuple[Any, Any]:
+    """The model that ``--verifier-path`` names, and its settings. Raises UserError if not there."""
+    path = getattr(args, "verifier_path", None)
+    require(
+        path is not None and Path(path).is_file(),
+        f"--verifier-path is {path}, expected the checkpoint of the verifier to {purpose}",
+    )
+    (verifier,), cfg = checkpoint_utils.load_model_ensemble([path], task=task)
+    return verifier, cfg
 
 
 def spaced_layers(num_wanted: int, num_given: int) -> list[int]:
@@ -67,17 +78,12 @@ class AssistantTransformer(TransformerModel):
     @classmethod
     def build_model(cls, args: Any, task: Any) -> AssistantTransformer:
         """Raises UserError where there is no verifier, or embeddings would have to be shared."""
-        path = getattr(args, "verifier_path", None)
-        if not path or not Path(path).is_file():
-            raise UserError(
-                f"--verifier-path is {path}, expected the checkpoint of the verifier to assist"
-            )
-        if args.share_all_embeddings:
-            raise UserError(
-                "--share-all-embeddings would change the verifier's encoder; for "
-                "--arch assistant_transformer use --share-decoder-input-output-embed"
-            )
-        (verifier,), cfg = checkpoint_utils.load_model_ensemble([path], task=task)
+        require(
+            not args.share_all_embeddings,
+            "--share-all-embeddings would change the verifier's encoder; for "
+            "--arch assistant_transformer use --share-decoder-input-output-embed",
+        )
+        verifier, cfg = load_verifier(args, task, "assist")
         for name, value in vars(cfg.model).items():
             if name.startswith("encoder_") or name in _OF_THE_ENCODER:
                 setattr(args, name, value)

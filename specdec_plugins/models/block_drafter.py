@@ -19,7 +19,7 @@ from fairseq.modules.transformer_sentence_encoder import init_bert_params
 from torch import Tensor, nn
 from torch.nn.functional import pad
 
-from specdec_plugins.errors import UserError
+from specdec_plugins.errors import require
 from specdec_plugins.models.block_decoder import BlockDecoder, EncoderOut
 from specdec_plugins.models.glancing import Glance, glance
 
@@ -117,24 +117,23 @@ class BlockDrafter(TransformerModel):
     @classmethod
     def build_model(cls, args: Any, task: Any) -> BlockDrafter:
         for name in _REFUSED:
-            if getattr(args, name, None):
-                flag = "--" + name.replace("_", "-")
-                raise UserError(f"{flag} is not supported by --arch block; leave it out")
-        if args.sequential_head < 0:
-            raise UserError(f"--sequential-head is {args.sequential_head}, expected 0 or more")
-        tied = args.share_decoder_input_output_embed or args.share_all_embeddings
-        if args.sequential_head and not tied:
-            raise UserError(
-                "--sequential-head scores tokens by their embeddings; add "
-                "--share-decoder-input-output-embed (or --share-all-embeddings)"
-            )
+            flag = "--" + name.replace("_", "-")
+            is_given = bool(getattr(args, name, None))
+            require(not is_given, f"{flag} is not supported by --arch block; leave it out")
+        head, tied = args.sequential_head, args.share_decoder_input_output_embed
+        require(head >= 0, f"--sequential-head is {head}, expected 0 or more")
+        require(
+            head == 0 or bool(tied or args.share_all_embeddings),
+            "--sequential-head scores tokens by their embeddings; add "
+            "--share-decoder-input-output-embed (or --share-all-embeddings)",
+        )
         for side in ("encoder", "decoder"):
             width, heads = (getattr(args, f"{side}_{n}") for n in ("embed_dim", "attention_heads"))
-            if width % heads:
-                raise UserError(
-                    f"--{side}-attention-heads is {heads}, which does not divide "
-                    f"--{side}-embed-dim {width}; give a number of heads that does"
-                )
+            require(
+                width % heads == 0,
+                f"--{side}-attention-heads is {heads}, which does not divide "
+                f"--{side}-embed-dim {width}; give a number of heads that does",
+            )
         return super().build_model(args, task)
 
     @classmethod

@@ -7,16 +7,15 @@ Source: Medusa (Cai et al. 2024), section 2.2.1 (frozen backbone). The heads' tw
 from __future__ import annotations
 
 from argparse import ArgumentParser, Namespace
-from pathlib import Path
 from typing import Any
 
 import torch
-from fairseq import checkpoint_utils
 from fairseq.models import BaseFairseqModel, register_model, register_model_architecture
 from torch import Tensor, nn
 from torch.nn import functional
 
-from specdec_plugins.errors import UserError
+from specdec_plugins.errors import UserError, require
+from specdec_plugins.models.assistant_transformer import load_verifier
 
 _VERIFIER = "verifier."
 
@@ -48,17 +47,11 @@ class MedusaHeads(BaseFairseqModel):
     @classmethod
     def build_model(cls, args: Any, task: Any) -> MedusaHeads:
         """Raises UserError where there is no verifier, or no output projection of its own."""
-        path = getattr(args, "verifier_path", None)
-        if not path or not Path(path).is_file():
-            raise UserError(
-                f"--verifier-path is {path}, expected the checkpoint of the verifier to train on"
-            )
-        if args.num_heads < 1:
-            raise UserError(f"--num-heads is {args.num_heads}, expected 1 or more")
-        (verifier,), _ = checkpoint_utils.load_model_ensemble([path], task=task)
+        require(args.num_heads >= 1, f"--num-heads is {args.num_heads}, expected 1 or more")
+        verifier, _ = load_verifier(args, task, "train on")
         projection = getattr(verifier.decoder, "output_projection", None)
         if projection is None:
-            raise UserError(f"{path}: heads need a verifier without adaptive softmax")
+            raise UserError(f"{args.verifier_path}: heads need a verifier without adaptive softmax")
         return cls(verifier, projection.in_features, args.num_heads)
 
     def train(self, mode: bool = True) -> MedusaHeads:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -38,16 +38,6 @@ _KEYS = (
 )
 
 
-@dataclass(frozen=True)
-class EvaluationSettings:
-    """How to decode a validation set."""
-
-    verifier_path: str | None  # None = the drafter decodes alone, unverified
-    block_size: int  # tokens drafted a round
-    beta: int = 1  # accept among the verifier's beta best; 1 = its greedy output
-    tau: float = 0.0  # nats below the best that an accepted token may be
-
-
 class BlockEvaluation:
     """Decodes with the engine where fairseq expects a sequence generator.
 
@@ -55,26 +45,29 @@ class BlockEvaluation:
     """
 
     def __init__(
-        self, settings: EvaluationSettings, source: Dictionary, target: Dictionary
+        self,
+        verifier_path: str | None,  # None = the drafter decodes alone, unverified
+        params: DecodeParams,
+        source: Dictionary,
+        target: Dictionary,
     ) -> None:
         """Raises ``UserError`` where the verifier cannot be read or has other dictionaries."""
         plain = [PlainDictionary(d.symbols[d.nspecial :]) for d in (source, target)]
         self.verifier: TransformerVerifier | None = None
-        if settings.verifier_path is not None:
-            network = load_network(Transformer, settings.verifier_path, plain[0], plain[1])
+        if verifier_path is not None:
+            network = load_network(Transformer, verifier_path, plain[0], plain[1])
             self.verifier = TransformerVerifier(network, plain[1].special)
         self._target = plain[1]
-        self.settings = settings
         self.stats = DecodeStats()  # of the last batch
-        # Checked here, so that an impossible beta is refused when the run starts.
-        self._params = DecodeParams(settings.block_size, beta=settings.beta, tau=settings.tau)
+        self._params = params
         self._decoder: SpeculativeDecoder | None = None
 
     def refresh(self, model: BlockDrafter) -> None:
         """Take the drafter's present weights, and its device."""
-        settings, twin = self.settings, inference_twin(model, self.settings.block_size)
+        block_size = self._params.block_size
+        twin = inference_twin(model, block_size)
         device = twin.decoder.tokens.weight.device
-        longest = [DecodeParams().max_len, twin.config.decoder.max_positions - settings.block_size]
+        longest = [DecodeParams().max_len, twin.config.decoder.max_positions - block_size]
         config = EngineConfig(max_rows=_MAX_ROWS, measure_time=False)
         if self.verifier is None:
             nobody = Unverified(len(self._target.symbols), self._target.special, device)
@@ -86,12 +79,7 @@ class BlockEvaluation:
             method = Method(drafter, TopBeta(), Constant(Constant.Config()))
             self._decoder = SpeculativeDecoder(self.verifier, method, config)
             longest.append(self.verifier.max_target_positions)
-        self._params = DecodeParams(
-            settings.block_size,
-            max_len=max(min(longest), 1),
-            beta=settings.beta,
-            tau=settings.tau,
-        )
+        self._params = replace(self._params, max_len=max(min(longest), 1))
 
     def generate(
         self, models: Any, sample: dict[str, Any], **unused: Any

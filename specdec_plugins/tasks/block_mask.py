@@ -36,20 +36,6 @@ class MaskedBlocks(NamedTuple):
     starts: Tensor | None = None  # [B, N] int64, prefix of each block; None = one block, in place
 
 
-def draw_prefix_lengths(
-    target_lengths: Tensor,  # [B] int64, </s> included
-    generator: torch.Generator,
-) -> Tensor:  # [B] int64
-    """Draw each prefix length uniformly from 0 .. length - 1, so that one token is left."""
-    uniform = torch.rand(
-        target_lengths.shape,
-        generator=generator,
-        device=target_lengths.device,
-        dtype=torch.float64,
-    )  # [B]
-    return _scale_to_lengths(uniform, target_lengths)
-
-
 def fixed_prefix_lengths(
     target_lengths: Tensor,  # [B] int64, </s> included
     sentence_ids: Tensor,  # [B] int64, index in the data set
@@ -70,7 +56,8 @@ def draw_starts(
     num_blocks: int,
     generator: torch.Generator,
 ) -> Tensor:  # [B, N] int64
-    """Prefix lengths of several blocks a sentence, each uniform from 0 .. length - 1.
+    """Prefix lengths of the blocks of a sentence, each uniform from 0 .. length - 1, so that one
+    token is left.
 
     One uniform number a row is moved by 1/N from block to block, so that the blocks of a sentence
     are spread over it.

@@ -16,16 +16,15 @@ from fairseq.tasks.translation import TranslationConfig, TranslationTask
 from omegaconf import II
 from torch import Tensor
 
-from specdec_plugins.errors import UserError
+from specdec_plugins.decoding.types import DecodeParams
+from specdec_plugins.errors import UserError, require
 from specdec_plugins.models.glancing import Glance, context_share
 from specdec_plugins.tasks.block_evaluation import (
     BlockEvaluation,
-    EvaluationSettings,
     log_figures,
 )
 from specdec_plugins.tasks.block_mask import (
     MaskedBlocks,
-    draw_prefix_lengths,
     draw_starts,
     fixed_prefix_lengths,
     mask_blocks,
@@ -96,10 +95,11 @@ class BlockTranslationTask(TranslationTask):
     def build_model(self, cfg: Any, from_checkpoint: bool = False) -> Any:
         """The drafter; in training also what its validation needs."""
         if self.cfg.eval_block_decoding and not from_checkpoint:
-            settings = EvaluationSettings(
-                self.cfg.verifier_path, self.cfg.block_size, self.cfg.eval_beta, self.cfg.eval_tau
+            params = DecodeParams(
+                self.cfg.block_size, beta=self.cfg.eval_beta, tau=self.cfg.eval_tau
             )
-            self._evaluation = BlockEvaluation(settings, self.src_dict, self.tgt_dict)
+            verifier = self.cfg.verifier_path
+            self._evaluation = BlockEvaluation(verifier, params, self.src_dict, self.tgt_dict)
             detokeniser = json.loads(self.cfg.eval_bleu_detok_args)
             self.tokenizer = encoders.build_tokenizer(
                 Namespace(tokenizer=self.cfg.eval_bleu_detok, **detokeniser)
@@ -131,10 +131,10 @@ class BlockTranslationTask(TranslationTask):
         generator = self._generator(update_num, sample["target"].device)
         lengths = sample["target"].ne(self.tgt_dict.pad()).sum(dim=1)  # [B]
         cfg = self.cfg
+        starts = draw_starts(lengths, cfg.blocks_per_sentence, generator)
         if cfg.blocks_per_sentence == 1:
-            blocks = self._mask(sample["target"], draw_prefix_lengths(lengths, generator))
+            blocks = self._mask(sample["target"], starts[:, 0])
         else:
-            starts = draw_starts(lengths, cfg.blocks_per_sentence, generator)
             symbols = {"mask": self.tgt_dict.unk(), "pad": self.tgt_dict.pad()}
             blocks = share_prefix(sample["target"], starts, cfg.block_size, **symbols)
         share = context_share(update_num, cfg.start_p, cfg.minus_p, cfg.total_up)
@@ -198,43 +198,35 @@ class BlockTranslationTask(TranslationTask):
 
 def check_settings(cfg: BlockTranslationConfig) -> None:
     """Refuse settings that cannot work; raises ``UserError``."""
-    if cfg.noise not in NOISES:
-        raise UserError(f"--noise is {cfg.noise}, expected one of: {', '.join(NOISES)}")
-    if cfg.block_size < 1:
-        raise UserError(f"--block-size is {cfg.block_size}, expected 1 or more tokens")
-    if cfg.blocks_per_sentence < 1:
-        raise UserError(
-            f"--blocks-per-sentence is {cfg.blocks_per_sentence}, expected 1 or more blocks"
-        )
-    if cfg.left_pad_source:
-        raise UserError("--left-pad-source True does not suit the drafter; leave the flag out")
-    _check_glancing(cfg)
-    _check_evaluation(cfg)
-
-
-def _check_glancing(cfg: BlockTranslationConfig) -> None:
-    if cfg.total_up < 1:
-        raise UserError(f"--total-up is {cfg.total_up}, expected 1 or more updates")
-    for flag, share in (("--start-p", cfg.start_p), ("--minus-p", cfg.minus_p)):
-        if not 0 <= share <= 1:
-            raise UserError(f"{flag} is {share}, expected a share from 0 to 1")
-    if cfg.start_p < cfg.minus_p:
-        raise UserError(
-            f"--start-p {cfg.start_p} is below --minus-p {cfg.minus_p}: the share to reveal would "
-            "become negative; raise the first or lower the second"
-        )
-
-
-def _check_evaluation(cfg: BlockTranslationConfig) -> None:
-    if cfg.eval_bleu:
-        raise UserError(
-            "--eval-bleu searches token by token, which a drafter cannot; "
-            "give --eval-block-decoding instead, with --verifier-path if there is a verifier"
-        )
-    if cfg.verifier_path is not None and not cfg.eval_block_decoding:
-        raise UserError("--verifier-path is for --eval-block-decoding; give both")
-    if cfg.verifier_path is None and (cfg.eval_beta, cfg.eval_tau) != (1, 0.0):
-        raise UserError(
-            "--eval-beta and --eval-tau are about what a verifier accepts; give --verifier-path "
-            "and --eval-block-decoding too"
-        )
+    for flag, value, is_possible, wanted in (
+        ("noise", cfg.noise, cfg.noise in NOISES, f"one of: {', '.join(NOISES)}"),
+        ("block-size", cfg.block_size, cfg.block_size >= 1, "1 or more tokens"),
+        ("blocks-per-sentence", n := cfg.blocks_per_sentence, n >= 1, "1 or more blocks"),
+        ("total-up", cfg.total_up, cfg.total_up >= 1, "1 or more updates"),
+        ("start-p", cfg.start_p, 0 <= cfg.start_p <= 1, "a share from 0 to 1"),
+        ("minus-p", cfg.minus_p, 0 <= cfg.minus_p <= 1, "a share from 0 to 1"),
+    ):
+        require(is_possible, f"--{flag} is {value}, expected {wanted}")
+    require(
+        not cfg.left_pad_source,
+        "--left-pad-source True does not suit the drafter; leave the flag out",
+    )
+    require(
+        cfg.start_p >= cfg.minus_p,
+        f"--start-p {cfg.start_p} is below --minus-p {cfg.minus_p}: the share to reveal would "
+        "become negative; raise the first or lower the second",
+    )
+    require(
+        not cfg.eval_bleu,
+        "--eval-bleu searches token by token, which a drafter cannot; "
+        "give --eval-block-decoding instead, with --verifier-path if there is a verifier",
+    )
+    require(
+        cfg.verifier_path is None or cfg.eval_block_decoding,
+        "--verifier-path is for --eval-block-decoding; give both",
+    )
+    require(
+        cfg.verifier_path is not None or (cfg.eval_beta, cfg.eval_tau) == (1, 0.0),
+        "--eval-beta and --eval-tau are about what a verifier accepts; give --verifier-path "
+        "and --eval-block-decoding too",
+    )

@@ -13,9 +13,10 @@ from fairseq.models.transformer import base_architecture as transformer_architec
 from fairseq.modules import SinusoidalPositionalEmbedding
 from torch import Tensor
 
-from specdec_plugins.errors import UserError
+from specdec_plugins.errors import UserError, require
 from specdec_plugins.formats.checkpoints import load_checkpoint, untrained
 from specdec_plugins.formats.dictionaries import load_dictionaries
+from specdec_plugins.formats.models import TrainingRecord
 from specdec_plugins.models.assistant_transformer import spaced_layers
 from specdec_plugins.models.block_drafter import (
     SWITCHES,
@@ -26,20 +27,29 @@ from specdec_plugins.models.block_drafter import (
 
 StateDict = dict[str, Tensor]
 
-ENCODER_SIZES = (
-    "encoder_embed_dim",
-    "encoder_ffn_embed_dim",
-    "encoder_attention_heads",
-    "encoder_layers",
+ENCODER_SIZES, DECODER_SIZES = (
+    tuple(f"{side}_{part}" for part in ("embed_dim", "ffn_embed_dim", "attention_heads", "layers"))
+    for side in ("encoder", "decoder")
 )
-DECODER_SIZES = ("decoder_embed_dim", "decoder_ffn_embed_dim", "decoder_attention_heads")
 
 SOURCE_EMBEDDING = "encoder.embed_tokens.weight"
 TARGET_EMBEDDING = "decoder.embed_tokens.weight"
 PROJECTION = "decoder.output_projection.weight"
 _COPY_ATTENTION = "decoder.copy_attn.weight"  # what block drafters alone have
 
-# What each architecture has where no flag says otherwise; the rest is the verifier's.
+# What is the verifier's unless a flag, or the architecture, says otherwise.
+_OF_VERIFIER = (
+    *(
+        *ENCODER_SIZES,
+        *DECODER_SIZES,
+        "activation_fn",
+        "encoder_learned_pos",
+        "decoder_learned_pos",
+    ),
+    *("max_source_positions", "max_target_positions"),
+)
+
+# What each architecture has where no flag says otherwise.
 _DEFAULTS: dict[str, dict[str, Any]] = {
     "block": {
         "activation_fn": "gelu",
@@ -75,21 +85,17 @@ def verifier_settings(checkpoint: dict[str, Any], path: Path) -> Namespace:
 
     Raises ``UserError`` where there are none, or where they are not of a Transformer.
     """
-    found = checkpoint["cfg"]["model"] if checkpoint.get("cfg") else checkpoint.get("args")
-    if found is None:
-        raise UserError(f"{path}: holds no model settings; give a checkpoint of fairseq-train")
-    state = checkpoint["model"]
+    record, state = TrainingRecord(checkpoint, path), checkpoint["model"]
     if "encoder.layers.0.fc1.weight" not in state or "decoder.layers.0.fc1.weight" not in state:
         raise UserError(f"{path}: not an encoder-decoder Transformer of fairseq")
-    settings = Namespace(**(vars(found) if isinstance(found, Namespace) else dict(found)))
-    for side in ("encoder", "decoder"):  # structured settings, as --config-dir makes them
-        for key, value in dict(vars(settings).pop(side, {})).items():
-            setattr(settings, f"{side}_{key}", value)
-    if str(getattr(settings, "arch", "")).startswith("block") or _COPY_ATTENTION in state:
+    if record.arch.startswith("block") or _COPY_ATTENTION in state:
         raise UserError(
             f"{path}: this is a block drafter; give the checkpoint of a verifier, an ordinary "
             "fairseq Transformer"
         )
+    names = (*_OF_VERIFIER, *_OTHER_ENCODERS, "decoder_normalize_before", "no_scale_embedding")
+    told = {name: record.get(name) for name in names}
+    settings = Namespace(**{name: value for name, value in told.items() if value is not None})
     transformer_architecture(settings)
     return settings
 
@@ -102,19 +108,19 @@ def drafter_settings(args: Namespace, verifier: Namespace, source: StateDict) ->
     verifier cannot go together.
     """
     shared = _equal(source, SOURCE_EMBEDDING, TARGET_EMBEDDING)
-    if args.share_all_embeddings and not shared:
-        raise UserError(
-            f"--share-all-embeddings is given, but the source and target embeddings of "
-            f"{args.verifier} differ; leave it out, or train a verifier with it"
-        )
-    values = dict.fromkeys(SWITCHES, False) | _of_verifier(verifier)
-    values["sequential_head"] = None
-    values |= {"copy_positions": False, "init_decoder_from_verifier": False}
-    values["share_all_embeddings"] = shared
-    values["share_decoder_input_output_embed"] = shared or _equal(
-        source, TARGET_EMBEDDING, PROJECTION
+    require(
+        shared or not args.share_all_embeddings,
+        "--share-all-embeddings is given, but the source and target embeddings of "
+        f"{args.verifier} differ; leave it out, or train a verifier with it",
     )
-    values |= _DEFAULTS[args.arch]
+    values: dict[str, Any] = {name: getattr(verifier, name) for name in _OF_VERIFIER}
+    values |= dict.fromkeys([*SWITCHES, "copy_positions", "init_decoder_from_verifier"], False)
+    values |= {
+        "sequential_head": None,
+        "share_all_embeddings": shared,
+        "share_decoder_input_output_embed": shared or _equal(source, TARGET_EMBEDDING, PROJECTION),
+        **_DEFAULTS[args.arch],
+    }
     values |= {name: v for name, v in vars(args).items() if name in values and v is not None}
     if values["freeze_encoder"]:
         values |= _frozen_encoder(args, verifier)
@@ -126,28 +132,19 @@ def drafter_settings(args: Namespace, verifier: Namespace, source: StateDict) ->
     return settings
 
 
-def _of_verifier(verifier: Namespace) -> dict[str, Any]:
-    names = (
-        *(*ENCODER_SIZES, *DECODER_SIZES, "decoder_layers", "activation_fn"),
-        *("encoder_learned_pos", "decoder_learned_pos"),
-        *("max_source_positions", "max_target_positions"),
-    )
-    return {name: getattr(verifier, name) for name in names}
-
-
 def _frozen_encoder(args: Namespace, verifier: Namespace) -> dict[str, Any]:
     """What an encoder must have that stays the verifier's; raises ``UserError`` if it cannot."""
     for name, fact in _OTHER_ENCODERS.items():
-        if getattr(verifier, name, False):
-            raise UserError(
-                f"{args.verifier} {fact}: its encoder cannot be kept; add --no-freeze-encoder"
-            )
-    scaled = not verifier.no_scale_embedding
-    if args.scale_encoder_embedding not in (None, scaled):
-        raise UserError(
-            f"{args.verifier} {'scales' if scaled else 'does not scale'} its embeddings, and a "
-            "frozen encoder must do the same; leave the flag about it out"
+        require(
+            not getattr(verifier, name, False),
+            f"{args.verifier} {fact}: its encoder cannot be kept; add --no-freeze-encoder",
         )
+    scaled = not verifier.no_scale_embedding
+    require(
+        args.scale_encoder_embedding in (None, scaled),
+        f"{args.verifier} {'scales' if scaled else 'does not scale'} its embeddings, and a "
+        "frozen encoder must do the same; leave the flag about it out",
+    )
     return {
         "activation_fn": verifier.activation_fn,
         "scale_encoder_embedding": scaled,
@@ -161,21 +158,22 @@ def _equal(state: StateDict, first: str, second: str) -> bool:
 
 
 def _refuse_other_sizes(args: Namespace, drafter: Namespace, verifier: Namespace) -> None:
-    copies_decoder = args.init_decoder_from_verifier
-    for name in (*ENCODER_SIZES, *(DECODER_SIZES if copies_decoder else ())):
+    copied = ("encoder", "decoder") if args.init_decoder_from_verifier else ("encoder",)
+    # Of the decoder's layers as many are copied as both have.
+    for name in (*ENCODER_SIZES, *(DECODER_SIZES[:-1] if "decoder" in copied else ())):
         mine, theirs = getattr(drafter, name), getattr(verifier, name)
-        if mine != theirs:
-            raise UserError(
-                f"--{name.replace('_', '-')} is {mine} for the drafter but {theirs} for the "
-                f"verifier {args.verifier}; layers can only be copied between equal sizes"
-            )
-    for side in ("encoder", "decoder") if copies_decoder else ("encoder",):
-        if getattr(verifier, f"{side}_normalize_before"):
-            raise UserError(
-                f"{args.verifier} normalises before each {side} layer, the drafter after it: its "
-                f"layers are of no use here; train a verifier without --{side}-normalize-before, "
-                "or the drafter without an initial checkpoint"
-            )
+        require(
+            mine == theirs,
+            f"--{name.replace('_', '-')} is {mine} for the drafter but {theirs} for the "
+            f"verifier {args.verifier}; layers can only be copied between equal sizes",
+        )
+    for side in copied:
+        require(
+            not getattr(verifier, f"{side}_normalize_before"),
+            f"{args.verifier} normalises before each {side} layer, the drafter after it: its "
+            f"layers are of no use here; train a verifier without --{side}-normalize-before, "
+            "or the drafter without an initial checkpoint",
+        )
 
 
 @dataclass
@@ -191,15 +189,15 @@ class _Copy:
     def take(self, names: list[str], source: StateDict, what: str) -> None:
         for name in names:
             self.state[name] = source[name].to(self.state[name].dtype).clone()
-        self.report.append(f"copied      {what}: {self._count(names)}")
+        self._report("copied    ", names, what)
 
     def keep(self, names: list[str], what: str, why: str) -> None:
         if names:
-            self.report.append(f"not copied  {what}: {self._count(names)}; {why}")
+            self._report("not copied", names, what, f"; {why}")
 
-    def _count(self, names: list[str]) -> str:
+    def _report(self, verb: str, names: list[str], what: str, why: str = "") -> None:
         number = sum(self.state[name].numel() for name in names)
-        return f"{len(names)} tensors, {number:,} weights"
+        self.report.append(f"{verb}  {what}: {len(names)} tensors, {number:,} weights{why}")
 
 
 def initialise_drafter(args: Namespace) -> tuple[dict[str, Any], list[str]]:
@@ -229,8 +227,7 @@ def initialise_drafter(args: Namespace) -> tuple[dict[str, Any], list[str]]:
 def _check_dictionaries(args: Namespace, sizes: dict[str, int]) -> None:
     """Raises ``UserError`` where the data's dictionaries are not the verifier's, or as large."""
     if args.data is None:
-        if args.verifier_data is not None:
-            raise UserError("--verifier-data is compared with --data; give both")
+        require(args.verifier_data is None, "--verifier-data is compared with --data; give both")
         return
     mine = load_dictionaries(args.data)
     theirs = mine if args.verifier_data is None else load_dictionaries(args.verifier_data)
@@ -244,11 +241,11 @@ def _check_dictionaries(args: Namespace, sizes: dict[str, int]) -> None:
                 f"({len(first)} and {len(second)} types{''.join(parts[:1])}); drafter and verifier "
                 "must be trained with the same dictionaries"
             )
-        if len(first) != size:
-            raise UserError(
-                f"the {side} dictionary in {args.data} has {len(first)} types, the verifier "
-                f"{args.verifier} has {size}; binarise the data with the verifier's dictionaries"
-            )
+        require(
+            len(first) == size,
+            f"the {side} dictionary in {args.data} has {len(first)} types, the verifier "
+            f"{args.verifier} has {size}; binarise the data with the verifier's dictionaries",
+        )
 
 
 def numbered_dictionaries(source_size: int, target_size: int) -> Namespace:

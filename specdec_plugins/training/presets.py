@@ -112,7 +112,7 @@ MAY_BE_ZERO = ("dropout", "retrain_updates")
 def make_preset(name: str, changes: Sequence[str]) -> Preset:
     """A preset with some of its values changed, each as ``name=value``.
 
-    Raises UserError for a name that does not exist, and for a value that is no number.
+    Raises UserError for a name that does not exist, and for a value that is not a number.
     """
     if name not in PRESETS:
         raise UserError(f"There is no preset {name!r}; choose one of: {', '.join(PRESETS)}.")

@@ -12,15 +12,15 @@ import shlex
 import sys
 import time
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 
 from specdec_plugins.corpus import cli
 from specdec_plugins.corpus.cli import UNFINISHED
 from specdec_plugins.corpus.resume import read_json, write_json
-from specdec_plugins.errors import UserError
+from specdec_plugins.errors import UserError, require
 from specdec_plugins.training.commands import Command, Paused, Runner, updates
-from specdec_plugins.training.presets import PRESETS, Preset, make_preset
+from specdec_plugins.training.presets import PRESETS, make_preset
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 SAMPLES = "data/samples/en-de.tsv"
@@ -47,34 +47,34 @@ def script(name: str, *words: str, **values: object) -> list[str]:
     return [f"scripts/{name}", *words, *flags(**values)]
 
 
-@dataclass(frozen=True)
 class Recipe:
-    """What a pair is made from, and where."""
+    """What a pair is made from, and where: the flags of ``recipe.sh``."""
 
-    out: str
-    source: str
-    target: str
-    preset: Preset
-    train: Sequence[str] = ()  # corpora of scripts/decontaminate.sh
-    valid: Sequence[str] = ()
-    tests: Sequence[str] = ()
-    also: Sequence[str] = ()  # held out, too
-    prepared: str = ""  # a folder of a preparation script, instead of corpora
-    research_data: bool = False
-    cpu: bool = False
-    workers: int | None = None  # GPUs or processes
-    drafter_arch: str = "block"  # or block_fast
-    precision: str = ""  # of the trainings; empty: fp16 on GPUs, fp32 on CPUs
-    ray: str = ""  # address of a Ray cluster to distil on
-    report_flags: str = ""  # of scripts/reproduce.sh
-
-    @property
-    def pair(self) -> str:
-        return f"{self.source}-{self.target}"
+    def __init__(self, args: argparse.Namespace) -> None:
+        """Raises UserError where flags do not go together."""
+        self.source, dash, self.target = args.pair.partition("-")
+        require(
+            bool(self.source and dash and self.target),
+            f"--pair {args.pair}: expected two languages, such as en-de.",
+        )
+        require(
+            bool(args.prepared) != bool(args.train),
+            "give either --train and --valid, or --prepared.",
+        )
+        require(bool(args.valid or not args.train), "--train needs a dev set; give --valid.")
+        require(
+            args.minutes is None or args.minutes > 0,
+            f"--minutes {args.minutes}: must be more than 0.",
+        )
+        self.args, self.out = args, args.out
+        self.preset = make_preset(args.preset, args.set)
+        self.train, self.tests = (
+            [item for word in words for item in _split(word)] for words in (args.train, args.test)
+        )
 
     @property
     def text(self) -> str:
-        return self.prepared or self.path("prepared")
+        return self.args.prepared or self.path("prepared")
 
     @property
     def verifier(self) -> str:
@@ -88,7 +88,7 @@ class Recipe:
         """Everything, in order."""
         p, distilled = self.preset, self.path("distilled")
         teacher = self._verifier(f"{self.text}/data-bin", p.verifier_lr, p.verifier_warmup)
-        found = [] if self.prepared else self._data()
+        found = [] if self.args.prepared else self._data()
         found += self._trained("teacher", "train the teacher", p.verifier_updates, teacher)
         found += [self._distillation(), self._bigrams()]
         if p.retrain_updates:
@@ -100,11 +100,11 @@ class Recipe:
         return [*found, self._bundle(), *self._reports()]
 
     def _data(self) -> list[Command]:
-        p, mix = self.preset, self.path("mix")
+        p, args, mix = self.preset, self.args, self.path("mix")
         clean = script(
-            "decontaminate.sh", pair=self.pair, train=self.train, valid=self.valid,
-            test=self.tests, also=[*self.also, *([SAMPLES] if self.pair == "en-de" else [])],
-            research_data=self.research_data, split_off=p.split_off, out=mix,
+            "decontaminate.sh", pair=args.pair, train=self.train, valid=args.valid,
+            test=self.tests, also=[*args.also, *([SAMPLES] if args.pair == "en-de" else [])],
+            research_data=args.research_data, split_off=p.split_off, out=mix,
         )  # fmt: skip
         own = [name.split("=")[0] for name in p.split_off]  # sets taken from a training corpus
         tests = [f"{mix}/test{number or ''}.tsv" for number in range(len(self.tests))]
@@ -135,7 +135,7 @@ class Recipe:
     def _drafter(self, data: str) -> list[str]:
         p = self.preset
         return script(
-            "train.sh", data=data, verifier=self.verifier, arch=self.drafter_arch,
+            "train.sh", data=data, verifier=self.verifier, arch=self.args.drafter_arch,
             block_size=p.block_size, decoder_layers=p.drafter_layers, lr=p.drafter_lr,
             warmup=p.drafter_warmup, batch_tokens=p.drafter_tokens, best_by="loss",
         )  # fmt: skip
@@ -145,7 +145,7 @@ class Recipe:
         p, folder = self.preset, self.path(name)
         train = words + flags(
             save_dir=folder, updates=num, dropout=p.dropout, max_tokens=p.max_tokens,
-            workers=self.workers, precision=self.precision, cpu=self.cpu,
+            workers=self.args.workers, precision=self.args.precision, cpu=self.args.cpu,
         )  # fmt: skip
         train += ["--", *flags(
             save_interval_updates=p.save_updates, keep_interval_updates=p.averaged,
@@ -163,7 +163,7 @@ class Recipe:
         # A weak teacher repeats itself without end on some sentences.
         words = script(
             "distill.sh", f"{self.text}/data-bin", path=self.path("teacher.pt"), output=output,
-            beam=self.preset.beam, max_len_a=2, max_len_b=20, cpu=self.cpu, ray=self.ray,
+            beam=self.preset.beam, max_len_a=2, max_len_b=20, cpu=self.args.cpu, ray=self.args.ray,
         )  # fmt: skip
         return Command("distil the training set", words, (output, f"{output}.parts"))
 
@@ -183,73 +183,19 @@ class Recipe:
 
     def _reports(self) -> list[Command]:
         found = []
-        count = 1 if self.prepared else len(self.tests) + len(self.preset.split_off)
+        count = 1 if self.args.prepared else len(self.tests) + len(self.preset.split_off)
         for name in (f"test{number or ''}" for number in range(count)):
             output = self.path(f"report-{name}")
             raw = f"{self.text}/raw/{name}"
             words = script(
                 "reproduce.sh", self.path("bundle"), input=f"{raw}.{self.source}",
-                reference=f"{raw}.{self.target}", output=output, training=self.out, cpu=self.cpu,
+                reference=f"{raw}.{self.target}", output=output, training=self.out,
+                cpu=self.args.cpu,
             )  # fmt: skip
-            words += shlex.split(self.report_flags)
+            words += shlex.split(self.args.report_flags)
             outputs = [f"{output}.md", f"{output}.json"]
             found.append(Command(f"report on {name}", words, outputs))
         return found
-
-
-def make_parser() -> argparse.ArgumentParser:
-    return cli.parser(
-        "Train a verifier and a block drafter: mix, prepare, train a teacher, distil, train the "
-        "verifier and the drafter on what it says, average, bundle, report. Run again, it goes on "
-        "where it stopped. Run it in the root of the repository.",
-        ("--preset", "small", tuple(PRESETS), "sizes"),
-        ("--set", [], "NAME=VALUE", "change values of the preset"),
-        ("--pair", "en-de", str, "languages"),
-        ("--train", [], "CORPUS", "files, or folders of train.*"),
-        ("--valid", [], "CORPUS", "dev set; FILE:FROM-TO takes some lines"),
-        ("--test", [], "CORPUS", "test sets"),
-        ("--also", [], "CORPUS", "held out, and no test set here"),
-        ("--research-data", False, bool, "take Multi30k too, which is left out"),
-        ("--prepared", "", str, "instead: OUT of a preparation script"),
-        ("--out", cli.REQUIRED, str, "where everything is kept"),
-        ("--minutes", None, float, "train and distil for so long in this call; loading and "
-         "validation come on top"),
-        ("--workers", None, int, "GPUs, or processes on CPUs"),
-        ("--precision", "", ("fp32", "fp16", "bf16"), "of the trainings (default: fp16 on GPUs, "
-         "fp32 on CPUs)"),
-        ("--drafter-arch", "block", ("block", "block_fast"), "block: as published; block_fast: the "
-         "cheaper one of scripts/train.sh"),
-        ("--cpu", False, bool, "use no GPU"),
-        ("--ray", "", str, "distil on the Ray cluster of this address, or on 'local'"),
-        ("--report-flags", "", str, "of scripts/reproduce.sh, in one word"),
-        ("--list", False, bool, "print the commands and do nothing"),
-        prog="recipe.sh",
-        epilog=f"Exit status: 0 done, 2 bad input or settings, {UNFINISHED} time is up and the "
-        "same command goes on.",
-    )  # fmt: skip
-
-
-def recipe_of(args: argparse.Namespace) -> Recipe:
-    """Raises UserError where flags do not go together."""
-    source, dash, target = args.pair.partition("-")
-    if not (source and dash and target):
-        raise UserError(f"--pair {args.pair}: expected two languages, such as en-de.")
-    if bool(args.prepared) == bool(args.train):
-        raise UserError("give either --train and --valid, or --prepared.")
-    if args.train and not args.valid:
-        raise UserError("--train needs a dev set; give --valid.")
-    if args.minutes is not None and args.minutes <= 0:
-        raise UserError(f"--minutes {args.minutes:g}: must be more than 0.")
-    same = ("out", "valid", "also", "prepared", "research_data", "cpu", "workers")
-    more = ("precision", "drafter_arch", "ray", "report_flags")
-    return Recipe(
-        source=source,
-        target=target,
-        preset=make_preset(args.preset, args.set),
-        train=[item for word in args.train for item in _split(word)],
-        tests=[item for word in args.test for item in _split(word)],
-        **{name: getattr(args, name) for name in (*same, *more)},
-    )
 
 
 def _split(word: str) -> list[str]:
@@ -265,7 +211,7 @@ def write_record(recipe: Recipe, command: Sequence[str], seconds: float) -> None
     # How each training was cut, as `corpus.checkpoints` records it.
     records = {name: Path(recipe.path(name), "pieces.json") for name in TRAININGS}
     record = {
-        "pair": recipe.pair,
+        "pair": recipe.args.pair,
         "preset": asdict(recipe.preset),
         "calls": [*before, {"command": list(command), "seconds": round(seconds, 1)}],
         "pieces": {name: read_json(file) for name, file in records.items() if file.is_file()},
@@ -274,9 +220,8 @@ def write_record(recipe: Recipe, command: Sequence[str], seconds: float) -> None
 
 
 def main(args: argparse.Namespace) -> None:
-    if Path.cwd() != ROOT:
-        raise UserError(f"run it in {ROOT}, where the scripts are that its commands name.")
-    recipe = recipe_of(args)
+    require(Path.cwd() == ROOT, f"run it in {ROOT}, where the scripts are that its commands name.")
+    recipe = Recipe(args)
     if args.list:
         for command in recipe.commands():
             sys.stdout.write(f"{command.title}\n    {command}\n")
@@ -299,5 +244,38 @@ def main(args: argparse.Namespace) -> None:
     sys.stdout.write(f"recipe: done; the bundle is {recipe.path('bundle')}\n")
 
 
+COMMAND = cli.CommandLine(
+    "recipe.sh",
+    "Train a verifier and a block drafter: mix, prepare, train a teacher, distil, train the "
+    "verifier and the drafter on what it says, average, bundle, report. Run again, it goes on "
+    "where it stopped. Run it in the root of the repository.",
+    main,
+    [
+        ("--preset", "small", tuple(PRESETS), "sizes"),
+        ("--set", [], "NAME=VALUE", "change values of the preset"),
+        ("--pair", "en-de", str, "languages"),
+        ("--train", [], "CORPUS", "files, or folders of train.*"),
+        ("--valid", [], "CORPUS", "dev set; FILE:FROM-TO takes some lines"),
+        ("--test", [], "CORPUS", "test sets"),
+        ("--also", [], "CORPUS", "held out, and no test set here"),
+        ("--research-data", False, bool, "take Multi30k too, which is left out"),
+        ("--prepared", "", str, "instead: OUT of a preparation script"),
+        ("--out", cli.REQUIRED, str, "where everything is kept"),
+        ("--minutes", None, float, "train and distil for so long in this call; loading and "
+         "validation come on top"),
+        ("--workers", None, int, "GPUs, or processes on CPUs"),
+        ("--precision", "", ("fp32", "fp16", "bf16"), "of the trainings (default: fp16 on GPUs, "
+         "fp32 on CPUs)"),
+        ("--drafter-arch", "block", ("block", "block_fast"), "block: as published; block_fast: the "
+         "cheaper one of scripts/train.sh"),
+        ("--cpu", False, bool, "use no GPU"),
+        ("--ray", "", str, "distil on the Ray cluster of this address, or on 'local'"),
+        ("--report-flags", "", str, "of scripts/reproduce.sh, in one word"),
+        ("--list", False, bool, "print the commands and do nothing"),
+    ],
+    epilog=f"Exit status: 0 done, 2 bad input or settings, {UNFINISHED} time is up and the "
+    "same command goes on.",
+)  # fmt: skip
+
 if __name__ == "__main__":
-    sys.exit(cli.run(make_parser(), main))
+    sys.exit(COMMAND.run())

@@ -99,41 +99,6 @@ _DRAFTER = (
 )  # fmt: skip
 
 
-def _parser(
-    name: str, description: str, table: Sequence[Any], defaults: Sequence[Any]
-) -> argparse.ArgumentParser:
-    usage = f"{name} --data DIR --save-dir DIR [options] [-- train.py flags]"
-    schedule = ((n, value, *more) for (n, *more), value in zip(_SCHEDULE, defaults, strict=True))
-    rows = (*_FOLDERS, *table, *schedule, *_MACHINE, ("cpu", False, bool, "use no GPU"))
-    flags: list[cli.Flag] = []
-    for flag, default, kind, text in rows:
-        # The environment may replace a default; PYTHON is the script's.
-        given = os.environ.get(flag.upper().replace("-", "_")) if flag != "python" else None
-        flags.append((f"--{flag}", given or default, kind, text))
-    return cli.parser(description, *flags, prog=name, usage=usage)
-
-
-def verifier_parser() -> argparse.ArgumentParser:
-    return _parser(
-        "train-verifier.sh",
-        "Train a verifier: fairseq's Transformer on prepared or distilled data, or one that goes "
-        "on.",
-        _VERIFIER,
-        Published(7e-4, 0.1, 4000, 100_000, 32_000),
-    )
-
-
-def drafter_parser() -> argparse.ArgumentParser:
-    return _parser(
-        "train.sh",
-        "Train a drafter for a trained verifier: initial checkpoint first, then train.py as "
-        "published. A small run on a CPU: scripts/train.sh --data D --verifier V.pt --save-dir S "
-        "--cpu --block-size 8 --updates 3000 --warmup 300 --batch-tokens 4096 --lr 1e-3",
-        _DRAFTER,
-        [None] * len(_SCHEDULE),
-    )
-
-
 def _check(args: argparse.Namespace, checkpoint: str | None, flag: str) -> None:
     """Raises UserError where a file that is read is not there, before anything is written."""
     if not args.data or not args.save_dir:
@@ -284,9 +249,36 @@ def call(command: Sequence[str], environment: Mapping[str, str]) -> int:
         process.wait()
 
 
+def _command(
+    name: str, description: str, train: Any, table: Sequence[Any], defaults: Sequence[Any]
+) -> cli.CommandLine:
+    schedule = ((n, value, *more) for (n, *more), value in zip(_SCHEDULE, defaults, strict=True))
+    rows = (*_FOLDERS, *table, *schedule, *_MACHINE, ("cpu", False, bool, "use no GPU"))
+    flags = [(f"--{flag}", default, kind, text) for flag, default, kind, text in rows]
+    # PYTHON is the script's.
+    environment = " ".join(flag for flag, *_ in rows if flag != "python")
+    behind = "What stands behind -- is given to train.py."
+    return cli.CommandLine(name, description, train, flags, environment, behind)
+
+
 COMMANDS = {
-    "verifier": (verifier_parser, train_verifier),
-    "drafter": (drafter_parser, train_drafter),
+    "verifier": _command(
+        "train-verifier.sh",
+        "Train a verifier: fairseq's Transformer on prepared or distilled data, or one that goes "
+        "on.",
+        train_verifier,
+        _VERIFIER,
+        Published(7e-4, 0.1, 4000, 100_000, 32_000),
+    ),
+    "drafter": _command(
+        "train.sh",
+        "Train a drafter for a trained verifier: initial checkpoint first, then train.py as "
+        "published. A small run on a CPU: scripts/train.sh --data D --verifier V.pt --save-dir S "
+        "--cpu --block-size 8 --updates 3000 --warmup 300 --batch-tokens 4096 --lr 1e-3",
+        train_drafter,
+        _DRAFTER,
+        [None] * len(_SCHEDULE),
+    ),
 }
 
 
@@ -294,10 +286,7 @@ def main(words: Sequence[str]) -> int:
     """words: a command's name and arguments; what stands behind ``--`` is for train.py."""
     name, *mine = words
     cut = mine.index("--") if "--" in mine else len(mine)
-    make_parser, train = COMMANDS[name]
-    parser = make_parser()
-    parser.set_defaults(flags=mine[cut + 1 :])
-    return cli.run(parser, train, mine[:cut])
+    return COMMANDS[name].run(mine[:cut], flags=mine[cut + 1 :])
 
 
 if __name__ == "__main__":

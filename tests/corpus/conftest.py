@@ -84,4 +84,4 @@ def distil(verifier: Verifier, output: Path, *flags: object) -> None:
 
     arguments = [verifier.data, "--path", verifier.checkpoint, "--output", output, "--cpu"]
     arguments += ["--chunk-size", 5, "--max-len-b", 8, "--max-tokens", 40, "--beam", 2, *flags]
-    distill.main(distill._parser().parse_args([str(argument) for argument in arguments]))
+    distill.COMMAND(*arguments)

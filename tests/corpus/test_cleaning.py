@@ -12,7 +12,6 @@ from specdec_plugins.corpus.cleaning import (
     tidy,
     unescape,
 )
-from tests.refusals import refused
 
 
 @pytest.mark.parametrize(
@@ -31,11 +30,6 @@ from tests.refusals import refused
 )
 def test_length_rules(source: str, target: str, verdict: str | None) -> None:
     assert LengthRules(2, 6, 2.0).verdict(source, target) == verdict
-
-
-@pytest.mark.parametrize("rules", [(0, 5, 2.0), (6, 5, 2.0), (1, 5, 0.5)])
-def test_rules_that_keep_nothing_are_refused(rules: tuple[int, int, float]) -> None:
-    refused("keep", LengthRules, *rules)
 
 
 RULES = PairRules("en", "de", max_words=6)

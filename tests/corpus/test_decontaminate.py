@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from specdec_plugins.corpus import decontaminate
-from specdec_plugins.corpus.reading import Faults, ParallelFile, read_pairs
+from specdec_plugins.corpus.reading import BadLines, ParallelFile, read_pairs
 from tests.refusals import refused
 
 
@@ -44,8 +44,7 @@ def run(corpora: Path, *flags: object, valid: str = "dev.tsv:2-") -> list[str]:
 
 def run_mix(folder: Path, *flags: object, valid: str = "dev.tsv") -> list[str]:
     command = ["--pair", "en-de", "--valid", folder / valid, "--out", folder / "mix", *flags]
-    args = decontaminate._parser().parse_args([str(word) for word in command])
-    decontaminate.main(args)
+    decontaminate.COMMAND(*command)
     return (folder / "mix" / "train.tsv").read_text(encoding="utf-8").splitlines()
 
 
@@ -88,7 +87,7 @@ def test_two_sides_of_a_corpus_and_a_part_of_them(tmp_path: Path) -> None:
     for side in ("en", "de"):
         (tmp_path / side).write_text("".join(f"{side} {i}\n" for i in range(1, 6)))
     corpus = ParallelFile.parse(f"{tmp_path}/en,{tmp_path}/de:2-3")
-    assert list(read_pairs(corpus, Faults())) == [("en 2", "de 2"), ("en 3", "de 3")]
+    assert list(read_pairs(corpus, BadLines())) == [("en 2", "de 2"), ("en 3", "de 3")]
 
 
 def test_a_clean_mix_with_weights_and_sets_of_its_own(tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ import pytest
 import torch
 
 from specdec_plugins.corpus import distill, teacher
-from specdec_plugins.corpus.teacher import ChunkTranslator, DataBin, Search, Teacher
+from specdec_plugins.corpus.teacher import ChunkTranslator, DataBin, Teacher
 from tests.corpus.conftest import Verifier, distil
 from tests.programs import script
 from tests.refusals import refused
@@ -43,7 +43,7 @@ def distilled(verifier: Verifier, tmp_path_factory: pytest.TempPathFactory) -> P
 def test_each_sentence_has_its_own_translation(verifier: Verifier, distilled: Path) -> None:
     """Against the slow twin: fairseq's search, one sentence at a time."""
     data = DataBin.find(verifier.data, "train")
-    search = Search(beam=2, max_len_b=8)
+    search = {"beam": 2, "max_len_b": 8, "fp16": False}
     model = Teacher(data, verifier.checkpoint, search, torch.device("cpu"))
     found, original = sentences(distilled, "de"), sentences(verifier.data, "de")
     assert len(found) == verifier.num_sentences

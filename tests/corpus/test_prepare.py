@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 from pathlib import Path
 
 import pytest
@@ -37,10 +36,6 @@ def flags(tmp_path: Path) -> list[str]:
     arguments = ["--src", "en", "--tgt", "de", "--train", train, "--valid", test, "--test", test]
     arguments += ["--test", test, test, "--merges", 30, "--out", tmp_path / "out", "--workers", 1]
     return [str(argument) for argument in arguments]
-
-
-def parse(flags: list[str]) -> argparse.Namespace:
-    return prepare._parser().parse_args(flags)
 
 
 def lines(path: Path) -> list[str]:
@@ -95,11 +90,11 @@ def test_a_stop_in_the_middle_costs_one_step(
     with monkeypatch.context() as patch:
         patch.setattr(TextPipeline, "segment", _fail_after(20))
         with pytest.raises(KeyboardInterrupt):
-            prepare.main(parse(flags))
+            prepare.COMMAND(*flags)
     out = tmp_path / "out"
     assert not (out / "bpe").exists()
     tokenised = (out / "tok" / "train.en").stat().st_mtime_ns
-    prepare.main(parse(flags))
+    prepare.COMMAND(*flags)
     assert (out / "tok" / "train.en").stat().st_mtime_ns == tokenised
     assert len(lines(out / "bpe" / "train.en")) == len(lines(out / "bpe" / "train.de")) == 36
 
@@ -118,10 +113,10 @@ def _fail_after(number: int) -> object:
 def test_a_changed_setting_redoes_what_depends_on_it(
     flags: list[str], tmp_path: Path, no_fairseq: None, caplog: pytest.LogCaptureFixture
 ) -> None:
-    prepare.main(parse(flags))
+    prepare.COMMAND(*flags)
     caplog.set_level("INFO")
     caplog.clear()
-    prepare.main(parse([*flags, "--max-ratio", "20"]))
+    prepare.COMMAND(*flags, "--max-ratio", "20")
     assert "tokenise-train: max_ratio was 3.0 and is 20.0, doing it again" in caplog.text
     assert "tokenise-valid: done already" in caplog.text
     assert "bpe-train: what it reads has changed" in caplog.text
@@ -135,7 +130,7 @@ def test_a_vocabulary_that_can_spell_latin(
     more = write(tmp_path / "more.tsv", [*odd, ("word " * 30, "Wort " * 30)])
     train = str(tmp_path / "train.tsv")
     flags += ["--train", train, str(more), "--merges", "30"]
-    prepare.main(parse([*flags, "--cover-latin", "--max-subwords", "60"]))
+    prepare.COMMAND(*flags, "--cover-latin", "--max-subwords", "60")
     out = tmp_path / "out" / "bpe"
     found = dict(line.split(" ") for line in lines(out / "dict.txt"))
     numbers = [int(number) for number in found.values()]
@@ -147,7 +142,7 @@ def test_a_vocabulary_that_can_spell_latin(
     # The long pair is not in the text, and counts for the vocabulary all the same.
     assert not any("word" in line.replace("@@ ", "") for line in lines(out / "train.en"))
     with pytest.raises(UserError, match="either --cover-latin or --dict"):
-        prepare.main(parse([*flags, "--cover-latin", "--dict", str(out / "dict.txt")]))
+        prepare.COMMAND(*flags, "--cover-latin", "--dict", str(out / "dict.txt"))
 
 
 def test_repeated_pairs_are_computed_once(
@@ -160,7 +155,7 @@ def test_repeated_pairs_are_computed_once(
     )
     train = write(tmp_path / "weighted.tsv", [pair for pair in TRAIN for _ in range(3)])
     flags = ["--src", "en", "--tgt", "de", "--train", train, "--split-valid", 1]
-    prepare.main(parse([str(f) for f in (*flags, "--out", tmp_path / "out", "--workers", 1)]))
+    prepare.COMMAND(*flags, "--out", tmp_path / "out", "--workers", 1)
     assert len(lines(tmp_path / "out" / "tok" / "train.en")) == 3 * (len(TRAIN) - 1)
     assert len(asked) == 2 * len(TRAIN)
 
@@ -173,7 +168,7 @@ def test_dev_and_test_are_split_off_the_same_way_each_time(
     shared += ["--split-valid", "3", "--split-test", "4"]
     one, two = tmp_path / "one", tmp_path / "two"
     for out in (one, two):
-        prepare.main(parse([*shared, "--out", str(out)]))
+        prepare.COMMAND(*shared, "--out", str(out))
     splits = ("train", "valid", "test")
     train, valid, test = (lines(one / "raw" / f"{split}.en") for split in splits)
     assert [train, valid, test] == [lines(two / "raw" / f"{split}.en") for split in splits]
@@ -203,7 +198,7 @@ def test_dev_and_test_are_split_off_the_same_way_each_time(
 def test_impossible_settings(
     flags: list[str], more: list[str], sentence: str, tmp_path: Path
 ) -> None:
-    refused(sentence, prepare.main, parse([*flags, *more]))
+    refused(sentence, prepare.COMMAND, *flags, *more)
     assert not (tmp_path / "out").exists()
 
 
@@ -222,10 +217,10 @@ def test_a_corpus_that_cannot_be_read_leaves_nothing_behind(
     train.write_text(content if content is not None else "a\tb\n", encoding="utf-8")
     corpus = str(train) if content is not None else f"{train},{tmp_path / 'test.tsv'}"
     out = ["--out", str(tmp_path / "new" / "out")]
-    refused(sentence, prepare.main, parse([*flags, "--train", corpus, *out]))
+    refused(sentence, prepare.COMMAND, *flags, "--train", corpus, *out)
     assert not (tmp_path / "new").exists()
     (tmp_path / "new" / "out").mkdir(parents=True)
-    refused(sentence, prepare.main, parse([*flags, "--train", corpus, *out]))
+    refused(sentence, prepare.COMMAND, *flags, "--train", corpus, *out)
     assert not list((tmp_path / "new" / "out").iterdir())
 
 
@@ -233,7 +228,6 @@ def test_dashes_are_split_where_the_dictionary_shows_it(flags: list[str], tmp_pa
     dictionary = tmp_path / "dict.txt"
     for content, expected in (("der 9\n@-@ 5\n", True), ("der 9\na@-@ 5\n", False)):
         dictionary.write_text(content)
-        args = parse([*flags, "--dict", str(dictionary)])
+        args = prepare.COMMAND.parse(*flags, "--dict", dictionary)
         corpus = [ParallelFile(tmp_path / "train.tsv")]
-        made = prepare.preparation_settings(args, "en", "de", train=corpus, valid=corpus)
-        assert made.text.dash_splits is expected
+        assert Preparation(args, corpus, corpus, []).text.dash_splits is expected

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from specdec_plugins.corpus.reading import Faults, Pair, ParallelFile, read_pairs
+from specdec_plugins.corpus.reading import BadLines, Pair, ParallelFile, read_pairs
 from tests.refusals import refused
 
 PAIRS = [("A house.", "Ein Haus."), ("", ""), ("Größe", "çа\u2028 b\x85 c\r d"), ("x", "")]
@@ -20,7 +20,7 @@ def tsv(pairs: list[Pair]) -> bytes:
 
 
 def read(path: Path, target: Path | None = None, **settings: object) -> list[Pair]:
-    return list(read_pairs(ParallelFile(path, target, **settings), Faults()))  # type: ignore[arg-type]
+    return list(read_pairs(ParallelFile(path, target, **settings), BadLines()))  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(
@@ -72,7 +72,7 @@ def test_a_bad_line_is_refused_or_skipped(content: bytes, sentence: str, tmp_pat
     path = tmp_path / "a.tsv"
     path.write_bytes(content + b"e\tf\n")
     refused(sentence, read, path)
-    faults = Faults(skip=True)
+    faults = BadLines(skip=True)
     assert list(read_pairs(ParallelFile(path), faults)) == [("a", "b"), ("e", "f")]
     assert faults.skipped == 1
     assert "line 2" in faults.first
@@ -82,7 +82,7 @@ def test_a_bad_line_of_one_side_takes_the_other_with_it(tmp_path: Path) -> None:
     source, target = tmp_path / "a.en", tmp_path / "a.de"
     source.write_bytes(b"one\ntwo\nthree\n")
     target.write_bytes(b"eins\nz\xffwei\ndrei\n")
-    pairs = list(read_pairs(ParallelFile(source, target), Faults(skip=True)))
+    pairs = list(read_pairs(ParallelFile(source, target), BadLines(skip=True)))
     assert pairs == [("one", "eins"), ("three", "drei")]
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from specdec_plugins.corpus import cli, scoring
+from specdec_plugins.corpus import scoring
 from specdec_plugins.errors import UserError
 from tests.programs import script
 from tests.refusals import refused
@@ -141,8 +141,6 @@ def test_ref_script(tmp_path: Path) -> None:
 
 def test_debug_is_explained_and_shows_where(tmp_path: Path) -> None:
     missing = str(tmp_path / "missing")
-    flags = {"evaluate": ["--src", "en", "--tgt", "de"], "ref": []}
-    for name, (make_parser, work) in scoring.COMMANDS.items():
-        command = [missing, missing, *flags[name]]
-        assert cli.run(make_parser(), work, command) == 2
-        refused("cannot be read", cli.run, make_parser(), work, [*command, "--debug"])
+    for command in scoring.COMMANDS.values():
+        assert command.run([missing, missing]) == 2
+        refused("cannot be read", command.run, [missing, missing, "--debug"])

@@ -115,7 +115,7 @@ def test_wmt14_in_both_directions(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
         out = tmp_path / direction
         flags = ["wmt14-en-de", "--archives", folder, "--direction", direction, "--out", out]
         flags += ["--merges", 20, "--workers", 1]
-        wmt.main(wmt._parser().parse_args([str(flag) for flag in flags]))
+        wmt.COMMAND(*flags)
         assert (out / "raw" / "train.de").read_bytes() == plain(GERMAN * 3)
         assert (out / "raw" / "valid.en").read_bytes() == plain(ENGLISH)
         assert (out / "raw" / "test.de").read_bytes() == plain(GERMAN[:3])

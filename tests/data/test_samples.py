@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from specdec_plugins.corpus.reading import Faults, ParallelFile, read_pairs
+from specdec_plugins.corpus.reading import BadLines, ParallelFile, read_pairs
 
 PATH = Path(__file__).resolve().parents[2] / "data" / "samples" / "en-de.tsv"
 CELLS = [line.split("\t") for line in PATH.read_text(encoding="utf-8").splitlines()]
@@ -28,7 +28,7 @@ def test_no_sentence_occurs_twice_on_either_side() -> None:
 
 
 def test_preparation_reads_them_as_a_corpus() -> None:
-    pairs = list(read_pairs(ParallelFile(PATH, columns=(1, 2)), Faults()))
+    pairs = list(read_pairs(ParallelFile(PATH, columns=(1, 2)), BadLines()))
     assert pairs == [(english, german) for english, german, _ in CELLS]
 
 

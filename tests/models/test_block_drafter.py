@@ -12,7 +12,7 @@ from torch.nn import functional
 
 from specdec_plugins.errors import UserError
 from specdec_plugins.models.glancing import Glance
-from specdec_plugins.tasks.block_mask import draw_prefix_lengths, mask_blocks
+from specdec_plugins.tasks.block_mask import draw_starts, mask_blocks
 
 pytestmark = pytest.mark.fairseq
 
@@ -258,7 +258,7 @@ def test_learns_to_copy(models: Any) -> None:
         column = torch.arange(8)
         tokens = tokens.masked_fill(column >= lengths[:, None], PAD)
         tokens[column == lengths[:, None] - 1] = EOS
-        prefixes = draw_prefix_lengths(lengths, random)
+        prefixes = draw_starts(lengths, 1, random)[:, 0]
         blocks = mask_blocks(tokens, prefixes, 4, mask=MASK, pad=PAD)
         return model(
             tokens, lengths, blocks.input_tokens, blocks.target_tokens, blocks.scored_mask, glancing

@@ -14,10 +14,10 @@ from fairseq.data.language_pair_dataset import LanguagePairDataset
 from fairseq.logging import metrics
 
 from specdec_plugins.decoding.cache import SourceMemory
+from specdec_plugins.decoding.types import DecodeParams
 from specdec_plugins.formats.checkpoints import save_checkpoint
 from specdec_plugins.tasks.block_evaluation import (
     BlockEvaluation,
-    EvaluationSettings,
     inference_twin,
     log_figures,
 )
@@ -136,7 +136,8 @@ def _verifier(path: Path) -> Any:
 def _evaluation(path: Path | None, num_types: int = 30, **settings: Any) -> Any:
     both = numbered_dictionaries(num_types, num_types)
     return BlockEvaluation(
-        EvaluationSettings(path and str(path), block_size=3, **settings),
+        path and str(path),
+        DecodeParams(3, **settings),
         both.source_dictionary,
         both.target_dictionary,
     )

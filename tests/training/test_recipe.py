@@ -19,17 +19,17 @@ from tests.refusals import refused
 
 FLAGS = shlex.split("--train a.tsv.xz,b.tsv --valid dev.tsv:5- --test t1.tsv t2.tsv --out work/x")
 PARSERS = {
-    "decontaminate.sh": decontaminate._parser,
-    "prepare-tsv.sh": prepare._parser,
-    "distill.sh": distill._parser,
-    "average-checkpoints": checkpoints._parser,
+    "decontaminate.sh": decontaminate.COMMAND.parser,
+    "prepare-tsv.sh": prepare.COMMAND.parser,
+    "distill.sh": distill.COMMAND.parser,
+    "average-checkpoints": checkpoints.COMMAND.parser,
     "convert.sh": convert.make_parser,
     "reproduce.sh": reproduce.make_parser,
 }
 
 
 def made(*flags: str) -> recipe.Recipe:
-    return recipe.recipe_of(recipe.make_parser().parse_args([*FLAGS, *flags]))
+    return recipe.Recipe(recipe.COMMAND.parse(*FLAGS, *flags))
 
 
 def commands(*flags: str) -> list[list[str]]:
@@ -132,8 +132,8 @@ def test_trainings_on_a_cpu_keep_their_memory(
 
 
 def test_a_prepared_folder_takes_the_place_of_corpora() -> None:
-    args = recipe.make_parser().parse_args(["--prepared", "work/wmt14", "--out", "work/x"])
-    titles = [step.title for step in recipe.recipe_of(args).commands()]
+    args = recipe.COMMAND.parse("--prepared", "work/wmt14", "--out", "work/x")
+    titles = [step.title for step in recipe.Recipe(args).commands()]
     assert titles[0] == "train the teacher"
     assert "report on test" in titles
 
@@ -152,7 +152,7 @@ def test_a_prepared_folder_takes_the_place_of_corpora() -> None:
     ],
 )
 def test_what_does_not_go_together_is_refused(flags: str, sentence: str) -> None:
-    refused(sentence, recipe.recipe_of, recipe.make_parser().parse_args(flags.split()))
+    refused(sentence, recipe.Recipe, recipe.COMMAND.parse(*flags.split()))
 
 
 def test_values_of_a_preset_can_be_changed() -> None:
@@ -164,7 +164,7 @@ def test_values_of_a_preset_can_be_changed() -> None:
 
 def test_the_mix_of_a_preset_and_its_own_sets() -> None:
     mix, prepare, *_ = commands("--preset", "en-de", "--also", "dev.tsv")
-    args = decontaminate._parser().parse_args(mix[1:])
+    args = decontaminate.COMMAND.parser().parse_args(mix[1:])
     assert args.also == ["dev.tsv", recipe.SAMPLES]
     assert (args.clean, args.max_words, args.split_off) == (True, 60, ["tatoeba=1000,500"])
     assert "tatoeba=3" in args.weights
@@ -185,7 +185,7 @@ def test_the_environment_gives_defaults_and_flags_go_before_it(
 ) -> None:
     for name, value in {"LR": "2e-3", "BATCH_TOKENS": "64", "WORKERS": "", "CPU": "1"}.items():
         monkeypatch.setenv(name, value)
-    args = run.drafter_parser().parse_args(["--batch-tokens", "32"])
+    args = run.COMMANDS["drafter"].parse("--batch-tokens", "32")
     assert (args.lr, args.batch_tokens, args.workers, args.cpu) == (2e-3, 32, None, True)
 
 
