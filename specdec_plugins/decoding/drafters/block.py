@@ -187,19 +187,18 @@ class BlockNatDrafter(ContextDrafter):
         """
         head, embeddings = self.network.decoder.head, self.network.decoder.tokens.weight
         assert head is not None
-        candidates = logits.topk(min(self._config.candidates or 16, logits.shape[-1])).indices
+        last, candidates = prefix.last(), self._config.candidates or 16
         if not self._samples:
-            return head.draft(states, candidates, prefix.last(), embeddings), None
+            return head.draft(states, logits, last, embeddings, candidates), None
         probs: list[Tensor] = []  # [B, 1, V] each
 
-        def draw(place: int, scores: Tensor) -> Tensor:
-            own = candidates[:, place]
+        def draw(place: int, own: Tensor, scores: Tensor) -> Tensor:
             allowed = torch.full_like(logits[:, place], -math.inf).scatter(1, own, scores)
             probs.append(warp(allowed[:, None], params).float())
             uniform = random.uniform(prefix.lengths + place, 1, Stream.PROPOSE)[:, 0]
             return sample(probs[-1][:, 0].gather(1, own), uniform)
 
-        drafted = head.draft(states, candidates, prefix.last(), embeddings, draw)
+        drafted = head.draft(states, logits, last, embeddings, candidates, draw)
         return drafted, torch.cat(probs, 1)
 
     def commit(self, prefix: Prefix, last: Round) -> None:

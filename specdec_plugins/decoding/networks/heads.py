@@ -18,6 +18,9 @@ from specdec_plugins.decoding.networks.trained import (
 )
 from specdec_plugins.errors import require
 
+Choice = Callable[[int, Tensor, Tensor], Tensor]
+_TABULATED = 4096  # tokens at once: no second table of float32 lies beside the one that is kept
+
 
 @dataclass(frozen=True)
 class MedusaConfig:
@@ -84,25 +87,32 @@ class SequentialHead(nn.Module):
         self._table: Tensor | None = None
 
     def table(self, embeddings: Tensor) -> Tensor:
-        """[V, H] of token embeddings [V, D]."""
+        """[V, H] of token embeddings [V, D]; of float32 in bfloat16, as it is the widest part."""
         table = self._table
-        if table is None or table.device != embeddings.device or table.dtype != embeddings.dtype:
-            table = self._table = self.token(self.norm(embeddings))
+        if table is None or table.device != embeddings.device:
+            dtype = torch.bfloat16 if embeddings.dtype is torch.float32 else embeddings.dtype
+            starts = range(0, len(embeddings), _TABULATED)
+            parts = [self.norm(embeddings[i : i + _TABULATED]) for i in starts]
+            table = torch.cat([self.token(part).to(dtype) for part in parts])
+            self._table = table
         return table
 
     def draft(
         self,
         states: Tensor,  # [B, K, D]
-        candidates: Tensor,  # [B, K, C] int64, the tokens to choose among
+        logits: Tensor,  # [B, K, V], before the head
         before: Tensor,  # [B] int64, the last committed tokens
         embeddings: Tensor,  # [V, D], which are the output projection, too
-        choose: Callable[[int, Tensor], Tensor] | None = None,
+        num_candidates: int,
+        choose: Choice | None = None,
     ) -> Tensor:  # [B, K] int64
         """The tokens of each block from left to right, each the best behind the one before it.
 
-        `choose` takes a place and the scores [B, C] of its candidates and gives the index [B] of
-        one of them, int64; None = the best, the first of equal ones.
+        Of each position the tokens with the best logits are candidates. `choose` is told a place,
+        these [B, C] and their scores [B, C], and gives the index [B] of one of them, all int64 but
+        the scores; None = the best, the first of equal ones.
         """
+        candidates = logits.topk(min(num_candidates, logits.shape[-1])).indices  # [B, K, C]
         table, rows = self.table(embeddings), embeddings[candidates]  # [B, K, C, D]
         told: Tensor = self.state(states)  # [B, K, H]
         drafted = []
@@ -110,7 +120,8 @@ class SequentialHead(nn.Module):
             hidden = F.relu(told[:, place] + table[before])
             corrected = states[:, place] + self.out(hidden)  # [B, D]
             scores = (rows[:, place] @ corrected[..., None])[..., 0]  # [B, C]
-            index = scores.argmax(-1) if choose is None else choose(place, scores)
-            before = candidates[:, place].gather(1, index[:, None])[:, 0]
+            own = candidates[:, place]
+            index = scores.argmax(-1) if choose is None else choose(place, own, scores)
+            before = own.gather(1, index[:, None])[:, 0]
             drafted.append(before)
         return torch.stack(drafted, 1)

@@ -141,13 +141,6 @@ def test_a_row_is_the_same_in_any_block_and_on_any_threads(
         assert torch.equal(layer(x[:size]), alone[:size])
 
 
-@pytest.fixture
-def threads_kept() -> Iterator[None]:
-    before = torch.get_num_threads()
-    yield
-    torch.set_num_threads(before)
-
-
 # Heads of 83 numbers: four vectors of any instruction set, one more, and a rest.
 STACK = StackConfig(num_layers=3, dim=166, ffn_dim=50, num_heads=2, vocab_size=9, max_positions=64)
 DIM = STACK.dim

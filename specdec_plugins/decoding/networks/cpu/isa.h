@@ -99,6 +99,27 @@ struct Product {
   Activation activation = Activation::none;
 };
 
+struct Candidate {
+  float score;
+  int64_t token;
+};
+
+// A sequential head over the blocks of all rows: heads.py, SequentialHead.draft.
+struct Walk {
+  int rows = 0, length = 0;           // B, K
+  int dim = 0, hidden = 0;            // D, H
+  int width = 0, count = 0;           // types with a logit, and how many of them are candidates
+  Linear state, out;
+  const float* states = nullptr;      // [B, K, D]
+  const float* logits = nullptr;      // [B, K, width]
+  const int64_t* before = nullptr;    // [B] the last committed tokens
+  const float* embeddings = nullptr;  // [V, D]
+  const uint16_t* table = nullptr;    // [V, H] bfloat16, what a token before adds to `state`
+  const int64_t* blocks = nullptr;    // [B] the first row of each block in states
+  Candidate* candidates = nullptr;    // [B, K, count] room
+  int64_t* drafted = nullptr;         // [B, K]
+};
+
 struct Isa {
   const char* name;
   int panel;      // outputs a panel
@@ -107,10 +128,12 @@ struct Isa {
   void (*run_layers)(const Layer*, int first, int stop, const Pass&, const Scratch&, int thread,
                      int threads);
   void (*multiply)(const Linear&, const Product&, const Scratch&, int thread, int threads);
+  void (*walk)(const Walk&, const Scratch&, int thread, int threads);
   // Of one row of logits.
   int64_t (*best_of)(const float*, int width);
   float (*log_total_of)(const float*, int width);
   int64_t (*rank_of)(const float*, int width, int64_t token);
+  void (*largest_of)(const float*, int width, int count, Candidate*);
 };
 
 // Those that this processor can run, the best first (module.cpp).

@@ -160,7 +160,7 @@ static void best_paths(const Floats& logits, const Integers& before,
   const int length = int(logits.size(1)), width = int(logits.size(2));
   for_rows(logits.size(0), threads, [&](int64_t row) {
     best_path(logits.data + row * length * width, length, width, before.data[row], bigrams, weight,
-              candidates, paths.data + row * length);
+              candidates, best_isa(), paths.data + row * length);
   });
 }
 
@@ -188,6 +188,9 @@ PYBIND11_MODULE(_kernels, module) {
   module.def("best_paths", &best_paths, arg("logits"), arg("before"), arg("starts"), arg("tokens"),
              arg("log_probs"), arg("backoffs"), arg("frequencies"), arg("weight"),
              arg("candidates"), arg("paths"), arg("threads"));
+  module.def("walk_blocks", &walk_blocks, arg("states"), arg("logits"), arg("before"),
+             arg("embeddings"), arg("table"), arg("state"), arg("out"), arg("candidates"),
+             arg("drafted"), arg("threads"));
   module.def("embed", &embed, arg("tokens"), arg("table"), arg("scale"), arg("positions"),
              arg("position_table"), arg("offset"), arg("last"), arg("out"));
   module.def("open_window", &open_window, arg("lengths"), arg("last_seen"), arg("skip"),

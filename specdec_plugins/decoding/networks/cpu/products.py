@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from torch.utils.weak import WeakIdKeyDictionary
 
 from specdec_plugins.decoding.networks.cpu import ops
-from specdec_plugins.decoding.networks.heads import SequentialHead
+from specdec_plugins.decoding.networks.heads import Choice, SequentialHead
 from specdec_plugins.decoding.networks.layers import CrossSource, KeyValueStore, Layer, LayerStack
 from specdec_plugins.errors import require
 
@@ -135,6 +135,44 @@ class NativeLayers(nn.Module):
         return out
 
 
+class NativeHead(nn.Module):
+    """A sequential head that drafts all blocks in one call; called like `SequentialHead`.
+
+    It holds that head, its products replaced by the kernels' own, for choices that Python makes.
+    """
+
+    def __init__(self, head: SequentialHead) -> None:
+        super().__init__()
+        self._head = head
+
+    def draft(
+        self,
+        states: Tensor,  # [B, K, D]
+        logits: Tensor,  # [B, K, V]
+        before: Tensor,  # [B] int64
+        embeddings: Tensor,  # [V, D]
+        num_candidates: int,
+        choose: Choice | None = None,
+    ) -> Tensor:  # [B, K] int64
+        """See `SequentialHead.draft`."""
+        if choose is not None:
+            return self._head.draft(states, logits, before, embeddings, num_candidates, choose)
+        drafted = before.new_empty(states.shape[:2])
+        ops.native.walk_blocks(
+            states=states,
+            logits=logits,
+            before=before,
+            embeddings=embeddings,
+            table=self._head.table(embeddings),
+            state=self._head.state.packed,
+            out=self._head.out.packed,
+            candidates=num_candidates,
+            drafted=drafted,
+            threads=torch.get_num_threads(),
+        )
+        return drafted
+
+
 def _pack(linear: nn.Linear, int8: bool, instruction_set: str) -> Any:
     """Its weights in the kernels' layout; those of a tied table are shared while that lives."""
     is_shared = linear.bias is None and not instruction_set
@@ -197,23 +235,30 @@ def with_fast_products(network: _Network, int8: bool = False, kernels: str = "na
     network can not be moved, copied or saved any more.
     """
     if kernels == "native":
-        if any(parameter.is_cpu for parameter in network.parameters()):
-            ops.warn_if_missing()
-        for parent, name, child in _children(network):
-            if isinstance(child, LayerStack) and suits_layers(child, int8):
-                setattr(parent, name, NativeLayers(child, int8))
-        # A stack that is torch's still keeps torch's products: its attention lies between them.
-        # So does a head's: it multiplies one row at a time.
-        alone = [m for m in network.modules() if isinstance(m, LayerStack | SequentialHead)]
-        others = {inner for module in alone for inner in module.modules()}
-        for parent, name, child in _children(network):
-            if not isinstance(child, nn.Linear) or parent in others:
-                continue
-            if suits(child.weight, int8):
-                setattr(parent, name, NativeLinear(child, int8))
+        _use_kernels(network, int8)
     if int8:
         _quantise(network)
     return network
+
+
+def _use_kernels(network: nn.Module, int8: bool) -> None:
+    """Put the kernels' own layers in place of torch's, where they suit."""
+    if any(parameter.is_cpu for parameter in network.parameters()):
+        ops.warn_if_missing()
+    for parent, name, child in _children(network):
+        if isinstance(child, LayerStack) and suits_layers(child, int8):
+            setattr(parent, name, NativeLayers(child, int8))
+    # A stack that is torch's still keeps torch's products: its attention lies between them.
+    stacks = [module for module in network.modules() if isinstance(module, LayerStack)]
+    others = {inner for stack in stacks for inner in stack.modules()}
+    for parent, name, child in _children(network):
+        if not isinstance(child, nn.Linear) or parent in others:
+            continue
+        if suits(child.weight, int8):
+            setattr(parent, name, NativeLinear(child, int8))
+    for parent, name, child in _children(network):
+        if isinstance(child, SequentialHead) and isinstance(child.out, NativeLinear):
+            setattr(parent, name, NativeHead(child))
 
 
 def _quantise(network: nn.Module) -> None:

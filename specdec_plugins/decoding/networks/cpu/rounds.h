@@ -10,6 +10,7 @@
 #include <string>
 #include <vector>
 
+#include "isa.h"
 #include "tensor.h"
 
 namespace specdec {
@@ -54,6 +55,11 @@ inline void open_block(const Integers& prefix, const Integers& lengths, const In
   }
 }
 
+inline void check_token(int64_t token, int64_t vocab_size) {
+  if (token < 0 || token >= vocab_size)
+    throw std::out_of_range("token " + std::to_string(token) + " is not in the vocabulary");
+}
+
 // Scaled embeddings of tokens plus those of their positions. Positions past the table get its last
 // row: only junk may lie there.
 inline void embed(const Integers& tokens, const Floats& table, float scale,
@@ -62,8 +68,7 @@ inline void embed(const Integers& tokens, const Floats& table, float scale,
   const int64_t dim = table.size(1);
   for (int64_t i = 0; i < tokens.count(); ++i) {
     const int64_t token = tokens.data[i];
-    if (token < 0 || token >= table.size(0))
-      throw std::out_of_range("token " + std::to_string(token) + " is not in the vocabulary");
+    check_token(token, table.size(0));
     const int64_t row = std::clamp<int64_t>(positions.data[i], 0, last) + offset;
     const float* own = table.data + token * dim;
     const float* place = position_table.data + row * dim;
@@ -131,44 +136,16 @@ struct Bigrams {
   }
 };
 
-struct Candidate {
-  float score;
-  int64_t token;
-};
-
-// The `count` largest, the best first. Most stretches hold none and are passed over at once.
-inline void largest_of(const float* x, int width, int count, Candidate* found) {
-  constexpr int kStretch = 32;
-  int have = 0;
-  const auto consider = [&](int64_t token) {
-    if (have == count && !(x[token] > found[count - 1].score)) return;
-    int at = have < count ? have++ : count - 1;
-    for (; at > 0 && x[token] > found[at - 1].score; --at) found[at] = found[at - 1];
-    found[at] = {x[token], token};
-  };
-  int i = 0;
-  for (; i < width && have < count; ++i) consider(i);
-  for (; i + kStretch <= width; i += kStretch) {
-    float lanes[4] = {x[i], x[i + 1], x[i + 2], x[i + 3]};
-    for (int j = 4; j < kStretch; j += 4)
-      for (int lane = 0; lane < 4; ++lane)
-        lanes[lane] = x[i + j + lane] > lanes[lane] ? x[i + j + lane] : lanes[lane];
-    const float top = std::max(std::max(lanes[0], lanes[1]), std::max(lanes[2], lanes[3]));
-    if (top > found[count - 1].score)
-      for (int j = 0; j < kStretch; ++j) consider(i + j);
-  }
-  for (; i < width; ++i) consider(i);
-}
-
 // logits [K, V] of one row; `before` is its last committed token; K tokens to `path`.
 inline void best_path(const float* logits, int length, int width, int64_t before,
-                      const Bigrams& bigrams, float weight, int count, int64_t* path) {
+                      const Bigrams& bigrams, float weight, int count, const Isa& isa,
+                      int64_t* path) {
   std::vector<Candidate> candidates(size_t(length) * count);
   std::vector<int> origins(size_t(length) * count);
   std::vector<float> total(count), reached(count);
   for (int position = 0; position < length; ++position) {
     Candidate* own = &candidates[size_t(position) * count];
-    largest_of(logits + int64_t(position) * width, width, count, own);
+    isa.largest_of(logits + int64_t(position) * width, width, count, own);
     for (int to = 0; to < count; ++to) {
       if (position == 0) {
         reached[to] = own[to].score + weight * bigrams.log_prob(before, own[to].token);

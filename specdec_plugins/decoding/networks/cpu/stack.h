@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "isa.h"
+#include "rounds.h"
 #include "tensor.h"
 
 namespace specdec {
@@ -238,5 +239,41 @@ class Stack {
   std::vector<std::shared_ptr<PackedWeights>> products_;
   std::deque<std::vector<float>> norms_;
 };
+
+// The tokens of the blocks of all rows, by a sequential head (heads.py).
+inline void walk_blocks(const Floats& states, const Floats& logits, const Integers& before,
+                        const Floats& embeddings, const Tensor<const Bfloat16>& table,
+                        const PackedWeights& state, const PackedWeights& out, int candidates,
+                        const Tensor<int64_t>& drafted, int threads) {
+  Walk walk;
+  walk.rows = int(states.size(0));
+  walk.length = int(states.size(1));
+  walk.dim = int(states.size(2));
+  walk.hidden = int(table.size(1));
+  walk.width = int(logits.size(2));
+  walk.count = std::min(candidates, walk.width);
+  walk.state = state.linear;
+  walk.out = out.linear;
+  walk.states = states.data;
+  walk.logits = logits.data;
+  walk.before = before.data;
+  walk.embeddings = embeddings.data;
+  walk.table = &table.data->bits;
+  std::vector<int64_t> blocks;
+  for (int row = 0; row < walk.rows; ++row) {
+    blocks.push_back(int64_t(row) * walk.length);
+    check_token(before.data[row], embeddings.size(0));
+  }
+  walk.blocks = blocks.data();
+  const size_t rows = walk.rows, places = rows * walk.length;
+  std::vector<Candidate> room(places * walk.count);
+  walk.candidates = room.data();
+  walk.drafted = drafted.data;
+  const size_t codes = std::max(places * (walk.dim + 3), rows * (walk.hidden + 3));
+  const Scratch scratch = scratch_for({places * walk.hidden, 0, rows * walk.dim, 0,
+                                       rows * walk.hidden},
+                                      state.linear.codes ? codes : 0, places, 0, threads);
+  in_team(threads, [&](int thread, int team) { state.isa.walk(walk, scratch, thread, team); });
+}
 
 }  // namespace specdec

@@ -32,6 +32,10 @@ struct Tensor {
   }
 };
 
+struct Bfloat16 {
+  uint16_t bits;  // the upper half of a float32
+};
+
 using Floats = Tensor<const float>;
 using Integers = Tensor<const int64_t>;
 
@@ -42,7 +46,7 @@ T* data_of(const std::optional<Tensor<T, strided_rows>>& tensor) {
 
 // Names and types that are looked up once, when the module is imported, and never given up.
 struct Torch {
-  PyObject *float32, *float64, *int32, *int64, *boolean;
+  PyObject *float32, *float64, *bfloat16, *int32, *int64, *boolean;
   PyObject *dtype, *is_cpu, *is_contiguous, *contiguous, *stride, *shape, *data_ptr;
 
   static Torch& get() {
@@ -55,6 +59,7 @@ struct Torch {
     const auto type = [&](const char* name) { return module.attr(name).cast<pybind11::object>(); };
     own.float32 = type("float32").release().ptr();
     own.float64 = type("float64").release().ptr();
+    own.bfloat16 = type("bfloat16").release().ptr();
     own.int32 = type("int32").release().ptr();
     own.int64 = type("int64").release().ptr();
     own.boolean = type("bool").release().ptr();
@@ -70,6 +75,7 @@ struct Torch {
   static PyObject* type_of() {
     if constexpr (std::is_same_v<T, float>) return get().float32;
     if constexpr (std::is_same_v<T, double>) return get().float64;
+    if constexpr (std::is_same_v<T, Bfloat16>) return get().bfloat16;
     if constexpr (std::is_same_v<T, int32_t>) return get().int32;
     if constexpr (std::is_same_v<T, int64_t>) return get().int64;
     if constexpr (std::is_same_v<T, bool>) return get().boolean;

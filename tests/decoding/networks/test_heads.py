@@ -1,0 +1,101 @@
+"""The sequential head: a whole block in one call of the kernels, against torch place by place."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterator
+from itertools import product
+
+import pytest
+import torch
+from torch import Tensor
+
+from specdec_plugins.decoding.networks.cpu.ops import instruction_sets
+from specdec_plugins.decoding.networks.cpu.products import (
+    NativeHead,
+    NativeLinear,
+    with_fast_products,
+)
+from specdec_plugins.decoding.networks.heads import SequentialHead
+from tests.decoding.networks.toys import block_drafter, randomise
+
+KINDS = [(name, int8) for name, has in instruction_sets().items() for int8 in {False, has}]
+DIM, HIDDEN, WIDTH = 37, 70, 300
+
+
+@pytest.fixture(autouse=True)
+def _no_gradients() -> Iterator[None]:
+    with torch.inference_mode():
+        yield
+
+
+def native(head: SequentialHead, instruction_set: str, int8: bool) -> NativeHead:
+    head = copy.deepcopy(head)
+    for name in ("state", "out"):
+        setattr(head, name, NativeLinear(getattr(head, name), int8, instruction_set))
+    return NativeHead(head)
+
+
+def inputs(rows: int, length: int, width: int = WIDTH) -> tuple[Tensor, ...]:
+    """What `draft` reads: states, logits, tokens before and embeddings."""
+    random = torch.Generator().manual_seed(rows)
+    embeddings = torch.randn(width, DIM, generator=random)
+    states = torch.randn(rows, length, DIM, generator=random) * 2
+    before = torch.randint(width, (rows,), generator=random)
+    return states, states @ embeddings.T, before, embeddings
+
+
+def toy_head() -> SequentialHead:
+    head = SequentialHead(DIM, HIDDEN)
+    randomise(head, seed=1)
+    return head.float()
+
+
+@pytest.mark.parametrize(("instruction_set", "int8"), KINDS)
+@pytest.mark.parametrize(("rows", "length", "width"), [(1, 1, 3), (1, 8, WIDTH), (9, 4, WIDTH)])
+def test_a_block_is_drafted_as_place_by_place(
+    instruction_set: str, int8: bool, rows: int, length: int, width: int
+) -> None:
+    given, head = inputs(rows, length, width), native(toy_head(), instruction_set, int8)
+    found = head.draft(*given, num_candidates=5)
+    assert torch.equal(found, head.draft(*given, 5, lambda place, own, scores: scores.argmax(-1)))
+    if not int8:
+        assert torch.equal(found, toy_head().draft(*given, num_candidates=5))
+    if length > 1:
+        assert not torch.equal(found, given[1].argmax(-1))
+
+
+def test_its_table_costs_half_a_float_and_next_to_no_precision() -> None:
+    head, (*_, embeddings) = toy_head(), inputs(1, 1)
+    exact = head.token(head.norm(embeddings))
+    assert head.table(embeddings).dtype is torch.bfloat16
+    torch.testing.assert_close(head.table(embeddings).float(), exact, rtol=2**-8, atol=0)
+
+
+@pytest.mark.parametrize(("instruction_set", "int8"), KINDS)
+def test_a_block_is_the_same_in_any_batch_and_on_any_threads(
+    instruction_set: str, int8: bool, threads_kept: None
+) -> None:
+    states, logits, before, embeddings = inputs(7, 6)
+    head = native(toy_head(), instruction_set, int8)
+    given = [(states[i : i + 1], logits[i : i + 1], before[i : i + 1]) for i in range(7)]
+    alone = torch.cat([head.draft(*own, embeddings, num_candidates=16) for own in given])
+    for threads, rows in product((1, 2, 3), (2, 7)):
+        torch.set_num_threads(threads)
+        found = head.draft(states[:rows], logits[:rows], before[:rows], embeddings, 16)
+        assert torch.equal(found, alone[:rows])
+
+
+@pytest.mark.parametrize("int8", [False, True])
+def test_a_network_for_a_cpu_gets_it(int8: bool) -> None:
+    network = with_fast_products(block_drafter(sequential_head=HIDDEN).float(), int8)
+    assert isinstance(network.decoder.head, NativeHead) == any(
+        has_int8 >= int8 for has_int8 in instruction_sets().values()
+    )
+
+
+def test_a_token_that_is_none_is_refused() -> None:
+    states, logits, before, embeddings = inputs(1, 2)
+    head = native(toy_head(), "plain", False)
+    with pytest.raises(IndexError, match="token 300 is not in the vocabulary"):
+        head.draft(states, logits, before * 0 + WIDTH, embeddings, 4)
