@@ -264,7 +264,7 @@ class Session:
         return extension, has_failed
 
     def _judge(self, draft: Draft, scores: Scores) -> tuple[Verdict, Tensor]:
-        """The rule's verdict, and where the logits that decided are no numbers, [B] bool."""
+        """The rule's verdict, and which rows have failed: their logits are not finite, [B] bool."""
         batch, first = self._batch, self._batch.prefix.lengths.clone()
         if self._config.ban_pad or any(p.min_len for p in batch.params.requested):
             special, ban_pad = self.verifier.special, self._config.ban_pad

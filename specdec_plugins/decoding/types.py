@@ -408,7 +408,7 @@ class FinishReason(Enum):
     EOS = "eos"  # the row ended its sentence
     LENGTH = "length"  # the row reached its max_len and was cut
     CANCELLED = "cancelled"  # the caller no longer wanted it
-    ERROR = "error"  # the verifier's logits were no numbers; nothing is given out
+    ERROR = "error"  # the verifier's logits were NaN or infinite; no text
 
 
 @dataclass(frozen=True)

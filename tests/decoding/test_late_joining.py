@@ -100,7 +100,7 @@ def decoded(
 ) -> tuple[list[list[int]], DecodeStats, list[list[int]]]:
     """Texts, counts and every draft, of rows that join and leave."""
     verifier: Any
-    if name == "networks":  # latecomers read their own encodings
+    if name == "networks":  # rows that join late read their own encodings
         verifier = TransformerVerifier(transformer(), SPECIAL)
         context = DraftContext(verifier, fast_drafter(verifier.network))
         drafter = build_drafter("block", context)

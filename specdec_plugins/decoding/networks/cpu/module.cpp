@@ -126,7 +126,7 @@ static void leading_best(const Floats& logits, const Integers& drafted, const In
   });
 }
 
-// Which active rows fail: their logits at `columns` [B] are no numbers.
+// Which active rows fail: the largest of their logits at `columns` [B] is not finite.
 static void failed(const Floats& logits, const Integers& columns, const Tensor<const bool>& active,
                    const Tensor<bool>& out) {
   const int64_t length = logits.size(1), width = logits.size(2);

@@ -140,10 +140,10 @@ def rank(logits: Tensor, tokens: Tensor) -> Tensor:
 
 
 def failed(logits: Tensor, columns: Tensor, active: Tensor) -> Tensor:
-    """Which rows decode and have no number as the largest of logits[b, columns[b]]: [B] bool.
+    """Which active rows have logits[b, columns[b]] whose largest is not finite: [B] bool.
 
-    logits: [B, N, V]; columns: [B] int64, cut to 0..N-1; active: [B] bool. The largest is none
-    where one is NaN or overflowed, and where nothing is left that may be emitted.
+    logits: [B, N, V]; columns: [B] int64, cut to 0..N-1; active: [B] bool. It is not where a logit
+    is NaN or overflowed, and where every token is banned.
     """
     if not compiled(logits):
         own = at(logits, columns.clamp(0, logits.shape[1] - 1))
