@@ -20,7 +20,6 @@ import logging
 import statistics
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -107,17 +106,15 @@ def with_baselines(
     it, so its decodings compare as one does. Raises UserError where no system has a verifier.
     """
     verifiers = list(dict.fromkeys(s.verifier for s in systems.values() if s.verifier))
-    if not verifiers:
-        raise UserError("None of the systems has a verifier to compare with; add --AR-path.")
+    require(bool(verifiers), "None of the systems has a verifier to compare with; add --AR-path.")
     together: dict[str, Settings] = {}
     baseline_of: dict[str, str] = {}
     for name, settings in systems.items():
         verifier = settings.verifier or verifiers[0]
         greedy = "AR greedy" if len(verifiers) == 1 else f"AR greedy, {Path(verifier).stem}"
         if greedy not in together:
-            kept = {f.name: getattr(settings, f.name) for f in fields(Settings)}
-            kept = {field: value for field, value in kept.items() if field not in CHOICES}
-            together[greedy] = Settings(**{**kept, "strategy": "AR", "verifier": verifier})
+            common = {key: value for key, value in vars(settings).items() if key not in CHOICES}
+            together[greedy] = Settings(**common, strategy="AR", verifier=verifier)
             baseline_of[greedy] = greedy
         together[name], baseline_of[name] = settings, greedy
     return together, baseline_of
@@ -232,11 +229,11 @@ def main() -> int:
     logging.getLogger("fairseq").setLevel(logging.WARNING)
 
     def work() -> None:
-        if args.report is not None:
-            for kind in ("json", "md") if args.no_picture else ("json", "md", "png"):
-                check_output(f"{args.report}.{kind}")
-            if not args.no_picture:
-                pyplot()  # asked before decoding takes its time
+        # Asked before decoding takes its time.
+        for kind in ("json", "md", "png") if args.report is not None else ():
+            check_output(f"{args.report}.{kind}")
+        if args.report is not None and not args.no_picture:
+            pyplot()
         rows = run(args, rest)
         page = table(COLUMNS, rows)
         if args.report is not None:

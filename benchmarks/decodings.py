@@ -31,9 +31,6 @@ from specdec_plugins.decoding.engine import Method, SpeculativeDecoder
 from specdec_plugins.decoding.rules.exact import Exact
 from specdec_plugins.decoding.schedules.constant import Constant
 from specdec_plugins.errors import UserError, require
-from specdec_plugins.formats.bundle import WEIGHTS_SUFFIX
-from specdec_plugins.formats.checkpoints import save_checkpoint
-from specdec_plugins.formats.models import read_model, to_checkpoint
 
 NUM_WARM_UP = 5  # sentences that every translator decodes first, not counted
 BEAM, FAIRSEQ_GREEDY, GREEDY, EXACT, RELAXED = (
@@ -168,24 +165,13 @@ def same_networks(translator: SpeculativeTranslator, **changes: Any) -> Speculat
     return SpeculativeTranslator(settings, translator.codec, built, limits)
 
 
-def search_settings(settings: Settings, folder: str | Path) -> Settings:
-    """Settings of fairseq's own search with the same verifier; the search loads checkpoints alone.
-
-    folder: where a bundle's verifier is written as a checkpoint; it must stay until that is loaded.
-    """
-    verifier = settings.verifier
-    assert verifier is not None  # Settings refuses it for everything but the drafter alone
-    if Path(verifier).suffix == WEIGHTS_SUFFIX:
-        assert settings.source_lang is not None
-        assert settings.target_lang is not None  # a bundle says both
-        model = read_model(verifier)
-        verifier = str(Path(folder) / "verifier.pt")
-        save_checkpoint(to_checkpoint(model, settings.source_lang, settings.target_lang), verifier)
+def search_settings(settings: Settings, beam: int) -> Settings:
+    """Settings of fairseq's own search with the same verifier."""
     return replace(
         settings,
         strategy="fairseq",
+        beam=beam,
         greedy_like="published",
-        verifier=verifier,
         drafter_checkpoint=None,
         rule=None,
         beta=1,

@@ -34,7 +34,7 @@ from torch import Tensor
 from specdec_plugins.decoding.networks import BlockConfig, StackConfig, TransformerConfig
 from specdec_plugins.decoding.networks.layers import sinusoids
 from specdec_plugins.decoding.networks.trained import Model, State, layer_number
-from specdec_plugins.errors import UserError, require
+from specdec_plugins.errors import UserError, located, require
 
 _EPSILON = 1e-5  # of every layer norm, in every engine
 _SILENT = re.compile(r"\.(self_attn\.out_proj|encoder_attn\.out_proj|fc2)\.")
@@ -84,33 +84,30 @@ def _checked(model: Model, size: Size) -> TransformerConfig:
     if not isinstance(config, TransformerConfig):
         raise UserError(f"{model.path}: {model.arch} cannot be made larger; take a block drafter.")
     encoder, decoder = config.encoder, config.decoder
-    one_width = len({encoder.dim, decoder.dim, config.input_dim, config.output_dim}) == 1
-    require(one_width, f"{model.path}: has stacks or embeddings of several widths; one will do.")
-    require(
-        size.width % decoder.dim == 0 and size.width > decoder.dim,
-        f"{model.path}: is {decoder.dim} wide; ask for a width of twice that or another multiple, "
-        f"not for {size.width}.",
-    )
-    for what, now, then in (
-        ("encoder layers", encoder.num_layers, size.encoder_layers),
-        ("decoder layers", decoder.num_layers, size.decoder_layers),
-        ("types", max(encoder.vocab_size, decoder.vocab_size), size.types),
-    ):
-        require(now <= then, f"{model.path}: has {now} {what} already; ask for as many or more.")
-    require(
-        not decoder.normalize_before or decoder.final_norm,
-        f"{model.path}: its decoder ends without a norm, which carries what is needed here.",
-    )
-    if isinstance(config, BlockConfig):
+    with located(model.path):
+        one_width = len({encoder.dim, decoder.dim, config.input_dim, config.output_dim}) == 1
+        require(one_width, "has stacks or embeddings of several widths; one will do.")
         require(
-            config.scale_embedding == config.scale_decoder,
-            f"{model.path}: scales the embeddings of one stack only, which no wider one suits; "
-            "take a drafter of --arch block_fast.",
+            size.width % decoder.dim == 0 and size.width > decoder.dim,
+            f"is {decoder.dim} wide; ask for a width of twice that or another multiple, not for "
+            f"{size.width}.",
         )
-        require(
-            decoder.num_layers == size.decoder_layers,
-            f"{model.path}: reads positions at every layer of its decoder, so it stays as deep.",
-        )
+        for what, now, then in (
+            ("encoder layers", encoder.num_layers, size.encoder_layers),
+            ("decoder layers", decoder.num_layers, size.decoder_layers),
+            ("types", max(encoder.vocab_size, decoder.vocab_size), size.types),
+        ):
+            require(now <= then, f"has {now} {what} already; ask for as many or more.")
+        ends_in_norm = not decoder.normalize_before or decoder.final_norm
+        require(ends_in_norm, "its decoder ends without a norm, which carries what is needed here.")
+        if isinstance(config, BlockConfig):
+            require(
+                config.scale_embedding == config.scale_decoder,
+                "scales the embeddings of one stack only, which no wider one suits; take a drafter "
+                "of --arch block_fast.",
+            )
+            as_deep = decoder.num_layers == size.decoder_layers
+            require(as_deep, "reads positions at every layer of its decoder, so it stays as deep.")
     return config
 
 

@@ -19,17 +19,14 @@ from tqdm import tqdm
 
 from benchmarks.engines import Output, Workload
 from benchmarks.pair import Sentence
-from benchmarks.systems import System
+from benchmarks.systems import Options, System
 from benchmarks.worker import Batches, Process
-from specdec_plugins.app.options import option
-from specdec_plugins.corpus.cli import at_least
 from specdec_plugins.corpus.resume import Log
 from specdec_plugins.decoding.stats import DecodeStats
 
 Part = TypeVar("Part")
 Result = TypeVar("Result")
 
-_how = partial(option, group="how")
 NUM_WARM_UP = 5  # batches, not counted
 
 
@@ -67,27 +64,6 @@ def interleave(
                 for of_system, result in zip(made, results, strict=True):
                     of_system[repeat].append(result)
     return made
-
-
-@dataclass(frozen=True)
-class MeasureOptions:
-    """How often, with how many threads, in which batches."""
-
-    threads: Sequence[int] = _how((2,), "default: 2", "N", nargs="+", type=at_least(1))
-    batches: Sequence[int] = _how((1,), "default: 1", "N", nargs="+", type=at_least(1))
-    repeats: int = _how(3, "repetitions", type=at_least(1))
-    turn: int = _how(25, "sentences that a row decodes before the next one does", type=at_least(1))
-    batch_rows: Sequence[str] = option(
-        ("*",),
-        "of these, those measured at batches above 1 (default: all that can)",
-        "PATTERN",
-        group="rows",
-        nargs="+",
-    )
-
-    def takes(self, system: System, batch: int) -> bool:
-        """True if the system is measured at that batch."""
-        return batch == 1 or (system.is_like(self.batch_rows) and not system.only_single)
 
 
 @dataclass
@@ -138,7 +114,7 @@ def cut(sentences: Sequence[Sentence], batch: int, seed: int = 0) -> Batches:
 def measure(
     systems: Sequence[System],
     workload: Workload,
-    options: MeasureOptions,
+    options: Options,
     start: Callable[[System, Workload], Process] = Process,
 ) -> list[Cell]:
     """All cells. Raises UserError where an engine refuses its system."""
@@ -159,7 +135,7 @@ def _measure(
     workers: Sequence[Process],
     threads: int,
     batch: int,
-    options: MeasureOptions,
+    options: Options,
     sentences: Sequence[Sentence],
 ) -> list[Cell]:
     batches = cut(sentences, batch)

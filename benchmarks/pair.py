@@ -49,11 +49,8 @@ class Pair:
     @classmethod
     def of(cls, folder: Path, source_lang: str | None, target_lang: str | None) -> Pair:
         """The pair in a folder. Raises UserError where a file is missing."""
-        given: dict[str, Any] = {
-            "data": str(folder),
-            "source_lang": source_lang,
-            "target_lang": target_lang,
-        }
+        languages = {"source_lang": source_lang, "target_lang": target_lang}
+        given: dict[str, Any] = {"data": str(folder), **languages}
         if not is_bundle(folder):
             given = settings_from_files(folder, given)
             require(
@@ -81,23 +78,22 @@ class Pair:
         """Registered name of the pair's drafter; None where it has none."""
         return self.settings.drafter if self.settings.drafts else None
 
-    @property
-    def note(self) -> str:
-        """What every result must say of the pair; mostly nothing."""
-        path = Path(self.settings.data) / NOTE
-        return path.read_text(encoding="utf-8").strip() if path.is_file() else ""
-
     def describe(self) -> dict[str, Any]:
-        """Sizes of both models as people read them, the drafter's number of weights, the note."""
-        verifier, _ = _sizes(self.verifier)
-        drafter, num_weights = "none", 0
-        if self.drafter is not None:
-            drafter = self.drafter
-            if self.settings.drafter_checkpoint is not None:
-                sizes, num_weights = _sizes(self.settings.drafter_checkpoint)
-                drafter += f", {sizes}"
-        found = {"verifier": verifier, "drafter": drafter, "drafter_weights": num_weights}
-        return {**found, "note": self.note}
+        """Sizes of both models as people read them, the drafter's number of weights, and a note.
+
+        The note is what every result must say of the pair; mostly nothing.
+        """
+        drafter, num_weights = self.drafter or "none", 0
+        if self.drafter is not None and self.settings.drafter_checkpoint is not None:
+            sizes, num_weights = _sizes(self.settings.drafter_checkpoint)
+            drafter += f", {sizes}"
+        note = Path(self.settings.data) / NOTE
+        return {
+            "verifier": _sizes(self.verifier)[0],
+            "drafter": drafter,
+            "drafter_weights": num_weights,
+            "note": note.read_text(encoding="utf-8").strip() if note.is_file() else "",
+        }
 
     def dictionaries(self) -> Dictionaries:
         settings = self.settings

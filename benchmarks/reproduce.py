@@ -17,7 +17,6 @@ import argparse
 import hashlib
 import json
 import sys
-import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -40,7 +39,7 @@ from benchmarks.plots import chosen_rows, draw_reproduction, span
 from benchmarks.reports import Columns, Record, command, number, table, write
 from specdec_plugins.app.loading import make_settings
 from specdec_plugins.app.main import run_command
-from specdec_plugins.app.settings import Settings, choose_device
+from specdec_plugins.app.settings import choose_device
 from specdec_plugins.app.translator import SpeculativeTranslator, load_translator, number_sentences
 from specdec_plugins.app.types import Sentence
 from specdec_plugins.corpus import scoring
@@ -85,20 +84,19 @@ def grid(sizes: Sequence[int], betas: Sequence[int], taus: Sequence[float]) -> l
     return points
 
 
-def load_systems(settings: Settings, points: Sequence[Point]) -> dict[str, SpeculativeTranslator]:
-    """Beam 5, greedy, and every point, the networks of the engine loaded once."""
-    base = load_translator(settings)
-    with tempfile.TemporaryDirectory() as folder:
-        beam = load_translator(replace(search_settings(settings, folder), beam=5))
+def load_systems(
+    base: SpeculativeTranslator, points: Sequence[Point]
+) -> dict[str, SpeculativeTranslator]:
+    """Beam 5, greedy, and every point, with the networks of the engine."""
+    beam = load_translator(search_settings(base.settings, beam=5))
     greedy = same_networks(base, strategy="AR", drafter_checkpoint=None, beta=1, tau=0.0)
     return {BEAM: beam, GREEDY: greedy} | {
         point.name: same_networks(base, **vars(point)) for point in points
     }
 
 
-def block_sizes(settings: Settings, wanted: Sequence[int] | None) -> list[int]:
+def block_sizes(trained: int, wanted: Sequence[int] | None) -> Sequence[int]:
     """Those asked for, else those of the paper that the drafter was trained for."""
-    trained = load_translator(settings).limits.block_size
     if wanted is None:
         return [size for size in (5, 10, 15, 20, 25, 30) if size <= trained] or [trained]
     require(
@@ -106,7 +104,7 @@ def block_sizes(settings: Settings, wanted: Sequence[int] | None) -> list[int]:
         f"--block-sizes {max(wanted)}: the drafter was trained for blocks of {trained} tokens; ask "
         "for at most that",
     )
-    return list(wanted)
+    return wanted
 
 
 def read_test(args: argparse.Namespace) -> tuple[list[Sentence], list[str]]:
@@ -160,8 +158,10 @@ def run(args: argparse.Namespace) -> tuple[Record, Log]:
     # Loaded for the longest blocks that there are, whatever the bundle's default is.
     settings = replace(make_settings({**given, **COMMON}), beta=1, tau=0.0, block_size=None)
     sentences, references = read_test(args)
-    points = grid(block_sizes(settings, args.block_sizes), args.betas, args.taus)
-    systems = load_systems(settings, points)
+    base = load_translator(settings)
+    sizes = block_sizes(base.limits.block_size, args.block_sizes)
+    points = grid(sizes, args.betas, args.taus)
+    systems = load_systems(base, points)
     sources = [sentence.text for sentence in sentences]
     log = open_log(args, list(systems), sources)
     # Sentences of like length decode at once.

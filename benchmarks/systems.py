@@ -1,17 +1,20 @@
-"""The systems that a run compares: which engine, doing what, in which precision."""
+"""What a run is asked, and the systems that it compares: engine, what it does, precision."""
 
 from __future__ import annotations
 
 from argparse import ArgumentTypeError
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import MISSING, asdict, dataclass, field, replace
 from fnmatch import fnmatch
 from functools import partial
 from typing import Any
 
+import torch
+
 from specdec_plugins.app.options import option
 from specdec_plugins.app.settings import DTYPES
 from specdec_plugins.corpus.cli import at_least
+from specdec_plugins.errors import require
 
 GREEDY, BEAM, EXACT, RELAXED, SCRIPTED = "greedy", "beam 5", "exact", "relaxed", "scripted"
 PROMPT_LOOKUP, ASSISTED = "prompt lookup", "assisted"
@@ -67,13 +70,44 @@ def _probability(text: str) -> float:
     return share
 
 
+_language = "default: from the names of the dictionaries"
+_what = partial(option, group="what is measured with")
+_how = partial(option, group="how")
 _rows = partial(option, group="rows")
+_count = at_least(1)
 
 
 @dataclass(frozen=True)
-class Choice:
-    """What a run is asked to compare."""
+class Options:
+    """What is measured, where, how often, and what is written."""
 
+    output: str = _how(MISSING, "beginning of the names of the results", "OUTPUT", required=True)
+    pair: str | None = _what(None, "verifier, drafter, dictionaries and BPE codes", "FOLDER")
+    test: str | None = _what(
+        None, "raw text: a TSV with source and target first, or SOURCE,TARGET", "FILE"
+    )
+    sentences: int | None = _what(None, "the first N of the test file (default: all)", type=_count)
+    source_lang: str | None = _what(None, _language, "LANG", flags=("--source-lang", "-s"))
+    target_lang: str | None = _what(None, _language, "LANG", flags=("--target-lang", "-t"))
+    random_weights: str | None = _what(
+        None,
+        "instead of a pair and a test file: random weights and sentences of this shape, "
+        "LAYERSxDIMxTYPES[xDRAFTER_LAYERS], decoded to --length tokens each",
+        "SHAPE",
+    )
+    length: int = _what(30, "of random outputs", type=_count)
+    grow: str | None = _what(
+        None,
+        "the pair made larger, LAYERSxWIDTHxTYPES: its words and its acceptance, at the cost of "
+        "that shape (benchmarks/shapes.py)",
+        "SHAPE",
+    )
+    device: str = _how("cpu", "what all engines compute on", choices=("cpu", "cuda"))
+    work: str = _how("runs/bench", "for converted weights", "FOLDER")
+    threads: Sequence[int] = _how((2,), "default: 2", "N", nargs="+", type=_count)
+    batches: Sequence[int] = _how((1,), "default: 1", "N", nargs="+", type=_count)
+    repeats: int = _how(3, "repetitions", type=_count)
+    turn: int = _how(25, "sentences that a row decodes before the next one does", type=_count)
     dtypes: Sequence[str] = _rows(
         ("float32", "int8"),
         "precisions; each engine runs those that it has (default: float32 int8)",
@@ -88,11 +122,7 @@ class Choice:
         type=_tolerance,
     )
     block_sizes: Sequence[int] = _rows(
-        (),
-        "further block sizes of exact decoding (default: none)",
-        "K",
-        nargs="*",
-        type=at_least(1),
+        (), "further block sizes of exact decoding (default: none)", "K", nargs="*", type=_count
     )
     scripted: Sequence[float] = _rows(
         (),
@@ -109,36 +139,66 @@ class Choice:
         "PATTERN",
         nargs="+",
     )
-    drafter: str | None = "block"  # registered name of the pair's; None = it has none
-    assistant: bool = False  # the pair has a smaller model to assist transformers
-    most_threads: int = 1  # that an engine gets
+    batch_rows: Sequence[str] = _rows(
+        ("*",),
+        "of these, those measured at batches above 1 (default: all that can)",
+        "PATTERN",
+        nargs="+",
+    )
 
-    def systems(self) -> list[System]:
-        """In the order of the table: fairseq, the peers, then ours."""
-        return [one for one in self._all() if one.dtype in PRECISIONS[one.engine]]
+    def __post_init__(self) -> None:
+        """Raises UserError where flags do not fit together."""
+        if self.random_weights is None:
+            both = self.pair is not None and self.test is not None
+            require(both, "give --pair and --test, or --random-weights.")
+        else:
+            none = not (self.pair or self.test)
+            require(none, "--random-weights makes its own pair and test; leave the others out.")
+            told = "--grow is about a trained pair; leave it out, or --random-weights."
+            require(not self.grow, told)
+        usable = self.device == "cpu" or torch.cuda.is_available()
+        require(usable, "--device cuda: torch sees no GPU here; leave the flag out.")
 
-    def _all(self) -> Iterator[System]:
+    def takes(self, system: System, batch: int) -> bool:
+        """True if the system is measured at that batch."""
+        return batch == 1 or (system.is_like(self.batch_rows) and not system.only_single)
+
+    def systems(self, drafter: str | None, assistant: bool = False) -> list[System]:
+        """What is asked for, in the order of the table: fairseq, the peers, then ours.
+
+        drafter: registered name of the pair's; None = it has none. assistant: it has a smaller
+        model to assist transformers. Raises UserError where no system is left.
+        """
+        systems = [
+            one for one in self._all(drafter, assistant) if one.dtype in PRECISIONS[one.engine]
+        ]
+        chosen = [one for one in systems if one.is_like(self.rows)]
+        names = ", ".join(sorted({one.name for one in systems}))
+        require(bool(chosen), f"--rows: none of the rows has such a name; there are: {names}.")
+        return chosen
+
+    def _all(self, drafter: str | None, assistant: bool) -> Iterator[System]:
         for dtype in self.dtypes:
             yield System("fairseq", BEAM, dtype)
             yield System("fairseq", GREEDY, dtype)
         for dtype in self.dtypes:
             yield System("transformers", GREEDY, dtype)
             yield System("transformers", PROMPT_LOOKUP, dtype, only_single=True)
-            if self.assistant:
+            if assistant:
                 yield System("transformers", ASSISTED, dtype, only_single=True)
         for dtype in self.dtypes:
             yield from self._with_fewer_threads(System("ctranslate2", BEAM, dtype))
             yield from self._with_fewer_threads(System("ctranslate2", GREEDY, dtype))
-        if self.drafter == "block":
+        if drafter == "block":
             yield System("published", EXACT, self.dtypes[0])
         for dtype in self.dtypes:
             yield from self._with_fewer_threads(System("ours", GREEDY, dtype))
-            if self.drafter:
-                yield from self._speculative(dtype)
+            if drafter:
+                yield from self._speculative(dtype, drafter == "block")
 
-    def _speculative(self, dtype: str) -> Iterator[System]:
+    def _speculative(self, dtype: str, of_block_drafter: bool) -> Iterator[System]:
         drafters: list[dict[str, float]] = [{}]
-        if dtype == "float32" and "int8" in self.dtypes and self.drafter == "block":
+        if dtype == "float32" and "int8" in self.dtypes and of_block_drafter:
             drafters.append({"drafter bits": 8})
         for options in drafters:
             yield from self._with_fewer_threads(System("ours", EXACT, dtype, options))
@@ -148,11 +208,11 @@ class Choice:
         for beta, tau in self.relaxed:
             yield System("ours", RELAXED, dtype, {"beta": beta, "tau": tau})
         # Other drafters than the block drafter draft what the verifier has computed already.
-        for share in self.scripted if self.drafter == "block" else ():
+        for share in self.scripted if of_block_drafter else ():
             yield System("ours", SCRIPTED, dtype, {"acceptance": share})
 
     def _with_fewer_threads(self, system: System) -> Iterator[System]:
         """The system, and again on one thread: on small products a second one may cost time."""
         yield system
-        if self.most_threads > 1:
+        if self.device == "cpu" and max(self.threads) > 1:
             yield replace(system, options={**system.options, "threads": 1})

@@ -9,7 +9,6 @@ from __future__ import annotations
 import argparse
 import os
 import sys
-import tempfile
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -65,15 +64,14 @@ def read_samples(path: Path, number: int | None = None) -> list[Sample]:
 
 
 def load_systems(
-    settings: Settings, relaxed: tuple[int, float], folder: str
+    settings: Settings, relaxed: tuple[int, float]
 ) -> dict[str, SpeculativeTranslator]:
-    """The networks of the engine loaded once; folder: for fairseq's own checkpoint."""
+    """The networks of the engine loaded once."""
     beta, tau = relaxed
     exact = load_translator(settings)
-    search = search_settings(settings, folder)
     return {
-        BEAM: load_translator(replace(search, beam=5)),
-        FAIRSEQ_GREEDY: load_translator(replace(search, beam=1)),
+        BEAM: load_translator(search_settings(settings, beam=5)),
+        FAIRSEQ_GREEDY: load_translator(search_settings(settings, beam=1)),
         GREEDY: same_networks(exact, strategy="AR", drafter_checkpoint=None),
         EXACT: exact,
         RELAXED: same_networks(exact, beta=beta, tau=tau),
@@ -103,8 +101,7 @@ def run(data: str | None, device: str | None, num_sentences: int | None = None) 
     relaxed = (bundle.beta, bundle.tau) if bundle.beta > 1 else (3, 1.0)
     settings = replace(bundle, **COMMON)
     print(f"demo: loading {os.path.relpath(settings.data)}", flush=True)
-    with tempfile.TemporaryDirectory() as folder:
-        systems = load_systems(settings, relaxed, folder)
+    systems = load_systems(settings, relaxed)
     sentences = number_sentences([sample.source for sample in samples])
     decodings = decode(systems, sentences, 1)
     references = [sample.reference for sample in samples]

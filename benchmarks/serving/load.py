@@ -18,13 +18,14 @@ import shlex
 import sys
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
+from itertools import chain
 from pathlib import Path
 
 import torch
 
 from benchmarks.machine import describe, in_words
-from benchmarks.reports import Columns, table, write
+from benchmarks.reports import Columns, Record, table, write
 from benchmarks.serving.reference import Reference, balance
 from benchmarks.serving.server import Server, serving
 from benchmarks.serving.traffic import Tally, Traffic
@@ -58,26 +59,6 @@ class Load:
 WARM_UP = Load("warm", concurrency=8, seconds=2.0)  # not counted
 
 
-@dataclass
-class Result:
-    """What came of one run."""
-
-    load: Load
-    num_requests: int
-    seconds: float
-    p50: float
-    p95: float
-    p99: float
-    tokens_per_second: float
-    tokens_per_round: float
-    kinds: dict[str, int]
-    codes: dict[int, int]
-    retries: int
-    figures: list[str]
-    near_ties: list[str] = field(default_factory=list)
-    faults: list[str] = field(default_factory=list)
-
-
 def send(server: Server, reference: Reference, load: Load) -> Tally:
     traffic = Traffic(server.port, load.name, reference.texts, reference.model.target_lang)
     if load.mixed:
@@ -85,7 +66,7 @@ def send(server: Server, reference: Reference, load: Load) -> Tally:
     return asyncio.run(traffic.run_for(load.seconds, load.concurrency))
 
 
-def measure(server: Server, reference: Reference, load: Load) -> Result:
+def measure(server: Server, reference: Reference, load: Load) -> Record:
     """Send the load, wait until the server is empty, compare answers and counts."""
     print(f"{load.name} ...", end=" ", file=sys.stderr, flush=True)
     before = server.wait_until_idle()
@@ -93,35 +74,29 @@ def measure(server: Server, reference: Reference, load: Load) -> Result:
     after = server.wait_until_idle()
     change = {name: value - before.get(name, 0.0) for name, value in after.items()}
     near_ties, faults = reference.compare(tally)
-    lines = server.lines_of(load.name)
-    figures, wrong = balance(reference, tally, change, lines)
+    logged = server.logged(load.name)
+    figures, wrong = balance(reference, tally, change, logged)
     num_tokens = change.get("specdec_tokens_total", 0.0)
-    p50, p95, p99 = (percentile(tally.latencies, share) for share in (0.50, 0.95, 0.99))
-    result = Result(
-        load=load,
-        num_requests=sum(tally.kinds.values()),
-        seconds=tally.seconds,
-        p50=p50,
-        p95=p95,
-        p99=p99,
-        tokens_per_second=num_tokens / tally.seconds,
-        tokens_per_round=num_tokens / max(1.0, change.get("specdec_rounds_total", 0.0)),
-        kinds=dict(tally.kinds),
-        codes=dict(Counter(line.code for line in lines)),
-        retries=tally.retries,
-        figures=figures,
-        near_ties=near_ties,
-        faults=[*tally.faults, *faults, *wrong],
-    )
-    print(
-        f"{result.num_requests} requests, {result.tokens_per_second:.0f} tokens/s, "
-        f"{len(result.faults)} faults",
-        file=sys.stderr,
-    )
-    return result
+    record: Record = {
+        "load": asdict(load),
+        "num_requests": sum(tally.kinds.values()),
+        "seconds": tally.seconds,
+        **{f"p{n}": percentile(tally.latencies, n / 100) for n in (50, 95, 99)},
+        "tokens_per_second": num_tokens / tally.seconds,
+        "tokens_per_round": num_tokens / max(1.0, change.get("specdec_rounds_total", 0.0)),
+        "kinds": dict(tally.kinds),
+        "codes": dict(Counter(chain.from_iterable(logged.values()))),
+        "retries": tally.retries,
+        "figures": figures,
+        "near_ties": near_ties,
+        "faults": [*tally.faults, *faults, *wrong],
+    }
+    speed, num_faults = f"{record['tokens_per_second']:.0f} tokens/s", len(record["faults"])
+    print(f"{record['num_requests']} requests, {speed}, {num_faults} faults", file=sys.stderr)
+    return record
 
 
-def run_mode(mode: str, args: argparse.Namespace, reference: Reference) -> list[Result]:
+def run_mode(mode: str, args: argparse.Namespace, reference: Reference) -> list[Record]:
     """All concurrencies of one mode, against one server."""
     given = {"-s": args.source_lang, "-t": args.target_lang, "--device": args.device}
     flags = [word for flag, value in given.items() if value for word in (flag, value)]
@@ -133,19 +108,18 @@ def run_mode(mode: str, args: argparse.Namespace, reference: Reference) -> list[
     with serving([*flags, *MODES[mode]], args.threads) as server:
         send(server, reference, WARM_UP)
         results = [measure(server, reference, load) for load in loads]
-        results[-1].faults += [f"the log says: {line}" for line in server.errors()]
+        results[-1]["faults"] += [f"the log says: {line}" for line in server.errors()]
     return results
 
 
 def report(
-    output: str | None, reference: Reference, results: Sequence[Result], arguments: Sequence[str]
+    output: str | None, reference: Reference, results: Sequence[Record], arguments: Sequence[str]
 ) -> None:
     """Print the page; write it and the record where they are wanted."""
-    facts = {
-        **describe(reference.model.decoder.verifier.device.type),
-        "threads": torch.get_num_threads(),
-    }
-    timed = [result for result in results if not result.load.mixed]
+    device = reference.model.decoder.verifier.device.type
+    facts = {**describe(device), "threads": torch.get_num_threads()}
+    mixed = [result for result in results if result["load"]["mixed"]]
+    timed = [result for result in results if not result["load"]["mixed"]]
     page = "\n\n".join(
         [
             "# Load test of specdec-serve",
@@ -156,7 +130,7 @@ def report(
             f"{reference.seconds / len(reference.texts):.4f} s a text, "
             f"{len(reference.texts)} texts.",
             *([table(_columns(reference), timed)] if timed else []),
-            *(_mixed(result) for result in results if result.load.mixed),
+            *map(_mixed, mixed),
             _verdict(results),
         ]
     )
@@ -167,52 +141,52 @@ def report(
             "arguments": list(arguments),
             "machine": facts,
             "plain_loop": {**plain, "tokens_per_second": reference.tokens_per_second},
-            "results": [asdict(result) for result in results],
+            "results": list(results),
         }
         write(output, record, page)
 
 
 def _columns(reference: Reference) -> Columns:
+    plain = reference.tokens_per_second
     return {
-        "speculation": lambda result: result.load.mode,
-        "clients": lambda result: str(result.load.concurrency),
-        "requests": lambda result: str(result.num_requests),
-        "p50 s": lambda result: f"{result.p50:.3f}",
-        "p95 s": lambda result: f"{result.p95:.3f}",
-        "p99 s": lambda result: f"{result.p99:.3f}",
-        "tokens/s": lambda result: f"{result.tokens_per_second:.0f}",
-        "against the plain loop": lambda result: (
-            f"{result.tokens_per_second / reference.tokens_per_second:.2f}x"
-        ),
-        "tokens a round": lambda result: f"{result.tokens_per_round:.2f}",
+        "speculation": lambda result: result["load"]["mode"],
+        "clients": lambda result: str(result["load"]["concurrency"]),
+        "requests": lambda result: str(result["num_requests"]),
+        "p50 s": lambda result: f"{result['p50']:.3f}",
+        "p95 s": lambda result: f"{result['p95']:.3f}",
+        "p99 s": lambda result: f"{result['p99']:.3f}",
+        "tokens/s": lambda result: f"{result['tokens_per_second']:.0f}",
+        "against the plain loop": lambda result: f"{result['tokens_per_second'] / plain:.2f}x",
+        "tokens a round": lambda result: f"{result['tokens_per_round']:.2f}",
     }
 
 
-def _mixed(result: Result) -> str:
-    kinds = ", ".join(f"{num} {kind}" for kind, num in sorted(result.kinds.items()))
-    codes = ", ".join(f"{num} with {code}" for code, num in sorted(result.codes.items()))
-    figures = "".join(f"\n* {figure}" for figure in result.figures)
+def _mixed(result: Record) -> str:
+    load = result["load"]
+    kinds = ", ".join(f"{num} {kind}" for kind, num in sorted(result["kinds"].items()))
+    codes = ", ".join(f"{num} with {code}" for code, num in sorted(result["codes"].items()))
+    figures = "".join(f"\n* {figure}" for figure in result["figures"])
     return (
-        f"## {result.num_requests} mixed requests, {result.load.concurrency} clients, "
-        f"speculation {result.load.mode}\n\n"
-        f"* Sent: {kinds}; {result.retries} tried again after 429.\n"
-        f"* The log has: {codes}. In {result.seconds:.0f} s; latency p50 {result.p50:.3f}, "
-        f"p95 {result.p95:.3f}, p99 {result.p99:.3f} s.{figures}"
+        f"## {result['num_requests']} mixed requests, {load['concurrency']} clients, "
+        f"speculation {load['mode']}\n\n"
+        f"* Sent: {kinds}; {result['retries']} tried again after 429.\n"
+        f"* The log has: {codes}. In {result['seconds']:.0f} s; latency p50 {result['p50']:.3f}, "
+        f"p95 {result['p95']:.3f}, p99 {result['p99']:.3f} s.{figures}"
     )
 
 
-def _verdict(results: Sequence[Result]) -> str:
-    near_ties = {line for result in results for line in result.near_ties}
-    faults = [f"* FAULT ({r.load.name}): {line}" for r in results for line in r.faults]
-    if not faults:
-        faults = [
-            "No fault: every good request was answered, every answer is the plain decoding of its "
-            "text, no row stayed behind, every answer stands in the log once under its id, and the "
-            "metrics agree with the clients' counts. Spans are what clients that left may have had "
-            "decoded, and rounds of answers that do not tell them."
-        ]
+def _verdict(results: Sequence[Record]) -> str:
+    near_ties = {line for result in results for line in result["near_ties"]}
+    faults = [
+        f"* FAULT ({Load(**r['load']).name}): {line}" for r in results for line in r["faults"]
+    ]
+    told = "\n".join(faults) or (
+        "No fault: every good request was answered, every answer is the plain decoding of its "
+        "text, no row stayed behind, every answer stands in the log once under its id, and the "
+        "metrics agree with the clients' counts. Spans are what clients that left may have had "
+        "decoded, and rounds of answers that do not tell them."
+    )
     ties = "; ".join(sorted(near_ties) or ["none"])
-    told = "\n".join(faults)
     return f"{told}\n\nNear-ties (two best logits less than 1e-4 apart): {ties}"
 
 
@@ -258,7 +232,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         result for mode in args.modes.split(",") for result in run_mode(mode, args, reference)
     ]
     report(args.output, reference, results, sys.argv[1:] if argv is None else argv)
-    return int(any(result.faults for result in results))
+    return int(any(result["faults"] for result in results))
 
 
 if __name__ == "__main__":

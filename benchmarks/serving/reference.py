@@ -9,8 +9,8 @@ import math
 import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from itertools import chain
 
-from benchmarks.serving.server import LogLine
 from benchmarks.serving.traffic import Answer, Tally
 from specdec_plugins.app.exactness import NEAR_TIE, logit_gap
 from specdec_plugins.serving.model import ServedModel
@@ -76,26 +76,29 @@ class Reference:
 
 
 def balance(
-    reference: Reference, tally: Tally, change: Mapping[str, float], lines: Sequence[LogLine]
+    reference: Reference,
+    tally: Tally,
+    change: Mapping[str, float],
+    logged: Mapping[str, Sequence[int]],
 ) -> tuple[list[str], list[str]]:
     """Tokens, requests and failures as both sides count them, and what does not agree.
 
-    change: of the server's metrics in this run. lines: the log's of its requests. What the server
-    may have done for clients that left, or for answers that do not tell, makes a span of the
-    clients' count.
+    change: of the server's metrics in this run. logged: the log's status codes of its requests.
+    What the server may have done for clients that left, or for answers that do not tell, makes a
+    span of the clients' count.
     """
     known, slack = _work(reference, tally, reference.model.limits.block_size)
-    logged = Counter(line.code for line in lines)
+    codes = Counter(chain.from_iterable(logged.values()))
     counts = [
         (name.removesuffix("_tokens"), f"specdec_{name}_total", known[name], slack[name])
         for name in _METRICS
     ]
-    for code, num in sorted(logged.items()):
+    for code, num in sorted(codes.items()):
         counts.append((f"answers {code}, by the log", f"specdec_requests_total:{code}", num, 0))
     for code, kind in _KINDS.items():
         metric = f"specdec_request_failures_total:{kind}"
-        counts.append((f"failures, {kind}", metric, logged[code], 0))
-    figures, faults = [], _log_faults(tally, lines)
+        counts.append((f"failures, {kind}", metric, codes[code], 0))
+    figures, faults = [], _log_faults(tally, logged)
     for name, metric, least, more in counts:
         counted = round(change.get(metric, 0.0))
         span = f"{least} to {least + more}" if more else f"{least}"
@@ -121,14 +124,11 @@ def _work(reference: Reference, tally: Tally, block_size: int) -> tuple[Counter[
     return known, slack
 
 
-def _log_faults(tally: Tally, lines: Sequence[LogLine]) -> list[str]:
+def _log_faults(tally: Tally, logged: Mapping[str, Sequence[int]]) -> list[str]:
     """Every answer has one line in the log, under its id and with its status."""
-    by_id: dict[str, list[int]] = {}
-    for line in lines:
-        by_id.setdefault(line.request_id, []).append(line.code)
     faults = []
-    for request_id in tally.codes.keys() | by_id.keys():
-        codes, answered = by_id.get(request_id), tally.codes.get(request_id)
+    for request_id in tally.codes.keys() | logged.keys():
+        codes, answered = logged.get(request_id), tally.codes.get(request_id)
         if codes not in ([[200], [429], [499]] if answered is None else [[answered]]):
             faults.append(f"request {request_id}: answered {answered}, the log has {codes}")
     return faults

@@ -14,7 +14,6 @@ from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import NamedTuple
 
 from prometheus_client.parser import text_string_to_metric_families
 
@@ -22,13 +21,6 @@ _START = 300.0  # seconds, also to stop
 _LINE = re.compile(r"request_id=(\S+) method=POST path='/\w+' status=(\d+)")
 # Metrics that are also summed by one of their labels.
 _LABELS = {"specdec_requests_total": "code", "specdec_request_failures_total": "kind"}
-
-
-class LogLine(NamedTuple):
-    """What the log says of one request."""
-
-    request_id: str
-    code: int
 
 
 class Server:
@@ -64,11 +56,13 @@ class Server:
             time.sleep(0.2)
         raise RuntimeError("sentences are left in the server although nobody waits for them")
 
-    def lines_of(self, run: str) -> list[LogLine]:
-        """The log's lines of requests whose ids begin with the name of a run."""
-        found = (_LINE.search(line) for line in self._log.read_text().splitlines())
-        lines = [LogLine(match[1], int(match[2])) for match in found if match]
-        return [line for line in lines if line.request_id.startswith(f"{run}.")]
+    def logged(self, run: str) -> dict[str, list[int]]:
+        """The log's status codes by request id, where this begins with the name of a run."""
+        codes: dict[str, list[int]] = {}
+        for request_id, code in _LINE.findall(self._log.read_text()):
+            if request_id.startswith(f"{run}."):
+                codes.setdefault(request_id, []).append(int(code))
+        return codes
 
     def errors(self) -> list[str]:
         """What the log says that no test asked for."""

@@ -11,9 +11,9 @@ import pytest
 
 from benchmarks import worker
 from benchmarks.engines import Output, Workload
-from benchmarks.measure import NUM_WARM_UP, Cell, MeasureOptions, cut, interleave, measure
+from benchmarks.measure import NUM_WARM_UP, Cell, cut, interleave, measure
 from benchmarks.pair import Pair, Sentence
-from benchmarks.systems import System
+from benchmarks.systems import Options, System
 from benchmarks.worker import Worker, rest
 from specdec_plugins.app.settings import Settings
 from specdec_plugins.decoding.stats import DecodeStats
@@ -65,7 +65,8 @@ def run(**options: Any) -> tuple[list[Cell], list[Recorder], list[tuple[str, lis
         workers.append(Recorder(system, log))
         return workers[-1]
 
-    return measure(SYSTEMS, WORKLOAD, MeasureOptions(**options), start), workers, log
+    asked = Options("out", "p", "t", **options)
+    return measure(SYSTEMS, WORKLOAD, asked, start), workers, log
 
 
 def test_systems_take_turns_over_the_same_batches_and_nobody_always_follows_the_same() -> None:
@@ -104,11 +105,8 @@ def test_counts_are_added_up_and_unstable_outputs_noticed() -> None:
 
 
 def test_systems_stay_out_of_batches_that_are_not_theirs() -> None:
-    options = {"batches": (1, 8), "batch_rows": ("ours exact",)}
-    cells, workers, _ = run(**options)
+    cells, workers, _ = run(batches=(1, 8), batch_rows=("ours exact",))
     assert [(c.system.role, c.batch) for c in cells if c.batch == 8] == [("exact", 8)]
-    single = System("ours", "exact", "float32", only_single=True)
-    assert not MeasureOptions(**options).takes(single, 8)
     assert all(worker.calls[-1] == "close" for worker in workers)
 
 

@@ -2,94 +2,80 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 
 from benchmarks.engines import ENGINES
-from benchmarks.run import Options, choose, parser
-from benchmarks.systems import PRECISIONS, Choice
+from benchmarks.run import parser
+from benchmarks.systems import PRECISIONS, Options, System
 from specdec_plugins.app.options import build
-from specdec_plugins.errors import UserError
+from tests.refusals import refused
+
+PAIR = ("--pair", "p", "--test", "t", "--threads", "1")
 
 
-def flags(*words: str) -> dict[str, Any]:
-    return vars(parser().parse_args(["--output", "out", *words]))
+def asked(*words: str, pair: tuple[str, ...] = PAIR) -> Options:
+    return build(Options, vars(parser().parse_args(["--output", "out", *pair, *words])))
+
+
+def names(*words: str) -> list[str]:
+    return [one.name for one in asked(*words).systems("block")]
 
 
 def test_no_two_systems_share_a_name_and_a_precision() -> None:
-    choice = Choice(("float32", "int8"), block_sizes=(4, 8), scripted=(0.5,), assistant=True)
-    systems = choice.systems()
+    words = ("--block-sizes", "4", "8", "--scripted-acceptance", "0.5")
+    systems = asked(*words).systems("block", assistant=True)
     assert len({(one.name, one.dtype) for one in systems}) == len(systems)
     assert {one.engine for one in systems} == set(ENGINES) == set(PRECISIONS)
+    # Each engine has the precisions that it computes in.
+    of_int8 = {one.engine for one in systems if one.dtype == "int8"}
+    assert of_int8 == {"ctranslate2", "ours"}
 
 
-def test_each_engine_has_the_precisions_that_it_computes_in() -> None:
-    systems = Choice(("float32", "int8")).systems()
-    assert {one.engine for one in systems if one.dtype == "int8"} >= {"ctranslate2"}
-    assert not [one for one in systems if one.dtype == "int8" and one.engine == "fairseq"]
-
-
-def test_without_a_drafter_nobody_speculates() -> None:
-    roles = {one.role for one in Choice(drafter=None).systems()}
-    assert roles == {"greedy", "beam 5", "prompt lookup"}
-
-
-def test_only_the_block_drafter_is_published_and_scripted() -> None:
-    systems = Choice(drafter="lookup", scripted=(0.5,)).systems()
+def test_what_is_compared_depends_on_the_drafter() -> None:
+    without = {one.role for one in asked().systems(None)}
+    assert without == {"greedy", "beam 5", "prompt lookup"}
+    # Only the block drafter is published and scripted.
+    systems = asked("--scripted-acceptance", "0.5").systems("lookup")
     assert {"exact", "relaxed"} <= {one.role for one in systems if one.engine == "ours"}
     assert not [one for one in systems if one.engine == "published" or one.role == "scripted"]
 
 
 def test_engines_that_a_second_thread_may_slow_down_get_one_as_well() -> None:
-    pair = ("--pair", "p", "--test", "t", "--dtypes", "int8", "--relaxed")
-    names = [one.name for one in choose(flags(*pair, "--threads", "1", "2"), "block", False, 2)]
-    assert names == [
+    words = ("--dtypes", "int8", "--relaxed", "--rows", "c*", "ours *")
+    both = [(f"{name}", f"{name} (threads 1)") for name in names(*words)]
+    assert names(*words, "--threads", "1", "2") == [name for pair in both for name in pair]
+    assert [name for name, _ in both] == [
         "ctranslate2 beam 5",
-        "ctranslate2 beam 5 (threads 1)",
         "ctranslate2 greedy",
-        "ctranslate2 greedy (threads 1)",
         "ours greedy",
-        "ours greedy (threads 1)",
         "ours exact",
-        "ours exact (threads 1)",
     ]
-    systems = choose(flags(*pair), "block", False, 1)
-    assert not [one for one in systems if "threads" in one.options]
 
 
 def test_other_blocks_are_drafted_in_8_bits_as_well() -> None:
-    args = flags("--rows", "ours exact*", "--block-sizes", "4", "--relaxed", "--threads", "1")
-    names = [one.name for one in choose(args, "block", False, 1)]
     of_float32 = ["ours exact", "ours exact (drafter bits 8)"]
     of_float32 += ["ours exact (k 4)", "ours exact (drafter bits 8, k 4)"]
-    assert names == [*of_float32, "ours exact", "ours exact (k 4)"]
+    found = names("--rows", "ours exact*", "--block-sizes", "4", "--relaxed")
+    assert found == [*of_float32, "ours exact", "ours exact (k 4)"]
 
 
 def test_patterns_choose_systems() -> None:
-    args = flags("--rows", "ours *", "--relaxed", "2:0.5", "--dtypes", "float32")
-    names = [one.name for one in choose(args, "block", False, 2)]
-    assert names == [
-        "ours greedy",
-        "ours greedy (threads 1)",
-        "ours exact",
-        "ours exact (threads 1)",
-        "ours relaxed (beta 2, tau 0.5)",
-    ]
-    with pytest.raises(UserError, match="there are: .*ours greedy"):
-        choose(flags("--rows", "theirs"), "block", False, 2)
+    found = names("--rows", "ours *", "--relaxed", "2:0.5", "--dtypes", "float32")
+    assert found == ["ours greedy", "ours exact", "ours relaxed (beta 2, tau 0.5)"]
+    refused("there are: .*ours greedy", names, "--rows", "theirs")
+    options = asked("--batch-rows", "ours exact")
+    exact, greedy = (System("ours", role, "float32") for role in ("exact", "greedy"))
+    assert options.takes(greedy, 1)
+    assert options.takes(exact, 8)
+    assert not options.takes(greedy, 8)
+    assert not options.takes(System("ours", "exact", "float32", only_single=True), 8)
 
 
-@pytest.mark.parametrize(
-    ("words", "message"),
-    [
-        ((), "give --pair and --test"),
-        (("--pair", "p", "--test", "t", "--random-weights", "1x64x40"), "leave the others out"),
-    ],
-)
-def test_flags_that_do_not_fit_are_refused(words: tuple[str, ...], message: str) -> None:
-    with pytest.raises(UserError, match=message):
-        build(Options, flags(*words))
+def test_flags_that_do_not_fit_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("torch.cuda.is_available", lambda: False)
+    refused("give --pair and --test", lambda: asked(pair=()))
+    refused("leave the others out", asked, "--random-weights", "1x64x40")
+    refused("torch sees no GPU", asked, "--device", "cuda")
 
 
 @pytest.mark.parametrize(
@@ -105,11 +91,5 @@ def test_values_that_cannot_be_are_refused(
     words: tuple[str, ...], message: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with pytest.raises(SystemExit):
-        flags(*words)
+        asked(*words)
     assert message in capsys.readouterr().err
-
-
-def test_a_gpu_that_is_not_there_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("torch.cuda.is_available", lambda: False)
-    with pytest.raises(UserError, match="torch sees no GPU"):
-        build(Options, flags("--pair", "p", "--test", "t", "--device", "cuda"))

@@ -37,9 +37,7 @@ def test_it_shows_a_table_sentences_and_exactness(
 ) -> None:
     seen: list[tuple[int, float]] = []
 
-    def load(
-        settings: Settings, relaxed: tuple[int, float], folder: str
-    ) -> dict[str, SpeculativeTranslator]:
+    def load(settings: Settings, relaxed: tuple[int, float]) -> dict[str, SpeculativeTranslator]:
         assert (settings.beta, settings.greedy_like) == (1, "fairseq")
         seen.append(relaxed)
         return systems()

@@ -49,12 +49,12 @@ def test_a_mixed_load_loses_nothing(
 ) -> None:
     monkeypatch.setitem(SHARES, KILLED, 0.02)
     result = measure(toy[1], reference, MIXED)
-    assert result.faults == []
-    assert result.near_ties == []
-    assert result.kinds.keys() == {*PATHS, *SHARES}
-    assert result.codes[400] == result.kinds["bad JSON"]
-    assert result.codes[413] == result.kinds["oversize"]
-    assert result.codes.get(429, 0) >= result.retries  # whoever leaves may be told it, too
+    assert result["faults"] == []
+    assert result["near_ties"] == []
+    assert result["kinds"].keys() == {*PATHS, *SHARES}
+    assert result["codes"][400] == result["kinds"]["bad JSON"]
+    assert result["codes"][413] == result["kinds"]["oversize"]
+    assert result["codes"].get(429, 0) >= result["retries"]  # whoever leaves may be told it, too
     report(str(tmp_path / "report"), reference, [result], ["FOLDER"])
     page = (tmp_path / "report.md").read_text()
     assert "## 250 mixed requests, 12 clients, speculation toy" in page
@@ -67,11 +67,11 @@ def test_a_timed_load_is_counted_to_the_token(
     toy: tuple[Running, Server], reference: Reference
 ) -> None:
     result = measure(toy[1], reference, Load("toy", concurrency=3, seconds=0.5))
-    assert result.faults == []
-    assert result.kinds == {"generate": result.num_requests}
-    [tokens] = [figure for figure in result.figures if figure.startswith("tokens")]
+    assert result["faults"] == []
+    assert result["kinds"] == {"generate": result["num_requests"]}
+    [tokens] = [figure for figure in result["figures"] if figure.startswith("tokens")]
     assert " to " not in tokens
-    assert result.p50 <= result.p95 <= result.p99
+    assert result["p50"] <= result["p95"] <= result["p99"]
 
 
 def test_what_is_wrong_is_found(toy: tuple[Running, Server], reference: Reference) -> None:
@@ -79,13 +79,13 @@ def test_what_is_wrong_is_found(toy: tuple[Running, Server], reference: Referenc
     before = server.wait_until_idle()
     tally: Tally = send(server, reference, Load("toy", concurrency=3, seconds=0.2))
     after = server.wait_until_idle()
-    lines = server.lines_of("toy-3")
+    logged = server.logged("toy-3")
 
     def faults(**more: float) -> list[str]:
         names = after.keys() | more.keys()
         zero = dict.fromkeys(names, 0.0)
         change = {n: {**zero, **after}[n] - before.get(n, 0.0) + more.get(n, 0.0) for n in names}
-        return balance(reference, tally, change, lines)[1]
+        return balance(reference, tally, change, logged)[1]
 
     assert faults() == []
     assert len(faults(specdec_tokens_total=1)) == 1
@@ -93,9 +93,9 @@ def test_what_is_wrong_is_found(toy: tuple[Running, Server], reference: Referenc
     assert len(faults(specdec_rounds_total=10_000)) == 1
     assert len(faults(**{"specdec_requests_total:200": 1})) == 1
     assert len(faults(**{"specdec_request_failures_total:cancelled": 1})) == 1
-    lost = lines.pop()
-    assert any(lost.request_id in fault for fault in faults())
-    lines += [lost, lost]
+    lost, codes = logged.popitem()
+    assert any(lost in fault for fault in faults())
+    logged[lost] = codes * 2
     assert any("[200, 200]" in fault for fault in faults())
     tally.answers[0].text += "!"
     tally.answers.pop()
