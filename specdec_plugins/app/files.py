@@ -209,6 +209,7 @@ def _open_output(path: str, keep: int) -> int:
 
 
 _beside = partial(option, group="forced beginnings, and long lines")
+_hints = partial(option, group="drafting")
 _file = partial(option, group="files")
 _report = partial(option, group="reports (standard error)")
 
@@ -223,6 +224,13 @@ class FileOptions:
         "FILE",
     )
     prefix_column: bool = _beside(False, "the same after a tab in each line of the input")
+    hint_file: str | None = _hints(
+        None,
+        "line n is a translation of nearly the same text as line n, in the form of the input, or "
+        "empty: --drafter hint drafts from it, and in exact mode it changes no word",
+        "FILE",
+    )
+    hint_column: bool = _hints(False, "the same after a tab in each line of the input")
     input_path: str = _file(STANDARD, "UTF-8 lines; '-', the default: standard input", "FILE")
     output_path: str = _file(STANDARD, "'-', the default: standard output", "FILE")
     json_path: str | None = _file(
@@ -265,6 +273,15 @@ class FileOptions:
             not (self.prefix_file and self.prefix_column),
             "--prefix-file and --prefix-column exclude each other; give one of them.",
         )
+        require(
+            not (self.hint_file and self.hint_column),
+            "--hint-file and --hint-column exclude each other; give one of them.",
+        )
+        require(
+            not (self.prefix_column and self.hint_column),
+            "--prefix-column and --hint-column are about the same column; give one of them as a "
+            "file.",
+        )
         for flag, path in (("--output-path", self.output_path), ("--json-path", self.json_path)):
             require(
                 not (self.resume and path == STANDARD),
@@ -276,7 +293,8 @@ class FileOptions:
         )
         require(
             self.inputs.count(STANDARD) <= 1,
-            "Only one of --input-path, --prefix-file and --diagnose-targets can be standard input.",
+            "Only one of --input-path, --prefix-file, --hint-file and --diagnose-targets can be "
+            "standard input.",
         )
         require(
             self.diagnose or self.diagnose_targets is None,
@@ -291,7 +309,7 @@ class FileOptions:
     @property
     def inputs(self) -> list[str]:
         """Files that are read side by side, the sentences first."""
-        beside = (self.prefix_file, self.diagnose_targets)
+        beside = (self.prefix_file, self.hint_file, self.diagnose_targets)
         return [self.input_path, *(path for path in beside if path is not None)]
 
 
@@ -302,7 +320,7 @@ def name_of(path: str) -> str:
 
 @contextmanager
 def open_sentences(files: FileOptions) -> Iterator[Iterator[Sentence]]:
-    """The input's lines with their prefixes and training targets, read as they are asked for.
+    """The input's lines with what stands beside them in other files, read as they are asked for.
 
     Raises UserError where a file is missing, and later where a line is no UTF-8 or the files differ
     in length.
@@ -319,16 +337,25 @@ def open_sentences(files: FileOptions) -> Iterator[Iterator[Sentence]]:
 def _joined(files: FileOptions, lines: Sequence[Sentence]) -> Sentence:
     """A line of the input with those that stand beside it in the other files."""
     beside = dict(zip(files.inputs[1:], (line.text for line in lines[1:]), strict=True))
-    text, prefix = lines[0].text, beside.get(files.prefix_file or "")
+    line, text = lines[0], lines[0].text
+    paths = (files.prefix_file, files.hint_file, files.diagnose_targets)
+    prefix, hint, target = (beside.get(path or "") for path in paths)
     if files.prefix_column:
-        text, _, prefix = text.partition("\t")
-        if "\t" in prefix:
-            raise UserError(
-                f"{lines[0].where}: has more than two columns; --prefix-column expects the "
-                "sentence, a tab, and its target prefix."
-            )
-    target = beside.get(files.diagnose_targets or "")
-    return replace(lines[0], text=text, prefix=prefix or None, target=target)
+        text, prefix = _columns(line, "prefix")
+    if files.hint_column:
+        text, hint = _columns(line, "hint")
+    return replace(line, text=text, prefix=prefix or None, hint=hint or None, target=target)
+
+
+def _columns(line: Sentence, name: str) -> tuple[str, str]:
+    """The sentence and what stands behind its tab. Raises UserError for a second tab."""
+    text, _, beside = line.text.partition("\t")
+    require(
+        "\t" not in beside,
+        f"{line.where}: has more than two columns; --{name}-column expects the sentence, a tab, "
+        f"and its target {name}.",
+    )
+    return text, beside
 
 
 def _in_step(
@@ -398,7 +425,8 @@ class Journal:
     def _add(self, sentence: Sentence) -> None:
         """Raises UserError where the lines recorded came from another input."""
         self.lines += 1
-        self._hash.update(json.dumps([sentence.text, sentence.prefix]).encode())
+        beside = [sentence.prefix] if sentence.hint is None else [sentence.prefix, sentence.hint]
+        self._hash.update(json.dumps([sentence.text, *beside]).encode())
         recorded = self._recorded
         if recorded and self.lines == recorded["lines"]:
             require(

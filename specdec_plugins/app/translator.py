@@ -22,7 +22,7 @@ from specdec_plugins.app.types import (
 from specdec_plugins.decoding.engine import SpeculativeDecoder
 from specdec_plugins.decoding.stats import DecodeStats
 from specdec_plugins.decoding.types import SEEDS, FinishReason, Request, RowResult
-from specdec_plugins.errors import UserError
+from specdec_plugins.errors import UserError, require
 
 
 class SpeculativeTranslator:
@@ -52,14 +52,18 @@ class SpeculativeTranslator:
         """Counts of everything decoded so far, with their rates as properties."""
         return self.decoder.stats
 
-    def translate(self, lines: Sequence[str]) -> list[Translation]:
+    def translate(
+        self, lines: Sequence[str], hints: Sequence[str | None] | None = None
+    ) -> list[Translation]:
         """Translations of some lines, in their order; that of an empty line is empty.
 
-        Under a rule that samples, line n of a call draws with `seed` + n, whatever the batch.
-        Raises UserError, before anything is decoded, where a line is longer than the model's
-        positions.
+        hints: for each line a translation of nearly the same text, or None or an empty one, for
+        drafter `hint`; in exact mode they change no word. Under a rule that samples, line n of a
+        call draws with `seed` + n, whatever the batch. Raises UserError, before anything is
+        decoded, where a line is longer than the model's positions, and for hints that are not as
+        many as the lines or that the drafter cannot read.
         """
-        return self.translate_sentences(number_sentences(lines))
+        return self.translate_sentences(number_sentences(lines, hints))
 
     def translate_tokens(self, sources: Sequence[Sequence[str]]) -> list[Translation]:
         """The same for sentences that are the model's tokens already, subwords and all.
@@ -168,7 +172,18 @@ class SpeculativeTranslator:
         params = self.settings.decode_params(
             max_len, (self.settings.seed + sentence.number) % SEEDS, self.limits.block_size
         )
-        return Request(str(sentence.number), source_ids, params, forced_ids)
+        return Request(
+            str(sentence.number), source_ids, params, forced_ids, self._hint_ids(sentence)
+        )
+
+    def _hint_ids(self, sentence: Sentence) -> list[int]:
+        if not sentence.hint:
+            return []
+        require(
+            self.settings.drafts and self.settings.drafter == "hint",
+            f"{sentence.where}: has a hint, which only --drafter hint reads.",
+        )
+        return self.codec.target_ids(sentence.hint)
 
     def _fit_source(self, source_ids: list[int], where: str) -> list[int]:
         longest = self.limits.source
@@ -219,6 +234,13 @@ def load_translator(settings: Settings, with_scores: bool = False) -> Speculativ
     return SpeculativeTranslator(settings, *load_parts(settings, with_scores))
 
 
-def number_sentences(lines: Sequence[str]) -> list[Sentence]:
-    """Sentences numbered from 1."""
-    return [Sentence(n, line, where=f"sentence {n}") for n, line in enumerate(lines, 1)]
+def number_sentences(
+    lines: Sequence[str], hints: Sequence[str | None] | None = None
+) -> list[Sentence]:
+    """Sentences numbered from 1. Raises UserError for hints that are not as many."""
+    hints = [None] * len(lines) if hints is None else hints
+    require(len(hints) == len(lines), f"there are {len(lines)} lines and {len(hints)} hints.")
+    return [
+        Sentence(n, line, where=f"sentence {n}", hint=hint)
+        for n, (line, hint) in enumerate(zip(lines, hints, strict=True), 1)
+    ]

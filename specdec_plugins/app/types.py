@@ -34,6 +34,7 @@ class Sentence:
     prefix: str | None = None  # what the translation must begin with
     where: str = "sentence"  # named in messages
     tokens: Sequence[str] | None = None  # the source as the model's tokens, in place of the text
+    hint: str | None = None  # a translation of nearly the same text, to draft from
     target: str | None = None  # what the drafter was trained to say, as tokens; for a diagnosis
 
 
