@@ -30,7 +30,7 @@ from benchmarks.decodings import Decoding, decode
 from benchmarks.machine import describe
 from benchmarks.plots import draw_comparison, pyplot
 from benchmarks.reports import Columns, Record, command, number, ratios, spread, table, write
-from specdec_plugins.app.files import STANDARD, FileOptions, open_sentences
+from specdec_plugins.app.files import FileOptions, open_sentences
 from specdec_plugins.app.loading import make_settings
 from specdec_plugins.app.main import given_settings, make_parser, run_command
 from specdec_plugins.app.settings import Settings
@@ -197,10 +197,12 @@ def comparison_parser() -> argparse.ArgumentParser:
 
 
 def _sentences(rest: list[str], limit: int | None) -> list[Sentence]:
-    path = vars(make_parser().parse_args(rest)).get("input_path", STANDARD)
-    with open_sentences(FileOptions(input_path=path)) as lines:
+    given = vars(make_parser().parse_args(rest))
+    names = ("input_path", "hint_file", "hint_column")
+    files = FileOptions(**{name: given[name] for name in names if name in given})
+    with open_sentences(files) as lines:
         sentences = list(lines)[:limit]
-    require(bool(sentences), f"{path}: is empty; expected one sentence a line.")
+    require(bool(sentences), f"{files.input_path}: is empty; expected one sentence a line.")
     return sentences
 
 

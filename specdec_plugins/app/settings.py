@@ -326,6 +326,11 @@ class Settings:
         return self.strategy in ("specdec", "drafter")
 
     @property
+    def reads_hints(self) -> bool:
+        """True if lines may bring a translation of nearly the same text."""
+        return self.drafts and self.drafter == "hint"
+
+    @property
     def unused_checkpoint(self) -> str | None:
         """The drafter's checkpoint where the drafter reads none."""
         is_read = self.needs.network is not None

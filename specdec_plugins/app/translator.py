@@ -180,7 +180,7 @@ class SpeculativeTranslator:
         if not sentence.hint:
             return []
         require(
-            self.settings.drafts and self.settings.drafter == "hint",
+            self.settings.reads_hints,
             f"{sentence.where}: has a hint, which only --drafter hint reads.",
         )
         return self.codec.target_ids(sentence.hint)

@@ -101,11 +101,11 @@ SYSTEMS = {
 
 
 def measured(chunk: int) -> list[Decoding]:
-    """Two repetitions over scripted models."""
+    """Two repetitions over scripted models, which read no hints."""
     drafted, short = translator("specdec"), translator("specdec", max_len_b=2)
     loaded = {"AR": translator("AR"), "drafted": drafted, "short": short}
     clock = partial(next, count(1.0))  # every reading is a second later than the one before
-    return decode(loaded, number_sentences(LINES), chunk, repeats=2, clock=clock)
+    return decode(loaded, number_sentences(LINES, LINES), chunk, repeats=2, clock=clock)
 
 
 def test_every_system_decodes_everything_and_is_measured() -> None:
