@@ -20,21 +20,17 @@ from starlette.responses import JSONResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from specdec_plugins.serving.errors import HUNG_UP, KINDS, ServiceError
-from specdec_plugins.serving.metrics import Metrics
 from specdec_plugins.serving.model import ServedModel
 from specdec_plugins.serving.request_ids import RequestIds, current_id
 from specdec_plugins.serving.routes import router
 from specdec_plugins.serving.service import Service, version
 from specdec_plugins.serving.settings import ServerSettings
-from specdec_plugins.serving.worker import BatchWorker
 
 log = logging.getLogger("specdec.serving")
 
 # Not "auto": the server is the same whatever other packages install beside uvicorn.
 UVICORN: dict[str, Any] = {"loop": "asyncio", "http": "h11"}
-_OTHER = "other"  # route of addresses that do not exist: they must not become labels
 _PAGE = Path(__file__).parent / "page"
-_ASSETS = ("page.css", "page.js", "icon.svg")
 # The page loads nothing from elsewhere and may be framed by nobody.
 _PAGE_HEADERS = {
     "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self'; "
@@ -52,16 +48,13 @@ def create_app(
 
     when_failed: called, on another thread, where the worker dies before that.
     """
-    metrics = Metrics()
-    worker = BatchWorker(model.decoder.open, settings, metrics, when_failed=when_failed)
-    service = Service(model, worker, settings, metrics)
+    service = Service(model, settings, when_failed)
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
-        worker.start()
+        service.worker.start()
         yield
-        await asyncio.to_thread(worker.close, settings.shutdown_timeout)
-        service.close()
+        await asyncio.to_thread(service.close)
 
     app: FastAPI = FastAPIOffline(
         redoc_url=None,
@@ -82,15 +75,15 @@ def create_app(
 
 
 def _add_page(app: FastAPI) -> None:
-    def serve(path: str, name: str) -> None:
+    def serve(name: str, path: str) -> None:
         async def get() -> FileResponse:
             return FileResponse(_PAGE / name, headers=_PAGE_HEADERS)
 
         app.get(path, include_in_schema=False)(get)
 
-    serve("/", "index.html")
-    for name in _ASSETS:
-        serve(f"/{name}", name)
+    serve("index.html", "/")
+    for name in ("page.css", "page.js", "icon.svg"):
+        serve(name, f"/{name}")
 
 
 class RequestLog:
@@ -133,21 +126,17 @@ class RequestLog:
             self._count(scope, seen, time.monotonic() - begin)
 
     def _count(self, scope: Scope, code: int, seconds: float) -> None:
-        route = scope["path"] if scope["path"] in self._routes else _OTHER
+        # Addresses that do not exist must not become labels.
+        route = scope["path"] if scope["path"] in self._routes else "other"
         metrics = self._service.metrics
         metrics.active.dec()
         if code == HUNG_UP:
             metrics.failures.labels(KINDS[HUNG_UP]).inc()
         metrics.requests.labels(route, code).inc()
         metrics.request_seconds.labels(route).observe(seconds)
-        log.info(
-            "request_id=%s method=%s path=%r status=%d ms=%.1f",
-            current_id.get(),
-            scope["method"],
-            scope["path"][:200],
-            code,
-            seconds * 1000,
-        )
+        asked = f"method={scope['method']} path={scope['path'][:200]!r}"
+        done = f"status={code} ms={seconds * 1000:.1f}"
+        log.info(f"request_id={current_id.get()} {asked} {done}")
 
 
 async def _answer(request: Request, error: Exception) -> Response:

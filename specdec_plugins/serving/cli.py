@@ -14,14 +14,10 @@ from pathlib import Path
 import torch
 
 from specdec_plugins.app.options import add_options, build
+from specdec_plugins.app.report import kernels_in_use
 from specdec_plugins.errors import Parser, UserError, refuse
 from specdec_plugins.serving.model import ServedModel, load_model, request_defaults
-from specdec_plugins.serving.settings import (
-    LOG_FORMAT,
-    ModelOptions,
-    ProcessOptions,
-    ServerSettings,
-)
+from specdec_plugins.serving.settings import LOG_LINE, ModelOptions, ProcessOptions, ServerSettings
 
 log = logging.getLogger("specdec.serving")
 
@@ -44,7 +40,7 @@ def make_parser() -> argparse.ArgumentParser:
 def main(argv: Sequence[str] | None = None) -> int:
     """Serve until a signal; the exit status of a command line."""
     given = vars(make_parser().parse_args(argv))
-    logging.basicConfig(level=given.get("log_level", "info").upper(), format=LOG_FORMAT)
+    logging.basicConfig(level=given.get("log_level", "info").upper(), format=LOG_LINE)
     try:
         process, options = build(ProcessOptions, given), build(ModelOptions, given)
         key = read_key(process.api_key_file)
@@ -67,10 +63,8 @@ def main(argv: Sequence[str] | None = None) -> int:
 def check_address(host: str, port: int) -> None:
     """Raises UserError where nobody could listen: before models are loaded, and in a sentence."""
     try:
-        family, kind, *_, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
-        with socket.socket(family, kind) as probe:
-            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            probe.bind(address)
+        family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
+        socket.create_server((host, port), family=family).close()
     except OSError as error:
         raise UserError(
             f"nobody can listen at --host {host} --port {port} ({error.strerror}); name an address "
@@ -114,24 +108,17 @@ def serve(model: ServedModel, settings: ServerSettings, host: str, port: int) ->
 
 
 def _announce(model: ServedModel, host: str, port: int) -> None:
-    drafter = f"drafter {model.drafter_name}, blocks of {model.limits.block_size}"
+    device, name = model.decoder.verifier.device, model.drafter_name
+    drafter = f"drafter {name}, blocks of {model.limits.block_size}" if name else "no drafter"
+    compute = kernels_in_use(model.settings) or f"{model.settings.dtype} on {device.type}"
     log.info(
-        "serving %s, %s to %s, %s, %s; address http://%s:%d/",
-        model.name,
-        model.source_lang,
-        model.target_lang,
-        drafter if model.drafter_name else "no drafter",
-        model.kernels or f"{model.dtype} on {model.decoder.verifier.device.type}",
-        host,
-        port,
+        f"serving {model.name}, {model.source_lang} to {model.target_lang}, {drafter}, {compute}; "
+        f"address http://{host}:{port}/"
     )
 
 
 def read_key(path: str | None) -> str | None:
-    """The API key of a file, or of the environment; None where there is none.
-
-    Raises UserError where the file cannot be read.
-    """
+    """The API key of a file or the environment, if any; UserError where it cannot be read."""
     if path is None:
         return os.environ.get(KEY_VARIABLE)
     try:

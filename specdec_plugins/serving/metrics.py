@@ -39,41 +39,43 @@ class Metrics:
         self._add_speculation()
 
     def _add_requests(self) -> None:
-        counter, gauge, histogram = self._counter, self._gauge, self._histogram
-        self.requests = counter("requests", "Requests by route and status code.", ("route", "code"))
+        self.requests = self._counter(
+            "requests", "Requests by route and status code.", ("route", "code")
+        )
         text = "Requests without a translation, by kind of error."
-        self.failures = counter("request_failures", text, ("kind",))
+        self.failures = self._counter("request_failures", text, ("kind",))
         text = "From a request's first byte until its answer was sent."
-        self.request_seconds = histogram("request_seconds", text, ("route",), buckets=_SECONDS)
-        self.active = gauge("requests_active", "Requests under way.")
-        self.queue_size = gauge("queue_size", "Sentences that wait.")
+        self.request_seconds = self._histogram(
+            "request_seconds", text, ("route",), buckets=_SECONDS
+        )
+        self.active = self._gauge("requests_active", "Requests under way.")
+        self.queue_size = self._gauge("queue_size", "Sentences that wait.")
         text = "From when a sentence was accepted until it joined the batch."
-        self.queue_seconds = histogram("queue_seconds", text, buckets=(0.0, *_SECONDS))
-        self.batch_rows = gauge("batch_rows", "Sentences that decode now.")
+        self.queue_seconds = self._histogram("queue_seconds", text, buckets=(0.0, *_SECONDS))
+        self.batch_rows = self._gauge("batch_rows", "Sentences that decode now.")
         text = "Sentences in a round of the batch."
-        self.batch_size = histogram("batch_size", text, buckets=_ROWS)
+        self.batch_size = self._histogram("batch_size", text, buckets=_ROWS)
         text = "Time of the engine by part: encode, draft (drafter), verify (verifier), rest."
-        self.part_seconds = counter("part_seconds", text, ("part",))
-        self.tokens = counter("tokens", "Target tokens decoded, ends of sentences included.")
-        self.sentences = counter("sentences", "Sentences answered.")
+        self.part_seconds = self._counter("part_seconds", text, ("part",))
+        self.tokens = self._counter("tokens", "Target tokens decoded, ends of sentences included.")
+        self.sentences = self._counter("sentences", "Sentences answered.")
         text = "Decoding time of a sentence over its tokens, waiting left out."
-        self.token_seconds = histogram("token_seconds", text, buckets=_TOKEN_SECONDS)
+        self.token_seconds = self._histogram("token_seconds", text, buckets=_TOKEN_SECONDS)
 
     def _add_speculation(self) -> None:
-        counter, histogram = self._counter, self._histogram
-        self.rounds = counter("rounds", "Rounds, counted by sentence.")
-        self.drafted = counter("drafted_tokens", "Tokens proposed.")
-        self.accepted = counter("accepted_tokens", "Proposed tokens that were kept.")
+        self.rounds = self._counter("rounds", "Rounds, counted by sentence.")
+        self.drafted = self._counter("drafted_tokens", "Tokens proposed.")
+        self.accepted = self._counter("accepted_tokens", "Proposed tokens that were kept.")
         text = "Tokens that needed no pass of the verifier of their own: tokens less rounds."
-        self.skipped = counter("skipped_tokens", text)
+        self.skipped = self._counter("skipped_tokens", text)
         text = "Accepted tokens of one round, of rounds that drafted."
-        self.accepted_round = histogram("accepted_tokens_per_round", text, buckets=_LENGTHS)
+        self.accepted_round = self._histogram("accepted_tokens_per_round", text, buckets=_LENGTHS)
         text = "Mean tokens a round of one sentence, the verifier's own counted."
-        self.mean_tokens = histogram("tokens_per_round_of_a_sentence", text, buckets=_MEANS)
+        self.mean_tokens = self._histogram("tokens_per_round_of_a_sentence", text, buckets=_MEANS)
         text = "Rounds that drafted this position of the block, from 1."
-        self.position_drafted = counter("position_drafted_tokens", text, ("position",))
+        self.position_drafted = self._counter("position_drafted_tokens", text, ("position",))
         text = "Rounds that kept this position of the block, from 1."
-        self.position_accepted = counter("position_accepted_tokens", text, ("position",))
+        self.position_accepted = self._counter("position_accepted_tokens", text, ("position",))
 
     def render(self) -> bytes:
         """The text that Prometheus reads; of all processes that share their figures."""

@@ -13,7 +13,6 @@ from torch import Tensor
 from specdec_plugins.app.codec import Codec
 from specdec_plugins.app.loading import VERIFIER, load_parts, make_settings, settings_from_files
 from specdec_plugins.app.options import given_to
-from specdec_plugins.app.report import kernels_in_use
 from specdec_plugins.app.settings import EXACT, Settings
 from specdec_plugins.app.types import Limits
 from specdec_plugins.decoding.engine import EngineConfig, Method, SpeculativeDecoder
@@ -63,11 +62,9 @@ class MixedRule:
     def judge(
         self, draft: Draft, scores: Scores, params: RowParams, random: RowRandom, first: Tensor
     ) -> Verdict:
-        if params.all_greedy(samples=True):
-            return self.exact.judge(draft, scores, params, random, first)
-        num_greedy = len(params.truncation[0])
+        num_greedy = sum(asked.top_k == GREEDY_TOP_K for asked in params.requested)
         greedy = self.exact if params.all_greedy(samples=False) else self.tolerant
-        if num_greedy == len(first):
+        if num_greedy == len(params.requested):
             return greedy.judge(draft, scores, params, random, first)
         drawn = self.sampling.judge(draft, scores, params, random, first)
         if not num_greedy:
@@ -84,17 +81,22 @@ class MixedRule:
 class ServedModel:
     """A loaded pair of models."""
 
-    name: str
+    settings: Settings
     source_lang: str
     target_lang: str
     codec: Codec
     split: Split  # a line of source text into sentences
     decoder: SpeculativeDecoder
     limits: Limits
-    drafter_name: str | None = None
-    schedule_name: str = "constant"
-    dtype: str = "float32"
-    kernels: str | None = None  # whose products are computed, where there is a choice
+
+    @property
+    def name(self) -> str:
+        """Of its folder."""
+        return Path(self.settings.data).resolve().name
+
+    @property
+    def drafter_name(self) -> str | None:
+        return self.settings.drafter if self.settings.drafts else None
 
     @property
     def can_sample(self) -> bool:
@@ -114,17 +116,13 @@ def load_model(options: ModelOptions) -> ServedModel:
     method = Method(decoder.method.drafter, MixedRule(), decoder.method.schedule)
     config = EngineConfig(max_rows=options.max_rows, measure_time=options.part_times)
     return ServedModel(
-        name=Path(settings.data).resolve().name,
+        settings=settings,
         source_lang=dictionaries.source_lang,
         target_lang=dictionaries.target_lang,
         codec=codec,
         split=sentence_splitter(dictionaries.source_lang),
         decoder=SpeculativeDecoder(decoder.verifier, method, config),
         limits=limits,
-        drafter_name=settings.drafter if settings.drafts else None,
-        schedule_name=settings.schedule,
-        dtype=settings.dtype,
-        kernels=kernels_in_use(settings),
     )
 
 
@@ -135,20 +133,6 @@ def decode_settings(options: ModelOptions) -> Settings:
     """
     folder = Path(options.data or default_bundle())
     require(folder.is_dir(), f"{folder}: is no folder; give the one that holds the models.")
-    given = _given(options)
-    if not is_bundle(folder):
-        given = _checkpoints(folder, given)
-    return make_settings({**given, "data": str(folder)})
-
-
-def request_defaults(options: ModelOptions) -> dict[str, Any]:
-    """The tolerance of requests that do not say, where the bundle does."""
-    settings = decode_settings(options)
-    return {name: getattr(settings, name) for name in EXACT}
-
-
-def _given(options: ModelOptions) -> dict[str, Any]:
-    """Fields of `Settings` that the options name."""
     named = given_to(Settings, vars(options))
     given = {name: value for name, value in named.items() if value is not None}
     if options.drafter == NONE:
@@ -158,7 +142,15 @@ def _given(options: ModelOptions) -> dict[str, Any]:
         given["tokenizer"] = None
     if options.bpe_codes is not None:
         given["bpe"] = "subword_nmt"
-    return given
+    if not is_bundle(folder):
+        given = _checkpoints(folder, given)
+    return make_settings({**given, "data": str(folder)})
+
+
+def request_defaults(options: ModelOptions) -> dict[str, Any]:
+    """The tolerance of requests that do not say, where the bundle does."""
+    settings = decode_settings(options)
+    return {name: getattr(settings, name) for name in EXACT}
 
 
 def _checkpoints(folder: Path, given: Mapping[str, Any]) -> dict[str, Any]:
@@ -174,10 +166,7 @@ def _checkpoints(folder: Path, given: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def sentence_splitter(language: str) -> Split:
-    """The rules of that language, or of English where there are none for it.
-
-    Raises UserError where the package is missing.
-    """
+    """The rules of that language, or of English where there are none for it."""
     package = imported("sentence_splitter", "serve")
     try:
         split: Split = package.SentenceSplitter(language=language).split

@@ -43,7 +43,7 @@ def make_plan(
 ) -> TextPlan:
     """Raises UserError or ServiceError where a text or an option cannot be served."""
     params = row_params(options, model, settings)
-    split = model.split if options.split_sentences else whole
+    split = model.split if options.split_sentences else lambda line: [line]
     parts = [segment(text, split) for text in texts]
     seed = secrets.randbelow(SEEDS) if options.seed is None else options.seed
     sentences = [sentence for part in parts for sentence in part[1::2]]
@@ -53,27 +53,21 @@ def make_plan(
             f"{len(sentences)} sentences are more than the {settings.max_waiting} that "
             "may wait; send the text in parts.",
         )
-    requests = []
+    requests, longest = [], model.limits.source
     for index, sentence in enumerate(sentences):
+        source_ids = model.codec.source_ids(sentence)
+        if len(source_ids) > longest:
+            start = sentence[:40] + ("..." if len(sentence) > 40 else "")
+            raise ServiceError(
+                413,
+                f"The sentence {start!r} has {len(source_ids) - 1} tokens, more than the "
+                f"{longest - 1} that the model reads; split it.",
+            )
         # The first sentence has the request's seed, each other one its own.
         own = replace(params, seed=(seed + index * 0x9E3779B97F4A7C15) % SEEDS)
-        request = Request(f"sentence {index + 1}", checked_source_ids(sentence, model), own)
-        check_request(request, model.decoder.verifier, model.decoder.method)
-        requests.append(request)
+        requests.append(Request(f"sentence {index + 1}", source_ids, own))
+        check_request(requests[-1], model.decoder.verifier, model.decoder.method)
     return TextPlan(parts, requests, seed)
-
-
-def checked_source_ids(sentence: str, model: ServedModel) -> list[int]:
-    """Source token ids. Raises ServiceError where the model has no positions for them."""
-    source_ids, longest = model.codec.source_ids(sentence), model.limits.source
-    if len(source_ids) > longest:
-        start = sentence[:40] + ("..." if len(sentence) > 40 else "")
-        raise ServiceError(
-            413,
-            f"The sentence {start!r} has {len(source_ids) - 1} tokens, more than the "
-            f"{longest - 1} that the model reads; split it.",
-        )
-    return source_ids
 
 
 def row_params(options: Parameters, model: ServedModel, settings: ServerSettings) -> DecodeParams:
@@ -115,11 +109,6 @@ def translate_texts(
     left = (result.finish_reason is FinishReason.ERROR for result in results)
     failed = [any([*islice(left, len(parts) // 2)]) for parts in plan.texts]
     return [None if bad else text for bad, text in zip(failed, joined, strict=True)]
-
-
-def whole(line: str) -> list[str]:
-    """Does not split: every line is one sentence."""
-    return [line]
 
 
 def segment(text: str, split: Split) -> list[str]:

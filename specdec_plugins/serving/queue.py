@@ -1,4 +1,4 @@
-"""Sentences on their way to the batch: who asked for them, and the line in which they wait."""
+"""Sentences on their way to the batch and back, and who asked for them."""
 
 from __future__ import annotations
 
@@ -34,6 +34,7 @@ class Submission:
             BatchRow(self, index, replace(request, id=f"{number}.{index}"))
             for index, request in enumerate(requests)
         ]
+        self.waiting = deque(self.rows)
 
     def deliver(self, row: int, news: RowRound | Exception) -> None:
         """Called on the worker's thread with each round of a row, or the error that ends it."""
@@ -77,33 +78,3 @@ class BatchRow:
 
     def tell(self, news: RowRound | Exception) -> None:
         self.submission.deliver(self.index, news)
-
-
-class FairQueue:
-    """First come, first served; a submission of many sentences gives way after each of them.
-
-    Not safe between threads: the owner locks.
-    """
-
-    def __init__(self) -> None:
-        self._lines: dict[Submission, deque[BatchRow]] = {}  # in turn, none of them empty
-
-    def __len__(self) -> int:
-        return sum(map(len, self._lines.values()))
-
-    def push(self, submission: Submission) -> None:
-        if submission.rows:
-            self._lines[submission] = deque(submission.rows)
-
-    def pop(self) -> BatchRow:
-        """The sentence whose turn it is. Raises StopIteration where none waits."""
-        submission = next(iter(self._lines))
-        line = self._lines.pop(submission)
-        row = line.popleft()
-        if line:
-            self._lines[submission] = line
-        return row
-
-    def remove(self, submission: Submission) -> None:
-        """Take out what still waits of a submission."""
-        self._lines.pop(submission, None)

@@ -9,7 +9,7 @@ import signal
 import tempfile
 import threading
 import time
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
@@ -17,15 +17,7 @@ from specdec_plugins.errors import UserError, not_installed
 from specdec_plugins.formats.dictionaries import load_dictionaries
 from specdec_plugins.serving.metrics import SHARED_FOLDER
 from specdec_plugins.serving.model import decode_settings, load_model
-from specdec_plugins.serving.settings import (
-    LOG_FORMAT,
-    ModelOptions,
-    ProcessOptions,
-    ServerSettings,
-)
-
-if TYPE_CHECKING:
-    from fastapi import FastAPI
+from specdec_plugins.serving.settings import LOG_LINE, ModelOptions, ProcessOptions, ServerSettings
 
 log = logging.getLogger("specdec.serving")
 
@@ -63,10 +55,12 @@ def serve_replicas(model: ModelOptions, settings: ServerSettings, process: Proce
     except ModuleNotFoundError as error:
         raise not_installed("Ray Serve", "ray") from error
     with tempfile.TemporaryDirectory(prefix="specdec-metrics-") as folder:
-        application = _application(serve, model, settings, process, folder)
+        num_replicas = process.replicas or 1
+        threads = process.threads or max(1, (os.cpu_count() or 1) // num_replicas)
         # As many processors as the replicas ask for: they are numbers for Ray to count with.
-        _start_ray(ray, (process.replicas or 1) * _threads_each(process))
+        _start_ray(ray, num_replicas * threads)
         try:
+            application = _application(serve, model, settings, process, threads, folder)
             _run(serve, application, process.host, process.port)
             return _drain(serve, settings.shutdown_timeout)
         finally:
@@ -76,7 +70,7 @@ def serve_replicas(model: ModelOptions, settings: ServerSettings, process: Proce
 
 def _start_ray(ray: Any, num_cpus: int) -> None:
     """Raises UserError where it does not start."""
-    for attempt in range(_ATTEMPTS):
+    for num_left in reversed(range(_ATTEMPTS)):
         try:
             ray.init(
                 address="local",
@@ -84,12 +78,11 @@ def _start_ray(ray: Any, num_cpus: int) -> None:
                 include_dashboard=False,
                 logging_level=logging.WARNING,
             )
+            return
         except Exception as error:  # Ray raises no class of its own
             log.warning("Ray did not start (%s)", error)
-            if attempt == _ATTEMPTS - 1:
+            if not num_left:
                 raise UserError(f"Ray did not start: {error}") from error
-        else:
-            return
 
 
 def _run(serve: Any, application: Any, host: str, port: int) -> None:
@@ -126,7 +119,7 @@ def _drain(serve: Any, timeout: float) -> int:
 class Replica:
     """What Ray asks of a replica besides requests."""
 
-    app: FastAPI  # of Ray's wrapper
+    app: Any  # FastAPI's, of Ray's wrapper
 
     def check_health(self) -> None:
         """Ray replaces a replica in which this fails."""
@@ -139,15 +132,19 @@ def _application(
     model: ModelOptions,
     settings: ServerSettings,
     process: ProcessOptions,
+    threads: int,
     metrics_folder: str,
 ) -> Any:
     """The whole web application, once in each replica."""
-    level, threads = process.log_level.upper(), _threads_each(process)
+    level, num_gpus = process.log_level.upper(), process.replica_gpus
+    if num_gpus is None:  # one where GPUs are used
+        device = model.device
+        num_gpus = float(torch.cuda.is_available() if device is None else device[:4] == "cuda")
 
-    def build() -> FastAPI:
+    def build() -> Any:
         from specdec_plugins.serving.app import create_app
 
-        logging.basicConfig(level=level, format=LOG_FORMAT)
+        logging.basicConfig(level=level, format=LOG_LINE)
         torch.set_num_threads(threads)
         return create_app(load_model(model), settings)
 
@@ -162,19 +159,8 @@ def _application(
         logging_config=_SERVE_LOG,
         ray_actor_options={
             "num_cpus": threads,
-            "num_gpus": _gpus_each(process, model.device),
+            "num_gpus": num_gpus,
             "runtime_env": {"env_vars": {SHARED_FOLDER: metrics_folder}},
         },
     )
     return deployment.bind()
-
-
-def _threads_each(process: ProcessOptions) -> int:
-    return process.threads or max(1, (os.cpu_count() or 1) // (process.replicas or 1))
-
-
-def _gpus_each(process: ProcessOptions, device: str | None) -> float:
-    if process.replica_gpus is not None:
-        return process.replica_gpus
-    uses_gpus = torch.cuda.is_available() if device is None else device.startswith("cuda")
-    return float(uses_gpus)

@@ -9,17 +9,10 @@ from fastapi import APIRouter, Depends, Request
 from fastapi.responses import JSONResponse, Response
 from prometheus_client import CONTENT_TYPE_LATEST
 
-from specdec_plugins.serving import schemas
+from specdec_plugins.app.report import kernels_in_use
+from specdec_plugins.serving import schemas, stream
 from specdec_plugins.serving.errors import ServiceError
-from specdec_plugins.serving.schemas import (
-    GenerateRequest,
-    RootRequest,
-    TranslateRequest,
-    body_of,
-    schema_of,
-)
-from specdec_plugins.serving.service import Service, Subscription
-from specdec_plugins.serving.stream import EventStream, events_of, generate, while_connected
+from specdec_plugins.serving.service import Service, Subscription, version
 
 # English names, for people who read a list.
 _LANGUAGES = {
@@ -33,22 +26,20 @@ _LANGUAGES = {
     "uk": "Ukrainian", "vi": "Vietnamese", "zh": "Chinese",
 }  # fmt: skip
 
-router = APIRouter(
-    responses={
-        code: {"model": schemas.ErrorResponse} for code in (400, 403, 413, 422, 429, 500, 503, 504)
-    }
-)
+_CODES = (400, 403, 413, 422, 429, 500, 503, 504)
+router = APIRouter(responses={code: {"model": schemas.ErrorResponse} for code in _CODES})
 
 
 def service_of(request: Request) -> Service:
-    service: Service = request.app.state.service
-    return service
+    return request.app.state.service
 
 
 TheService = Annotated[Service, Depends(service_of)]
-GenerateBody = Annotated[GenerateRequest, Depends(body_of(GenerateRequest))]
-RootBody = Annotated[RootRequest, Depends(body_of(RootRequest))]
-TranslateBody = Annotated[TranslateRequest, Depends(body_of(TranslateRequest))]
+GenerateBody = Annotated[schemas.GenerateRequest, Depends(schemas.body_of(schemas.GenerateRequest))]
+RootBody = Annotated[schemas.RootRequest, Depends(schemas.body_of(schemas.RootRequest))]
+TranslateBody = Annotated[
+    schemas.TranslateRequest, Depends(schemas.body_of(schemas.TranslateRequest))
+]
 
 
 def check_key(service: Service, request: Request, in_body: str | None = None) -> None:
@@ -65,19 +56,21 @@ def check_key(service: Service, request: Request, in_body: str | None = None) ->
         raise ServiceError(403, message)
 
 
-@router.post("/generate", openapi_extra=schema_of(GenerateRequest))
+@router.post("/generate", openapi_extra=schemas.schema_of(schemas.GenerateRequest))
 async def post_generate(
     request: Request, service: TheService, body: GenerateBody
 ) -> schemas.GenerateResponse:
     """Translate a text, in the shape of text-generation-inference."""
     check_key(service, request)
     async with service.until(service.deadline()):
-        return await while_connected(request, generate(service, body.inputs, body.parameters))
+        return await stream.while_connected(
+            request, stream.generate(service, body.inputs, body.parameters)
+        )
 
 
 @router.post(
     "/generate_stream",
-    openapi_extra=schema_of(GenerateRequest),
+    openapi_extra=schemas.schema_of(schemas.GenerateRequest),
     response_model=schemas.StreamResponse,
     response_class=Response,
 )
@@ -91,11 +84,11 @@ async def post_generate_stream(
         plan = await service.plan([body.inputs], body.parameters)
     # Submitted before the answer begins, so that a full line is an honest 429.
     subscription = Subscription(service.worker, plan.requests)
-    events = events_of(service, plan, body.parameters, subscription)
-    return EventStream(service, events, subscription, deadline)
+    events = stream.events_of(service, plan, body.parameters, subscription)
+    return stream.EventStream(stream.written(service, events, deadline), subscription)
 
 
-@router.post("/", openapi_extra=schema_of(RootRequest), response_model=None)
+@router.post("/", openapi_extra=schemas.schema_of(schemas.RootRequest), response_model=None)
 async def post_root(
     request: Request, service: TheService, body: RootBody
 ) -> Response | list[schemas.GenerateResponse]:
@@ -105,7 +98,7 @@ async def post_root(
     return [await post_generate(request, service, body)]
 
 
-@router.post("/translate", openapi_extra=schema_of(TranslateRequest))
+@router.post("/translate", openapi_extra=schemas.schema_of(schemas.TranslateRequest))
 async def post_translate(
     request: Request, service: TheService, body: TranslateBody
 ) -> schemas.TranslateResponse:
@@ -116,14 +109,14 @@ async def post_translate(
     texts = [body.q] if isinstance(body.q, str) else body.q
     async with service.until(service.deadline()):
         work = service.translate(texts, body.seed, body.alternatives)
-        best, others = await while_connected(request, work)
+        best, others = await stream.while_connected(request, work)
     alternatives = (others[0] if is_one else others) if body.alternatives else None
     return schemas.TranslateResponse(
         translatedText=best[0] if is_one else best, alternatives=alternatives
     )
 
 
-def _check_translate(service: Service, body: TranslateRequest) -> None:
+def _check_translate(service: Service, body: schemas.TranslateRequest) -> None:
     model, limit = service.model, service.settings.max_alternatives
     if body.source not in (model.source_lang, "auto") or body.target != model.target_lang:
         raise ServiceError(
@@ -142,11 +135,10 @@ def _check_translate(service: Service, body: TranslateRequest) -> None:
 @router.get("/languages")
 async def get_languages(service: TheService) -> list[schemas.Language]:
     """What can be translated into what."""
-    model = service.model
-    source, target = model.source_lang, model.target_lang
+    source, target = service.model.source_lang, service.model.target_lang
     return [
-        schemas.Language(code=source, name=_LANGUAGES.get(source, source), targets=[target]),
-        schemas.Language(code=target, name=_LANGUAGES.get(target, target), targets=[]),
+        schemas.Language(code=code, name=_LANGUAGES.get(code, code), targets=targets)
+        for code, targets in ((source, [target]), (target, []))
     ]
 
 
@@ -160,7 +152,31 @@ async def get_health(service: TheService) -> Response:
 @router.get("/info")
 async def get_info(service: TheService) -> schemas.Info:
     """Models, limits and defaults."""
-    return service.info()
+    model, settings, method = service.model, service.settings, service.model.decoder.method
+    return schemas.Info(
+        model_id=model.name,
+        model_dtype=model.settings.dtype,
+        model_device_type=model.decoder.verifier.device.type,
+        kernels=kernels_in_use(model.settings),
+        max_concurrent_requests=settings.max_waiting,
+        max_batch_size=settings.max_rows,
+        max_input_tokens=model.limits.source,
+        max_total_tokens=min(settings.max_new_tokens, model.limits.target),
+        max_input_characters=settings.max_characters,
+        max_alternatives=settings.max_alternatives if model.can_sample else 0,
+        version=version(),
+        source=model.source_lang,
+        target=model.target_lang,
+        drafter=model.drafter_name,
+        schedule=model.settings.schedule,
+        block_size=model.limits.block_size,
+        max_block_size=method.drafter.max_block_size if method.drafter else None,
+        beta=settings.beta,
+        tau=settings.tau,
+        guarantee=method.rule.guarantee(settings.beta).value,
+        can_sample=model.can_sample,
+        needs_api_key=settings.api_key is not None,
+    )
 
 
 @router.get("/metrics", response_class=Response)

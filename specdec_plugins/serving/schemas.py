@@ -8,15 +8,7 @@ import urllib.parse
 from collections.abc import Awaitable, Callable
 from typing import Annotated, Any, TypeVar
 
-from pydantic import (
-    BaseModel,
-    BeforeValidator,
-    ConfigDict,
-    Field,
-    ValidationError,
-    WithJsonSchema,
-    model_validator,
-)
+from pydantic import BaseModel, BeforeValidator, Field, ValidationError, model_validator
 from pydantic_core import PydanticCustomError
 from starlette.requests import Request
 
@@ -34,61 +26,56 @@ Seed = Annotated[int, Field(ge=0, lt=SEEDS)]
 _NEUTRAL: tuple[Any, ...] = (None, False, [], {}, "", 0)
 
 
-class Refusing(BaseModel):
+def _refused(name: str, why: str) -> PydanticCustomError:
+    return PydanticCustomError("refused", "'{name}' {why}", {"name": name, "why": why})
+
+
+class Refusing(BaseModel, extra="allow"):
     """Fields that are unknown here may be sent as long as they ask for nothing.
 
     Clients of other servers send many fields as null; one with a value would be a wish that
     silently goes unheard.
     """
 
-    model_config = ConfigDict(extra="allow")
-
     @model_validator(mode="after")
     def _refuse_unknown(self) -> Refusing:
         for name, value in (self.model_extra or {}).items():
             if value not in _NEUTRAL:
-                raise PydanticCustomError(
-                    "unsupported", "'{name}' is not supported here; omit it", {"name": name}
-                )
+                raise _refused(name, "is not supported here; omit it")
         return self
+
+
+def _field(description: str, default: Any = None, **bounds: Any) -> Any:
+    return Field(default=default, description=description, **bounds)
 
 
 def _setting(name: str, record: type = ServerSettings) -> Any:
     """A field that may be omitted, described and bounded as the operator's setting of that name."""
     setting = declared(record, name)
-    bounds: dict[str, Any] = dict(setting.bounds)
-    return Field(default=None, description=setting.help, **bounds)
+    return _field(setting.help, **setting.bounds)
 
 
 class Parameters(Refusing):
     """How to decode. Whatever is omitted is the server's default."""
 
     max_new_tokens: Count | None = _setting("max_new_tokens")
-    do_sample: bool = Field(
-        default=False, description="draw from the model instead of its best token"
-    )
+    do_sample: bool = _field("draw from the model instead of its best token", False)
     temperature: Finite | None = _setting("temperature")
-    top_k: Count | None = Field(
-        default=None, description="of samples: draw from the k best; null = all"
-    )
+    top_k: Count | None = _field("of samples: draw from the k best; null = all")
     top_p: Finite | None = _setting("top_p")
-    seed: Seed | None = Field(
-        default=None, description="of samples; null = a new one, told in details"
-    )
-    details: bool = Field(default=False, description="add tokens, rounds and timings to the answer")
-    use_drafter: bool | None = Field(default=None, description="false = one token a step")
+    seed: Seed | None = _field("of samples; null = a new one, told in details")
+    details: bool = _field("add tokens, rounds and timings to the answer", False)
+    use_drafter: bool | None = _field("false = one token a step")
     block_size: Count | None = _setting("block_size", ModelOptions)
     beta: Count | None = _setting("beta")
     tau: Finite | None = _setting("tau")
-    split_sentences: bool = Field(default=True, description="false = every line is one sentence")
+    split_sentences: bool = _field("false = every line is one sentence", True)
 
     @model_validator(mode="after")
     def _sampling(self) -> Parameters:
         for name in ("temperature", "top_k", "top_p"):
             if getattr(self, name) is not None and not self.do_sample:
-                raise PydanticCustomError(
-                    "sampling", "'{name}' belongs to sampling; add do_sample", {"name": name}
-                )
+                raise _refused(name, "belongs to sampling; add do_sample")
         return self
 
 
@@ -97,9 +84,7 @@ class GenerateRequest(Refusing):
 
     inputs: str = Field(description="source text, of any number of sentences and lines")
     parameters: Annotated[
-        Parameters,
-        BeforeValidator(lambda given: {} if given is None else given),
-        WithJsonSchema(Parameters.model_json_schema()),  # not a reference, see `schema_of`
+        Parameters, BeforeValidator(lambda given: {} if given is None else given)
     ] = Field(default_factory=Parameters)
 
 
@@ -115,12 +100,10 @@ class TranslateRequest(Refusing):
     q: str | list[str] = Field(description="a text, or several")
     source: str = Field(description="language code, or 'auto'")
     target: str
-    format: str = Field(default="text", description="only 'text'")
-    alternatives: int = Field(
-        default=0, ge=0, description="samples beside the translation, none of them twice"
-    )
+    format: str = _field("only 'text'", "text")
+    alternatives: int = _field("samples beside the translation, none of them twice", 0, ge=0)
     api_key: str | None = None
-    seed: Seed | None = Field(default=None, description="of the alternatives")
+    seed: Seed | None = _field("of the alternatives")
 
 
 class Subword(BaseModel):
@@ -261,7 +244,10 @@ def body_of(model: type[M]) -> Callable[[Request], Awaitable[M]]:
 
 def schema_of(model: type[BaseModel]) -> dict[str, Any]:
     """For FastAPI's `openapi_extra`: the body that `body_of` reads."""
-    content = {"application/json": {"schema": model.model_json_schema()}}
+    schema = model.model_json_schema()
+    if "$defs" in schema:  # FastAPI has no place for what a reference leads to
+        schema["properties"]["parameters"] = schema.pop("$defs")["Parameters"]
+    content = {"application/json": {"schema": schema}}
     return {"requestBody": {"required": True, "content": content}}
 
 
@@ -323,7 +309,6 @@ def _form(text: str) -> dict[str, Any]:
 def first_error(error: ValidationError) -> str:
     """Where the first fault is, and what."""
     fault = error.errors(include_url=False, include_context=False)[0]
-    where = ".".join(str(part) for part in fault["loc"])
+    where = ".".join(map(str, fault["loc"]))
     message = fault["msg"][:1].upper() + fault["msg"][1:]
-    sentence = f"{where}: {message}" if where else message
-    return sentence.rstrip(".") + "."
+    return (f"{where}: {message}" if where else message).rstrip(".") + "."

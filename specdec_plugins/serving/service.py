@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import importlib.metadata
 import secrets
-from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager, closing
 from typing import TypeVar
@@ -18,7 +18,7 @@ from specdec_plugins.serving.model import ServedModel
 from specdec_plugins.serving.planning import TextPlan, make_plan
 from specdec_plugins.serving.queue import BatchRow, RowRound, Submission
 from specdec_plugins.serving.request_ids import current_id
-from specdec_plugins.serving.schemas import ErrorResponse, Info, Parameters
+from specdec_plugins.serving.schemas import ErrorResponse, Parameters
 from specdec_plugins.serving.settings import ServerSettings
 from specdec_plugins.serving.worker import BatchWorker
 
@@ -33,47 +33,21 @@ class Service:
     """Prepares texts, sends them through the worker, and counts what comes of them."""
 
     def __init__(
-        self, model: ServedModel, worker: BatchWorker, settings: ServerSettings, metrics: Metrics
+        self, model: ServedModel, settings: ServerSettings, when_failed: Callable[[], None]
     ) -> None:
+        """when_failed: called on the worker's thread where that dies of a bug."""
         self.model = model
-        self.worker = worker
         self.settings = settings
-        self.metrics = metrics
+        self.metrics = Metrics()
+        self.worker = BatchWorker(model.decoder.open, settings, self.metrics, when_failed)
         # One thread, because a text pipeline need not be safe for more; its own, because
         # tokenising a long text would hold up every other request on the event loop.
         self._text_thread = ThreadPoolExecutor(1, "specdec-text")
 
     def close(self) -> None:
+        """Finish accepted work, as far as there is time."""
+        self.worker.close(self.settings.shutdown_timeout)
         self._text_thread.shutdown()
-
-    def info(self) -> Info:
-        """Models, limits and defaults."""
-        model, settings = self.model, self.settings
-        verifier, method = model.decoder.verifier, model.decoder.method
-        return Info(
-            model_id=model.name,
-            model_dtype=model.dtype,
-            model_device_type=verifier.device.type,
-            kernels=model.kernels,
-            max_concurrent_requests=settings.max_waiting,
-            max_batch_size=settings.max_rows,
-            max_input_tokens=model.limits.source,
-            max_total_tokens=min(settings.max_new_tokens, model.limits.target),
-            max_input_characters=settings.max_characters,
-            max_alternatives=settings.max_alternatives if model.can_sample else 0,
-            version=version(),
-            source=model.source_lang,
-            target=model.target_lang,
-            drafter=model.drafter_name,
-            schedule=model.schedule_name,
-            block_size=model.limits.block_size,
-            max_block_size=method.drafter.max_block_size if method.drafter else None,
-            beta=settings.beta,
-            tau=settings.tau,
-            guarantee=method.rule.guarantee(settings.beta).value,
-            can_sample=model.can_sample,
-            needs_api_key=settings.api_key is not None,
-        )
 
     def deadline(self) -> float:
         """Of a request that has just been read, on the event loop's clock."""
@@ -127,9 +101,13 @@ class Service:
             for i, heat in enumerate(heats)
         ]
         # The first lot decodes beside the translation itself; more only where something is short.
-        best, *samples = await gather(
-            [self._translate(texts, options) for options in (Parameters(), *drawn[:num])]
-        )
+        try:
+            async with asyncio.TaskGroup() as group:
+                work = (self._translate(texts, how) for how in (Parameters(), *drawn[:num]))
+                tasks = [group.create_task(one) for one in work]
+        except BaseExceptionGroup as failures:
+            raise failures.exceptions[0] from None
+        best, *samples = (task.result() for task in tasks)
         chosen = [_distinct(best[i], [s[i] for s in samples], num) for i in range(len(texts))]
         for sample in drawn[num:]:
             short = [i for i, found in enumerate(chosen) if len(found) < num and texts[i].strip()]
@@ -171,16 +149,6 @@ def version() -> str:
         return importlib.metadata.version("specdec")
     except importlib.metadata.PackageNotFoundError:
         return "unknown"
-
-
-async def gather(parts: Sequence[Coroutine[None, None, T]]) -> list[T]:
-    """Results in order; where one fails, the others are cancelled and have ended."""
-    try:
-        async with asyncio.TaskGroup() as group:
-            tasks = [group.create_task(part) for part in parts]
-    except BaseExceptionGroup as failures:
-        raise failures.exceptions[0] from None
-    return [task.result() for task in tasks]
 
 
 def _distinct(best: str, samples: Sequence[str], num: int) -> list[str]:

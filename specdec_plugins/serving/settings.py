@@ -15,7 +15,7 @@ from specdec_plugins.app.settings import DTYPES, TOKENIZERS, Settings
 from specdec_plugins.decoding.drafters import DRAFTERS
 from specdec_plugins.errors import require
 
-LOG_FORMAT = "%(asctime)s %(levelname)s %(message)s"
+LOG_LINE = "%(asctime)s %(levelname)s %(message)s"
 NONE = "none"  # no drafter; no tokenizer
 
 _model = partial(like, Settings, group="models")

@@ -3,55 +3,47 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Coroutine, Sequence
-from contextlib import aclosing
+import itertools
+from collections.abc import AsyncIterator, Coroutine, Sequence
+from functools import partial
 from typing import Any, TypeVar
 
 from pydantic import BaseModel
 from starlette.requests import ClientDisconnect, Request
-from starlette.responses import Response
+from starlette.responses import StreamingResponse
 from starlette.types import Receive, Scope, Send
 
 from specdec_plugins.app.codec import RunningText
 from specdec_plugins.decoding.types import FinishReason, RowEvent
+from specdec_plugins.serving import schemas
 from specdec_plugins.serving.errors import ServiceError
+from specdec_plugins.serving.model import ServedModel
 from specdec_plugins.serving.planning import TextPlan
 from specdec_plugins.serving.queue import BatchRow, RowRound
-from specdec_plugins.serving.schemas import (
-    Details,
-    GenerateResponse,
-    Parameters,
-    RoundInfo,
-    Speculation,
-    StreamResponse,
-    Subword,
-    Token,
-)
+from specdec_plugins.serving.schemas import Parameters, StreamResponse, Token
 from specdec_plugins.serving.service import Service, Subscription
 
 T = TypeVar("T")
 
 
-async def generate(service: Service, text: str, options: Parameters) -> GenerateResponse:
+async def generate(service: Service, text: str, options: Parameters) -> schemas.GenerateResponse:
     """The translation of one text."""
     plan = await service.plan([text], options)
     rows = await service.decode(plan)
-    answer = GenerateResponse(generated_text=(await service.join(plan, rows))[0])
+    answer = schemas.GenerateResponse(generated_text=(await service.join(plan, rows))[0])
     if options.details:
         answer.details = make_details(plan, rows, options)
-        answer.details.tokens = [
-            token
-            for row, gap in zip(rows, plan.texts[0][0::2], strict=False)
-            for token in await GrowingSentence(service, gap).add(row.token_ids)
-        ]
+        sentences = [GrowingSentence(service.model, gap) for gap in plan.texts[0][0::2]]
+        added = (s.add(row.token_ids) for s, row in zip(sentences, rows, strict=False))
+        answer.details.tokens = await service.with_text(lambda: [*itertools.chain(*added)])
     return answer
 
 
-def make_details(plan: TextPlan, rows: Sequence[BatchRow], options: Parameters) -> Details:
+def make_details(plan: TextPlan, rows: Sequence[BatchRow], options: Parameters) -> schemas.Details:
     """How a text's sentences came about."""
     ends = [row.rounds[-1].event.result for row in rows]
     was_cut = any(end is not None and end.finish_reason is FinishReason.LENGTH for end in ends)
-    return Details(
+    return schemas.Details(
         finish_reason="length" if was_cut else "eos_token",
         generated_tokens=sum(len(row.token_ids) for row in rows),
         seed=plan.seed if options.do_sample else None,
@@ -59,9 +51,9 @@ def make_details(plan: TextPlan, rows: Sequence[BatchRow], options: Parameters) 
     )
 
 
-def _speculation(row: BatchRow) -> Speculation:
+def _speculation(row: BatchRow) -> schemas.Speculation:
     events = [one.event for one in row.rounds]
-    return Speculation(
+    return schemas.Speculation(
         rounds=len(events),
         drafted=[len(event.draft_ids) for event in events],
         accepted=[event.num_accepted for event in events],
@@ -78,34 +70,32 @@ def _ms(seconds: float) -> float:
 class GrowingSentence:
     """One sentence as its tokens come, each with what it adds to the text so far."""
 
-    def __init__(self, service: Service, gap: str) -> None:
+    def __init__(self, model: ServedModel, gap: str) -> None:
         """gap: what stands before the sentence; it goes with the first token."""
-        self._service = service
-        self._running = RunningText(service.model.codec)
+        self._model = model
+        self._running = RunningText(model.codec)
         self._gap = gap
         self.text = ""
 
-    async def add(self, ids: Sequence[int]) -> list[Token]:
+    def add(self, ids: Sequence[int]) -> list[Token]:
         """The next tokens.
 
         Where one changes text that an earlier one has settled, it adds nothing: the last event's
         text is the one to keep.
         """
-        codec, eos = self._service.model.codec, self._service.model.eos
-        texts = await self._service.with_text(
-            lambda: [self._running.add(codec.tokens([token_id])) for token_id in ids]
-        )
         tokens = []
-        for token_id, text in zip(ids, texts, strict=True):
+        for token_id in ids:
+            text = self._running.add(self._model.codec.tokens([token_id]))
             added = text[len(self.text) :] if text.startswith(self.text) else ""
-            tokens.append(Token(id=token_id, text=self._gap + added, special=token_id == eos))
+            special = token_id == self._model.eos
+            tokens.append(Token(id=token_id, text=self._gap + added, special=special))
             self.text, self._gap = text, ""
         return tokens
 
 
 async def events_of(
     service: Service, plan: TextPlan, options: Parameters, subscription: Subscription
-) -> AsyncGenerator[list[StreamResponse], None]:
+) -> AsyncIterator[list[StreamResponse]]:
     """The tokens of each round of a plan of one text, sentence after sentence.
 
     Sentences decode side by side, but a reader joins tokens as they come; so what belongs to a
@@ -113,7 +103,7 @@ async def events_of(
     failed.
     """
     [[*parts, last_gap]], num_tokens = plan.texts, 0
-    sentences = [GrowingSentence(service, gap) for gap in parts[0::2]]
+    sentences = [GrowingSentence(service.model, gap) for gap in parts[0::2]]
 
     def end(last: StreamResponse) -> None:
         service.metrics.answered(subscription.rows)
@@ -124,7 +114,7 @@ async def events_of(
     for row, sentence in enumerate(sentences):
         index = 0
         async for one in subscription.rounds(row):
-            tokens = await sentence.add(one.event.emitted_ids)
+            tokens = await service.with_text(partial(sentence.add, one.event.emitted_ids))
             events = [StreamResponse(index=i, token=t) for i, t in enumerate(tokens, num_tokens)]
             events[0].round = _round_info(service, one, row, index, sentence.text)
             num_tokens, index = num_tokens + len(tokens), index + 1
@@ -137,9 +127,11 @@ async def events_of(
         yield [blank]
 
 
-def _round_info(service: Service, one: RowRound, row: int, index: int, text: str) -> RoundInfo:
+def _round_info(
+    service: Service, one: RowRound, row: int, index: int, text: str
+) -> schemas.RoundInfo:
     event = one.event
-    return RoundInfo(
+    return schemas.RoundInfo(
         sentence=row,
         index=index,
         drafted=_subwords(service, event.draft_ids),
@@ -153,9 +145,9 @@ def _round_info(service: Service, one: RowRound, row: int, index: int, text: str
     )
 
 
-def _subwords(service: Service, ids: Sequence[int]) -> list[Subword]:
+def _subwords(service: Service, ids: Sequence[int]) -> list[schemas.Subword]:
     eos, tokens = service.model.eos, service.model.codec.tokens
-    return [Subword(id=i, text="</s>" if i == eos else " ".join(tokens([i]))) for i in ids]
+    return [schemas.Subword(id=i, text="</s>" if i == eos else " ".join(tokens([i]))) for i in ids]
 
 
 def _own(event: RowEvent) -> str | None:
@@ -187,7 +179,7 @@ async def _hang_up(receive: Receive) -> None:
         pass
 
 
-class EventStream(Response):
+class EventStream(StreamingResponse):
     """Server-sent events: the tokens of a round are written in one piece; an error ends them.
 
     Starlette's own streaming notices a hang-up only when it next writes, which may be long after
@@ -197,39 +189,35 @@ class EventStream(Response):
 
     media_type = "text/event-stream"
 
-    def __init__(
-        self,
-        service: Service,
-        events: AsyncGenerator[list[StreamResponse], None],
-        subscription: Subscription,
-        deadline: float,
-    ) -> None:
+    def __init__(self, texts: AsyncIterator[str], subscription: Subscription) -> None:
         """subscription: closed when the stream is over, however it ends, even before it began."""
-        super().__init__(headers={"Cache-Control": "no-cache", "X-Accel-Buffering": "no"})
-        del self.headers["content-length"]
-        self._service = service
-        self._events = events
+        super().__init__(texts, headers={"Cache-Control": "no-cache", "X-Accel-Buffering": "no"})
         self._subscription = subscription
-        self._deadline = deadline
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         try:
-            await while_connected(Request(scope, receive), self._write(send))
+            await while_connected(Request(scope, receive), self.stream_response(send))
         except OSError as error:
             raise ClientDisconnect from error
         finally:
             self._subscription.close()
 
-    async def _write(self, send: Send) -> None:
-        async def write(*records: BaseModel) -> None:
-            text = "".join(f"data:{record.model_dump_json()}\n\n" for record in records)
-            await send({"type": "http.response.body", "body": text.encode(), "more_body": True})
 
-        await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
-        try:
-            async with self._service.until(self._deadline), aclosing(self._events) as rounds:
-                async for events in rounds:
-                    await write(*events)
-        except ServiceError as error:
-            await write(self._service.refusal(error))
-        await send({"type": "http.response.body", "body": b"", "more_body": False})
+async def written(
+    service: Service, events: AsyncIterator[list[StreamResponse]], deadline: float
+) -> AsyncIterator[str]:
+    """Each list of events as text; an error, also that of a deadline that passes, ends them."""
+    try:
+        while True:
+            # What happens between two of them is the reader's time.
+            async with service.until(deadline):
+                records = await anext(events, None)
+            if records is None:
+                return
+            yield _text_of(records)
+    except ServiceError as error:
+        yield _text_of([service.refusal(error)])
+
+
+def _text_of(records: Sequence[BaseModel]) -> str:
+    return "".join(f"data:{record.model_dump_json()}\n\n" for record in records)

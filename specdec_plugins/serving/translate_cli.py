@@ -16,17 +16,7 @@ from typing import Any
 
 import torch
 
-from specdec_plugins.app.files import (
-    FileOptions,
-    LineWriter,
-    buffer_size,
-    check_places,
-    in_buffers,
-    name_of,
-    open_input,
-    progress_bar,
-    read_lines,
-)
+from specdec_plugins.app import files
 from specdec_plugins.app.main import run_command
 from specdec_plugins.app.options import add_options, build, check, like, option
 from specdec_plugins.app.settings import EXACT
@@ -45,7 +35,7 @@ _UNBOUNDED = 2**31  # limits of a server protect it from strangers, not a user f
 
 _ASKED = (*EXACT, "max_new_tokens")  # settings that a server takes with a request
 
-_text = partial(like, FileOptions, group="texts")
+_text = partial(like, files.FileOptions, group="texts")
 _how = partial(option, group="how")
 
 
@@ -63,8 +53,8 @@ class TranslateOptions:
     )
     server: str | None = _how(None, "translate there, and load no model here", "URL")
     requests: int = _how(16, "at once, with --server", least=1)
-    progress: bool | None = like(FileOptions, "progress", group="how")
-    debug: bool = like(FileOptions, "debug", group="how")
+    progress: bool | None = like(files.FileOptions, "progress", group="how")
+    debug: bool = like(files.FileOptions, "debug", group="how")
 
     def __post_init__(self) -> None:
         check(self)
@@ -86,47 +76,40 @@ def make_parser() -> argparse.ArgumentParser:
 def main(argv: Sequence[str] | None = None) -> int:
     """Exit status of a command line."""
     given = vars(make_parser().parse_args(argv))
-    told = "interrupted; what was written is complete lines."
-    num_failed = 0
-
-    def work() -> None:
-        nonlocal num_failed
-        num_failed = _run(given)
-
-    status = run_command(_NAME, work, "debug" in given, told, (UserError, ServiceError))
-    if num_failed:
-        sys.stderr.write(
-            f"{_NAME}: {num_failed} lines could not be decoded, because the model's scores were "
-            "not numbers; their translations are empty lines. Try --dtype float32.\n"
-        )
-    return status or int(num_failed > 0)
+    told, refused = "interrupted; what was written is complete lines.", (UserError, ServiceError)
+    return run_command(_NAME, lambda: _run(given), "debug" in given, told, refused)
 
 
 def _run(given: dict[str, Any]) -> int:
-    """Translate; how many lines could not be decoded."""
+    """Translate; 1 where some lines could not be decoded."""
     options = build(TranslateOptions, given)
     source, target = options.input_path, options.output_path
-    check_places([source], [target])
+    files.check_places([source], [target])
     with ExitStack() as stack:
-        stream = stack.enter_context(open_input(source))
-        texts = (line.text for line in read_lines(stream, name_of(source)))
+        stream = stack.enter_context(files.open_input(source))
+        texts = (line.text for line in files.read_lines(stream, files.name_of(source)))
         translations = _translator(given, options, texts, stack)
-        writer = stack.enter_context(LineWriter(target))
-        bar = stack.enter_context(progress_bar(source, options.progress))
+        writer = stack.enter_context(files.LineWriter(target))
+        bar = stack.enter_context(files.progress_bar(source, options.progress))
         num_failed = 0
         for lines in translations:
             writer.write([line or "" for line in lines])
             bar.update(len(lines))
             num_failed += lines.count(None)
         writer.write([])  # an input without lines makes an output without any
-    return num_failed
+    if num_failed:
+        sys.stderr.write(
+            f"{_NAME}: {num_failed} lines could not be decoded, because the model's scores were "
+            "not numbers; their translations are empty lines. Try --dtype float32.\n"
+        )
+    return int(num_failed > 0)
 
 
 def _translator(
     given: Mapping[str, Any], how: TranslateOptions, texts: Iterator[str], stack: ExitStack
 ) -> Iterator[list[str | None]]:
     """Translations of lists of lines, in order, as they become ready; the models are loaded."""
-    size = buffer_size(how.input_path, _BUFFER)
+    size = files.buffer_size(how.input_path, _BUFFER)
     # Somebody who types waits for each line; else input is read as far ahead as keeps all busy.
     num_ahead = 2 if size > 1 else 0
     pool: Executor
@@ -142,13 +125,13 @@ def _translator(
         translate = _local(model, settings, how)
         num_processes = how.processes or os.cpu_count() or 1
         if num_processes == 1:
-            return map(translate, in_buffers(texts, size))
+            return map(translate, files.in_buffers(texts, size))
         # Not fork: torch's threads do not survive it.
         context = multiprocessing.get_context("spawn")
         pool = ProcessPoolExecutor(num_processes, context, _start, (model, settings, how))
         translate, num_ahead = _translate, num_ahead * num_processes
     stack.callback(pool.shutdown, wait=False, cancel_futures=True)
-    return _in_order(pool, translate, in_buffers(texts, size), num_ahead)
+    return _in_order(pool, translate, files.in_buffers(texts, size), num_ahead)
 
 
 def _in_order(

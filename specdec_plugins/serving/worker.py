@@ -15,7 +15,7 @@ from specdec_plugins.decoding.types import FinishReason
 from specdec_plugins.errors import UserError
 from specdec_plugins.serving.errors import ServiceError
 from specdec_plugins.serving.metrics import Metrics
-from specdec_plugins.serving.queue import BatchRow, FairQueue, Submission
+from specdec_plugins.serving.queue import BatchRow, Submission
 from specdec_plugins.serving.settings import ServerSettings
 
 log = logging.getLogger("specdec.serving")
@@ -51,7 +51,7 @@ class BatchWorker:
         self._num_lost = 0
         # Shared with callers, under the lock:
         self._wake = threading.Condition()
-        self._queue = FairQueue()
+        self._line: deque[Submission] = deque()  # with sentences that wait, in turn
         self._hung_up: set[Submission] = set()
         self.has_died = False  # of a bug: nothing will be decoded any more
         self.is_closing = False
@@ -77,7 +77,9 @@ class BatchWorker:
 
     @property
     def num_waiting(self) -> int:
-        return len(self._queue)
+        """Sentences in line."""
+        with self._wake:
+            return sum(len(submission.waiting) for submission in self._line)
 
     def submit(self, submission: Submission) -> None:
         """Put a submission in line. Raises ServiceError where it cannot be, and queues nothing."""
@@ -86,21 +88,22 @@ class BatchWorker:
                 raise ServiceError(*_DIED)
             if self.is_closing:
                 raise ServiceError(*_STOPPED)
-            waiting = len(self._queue)
+            waiting = self.num_waiting
             if waiting + len(submission.rows) > self._settings.max_waiting:
                 message = f"{waiting} sentences are waiting already; try again later."
                 retry_after = max(1, math.ceil(waiting * self._pace))
                 raise ServiceError(429, message, {"Retry-After": str(retry_after)})
             submission.submitted_at = time.monotonic()
-            self._queue.push(submission)
-            self._metrics.queue_size.set(len(self._queue))
+            self._line.append(submission)
+            self._metrics.queue_size.set(self.num_waiting)
             self._wake.notify()
 
     def cancel(self, submission: Submission) -> None:
         """Forget a submission wherever it is and free its rows; nothing where it is finished."""
         with self._wake:
-            self._queue.remove(submission)
-            self._metrics.queue_size.set(len(self._queue))
+            if submission in self._line:
+                self._line.remove(submission)
+            self._metrics.queue_size.set(self.num_waiting)
             self._hung_up.add(submission)
             self._wake.notify()
 
@@ -114,12 +117,10 @@ class BatchWorker:
             self.is_closing = True
             self._wake.notify()
         self._thread.join(timeout)
-        if not self._thread.is_alive():
-            return True
         with self._wake:
             self._out_of_time = True
             self._wake.notify()
-        return False
+        return not self._thread.is_alive()
 
     def _run(self) -> None:
         reason = _STOPPED
@@ -139,7 +140,8 @@ class BatchWorker:
     def _fail_all(self, status: int, message: str) -> None:
         """Answer every row there is with an error."""
         with self._wake:
-            waiting = [self._queue.pop() for _ in range(len(self._queue))]
+            waiting = [row for submission in self._line for row in submission.waiting]
+            self._line.clear()
         rows = [*waiting, *self._rows.values(), *(row for group in self._apart for row in group)]
         self._rows.clear()
         for row in rows:
@@ -148,7 +150,7 @@ class BatchWorker:
     def _take_turn(self) -> bool:
         """Wait for something to do, and do it; False when nothing more is to be done."""
         with self._wake:
-            while not (self._queue or self._rows or self._apart or self._hung_up):
+            while not (self._line or self._rows or self._apart or self._hung_up):
                 if self.is_closing:
                     return False
                 self._wake.wait()
@@ -156,7 +158,7 @@ class BatchWorker:
                 return False
             hung_up, self._hung_up = self._hung_up, set()
             joining = [] if self._apart or self._is_apart else self._next_rows()
-            self._metrics.queue_size.set(len(self._queue))
+            self._metrics.queue_size.set(self.num_waiting)
         self._drop(hung_up)
         if self._apart and not self._rows:
             self._is_apart = True
@@ -169,8 +171,14 @@ class BatchWorker:
         return True
 
     def _next_rows(self) -> list[BatchRow]:
-        room = self._settings.max_rows - len(self._rows)
-        return [self._queue.pop() for _ in range(min(room, len(self._queue)))]
+        """First come, first served; who asked for many sentences gives way after each of them."""
+        rows: list[BatchRow] = []
+        while self._line and len(self._rows) + len(rows) < self._settings.max_rows:
+            submission = self._line.popleft()
+            rows.append(submission.waiting.popleft())
+            if submission.waiting:
+                self._line.append(submission)
+        return rows
 
     def _drop(self, submissions: Collection[Submission]) -> None:
         if not submissions:
@@ -179,10 +187,8 @@ class BatchWorker:
         self._session.cancel(ids)
         for key in ids:
             del self._rows[key]
-        groups = (
-            [row for row in group if row.submission not in submissions] for group in self._apart
-        )
-        self._apart = deque(group for group in groups if group)
+        for group in self._apart:
+            group[:] = [row for row in group if row.submission not in submissions]
 
     def _join(self, rows: Sequence[BatchRow]) -> None:
         now = time.monotonic()

@@ -16,6 +16,7 @@ import httpx
 import pytest
 
 from specdec_plugins.decoding.types import Draft, Prefix, Scores
+from specdec_plugins.serving import routes
 from specdec_plugins.serving.cli import serve
 from specdec_plugins.serving.metrics import Metrics
 from specdec_plugins.serving.settings import ServerSettings
@@ -225,7 +226,7 @@ def test_what_nobody_foresaw_is_answered_under_its_id(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     with running() as server:
-        monkeypatch.setattr(server.service, "info", lambda: 1 / 0)
+        monkeypatch.setattr(routes, "version", lambda: 1 / 0)
         answer = server.client.get("/info", headers={"X-Request-ID": "odd"})
         assert (answer.status_code, answer.headers["x-request-id"]) == (500, "odd")
         assert answer.json()["error_type"] == "internal"

@@ -24,6 +24,7 @@ import uvicorn
 from fastapi import FastAPI
 from prometheus_client.parser import text_string_to_metric_families
 
+from specdec_plugins.app.settings import Settings
 from specdec_plugins.app.types import Limits
 from specdec_plugins.decoding.engine import EngineConfig, Method, SpeculativeDecoder
 from specdec_plugins.decoding.rules.top_beta import TopBeta
@@ -123,8 +124,9 @@ def toy_model(
     rule: Any = MixedRule() if samples else TopBeta()
     drafter = ScriptedDrafter(TABLE, SCRIPTS[script]) if script else None
     method = Method(drafter, rule, build_schedule("constant"))
+    settings = {"strategy": "specdec" if script else "AR"}
     fields: dict[str, Any] = {
-        "name": "toy",
+        "settings": Settings("toy", verifier="toy", drafter_checkpoint="toy", **settings),
         "source_lang": "en",
         "target_lang": "de",
         "codec": ToyCodec(),
@@ -133,8 +135,6 @@ def toy_model(
             verifier or GatedVerifier(), method, EngineConfig(max_rows=4)
         ),
         "limits": Limits(source=20, target=MAX_LEN, block_size=5 if script else 0),
-        "drafter_name": "block" if script else None,
-        "kernels": "toy kernels",
     }
     return ServedModel(**{**fields, **changes})
 
