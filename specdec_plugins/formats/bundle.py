@@ -24,14 +24,17 @@ from specdec_plugins.decoding.registry import misfit
 from specdec_plugins.errors import UserError, located, require
 from specdec_plugins.formats.output import new_folder
 
-FORMAT, VERSION = "specdec-bundle", 1
+FORMAT, VERSION = "specdec-bundle", 2  # 1: a drafter shares nothing with its verifier
 SETTINGS = "bundle.json"
 CARD, CODES, BIGRAMS = "README.md", "bpe.codes", "bigrams.safetensors"
 WEIGHTS_SUFFIX = ".safetensors"
-ALIASES = "aliases"  # metadata of a file of weights: names of equal tensors, stored once
+# Metadata of a file of weights: names of tensors that are stored in it under another name, or in
+# the verifier's file. One entry: of several the order would vary.
+ALIASES, OF_VERIFIER = "aliases", "verifier:"
 
 FileName = NewType("FileName", str)  # of a file in the bundle's own folder
 _Record = TypeVar("_Record")
+_Content = tuple[torch.Size, bytes]  # of a tensor: its shape, and a digest of its numbers
 
 
 class Text(TypedDict, total=False):
@@ -127,10 +130,10 @@ def read_bundle(folder: str | Path) -> BundleSettings:
     record = _read_json(path)
     if record.get("format") != FORMAT:
         raise UserError(f"{path}: expected the format {FORMAT!r}; this is no bundle.")
-    if (version := record.get("version")) != VERSION:
+    if (version := record.get("version")) not in range(1, VERSION + 1):
         raise UserError(
-            f"{path}: is of format version {version}, and this program reads version {VERSION}; "
-            "use the program that wrote it, or convert its models again."
+            f"{path}: is of format version {version}, and this program reads versions 1 to "
+            f"{VERSION}; use the program that wrote it, or convert its models again."
         )
 
     def entry(kind: type[_Record], name: str, **known: Any) -> _Record:
@@ -197,7 +200,7 @@ def read_weights(path: str | Path) -> Model:
     part = next((p for p in (settings.verifier, drafter) if p and p.weights == path.name), None)
     if part is None:
         raise UserError(f"{path}: {path.parent / SETTINGS} names no weights {path.name}.")
-    state = _read_tensors(path)
+    state = _read_tensors(path, path.parent / settings.verifier.weights)
     try:
         with located(path):
             config = NETWORKS.get(part.kind).described(dict(part.architecture), state)
@@ -209,12 +212,18 @@ def read_weights(path: str | Path) -> Model:
     return Model(path, part.kind, part.kind, config, state)
 
 
-def _read_tensors(path: Path) -> State:
+def _read_tensors(path: Path, verifier: Path) -> State:
+    """All tensors of a file, and those of its names that the verifier's file holds."""
     try:
         with safe_open(path, framework="pt") as file:
+            aliases = (file.metadata() or {}).get(ALIASES, "{}")
             state: State = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-            _check_finite(state)
-            return {**state, **_aliases((file.metadata() or {}).get(ALIASES, "{}"), state)}
+        _check_finite(state)
+        stored = dict(state)
+        if path != verifier and OF_VERIFIER in aliases:
+            others = _read_tensors(verifier, verifier)
+            stored |= {OF_VERIFIER + name: tensor for name, tensor in others.items()}
+        return {**state, **_aliases(aliases, stored)}
     except OSError as error:
         raise UserError(f"{path}: cannot be read ({error.strerror or error}).") from error
     except (SafetensorError, ValueError) as error:
@@ -230,15 +239,15 @@ def _check_finite(state: State) -> None:
             raise ValueError(f"{name} holds values that are NaN or infinite")
 
 
-def _aliases(text: str, state: State) -> State:
+def _aliases(text: str, stored: State) -> State:
     """Stored tensors under their other names; raises ValueError where the text is damaged."""
     aliases = json.loads(text)
     if not isinstance(aliases, dict):
         raise ValueError(f"its {ALIASES} are no JSON object")
-    for name, stored in aliases.items():
-        if not isinstance(stored, str) or stored not in state:
-            raise ValueError(f"{name} stands for {stored!r}, which it does not hold")
-    return {name: state[stored] for name, stored in aliases.items()}
+    for name, other in aliases.items():
+        if not isinstance(other, str) or other not in stored:
+            raise ValueError(f"{name} stands for {other!r}, which is not there")
+    return {name: stored[other] for name, other in aliases.items()}
 
 
 def _read_json(path: Path) -> dict[str, Any]:
@@ -295,10 +304,10 @@ def write_bundle(
     if contents.bigrams is not None:
         files[BIGRAMS] = contents.bigrams
     with new_folder(folder, SETTINGS, force) as made:
-        verifier = _write_part(contents.verifier, made, "verifier", dtype)
+        verifier, known = _write_part(contents.verifier, made, "verifier", dtype, {})
         drafter = network = None
         if contents.drafter is not None:
-            network = _write_part(contents.drafter, made, "drafter", dtype)
+            network, _ = _write_part(contents.drafter, made, "drafter", dtype, known)
         if contents.drafter_name is not None:
             bigrams = FileName(BIGRAMS) if contents.bigrams else None
             options = contents.drafter_options
@@ -313,13 +322,34 @@ def write_bundle(
             check(made)
 
 
-def _write_part(model: Model, folder: Path, name: str, dtype: torch.dtype) -> Part:
-    stored, aliases = _without_duplicates(_rounded(model, dtype))
+def _write_part(
+    model: Model, folder: Path, name: str, dtype: torch.dtype, known: Mapping[_Content, str]
+) -> tuple[Part, dict[_Content, str]]:
+    """Stores each content once, and none that the verifier's file holds, under its `known` name.
+
+    Returns the entry of the settings, and the names of what was stored.
+    """
+    state = _rounded(model, dtype)
+    first: dict[_Content, str] = {}
+    aliases = {}
+    for tensor_name in sorted(state):
+        content = _content(state[tensor_name])
+        if content in known:
+            aliases[tensor_name] = OF_VERIFIER + known[content]
+        elif content in first:
+            aliases[tensor_name] = first[content]
+        else:
+            first[content] = tensor_name
     weights = FileName(name + WEIGHTS_SUFFIX)
-    metadata = {ALIASES: json.dumps(aliases)}  # one entry: of several the order would vary
-    save_file(stored, folder / weights, metadata)
+    stored = {stored_name: state[stored_name].clone() for stored_name in first.values()}
+    save_file(stored, folder / weights, {ALIASES: json.dumps(aliases)})
     (folder / weights).chmod(0o644)
-    return Part(weights, model.kind, model.architecture())
+    return Part(weights, model.kind, model.architecture()), first
+
+
+def _content(tensor: Tensor) -> _Content:
+    numbers = tensor.flatten().view(torch.uint8).numpy().tobytes()
+    return tensor.shape, hashlib.sha256(numbers).digest()
 
 
 def _rounded(model: Model, dtype: torch.dtype) -> dict[str, Tensor]:
@@ -332,18 +362,3 @@ def _rounded(model: Model, dtype: torch.dtype) -> dict[str, Tensor]:
                 "cannot; store it with --dtype float32."
             )
     return rounded
-
-
-def _without_duplicates(state: dict[str, Tensor]) -> tuple[dict[str, Tensor], dict[str, str]]:
-    """Each content once, and for the other names which name it is stored under."""
-    first: dict[tuple[torch.Size, bytes], str] = {}
-    stored, aliases = {}, {}
-    for name in sorted(state):
-        content = state[name].flatten().view(torch.uint8).numpy().tobytes()
-        key = (state[name].shape, hashlib.sha256(content).digest())
-        if key in first:
-            aliases[name] = first[key]
-        else:
-            first[key] = name
-            stored[name] = state[name].clone()
-    return stored, aliases

@@ -115,6 +115,26 @@ def test_weights_are_rounded_once_and_stored_once(folder: Path) -> None:
     assert path.stat().st_mode & 0o777 == 0o644
 
 
+def test_what_a_drafter_has_of_its_verifier_is_stored_once(folder: Path) -> None:
+    """Under the name that it has there; without the verifier's file it cannot be read."""
+    shape = {"share_all_embeddings": True, **LEARNED}
+    verifier, drafter = model_of(folder, **shape), drafter_of(folder)
+    names = [name for name in drafter.state if name.startswith("encoder.layers.0.")]
+    for name in names:
+        drafter.state[name] = verifier.state[name]
+    place = bundled(folder, verifier=verifier, drafter_name="block", drafter=drafter)
+    path = place / "drafter.safetensors"
+    with safe_open(path, framework="pt") as file:
+        assert not set(names) & set(file.keys())
+    again = read_weights(path).state
+    assert again.keys() == drafter.state.keys()
+    assert all(torch.equal(again[name], tensor) for name, tensor in drafter.state.items())
+    (place / "verifier.safetensors").write_bytes(b"")
+    refused("damaged", read_weights, path)
+    (place / "verifier.safetensors").unlink()
+    refused("verifier.safetensors: cannot be read", read_weights, path)
+
+
 def test_what_float16_cannot_hold_is_refused(folder: Path) -> None:
     model = model_of(folder)
     model.state["encoder.layers.0.fc1.bias"][3] = 7e4
@@ -185,7 +205,7 @@ def test_what_cannot_be_replaced_stays(
     ("changes", "message"),
     [
         ({"format": "zip"}, "expected the format 'specdec-bundle'"),
-        ({"version": 2}, "is of format version 2, and this program reads version 1"),
+        ({"version": 3}, "is of format version 3, and this program reads versions 1 to 2"),
         ({"source_lang": None}, "'source_lang' must be a text, not None"),
         ({"verifier": {"weights": "../v", "kind": VERIFIER}}, "'../v' must be the name of a file"),
         ({"verifier": {"weights": "..", "kind": VERIFIER}}, "'..' must be the name of a file"),
@@ -241,7 +261,7 @@ def test_damage_is_told(folder: Path) -> None:
 @pytest.mark.parametrize(
     ("aliases", "message"),
     [
-        ('{"a": "b"}', "a stands for 'b', which it does not hold"),
+        ('{"a": "b"}', "a stands for 'b', which is not there"),
         ('{"a": ["b"]}', r"a stands for \['b'\], which"),
         ('["a"]', "its aliases are no JSON object"),
         ("{", "Expecting property name"),
