@@ -27,9 +27,18 @@ import torch
 from sacrebleu.metrics.bleu import BLEU
 
 from benchmarks.decodings import Decoding, decode
-from benchmarks.machine import describe
 from benchmarks.plots import draw_comparison, pyplot
-from benchmarks.reports import Columns, Record, command, number, ratios, spread, table, write
+from benchmarks.reports import (
+    Columns,
+    Record,
+    command,
+    describe,
+    number,
+    ratios,
+    spread,
+    table,
+    write,
+)
 from specdec_plugins.app.files import FileOptions, open_sentences
 from specdec_plugins.app.loading import make_settings
 from specdec_plugins.app.main import given_settings, make_parser, run_command

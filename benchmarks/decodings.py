@@ -18,9 +18,8 @@ from typing import Any
 
 from sacrebleu.metrics.bleu import BLEU
 
-from benchmarks.machine import place
 from benchmarks.measure import interleave
-from benchmarks.reports import Columns, number, table
+from benchmarks.reports import Columns, number, place, table
 from specdec_plugins.app.files import in_buffers
 from specdec_plugins.app.loading import build_decoder
 from specdec_plugins.app.settings import Settings

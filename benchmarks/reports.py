@@ -1,16 +1,24 @@
-"""What every comparison writes: tables in Markdown, a record in JSON, and how it was made."""
+"""What every comparison writes: tables in Markdown, a record in JSON, and how and where."""
 
 from __future__ import annotations
 
 import json
+import os
+import platform
 import shlex
 import statistics
+import subprocess
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
-from benchmarks.machine import shown
+import torch
+
+ROOT = Path(__file__).resolve().parent.parent
+PACKAGES = ("torch", "fairseq-fixed", "ctranslate2", "transformers", "numpy", "sacrebleu")
 
 Record = dict[str, Any]  # as JSON holds it: of one system, or of a whole comparison
 Columns = Mapping[str, Callable[[Any], str]]  # by title, what stands there of a row
@@ -45,13 +53,81 @@ def ratios(baseline: Sequence[float], own: Sequence[float]) -> list[float]:
     return [theirs / mine for theirs, mine in zip(baseline, own, strict=True)]
 
 
-def command(*program: str) -> str:
-    """This process's command line, as a reader can type it."""
-    return shlex.join([*program, *map(shown, sys.argv[1:])])
-
-
 def write(output: str, record: Record, page: str) -> None:
     """OUTPUT.json and OUTPUT.md."""
     text = json.dumps(record, indent=1, ensure_ascii=False)
     Path(f"{output}.json").write_text(text + "\n", encoding="utf-8")
     Path(f"{output}.md").write_text(page + "\n", encoding="utf-8")
+
+
+def command(*program: str) -> str:
+    """This process's command line, as a reader can type it."""
+    return shlex.join([*program, *map(shown, sys.argv[1:])])
+
+
+def shown(argument: str) -> str:
+    """An argument as a reader can use it: paths relative to the checkout, or the name alone.
+
+    The name where it lies outside. An argument may be two paths with a comma between them.
+    """
+    return ",".join(_relative(part) for part in argument.split(","))
+
+
+def _relative(argument: str) -> str:
+    path = Path(argument)
+    if not path.is_absolute():
+        return argument
+    relative = os.path.relpath(path)
+    return path.name if relative.startswith(os.pardir) else relative
+
+
+def describe(device: str) -> dict[str, str | int]:
+    """Machine, versions and commit of this run."""
+    facts: dict[str, str | int] = {
+        "processor": _processor(),
+        "cores": os.cpu_count() or 0,
+        "device": torch.cuda.get_device_name() if device == "cuda" else "cpu",
+        "python": platform.python_version(),
+        "commit": _commit(),
+    }
+    for package in PACKAGES:
+        try:
+            facts[package] = version(package)
+        except PackageNotFoundError:
+            facts[package] = "not installed"
+    return facts
+
+
+def in_words(facts: Mapping[str, str | int]) -> str:
+    """What `describe` found, in a line."""
+    return ", ".join(f"{name} {value}" for name, value in facts.items())
+
+
+def _processor() -> str:
+    return (
+        field_of(Path("/proc/cpuinfo"), "model name") or platform.processor() or platform.machine()
+    )
+
+
+def _commit() -> str:
+    asked = ["git", "-C", str(ROOT), "describe", "--always", "--exclude=*", "--dirty=+changes"]
+    with suppress(OSError, subprocess.CalledProcessError):
+        return subprocess.run(asked, capture_output=True, text=True, check=True).stdout.strip()
+    return "unknown"
+
+
+def place() -> str:
+    """The machine in a few words, for people."""
+    if torch.cuda.is_available():
+        return torch.cuda.get_device_name()
+    return f"{len(os.sched_getaffinity(0))} CPU cores"
+
+
+def field_of(path: Path, name: str) -> str | None:
+    """The first value of that name in a file of /proc; None on systems without it."""
+    if path.is_file():
+        for line in path.read_text(encoding="utf-8").splitlines():
+            key, _, value = line.partition(":")
+            if key.strip() == name:
+                return value.strip()
+    return None

@@ -34,9 +34,8 @@ from benchmarks.decodings import (
     same_networks,
     search_settings,
 )
-from benchmarks.machine import describe, in_words
 from benchmarks.plots import chosen_rows, draw_reproduction, span
-from benchmarks.reports import Columns, Record, command, number, table, write
+from benchmarks.reports import Columns, Record, command, describe, in_words, number, table, write
 from specdec_plugins.app.loading import make_settings
 from specdec_plugins.app.main import run_command
 from specdec_plugins.app.settings import choose_device

@@ -8,8 +8,7 @@ import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from benchmarks.machine import in_words
-from benchmarks.reports import Columns, Record, number, ratios, spread, table
+from benchmarks.reports import Columns, Record, in_words, number, ratios, spread, table
 from benchmarks.systems import GREEDY
 from specdec_plugins.errors import UserError, refuse
 

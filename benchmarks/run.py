@@ -12,10 +12,9 @@ from pathlib import Path
 from benchmarks import bars, plots
 from benchmarks.engines import Lengths, Workload, convert
 from benchmarks.figures import bleu_signature, figures, near_ties
-from benchmarks.machine import describe
 from benchmarks.measure import measure
 from benchmarks.pair import Pair, TestSet, read_test_set
-from benchmarks.reports import Record, command
+from benchmarks.reports import Record, command, describe
 from benchmarks.results import Results, page
 from benchmarks.shapes import grow, grown_size, random_pair, random_sentences, random_shape
 from benchmarks.systems import Options

@@ -9,16 +9,19 @@ import time
 from collections import Counter
 from collections.abc import Callable, Sequence
 from concurrent.futures import BrokenExecutor, ProcessPoolExecutor
+from contextlib import suppress
 from dataclasses import replace
 from multiprocessing import get_context
+from pathlib import Path
 from typing import Any
 
 import torch
 
 from benchmarks.engines import Engine, Output, Workload, load
-from benchmarks.machine import memory_now, peak_memory, reset_peak_memory
 from benchmarks.pair import Sentence
+from benchmarks.reports import field_of
 from benchmarks.systems import System
+from specdec_plugins.app import report
 from specdec_plugins.errors import UserError, located
 
 Batches = Sequence[Sequence[Sentence]]
@@ -27,6 +30,7 @@ Batches = Sequence[Sequence[Sentence]]
 # runs OpenMP or CUDA would not work, and fresh ones would each import for seconds. What is not
 # installed is passed over.
 _PRELOADED = ("benchmarks.worker", "specdec_plugins.app.loading", "fairseq.checkpoint_utils")
+_CLEAR = Path("/proc/self/clear_refs")
 _SETTLED = 0.001, 0.02  # seconds of work in so many seconds: at rest
 
 
@@ -60,7 +64,8 @@ class Worker:
         self._system = system
         self._workload = workload
         self._engine: Engine | None = None
-        self._idle = memory_now(workload.device)
+        on_gpu = workload.device == "cuda"
+        self._idle = torch.cuda.memory_allocated() if on_gpu else _status("VmRSS") or 0
         self._cores = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else []
 
     def load(self, threads: int) -> None:
@@ -73,11 +78,18 @@ class Worker:
         self._engine = load(self._system, self._workload, threads)
 
     def reset_peak(self) -> None:
-        reset_peak_memory(self._workload.device)
+        """Count from now. Where the system cannot forget a peak, it goes on from the start."""
+        if self._workload.device == "cuda":
+            torch.cuda.reset_peak_memory_stats()
+        else:
+            with suppress(OSError):
+                _CLEAR.write_text("5", encoding="ascii")  # resets VmHWM, see proc(5)
 
     def peak(self) -> int:
-        """Bytes beyond those of the process before it loaded anything."""
-        return peak_memory(self._workload.device) - self._idle
+        """Bytes of torch's tensors on a GPU, else of the process beyond what it had when idle."""
+        device = self._workload.device
+        found = _status("VmHWM") if device == "cpu" else None
+        return (found or report.peak_memory(torch.device(device))) - self._idle
 
     def run(self, batches: Batches) -> list[Output]:
         """Translate batch by batch, timed, and come to rest."""
@@ -104,6 +116,12 @@ class Worker:
     def _synchronise(self) -> None:
         if self._workload.device == "cuda":
             torch.cuda.synchronize()
+
+
+def _status(name: str) -> int | None:
+    """Bytes, see proc(5); None on systems without it."""
+    found = field_of(Path("/proc/self/status"), name)
+    return None if found is None else int(found.split()[0]) * 1024
 
 
 def rest(clock: Callable[[], float] = time.process_time, limit: float = 2.0) -> None:

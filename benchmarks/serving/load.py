@@ -24,8 +24,7 @@ from pathlib import Path
 
 import torch
 
-from benchmarks.machine import describe, in_words
-from benchmarks.reports import Columns, Record, table, write
+from benchmarks.reports import Columns, Record, describe, in_words, table, write
 from benchmarks.serving.reference import Reference, balance
 from benchmarks.serving.server import Server, serving
 from benchmarks.serving.traffic import Tally, Traffic

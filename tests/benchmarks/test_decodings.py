@@ -24,27 +24,21 @@ from benchmarks.decodings import (
 from benchmarks.reports import table
 from specdec_plugins.app.translator import SpeculativeTranslator, number_sentences
 from specdec_plugins.corpus.resume import Log
-from specdec_plugins.decoding.engine import SpeculativeDecoder
 from tests.app.toys import translated, translator
 from tests.refusals import refused
 
 LINES = ["a b", "c d e", "", "f"]
 
 
-def engine(made: SpeculativeTranslator) -> SpeculativeDecoder:
-    assert isinstance(made.decoder, SpeculativeDecoder)
-    return made.decoder
-
-
 def test_the_same_networks_under_another_method() -> None:
     exact = translator()
     greedy = same_networks(exact, strategy="AR", drafter_checkpoint=None)
     relaxed = same_networks(exact, beta=3, tau=1.0, block_size=2)
-    assert engine(greedy).verifier is engine(relaxed).verifier is engine(exact).verifier
-    assert engine(greedy).method.drafter is None
-    assert engine(relaxed).method.drafter is engine(exact).method.drafter
-    assert relaxed.limits.block_size == 2
-    assert exact.settings.beta == 1
+    engines: list[Any] = [made.decoder for made in (exact, greedy, relaxed)]
+    assert len({id(engine.verifier) for engine in engines}) == 1
+    assert engines[1].method.drafter is None
+    assert engines[2].method.drafter is engines[0].method.drafter
+    assert (relaxed.limits.block_size, exact.settings.beta) == (2, 1)
     assert [t.text for t in greedy.translate(LINES)] == [translated(line) for line in LINES]
     refused("--block-size 9 is more than the 4", same_networks, exact, block_size=9)
 
@@ -160,13 +154,6 @@ def test_the_table_measures_against_both_greedy_decodings_and_says_what_it_means
     refused("fairseq greedy: 2 translations of 3 sentences", summary, *given)
 
 
-def test_texts_that_look_alike_may_differ_in_tokens(tmp_path: Path) -> None:
-    fields = json.loads(record("ab", [2], 1))
-    joined = loaded(tmp_path, "1", json.dumps({**fields, "tokens": ["ab"]}))
-    split = loaded(tmp_path, "2", json.dumps({**fields, "tokens": ["a@@", "b"]}))
-    assert joined.differing(split) == [0]
-
-
 @pytest.mark.parametrize("line", ["{", "[]", '{"text": "a"}'])
 def test_foreign_lines_are_named(tmp_path: Path, line: str) -> None:
     refused(r"out, line 2: expected", loaded, tmp_path, "out", record("a", [1, 1], 5), line)
@@ -175,6 +162,11 @@ def test_foreign_lines_are_named(tmp_path: Path, line: str) -> None:
 def test_only_all_of_them_are_100_percent() -> None:
     shares = [share(*of) for of in ((1999, 2000), (2000, 2000), (0, 7), (0, 0))]
     assert shares == ["99.9 %", "100 %", "0 %", "0 %"]
+
+
+def test_texts_that_look_alike_may_differ_in_tokens() -> None:
+    joined, split = (Decoding("x", [{"text": "ab", "tokens": t}]) for t in (["ab"], ["a@@", "b"]))
+    assert joined.differing(split) == [0]
 
 
 def test_tables_align_figures_right() -> None:

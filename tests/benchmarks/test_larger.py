@@ -82,11 +82,10 @@ def test_a_larger_verifier_gives_the_same_logits(
     model = model_of(tmp_path, **case)
     larger = enlarged(model, replace(SIZE, width=width))
     network: Transformer = in_double(larger)
-    config = network.config
+    encoder, decoder = network.config.encoder, network.config.decoder
     assert (len(network.encoder.layers), len(network.decoder.layers)) == (5, 4)
-    assert config.decoder.dim == width
-    assert config.decoder.vocab_size == config.encoder.vocab_size == 50
-    assert config.decoder.head_dim == 8
+    assert (decoder.dim, decoder.head_dim) == (width, 8)
+    assert decoder.vocab_size == encoder.vocab_size == 50
     check_logits(full_logits(in_double(model), *sources()), full_logits(network, *sources()))
 
 
@@ -159,7 +158,7 @@ def test_a_shared_encoder_stays_shared(tmp_path: Path) -> None:
         (
             {**DRAFTER, "scale_encoder_embedding": True},
             replace(SIZE, decoder_layers=2),
-            "one stack only",
+            "one stack",
         ),
     ],
 )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,7 @@ from benchmarks import bars, plots
 from benchmarks.results import Results, page
 from benchmarks.systems import System
 from tests.benchmarks.records import cell, results
+from tests.refusals import told
 
 FAIRSEQ = System("fairseq", "greedy", "float32")
 PEER, PEER_INT8 = (System("ctranslate2", "greedy", dtype) for dtype in ("float32", "int8"))
@@ -112,18 +114,14 @@ def test_plots_are_pictures_and_those_without_figures_left_out(tmp_path: Path) -
 
 
 def test_bins_hold_equally_many_sentences() -> None:
-    points = [(n, n / 1000) for n in range(12)]
-    for start, bin_ in zip(range(0, 12, 2), plots._binned(points), strict=True):
-        assert bin_ == pytest.approx((start + 0.5, start + 0.5))
+    bins = plots._binned([(n, n / 1000) for n in range(12)])
+    assert bins == [pytest.approx((start + 0.5, start + 0.5)) for start in range(0, 12, 2)]
 
 
-@pytest.mark.parametrize("main", [bars.main, plots.main])
+@pytest.mark.parametrize("program", [bars.main, plots.main])
 def test_a_file_that_is_no_result_is_refused(
-    main: object, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    program: Callable[..., int], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert callable(main)
-    assert main([]) == 2
-    assert "error: expected one argument, RESULT.json" in capsys.readouterr().err
-    (tmp_path / "bad.json").write_text('{"rows": []}', encoding="utf-8")
-    assert main([str(tmp_path / "bad.json")]) == 2
-    assert "not a result of this harness" in capsys.readouterr().err
+    assert "error: expected one argument, RESULT.json" in told(capsys, program, [])
+    (path := tmp_path / "bad.json").write_text('{"rows": []}', encoding="utf-8")
+    assert "not a result of this harness" in told(capsys, program, [str(path)])
