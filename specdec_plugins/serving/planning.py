@@ -39,9 +39,16 @@ class TextPlan:
 
 
 def make_plan(
-    texts: Sequence[str], options: Parameters, model: ServedModel, settings: ServerSettings
+    texts: Sequence[str],
+    options: Parameters,
+    model: ServedModel,
+    settings: ServerSettings,
+    hints: Sequence[str] = (),
 ) -> TextPlan:
-    """Raises UserError or ServiceError where a text or an option cannot be served."""
+    """hints: one for each text, or none at all; what drafter `hint` drafts from.
+
+    Raises UserError or ServiceError where a text or an option cannot be served.
+    """
     params = row_params(options, model, settings)
     split = model.split if options.split_sentences else lambda line: [line]
     parts = [segment(text, split) for text in texts]
@@ -54,6 +61,7 @@ def make_plan(
             "may wait; send the text in parts.",
         )
     requests, longest = [], model.limits.source
+    hint_ids = _hint_ids(parts, hints, model, split) if any(hints) else [[]] * len(sentences)
     for index, sentence in enumerate(sentences):
         source_ids = model.codec.source_ids(sentence)
         if len(source_ids) > longest:
@@ -65,9 +73,30 @@ def make_plan(
             )
         # The first sentence has the request's seed, each other one its own.
         own = replace(params, seed=(seed + index * 0x9E3779B97F4A7C15) % SEEDS)
-        requests.append(Request(f"sentence {index + 1}", source_ids, own))
+        name = f"sentence {index + 1}"
+        requests.append(Request(name, source_ids, own, hint_ids=hint_ids[index]))
         check_request(requests[-1], model.decoder.verifier, model.decoder.method)
     return TextPlan(parts, requests, seed)
+
+
+def _hint_ids(
+    parts: Sequence[Sequence[str]], hints: Sequence[str], model: ServedModel, split: Split
+) -> list[list[int]]:
+    """The hint of each sentence: that of its place where a text's hint has as many, else all of it.
+
+    Raises UserError where the drafter cannot read any.
+    """
+    require(
+        model.settings.reads_hints,
+        "This server's drafter reads no hints; omit hint, or start it with --drafter hint.",
+    )
+    found = []
+    for part, hint in zip(parts, hints, strict=True):
+        num_sentences, own = len(part) // 2, segment(hint, split)[1::2]
+        if len(own) != num_sentences:
+            own = [" ".join(own)] * num_sentences
+        found += [model.codec.target_ids(sentence) for sentence in own]
+    return found
 
 
 def row_params(options: Parameters, model: ServedModel, settings: ServerSettings) -> DecodeParams:

@@ -107,8 +107,9 @@ async def post_translate(
     _check_translate(service, body)
     is_one = isinstance(body.q, str)
     texts = [body.q] if isinstance(body.q, str) else body.q
+    hints = [body.hint] if isinstance(body.hint, str) else body.hint or []
     async with service.until(service.deadline()):
-        work = service.translate(texts, body.seed, body.alternatives)
+        work = service.translate(texts, body.seed, body.alternatives, hints)
         best, others = await stream.while_connected(request, work)
     alternatives = (others[0] if is_one else others) if body.alternatives else None
     return schemas.TranslateResponse(

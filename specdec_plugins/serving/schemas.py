@@ -55,6 +55,12 @@ def _setting(name: str, record: type = ServerSettings) -> Any:
     return _field(setting.help, **setting.bounds)
 
 
+_HINT = (
+    "a translation of nearly the same text, to draft from; with beta 1 it changes no word. Its "
+    "sentences go with those of the text where there are as many"
+)
+
+
 class Parameters(Refusing):
     """How to decode. Whatever is omitted is the server's default."""
 
@@ -70,6 +76,7 @@ class Parameters(Refusing):
     beta: Count | None = _setting("beta")
     tau: Finite | None = _setting("tau")
     split_sentences: bool = _field("false = every line is one sentence", True)
+    hint: str | None = _field(_HINT)
 
     @model_validator(mode="after")
     def _sampling(self) -> Parameters:
@@ -104,6 +111,17 @@ class TranslateRequest(Refusing):
     alternatives: int = _field("samples beside the translation, none of them twice", 0, ge=0)
     api_key: str | None = None
     seed: Seed | None = _field("of the alternatives")
+    hint: str | list[str] | None = _field(f"{_HINT}; a list where q is one")
+
+    @model_validator(mode="after")
+    def _hints(self) -> TranslateRequest:
+        if self.hint is not None:
+            num_texts, num_hints = (
+                len(given) if isinstance(given, list) else None for given in (self.q, self.hint)
+            )
+            if num_texts != num_hints:
+                raise _refused("hint", "must be as 'q' is: one text, or a list of as many")
+        return self
 
 
 class Subword(BaseModel):

@@ -71,9 +71,15 @@ class Service:
             error=error.message, error_type=error.kind, request_id=current_id.get()
         )
 
-    async def plan(self, texts: Sequence[str], options: Parameters) -> TextPlan:
-        """Raises ServiceError where a text or an option cannot be served."""
-        settings, num_characters = self.settings, sum(map(len, texts))
+    async def plan(
+        self, texts: Sequence[str], options: Parameters, hints: Sequence[str] = ()
+    ) -> TextPlan:
+        """hints: one for each text; without them all have that of the options.
+
+        Raises ServiceError where a text or an option cannot be served.
+        """
+        hints = hints or [options.hint or ""] * len(texts)
+        settings, num_characters = self.settings, sum(map(len, (*texts, *hints)))
         if len(texts) > settings.max_texts:
             message = f"{len(texts)} texts are more than the {settings.max_texts} a request."
             raise ServiceError(413, message)
@@ -84,12 +90,18 @@ class Service:
                 "that a request may have; send the text in parts.",
             )
         try:
-            return await self.with_text(lambda: make_plan(texts, options, self.model, settings))
+            return await self.with_text(
+                lambda: make_plan(texts, options, self.model, settings, hints)
+            )
         except UserError as error:
             raise ServiceError(422, str(error)) from error
 
     async def translate(
-        self, texts: Sequence[str], seed: int | None = None, num: int = 0
+        self,
+        texts: Sequence[str],
+        seed: int | None = None,
+        num: int = 0,
+        hints: Sequence[str] = (),
     ) -> tuple[list[str], list[list[str]]]:
         """The translation of each text, and up to `num` samples that differ from it and among
         each other. Fewer where so many draws in a row give nothing new.
@@ -103,7 +115,8 @@ class Service:
         # The first lot decodes beside the translation itself; more only where something is short.
         try:
             async with asyncio.TaskGroup() as group:
-                work = (self._translate(texts, how) for how in (Parameters(), *drawn[:num]))
+                options = (Parameters(), *drawn[:num])
+                work = (self._translate(texts, how, hints) for how in options)
                 tasks = [group.create_task(one) for one in work]
         except BaseExceptionGroup as failures:
             raise failures.exceptions[0] from None
@@ -118,8 +131,10 @@ class Service:
                 chosen[i] = _distinct(best[i], [*chosen[i], text], num)
         return best, chosen
 
-    async def _translate(self, texts: Sequence[str], options: Parameters) -> list[str]:
-        plan = await self.plan(texts, options)
+    async def _translate(
+        self, texts: Sequence[str], options: Parameters, hints: Sequence[str] = ()
+    ) -> list[str]:
+        plan = await self.plan(texts, options, hints)
         return await self.join(plan, await self.decode(plan))
 
     async def decode(self, plan: TextPlan) -> list[BatchRow]:

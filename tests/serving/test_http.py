@@ -5,11 +5,14 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import Any
 
 import httpx
 import pytest
 
+from specdec_plugins.decoding.drafters import DraftContext, build_drafter
+from specdec_plugins.decoding.engine import EngineConfig, SpeculativeDecoder
 from tests.serving.toys import (
     Running,
     ToyCodec,
@@ -230,6 +233,7 @@ PARAMETERS = {
     "repetition_penalty": 1.2,
     "top_k": 5,
     "split_sentences": 3,
+    "hint": "t1",
 }
 
 
@@ -300,6 +304,9 @@ def test_an_oversize_body_is_answered_although_the_client_still_writes(server: R
         ({"q": ["w1"] * 4}, 413),
         ({"q": [1]}, 422),
         ({"q": None}, 422),
+        ({"hint": "t1"}, 422),  # nobody here reads any
+        ({"hint": ["t1"]}, 422),
+        ({"q": ["w1"], "hint": "t1"}, 422),
     ],
 )
 def test_bad_translations(server: Running, changes: dict[str, Any], status: int) -> None:
@@ -351,6 +358,35 @@ def test_a_server_without_drafter_or_sampling_says_so() -> None:
         check_error(there.client.post("/translate", json=translation), 422, "validation")
         info = there.client.get("/info").json()
         assert (info["drafter"], info["max_alternatives"]) == (None, 0)
+
+
+def test_hints_save_rounds_and_change_no_word() -> None:
+    """One for each sentence where there are as many, else all of it for each; nonsense, too."""
+    model = toy_model()
+    verifier = model.decoder.verifier
+    drafter = build_drafter("hint", DraftContext(verifier))
+    method = replace(model.decoder.method, drafter=drafter)
+    model = replace(
+        model,
+        decoder=SpeculativeDecoder(verifier, method, EngineConfig(max_rows=4)),
+        settings=replace(model.settings, drafter="hint"),
+    )
+    right = expected("w5 w2.") + ". " + expected("w7")
+    text, wanted = "w5 w2. w7", f"{expected('w5 w2.')} {expected('w7')}"
+    with running(model) as there:
+        rounds = {}
+        for hint in (None, "", right, "Unsinn \U0001f600 " * 20, expected("w7")):
+            answer = generate(there, text, hint=hint, details=True)
+            assert answer["generated_text"] == wanted
+            told = answer["details"]["speculation"]
+            rounds[hint] = [one["rounds"] for one in told]
+        lengths = [len(expected_ids(sentence)) for sentence in ("w5 w2.", "w7")]
+        assert rounds[None] == rounds[""] == lengths
+        assert rounds[right] == [-(-n // 6) for n in lengths]
+        assert rounds[expected("w7")][1] == rounds[right][1]
+        body = {"q": [text, "w7"], "source": "en", "target": "de", "hint": [right, ""]}
+        answer = there.client.post("/translate", json=body).json()
+        assert answer["translatedText"] == [wanted, expected("w7")]
 
 
 class Recorded(ToyCodec):

@@ -62,6 +62,11 @@ class ToyCodec:
     def source_ids(self, line: str) -> list[int]:
         return [int(word.strip("w.?!")) for word in line.split()] + [SPECIAL.eos]
 
+    def target_ids(self, line: str) -> list[int]:
+        """Words that are no target word are unknown."""
+        words = (word.strip(".") for word in line.split())
+        return [int(w[1:]) if re.fullmatch("t[0-8]", w) else SPECIAL.unk for w in words]
+
     def tokens(self, ids: Sequence[int]) -> list[str]:
         stop = ids.index(SPECIAL.eos) if SPECIAL.eos in ids else len(ids)
         return [f"t{i}" for i in ids[:stop]]
