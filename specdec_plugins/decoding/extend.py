@@ -49,6 +49,10 @@ def until_eos(tokens: Tensor, lengths: Tensor, eos: int) -> tuple[Tensor, Tensor
 
     tokens: [B, N] int64, N > 0, of which `lengths` [B] int64 count. Returns [B] int64, [B] bool.
     """
+    if ops.compiled(tokens):
+        kept, ended = torch.empty_like(lengths), torch.empty_like(lengths, dtype=torch.bool)
+        ops.native.until_eos(tokens=tokens, lengths=lengths, eos=eos, kept=kept, ended=ended)
+        return kept, ended
     columns = torch.arange(tokens.shape[1], device=tokens.device)
     is_end = (tokens == eos) & (columns < lengths[:, None])
     has_end = is_end.any(1)

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from specdec_plugins.decoding import cache
 from specdec_plugins.decoding.cache import KVCache
-from specdec_plugins.decoding.extend import extend
+from specdec_plugins.decoding.extend import extend, until_eos
 from specdec_plugins.decoding.networks import StackConfig
 from specdec_plugins.decoding.networks.cpu import ops
 from specdec_plugins.decoding.networks.cpu.ops import (
@@ -64,6 +64,16 @@ def test_rows_are_extended_alike(random: torch.Generator, monkeypatch: pytest.Mo
         assert torch.equal(one, other), name
     for name in ("tokens", "lengths", "active"):
         assert torch.equal(getattr(prefix, name), getattr(twin, name)), name
+
+
+def test_sentences_end_alike(random: torch.Generator, monkeypatch: pytest.MonkeyPatch) -> None:
+    tokens = integers(0, 4, (9, 7), random)[:, 1:6]  # small, so that eos comes often
+    lengths = integers(0, 5, (9,), random)
+    found = until_eos(tokens, lengths, SPECIAL.eos)
+    monkeypatch.setattr(ops, "native", None)
+    for one, other in zip(found, until_eos(tokens, lengths, SPECIAL.eos), strict=True):
+        assert one.dtype == other.dtype
+        assert torch.equal(one, other)
 
 
 def test_windows_open_alike(random: torch.Generator, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -198,6 +198,8 @@ PYBIND11_MODULE(_kernels, module) {
   module.def("open_block", &open_block, arg("prefix"), arg("lengths"), arg("cached"),
              arg("num_masks"), arg("mask"), arg("pad"), arg("tokens"), arg("last_seen"),
              arg("used"));
+  module.def("until_eos", &until_eos, arg("tokens"), arg("lengths"), arg("eos"), arg("kept"),
+             arg("ended"));
   module.def("extend", &extend, arg("draft"), arg("num_accepted"), arg("next_tokens"),
              arg("max_len"), arg("eos"), arg("prefix"), arg("lengths"), arg("active"),
              arg("appended"), arg("counts"));

@@ -76,6 +76,18 @@ inline void embed(const Integers& tokens, const Floats& table, float scale,
   }
 }
 
+// Tokens up to the first eos and with it, of those that count.
+inline void until_eos(const Integers& tokens, const Integers& lengths, int64_t eos,
+                      const Tensor<int64_t>& kept, const Tensor<bool>& ended) {
+  for (int64_t row = 0; row < kept.count(); ++row) {
+    const int64_t* own = tokens.data + row * tokens.size(1);
+    const int64_t length = std::clamp<int64_t>(lengths.data[row], 0, tokens.size(1));
+    const int64_t before = std::find(own, own + length, eos) - own;
+    ended.data[row] = before < length;
+    kept.data[row] = std::min(before + 1, length);
+  }
+}
+
 // What a verdict appends, cut after eos and at the longest length, written to the prefix.
 inline void extend(const Integers& draft, const Integers& num_accepted, const Integers& next_tokens,
                    const Integers& max_len, int64_t eos, const Tensor<int64_t>& prefix,
