@@ -20,6 +20,10 @@ exact, whatever x.
 **Words.** A new word's embedding is the mean of all real words', so that its logit is their mean,
 less a constant: the last norm adds c to one copy of a state and takes it from the other, which no
 real word sees, as it reads the sum. A new word never wins, and its probability is nothing.
+
+**A sequential head** reads and writes these last states, and reads embeddings through a norm. Where
+embeddings are scaled their copies are smaller, so that the norm's epsilon weighs a little more:
+drafts are those of the smaller head but for near-ties.
 """
 
 from __future__ import annotations
@@ -123,6 +127,8 @@ def _config(config: TransformerConfig, size: Size, times: int) -> TransformerCon
             positions="none" if old.positions == "none" else "learned",
         )
 
+    if isinstance(config, BlockConfig):
+        config = replace(config, sequential_head=times * config.sequential_head)
     return replace(
         config,
         encoder=stack(config.encoder, size.encoder_layers),
@@ -204,9 +210,13 @@ def _settle(state: State, config: TransformerConfig, size: Size, times: int) -> 
     tables["decoder.output_projection.weight"] = output
     for name, factor in tables.items():
         state[name] = _with_new_words(factor * state[name], config.decoder.dim, size.types)
-    norm = _last_norm(config, size.decoder_layers)
+    norm, scale = _last_norm(config, size.decoder_layers), 1 / (times * output)
     for kind in ("weight", "bias"):
-        state[f"{norm}.{kind}"] = state[f"{norm}.{kind}"] / (times * output)
+        state[f"{norm}.{kind}"] = scale * state[f"{norm}.{kind}"]
+    if isinstance(config, BlockConfig) and config.sequential_head:
+        state["decoder.head.state.weight"] = state["decoder.head.state.weight"] / scale
+        for kind in ("weight", "bias"):
+            state[f"decoder.head.out.{kind}"] = scale * state[f"decoder.head.out.{kind}"]
     offset = torch.full((config.decoder.dim,), _OFFSET, dtype=torch.float64)
     rest = torch.zeros((times - 2) * config.decoder.dim, dtype=torch.float64)
     state[f"{norm}.bias"] = state[f"{norm}.bias"] + torch.cat([offset, -offset, rest])

@@ -130,6 +130,31 @@ def test_a_larger_drafter_gives_the_same_logits(case: dict[str, Any], tmp_path: 
     check_logits(logits(model), logits(enlarged(model, replace(SIZE, decoder_layers=2))))
 
 
+@pytest.mark.parametrize("scaled", [False, True])
+def test_a_larger_head_drafts_the_same(scaled: bool, tmp_path: Path) -> None:
+    case = {"scale_encoder_embedding": scaled, "scale_decoder_embedding": scaled, **SHARED}
+    model = model_of(tmp_path, "block", block_size=6, sequential_head=12, **case)
+    generator = torch.Generator().manual_seed(0)
+    for name in ("weight", "bias"):  # zeros, before any training
+        out = model.state[f"decoder.head.out.{name}"]
+        out.copy_(torch.randn(out.shape, generator=generator))
+    source, target = sources()
+    target[:, 5:] = UNK
+
+    def drafts(model: Model) -> Tensor:
+        decoder = in_double(model).decoder
+        states = decoder(target, remember(in_double(model), source))[:, 5:]
+        logits = decoder.logits(states)[..., :30]
+        return decoder.head.draft(states, logits, target[:, 4], decoder.tokens.weight, 8)
+
+    found = drafts(enlarged(model, replace(SIZE, decoder_layers=2)))
+    assert torch.equal(found, drafts(model))
+    assert len(found.unique()) > 3
+    model.state["decoder.head.out.bias"].zero_()
+    model.state["decoder.head.out.weight"].zero_()
+    assert not torch.equal(found, drafts(model))  # the head has a say
+
+
 def test_a_shared_encoder_stays_shared(tmp_path: Path) -> None:
     verifier = model_of(tmp_path, **SHARED)
     scaled = {"scale_encoder_embedding": True, "scale_decoder_embedding": True}
