@@ -57,12 +57,15 @@ def drafter_args(**changes: Any) -> Namespace:
     return args
 
 
-def build_drafter(num_types: int = 30, seed: int = 0, **changes: Any) -> BlockDrafter:
-    """A drafter with fresh weights, in training mode."""
+def _fresh(cls: Any, args: Namespace, num_types: int, seed: int) -> Any:
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        vocabularies = numbered_dictionaries(num_types, num_types)
-        return BlockDrafter.build_model(drafter_args(**changes), vocabularies)
+        return cls.build_model(args, numbered_dictionaries(num_types, num_types))
+
+
+def build_drafter(num_types: int = 30, seed: int = 0, **changes: Any) -> BlockDrafter:
+    """A drafter with fresh weights, in training mode."""
+    return _fresh(BlockDrafter, drafter_args(**changes), num_types, seed)
 
 
 def build_verifier(
@@ -71,20 +74,14 @@ def build_verifier(
     """A stock fairseq Transformer with fresh weights, and its settings."""
     args = Namespace(**{**SIZES, "arch": "transformer", "_name": "transformer", **changes})
     transformer_architecture(args)
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
-        vocabularies = numbered_dictionaries(num_types, num_types)
-        return TransformerModel.build_model(args, vocabularies), args
+    return _fresh(TransformerModel, args, num_types, seed), args
 
 
 def build_early_exit(num_types: int = 30, seed: int = 0, **changes: Any) -> EarlyExitTransformer:
     """An early-exit Transformer with fresh weights, in training mode."""
     args = Namespace(**{**SIZES, "arch": "early_exit_transformer", **changes})
     early_exit_architecture(args)
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
-        vocabularies = numbered_dictionaries(num_types, num_types)
-        return EarlyExitTransformer.build_model(args, vocabularies)
+    return _fresh(EarlyExitTransformer, args, num_types, seed)
 
 
 def build_heads(num_heads: int = 3, seed: int = 0) -> MedusaHeads:

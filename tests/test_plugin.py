@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
-from pathlib import Path
-
 import pytest
 
-pytestmark = [pytest.mark.fairseq, pytest.mark.integration]
+from tests.programs import python
 
-ROOT = Path(__file__).resolve().parent.parent
+pytestmark = [pytest.mark.fairseq, pytest.mark.integration]
 
 CHECK = """
 from fairseq.criterions import CRITERION_REGISTRY
@@ -30,10 +26,7 @@ loaded = [n for n in sys.modules if n.split(".")[0] in ("fairseq", "torch", "ome
 assert not loaded, loaded
 """
 
-BY_HAND = """
-specdec_plugins.register()
-specdec_plugins.register()
-"""
+BY_HAND = "specdec_plugins.register()\n" * 2
 
 USER_DIR = """
 from argparse import Namespace
@@ -41,15 +34,8 @@ from fairseq.utils import import_user_module
 import_user_module(Namespace(user_dir="specdec_plugins"))
 """
 
-FAIRSEQ_FIRST = """
-import fairseq
-import specdec_plugins
-"""
-
-CORE_FIRST = """
-import fairseq
-import specdec_plugins.errors
-"""
+FAIRSEQ_FIRST = "import fairseq, specdec_plugins\n"
+CORE_FIRST = "import fairseq, specdec_plugins.errors\n"
 
 
 @pytest.mark.parametrize(
@@ -63,7 +49,4 @@ import specdec_plugins.errors
     ],
 )
 def test_registration(script: str) -> None:
-    done = subprocess.run(
-        [sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True, check=False
-    )
-    assert done.returncode == 0, done.stderr
+    python("-c", script)

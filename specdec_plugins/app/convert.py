@@ -7,13 +7,12 @@ import shutil
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 from specdec_plugins.app.loading import DRAFTER, VERIFIER, make_settings
 from specdec_plugins.app.options import add_options
-from specdec_plugins.app.settings import DTYPES, Settings
+from specdec_plugins.app.settings import DTYPES, RAW_TEXT, Settings
 from specdec_plugins.app.translator import load_translator
-from specdec_plugins.decoding.drafters import DRAFTERS, needs_of
+from specdec_plugins.decoding.drafters import needs_of
 from specdec_plugins.decoding.networks import Transformer, TransformerConfig
 from specdec_plugins.decoding.networks.trained import Model
 from specdec_plugins.errors import Parser, UserError, refuse, require
@@ -29,7 +28,7 @@ from specdec_plugins.formats.bundle import (
 )
 from specdec_plugins.formats.checkpoints import save_checkpoint
 from specdec_plugins.formats.ctranslate2 import export_ctranslate2
-from specdec_plugins.formats.dictionaries import Dictionaries, load_dictionaries
+from specdec_plugins.formats.dictionaries import load_dictionaries
 from specdec_plugins.formats.marian import export_marian
 from specdec_plugins.formats.models import read_model, read_model_of, to_checkpoint
 from specdec_plugins.formats.output import check_output, new_folder
@@ -38,7 +37,6 @@ from specdec_plugins.formats.text import load_codes
 # Products are made int8 when a model is loaded; what is stored stays what was trained.
 STORED = tuple(name for name in DTYPES if name != "int8")
 _LANGUAGES = ("source_lang", "target_lang")
-_TEXT = ("lowercase", "dash_splits", "strip_diacritics")
 
 
 _CARD = """\
@@ -81,9 +79,9 @@ def _add_bundle(parser: argparse.ArgumentParser) -> None:
     add("data", metavar="FOLDER", help="folder with dict.<lang>.txt")
     models = ("verifier", "drafter_checkpoint", "drafter", "drafter_options", "bigrams")
     _add_settings(
-        parser, *models, *_LANGUAGES, *Defaults.__annotations__, *_TEXT, "tokenizer", "bpe_codes"
+        parser, *models, *_LANGUAGES, *Defaults.__annotations__, *RAW_TEXT, "tokenizer", "bpe_codes"
     )
-    parser.set_defaults(**dict.fromkeys(_TEXT, False), tokenizer="moses", drafter_options={})
+    parser.set_defaults(**dict.fromkeys(RAW_TEXT, False), tokenizer="moses", drafter_options={})
     add("--dtype", choices=STORED, default="float16", help="of stored weights (default: float16)")
     add("--card", metavar="FILE", type=Path, help="Markdown about the models; becomes README.md")
     _add_output(parser)
@@ -124,19 +122,25 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _to_bundle(args: argparse.Namespace) -> None:
     require(args.verifier is not None, "give the verifier's checkpoint with --AR-path.")
     dictionaries = load_dictionaries(args.data, args.source_lang, args.target_lang)
-    verifier = read_model_of(Transformer, args.verifier, dictionaries.source, dictionaries.target)
-    name, drafter = _drafter(args, dictionaries)
+    sides = (dictionaries.source, dictionaries.target)
+    verifier = read_model_of(Transformer, args.verifier, *sides)
+    name, drafter = args.drafter or ("block" if args.drafter_checkpoint else None), None
+    if args.drafter_checkpoint is not None:
+        drafter = read_model(args.drafter_checkpoint)
+        drafter.check_dictionaries(*sides)
+    if args.bigrams is not None:
+        takes = name is not None and needs_of(name).bigrams
+        require(takes, "--bigrams are the block drafter's; leave them out.")
+        read_bigrams(args.bigrams, len(dictionaries.target))
     if args.bpe_codes is not None:
         load_codes(args.bpe_codes)
-    text: dict[str, Any] = {name: True for name in _TEXT if getattr(args, name)}
-    text["tokenizer"] = args.tokenizer
     given = {name: getattr(args, name) for name in Defaults.__annotations__}
     languages = (dictionaries.source_lang, dictionaries.target_lang)
     contents = Contents(
         *(Path(args.data), *languages, verifier, name, drafter, args.drafter_options),
-        bigrams=_bigrams(args, dictionaries, name),
+        bigrams=args.bigrams and Path(args.bigrams),
         codes=args.bpe_codes and Path(args.bpe_codes),
-        text=text,
+        text={"tokenizer": args.tokenizer, **{n: True for n in RAW_TEXT if getattr(args, n)}},
         defaults={name: value for name, value in given.items() if value is not None},
         card=_readme(args.card) or _default_readme(*languages, verifier, name, drafter),
     )
@@ -148,37 +152,9 @@ def _load(bundle: Path) -> None:
     load_translator(make_settings({"data": str(bundle), "device": "cpu"}))
 
 
-def _drafter(
-    args: argparse.Namespace, dictionaries: Dictionaries
-) -> tuple[str | None, Model | None]:
-    """Its name and its network, as far as there are any; options are checked."""
-    name = args.drafter or ("block" if args.drafter_checkpoint else None)
-    if name is not None:
-        DRAFTERS.configure(name, args.drafter_options)
-    if args.drafter_checkpoint is None:
-        return name, None
-    model = read_model(args.drafter_checkpoint)
-    model.check_dictionaries(dictionaries.source, dictionaries.target)
-    return name, model
-
-
-def _bigrams(
-    args: argparse.Namespace, dictionaries: Dictionaries, drafter: str | None
-) -> Path | None:
-    """The file, which fits the drafter and the dictionary."""
-    path = args.bigrams and Path(args.bigrams)
-    if path is not None:
-        takes = drafter is not None and needs_of(drafter).bigrams
-        require(takes, "--bigrams are the block drafter's; leave them out.")
-        read_bigrams(path, len(dictionaries.target))
-    return path
-
-
 def _readme(path: Path | None) -> str:
-    if path is None:
-        return ""
     try:
-        return path.read_text(encoding="utf-8")
+        return "" if path is None else path.read_text(encoding="utf-8")
     except (OSError, ValueError) as error:
         raise UserError(f"{path}: the model card cannot be read ({error}).") from error
 
@@ -210,20 +186,18 @@ def _to_fairseq(source: Path, output: Path, force: bool) -> None:
     """Under the names that `loading.settings_from_files` looks for."""
     bundle = read_bundle(source)
     languages = (bundle.source_lang, bundle.target_lang)
-    parts = {VERIFIER: bundle.verifier}
-    files = {f"dict.{language}.txt": f"dict.{language}.txt" for language in languages}
-    if bundle.drafter is not None and bundle.drafter.network is not None:
-        parts[DRAFTER] = bundle.drafter.network
-    if bundle.drafter is not None and bundle.drafter.bigrams is not None:
-        files[BIGRAMS] = bundle.drafter.bigrams
-    if bundle.text.get("bpe_codes"):
-        files[CODES] = bundle.text["bpe_codes"]
+    parts, drafter = {VERIFIER: bundle.verifier}, bundle.drafter
+    files = {CODES: bundle.text.get("bpe_codes"), BIGRAMS: drafter.bigrams if drafter else None}
+    files |= {f"dict.{lang}.txt": f"dict.{lang}.txt" for lang in languages}
+    if drafter is not None and drafter.network is not None:
+        parts[DRAFTER] = drafter.network
     with new_folder(output, VERIFIER, force) as made:
         for name, part in parts.items():
             checkpoint = to_checkpoint(read_model(source / part.weights), *languages)
             save_checkpoint(checkpoint, made / name)
         for name, file in files.items():
-            shutil.copyfile(source / file, made / name)
+            if file is not None:
+                shutil.copyfile(source / file, made / name)
 
 
 def _to_engine(args: argparse.Namespace) -> None:

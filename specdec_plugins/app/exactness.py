@@ -120,14 +120,13 @@ def _differing(
     verifier = speculative.verifier
     plain = Method(None, Exact(), Constant(Constant.Config()))
     greedy = SpeculativeDecoder(verifier, plain, speculative.config)
-    requests: dict[str, Request] = {}
-    for sentence in sentences:
-        prepared = translator.prepare(sentence)
-        if isinstance(prepared, Request):
-            requests[prepared.id] = prepared
+    requests = {r.id: r for r in map(translator.prepare, sentences) if isinstance(r, Request)}
     # Without a drafter only the verifier limits the length; a drafter that did would be seen.
     longest = verifier.max_target_positions - 1
-    undrafted = {i: _limited(r, translator.settings, longest) for i, r in requests.items()}
+    undrafted = {}
+    for id_, request in requests.items():
+        max_len = translator.settings.max_len(len(request.source_ids), longest)
+        undrafted[id_] = replace(request, params=replace(request.params, max_len=max_len))
     expected = {r.id: r.token_ids for r in greedy.run(list(undrafted.values()))}
     found = {r.id: r.token_ids for r in speculative.run(list(requests.values()))}
     places = {}
@@ -138,12 +137,6 @@ def _differing(
             tolerance = rounding(DTYPES[translator.settings.dtype], logits)
             places[int(id_)] = (len(common), _gap(logits), tolerance)
     return places
-
-
-def _limited(request: Request, settings: Settings, longest: int) -> Request:
-    """The same with the longest output that the settings give it within so many tokens."""
-    max_len = settings.max_len(len(request.source_ids), longest)
-    return replace(request, params=replace(request.params, max_len=max_len))
 
 
 def common_prefix(a: Sequence[int], b: Sequence[int]) -> list[int]:

@@ -8,10 +8,10 @@ import os
 import stat
 import sys
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import asdict, dataclass, replace
 from functools import partial
-from itertools import islice
+from itertools import islice, zip_longest
 from pathlib import Path
 from typing import Any, BinaryIO, TypeVar
 
@@ -86,20 +86,19 @@ def count_lines(path: str) -> int:
     return reading.count_lines(Path(path)) if os.path.exists(path) else 0
 
 
-def total_lines(path: str) -> int | None:
-    """Complete lines of an input, for a bar; None where counting them would use them up."""
-    return count_lines(path) if path != STANDARD and os.path.isfile(path) else None
-
-
 def buffer_size(path: str, size: int) -> int:
     """Lines of an input that are decoded together: at a terminal a person waits for every line."""
     return 1 if path == STANDARD and sys.stdin.isatty() else size
 
 
 def progress_bar(path: str, shown: bool | None, done: int = 0) -> Any:
-    """A bar over the lines of an input. shown: None = at a terminal."""
+    """A bar over the lines of an input. shown: None = at a terminal.
+
+    Its end is known where the lines can be counted without using them up.
+    """
+    is_counted = shown is not False and path != STANDARD and os.path.isfile(path)
     return tqdm(
-        total=None if shown is False else total_lines(path),
+        total=count_lines(path) if is_counted else None,
         initial=done,
         unit="line",
         file=sys.stderr,
@@ -110,13 +109,13 @@ def progress_bar(path: str, shown: bool | None, done: int = 0) -> Any:
 def check_places(inputs: Sequence[str], outputs: Sequence[str]) -> None:
     """Raises UserError where an output cannot be written, or is an input as well."""
     for output in outputs:
-        if output != STANDARD:
-            check_output(output)
-        for path in inputs:
-            require(
-                path == STANDARD or not os.path.exists(output) or not is_same_place(path, output),
-                f"{output}: is an input as well; write to another file.",
-            )
+        if output == STANDARD:
+            continue
+        check_output(output)
+        require(
+            not any(is_same_place(path, output) for path in inputs),
+            f"{output}: is an input as well; write to another file.",
+        )
 
 
 def is_same_place(path: str, other: str) -> bool:
@@ -128,7 +127,7 @@ def is_same_place(path: str, other: str) -> bool:
     return os.path.realpath(path) == os.path.realpath(other)
 
 
-class LineWriter:
+class LineWriter(AbstractContextManager["LineWriter"]):
     """Writes complete lines and hands them on at once.
 
     The file is opened, and emptied, by the first write, even of no lines: what is refused before
@@ -152,60 +151,48 @@ class LineWriter:
         Raises UserError where the place cannot be opened or is full, BrokenPipeError where nobody
         reads any more.
         """
-        fd = self._open()
-        data = "".join(f"{line}\n" for line in lines).encode("utf-8")
-        begin = os.fstat(fd).st_size
-        pending = memoryview(data)
-        try:
-            while pending:
-                pending = pending[os.write(fd, pending) :]
-        except BaseException as error:
-            # What stands behind standard output may have other writers: it is never cut.
-            if self.path != STANDARD and stat.S_ISREG(os.fstat(fd).st_mode):
-                # By the file's size, for an interrupt may have come between a write and its count.
-                written = data[: os.fstat(fd).st_size - begin]
-                os.ftruncate(fd, begin + written.rfind(b"\n") + 1)
-            if isinstance(error, OSError) and not isinstance(error, BrokenPipeError):
-                raise UserError(
-                    f"{self.path}: cannot be written ({error.strerror}); "
-                    f"what was written before is complete{self._advice}."
-                ) from error
-            raise
-
-    def _open(self) -> int:
         if self._fd is None:
             try:
-                self._fd = _open_output(self.path, self._keep)
+                self._fd = self._open()
             except OSError as error:
                 raise UserError(f"{self.path}: cannot be written ({error.strerror}).") from error
-        return self._fd
+        data = "".join(f"{line}\n" for line in lines).encode("utf-8")
+        begin, pending = os.fstat(self._fd).st_size, memoryview(data)
+        try:
+            while pending:
+                pending = pending[os.write(self._fd, pending) :]
+        except BaseException as error:
+            # What stands behind standard output may have other writers: it is never cut.
+            if self.path != STANDARD and stat.S_ISREG(os.fstat(self._fd).st_mode):
+                # By the file's size, for an interrupt may have come between a write and its count.
+                written = data[: os.fstat(self._fd).st_size - begin]
+                os.ftruncate(self._fd, begin + written.rfind(b"\n") + 1)
+            if isinstance(error, BrokenPipeError) or not isinstance(error, OSError):
+                raise
+            raise UserError(
+                f"{self.path}: cannot be written ({error.strerror}); "
+                f"what was written before is complete{self._advice}."
+            ) from error
 
-    def close(self) -> None:
-        if self._fd is not None:
-            os.close(self._fd)
+    def _open(self) -> int:
+        """A descriptor at the end of the kept lines.
 
-    def __enter__(self) -> LineWriter:
-        return self
+        No buffer of Python's between: it could be flushed in the middle of a line.
+        """
+        if self.path == STANDARD:
+            return os.dup(sys.stdout.fileno())
+        size = 0
+        if self._keep:
+            with open(self.path, "rb") as kept:
+                size = sum(len(line) for line in islice(kept, self._keep))
+        fd = os.open(self.path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o666)
+        if stat.S_ISREG(os.fstat(fd).st_mode):
+            os.ftruncate(fd, size)
+        return fd
 
     def __exit__(self, *_: object) -> None:
-        self.close()
-
-
-def _open_output(path: str, keep: int) -> int:
-    """A descriptor at the end of the kept lines.
-
-    No buffer of Python's between: it could be flushed in the middle of a line.
-    """
-    if path == STANDARD:
-        return os.dup(sys.stdout.fileno())
-    size = 0
-    if keep:
-        with open(path, "rb") as kept:
-            size = sum(len(line) for line in islice(kept, keep))
-    fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o666)
-    if stat.S_ISREG(os.fstat(fd).st_mode):
-        os.ftruncate(fd, size)
-    return fd
+        if self._fd is not None:
+            os.close(self._fd)
 
 
 _beside = partial(option, group="forced beginnings, and long lines")
@@ -360,20 +347,17 @@ def _columns(line: Sentence, name: str) -> tuple[str, str]:
 
 def _in_step(
     names: Sequence[str], streams: Sequence[Iterator[Sentence]]
-) -> Iterator[list[Sentence]]:
+) -> Iterator[Sequence[Sentence]]:
     """One line of each file at a time; raises UserError where one ends before another."""
-    while True:
-        lines = [next(stream, None) for stream in streams]
-        present = [line for line in lines if line is not None]
-        if not present:
-            return
-        if len(present) < len(lines):
-            short, longer = names[lines.index(None)], names[lines.index(present[0])]
+    for number, lines in enumerate(zip_longest(*streams)):
+        if None in lines:
+            short = names[lines.index(None)]
+            longer = next(name for name, line in zip(names, lines, strict=True) if line)
             raise UserError(
-                f"{short}: has {present[0].number - 1} lines, fewer than {longer}; "
+                f"{short}: has {number} lines, fewer than {longer}; "
                 "the files must have a line each for every sentence."
             )
-        yield present
+        yield lines
 
 
 class Journal:
@@ -422,40 +406,39 @@ class Journal:
         self._recorded = recorded
         return True
 
-    def _add(self, sentence: Sentence) -> None:
-        """Raises UserError where the lines recorded came from another input."""
-        self.lines += 1
-        beside = [sentence.prefix] if sentence.hint is None else [sentence.prefix, sentence.hint]
-        self._hash.update(json.dumps([sentence.text, *beside]).encode())
-        recorded = self._recorded
-        if recorded and self.lines == recorded["lines"]:
-            require(
-                self._hash.hexdigest() == recorded["input"],
-                f"{self.output_path}: its first {self.lines} lines came from another input; "
-                "give the same input, or start without --resume.",
-            )
-
     def skip(self, sentences: Iterator[Sentence], num_lines: int) -> None:
         """Read over the sentences whose translations the output holds already.
 
         Raises UserError where there are fewer, or others than were recorded.
         """
-        for index in range(num_lines):
-            sentence = next(sentences, None)
-            if sentence is None:
-                raise UserError(
-                    f"The output holds {num_lines} lines and the input only {index}; it belongs to "
-                    "another input, so start without --resume."
-                )
-            self._add(sentence)
+        self._count(islice(sentences, num_lines))
+        require(
+            self.lines == num_lines,
+            f"The output holds {num_lines} lines and the input only {self.lines}; it belongs to "
+            "another input, so start without --resume.",
+        )
 
     def record(self, sentences: Iterable[Sentence]) -> None:
         """Say, in one step, that the output holds these, too."""
-        for sentence in sentences:
-            self._add(sentence)
+        self._count(sentences)
         if self._path is not None:
             lines = {"lines": self.lines, "input": self._hash.hexdigest()}
             write_json(self._path, {**lines, "settings": self._settings})
+
+    def _count(self, sentences: Iterable[Sentence]) -> None:
+        """Raises UserError where the lines recorded came from another input."""
+        for sentence in sentences:
+            self.lines += 1
+            beside = [sentence.prefix, *([sentence.hint] if sentence.hint is not None else [])]
+            self._hash.update(json.dumps([sentence.text, *beside]).encode())
+            recorded = self._recorded
+            require(
+                not recorded
+                or self.lines != recorded["lines"]
+                or self._hash.hexdigest() == recorded["input"],
+                f"{self.output_path}: its first {self.lines} lines came from another input; "
+                "give the same input, or start without --resume.",
+            )
 
     def remove(self) -> None:
         """The output is complete."""

@@ -8,14 +8,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from specdec_plugins.app.codec import Codec
 from specdec_plugins.app.options import given_to
-from specdec_plugins.app.settings import DTYPES, EXACT, Settings, choose_device
+from specdec_plugins.app.settings import DTYPES, EXACT, RAW_TEXT, Settings, choose_device
 from specdec_plugins.app.types import Decoder, Limits
 from specdec_plugins.decoding.alone import DrafterDecoder, Unverified
 from specdec_plugins.decoding.drafters import DraftContext, build_drafter, needs_of
@@ -41,6 +41,7 @@ from specdec_plugins.formats.models import load_network
 from specdec_plugins.formats.text import TextPipeline
 
 VERIFIER, DRAFTER = "verifier.pt", "drafter.pt"  # usual names of checkpoints in a folder
+_Network = TypeVar("_Network", bound=TrainedNetwork)
 _SPECULATION = (*EXACT, "block_size", "schedule", "schedule_options")
 
 # What None says no more about than silence does.
@@ -131,8 +132,8 @@ def settings_from_files(folder: Path, given: Mapping[str, Any]) -> dict[str, Any
 
     Plain decoding where neither the folder nor the user has a way to draft.
     """
-    here = {name: str(folder / name) for name in (VERIFIER, DRAFTER, BIGRAMS, CODES)}
-    here = {name: path for name, path in here.items() if Path(path).is_file()}
+    paths = [folder / name for name in (VERIFIER, DRAFTER, BIGRAMS, CODES)]
+    here = {path.name: str(path) for path in paths if path.is_file()}
     found: dict[str, Any] = {}
     if VERIFIER in here:
         found["verifier"] = here[VERIFIER]
@@ -160,16 +161,9 @@ def load_parts(settings: Settings, with_scores: bool = False) -> tuple[Codec, De
 
 def text_pipeline(settings: Settings, dictionaries: Dictionaries) -> TextPipeline:
     """Between raw lines and subwords, as the settings say."""
-    return TextPipeline(
-        dictionaries.source_lang,
-        dictionaries.target_lang,
-        settings.tokenizer,  # type: ignore[arg-type]  # checked by Settings
-        settings.bpe,  # type: ignore[arg-type]
-        settings.bpe_codes,
-        lowercase=settings.lowercase,
-        dash_splits=settings.dash_splits,
-        strip_diacritics=settings.strip_diacritics,
-    )
+    languages = (dictionaries.source_lang, dictionaries.target_lang)
+    named = {name: getattr(settings, name) for name in ("tokenizer", "bpe", *RAW_TEXT)}
+    return TextPipeline(*languages, codes=settings.bpe_codes, **named)
 
 
 def _load_search(settings: Settings) -> tuple[Decoder, Limits]:
@@ -194,73 +188,71 @@ def _load_search(settings: Settings) -> tuple[Decoder, Limits]:
 def _load_engine(
     settings: Settings, dictionaries: Dictionaries, with_scores: bool
 ) -> tuple[Decoder, Limits]:
-    verifier, limits = _load_verifier(settings, dictionaries)
-    drafter: Drafter | None = None
+    target, shared, network = dictionaries.target, None, None
+    verifier: Verifier = Unverified(len(target), target.special, choose_device(settings.device))
+    limits, theirs = Limits(10**9, 10**9, 0), dictionaries
+    if settings.verifier is not None:
+        shared = _load_network(Transformer, settings.verifier, settings, dictionaries)
+        verifier = TransformerVerifier(shared, target.special)
+        # As in fairseq's search, one position is left for the end of the sentence.
+        limits = Limits(verifier.max_source_positions, verifier.max_target_positions - 1, 0)
     if settings.drafts:
-        context = _draft_context(settings, dictionaries, verifier)
-        drafter = build_drafter(settings.drafter, context, dict(settings.drafter_options))
-        limits = _common_limits(limits, settings, drafter, context.network)
-    elif isinstance(verifier, TransformerVerifier):
-        with_fast_products(verifier.network, settings.quantised, settings.kernels)
-    schedule = build_schedule(settings.schedule, dict(settings.schedule_options))
-    method = Method(drafter, settings.acceptance, schedule)
-    return build_decoder(settings, verifier, method, with_scores), limits
-
-
-def _load_verifier(settings: Settings, dictionaries: Dictionaries) -> tuple[Verifier, Limits]:
-    path, target = settings.verifier, dictionaries.target
-    device = choose_device(settings.device)
-    if path is None:
-        return Unverified(len(target), target.special, device), Limits(10**9, 10**9, 0)
-    network = load_network(
-        Transformer,
-        path,
-        dictionaries.source,
-        target,
-        exit_layer=settings.exit_layer,
-        dtype=DTYPES[settings.dtype],
-        device=device,
-    )
-    verifier = TransformerVerifier(network, target.special)
-    # As in fairseq's search, one position is left for the end of the sentence.
-    longest = verifier.max_target_positions - 1
-    return verifier, Limits(verifier.max_source_positions, longest, 0)
-
-
-def _draft_context(
-    settings: Settings, dictionaries: Dictionaries, verifier: Verifier
-) -> DraftContext:
-    """What the drafter is built from; all networks get the products that are fastest here."""
-    theirs = _drafter_dictionaries(settings, dictionaries)
-    network = _drafting_network(settings, theirs)
-    shared = verifier.network if isinstance(verifier, TransformerVerifier) else None
-    if network is not None and shared is not None:
-        network.adopt(shared)
+        theirs = _drafter_dictionaries(settings, dictionaries)
+        cls, path = settings.needs.network, settings.drafter_checkpoint
+        network = _load_network(cls, path, settings, theirs) if cls and path else None
+        if network is not None and shared is not None:
+            network.adopt(shared)
     # Last, as weights cannot be compared then; what is shared stays as the verifier wants it.
     if shared is not None:
         with_fast_products(shared, settings.quantised, settings.kernels)
     if network is not None and network.int8:
         int8 = settings.quantised or settings.drafter_dtype == "int8"
         with_fast_products(network, int8, settings.kernels)
-    target, bigrams = dictionaries.target, settings.bigrams
-    return DraftContext(
-        verifier,
-        network,
-        source_to_target=_same_symbols(dictionaries.source, target),
-        source_to_assistant=_same_symbols(dictionaries.source, theirs.source),
-        bigrams=None if bigrams is None else read_bigrams(bigrams, len(target)),
-        sampling=settings.acceptance.samples,
+    drafter: Drafter | None = None
+    if settings.drafts:
+        context = _draft_context(settings, dictionaries, theirs, verifier, network)
+        drafter = build_drafter(settings.drafter, context, dict(settings.drafter_options))
+        limits = _common_limits(limits, settings, drafter, network)
+    schedule = build_schedule(settings.schedule, dict(settings.schedule_options))
+    method = Method(drafter, settings.acceptance, schedule)
+    return build_decoder(settings, verifier, method, with_scores), limits
+
+
+def _load_network(
+    cls: type[_Network], path: str, settings: Settings, dictionaries: Dictionaries
+) -> _Network:
+    return load_network(
+        cls,
+        path,
+        dictionaries.source,
+        dictionaries.target,
+        exit_layer=settings.exit_layer,
+        dtype=DTYPES[settings.dtype],
+        device=choose_device(settings.device),
     )
 
 
-def _drafting_network(settings: Settings, dictionaries: Dictionaries) -> TrainedNetwork | None:
-    """The trained network of the drafter; None where its class needs none."""
-    cls, path = needs_of(settings.drafter).network, settings.drafter_checkpoint
-    if cls is None or path is None:
-        return None
-    dtype, device = DTYPES[settings.dtype], choose_device(settings.device)
-    source, target = dictionaries.source, dictionaries.target
-    return load_network(cls, path, source, target, dtype=dtype, device=device)
+def _draft_context(
+    settings: Settings,
+    own: Dictionaries,
+    theirs: Dictionaries,
+    verifier: Verifier,
+    network: TrainedNetwork | None,
+) -> DraftContext:
+    """What the drafter is built from. theirs: the dictionaries that it was trained with."""
+
+    def ids_in(other: Dictionary) -> Tensor | None:
+        return None if own.source == other else torch.tensor(own.source.ids_in(other))
+
+    bigrams = settings.bigrams
+    return DraftContext(
+        verifier,
+        network,
+        source_to_target=ids_in(own.target),
+        source_to_assistant=ids_in(theirs.source),
+        bigrams=None if bigrams is None else read_bigrams(bigrams, len(own.target)),
+        sampling=settings.acceptance.samples,
+    )
 
 
 def _drafter_dictionaries(settings: Settings, own: Dictionaries) -> Dictionaries:
@@ -275,11 +267,6 @@ def _drafter_dictionaries(settings: Settings, own: Dictionaries) -> Dictionaries
         "was trained with the same target dictionary.",
     )
     return theirs
-
-
-def _same_symbols(source: Dictionary, target: Dictionary) -> Tensor | None:
-    """One dictionary's ids in the numbers of the other; None = the same."""
-    return None if source == target else torch.tensor(source.ids_in(target))
 
 
 def build_decoder(
@@ -297,10 +284,7 @@ def build_decoder(
 
 
 def _common_limits(
-    limits: Limits,
-    settings: Settings,
-    drafter: Drafter,
-    network: nn.Module | None,
+    limits: Limits, settings: Settings, drafter: Drafter, network: TrainedNetwork | None
 ) -> Limits:
     """Block size in force, and positions that verifier and drafter have in common.
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import json
 import logging
 import os
 import sys
@@ -28,7 +29,7 @@ from specdec_plugins.app.files import (
 )
 from specdec_plugins.app.loading import make_settings
 from specdec_plugins.app.options import add_options, build, given_to
-from specdec_plugins.app.report import Diagnosis, Tally, json_line, peak_memory, summary
+from specdec_plugins.app.report import Diagnosis, Tally, peak_memory, summary
 from specdec_plugins.app.settings import EXACT, Settings, choose_device
 from specdec_plugins.app.translator import SpeculativeTranslator, load_translator
 from specdec_plugins.app.types import BlockTranslation, Translation
@@ -203,9 +204,9 @@ class Run:
         with ExitStack() as stack:
             sentences = stack.enter_context(open_sentences(self.files))
             kept = self._check_outputs()
-            drafter, unused = self.settings.drafter, self.settings.unused_checkpoint
-            if unused is not None:
-                say(f"--path {unused} is unused: drafter {drafter} reads no checkpoint.")
+            settings, path = self.settings, self.settings.drafter_checkpoint
+            if path is not None and settings.drafts and settings.needs.network is None:
+                say(f"--path {path} is unused: drafter {settings.drafter} reads no checkpoint.")
             for name in () if self.files.debug else ("fairseq", "hydra"):
                 logging.getLogger(name).setLevel(logging.WARNING)
             translator = load_translator(self.settings, with_scores=bool(self.files.json_path))
@@ -228,7 +229,7 @@ class Run:
             seconds = time.perf_counter() - start
             self.journal.remove()
         self._report(translator, seconds, diagnosis)
-        return UNDECODABLE if self.tally.failed else 0
+        return UNDECODABLE if self.tally.reasons["error"] else 0
 
     def _check_outputs(self) -> int:
         """How many lines of earlier outputs are kept; raises UserError before models are loaded."""
@@ -248,7 +249,7 @@ class Run:
         """The texts and, where they are asked for, the JSON lines."""
         writers[0].write([t.text for t in done])
         for records in writers[1:]:
-            records.write([json_line(t) for t in done])
+            records.write([json.dumps(t.to_dict(), ensure_ascii=False) for t in done])
         self.tally.add(done)
         for translation in done:
             if translation.finish_reason == FinishReason.ERROR.value:

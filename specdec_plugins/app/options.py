@@ -25,6 +25,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import operator
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import MISSING, Field, dataclass, field, fields, replace
 from typing import Any, TypeVar, get_args, get_origin, get_type_hints
@@ -35,6 +36,11 @@ from specdec_plugins.errors import require
 R = TypeVar("R")
 _KEY = "option"
 _METAVARS = {int: "N", float: "X"}
+_BOUNDS = {  # under pydantic's name of each: ours, in words, and when it holds
+    "ge": ("least", "{:g} or more", operator.ge),
+    "gt": ("above", "above {:g}", operator.gt),
+    "le": ("most", "at most {:g}", operator.le),
+}
 
 
 @dataclass(frozen=True)
@@ -56,7 +62,7 @@ class Option:
     @property
     def bounds(self) -> dict[str, float]:
         """Under the names that pydantic and annotated-types give them."""
-        named = {"ge": self.least, "gt": self.above, "le": self.most}
+        named = {name: getattr(self, ours) for name, (ours, _, _) in _BOUNDS.items()}
         return {name: bound for name, bound in named.items() if bound is not None}
 
     @property
@@ -78,18 +84,13 @@ class Option:
             not self.names or value in self.names,
             f"There is no {flag} {value!r}; choose one of: {', '.join(self.names)}.",
         )
-        wanted, is_kept = [], True
-        if self.least is not None:
-            wanted.append(f"{self.least:g} or more")
-            is_kept &= value >= self.least
-        if self.above is not None:
-            wanted.append(f"above {self.above:g}")
-            is_kept &= value > self.above
-        if self.most is not None:
-            wanted.append(f"at most {self.most:g}")
-            is_kept &= value <= self.most
+        bounds = [(*_BOUNDS[name][1:], bound) for name, bound in self.bounds.items()]
+        wanted = " and ".join(words.format(bound) for words, _, bound in bounds)
         advice = f"; {self.advice}" if self.advice else ""
-        require(is_kept, f"{flag} must be {' and '.join(wanted)}, not {value}{advice}.")
+        require(
+            all(holds(value, bound) for _, holds, bound in bounds),
+            f"{flag} must be {wanted}, not {value}{advice}.",
+        )
 
     def add(self, group: Any, name: str, kind: Any, default: Any) -> None:
         """Add the flag, or the positional argument, to a parser or a group of one.
@@ -97,25 +98,26 @@ class Option:
         kind: the field's type; None in it is what the absence of the flag says.
         """
         given = [part for part in get_args(kind) if part is not type(None)]
-        kind = given[0] if given and get_origin(kind) is not Mapping else kind
+        is_mapping = get_origin(kind) is Mapping
+        kind = given[0] if given and not is_mapping else kind
         more: dict[str, Any] = {"default": argparse.SUPPRESS, "help": self._help(default)}
-        names = self.flags or ("--" + name.replace("_", "-"),)
-        if names[0].startswith("-"):
+        flags = self.flags or (self.flag(name),)
+        if flags[0].startswith("-"):
             more["dest"] = name
         if kind is bool:
             more["action"] = argparse.BooleanOptionalAction if given else "store_true"
         elif "action" not in self.parsing:
-            more["type"] = json_object if get_origin(kind) is Mapping else kind
-            metavar = "JSON" if get_origin(kind) is Mapping else _METAVARS.get(kind)
+            more["type"] = json_object if is_mapping else kind
+            metavar = "JSON" if is_mapping else _METAVARS.get(kind)
             more["metavar"] = self.metavar or (None if self.choices else metavar)
             more["choices"] = self.names if self.choices and "type" not in self.parsing else None
         if self.alias:
-            flag, value = self.alias
+            alias, value = self.alias
             group = group.add_mutually_exclusive_group()
             short = {"dest": name, "action": "store_const", "const": value}
-            short |= {"default": argparse.SUPPRESS, "help": f"{names[0]} {value}"}
-            group.add_argument(flag, **short)
-        group.add_argument(*names, **more | dict(self.parsing))
+            short |= {"default": argparse.SUPPRESS, "help": f"{flags[0]} {value}"}
+            group.add_argument(alias, **short)
+        group.add_argument(*flags, **more | dict(self.parsing))
 
     def _help(self, default: Any) -> str:
         is_told = "default:" in self.help or default in (None, MISSING, {}) or default is False
@@ -127,10 +129,8 @@ def option(default: Any, help: str, metavar: str | None = None, **declared: Any)
 
     declared: fields of `Option`; whatever is none of them goes to argparse's `add_argument`.
     """
-    names = {f.name for f in fields(Option)}
-    parsing = {name: value for name, value in declared.items() if name not in names}
-    for name in parsing:
-        del declared[name]
+    known = {f.name for f in fields(Option)}
+    parsing = {name: declared.pop(name) for name in list(declared) if name not in known}
     return _field(default, Option(help, metavar, **declared, parsing=parsing))
 
 
@@ -168,11 +168,10 @@ def add_options(
     for record in records:
         kinds, defaults = get_type_hints(record), _fields(record)
         for name, one in _options(record).items():
-            if only and name not in only:
-                continue
-            if one.group not in groups:
-                groups[one.group] = parser.add_argument_group(one.group)
-            one.add(groups[one.group], name, kinds[name], _default(defaults[name]))
+            if not only or name in only:
+                if one.group not in groups:
+                    groups[one.group] = parser.add_argument_group(one.group)
+                one.add(groups[one.group], name, kinds[name], _default(defaults[name]))
 
 
 def build(record: type[R], given: Mapping[str, Any]) -> R:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import json
-import math
+import operator
 import resource
 import sys
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
+import numpy
 import torch
 
 from specdec_plugins.app.settings import Settings, choose_device
@@ -26,17 +27,9 @@ from specdec_plugins.decoding.types import Draft, Guarantee, Request, Verifier
 from specdec_plugins.errors import UserError
 
 
-def json_line(translation: Translation) -> str:
-    """One JSON object, without a line end."""
-    return json.dumps(translation.to_dict(), ensure_ascii=False)
-
-
 def percentile(values: Sequence[float], share: float) -> float:
     """Nearest rank: the smallest value that at least that share of values does not exceed."""
-    if not values:
-        return 0.0
-    ordered = sorted(values)
-    return ordered[max(0, math.ceil(share * len(ordered)) - 1)]
+    return float(numpy.quantile(values, share, method="inverted_cdf")) if values else 0.0
 
 
 def peak_memory(device: torch.device) -> int:
@@ -49,24 +42,20 @@ def peak_memory(device: torch.device) -> int:
 
 @dataclass
 class Tally:
-    """Counts of what was written."""
+    """What was written."""
 
-    sentences: int = 0
-    empty: int = 0
+    reasons: Counter[str] = field(default_factory=Counter)  # sentences by why they ended
     tokens: int = 0  # target tokens, forced ones included and eos not
-    cut: int = 0  # sentences that reached the length limit
-    failed: int = 0  # sentences that could not be decoded
     latencies: list[float] = field(default_factory=list)  # seconds, of sentences that were decoded
 
     def add(self, translations: Sequence[Translation]) -> None:
-        for translation in translations:
-            self.sentences += 1
-            self.empty += translation.finish_reason == EMPTY
-            self.cut += translation.finish_reason == "length"
-            self.failed += translation.finish_reason == "error"
-            self.tokens += len(translation.tokens)
-            if translation.seconds:
-                self.latencies.append(translation.seconds)
+        self.reasons.update(t.finish_reason for t in translations)
+        self.tokens += sum(len(t.tokens) for t in translations)
+        self.latencies += [t.seconds for t in translations if t.seconds]
+
+    @property
+    def sentences(self) -> int:
+        return self.reasons.total()
 
 
 def summary(
@@ -77,20 +66,28 @@ def summary(
     if settings.strategy != "fairseq":
         lines += [_greedy(settings, limits), _rounds(stats)]
     if settings.strategy == "specdec" and stats.drafted:
-        by_position = " ".join(f"{share:.2f}" for share in stats.acceptance_by_position)
-        lines.append(f"acceptance {stats.acceptance_rate:.3f}; by position: {by_position}")
-    total = sum(stats.seconds.values())
-    if total:
-        parts = sorted(stats.seconds.items(), key=lambda item: -item[1])
-        shares = ", ".join(f"{name} {value / total:.0%}" for name, value in parts)
-        lines.append(f"time: {shares}")
+        lines.append(f"acceptance {stats.acceptance_rate:.3f}; by position: {_by_position(stats)}")
+    if any(stats.seconds.values()):
+        parts = ", ".join(f"{name} {share:.0%}" for name, share in _time_shares(stats).items())
+        lines.append(f"time: {parts}")
     return "\n".join(lines)
 
 
+def _by_position(stats: DecodeStats) -> str:
+    return " ".join(f"{share:.2f}" for share in stats.acceptance_by_position)
+
+
+def _time_shares(stats: DecodeStats) -> dict[str, float]:
+    """Of each part, the longest first."""
+    total = sum(stats.seconds.values()) or 1.0
+    parts = sorted(stats.seconds.items(), key=lambda item: -item[1])
+    return {name: seconds / total for name, seconds in parts}
+
+
 def _counts(tally: Tally) -> str:
-    notes = [f"{tally.empty} empty"] if tally.empty else []
-    notes += [f"{tally.cut} cut at the length limit"] if tally.cut else []
-    notes += [f"{tally.failed} failed"] if tally.failed else []
+    told = {EMPTY: "empty", "length": "cut at the length limit", "error": "failed"}
+    counts = tally.reasons
+    notes = [f"{counts[reason]} {words}" for reason, words in told.items() if counts[reason]]
     return f"{tally.sentences} sentences" + (f" ({', '.join(notes)})" if notes else "")
 
 
@@ -135,7 +132,6 @@ def _greedy(settings: Settings, limits: Limits) -> str:
     length = f"{settings.max_len_a:g} * source + {limit}" if settings.max_len_a else f"{limit}"
     if settings.strategy in ("drafter", "early-exit"):
         return f"unverified; at most {length} tokens"
-    rule = settings.acceptance
     promise, free = {
         Guarantee.GREEDY: ("exactly the verifier's greedy output; greedy means", "plain argmax"),
         Guarantee.DISTRIBUTION: (_sampling(settings), "no bans"),
@@ -143,14 +139,23 @@ def _greedy(settings: Settings, limits: Limits) -> str:
             "may differ from the verifier's greedy output; greedy means",
             "plain argmax",
         ),
-    }[rule.guarantee(settings.beta)]
+    }[settings.acceptance.guarantee(settings.beta)]
     bans = [f"no end before {settings.minimum} tokens"] if settings.minimum else []
     bans += ["no <pad>"] if settings.ban_pad else []
     return (
-        f"rule {settings.rule_name}{settings.tolerance}: {promise} "
+        f"rule {settings.rule_name}{_tolerance(settings)}: {promise} "
         f"{', '.join(bans) or free}, at most {length} tokens"
         f"{f' ({limits.target} positions)' if limits.target < limit else ''}"
     )
+
+
+def _tolerance(settings: Settings) -> str:
+    """What is accepted beside the verifier's own choice, in brackets; or nothing."""
+    if settings.beta == 1:
+        return ""
+    if settings.tau == 0:
+        return f" (beta {settings.beta}, but tau 0 tolerates nothing but ties; try --tau 1)"
+    return f" (beta {settings.beta}, tau {settings.tau:g})"
 
 
 def _sampling(settings: Settings) -> str:
@@ -179,26 +184,20 @@ WORTH_DRAFTING = 0.95  # share of the tokens a round that a shorter block should
 
 @dataclass
 class TargetMatch:
-    """How far training targets are what the verifier would say itself."""
+    """How far training targets are what the verifier would say itself; an entry a target."""
 
-    sentences: int = 0
-    identical: int = 0  # of these: all positions match, so it is the verifier's greedy output
-    positions: int = 0  # target tokens, eos included
-    matching: int = 0  # of these: the verifier's argmax after the tokens before it
-
-    def add(self, num_matching: int, num_positions: int) -> None:
-        self.sentences += 1
-        self.identical += num_matching == num_positions
-        self.positions += num_positions
-        self.matching += num_matching
+    matching: list[int] = field(default_factory=list)  # positions that are the verifier's argmax
+    lengths: list[int] = field(default_factory=list)  # all positions, eos included
 
     @property
     def position_share(self) -> float:
-        return self.matching / self.positions if self.positions else 0.0
+        return sum(self.matching) / max(sum(self.lengths), 1)
 
     @property
     def sentence_share(self) -> float:
-        return self.identical / self.sentences if self.sentences else 0.0
+        """Of targets that match everywhere, and so are the verifier's greedy output."""
+        identical = sum(map(operator.eq, self.matching, self.lengths))
+        return identical / max(len(self.lengths), 1)
 
 
 @torch.inference_mode()
@@ -266,13 +265,12 @@ class Diagnosis:
                     pairs.append((request, [*ids, verifier.special.eos]))
         for start in range(0, len(pairs), 16):
             requests, targets = zip(*pairs[start : start + 16], strict=True)
-            counts = match_targets(verifier, requests, targets)
-            for target_ids, matching in zip(targets, counts, strict=True):
-                self.targets.add(matching, len(target_ids))
+            self.targets.matching += match_targets(verifier, requests, targets)
+            self.targets.lengths += map(len, targets)
 
     def report(self) -> str:
         """Figures first, then advice, a sentence a line."""
-        stats = self._decoder.stats
+        stats, targets = self._decoder.stats, self.targets
         if not self._sample or not stats.drafted:
             return "diagnosis: nothing was drafted, so there is nothing to explain."
         with_drafter = self._time(self._decoder.method)
@@ -281,15 +279,14 @@ class Diagnosis:
         drafter = self._decoder.method.drafter
         if isinstance(drafter, BlockNatDrafter):
             lines.append(_what_it_saves(drafter))
-        if self.targets.sentences:
+        if targets.lengths:
             lines.append(
-                f"training targets: {self.targets.position_share:.1%} of "
-                f"{self.targets.positions} positions are the verifier's own choice, "
-                f"{self.targets.sentence_share:.1%} of {self.targets.sentences} sentences are its "
-                "greedy output"
+                f"training targets: {targets.position_share:.1%} of {sum(targets.lengths)} "
+                f"positions are the verifier's own choice, {targets.sentence_share:.1%} of "
+                f"{len(targets.lengths)} sentences are its greedy output"
             )
         is_trained = self._translator.settings.needs.network is not None
-        advice = give_advice(stats, with_drafter, plain, self.targets, is_trained)
+        advice = give_advice(stats, with_drafter, plain, targets, is_trained)
         return "\n".join([*lines, *(f"- {sentence}" for sentence in advice)])
 
     def _time(self, method: Method) -> Timing:
@@ -304,18 +301,16 @@ def _figures(
     stats: DecodeStats, with_drafter: Timing, plain: Timing, sample_size: int
 ) -> list[str]:
     speed_up = plain.seconds / with_drafter.seconds if with_drafter.seconds else 0.0
-    total = sum(stats.seconds.values()) or 1.0
     parts = ", ".join(
-        f"{name} {value / total:.0%} ({1000 * value / stats.rounds:.2f} ms a round)"
-        for name, value in sorted(stats.seconds.items(), key=lambda item: -item[1])
+        f"{name} {share:.0%} ({1000 * stats.seconds[name] / stats.rounds:.2f} ms a round)"
+        for name, share in _time_shares(stats).items()
     )
-    by_position = " ".join(f"{share:.2f}" for share in stats.acceptance_by_position)
     return [
         f"on the first {sample_size} sentences: {with_drafter.seconds:.2f} s with the drafter, "
         f"{plain.seconds:.2f} s without: {speed_up:.2f} times as fast",
         f"a round gives {stats.mean_emitted_tokens:.2f} tokens (end of sentence counted) and "
         f"costs {relative_cost(with_drafter, plain):.2f} plain steps",
-        f"acceptance by position, of the rounds that drafted it: {by_position}",
+        f"acceptance by position, of the rounds that drafted it: {_by_position(stats)}",
         f"time by part: {parts}",
     ]
 
@@ -352,10 +347,8 @@ def give_advice(
 ) -> list[str]:
     """What to do about it; at least one sentence. is_trained: the drafter learnt from targets."""
     advice = _advise_on_training(stats, targets) if is_trained else []
-    total = sum(stats.seconds.values()) or 1.0
-    draft, verify, encode = (
-        stats.seconds.get(part, 0.0) / total for part in ("draft", "verify", "encode")
-    )
+    shares = _time_shares(stats)
+    draft, verify, encode = (shares.get(part, 0.0) for part in ("draft", "verify", "encode"))
     cost, gain = relative_cost(with_drafter, plain), stats.mean_emitted_tokens
     size, longest = useful_block_size(stats), len(stats.drafted_at)
     if size < 0.7 * longest:
@@ -384,7 +377,7 @@ def give_advice(
 
 def _advise_on_training(stats: DecodeStats, targets: TargetMatch) -> list[str]:
     first = stats.acceptance_by_position[0]
-    if targets.sentences and targets.position_share < POOR_TARGETS:
+    if targets.lengths and targets.position_share < POOR_TARGETS:
         return [
             f"Only {targets.position_share:.0%} of the drafter's training targets match the "
             f"verifier (distilled ones: {POOR_TARGETS:.0%} or more): decode the training sources "
@@ -394,7 +387,7 @@ def _advise_on_training(stats: DecodeStats, targets: TargetMatch) -> list[str]:
         return []
     cause = (
         "its targets match the verifier, so train it longer or make it larger"
-        if targets.sentences
+        if targets.lengths
         else "the commonest cause is training on targets that this verifier did not write: "
         "check with --diagnose-targets, and distil with scripts/distill.sh"
     )

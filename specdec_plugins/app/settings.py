@@ -6,7 +6,7 @@ Flags, bounds, help and what the server tells of a setting are made from its dec
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import MISSING, dataclass
 from functools import partial
 from pathlib import Path
@@ -38,6 +38,7 @@ BPES = ("subword_nmt",)
 _JUDGED = ("specdec", "AR", "early-exit")  # strategies that ask an acceptance rule
 _SAMPLING = ("temperature", "top_k", "top_p")  # settings of rules that sample
 _SEARCH_ONLY = ("lenpen", "unkpen", "no_repeat_ngram_size")  # of fairseq's search
+RAW_TEXT = ("lowercase", "dash_splits", "strip_diacritics")
 
 _model = partial(option, group="models")
 _machine = partial(option, group="machine")
@@ -205,10 +206,8 @@ class Settings:
     def __post_init__(self) -> None:
         check(self)
         self._check_models()
-        self._check_search()
-        self._check_speculation()
-        self._check_sampling()
-        self._check_text()
+        self._check_decoding()
+        self._check_belonging()
         self.decode_params(max_len=1)  # numbers that the engine cannot hold
 
     def _check_models(self) -> None:
@@ -216,7 +215,6 @@ class Settings:
             not (self.quantised and self.strategy == "fairseq"),
             "fairseq's search has no int8; use --dtype float32, or another --strategy.",
         )
-        self._check_drafter_dtype()
         wants = f"--strategy {self.strategy} needs"
         lacks = f"holds no {BUNDLE_SETTINGS}" if Path(self.data).is_dir() else "is no folder"
         require(
@@ -224,37 +222,33 @@ class Settings:
             f"{self.data} {lacks}, so it is no bundle, and {wants} the verifier's checkpoint; give "
             "it with --AR-path.",
         )
+        network = self.needs.network if self.drafts else None
         require(
-            not self.drafts or self.drafter_checkpoint is not None or self.needs.network is None,
+            network is None or self.drafter_checkpoint is not None,
             f"{wants} the drafter's checkpoint; give it with --path.",
         )
-
-    def _check_drafter_dtype(self) -> None:
-        if self.drafter_dtype is None:
-            return
         require(
-            self.drafts and self.needs.network is not None and self.needs.network.int8,
+            self.drafter_dtype is None or (network is not None and network.int8),
             f"--drafter-dtype is about a network that drafts; {self.drafter} has none that can be "
             "in int8.",
         )
         require(
-            self.dtype in ("float32", "int8"),
+            self.drafter_dtype is None or self.dtype in ("float32", "int8"),
             f"a drafter in int8 goes with --dtype float32, not {self.dtype}.",
         )
+        require(
+            (self.bpe is None) == (self.bpe_codes is None),
+            "--bpe subword_nmt and --bpe-codes FILE belong together; give both or neither.",
+        )
 
-    def _check_search(self) -> None:
+    def _check_decoding(self) -> None:
+        """What only the checkpoints can tell is refused when they are loaded."""
+        DRAFTERS.configure(self.drafter, dict(self.drafter_options))
+        SCHEDULES.configure(self.schedule, dict(self.schedule_options))
         require(
             (self.strategy == "early-exit") == (self.exit_layer is not None),
             "--strategy early-exit and --exit-layer N belong together; give both or neither.",
         )
-        if self.strategy == "fairseq":
-            return
-        for name in _SEARCH_ONLY:
-            flag = "--" + name.replace("_", "-")
-            require(
-                getattr(self, name) == getattr(Settings, name),
-                f"{flag} belongs to fairseq's search; use it with --strategy fairseq only.",
-            )
         require(
             self.strategy != "drafter" or not self.needs.verifier,
             f"The drafter {self.drafter!r} is no model of its own, so it cannot decode alone; "
@@ -265,18 +259,6 @@ class Settings:
             "--strategy drafter takes the drafter's tokens as they are; "
             "it cannot follow --min-len or --greedy-like fairseq.",
         )
-
-    def _check_speculation(self) -> None:
-        """What only the checkpoints can tell is refused when they are loaded."""
-        DRAFTERS.configure(self.drafter, dict(self.drafter_options))
-        SCHEDULES.configure(self.schedule, dict(self.schedule_options))
-        for name, need in (("drafter_data", "own_source"), ("bigrams", "bigrams")):
-            takers = [d for d in DRAFTERS.names() if getattr(needs_of(d), need)]
-            flag = "--" + name.replace("_", "-")
-            require(
-                getattr(self, name) is None or self.drafter in takers,
-                f"{flag} is for --drafter {' or '.join(takers)}; omit it with {self.drafter}.",
-            )
         require(
             self.rule is None or self.strategy in _JUDGED,
             f"--strategy {self.strategy} verifies nothing, so --rule {self.rule} would have "
@@ -288,27 +270,31 @@ class Settings:
             f"--rule {self.rule} takes no tolerance; omit --beta {self.beta}, or use top_beta.",
         )
 
-    def _check_sampling(self) -> None:
-        judged = self.strategy in _JUDGED
-        in_force = f"--rule {self.rule_name}" if judged else f"--strategy {self.strategy}"
-        for name in _SAMPLING:
-            value, flag = getattr(self, name), "--" + name.replace("_", "-")
-            require(
-                (judged and self.acceptance.samples) or value == getattr(Settings, name),
-                f"{flag} {value:g} is for rules that sample, and {in_force} does not; add "
-                f"--rule speculative_sampling, or omit {flag}.",
-            )
+    def _check_belonging(self) -> None:
+        """Settings that mean something beside others only."""
+        told = "{flag} belongs to fairseq's search; use it with --strategy fairseq only."
+        self._refuse(_SEARCH_ONLY, self.strategy != "fairseq", told)
+        told = "{flag} is about raw text; add --tokenizer or --bpe."
+        self._refuse(RAW_TEXT, not self.raw_text, told)
+        for name, need in (("drafter_data", "own_source"), ("bigrams", "bigrams")):
+            takers = [d for d in DRAFTERS.names() if getattr(needs_of(d), need)]
+            told = f"{{flag}} is for --drafter {' or '.join(takers)}; omit it with {self.drafter}."
+            self._refuse((name,), self.drafter not in takers, told)
+        is_judged = self.strategy in _JUDGED
+        in_force = f"--rule {self.rule_name}" if is_judged else f"--strategy {self.strategy}"
+        told = "{flag} {value:g} is for rules that sample, and " + in_force + " does not; add "
+        told += "--rule speculative_sampling, or omit {flag}."
+        self._refuse(_SAMPLING, not (is_judged and self.acceptance.samples), told)
 
-    def _check_text(self) -> None:
-        require(
-            (self.bpe is None) == (self.bpe_codes is None),
-            "--bpe subword_nmt and --bpe-codes FILE belong together; give both or neither.",
-        )
-        for name in ("lowercase", "dash_splits", "strip_diacritics"):
-            require(
-                self.raw_text or not getattr(self, name),
-                f"--{name.replace('_', '-')} is about raw text; add --tokenizer or --bpe.",
-            )
+    def _refuse(self, names: Sequence[str], is_refused: bool, told: str) -> None:
+        """Raises UserError for the first of these settings that is not at its default.
+
+        told: the message, where {flag} and {value} stand for its own.
+        """
+        for name in names if is_refused else ():
+            value = getattr(self, name)
+            flag = "--" + name.replace("_", "-")
+            require(value == getattr(Settings, name), told.format(flag=flag, value=value))
 
     @property
     def needs(self) -> Needs:
@@ -331,12 +317,6 @@ class Settings:
         return self.drafts and self.drafter == "hint"
 
     @property
-    def unused_checkpoint(self) -> str | None:
-        """The drafter's checkpoint where the drafter reads none."""
-        is_read = self.needs.network is not None
-        return self.drafter_checkpoint if self.drafts and not is_read else None
-
-    @property
     def raw_text(self) -> bool:
         """True if lines are text of words; False if they are the model's tokens."""
         return self.tokenizer is not None or self.bpe is not None
@@ -351,18 +331,8 @@ class Settings:
     @property
     def acceptance(self) -> AcceptanceRule:
         """That rule itself."""
-        rule: Any = RULES.get(self.rule_name)
-        built: AcceptanceRule = rule()
-        return built
-
-    @property
-    def tolerance(self) -> str:
-        """What is accepted beside the verifier's own choice, in brackets; or nothing."""
-        if self.beta == 1:
-            return ""
-        if self.tau == 0:
-            return f" (beta {self.beta}, but tau 0 tolerates nothing but ties; try --tau 1)"
-        return f" (beta {self.beta}, tau {self.tau:g})"
+        rule: AcceptanceRule = RULES.get(self.rule_name)()
+        return rule
 
     @property
     def ban_pad(self) -> bool:
@@ -386,17 +356,8 @@ class Settings:
 
     def decode_params(self, max_len: int, seed: int = 0, block_size: int = 0) -> DecodeParams:
         """What one sentence asks of the engine. Raises UserError for impossible values."""
-        return DecodeParams(
-            block_size=block_size,
-            max_len=max_len,
-            min_len=self.minimum,
-            beta=self.beta,
-            tau=self.tau,
-            temperature=self.temperature,
-            top_k=self.top_k,
-            top_p=self.top_p,
-            seed=seed,
-        )
+        own = {name: getattr(self, name) for name in ("beta", "tau", *_SAMPLING)}
+        return DecodeParams(block_size, max_len, self.minimum, seed=seed, **own)
 
 
 def choose_device(name: str | None) -> torch.device:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from typing import Any
 
 from specdec_plugins.app.codec import Codec, RunningText, read_prefix
@@ -71,10 +72,9 @@ class SpeculativeTranslator:
         For those with a tokeniser of their own; `Translation.tokens` are the target's. A token that
         the dictionary lacks is read as `<unk>`. Raises UserError as `translate` does.
         """
-        where = "sentence {}".format
-        numbered = enumerate(sources, 1)
+        numbered = number_sentences([""] * len(sources))
         return self.translate_sentences(
-            [Sentence(n, "", where=where(n), tokens=tokens) for n, tokens in numbered]
+            [replace(s, tokens=tokens) for s, tokens in zip(numbered, sources, strict=True)]
         )
 
     def stream(self, line: str) -> Iterator[str]:
@@ -198,17 +198,12 @@ class SpeculativeTranslator:
 
     def _translation(self, result: RowResult) -> Translation:
         tokens = self.codec.tokens(result.token_ids)
-        reason = result.finish_reason or FinishReason.LENGTH
         return Translation(
-            number=int(result.id),
-            text=self.codec.text(tokens),
-            tokens=tokens,
-            score=result.score,
-            rounds=result.rounds,
+            *(int(result.id), self.codec.text(tokens), tokens, result.score, result.rounds),
             drafted=result.drafted_per_round,
             accepted=result.accepted_per_round,
             emitted=result.emitted_per_round,
-            finish_reason=reason.value,
+            finish_reason=(result.finish_reason or FinishReason.LENGTH).value,
             seconds=result.seconds,
         )
 

@@ -58,18 +58,9 @@ class Translation:
 
     def to_dict(self) -> dict[str, object]:
         """For a line of JSON."""
-        return {
-            "id": self.number,
-            "text": self.text,
-            "tokens": self.tokens,
-            "score": self.score,
-            "rounds": self.rounds,
-            "drafted": self.drafted,
-            "accepted": self.accepted,
-            "emitted": self.emitted,
-            "finish_reason": self.finish_reason,
-            "milliseconds": round(self.seconds * 1000, 3),
-        }
+        fields = dict(vars(self))
+        number, seconds = fields.pop("number"), fields.pop("seconds")
+        return {"id": number, **fields, "milliseconds": round(seconds * 1000, 3)}
 
 
 @dataclass(frozen=True)

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +18,7 @@ from specdec_plugins.serving import translate_cli
 from specdec_plugins.serving.model import decode_settings, request_defaults
 from specdec_plugins.serving.settings import ModelOptions
 from tests.bundles import CAPTIONS, LINES, ROOT, WITHOUT_FAIRSEQ, captions
+from tests.programs import python, script
 
 RAW_TEXT = {"tokenizer": "moses", "bpe": "subword_nmt"}
 SAMPLES = (ROOT / "data" / "samples" / "en-de.tsv").read_text().splitlines()
@@ -173,11 +171,7 @@ def test_fairseq_is_not_needed(bundle: Path, expected: list[str]) -> None:
         f"translator = SpeculativeTranslator.from_pretrained({str(bundle)!r}, device='cpu')\n"
         f"print(*translator.translate({LINES!r}), sep='\\n')"
     )
-    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-    command = [sys.executable, "-c", program]
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.split("\n") == [*expected, ""]
+    assert python("-c", program).stdout.split("\n") == [*expected, ""]
 
 
 @pytest.mark.integration
@@ -185,9 +179,7 @@ def test_the_published_script_takes_it(
     bundle: Path, places: tuple[str, str], expected: list[str]
 ) -> None:
     files = dict(zip(("input_path", "output_path"), places, strict=True))
-    environment = {**os.environ, "data_dir": str(bundle), "PYTHON": sys.executable, **files}
-    script = ROOT / "scripts" / "inference.sh"
-    subprocess.run([str(script), "--cpu", "--quiet"], env=environment, check=True)
+    script("inference.sh", "--cpu", "--quiet", cwd=ROOT, data_dir=str(bundle), **files)
     assert taken(places[1]) == expected
 
 
@@ -203,48 +195,37 @@ def test_an_absent_default_is_one_sentence(
         make_settings({"verifier": "v.pt"})
 
 
+FILES = (VERIFIER, DRAFTER, BIGRAMS, CODES)
+
+
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    for name in (VERIFIER, DRAFTER, BIGRAMS, CODES):
+    for name in FILES:
         (tmp_path / name).touch()
     return tmp_path
 
 
-def test_every_file_is_found(folder: Path) -> None:
-    assert settings_from_files(folder, {}) == {
-        "verifier": str(folder / VERIFIER),
-        "drafter_checkpoint": str(folder / DRAFTER),
-        "bigrams": str(folder / BIGRAMS),
-        "tokenizer": "moses",
-        "bpe": "subword_nmt",
-        "bpe_codes": str(folder / CODES),
-    }
-
-
-def test_what_is_given_counts(folder: Path) -> None:
-    found = settings_from_files(folder, {"verifier": "v", "bigrams": None, "batch": 3})
-    assert (found["verifier"], found["bigrams"], found["batch"]) == ("v", None, 3)
-
-
-def test_text_is_tokenised_wherever_its_codes_lie(folder: Path) -> None:
-    (folder / CODES).unlink()
-    assert "tokenizer" not in settings_from_files(folder, {})
-    found = settings_from_files(folder, {"bpe_codes": "elsewhere"})
-    assert (found["tokenizer"], found["bpe"], found["bpe_codes"]) == (
-        "moses",
-        "subword_nmt",
-        "elsewhere",
-    )
-
-
-def test_bigrams_are_the_block_drafters(folder: Path) -> None:
-    assert "bigrams" not in settings_from_files(folder, {"drafter": "lookup"})
-    (folder / DRAFTER).unlink()
-    assert "bigrams" not in settings_from_files(folder, {})
-
-
-def test_without_a_drafter_decoding_is_plain(folder: Path) -> None:
-    (folder / DRAFTER).unlink()
-    assert settings_from_files(folder, {})["strategy"] == "AR"
-    assert "strategy" not in settings_from_files(folder, {"drafter": "lookup"})
-    assert "strategy" not in settings_from_files(folder, {"drafter_checkpoint": "d"})
+@pytest.mark.parametrize(
+    ("missing", "given", "expected"),
+    [
+        (None, {}, {"bigrams": BIGRAMS, **RAW_TEXT, "bpe_codes": CODES}),
+        (None, {"bigrams": None, "batch": 3}, {"bigrams": None, **RAW_TEXT, "batch": 3}),
+        (None, {"drafter": "lookup"}, RAW_TEXT),
+        (CODES, {}, {"bigrams": BIGRAMS}),
+        (CODES, {"bpe_codes": "c"}, {"bigrams": BIGRAMS, **RAW_TEXT, "bpe_codes": "c"}),
+        (DRAFTER, {}, {"strategy": "AR", **RAW_TEXT}),
+        (DRAFTER, {"drafter": "lookup"}, RAW_TEXT),
+        (DRAFTER, {"drafter_checkpoint": "d"}, RAW_TEXT),
+    ],
+)
+def test_a_folder_without_settings_gives_its_files(
+    missing: str | None, given: dict[str, Any], expected: dict[str, Any], folder: Path
+) -> None:
+    """Those of usual names, but for what is given; bigrams are the block drafter's."""
+    if missing:
+        (folder / missing).unlink()
+    found = {"verifier": VERIFIER, "drafter_checkpoint": DRAFTER, "bpe_codes": CODES}
+    found = {name: file for name, file in found.items() if file != missing}
+    expected = {**found, **given, **expected}
+    ours = {name: str(folder / file) for name, file in expected.items() if file in FILES}
+    assert settings_from_files(folder, given) == {**expected, **ours}

@@ -19,8 +19,8 @@ from specdec_plugins.app.files import (
     in_buffers,
     is_same_place,
     open_input,
+    progress_bar,
     read_lines,
-    total_lines,
 )
 from specdec_plugins.app.settings import Settings
 from specdec_plugins.app.types import Sentence
@@ -150,14 +150,14 @@ def test_a_full_device_is_said() -> None:
 def test_only_what_can_be_read_twice_is_counted(tmp_path: Path) -> None:
     path = tmp_path / "in"
     path.write_text("a\nb\n", encoding="utf-8")
-    assert total_lines(str(path)) == 2
+    assert progress_bar(str(path), None).total == 2
     read_end, write_end = os.pipe()
     with open(read_end, "rb") as stream:
         with open(write_end, "wb") as pipe:
             pipe.write(b"a\n")
-        assert total_lines(f"/dev/fd/{read_end}") is None
+        assert progress_bar(f"/dev/fd/{read_end}", None).total is None
         assert stream.read() == b"a\n"
-    assert total_lines("-") is None
+    assert progress_bar("-", None).total is None
 
 
 def test_one_place_has_many_names(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

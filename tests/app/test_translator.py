@@ -47,7 +47,8 @@ def test_counts_of_a_sentence() -> None:
     assert one.tokens == ["c", "c", "b", "b", "a", "a"]
     assert one.seconds > 0
     assert (empty.text, empty.tokens, empty.finish_reason) == ("", [], "empty")
-    assert one.to_dict()["id"] == 1
+    keys = "id text tokens score rounds drafted accepted emitted finish_reason milliseconds"
+    assert " ".join(one.to_dict()) == keys
     assert one.to_dict()["milliseconds"] == round(one.seconds * 1000, 3)
 
 

@@ -211,28 +211,10 @@ def test_other_models_are_refused(verifier: Saved, folder: Path, tmp_path: Path)
 
 
 def test_old_names_become_new_ones() -> None:
+    """Those that no checkpoint above has; tables that are computed anyway are left out."""
     weight = torch.arange(6.0)[:, None]
-    state = {
-        "encoder.version": torch.tensor([3.0]),
-        "encoder.embed_positions._float_tensor": torch.tensor([1.0]),
-        "decoder.embed_positions.weights": torch.zeros(9, 1),
-        "decoder.embed_out": weight,
-        "encoder.layers.0.layer_norms.1.weight": weight,
-        "decoder.layers.0.layer_norms.1.bias": weight,
-        "decoder.layers.0.encoder_attn.in_proj_weight": weight,
-        "decoder.layers.0.fc1.bias": weight,
-    }
-    upgraded = upgrade(state)
-    assert set(upgraded) == {
-        "decoder.output_projection.weight",
-        "encoder.layers.0.final_layer_norm.weight",
-        "decoder.layers.0.encoder_attn_layer_norm.bias",
-        "decoder.layers.0.encoder_attn.q_proj.weight",
-        "decoder.layers.0.encoder_attn.k_proj.weight",
-        "decoder.layers.0.encoder_attn.v_proj.weight",
-        "decoder.layers.0.fc1.bias",
-    }
-    assert upgraded["decoder.layers.0.encoder_attn.k_proj.weight"].tolist() == [[2.0], [3.0]]
+    state = {"decoder.embed_positions.weights": torch.zeros(9, 1), "decoder.embed_out": weight}
+    assert upgrade(state) == {"decoder.output_projection.weight": weight}
 
 
 def test_products_of_one_input_are_fused_in_order() -> None:
