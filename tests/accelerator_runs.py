@@ -29,18 +29,21 @@ from specdec_plugins.models.glancing import Glance
 
 LINES = [" ".join(f"s{(i * 7 + j * 3) % 30}" for j in range(i + 2)) for i in range(3)]
 
+LOOKUP: dict[str, Any] = {"drafter": "lookup", "drafter_checkpoint": None}
+EARLY_EXIT = {"drafter": "early_exit", "drafter_options": {"exit_layer": 1}}
+ASSISTANT = {
+    "drafter": "assistant",
+    "drafter_checkpoint": "assistant/assistant.pt",
+    "drafter_data": "assistant",
+}
 DECODINGS: dict[str, dict[str, Any]] = {
     "AR": {"strategy": "AR"},
     "drafter alone": {"strategy": "drafter"},
     "exact": {},
     "relaxed": {"beta": 3, "tau": 1.0},
     "sampling": {"rule": "speculative_sampling", "top_k": 4, "top_p": 0.9, "seed": 3},
-    "lookup": {"drafter": "lookup", "drafter_checkpoint": None},
-    "early exit": {
-        "drafter": "early_exit",
-        "drafter_options": {"exit_layer": 1},
-        "drafter_checkpoint": None,
-    },
+    "lookup": LOOKUP,
+    "early exit": {**EARLY_EXIT, "drafter_checkpoint": None},
     "heuristic": {"schedule": "heuristic"},
     "gate": {"schedule": "target_confidence"},
     "adaptive": {"schedule": "adaptive"},
@@ -48,19 +51,9 @@ DECODINGS: dict[str, dict[str, Any]] = {
 # With a dictionary for each side, and another one for the assistant's source.
 TWO_DICTIONARIES: dict[str, dict[str, Any]] = {
     "exact, two dictionaries": {},
-    "lookup, two dictionaries": {"drafter": "lookup", "drafter_checkpoint": None},
-    "assistant": {
-        "drafter": "assistant",
-        "drafter_checkpoint": "assistant/assistant.pt",
-        "drafter_data": "assistant",
-    },
-    "assistant, sampling": {
-        "drafter": "assistant",
-        "drafter_checkpoint": "assistant/assistant.pt",
-        "drafter_data": "assistant",
-        "rule": "speculative_sampling",
-        "seed": 3,
-    },
+    "lookup, two dictionaries": LOOKUP,
+    "assistant": ASSISTANT,
+    "assistant, sampling": {**ASSISTANT, "rule": "speculative_sampling", "seed": 3},
 }
 OTHERS = ("a training step", "a tensor left on the host", "copies to the host")
 

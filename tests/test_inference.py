@@ -22,10 +22,10 @@ from specdec_plugins.decoding.types import Draft, Prefix, Scores
 from specdec_plugins.decoding.verifier import TransformerVerifier
 from specdec_plugins.formats.dictionaries import Dictionary
 from tests import fairseq_checkpoints
+from tests.bundles import ROOT
 
 pytestmark = pytest.mark.fairseq
 
-ROOT = Path(__file__).resolve().parents[1]
 STRATEGIES = ["fairseq", "AR", "specdec", "drafter"]
 LINES = [" ".join(f"s{(i * 7 + j * 3) % 30}" for j in range(i % 6 + 1)) for i in range(20)]
 
@@ -328,12 +328,6 @@ def test_an_interrupted_run_is_continued(monkeypatch: pytest.MonkeyPatch, cli: C
 def test_a_full_device_is_told(cli: Cli) -> None:
     message = cli.refused("--json-path", "/dev/full")
     assert message.endswith("what was written before is complete, and --resume continues it.")
-
-
-def test_a_resumed_output_of_another_input_is_refused(cli: Cli) -> None:
-    cli.out.write_text("x\n" * 21)
-    assert "holds 21 lines and the input only 20" in cli.refused("--resume")
-    assert cli.out.read_text() == "x\n" * 21
 
 
 @pytest.mark.parametrize(

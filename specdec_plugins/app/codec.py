@@ -69,8 +69,11 @@ class Codec:
         """The line that a user reads. Never holds a line end."""
         joined = " ".join(tokens)
         if self._text is not None:
-            return one_line(self._text.decode(joined))
-        return one_line(join_subwords(joined, self._remove_bpe))
+            text = self._text.decode(joined)
+        else:
+            text = join_subwords(joined, self._remove_bpe)
+        # A dictionary may hold strange symbols.
+        return text.replace("\n", " ").replace("\r", " ")
 
     def settled(self, tokens: Sequence[str]) -> int:
         """How many of the first tokens have a text that no later token changes; see `RunningText`.
@@ -104,11 +107,6 @@ class RunningText:
             self._settled += self._codec.text(self._tail[:num_settled]) + " "
             del self._tail[:num_settled]
         return text
-
-
-def one_line(text: str) -> str:
-    """A dictionary may hold strange symbols; one sentence is one line all the same."""
-    return text.replace("\n", " ").replace("\r", " ")
 
 
 def read_prefix(codec: Codec, line: str | None, size: int, where: str) -> tuple[list[int], bool]:

@@ -7,9 +7,9 @@ excused only if that gap is no more than rounding explains, and if it is gone in
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from itertools import takewhile
 
 import torch
 from torch import Tensor
@@ -132,16 +132,11 @@ def _differing(
     places = {}
     for id_, request in undrafted.items():
         if found[id_] != expected[id_]:
-            common = common_prefix(found[id_], expected[id_])
+            common = os.path.commonprefix([found[id_], expected[id_]])
             logits = next_logits(verifier, request, common)
             tolerance = rounding(DTYPES[translator.settings.dtype], logits)
             places[int(id_)] = (len(common), _gap(logits), tolerance)
     return places
-
-
-def common_prefix(a: Sequence[int], b: Sequence[int]) -> list[int]:
-    """What two lists of ids begin with alike."""
-    return [x for x, _ in takewhile(lambda pair: pair[0] == pair[1], zip(a, b, strict=False))]
 
 
 def rounding(dtype: torch.dtype, logits: Tensor) -> float:

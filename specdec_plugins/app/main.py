@@ -9,7 +9,7 @@ import os
 import sys
 import time
 from collections.abc import Callable, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from typing import Any, TextIO
 
@@ -168,26 +168,24 @@ def run_command(
     work: returns a status, or None for success; interrupted: what ctrl-C is answered with;
     refused: errors that are said in a sentence.
     """
+    told: tuple[type[BaseException], ...] = (*refused, torch.OutOfMemoryError, KeyboardInterrupt)
     try:
         return work() or 0
-    except refused as error:
-        if debug:
-            raise
-        return refuse(prog, str(error))
-    except torch.OutOfMemoryError as error:
-        if debug:
-            raise
-        way_out = "use a smaller --batch or --dtype float16"
-        return refuse(prog, f"the GPU's memory does not suffice; {way_out}. {error}")
-    except KeyboardInterrupt:
-        if debug:
-            raise
-        sys.stderr.write(f"{prog}: {interrupted}\n")
-        return INTERRUPTED
     except BrokenPipeError:
         # The reader has enough; Python would flush standard output once more when it exits.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return BROKEN_PIPE
+    except told as error:
+        if debug:
+            raise
+        if isinstance(error, KeyboardInterrupt):
+            sys.stderr.write(f"{prog}: {interrupted}\n")
+            return INTERRUPTED
+        message = str(error)
+        if isinstance(error, torch.OutOfMemoryError):
+            way_out = "use a smaller --batch or --dtype float16"
+            message = f"the GPU's memory does not suffice; {way_out}. {message}"
+        return refuse(prog, message)
 
 
 class Run:
@@ -285,18 +283,14 @@ class Prompt:
     def run(self, ask: Callable[[str], str]) -> None:
         """Translate until `ask`, which is `input`, gives nothing or ends."""
         self._say(EXPLANATION.format(marked="so".join(self._marks)))
-        while True:
-            try:
-                line = ask(PROMPT).strip()
-            except EOFError:
-                self._say("")
-                return
-            if not line:
-                return
-            try:
-                self._say(self.answer(self.translator.translate_in_blocks(line)))
-            except UserError as error:
-                self._say(f"  {error}")
+        with suppress(EOFError):
+            while line := ask(PROMPT).strip():
+                try:
+                    self._say(self.answer(self.translator.translate_in_blocks(line)))
+                except UserError as error:
+                    self._say(f"  {error}")
+            return
+        self._say("")
 
     def answer(self, done: BlockTranslation) -> str:
         """What is shown of one translation."""

@@ -27,7 +27,7 @@ import argparse
 import json
 import operator
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import MISSING, Field, dataclass, field, fields, replace
+from dataclasses import MISSING, dataclass, field, fields, replace
 from typing import Any, TypeVar, get_args, get_origin, get_type_hints
 
 from specdec_plugins.decoding.registry import Registry
@@ -45,8 +45,9 @@ _BOUNDS = {  # under pydantic's name of each: ours, in words, and when it holds
 
 @dataclass(frozen=True)
 class Option:
-    """What is known of a setting beside its type and its default."""
+    """What is known of a setting beside its type."""
 
+    default: Any  # MISSING where it must be given
     help: str
     metavar: str | None = None  # None = as the type has it
     flags: tuple[str, ...] = ()  # () = the field's name with dashes
@@ -92,7 +93,7 @@ class Option:
             f"{flag} must be {wanted}, not {value}{advice}.",
         )
 
-    def add(self, group: Any, name: str, kind: Any, default: Any) -> None:
+    def add(self, group: Any, name: str, kind: Any) -> None:
         """Add the flag, or the positional argument, to a parser or a group of one.
 
         kind: the field's type; None in it is what the absence of the flag says.
@@ -100,7 +101,7 @@ class Option:
         given = [part for part in get_args(kind) if part is not type(None)]
         is_mapping = get_origin(kind) is Mapping
         kind = given[0] if given and not is_mapping else kind
-        more: dict[str, Any] = {"default": argparse.SUPPRESS, "help": self._help(default)}
+        more: dict[str, Any] = {"default": argparse.SUPPRESS, "help": self._help()}
         flags = self.flags or (self.flag(name),)
         if flags[0].startswith("-"):
             more["dest"] = name
@@ -119,9 +120,10 @@ class Option:
             group.add_argument(alias, **short)
         group.add_argument(*flags, **more | dict(self.parsing))
 
-    def _help(self, default: Any) -> str:
-        is_told = "default:" in self.help or default in (None, MISSING, {}) or default is False
-        return self.help if is_told else f"{self.help} (default: {default})"
+    def _help(self) -> str:
+        is_empty = self.default in (None, MISSING, {}) or self.default is False
+        is_told = is_empty or "default:" in self.help
+        return self.help if is_told else f"{self.help} (default: {self.default})"
 
 
 def option(default: Any, help: str, metavar: str | None = None, **declared: Any) -> Any:
@@ -131,19 +133,17 @@ def option(default: Any, help: str, metavar: str | None = None, **declared: Any)
     """
     known = {f.name for f in fields(Option)}
     parsing = {name: declared.pop(name) for name in list(declared) if name not in known}
-    return _field(default, Option(help, metavar, **declared, parsing=parsing))
+    return _field(Option(default, help, metavar, **declared, parsing=parsing))
 
 
 def like(record: type, name: str, **changes: Any) -> Any:
-    """A field that is declared as another record's, but for these changes; `default` is one."""
-    default = changes.pop("default", _default(_fields(record)[name]))
-    return _field(default, replace(declared(record, name), **changes))
+    """A field that is declared as another record's, but for these changes."""
+    return _field(replace(declared(record, name), **changes))
 
 
 def declared(record: type, name: str) -> Option:
     """What a record says of its field of that name."""
-    found: Option = _fields(record)[name].metadata[_KEY]
-    return found
+    return _options(record)[name]
 
 
 def check(record: Any) -> None:
@@ -166,12 +166,12 @@ def add_options(
     """
     groups: dict[str | None, Any] = {None: parser}
     for record in records:
-        kinds, defaults = get_type_hints(record), _fields(record)
+        kinds = get_type_hints(record)
         for name, one in _options(record).items():
             if not only or name in only:
                 if one.group not in groups:
                     groups[one.group] = parser.add_argument_group(one.group)
-                one.add(groups[one.group], name, kinds[name], _default(defaults[name]))
+                one.add(groups[one.group], name, kinds[name])
 
 
 def build(record: type[R], given: Mapping[str, Any]) -> R:
@@ -181,7 +181,8 @@ def build(record: type[R], given: Mapping[str, Any]) -> R:
 
 def given_to(record: type, given: Mapping[str, Any]) -> dict[str, Any]:
     """As much of `given` as names fields of the record."""
-    return {name: value for name, value in given.items() if name in _fields(record)}
+    names = {f.name for f in fields(record)}
+    return {name: value for name, value in given.items() if name in names}
 
 
 def json_object(text: str) -> dict[str, Any]:
@@ -200,20 +201,12 @@ def or_none(text: str) -> str | None:
     return None if text == "none" else text
 
 
-def _field(default: Any, one: Option) -> Any:
-    if isinstance(default, dict):
-        return field(default_factory=default.copy, metadata={_KEY: one})
-    return field(default=default, metadata={_KEY: one})
-
-
-def _default(one: Field[Any]) -> Any:
-    return one.default if one.default_factory is MISSING else one.default_factory()
-
-
-def _fields(record: type) -> dict[str, Field[Any]]:
-    return {f.name: f for f in fields(record)}
+def _field(one: Option) -> Any:
+    if isinstance(one.default, dict):
+        return field(default_factory=one.default.copy, metadata={_KEY: one})
+    return field(default=one.default, metadata={_KEY: one})
 
 
 def _options(record: type) -> dict[str, Option]:
     """The fields that are declared; those that no flag sets are not."""
-    return {n: f.metadata[_KEY] for n, f in _fields(record).items() if _KEY in f.metadata}
+    return {f.name: f.metadata[_KEY] for f in fields(record) if _KEY in f.metadata}

@@ -14,11 +14,8 @@ from specdec_plugins.app import files
 from specdec_plugins.app.files import (
     Journal,
     LineWriter,
-    check_places,
     count_lines,
-    in_buffers,
     is_same_place,
-    open_input,
     progress_bar,
     read_lines,
 )
@@ -61,22 +58,6 @@ def test_what_is_no_text_is_named_when_it_is_reached(data: bytes, message: str) 
     assert next(lines).text == "good"
     with pytest.raises(UserError, match=message):
         list(lines)
-
-
-def test_files_that_are_missing_or_empty(tmp_path: Path) -> None:
-    for path in (tmp_path / "in.txt", tmp_path):
-        with pytest.raises(UserError, match="cannot be read"), open_input(str(path)):
-            pass
-    (tmp_path / "in.txt").touch()
-    with open_input(str(tmp_path / "in.txt")) as stream:
-        assert list(read_lines(stream, "in.txt")) == []
-
-
-@pytest.mark.parametrize(("count", "sizes"), [(0, []), (2, [2]), (6, [3, 3]), (7, [3, 3, 1])])
-def test_buffers_lose_nothing(count: int, sizes: list[int]) -> None:
-    buffers = list(in_buffers(range(count), 3))
-    assert [len(buffer) for buffer in buffers] == sizes
-    assert [i for buffer in buffers for i in buffer] == list(range(count))
 
 
 def test_lines_are_on_disk_at_once(tmp_path: Path) -> None:
@@ -173,16 +154,6 @@ def test_one_place_has_many_names(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     (tmp_path / "-").touch()
     assert is_same_place("-", "-")
     assert not is_same_place("-", "./-")
-
-
-def test_an_input_is_not_written_over(tmp_path: Path) -> None:
-    path = tmp_path / "in"
-    path.write_text("a\n", encoding="utf-8")
-    link = tmp_path / "link"
-    link.symlink_to(path)
-    with pytest.raises(UserError, match="is an input as well"):
-        check_places([str(path)], [str(link)])
-    check_places([str(path)], [str(tmp_path / "out"), "-"])
 
 
 def settings(**changes: object) -> Settings:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import math
-import re
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
@@ -17,7 +16,6 @@ from specdec_plugins.app.options import add_options, build, check, declared, lik
 from specdec_plugins.app.settings import Settings, choose_device
 from specdec_plugins.errors import UserError
 
-ROOT = Path(__file__).resolve().parents[2]
 MODELS = ["data", "--path", "d.pt", "--AR-path", "v.pt"]
 PUBLISHED = (
     "dicts --path d.pt --user-dir specdec_plugins --task translation_lev_modified --remove-bpe "
@@ -177,15 +175,6 @@ def test_a_bundle_that_is_none_is_named(tmp_path: Path) -> None:
     for folder, fault in ((tmp_path, "holds no bundle.json"), (tmp_path / "typo", "is no folder")):
         with pytest.raises(UserError, match=f"{folder} {fault}, so it is no bundle"):
             parse_options([str(folder)])
-
-
-def test_the_folder_has_one_name_in_help_and_documents() -> None:
-    told = " ".join(make_parser().format_help().split())
-    assert "(default: the positional FOLDER)" in told
-    assert "DICT_FOLDER" not in told
-    for path in (ROOT / "docs").glob("*.md"):
-        text = path.read_text(encoding="utf-8")
-        assert re.search(r"(inference|compare_ways)\.py DICT_FOLDER", text) is None, path
 
 
 @pytest.mark.parametrize("name", ["cuda:99", "nonsense"])

@@ -142,7 +142,7 @@ def test_marian_says_the_same(
     )
     found = model.generate(input_ids=batch.input_ids, attention_mask=batch.attention_mask)
     texts = [target.string(i for i in row if i != PAD) for row in found.tolist()]
-    assert texts == [" ".join(tokens) for tokens in expected]
+    assert texts == list(map(" ".join, expected))
 
 
 def test_ctranslate2_says_the_same(
