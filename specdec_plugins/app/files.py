@@ -256,19 +256,17 @@ class FileOptions:
 
     def __post_init__(self) -> None:
         check(self)
-        require(
-            not (self.prefix_file and self.prefix_column),
-            "--prefix-file and --prefix-column exclude each other; give one of them.",
-        )
-        require(
-            not (self.hint_file and self.hint_column),
-            "--hint-file and --hint-column exclude each other; give one of them.",
-        )
-        require(
-            not (self.prefix_column and self.hint_column),
-            "--prefix-column and --hint-column are about the same column; give one of them as a "
-            "file.",
-        )
+        for one, other, way_out in (
+            ("prefix-file", "prefix-column", "exclude each other; give one of them"),
+            ("hint-file", "hint-column", "exclude each other; give one of them"),
+            (
+                "prefix-column",
+                "hint-column",
+                "are about the same column; give one of them as a file",
+            ),
+        ):
+            is_given = [bool(getattr(self, name.replace("-", "_"))) for name in (one, other)]
+            require(not all(is_given), f"--{one} and --{other} {way_out}.")
         for flag, path in (("--output-path", self.output_path), ("--json-path", self.json_path)):
             require(
                 not (self.resume and path == STANDARD),
