@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import IO
 
 from tests.bundles import ROOT
 
 Done = subprocess.CompletedProcess[str]
+Talk = tuple[subprocess.Popen[bytes], IO[bytes], IO[bytes]]
 
 
 def run(*command: object, expect: int = 0, cwd: Path = ROOT, **variables: str) -> Done:
@@ -31,6 +36,24 @@ def run(*command: object, expect: int = 0, cwd: Path = ROOT, **variables: str) -
 
 def python(*command: object, expect: int = 0) -> Done:
     return run(sys.executable, *command, expect=expect)
+
+
+@contextmanager
+def talking_to(*command: object, **variables: str) -> Iterator[Talk]:
+    """A program, what it reads and what it writes, as bytes; it ends with the block."""
+    environment = {**os.environ, "PYTHON": sys.executable, "OMP_NUM_THREADS": "1", **variables}
+    pipe, words = subprocess.PIPE, [str(part) for part in command]
+    with subprocess.Popen(
+        words, env=environment, stdin=pipe, stdout=pipe, stderr=pipe, preexec_fn=_heed_interrupts
+    ) as process:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        yield process, process.stdin, process.stdout
+
+
+def _heed_interrupts() -> None:
+    """A shell has its background jobs ignore ctrl-C, and their children with them."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
 def script(name: str, *arguments: object, cwd: Path, expect: int = 0, **variables: str) -> Done:

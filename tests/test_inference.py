@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import json
-import os
 import signal
-import subprocess
 import sys
 import time
 from collections.abc import Sequence
@@ -23,6 +21,7 @@ from specdec_plugins.decoding.verifier import TransformerVerifier
 from specdec_plugins.formats.dictionaries import Dictionary
 from tests import fairseq_checkpoints
 from tests.bundles import ROOT
+from tests.programs import talking_to
 
 pytestmark = pytest.mark.fairseq
 
@@ -325,11 +324,6 @@ def test_an_interrupted_run_is_continued(monkeypatch: pytest.MonkeyPatch, cli: C
     assert cli.infer(*flags, "--resume") == expected
 
 
-def test_a_full_device_is_told(cli: Cli) -> None:
-    message = cli.refused("--json-path", "/dev/full")
-    assert message.endswith("what was written before is complete, and --resume continues it.")
-
-
 @pytest.mark.parametrize(
     ("content", "flags", "message"),
     [
@@ -368,12 +362,6 @@ def test_an_empty_input_gives_an_empty_output(more: list[str], cli: Cli) -> None
     assert main(cli.arguments("--json-path", str(cli.json), *more)) == 0
     assert cli.out.read_bytes() == cli.json.read_bytes() == b""
     assert not (cli.tmp / "out.resume").exists()
-
-
-def test_a_long_line_is_cut_on_request(cli: Cli) -> None:
-    [cut] = cli.infer("--truncate-source", lines=["s1 " * 60])
-    [whole] = cli.infer(lines=["s1 " * 39])
-    assert cut == whole
 
 
 def test_lines_before_a_bad_buffer_are_kept(cli: Cli) -> None:
@@ -424,26 +412,31 @@ def test_debug_shows_where(cli: Cli) -> None:
         main(cli.arguments("--input-path", str(cli.tmp / "none"), "--debug"))
 
 
-def environment() -> dict[str, str]:
-    return {**os.environ, "PYTHON": sys.executable, "OMP_NUM_THREADS": "1"}
-
-
 @pytest.mark.integration
 def test_the_script_flows_in_a_pipe_and_takes_flags(folder: Path) -> None:
     names = {"data_dir": folder, "checkpoint_path": folder / "drafter.pt", "input_path": "-"}
     names |= {"AR_checkpoint_path": folder / "verifier.pt", "output_path": "-"}
-    env = environment() | {name: str(value) for name, value in names.items()}
-    script = [str(ROOT / "scripts" / "inference.sh"), "--cpu", "--buffer-size", "1"]
-    script += ["--beta", "3", "--tau", "1.0", "--block-size", "5", "--max-len-b", "9"]
-    pipe = subprocess.PIPE
-    with subprocess.Popen(script, env=env, stdin=pipe, stdout=pipe, stderr=pipe) as process:
-        assert process.stdin is not None
-        assert process.stdout is not None
+    flags = [
+        "--cpu",
+        "--buffer-size",
+        "1",
+        "--beta",
+        "3",
+        "--tau",
+        "1.0",
+        "--block-size",
+        "5",
+        "--max-len-b",
+        "9",
+    ]
+    script = ROOT / "scripts" / "inference.sh"
+    variables = {name: str(value) for name, value in names.items()}
+    with talking_to(script, *flags, **variables) as (process, into, out):
         for _ in range(2):
-            process.stdin.write(b"s1 s2\n")
-            process.stdin.flush()
-            assert process.stdout.readline().endswith(b"\n")  # before the input has ended
-        process.stdin.write(b"\ns3")
+            into.write(b"s1 s2\n")
+            into.flush()
+            assert out.readline().endswith(b"\n")  # before the input has ended
+        into.write(b"\ns3")
         rest, summary = process.communicate()
     assert process.returncode == 0
     assert rest.count(b"\n") == 2
@@ -452,43 +445,31 @@ def test_the_script_flows_in_a_pipe_and_takes_flags(folder: Path) -> None:
     assert b"rule top_beta (beta 3, tau 1)" in summary
 
 
-def _heed_interrupts() -> None:
-    """A shell has its background jobs ignore ctrl-C, and their children with them."""
-    signal.signal(signal.SIGINT, signal.SIG_DFL)
-
-
 @pytest.mark.integration
 def test_ctrl_c_leaves_complete_lines(cli: Cli) -> None:
-    out = cli.out
-    command = [sys.executable, str(ROOT / "inference.py"), *cli.arguments("--strategy", "AR")]
-    command += ["--input-path", "-", "--buffer-size", "1"]
-    pipe = subprocess.PIPE
-    with subprocess.Popen(
-        command, env=environment(), stdin=pipe, stderr=pipe, preexec_fn=_heed_interrupts
-    ) as process:
-        assert process.stdin is not None
-        process.stdin.write(b"s1 s2\ns3\n")
-        process.stdin.flush()
-        while not out.exists() or out.read_bytes().count(b"\n") < 2:
+    flags = ["--strategy", "AR", "--input-path", "-", "--buffer-size", "1"]
+    command = [sys.executable, ROOT / "inference.py", *cli.arguments(*flags)]
+    with talking_to(*command) as (process, into, _):
+        into.write(b"s1 s2\ns3\n")
+        into.flush()
+        while not cli.out.exists() or cli.out.read_bytes().count(b"\n") < 2:
             assert process.poll() is None
             time.sleep(0.05)
         process.send_signal(signal.SIGINT)
         _, message = process.communicate()
     assert process.returncode == main_module.INTERRUPTED
     assert b"Traceback" not in message
-    assert out.read_bytes().count(b"\n") == 2
-    assert out.read_bytes().endswith(b"\n")
+    assert cli.out.read_bytes().count(b"\n") == 2
+    assert cli.out.read_bytes().endswith(b"\n")
 
 
 @pytest.mark.integration
 def test_a_reader_that_has_enough_ends_the_run(cli: Cli) -> None:
     flags = ["--output-path", "-", "--strategy", "AR", "--buffer-size", "1", "--max-len-b", "3"]
-    command = [sys.executable, str(ROOT / "inference.py"), *cli.arguments(*flags)]
-    pipe = subprocess.PIPE
-    with subprocess.Popen(command, env=environment(), stdout=pipe, stderr=pipe) as process:
-        assert process.stdout is not None
-        process.stdout.readline()
-        process.stdout.close()
+    command = [sys.executable, ROOT / "inference.py", *cli.arguments(*flags)]
+    with talking_to(*command) as (process, _, out):
+        out.readline()
+        out.close()
         assert process.stderr is not None
         message = process.stderr.read()
     assert process.returncode == main_module.BROKEN_PIPE

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from specdec_plugins.app.codec import Codec, RunningText, join_subwords, read_prefix
+from specdec_plugins.app.codec import Codec, RunningText, join_subwords
 from specdec_plugins.formats.dictionaries import Dictionary
 from specdec_plugins.formats.text import TextPipeline
 from tests.app.toys import DICTIONARY, codec
@@ -62,20 +62,6 @@ def test_raw_text_goes_through_its_pipeline() -> None:
     assert it.target_ids("A B") == [6, 5]
     assert it.token_ids("a b") == [5, 6]
     assert it.text(["a", "b"]) == "AB"
-
-
-@pytest.mark.parametrize(
-    ("line", "size", "expected"),
-    [
-        (None, 0, ([], False)),
-        ("a b", 0, ([4, 5], False)),
-        ("a b", 1, ([4], False)),
-        ("a b", 2, ([4, 5], False)),
-        ("a b", 3, ([4, 5], True)),
-    ],
-)
-def test_prefixes(line: str | None, size: int, expected: tuple[list[int], bool]) -> None:
-    assert read_prefix(codec(), line, size, "line 1") == expected
 
 
 WORDS = [

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import subprocess
 import sys
 from itertools import count
 
@@ -34,6 +33,7 @@ from tests.app.toys import (
     translator,
 )
 from tests.bundles import ROOT
+from tests.programs import talking_to
 
 
 def request(name: str, *words: int, block: int = 4, max_len: int = 50) -> Request:
@@ -154,14 +154,11 @@ def test_a_conversation_goes_on_after_a_long_line_and_ends_with_an_empty_one() -
 
 @pytest.mark.integration
 def test_a_pipe_gets_a_line_for_each_line_at_once() -> None:
-    command = [sys.executable, str(ROOT / "scripts" / "translate.py"), "--cpu"]
-    pipe = subprocess.PIPE
-    with subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=pipe) as process:
-        assert process.stdin is not None
-        assert process.stdout is not None
+    command = (sys.executable, ROOT / "scripts" / "translate.py", "--cpu")
+    with talking_to(*command) as (process, into, out):
         for line in (b"Good morning.\n", b"\n"):
-            process.stdin.write(line)
-            process.stdin.flush()
-            assert (process.stdout.readline() == b"\n") == (line == b"\n")
+            into.write(line)
+            into.flush()
+            assert (out.readline() == b"\n") == (line == b"\n")
         assert process.communicate(b"") == (b"", b"")
     assert process.returncode == 0
