@@ -36,7 +36,7 @@ VERIFIER_UPDATES, DRAFTER_UPDATES = 600, 1200
 VERIFIER = f"{OUT}/verifier/checkpoint_last.pt"
 INITIAL, DRAFTER = f"{OUT}/initial.pt", f"{OUT}/drafter/checkpoint_last.pt"
 BIGRAMS = f"{OUT}/bigrams.safetensors"
-CORPUS, BINARY, CODES = f"{OUT}/corpus", f"{OUT}/prepared/data-bin", f"{OUT}/prepared/bpe.codes"
+CORPUS, BINARY, CODES = "data/sample", f"{OUT}/prepared/data-bin", f"{OUT}/prepared/bpe.codes"
 
 SPECDEC = f"--strategy specdec --greedy-like fairseq --path {DRAFTER} --bigrams {BIGRAMS}"
 
@@ -85,7 +85,6 @@ TRAIN_DRAFTER = (
     "--adam-betas '(0.9, 0.999)' --adam-eps 1e-6 --weight-decay 0.01 --clip-norm 5"
 )
 SPLITS = (f"--{flag} {CORPUS}/{split}.en,{CORPUS}/{split}.de" for flag, split in SPLIT_OF.items())
-CORPUS_COMMAND = f"{PYTHON} data/sample/generate.py --train 20000 --test 500 --output {CORPUS}"
 PREPARE = (
     f"scripts/prepare-tsv.sh --src en --tgt de {' '.join(SPLITS)} --merges 3000 "
     f"--out {OUT}/prepared"
@@ -130,8 +129,11 @@ def steps(cpu: str) -> list[Command]:
     of_verifier = (TRAIN_VERIFIER, VERIFIER_LAYERS, VERIFIER_UPDATES, verifier, cpu)
     of_drafter = (TRAIN_DRAFTER, DRAFTER_LAYERS, DRAFTER_UPDATES, drafter, cpu)
     first = [
-        step("write the sample corpus", CORPUS_COMMAND, (CORPUS,)),
-        step("prepare it: tokens, subwords, binary data", PREPARE, (f"{OUT}/prepared",)),
+        step(
+            "prepare the sample corpus: tokens, subwords, binary data",
+            PREPARE,
+            (f"{OUT}/prepared",),
+        ),
         step("train the verifier", train(*of_verifier), (verifier,), updates(VERIFIER_UPDATES)),
         step(
             "distil: translate the training set",

@@ -10,7 +10,8 @@ import pytest
 
 from specdec_plugins.corpus.reading import BadLines, ParallelFile, read_pairs
 
-PATH = Path(__file__).resolve().parents[2] / "data" / "samples" / "en-de.tsv"
+DATA = Path(__file__).resolve().parents[2] / "data"
+PATH, SAMPLE = DATA / "samples" / "en-de.tsv", DATA / "sample"
 CELLS = [line.split("\t") for line in PATH.read_text(encoding="utf-8").splitlines()]
 SENTENCES = [sentence for cells in CELLS for sentence in cells[:2]]
 
@@ -30,6 +31,16 @@ def test_no_sentence_occurs_twice_on_either_side() -> None:
 def test_preparation_reads_them_as_a_corpus() -> None:
     pairs = list(read_pairs(ParallelFile(PATH, columns=(1, 2)), BadLines()))
     assert pairs == [(english, german) for english, german, _ in CELLS]
+
+
+def test_the_sample_corpus_keeps_its_test_sentences_out_of_training() -> None:
+    splits = ("train", "dev", "test")
+    for side in ("en", "de"):
+        texts = [(SAMPLE / f"{split}.{side}").read_text("utf-8").splitlines() for split in splits]
+        assert [len(lines) for lines in texts] == [20_000, 1000, 500]
+        sentences = {sentence for lines in texts for sentence in lines}
+        assert len(sentences) == 21_500
+        assert all(re.fullmatch(r"[A-ZÄÖÜ][^\t]*[.?]", sentence) for sentence in sentences)
 
 
 @pytest.mark.parametrize("sentence", SENTENCES)
