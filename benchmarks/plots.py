@@ -139,15 +139,12 @@ def _plot(
 
 
 def _latency_by_length(results: Results, axes: Any) -> None:
-    _plot(
-        axes,
-        (
-            (_label(cell), length, time)
-            for cell in _compared(results, batch=1)
-            for length, time in _binned(cell["by_length"])
-        ),
-        _styles(results),
-    )
+    points = [
+        (_label(cell), length, time)
+        for cell in _compared(results, batch=1)
+        for length, time in _binned(cell["by_length"])
+    ]
+    _plot(axes, points, _styles(results))
     axes.set(title=f"Latency, batch 1, threads {results.threads}", xlabel="source tokens")
     axes.set(ylabel="milliseconds a sentence", ylim=(0, None))
 
@@ -167,15 +164,12 @@ def _speed_by_batch(results: Results, axes: Any) -> None:
     batches = sorted({batch for threads, batch in results.settings if threads == results.threads})
     if len(batches) == 1:
         return
-    _plot(
-        axes,
-        (
-            (_label(cell), batch, statistics.median(cell["tokens_a_second"]))
-            for batch in batches
-            for cell in _compared(results, batch)
-        ),
-        _styles(results),
-    )
+    points = [
+        (_label(cell), batch, statistics.median(cell["tokens_a_second"]))
+        for batch in batches
+        for cell in _compared(results, batch)
+    ]
+    _plot(axes, points, _styles(results))
     axes.set_xscale("log", base=2)
     axes.set_xticks(batches, labels=batches)
     axes.set(title=f"Speed, threads {results.threads}", xlabel="sentences a batch")
@@ -183,15 +177,12 @@ def _speed_by_batch(results: Results, axes: Any) -> None:
 
 
 def _acceptance_by_position(results: Results, axes: Any) -> None:
-    _plot(
-        axes,
-        (
-            (_label(cell), position, share)
-            for cell in _at(results, batch=1)
-            for position, share in enumerate(cell["acceptance_by_position"], 1)
-        ),
-        _styles(results),
-    )
+    points = [
+        (_label(cell), position, share)
+        for cell in _at(results, batch=1)
+        for position, share in enumerate(cell["acceptance_by_position"], 1)
+    ]
+    _plot(axes, points, _styles(results))
     axes.xaxis.get_major_locator().set_params(integer=True)
     axes.set(title="Acceptance, batch 1", xlabel="position in the draft")
     axes.set(ylabel="share of rounds that kept it", ylim=(0, 1))
@@ -264,32 +255,31 @@ def _styles(results: Results) -> dict[str, Style]:
     dtypes = list(dict.fromkeys(row["dtype"] for row in ordered))
     styles: dict[str, Style] = {}
     for cell in results.cells:
-        colour = names.index(_name(cell["row"]))
-        dtype = dtypes.index(cell["row"]["dtype"])
-        marker = _MARKERS[(dtype + colour // _NUM_COLOURS) % len(_MARKERS)]
-        line = _LINES[dtype % len(_LINES)]
-        style = {"color": f"C{colour % _NUM_COLOURS}", "linestyle": line, "marker": marker}
-        styles[_label(cell)] = style
+        colour, dtype = names.index(_name(cell["row"])), dtypes.index(cell["row"]["dtype"])
+        styles[_label(cell)] = {
+            "color": f"C{colour % _NUM_COLOURS}",
+            "linestyle": _LINES[dtype % len(_LINES)],
+            "marker": _MARKERS[(dtype + colour // _NUM_COLOURS) % len(_MARKERS)],
+        }
     return styles
 
 
 def _accepted_by_block_size(rows: Rows, axes: Any) -> None:
     points = []
-    for row in rows[2:]:
-        point = row["point"]
-        label = "exact" if point["beta"] == 1 else f"beta {point['beta']}, tau {point['tau']:g}"
-        points.append((label, point["block_size"], row["accepted_tokens"]))
-    _plot(axes, sorted(points, key=lambda point: point[1]))
-    top = max((accepted for _, _, accepted in points), default=1.0)
+    for row in sorted(rows[2:], key=lambda row: row["point"]["block_size"]):
+        size, beta, tau = (row["point"][name] for name in ("block_size", "beta", "tau"))
+        label = "exact" if beta == 1 else f"beta {beta}, tau {tau:g}"
+        points.append((label, size, row["accepted_tokens"]))
+    _plot(axes, points)
     # Room above, or lines that all are level would lie on the frame.
-    axes.set(xlabel="block size k", ylabel="accepted tokens a round", ylim=(0, 1.1 * top))
+    top = 1.1 * max(accepted for _, _, accepted in points)
+    axes.set(xlabel="block size k", ylabel="accepted tokens a round", ylim=(0, top))
 
 
 def _quality_by_speed(rows: Rows, axes: Any) -> None:
     points = []
     for row in rows:
-        point = row["point"]
-        label = row["name"] if point is None else f"beta {point['beta']}"
+        label = f"beta {row['point']['beta']}" if row["point"] else row["name"]
         label = "exact" if label == "beta 1" else label
         points.append((label, row["speed_against_greedy"], row["scores"]["BLEU"]))
     _plot(axes, points, linestyle="")
@@ -298,15 +288,8 @@ def _quality_by_speed(rows: Rows, axes: Any) -> None:
 
 def chosen_rows(rows: Rows) -> Rows:
     """Beam search, greedy decoding, and of each beta the longest block with the largest tau."""
-    chosen: dict[int, Record] = {}
-    for row in rows[2:]:
-        beta = row["point"]["beta"]
-        chosen[beta] = max(chosen.get(beta, row), row, key=_reach)
-    return [*rows[:2], *chosen.values()]
-
-
-def _reach(row: Record) -> tuple[int, float]:
-    return row["point"]["block_size"], row["point"]["tau"]
+    ordered = sorted(rows[2:], key=lambda row: (row["point"]["block_size"], row["point"]["tau"]))
+    return [*rows[:2], *{row["point"]["beta"]: row for row in ordered}.values()]
 
 
 def _speed_by_length(rows: Rows, axes: Any) -> None:

@@ -15,6 +15,7 @@ import re
 import tempfile
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from itertools import count, islice
 from pathlib import Path
 
 import torch
@@ -116,15 +117,10 @@ def _write(contents: Contents, words: Sequence[Dictionary], folder: Path, note: 
 
 def made_up_dictionary(words: Dictionary, num_types: int) -> Dictionary:
     """The words, and behind them as many that no text holds, as fairseq fills dictionaries up."""
+    names = (f"madeupword{number:05d}" for number in count())
     known = set(words.symbols)
-    symbols, number = words.symbols[len(Dictionary()) :], 0
-    while len(known) < num_types:
-        symbol = f"madeupword{number:05d}"
-        number += 1
-        if symbol not in known:
-            known.add(symbol)
-            symbols.append(symbol)
-    return Dictionary(symbols)
+    new = islice((name for name in names if name not in known), num_types - len(words))
+    return Dictionary([*words.symbols[len(Dictionary()) :], *new])
 
 
 def random_pair(size: Size, drafter_layers: int, work: Path, seed: int = 0) -> Pair:
@@ -153,12 +149,12 @@ def random_pair(size: Size, drafter_layers: int, work: Path, seed: int = 0) -> P
     return Pair.of(work / name, "en", "de")
 
 
-def random_sentences(types: int, count: int, seed: int = 0) -> TestSet:
+def random_sentences(types: int, num_sentences: int, seed: int = 0) -> TestSet:
     """Sentences of random words, of lengths as news has them."""
     draw, words = random.Random(seed), made_up_dictionary(Dictionary(), types)
     first = len(Dictionary())
     sentences = []
-    for number in range(1, count + 1):
+    for number in range(1, num_sentences + 1):
         ids = [draw.randrange(first, types) for _ in range(draw.randint(*_LENGTHS) - 1)]
         sentences.append(Sentence(number, [words.symbols[i] for i in ids], [*ids, words.eos]))
     return TestSet("random sentences", sentences, None)

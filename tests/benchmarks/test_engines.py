@@ -133,13 +133,14 @@ def test_beams_agree(workload: Workload) -> None:
     assert fairseq == ctranslate2
 
 
-def test_relaxed_decoding_takes_no_more_rounds(workload: Workload) -> None:
+def test_rounds_follow_what_is_accepted(workload: Workload) -> None:
     relaxed = System("ours", "relaxed", "float32", {"beta": 5, "tau": 3.0})
-    loose, exact, plain = (
-        translate(system, workload).stats.rounds  # type: ignore[union-attr]
-        for system in (relaxed, EXACT, GREEDY)
-    )
-    assert loose <= exact < plain
+    systems = (relaxed, EXACT, GREEDY, scripted(0.0), scripted(1.0))
+    found: list[Any] = [translate(system, workload).stats for system in systems]
+    loose, exact, plain, never, always = found
+    assert loose.rounds <= exact.rounds < plain.rounds
+    # Later positions may lie behind the end of the sentence.
+    assert (never.acceptance_by_position[0], always.acceptance_by_position[0]) == (0.0, 1.0)
 
 
 def test_int8_speculates_without_changing_a_word(workload: Workload) -> None:
@@ -150,14 +151,6 @@ def test_int8_speculates_without_changing_a_word(workload: Workload) -> None:
     assert exact == plain
     assert all(exact)
     assert all(peer)
-
-
-@pytest.mark.parametrize("acceptance", [0.0, 1.0])
-def test_scripted_acceptance_never_and_always(acceptance: float, workload: Workload) -> None:
-    stats = translate(scripted(acceptance), workload).stats
-    assert stats is not None
-    # Later positions may lie behind the end of the sentence.
-    assert stats.acceptance_by_position[0] == acceptance
 
 
 def test_systems_that_draft_want_a_drafter(workload: Workload) -> None:

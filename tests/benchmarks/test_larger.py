@@ -89,23 +89,20 @@ def test_a_larger_verifier_gives_the_same_logits(
     check_logits(full_logits(in_double(model), *sources()), full_logits(network, *sources()))
 
 
-def test_its_layers_work(tmp_path: Path) -> None:
-    """Every product has weights, so that none can be left out, or has no 8-bit scale."""
-    larger = enlarged(model_of(tmp_path, **SHARED), SIZE)
+def test_new_layers_have_weights_and_round_no_more_in_single_precision(tmp_path: Path) -> None:
+    """So that none can be left out, and all have an 8-bit scale."""
+    model = model_of(tmp_path, **SHARED)
+    larger = enlarged(model, SIZE)
     for name, tensor in larger.state.items():
         if tensor.dim() > 1 and "embed" not in name:
             assert (tensor.abs().amax(1) > 0).all(), name
-
-
-def test_more_layers_round_no_more_in_single_precision(tmp_path: Path) -> None:
-    model = model_of(tmp_path, **SHARED)
     exact = full_logits(in_double(model), *sources())
 
     def error(model: Model) -> float:
         network = model.network(torch.float32, torch.device("cpu"))
         return float((full_logits(network, *sources())[..., : exact.shape[-1]] - exact).abs().max())
 
-    assert error(enlarged(model, SIZE)) < 4 * error(model)
+    assert error(larger) < 4 * error(model)
 
 
 @pytest.mark.parametrize(
