@@ -9,7 +9,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
 
 from tests.bundles import ROOT
 
@@ -17,17 +17,22 @@ Done = subprocess.CompletedProcess[str]
 Talk = tuple[subprocess.Popen[bytes], IO[bytes], IO[bytes]]
 
 
-def run(*command: object, expect: int = 0, cwd: Path = ROOT, **variables: str) -> Done:
-    """Wait for it; its status must be the expected one. Programs find the package by themselves."""
-    environment = {**os.environ, "PYTHON": sys.executable, "OMP_NUM_THREADS": "1", **variables}
+def _environment(**variables: str) -> dict[str, str]:
+    """Without a path to the package: programs find it by themselves."""
+    environment = {**os.environ, "PYTHON": sys.executable, "OMP_NUM_THREADS": "1"}
     environment.pop("PYTHONPATH", None)
+    return {**environment, **variables}
+
+
+def run(*command: object, expect: int = 0, cwd: Path = ROOT, **variables: str) -> Done:
+    """Wait for it; its status must be the expected one."""
     done = subprocess.run(
         [str(part) for part in command],
         cwd=cwd,
-        env=environment,
+        env=_environment(**variables),
         capture_output=True,
         text=True,
-        timeout=300,
+        timeout=900,
         check=False,
     )
     assert done.returncode == expect, done.stdout[-3000:] + done.stderr[-3000:]
@@ -41,11 +46,9 @@ def python(*command: object, expect: int = 0) -> Done:
 @contextmanager
 def talking_to(*command: object, **variables: str) -> Iterator[Talk]:
     """A program, what it reads and what it writes, as bytes; it ends with the block."""
-    environment = {**os.environ, "PYTHON": sys.executable, "OMP_NUM_THREADS": "1", **variables}
     pipe, words = subprocess.PIPE, [str(part) for part in command]
-    with subprocess.Popen(
-        words, env=environment, stdin=pipe, stdout=pipe, stderr=pipe, preexec_fn=_heed_interrupts
-    ) as process:
+    heeding: dict[str, Any] = {"env": _environment(**variables), "preexec_fn": _heed_interrupts}
+    with subprocess.Popen(words, stdin=pipe, stdout=pipe, stderr=pipe, **heeding) as process:
         assert process.stdin is not None
         assert process.stdout is not None
         yield process, process.stdin, process.stdout

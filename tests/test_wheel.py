@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import os
 import shutil
-import subprocess
 import sys
 import zipfile
 from pathlib import Path
@@ -12,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.bundles import ROOT, WITHOUT_FAIRSEQ, captions
+from tests.programs import run
 
 PROGRAM = """
 from specdec_plugins.formats.bundle import default_bundle
@@ -31,22 +30,14 @@ def test_a_wheel_brings_its_models(tmp_path: Path) -> None:
     if not (source / "data" / "models" / "en-de").exists():
         captions(source / "data" / "models" / "en-de")
     build = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--no-build-isolation"]
-    done = subprocess.run(
-        [*build, "--wheel-dir", str(tmp_path), str(source)], capture_output=True, text=True
-    )
-    assert done.returncode == 0, done.stderr
+    run(*build, "--wheel-dir", tmp_path, source)
     (wheel,) = tmp_path.glob("*.whl")
     with zipfile.ZipFile(wheel) as archive:
         archive.extractall(tmp_path / "unpacked")
     shutil.rmtree(source)
-    done = subprocess.run(
-        [sys.executable, "-c", WITHOUT_FAIRSEQ + PROGRAM],
-        cwd=tmp_path,
-        env={**os.environ, "PYTHONPATH": str(tmp_path / "unpacked")},
-        capture_output=True,
-        text=True,
-    )
-    assert done.returncode == 0, done.stderr
+    program = WITHOUT_FAIRSEQ + PROGRAM
+    path = str(tmp_path / "unpacked")
+    done = run(sys.executable, "-c", program, cwd=tmp_path, PYTHONPATH=path)
     place, translation = done.stdout.splitlines()
     assert place == str(tmp_path / "unpacked" / "specdec_plugins" / "bundles" / "en-de")
     assert "Hunde" in translation

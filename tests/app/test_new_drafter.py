@@ -17,10 +17,10 @@ from specdec_plugins.app.main import main
 from specdec_plugins.app.translator import SpeculativeTranslator
 from specdec_plugins.decoding.drafters import DRAFTERS
 from specdec_plugins.decoding.networks.trained import NETWORKS
-from specdec_plugins.errors import UserError
 from specdec_plugins.formats.checkpoints import save_checkpoint
+from tests.bundles import ROOT
+from tests.refusals import refused
 
-ROOT = Path(__file__).resolve().parents[2]
 EARLIER = ROOT / "tests" / "regression" / "earlier"
 DATA, VERIFIER = str(EARLIER / "data"), str(EARLIER / "verifier.pt")
 LINES = ["wa wb wc", "wd", "we wf wa wa", "wl wk wj wi wh wg"]
@@ -98,17 +98,11 @@ def test_the_command_line_knows_it(tmp_path: Path) -> None:
 )
 def test_what_it_does_not_take_is_refused(given: dict[str, Any], told: str) -> None:
     settings = {**LIMITS, "dtype": "float32", "drafter": "successors", "verifier": VERIFIER}
-    with pytest.raises(UserError, match=told):
-        SpeculativeTranslator.from_pretrained(
-            DATA, source_lang="en", target_lang="de", **{**settings, **given}
-        )
+    settings |= {"source_lang": "en", "target_lang": "de", **given}
+    refused(told, SpeculativeTranslator.from_pretrained, DATA, **settings)
 
 
 def test_weights_that_do_not_fit_are_named(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="table has 12 symbols and the verifier 16"):
-        translated(
-            DATA,
-            verifier=VERIFIER,
-            drafter="successors",
-            drafter_checkpoint=checkpoint(tmp_path, vocab_size=12),
-        )
+    files = {"verifier": VERIFIER, "drafter_checkpoint": checkpoint(tmp_path, vocab_size=12)}
+    told = "table has 12 symbols and the verifier 16"
+    refused(told, translated, DATA, drafter="successors", **files)

@@ -27,19 +27,10 @@ from specdec_plugins.errors import UserError
 from tests.app.toys import EOS, ScriptedVerifier, translator
 
 
-@pytest.mark.parametrize(
-    ("values", "share", "expected"),
-    [
-        ([], 0.5, 0.0),
-        ([3.0], 0.95, 3.0),
-        ([2.0, 1.0], 0.5, 1.0),
-        ([float(i) for i in range(1, 101)], 0.95, 95.0),
-        ([float(i) for i in range(1, 101)], 0.5, 50.0),
-        ([1.0, 2.0, 9.0], 1.0, 9.0),
-    ],
-)
-def test_percentiles(values: list[float], share: float, expected: float) -> None:
-    assert percentile(values, share) == expected
+def test_percentiles_are_nearest_ranks() -> None:
+    hundred = [float(i) for i in range(1, 101)]
+    assert [percentile(hundred, share) for share in (0.5, 0.95, 1.0)] == [50.0, 95.0, 100.0]
+    assert (percentile([2.0, 1.0], 0.5), percentile([], 0.5)) == (1.0, 0.0)
 
 
 def report(strategy: str, seconds: float = 2.0, **changes: object) -> tuple[list[str], Tally]:
@@ -114,11 +105,6 @@ def test_positions_that_the_verifier_would_choose() -> None:
     assert verifier.answers == []
 
 
-def test_shares() -> None:
-    for match, shares in ((TargetMatch(), (0, 0)), (TargetMatch([3, 6], [4, 6]), (0.9, 0.5))):
-        assert (match.position_share, match.sentence_share) == shares
-
-
 def stats(accepted_at: list[int], rounds: int = 100, **seconds: float) -> DecodeStats:
     return DecodeStats(
         rounds=rounds,
@@ -131,12 +117,12 @@ def stats(accepted_at: list[int], rounds: int = 100, **seconds: float) -> Decode
     )
 
 
-@pytest.mark.parametrize(
-    ("accepted_at", "size"),
-    [([90, 80, 70, 60], 4), ([90, 4, 0, 0], 1), ([50, 45, 5, 0, 0], 2), ([0, 0, 0], 3)],
-)
-def test_the_block_that_would_do(accepted_at: list[int], size: int) -> None:
-    assert useful_block_size(stats(accepted_at)) == size
+def test_the_block_that_would_do_and_what_a_round_costs() -> None:
+    cases = [([90, 80, 70, 60], 4), ([90, 4, 0, 0], 1), ([50, 45, 5, 0, 0], 2), ([0, 0, 0], 3)]
+    for accepted_at, size in cases:
+        assert useful_block_size(stats(accepted_at)) == size
+    assert relative_cost(Timing(1.0, 100), Timing(2.0, 400)) == 2.0
+    assert relative_cost(Timing(1.0, 100), Timing(0.0, 0)) == 0.0
 
 
 GOOD = [95, 90, 85, 80]
@@ -173,11 +159,6 @@ def test_advice(
     assert all(sentence in advice[0] for sentence in sentences)
     untrained = give_advice(counts, *timings, match, is_trained=False)
     assert ("Only" in advice[0]) == (untrained != advice)
-
-
-def test_costs_are_told_in_plain_steps() -> None:
-    assert relative_cost(Timing(1.0, 100), Timing(2.0, 400)) == 2.0
-    assert relative_cost(Timing(1.0, 100), Timing(0.0, 0)) == 0.0
 
 
 def observed(it: SpeculativeTranslator, targets: list[str | None]) -> Diagnosis:

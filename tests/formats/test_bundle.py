@@ -207,9 +207,10 @@ def test_what_cannot_be_replaced_stays(
         ({"format": "zip"}, "expected the format 'specdec-bundle'"),
         ({"version": 3}, "is of format version 3, and this program reads versions 1 to 2"),
         ({"source_lang": None}, "'source_lang' must be a text, not None"),
-        ({"verifier": {"weights": "../v", "kind": VERIFIER}}, "'../v' must be the name of a file"),
-        ({"verifier": {"weights": "..", "kind": VERIFIER}}, "'..' must be the name of a file"),
-        ({"verifier": {"weights": "", "kind": VERIFIER}}, "'' must be the name of a file"),
+        *(
+            ({"verifier": {"weights": odd, "kind": VERIFIER}}, f"'{odd}' must be the name of a")
+            for odd in ("../v", "..", "")
+        ),
         ({"text": {"bpe_codes": "."}}, "'.' must be the name of a file"),
         (
             {"verifier": {"weights": "v", "kind": "gpt", "architecture": {}}},
