@@ -83,8 +83,9 @@ def _relative(argument: str) -> str:
 
 def describe(device: str) -> dict[str, str | int]:
     """Machine, versions and commit of this run."""
+    processor = field_of(Path("/proc/cpuinfo"), "model name") or platform.processor()
     facts: dict[str, str | int] = {
-        "processor": _processor(),
+        "processor": processor or platform.machine(),
         "cores": os.cpu_count() or 0,
         "device": torch.cuda.get_device_name() if device == "cuda" else "cpu",
         "python": platform.python_version(),
@@ -101,12 +102,6 @@ def describe(device: str) -> dict[str, str | int]:
 def in_words(facts: Mapping[str, str | int]) -> str:
     """What `describe` found, in a line."""
     return ", ".join(f"{name} {value}" for name, value in facts.items())
-
-
-def _processor() -> str:
-    return (
-        field_of(Path("/proc/cpuinfo"), "model name") or platform.processor() or platform.machine()
-    )
 
 
 def _commit() -> str:

@@ -8,8 +8,6 @@ from typing import Any
 from benchmarks.results import Results
 from benchmarks.systems import System
 
-NUM_SENTENCES = 4
-
 
 def cell(
     system: System, seconds: Sequence[float], threads: int = 2, batch: int = 1, **changes: Any
@@ -41,11 +39,8 @@ def results(cells: Sequence[dict[str, Any]], device: str = "cpu", **changes: Any
         "command": "python -m benchmarks",
         "machine": {"processor": "abacus", "commit": "abc"},
         "pair": {"name": "toys", "verifier": "small", "drafter": "smaller", "drafter_weights": 0},
-        "test": "toys.tsv",
-        "num_sentences": NUM_SENTENCES,
         "setting": {"device": device, "repeats": 2, "min_len": 1, "max_len": 200},
-        "bleu_signature": "nrefs:1",
-        "near_ties": [],
         "cells": list(cells),
     }
-    return Results({**record, **changes})
+    about = {"test": "toys.tsv", "num_sentences": 4, "bleu_signature": "nrefs:1", "near_ties": []}
+    return Results({**record, **about, **changes})
