@@ -119,22 +119,19 @@ def test_a_checkpoint_that_no_drafter_reads_is_told(cli: Cli) -> None:
 
 def test_an_assistant_with_another_source_dictionary(cli: Cli) -> None:
     """Its symbols are found by name; those of the target must be the verifier's."""
-    fairseq_checkpoints.dictionaries(cli.tmp, source_symbols=12)
-    lines = (cli.tmp / "dict.en.txt").read_text(encoding="utf-8").splitlines(keepends=True)
-    (cli.tmp / "dict.en.txt").write_text("".join(lines[::-1]), encoding="utf-8")
-    args = fairseq_checkpoints.settings("transformer", share_all_embeddings=False)
-    model = fairseq_checkpoints.build(args, cli.tmp)
-    fairseq_checkpoints.save(model, args, cli.tmp / "assistant.pt")
-    flags = ["--drafter", "assistant", "--path", str(cli.tmp / "assistant.pt")]
+    place = fairseq_checkpoints.assistant(cli.tmp / "assistant")
+    lines = (place / "dict.en.txt").read_text(encoding="utf-8").splitlines(keepends=True)
+    (place / "dict.en.txt").write_text("".join(lines[::-1]), encoding="utf-8")
+    flags = ["--drafter", "assistant", "--path", str(place / "assistant.pt")]
     expected = cli.infer("--strategy", "AR", "--batch", "20")
-    drafted = [*flags, "--drafter-data", str(cli.tmp), "--batch", "6"]
+    drafted = [*flags, "--drafter-data", str(place), "--batch", "6"]
     assert cli.infer(*drafted) == expected
-    own, theirs = (Dictionary.load(place / "dict.en.txt") for place in (cli.folder, cli.tmp))
+    own, theirs = (Dictionary.load(data / "dict.en.txt") for data in (cli.folder, place))
     assert [theirs.symbols[i] for i in own.ids_in(theirs)] == [
         s if s in theirs.symbols else "<unk>" for s in own.symbols
     ]
     assert "source symbols" in cli.refused(*flags)
-    (cli.tmp / "dict.de.txt").write_text("x 1\n", encoding="utf-8")
+    (place / "dict.de.txt").write_text("x 1\n", encoding="utf-8")
     message = cli.refused(*drafted)
     assert "the drafter's dict.de.txt is not the verifier's" in message
 

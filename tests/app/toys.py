@@ -70,9 +70,12 @@ class Rows:
     def select(self, rows: Tensor) -> None:
         self.answers = [self.answers[i] for i in rows.tolist()]
 
-    def token(self, row: int, position: int) -> int:
-        answer = self.answers[row]
-        return answer[position] if position < len(answer) else EOS
+    def expected(self, prefix: Prefix, width: int) -> Tensor:
+        """Tokens [B, width] int64 of the right answers behind each row's prefix."""
+        begins = [length - 1 for length in prefix.lengths.tolist()]
+        padded = [[*answer, *[EOS] * 999] for answer in self.answers]
+        rows = [row[at : at + width] for row, at in zip(padded, begins, strict=True)]
+        return torch.tensor(rows, dtype=torch.int64).view(len(rows), width)
 
 
 @dataclass
@@ -90,10 +93,8 @@ class ScriptedVerifier(Rows):
         assert num_rows == len(self.answers)
         self.rows_seen.append(num_rows)
         logits = torch.full((num_rows, num_drafted + 1, self.vocab_size), -9.0)
-        for row, length in enumerate(prefix.lengths.tolist()):
-            for i in range(num_drafted + 1):
-                logits[row, i, self.token(row, length - 1 + i)] = 0.0
-        return Scores(logits)
+        right = self.expected(prefix, num_drafted + 1)[..., None]
+        return Scores(logits.scatter(2, right, 0.0))
 
 
 @dataclass
@@ -105,13 +106,8 @@ class ScriptedDrafter(Rows):
     def propose(
         self, prefix: Prefix, budget: Tensor, width: int, params: RowParams, random: RowRandom
     ) -> Draft:
-        tokens = torch.full((len(self.answers), width), JUNK)
-        for row, (length, wanted) in enumerate(
-            zip(prefix.lengths.tolist(), budget.tolist(), strict=True)
-        ):
-            for i in range(wanted):
-                tokens[row, i] = self.token(row, length - 1 + i)
-        return Draft(tokens, budget)
+        past = torch.arange(width) >= budget[:, None]
+        return Draft(self.expected(prefix, width).masked_fill(past, JUNK), budget)
 
 
 def codec(remove_bpe: str | None = "@@ ") -> Codec:
