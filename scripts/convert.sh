@@ -5,7 +5,4 @@
 #   scripts/convert.sh fairseq BUNDLE --output FOLDER
 #   scripts/convert.sh marian BUNDLE --output FOLDER
 #   scripts/convert.sh ctranslate2 BUNDLE --output FOLDER
-set -euo pipefail
-source "$(dirname "${BASH_SOURCE[0]}")/run-module.sh"
-
-run_module specdec_plugins.app.convert "$@"
+exec "$(dirname "${BASH_SOURCE[0]}")/run-module.sh" specdec_plugins.app.convert "$@"

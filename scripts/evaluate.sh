@@ -4,7 +4,4 @@
 # SRC, TGT and SAMPLES can be set in the environment.
 #
 #   scripts/evaluate.sh output.de work/mine/raw/test.de --baseline greedy.de
-set -euo pipefail
-source "$(dirname "${BASH_SOURCE[0]}")/run-module.sh"
-
-run_module specdec_plugins.corpus.scoring evaluate "$@"
+exec "$(dirname "${BASH_SOURCE[0]}")/run-module.sh" specdec_plugins.corpus.scoring evaluate "$@"

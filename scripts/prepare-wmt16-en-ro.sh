@@ -5,7 +5,4 @@
 # environment.
 #
 #   scripts/prepare-wmt16-en-ro.sh --out work/wmt16-en-ro
-set -euo pipefail
-source "$(dirname "${BASH_SOURCE[0]}")/run-module.sh"
-
-run_module specdec_plugins.corpus.wmt wmt16-en-ro "$@"
+exec "$(dirname "${BASH_SOURCE[0]}")/run-module.sh" specdec_plugins.corpus.wmt wmt16-en-ro "$@"

@@ -3,7 +3,4 @@
 # T- lines) against an output file of tokenised translations, one a line, by fairseq-score.
 #
 #   scripts/ref.sh generate-test.txt output.de
-set -euo pipefail
-source "$(dirname "${BASH_SOURCE[0]}")/run-module.sh"
-
-run_module specdec_plugins.corpus.scoring ref "$@"
+exec "$(dirname "${BASH_SOURCE[0]}")/run-module.sh" specdec_plugins.corpus.scoring ref "$@"

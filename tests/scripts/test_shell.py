@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import os
-import subprocess
 from collections.abc import Callable
 from pathlib import Path
 
@@ -31,13 +30,10 @@ from tests.refusals import told
 
 SCRIPTS = ROOT / "scripts"
 NAMES = [
-    "average-checkpoints",
-    "distill.sh",
-    "evaluate.sh",
-    "prepare-tsv.sh",
-    "prepare-wmt14-en-de.sh",
-    "prepare-wmt16-en-ro.sh",
-    "ref.sh",
+    path.name
+    for path in sorted(SCRIPTS.iterdir())
+    if path.suffix in (".sh", "") and path.is_file()
+    if path.name not in ("inference.sh", "run-module.sh", "setup.sh")
 ]
 PARSERS = [
     *(m.COMMAND.parser for m in (binarising, checkpoints, decontaminate, distill, prepare, wmt)),
@@ -50,24 +46,22 @@ PARSERS = [
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_each_script_is_executable_and_strict(name: str) -> None:
+def test_each_script_is_one_executable_line(name: str) -> None:
     path = SCRIPTS / name
     assert os.access(path, os.X_OK)
-    assert "set -euo pipefail" in path.read_text()
-    subprocess.run(["bash", "-n", str(path)], check=True)
+    *comments, last = path.read_text().splitlines()
+    assert all(line.startswith("#") for line in comments)
+    assert last.startswith('exec "$(dirname "${BASH_SOURCE[0]}")/run-module.sh" ')
 
 
 @pytest.mark.integration
-@pytest.mark.parametrize("name", ["evaluate.sh", "prepare-tsv.sh", "prepare-wmt16-en-ro.sh"])
-def test_help_and_a_flag_that_does_not_exist(name: str, tmp_path: Path) -> None:
-    shown = name.replace("16-en-ro", "*")
-    helped = script(name, "--help", cwd=tmp_path)
+def test_help_and_a_flag_that_does_not_exist(tmp_path: Path) -> None:
+    helped = script("prepare-wmt16-en-ro.sh", "--help", cwd=tmp_path)
     assert helped.stderr == ""
-    assert helped.stdout.startswith(f"usage: {shown}")
-    refused = script(name, "--no-such-flag", cwd=tmp_path, expect=2)
-    assert refused.stdout == ""
-    assert refused.stderr.startswith(f"{shown}: error: ")
-    assert refused.stderr.count("\n") == 1
+    assert helped.stdout.startswith("usage: prepare-wmt*.sh")
+    refused = script("prepare-wmt16-en-ro.sh", "--no-such-flag", cwd=tmp_path, expect=2)
+    assert (refused.stdout, refused.stderr.count("\n")) == ("", 1)
+    assert refused.stderr.startswith("prepare-wmt*.sh: error: ")
 
 
 @pytest.mark.parametrize("make", PARSERS)
