@@ -106,16 +106,14 @@ def _watched(command: Sequence[str], output: Path, log: Path) -> int:
         tqdm(desc="fairseq-preprocess", unit="B", unit_scale=True) as bar,
     ):
         try:
-            status: int | None = None
-            while status is None:
+            while process.poll() is None:
                 with contextlib.suppress(subprocess.TimeoutExpired):
-                    status = process.wait(timeout=0.5)
+                    process.wait(timeout=0.5)
                 written = sum(path.stat().st_size for path in output.glob("*.bin"))
                 bar.update(max(0, written - bar.n))
-        except BaseException:
-            process.terminate()
-            raise
-    return status
+        finally:
+            process.terminate()  # where ctrl-C came; else it has ended
+    return process.returncode
 
 
 def _report(line: str) -> None:

@@ -91,14 +91,6 @@ class Teacher:
         self._dictionary = dictionaries.target
         self._sources, self._targets = map(data.sentences, data.languages)
 
-    def too_long(self, index: int) -> bool:
-        """Whether a source, its end mark included, has more tokens than the model has positions."""
-        return bool(self._sources.sizes[index] > self._search.max_source_positions)
-
-    def original(self, index: int) -> str:
-        """The target that the data-bin holds, as space-separated BPE tokens."""
-        return self._dictionary.string(self._targets[index].tolist())
-
     def translate(self, indices: Sequence[int], max_tokens: int) -> Iterator[list[tuple[int, str]]]:
         """Batch after batch of (index, translation); every index comes exactly once."""
         for batch in self._batches(indices, max_tokens):
@@ -109,8 +101,9 @@ class Teacher:
     def chunks(self, max_tokens: int, spans: Spans, on_done: Callable[[int], object]) -> Chunks:
         """The content of each chunk's file: its lines, and which are originals, being too long."""
         for chunk, span in spans.items():
-            originals = [index for index in span if self.too_long(index)]
-            lines = {index: self.original(index) for index in originals}
+            longest = self._search.max_source_positions  # end mark included
+            originals = [index for index in span if self._sources.sizes[index] > longest]
+            lines = {i: self._dictionary.string(self._targets[i].tolist()) for i in originals}
             on_done(len(originals))
             wanted = [index for index in span if index not in lines]
             for batch in self.translate(wanted, max_tokens):

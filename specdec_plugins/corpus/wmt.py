@@ -195,7 +195,7 @@ def _names_of_tar(path: Path) -> list[str]:
 
 @contextmanager
 def open_member(path: Path, member: str) -> Iterator[IO[bytes]]:
-    """Yields the bytes of the file of this base name inside an archive."""
+    """Yields the bytes of the file of this base name inside an archive, which `Store.get` found."""
     if zipfile.is_zipfile(path):
         with zipfile.ZipFile(path) as packed:
             name = next(name for name in packed.namelist() if Path(name).name == member)
@@ -203,13 +203,11 @@ def open_member(path: Path, member: str) -> Iterator[IO[bytes]]:
                 yield file
         return
     with tarfile.open(path, "r:gz") as packed_tar:
-        for info in packed_tar:
-            if info.isfile() and Path(info.name).name == member:
-                inside = packed_tar.extractfile(info)
-                if inside is not None:
-                    yield inside
-                    return
-    raise UserError(f"{path}: does not hold {member}")
+        info = next(info for info in packed_tar if Path(info.name).name == member)
+        inside = packed_tar.extractfile(info)
+        if inside is None:
+            raise UserError(f"{path}: {member} is no file; fetch it again")
+        yield inside
 
 
 def unpack(

@@ -179,22 +179,18 @@ class GlatLoss(FairseqCriterion):
         metrics.log_scalar("loss", total("loss") / bits, num_batches, round=3)
         metrics.log_scalar("nll_loss", total("nll_loss") / bits, num_batches, round=3)
         metrics.log_derived("ppl", lambda meters: utils.get_perplexity(meters["nll_loss"].avg))
-        num_masked = total("num_masked")
-        if num_masked:
-            accuracy = total("num_right") / num_masked
-            metrics.log_scalar("glat_accu", accuracy, num_masked, round=3)
-        context_p = total("context_p") / num_batches
-        metrics.log_scalar("glat_context_p", context_p, num_batches, round=3)
+        shares = [
+            ("glat_accu", "num_right", "num_masked"),
+            ("glat_context_p", "context_p", "sample_size"),
+            *((f"accept_{k}", f"kept_{k}", f"reached_{k}") for k in range(1, SHOWN + 1)),
+        ]
+        for name, part, whole in shares:
+            if total(whole):
+                metrics.log_scalar(name, total(part) / total(whole), total(whole), round=3)
         num_blocks = total("num_blocks")
         if num_blocks:
-            metrics.log_scalar(
-                "expected_length", 1 + total("kept") / num_blocks, num_blocks, round=3
-            )
-            for place in range(1, SHOWN + 1):
-                reached = total(f"reached_{place}")
-                if reached:
-                    share = total(f"kept_{place}") / reached
-                    metrics.log_scalar(f"accept_{place}", share, reached, round=3)
+            length = 1 + total("kept") / num_blocks
+            metrics.log_scalar("expected_length", length, num_blocks, round=3)
 
     @staticmethod
     def logging_outputs_can_be_summed() -> bool:

@@ -9,6 +9,7 @@ and the decoder begun from evenly spaced layers are Distil-Whisper's (Gandhi et 
 from __future__ import annotations
 
 from argparse import ArgumentParser, Namespace
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -53,15 +54,16 @@ def spaced_layers(num_wanted: int, num_given: int) -> list[int]:
     return [index * (num_given - 1) // (num_wanted - 1) for index in range(num_wanted)]
 
 
-def initial_decoder(state: dict[str, Tensor], num_layers: int) -> dict[str, Tensor]:
-    """The verifier's decoder weights under the names of a decoder of `num_layers` layers."""
-    given = {int(name.split(".")[1]) for name in state if name.startswith("layers.")}
-    taken = {name: t for name, t in state.items() if not name.startswith("layers.")}
-    for new, old in enumerate(spaced_layers(num_layers, len(given))):
-        prefix = f"layers.{old}."
-        for name in (name for name in state if name.startswith(prefix)):
-            taken[f"layers.{new}.{name.removeprefix(prefix)}"] = state[name]
-    return taken
+def chosen_layers(
+    state: dict[str, Tensor], chosen: Sequence[int], prefix: str = "layers."
+) -> dict[str, Tensor]:
+    """Weights of some layers, counted from 0, under the names of a model that has these alone."""
+    return {
+        name.replace(f"{prefix}{old}.", f"{prefix}{new}.", 1): tensor
+        for new, old in enumerate(chosen)
+        for name, tensor in state.items()
+        if name.startswith(f"{prefix}{old}.")
+    }
 
 
 @register_model("assistant_transformer")
@@ -99,7 +101,9 @@ class AssistantTransformer(TransformerModel):
         self.encoder.load_state_dict(encoder.state_dict())
         self.encoder.eval().requires_grad_(False)
         wanted = self.decoder.state_dict()
-        given = initial_decoder(decoder.state_dict(), len(self.decoder.layers))
+        state, layers = decoder.state_dict(), (self.decoder.layers, decoder.layers)
+        given = {name: tensor for name, tensor in state.items() if not name.startswith("layers.")}
+        given |= chosen_layers(state, spaced_layers(*map(len, layers)))
         same = {n: t for n, t in given.items() if n in wanted and t.shape == wanted[n].shape}
         self.decoder.load_state_dict(same, strict=False)
 

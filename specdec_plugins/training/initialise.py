@@ -17,7 +17,7 @@ from specdec_plugins.errors import UserError, require
 from specdec_plugins.formats.checkpoints import load_checkpoint, untrained
 from specdec_plugins.formats.dictionaries import load_dictionaries
 from specdec_plugins.formats.models import TrainingRecord
-from specdec_plugins.models.assistant_transformer import spaced_layers
+from specdec_plugins.models.assistant_transformer import chosen_layers, spaced_layers
 from specdec_plugins.models.block_drafter import (
     SWITCHES,
     BlockDrafter,
@@ -300,18 +300,10 @@ def _copy_decoder(copy: _Copy, source: StateDict, drafter: Namespace, args: Name
     _copy_target_embeddings(copy, source, drafter, args.init_decoder_from_verifier)
     if args.init_decoder_from_verifier:
         chosen = _chosen_layers(source, drafter.decoder_layers, args.decoder_layers_from)
-        theirs = {
-            f"decoder.layers.{mine}.{name.split('.', 3)[3]}": tensor
-            for mine, layer in enumerate(chosen)
-            for name, tensor in source.items()
-            if name.startswith(f"decoder.layers.{layer - 1}.")
-        }
+        theirs = chosen_layers(source, [layer - 1 for layer in chosen], "decoder.layers.")
         numbers = ", ".join(map(str, chosen))
-        copy.take(
-            [name for name in layers if name in theirs],
-            theirs,
-            f"decoder layers, the verifier's {numbers}",
-        )
+        given = [name for name in layers if name in theirs]
+        copy.take(given, theirs, f"decoder layers, the verifier's {numbers}")
         deeper = [name for name in layers if name not in theirs]
         copy.keep(deeper, "decoder layers", "the verifier's decoder is less deep")
     else:
