@@ -11,16 +11,17 @@ import torch
 from specdec_plugins.app.loading import make_settings
 from specdec_plugins.app.settings import Settings
 from specdec_plugins.app.translator import load_translator
-from specdec_plugins.errors import UserError
+from specdec_plugins.corpus import binarising
 from specdec_plugins.formats.bigrams import count_bigrams, read_bigrams
 from specdec_plugins.formats.dictionaries import Dictionary
 from tests.bundles import CAPTIONS, ROOT
 from tests.programs import python, script
+from tests.refusals import refused
 
 pytestmark = pytest.mark.fairseq
 
 SAMPLES = (ROOT / "data" / "samples" / "en-de.tsv").read_text(encoding="utf-8").splitlines()
-LINES = [line.split("\t")[0] for line in SAMPLES[1:31]]  # unlike captions, so drafts are poor
+LINES = [line.split("\t")[0] for line in SAMPLES[1:13]]  # unlike captions, so drafts are poor
 
 
 @pytest.fixture(scope="module")
@@ -65,15 +66,10 @@ def test_counts_and_what_they_bring(spoken: tuple[Path, list[list[str]]], tmp_pa
     assert rounds[str(output)] < rounds[None]
 
 
-def test_bad_input_is_one_sentence(tmp_path: Path) -> None:
+def test_what_is_refused(tmp_path: Path) -> None:
     for name in ("en", "de"):
         (tmp_path / f"dict.{name}.txt").write_text("w1 5\n")
     words = [tmp_path, "-s", "en", "-t", "de", "--output", tmp_path / "out"]
-    ended = script("count-bigrams.sh", *words, cwd=tmp_path, expect=2)
-    assert "no binarised sentences; give a folder" in ended.stderr
+    refused("no binarised sentences; give a folder", binarising.COMMAND, *words)
     assert not (tmp_path / "out").exists()
-
-
-def test_they_are_the_block_drafters() -> None:
-    with pytest.raises(UserError, match="--bigrams is for --drafter block; omit it with"):
-        settings(drafter="lookup", bigrams="b")
+    refused("--bigrams is for --drafter block", settings, drafter="lookup", bigrams="b")

@@ -62,7 +62,9 @@ def documentation() -> list[Pair]:
     return [*pairs, *like]
 
 
-def test_hints_have_a_neighbour_that_is_like_and_not_the_same() -> None:
+def test_hints_have_a_neighbour_that_is_like_and_not_the_same(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     pytest.importorskip("rapidfuzz", reason="the extra 'corpus' brings it")
     pairs = documentation()
     held = HeldOutSentences(pairs[:5])
@@ -76,11 +78,8 @@ def test_hints_have_a_neighbour_that_is_like_and_not_the_same() -> None:
         assert not {hint.pair, hint.neighbour} & set(pairs[:5])
     assert choose_hints(pairs[::-1], held, 8) == hints
     refused("found 15 pairs with a neighbour", choose_hints, pairs, held, 16)
-
-
-def test_hints_say_what_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("specdec_plugins.corpus.cleaning.find_spec", lambda name: None)
-    refused("extra 'corpus'", choose_hints, documentation(), HeldOutSentences(()), 1)
+    refused("extra 'corpus'", choose_hints, pairs, held, 1)
 
 
 CORPUS: list[Pair] = [(f"s{i}", f"t{i}") for i in range(40)]

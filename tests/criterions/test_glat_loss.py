@@ -8,9 +8,12 @@ from typing import Any
 
 import pytest
 import torch
+from fairseq.logging import metrics
 
-from specdec_plugins.errors import UserError
+from specdec_plugins.criterions.glat_loss import GlatLoss, block_loss, count_kept
 from specdec_plugins.models.glancing import Glance
+from tests.fairseq_models import block_sample, build_drafter
+from tests.refusals import refused
 
 pytestmark = pytest.mark.fairseq
 
@@ -18,28 +21,7 @@ pytestmark = pytest.mark.fairseq
 def _criterion(
     label_smoothing: float = 0.1, plain_loss: float = 0.2, place_decay: float = 1.0
 ) -> Any:
-    from specdec_plugins.criterions.glat_loss import GlatLoss
-
     return GlatLoss(SimpleNamespace(), label_smoothing, plain_loss, place_decay)
-
-
-def _sample(glancing: Glance | None = None) -> dict[str, Any]:
-    from tests.fairseq_models import block_sample
-
-    sample = block_sample()
-    return sample if glancing is None else {**sample, "glancing": glancing}
-
-
-def _model() -> Any:
-    from tests.fairseq_models import build_drafter
-
-    return build_drafter().eval()
-
-
-def _loss(*given: Any, **settings: Any) -> Any:
-    from specdec_plugins.criterions.glat_loss import block_loss
-
-    return block_loss(*given, **settings)
 
 
 def _case() -> tuple[torch.Tensor, torch.Tensor]:
@@ -58,78 +40,53 @@ def test_value_agrees_with_the_definition(smoothing: float) -> None:
         expected_nll.append(losses[target])
         mean = sum(losses) / len(losses)
         expected.append((1 - smoothing) * losses[target] + smoothing * mean)
-    each = _loss(logits, targets, smoothing, reduce=False)
+    each = block_loss(logits, targets, smoothing, reduce=False)
     assert each.loss.tolist() == pytest.approx(expected, abs=1e-5)
     assert each.nll.tolist() == pytest.approx(expected_nll, abs=1e-5)
-    mean_loss = _loss(logits, targets, smoothing)
+    mean_loss = block_loss(logits, targets, smoothing)
     assert mean_loss.loss.item() == pytest.approx(sum(expected) / 5, abs=1e-5)
     assert mean_loss.nll.item() == pytest.approx(sum(expected_nll) / 5, abs=1e-5)
 
 
 def test_gradient_agrees_with_torch() -> None:
     logits, targets = _case()
-    _loss(logits, targets, 0.1).loss.backward()
+    block_loss(logits, targets, 0.1).loss.backward()
     twin = logits.detach().clone().requires_grad_()
     torch.nn.functional.cross_entropy(twin, targets, label_smoothing=0.1).backward()
     torch.testing.assert_close(logits.grad, twin.grad)
+    assert block_loss(logits.detach().bfloat16(), targets, 0.1).loss.dtype == torch.float32
 
 
 @pytest.mark.parametrize("smoothing", [0.0, 0.1])
 def test_nothing_to_score_is_a_zero_with_a_gradient(smoothing: float) -> None:
     logits, targets = _case()
-    loss = _loss(logits[:0], targets[:0], smoothing).loss
+    loss = block_loss(logits[:0], targets[:0], smoothing).loss
     assert loss.item() == 0
     loss.backward()
     assert torch.equal(logits.grad, torch.zeros_like(logits))
 
 
-def test_half_precision_is_computed_in_float32() -> None:
-    logits, targets = _case()
-    half = _loss(logits.detach().bfloat16(), targets, 0.1).loss
-    assert half.dtype == torch.float32
-
-
 def test_without_reduction_there_is_one_loss_a_scored_position() -> None:
-    model, criterion = _model(), _criterion()
-    mean, size, log = criterion(model, _sample())
-    each, _, log_each = criterion(model, _sample(), reduce=False)
+    model, criterion, sample = build_drafter().eval(), _criterion(), block_sample()
+    mean, size, log = criterion(model, sample)
+    each, _, log_each = criterion(model, sample, reduce=False)
     assert size == 1
     assert each.shape == (4,)
     torch.testing.assert_close(each.mean(), mean)
     torch.testing.assert_close(log_each["loss"], each.sum())
-    assert log["num_masked"] == 4
-
-
-def test_the_share_of_context_is_logged() -> None:
+    assert (log["num_masked"], log["context_p"]) == (4, 0)
     glancing = Glance(0.4, torch.Generator().manual_seed(0))
-    _, _, log = _criterion()(_model(), _sample(glancing))
+    _, _, log = criterion(model, {**sample, "glancing": glancing})
     assert log["context_p"] == 0.4
-    _, _, log = _criterion()(_model(), _sample())
-    assert log["context_p"] == 0
+    del sample["blocks"]
+    refused("translation_lev_modified", criterion, model, sample)
 
 
 def test_figures_of_workers_are_joined() -> None:
-    from fairseq.logging import metrics
-
-    from specdec_plugins.criterions.glat_loss import GlatLoss
-
     nothing = {"ntokens": 0, "nsentences": 0}
-    first = {
-        "loss": torch.tensor(2.0),
-        "nll_loss": torch.tensor(1.0),
-        "sample_size": 1,
-        "num_masked": torch.tensor(10),
-        "num_right": torch.tensor(4),
-        "context_p": 0.5,
-    }
-    second = {
-        "loss": torch.tensor(4.0),
-        "nll_loss": torch.tensor(3.0),
-        "sample_size": 1,
-        "num_masked": torch.tensor(30),
-        "num_right": torch.tensor(0),
-        "context_p": 0.3,
-    }
+    names = ("loss", "nll_loss", "sample_size", "num_masked", "num_right", "context_p")
+    first = dict(zip(names, (2.0, 1.0, 1, 10, 4, 0.5), strict=True))
+    second = dict(zip(names, (4.0, 3.0, 1, 30, 0, 0.3), strict=True))
     summed = {key: first[key] + second[key] for key in first}
     for logs in ([{**first, **nothing}, {**second, **nothing}], [summed]):
         with metrics.aggregate(new_root=True) as values:
@@ -141,18 +98,7 @@ def test_figures_of_workers_are_joined() -> None:
         assert figures["glat_context_p"] == pytest.approx(0.4)
 
 
-def test_another_task_is_refused() -> None:
-    sample = _sample()
-    del sample["blocks"]
-    with pytest.raises(UserError, match="translation_lev_modified"):
-        _criterion()(_model(), sample)
-
-
 def test_acceptance_is_counted_up_to_the_first_wrong_position() -> None:
-    from fairseq.logging import metrics
-
-    from specdec_plugins.criterions.glat_loss import GlatLoss, count_kept
-
     places = torch.tensor([0, 1, 2, 0, 1, 0])  # blocks of three, two and one answers
     right = torch.tensor([True, False, True, True, True, False])
     counted = count_kept(right, places, 3)
@@ -167,8 +113,6 @@ def test_acceptance_is_counted_up_to_the_first_wrong_position() -> None:
 
 
 def test_later_places_may_weigh_less() -> None:
-    from specdec_plugins.criterions.glat_loss import block_loss
-
     logits = torch.randn(4, 7, dtype=torch.float64)
     targets, places = torch.tensor([1, 2, 3, 4]), torch.tensor([0, 1, 0, 1])
     each = block_loss(logits, targets, 0.1, reduce=False).loss
@@ -187,5 +131,4 @@ def test_later_places_may_weigh_less() -> None:
     ],
 )
 def test_impossible_settings_are_refused(settings: dict[str, float], said: str) -> None:
-    with pytest.raises(UserError, match=said):
-        _criterion(**settings)
+    refused(said, _criterion, **settings)

@@ -12,8 +12,8 @@ from torch.nn import functional
 
 from specdec_plugins.criterions.early_exit_loss import EarlyExitLoss, exit_weights
 from specdec_plugins.criterions.medusa_loss import MedusaLoss
-from specdec_plugins.errors import UserError
 from tests.fairseq_models import build_early_exit, build_heads, build_verifier
+from tests.refusals import refused
 
 pytestmark = pytest.mark.fairseq
 
@@ -76,23 +76,12 @@ def test_without_weight_for_exits_it_is_the_stock_loss() -> None:
     torch.testing.assert_close(criterion(scale=0.0)(it, SAMPLE)[0], stock)
 
 
-def test_what_it_refuses() -> None:
-    with pytest.raises(UserError, match="--exit-scale is -1, expected 0 or more"):
-        criterion(scale=-1)
-    with pytest.raises(UserError, match="needs --arch early_exit_transformer"):
-        criterion()(build_verifier()[0], SAMPLE)
-
-
 def medusa_loss(head_decay: float = 0.5) -> Any:
     return MedusaLoss(SimpleNamespace(target_dictionary=SimpleNamespace(pad=lambda: 1)), head_decay)
 
 
-def heads(num_heads: int = 3) -> Any:
-    return build_heads(num_heads)
-
-
 def test_the_loss_is_that_of_a_loop_over_heads_and_places() -> None:
-    model = heads()
+    model = build_heads()
     loss, size, log = medusa_loss()(model, SAMPLE)
     states = model(**SAMPLE["net_input"])
     want = torch.tensor(0.0)
@@ -115,20 +104,21 @@ def test_the_loss_is_that_of_a_loop_over_heads_and_places() -> None:
 
 
 def test_gradients_reach_the_heads_only() -> None:
-    model = heads()
+    model = build_heads()
     medusa_loss()(model, SAMPLE)[0].backward()
     assert model.blocks.weight.grad.unflatten(0, (3, 16)).abs().sum((1, 2)).gt(0).all()
     assert all(p.grad is None for p in model.verifier.parameters())
 
 
 def test_more_heads_than_tokens() -> None:
-    loss, _, log = medusa_loss()(heads(6), SAMPLE)
+    loss, _, log = medusa_loss()(build_heads(6), SAMPLE)
     assert loss.isfinite()
     assert int(log["scored_6"]) == 0
 
 
-def test_what_the_heads_loss_refuses() -> None:
-    with pytest.raises(UserError, match="--head-decay is 0, expected above 0"):
-        medusa_loss(0)
-    with pytest.raises(UserError, match="needs --arch medusa_heads"):
-        medusa_loss()(build_verifier()[0], SAMPLE)
+def test_what_both_refuse() -> None:
+    stock, _ = build_verifier()
+    refused("--exit-scale is -1, expected 0 or more", criterion, scale=-1)
+    refused("needs --arch early_exit_transformer", criterion(), stock, SAMPLE)
+    refused("--head-decay is 0, expected above 0", medusa_loss, 0)
+    refused("needs --arch medusa_heads", medusa_loss(), stock, SAMPLE)

@@ -10,20 +10,14 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from specdec_plugins.errors import UserError
 from specdec_plugins.models.glancing import Glance
 from specdec_plugins.tasks.block_mask import draw_starts, mask_blocks
+from tests.fairseq_models import build_drafter
+from tests.refusals import refused
 
 pytestmark = pytest.mark.fairseq
 
 PAD, EOS, MASK = 1, 2, 3
-
-
-@pytest.fixture
-def models() -> Any:
-    from tests import fairseq_models
-
-    return fairseq_models
 
 
 SOURCE = torch.tensor([[5, 6, 7, 8, EOS], [9, 10, EOS, PAD, PAD]])
@@ -34,8 +28,8 @@ TARGET = torch.tensor([[11, MASK, 12, 14, EOS], [13, 15, EOS, PAD, PAD]])
 SCORED = torch.tensor([[0, 0, 0, 1, 1], [0, 1, 1, 0, 0]], dtype=torch.bool)
 
 
-def test_parameter_names_are_the_published_ones(models: Any) -> None:
-    names = set(models.build_drafter(encoder_layers=1, decoder_layers=1).state_dict())
+def test_parameter_names_are_the_published_ones() -> None:
+    names = set(build_drafter(encoder_layers=1, decoder_layers=1).state_dict())
     attention = [f"{p}_proj.{w}" for p in ("k", "v", "q", "out") for w in ("weight", "bias")]
     norm_and_ffn = [
         f"{part}.{w}"
@@ -120,10 +114,10 @@ def _plain_logits(
 )
 @pytest.mark.parametrize("training", [False, True])
 def test_forward_is_what_the_description_says(
-    models: Any, arch: str, scaled: bool, prefixes: tuple[int | None, ...], training: bool
+    arch: str, scaled: bool, prefixes: tuple[int | None, ...], training: bool
 ) -> None:
     changes = {"scale_encoder_embedding": scaled} if arch == "block" else {}
-    model = models.build_drafter(arch=arch, apply_bert_init=False, **changes).double()
+    model = build_drafter(arch=arch, apply_bert_init=False, **changes).double()
     model.train(training)
     with torch.no_grad():
         out = model(SOURCE, LENGTHS, INPUT, TARGET, SCORED)
@@ -138,9 +132,9 @@ def test_forward_is_what_the_description_says(
     assert out.num_masked == 4
 
 
-def test_revealed_tokens_belong_to_the_block(models: Any) -> None:
+def test_revealed_tokens_belong_to_the_block() -> None:
     """They see the masks behind them, as in the published drafter."""
-    model = models.build_drafter(arch="block_fast", apply_bert_init=False).double().eval()
+    model = build_drafter(arch="block_fast", apply_bert_init=False).double().eval()
     source = model._read_source(SOURCE, LENGTHS)
     shown = INPUT.clone()
     shown[0, 3] = TARGET[0, 3]
@@ -150,8 +144,8 @@ def test_revealed_tokens_belong_to_the_block(models: Any) -> None:
     torch.testing.assert_close(model.decoder.output_layer(out[0]), expected, rtol=0, atol=1e-6)
 
 
-def test_a_frozen_encoder_has_no_gradient_and_no_dropout(models: Any) -> None:
-    model = models.build_drafter(arch="block_fast", dropout=0.5, share_all_embeddings=False)
+def test_a_frozen_encoder_has_no_gradient_and_no_dropout() -> None:
+    model = build_drafter(arch="block_fast", dropout=0.5, share_all_embeddings=False)
     model.train()
     assert model.training
     assert not any(module.training for module in model.encoder.modules())
@@ -162,16 +156,12 @@ def test_a_frozen_encoder_has_no_gradient_and_no_dropout(models: Any) -> None:
     out.logits.logsumexp(-1).sum().backward()
     for name, parameter in model.named_parameters():
         assert (parameter.grad is None) == name.startswith("encoder."), name
+    tied = build_drafter(arch="block_fast").decoder  # a table shared with it is frozen, too
+    assert not tied.output_projection.weight.requires_grad
 
 
-def test_a_table_shared_with_a_frozen_encoder_is_frozen(models: Any) -> None:
-    model = models.build_drafter(arch="block_fast")
-    assert model.decoder.embed_tokens.weight is model.encoder.embed_tokens.weight
-    assert not model.decoder.output_projection.weight.requires_grad
-
-
-def test_without_the_copy_masks_are_the_unk_embedding(models: Any) -> None:
-    model = models.build_drafter(src_embedding_copy=False).eval()
+def test_without_the_copy_masks_are_the_unk_embedding() -> None:
+    model = build_drafter(src_embedding_copy=False).eval()
     assert "decoder.copy_attn.weight" not in model.state_dict()
     with torch.no_grad():
         before = model(SOURCE, LENGTHS, INPUT, TARGET, SCORED).logits
@@ -180,8 +170,8 @@ def test_without_the_copy_masks_are_the_unk_embedding(models: Any) -> None:
     assert (before - after).abs().max() > 1e-3
 
 
-def test_rows_do_not_depend_on_their_padding(models: Any) -> None:
-    model = models.build_drafter(apply_bert_init=False).double().eval()
+def test_rows_do_not_depend_on_their_padding() -> None:
+    model = build_drafter(apply_bert_init=False).double().eval()
     with torch.no_grad():
         both = model(SOURCE, LENGTHS, INPUT, TARGET, SCORED).logits[2:]
         alone = model(
@@ -194,9 +184,9 @@ def _glance(context_p: float) -> Glance:
     return Glance(context_p, torch.Generator().manual_seed(3))
 
 
-def test_both_passes_use_the_same_dropout(models: Any) -> None:
+def test_both_passes_use_the_same_dropout() -> None:
     """With nothing to reveal, the glancing pass must leave no trace in the random numbers."""
-    model = models.build_drafter(dropout=0.5).train()
+    model = build_drafter(dropout=0.5).train()
     torch.manual_seed(5)
     plain = model(SOURCE, LENGTHS, INPUT, TARGET, SCORED)
     torch.manual_seed(5)
@@ -206,19 +196,12 @@ def test_both_passes_use_the_same_dropout(models: Any) -> None:
     assert glanced.num_right == glanced.logits.argmax(-1).eq(glanced.targets).sum()
 
 
-def test_revealed_positions_are_shown_and_not_scored(models: Any) -> None:
-    model = models.build_drafter().eval()
+def test_revealed_positions_are_not_scored_and_every_parameter_has_a_gradient() -> None:
+    model = build_drafter().train()
     out = model(SOURCE, LENGTHS, INPUT, TARGET, SCORED, _glance(0.5))
-    assert out.num_right == 0  # fresh weights
-    assert out.targets.numel() == 2
-    assert out.num_masked == 4
-
-
-def test_all_revealed_still_gives_every_parameter_a_gradient(models: Any) -> None:
-    model = models.build_drafter().train()
+    assert (out.num_right, out.targets.numel(), out.num_masked) == (0, 2, 4)  # fresh weights
     out = model(SOURCE, LENGTHS, INPUT, TARGET, SCORED, _glance(1.0))
-    assert out.num_right == 0
-    assert out.logits.shape == (0, 30)
+    assert (out.num_right, out.logits.shape) == (0, (0, 30))
     out.logits.sum().backward()
     for name, parameter in model.named_parameters():
         assert parameter.grad is not None, name
@@ -226,23 +209,21 @@ def test_all_revealed_still_gives_every_parameter_a_gradient(models: Any) -> Non
 
 
 @pytest.mark.parametrize(
-    ("name", "flag"),
-    [("layernorm_embedding", "--layernorm-embedding"), ("adaptive_input", "--adaptive-input")],
+    ("changes", "message"),
+    [
+        ({"layernorm_embedding": True}, "--layernorm-embedding is not supported"),
+        ({"adaptive_input": True}, "--adaptive-input"),
+        ({"decoder_attention_heads": 3}, "--decoder-attention-heads is 3, which does not divide"),
+    ],
 )
-def test_flags_of_another_network_are_refused(models: Any, name: str, flag: str) -> None:
-    with pytest.raises(UserError, match=flag):
-        models.build_drafter(**{name: True})
+def test_networks_that_it_is_not_are_refused(changes: dict[str, Any], message: str) -> None:
+    refused(message, build_drafter, **changes)
 
 
-def test_heads_that_do_not_divide_the_width_are_refused(models: Any) -> None:
-    with pytest.raises(UserError, match="--decoder-attention-heads is 3, which does not divide"):
-        models.build_drafter(decoder_attention_heads=3)
-
-
-def test_learns_to_copy(models: Any) -> None:
+def test_learns_to_copy() -> None:
     """A block behind any prefix can be read off the source: a wrong mask or position forbids it."""
     random = torch.Generator().manual_seed(0)
-    model = models.build_drafter(
+    model = build_drafter(
         num_types=14,
         encoder_embed_dim=32,
         decoder_embed_dim=32,

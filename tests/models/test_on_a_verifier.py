@@ -12,11 +12,11 @@ from fairseq import checkpoint_utils
 from torch import nn
 
 from specdec_plugins.decoding.networks import MedusaHeads
-from specdec_plugins.errors import UserError
 from specdec_plugins.models import medusa_heads
 from specdec_plugins.models.assistant_transformer import spaced_layers
 from specdec_plugins.models.early_exit_transformer import skip_probability
 from tests.fairseq_models import build_assistant, build_early_exit, build_heads, build_verifier
+from tests.refusals import refused
 
 pytestmark = pytest.mark.fairseq
 
@@ -83,19 +83,14 @@ def test_the_last_exit_is_the_model_itself(changes: dict[str, Any]) -> None:
     ],
 )
 def test_what_early_exits_refuse(changes: dict[str, Any], message: str) -> None:
-    with pytest.raises(UserError, match=message):
-        build(**changes)
+    refused(message, build, **changes)
 
 
 SENTENCE, BEGUN = torch.tensor([[5, 6, 7, 2]]), torch.tensor([[2, 8, 9]])
 
 
-def heads() -> Any:
-    return build_heads()
-
-
 def test_training_and_inference_compute_the_same() -> None:
-    model = heads()
+    model = build_heads()
     hidden, _ = model.verifier(SENTENCE, torch.tensor([4]), BEGUN, features_only=True)
     state = model.state_dict()
     twin = MedusaHeads.read(MedusaHeads.described({}, state), state)
@@ -108,14 +103,14 @@ def test_training_and_inference_compute_the_same() -> None:
 
 
 def test_only_the_heads_are_trained_and_saved() -> None:
-    model = heads()
+    model = build_heads()
     trained = [name for name, p in model.named_parameters() if p.requires_grad]
     assert trained == list(model.state_dict()) == ["blocks.weight", "blocks.bias"]
     assert list(model.state_dict(prefix="m.")) == ["m.blocks.weight", "m.blocks.bias"]
 
 
 def test_its_own_state_loads_and_leaves_the_verifier_alone() -> None:
-    model, other = heads(), heads()
+    model, other = build_heads(), build_heads()
     before = {n: t.clone() for n, t in model.verifier.state_dict().items()}
     other.blocks.weight.data += 1
     model.load_state_dict(other.state_dict())
@@ -132,13 +127,7 @@ def test_its_own_state_loads_and_leaves_the_verifier_alone() -> None:
     ],
 )
 def test_what_heads_refuse(settings: dict[str, Any], message: str) -> None:
-    with pytest.raises(UserError, match=message):
-        medusa_heads.MedusaHeads.build_model(Namespace(**settings), None)
-
-
-def verifier() -> Any:
-    model, _ = build_verifier(decoder_layers=3)
-    return model
+    refused(message, medusa_heads.MedusaHeads.build_model, Namespace(**settings), None)
 
 
 def assistant(monkeypatch: pytest.MonkeyPatch, teacher: Any, **changes: Any) -> Any:
@@ -151,17 +140,13 @@ def assistant(monkeypatch: pytest.MonkeyPatch, teacher: Any, **changes: Any) -> 
 
 
 def test_layers_are_evenly_spaced() -> None:
-    assert [spaced_layers(n, 6) for n in (1, 2, 3, 6)] == [
-        [5],
-        [0, 5],
-        [0, 2, 5],
-        [0, 1, 2, 3, 4, 5],
-    ]
+    expected = [[5], [0, 5], [0, 2, 5], [0, 1, 2, 3, 4, 5]]
+    assert [spaced_layers(n, 6) for n in (1, 2, 3, 6)] == expected
     assert spaced_layers(3, 1) == [0, 0, 0]
 
 
 def test_it_begins_as_the_verifier_and_its_encoder_stays(monkeypatch: pytest.MonkeyPatch) -> None:
-    teacher = verifier()
+    teacher, _ = build_verifier(decoder_layers=3)
     model = assistant(monkeypatch, teacher, decoder_layers=2)
     given, begun = teacher.decoder.layers, model.decoder.layers
     assert torch.equal(begun[0].fc1.weight, given[0].fc1.weight)
@@ -172,7 +157,7 @@ def test_it_begins_as_the_verifier_and_its_encoder_stays(monkeypatch: pytest.Mon
 
 
 def test_it_reads_what_it_will_read_in_decoding(monkeypatch: pytest.MonkeyPatch) -> None:
-    teacher = verifier()
+    teacher, _ = build_verifier(decoder_layers=3)
     model = assistant(monkeypatch, teacher).train()
     source, lengths = torch.tensor([[5, 6, 7, 2]]), torch.tensor([4])
     states = [m.encoder(source, lengths)["encoder_out"][0] for m in (model, teacher.eval())]
@@ -181,14 +166,17 @@ def test_it_reads_what_it_will_read_in_decoding(monkeypatch: pytest.MonkeyPatch)
 
 
 def test_a_decoder_of_another_width_begins_afresh(monkeypatch: pytest.MonkeyPatch) -> None:
-    model = assistant(monkeypatch, verifier(), decoder_embed_dim=8, decoder_ffn_embed_dim=8)
+    model = assistant(
+        monkeypatch,
+        build_verifier(decoder_layers=3)[0],
+        decoder_embed_dim=8,
+        decoder_ffn_embed_dim=8,
+    )
     assert model.decoder.layers[0].encoder_attn.kdim == 16
     source, target = torch.tensor([[5, 6, 7, 2]]), torch.tensor([[2, 8]])
     assert model(source, torch.tensor([4]), target)[0].shape == (1, 2, 30)
 
 
 def test_what_cannot_be_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(UserError, match="--verifier-path is None"):
-        build_assistant()
-    with pytest.raises(UserError, match="--share-all-embeddings would change"):
-        assistant(monkeypatch, verifier(), share_all_embeddings=True)
+    refused("--verifier-path is None", build_assistant, share_all_embeddings=False)
+    refused("--share-all-embeddings would", assistant, monkeypatch, None, share_all_embeddings=True)

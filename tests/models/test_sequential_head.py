@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from specdec_plugins.tasks.block_mask import mask_blocks, share_prefix
+from tests.fairseq_models import build_drafter
 
 pytestmark = pytest.mark.fairseq
 
@@ -21,8 +22,6 @@ SIZE = 3
 
 
 def drafter(**changes: Any) -> Any:
-    from tests.fairseq_models import build_drafter
-
     model = build_drafter(arch="block_fast", **changes).double().eval()
     head = model.decoder.head
     if head is not None:
@@ -68,8 +67,6 @@ def test_the_head_by_its_formula() -> None:
 
 
 def test_a_fresh_head_changes_nothing() -> None:
-    from tests.fairseq_models import build_drafter
-
     model = build_drafter(arch="block_fast").eval()
     blocks = mask_blocks(TARGET, torch.tensor([1, 0]), SIZE, mask=MASK, pad=PAD)
     inputs = (SOURCE, LENGTHS, *blocks[:2], blocks.scored_mask)
@@ -80,8 +77,6 @@ def test_a_fresh_head_changes_nothing() -> None:
 
 
 def test_the_published_shape_has_no_head_unless_asked() -> None:
-    from tests.fairseq_models import build_drafter
-
     assert build_drafter(arch="block").decoder.head is None
     assert build_drafter(arch="block", sequential_head=4).decoder.head is not None
     assert build_drafter(arch="block_fast", sequential_head=0).decoder.head is None

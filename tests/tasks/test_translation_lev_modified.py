@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -12,6 +13,7 @@ import torch
 from fairseq.data import ListDataset
 from fairseq.data.language_pair_dataset import LanguagePairDataset
 from fairseq.logging import metrics
+from sacrebleu import corpus_bleu
 
 from specdec_plugins.decoding.cache import SourceMemory
 from specdec_plugins.decoding.types import DecodeParams
@@ -50,6 +52,11 @@ def _dataset(task: Any, num_sentences: int) -> Any:
     return LanguagePairDataset(*source, *target, left_pad_source=False, shuffle=False)
 
 
+def _batch(task: Any, ids: Sequence[int]) -> dict[str, Any]:
+    dataset = _dataset(task, 60)
+    return dataset.collater([dataset[i] for i in ids])
+
+
 def _step(task: Any, sample: dict[str, Any], update: int | None = None) -> dict[str, Any]:
     """What criterion and model get in a training step, or in one of validation; none trains."""
     criterion = Mock(return_value=(torch.zeros(()), 1, {}))
@@ -82,8 +89,7 @@ def test_impossible_settings_are_refused(changes: dict[str, Any], message: str) 
 
 def test_training_masks_anew_but_repeats_itself_after_a_restart() -> None:
     task = make_task()
-    dataset = _dataset(task, 60)
-    sample = dataset.collater([dataset[i] for i in range(60)])
+    sample = _batch(task, range(60))
     same_update = [_step(task, sample, update) for update in (7, 7, 8)]
     prefixes = [s["blocks"].block_mask.float().argmax(dim=1) for s in same_update]
     assert not torch.equal(prefixes[0], prefixes[1])
@@ -95,10 +101,7 @@ def test_training_masks_anew_but_repeats_itself_after_a_restart() -> None:
 
 def test_validation_prefixes_do_not_depend_on_the_batch() -> None:
     task = make_task()
-    dataset = _dataset(task, 20)
-    whole, part = (
-        _step(task, dataset.collater([dataset[i] for i in ids])) for ids in (range(20), (13, 4))
-    )
+    whole, part = (_step(task, _batch(task, ids)) for ids in (range(20), (13, 4)))
     assert "glancing" not in whole
 
     def starts(sample: dict[str, Any]) -> dict[int, int]:
@@ -192,10 +195,6 @@ def test_without_a_verifier_the_drafter_decodes_alone() -> None:
             block = model.decoder.output_layer(states)[0].argmax(-1).tolist()
         until_end = block[: block.index(2) + 1] if 2 in block else block
         assert hypothesis["tokens"].tolist()[:3] == until_end
-    bleu = SimpleNamespace(sys_len=3, ref_len=4, counts=[1, 0, 0, 0], totals=[3, 2, 1, 0])
-    figures = evaluation.figures(bleu)
-    assert figures["_bleu_ref_len"] == 4
-    assert not any(name.startswith("_block") for name in figures)
 
 
 def logged(*logs: dict[str, Any]) -> dict[str, float]:
@@ -216,12 +215,11 @@ def test_counts_of_workers_are_joined_and_training_batches_have_none() -> None:
 
 
 def test_figures_add_up_with_a_real_score(tmp_path: Path) -> None:
-    import sacrebleu
-
     _verifier(tmp_path / "v.pt")
-    evaluation = _evaluation(tmp_path / "v.pt")
+    evaluation, bleu = _evaluation(tmp_path / "v.pt"), corpus_bleu(["a b c d"], [["a b c e"]])
     evaluation.stats = SimpleNamespace(rounds=3, emitted=9, eos=2)
-    figures = evaluation.figures(sacrebleu.corpus_bleu(["a b c d"], [["a b c e"]]))
+    assert not any(name.startswith("_block") for name in _evaluation(None).figures(bleu))
+    figures = evaluation.figures(bleu)
     assert (figures["_block_rounds"], figures["_block_emitted"], figures["_block_eos"]) == (3, 9, 2)
     assert [figures[f"_bleu_counts_{n}"] for n in range(4)] == [3, 2, 1, 0]
     assert [figures[f"_bleu_totals_{n}"] for n in range(4)] == [4, 3, 2, 1]

@@ -83,14 +83,6 @@ def test_validation_decodes_and_chooses_by_its_metric(
     assert best_value == float(figures[metric])
 
 
-@pytest.mark.parametrize("precision", ["--fp16", "--bf16"])
-def test_half_precision(precision: str, tmp_path: Path, data: Path, initial: Path) -> None:
-    flags = ["--max-update", "1", "--restore-file", initial, *RESTORE, precision]
-    python(*_command(data, tmp_path, *flags))
-    weights = load_checkpoint(tmp_path / "checkpoint_last.pt")["model"]
-    assert all(weight.isfinite().all() for weight in weights.values())
-
-
 @pytest.mark.parametrize("precision", ["fp32", "fp16", "bf16"])
 def test_the_fast_drafter_leaves_the_verifier_s_encoder_alone(
     precision: str, tmp_path: Path, data: Path, verifier: Path
@@ -118,6 +110,7 @@ def test_the_fast_drafter_leaves_the_verifier_s_encoder_alone(
         frozen = name.startswith("encoder.") or "embed_tokens" in name or "projection" in name
         rounded = weight.to(trained_in).to(after[name].dtype)
         same = torch.equal(after[name], rounded)
+        assert after[name].isfinite().all()
         # Two small updates may vanish in half precision.
         assert same if frozen else precision != "fp32" or same == (name == "decoder.version"), name
     models = ["--AR-path", verifier, "--path", tmp_path / "checkpoint_last.pt"]
