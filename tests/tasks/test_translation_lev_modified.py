@@ -286,12 +286,12 @@ def test_a_head_drafts_what_the_trained_one_says() -> None:
     twin = inference_twin(model, block_size=4)
     head, embed = model.decoder.head, model.decoder.embed_tokens
     before = expected = torch.tensor([2, 7, 11])
-    everything = torch.arange(len(embed.weight)).expand(3, 4, -1)
     with torch.inference_mode():
         rows = []
         for place in range(4):
             logits = model.decoder.output_layer(head(states[:, place], embed(before)))
             before = logits.argmax(-1)
             rows.append(before)
-        drafted = twin.decoder.head.draft(states, everything, expected, twin.decoder.tokens.weight)
+        logits, weights = model.decoder.output_layer(states), twin.decoder.tokens.weight
+        drafted = twin.decoder.head.draft(states, logits, expected, weights, len(weights))
     assert drafted.tolist() == torch.stack(rows, 1).tolist()
