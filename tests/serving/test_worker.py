@@ -5,7 +5,6 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 
 import pytest
 
@@ -37,7 +36,7 @@ class Inbox(Submission):
         self.statuses = [0] * len(sentences)  # of the errors that ended them
         self.when_first_told: Callable[[], None] = lambda: None
         self._left = len(sentences)
-        self._done = threading.Event()
+        self.done = threading.Event()
 
     def deliver(self, row: int, news: RowRound | Exception) -> None:
         if isinstance(news, ServiceError):
@@ -46,14 +45,10 @@ class Inbox(Submission):
             self.when_first_told()
         self._left -= not isinstance(news, RowRound) or news.event.result is not None
         if not self._left:
-            self._done.set()
-
-    @property
-    def is_done(self) -> bool:
-        return self._done.is_set()
+            self.done.set()
 
     def wait(self) -> Inbox:
-        assert self._done.wait(PATIENCE)
+        assert self.done.wait(PATIENCE)
         return self
 
     def ids(self) -> list[list[int]]:
@@ -63,126 +58,117 @@ class Inbox(Submission):
         return [expected_ids(sentence) for sentence in self.sentences]
 
 
-@contextmanager
-def working() -> Iterator[tuple[BatchWorker, GatedVerifier]]:
-    """A worker of at most four rows; none of them is left when it is closed."""
-    model = toy_model()
-    verifier = model.decoder.verifier
-    assert isinstance(verifier, GatedVerifier)
-    worker = BatchWorker(model.decoder.open, ServerSettings(max_rows=4), Metrics())
-    worker.start()
-    try:
-        yield worker, verifier
-    finally:
-        verifier.gate.set()
-        assert worker.close(PATIENCE)
-        assert worker.num_rows == worker.num_waiting == 0
+class ToyWorker(BatchWorker):
+    """Of at most four rows."""
 
+    def __init__(self) -> None:
+        self.verifier = GatedVerifier()
+        sessions = toy_model(verifier=self.verifier).decoder
+        super().__init__(sessions.open, ServerSettings(max_rows=4), Metrics())
 
-def test_rows_join_a_running_batch_and_every_one_gets_its_own_answer() -> None:
-    with working() as (worker, verifier):
-        verifier.gate.clear()
-        inboxes = [Inbox(f"w{i}", f"w{(i + 5) % 12} w3") for i in range(12)]
+    def take(self, *inboxes: Inbox) -> None:
+        """All of them before anything is decoded."""
+        self.verifier.gate.clear()
         for inbox in inboxes:
-            worker.submit(inbox)
-        verifier.gate.set()
-        assert [inbox.wait().ids() for inbox in inboxes] == [i.expected() for i in inboxes]
-        # An idle batch holds no rows.
-        wait_until(lambda: len(verifier.lent.keys) == 0)
+            self.submit(inbox)
+        self.verifier.gate.set()
+
+
+@pytest.fixture
+def worker() -> Iterator[ToyWorker]:
+    """None of its rows is left when it is closed."""
+    worker = ToyWorker()
+    worker.start()
+    yield worker
+    worker.verifier.gate.set()
+    assert worker.close(PATIENCE)
+    assert worker.num_rows == worker.num_waiting == 0
+
+
+def test_rows_join_a_running_batch_and_every_one_gets_its_own_answer(worker: ToyWorker) -> None:
+    inboxes = [Inbox(f"w{i}", f"w{(i + 5) % 12} w3") for i in range(12)]
+    worker.take(*inboxes)
+    assert [inbox.wait().ids() for inbox in inboxes] == [i.expected() for i in inboxes]
     rows = [row for inbox in inboxes for row in inbox.rows]
     assert max(one.batch_size for row in rows for one in row.rounds) == 4
+    # An idle batch holds no rows.
+    wait_until(lambda: len(worker.verifier.lent.keys) == 0)
 
 
-def test_a_late_sentence_joins_before_the_early_ones_are_done() -> None:
-    with working() as (worker, _):
-        early, late = Inbox("w0"), Inbox("w1", max_len=1)  # w0 decodes until its limit
-        early.when_first_told = lambda: worker.submit(late)
-        worker.submit(early)
-        late.wait()
-        early.wait()
-        assert late.rows[0].rounds[0].batch_size == 2
+def test_a_late_sentence_joins_before_the_early_ones_are_done(worker: ToyWorker) -> None:
+    early, late = Inbox("w0"), Inbox("w1", max_len=1)  # w0 decodes until its limit
+    early.when_first_told = lambda: worker.submit(late)
+    worker.submit(early)
+    assert late.wait().rows[0].rounds[0].batch_size == 2
+    early.wait()
 
 
-def test_a_long_job_does_not_hold_up_a_short_one() -> None:
-    with working() as (worker, verifier):
-        verifier.gate.clear()
-        book, word = Inbox(*["w0"] * 60), Inbox("w1")
-        worker.submit(book)
-        worker.submit(word)
-        verifier.gate.set()
-        word.wait()
-        assert sum(len(ids) == MAX_LEN for ids in book.ids()) < 20
-        book.wait()
+def test_a_long_job_does_not_hold_up_a_short_one(worker: ToyWorker) -> None:
+    book, word = Inbox(*["w0"] * 60), Inbox("w1")
+    worker.take(book, word)
+    word.wait()
+    assert sum(len(ids) == MAX_LEN for ids in book.ids()) < 20
+    book.wait()
 
 
-def test_cancelling_spares_the_neighbours() -> None:
-    with working() as (worker, verifier):
-        verifier.gate.clear()
-        unwanted, wanted = Inbox("w0", "w3"), Inbox("w6", "w9")
-        worker.submit(unwanted)
-        worker.submit(wanted)
-        worker.cancel(unwanted)
-        verifier.gate.set()
-        assert wanted.wait().ids() == wanted.expected()
-        assert not unwanted.is_done
+def test_cancelling_spares_the_neighbours(worker: ToyWorker) -> None:
+    unwanted, wanted = Inbox("w0", "w3"), Inbox("w6", "w9")
+    worker.verifier.allow(0)
+    worker.submit(unwanted)
+    worker.submit(wanted)
+    worker.cancel(unwanted)
+    worker.verifier.allow(None)
+    assert wanted.wait().ids() == wanted.expected()
+    assert not unwanted.done.is_set()
 
 
 @pytest.mark.parametrize("poison", [0, 2, 5])
-def test_a_row_that_breaks_the_batch_fails_alone(poison: int) -> None:
-    with working() as (worker, verifier):
-        verifier.poison = poison
-        verifier.gate.clear()
-        inbox = Inbox(*[f"w{i}" for i in range(7)])
-        worker.submit(inbox)
-        verifier.gate.set()
-        ids, wanted = inbox.wait().ids(), inbox.expected()
-        assert inbox.statuses == [500 if row == poison else 0 for row in range(7)]
-        assert [*ids[:poison], *ids[poison + 1 :]] == [*wanted[:poison], *wanted[poison + 1 :]]
-        assert worker.status == "ok"
+def test_a_row_that_breaks_the_batch_fails_alone(worker: ToyWorker, poison: int) -> None:
+    worker.verifier.poison = poison
+    inbox = Inbox(*[f"w{i}" for i in range(7)])
+    worker.take(inbox)
+    ids, wanted = inbox.wait().ids(), inbox.expected()
+    assert inbox.statuses == [500 if row == poison else 0 for row in range(7)]
+    assert [*ids[:poison], *ids[poison + 1 :]] == [*wanted[:poison], *wanted[poison + 1 :]]
+    assert worker.status == "ok"
 
 
-def test_rows_go_on_where_a_failed_round_left_them() -> None:
-    with working() as (worker, verifier):
-        early, bad = Inbox("w0"), Inbox("w1")
-        early.when_first_told = lambda: worker.submit(bad)
-        verifier.poison = 1
-        worker.submit(early)
-        assert bad.wait().statuses == [500]
-        assert early.wait().ids() == early.expected()
+def test_rows_go_on_where_a_failed_round_left_them(worker: ToyWorker) -> None:
+    early, bad = Inbox("w0"), Inbox("w1")
+    early.when_first_told = lambda: worker.submit(bad)
+    worker.verifier.poison = 1
+    worker.submit(early)
+    assert bad.wait().statuses == [500]
+    assert early.wait().ids() == early.expected()
 
 
-def test_a_sentence_that_cannot_be_decoded_is_refused_alone() -> None:
-    with working() as (worker, _):
-        bad, good = Inbox("w1", max_len=10_000), Inbox("w2")
-        worker.submit(bad)
-        worker.submit(good)
-        assert bad.wait().statuses == [422]
-        assert good.wait().ids() == good.expected()
+def test_a_sentence_that_cannot_be_decoded_is_refused_alone(worker: ToyWorker) -> None:
+    bad, good = Inbox("w1", max_len=10_000), Inbox("w2")
+    worker.take(bad, good)
+    assert bad.wait().statuses == [422]
+    assert good.wait().ids() == good.expected()
 
 
-def test_closing_finishes_accepted_work_and_takes_no_more() -> None:
-    with working() as (worker, verifier):
-        verifier.gate.clear()
-        inbox = Inbox(*[f"w{i}" for i in range(9)])
-        worker.submit(inbox)
-        with ThreadPoolExecutor(1) as pool:
-            closing = pool.submit(worker.close, PATIENCE)
-            wait_until(lambda: worker.status == "stopping")
-            with pytest.raises(ServiceError, match="shutting down"):
-                worker.submit(Inbox("w0"))
-            verifier.gate.set()
-            assert closing.result()
-        assert inbox.is_done
-        assert inbox.ids() == inbox.expected()
+def test_closing_finishes_accepted_work_and_takes_no_more(worker: ToyWorker) -> None:
+    worker.verifier.gate.clear()
+    inbox = Inbox(*[f"w{i}" for i in range(9)])
+    worker.submit(inbox)
+    with ThreadPoolExecutor(1) as pool:
+        closing = pool.submit(worker.close, PATIENCE)
+        wait_until(lambda: worker.status == "stopping")
+        with pytest.raises(ServiceError, match="shutting down"):
+            worker.submit(Inbox("w0"))
+        worker.verifier.gate.set()
+        assert closing.result()
+    assert inbox.done.is_set()
+    assert inbox.ids() == inbox.expected()
 
 
-def test_what_is_left_when_the_time_to_close_is_over_is_failed() -> None:
-    with working() as (worker, verifier):
-        verifier.gate.clear()
-        inbox = Inbox(*["w0 w1"] * 9)  # each decodes until its limit, and five wait in line
-        worker.submit(inbox)
-        wait_until(lambda: worker.num_rows == 4)
-        assert not worker.close(timeout=0.01)
-        verifier.allow(0)  # the round under way ends, and a second one would stop at the gate
-        assert inbox.wait().statuses == [503] * 9
-        assert worker.close(PATIENCE)
+def test_what_is_left_when_the_time_to_close_is_over_is_failed(worker: ToyWorker) -> None:
+    worker.verifier.gate.clear()
+    inbox = Inbox(*["w0 w1"] * 9)  # each decodes until its limit, and five wait in line
+    worker.submit(inbox)
+    wait_until(lambda: worker.num_rows == 4)
+    assert not worker.close(timeout=0.01)
+    worker.verifier.allow(0)  # the round under way ends, and a second one would stop at the gate
+    assert inbox.wait().statuses == [503] * 9
