@@ -58,72 +58,74 @@ def answer(client: socket.socket) -> tuple[int, dict[str, Any]]:
         return response.status, json.loads(response.read())
 
 
-def num_accepted(server: Running) -> int:
-    """Sentences that decode or wait in line."""
-    return server.service.worker.num_rows + server.service.worker.num_waiting
+def last_event(server: Running, inputs: str) -> dict[str, Any]:
+    """Of a stream."""
+    stream = server.client.post("/generate_stream", json={"inputs": inputs})
+    assert stream.status_code == 200
+    event: dict[str, Any] = json.loads(stream.text.split("data:")[-1])
+    return event
+
+
+def wait_for(server: Running, name: str, value: float, **labels: str) -> None:
+    wait_until(lambda: server.metric(f"specdec_{name}", **labels) == value)
+
+
+def wait_for_rows(server: Running, num_rows: int, num_waiting: int) -> None:
+    worker = server.service.worker
+    wait_until(lambda: (worker.num_rows, worker.num_waiting) == (num_rows, num_waiting))
+
+
+@pytest.fixture
+def server() -> Iterator[Running]:
+    with running() as there:
+        yield there
 
 
 @pytest.mark.parametrize("path", ["/generate", "/generate_stream", "/"])
-def test_a_hang_up_frees_rows_and_places_in_line(path: str) -> None:
-    with running() as server:
-        worker = server.service.worker
-        server.gate.clear()
-        clients = [send(server, path, FOREVER) for _ in range(7)]
-        wait_until(lambda: num_accepted(server) == 7)
-        for client in clients:
-            client.close()
-        wait_until(lambda: worker.num_waiting == 0)
-        # The rows that decode are let go of at the next round, not after forty.
-        server.gate.set()
-        wait_until(lambda: worker.num_rows == 0)
-        wait_until(lambda: server.metric("specdec_batch_rows") == 0)
-        labels = {"route": path, "code": "499"}
-        wait_until(lambda: server.metric("specdec_requests_total", **labels) == len(clients))
-        assert server.metric("specdec_tokens_total") < 7 * 20
-        assert server.metric("specdec_sentences_total") == 0
-        assert answer(send(server, "/generate", "w1"))[1]["generated_text"] == expected("w1")
+def test_a_hang_up_frees_rows_and_places_in_line(server: Running, path: str) -> None:
+    worker = server.service.worker
+    server.gate.clear()
+    clients = [send(server, path, FOREVER) for _ in range(7)]
+    wait_until(lambda: worker.num_rows + worker.num_waiting == 7)
+    for client in clients:
+        client.close()
+    wait_until(lambda: worker.num_waiting == 0)
+    # The rows that decode are let go of at the next round, not after forty.
+    server.gate.set()
+    wait_for_rows(server, 0, 0)
+    wait_for(server, "batch_rows", 0)
+    wait_for(server, "requests_total", len(clients), route=path, code="499")
+    assert server.metric("specdec_tokens_total") < 7 * 20
+    assert server.metric("specdec_sentences_total") == 0
+    assert answer(send(server, "/generate", "w1"))[1]["generated_text"] == expected("w1")
 
 
-def test_a_hang_up_in_the_middle_of_a_stream() -> None:
-    with running(max_new_tokens=40) as server:
-        with send(server, "/generate_stream", FOREVER) as client:
-            assert read(client).readline().startswith(b"data:")
-            client.shutdown(socket.SHUT_RDWR)
-        wait_until(server.is_idle)
+def test_a_hang_up_in_the_middle_of_a_stream(server: Running) -> None:
+    with send(server, "/generate_stream", FOREVER) as client:
+        assert read(client).readline().startswith(b"data:")
+        client.shutdown(socket.SHUT_RDWR)
+    wait_until(server.is_idle)
 
 
 def test_a_full_line_is_answered_with_429_and_loses_nothing() -> None:
     with running(max_waiting=3, max_rows=1) as server:
         server.gate.clear()
-        clients = [send(server, "/generate", "w1")]
-        wait_until(lambda: server.service.worker.num_rows == 1)
-        clients += [send(server, "/generate", f"w{i}") for i in (2, 3)]
-        wait_until(lambda: server.service.worker.num_waiting == 2)
+        clients = []
+        for num_waiting, word in enumerate(("w1", "w2", "w3")):
+            clients.append(send(server, "/generate", word))
+            wait_for_rows(server, 1, num_waiting)
         for path in ("/generate", "/generate_stream"):
             # There is one place left: a text is refused whole, or not at all.
             refused = server.client.post(path, json={"inputs": "w5. w6."})
-            assert refused.status_code == 429
+            assert (refused.status_code, refused.json()["error_type"]) == (429, "overloaded")
             assert int(refused.headers["retry-after"]) >= 1
-            assert refused.json()["error_type"] == "overloaded"
-        assert server.service.worker.num_waiting == 2
+        wait_for_rows(server, 1, 2)
         assert server.metric("specdec_request_failures_total", kind="overloaded") == 2
         clients.append(send(server, "/generate", "w4"))
-        wait_until(lambda: server.service.worker.num_waiting == 3)
+        wait_for_rows(server, 1, 3)
         server.gate.set()
         for client, word in zip(clients, ("w1", "w2", "w3", "w4"), strict=True):
             assert answer(client)[1]["generated_text"] == expected(word)
-
-
-def test_time_is_bounded_and_the_row_freed() -> None:
-    with running(request_timeout=0.2) as server:
-        server.gate.clear()
-        late = server.client.post("/generate", json={"inputs": FOREVER})
-        assert (late.status_code, late.json()["error_type"]) == (504, "timeout")
-        stream = server.client.post("/generate_stream", json={"inputs": FOREVER})
-        assert stream.status_code == 200
-        assert json.loads(stream.text.removeprefix("data:"))["error_type"] == "timeout"
-        server.gate.set()
-        wait_until(server.is_idle)
 
 
 class SlowVerifier(GatedVerifier):
@@ -132,16 +134,6 @@ class SlowVerifier(GatedVerifier):
     def score(self, prefix: Prefix, draft: Draft) -> Scores:
         time.sleep(0.02)
         return super().score(prefix, draft)
-
-
-def test_all_draws_of_a_request_share_its_time() -> None:
-    model = toy_model(None, verifier=SlowVerifier())
-    # So cold that every sample is the translation: each lot is followed by another, to the last.
-    with running(model, request_timeout=0.6, temperature=0.01, max_new_tokens=10) as server:
-        body = {"q": FOREVER, "source": "en", "target": "de", "alternatives": 5}
-        late = server.client.post("/translate", json=body)
-        assert (late.status_code, late.json()["error_type"]) == (504, "timeout")
-        wait_until(server.is_idle)
 
 
 class SlowCodec(ToyCodec):
@@ -160,16 +152,31 @@ class SlowCodec(ToyCodec):
         return super().text(tokens)
 
 
-@pytest.mark.parametrize("seconds", [(0.4, 0.0), (0.0, 0.4)], ids=["before", "after"])
+SLOW: dict[str, Any] = {
+    "decoding": {"verifier": SlowVerifier()},
+    "before": {"codec": SlowCodec(0.4, 0.0)},
+    "after": {"codec": SlowCodec(0.0, 0.4)},
+}
+
+
+@pytest.mark.parametrize("slow", SLOW)
 @pytest.mark.parametrize("path", ["/generate", "/generate_stream", "/translate"])
-def test_work_on_the_text_is_in_the_time_of_a_request(
-    path: str, seconds: tuple[float, float]
-) -> None:
-    with running(toy_model(codec=SlowCodec(*seconds)), request_timeout=0.2) as server:
-        body = {"inputs": "w1", "q": "w1", "source": "en", "target": "de"}
-        fields = ("q", "source", "target") if path == "/translate" else ("inputs",)
-        late = server.client.post(path, json={name: body[name] for name in fields})
-        assert json.loads(late.text.removeprefix("data:"))["error_type"] == "timeout"
+def test_time_is_bounded_and_the_row_freed(path: str, slow: str) -> None:
+    body = {"q": FOREVER, "source": "en", "target": "de"}
+    with running(toy_model(None, **SLOW[slow]), request_timeout=0.2) as server:
+        late = server.client.post(path, json=body if path == "/translate" else {"inputs": FOREVER})
+        assert late.status_code == (200 if path == "/generate_stream" and slow != "before" else 504)
+        assert json.loads(late.text.split("data:")[-1])["error_type"] == "timeout"
+        wait_until(server.is_idle)
+
+
+def test_all_draws_of_a_request_share_its_time() -> None:
+    model = toy_model(None, verifier=SlowVerifier())
+    # So cold that every sample is the translation: each lot is followed by another, to the last.
+    with running(model, request_timeout=0.6, temperature=0.01, max_new_tokens=10) as server:
+        body = {"q": FOREVER, "source": "en", "target": "de", "alternatives": 5}
+        late = server.client.post("/translate", json=body)
+        assert (late.status_code, late.json()["error_type"]) == (504, "timeout")
         wait_until(server.is_idle)
 
 
@@ -185,76 +192,60 @@ def test_a_body_that_never_comes_is_not_waited_for() -> None:
         assert answer(send_half(server))[0] == 408
 
 
+def test_a_body_that_breaks_off_is_a_hang_up(server: Running) -> None:
+    with send_half(server):
+        wait_for(server, "requests_active", 1)
+    wait_for(server, "requests_total", 1, route="/generate", code="499")
+    assert server.metric("specdec_request_failures_total", kind="cancelled") == 1
+    assert server.metric("specdec_request_failures_total", kind="internal") == 0
+
+
 @pytest.mark.parametrize("failure", ["poison", "overflow"])
-def test_a_sentence_that_fails_is_answered_and_harms_nobody(failure: str) -> None:
-    with running() as server:
-        setattr(server.verifier, failure, 3)
-        server.gate.clear()
-        clients = {word: send(server, "/generate", word) for word in ("w1", "w3", "w5")}
-        wait_until(lambda: num_accepted(server) == 3)
-        server.gate.set()
-        status, failed = answer(clients.pop("w3"))
-        assert (status, failed["error_type"]) == (500, "internal")
-        assert failed["error"].startswith("This sentence could not be decoded")
-        for word, client in clients.items():
-            assert answer(client)[1]["generated_text"] == expected(word)
-        stream = server.client.post("/generate_stream", json={"inputs": "w1. w3. w5."})
-        assert json.loads(stream.text.split("data:")[-1])["error_type"] == "internal"
+def test_a_sentence_that_fails_is_answered_and_harms_nobody(
+    server: Running, failure: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    setattr(server.verifier, failure, 3)
+    server.gate.clear()
+    # One row decodes at the gate, so that the two others join it in one round.
+    first = send(server, "/generate", "w5")
+    wait_for_rows(server, 1, 0)
+    others = [send(server, "/generate", word, f"asks-{word}") for word in ("w3", "w1")]
+    wait_for_rows(server, 1, 2)
+    server.gate.set()
+    status, failed = answer(others[0])
+    assert (status, failed["error_type"]) == (500, "internal")
+    assert failed["error"].startswith("This sentence could not be decoded")
+    for client, word in ((others[1], "w1"), (first, "w5")):
+        assert answer(client)[1]["generated_text"] == expected(word)
+    [broken] = [record.message for record in caplog.records if record.levelname == "ERROR"]
+    assert broken.startswith("request_id=asks-w3 cannot be decoded")
+    if failure == "poison":
+        [searched] = [line for line in caplog.messages if "a round failed" in line][:1]
+        assert all(f"request_id=asks-{word}" in searched for word in ("w1", "w3"))
+    assert last_event(server, "w1. w3. w5.")["error_type"] == "internal"
 
 
-def test_health_tells_a_failing_device_until_something_works() -> None:
-    with running() as server:
-        server.verifier.poison = 3
-        for word, code, status in (("w3", 503, "failing"), ("w2", 200, "ok")):
-            for _ in range(3):
-                server.client.post("/generate", json={"inputs": word})
-            health = server.client.get("/health")
-            assert (health.status_code, health.json()) == (code, {"status": status})
-
-
-def test_a_body_that_breaks_off_is_a_hang_up() -> None:
-    with running() as server:
-        with send_half(server):
-            wait_until(lambda: server.metric("specdec_requests_active") == 1)
-        labels = {"route": "/generate", "code": "499"}
-        wait_until(lambda: server.metric("specdec_requests_total", **labels) == 1)
-        assert server.metric("specdec_request_failures_total", kind="cancelled") == 1
-        assert server.metric("specdec_request_failures_total", kind="internal") == 0
+def test_health_tells_a_failing_device_until_something_works(server: Running) -> None:
+    server.verifier.poison = 3
+    for word, code, status in (("w3", 503, "failing"), ("w2", 200, "ok")):
+        for _ in range(3):
+            server.client.post("/generate", json={"inputs": word})
+        health = server.client.get("/health")
+        assert (health.status_code, health.json()) == (code, {"status": status})
 
 
 def test_what_nobody_foresaw_is_answered_under_its_id(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    server: Running, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    with running() as server:
-        monkeypatch.setattr(routes, "version", lambda: 1 / 0)
-        answer = server.client.get("/info", headers={"X-Request-ID": "odd"})
-        assert (answer.status_code, answer.headers["x-request-id"]) == (500, "odd")
-        assert answer.json()["error_type"] == "internal"
-        assert answer.json()["request_id"] == "odd"
-        assert "division" not in answer.text
-        told = [record for record in caplog.records if "request_id=odd failed" in record.message]
-        assert [record.exc_info is not None for record in told] == [True]
-        labels = {"route": "/info", "code": "500"}
-        wait_until(lambda: server.metric("specdec_requests_total", **labels) == 1)
-
-
-def test_the_log_names_the_request_that_broke_a_round(caplog: pytest.LogCaptureFixture) -> None:
-    with running() as server:
-        server.verifier.poison = 3
-        server.gate.clear()
-        # One row decodes at the gate, so that the two others join it in one round.
-        first = send(server, "/generate", "w5")
-        wait_until(lambda: server.service.worker.num_rows == 1)
-        others = [send(server, "/generate", word, f"asks-{word}") for word in ("w3", "w1")]
-        wait_until(lambda: server.service.worker.num_waiting == 2)
-        server.gate.set()
-        assert [answer(client)[0] for client in others] == [500, 200]
-        first.close()
-    broken = [record.message for record in caplog.records if record.levelname == "ERROR"]
-    assert broken == ["request_id=asks-w3 cannot be decoded"]
-    searched = [record.message for record in caplog.records if "a round failed" in record.message]
-    assert "request_id=asks-w1" in searched[0]
-    assert "request_id=asks-w3" in searched[0]
+    monkeypatch.setattr(routes, "version", lambda: 1 / 0)
+    answer = server.client.get("/info", headers={"X-Request-ID": "odd"})
+    assert (answer.status_code, answer.headers["x-request-id"]) == (500, "odd")
+    assert answer.json()["error_type"] == "internal"
+    assert answer.json()["request_id"] == "odd"
+    assert "division" not in answer.text
+    told = [record for record in caplog.records if "request_id=odd failed" in record.message]
+    assert [record.exc_info is not None for record in told] == [True]
+    wait_for(server, "requests_total", 1, route="/info", code="500")
 
 
 @pytest.fixture
@@ -269,20 +260,19 @@ def broken(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("broken")
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
-def test_an_engine_that_died_is_no_server_that_stops() -> None:
-    with running() as server:
-        server.gate.clear()
-        clients = [send(server, "/generate", "w1") for _ in range(9)]
-        wait_until(lambda: num_accepted(server) == 9)
-        server.gate.set()
-        # Those that decoded, those that waited, and one that comes too late.
-        for client in [*clients, send(server, "/generate", "w1")]:
-            status, body = answer(client)
-            assert (status, body["error_type"]) == (500, "internal")
-            assert "shutting down" not in body["error"]
-        server.service.worker.close(0.0)  # as a supervisor's signal would
-        health = server.client.get("/health")
-        assert (health.status_code, health.json()) == (503, {"status": "failing"})
+def test_an_engine_that_died_is_no_server_that_stops(server: Running) -> None:
+    server.gate.clear()
+    clients = [send(server, "/generate", "w1") for _ in range(9)]
+    wait_for_rows(server, 4, 5)
+    server.gate.set()
+    # Those that decoded, those that waited, and one that comes too late.
+    for client in [*clients, send(server, "/generate", "w1")]:
+        status, body = answer(client)
+        assert (status, body["error_type"]) == (500, "internal")
+        assert "shutting down" not in body["error"]
+    server.service.worker.close(0.0)  # as a supervisor's signal would
+    health = server.client.get("/health")
+    assert (health.status_code, health.json()) == (503, {"status": "failing"})
 
 
 @pytest.fixture
