@@ -9,17 +9,13 @@ import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import pytest
 
 from specdec_plugins.serving import translate_cli
 from specdec_plugins.serving.client import Client, ClientError
-from specdec_plugins.serving.planning import translate_texts
-from specdec_plugins.serving.schemas import Parameters
-from specdec_plugins.serving.settings import ServerSettings
 from specdec_plugins.serving.translate_cli import main
 from tests.serving.toys import (
     MAX_LEN,
@@ -33,17 +29,12 @@ from tests.serving.toys import (
 )
 
 LINES = [f"w{i % 12} w{i % 5}. w{(i * 7) % 12}" for i in range(70)]
-LINES[3] = LINES[9] = ""
-LINES[5] = "  w1 "
-
-
-def wanted(line: str) -> str:
-    if not line:
-        return ""
-    if line == "  w1 ":
-        return f"  {expected('w1')} "
-    first, _, second = line.partition(". ")
-    return f"{expected(first + '.')} {expected(second)}"
+WANTED = [
+    f"{expected(first + '.')} {expected(second)}"
+    for first, _, second in (line.partition(". ") for line in LINES)
+]
+LINES[3], WANTED[3] = "", ""
+LINES[5], WANTED[5] = "  w1 ", f"  {expected('w1')} "
 
 
 @pytest.fixture(scope="module")
@@ -58,115 +49,96 @@ def client(server: Running) -> Client:
 
 
 def test_every_call(client: Client) -> None:
-    assert client.translate("w1") == expected("w1")
-    assert client.translate(["w1", "w2"], source="en", target="de") == [
-        expected("w1"),
-        expected("w2"),
-    ]
+    both = [expected("w1"), expected("w2")]
+    assert client.translate("w1") == both[0]
+    assert client.translate(["w1", "w2"], source="en", target="de") == both
     assert len(client.translate("w1 w1", alternatives=1, seed=3)["alternatives"]) == 1
     assert client.generate("w3", details=True)["details"]["generated_tokens"] > 0
-    events = list(client.stream("w3"))
-    assert events[-1]["generated_text"] == expected("w3")
+    assert list(client.stream("w3"))[-1]["generated_text"] == expected("w3")
     assert client.info()["source"] == "en"
 
 
-def test_refusals_carry_the_servers_sentence(client: Client, server: Running) -> None:
+def test_refusals_carry_the_servers_sentence(client: Client) -> None:
     with pytest.raises(ClientError, match="beta") as caught:
         client.generate("w1", beta=0)
     assert caught.value.status == 422
-    with pytest.raises(ClientError, match="cannot be reached"):
-        Client("http://127.0.0.1:9").info()
-    with pytest.raises(ClientError, match="no address"):
-        Client("nonsense").info()
+    for url, message in (("http://127.0.0.1:9", "cannot be reached"), ("nonsense", "no address")):
+        with pytest.raises(ClientError, match=message):
+            Client(url).info()
 
 
-class Answer(BaseHTTPRequestHandler):
-    """Sends its class's bytes to everybody and hangs up."""
-
-    headers_sent: ClassVar[dict[str, str]] = {}
-    body: ClassVar[bytes] = b""
-    status: ClassVar[int] = 200
-    reset: ClassVar[threading.Event | None] = None  # hang up rudely, when it is set
-
-    def do_POST(self) -> None:
-        self.rfile.read(int(self.headers.get("Content-Length", 0)))
-        self.send_response(self.status)
-        for name, value in self.headers_sent.items():
-            self.send_header(name, value)
-        self.end_headers()
-        self.wfile.write(self.body)
-        if self.reset is not None:
-            assert self.reset.wait(PATIENCE)
-            linger = struct.pack("ii", 1, 0)  # a close throws away what is unsent, and says so
-            self.connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, linger)
-            self.connection.close()
-
-    do_GET = do_POST
-
-    def log_message(self, *_: object) -> None:
-        """Nobody reads it."""
+Call = Callable[[Client], Any]
 
 
 @contextmanager
-def answering(body: bytes, **fields: Any) -> Iterator[Client]:
-    """A client of a server that gives this answer, whatever it is asked."""
-    handler = type("Fixed", (Answer,), {"body": body, **fields})
-    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as there:
-        thread = threading.Thread(target=there.serve_forever, args=(0.01,))
-        thread.start()
-        try:
-            yield Client(f"http://127.0.0.1:{there.server_port}")
-        finally:
-            there.shutdown()
-            thread.join(PATIENCE)
+def answering(
+    body: bytes, status: int = 200, length: str = "", reset: threading.Event | None = None
+) -> Iterator[Client]:
+    """A client of a server that gives this answer, once, whatever it is asked.
+
+    length: what it says of the body's; reset: it hangs up rudely, when this is set.
+    """
+
+    def answer() -> None:
+        with listener.accept()[0] as connection:
+            connection.recv(2**16)
+            connection.sendall(f"HTTP/1.0 {status} Told\r\n{length}\r\n".encode() + body)
+            if reset is None:
+                connection.shutdown(socket.SHUT_WR)
+                connection.recv(1)
+            else:
+                assert reset.wait(PATIENCE)
+                linger = struct.pack("ii", 1, 0)  # a close throws away what is unsent, and says so
+                connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, linger)
+
+    with socket.create_server(("127.0.0.1", 0)) as listener, ThreadPoolExecutor(1) as pool:
+        pool.submit(answer)
+        yield Client(f"http://127.0.0.1:{listener.getsockname()[1]}")
 
 
-LONGER = {"Content-Length": "99"}  # than what comes
-CALLS: list[Callable[[Client], Any]] = [
-    lambda client: client.info(),
-    lambda client: client.generate("w1"),
-    lambda client: client.translate("w1"),
-    lambda client: client.translate("w1", source="en", target="de"),
-]
+LONGER = "Content-Length: 99\r\n"  # than what comes
 
 
-@pytest.mark.parametrize("call", CALLS)
 @pytest.mark.parametrize(
-    ("body", "fields", "message"),
+    "call",
     [
-        (b'{"generated_', {"headers_sent": LONGER}, "its answer broke off"),
-        (b"<html>", {}, "answered with what is no JSON"),
-        (b"\xff", {}, "answered with what is no JSON"),
-        (b"[]", {}, "JSON that is not this project's"),
-        (b'{"err', {"headers_sent": LONGER, "status": 500}, "answered with status 500"),
+        lambda client: client.generate("w1"),
+        lambda client: client.translate("w1"),
+        lambda client: client.translate("w1", source="en", target="de"),
+    ],
+)
+@pytest.mark.parametrize(
+    ("message", "body", "fields"),
+    [
+        ("its answer broke off", b'{"generated_', {"length": LONGER}),
+        ("answered with what is no JSON", b"<html>", {}),
+        ("answered with what is no JSON", b"\xff", {}),
+        ("JSON that is not this project's", b"[]", {}),
+        ("JSON that is not this project's", b'{"status": "ok"}', {}),
+        ("answered with status 500", b'{"err', {"length": LONGER, "status": 500}),
     ],
 )
 def test_answers_that_are_none(
-    call: Callable[[Client], Any], body: bytes, fields: dict[str, Any], message: str
+    call: Call, message: str, body: bytes, fields: dict[str, Any]
 ) -> None:
     with answering(body, **fields) as client, pytest.raises(ClientError, match=message):
         call(client)
 
 
-@pytest.mark.parametrize("call", CALLS[1:])
-def test_answers_of_another_service(call: Callable[[Client], Any]) -> None:
-    with answering(b'{"status": "ok"}') as client, pytest.raises(ClientError, match="not this pro"):
-        call(client)
-
-
 @pytest.mark.parametrize(
-    ("rest", "is_reset", "message"),
+    ("rest", "reset", "message"),
     [
-        (b"", False, "its answer broke off"),
-        (b'data: {"index": 1, "gener', False, "its answer broke off"),
-        (b"data: nonsense\n\n", False, "answered with what is no JSON"),
-        (b'data: {"error": "It failed."}\n\n', False, "It failed"),
-        (b"", True, "its answer broke off .*reset by peer"),
+        (b"", None, "its answer broke off"),
+        (b'data: {"index": 1, "gener', None, "its answer broke off"),
+        (b"data: nonsense\n\n", None, "answered with what is no JSON"),
+        (b'data: {"error": "It failed."}\n\n', None, "It failed"),
+        (b"", threading.Event(), "its answer broke off .*reset by peer"),
     ],
 )
-def test_streams_that_do_not_end_well(rest: bytes, is_reset: bool, message: str) -> None:
+def test_streams_that_do_not_end_well(
+    rest: bytes, reset: threading.Event | None, message: str
+) -> None:
     first = b'data: {"index": 0, "generated_text": null}\n\n'
-    reset = threading.Event() if is_reset else None
     with answering(first + rest, reset=reset) as client:
         events = client.stream("w1")
         assert next(events)["index"] == 0
@@ -178,9 +150,8 @@ def test_streams_that_do_not_end_well(rest: bytes, is_reset: bool, message: str)
 
 def test_a_busy_server_is_asked_again() -> None:
     with running(max_waiting=1, max_rows=1) as there, ThreadPoolExecutor(3) as pool:
-        patient = Client(f"http://127.0.0.1:{there.port}")
-        hasty = Client(f"http://127.0.0.1:{there.port}", patience=0)
-        worker = there.service.worker
+        url, worker = f"http://127.0.0.1:{there.port}", there.service.worker
+        patient, hasty = Client(url), Client(url, patience=0)
         there.gate.clear()
         answers = [pool.submit(patient.generate, word) for word in ("w1", "w2")]
         wait_until(lambda: worker.num_rows + worker.num_waiting == 2)
@@ -194,38 +165,36 @@ def test_a_busy_server_is_asked_again() -> None:
             assert answer.result()["generated_text"] == expected(word)
 
 
+Translate = Callable[..., tuple[int, str]]
+
+
 @pytest.fixture
-def translate(server: Running, tmp_path: Path) -> Callable[..., tuple[int, str]]:
-    """specdec-translate through the server: its exit status, and what the output holds then."""
+def translate(tmp_path: Path) -> Translate:
+    """specdec-translate on a text: its exit status, and what the output, old before, holds then."""
 
     def run(text: bytes, *flags: str) -> tuple[int, str]:
         source, target = tmp_path / "in", tmp_path / "out"
         source.write_bytes(text)
         target.write_text("old\n")
-        files = ["--input", str(source), "--output", str(target)]
-        status = main(["--server", f"http://127.0.0.1:{server.port}", *files, *flags])
+        status = main(["--output", str(target), *flags, "--input", str(source)])
         return status, target.read_text(encoding="utf-8")
 
     return run
 
 
 @pytest.mark.parametrize("num_requests", ["1", "7"])
-def test_files_through_a_server(
-    translate: Callable[..., tuple[int, str]], num_requests: str
-) -> None:
-    status, translations = translate("\n".join(LINES).encode(), "--requests", num_requests)
-    assert status == 0
-    assert translations.split("\n") == [*map(wanted, LINES), ""]
+def test_files_through_a_server(translate: Translate, client: Client, num_requests: str) -> None:
+    text = "\n".join(LINES).encode()
+    status, translations = translate(text, "--server", client.url, "--requests", num_requests)
+    assert (status, translations.split("\n")) == (0, [*WANTED, ""])
 
 
-def test_an_old_output_makes_way_for_a_new_one_alone(
-    translate: Callable[..., tuple[int, str]],
-) -> None:
-    assert translate(b"w1\n\xff\n") == (2, "old\n")
-    assert translate(b"") == (0, "")
+def test_an_old_output_makes_way_for_a_new_one_alone(translate: Translate, client: Client) -> None:
+    assert translate(b"w1\n\xff\n", "--server", client.url) == (2, "old\n")
+    assert translate(b"", "--server", client.url) == (0, "")
 
 
-def test_a_pipe_in_place_of_a_file(server: Running, tmp_path: Path) -> None:
+def test_a_pipe_in_place_of_a_file(client: Client, tmp_path: Path) -> None:
     """As the shell makes of `--input <(command)`; it can be read but once."""
     target = tmp_path / "out"
     read_end, write_end = os.pipe()
@@ -233,30 +202,32 @@ def test_a_pipe_in_place_of_a_file(server: Running, tmp_path: Path) -> None:
         with open(write_end, "w", encoding="utf-8") as pipe:
             pipe.write("w1\nw2\n")
         files = ["--input", f"/dev/fd/{read_end}", "--output", str(target), "--progress"]
-        assert main(["--server", f"http://127.0.0.1:{server.port}", *files]) == 0
+        assert main(["--server", client.url, *files]) == 0
     assert target.read_text(encoding="utf-8") == f"{expected('w1')}\n{expected('w2')}\n"
 
 
-def test_the_same_without_a_server() -> None:
-    settings = ServerSettings(max_new_tokens=MAX_LEN)
-    lines = translate_texts(LINES, Parameters(), toy_model(), settings)
-    assert lines == [wanted(line) for line in LINES]
-    whole = Parameters(split_sentences=False)
-    assert translate_texts(["w4 w1. w2"], whole, toy_model(), settings) == [expected("w4 w1. w2")]
+@pytest.fixture
+def verifier(monkeypatch: pytest.MonkeyPatch) -> GatedVerifier:
+    """Of the model that specdec-translate loads, whatever it is told."""
+    model = toy_model()
+    monkeypatch.setattr(translate_cli, "load_model", lambda _: model)
+    monkeypatch.setattr(translate_cli, "request_defaults", lambda _: {"max_new_tokens": MAX_LEN})
+    assert isinstance(model.decoder.verifier, GatedVerifier)
+    return model.decoder.verifier
+
+
+@pytest.mark.usefixtures("verifier")
+def test_the_same_without_a_server(translate: Translate) -> None:
+    assert translate("\n".join(LINES).encode()) == (0, "\n".join([*WANTED, ""]))
+    assert translate(b"w4 w1. w2", "--whole-lines") == (0, expected("w4 w1. w2") + "\n")
 
 
 def test_lines_that_cannot_be_decoded_are_empty_and_told(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    translate: Translate, verifier: GatedVerifier, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    model = toy_model()
-    assert isinstance(model.decoder.verifier, GatedVerifier)
-    model.decoder.verifier.overflow = 3
-    monkeypatch.setattr(translate_cli, "load_model", lambda _: model)
-    monkeypatch.setattr(translate_cli, "request_defaults", lambda _: {"max_new_tokens": MAX_LEN})
-    source, target = tmp_path / "in", tmp_path / "out"
-    source.write_text("w1\nw2. w3\n\nw4\n")
-    assert main(["--input", str(source), "--output", str(target)]) == 1
-    assert target.read_text() == f"{expected('w1')}\n\n\n{expected('w4')}\n"
+    verifier.overflow = 3
+    translations = f"{expected('w1')}\n\n\n{expected('w4')}\n"
+    assert translate(b"w1\nw2. w3\n\nw4\n") == (1, translations)
     assert "1 lines could not be decoded" in capsys.readouterr().err
 
 
@@ -270,13 +241,10 @@ def test_lines_that_cannot_be_decoded_are_empty_and_told(
     ],
 )
 def test_mistakes_are_one_sentence(
-    arguments: list[str], message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    arguments: list[str], message: str, translate: Translate, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    source = tmp_path / "in"
-    source.write_text("w1\n")
-    assert main([*arguments, "--input", str(source), "--output", str(tmp_path / "out")]) == 2
+    assert translate(b"w1\n", *arguments) == (2, "old\n")
     told = capsys.readouterr().err
     assert message in told
     assert told.startswith("specdec-translate: ")
     assert "Traceback" not in told
-    assert not (tmp_path / "out").exists()
