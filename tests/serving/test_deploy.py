@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import configparser
 import json
 import re
@@ -35,13 +34,10 @@ PATIENCE = ServerSettings().shutdown_timeout
 PORT = ProcessOptions().port
 
 
-def exported() -> set[str]:
-    """Names as they stand in queries."""
-    names = set()
-    for family in Metrics().registry.collect():
-        suffixes = {"counter": ("_total",), "histogram": ("_bucket", "_sum", "_count")}
-        names |= {family.name + suffix for suffix in suffixes.get(family.type, ("",))}
-    return names
+SUFFIXES = {"counter": "_total", "histogram": "_bucket", "gauge": ""}
+# Names as they stand in queries; _sum and _count of histograms besides.
+EXPORTED = {family.name + SUFFIXES[family.type] for family in Metrics().registry.collect()}
+FAMILIES = {name.removesuffix("_bucket") for name in EXPORTED}
 
 
 def instruction(name: str) -> list[str]:
@@ -63,10 +59,8 @@ def deployed(path: str) -> Any:
 def test_the_dashboard_asks_for_metrics_that_exist() -> None:
     queries = [target["expr"] for panel in PANELS for target in panel["targets"]]
     asked = set(re.findall(r"specdec_\w+", " ".join(queries)))
-    assert asked <= exported()
-    # Everything but _sum and _count, which may or may not be drawn, is on it.
-    drawn = {name for name in exported() if not name.endswith(("_sum", "_count"))}
-    assert drawn - asked <= {"specdec_batch_size_bucket"}
+    assert asked <= EXPORTED | {name + end for name in FAMILIES for end in ("_sum", "_count")}
+    assert EXPORTED - asked <= {"specdec_batch_size_bucket"}
     assert len({panel["id"] for panel in PANELS}) == len(PANELS)
     [latency] = [panel for panel in PANELS if panel["title"] == "Latency of requests"]
     for target in latency["targets"]:
@@ -75,15 +69,9 @@ def test_the_dashboard_asks_for_metrics_that_exist() -> None:
 
 
 def test_every_metric_and_flag_is_documented() -> None:
-    families = {
-        name.removesuffix("_bucket") for name in exported() if not name.endswith(("_sum", "_count"))
-    }
-    assert [name for name in sorted(families) if f"`{name}" not in GUIDE] == []
-    assert set(re.findall(r"`(specdec_\w+)", GUIDE)) <= families
-    # pylint would call these private; argparse has no other list of its flags.
-    flags = {flag for action in make_parser()._actions for flag in action.option_strings}
-    flags = {flag for flag in flags if flag.startswith("--") and not flag.startswith("--no-")}
-    assert [flag for flag in sorted(flags - {"--help"}) if f"`{flag}" not in GUIDE] == []
+    assert set(re.findall(r"`(specdec_\w+)", GUIDE)) == FAMILIES
+    flags = set(re.findall(r"(?<![\w-])--(?!no-)[a-z-]+", make_parser().format_help())) - {"--help"}
+    assert [flag for flag in sorted(flags) if f"`{flag}" not in GUIDE] == []
 
 
 def test_prometheus_and_grafana_find_each_other() -> None:
@@ -172,17 +160,13 @@ class AnyWords(ToyCodec):
 
 def ask(server: Running, command: str) -> httpx.Response:
     """What curl would do."""
-    curl = argparse.ArgumentParser()
-    curl.add_argument("-N", action="store_true")
-    curl.add_argument("-H", default="accept: */*")
-    curl.add_argument("-d")
-    curl.add_argument("url")
-    given = curl.parse_args(shlex.split(command)[1:])
-    path = given.url.removeprefix("http://127.0.0.1:8080")
-    assert path.startswith("/"), command
-    headers = dict([given.H.split(": ")])
-    method = "POST" if given.d else "GET"
-    return server.client.request(method, path, headers=headers, content=given.d)
+    _, *words = shlex.split(command)
+    [url] = [word for word in words if word.startswith("http://")]
+    given = dict(zip(words, words[1:], strict=False))
+    headers = dict([given["-H"].split(": ")]) if "-H" in given else {}
+    path = url.removeprefix("http://127.0.0.1:8080")
+    method = "POST" if "-d" in given else "GET"
+    return server.client.request(method, path, headers=headers, content=given.get("-d"))
 
 
 def test_every_route_is_documented_and_every_curl_command_works() -> None:

@@ -18,16 +18,11 @@ import pytest
 from tests.serving.toys import Running, expected, expected_ids, running, wait_until
 
 SENTENCE = "w4 w1"
+DRAFTED = ".accepted, .rejected"
 FLAGS = (
-    "--headless=new",
-    "--no-sandbox",
-    "--disable-gpu",
-    "--disable-quic",
-    "--no-first-run",
-    "--disable-background-networking",
-    "--disable-component-update",
-    "--disable-sync",
-)
+    "--headless=new", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run",
+    "--disable-background-networking", "--disable-component-update", "--disable-sync",
+)  # fmt: skip
 
 
 def missing(what: str) -> Any:
@@ -53,9 +48,8 @@ def chromium(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
     for flag in (*FLAGS, f"--user-data-dir={tmp_path_factory.mktemp('chromium')}"):
         options.add_argument(flag)
     service = webdriver.ChromeService(program("CHROMEDRIVER", "chromedriver"))
-    driver = webdriver.Chrome(options=options, service=service)
-    yield driver
-    driver.quit()
+    with webdriver.Chrome(options=options, service=service) as driver:
+        yield driver
 
 
 class Page:
@@ -70,9 +64,13 @@ class Page:
     def find(self, selector: str) -> Any:
         return self.driver.find_element("css selector", selector)
 
-    def all(self, selector: str) -> list[Any]:
-        found: list[Any] = self.driver.find_elements("css selector", selector)
+    def all(self, selector: str, within: Any = None) -> list[Any]:
+        found: list[Any] = (within or self.driver).find_elements("css selector", selector)
         return found
+
+    def counts(self, selector: str) -> list[int]:
+        """How many there are in each round."""
+        return [len(self.all(selector, row)) for row in self.all("#rounds-spec > li")]
 
     def text(self, selector: str) -> str:
         return str(self.find(selector).text)
@@ -89,10 +87,8 @@ class Page:
         """Until the speculative and the plain run are over."""
         wait_until(lambda: bool(self.all("#verdict strong")) or self.find("#error").is_displayed())
 
-    def drafted(self) -> list[int]:
-        """Drafted tokens of each round."""
-        rows = self.all("#rounds-spec > li")
-        return [len(row.find_elements("css selector", ".accepted, .rejected")) for row in rows]
+    def cdp(self, command: str, **parameters: Any) -> Any:
+        return self.driver.execute_cdp_cmd(command, parameters)
 
     def complaints(self) -> list[Any]:
         """What the console says since it was last asked; refused requests are the tests' own."""
@@ -117,18 +113,16 @@ def test_a_translation_appears_with_its_rounds(page: Page) -> None:
     page.find("#source").send_keys("\ue009\ue007")  # control and enter
     page.wait_for_both()
     assert page.text("#text") == expected(SENTENCE)
-    answer = page.server.client.post(
-        "/generate", json={"inputs": SENTENCE, "parameters": {"details": True}}
-    ).json()["details"]["speculation"][0]
-    assert page.drafted() == answer["drafted"]
-    rows = page.all("#rounds-spec > li")
-    accepted = [len(row.find_elements("css selector", ".accepted")) for row in rows]
-    assert accepted == answer["accepted"]
+    body = {"inputs": SENTENCE, "parameters": {"details": True}}
+    answer = page.server.client.post("/generate", json=body).json()
+    [told] = answer["details"]["speculation"]
+    assert page.counts(DRAFTED) == told["drafted"]
+    assert page.counts(".accepted") == told["accepted"]
     assert page.all("#rounds-spec .correction")
     num_tokens = len(expected_ids(SENTENCE))
     assert len(page.all("#rounds-plain > li")) == num_tokens
     assert len(page.all("#bars-plain i")) == num_tokens
-    assert len(page.all("#bars-spec i")) == len(rows)
+    assert len(page.all("#bars-spec i")) == told["rounds"]
     assert "the same text" in page.text("#verdict")
     assert f"instead of {num_tokens} steps" in page.text("#verdict")
     # Nothing comes from elsewhere.
@@ -157,10 +151,12 @@ def test_blocks_are_shown_before_the_sentence_is_complete(page: Page) -> None:
 def test_a_slider_changes_the_next_run(page: Page) -> None:
     page.translate()
     page.wait_for_both()
-    assert max(page.drafted()) == 5
+    assert max(page.counts(DRAFTED)) == 5
     page.find("#block").send_keys("\ue012" * 3)  # left arrow
     assert page.text("#block-value") == "2"
-    wait_until(lambda: max(page.drafted(), default=9) <= 2 and bool(page.all("#verdict strong")))
+    wait_until(
+        lambda: max(page.counts(DRAFTED), default=9) <= 2 and bool(page.all("#verdict strong"))
+    )
     assert page.text("#text") == expected(SENTENCE)
     assert "exact" in page.text("#guarantee")
     page.find("#beta").send_keys("\ue014")  # right arrow
@@ -201,25 +197,21 @@ def test_errors_are_said_in_a_sentence(page: Page) -> None:
 @pytest.mark.parametrize("width", [320, 375, 1200])
 def test_nothing_is_cut_off(page: Page, width: int) -> None:
     size = {"width": width, "height": 800, "deviceScaleFactor": 1, "mobile": False}
-    page.driver.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
+    page.cdp("Emulation.setDeviceMetricsOverride", **size)
     page.translate("w0 w1. w4")
     page.wait_for_both()
     # Wider than its window is what scrolls sideways.
     script = "const { scrollWidth, clientWidth } = document.documentElement;"
     assert page.driver.execute_script(f"{script} return scrollWidth - clientWidth") == 0
-    page.driver.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})
+    page.cdp("Emulation.clearDeviceMetricsOverride")
 
 
 def test_a_screen_reader_is_told_everything(page: Page) -> None:
     page.translate()
     page.wait_for_both()
-    page.driver.execute_cdp_cmd("Accessibility.enable", {})
-    nodes = page.driver.execute_cdp_cmd("Accessibility.getFullAXTree", {})["nodes"]
-    named = [
-        (node["role"]["value"], node.get("name", {}).get("value", ""))
-        for node in nodes
-        if not node["ignored"]
-    ]
+    page.cdp("Accessibility.enable")
+    nodes = [n for n in page.cdp("Accessibility.getFullAXTree")["nodes"] if not n["ignored"]]
+    named = [(node["role"]["value"], node.get("name", {}).get("value", "")) for node in nodes]
     sliders = [name for role, name in named if role == "slider"]
     assert [name[0] for name in sliders] == ["B", "T", "M"]
     assert any(role == "textbox" and name.startswith("Text to translate") for role, name in named)
@@ -230,7 +222,7 @@ def test_a_screen_reader_is_told_everything(page: Page) -> None:
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_every_text_stands_out_from_its_ground(page: Page, scheme: str) -> None:
     feature = {"name": "prefers-color-scheme", "value": scheme}
-    page.driver.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": [feature]})
+    page.cdp("Emulation.setEmulatedMedia", features=[feature])
     page.translate()
     page.wait_for_both()
     contrasts = page.driver.execute_script(Path(__file__).with_name("contrast.js").read_text())

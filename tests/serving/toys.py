@@ -29,13 +29,7 @@ from specdec_plugins.app.types import Limits
 from specdec_plugins.decoding.engine import EngineConfig, Method, SpeculativeDecoder
 from specdec_plugins.decoding.rules.top_beta import TopBeta
 from specdec_plugins.decoding.schedules import build_schedule
-from specdec_plugins.decoding.types import (
-    DecodeParams,
-    Draft,
-    Prefix,
-    Request,
-    Scores,
-)
+from specdec_plugins.decoding.types import DecodeParams, Draft, Prefix, Request, Scores
 from specdec_plugins.serving.app import UVICORN, create_app
 from specdec_plugins.serving.model import MixedRule, ServedModel
 from specdec_plugins.serving.service import Service
@@ -227,25 +221,23 @@ def running(
 class ServerProcess:
     """specdec-serve in a process of its own, and what it says."""
 
-    def __init__(self, *flags: str, patience: float = START) -> None:
-        """Returns when it listens; patience: seconds until then."""
+    def __init__(self, *flags: str) -> None:
+        """Returns when it listens."""
         command = [sys.executable, "-m", "specdec_plugins.serving", *flags]
         environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
         self.process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=environment)
+        assert self.process.stderr is not None
         self._lines: list[str] = []
-        threading.Thread(target=self._listen, daemon=True).start()
+        listening = iter(self.process.stderr.readline, "")
+        threading.Thread(target=self._lines.extend, args=[listening], daemon=True).start()
+        listens = lambda: bool(self.said("running on"))  # noqa: E731
         try:
-            has_ended = self.process.poll
-            wait_until(lambda: bool(self.said("running on")) or has_ended() is not None, patience)
-            assert self.said("running on"), "".join(self._lines)
+            wait_until(lambda: listens() or self.process.poll() is not None, START)
+            assert listens(), "".join(self._lines)
         except AssertionError:
             self.process.kill()
             raise
         [self.url] = re.findall(r"running on (http://[\d.:]+)", self.said("running on")[0])
-
-    def _listen(self) -> None:
-        assert self.process.stderr is not None
-        self._lines.extend(iter(self.process.stderr.readline, ""))
 
     def said(self, pattern: str) -> list[str]:
         return [line for line in list(self._lines) if re.search(pattern, line)]
