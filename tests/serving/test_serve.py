@@ -1,98 +1,164 @@
-"""specdec-serve as its own process, on small random checkpoints, until a signal ends it."""
+"""specdec-serve as its own process, with one engine and with two, until a signal ends it."""
 
 from __future__ import annotations
 
+import http.client
+import json
 import re
 import signal
 import socket
+import sys
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 
 from specdec_plugins.errors import UserError
 from specdec_plugins.serving import translate_cli
 from specdec_plugins.serving.cli import KEY_VARIABLE, main, read_key
 from specdec_plugins.serving.client import Client
-from specdec_plugins.serving.model import decode_settings, load_model
+from specdec_plugins.serving.model import ServedModel, decode_settings, load_model
 from specdec_plugins.serving.planning import translate_texts
 from specdec_plugins.serving.schemas import Parameters
 from specdec_plugins.serving.settings import ModelOptions, ServerSettings
-from tests import fairseq_checkpoints
 from tests.bundles import CAPTIONS
-from tests.serving.toys import ServerProcess
+from tests.serving.toys import START, ServerProcess, free_port, wait_until
 
-PAIR = ("-s", "en", "-t", "de", "--device", "cpu", "--dtype", "float64")
-LINES = [" ".join(f"s{(i * 7 + j * 3) % 30}" for j in range(i % 6 + 1)) for i in range(16)]
-FLAGS = ("--max-new-tokens", "12", "--tokenizer", "none", "--max-rows", "3")
+PAIR = (str(CAPTIONS), "-s", "en", "-t", "de", "--device", "cpu", "--dtype", "float64")
+LINES = [
+    f"{who} {what} {where}."
+    for who in ("A man", "Two dogs", "The girl")
+    for what in ("is running", "plays with a ball")
+    for where in ("in the snow", "on a street")
+]
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """What a user points the server to; needs fairseq to make it."""
-    data = fairseq_checkpoints.dictionaries(tmp_path_factory.mktemp("pair"))
-    args = fairseq_checkpoints.settings("transformer", share_all_embeddings=True)
-    verifier = fairseq_checkpoints.build(args, data)
-    for name, parameter in verifier.named_parameters():
-        if "encoder_attn" in name:
-            parameter.data *= 4
-    fairseq_checkpoints.save(verifier, args, data / "verifier.pt")
-    shape = {"encoder_embed_dim": 16, "decoder_embed_dim": 16, "share_all_embeddings": True}
-    args = fairseq_checkpoints.settings("block", block_size=6, src_embedding_copy=True, **shape)
-    drafter = fairseq_checkpoints.build(args, data, seed=3)
-    fairseq_checkpoints.save(drafter, args, data / "drafter.pt")
-    # Merges that make one token of s0, ..., s29.
-    merges = [f"s {i}</w>\n" for i in range(10)]
-    merges += [f"s {i}\n" for i in (1, 2)]
-    merges += [f"s{i} {j}</w>\n" for i in (1, 2) for j in range(10)]
-    (data / "bpe.codes").write_text("#version: 0.2\n" + "".join(merges))
-    return data
+def model() -> ServedModel:
+    names = {"source_lang": "en", "target_lang": "de", "device": "cpu", "dtype": "float64"}
+    return load_model(ModelOptions(str(CAPTIONS), **names))
+
+
+def translated(model: ServedModel, **parameters: Any) -> list[str | None]:
+    return translate_texts(LINES, Parameters(**parameters), model, ServerSettings())
+
+
+@pytest.fixture(scope="module")
+def expected(model: ServedModel) -> list[str | None]:
+    return translated(model, use_drafter=False)
+
+
+@pytest.fixture(scope="module", params=[1, 2], ids=["one engine", "two engines"])
+def started(request: pytest.FixtureRequest) -> Iterator[tuple[int, list[ServerProcess]]]:
+    """How many engines they have, and the servers of the tests; ended after the last test."""
+    servers: list[ServerProcess] = []
+    yield request.param, servers
+    for there in servers:
+        there.process.terminate()
+        there.process.wait(60)
 
 
 @pytest.fixture
-def server(folder: Path) -> Iterator[ServerProcess]:
-    there = ServerProcess(str(folder), *PAIR, *FLAGS, "--port", "0")
-    yield there
-    there.process.kill()
+def server(started: tuple[int, list[ServerProcess]]) -> ServerProcess:
+    """A running one, started anew only where a test has ended the last: starting takes long."""
+    num_engines, servers = started
+    if not servers or servers[-1].process.poll() is not None:
+        replicas = ("--replicas", str(num_engines)) if num_engines > 1 else ()
+        servers.append(ServerProcess(*PAIR, *replicas, "--port", str(free_port())))
+    return servers[-1]
 
 
-@pytest.mark.fairseq
 @pytest.mark.integration
-def test_a_server_from_start_to_stop(server: ServerProcess, folder: Path, tmp_path: Path) -> None:
+def test_all_routes(
+    started: tuple[int, list[ServerProcess]], server: ServerProcess, expected: list[str]
+) -> None:
     client = Client(server.url)
-    assert client.info()["drafter"] == "block"
+
+    def counts() -> list[float]:
+        failures = "specdec_request_failures_total"
+        return [
+            server.metric("specdec_sentences_total"),
+            server.metric("specdec_requests_total", route="/generate", code="200"),
+            *(server.metric(failures, kind=kind) for kind in ("bad_request", "too_large")),
+        ]
+
+    before = counts()
     with ThreadPoolExecutor(8) as pool:
-        answers = list(pool.map(client.translate, LINES))
-        plain = list(pool.map(lambda line: client.generate(line, use_drafter=False), LINES))
-        assert len(set(answers)) > 8
-        assert answers == [answer["generated_text"] for answer in plain]
-        (source := tmp_path / "in").write_text("\n".join(LINES))
-        files = ["--input", str(source), "--output", str(tmp_path / "out")]
-        assert translate_cli.main([str(folder), *PAIR, *FLAGS, *files, "--processes", "2"]) == 0
-        assert (tmp_path / "out").read_text().splitlines() == answers
-        late = [pool.submit(client.translate, line) for line in LINES]
+        answers = list(pool.map(client.generate, LINES))
+    assert [answer["generated_text"] for answer in answers] == expected
+    assert client.translate(LINES) == expected
+    events = list(client.stream(LINES[0]))
+    assert events[-1]["generated_text"] == expected[0]
+    assert len(events) == events[-1]["details"]["generated_tokens"]
+    with httpx.Client(base_url=server.url) as web:
+        for path in ("/", "/page.js", "/docs", "/languages", "/health", "/info", "/metrics"):
+            assert web.get(path).status_code == 200, path
+        wrong = web.post("/generate", content=b"{", headers={"X-Request-ID": "my-own"})
+        assert (wrong.status_code, wrong.json()["request_id"]) == (400, "my-own")
+        # One id, although a proxy sets one, too.
+        assert wrong.headers.get_list("x-request-id") == ["my-own"]
+        large = web.post("/generate", content=b'{"inputs": "' + b"x" * 1_000_000 + b'"}')
+        assert large.status_code == 413
+    # Every line twice, whichever engine decoded it, and the stream's.
+    wanted = [a + b for a, b in zip(before, (2 * len(LINES) + 1, len(LINES), 1, 1), strict=True)]
+    wait_until(lambda: counts() == wanted)
+
+    # The log of several engines names their processes, after a while.
+    engines = lambda: set(re.findall(r"pid=(\d+).*path='/generate'", server.log))  # noqa: E731
+    wait_until(lambda: len(engines()) == (started[0] if started[0] > 1 else 0))
+
+
+@pytest.mark.integration
+def test_a_hang_up_frees_its_row(server: ServerProcess) -> None:
+    before = server.metric("specdec_requests_total", code="499")
+    connection = http.client.HTTPConnection(server.url.removeprefix("http://"))
+    connection.request("POST", "/generate_stream", json.dumps({"inputs": " ".join(LINES * 20)}))
+    response = connection.getresponse()
+    assert response.readline().startswith(b"data:")
+    response.close()
+    connection.close()
+    wait_until(lambda: server.metric("specdec_requests_total", code="499") == before + 1)
+    wait_until(lambda: server.metric("specdec_batch_rows") == 0)
+    assert server.metric("specdec_queue_size") == 0
+
+
+@pytest.mark.integration
+def test_stopping_finishes_what_was_accepted(server: ServerProcess, expected: list[str]) -> None:
+    client = Client(server.url)
+    text = " ".join(LINES * 4)
+    with ThreadPoolExecutor(4) as pool:
+        answers = [pool.submit(client.generate, text) for _ in range(4)]
+        wait_until(lambda: server.metric("specdec_requests_active") == 1 + len(answers))
         server.process.send_signal(signal.SIGTERM)
-        # Work that was accepted is finished; what came too late was refused, not lost.
-        for line, answer in zip(answers, late, strict=True):
-            assert answer.exception() is not None or answer.result() == line
-    assert server.process.wait(30) == 0
+        for answer in answers:
+            assert answer.result()["generated_text"] == " ".join(expected * 4)
+    assert server.process.wait(START) == 0
 
 
-@pytest.mark.fairseq
-def test_sampling_and_tolerance_with_real_networks(folder: Path) -> None:
-    options = ModelOptions(str(folder), None, None, "en", "de", "none", device="cpu")
-    model = load_model(options)
-    settings = ServerSettings(max_new_tokens=12)
+@pytest.mark.integration
+def test_files_on_several_processes(tmp_path: Path, expected: list[str]) -> None:
+    (source := tmp_path / "in").write_text("\n".join(LINES * 8))
+    files = ["--input", str(source), "--output", str(tmp_path / "out")]
+    assert translate_cli.main([*PAIR, *files, "--processes", "2"]) == 0
+    assert (tmp_path / "out").read_text().splitlines() == expected * 8
 
-    def translated(**parameters: Any) -> list[str | None]:
-        return translate_texts(LINES, Parameters(**parameters), model, settings)
 
+def test_sampling_and_tolerance_with_real_networks(model: ServedModel, expected: list[str]) -> None:
     sampling = {"do_sample": True, "seed": 1, "temperature": 1.0}
-    greedy, sampled = translated(), translated(**sampling)
-    assert translated(**sampling) == sampled != greedy
-    assert translated(beta=20, tau=50.0) != greedy
+    assert translated(model) == expected
+    assert translated(model, **sampling) == translated(model, **sampling) != expected
+    assert translated(model, beta=20, tau=50.0) != expected
+
+
+def test_a_missing_library_is_one_sentence(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "ray", None)
+    assert main([*PAIR, "--replicas", "2"]) == 2
+    assert ".[ray]" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

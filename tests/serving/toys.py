@@ -230,17 +230,17 @@ class ServerProcess:
         self._lines: list[str] = []
         listening = iter(self.process.stderr.readline, "")
         threading.Thread(target=self._lines.extend, args=[listening], daemon=True).start()
-        listens = lambda: bool(self.said("running on"))  # noqa: E731
         try:
-            wait_until(lambda: listens() or self.process.poll() is not None, START)
-            assert listens(), "".join(self._lines)
+            wait_until(lambda: "running on" in self.log or self.process.poll() is not None, START)
+            assert "running on" in self.log, self.log
         except AssertionError:
             self.process.kill()
             raise
-        [self.url] = re.findall(r"running on (http://[\d.:]+)", self.said("running on")[0])
+        [self.url] = re.findall(r"running on (http://[\d.:]+)", self.log)
 
-    def said(self, pattern: str) -> list[str]:
-        return [line for line in list(self._lines) if re.search(pattern, line)]
+    @property
+    def log(self) -> str:
+        return "".join(list(self._lines))
 
     def metric(self, name: str, **labels: str) -> float:
         families = text_string_to_metric_families(httpx.get(f"{self.url}/metrics").text)
