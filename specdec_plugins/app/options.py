@@ -99,8 +99,8 @@ class Option:
         kind: the field's type; None in it is what the absence of the flag says.
         """
         given = [part for part in get_args(kind) if part is not type(None)]
+        kind = given[0] if given and get_origin(kind) is not Mapping else kind
         is_mapping = get_origin(kind) is Mapping
-        kind = given[0] if given and not is_mapping else kind
         more: dict[str, Any] = {"default": argparse.SUPPRESS, "help": self._help()}
         flags = self.flags or (self.flag(name),)
         if flags[0].startswith("-"):
