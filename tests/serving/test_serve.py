@@ -34,6 +34,7 @@ LINES = [
     for what in ("is running", "plays with a ball")
     for where in ("in the snow", "on a street")
 ]
+LINES += ["The quick brown fox jumps over a lazy dog near the old river bank."]  # hard to draft
 
 
 @pytest.fixture(scope="module")
