@@ -205,8 +205,8 @@ class Run:
             settings, path = self.settings, self.settings.drafter_checkpoint
             if path is not None and settings.drafts and settings.needs.network is None:
                 say(f"--path {path} is unused: drafter {settings.drafter} reads no checkpoint.")
-            for name in () if self.files.debug else ("fairseq", "hydra"):
-                logging.getLogger(name).setLevel(logging.WARNING)
+            if not self.files.debug:
+                logging.getLogger("fairseq").setLevel(logging.WARNING)
             translator = load_translator(self.settings, with_scores=bool(self.files.json_path))
             diagnosis = Diagnosis(translator) if self.files.diagnose else None
             self.journal.skip(sentences, kept)

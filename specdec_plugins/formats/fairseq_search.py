@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import time
 import warnings
 from collections import defaultdict
@@ -193,6 +194,7 @@ def load_fairseq_search(
     state = _checked(Path(path), Path(data), languages)
     checkpoint_utils = imported("fairseq.checkpoint_utils", "train")
     allow_fairseq_checkpoints()
+    logging.getLogger("hydra").setLevel(logging.INFO)  # fairseq would print what it notes
     overrides: dict[str, Any] = {"data": str(data), "eval_bleu": False}
     sides = zip(("source_lang", "target_lang"), languages, strict=True)
     overrides |= {side: language for side, language in sides if language is not None}
