@@ -100,13 +100,12 @@ def outcome(
     return row, int(got.num_accepted[1]), *flags
 
 
-def test_the_worked_examples() -> None:
-    assert outcome([4], [5, 6, 7], 2, 9) == ([4, 5, 6, 9], 2, False, False, True)
-    assert outcome([4], [5, EOS, 7], 3, 9) == ([4, 5, EOS], 2, True, False, False)
-
-
-def test_boundaries() -> None:
-    table: list[tuple[Any, Any]] = [
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        # the worked examples
+        (([4], [5, 6, 7], 2, 9), ([4, 5, 6, 9], 2, False, False, True)),
+        (([4], [5, EOS, 7], 3, 9), ([4, 5, EOS], 2, True, False, False)),
         # nothing drafted, nothing accepted, everything accepted
         (([], [], 0, 5), ([5], 0, False, False, True)),
         (([], [4, 5], 0, 6), ([6], 0, False, False, True)),
@@ -124,9 +123,11 @@ def test_boundaries() -> None:
         (([], [], 0, 5, 1), ([5], 0, False, True, False)),
         # a finished row does not move
         (([4], [5], 1, 6, 30, False), ([4], 0, False, False, False)),
-    ]
-    for arguments, expected in table:
-        assert outcome(*arguments) == expected, arguments
+    ],
+    ids=str,
+)
+def test_a_row_is_extended(arguments: Any, expected: Any) -> None:
+    assert outcome(*arguments) == expected
 
 
 def test_append_is_ragged_and_leaves_junk_alone() -> None:
@@ -189,18 +190,12 @@ def test_counts_and_rates() -> None:
     assert got.mean_accepted_tokens == 6 / 3  # eos not counted
     assert got.mean_emitted_tokens == 7 / 3
     assert got.acceptance_rate == 0.5
-    assert stats(event(3, 1, 2, None)).acceptance_by_position == [1.0, 0.0, 0.0]
-
-
-def test_plain_decoding_has_the_published_figure() -> None:
-    steps = [event(0, 0, 1, None)] * 9 + [event(0, 0, 1, FinishReason.EOS)]
-    assert stats(*steps).mean_accepted_tokens == 9 / 10
-
-
-def test_nothing_decoded_divides_nothing() -> None:
+    plain = [event(0, 0, 1, None)] * 9 + [event(0, 0, 1, FinishReason.EOS)]
+    assert stats(*plain).mean_accepted_tokens == 9 / 10  # the published figure of plain decoding
     empty = DecodeStats()
     assert empty.mean_accepted_tokens == empty.mean_emitted_tokens == empty.acceptance_rate == 0
     assert empty.acceptance_by_position == []
+    assert stats(event(3, 1, 2, None)).acceptance_by_position == [1.0, 0.0, 0.0]
 
 
 def test_addition_is_observing_both() -> None:

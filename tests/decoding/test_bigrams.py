@@ -9,9 +9,7 @@ import torch
 from torch import Tensor
 
 from specdec_plugins.decoding.bigrams import Bigrams
-from specdec_plugins.decoding.drafters import DRAFTERS
 from specdec_plugins.decoding.networks.cpu import ops
-from specdec_plugins.errors import UserError
 
 START, VOCAB = 2, 7
 SENTENCES = [[4, 5, 2], [4, 5, 6, 2], [4, 6, 2], [5, 5, 2]]
@@ -98,26 +96,3 @@ def test_kernels_choose_as_torch_does(
     found = bigrams.best_path(logits, before, 0.5, candidates)
     monkeypatch.setattr(ops, "native", None)
     assert torch.equal(found, bigrams.best_path(logits, before, 0.5, candidates))
-
-
-def test_a_row_is_alone(bigrams: Bigrams) -> None:
-    generator = torch.Generator().manual_seed(3)
-    logits = torch.randn(4, 5, VOCAB, generator=generator)
-    before = torch.tensor([2, 4, 5, 6])
-    together = bigrams.best_path(logits, before, 0.3, 3)
-    for row in range(4):
-        alone = bigrams.best_path(logits[row : row + 1], before[row : row + 1], 0.3, 3)
-        assert torch.equal(alone[0], together[row])
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"candidates": 0}, "candidates must be at least 1, not 0"),
-        ({"bigram_weight": -1.0}, "bigram_weight must be 0 or more, not -1"),
-        ({"bigram_weight": float("nan")}, "bigram_weight must be 0 or more, not nan"),
-    ],
-)
-def test_settings_that_choose_nothing_are_refused(options: dict[str, float], message: str) -> None:
-    with pytest.raises(UserError, match=message):
-        DRAFTERS.configure("block", options)

@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 import itertools
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -17,18 +17,16 @@ from specdec_plugins.decoding.engine import (
     check_request,
 )
 from specdec_plugins.decoding.rules import RULES
+from specdec_plugins.decoding.rules.exact import Exact
 from specdec_plugins.decoding.schedules import build_schedule
 from specdec_plugins.decoding.types import (
     DecodeParams,
     Draft,
     Drafter,
     FinishReason,
-    Guarantee,
     Prefix,
     Request,
     RowEvent,
-    RowParams,
-    RowRandom,
     Scores,
     Verdict,
 )
@@ -54,32 +52,26 @@ def method(script: str | None = "partly", rule: str = "exact") -> Method:
 
 
 def session(script: str | None = "partly", **config: Any) -> Session:
-    return Session(TableVerifier(TABLE), method(script), EngineConfig(**config))
+    return decoder(script, **config).open()
 
 
 def decoder(script: str | None = "partly", **config: Any) -> SpeculativeDecoder:
     return SpeculativeDecoder(TableVerifier(TABLE), method(script), EngineConfig(**config))
 
 
-@pytest.mark.parametrize("block_size", [1, 2, 5, 25])
-def test_a_perfect_drafter_needs_the_fewest_rounds(block_size: int) -> None:
-    """Up to the last position, too."""
+@pytest.mark.parametrize(
+    ("script", "block_size"),
+    [(None, 5), ("always", 0), ("always", 1), ("always", 2), ("always", 5), ("always", 25)],
+)
+def test_a_perfect_drafter_needs_the_fewest_rounds(script: str | None, block_size: int) -> None:
+    """Up to the last position, too; without a drafter every round emits one token."""
     jobs = requests(11, block_size=block_size, max_len=60)
-    results = decoder("always", max_rows=4).decode(jobs)
+    results = decoder(script, max_rows=4).decode(jobs)
     assert [r.token_ids for r in results] == [oracle(TABLE, job) for job in jobs]
     assert len(results[0].token_ids) == 60
     for result in results:
-        assert result.rounds == -(-len(result.token_ids) // (block_size + 1))
+        assert result.rounds == -(-len(result.token_ids) // (block_size + 1 if script else 1))
         assert result.accepted_per_round[:-1] == result.drafted_per_round[:-1]
-
-
-def test_without_a_drafter_every_round_emits_one_token() -> None:
-    jobs = requests(5, max_len=20)
-    ours = decoder(None, max_rows=2)
-    results = ours.decode(jobs)
-    assert [r.token_ids for r in results] == [oracle(TABLE, job) for job in jobs]
-    assert all(r.rounds == len(r.token_ids) for r in results)
-    assert ours.stats.drafted == 0
 
 
 @pytest.mark.parametrize(
@@ -147,15 +139,13 @@ def test_events_tell_the_whole_story() -> None:
 def test_rows_join_while_others_run() -> None:
     jobs = requests(8, block_size=3, max_len=20)
     running = session(max_rows=8)
-    done = {}
+    events: list[RowEvent] = []
     for job in jobs:
         running.add([job])
-        for event in running.step():
-            done[event.id] = event.result
-    for event in running.run():
-        done[event.id] = event.result
-    tokens = [result.token_ids for job in jobs if (result := done[job.id])]
-    assert tokens == [oracle(TABLE, job) for job in jobs]
+        events += running.step()
+    events += running.run()
+    done = {event.id: event.result.token_ids for event in events if event.result}
+    assert done == {job.id: oracle(TABLE, job) for job in jobs}
     assert len(running) == 0
     assert running.step() == []
 
@@ -231,28 +221,15 @@ def test_scores_are_sums_of_log_probabilities() -> None:
     assert decoder().decode(jobs)[0].score is None
 
 
-@dataclass(frozen=True)
-class StuckRule:
+class Stuck(Exact):
     """Keeps fewer than nothing."""
 
-    samples: bool = False
-
-    def guarantee(self, beta: int) -> Guarantee:
-        return Guarantee.NONE
-
-    def judge(
-        self,
-        draft: Draft,
-        scores: Scores,
-        params: RowParams,
-        random: RowRandom,
-        first: torch.Tensor,
-    ) -> Verdict:
+    def judge(self, draft: Draft, *rest: Any) -> Verdict:
         return Verdict(draft.lengths * 0 - 1, draft.lengths * 0 + 5)
 
 
 def test_a_round_without_progress_raises() -> None:
-    stuck = Method(None, StuckRule(), build_schedule("constant"))
+    stuck = replace(method(None), rule=Stuck())
     running = Session(TableVerifier(TABLE), stuck, EngineConfig())
     running.add(requests(2))
     with pytest.raises(RuntimeError, match="'r0' made no progress"):
@@ -261,13 +238,10 @@ def test_a_round_without_progress_raises() -> None:
 
 def test_seconds_by_part() -> None:
     ours = decoder(max_rows=2)
-    ours.decode(requests(4, max_len=10))
-    ours.decode(requests(4, max_len=10))
+    for _ in range(2):
+        ours.decode(requests(4, max_len=10))
     assert set(ours.stats.seconds) == {"encode", "draft", "verify", "rest"}
     assert ours.stats.rows == 8
-    quiet = decoder(max_rows=2, measure_time=False)
-    quiet.decode(requests(4, max_len=10))
-    assert quiet.stats.seconds == {}
 
 
 class Limited(ScriptedDrafter):
@@ -275,28 +249,26 @@ class Limited(ScriptedDrafter):
 
 
 def request(forced_ids: list[int] | None = None, **params: Any) -> Request:
-    return Request("a", [4, SPECIAL.eos], DecodeParams(**params), forced_ids or [])
+    chosen = DecodeParams(**{"block_size": 8, "max_len": 20, **params})
+    return Request("a", [4, SPECIAL.eos], chosen, forced_ids or [])
 
 
 @pytest.mark.parametrize(
     ("bad", "words"),
     [
-        (request(max_len=61, block_size=8), "61 is more than the verifier's 60 target positions"),
-        (request(block_size=9, max_len=20), "blocks of 8 tokens"),
-        (
-            request(temperature=0.5, block_size=8, max_len=20),
-            "temperature, top_k and top_p need a rule that samples",
-        ),
-        (request(top_k=2, block_size=8, max_len=20), "need a rule that samples"),
-        (request(top_p=0.9, block_size=8, max_len=20), "need a rule that samples"),
-        (request([9], block_size=8, max_len=9), "below 9"),
-        (request([-1], block_size=8, max_len=9), "below 9"),
-        (request([4, SPECIAL.eos], block_size=8, max_len=9), "no end of sentence"),
-        (replace(request(block_size=8, max_len=9), hint_ids=[9]), "its hint .* below 9"),
+        (request(max_len=61), "61 is more than the verifier's 60 target positions"),
+        (request(block_size=9), "blocks of 8 tokens"),
+        (request(temperature=0.5), "temperature, top_k and top_p need a rule that samples"),
+        (request(top_k=2), "need a rule that samples"),
+        (request(top_p=0.9), "need a rule that samples"),
+        (request([9]), "below 9"),
+        (request([-1]), "below 9"),
+        (request([4, SPECIAL.eos]), "no end of sentence"),
+        (replace(request(), hint_ids=[9]), "its hint .* below 9"),
     ],
 )
 def test_impossible_requests_are_refused_before_decoding(bad: Request, words: str) -> None:
-    good = request([8], block_size=8, max_len=60)
+    good = request([8], max_len=60)
     limited = replace(method(), drafter=Limited(TABLE, SCRIPTS["always"]))
     running = Session(TableVerifier(TABLE), limited, EngineConfig())
     with pytest.raises(UserError, match=words):
@@ -306,21 +278,17 @@ def test_impossible_requests_are_refused_before_decoding(bad: Request, words: st
     running.add([good])
 
 
-@dataclass
 class Broken(TableVerifier):
-    """Its logits overflow for one source from one position on."""
+    """Its logits overflow for source 1 from the fourth position on."""
 
-    bad: float
-    key: int = 1
-    place: int = 4
-
-    def __post_init__(self) -> None:
+    def __init__(self, bad: float) -> None:
         super().__init__(TABLE)
+        self.bad = bad
 
     def score(self, prefix: Prefix, draft: Draft) -> Scores:
         scores = super().score(prefix, draft)
         columns = prefix.lengths[:, None] + torch.arange(scores.logits.shape[1])
-        is_bad = (self.keys == self.key)[:, None] & (columns >= self.place)
+        is_bad = (self.keys == 1)[:, None] & (columns >= 4)
         # Only the best token overflows; a NaN spreads to all.
         best = scores.logits.nan_to_num(-9).argmax(-1, keepdim=True)
         bad = torch.full_like(scores.logits, torch.nan)
@@ -362,9 +330,8 @@ def test_blocks_get_shorter_near_the_end_of_a_drafters_positions(
     assert max(len(r.token_ids) for r in results) == 30
     for job, result in zip(jobs, results, strict=True):
         place = len(job.forced_ids)
-        for drafted, emitted in zip(
-            result.drafted_per_round, result.emitted_per_round, strict=True
-        ):
+        rounds = zip(result.drafted_per_round, result.emitted_per_round, strict=True)
+        for drafted, emitted in rounds:
             assert drafted <= max(12 - place, 0)
             place += emitted
 

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import replace
+from itertools import zip_longest
 from typing import Any
 
 import pytest
@@ -13,7 +14,7 @@ import pytest
 from specdec_plugins.decoding.alone import DrafterDecoder, Unverified
 from specdec_plugins.decoding.drafters import DraftContext, build_drafter
 from specdec_plugins.decoding.engine import EngineConfig, SpeculativeDecoder
-from specdec_plugins.decoding.types import Request
+from specdec_plugins.decoding.types import Request, RowEvent
 from specdec_plugins.decoding.verifier import TransformerVerifier
 from tests.decoding.drafters.factories import FACTORIES
 from tests.decoding.networks.toys import fast_drafter, sentences, transformer
@@ -62,9 +63,13 @@ MAKES: dict[str, tuple[Make, list[Request]]] = {
 }
 
 
+def said(events: Iterable[RowEvent]) -> list[Any]:
+    return [(e.id, e.draft_ids, e.emitted_ids) for e in events]
+
+
 def told(decoder: SpeculativeDecoder, jobs: list[Request]) -> list[Any]:
     """What a session says of these, drafts included."""
-    return [(e.id, e.draft_ids, e.emitted_ids) for e in decoder.events(jobs)]
+    return said(decoder.events(jobs))
 
 
 @pytest.mark.parametrize("name", sorted(MAKES))
@@ -73,17 +78,8 @@ def test_streams_in_turns_give_what_each_gives_alone(name: str) -> None:
     parts = (jobs[::2], jobs[1::2])
     expected = [told(make(), part) for part in parts]
     decoder = make()
-    found: list[list[Any]] = [[] for _ in parts]
-    streams = [decoder.events(part) for part in parts]
-    left = set(range(len(parts)))
-    while left:
-        for index in sorted(left):
-            event = next(streams[index], None)
-            if event is None:
-                left.remove(index)
-            else:
-                found[index].append((event.id, event.draft_ids, event.emitted_ids))
-    assert found == expected
+    in_turns = zip_longest(*(decoder.events(part) for part in parts))
+    assert [said(filter(None, events)) for events in zip(*in_turns, strict=True)] == expected
     assert decoder.stats.rows == len(jobs)
 
 

@@ -12,49 +12,40 @@ from specdec_plugins.decoding.engine import EngineConfig
 from specdec_plugins.decoding.registry import Registry
 from specdec_plugins.decoding.types import DecodeParams, Request, RowResult
 from specdec_plugins.errors import UserError
-from tests.decoding.toys import CPU
+from tests.decoding.toys import CPU, row_params
 
 
 @pytest.mark.parametrize(
-    ("field", "bad", "good"),
+    ("kind", "field", "bad", "good"),
     [
-        ("block_size", -1, 0),
-        ("max_len", 0, 1),
-        ("min_len", -1, 0),
-        ("beta", 0, 1),
-        ("tau", -0.1, 0.0),
-        ("temperature", 0.0, 0.01),
-        ("temperature", 1e-40, 1e-6),  # a float32 distribution would be no distribution
-        ("top_k", -1, 0),
-        ("top_p", 0.0, 1.0),
-        ("top_p", 1.1, 0.01),
-        ("top_p", 1e-46, 1e-6),
-        ("seed", 2**63, 2**63 - 1),
-        ("max_len", 2**63, 1),
-        ("tau", float("nan"), float("inf")),
-        ("temperature", float("nan"), 9.0),
-        ("top_p", float("nan"), 0.5),
+        (DecodeParams, "block_size", -1, 0),
+        (DecodeParams, "max_len", 0, 1),
+        (DecodeParams, "min_len", -1, 0),
+        (DecodeParams, "beta", 0, 1),
+        (DecodeParams, "tau", -0.1, 0.0),
+        (DecodeParams, "temperature", 0.0, 0.01),
+        (DecodeParams, "temperature", 1e-40, 1e-6),  # a float32 distribution would be none
+        (DecodeParams, "top_k", -1, 0),
+        (DecodeParams, "top_p", 0.0, 1.0),
+        (DecodeParams, "top_p", 1.1, 0.01),
+        (DecodeParams, "top_p", 1e-46, 1e-6),
+        (DecodeParams, "seed", 2**63, 2**63 - 1),
+        (DecodeParams, "max_len", 2**63, 1),
+        (DecodeParams, "tau", float("nan"), float("inf")),
+        (DecodeParams, "temperature", float("nan"), 9.0),
+        (DecodeParams, "top_p", float("nan"), 0.5),
+        (EngineConfig, "max_rows", 0, 1),
+        (EngineConfig, "compact_at", 0.0, 0.001),
+        (EngineConfig, "compact_at", 1.01, 1.0),
     ],
 )
-def test_decode_params_are_checked(field: str, bad: Any, good: Any) -> None:
+def test_settings_are_checked(kind: Any, field: str, bad: Any, good: Any) -> None:
     with pytest.raises(UserError, match=field.replace("_size", " size")):
-        DecodeParams(**{field: bad})
-    assert getattr(DecodeParams(**{field: good}), field) == good
-
-
-@pytest.mark.parametrize(
-    ("field", "bad", "good"),
-    [("max_rows", 0, 1), ("compact_at", 0.0, 0.001), ("compact_at", 1.01, 1.0)],
-)
-def test_engine_config_is_checked(field: str, bad: Any, good: Any) -> None:
-    with pytest.raises(UserError, match=field):
-        EngineConfig(**{field: bad})
-    assert getattr(EngineConfig(**{field: good}), field) == good
-
-
-def test_settings_are_frozen() -> None:
+        kind(**{field: bad})
+    settings = kind(**{field: good})
+    assert getattr(settings, field) == good
     with pytest.raises(FrozenInstanceError):
-        DecodeParams().beta = 3  # type: ignore[misc]
+        setattr(settings, field, bad)
 
 
 def test_stack_select_append() -> None:
@@ -68,6 +59,11 @@ def test_stack_select_append() -> None:
     chosen = first.append(params.select([0], torch.tensor([0])))
     assert chosen.seed.tolist() == [-3, -1, 0]
     assert chosen.tau.tolist() == [1.5, 0.5, 0.0]
+
+
+def test_a_block_is_no_wider_than_a_sentence() -> None:
+    """A request may ask for any block size; what is computed for it must not grow with it."""
+    assert row_params(2, block_size=2**31 - 1, max_len=[20, 30]).widest_block == 30
 
 
 def test_a_request_needs_a_source_and_room_to_decode() -> None:
@@ -97,39 +93,34 @@ class Plain:
         deep: bool = False  # anything
 
 
-def filled() -> Registry[Plain]:
+@pytest.fixture
+def things() -> Registry[Plain]:
     registry: Registry[Plain] = Registry("thing")
     registry.register("b")(Plain)
     registry.register("a")(Plain)
     return registry
 
 
-def test_names_are_given_once_and_sorted() -> None:
-    registry = filled()
-    assert registry.get("a") is Plain
-    assert registry.names() == ["a", "b"]
+def test_names_are_given_once_and_sorted(things: Registry[Plain]) -> None:
+    assert things.get("a") is Plain
+    assert things.names() == ["a", "b"]
     with pytest.raises(ValueError, match="thing 'a' is registered twice"):
-        registry.register("a")(Plain)
+        things.register("a")(Plain)
     with pytest.raises(UserError, match="no thing named 'c'; choose one of: a, b"):
-        registry.get("c")
+        things.get("c")
 
 
-def test_options_become_the_config() -> None:
-    cls, config = filled().configure("a", {"size": 5})
-    assert (cls, config) == (Plain, Plain.Config(5))
-    assert filled().configure("a")[1] == Plain.Config(3)
-    with pytest.raises(UserError, match="no option 'sise' of thing 'a'; it knows: size"):
-        filled().configure("a", {"sise": 5})
-
-
-@pytest.mark.parametrize("good", [{"share": 1}, {"share": None}, {"share": 0.5}, {"deep": True}])
-def test_values_of_the_fields_type_are_taken(good: dict[str, Any]) -> None:
-    assert filled().configure("a", good)[1] == Plain.Config(**good)
+@pytest.mark.parametrize(
+    "good", [{}, {"size": 5}, {"share": 1}, {"share": None}, {"share": 0.5}, {"deep": True}]
+)
+def test_options_become_the_config(good: dict[str, Any], things: Registry[Plain]) -> None:
+    assert things.configure("a", good) == (Plain, Plain.Config(**good))
 
 
 @pytest.mark.parametrize(
     ("wrong", "words"),
     [
+        ({"sise": 5}, "no option 'sise' of thing 'a'; it knows: size"),
         ({"size": "two"}, "'size' of thing 'a' must be a whole number, not 'two'"),
         ({"size": 2.5}, "a whole number, not 2.5"),
         ({"size": True}, "a whole number, not True"),
@@ -140,6 +131,8 @@ def test_values_of_the_fields_type_are_taken(good: dict[str, Any]) -> None:
         ({"deep": 1}, "true or false, not 1"),
     ],
 )
-def test_values_of_another_type_are_refused(wrong: dict[str, Any], words: str) -> None:
+def test_unknown_options_and_values_of_another_type_are_refused(
+    wrong: dict[str, Any], words: str, things: Registry[Plain]
+) -> None:
     with pytest.raises(UserError, match=words):
-        filled().configure("a", wrong)
+        things.configure("a", wrong)

@@ -26,6 +26,7 @@ from specdec_plugins.decoding.types import (
     Prefix,
     Request,
     Round,
+    RowEvent,
     RowParams,
     RowRandom,
     RowResult,
@@ -91,6 +92,10 @@ class TableVerifier(Rows):
 
     special = SPECIAL
     device = CPU
+    num_layers = 3
+    encoder_dim = 1
+    with_hidden = False
+    num_passes = 0
 
     def __init__(
         self, table: Tensor, max_target_positions: int = 60, keep_cache: bool = True
@@ -100,12 +105,8 @@ class TableVerifier(Rows):
         self.table = table
         self.vocab_size = table.shape[-1]
         self.max_target_positions = max_target_positions
-        self.cache: list[list[int]] = []  # tokens whose states a network would hold
-        self.num_passes = 0
-        self.num_layers = 3
         self.hidden_dim = self.vocab_size
-        self.encoder_dim = 1
-        self.with_hidden = False
+        self.cache: list[list[int]] = []  # tokens whose states a network would hold
         self.exits: dict[int, Tensor] = {}  # the distributions of the first layers
         self.ahead: list[Tensor] = []  # [B] int64 each, tokens read by the first layers this round
 
@@ -321,13 +322,20 @@ def method_of(
     return Method(drafter, RULES.get(rule)(), build_schedule(schedule, options))
 
 
+def events_of(
+    verifier: Verifier, method: Method, jobs: Sequence[Request], **config: Any
+) -> list[RowEvent]:
+    """All that a session of these very parts says, so that what they have counted can be read."""
+    session = Session(verifier, method, EngineConfig(**config))
+    session.add(jobs)
+    return list(session.run())
+
+
 def decode_with(
     verifier: Verifier, method: Method, jobs: Sequence[Request], **config: Any
 ) -> list[RowResult]:
-    """Results by these very parts, so that what they have counted can be read."""
-    session = Session(verifier, method, EngineConfig(**config))
-    session.add(jobs)
-    done = {event.id: event.result for event in session.run() if event.result}
+    events = events_of(verifier, method, jobs, **config)
+    done = {event.id: event.result for event in events if event.result}
     return [done[job.id] for job in jobs]
 
 
@@ -335,10 +343,8 @@ def history(
     verifier: Verifier, method: Method, jobs: Sequence[Request], **config: Any
 ) -> dict[str, list[tuple[list[int], int]]]:
     """What each request drafted, and how much of it was kept, round by round."""
-    session = Session(verifier, method, EngineConfig(**config))
-    session.add(jobs)
     told: dict[str, list[tuple[list[int], int]]] = {}
-    for event in session.run():
+    for event in events_of(verifier, method, jobs, **config):
         told.setdefault(event.id, []).append((event.draft_ids, event.num_accepted))
     return told
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from functools import cache
 from typing import Any
 
 import torch
+from torch import nn
 
 from specdec_plugins.decoding.drafters import DraftContext, build_drafter
 from specdec_plugins.decoding.networks import (
@@ -19,14 +19,7 @@ from specdec_plugins.decoding.networks import (
 )
 from specdec_plugins.decoding.types import Drafter
 from tests.decoding.networks.toys import randomise
-from tests.decoding.toys import (
-    SCRIPTS,
-    SPECIAL,
-    Script,
-    ScriptedDrafter,
-    TableVerifier,
-    perturbed,
-)
+from tests.decoding.toys import SCRIPTS, SPECIAL, Script, ScriptedDrafter, TableVerifier, perturbed
 
 Factory = Callable[[TableVerifier], Drafter]
 
@@ -34,38 +27,12 @@ Factory = Callable[[TableVerifier], Drafter]
 SOURCE_TO_TARGET = torch.where(torch.arange(12) < 9, torch.arange(12), SPECIAL.unk)
 
 
-def _built(name: str, **options: Any) -> Factory:
-    return lambda verifier: build_drafter(
-        name, DraftContext(verifier, source_to_target=SOURCE_TO_TARGET), options
-    )
-
-
-def _assistant(sampling: bool = False, noise: float = 0.7, **options: Any) -> Factory:
-    def build(verifier: TableVerifier) -> Drafter:
-        assistant = TableVerifier(perturbed(verifier.table, noise), keep_cache=verifier.keep_cache)
-        context = DraftContext(verifier, assistant=assistant, sampling=sampling)
-        return build_drafter("assistant", context, options)
-
-    return build
-
-
-def _early_exit(sampling: bool = False, **options: Any) -> Factory:
-    def build(verifier: TableVerifier) -> Drafter:
-        return build_drafter("early_exit", DraftContext(verifier, sampling=sampling), options)
-
-    return build
-
-
-@cache
-def _block_network(
-    num_layers: int = 1, cached_prefix: bool = False, sequential_head: int = 0
-) -> BlockDrafter:
+def _block_network(num_layers: int, cached_prefix: bool, sequential_head: int = 0) -> BlockDrafter:
     stack = StackConfig(1, 8, 8, 2, vocab_size=12, max_positions=100, positions="learned")
-    target = replace(stack, vocab_size=9, num_layers=num_layers)
     network = BlockDrafter(
         BlockConfig(
             encoder=stack,
-            decoder=target,
+            decoder=replace(stack, vocab_size=9, num_layers=num_layers),
             mask=SPECIAL.unk,
             block_size=25,
             scale_decoder=cached_prefix,
@@ -78,33 +45,25 @@ def _block_network(
     return network
 
 
-def _block(verifier: TableVerifier) -> Drafter:
-    return build_drafter("block", DraftContext(verifier, _block_network()))
+_FAST = _block_network(2, cached_prefix=True)
+_HEAD = _block_network(2, cached_prefix=True, sequential_head=12)
+_MEDUSA = MedusaHeads(MedusaConfig(num_heads=25, dim=9))  # a toy's state is its logits
+randomise(_MEDUSA, seed=0)
 
 
-def _block_fast(num_layers: int, **options: Any) -> Factory:
-    network = _block_network(num_layers, cached_prefix=True)
-    return lambda verifier: build_drafter("block", DraftContext(verifier, network), options)
+def _built(
+    name: str, network: nn.Module | None = None, sampling: bool = False, **options: Any
+) -> Factory:
+    """The drafter of that name, `options` for its Config."""
 
+    def build(verifier: TableVerifier) -> Drafter:
+        context = DraftContext(verifier, network, SOURCE_TO_TARGET, sampling=sampling)
+        if name == "assistant":
+            smaller = TableVerifier(perturbed(verifier.table, 0.7), keep_cache=verifier.keep_cache)
+            context = replace(context, assistant=smaller)
+        return build_drafter(name, context, options)
 
-def _block_head(sampling: bool = False, **options: Any) -> Factory:
-    network = _block_network(2, cached_prefix=True, sequential_head=12)
-    return lambda verifier: build_drafter(
-        "block", DraftContext(verifier, network, sampling=sampling), options
-    )
-
-
-def _block_hint(sampling: bool = False, **options: Any) -> Factory:
-    network = _block_network(2, cached_prefix=True, sequential_head=12)
-    return lambda verifier: build_drafter(
-        "hint", DraftContext(verifier, network, sampling=sampling), options
-    )
-
-
-def _medusa(verifier: TableVerifier) -> Drafter:
-    heads = MedusaHeads(MedusaConfig(25, verifier.hidden_dim))
-    randomise(heads, seed=0)
-    return build_drafter("medusa", DraftContext(verifier, heads))
+    return build
 
 
 def _scripted(script: Script) -> Factory:
@@ -113,27 +72,27 @@ def _scripted(script: Script) -> Factory:
 
 # By the registered name; behind a colon stand variants worth running through everything too.
 FACTORIES: dict[str, Factory] = {
-    "assistant": _assistant(),
-    "assistant:confident": _assistant(confidence=0.5),
-    "assistant:reading": _assistant(encoder="verifier"),
-    "assistant:sampling": _assistant(sampling=True),
-    "assistant:sampling confident": _assistant(sampling=True, confidence=0.5),
-    "block": _block,
-    "block:fast, one layer": _block_fast(1),
-    "block:fast, two layers": _block_fast(2),
-    "block:fast, nothing kept": _block_fast(2, cache=False),
-    "block:head": _block_head(),
-    "block:head, three candidates": _block_head(candidates=3),
-    "block:head, sampling": _block_head(sampling=True, candidates=4),
-    "early_exit": _early_exit(),
-    "early_exit:confident": _early_exit(exit_layer=2, confidence=0.5),
-    "early_exit:sampling": _early_exit(sampling=True, confidence=0.5),
+    "assistant": _built("assistant"),
+    "assistant:confident": _built("assistant", confidence=0.5),
+    "assistant:reading": _built("assistant", encoder="verifier"),
+    "assistant:sampling": _built("assistant", sampling=True),
+    "assistant:sampling confident": _built("assistant", sampling=True, confidence=0.5),
+    "block": _built("block", _block_network(1, cached_prefix=False)),
+    "block:fast, one layer": _built("block", _block_network(1, cached_prefix=True)),
+    "block:fast, two layers": _built("block", _FAST),
+    "block:fast, nothing kept": _built("block", _FAST, cache=False),
+    "block:head": _built("block", _HEAD),
+    "block:head, three candidates": _built("block", _HEAD, candidates=3),
+    "block:head, sampling": _built("block", _HEAD, sampling=True, candidates=4),
+    "early_exit": _built("early_exit"),
+    "early_exit:confident": _built("early_exit", exit_layer=2, confidence=0.5),
+    "early_exit:sampling": _built("early_exit", sampling=True, confidence=0.5),
     "hint": _built("hint"),
-    "hint:block": _block_hint(),
-    "hint:block, sampling": _block_hint(sampling=True, candidates=4),
+    "hint:block": _built("hint", _HEAD),
+    "hint:block, sampling": _built("hint", _HEAD, sampling=True, candidates=4),
     "lookup": _built("lookup"),
     "lookup:long": _built("lookup", max_ngram=5, min_ngram=2),
-    "medusa": _medusa,
+    "medusa": _built("medusa", _MEDUSA),
 }
 
 # These remember earlier rounds, so a fresh drafter on the same prefix proposes otherwise.

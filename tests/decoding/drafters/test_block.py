@@ -95,22 +95,6 @@ def test_the_number_of_masks_is_the_requests_own() -> None:
     assert draft.tokens[2, :3].tolist() == alone(network, ROWS[2], 3)
 
 
-def test_rows_come_and_go() -> None:
-    network = block_drafter()
-    drafter = drafter_of(network, ROWS[:2])
-    drafter.propose(prefix_of(ROWS[:2]), torch.tensor([2, 2]), 2, params(2, 2), RANDOM)
-    drafter.admit(batch(ROWS[2:]))
-    drafter.select(torch.tensor([2, 0]))
-    rows = [ROWS[2], ROWS[0]]
-    draft = drafter.propose(prefix_of(rows), torch.tensor([4, 6]), 6, params(4, 6), RANDOM)
-    assert draft.tokens[0, :4].tolist() == alone(network, rows[0], 4)
-    assert draft.tokens[1].tolist() == alone(network, rows[1], 6)
-    drafter.select(torch.zeros(0, dtype=torch.int64))
-    drafter.admit(batch(ROWS[:1]))
-    draft = drafter.propose(prefix_of(ROWS[:1]), torch.tensor([3]), 3, params(3), RANDOM)
-    assert draft.tokens[0].tolist() == alone(network, ROWS[0], 3)
-
-
 def test_a_stale_width_changes_nothing() -> None:
     """After the longest row has left, the prefix is still as wide as it was."""
     network = block_drafter()

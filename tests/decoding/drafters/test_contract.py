@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from specdec_plugins.decoding.batch import collate
+from specdec_plugins.decoding.drafters import DRAFTERS
 from specdec_plugins.decoding.types import (
     Draft,
     Drafter,
@@ -20,6 +21,7 @@ from specdec_plugins.decoding.types import (
     RowRandom,
     SourceBatch,
 )
+from specdec_plugins.errors import UserError
 from tests.decoding.drafters.factories import FACTORIES, SCRIPTED, WITH_MEMORY
 from tests.decoding.toys import (
     CPU,
@@ -172,3 +174,30 @@ def test_a_rows_drafts_do_not_depend_on_its_batch(name: str) -> None:
     together = told(JOBS, max_rows=4)
     for job in JOBS:
         assert told([job], max_rows=1)[job.id] == together[job.id]
+
+
+NGRAMS = "min_ngram must be from 1 to max_ngram"
+CONFIDENCE = "confidence must be within 0..1"
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "words"),
+    [
+        ("lookup", {"min_ngram": 0}, NGRAMS),
+        ("lookup", {"min_ngram": 4}, NGRAMS),
+        ("lookup", {"max_ngram": 0}, NGRAMS),
+        ("hint", {"min_ngram": 0}, NGRAMS),
+        ("hint", {"min_ngram": 5}, NGRAMS),
+        ("hint", {"max_ngram": 0}, NGRAMS),
+        ("hint", {"candidates": 0}, "candidates must be at least 1, not 0"),
+        ("block", {"candidates": 0}, "candidates must be at least 1, not 0"),
+        ("block", {"bigram_weight": -1.0}, "bigram_weight must be 0 or more, not -1"),
+        ("block", {"bigram_weight": float("nan")}, "bigram_weight must be 0 or more, not nan"),
+        ("assistant", {"encoder": "mine"}, "encoder must be 'own' or 'verifier', not 'mine'"),
+        ("assistant", {"confidence": 1.5}, CONFIDENCE),
+        ("early_exit", {"confidence": 2}, CONFIDENCE),
+    ],
+)
+def test_impossible_options_are_refused(name: str, options: dict[str, Any], words: str) -> None:
+    with pytest.raises(UserError, match=words):
+        DRAFTERS.configure(name, options)

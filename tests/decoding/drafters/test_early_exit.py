@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import itertools
 from collections import Counter
 from dataclasses import replace
 from typing import Any
@@ -10,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from specdec_plugins.decoding.drafters import DraftContext, build_drafter
-from specdec_plugins.decoding.engine import EngineConfig, Method, Session, SpeculativeDecoder
+from specdec_plugins.decoding.engine import Method
 from specdec_plugins.decoding.networks import Transformer
 from specdec_plugins.decoding.sampling import HashRandom, warp
 from specdec_plugins.decoding.types import Request
@@ -18,7 +17,16 @@ from specdec_plugins.decoding.verifier import TransformerVerifier
 from specdec_plugins.errors import UserError
 from tests.decoding.drafters.test_lookup import sources
 from tests.decoding.networks.toys import EOS, full_logits, sentences, transformer
-from tests.decoding.toys import SPECIAL, Rows, history, method_of, prefix_of, row_params
+from tests.decoding.toys import (
+    SPECIAL,
+    Rows,
+    decode_with,
+    events_of,
+    history,
+    method_of,
+    prefix_of,
+    row_params,
+)
 
 NETWORKS = {
     "post-norm": transformer(seed=3, num_layers=3),
@@ -59,28 +67,17 @@ def greedy(network: Transformer, request: Request) -> list[int]:
     return tokens
 
 
-@pytest.mark.parametrize("name", NETWORKS)
-@pytest.mark.parametrize("options", [{}, {"exit_layer": 2}, {"exit_layer": 2, "confidence": 0.2}])
-def test_output_is_greedy(name: str, options: dict[str, Any]) -> None:
-    network = NETWORKS[name]
-    expected = [greedy(network, job) for job in jobs()]
-    for block_size, max_rows in itertools.product((1, 2, 5, 25, None), (1, 3)):
-        changes = {} if block_size is None else {"block_size": block_size}
-        decoder = SpeculativeDecoder(*early_exit(network, **options), EngineConfig(max_rows))
-        assert [r.token_ids for r in decoder.decode(jobs(**changes))] == expected
-
-
 @pytest.mark.parametrize("exit_layer", [1, 2])
 @pytest.mark.parametrize("name", NETWORKS)
-def test_drafting_equals_decoding_with_the_truncated_model(name: str, exit_layer: int) -> None:
+def test_drafts_are_the_truncated_models_and_the_text_is_the_whole_ones(
+    name: str, exit_layer: int
+) -> None:
     """In every round of every row, whatever its neighbours draft."""
     network = NETWORKS[name]
     short = truncated(network, exit_layer)
-    session = Session(*early_exit(network, exit_layer=exit_layer), EngineConfig(max_rows=3))
-    session.add(jobs())
     requests = {job.id: job for job in jobs()}
     num_compared = 0
-    for event in session.run():
+    for event in events_of(*early_exit(network, exit_layer=exit_layer), jobs(), max_rows=3):
         request = requests[event.id]
         now = len(request.forced_ids)
         alone = greedy(short, request)[now : now + len(event.draft_ids)]
@@ -90,7 +87,16 @@ def test_drafting_equals_decoding_with_the_truncated_model(name: str, exit_layer
         if event.result is None:
             forced_ids = [*request.forced_ids, *event.emitted_ids]
             requests[event.id] = replace(request, forced_ids=forced_ids)
+        else:
+            assert event.result.token_ids == greedy(network, request)
     assert num_compared > 30
+
+
+@pytest.mark.parametrize("max_rows", [1, 3])
+def test_rows_that_stop_anywhere_are_decoded_greedily(max_rows: int) -> None:
+    options = {"exit_layer": 2, "confidence": 0.2}
+    results = decode_with(*early_exit(NETWORKS["pre-norm"], **options), jobs(), max_rows=max_rows)
+    assert [r.token_ids for r in results] == [greedy(NETWORKS["pre-norm"], job) for job in jobs()]
 
 
 @pytest.mark.parametrize("options", [{}, {"exit_layer": 2}, {"exit_layer": 2, "confidence": 0.2}])
@@ -106,8 +112,7 @@ def test_no_layer_computes_a_position_twice(options: dict[str, Any]) -> None:
         return count
 
     hooks = [m.register_forward_hook(counting(i)) for i, m in enumerate(network.decoder.layers)]
-    decoder = SpeculativeDecoder(*early_exit(network, **options), EngineConfig(max_rows=1))
-    results = decoder.decode(jobs(block_size=4))
+    results = decode_with(*early_exit(network, **options), jobs(block_size=4), max_rows=1)
     for hook in hooks:
         hook.remove()
     drafted = [n for result in results for n in result.drafted_per_round]
@@ -149,7 +154,7 @@ def test_a_round_that_is_given_up_leaves_nothing_behind() -> None:
     verifier, method = early_exit(NETWORKS["post-norm"])
     verifier.admit(sources([[5]]))
     verifier.run_ahead(prefix_of([[]]), torch.tensor([EOS]), 1)
-    results = SpeculativeDecoder(verifier, method).decode(jobs())
+    results = decode_with(verifier, method, jobs())
     assert [r.token_ids for r in results] == [greedy(NETWORKS["post-norm"], job) for job in jobs()]
 
 
@@ -164,5 +169,3 @@ def test_what_cannot_be_left_early_is_refused() -> None:
         early_exit(transformer(num_layers=1))
     with pytest.raises(UserError, match="none that can run alone"):
         build_drafter("early_exit", DraftContext(Rows()))  # type: ignore[arg-type]
-    with pytest.raises(UserError, match="confidence must be within"):
-        early_exit(NETWORKS["post-norm"], confidence=2)

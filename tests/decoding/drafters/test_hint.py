@@ -8,18 +8,10 @@ import torch
 
 from specdec_plugins.decoding.drafters import DraftContext, build_drafter
 from specdec_plugins.decoding.engine import SpeculativeDecoder
-from specdec_plugins.decoding.types import Drafter, Request
-from specdec_plugins.errors import UserError
+from specdec_plugins.decoding.types import Drafter
 from tests.decoding.drafters.factories import FACTORIES
 from tests.decoding.drafters.test_lookup import proposals, sources
-from tests.decoding.toys import (
-    SPECIAL,
-    TableVerifier,
-    method_of,
-    oracle,
-    random_table,
-    requests,
-)
+from tests.decoding.toys import SPECIAL, TableVerifier, method_of, oracle, random_table, requests
 
 TABLE = random_table()
 EOS = SPECIAL.eos
@@ -64,21 +56,13 @@ def test_only_the_first_thousand_tokens_of_a_hint_are_read() -> None:
     assert proposals(one, [[4, 5]]) == [[6, EOS]]
 
 
-def test_rows_keep_their_hints() -> None:
-    one = opened([[4, 5], [6, 7], [8]])
-    one.select(torch.tensor([2, 0]))
-    one.admit(replace(sources([[4]]), hints=torch.tensor([[7, 7, 7, 7]])))
-    assert proposals(one, [[], [], []]) == [[8, EOS], [4, 5, EOS], [7, 7, 7, 7]]
-
-
-def with_hints(job: Request) -> Request:
-    return replace(job, hint_ids=[t for t in oracle(TABLE, job) if t != EOS])
-
-
 def test_a_hint_that_is_right_needs_the_fewest_rounds() -> None:
     """The whole of it, and its end: in blocks of 9."""
     verifier = TableVerifier(TABLE)
-    jobs = [with_hints(job) for job in requests(9, block_size=9, max_len=40)]
+    jobs = [
+        replace(job, hint_ids=[t for t in oracle(TABLE, job) if t != EOS])
+        for job in requests(9, block_size=9, max_len=40)
+    ]
     decoder = SpeculativeDecoder(verifier, method_of(FACTORIES["hint:block"](verifier)))
     for job, result in zip(jobs, decoder.decode(jobs), strict=True):
         assert result.token_ids == oracle(TABLE, job)
@@ -95,12 +79,3 @@ def test_without_hints_it_is_the_block_drafter(name: str) -> None:
         return [event.draft_ids for event in decoder.events(jobs)]
 
     assert drafted(name) == drafted("block:head" + name.removeprefix("hint:block"))
-
-
-def test_impossible_options_are_refused() -> None:
-    refused: list[dict[str, Any]] = [{"min_ngram": 0}, {"min_ngram": 5}, {"max_ngram": 0}]
-    for options in refused:
-        with pytest.raises(UserError, match="min_ngram must be from 1 to max_ngram"):
-            opened([[4]], **options)
-    with pytest.raises(UserError, match="candidates must be at least 1"):
-        opened([[4]], candidates=0)

@@ -9,7 +9,6 @@ from specdec_plugins.decoding.drafters import DraftContext, build_drafter
 from specdec_plugins.decoding.engine import SpeculativeDecoder
 from specdec_plugins.decoding.sampling import HashRandom
 from specdec_plugins.decoding.types import DecodeParams, Draft, Drafter, Request, SourceBatch
-from specdec_plugins.errors import UserError
 from tests.decoding.toys import (
     SPECIAL,
     TableVerifier,
@@ -132,20 +131,3 @@ def test_a_copy_is_found_at_once() -> None:
     assert result.token_ids == source
     assert result.drafted_per_round == [0, 5]
     assert result.accepted_per_round == [0, 5]
-
-
-def test_rows_keep_their_sources() -> None:
-    one = drafter()
-    one.admit(sources([[4, 5], [4, 6], [4, 7]]))
-    one.select(torch.tensor([2, 0]))
-    one.admit(sources([[4, 8, 8, 8, 8, 8]]))
-    assert proposals(one, [[4], [4], [4]]) == [[7, EOS], [5, EOS], [8, 8, 8, 8]]
-    one.select(torch.tensor([2, 1]))
-    assert proposals(one, [[4], [4]]) == [[8, 8, 8, 8], [5, EOS]]
-
-
-def test_impossible_options_are_refused() -> None:
-    refused: list[dict[str, Any]] = [{"min_ngram": 0}, {"min_ngram": 4}, {"max_ngram": 0}]
-    for options in refused:
-        with pytest.raises(UserError, match="min_ngram must be from 1 to max_ngram"):
-            drafter(**options)

@@ -5,13 +5,21 @@ import torch
 from torch import Tensor, nn
 
 from specdec_plugins.decoding.drafters import DraftContext, build_drafter
-from specdec_plugins.decoding.engine import EngineConfig, Session, SpeculativeDecoder
+from specdec_plugins.decoding.engine import Method
 from specdec_plugins.decoding.networks import MedusaConfig, MedusaHeads, Transformer
 from specdec_plugins.decoding.verifier import TransformerVerifier
 from specdec_plugins.errors import UserError
-from tests.decoding.drafters.test_early_exit import NETWORKS, greedy, jobs
+from tests.decoding.drafters.test_early_exit import NETWORKS, jobs
 from tests.decoding.networks.toys import EOS, full_logits, randomise
-from tests.decoding.toys import SPECIAL, Rows, TableVerifier, method_of, random_table, requests
+from tests.decoding.toys import (
+    SPECIAL,
+    Rows,
+    TableVerifier,
+    events_of,
+    method_of,
+    random_table,
+    requests,
+)
 
 NETWORK = NETWORKS["pre-norm"]
 
@@ -22,18 +30,9 @@ def heads(num_heads: int = 6, dim: int = 16) -> MedusaHeads:
     return network
 
 
-def decoder(network: nn.Module, max_rows: int = 3) -> SpeculativeDecoder:
+def parts(network: nn.Module) -> tuple[TransformerVerifier, Method]:
     verifier = TransformerVerifier(NETWORK, SPECIAL)
-    drafter = build_drafter("medusa", DraftContext(verifier, network))
-    return SpeculativeDecoder(verifier, method_of(drafter), EngineConfig(max_rows))
-
-
-@pytest.mark.parametrize("max_rows", [1, 3])
-def test_output_is_greedy(max_rows: int) -> None:
-    expected = [greedy(NETWORK, job) for job in jobs()]
-    for block_size in (1, 2, 5):
-        results = decoder(heads(), max_rows).decode(jobs(block_size=block_size))
-        assert [r.token_ids for r in results] == expected
+    return verifier, method_of(build_drafter("medusa", DraftContext(verifier, network)))
 
 
 def guesses(network: Transformer, source_ids: list[int], target_ids: list[int]) -> list[int]:
@@ -47,13 +46,10 @@ def guesses(network: Transformer, source_ids: list[int], target_ids: list[int]) 
 
 
 def test_drafts_are_the_heads_guesses_of_the_state_that_gave_the_last_token() -> None:
-    parts = decoder(heads())
-    session = Session(parts.verifier, parts.method, EngineConfig(max_rows=3))
-    session.add(jobs(block_size=4, max_len=16))
     written = {job.id: list(job.forced_ids) for job in jobs()}
     begun, num_checked, distinct = set(), 0, set()
     sources = {job.id: job.source_ids for job in jobs()}
-    for event in session.run():
+    for event in events_of(*parts(heads()), jobs(block_size=4, max_len=16), max_rows=3):
         if event.id not in begun:  # there is no state before the first round
             assert event.draft_ids == []
         else:
@@ -67,21 +63,14 @@ def test_drafts_are_the_heads_guesses_of_the_state_that_gave_the_last_token() ->
     assert len(distinct) > 3
 
 
-def test_a_draft_is_no_longer_than_there_are_heads() -> None:
-    with pytest.raises(UserError, match="blocks of 6 tokens"):
-        decoder(heads()).decode(jobs(block_size=7))
-
-
 def test_heads_that_add_nothing_repeat_the_verifiers_own_token() -> None:
     """W_k = 0 is how training begins: every head then says what the verifier has just said."""
     verifier = TableVerifier(random_table())
     same = MedusaHeads(MedusaConfig(3, verifier.hidden_dim)).double()
     same.load_state_dict({n: t * 0 for n, t in same.state_dict().items()})
-    drafter = build_drafter("medusa", DraftContext(verifier, same))
-    session = Session(verifier, method_of(drafter), EngineConfig(max_rows=2))
-    session.add(requests(4, block_size=3, max_len=12))
+    method = method_of(build_drafter("medusa", DraftContext(verifier, same)))
     last: dict[str, int] = {}
-    for event in session.run():
+    for event in events_of(verifier, method, requests(4, block_size=3, max_len=12), max_rows=2):
         assert set(event.draft_ids) <= {last.get(event.id)}
         last[event.id] = event.emitted_ids[-1]
 
@@ -95,6 +84,7 @@ def test_what_cannot_be_read_is_refused() -> None:
     with pytest.raises(UserError, match="states of 8 numbers and the verifier gives 16"):
         build_drafter("medusa", DraftContext(verifier, heads(dim=8)))
     assert not verifier.with_hidden
+    assert build_drafter("medusa", DraftContext(verifier, heads(6))).max_block_size == 6
 
 
 @pytest.mark.parametrize("num_used", [1, 2, 4])

@@ -172,10 +172,17 @@ def test_rank_breaks_ties_by_id() -> None:
     assert got == [[0, 0], [1, 1], [2, 2], [3, 4]]
 
 
-def test_guarantees() -> None:
-    assert EXACT.guarantee(1) is EXACT.guarantee(5) is Guarantee.GREEDY
-    assert TOP_BETA.guarantee(1) is Guarantee.GREEDY
-    assert TOP_BETA.guarantee(2) is Guarantee.NONE
+@pytest.mark.parametrize(
+    ("name", "alone", "tolerant", "samples"),
+    [
+        ("exact", Guarantee.GREEDY, Guarantee.GREEDY, False),
+        ("top_beta", Guarantee.GREEDY, Guarantee.NONE, False),
+        ("speculative_sampling", Guarantee.DISTRIBUTION, Guarantee.DISTRIBUTION, True),
+    ],
+)
+def test_guarantees(name: str, alone: Guarantee, tolerant: Guarantee, samples: bool) -> None:
+    rule = RULES.get(name)()
+    assert (rule.guarantee(1), rule.guarantee(2), rule.samples) == (alone, tolerant, samples)
 
 
 class WideFloats(TorchDispatchMode):
