@@ -14,6 +14,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from specdec_plugins.corpus.reading import check_file
 from specdec_plugins.errors import Parser, UserError, refuse
 from specdec_plugins.formats.output import check_output
 
@@ -86,24 +87,18 @@ def _check(cfg: Any) -> None:
     if getattr(cfg.task, "_name", None) == "translation_lev_modified":
         check_settings(cfg.task)
         if cfg.task.verifier_path is not None:
-            _check_file("--verifier-path", cfg.task.verifier_path, "")
+            check_file(cfg.task.verifier_path, "a checkpoint", "--verifier-path")
         arch = str(getattr(cfg.model, "arch", None) or getattr(cfg.model, "_name", None))
         if not arch.startswith("block"):
             raise UserError(f"--arch {arch} cannot fill masked blocks; give --arch block")
     restored = cfg.checkpoint.restore_file
     if restored != "checkpoint_last.pt":
-        _check_file("--restore-file", restored, "; fairseq would train without it")
+        expected = "a checkpoint; fairseq would train without it"
+        check_file(restored, expected, "--restore-file")
     for path in (restored, cfg.checkpoint.finetune_from_model):
         if path is not None and path != "checkpoint_last.pt":
             load_checkpoint(path)  # says in a sentence what is wrong with it
     _check_folders(cfg)
-
-
-def _check_file(flag: str, path: str, remark: str) -> None:
-    if os.path.isdir(path):
-        raise UserError(f"{flag} {path}: a folder; give a checkpoint in it{remark}")
-    if not os.path.isfile(path):
-        raise UserError(f"{flag} {path}: no such file{remark}")
 
 
 def _check_folders(cfg: Any) -> None:

@@ -50,7 +50,7 @@ def test_nothing_is_added_where_nothing_is_missing(
         ("--block-size 0", "--block-size is 0"),
         ("--start-p 0.1", "--start-p 0.1 is below --minus-p"),
         ("--restore-file none.pt", "--restore-file none.pt: no such file"),
-        ("--restore-file tests", "--restore-file tests: a folder; give a checkpoint in it"),
+        ("--restore-file tests", "--restore-file tests: a folder; expected a checkpoint"),
         ("--eval-block-decoding --verifier-path none.pt", "--verifier-path none.pt: no such file"),
         ("--eval-block-decoding --verifier-path tests", "--verifier-path tests: a folder"),
         ("--arch transformer", "--arch transformer cannot fill masked blocks; give --arch block"),

@@ -1,6 +1,6 @@
 """From raw parallel text to scored translations: preparation, distillation, averaging, scoring.
 
-The shell scripts in ``scripts/`` only set defaults and call the modules of this package:
+The shell scripts in ``scripts/`` call the modules of this package, each a command line (``cli``):
 
 - ``decontaminate``: one training text of many corpora (``reading``, ``cleaning``);
 - ``prepare``: any parallel files to a data-bin (``tokenising``, ``binarising``);

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import BinaryIO, cast
 
 from specdec_plugins.corpus.cli import logger
-from specdec_plugins.errors import UserError
+from specdec_plugins.errors import UserError, require
 
 Pair = tuple[str, str]
 
@@ -82,12 +82,10 @@ class BadLines:
         self.skipped += 1
 
 
-def check_file(path: Path, expected: str) -> None:
+def check_file(path: str | Path, expected: str, flag: str = "") -> None:
     """Raises UserError where there is no such file, or a folder in its place."""
-    if path.is_dir():
-        raise UserError(f"{path}: a folder; expected {expected}")
-    if not path.is_file():
-        raise UserError(f"{path}: no such file; expected {expected}")
+    found = "a folder" if Path(path).is_dir() else "no such file"
+    require(Path(path).is_file(), f"{flag} {path}: {found}; expected {expected}".lstrip())
 
 
 def open_bytes(path: Path) -> BinaryIO:

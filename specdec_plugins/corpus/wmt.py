@@ -206,7 +206,7 @@ def open_member(path: Path, member: str) -> Iterator[IO[bytes]]:
         info = next(info for info in packed_tar if Path(info.name).name == member)
         inside = packed_tar.extractfile(info)
         if inside is None:
-            raise UserError(f"{path}: {member} is no file; fetch it again")
+            raise UserError(f"{path}: {member} is not a file; fetch it again")
         yield inside
 
 

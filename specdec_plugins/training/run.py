@@ -106,10 +106,7 @@ def _check(args: argparse.Namespace, checkpoint: str | None, flag: str) -> None:
     if not args.data.is_dir():
         raise UserError(f"--data {args.data}: no such folder")
     if checkpoint is not None:
-        try:
-            check_file(Path(checkpoint), "a checkpoint of fairseq")
-        except UserError as error:
-            raise UserError(f"{flag} {error}") from error
+        check_file(checkpoint, "a checkpoint of fairseq", flag)
 
 
 def train_verifier(args: argparse.Namespace) -> None:
