@@ -1,6 +1,6 @@
-"""Binary data for fairseq: written by fairseq-preprocess; its bigrams counted for drafting.
+"""Binary data for fairseq: written by fairseq-preprocess, and counted for drafting.
 
-The command line is that of ``scripts/count-bigrams.sh``.
+The command lines are those of ``scripts/count-bigrams.sh`` and ``scripts/add-shortlist.sh``.
 """
 
 from __future__ import annotations
@@ -15,14 +15,19 @@ import subprocess
 import sys
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from itertools import islice
 from pathlib import Path
 
+import numpy
+import torch
+from numpy.typing import NDArray
 from tqdm import tqdm
 
 from specdec_plugins.corpus import cli
 from specdec_plugins.corpus.cli import logger
 from specdec_plugins.errors import UserError, not_installed
 from specdec_plugins.formats.bigrams import count_bigrams, write_bigrams
+from specdec_plugins.formats.checkpoints import load_checkpoint, save_checkpoint
 from specdec_plugins.formats.dictionaries import load_dictionaries
 from specdec_plugins.formats.output import check_output
 
@@ -154,8 +159,66 @@ def _sentences(prefix: Path) -> Iterator[list[int]]:
             f"{prefix}: no binarised sentences; give a folder that scripts/distill.sh or "
             "fairseq-preprocess has written, and the --split that is there"
         )
-    for index in tqdm(range(len(dataset)), desc="counting", unit=" sentences"):
+    for index in tqdm(range(len(dataset)), desc="reading", unit=" sentences"):
         yield dataset[index].tolist()
+
+
+def likely_types(
+    sources: Sequence[Sequence[int]], targets: Sequence[Sequence[int]], iterations: int
+) -> tuple[NDArray[numpy.int64], NDArray[numpy.int64], NDArray[numpy.float64]]:
+    """Pairs of source and target types and t(target | source), by source, the likeliest first.
+
+    IBM model 1 (Brown et al. 1993): each target token is a translation of one source token of its
+    sentence, whichever; t is the share of a source type's expected translations.
+    """
+    places, firsts, seconds = 0, [], []
+    positions = []
+    for source, target in zip(sources, targets, strict=True):
+        firsts.append(numpy.tile(numpy.asarray(source, numpy.int64), len(target)))
+        seconds.append(numpy.repeat(numpy.asarray(target, numpy.int64), len(source)))
+        positions.append(numpy.repeat(numpy.arange(places, places + len(target)), len(source)))
+        places += len(target)
+    width = 1 + max(map(max, targets))
+    keys, pair = numpy.unique(
+        numpy.concatenate(firsts) * width + numpy.concatenate(seconds), return_inverse=True
+    )
+    position = numpy.concatenate(positions)
+    t: NDArray[numpy.float64] = numpy.ones(len(keys))
+    for _ in range(iterations):
+        share = t[pair]
+        share /= numpy.bincount(position, share)[position]
+        t = numpy.bincount(pair, share).astype(numpy.float64)
+        t /= numpy.bincount(keys // width, t)[keys // width]
+    order = numpy.lexsort((-t, keys // width))
+    return keys[order] // width, keys[order] % width, t[order]
+
+
+def shortlist(args: argparse.Namespace) -> None:
+    """Write the drafter with the types that it may draft; see ``networks.heads.Shortlist``."""
+    check_output(args.output, "--output")
+    checkpoint = load_checkpoint(args.path)
+    model = checkpoint["model"]
+    if "decoder.head.state.bias" not in model:
+        raise UserError(f"{args.path}: no drafter with a sequential head, which alone has a use")
+    dictionaries = load_dictionaries(args.data, args.source_lang, args.target_lang)
+    source, target = dictionaries.source_lang, dictionaries.target_lang
+    stem = f"{args.data}/{args.split}.{source}-{target}"
+    read = (islice(_sentences(Path(f"{stem}.{x}")), args.sentences) for x in (source, target))
+    sources, targets = map(list, read)
+    first, second, t = likely_types(sources, targets, args.iterations)
+    rank = numpy.arange(len(first)) - numpy.searchsorted(first, first)
+    kept = (rank < args.types) & (t >= args.least)
+    sizes = [len(model[f"{x}.embed_tokens.weight"]) for x in ("encoder", "decoder")]
+    counts = numpy.bincount(numpy.concatenate(targets), minlength=sizes[1])
+    tensors = {
+        "common": numpy.argsort(-counts, kind="stable")[: args.common],
+        "types": second[kept],
+        "starts": numpy.searchsorted(first[kept], numpy.arange(sizes[0] + 1)),
+    }
+    for name, values in tensors.items():
+        model[f"decoder.shortlist.{name}"] = torch.from_numpy(values).int()
+    save_checkpoint(checkpoint, args.output)
+    logger.info("wrote %s: %s pairs of types", args.output, f"{int(kept.sum()):,}")
 
 
 COMMAND = cli.CommandLine(
@@ -171,5 +234,25 @@ COMMAND = cli.CommandLine(
     ],
 )
 
+SHORTLIST = cli.CommandLine(
+    "add-shortlist.sh",
+    "Give a drafter with a sequential head the target types that source types make likely.",
+    shortlist,
+    [
+        ("data", None, Path, "folder of distilled data: what the verifier says"),
+        ("--path", cli.REQUIRED, Path, "checkpoint of the drafter"),
+        ("--output", cli.REQUIRED, Path, "checkpoint to write"),
+        ("--types", 40, int, "the most target types of a source type"),
+        ("--least", 0.005, float, "a target type's least share of a source type's translations"),
+        ("--common", 200, int, "most frequent target types, which every sentence may draft"),
+        ("--iterations", 4, int, "of the alignment, IBM model 1"),
+        ("--sentences", 100_000, int, "to align; they take about 10 KB of memory each"),
+        ("--split", "train", str, "which part to align"),
+        ("-s --source-lang", None, str, "default: from the names of files"),
+        ("-t --target-lang", None, str, "default: from the names of files"),
+    ],
+)
+COMMANDS = {"bigrams": COMMAND, "shortlist": SHORTLIST}
+
 if __name__ == "__main__":
-    sys.exit(COMMAND.run())
+    sys.exit(COMMANDS[sys.argv[1]].run(sys.argv[2:]))

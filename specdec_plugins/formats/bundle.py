@@ -355,7 +355,8 @@ def _content(tensor: Tensor) -> _Content:
 def _rounded(model: Model, dtype: torch.dtype) -> dict[str, Tensor]:
     rounded = {}
     for name, tensor in model.state.items():
-        rounded[name] = tensor.to(dtype).contiguous()
+        kept = dtype if tensor.is_floating_point() else tensor.dtype
+        rounded[name] = tensor.to(kept).contiguous()
         if not bool(torch.isfinite(rounded[name]).all()):
             raise UserError(
                 f"{model.path}: {name} holds values that {str(dtype).removeprefix('torch.')} "

@@ -121,6 +121,13 @@ class BlockDecoder(TransformerDecoder):
         x = self.dropout_module(x + positions)
         return _layer_at(self.layers[-1], x, encoder_out, hidden, columns).transpose(0, 1)
 
+    def upgrade_state_dict_named(self, state_dict: dict[str, Any], name: str) -> dict[str, Any]:
+        """A shortlist is decoding's alone."""
+        for own in [key for key in state_dict if key.startswith(f"{name}.shortlist.")]:
+            del state_dict[own]
+        upgraded: dict[str, Any] = super().upgrade_state_dict_named(state_dict, name)
+        return upgraded
+
     def _embed(
         self,
         input_tokens: Tensor,  # [B, W] int64

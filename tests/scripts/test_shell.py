@@ -38,6 +38,7 @@ NAMES = [
 PARSERS = [
     *(m.COMMAND.parser for m in (binarising, checkpoints, decontaminate, distill, prepare, wmt)),
     *(c.parser for c in (*run.COMMANDS.values(), *scoring.COMMANDS.values(), recipe.COMMAND)),
+    binarising.SHORTLIST.parser,
     encoder_initial.COMMAND.parser,
     benchmarks.run.parser,
     benchmarks.compare.comparison_parser,

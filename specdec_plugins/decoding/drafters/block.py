@@ -19,6 +19,8 @@ from specdec_plugins.decoding.drafters.base import (
 )
 from specdec_plugins.decoding.networks.block import BlockDrafter
 from specdec_plugins.decoding.networks.cpu import ops
+from specdec_plugins.decoding.networks.cpu.products import NativeHead
+from specdec_plugins.decoding.networks.heads import Listed, only
 from specdec_plugins.decoding.sampling import sample, warp
 from specdec_plugins.decoding.types import (
     Draft,
@@ -57,6 +59,7 @@ class BlockNatDrafter(ContextDrafter):
         bigram_weight: float = 0.3  # of how well tokens go together, where there are bigrams; 0 off
         # Tokens a position to choose from: behind a head (None = 16), or with bigrams (None = 6).
         candidates: int | None = None  # None = as above
+        shortlist: bool = True  # draft likely types of the source alone, where the network has them
 
         def __post_init__(self) -> None:
             require(
@@ -81,6 +84,8 @@ class BlockNatDrafter(ContextDrafter):
         self._cache = self._new_cache(0)
         self._width = 0  # host-side bound of what a row has in the cache
         self._behind = 0  # host-side bound of what a row's cache lacks
+        self._shortlist = self.network.decoder.shortlist if config.shortlist else None
+        self._listed: list[Listed] = []  # what each row may draft, where there is a shortlist
         # Reading a value on the CPU needs no synchronisation, and every column costs.
         self._may_wait = self.network.decoder.tokens.weight.is_cpu
 
@@ -114,6 +119,17 @@ class BlockNatDrafter(ContextDrafter):
         self._memory = memory if self._memory is None else self._memory.append(memory)
         self._cache.append(self._new_cache(len(source)))
         self._behind = max(self._behind, source.forced.shape[1] - 1)
+        if self._shortlist is not None:
+            rows = zip(source.tokens, source.lengths.tolist(), strict=True)
+            self._listed += [self._of(ids[:length]) for ids, length in rows]
+
+    def _of(self, source_ids: Tensor) -> Listed:
+        """What may be drafted for a sentence [S] int64."""
+        decoder = self.network.decoder
+        assert decoder.head is not None
+        assert self._shortlist is not None
+        table = decoder.tokens.weight
+        return decoder.head.listed(self._shortlist.of(source_ids, len(table)), table)
 
     def _encoded(self, source: SourceBatch) -> tuple[Tensor, Tensor]:
         """States [B, S, D] and padding [B, S] bool of the rows that join."""
@@ -138,14 +154,15 @@ class BlockNatDrafter(ContextDrafter):
         # The host's bound of these
         most = min(config.block_size, max(1, *(p.block_size for p in params.requested)))
         states = self._predict(prefix, num_masks, most, min(width, most))
-        logits, probs = self.network.decoder.logits(states), None
+        probs = None
         if self.network.decoder.head is not None:
-            drafted, probs = self._walk(states, logits, prefix, params, random)
+            drafted, probs = self._walk(states, prefix, params, random)
         elif self._bigrams is not None:
+            logits = self.network.decoder.logits(states)
             weight, candidates = self._config.bigram_weight, self._config.candidates or 6
             drafted = self._bigrams.best_path(logits, prefix.last(), weight, candidates)
         else:
-            drafted = ops.best(logits)
+            drafted = ops.best(self.network.decoder.logits(states))
         budget = budget.clamp(max=drafted.shape[1])
         return until_end(Draft(drafted, budget, probs), self._eos, self._may_wait)
 
@@ -180,14 +197,19 @@ class BlockNatDrafter(ContextDrafter):
         return self._behind
 
     def _walk(
-        self, states: Tensor, logits: Tensor, prefix: Prefix, params: RowParams, random: RowRandom
+        self, states: Tensor, prefix: Prefix, params: RowParams, random: RowRandom
     ) -> tuple[Tensor, Tensor | None]:
         """Tokens [B, m] int64 that the head chooses; drawn, with their distribution [B, m, V],
         under a rule that samples: over the candidates alone, whatever the rest may be worth.
         """
-        head, embeddings = self.network.decoder.head, self.network.decoder.tokens.weight
+        decoder, listed = self.network.decoder, self._listed
+        head, embeddings = decoder.head, decoder.tokens.weight
         assert head is not None
         last, candidates = prefix.last(), self._config.candidates or 16
+        if isinstance(head, NativeHead) and listed and not self._samples:
+            return head.draft(states, listed, last, embeddings, candidates), None
+        logits = decoder.logits(states)
+        logits = only(logits, listed) if listed else logits
         if not self._samples:
             return head.draft(states, logits, last, embeddings, candidates), None
         probs: list[Tensor] = []  # [B, 1, V] each
@@ -210,9 +232,12 @@ class BlockNatDrafter(ContextDrafter):
         if rows.numel() == 0:
             self._memory, self._cache = None, self._new_cache(0)
             self._width = self._behind = 0
+            self._listed = []
             return
         assert self._memory is not None, "select before admit"
         self._memory = self._memory.select(rows)
+        if self._shortlist is not None:
+            self._listed = [self._listed[row] for row in rows.tolist()]
         self._cache.select(rows)
 
     def _new_cache(self, num_rows: int) -> KVCache:

@@ -15,7 +15,7 @@ from torch.nn import functional as F
 
 from specdec_plugins.decoding.networks.config import BlockConfig
 from specdec_plugins.decoding.networks.fairseq_names import EncoderDecoder
-from specdec_plugins.decoding.networks.heads import SequentialHead
+from specdec_plugins.decoding.networks.heads import SequentialHead, Shortlist
 from specdec_plugins.decoding.networks.layers import (
     CrossSource,
     KeyValueStore,
@@ -73,6 +73,10 @@ class BidirectionalDecoder(nn.Module):
         self.head: SequentialHead | None = None
         if config.sequential_head:
             self.head = SequentialHead(stack.dim, config.sequential_head)
+        self.shortlist: Shortlist | None = None
+        if config.shortlist_common:
+            sizes = (config.shortlist_common, config.shortlist_types)
+            self.shortlist = Shortlist(config.encoder.vocab_size, *sizes)
 
     @property
     def attention_dtype(self) -> torch.dtype:
@@ -196,6 +200,8 @@ class BlockDrafter(EncoderDecoder):
             "scale_decoder": bool(settings.get("scale_decoder_embedding", False)),
             "cached_prefix": bool(settings.get("cached_prefix", False)),
             "sequential_head": len(state.get("decoder.head.state.bias", ())),
+            "shortlist_common": len(state.get("decoder.shortlist.common", ())),
+            "shortlist_types": len(state.get("decoder.shortlist.types", ())),
         }
 
     def __init__(self, config: BlockConfig) -> None:

@@ -130,6 +130,8 @@ class BlockConfig(TransformerConfig):
     scale_decoder: bool = False  # the decoder's embeddings too are multiplied by sqrt(its dim)
     cached_prefix: bool = False  # a prefix position sees none behind it, so it is computed once
     sequential_head: int = 0  # hidden width of the head that knows the token before; 0 = none
+    shortlist_common: int = 0  # types that it may draft for any source; 0 = the whole vocabulary
+    shortlist_types: int = 0  # entries of source types that make target types likely
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -152,5 +154,9 @@ class BlockConfig(TransformerConfig):
             not self.sequential_head or self.tie_output,
             "A sequential head scores tokens by their embeddings: the output projection must share "
             "them.",
+        )
+        require(
+            not self.shortlist_common or self.sequential_head > 0,
+            "A shortlist is for a drafter with a sequential head.",
         )
         require(self.block_size >= 1, f"A block has 1 token or more, not {self.block_size}.")

@@ -1,10 +1,12 @@
-"""Small networks behind a last state: heads for places ahead, and a head from token to token."""
+"""Small networks behind a last state: heads for places ahead, a head from token to token, and which
+tokens these choose among."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -68,6 +70,52 @@ class MedusaHeads(TrainedNetwork):
         return residual + F.silu(inner.view(-1, num_used, self.dim))
 
 
+class Listed(NamedTuple):
+    """Types that may be drafted in one row."""
+
+    types: Tensor  # [N] int32, ascending
+    packed: Any = None  # the projection onto them, where the kernels read it
+
+
+def only(logits: Tensor, rows: Sequence[Listed]) -> Tensor:
+    """Logits [B, K, V], -inf for what is not listed for its row."""
+    listed = torch.zeros_like(logits[:, 0], dtype=torch.bool)
+    for row, own in enumerate(rows):
+        listed[row, own.types.long()] = True
+    return logits.masked_fill(~listed[:, None], -math.inf)
+
+
+class Shortlist(nn.Module):
+    """Which target types a source sentence makes likely: those of its types, and common ones.
+
+    What a drafter may say, so that it scores hundreds of types in place of a whole vocabulary. The
+    verifier scores all of them, so no text changes. As Marian's and CTranslate2's shortlists.
+    """
+
+    def __init__(self, source_size: int, num_common: int, num_types: int) -> None:
+        super().__init__()
+        self.common: Tensor  # [C] int32, whatever the sentence
+        self.types: Tensor  # [N] int32, of source type s from starts[s] to starts[s + 1]
+        self.starts: Tensor  # [V source + 1] int32
+        for name, size in (
+            ("common", num_common),
+            ("types", num_types),
+            ("starts", source_size + 1),
+        ):
+            self.register_buffer(name, torch.zeros(size, dtype=torch.int32))
+
+    def of(self, source_ids: Tensor, vocab_size: int) -> Tensor:
+        """Types [N] int32 for a sentence [S] int64, ascending."""
+        first, stop = self.starts[source_ids].long(), self.starts[source_ids + 1].long()
+        counts = stop - first
+        begins = (first - counts.cumsum(0) + counts).repeat_interleave(counts)
+        own = self.types[begins + torch.arange(len(begins), device=begins.device)]
+        listed = torch.zeros(vocab_size, dtype=torch.bool, device=own.device)
+        listed[own.long()] = True
+        listed[self.common.long()] = True
+        return listed.nonzero()[:, 0].int()
+
+
 class SequentialHead(nn.Module):
     """Corrects the state of each position of a block by the token drafted before it.
 
@@ -97,10 +145,14 @@ class SequentialHead(nn.Module):
             self._table = table
         return table
 
+    def listed(self, types: Tensor, embeddings: Tensor) -> Listed:
+        """What a row may draft, of types [N] int32 of the embeddings [V, D]."""
+        return Listed(types)
+
     def draft(
         self,
         states: Tensor,  # [B, K, D]
-        logits: Tensor,  # [B, K, V], before the head
+        logits: Tensor,  # [B, K, V], before the head; -inf for what may not be drafted
         before: Tensor,  # [B] int64, the last committed tokens
         embeddings: Tensor,  # [V, D], which are the output projection, too
         num_candidates: int,
@@ -112,7 +164,7 @@ class SequentialHead(nn.Module):
         these [B, C] and their scores [B, C], and gives the index [B] of one of them, all int64 but
         the scores; None = the best, the first of equal ones.
         """
-        candidates = logits.topk(min(num_candidates, logits.shape[-1])).indices  # [B, K, C]
+        allowed, candidates = logits.topk(min(num_candidates, logits.shape[-1]))  # [B, K, C] both
         table, rows = self.table(embeddings), embeddings[candidates]  # [B, K, C, D]
         told: Tensor = self.state(states)  # [B, K, H]
         drafted = []
@@ -120,6 +172,7 @@ class SequentialHead(nn.Module):
             hidden = F.relu(told[:, place] + table[before])
             corrected = states[:, place] + self.out(hidden)  # [B, D]
             scores = (rows[:, place] @ corrected[..., None])[..., 0]  # [B, C]
+            scores = scores.masked_fill(allowed[:, place] == -math.inf, -math.inf)
             own = candidates[:, place]
             index = scores.argmax(-1) if choose is None else choose(place, own, scores)
             before = own.gather(1, index[:, None])[:, 0]

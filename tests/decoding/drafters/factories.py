@@ -27,7 +27,9 @@ Factory = Callable[[TableVerifier], Drafter]
 SOURCE_TO_TARGET = torch.where(torch.arange(12) < 9, torch.arange(12), SPECIAL.unk)
 
 
-def _block_network(num_layers: int, cached_prefix: bool, sequential_head: int = 0) -> BlockDrafter:
+def _block_network(
+    num_layers: int, cached_prefix: bool, sequential_head: int = 0, shortlist_types: int = 0
+) -> BlockDrafter:
     stack = StackConfig(1, 8, 8, 2, vocab_size=12, max_positions=100, positions="learned")
     network = BlockDrafter(
         BlockConfig(
@@ -39,14 +41,23 @@ def _block_network(num_layers: int, cached_prefix: bool, sequential_head: int = 
             cached_prefix=cached_prefix,
             tie_output=sequential_head > 0,
             sequential_head=sequential_head,
+            shortlist_common=shortlist_types and 2,
+            shortlist_types=shortlist_types,
         )
     )
     randomise(network, seed=0)
+    if network.decoder.shortlist is not None:
+        # Two types for each source type, and the end of sentence and a type that all may draft.
+        listed = network.decoder.shortlist
+        listed.common[:] = torch.tensor([SPECIAL.eos, 4])
+        listed.starts[:] = (2 * torch.arange(13)).clamp(max=shortlist_types)
+        listed.types[:] = torch.arange(shortlist_types) * 5 % 9
     return network
 
 
 _FAST = _block_network(2, cached_prefix=True)
 _HEAD = _block_network(2, cached_prefix=True, sequential_head=12)
+_LISTED = _block_network(2, cached_prefix=True, sequential_head=12, shortlist_types=24)
 _MEDUSA = MedusaHeads(MedusaConfig(num_heads=25, dim=9))  # a toy's state is its logits
 randomise(_MEDUSA, seed=0)
 
@@ -83,6 +94,8 @@ FACTORIES: dict[str, Factory] = {
     "block:fast, nothing kept": _built("block", _FAST, cache=False),
     "block:head": _built("block", _HEAD),
     "block:head, three candidates": _built("block", _HEAD, candidates=3),
+    "block:head, shortlist": _built("block", _LISTED),
+    "block:head, shortlist, sampling": _built("block", _LISTED, sampling=True),
     "block:head, sampling": _built("block", _HEAD, sampling=True, candidates=4),
     "early_exit": _built("early_exit"),
     "early_exit:confident": _built("early_exit", exit_layer=2, confidence=0.5),

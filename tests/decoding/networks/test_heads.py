@@ -8,7 +8,7 @@ from itertools import product
 
 import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from specdec_plugins.decoding.networks.cpu.ops import instruction_sets
 from specdec_plugins.decoding.networks.cpu.products import (
@@ -16,7 +16,7 @@ from specdec_plugins.decoding.networks.cpu.products import (
     NativeLinear,
     with_fast_products,
 )
-from specdec_plugins.decoding.networks.heads import SequentialHead
+from specdec_plugins.decoding.networks.heads import SequentialHead, Shortlist, only
 from tests.decoding.networks.toys import block_drafter, randomise
 
 KINDS = [(name, int8) for name, has in instruction_sets().items() for int8 in {False, has}]
@@ -45,6 +45,10 @@ def inputs(rows: int, length: int, width: int = WIDTH) -> tuple[Tensor, ...]:
     return states, states @ embeddings.T, before, embeddings
 
 
+def best_by_hand(place: int, candidates: Tensor, scores: Tensor) -> Tensor:
+    return scores.argmax(-1)
+
+
 def toy_head() -> SequentialHead:
     head = SequentialHead(DIM, HIDDEN)
     randomise(head, seed=1)
@@ -58,11 +62,45 @@ def test_a_block_is_drafted_as_place_by_place(
 ) -> None:
     given, head = inputs(rows, length, width), native(toy_head(), instruction_set, int8)
     found = head.draft(*given, num_candidates=5)
-    assert torch.equal(found, head.draft(*given, 5, lambda place, own, scores: scores.argmax(-1)))
+    assert torch.equal(found, head.draft(*given, 5, best_by_hand))
     if not int8:
         assert torch.equal(found, toy_head().draft(*given, num_candidates=5))
     if length > 1:
         assert not torch.equal(found, given[1].argmax(-1))
+
+
+@pytest.mark.parametrize(("instruction_set", "int8"), KINDS)
+def test_only_what_is_listed_is_drafted(
+    instruction_set: str, int8: bool, threads_kept: None
+) -> None:
+    """Lists of each row's own, one of them shorter than its candidates."""
+    states, _, before, embeddings = inputs(3, 5)
+    head = native(toy_head(), instruction_set, int8)
+    random = torch.Generator().manual_seed(1)
+    types = [torch.randperm(WIDTH, generator=random)[:n].sort().values.int() for n in (3, 90, 200)]
+    rows = [head.listed(own, embeddings) for own in types]
+    project = nn.Linear(DIM, WIDTH, bias=False)
+    project.weight.data = embeddings
+    logits = only(NativeLinear(project, int8, instruction_set)(states), rows)
+    expected = head.draft(states, logits, before, embeddings, 6, best_by_hand)
+    for threads in (1, 2):
+        torch.set_num_threads(threads)
+        assert torch.equal(head.draft(states, rows, before, embeddings, 6), expected)
+    for row in range(3):
+        alone = head.draft(
+            states[row : row + 1], rows[row : row + 1], before[row : row + 1], embeddings, 6
+        )
+        assert torch.equal(alone, expected[row : row + 1])
+        assert set(alone[0].tolist()) <= set(types[row].tolist())
+
+
+def test_a_shortlist_is_what_is_common_and_what_the_source_makes_likely() -> None:
+    shortlist = Shortlist(source_size=4, num_common=2, num_types=5)
+    shortlist.common[:] = torch.tensor([7, 2])
+    shortlist.starts[:] = torch.tensor([0, 2, 2, 4, 5])
+    shortlist.types[:] = torch.tensor([9, 3, 3, 8, 5])
+    for source, expected in (([0], [2, 3, 7, 9]), ([1], [2, 7]), ([2, 0, 2], [2, 3, 7, 8, 9])):
+        assert shortlist.of(torch.tensor(source), 10).tolist() == expected
 
 
 def test_its_table_costs_half_a_float_and_next_to_no_precision() -> None:

@@ -108,10 +108,16 @@ struct Candidate {
 struct Walk {
   int rows = 0, length = 0;           // B, K
   int dim = 0, hidden = 0;            // D, H
-  int width = 0, count = 0;           // types with a logit, and how many of them are candidates
+  int count = 0;                      // the most candidates of a place
   Linear state, out;
   const float* states = nullptr;      // [B, K, D]
-  const float* logits = nullptr;      // [B, K, width]
+  // By which candidates are chosen: logits of all types, or scores of those listed for each row.
+  const float* logits = nullptr;      // [B, K, V]; null = scores
+  int width = 0;                      // V
+  const Linear* lists = nullptr;      // [B] projections onto these types
+  const int32_t* const* types = nullptr;  // [B], those of each row
+  float* scores = nullptr;            // [B, scores_stride] room, of a row [K, its types]
+  int64_t scores_stride = 0;
   const int64_t* before = nullptr;    // [B] the last committed tokens
   const float* embeddings = nullptr;  // [V, D]
   const uint16_t* table = nullptr;    // [V, H] bfloat16, what a token before adds to `state`

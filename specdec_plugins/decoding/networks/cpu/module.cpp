@@ -188,8 +188,8 @@ PYBIND11_MODULE(_kernels, module) {
   module.def("best_paths", &best_paths, arg("logits"), arg("before"), arg("starts"), arg("tokens"),
              arg("log_probs"), arg("backoffs"), arg("frequencies"), arg("weight"),
              arg("candidates"), arg("paths"), arg("threads"));
-  module.def("walk_blocks", &walk_blocks, arg("states"), arg("logits"), arg("before"),
-             arg("embeddings"), arg("table"), arg("state"), arg("out"), arg("candidates"),
+  module.def("walk_blocks", &walk_blocks, arg("states"), arg("logits"), arg("lists"),
+             arg("types"), arg("before"), arg("embeddings"), arg("table"), arg("state"), arg("out"), arg("candidates"),
              arg("drafted"), arg("threads"));
   module.def("embed", &embed, arg("tokens"), arg("table"), arg("scale"), arg("positions"),
              arg("position_table"), arg("offset"), arg("last"), arg("out"));
@@ -206,6 +206,7 @@ PYBIND11_MODULE(_kernels, module) {
   py::class_<PackedWeights, std::shared_ptr<PackedWeights>>(module, "PackedWeights")
       .def(py::init<const Floats&, const std::optional<Floats>&, bool, const std::string&>(),
            arg("weight"), arg("bias"), arg("int8"), arg("instruction_set"))
+      .def("like", &PackedWeights::like, arg("weight"), arg("outputs"))
       .def("multiply", &PackedWeights::multiply, arg("x"), arg("out"), arg("threads"));
   py::class_<Stack>(module, "Stack")
       .def(py::init<int, int, int>(), arg("dim"), arg("heads"), arg("ffn"))

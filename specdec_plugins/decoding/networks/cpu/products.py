@@ -9,6 +9,7 @@ benchmarks/results/kernels.md.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import cache
 from typing import Any, TypeVar, cast
 
@@ -17,7 +18,7 @@ from torch import Tensor, nn
 from torch.utils.weak import WeakIdKeyDictionary
 
 from specdec_plugins.decoding.networks.cpu import ops
-from specdec_plugins.decoding.networks.heads import Choice, SequentialHead
+from specdec_plugins.decoding.networks.heads import Choice, Listed, SequentialHead
 from specdec_plugins.decoding.networks.layers import CrossSource, KeyValueStore, Layer, LayerStack
 from specdec_plugins.errors import require
 
@@ -141,6 +142,11 @@ class NativeHead(nn.Module):
     It holds that head, its products replaced by the kernels' own, for choices that Python makes.
     """
 
+    def listed(self, types: Tensor, embeddings: Tensor) -> Listed:
+        """See `SequentialHead.listed`; the projection is the precision of the other products."""
+        out = cast(NativeLinear, self._head.out)
+        return Listed(types, out.packed.like(weight=embeddings, outputs=types))
+
     def __init__(self, head: SequentialHead) -> None:
         super().__init__()
         self._head = head
@@ -148,7 +154,7 @@ class NativeHead(nn.Module):
     def draft(
         self,
         states: Tensor,  # [B, K, D]
-        logits: Tensor,  # [B, K, V]
+        logits: Tensor | Sequence[Listed],  # [B, K, V], or for each row whose logits to compute
         before: Tensor,  # [B] int64
         embeddings: Tensor,  # [V, D]
         num_candidates: int,
@@ -156,11 +162,14 @@ class NativeHead(nn.Module):
     ) -> Tensor:  # [B, K] int64
         """See `SequentialHead.draft`."""
         if choose is not None:
+            assert isinstance(logits, Tensor), "a choice of Python's is made by all logits"
             return self._head.draft(states, logits, before, embeddings, num_candidates, choose)
         drafted = before.new_empty(states.shape[:2])
         ops.native.walk_blocks(
             states=states,
-            logits=logits,
+            logits=logits if isinstance(logits, Tensor) else None,
+            lists=[] if isinstance(logits, Tensor) else [row.packed for row in logits],
+            types=[] if isinstance(logits, Tensor) else [row.types for row in logits],
             before=before,
             embeddings=embeddings,
             table=self._head.table(embeddings),

@@ -69,15 +69,17 @@ inline Scratch scratch_for(const std::vector<size_t>& floats, size_t codes, size
   return s;
 }
 
-// Weights [out, in] float32 of a linear layer, copied into the kernels' own layout.
+// Weights [out, in] float32 of a linear layer, or some of its outputs in an order of one's own,
+// copied into the kernels' own layout.
 class PackedWeights {
  public:
   PackedWeights(const Floats& weight, const std::optional<Floats>& bias, bool int8,
-                const std::string& instruction_set)
-      : isa(isa_of(instruction_set)) {
+                const std::string& instruction_set,
+                const std::optional<Tensor<const int32_t>>& outputs = {})
+      : isa(isa_of(instruction_set)), outputs_(data_of(outputs)) {
     if (int8 && !isa.has_int8)
       throw std::invalid_argument(std::string(isa.name) + " has no 8-bit products");
-    linear.out = int(weight.size(0));
+    linear.out = int(outputs ? outputs->size(0) : weight.size(0));
     linear.in = int(weight.size(1));
     const int panel = isa.panel, panels = (linear.out + panel - 1) / panel;
     bias_.grow(size_t(panels) * panel);
@@ -87,6 +89,13 @@ class PackedWeights {
       pack_int8(weight.data, panel, panels);
     else
       pack_float(weight.data, panel, panels);
+  }
+
+  // Some outputs of other weights, for the same instruction set and in the same precision.
+  std::shared_ptr<PackedWeights> like(const Floats& weight,
+                                      const Tensor<const int32_t>& outputs) const {
+    return std::make_shared<PackedWeights>(weight, std::nullopt, linear.codes != nullptr, isa.name,
+                                           outputs);
   }
 
   void multiply(const Floats& x, const Tensor<float>& out, int threads) const {
@@ -105,10 +114,14 @@ class PackedWeights {
  private:
   void pack_float(const float* weight, int panel, int panels) {
     floats_.grow(size_t(panels) * panel * linear.in);
-    for (int n = 0; n < linear.out; ++n)
-      for (int k = 0; k < linear.in; ++k)
-        floats_.data[(size_t(n / panel) * linear.in + k) * panel + n % panel] =
-            weight[size_t(n) * linear.in + k];
+    for (int first = 0; first < linear.out; first += panel) {
+      std::vector<const float*> rows;
+      for (int n = first; n < std::min(first + panel, linear.out); ++n)
+        rows.push_back(row_of(weight, n));
+      float* out = floats_.data + size_t(first) * linear.in;
+      for (int k = 0; k < linear.in; ++k, out += panel)
+        for (size_t n = 0; n < rows.size(); ++n) out[n] = rows[n][k];
+    }
     linear.weights = floats_.data;
   }
 
@@ -117,18 +130,19 @@ class PackedWeights {
     codes_.grow(size_t(panels) * panel * groups * 4);
     scale_.grow(size_t(panels) * panel);
     offset_.grow(size_t(panels) * panel);
+    std::vector<int8_t> codes(size_t(groups) * 4);
     for (int n = 0; n < linear.out; ++n) {
-      const float* row = weight + size_t(n) * linear.in;
-      float largest = 0;
-      for (int k = 0; k < linear.in; ++k) largest = std::max(largest, std::fabs(row[k]));
+      const float* row = row_of(weight, n);
+      const float largest = largest_size(row, linear.in);
       const float inverse = largest > 0 ? 127 / largest : 0;
       int32_t sum = 0;
       for (int k = 0; k < linear.in; ++k) {
-        const int code = int(std::nearbyint(row[k] * inverse));
-        sum += code;
-        codes_.data[((size_t(n / panel) * groups + k / 4) * panel + n % panel) * 4 + k % 4] =
-            int8_t(code);
+        const float whole = (row[k] * inverse + kRounding) - kRounding;
+        codes[k] = int8_t(int(whole));
+        sum += codes[k];
       }
+      int8_t* out = codes_.data + (size_t(n / panel) * groups * panel + n % panel) * 4;
+      for (int g = 0; g < groups; ++g, out += panel * 4) std::memcpy(out, &codes[g * 4], 4);
       scale_.data[n] = largest / 127;
       offset_.data[n] = 128 * sum;
     }
@@ -137,6 +151,29 @@ class PackedWeights {
     linear.offset = offset_.data;
   }
 
+  // In lanes, so that the compiler makes vectors of it.
+  static float largest_size(const float* x, int count) {
+    constexpr int kLanes = 16;
+    float tops[kLanes] = {};
+    int k = 0;
+    for (; k + kLanes <= count; k += kLanes)
+      for (int lane = 0; lane < kLanes; ++lane) {
+        const float size = std::fabs(x[k + lane]);
+        tops[lane] = size > tops[lane] ? size : tops[lane];
+      }
+    float largest = 0;
+    for (; k < count; ++k) largest = std::max(largest, std::fabs(x[k]));
+    for (float top : tops) largest = std::max(largest, top);
+    return largest;
+  }
+
+  const float* row_of(const float* weight, int n) const {
+    return weight + size_t(outputs_ ? outputs_[n] : n) * linear.in;
+  }
+
+  static constexpr float kRounding = 12582912.0f;  // 1.5 * 2^23: adding it rounds to even
+
+  const int32_t* outputs_;  // while packing
   Aligned<float> floats_, scale_, bias_;
   Aligned<int8_t> codes_;
   Aligned<int32_t> offset_;
@@ -241,7 +278,9 @@ class Stack {
 };
 
 // The tokens of the blocks of all rows, by a sequential head (heads.py).
-inline void walk_blocks(const Floats& states, const Floats& logits, const Integers& before,
+inline void walk_blocks(const Floats& states, const std::optional<Floats>& logits,
+                        const std::vector<std::shared_ptr<PackedWeights>>& lists,
+                        const std::vector<Tensor<const int32_t>>& types, const Integers& before,
                         const Floats& embeddings, const Tensor<const Bfloat16>& table,
                         const PackedWeights& state, const PackedWeights& out, int candidates,
                         const Tensor<int64_t>& drafted, int threads) {
@@ -250,12 +289,21 @@ inline void walk_blocks(const Floats& states, const Floats& logits, const Intege
   walk.length = int(states.size(1));
   walk.dim = int(states.size(2));
   walk.hidden = int(table.size(1));
-  walk.width = int(logits.size(2));
+  walk.width = int(embeddings.size(0));
   walk.count = std::min(candidates, walk.width);
   walk.state = state.linear;
   walk.out = out.linear;
   walk.states = states.data;
-  walk.logits = logits.data;
+  walk.logits = data_of(logits);
+  std::vector<Linear> linears;
+  std::vector<const int32_t*> listed;
+  for (size_t row = 0; row < lists.size(); ++row) {
+    linears.push_back(lists[row]->linear);
+    listed.push_back(types.at(row).data);
+    walk.scores_stride = std::max(walk.scores_stride, int64_t(walk.length) * linears.back().out);
+  }
+  walk.lists = logits ? nullptr : linears.data();
+  walk.types = listed.data();
   walk.before = before.data;
   walk.embeddings = embeddings.data;
   walk.table = &table.data->bits;
@@ -270,9 +318,10 @@ inline void walk_blocks(const Floats& states, const Floats& logits, const Intege
   walk.candidates = room.data();
   walk.drafted = drafted.data;
   const size_t codes = std::max(places * (walk.dim + 3), rows * (walk.hidden + 3));
-  const Scratch scratch = scratch_for({places * walk.hidden, 0, rows * walk.dim, 0,
+  const Scratch scratch = scratch_for({places * walk.hidden, 0, rows * walk.dim, rows * walk.scores_stride,
                                        rows * walk.hidden},
                                       state.linear.codes ? codes : 0, places, 0, threads);
+  walk.scores = scratch.qkv;
   in_team(threads, [&](int thread, int team) { state.isa.walk(walk, scratch, thread, team); });
 }
 
