@@ -263,14 +263,15 @@ def broken(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_an_engine_that_died_is_no_server_that_stops(server: Running) -> None:
     server.gate.clear()
     clients = [send(server, "/generate", "w1") for _ in range(9)]
-    wait_for_rows(server, 4, 5)
+    worker = server.service.worker
+    wait_until(lambda: worker.num_rows + worker.num_waiting == 9)
     server.gate.set()
     # Those that decoded, those that waited, and one that comes too late.
     for client in [*clients, send(server, "/generate", "w1")]:
         status, body = answer(client)
         assert (status, body["error_type"]) == (500, "internal")
         assert "shutting down" not in body["error"]
-    server.service.worker.close(0.0)  # as a supervisor's signal would
+    worker.close(0.0)  # as a supervisor's signal would
     health = server.client.get("/health")
     assert (health.status_code, health.json()) == (503, {"status": "failing"})
 

@@ -21,7 +21,6 @@ from typing import Any
 import httpx
 import torch
 import uvicorn
-from fastapi import FastAPI
 from prometheus_client.parser import text_string_to_metric_families
 
 from specdec_plugins.app.settings import Settings
@@ -117,25 +116,22 @@ def toy_model(
     script: str | None = "partly",
     samples: bool = True,
     verifier: GatedVerifier | None = None,
-    **changes: Any,
+    codec: ToyCodec | None = None,
 ) -> ServedModel:
     """script: how the drafter errs; None = no drafter."""
     rule: Any = MixedRule() if samples else TopBeta()
     drafter = ScriptedDrafter(TABLE, SCRIPTS[script]) if script else None
     method = Method(drafter, rule, build_schedule("constant"))
-    settings = {"strategy": "specdec" if script else "AR"}
-    fields: dict[str, Any] = {
-        "settings": Settings("toy", verifier="toy", drafter_checkpoint="toy", **settings),
-        "source_lang": "en",
-        "target_lang": "de",
-        "codec": ToyCodec(),
-        "split": split,
-        "decoder": SpeculativeDecoder(
-            verifier or GatedVerifier(), method, EngineConfig(max_rows=4)
-        ),
-        "limits": Limits(source=20, target=MAX_LEN, block_size=5 if script else 0),
-    }
-    return ServedModel(**{**fields, **changes})
+    strategy = "specdec" if script else "AR"
+    return ServedModel(
+        Settings("toy", verifier="toy", drafter_checkpoint="toy", strategy=strategy),
+        source_lang="en",
+        target_lang="de",
+        codec=codec or ToyCodec(),
+        split=split,
+        decoder=SpeculativeDecoder(verifier or GatedVerifier(), method, EngineConfig(max_rows=4)),
+        limits=Limits(source=20, target=MAX_LEN, block_size=5 if script else 0),
+    )
 
 
 def expected_ids(sentence: str, max_len: int = MAX_LEN) -> list[int]:
@@ -170,7 +166,6 @@ class Running:
 
     client: httpx.Client
     service: Service
-    server: uvicorn.Server
     port: int
 
     @property
@@ -192,12 +187,10 @@ class Running:
 
 
 @contextmanager
-def running(
-    model: ServedModel | None = None, app: FastAPI | None = None, **settings: Any
-) -> Iterator[Running]:
+def running(model: ServedModel | None = None, **settings: Any) -> Iterator[Running]:
     """Serve a toy over real sockets; afterwards nothing may be left in the batch."""
     options = {"max_new_tokens": MAX_LEN, "max_rows": 4, **settings}
-    app = app or create_app(model or toy_model(), ServerSettings(**options))
+    app = create_app(model or toy_model(), ServerSettings(**options))
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))
         port = listener.getsockname()[1]
@@ -207,7 +200,7 @@ def running(
         thread.start()
         wait_until(lambda: server.started)
         with httpx.Client(base_url=f"http://127.0.0.1:{port}", timeout=PATIENCE) as client:
-            there = Running(client, app.state.service, server, port)
+            there = Running(client, app.state.service, port)
             try:
                 yield there
             finally:
