@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
@@ -191,6 +192,7 @@ class Bounded:
     timeout: float = option(2.5, "seconds", above=0, group="limits", advice="wait a little")
     beta: int = like(Settings, "beta", default=3)
     shown: bool | None = option(None, "at a terminal")
+    chosen: Mapping[str, Any] | None = option(None, "by name")
 
     def __post_init__(self) -> None:
         check(self)
@@ -202,9 +204,10 @@ def test_a_record_becomes_flags_and_is_checked() -> None:
     told = " ".join(parser.format_help().split())
     assert "--timeout X seconds (default: 2.5)" in told
     assert declared(Settings, "beta").help in told
-    given = vars(parser.parse_args(["--timeout", "3", "--no-shown"]))
-    assert given == {"timeout": 3.0, "shown": False}
-    assert build(Bounded, {**given, "else": 1}) == Bounded(8080, 3.0, 3, shown=False)
+    given = vars(parser.parse_args(["--timeout", "3", "--no-shown", "--chosen", '{"a": 1}']))
+    assert given == {"timeout": 3.0, "shown": False, "chosen": {"a": 1}}
+    expected = Bounded(8080, 3.0, 3, shown=False, chosen={"a": 1})
+    assert build(Bounded, {**given, "else": 1}) == expected
     assert declared(Bounded, "port").bounds == {"ge": 0, "le": 65535}
 
 
