@@ -33,8 +33,11 @@ demo: setup  ## translate real sentences with the bundled pair of models and by 
 translate: setup  ## translate what you type, or a pipe: echo "Good morning." | make translate
 	@$(PY) scripts/translate.py
 
+SAMPLE := data/sample
 demo-train: setup  ## train on the sample corpus and translate its held-out part
-	@$(PY) scripts/demo_train.py
+	@scripts/recipe.sh --preset demo --drafter-arch block_fast --out runs/demo-train \
+	  --train $(SAMPLE)/train.en,$(SAMPLE)/train.de --valid $(SAMPLE)/dev.en,$(SAMPLE)/dev.de
+	@$(PY) scripts/demo.py runs/demo-train/bundle --test $(SAMPLE)/test.en,$(SAMPLE)/test.de
 
 test: setup  ## pass the tests (TEST_FLAGS='-k exact' for some)
 	@echo "test: pytest in $(TEST_PROCESSES) processes"

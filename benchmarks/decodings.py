@@ -1,11 +1,7 @@
-"""Translators of this process over one text: what each made of it, and one table of all.
-
-Also from what ``inference.py --json-path`` writes.
-"""
+"""Translators of this process over one text: what each made of it, and one table of all."""
 
 from __future__ import annotations
 
-import json
 import logging
 import time
 import warnings
@@ -13,7 +9,6 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 from sacrebleu.metrics.bleu import BLEU
@@ -29,7 +24,7 @@ from specdec_plugins.corpus.resume import Log
 from specdec_plugins.decoding.engine import Method, SpeculativeDecoder
 from specdec_plugins.decoding.rules.exact import Exact
 from specdec_plugins.decoding.schedules.constant import Constant
-from specdec_plugins.errors import UserError, require
+from specdec_plugins.errors import require
 
 NUM_WARM_UP = 5  # sentences that every translator decodes first, not counted
 BEAM, FAIRSEQ_GREEDY, GREEDY, EXACT, RELAXED = (
@@ -39,7 +34,6 @@ BEAM, FAIRSEQ_GREEDY, GREEDY, EXACT, RELAXED = (
     "SpecDec exact",
     "SpecDec relaxed",
 )
-_READ = ("text", "tokens", "emitted", "finish_reason", "milliseconds")
 
 
 @dataclass(frozen=True)
@@ -50,22 +44,6 @@ class Decoding:
     # As `Translation.to_dict` has them, the time an even share of the batch's.
     translations: Sequence[Mapping[str, Any]]
     seconds: Sequence[Mapping[str, float]] = ()  # by part, of all sentences; one a repetition
-
-    @classmethod
-    def load(cls, name: str, path: Path) -> Decoding:
-        """Raises UserError where a line is not what ``inference.py --json-path`` writes."""
-        translations = []
-        with path.open(encoding="utf-8") as file:
-            for at, line in enumerate(file, 1):
-                try:
-                    record = json.loads(line)
-                    translations.append({key: record[key] for key in _READ})
-                except (ValueError, KeyError, TypeError) as error:
-                    raise UserError(
-                        f"{path}, line {at}: expected a line of inference.py --json-path, "
-                        f"found {line.strip()[:60]!r}; decode again"
-                    ) from error
-        return cls(name, translations)
 
     @classmethod
     def of(cls, name: str, repeats: Sequence[Sequence[Mapping[str, Any]]]) -> Decoding:

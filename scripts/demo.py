@@ -1,4 +1,4 @@
-"""Real sentences, translated by the bundled pair of models: `make demo`.
+"""Sentences translated in every way that there is, by the bundled pair of models: `make demo`.
 
 Everything is loaded once; each sentence is translated by all systems in turn. Exit status 1 where
 exact decoding is not greedy decoding.
@@ -12,8 +12,9 @@ import sys
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from itertools import islice
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
@@ -40,27 +41,14 @@ from specdec_plugins.app.translator import (  # noqa: E402
     load_translator,
     number_sentences,
 )
+from specdec_plugins.corpus.reading import BadLines, ParallelFile, read_pairs  # noqa: E402
 from specdec_plugins.errors import Parser  # noqa: E402
 from specdec_plugins.formats.bundle import read_bundle  # noqa: E402
 
-SAMPLES = ROOT / "data" / "samples" / "en-de.tsv"
+SAMPLES = str(ROOT / "data" / "samples" / "en-de.tsv")
 # fairseq's search bans <pad> and empty translations, so here the others do too.
 COMMON: dict[str, Any] = {"greedy_like": "fairseq", "batch": 1, "beta": 1, "tau": 0.0}
 NUM_SHOWN = 6  # sentences
-
-
-class Sample(NamedTuple):
-    """A sentence and its reference."""
-
-    source: str
-    reference: str
-    domain: str
-
-
-def read_samples(path: Path, number: int | None = None) -> list[Sample]:
-    """The first so many, or all."""
-    lines = path.read_text(encoding="utf-8").splitlines()[:number]
-    return [Sample(*line.split("\t")) for line in lines]
 
 
 def load_systems(
@@ -78,22 +66,21 @@ def load_systems(
     }
 
 
-def show_sentences(named: Mapping[str, Decoding], samples: Sequence[Sample]) -> None:
-    """The first of some domains, with what exact and relaxed decoding made of them."""
-    domains = [sample.domain for sample in samples]
-    firsts = [domains.index(domain) for domain in dict.fromkeys(domains)]
-    for index in firsts[:: max(1, len(firsts) // NUM_SHOWN)][:NUM_SHOWN]:
+def show_sentences(named: Mapping[str, Decoding], pairs: Sequence[tuple[str, str]]) -> None:
+    """Some of all, with what exact and relaxed decoding made of them."""
+    for index in range(0, len(pairs), -(-len(pairs) // NUM_SHOWN)):
         exact, freer = (named[name].texts[index] for name in (EXACT, RELAXED))
-        print(f"[{domains[index]}] {samples[index].source}")
-        print(f"    exact    {exact}")
+        print(f"{index + 1:4d} {pairs[index][0]}")
+        print(f"     exact    {exact}")
         if freer != exact:
-            print(f"    relaxed  {freer}")
-        print(f"    by hand  {samples[index].reference}")
+            print(f"     relaxed  {freer}")
+        print(f"     by hand  {pairs[index][1]}")
 
 
-def run(data: str | None, device: str | None, num_sentences: int | None = None) -> bool:
-    """Whether exact decoding was greedy decoding."""
-    samples = read_samples(SAMPLES, num_sentences)
+def run(data: str | None, device: str | None, test: str, num_sentences: int | None = None) -> bool:
+    """Whether exact decoding was greedy decoding. test: as `ParallelFile.parse` reads it."""
+    corpus = ParallelFile.parse(test, columns=(1, 2))
+    pairs = list(islice(read_pairs(corpus, BadLines()), num_sentences))
     if data is not None:
         read_bundle(data)  # says in a sentence where it is none
     bundle = make_settings({"data": data, "device": device, "strategy": "specdec"})
@@ -102,12 +89,11 @@ def run(data: str | None, device: str | None, num_sentences: int | None = None) 
     settings = replace(bundle, **COMMON)
     print(f"demo: loading {os.path.relpath(settings.data)}", flush=True)
     systems = load_systems(settings, relaxed)
-    sentences = number_sentences([sample.source for sample in samples])
+    sentences = number_sentences([source for source, _ in pairs])
     decodings = decode(systems, sentences, 1)
-    references = [sample.reference for sample in samples]
-    print(f"\n{summary(decodings, references, relaxed)}\n")
+    print(f"\n{summary(decodings, [reference for _, reference in pairs], relaxed)}\n")
     named = {decoding.name: decoding for decoding in decodings}
-    show_sentences(named, samples)
+    show_sentences(named, pairs)
     differing = named[EXACT].differing(named[GREEDY])
     exact, words = exactness_of(settings, sentences, differing)
     print(f"\n{words}")
@@ -118,6 +104,7 @@ def make_parser() -> argparse.ArgumentParser:
     parser = Parser(prog="demo.py", description=__doc__.split("\n")[0])
     add = parser.add_argument
     add("data", nargs="?", metavar="BUNDLE", help="folder of a bundle (default: the bundled pair)")
+    add("--test", default=SAMPLES, metavar="FILE", help="TSV, or SOURCE,TARGET (default: samples)")
     add("--sentences", type=int, metavar="N", help="only the first N (default: all)")
     add("--cpu", dest="device", action="store_const", const="cpu", help="leave a GPU alone")
     add("--debug", action="store_true", help="show where an error was raised")
@@ -130,7 +117,7 @@ def main() -> int:
 
     def work() -> int:
         with quiet_libraries():
-            exact = run(args.data, args.device, args.sentences)
+            exact = run(args.data, args.device, args.test, args.sentences)
         seconds = time.monotonic() - began
         print(f"\ndemo: {seconds:.0f} s in all. Now type sentences of your own: make translate")
         return 0 if exact else 1

@@ -77,6 +77,16 @@ PRESETS = {
         drafter_lr=1e-3, drafter_warmup=4000, drafter_updates=60_000, drafter_tokens=64_000,
         block_size=25, save_updates=800, averaged=10,
     ),
+    # For the sample corpus and minutes of two cores: `make demo-train`.
+    "demo": Preset(
+        merges=3000, max_words=60, max_ratio=3,
+        encoder_layers=2, verifier_layers=4, drafter_layers=2,
+        width=128, ffn=512, heads=4, dropout=0.1, max_tokens=2048,
+        verifier_lr=4e-3, verifier_warmup=100, verifier_updates=600, verifier_tokens=2048,
+        beam=1, retrain_lr=1e-3, retrain_warmup=100, retrain_updates=0,
+        drafter_lr=4e-3, drafter_warmup=100, drafter_updates=600, drafter_tokens=2048,
+        block_size=8, save_updates=60, averaged=4,
+    ),
     # For short sentences and some hours of two cores.
     "tiny-cpu": Preset(
         merges=8000, max_words=20, max_ratio=2.5,
