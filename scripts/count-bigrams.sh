@@ -2,4 +2,4 @@
 # Which token follows which in what the verifier says, for the block drafter. All flags: --help
 #
 #   scripts/count-bigrams.sh work/distilled --output work/bigrams.safetensors
-exec "$(dirname "${BASH_SOURCE[0]}")/run-module.sh" specdec_plugins.corpus.binarising bigrams "$@"
+exec "$(dirname "${BASH_SOURCE[0]}")/python.sh" -m specdec_plugins.corpus.binarising bigrams "$@"

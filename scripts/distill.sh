@@ -6,4 +6,4 @@
 # in the environment.
 #
 #   scripts/distill.sh work/mine/data-bin --path checkpoints/verifier.pt --output work/mine/distilled
-exec "$(dirname "${BASH_SOURCE[0]}")/run-module.sh" specdec_plugins.corpus.distill "$@"
+exec "$(dirname "${BASH_SOURCE[0]}")/python.sh" -m specdec_plugins.corpus.distill "$@"

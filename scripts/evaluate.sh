@@ -4,4 +4,4 @@
 # SRC, TGT and SAMPLES can be set in the environment.
 #
 #   scripts/evaluate.sh output.de work/mine/raw/test.de --baseline greedy.de
-exec "$(dirname "${BASH_SOURCE[0]}")/run-module.sh" specdec_plugins.corpus.scoring evaluate "$@"
+exec "$(dirname "${BASH_SOURCE[0]}")/python.sh" -m specdec_plugins.corpus.scoring evaluate "$@"

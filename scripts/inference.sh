@@ -42,12 +42,6 @@ if [[ ! -f $data_dir/bundle.json ]]; then
     text=(--remove-bpe)
 fi
 
-root=$(cd -- "$(dirname -- "${BASH_SOURCE[0]}")/.." && pwd)
-python=${PYTHON:-python3}
-if [[ -z ${PYTHON:-} && -x $root/.venv/bin/python ]]; then
-    python=$root/.venv/bin/python
-fi
-
 given=" " # the flags that override variables
 chosen=$strategy
 previous=
@@ -82,7 +76,8 @@ if [[ $given != *" --help "* && $given != *" -h "* ]]; then
     fi
 fi
 
-exec "$python" "$root/inference.py" "$data_dir" \
+scripts=$(dirname -- "${BASH_SOURCE[0]}")
+exec "$scripts/python.sh" "$scripts/../inference.py" "$data_dir" \
     ${checkpoint_path:+--path "$checkpoint_path"} \
     ${AR_checkpoint_path:+--AR-path "$AR_checkpoint_path"} \
     ${input_path:+--input-path "$input_path"} ${output_path:+--output-path "$output_path"} \

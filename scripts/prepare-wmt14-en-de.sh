@@ -5,4 +5,4 @@
 # environment.
 #
 #   scripts/prepare-wmt14-en-de.sh --out work/wmt14-en-de
-exec "$(dirname "${BASH_SOURCE[0]}")/run-module.sh" specdec_plugins.corpus.wmt wmt14-en-de "$@"
+exec "$(dirname "${BASH_SOURCE[0]}")/python.sh" -m specdec_plugins.corpus.wmt wmt14-en-de "$@"

@@ -5,4 +5,4 @@
 # environment.
 #
 #   scripts/prepare-wmt16-en-ro.sh --out work/wmt16-en-ro
-exec "$(dirname "${BASH_SOURCE[0]}")/run-module.sh" specdec_plugins.corpus.wmt wmt16-en-ro "$@"
+exec "$(dirname "${BASH_SOURCE[0]}")/python.sh" -m specdec_plugins.corpus.wmt wmt16-en-ro "$@"

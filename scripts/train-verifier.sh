@@ -3,4 +3,4 @@
 # All flags: --help; each can be set in the environment (SAVE_DIR=... for --save-dir).
 #
 #   scripts/train-verifier.sh --data work/mine/data-bin --save-dir verifier
-exec "$(dirname "${BASH_SOURCE[0]}")/run-module.sh" specdec_plugins.training.run verifier "$@"
+exec "$(dirname "${BASH_SOURCE[0]}")/python.sh" -m specdec_plugins.training.run verifier "$@"

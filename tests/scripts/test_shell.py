@@ -33,7 +33,7 @@ NAMES = [
     path.name
     for path in sorted(SCRIPTS.iterdir())
     if path.suffix in (".sh", "") and path.is_file()
-    if path.name not in ("inference.sh", "run-module.sh", "setup.sh")
+    if path.name not in ("inference.sh", "python.sh", "setup.sh")
 ]
 PARSERS = [
     *(m.COMMAND.parser for m in (binarising, checkpoints, decontaminate, distill, prepare, wmt)),
@@ -52,7 +52,7 @@ def test_each_script_is_one_executable_line(name: str) -> None:
     assert os.access(path, os.X_OK)
     *comments, last = path.read_text().splitlines()
     assert all(line.startswith("#") for line in comments)
-    assert last.startswith('exec "$(dirname "${BASH_SOURCE[0]}")/run-module.sh" ')
+    assert last.startswith('exec "$(dirname "${BASH_SOURCE[0]}")/python.sh" ')
 
 
 @pytest.mark.integration

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Run a module of this project from any folder: run-module.sh MODULE ARGUMENT...
+# The project's Python, from any folder: python.sh -m MODULE ARGUMENT...
 #   PYTHON   the interpreter (default: the project's own environment if it exists, else python3); the
 #            flag --python of a training goes before it
 set -euo pipefail
@@ -16,4 +16,4 @@ while [[ $# -gt 1 && $1 != -- ]]; do
   shift
 done
 
-PYTHONPATH="$root${PYTHONPATH:+:$PYTHONPATH}" exec "$python" -m "${arguments[@]}"
+PYTHONPATH="$root${PYTHONPATH:+:$PYTHONPATH}" exec "$python" "${arguments[@]}"
