@@ -70,7 +70,8 @@ def enlarged(model: Model, size: Size) -> Model:
     """
     config = _checked(model, size)
     times = size.width // config.decoder.dim
-    state = {name: tensor.double() for name, tensor in model.state.items()}
+    lists = {name: tensor for name, tensor in model.state.items() if ".shortlist." in name}
+    state = {name: tensor.double() for name, tensor in model.state.items() if name not in lists}
     for side, stack in (("encoder", config.encoder), ("decoder", config.decoder)):
         if stack.positions == "sinusoidal":
             table = sinusoids(stack.max_positions + config.pad + 1, stack.dim)
@@ -79,7 +80,11 @@ def enlarged(model: Model, size: Size) -> Model:
         state = _deepened(state, side, stack, num_layers)
     state = {name: _widened(name, tensor, config, times) for name, tensor in state.items()}
     _settle(state, config, size, times)
-    return replace(model, config=_config(config, size, times), state=state)
+    for name, tensor in lists.items():
+        # New source types make none likely: they begin where the entries end.
+        more = size.types - config.encoder.vocab_size if name.endswith(".starts") else 0
+        lists[name] = torch.cat([tensor, tensor[-1:].expand(more)])
+    return replace(model, config=_config(config, size, times), state=state | lists)
 
 
 def _checked(model: Model, size: Size) -> TransformerConfig:

@@ -152,6 +152,19 @@ def test_a_larger_head_drafts_the_same(scaled: bool, tmp_path: Path) -> None:
     assert not torch.equal(found, drafts(model))  # the head has a say
 
 
+def test_a_larger_drafter_may_say_the_same(tmp_path: Path) -> None:
+    model = model_of(tmp_path, "block", block_size=6, sequential_head=12, **SHARED)
+    num_types = model.config.encoder.vocab_size
+    starts = torch.arange(num_types + 1).clamp(max=3)
+    tensors = {"common": [5, 7], "types": [9, 6, 8], "starts": starts.tolist()}
+    lists = {f"decoder.shortlist.{name}": torch.tensor(t).int() for name, t in tensors.items()}
+    config = replace(model.config, shortlist_common=2, shortlist_types=3)
+    listed = replace(model, config=config, state=model.state | lists)
+    shortlist = in_double(enlarged(listed, replace(SIZE, decoder_layers=2))).decoder.shortlist
+    for source, expected in ((1, [5, 6, 7]), (num_types - 1, [5, 7]), (SIZE.types - 1, [5, 7])):
+        assert shortlist.of(torch.tensor([source]), SIZE.types).tolist() == expected
+
+
 def test_a_shared_encoder_stays_shared(tmp_path: Path) -> None:
     verifier = model_of(tmp_path, **SHARED)
     scaled = {"scale_encoder_embedding": True, "scale_decoder_embedding": True}
