@@ -9,15 +9,16 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from copy import copy
 from dataclasses import replace
-from typing import Any, Self
+from typing import Any, Self, TypeVar
 
 import pytest
 import torch
 from torch import Tensor
 
 from specdec_plugins.decoding.engine import EngineConfig, Method, Session
+from specdec_plugins.decoding.networks.cpu import ops
 from specdec_plugins.decoding.rules import RULES
-from specdec_plugins.decoding.sampling import sample, warp
+from specdec_plugins.decoding.sampling import draft_token
 from specdec_plugins.decoding.schedules import build_schedule
 from specdec_plugins.decoding.types import (
     DecodeParams,
@@ -33,10 +34,10 @@ from specdec_plugins.decoding.types import (
     Scores,
     SourceBatch,
     SpecialTokens,
-    Stream,
     Verifier,
 )
 
+T = TypeVar("T")
 SPECIAL = SpecialTokens(start=2, pad=1, eos=2, unk=3)
 CPU = torch.device("cpu")
 NO_TOKEN = 10**6  # stands where no token may be read
@@ -214,57 +215,41 @@ SCRIPTS: dict[str, Script] = {
 
 
 class ScriptedDrafter(Rows):
-    """Follows the greedy path of a distribution, right and wrong where its script says so."""
+    """Follows the greedy path of a distribution, right and wrong where its script says so.
+
+    With `sampling` it draws from the distribution, as many tokens as its script says, and hands the
+    distribution on.
+    """
 
     max_block_size: int | None = None
 
-    def __init__(self, table: Tensor, script: Script) -> None:
+    def __init__(self, table: Tensor, script: Script, sampling: bool = False) -> None:
         super().__init__()
         self.table = table
         self.script = script
-
-    def _read_script(
-        self, prefix: Prefix, budget: Tensor, width: int
-    ) -> tuple[Tensor, Tensor, Tensor]:
-        """Positions [B, K] int64, which of them are wrong [B, K] bool, and lengths [B] int64."""
-        positions = prefix.lengths[:, None] + torch.arange(width)
-        positions = positions.clamp(max=self.table.shape[1] - 1)
-        return positions, *self.script(self.keys, positions, budget)
+        self.sampling = sampling
 
     def propose(
         self, prefix: Prefix, budget: Tensor, width: int, params: RowParams, random: RowRandom
     ) -> Draft:
-        positions, wrong, lengths = self._read_script(prefix, budget, width)
-        last, tokens = prefix.last(), []
+        positions = prefix.lengths[:, None] + torch.arange(width)
+        positions = positions.clamp(max=self.table.shape[1] - 1)
+        wrong, lengths = self.script(self.keys, positions, budget)
+        last, tokens, probs = prefix.last(), [], []
         for i in range(width):
-            last = self.table[self.keys, positions[:, i], last].argmax(-1)
-            last = torch.where(wrong[:, i], (last + 1) % self.table.shape[-1], last)
+            logits = self.table[self.keys, positions[:, i], last]
+            last, law = draft_token(logits, params, random, prefix.lengths + i, self.sampling)
+            if law is None:
+                last = torch.where(wrong[:, i], (last + 1) % self.table.shape[-1], last)
+            else:
+                probs.append(law)
             tokens.append(last)
         drafted = torch.stack(tokens, 1)
         # What lies past a row's end is no token at all, or, worse, what would have been right.
         junk = torch.where(self.keys[:, None] % 2 == 0, NO_TOKEN, drafted)
         past = torch.arange(width) >= lengths[:, None]
-        return Draft(torch.where(past, junk, drafted), lengths)
-
-
-class SampledDrafter(ScriptedDrafter):
-    """Draws from a distribution q of its own, as many tokens as its script says, and hands q on."""
-
-    def propose(
-        self, prefix: Prefix, budget: Tensor, width: int, params: RowParams, random: RowRandom
-    ) -> Draft:
-        positions, _, lengths = self._read_script(prefix, budget, width)
-        uniform = random.uniform(prefix.lengths, width, Stream.PROPOSE)
-        last, tokens, distributions = prefix.last(), [], []
-        for i in range(width):
-            distributions.append(
-                warp(self.table[self.keys, positions[:, i], last][:, None], params)
-            )
-            last = sample(distributions[-1][:, 0], uniform[:, i])
-            tokens.append(last)
-        past = torch.arange(width) >= lengths[:, None]
-        probs = torch.cat(distributions, 1).float().masked_fill(past[..., None], torch.nan)
-        return Draft(torch.stack(tokens, 1).masked_fill(past, NO_TOKEN), lengths, probs)
+        laws = torch.cat(probs, 1).masked_fill(past[..., None], torch.nan) if probs else None
+        return Draft(torch.where(past, junk, drafted), lengths, laws)
 
 
 def requests(
@@ -347,6 +332,14 @@ def history(
     for event in events_of(verifier, method, jobs, **config):
         told.setdefault(event.id, []).append((event.draft_ids, event.num_accepted))
     return told
+
+
+def both(step: Callable[[], T]) -> tuple[T, T]:
+    """What a step gives by the kernels, and by torch's operations in their place."""
+    by_kernels = step()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(ops, "native", None)
+        return by_kernels, step()
 
 
 def forbid_waiting(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from collections.abc import Sequence
 from types import SimpleNamespace
 from typing import Any
 
@@ -10,9 +11,11 @@ from torch import Tensor
 from specdec_plugins.decoding.drafters import DraftContext, build_drafter
 from specdec_plugins.decoding.sampling import HashRandom, warp
 from specdec_plugins.decoding.types import (
+    DecodeParams,
     Draft,
     Drafter,
     Prefix,
+    Request,
     Round,
     RowResult,
     Scores,
@@ -69,13 +72,6 @@ def run(
     return results
 
 
-@pytest.mark.parametrize("block_size", [1, 3, 5])
-def test_the_verifiers_own_law_is_always_right(block_size: int) -> None:
-    for i, result in enumerate(run(TableVerifier(TABLE), block_size=block_size)):
-        num_decoded = len(result.token_ids) - i % 3
-        assert result.rounds == -(-num_decoded // (block_size + 1))
-
-
 def test_nothing_is_read_twice_but_what_was_rejected() -> None:
     """With every token right, it reads each once: all but the last of a row, which nobody needs."""
     assistant = Counting(TABLE)
@@ -88,11 +84,11 @@ def test_nothing_is_read_twice_but_what_was_rejected() -> None:
     )
 
 
-def test_it_catches_up_after_rounds_without_a_draft() -> None:
+@pytest.mark.parametrize("schedule", ["constant", "target_confidence"])
+def test_it_catches_up_after_rounds_without_a_draft(schedule: str) -> None:
     """The gate lets the verifier go on alone; drafts afterwards still see the whole prefix."""
-    results = run(TableVerifier(TABLE), "target_confidence", {}, block_size=4)
-    drafted = [n for r in results for n in r.drafted_per_round]
-    assert 0 in drafted[1:]
+    results = run(TableVerifier(TABLE), schedule, block_size=4)
+    assert any(0 in r.drafted_per_round[1:-1] for r in results) == (schedule != "constant")
     for result in results:  # the assistant is the verifier's twin, so every draft is right
         assert result.accepted_per_round[:-1] == result.drafted_per_round[:-1]
 
@@ -105,37 +101,32 @@ def proposal(
     return drafter.propose(prefix_of(prefixes), torch.tensor(budget), max(budget), rows, random)
 
 
-def opened(table: Tensor, sampling: bool = False, **options: Any) -> Drafter:
-    context = DraftContext(TableVerifier(TABLE), assistant=TableVerifier(table), sampling=sampling)
+def opened(
+    assistant: TableVerifier,
+    keys: Sequence[int] = (1, 4, 7),
+    sampling: bool = False,
+    **options: Any,
+) -> Drafter:
+    context = DraftContext(TableVerifier(TABLE), assistant=assistant, sampling=sampling)
     drafter = build_drafter("assistant", context, options)
-    drafter.admit(sources([[1], [4], [7]]))
+    drafter.admit(sources([[key] for key in keys]))
     return drafter
-
-
-def path(table: Tensor, key: int, num_tokens: int) -> list[int]:
-    last, tokens = SPECIAL.start, []
-    for place in range(1, num_tokens + 1):
-        last = int(table[key, place, last].argmax())
-        tokens.append(last)
-    return tokens
 
 
 def test_it_drafts_its_own_argmax() -> None:
     table = perturbed(TABLE, 3.0)
-    draft = proposal(opened(table), [[], [], []], [3, 0, 2])
+    draft = proposal(opened(TableVerifier(table)), [[], [], []], [3, 0, 2])
     assert draft.lengths.tolist() == [3, 0, 2]
     assert draft.probs is None
-    assert draft.tokens[0].tolist() == path(table, 1, 3)
-    assert draft.tokens[2, :2].tolist() == path(table, 7, 2)
+    for row, key, length in ((0, 1, 3), (2, 7, 2)):
+        alone = oracle(table, Request("", [key], DecodeParams(max_len=length)))
+        assert draft.tokens[row, :length].tolist() == alone
 
 
 def test_a_new_batch_does_not_catch_up_with_the_last_one() -> None:
     """Rounds without a draft leave much unread; once all rows have left, nothing of it is read."""
     assistant = Counting(TABLE)
-    drafter = build_drafter(
-        "assistant", DraftContext(TableVerifier(TABLE), assistant=assistant), {}
-    )
-    drafter.admit(sources([[1]]))
+    drafter = opened(assistant, [1])
     logits = torch.zeros(1, 1, TABLE.shape[-1])
     for length in range(1, 9):
         verdict = Verdict(torch.tensor([0]), torch.tensor([4]))
@@ -156,7 +147,10 @@ def test_it_stops_where_it_is_not_confident() -> None:
     for sampling in (False, True):
         lengths = [
             proposal(
-                opened(table, sampling, confidence=c), [[], [], []], [4, 4, 3], temperature=5.0
+                opened(TableVerifier(table), sampling=sampling, confidence=c),
+                [[], [], []],
+                [4, 4, 3],
+                temperature=5.0,
             ).lengths.tolist()
             for c in (0.0, 0.3, 0.5, 0.7, 0.95)
         ]
@@ -165,37 +159,21 @@ def test_it_stops_where_it_is_not_confident() -> None:
 
 def test_no_pass_is_spent_on_rows_that_have_all_stopped() -> None:
     assistant = TableVerifier(TABLE * 0)
-    context = DraftContext(TableVerifier(TABLE), assistant=assistant)
-    drafter = build_drafter("assistant", context, {"confidence": 0.9})
-    drafter.admit(sources([[1], [4]]))
-    draft = proposal(drafter, [[], []], [8, 8])
+    draft = proposal(opened(assistant, [1, 4], confidence=0.9), [[], []], [8, 8])
     assert assistant.num_passes == 1
     assert draft.lengths.tolist() == [0, 0]
 
 
-def test_under_a_sampling_rule_it_draws_from_the_law_that_it_hands_on() -> None:
-    options = {"temperature": 0.7, "top_k": 5, "top_p": 0.875}
-    num_rows = 3000
-    context = DraftContext(
-        TableVerifier(TABLE),
-        assistant=TableVerifier(TABLE / 2, keep_cache=False),
-        sampling=True,
-    )
-    drafter = build_drafter("assistant", context)
-    drafter.admit(sources([[1]] * num_rows))
-    rows = row_params(num_rows, seed=list(range(num_rows)), **options)
-    prefix = prefix_of([[]] * num_rows, room=5)
-    budget = torch.full((num_rows,), 2)
-    draft = drafter.propose(prefix, budget, 2, rows, HashRandom(rows.seed))
+def test_under_a_sampling_rule_it_hands_on_its_law() -> None:
+    """That it draws from that law is what keeps the verifier's (test_speculative_sampling)."""
+    options = {"temperature": 0.7, "top_k": 5, "top_p": 0.875, "seed": [1, 2, 3]}
+    table = TABLE / 2
+    draft = proposal(opened(TableVerifier(table), sampling=True), [[]] * 3, [2] * 3, **options)
     assert draft.probs is not None
-    q = warp((TABLE / 2)[1, 1, SPECIAL.start][None, None], row_params(1, **options))[0, 0]
-    assert torch.allclose(draft.probs[:, 0].double(), q.expand(num_rows, -1), atol=1e-6)
-    counts = draft.tokens[:, 0].bincount(minlength=9)
-    spread = (num_rows * q * (1 - q)).sqrt()
-    assert ((counts - num_rows * q).abs() <= 4 * spread).all()
-    second = (TABLE / 2)[1, 2][draft.tokens[:, 0]][:, None]
-    want = warp(second, rows)[:, 0].float()
-    assert torch.allclose(draft.probs[:, 1], want, atol=1e-6)
+    last = torch.stack([torch.full((3,), SPECIAL.start), draft.tokens[:, 0]], 1)
+    logits = table[torch.tensor([[1], [4], [7]]), torch.tensor([1, 2]), last]
+    want = warp(logits, row_params(3, **options)).float()
+    torch.testing.assert_close(draft.probs[draft.mask], want[draft.mask])
 
 
 def test_source_symbols_are_found_by_name_where_its_dictionary_is_another() -> None:

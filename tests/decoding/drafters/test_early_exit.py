@@ -67,17 +67,20 @@ def greedy(network: Transformer, request: Request) -> list[int]:
     return tokens
 
 
-@pytest.mark.parametrize("exit_layer", [1, 2])
+OPTIONS = [{}, {"exit_layer": 2}, {"exit_layer": 2, "confidence": 0.2}]
+
+
+@pytest.mark.parametrize("options", OPTIONS)
 @pytest.mark.parametrize("name", NETWORKS)
 def test_drafts_are_the_truncated_models_and_the_text_is_the_whole_ones(
-    name: str, exit_layer: int
+    name: str, options: dict[str, Any]
 ) -> None:
     """In every round of every row, whatever its neighbours draft."""
     network = NETWORKS[name]
-    short = truncated(network, exit_layer)
+    short = truncated(network, options.get("exit_layer", 1))
     requests = {job.id: job for job in jobs()}
     num_compared = 0
-    for event in events_of(*early_exit(network, exit_layer=exit_layer), jobs(), max_rows=3):
+    for event in events_of(*early_exit(network, **options), jobs(), max_rows=3):
         request = requests[event.id]
         now = len(request.forced_ids)
         alone = greedy(short, request)[now : now + len(event.draft_ids)]
@@ -89,17 +92,10 @@ def test_drafts_are_the_truncated_models_and_the_text_is_the_whole_ones(
             requests[event.id] = replace(request, forced_ids=forced_ids)
         else:
             assert event.result.token_ids == greedy(network, request)
-    assert num_compared > 30
+    assert num_compared > 20  # or nothing would be said
 
 
-@pytest.mark.parametrize("max_rows", [1, 3])
-def test_rows_that_stop_anywhere_are_decoded_greedily(max_rows: int) -> None:
-    options = {"exit_layer": 2, "confidence": 0.2}
-    results = decode_with(*early_exit(NETWORKS["pre-norm"], **options), jobs(), max_rows=max_rows)
-    assert [r.token_ids for r in results] == [greedy(NETWORKS["pre-norm"], job) for job in jobs()]
-
-
-@pytest.mark.parametrize("options", [{}, {"exit_layer": 2}, {"exit_layer": 2, "confidence": 0.2}])
+@pytest.mark.parametrize("options", OPTIONS)
 def test_no_layer_computes_a_position_twice(options: dict[str, Any]) -> None:
     """Each round reads a row's last token and its draft: once in every layer."""
     network = NETWORKS["post-norm"]

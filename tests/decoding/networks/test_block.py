@@ -9,12 +9,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from specdec_plugins.decoding.networks import BlockConfig, BlockDrafter
-from specdec_plugins.errors import UserError
-from specdec_plugins.formats.dictionaries import Dictionary
-from specdec_plugins.formats.models import load_network
+from specdec_plugins.decoding.networks import BlockDrafter
 from tests import fairseq_checkpoints
-from tests.decoding.networks.toys import PAD, UNK, block_drafter, remember
+from tests.decoding.networks.toys import PAD, UNK, block_drafter, remember, trained_pair
 
 LEARNED = {"encoder_learned_pos": True, "decoder_learned_pos": True}
 CASES: list[dict[str, Any]] = [
@@ -41,17 +38,7 @@ def _inputs() -> tuple[Tensor, Tensor]:
 @pytest.mark.fairseq
 @pytest.mark.parametrize("case", CASES, ids=lambda case: ",".join(case))
 def test_equals_the_trained_module(case: dict[str, Any], tmp_path: Path) -> None:
-    shared = case.get("share_all_embeddings", False)
-    data = fairseq_checkpoints.dictionaries(tmp_path, 30, 30 if shared else 25)
-    args = fairseq_checkpoints.settings("block", block_size=4, **case)
-    model = fairseq_checkpoints.build(args, data)
-    path = fairseq_checkpoints.save(model, args, tmp_path / "drafter.pt")
-    source_dictionary, target_dictionary = (
-        Dictionary.load(data / f"dict.{side}.txt") for side in ("en", "de")
-    )
-    network = load_network(
-        BlockDrafter, path, source_dictionary, target_dictionary, dtype=torch.float64
-    )
+    model, network = trained_pair("block", BlockDrafter, {"block_size": 4, **case}, tmp_path)
     source, target = _inputs()
     with torch.no_grad(), fairseq_checkpoints.double_precision():
         encoder_out = model.encoder(source, src_lengths=(source != PAD).sum(1))
@@ -93,24 +80,3 @@ def test_a_committed_unk_is_mixed_like_a_mask() -> None:
     before = network.decoder(target, remember(network, source))
     network.decoder.tokens.weight.data[UNK] += 1.0
     torch.testing.assert_close(network.decoder(target, remember(network, source)), before)
-
-
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        ({"block_size": 0}, "A block has 1 token or more, not 0"),
-        ({"norm_embedding": True}, "neither a norm nor a projection"),
-        ({"decoder": {"normalize_before": True}}, "post-norm layers"),
-        ({"decoder": {"positions": "none"}}, "needs positions"),
-    ],
-)
-def test_networks_of_another_kind_are_refused(change: dict[str, Any], message: str) -> None:
-    values = block_drafter().config.to_dict()
-    stack = {**values["decoder"], **change.pop("decoder", {})}
-    with pytest.raises(UserError, match=message):
-        BlockConfig.from_dict({**values, "decoder": stack, **change})
-
-
-def test_config_survives_a_round_trip() -> None:
-    config = block_drafter().config
-    assert BlockConfig.from_dict(config.to_dict()) == config

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Callable, Sequence
 
 import pytest
 import torch
 from torch import Tensor
 
-from specdec_plugins.decoding import cache
 from specdec_plugins.decoding.cache import KVCache
 from specdec_plugins.decoding.extend import extend, until_eos
 from specdec_plugins.decoding.networks import StackConfig
@@ -24,7 +24,7 @@ from specdec_plugins.decoding.networks.cpu.ops import (
 )
 from specdec_plugins.decoding.types import Draft, Prefix, Verdict
 from tests.decoding.networks.toys import transformer
-from tests.decoding.toys import SPECIAL, row_params
+from tests.decoding.toys import SPECIAL, both, row_params
 
 STACK = StackConfig(num_layers=2, dim=6, ffn_dim=4, num_heads=2, vocab_size=5, max_positions=99)
 
@@ -39,7 +39,14 @@ def integers(low: int, high: int, shape: tuple[int, ...], random: torch.Generato
     return torch.randint(low, high + 1, shape, generator=random)
 
 
-def test_rows_are_extended_alike(random: torch.Generator, monkeypatch: pytest.MonkeyPatch) -> None:
+def check_alike(step: Callable[[], Sequence[Tensor]]) -> None:
+    """To the type and the bit, with the kernels and without them."""
+    for one, other in zip(*both(step), strict=True):
+        assert one.dtype == other.dtype
+        assert torch.equal(one, other)
+
+
+def test_rows_are_extended_alike(random: torch.Generator) -> None:
     """Small tokens, so that eos comes often; short rows, so that many are full."""
     num_rows, num_drafted, max_len = 7, int(integers(0, 4, (1,), random)), 6
     prefix = Prefix(
@@ -54,49 +61,37 @@ def test_rows_are_extended_alike(random: torch.Generator, monkeypatch: pytest.Mo
     accepted = (drafted * torch.rand(num_rows, generator=random)).round().long()
     verdict = Verdict(accepted, integers(0, 4, (num_rows,), random))
     params = row_params(num_rows, max_len=max_len)
-    twin = copy.deepcopy(prefix)
-    found = extend(prefix, draft, verdict, params, SPECIAL.eos)
-    monkeypatch.setattr(ops, "native", None)
-    expected = extend(twin, draft, verdict, params, SPECIAL.eos)
-    for name in ("tokens", "lengths", "num_accepted", "ended", "full"):
-        one, other = getattr(found, name), getattr(expected, name)
-        assert one.dtype == other.dtype
-        assert torch.equal(one, other), name
-    for name in ("tokens", "lengths", "active"):
-        assert torch.equal(getattr(prefix, name), getattr(twin, name)), name
+
+    def extended() -> list[Tensor]:
+        own = copy.deepcopy(prefix)
+        got = extend(own, draft, verdict, params, SPECIAL.eos)
+        return [*vars(got).values(), own.tokens, own.lengths, own.active]
+
+    check_alike(extended)
 
 
-def test_sentences_end_alike(random: torch.Generator, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_sentences_end_alike(random: torch.Generator) -> None:
     tokens = integers(0, 4, (9, 7), random)[:, 1:6]  # small, so that eos comes often
     lengths = integers(0, 5, (9,), random)
-    found = until_eos(tokens, lengths, SPECIAL.eos)
-    monkeypatch.setattr(ops, "native", None)
-    for one, other in zip(found, until_eos(tokens, lengths, SPECIAL.eos), strict=True):
-        assert one.dtype == other.dtype
-        assert torch.equal(one, other)
+    check_alike(lambda: until_eos(tokens, lengths, SPECIAL.eos))
 
 
-def test_windows_open_alike(random: torch.Generator, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_windows_open_alike(random: torch.Generator) -> None:
     num_rows, num_new, skip = (int(integers(low, 4, (1,), random)) for low in (1, 1, 0))
     lengths = integers(0, 9, (num_rows,), random)
     seen = integers(0, 12, (num_rows, num_new), random) if skip % 2 else None
 
-    def opened() -> cache.CacheWindow:
+    def opened() -> tuple[Tensor, ...]:
         cache = KVCache(STACK, num_rows, torch.device("cpu"), torch.float32)
         cache.window(12, width=0)  # so that there is more room than is asked for
         cache.crop(lengths)
-        return cache.window(num_new, int(lengths.max()), skip, seen)
+        window = cache.window(num_new, int(lengths.max()), skip, seen)
+        return window.positions, window.at, window.mask
 
-    found = opened()
-    monkeypatch.setattr(ops, "native", None)
-    expected = opened()
-    for name in ("positions", "at", "mask"):
-        one, other = getattr(found, name), getattr(expected, name)
-        assert one.dtype == other.dtype
-        assert torch.equal(one, other), name
+    check_alike(opened)
 
 
-def test_logits_are_read_alike(random: torch.Generator, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_logits_are_read_alike(random: torch.Generator) -> None:
     num_rows, num_drafted, width = 5, int(integers(0, 3, (1,), random)), 4
     logits = torch.randn(num_rows, num_drafted + 1, width, generator=random).round()  # ties
     drafted = integers(0, width - 1, (num_rows, num_drafted), random)
@@ -106,14 +101,9 @@ def test_logits_are_read_alike(random: torch.Generator, monkeypatch: pytest.Monk
     tokens = integers(0, width - 1, (num_rows, num_drafted + 1), random)
     counts = integers(0, num_drafted + 1, (num_rows,), random)
     tokens[torch.arange(num_drafted + 1) >= counts[:, None]] = 10**6  # junk
-    kept, after = leading_best(logits, drafted, lengths)
-    sums = leading_log_prob(logits, tokens, counts)
-    monkeypatch.setattr(ops, "native", None)
-    expected, own = leading_best(logits, drafted, lengths)
-    assert torch.equal(kept, expected)
-    assert torch.equal(after, own)
-    close = {"rtol": 1e-5, "atol": 1e-5}  # normalised in float32
-    torch.testing.assert_close(sums, leading_log_prob(logits, tokens, counts), **close)
+    check_alike(lambda: leading_best(logits, drafted, lengths))
+    sums = both(lambda: leading_log_prob(logits, tokens, counts))
+    torch.testing.assert_close(*sums, rtol=1e-5, atol=1e-5)  # normalised in float32
 
 
 @pytest.mark.parametrize("width", [1, 5, 16, 37, 129, 1000])
@@ -139,7 +129,7 @@ def test_what_is_no_number_hides_nothing() -> None:
 
 
 @pytest.mark.parametrize("width", [1, 7, 300])
-def test_rows_without_numbers_are_found_alike(width: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_rows_without_numbers_are_found_alike(width: int) -> None:
     logits = torch.randn(7, 2, width)
     logits[:, 0] = torch.nan  # which nobody asks about
     for row, value in enumerate((torch.nan, torch.inf, -torch.inf, 3.4e38, -3.4e38)):
@@ -147,15 +137,12 @@ def test_rows_without_numbers_are_found_alike(width: int, monkeypatch: pytest.Mo
     logits[5, 1] = -torch.inf
     columns = torch.tensor([1, 1, 1, 1, 1, 1, 9])  # one too far means the last
     active = torch.ones(7, dtype=torch.bool)
-    found = ops.failed(logits, columns, active).tolist()
-    assert not ops.failed(logits, columns, ~active).any()
-    monkeypatch.setattr(ops, "native", None)
-    assert found == ops.failed(logits, columns, active).tolist()
-    assert not ops.failed(logits, columns, ~active).any()
-    assert found == [True, True, width == 1, False, False, True, False]
+    for found in both(lambda: ops.failed(logits, columns, active).tolist()):
+        assert found == [True, True, width == 1, False, False, True, False]
+    assert not any(both(lambda: ops.failed(logits, columns, ~active).any().item()))
 
 
-def test_blocks_open_alike(random: torch.Generator, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_blocks_open_alike(random: torch.Generator) -> None:
     num_rows, width, used = (int(integers(1, 4, (1,), random)) for _ in range(3))
     lengths = integers(1, 8, (num_rows,), random)
     cached = (torch.rand(num_rows, generator=random) * lengths).long()
@@ -163,16 +150,11 @@ def test_blocks_open_alike(random: torch.Generator, monkeypatch: pytest.MonkeyPa
     width += int((lengths - 1 - cached).max())
     prefix = integers(0, 9, (num_rows, 9), random)
     arguments = (prefix, lengths, cached, num_masks, width, min(used, width), 77, 88)
-    found = ops.open_block(*arguments)
-    monkeypatch.setattr(ops, "native", None)
-    for one, other in zip(found, ops.open_block(*arguments), strict=True):
-        assert torch.equal(one, other)
+    check_alike(lambda: ops.open_block(*arguments))
 
 
 @pytest.mark.parametrize("scaled", [True, False])
-def test_tokens_are_embedded_alike(
-    random: torch.Generator, scaled: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_tokens_are_embedded_alike(random: torch.Generator, scaled: bool) -> None:
     network = transformer().float()
     table, embedding = network.config.decoder, network.decoder.embedding
     embedding.scale = 2.5 if scaled else 1.0
@@ -180,13 +162,10 @@ def test_tokens_are_embedded_alike(
     tokens = integers(0, table.vocab_size - 1, shape, random)
     positions = integers(0, table.max_positions + 2, shape, random)  # junk past the table
     with torch.inference_mode():
-        found = embedding(tokens, positions)
         with pytest.raises(IndexError, match="is not in the vocabulary"):
             embedding(tokens + table.vocab_size, positions)
-        monkeypatch.setattr(ops, "native", None)
-        expected = embedding(tokens, positions)
-    # A processor may fuse the product with the sum.
-    torch.testing.assert_close(found, expected, rtol=1e-6, atol=1e-6)
+        found = both(lambda: embedding(tokens, positions))
+    torch.testing.assert_close(*found, rtol=1e-6, atol=1e-6)  # product and sum may be fused
 
 
 def test_a_verdict_that_counts_wrongly_writes_nowhere_else() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -13,9 +14,14 @@ from specdec_plugins.decoding.cache import KVCache
 from specdec_plugins.decoding.networks import Transformer
 from specdec_plugins.errors import UserError
 from specdec_plugins.formats.dictionaries import Dictionary
-from specdec_plugins.formats.models import load_network
 from tests import fairseq_checkpoints
-from tests.decoding.networks.toys import full_logits, remember, transformer
+from tests.decoding.networks.toys import (
+    block_drafter,
+    full_logits,
+    remember,
+    trained_pair,
+    transformer,
+)
 
 CASES: list[dict[str, Any]] = [
     {},
@@ -45,17 +51,6 @@ def _name(case: dict[str, Any]) -> str:
     return ",".join(f"{key}={value}" for key, value in case.items()) or "default"
 
 
-def _pair(case: dict[str, Any], folder: Path) -> tuple[torch.nn.Module, Transformer]:
-    """fairseq's model, and ours from its checkpoint."""
-    shared = case.get("share_all_embeddings", False)
-    data = fairseq_checkpoints.dictionaries(folder, 30, 30 if shared else 25)
-    args = fairseq_checkpoints.settings("transformer", **case)
-    model = fairseq_checkpoints.build(args, data)
-    path = fairseq_checkpoints.save(model, args, folder / "model.pt")
-    source, target = (Dictionary.load(data / f"dict.{side}.txt") for side in ("en", "de"))
-    return model, load_network(Transformer, path, source, target, dtype=torch.float64)
-
-
 def _sources(generator: torch.Generator, left_pad: bool = False) -> Tensor:
     tokens = torch.randint(3, 30, (3, 9), generator=generator)
     for row, length in enumerate((9, 4, 6)):
@@ -69,7 +64,7 @@ def _sources(generator: torch.Generator, left_pad: bool = False) -> Tensor:
 @pytest.mark.fairseq
 @pytest.mark.parametrize("case", CASES, ids=_name)
 def test_equals_fairseq_in_one_pass(case: dict[str, Any], tmp_path: Path) -> None:
-    model, network = _pair(case, tmp_path)
+    model, network = trained_pair("transformer", Transformer, case, tmp_path)
     generator = torch.Generator().manual_seed(1)
     source = _sources(generator)
     target = torch.randint(3, 25, (3, 11), generator=generator)
@@ -80,7 +75,7 @@ def test_equals_fairseq_in_one_pass(case: dict[str, Any], tmp_path: Path) -> Non
 
 @pytest.mark.fairseq
 def test_padding_on_either_side_is_the_same(tmp_path: Path) -> None:
-    model, network = _pair({}, tmp_path)
+    model, network = trained_pair("transformer", Transformer, {}, tmp_path)
     left = _sources(torch.Generator().manual_seed(1), left_pad=True)
     right = _sources(torch.Generator().manual_seed(1))
     target = torch.randint(3, 25, (3, 5), generator=torch.Generator().manual_seed(2))
@@ -122,22 +117,24 @@ def test_runs_in_lower_precision(dtype: torch.dtype) -> None:
     torch.testing.assert_close(logits.double(), expected, rtol=0, atol=tolerance)
 
 
-def test_impossible_sizes_are_refused() -> None:
-    config = transformer().config
-    with pytest.raises(UserError, match="cannot be split over 3 attention heads"):
-        type(config).from_dict({**config.to_dict(), "encoder": {**_stack(config), "num_heads": 3}})
-    with pytest.raises(UserError, match="no 'rotary' positions; choose one of: sinusoidal"):
-        type(config).from_dict(
-            {**config.to_dict(), "decoder": {**_stack(config), "positions": "rotary"}}
-        )
-    with pytest.raises(UserError, match="no activation 'mish'; choose one of: gelu"):
-        type(config).from_dict({**config.to_dict(), "activation": "mish"})
-
-
-def _stack(config: Any) -> dict[str, Any]:
-    return dict(config.to_dict()["encoder"])
-
-
-def test_config_survives_a_round_trip() -> None:
-    config = transformer().config
-    assert type(config).from_dict(config.to_dict()) == config
+@pytest.mark.parametrize(
+    ("network", "change", "message"),
+    [
+        (transformer, {"encoder": {"num_heads": 3}}, "cannot be split over 3 attention heads"),
+        (transformer, {"decoder": {"positions": "rotary"}}, "choose one of: sinusoidal"),
+        (transformer, {"activation": "mish"}, "no activation 'mish'; choose one of: gelu"),
+        (block_drafter, {"block_size": 0}, "A block has 1 token or more, not 0"),
+        (block_drafter, {"norm_embedding": True}, "neither a norm nor a projection"),
+        (block_drafter, {"decoder": {"normalize_before": True}}, "post-norm layers"),
+        (block_drafter, {"decoder": {"positions": "none"}}, "needs positions"),
+    ],
+)
+def test_configs_survive_a_round_trip_and_impossible_ones_are_refused(
+    network: Callable[[], Any], change: dict[str, Any], message: str
+) -> None:
+    config = network().config
+    values = config.to_dict()
+    assert type(config).from_dict(values) == config
+    stacks = {side: {**values[side], **change.get(side, {})} for side in ("encoder", "decoder")}
+    with pytest.raises(UserError, match=message):
+        type(config).from_dict({**values, **change, **stacks})

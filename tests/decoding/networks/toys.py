@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any
+from pathlib import Path
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -18,8 +19,12 @@ from specdec_plugins.decoding.networks import (
     TransformerConfig,
 )
 from specdec_plugins.decoding.types import Request
+from specdec_plugins.formats.dictionaries import Dictionary
+from specdec_plugins.formats.models import load_network
+from tests import fairseq_checkpoints
 from tests.decoding.toys import requests
 
+N = TypeVar("N", Transformer, BlockDrafter)
 VOCAB = 23
 PAD, EOS, UNK = 1, 2, 3
 _STACK = StackConfig(
@@ -88,6 +93,19 @@ def fast_drafter(verifier: Transformer, seed: int = 3, num_layers: int = 2) -> B
     randomise(network, seed)
     network.encoder.load_state_dict(verifier.encoder.state_dict())
     return network
+
+
+def trained_pair(
+    arch: str, kind: type[N], case: dict[str, Any], folder: Path
+) -> tuple[nn.Module, N]:
+    """fairseq's random model with these settings, and our network from its checkpoint."""
+    shared = case.get("share_all_embeddings", False)
+    data = fairseq_checkpoints.dictionaries(folder, 30, 30 if shared else 25)
+    args = fairseq_checkpoints.settings(arch, **case)
+    model = fairseq_checkpoints.build(args, data)
+    path = fairseq_checkpoints.save(model, args, folder / "model.pt")
+    source, target = (Dictionary.load(data / f"dict.{side}.txt") for side in ("en", "de"))
+    return model, load_network(kind, path, source, target, dtype=torch.float64)
 
 
 def remember(network: Transformer | BlockDrafter, tokens: Tensor) -> SourceMemory:

@@ -18,7 +18,6 @@ from tests.decoding.test_sampling import slow_warp
 from tests.decoding.toys import (
     SCRIPTS,
     SPECIAL,
-    SampledDrafter,
     ScriptedDrafter,
     TableVerifier,
     draft_of,
@@ -104,7 +103,7 @@ def check(rule: str, drafter: Drafter | None, schedule: str = "constant", **opti
 
 
 def sampled(script: str, noise: float = 0.7) -> Drafter:
-    return SampledDrafter(perturbed(TABLE, noise), SCRIPTS[script])
+    return ScriptedDrafter(perturbed(TABLE, noise), SCRIPTS[script], sampling=True)
 
 
 def scripted(script: str) -> Drafter:

@@ -6,8 +6,7 @@ from weakref import WeakKeyDictionary
 import pytest
 import torch
 
-from specdec_plugins.decoding.engine import Method, SpeculativeDecoder
-from specdec_plugins.decoding.rules import RULES
+from specdec_plugins.decoding.engine import SpeculativeDecoder
 from specdec_plugins.decoding.schedules import SCHEDULES, build_schedule
 from specdec_plugins.decoding.schedules.adaptive import RoundCosts
 from specdec_plugins.decoding.types import DraftSchedule, Round, Scores, SourceBatch, Verdict
@@ -17,6 +16,7 @@ from tests.decoding.toys import (
     ScriptedDrafter,
     TableVerifier,
     draft_of,
+    method_of,
     prefix_of,
     random_table,
     requests,
@@ -33,9 +33,14 @@ def rows(count: int) -> SourceBatch:
 
 def opened(name: str, count: int, **options: Any) -> DraftSchedule:
     schedule = build_schedule(name, options)
-    schedule.select(torch.zeros(0, dtype=torch.int64))  # as a session does first
-    schedule.admit(rows(count))
+    change(schedule, [], count)  # as a session does first
     return schedule
+
+
+def change(schedule: DraftSchedule, kept: list[int], num_new: int) -> None:
+    """Of the rows these stay, and so many join."""
+    schedule.select(torch.tensor(kept, dtype=torch.int64))
+    schedule.admit(rows(num_new))
 
 
 def commit(
@@ -94,25 +99,23 @@ def test_heuristic_keeps_its_size_between_calls_only_if_asked() -> None:
         schedule = opened("heuristic", 3, start=5, keep=keep)
         commit(schedule, [5, 5, 5], [5, 0, 5])
         commit(schedule, [7, 4, 7], [7, 0, 7])  # 9, 3, 9
-        schedule.select(torch.tensor([0, 1, 2]))  # nobody left
-        schedule.admit(rows(1))
+        change(schedule, [0, 1, 2], 1)  # nobody left
         assert budget(schedule, count=4) == [9, 3, 9, 5]
         commit(schedule, [9, 3, 9, 5], [0, 0, 0, 5])  # 8, 2, 8, 7
-        schedule.select(torch.tensor([1, 3]))  # two of 8 leave
-        schedule.admit(rows(1))
+        change(schedule, [1, 3], 1)  # two of 8 leave
         assert budget(schedule, count=3) == [2, 7, begun]
-        schedule.select(torch.zeros(0, dtype=torch.int64))  # a new call; 2, 7 and `begun` leave
-        schedule.admit(rows(1))
+        change(schedule, [], 1)  # a new call; 2, 7 and `begun` leave
         assert budget(schedule) == [6 if keep else 5]
 
 
 @pytest.mark.parametrize("keep", [True, False])
 def test_heuristic_goes_on_in_the_next_call_only_if_asked(keep: bool) -> None:
     """Through the engine: a call ends with rows that nobody has dropped yet."""
-    verifier = TableVerifier(random_table())
-    always = ScriptedDrafter(verifier.table, SCRIPTS["always"])
-    schedule = build_schedule("heuristic", {"start": 1, "keep": keep})
-    decoder = SpeculativeDecoder(verifier, Method(always, RULES.get("exact")(), schedule))
+    table = random_table()
+    method = method_of(
+        ScriptedDrafter(table, SCRIPTS["always"]), schedule="heuristic", start=1, keep=keep
+    )
+    decoder = SpeculativeDecoder(TableVerifier(table), method)
     [first] = decoder.decode(requests(1, block_size=25, max_len=40))
     assert first.drafted_per_round[:4] == [1, 3, 5, 7]
     [again] = decoder.decode(requests(1, block_size=25, max_len=40))
@@ -127,8 +130,7 @@ def test_gate_opens_at_the_threshold() -> None:
     assert budget(schedule, [8, 8, 8, 0]) == [0, 8, 8, 0]
     commit(schedule, [0, 2, 1, 0], [0, 1, 1, 0], [0.7, 0.3, 0.2, 0.9])
     assert budget(schedule, [8, 8, 8, 0]) == [8, 0, 0, 0]
-    schedule.select(torch.tensor([2, 0]))
-    schedule.admit(rows(1))
+    change(schedule, [2, 0], 1)
     assert budget(schedule, [8, 8, 8]) == [0, 8, 8]
     for threshold, want in ((0, 8), (1.0, 0)):
         one = opened("target_confidence", 1, threshold=threshold)
@@ -191,11 +193,9 @@ def test_adaptive_learns_each_rows_acceptance() -> None:
         commit(one, [4, 4, 0], [4, 0, 0])
         one.select(torch.tensor([row]))
         assert budget(one) == [alone[row]]
-    schedule.select(torch.tensor([1]))
-    schedule.admit(rows(1))
+    change(schedule, [1], 1)
     assert budget(schedule, count=2) == best([alphas[1], prior], [25] * 2)
-    schedule.select(torch.zeros(0, dtype=torch.int64))  # a new call begins with what was learnt
-    schedule.admit(rows(1))
+    change(schedule, [], 1)  # a new call begins with what was learnt
     assert budget(schedule) == [alone[2]]
 
 
@@ -243,8 +243,7 @@ def test_adaptive_keeps_the_costs_of_batches_apart() -> None:
     schedule = opened("adaptive", 1, acceptance=0.8, evidence=1e6)
 
     def asked(count: int, num_rounds: int) -> list[int]:
-        schedule.select(torch.zeros(0, dtype=torch.int64))
-        schedule.admit(rows(count))
+        change(schedule, [], count)
         widths = []
         for _ in range(num_rounds):
             width = max(budget(schedule, [20] * count))
