@@ -33,19 +33,6 @@ def committed(batch: Batch) -> list[list[int]]:
     return [row[:length] for row, length in rows]
 
 
-def test_collate_pads_on_the_right() -> None:
-    source = collate(JOBS[:4], SPECIAL.pad, SPECIAL.start, CPU)
-    for i, job in enumerate(JOBS[:4]):
-        ids = job.source_ids
-        width = source.tokens.shape[1]
-        assert source.tokens[i].tolist() == ids + [SPECIAL.pad] * (width - len(ids))
-        assert int(source.lengths[i]) == len(ids)
-        forced = [SPECIAL.start, *job.forced_ids]
-        assert source.forced[i, : len(forced)].tolist() == forced
-        assert int(source.forced_lengths[i]) == len(forced)
-    assert len(source) == 4
-
-
 def test_rows_stay_together_through_append_and_select() -> None:
     batch = Batch.empty(CPU).append(opened([0, 1])).append(opened([2, 3, 4]))
     keep = [4, 0, 2]

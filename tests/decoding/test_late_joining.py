@@ -12,17 +12,14 @@ from torch import Tensor
 
 from specdec_plugins.decoding import engine
 from specdec_plugins.decoding.batch import Batch, LateDrafter
-from specdec_plugins.decoding.drafters import DraftContext, build_drafter
 from specdec_plugins.decoding.engine import EngineConfig, Method, Session
 from specdec_plugins.decoding.rules.exact import Exact
 from specdec_plugins.decoding.stats import DecodeStats
 from specdec_plugins.decoding.types import Prefix, Request, Round, RowParams, SourceBatch
-from specdec_plugins.decoding.verifier import TransformerVerifier
 from tests.decoding.drafters.factories import FACTORIES, SCRIPTED, WITH_MEMORY
-from tests.decoding.networks.toys import fast_drafter, sentences, transformer
+from tests.decoding.networks.toys import fast_pair, sentences
 from tests.decoding.toys import (
     SCRIPTS,
-    SPECIAL,
     Rows,
     ScriptedDrafter,
     TableVerifier,
@@ -93,9 +90,7 @@ def decoded(name: str, period: int, compact_at: float) -> tuple[list[list[int]],
     """Texts and every draft of rows that join and leave."""
     verifier: Any
     if name == "networks":  # rows that join late read their own encodings
-        verifier = TransformerVerifier(transformer(), SPECIAL)
-        context = DraftContext(verifier, fast_drafter(verifier.network))
-        drafter = build_drafter("block", context)
+        verifier, drafter = fast_pair()
     else:
         verifier = TableVerifier(TABLE)
         drafter = {**FACTORIES, **SCRIPTED}[name](verifier)

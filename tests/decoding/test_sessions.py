@@ -12,12 +12,10 @@ from typing import Any
 import pytest
 
 from specdec_plugins.decoding.alone import DrafterDecoder, Unverified
-from specdec_plugins.decoding.drafters import DraftContext, build_drafter
 from specdec_plugins.decoding.engine import EngineConfig, SpeculativeDecoder
 from specdec_plugins.decoding.types import Request, RowEvent
-from specdec_plugins.decoding.verifier import TransformerVerifier
 from tests.decoding.drafters.factories import FACTORIES
-from tests.decoding.networks.toys import fast_drafter, sentences, transformer
+from tests.decoding.networks.toys import fast_pair, sentences
 from tests.decoding.toys import (
     CPU,
     SCRIPTS,
@@ -43,9 +41,7 @@ def on_tables(name: str, schedule: str = "constant", **options: Any) -> Speculat
 
 
 def on_networks() -> SpeculativeDecoder:
-    """The fast block drafter, which reads the verifier's encoding and keeps its prefix."""
-    verifier = TransformerVerifier(transformer(), SPECIAL)
-    drafter = build_drafter("block", DraftContext(verifier, fast_drafter(verifier.network)))
+    verifier, drafter = fast_pair()
     return SpeculativeDecoder(verifier, method_of(drafter), EngineConfig(2, 0.01))
 
 

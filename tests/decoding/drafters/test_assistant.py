@@ -27,6 +27,7 @@ from specdec_plugins.errors import UserError
 from tests.decoding.drafters.test_lookup import sources
 from tests.decoding.networks.toys import sentences, transformer
 from tests.decoding.toys import (
+    CPU,
     SPECIAL,
     TableVerifier,
     decode_with,
@@ -221,41 +222,32 @@ def test_reading_the_verifiers_encoder_is_encoding_the_same_again(max_rows: int)
     assert sum(len(draft) for rounds in twin.values() for draft, _ in rounds) > 40
 
 
-def test_encodings_that_cannot_be_shared_are_refused() -> None:
-    large, reader = pair_with_one_encoder()
-
-    def build(verifier: Any, assistant: Any) -> None:
-        context = DraftContext(verifier, assistant=assistant)
-        build_drafter("assistant", context, {"encoder": "verifier"})
-
-    build(large, reader)
-    narrow, wide = TableVerifier(TABLE), TableVerifier(TABLE)
-    wide.encoder_dim = 2
-    with pytest.raises(UserError, match="encodings of 1 numbers and the verifier gives 2"):
-        build(wide, narrow)
-
-    bare = SimpleNamespace(
-        vocab_size=9, special=SPECIAL, max_target_positions=60, device=narrow.device
-    )
-    with pytest.raises(UserError, match="this verifier gives none"):
-        build(bare, narrow)
-    with pytest.raises(UserError, match="cannot read another model's encoding"):
-        build(narrow, bare)
+def twin(**changes: Any) -> TableVerifier:
+    made = TableVerifier(TABLE)
+    vars(made).update(changes)
+    return made
 
 
-def test_what_cannot_assist_is_refused() -> None:
-    verifier = TableVerifier(TABLE)
+BARE = SimpleNamespace(vocab_size=9, special=SPECIAL, max_target_positions=60, device=CPU)
+SHIFTED = SpecialTokens(start=0, pad=1, eos=2, unk=3)
 
-    def build(assistant: TableVerifier | None) -> None:
-        build_drafter("assistant", DraftContext(verifier, assistant=assistant))
 
-    with pytest.raises(UserError, match="needs a smaller model"):
-        build(None)
-    with pytest.raises(UserError, match="dictionary of 11 symbols.*one of 9"):
-        build(TableVerifier(random_table(vocab_size=11)))
-    other = TableVerifier(TABLE)
-    other.special = SpecialTokens(start=0, pad=1, eos=2, unk=3)
-    with pytest.raises(UserError, match="must be the same"):
-        build(other)
-    with pytest.raises(UserError, match="50 target positions, fewer than the verifier's 60"):
-        build(TableVerifier(TABLE, max_target_positions=50))
+@pytest.mark.parametrize(
+    ("verifier", "assistant", "encoder", "words"),
+    [
+        (twin(), None, "own", "needs a smaller model"),
+        (twin(), twin(vocab_size=11), "own", "dictionary of 11 symbols.*one of 9"),
+        (twin(), twin(special=SHIFTED), "own", "must be the same"),
+        (twin(), twin(max_target_positions=50), "own", "50 .* fewer than the verifier's 60"),
+        (twin(encoder_dim=2), twin(), "verifier", "of 1 numbers and the verifier gives 2"),
+        (BARE, twin(), "verifier", "this verifier gives none"),
+        (twin(), BARE, "verifier", "cannot read another model's encoding"),
+    ],
+)
+def test_what_cannot_assist_is_refused(
+    verifier: Any, assistant: Any, encoder: str, words: str
+) -> None:
+    with pytest.raises(UserError, match=words):
+        build_drafter(
+            "assistant", DraftContext(verifier, assistant=assistant), {"encoder": encoder}
+        )

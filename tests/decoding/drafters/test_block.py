@@ -284,15 +284,3 @@ def test_equal_encoders_are_told_from_others(changes: dict[str, Any], same: bool
     source = torch.tensor([[5, 9, 7, 3, EOS], [8, 4, EOS, PAD, PAD]])
     if same:
         assert torch.equal(other(source)[0], VERIFIER.encoder(source)[0])
-
-
-def test_a_prefix_state_never_changes_again() -> None:
-    """Neither with the masks behind it nor with what follows; a block state does."""
-    network = fast_drafter(VERIFIER)
-    memory = remember(network, torch.tensor([[5, 9, 7, EOS]]))
-    first, second = (
-        network.decoder(torch.tensor([row]), memory, prefix_lengths=torch.tensor([n]))[0]
-        for row, n in (([4, 9, UNK, UNK], 2), ([4, 9, 12, 6, UNK, UNK, UNK], 4))
-    )
-    assert torch.equal(first[:2], second[:2])
-    assert not torch.allclose(first[2:], second[2:4])

@@ -36,16 +36,20 @@ from tests.decoding.toys import (
 
 ALL = {**FACTORIES, **SCRIPTED}
 TABLE = random_table()
-JOBS = hinted(
-    TABLE,
-    requests(
+
+
+def jobs(seed: int = 0) -> list[Request]:
+    made = requests(
         9,
         num_forced=lambda i: i % 3,
         block_size=lambda i: 1 + 2 * (i % 3),
         max_len=20,
-        seed=lambda i: i,
-    ),
-)
+        seed=lambda i: seed + i,
+    )
+    return hinted(TABLE, made)
+
+
+JOBS = jobs()
 
 
 class Watched:
@@ -58,6 +62,7 @@ class Watched:
         self.sources: list[tuple[list[int], list[int]]] = []  # with their hints
         self.num_proposals = 0
         self.num_ends = 0  # of sentences that were drafted
+        self.with_law: set[bool] = set()  # whether drafts came with their distribution
 
     max_positions = None
 
@@ -102,6 +107,8 @@ class Watched:
             self.num_ends += int(ends.sum())
             behind = ends.cumsum(1) > ends.long()
             assert not (behind & draft.mask).any()  # it could never be kept
+        if draft.lengths.any():
+            self.with_law.add(draft.probs is not None)
         proposed = draft.tokens[draft.mask]
         assert ((proposed >= 0) & (proposed < self.verifier.vocab_size)).all()
         if draft.probs is not None:
@@ -113,10 +120,10 @@ class Watched:
     def check_against_fresh(self, draft: Draft, prefix: Prefix, *rest: Any) -> None:
         verifier = TableVerifier(self.verifier.table)
         fresh = ALL[self.name](verifier)
-        jobs = [Request("", ids, hint_ids=hint) for ids, hint in self.sources]
+        rows = [Request("", ids, hint_ids=hint) for ids, hint in self.sources]
         # Junk behind each row's end is poison enough: the session's prefix has it.
         source = replace(
-            collate(jobs, SPECIAL.pad, SPECIAL.start, CPU),
+            collate(rows, SPECIAL.pad, SPECIAL.start, CPU),
             forced=prefix.tokens.clone(),
             forced_lengths=prefix.lengths.clone(),
         )
@@ -145,23 +152,10 @@ def test_proposals_are_well_formed_and_those_of_a_fresh_drafter(name: str, sched
 def test_a_draft_without_its_law_is_no_matter_of_chance(name: str) -> None:
     """A rule that samples takes it for certain; one drawn in secret would bend its distribution."""
     drafts = []
-    for seed in (0, 1000):
-        jobs = hinted(TABLE, requests(6, block_size=4, max_len=20, seed=seed))
-        verifier = TableVerifier(TABLE)
-        drafter = FACTORIES[name](verifier)
-        propose, seen = drafter.propose, []
-
-        def noted(*args: Any, seen: list[Any] = seen, propose: Any = propose) -> Draft:
-            draft: Draft = propose(*args)
-            if draft.lengths.any():
-                seen.append((draft.probs is not None, draft.tokens[draft.mask].tolist()))
-            return draft
-
-        drafter.propose = noted  # type: ignore[method-assign, assignment]
-        history(verifier, method_of(drafter), jobs, max_rows=3)
-        drafts.append(seen)
-    with_law = {law_given for law_given, _ in drafts[0]}
-    assert with_law == {"sampling" in name}
+    for seed in (1000, 0):
+        watched = Watched(name, TableVerifier(TABLE))
+        drafts.append(history(watched.verifier, method_of(watched), jobs(seed), max_rows=4))
+    assert watched.with_law == {"sampling" in name}
     assert (drafts[0] == drafts[1]) == ("sampling" not in name)
 
 

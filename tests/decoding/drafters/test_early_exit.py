@@ -11,7 +11,6 @@ from torch import Tensor, nn
 from specdec_plugins.decoding.drafters import DraftContext, build_drafter
 from specdec_plugins.decoding.engine import Method
 from specdec_plugins.decoding.networks import Transformer
-from specdec_plugins.decoding.sampling import HashRandom, warp
 from specdec_plugins.decoding.types import Request
 from specdec_plugins.decoding.verifier import TransformerVerifier
 from specdec_plugins.errors import UserError
@@ -22,10 +21,8 @@ from tests.decoding.toys import (
     Rows,
     decode_with,
     events_of,
-    history,
     method_of,
     prefix_of,
-    row_params,
 )
 
 NETWORKS = {
@@ -118,32 +115,6 @@ def test_no_layer_computes_a_position_twice(options: dict[str, Any]) -> None:
     if "confidence" in options:
         assert 0 in drafted
         assert {1, 2, 3} & set(drafted)
-
-
-def test_a_confident_exit_asks_no_more_than_it_needs() -> None:
-    network = NETWORKS["post-norm"]
-    short = truncated(network, 1)
-    verifier, method = early_exit(network, confidence=1.0)
-    assert history(verifier, method, jobs(block_size=4)[:1])["r0"][0] == ([], 0)
-    source = torch.tensor([jobs()[0].source_ids])
-    best = full_logits(short, source, torch.tensor([[EOS]])).softmax(-1).max()
-    assert 0 < best < 1
-
-
-def test_under_a_sampling_rule_it_hands_on_the_law_of_the_exit() -> None:
-    network = NETWORKS["pre-norm"]
-    verifier = TransformerVerifier(network, SPECIAL)
-    drafter = build_drafter("early_exit", DraftContext(verifier, sampling=True), {"exit_layer": 2})
-    source = sources([[5, 6], [7, 8], [9, 4]])
-    verifier.admit(source)
-    rows = row_params(3, temperature=0.7, top_k=5, seed=[1, 2, 3])
-    prefix, budget = prefix_of([[], [], []]), torch.tensor([3, 0, 2])
-    draft = drafter.propose(prefix, budget, 3, rows, HashRandom(rows.seed))
-    assert draft.lengths.tolist() == [3, 0, 2]
-    assert draft.probs is not None
-    fed = torch.cat([torch.full((3, 1), EOS), draft.tokens[:, :2]], 1)
-    want = warp(full_logits(truncated(network, 2), source.tokens, fed), rows).float()
-    torch.testing.assert_close(draft.probs[draft.mask], want[draft.mask])
 
 
 def test_a_round_that_is_given_up_leaves_nothing_behind() -> None:

@@ -6,13 +6,11 @@ import pytest
 import torch
 
 from specdec_plugins.decoding.drafters import DraftContext, build_drafter
-from specdec_plugins.decoding.engine import SpeculativeDecoder
 from specdec_plugins.decoding.sampling import HashRandom
-from specdec_plugins.decoding.types import DecodeParams, Draft, Drafter, Request, SourceBatch
+from specdec_plugins.decoding.types import Draft, Drafter, SourceBatch
 from tests.decoding.toys import (
     SPECIAL,
     TableVerifier,
-    method_of,
     prefix_of,
     random_table,
     row_params,
@@ -116,18 +114,3 @@ def test_symbols_are_mapped_where_dictionaries_differ() -> None:
     one = drafter(source_to_target=mapping)
     one.admit(sources([[4, 5, 7, 6, 4], [3, 6, 7, 7, 7]]))
     assert proposals(one, [[8], [UNK]]) == [[6, 5], []]  # stops before what has no target symbol
-
-
-def test_a_copy_is_found_at_once() -> None:
-    """A verifier that copies its source needs one plain step and one copied block."""
-    table = torch.zeros(12, 64, 9, 9, dtype=torch.float64)
-    source = [5, 8, 6, 4, 7, EOS]
-    for place, token in enumerate(source):
-        table[5, place + 1, :, token] = 9.0
-    verifier = TableVerifier(table)
-    lookup = build_drafter("lookup", DraftContext(verifier))
-    request = Request("a", source, DecodeParams(block_size=8, max_len=20))
-    result = SpeculativeDecoder(verifier, method_of(lookup)).decode([request])[0]
-    assert result.token_ids == source
-    assert result.drafted_per_round == [0, 5]
-    assert result.accepted_per_round == [0, 5]

@@ -14,11 +14,8 @@ from tests.decoding.networks.toys import EOS, full_logits, randomise
 from tests.decoding.toys import (
     SPECIAL,
     Rows,
-    TableVerifier,
     events_of,
     method_of,
-    random_table,
-    requests,
 )
 
 NETWORK = NETWORKS["pre-norm"]
@@ -61,18 +58,6 @@ def test_drafts_are_the_heads_guesses_of_the_state_that_gave_the_last_token() ->
         written[event.id] += event.emitted_ids
     assert num_checked > 50
     assert len(distinct) > 3
-
-
-def test_heads_that_add_nothing_repeat_the_verifiers_own_token() -> None:
-    """W_k = 0 is how training begins: every head then says what the verifier has just said."""
-    verifier = TableVerifier(random_table())
-    same = MedusaHeads(MedusaConfig(3, verifier.hidden_dim)).double()
-    same.load_state_dict({n: t * 0 for n, t in same.state_dict().items()})
-    method = method_of(build_drafter("medusa", DraftContext(verifier, same)))
-    last: dict[str, int] = {}
-    for event in events_of(verifier, method, requests(4, block_size=3, max_len=12), max_rows=2):
-        assert set(event.draft_ids) <= {last.get(event.id)}
-        last[event.id] = event.emitted_ids[-1]
 
 
 def test_what_cannot_be_read_is_refused() -> None:

@@ -198,27 +198,19 @@ def test_layers_are_torchs(instruction_set: str, activation: str, before: bool) 
     torch.testing.assert_close(fast.cache.storage, slow.cache.storage, rtol=1e-4, atol=1e-4)
 
 
-@pytest.mark.parametrize("with_mask", [False, True])
-def test_an_encoder_is_torchs(with_mask: bool) -> None:
+@pytest.mark.parametrize("some", [False, True])
+def test_an_encoder_is_torchs(some: bool) -> None:
+    """Without a mask, with one for each row, and with one for each query."""
+    columns = torch.tensor([[4, 0, 2], [1, 1, 3]]) if some else None
     layers = stack_of_layers(source=0)
-    x = torch.randn(3, 8, DIM, generator=torch.Generator().manual_seed(2))
-    mask = torch.zeros(3, 1, 1, 8)
-    mask[1, ..., 5:] = -torch.inf
-    given = mask if with_mask else None
-    torch.testing.assert_close(
-        NativeLayers(layers)(x, given), layers(x, given), rtol=1e-4, atol=1e-4
-    )
-
-
-def test_columns_of_a_mask_for_each_query() -> None:
-    layers = stack_of_layers(source=0)
-    x = torch.randn(2, 5, DIM, generator=torch.Generator().manual_seed(2))
-    causal = torch.full((5, 5), -torch.inf).triu(1)[None, None]
-    columns = torch.tensor([[4, 0, 2], [1, 1, 3]])
-    for mask in (causal, causal.expand(2, -1, -1, -1).clone()):
-        expected = layers(x, mask.expand(2, -1, -1, -1), columns=columns)
+    x = torch.randn(2, 8, DIM, generator=torch.Generator().manual_seed(2))
+    padding = torch.zeros(2, 1, 1, 8)
+    padding[1, ..., 5:] = -torch.inf
+    causal = torch.full((8, 8), -torch.inf).triu(1)[None, None]
+    for mask in (None, padding, causal, causal.expand(2, -1, -1, -1).clone()):
         out = NativeLayers(layers)(x, mask, columns=columns)
-        torch.testing.assert_close(out, expected, rtol=1e-4, atol=1e-4)
+        full = mask if mask is None or mask is padding else mask.expand(2, -1, -1, -1)
+        torch.testing.assert_close(out, layers(x, full, columns=columns), rtol=1e-4, atol=1e-4)
 
 
 @pytest.mark.parametrize("int8", [False, bool(WITH_INT8)])
@@ -306,20 +298,20 @@ def test_every_activation_decodes_with_every_kernel(
     plain = transformer().float()
     network = Transformer(replace(plain.config, activation=activation)).requires_grad_(False)
     network.load_state_dict(plain.state_dict())
-    expected = decoded(network.eval(), drafts=False, batch=4, block_size=0)
+    expected = decoded(network.eval(), batch=4)
     fast = with_fast_products(copy.deepcopy(network), int8, kernels)
-    alone = decoded(fast, drafts=False, batch=1, block_size=0)
-    assert decoded(fast, drafts=False, batch=12, block_size=0) == alone
+    alone = decoded(fast, batch=1)
+    assert decoded(fast, batch=12) == alone
     assert int8 or alone == expected
 
 
 def decoded(
-    network: Transformer, drafts: bool, batch: int, block_size: int, kernels: str = "torch"
+    network: Transformer, batch: int, block_size: int = 0, kernels: str = "torch"
 ) -> list[list[int]]:
     """Greedy translations of twelve sources of different lengths."""
     verifier = TransformerVerifier(network, SPECIAL)
     drafter = None
-    if drafts:
+    if block_size > 0:
         context = DraftContext(verifier, with_fast_products(block_drafter().float(), True, kernels))
         drafter = build_drafter("block", context)
     requests = sentences(
@@ -332,11 +324,11 @@ def decoded(
 @pytest.mark.parametrize("kernels", KERNELS)
 def test_int8_speculation_is_int8_greedy_decoding_in_any_batch(kernels: str) -> None:
     network = with_fast_products(transformer().float(), int8=True, kernels=kernels)
-    greedy = decoded(network, drafts=False, batch=1, block_size=0)
+    greedy = decoded(network, batch=1)
     assert len({tuple(tokens) for tokens in greedy}) > 8  # or the test could not fail
     for batch, block_size in ((1, 6), (5, 3)):
-        assert decoded(network, True, batch, block_size, kernels) == greedy
-    assert decoded(network, drafts=False, batch=12, block_size=0) == greedy
+        assert decoded(network, batch, block_size, kernels) == greedy
+    assert decoded(network, batch=12) == greedy
 
 
 def test_int8_is_refused_off_the_cpu_and_where_products_overflow(

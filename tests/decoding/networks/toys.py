@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from specdec_plugins.decoding.cache import KVCache, SourceMemory
+from specdec_plugins.decoding.drafters import DraftContext, build_drafter
 from specdec_plugins.decoding.networks import (
     BlockConfig,
     BlockDrafter,
@@ -18,11 +19,12 @@ from specdec_plugins.decoding.networks import (
     Transformer,
     TransformerConfig,
 )
-from specdec_plugins.decoding.types import Request
+from specdec_plugins.decoding.types import Drafter, Request
+from specdec_plugins.decoding.verifier import TransformerVerifier
 from specdec_plugins.formats.dictionaries import Dictionary
 from specdec_plugins.formats.models import load_network
 from tests import fairseq_checkpoints
-from tests.decoding.toys import requests
+from tests.decoding.toys import SPECIAL, requests
 
 N = TypeVar("N", Transformer, BlockDrafter)
 VOCAB = 23
@@ -106,6 +108,13 @@ def trained_pair(
     path = fairseq_checkpoints.save(model, args, folder / "model.pt")
     source, target = (Dictionary.load(data / f"dict.{side}.txt") for side in ("en", "de"))
     return model, load_network(kind, path, source, target, dtype=torch.float64)
+
+
+def fast_pair() -> tuple[TransformerVerifier, Drafter]:
+    """A verifier, and the fast block drafter, which reads its encoding and keeps its prefix."""
+    verifier = TransformerVerifier(transformer(), SPECIAL)
+    context = DraftContext(verifier, fast_drafter(verifier.network))
+    return verifier, build_drafter("block", context)
 
 
 def remember(network: Transformer | BlockDrafter, tokens: Tensor) -> SourceMemory:
