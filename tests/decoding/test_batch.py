@@ -130,25 +130,14 @@ def test_append_is_ragged_and_leaves_junk_alone() -> None:
     assert prefix.lengths.tolist() == [4, 3, 4]
 
 
-def banned(min_len: list[int], first: list[int], ban_pad: bool) -> torch.Tensor:
-    logits = torch.zeros(len(first), 4, 6)
-    same = ban(logits, torch.tensor(first), torch.tensor(min_len), SPECIAL, ban_pad)
-    assert same is logits
-    return logits.isinf()
-
-
-def test_eos_is_banned_until_min_len_tokens_stand() -> None:
+def test_eos_is_banned_until_min_len_tokens_stand_and_padding_everywhere() -> None:
+    logits = torch.zeros(3, 4, 6)
+    ban(logits, torch.tensor([3, 1, 1]), torch.tensor([4, 0, 1]), SPECIAL, ban_pad=True)
     # Row 0: two tokens stand (first = 3), four wanted: columns 0 and 1 may not end.
-    got = banned([4, 0, 1], [3, 1, 1], ban_pad=False)
-    assert got[..., SPECIAL.eos].int().tolist() == [[1, 1, 0, 0], [0, 0, 0, 0], [1, 0, 0, 0]]
-    got[..., SPECIAL.eos] = False
-    assert not got.any()
-
-
-def test_padding_is_banned_everywhere() -> None:
-    got = banned([0, 0], [1, 5], ban_pad=True)
-    assert got[..., SPECIAL.pad].all()
-    assert int(got.sum()) == 8
+    banned = logits.isinf()
+    assert banned[..., SPECIAL.eos].int().tolist() == [[1, 1, 0, 0], [0, 0, 0, 0], [1, 0, 0, 0]]
+    assert banned[..., SPECIAL.pad].all()
+    assert int(banned.sum()) == 3 + 3 * 4
 
 
 def event(drafted: int, accepted: int, emitted: int, reason: FinishReason | None) -> RowEvent:

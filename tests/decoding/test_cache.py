@@ -65,17 +65,6 @@ def test_keeps_what_a_list_of_rows_would_keep(seed: int) -> None:
             assert torch.equal(cache.storage[:, b, : row.shape[1]], row)
 
 
-def test_window_sees_the_past_and_itself_only() -> None:
-    cache = new_cache(2)
-    cache.window(6, width=0)
-    cache.crop(torch.tensor([2, 5]))
-    window = cache.window(3, width=5)
-    assert window.positions.tolist() == [[2, 3, 4], [5, 6, 7]]
-    seen = (window.mask == 0).sum(-1)[:, 0]  # [B, n]
-    assert seen.tolist() == [[3, 4, 5], [6, 7, 8]]
-    assert ((window.mask == 0) | (window.mask == -torch.inf)).all()
-
-
 def test_reads_the_live_width_and_not_the_capacity() -> None:
     cache = new_cache(1)
     cache.window(200, width=0)

@@ -12,9 +12,8 @@ from torch import Tensor
 
 from specdec_plugins.decoding import engine
 from specdec_plugins.decoding.batch import Batch, LateDrafter
-from specdec_plugins.decoding.engine import EngineConfig, Method, Session
+from specdec_plugins.decoding.engine import Method
 from specdec_plugins.decoding.rules.exact import Exact
-from specdec_plugins.decoding.stats import DecodeStats
 from specdec_plugins.decoding.types import Prefix, Request, Round, RowParams, SourceBatch
 from tests.decoding.drafters.factories import FACTORIES, SCRIPTED, WITH_MEMORY
 from tests.decoding.networks.toys import fast_pair, sentences
@@ -117,24 +116,14 @@ def test_drafts_are_those_of_rows_that_joined_at_once(
         assert any(drafts)
 
 
-def decode(drafter: Any, period: int) -> DecodeStats:
+@pytest.mark.parametrize(("period", "least", "most"), [(10**6, 0, 0), (6, 4, 9)])
+def test_rows_join_once_and_only_where_somebody_drafts(period: int, least: int, most: int) -> None:
+    drafter = Counting()
     method = Method(drafter, Exact(), Every(period))
-    session = Session(TableVerifier(TABLE), method, EngineConfig(4, 0.01))
-    session.add(requests(9, block_size=4, max_len=30))
-    list(session.run())
-    return session.stats
-
-
-def test_rows_that_never_draft_never_join() -> None:
-    drafter = Counting()
-    assert decode(drafter, period=10**6).drafted == 0
-    assert drafter.num_admitted == 0
-
-
-def test_rows_join_once_and_a_perfect_drafter_stays_perfect() -> None:
-    drafter = Counting()
-    stats = decode(drafter, period=6)
-    assert 4 <= drafter.num_admitted <= 9
-    # What is drafted past the end of a sentence cannot be kept.
-    assert stats.accepted > 0
-    assert stats.acceptance_by_position[0] == 1.0
+    jobs = requests(9, block_size=4, max_len=30)
+    events = events_of(TableVerifier(TABLE), method, jobs, max_rows=4, compact_at=0.01)
+    assert least <= drafter.num_admitted <= most
+    drafted = [event for event in events if event.draft_ids]
+    assert bool(drafted) == (most > 0)
+    # A perfect drafter stays perfect; only what it drafts past the end of a sentence goes.
+    assert all(event.num_accepted > 0 for event in drafted)

@@ -11,11 +11,9 @@ from torch import Tensor
 from specdec_plugins.decoding.drafters import DraftContext, build_drafter
 from specdec_plugins.decoding.sampling import HashRandom, warp
 from specdec_plugins.decoding.types import (
-    DecodeParams,
     Draft,
     Drafter,
     Prefix,
-    Request,
     Round,
     RowResult,
     Scores,
@@ -35,7 +33,6 @@ from tests.decoding.toys import (
     history,
     method_of,
     oracle,
-    perturbed,
     prefix_of,
     random_table,
     requests,
@@ -112,16 +109,6 @@ def opened(
     drafter = build_drafter("assistant", context, options)
     drafter.admit(sources([[key] for key in keys]))
     return drafter
-
-
-def test_it_drafts_its_own_argmax() -> None:
-    table = perturbed(TABLE, 3.0)
-    draft = proposal(opened(TableVerifier(table)), [[], [], []], [3, 0, 2])
-    assert draft.lengths.tolist() == [3, 0, 2]
-    assert draft.probs is None
-    for row, key, length in ((0, 1, 3), (2, 7, 2)):
-        alone = oracle(table, Request("", [key], DecodeParams(max_len=length)))
-        assert draft.tokens[row, :length].tolist() == alone
 
 
 def test_a_new_batch_does_not_catch_up_with_the_last_one() -> None:
