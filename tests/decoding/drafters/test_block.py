@@ -119,20 +119,15 @@ def test_the_device_is_asked_once_while_the_rows_stay(
     drafter.propose(*arguments)
 
 
-def test_needs_a_network_of_its_own_kind() -> None:
+def test_needs_a_network_of_its_own_kind_and_vocabulary() -> None:
     assert drafter_of(block_drafter(block_size=6), ROWS).max_block_size == 6
     verifier = TransformerVerifier(transformer(), SPECIAL)
     for network in (None, transformer()):
         with pytest.raises(UserError, match="needs a checkpoint that was trained for it"):
             build_drafter("block", DraftContext(verifier, network))
-
-
-def test_vocabularies_that_differ_are_both_named() -> None:
-    config = transformer().config
-    larger = replace(config, decoder=replace(config.decoder, vocab_size=29))
-    verifier = TransformerVerifier(Transformer(larger), SPECIAL)
+    larger = TransformerVerifier(transformer(vocab_size=29), SPECIAL)
     with pytest.raises(UserError, match="of 23 symbols and the verifier on one of 29"):
-        build_drafter("block", DraftContext(verifier, block_drafter()))
+        build_drafter("block", DraftContext(larger, block_drafter()))
 
 
 VERIFIER = transformer(positions="sinusoidal")

@@ -13,3 +13,9 @@ def threads_kept() -> Iterator[None]:
     before = torch.get_num_threads()
     yield
     torch.set_num_threads(before)
+
+
+@pytest.fixture
+def no_gradients() -> Iterator[None]:
+    with torch.inference_mode():
+        yield

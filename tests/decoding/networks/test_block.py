@@ -12,10 +12,15 @@ from torch import Tensor
 from specdec_plugins.decoding.networks import BlockDrafter
 from tests import fairseq_checkpoints
 from tests.decoding.networks.toys import PAD, UNK, block_drafter, remember, trained_pair
+from tests.fairseq_checkpoints import LEARNED
 
-LEARNED = {"encoder_learned_pos": True, "decoder_learned_pos": True}
 CASES: list[dict[str, Any]] = [
-    {"share_all_embeddings": True, "src_embedding_copy": True, "activation_fn": "gelu", **LEARNED},
+    {
+        "share_all_embeddings": True,
+        "src_embedding_copy": True,
+        "activation_fn": "gelu",
+        **LEARNED,
+    },
     {"src_embedding_copy": True, **LEARNED},
     {"src_embedding_copy": True, "scale_encoder_embedding": True, **LEARNED},
     {"activation_fn": "tanh", "share_decoder_input_output_embed": True},

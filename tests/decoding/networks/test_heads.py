@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator
 from itertools import product
 
 import pytest
@@ -19,14 +18,9 @@ from specdec_plugins.decoding.networks.cpu.products import (
 from specdec_plugins.decoding.networks.heads import SequentialHead, Shortlist, only
 from tests.decoding.networks.toys import block_drafter, randomise
 
+pytestmark = pytest.mark.usefixtures("no_gradients")
 KINDS = [(name, int8) for name, has in instruction_sets().items() for int8 in {False, has}]
 DIM, HIDDEN, WIDTH = 37, 70, 300
-
-
-@pytest.fixture(autouse=True)
-def _no_gradients() -> Iterator[None]:
-    with torch.inference_mode():
-        yield
 
 
 def native(head: SequentialHead, instruction_set: str, int8: bool) -> NativeHead:

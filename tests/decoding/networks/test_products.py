@@ -4,7 +4,6 @@ alone."""
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator
 from dataclasses import replace
 from itertools import product
 
@@ -41,6 +40,7 @@ from tests.decoding.networks.toys import (
 )
 from tests.decoding.toys import SPECIAL, method_of
 
+pytestmark = pytest.mark.usefixtures("no_gradients")
 SETS = instruction_sets()
 WITH_INT8 = [name for name, has_int8 in SETS.items() if has_int8]
 
@@ -69,12 +69,6 @@ def int8_by_hand(layer: nn.Linear, x: Tensor) -> Tensor:
             total = (codes * (column * (127 / largest)).round().long()).sum()
             out[i, j] = total * step.double() * largest.double() / 127 + bias[j]
     return out
-
-
-@pytest.fixture(autouse=True)
-def _no_gradients() -> Iterator[None]:
-    with torch.inference_mode():
-        yield
 
 
 def test_the_kernels_were_built() -> None:

@@ -22,17 +22,10 @@ from tests.decoding.networks.toys import (
 )
 
 CASES: list[dict[str, Any]] = [
-    {},
-    {"encoder_normalize_before": True, "decoder_normalize_before": True},
+    *fairseq_checkpoints.SHAPES.values(),
     {"encoder_normalize_before": True},
-    {"decoder_normalize_before": True, "no_decoder_final_norm": True},
-    {"encoder_learned_pos": True, "decoder_learned_pos": True},
     {"decoder_learned_pos": True},
-    {"no_token_positional_embeddings": True},
-    {"layernorm_embedding": True, "no_scale_embedding": True},
     {"no_scale_embedding": True, "share_all_embeddings": True},
-    {"share_decoder_input_output_embed": True},
-    {"activation_fn": "gelu"},
     {"activation_fn": "gelu_accurate", "decoder_normalize_before": True},
     {"activation_fn": "tanh"},
     {"activation_fn": "linear"},
