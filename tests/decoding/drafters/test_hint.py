@@ -7,11 +7,19 @@ import pytest
 import torch
 
 from specdec_plugins.decoding.drafters import DraftContext, build_drafter
-from specdec_plugins.decoding.engine import SpeculativeDecoder
 from specdec_plugins.decoding.types import Drafter
 from tests.decoding.drafters.factories import FACTORIES
 from tests.decoding.drafters.test_lookup import proposals, sources
-from tests.decoding.toys import SPECIAL, TableVerifier, method_of, oracle, random_table, requests
+from tests.decoding.toys import (
+    SPECIAL,
+    TableVerifier,
+    decode_with,
+    history,
+    method_of,
+    oracle,
+    random_table,
+    requests,
+)
 
 TABLE = random_table()
 EOS = SPECIAL.eos
@@ -63,8 +71,8 @@ def test_a_hint_that_is_right_needs_the_fewest_rounds() -> None:
         replace(job, hint_ids=[t for t in oracle(TABLE, job) if t != EOS])
         for job in requests(9, block_size=9, max_len=40)
     ]
-    decoder = SpeculativeDecoder(verifier, method_of(FACTORIES["hint:block"](verifier)))
-    for job, result in zip(jobs, decoder.decode(jobs), strict=True):
+    method = method_of(FACTORIES["hint:block"](verifier))
+    for job, result in zip(jobs, decode_with(verifier, method, jobs), strict=True):
         assert result.token_ids == oracle(TABLE, job)
         assert result.rounds == -(-len(result.token_ids) // 10)
 
@@ -73,9 +81,8 @@ def test_a_hint_that_is_right_needs_the_fewest_rounds() -> None:
 def test_without_hints_it_is_the_block_drafter(name: str) -> None:
     jobs = requests(9, block_size=4, max_len=20)
 
-    def drafted(name: str) -> list[list[int]]:
+    def drafted(name: str) -> Any:
         verifier = TableVerifier(TABLE)
-        decoder = SpeculativeDecoder(verifier, method_of(FACTORIES[name](verifier)))
-        return [event.draft_ids for event in decoder.events(jobs)]
+        return history(verifier, method_of(FACTORIES[name](verifier)), jobs)
 
     assert drafted(name) == drafted("block:head" + name.removeprefix("hint:block"))

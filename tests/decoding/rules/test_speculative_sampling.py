@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 import torch
 
-from specdec_plugins.decoding.engine import EngineConfig, SpeculativeDecoder
 from specdec_plugins.decoding.rules import RULES
 from specdec_plugins.decoding.sampling import HashRandom
 from specdec_plugins.decoding.types import DecodeParams, Drafter, Guarantee, Request, Scores
@@ -20,6 +19,7 @@ from tests.decoding.toys import (
     SPECIAL,
     ScriptedDrafter,
     TableVerifier,
+    decode_with,
     draft_of,
     method_of,
     oracle,
@@ -56,8 +56,8 @@ def decode(
         for i in range(NUM_DRAWS)
     ]
     method = method_of(drafter, rule, schedule)
-    decoder = SpeculativeDecoder(verifier, method, EngineConfig(max_rows=NUM_DRAWS))
-    return Counter(tuple(r.token_ids) for r in decoder.decode(jobs))
+    results = decode_with(verifier, method, jobs, max_rows=NUM_DRAWS)
+    return Counter(tuple(r.token_ids) for r in results)
 
 
 def expected_law(
@@ -142,8 +142,8 @@ def test_every_registered_drafter_keeps_the_law(name: str, rule: str) -> None:
 def samples(jobs: list[Request], max_rows: int, name: str) -> list[list[int]]:
     verifier = TableVerifier(TABLE)
     method = method_of(FACTORIES[name](verifier), "speculative_sampling", "heuristic")
-    decoder = SpeculativeDecoder(verifier, method, EngineConfig(max_rows, compact_at=0.01))
-    return [r.token_ids for r in decoder.decode(jobs)]
+    results = decode_with(verifier, method, jobs, max_rows=max_rows, compact_at=0.01)
+    return [r.token_ids for r in results]
 
 
 @pytest.mark.parametrize("name", sorted(FACTORIES))
