@@ -100,8 +100,6 @@ class Decoder(Protocol):
     @property
     def stats(self) -> DecodeStats:
         """Of everything decoded so far."""
-        ...
 
     def run(self, requests: Sequence[Request]) -> Iterator[RowResult]:
         """Each result as it finishes, in any order, with the seconds that it took."""
-        ...

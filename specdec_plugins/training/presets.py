@@ -82,7 +82,7 @@ PRESETS = {
         merges=3000, max_words=60, max_ratio=3,
         encoder_layers=2, verifier_layers=4, drafter_layers=2,
         width=128, ffn=512, heads=4, dropout=0.1, max_tokens=2048,
-        verifier_lr=4e-3, verifier_warmup=100, verifier_updates=600, verifier_tokens=2048,
+        verifier_lr=4e-3, verifier_warmup=100, verifier_updates=1500, verifier_tokens=2048,
         beam=1, retrain_lr=1e-3, retrain_warmup=100, retrain_updates=0,
         drafter_lr=4e-3, drafter_warmup=100, drafter_updates=600, drafter_tokens=2048,
         block_size=8, save_updates=60, averaged=4,

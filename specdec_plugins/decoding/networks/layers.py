@@ -25,7 +25,6 @@ class KeyValueStore(Protocol):
 
     def write(self, layer: int, keys_values: Tensor) -> Tensor:
         """Store [B, n, 2, H, d]; returns all that may be attended to, [B, T, 2, H, d]."""
-        ...
 
 
 class CrossSource(Protocol):

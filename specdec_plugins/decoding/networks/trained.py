@@ -28,7 +28,6 @@ class TrainingSettings(Protocol):
 
     def get(self, name: str, default: Any = None) -> Any:
         """The value of a flag, written with underscores; the default where there is none."""
-        ...
 
 
 _Network = TypeVar("_Network", bound="TrainedNetwork")

@@ -39,12 +39,10 @@ class Window(KeyValueStore, Protocol):
     @property
     def positions(self) -> Tensor:  # [B, n] int64
         """Target positions of the new tokens, each row at its own."""
-        ...
 
     @property
     def mask(self) -> Tensor:  # [B, 1, n, T], additive
         """What each new position may attend to."""
-        ...
 
 
 class Embedding(nn.Module):
