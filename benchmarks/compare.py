@@ -106,9 +106,7 @@ def read_systems(path: Path, given: Mapping[str, Any]) -> dict[str, Settings]:
     return systems
 
 
-def with_baselines(
-    systems: Mapping[str, Settings],
-) -> tuple[dict[str, Settings], dict[str, str]]:
+def with_baselines(systems: Mapping[str, Settings]) -> tuple[dict[str, Settings], dict[str, str]]:
     """All systems, each verifier alone and greedy before the first that is measured against it.
 
     And by each system's name that of its baseline. A verifier is one system however many draft for

@@ -23,12 +23,7 @@ DEVICE, HOST = torch.device("simulated:0"), torch.device("cpu")
 
 # CUDA takes these with operands of both sides: copies, and what lies there indexed from the host.
 COPIES = {"aten::copy_", "aten::_to_copy"}
-INDEXING = {
-    "aten::index",
-    "aten::index_put",
-    "aten::index_put_",
-    "aten::_index_put_impl_",
-}
+INDEXING = {"aten::index", "aten::index_put", "aten::index_put_", "aten::_index_put_impl_"}
 WAITS: list[str] = []  # what has made the host wait for the device so far
 
 

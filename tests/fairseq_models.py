@@ -13,11 +13,7 @@ from specdec_plugins.models.assistant_transformer import (
     AssistantTransformer,
     assistant_architecture,
 )
-from specdec_plugins.models.block_drafter import (
-    BlockDrafter,
-    block_architecture,
-    fast_architecture,
-)
+from specdec_plugins.models.block_drafter import BlockDrafter, block_architecture, fast_architecture
 from specdec_plugins.models.early_exit_transformer import (
     EarlyExitTransformer,
     early_exit_architecture,

@@ -215,10 +215,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     texts = [line for line in lines if line.strip()][: args.max_texts]
     torch.set_num_threads(args.threads)
     options = ModelOptions(
-        args.model,
-        source_lang=args.source_lang,
-        target_lang=args.target_lang,
-        device=args.device,
+        args.model, source_lang=args.source_lang, target_lang=args.target_lang, device=args.device
     )
     print(f"plain decoding of {len(texts)} texts, one by one", file=sys.stderr)
     try:

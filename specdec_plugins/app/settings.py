@@ -126,9 +126,7 @@ class Settings:
     drafter: str = _decoding("block", "how to draft (default: block)", choices=DRAFTERS)
     drafter_options: Mapping[str, Any] = _decoding({}, "settings of the drafter")
     bigrams: str | None = _decoding(
-        None,
-        "of scripts/count-bigrams.sh: drafted tokens are chosen to go together, too",
-        "FILE",
+        None, "of scripts/count-bigrams.sh: drafted tokens are chosen to go together, too", "FILE"
     )
     rule: str | None = _decoding(None, "default: exact for beta 1, else top_beta", choices=RULES)
     schedule: str = _decoding(

@@ -6,14 +6,7 @@ import torch
 
 from specdec_plugins.decoding.batch import open_prefix
 from specdec_plugins.decoding.extend import append, ban
-from specdec_plugins.decoding.types import (
-    Draft,
-    Round,
-    RowParams,
-    SourceBatch,
-    Verdict,
-    Verifier,
-)
+from specdec_plugins.decoding.types import Draft, Round, RowParams, SourceBatch, Verdict, Verifier
 
 
 @torch.inference_mode()

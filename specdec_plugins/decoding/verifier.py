@@ -7,14 +7,7 @@ from torch import Tensor
 
 from specdec_plugins.decoding.cache import KVCache, SourceMemory
 from specdec_plugins.decoding.networks.transformer import Encoder, Transformer, same_encoder
-from specdec_plugins.decoding.types import (
-    Draft,
-    Prefix,
-    Round,
-    Scores,
-    SourceBatch,
-    SpecialTokens,
-)
+from specdec_plugins.decoding.types import Draft, Prefix, Round, Scores, SourceBatch, SpecialTokens
 
 
 class TransformerVerifier:

@@ -97,11 +97,7 @@ class Service:
             raise ServiceError(422, str(error)) from error
 
     async def translate(
-        self,
-        texts: Sequence[str],
-        seed: int | None = None,
-        num: int = 0,
-        hints: Sequence[str] = (),
+        self, texts: Sequence[str], seed: int | None = None, num: int = 0, hints: Sequence[str] = ()
     ) -> tuple[list[str], list[list[str]]]:
         """The translation of each text, and up to `num` samples that differ from it and among
         each other. Fewer where so many draws in a row give nothing new.

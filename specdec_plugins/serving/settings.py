@@ -47,10 +47,7 @@ class ModelOptions:
     source_lang: str | None = _model("source_lang", help="default: from the names of files")
     target_lang: str | None = _model("target_lang", help="default: from the names of files")
     tokenizer: str | None = option(
-        None,
-        "default: the bundle's, else moses",
-        choices=(*TOKENIZERS, NONE),
-        group="models",
+        None, "default: the bundle's, else moses", choices=(*TOKENIZERS, NONE), group="models"
     )
     bpe_codes: str | None = _model("bpe_codes", metavar="FILE", help="default: those in FOLDER")
     device: str | None = option(

@@ -19,10 +19,7 @@ from torch import Tensor
 from specdec_plugins.decoding.types import DecodeParams
 from specdec_plugins.errors import UserError, require
 from specdec_plugins.models.glancing import Glance, context_share
-from specdec_plugins.tasks.block_evaluation import (
-    BlockEvaluation,
-    log_figures,
-)
+from specdec_plugins.tasks.block_evaluation import BlockEvaluation, log_figures
 from specdec_plugins.tasks.block_mask import (
     MaskedBlocks,
     draw_starts,

@@ -15,13 +15,7 @@ from specdec_plugins.decoding.alone import DrafterDecoder, Unverified
 from specdec_plugins.decoding.engine import EngineConfig, Method, SpeculativeDecoder
 from specdec_plugins.decoding.rules.exact import Exact
 from specdec_plugins.decoding.schedules.constant import Constant
-from specdec_plugins.decoding.types import (
-    DecodeParams,
-    Draft,
-    FinishReason,
-    Prefix,
-    Request,
-)
+from specdec_plugins.decoding.types import DecodeParams, Draft, FinishReason, Prefix, Request
 from specdec_plugins.errors import UserError
 from tests.app.toys import (
     DICTIONARY,

@@ -59,9 +59,7 @@ def test_the_best_follow_the_metric(tmp_path: Path) -> None:
     refused("wanted 1, found 0 .*best_ppl_VALUE", best_checkpoints, tmp_path, 1, "ppl")
 
 
-def test_the_mean_keeps_dtype_ties_counters_and_precision(
-    tmp_path: Path,
-) -> None:
+def test_the_mean_keeps_dtype_ties_counters_and_precision(tmp_path: Path) -> None:
     paths = [write(tmp_path / f"{i}.pt", value) for i, value in enumerate((1.0, 2.0, 6.0))]
     result = average(paths)
     model = result["model"]

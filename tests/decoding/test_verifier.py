@@ -11,14 +11,7 @@ from torch import Tensor
 
 from specdec_plugins.decoding.batch import collate
 from specdec_plugins.decoding.networks import Transformer
-from specdec_plugins.decoding.types import (
-    Draft,
-    Prefix,
-    Request,
-    Round,
-    SourceBatch,
-    Verdict,
-)
+from specdec_plugins.decoding.types import Draft, Prefix, Request, Round, SourceBatch, Verdict
 from specdec_plugins.decoding.verifier import TransformerVerifier
 from tests.decoding import toys
 from tests.decoding.networks.toys import EOS, PAD, full_logits, random_ids, transformer

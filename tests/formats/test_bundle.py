@@ -166,11 +166,7 @@ def test_a_bundle_appears_whole_or_not_at_all_and_replaces_bundles_alone(folder:
 @pytest.mark.parametrize("last", [".bundle.old", "bundle"])
 @pytest.mark.parametrize("is_link", [False, True])
 def test_what_cannot_be_replaced_stays(
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    error: BaseException,
-    last: str,
-    is_link: bool,
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: BaseException, last: str, is_link: bool
 ) -> None:
     """Stopped right after the old folder has gone, or when the new one should come."""
     place, real = tmp_path / "bundle", tmp_path / "real"

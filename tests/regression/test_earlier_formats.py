@@ -31,11 +31,7 @@ WAYS: dict[str, dict[str, Any]] = {
     "block": {**VERIFIER, **BLOCK},
     "block-beta": {**VERIFIER, **BLOCK, "beta": 3, "tau": 5.0},
     "drafter": {**BLOCK, "strategy": "drafter"},
-    "medusa": {
-        **VERIFIER,
-        "drafter": "medusa",
-        "drafter_checkpoint": str(EARLIER / "heads.pt"),
-    },
+    "medusa": {**VERIFIER, "drafter": "medusa", "drafter_checkpoint": str(EARLIER / "heads.pt")},
     "assistant": {
         **VERIFIER,
         "drafter": "assistant",

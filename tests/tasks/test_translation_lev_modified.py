@@ -18,11 +18,7 @@ from sacrebleu import corpus_bleu
 from specdec_plugins.decoding.cache import SourceMemory
 from specdec_plugins.decoding.types import DecodeParams
 from specdec_plugins.formats.checkpoints import save_checkpoint
-from specdec_plugins.tasks.block_evaluation import (
-    BlockEvaluation,
-    inference_twin,
-    log_figures,
-)
+from specdec_plugins.tasks.block_evaluation import BlockEvaluation, inference_twin, log_figures
 from specdec_plugins.tasks.translation_lev_modified import (
     BlockTranslationConfig,
     BlockTranslationTask,

@@ -64,8 +64,7 @@ class AssistantDrafter(ContextDrafter):
                 f"encoder must be {_OWN!r} or {_VERIFIERS!r}, not {self.encoder!r}.",
             )
             require(
-                0 <= self.confidence <= 1,
-                f"confidence must be within 0..1, not {self.confidence}.",
+                0 <= self.confidence <= 1, f"confidence must be within 0..1, not {self.confidence}."
             )
 
     def __init__(self, config: Config, context: DraftContext) -> None:

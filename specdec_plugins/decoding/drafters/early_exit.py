@@ -12,13 +12,7 @@ from specdec_plugins.decoding.drafters.base import (
     DraftContext,
     TokenByToken,
 )
-from specdec_plugins.decoding.types import (
-    Draft,
-    Prefix,
-    RowParams,
-    RowRandom,
-    SupportsEarlyExit,
-)
+from specdec_plugins.decoding.types import Draft, Prefix, RowParams, RowRandom, SupportsEarlyExit
 from specdec_plugins.errors import UserError, require
 
 
@@ -41,8 +35,7 @@ class EarlyExitDrafter(ContextDrafter):
 
         def __post_init__(self) -> None:
             require(
-                0 <= self.confidence <= 1,
-                f"confidence must be within 0..1, not {self.confidence}.",
+                0 <= self.confidence <= 1, f"confidence must be within 0..1, not {self.confidence}."
             )
 
     def __init__(self, config: Config, context: DraftContext) -> None:

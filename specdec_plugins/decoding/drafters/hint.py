@@ -18,14 +18,7 @@ from specdec_plugins.decoding.drafters.base import (
 from specdec_plugins.decoding.drafters.block import BlockNatDrafter
 from specdec_plugins.decoding.drafters.lookup import NOTHING, match_lengths
 from specdec_plugins.decoding.networks.block import BlockDrafter
-from specdec_plugins.decoding.types import (
-    Draft,
-    Prefix,
-    Round,
-    RowParams,
-    RowRandom,
-    SourceBatch,
-)
+from specdec_plugins.decoding.types import Draft, Prefix, Round, RowParams, RowRandom, SourceBatch
 from specdec_plugins.errors import require
 
 _LONGEST = 1024  # tokens of a hint that are read: no sentence goes on behind them

@@ -10,13 +10,7 @@ from torch.nn.functional import pad
 
 from specdec_plugins.decoding.drafters.base import DRAFTERS, ContextDrafter, DraftContext
 from specdec_plugins.decoding.networks.cpu.ops import at, leading_true
-from specdec_plugins.decoding.types import (
-    Draft,
-    Prefix,
-    RowParams,
-    RowRandom,
-    SourceBatch,
-)
+from specdec_plugins.decoding.types import Draft, Prefix, RowParams, RowRandom, SourceBatch
 from specdec_plugins.errors import require
 
 NOTHING = -1  # equals no token: padding, other side's symbols, the gap between two texts

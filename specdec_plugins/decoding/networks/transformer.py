@@ -25,12 +25,7 @@ from specdec_plugins.decoding.networks.layers import (
     additive,
     count_tokens,
 )
-from specdec_plugins.decoding.networks.trained import (
-    NETWORKS,
-    VERIFIER,
-    State,
-    TrainingSettings,
-)
+from specdec_plugins.decoding.networks.trained import NETWORKS, VERIFIER, State, TrainingSettings
 
 
 class Window(KeyValueStore, Protocol):

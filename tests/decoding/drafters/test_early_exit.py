@@ -16,14 +16,7 @@ from specdec_plugins.decoding.verifier import TransformerVerifier
 from specdec_plugins.errors import UserError
 from tests.decoding.drafters.test_lookup import sources
 from tests.decoding.networks.toys import EOS, full_logits, sentences, transformer
-from tests.decoding.toys import (
-    SPECIAL,
-    Rows,
-    decode_with,
-    events_of,
-    method_of,
-    prefix_of,
-)
+from tests.decoding.toys import SPECIAL, Rows, decode_with, events_of, method_of, prefix_of
 
 NETWORKS = {
     "post-norm": transformer(seed=3, num_layers=3),

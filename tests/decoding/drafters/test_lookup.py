@@ -8,13 +8,7 @@ import torch
 from specdec_plugins.decoding.drafters import DraftContext, build_drafter
 from specdec_plugins.decoding.sampling import HashRandom
 from specdec_plugins.decoding.types import Draft, Drafter, SourceBatch
-from tests.decoding.toys import (
-    SPECIAL,
-    TableVerifier,
-    prefix_of,
-    random_table,
-    row_params,
-)
+from tests.decoding.toys import SPECIAL, TableVerifier, prefix_of, random_table, row_params
 
 EOS, PAD, UNK = SPECIAL.eos, SPECIAL.pad, SPECIAL.unk
 

@@ -11,12 +11,7 @@ from specdec_plugins.decoding.verifier import TransformerVerifier
 from specdec_plugins.errors import UserError
 from tests.decoding.drafters.test_early_exit import NETWORKS, jobs
 from tests.decoding.networks.toys import EOS, full_logits, randomise
-from tests.decoding.toys import (
-    SPECIAL,
-    Rows,
-    events_of,
-    method_of,
-)
+from tests.decoding.toys import SPECIAL, Rows, events_of, method_of
 
 NETWORK = NETWORKS["pre-norm"]
 

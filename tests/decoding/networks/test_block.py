@@ -15,12 +15,7 @@ from tests.decoding.networks.toys import PAD, UNK, block_drafter, remember, trai
 from tests.fairseq_checkpoints import LEARNED
 
 CASES: list[dict[str, Any]] = [
-    {
-        "share_all_embeddings": True,
-        "src_embedding_copy": True,
-        "activation_fn": "gelu",
-        **LEARNED,
-    },
+    {"share_all_embeddings": True, "src_embedding_copy": True, "activation_fn": "gelu", **LEARNED},
     {"src_embedding_copy": True, **LEARNED},
     {"src_embedding_copy": True, "scale_encoder_embedding": True, **LEARNED},
     {"activation_fn": "tanh", "share_decoder_input_output_embed": True},

@@ -14,12 +14,7 @@ from specdec_plugins.decoding.networks import Transformer
 from specdec_plugins.errors import UserError
 from specdec_plugins.formats.dictionaries import Dictionary
 from tests import fairseq_checkpoints
-from tests.decoding.networks.toys import (
-    block_drafter,
-    full_logits,
-    trained_pair,
-    transformer,
-)
+from tests.decoding.networks.toys import block_drafter, full_logits, trained_pair, transformer
 
 CASES: list[dict[str, Any]] = [
     *fairseq_checkpoints.SHAPES.values(),
