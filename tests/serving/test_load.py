@@ -81,22 +81,22 @@ def test_what_is_wrong_is_found(toy: tuple[Running, Server], reference: Referenc
     after = server.wait_until_idle()
     logged = server.logged("toy-3")
 
-    def faults(**more: float) -> list[str]:
+    def problems(**more: float) -> list[str]:
         names = after.keys() | more.keys()
         zero = dict.fromkeys(names, 0.0)
         change = {n: {**zero, **after}[n] - before.get(n, 0.0) + more.get(n, 0.0) for n in names}
         return balance(reference, tally, change, logged)[1]
 
-    assert faults() == []
-    assert len(faults(specdec_tokens_total=1)) == 1
-    assert len(faults(specdec_sentences_total=-1)) >= 1
-    assert len(faults(specdec_rounds_total=10_000)) == 1
-    assert len(faults(**{"specdec_requests_total:200": 1})) == 1
-    assert len(faults(**{"specdec_request_failures_total:cancelled": 1})) == 1
+    assert problems() == []
+    assert len(problems(specdec_tokens_total=1)) == 1
+    assert len(problems(specdec_sentences_total=-1)) >= 1
+    assert len(problems(specdec_rounds_total=10_000)) == 1
+    assert len(problems(**{"specdec_requests_total:200": 1})) == 1
+    assert len(problems(**{"specdec_request_failures_total:cancelled": 1})) == 1
     lost, codes = logged.popitem()
-    assert any(lost in fault for fault in faults())
+    assert any(lost in fault for fault in problems())
     logged[lost] = codes * 2
-    assert any("[200, 200]" in fault for fault in faults())
+    assert any("[200, 200]" in fault for fault in problems())
     tally.answers[0].text += "!"
     tally.answers.pop()
     ties, wrong = reference.compare(tally)
