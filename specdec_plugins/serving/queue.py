@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
@@ -22,7 +23,7 @@ class RowRound:
     batch_size: int  # rows that decoded in this round
 
 
-class Submission:
+class Submission(ABC):
     """Sentences that one caller asked for together."""
 
     def __init__(self, requests: Sequence[Request], request_id: str = "-") -> None:
@@ -36,9 +37,9 @@ class Submission:
         ]
         self.waiting = deque(self.rows)
 
+    @abstractmethod
     def deliver(self, row: int, news: RowRound | Exception) -> None:
         """Called on the worker's thread with each round of a row, or the error that ends it."""
-        raise NotImplementedError
 
 
 @dataclass(eq=False)

@@ -16,10 +16,9 @@ from specdec_plugins.decoding.drafters.base import (
     until_end,
 )
 from specdec_plugins.decoding.drafters.block import BlockNatDrafter
-from specdec_plugins.decoding.drafters.lookup import NOTHING, match_lengths
+from specdec_plugins.decoding.drafters.lookup import NOTHING, check_ngrams, match_lengths
 from specdec_plugins.decoding.networks.block import BlockDrafter
 from specdec_plugins.decoding.types import Draft, Prefix, Round, RowParams, RowRandom, SourceBatch
-from specdec_plugins.errors import require
 
 _LONGEST = 1024  # tokens of a hint that are read: no sentence goes on behind them
 
@@ -46,11 +45,7 @@ class HintDrafter(ContextDrafter):
 
         def __post_init__(self) -> None:
             super().__post_init__()
-            require(
-                1 <= self.min_ngram <= self.max_ngram,
-                f"min_ngram must be from 1 to max_ngram, not {self.min_ngram} with max_ngram "
-                f"{self.max_ngram}.",
-            )
+            check_ngrams(self.min_ngram, self.max_ngram)
 
     def __init__(self, config: Config, context: DraftContext) -> None:
         super().__init__(config, context)
