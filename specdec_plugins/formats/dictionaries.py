@@ -18,9 +18,15 @@ class Dictionary:
 
     bos, pad, eos, unk = range(4)
 
-    def __init__(self, symbols: Iterable[str] = (), language: str | None = None) -> None:
-        """The special symbols, then these; a repeated one takes the later id."""
+    def __init__(
+        self, symbols: Iterable[str] = (), language: str | None = None, start: int = eos
+    ) -> None:
+        """The special symbols, then these; a repeated one takes the later id.
+
+        start: the id that opens a decoder's input; fairseq starts a target with its eos.
+        """
         self.language = language
+        self.start = start
         self.symbols = [*_SPECIAL, *symbols]
         self._ids = {symbol: index for index, symbol in enumerate(self.symbols)}
 
@@ -62,8 +68,8 @@ class Dictionary:
 
     @property
     def special(self) -> SpecialTokens:
-        """What the decoding core needs; fairseq starts a target with its eos."""
-        return SpecialTokens(start=self.eos, pad=self.pad, eos=self.eos, unk=self.unk)
+        """What the decoding core needs."""
+        return SpecialTokens(start=self.start, pad=self.pad, eos=self.eos, unk=self.unk)
 
     def index(self, symbol: str) -> int:
         """Its id, or that of `<unk>`."""
