@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from specdec_plugins.decoding.cache import KVCache, SourceMemory
+from specdec_plugins.decoding.networks.cache import KVCache, SourceMemory
 from specdec_plugins.decoding.networks.transformer import Encoder, Transformer, same_encoder
 from specdec_plugins.decoding.types import Draft, Prefix, Round, Scores, SourceBatch, SpecialTokens
 
@@ -87,7 +87,7 @@ class TransformerVerifier:
         memory = SourceMemory(
             lengths=source.lengths,
             padding_mask=padding_mask,
-            keys_values=self.network.decoder.keys_values(states),
+            keys_values=self.network.decoder.layers.keys_values(states),
             extras=(states,),
         ).trimmed()
         cache = self._new_cache(len(source))
@@ -159,5 +159,5 @@ class TransformerVerifier:
         return same_encoder(self.network.encoder, encoder)
 
     def _new_cache(self, num_rows: int) -> KVCache:
-        dtype = self.network.decoder.attention_dtype
+        dtype = self.network.decoder.layers.attention_dtype
         return KVCache(self.network.config.decoder, num_rows, self.device, dtype)

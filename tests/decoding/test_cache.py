@@ -6,8 +6,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from specdec_plugins.decoding.cache import KVCache
 from specdec_plugins.decoding.networks import StackConfig
+from specdec_plugins.decoding.networks.cache import KVCache
 
 STACK = StackConfig(num_layers=2, dim=6, ffn_dim=4, num_heads=2, vocab_size=5, max_positions=99)
 POISON = 1e30

@@ -15,7 +15,7 @@ from fairseq.data.language_pair_dataset import LanguagePairDataset
 from fairseq.logging import metrics
 from sacrebleu import corpus_bleu
 
-from specdec_plugins.decoding.cache import SourceMemory
+from specdec_plugins.decoding.networks.cache import SourceMemory
 from specdec_plugins.decoding.types import DecodeParams
 from specdec_plugins.formats.checkpoints import save_checkpoint
 from specdec_plugins.tasks.block_evaluation import BlockEvaluation, inference_twin, log_figures
@@ -253,7 +253,7 @@ def test_logits_agree(changes: dict[str, Any]) -> None:
         memory = SourceMemory(
             lengths=LENGTHS[:2],
             padding_mask=padding_mask,
-            keys_values=twin.decoder.keys_values(states),
+            keys_values=twin.decoder.layers.keys_values(states),
             extras=twin.copied(SOURCE[:2]),
         ).trimmed()
         prefix_lengths = torch.tensor([3, 1])

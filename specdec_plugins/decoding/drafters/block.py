@@ -9,7 +9,6 @@ import torch
 from torch import Tensor
 
 from specdec_plugins.decoding.bigrams import Bigrams
-from specdec_plugins.decoding.cache import KVCache, SourceMemory
 from specdec_plugins.decoding.drafters.base import (
     DRAFTERS,
     ContextDrafter,
@@ -18,6 +17,7 @@ from specdec_plugins.decoding.drafters.base import (
     until_end,
 )
 from specdec_plugins.decoding.networks.block import BlockDrafter
+from specdec_plugins.decoding.networks.cache import KVCache, SourceMemory
 from specdec_plugins.decoding.networks.cpu import ops
 from specdec_plugins.decoding.networks.cpu.products import NativeHead
 from specdec_plugins.decoding.networks.heads import Listed, only
@@ -113,7 +113,7 @@ class BlockNatDrafter(ContextDrafter):
         memory = SourceMemory(
             lengths=source.lengths,
             padding_mask=padding_mask,
-            keys_values=self.network.decoder.keys_values(states),
+            keys_values=self.network.decoder.layers.keys_values(states),
             extras=self.network.copied(source.tokens),
         ).trimmed()
         self._memory = memory if self._memory is None else self._memory.append(memory)
@@ -242,7 +242,7 @@ class BlockNatDrafter(ContextDrafter):
 
     def _new_cache(self, num_rows: int) -> KVCache:
         decoder = self.network.decoder
-        device, dtype = decoder.tokens.weight.device, decoder.attention_dtype
+        device, dtype = decoder.tokens.weight.device, decoder.layers.attention_dtype
         return KVCache(self.network.config.decoder, num_rows, device, dtype)
 
 

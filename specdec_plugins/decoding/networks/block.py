@@ -7,23 +7,18 @@ al., ACL 2021).
 from __future__ import annotations
 
 import math
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from specdec_plugins.decoding.networks.cache import CacheWindow, SourceMemory
 from specdec_plugins.decoding.networks.config import BlockConfig
+from specdec_plugins.decoding.networks.cpu.ops import additive
 from specdec_plugins.decoding.networks.fairseq_names import EncoderDecoder
 from specdec_plugins.decoding.networks.heads import SequentialHead, Shortlist
-from specdec_plugins.decoding.networks.layers import (
-    CrossSource,
-    KeyValueStore,
-    LayerStack,
-    PositionTable,
-    additive,
-    count_tokens,
-)
+from specdec_plugins.decoding.networks.layers import LayerStack, PositionTable, count_tokens
 from specdec_plugins.decoding.networks.trained import (
     NETWORKS,
     State,
@@ -33,20 +28,11 @@ from specdec_plugins.decoding.networks.trained import (
 from specdec_plugins.decoding.networks.transformer import (
     Encoder,
     Transformer,
-    Window,
     output_projection,
     same_encoder,
     token_tables,
 )
 from specdec_plugins.errors import UserError
-
-
-class CopySource(CrossSource, Protocol):
-    """A source whose embeddings can be copied."""
-
-    @property
-    def extras(self) -> tuple[Tensor, ...]:  # keys and values, [B, S, D] each
-        ...
 
 
 class BidirectionalDecoder(nn.Module):
@@ -78,19 +64,10 @@ class BidirectionalDecoder(nn.Module):
             sizes = (config.shortlist_common, config.shortlist_types)
             self.shortlist = Shortlist(config.encoder.vocab_size, *sizes)
 
-    @property
-    def attention_dtype(self) -> torch.dtype:
-        """Of keys and values, in which attention is computed."""
-        return self.layers.attention_dtype
-
-    def keys_values(self, states: Tensor) -> tuple[Tensor, ...]:
-        """Keys and values of the source for each layer, [B, S, 2, H, d], of its states."""
-        return self.layers.keys_values(states)
-
     def forward(
         self,
         tokens: Tensor,  # [B, W] int64: prefix, masks, and padding on the right
-        source: CopySource,
+        source: SourceMemory,
         columns: Tensor | None = None,  # [B, m] int64, whose states are wanted; None = all
         prefix_lengths: Tensor | None = None,  # [B] int64; read with `cached_prefix` only
     ) -> Tensor:  # [B, m, D]
@@ -110,7 +87,9 @@ class BidirectionalDecoder(nn.Module):
         mask = additive(seen_mask, self.tokens.weight.dtype)[:, None]  # [B, 1, 1 or W, W]
         return self._through(tokens, self.positions(indices), mask, source, columns)
 
-    def extend(self, tokens: Tensor, window: Window, source: CopySource, columns: Tensor) -> Tensor:
+    def extend(
+        self, tokens: Tensor, window: CacheWindow, source: SourceMemory, columns: Tensor
+    ) -> Tensor:
         """Last states [B, m, D] at columns [B, m] int64 of tokens [B, n] int64, behind a cache.
 
         The tokens are those of the prefix that the cache lacks, masks, and padding. What is
@@ -126,15 +105,15 @@ class BidirectionalDecoder(nn.Module):
         tokens: Tensor,  # [B, n] int64
         positions: Tensor,  # [B, n, D]
         mask: Tensor,  # [B, 1, 1 or n, T], additive
-        source: CopySource,
+        source: SourceMemory,
         columns: Tensor | None,  # [B, m] int64
-        store: KeyValueStore | None = None,
+        store: CacheWindow | None = None,
     ) -> Tensor:  # [B, m or n, D]
         x = self._embed(tokens, positions, source)
         left: Tensor = self.layers(x, mask, store, source, positions=positions, columns=columns)
         return left
 
-    def _embed(self, tokens: Tensor, positions: Tensor, source: CopySource) -> Tensor:
+    def _embed(self, tokens: Tensor, positions: Tensor, source: SourceMemory) -> Tensor:
         """The first layer's input [B, n, D] of tokens [B, n] int64, positions [B, n, D] not added.
 
         Masks, and a committed `<unk>`, get a mixture of the source where the network copies.
@@ -151,7 +130,7 @@ class BidirectionalDecoder(nn.Module):
         return scores
 
     @staticmethod
-    def _mix(queries: Tensor, source: CopySource) -> Tensor:
+    def _mix(queries: Tensor, source: SourceMemory) -> Tensor:
         """Source embeddings mixed by attention from the target positions alone: [B, W, D].
 
         queries [B, W, D]. Their products are not divided by sqrt(D), as published.

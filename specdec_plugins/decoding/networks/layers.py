@@ -3,40 +3,13 @@
 from __future__ import annotations
 
 import math
-from typing import Protocol
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from specdec_plugins.decoding.networks.cache import CacheWindow, SourceMemory
 from specdec_plugins.decoding.networks.config import ACTIVATIONS, StackConfig
-
-
-class KeyValueStore(Protocol):
-    """Where a layer leaves the keys and values of its new positions, and finds those before."""
-
-    @property
-    def storage(self) -> Tensor:  # [L, B * capacity, 2, H, d], each row's positions in order
-        ...
-
-    @property
-    def at(self) -> Tensor:  # [B * n] int64, where in the storage the new positions go
-        ...
-
-    def write(self, layer: int, keys_values: Tensor) -> Tensor:
-        """Store [B, n, 2, H, d]; returns all that may be attended to, [B, T, 2, H, d]."""
-
-
-class CrossSource(Protocol):
-    """What a decoder needs to know of its source sentences."""
-
-    @property
-    def keys_values(self) -> tuple[Tensor, ...]:  # [B, S, 2, H, d] for each layer
-        ...
-
-    @property
-    def mask(self) -> Tensor | None:  # [B, 1, 1, S], additive; None = no padding
-        ...
 
 
 def sinusoids(num_positions: int, dim: int) -> Tensor:
@@ -83,15 +56,6 @@ def count_tokens(tokens: Tensor, pad: int) -> tuple[Tensor, Tensor]:
     return ((~padding_mask).cumsum(1) - 1).clamp(min=0), padding_mask
 
 
-def additive(kept_mask: Tensor, dtype: torch.dtype) -> Tensor:
-    """0 where True, minus infinity where False, of that dtype.
-
-    Attention turns a bool mask into this in every layer; building it once a pass is cheaper.
-    """
-    zeros = torch.zeros(kept_mask.shape, dtype=dtype, device=kept_mask.device)
-    return zeros.masked_fill_(~kept_mask, -math.inf)
-
-
 def attend(queries: Tensor, keys_values: Tensor, mask: Tensor | None) -> Tensor:
     """Scaled dot-product attention (Vaswani et al. 2017, equation 1), heads joined again.
 
@@ -124,7 +88,7 @@ class SelfAttention(nn.Module):
         self,
         x: Tensor,  # [B, n, D]
         mask: Tensor | None,
-        store: KeyValueStore | None,
+        store: CacheWindow | None,
         layer: int,
         columns: Tensor | None,  # [B, m] int64, who asks; None = everyone
     ) -> Tensor:  # [B, m, D]
@@ -178,7 +142,7 @@ class Layer(nn.Module):
         self,
         x: Tensor,  # [B, n, D]
         mask: Tensor | None,  # broadcast to [B, H, n, T], additive
-        store: KeyValueStore | None = None,
+        store: CacheWindow | None = None,
         index: int = 0,  # of this layer in the store
         source: Tensor | None = None,  # [B, S, 2, H, d] keys and values
         source_mask: Tensor | None = None,  # [B, 1, 1, S], additive
@@ -227,8 +191,8 @@ class LayerStack(nn.ModuleList):
         self,
         x: Tensor,  # [B, n, D]
         mask: Tensor | None,  # broadcast to [B, H, n, T], additive
-        store: KeyValueStore | None = None,
-        source: CrossSource | None = None,
+        store: CacheWindow | None = None,
+        source: SourceMemory | None = None,
         span: range | None = None,  # of the layers to run; None = all
         positions: Tensor | None = None,  # [B, n, D], added to what each layer reads
         columns: Tensor | None = None,  # [B, m] int64, whose output is wanted of the last layer

@@ -8,36 +8,18 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from specdec_plugins.decoding.networks.cache import CacheWindow, SourceMemory
 from specdec_plugins.decoding.networks.config import TransformerConfig
 from specdec_plugins.decoding.networks.cpu import ops
 from specdec_plugins.decoding.networks.cpu.products import FAST_PRODUCTS
 from specdec_plugins.decoding.networks.fairseq_names import EncoderDecoder
-from specdec_plugins.decoding.networks.layers import (
-    CrossSource,
-    KeyValueStore,
-    LayerStack,
-    PositionTable,
-    additive,
-    count_tokens,
-)
+from specdec_plugins.decoding.networks.layers import LayerStack, PositionTable, count_tokens
 from specdec_plugins.decoding.networks.trained import NETWORKS, VERIFIER, State, TrainingSettings
-
-
-class Window(KeyValueStore, Protocol):
-    """The part of a cache that one pass adds to."""
-
-    @property
-    def positions(self) -> Tensor:  # [B, n] int64
-        """Target positions of the new tokens, each row at its own."""
-
-    @property
-    def mask(self) -> Tensor:  # [B, 1, n, T], additive
-        """What each new position may attend to."""
 
 
 class Embedding(nn.Module):
@@ -96,7 +78,7 @@ class Encoder(nn.Module):
         """
         positions, padding_mask = count_tokens(tokens, self.pad)
         x: Tensor = self.embedding(tokens, positions)
-        mask = additive(~padding_mask, x.dtype)[:, None, None]  # [B, 1, 1, S]
+        mask = ops.additive(~padding_mask, x.dtype)[:, None, None]  # [B, 1, 1, S]
         x = self.layers(x, mask)
         return (x if self.norm is None else self.norm(x)), padding_mask
 
@@ -153,16 +135,7 @@ class CachedDecoder(nn.Module):
             self.project = nn.Linear(stack.dim, config.output_dim, bias=False)
         self.output = output_projection(config, tokens)
 
-    def keys_values(self, states: Tensor) -> tuple[Tensor, ...]:
-        """Keys and values of the source for each layer, [B, S, 2, H, d], of its states."""
-        return self.layers.keys_values(states)
-
-    @property
-    def attention_dtype(self) -> torch.dtype:
-        """Of keys and values, in which attention is computed."""
-        return self.layers.attention_dtype
-
-    def forward(self, tokens: Tensor, window: Window, source: CrossSource) -> Tensor:
+    def forward(self, tokens: Tensor, window: CacheWindow, source: SourceMemory) -> Tensor:
         """Last states [B, n, D] of new tokens [B, n] int64, which are written to the window."""
         x: Tensor = self.embedding(tokens, window.positions)
         return self.finish(self.through(x, window, source))
@@ -170,8 +143,8 @@ class CachedDecoder(nn.Module):
     def through(
         self,
         x: Tensor,  # [B, n, D], embeddings or what layer `start` reads
-        window: Window,
-        source: CrossSource,
+        window: CacheWindow,
+        source: SourceMemory,
         start: int = 0,  # the first layer to run
         stop: int | None = None,  # the first one not to run; None = all that there are
     ) -> Tensor:  # [B, n, D]

@@ -9,9 +9,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from specdec_plugins.decoding.cache import KVCache
 from specdec_plugins.decoding.extend import extend, until_eos
 from specdec_plugins.decoding.networks import StackConfig
+from specdec_plugins.decoding.networks.cache import KVCache
 from specdec_plugins.decoding.networks.cpu import ops
 from specdec_plugins.decoding.networks.cpu.ops import (
     at,

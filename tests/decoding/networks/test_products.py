@@ -11,10 +11,10 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from specdec_plugins.decoding.cache import KVCache, SourceMemory
 from specdec_plugins.decoding.drafters import DraftContext, build_drafter
 from specdec_plugins.decoding.engine import EngineConfig, SpeculativeDecoder
 from specdec_plugins.decoding.networks import StackConfig, Transformer
+from specdec_plugins.decoding.networks.cache import KVCache, SourceMemory
 from specdec_plugins.decoding.networks.config import ACTIVATIONS
 from specdec_plugins.decoding.networks.cpu import ops, products
 from specdec_plugins.decoding.networks.cpu.ops import instruction_sets
@@ -275,7 +275,7 @@ def test_what_is_replaced() -> None:
     quantised = with_fast_products(transformer().float(), int8=True, kernels="torch")
     assert replaced(quantised) == {LayerStack, Int8Linear}
     assert not any(isinstance(m, nn.Linear) for m in quantised.modules())
-    assert quantised.decoder.attention_dtype is torch.float64
+    assert quantised.decoder.layers.attention_dtype is torch.float64
     assert quantised.decoder.embedding.tokens.weight.dtype is torch.float32
 
 

@@ -10,7 +10,6 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor, nn
 
-from specdec_plugins.decoding.cache import KVCache, SourceMemory
 from specdec_plugins.decoding.drafters import DraftContext, build_drafter
 from specdec_plugins.decoding.networks import (
     BlockConfig,
@@ -19,6 +18,7 @@ from specdec_plugins.decoding.networks import (
     Transformer,
     TransformerConfig,
 )
+from specdec_plugins.decoding.networks.cache import KVCache, SourceMemory
 from specdec_plugins.decoding.types import Drafter, Request
 from specdec_plugins.decoding.verifier import TransformerVerifier
 from specdec_plugins.formats.dictionaries import Dictionary
@@ -123,7 +123,7 @@ def remember(network: Transformer | BlockDrafter, tokens: Tensor) -> SourceMemor
     return SourceMemory(
         lengths=(~padding_mask).sum(1),
         padding_mask=padding_mask,
-        keys_values=network.decoder.keys_values(states),
+        keys_values=network.decoder.layers.keys_values(states),
         extras=network.copied(tokens) if isinstance(network, BlockDrafter) else (),
     ).trimmed()
 
@@ -131,7 +131,7 @@ def remember(network: Transformer | BlockDrafter, tokens: Tensor) -> SourceMemor
 @torch.inference_mode()
 def full_logits(network: Transformer, source: Tensor, target: Tensor) -> Tensor:
     """All at once, from an empty cache: [B, T, V] of source [B, S] and target [B, T] int64."""
-    dtype = network.decoder.attention_dtype
+    dtype = network.decoder.layers.attention_dtype
     cache = KVCache(network.config.decoder, len(target), target.device, dtype)
     window = cache.window(target.shape[1], width=0)
     states = network.decoder(target, window, remember(network, source))

@@ -10,6 +10,7 @@ everywhere else, and tests hold the two together (tests/decoding/networks/test_o
 from __future__ import annotations
 
 import logging
+import math
 from functools import cache
 from importlib import import_module
 from typing import Any
@@ -17,8 +18,6 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.nn import functional as F
-
-from specdec_plugins.decoding.networks.layers import additive
 
 
 def _load() -> Any:
@@ -153,6 +152,15 @@ def failed(logits: Tensor, columns: Tensor, active: Tensor) -> Tensor:
     return out
 
 
+def additive(kept_mask: Tensor, dtype: torch.dtype) -> Tensor:
+    """0 where True, minus infinity where False, of that dtype.
+
+    Attention turns a bool mask into this in every layer; building it once a pass is cheaper.
+    """
+    zeros = torch.zeros(kept_mask.shape, dtype=dtype, device=kept_mask.device)
+    return zeros.masked_fill_(~kept_mask, -math.inf)
+
+
 def leading_true(mask: Tensor) -> Tensor:
     """How many entries of each row are True before the first False.
 
@@ -208,7 +216,7 @@ def open_window(
     last_seen: Tensor | None,  # [B, n] int64; None = each position sees up to itself
     dtype: torch.dtype,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """`num_new` positions behind each row and `skip` more: see `cache.KVCache.window`.
+    """`num_new` positions behind each row and `skip` more: see `KVCache.window`.
 
     Returns positions [B, n] int64; where in the storage these go, [B * n] int64; and what each may
     attend to of the `live` first, [B, 1, n, live], additive, of that dtype.

@@ -17,9 +17,10 @@ import torch
 from torch import Tensor, nn
 from torch.utils.weak import WeakIdKeyDictionary
 
+from specdec_plugins.decoding.networks.cache import CacheWindow, SourceMemory
 from specdec_plugins.decoding.networks.cpu import ops
 from specdec_plugins.decoding.networks.heads import Choice, Listed, SequentialHead
-from specdec_plugins.decoding.networks.layers import CrossSource, KeyValueStore, Layer, LayerStack
+from specdec_plugins.decoding.networks.layers import Layer, LayerStack
 from specdec_plugins.errors import require
 
 _WIDE = 1024  # inputs from which the int8 kernel reorders transposed weights slowly at each call
@@ -107,8 +108,8 @@ class NativeLayers(nn.Module):
         self,
         x: Tensor,  # [B, n, D]
         mask: Tensor | None,  # [B or 1, 1, n or 1, T], additive
-        store: KeyValueStore | None = None,
-        source: CrossSource | None = None,
+        store: CacheWindow | None = None,
+        source: SourceMemory | None = None,
         span: range | None = None,  # of the layers to run; None = all
         positions: Tensor | None = None,  # [B, n, D], added to what each layer reads
         columns: Tensor | None = None,  # [B, m] int64, whose output is wanted of the last layer

@@ -10,7 +10,6 @@ from torch import Tensor
 
 from specdec_plugins.decoding.networks.config import StackConfig
 from specdec_plugins.decoding.networks.cpu import ops
-from specdec_plugins.decoding.networks.layers import additive
 
 _GRAIN = 8  # lengths are multiples of it, as fast attention kernels want their masks
 
@@ -163,7 +162,7 @@ class SourceMemory:
             has_padding = num_kept < longest * len(self)
         mask = None
         if has_padding:
-            mask = additive(kept_mask[:, None, None, :longest], self.keys_values[0].dtype)
+            mask = ops.additive(kept_mask[:, None, None, :longest], self.keys_values[0].dtype)
         return self._map(lambda part: part[:, :longest], self.lengths, mask)
 
     def _map(
