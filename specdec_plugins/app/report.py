@@ -317,7 +317,7 @@ def _figures(
 
 def _what_it_saves(drafter: BlockNatDrafter) -> str:
     """Whether the drafter does again what was done before."""
-    reads = "reads the verifier's encoder output" if drafter.shares_encoder else "encodes itself"
+    reads = "reads the verifier's encoder output" if drafter.encoded_by else "encodes itself"
     again = "computes its whole prefix anew each round"
     keeps = "keeps its prefix from round to round" if drafter.keeps_prefix else again
     return f"the drafter {reads} and {keeps}"

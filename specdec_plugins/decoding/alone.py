@@ -14,20 +14,19 @@ from specdec_plugins.decoding.types import (
     Drafter,
     Guarantee,
     Prefix,
-    Round,
     RowParams,
     RowRandom,
     RowResult,
     Scores,
-    SourceBatch,
     SpecialTokens,
+    Stateful,
     Verdict,
 )
 from specdec_plugins.errors import UserError
 
 
 @dataclass(frozen=True)
-class Unverified:
+class Unverified(Stateful):
     """The target side where nobody verifies: it scores nothing and keeps nothing."""
 
     vocab_size: int
@@ -37,15 +36,6 @@ class Unverified:
 
     def fresh(self) -> Unverified:
         return self
-
-    def admit(self, source: SourceBatch) -> None:
-        pass
-
-    def commit(self, prefix: Prefix, last: Round) -> None:
-        pass
-
-    def select(self, rows: Tensor) -> None:
-        pass
 
     def score(self, prefix: Prefix, draft: Draft) -> Scores:
         num_rows, num_drafted = draft.tokens.shape

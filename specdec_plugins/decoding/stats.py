@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from itertools import zip_longest
 
 import torch
 
@@ -47,8 +48,8 @@ class DecodeStats:
             emitted=self.emitted + other.emitted,
             eos=self.eos + other.eos,
             rows=self.rows + other.rows,
-            drafted_at=_add(self.drafted_at, other.drafted_at),
-            accepted_at=_add(self.accepted_at, other.accepted_at),
+            drafted_at=_sums(self.drafted_at, other.drafted_at),
+            accepted_at=_sums(self.accepted_at, other.accepted_at),
             seconds={p: self.seconds.get(p, 0.0) + other.seconds.get(p, 0.0) for p in parts},
         )
 
@@ -83,9 +84,8 @@ def _count_leading(counts: list[int], n: int) -> None:
         counts[i] += 1
 
 
-def _add(a: list[int], b: list[int]) -> list[int]:
-    longer, shorter = (a, b) if len(a) >= len(b) else (b, a)
-    return [x + (shorter[i] if i < len(shorter) else 0) for i, x in enumerate(longer)]
+def _sums(a: list[int], b: list[int]) -> list[int]:
+    return [x + y for x, y in zip_longest(a, b, fillvalue=0)]
 
 
 class PartTimer:

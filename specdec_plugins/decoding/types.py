@@ -18,11 +18,12 @@ V vocabulary, D model width. Batch first everywhere. Indices are int64, masks bo
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from functools import cached_property
-from typing import Protocol, runtime_checkable
+from typing import Any, Protocol, Self, runtime_checkable
 
 import torch
 from torch import Tensor
@@ -206,16 +207,22 @@ class Round:
 
 
 class Stateful(Protocol):
-    """State that lives in rows: verifier, drafter and schedule alike."""
+    """State that lives in rows: verifier, drafter and schedule alike.
+
+    What keeps none inherits these methods, which do nothing.
+    """
 
     def admit(self, source: SourceBatch) -> None:
         """New rows join behind the present ones."""
+        return
 
     def commit(self, prefix: Prefix, last: Round) -> None:
         """`prefix` now holds what was kept of `last`; forget the rest."""
+        return
 
     def select(self, rows: Tensor) -> None:
         """Keep the rows [B'] int64, in that order; [0] empties the state, whatever it was."""
+        return
 
 
 class Target(Protocol):
@@ -270,16 +277,22 @@ class Drafter(Stateful, Protocol):
         """
 
 
-class DraftSchedule(Stateful, Protocol):
-    """How many tokens to ask for next."""
+class DraftSchedule(Stateful):
+    """How many tokens to ask for next. Base of the schedules, each built from its Config."""
 
-    def fresh(self) -> DraftSchedule:
+    def __init__(self, config: Any) -> None:
+        self._config = config
+
+    def fresh(self) -> Self:
         """One without rows that has learnt nothing."""
+        return type(self)(self._config)
 
     @property
     def follows_clock(self) -> bool:
         """True if measured time decides, so that two runs may draft differently."""
+        return False
 
+    @abstractmethod
     def next_budget(self, params: RowParams) -> Tensor | None:
         """[B] int64, 0 = a plain autoregressive step; None = that for all, and nothing computed.
 

@@ -23,7 +23,14 @@ class TransformerVerifier:
         """`network` in eval mode; `with_hidden` adds its last states to the scores."""
         self.network = network
         self.with_hidden = with_hidden
-        self._special = special
+        self.special = special
+        self.device = network.decoder.embedding.tokens.weight.device
+        config = network.config
+        self.vocab_size = config.decoder.vocab_size
+        self.num_layers = config.decoder.num_layers
+        self.encoder_dim, self.hidden_dim = config.encoder.dim, config.output_dim
+        self.max_source_positions = config.encoder.max_positions  # eos included
+        self.max_target_positions = config.decoder.max_positions
         self._cache = self._new_cache(0)
         self._memory: SourceMemory | None = None
         self._ahead: list[Tensor] = []  # [B, 1, D] each: what left the exit layer this round
@@ -31,33 +38,7 @@ class TransformerVerifier:
 
     def fresh(self) -> TransformerVerifier:
         """One without rows, over the same network."""
-        return TransformerVerifier(self.network, self._special, self.with_hidden)
-
-    @property
-    def vocab_size(self) -> int:
-        return self.network.config.decoder.vocab_size
-
-    @property
-    def special(self) -> SpecialTokens:
-        return self._special
-
-    @property
-    def device(self) -> torch.device:
-        return self.network.decoder.embedding.tokens.weight.device
-
-    @property
-    def max_target_positions(self) -> int:
-        return self.network.config.decoder.max_positions
-
-    @property
-    def max_source_positions(self) -> int:
-        """The longest source that the encoder reads, eos included."""
-        return self.network.config.encoder.max_positions
-
-    @property
-    def hidden_dim(self) -> int:
-        """Width of the states that come with the scores where they are kept."""
-        return self.network.config.output_dim
+        return TransformerVerifier(self.network, self.special, self.with_hidden)
 
     def keep_hidden(self) -> None:
         """From now on scores hold last states."""
@@ -66,16 +47,6 @@ class TransformerVerifier:
     def project(self, states: Tensor) -> Tensor:
         """Logits [..., V] of last states [..., D]."""
         return self.network.decoder.logits(states)
-
-    @property
-    def num_layers(self) -> int:
-        """Decoder layers."""
-        return self.network.config.decoder.num_layers
-
-    @property
-    def encoder_dim(self) -> int:
-        """Width of the encoder's states."""
-        return self.network.config.encoder.dim
 
     @torch.inference_mode()
     def admit(self, source: SourceBatch) -> None:
@@ -103,7 +74,7 @@ class TransformerVerifier:
     def score(self, prefix: Prefix, draft: Draft) -> Scores:
         assert self._memory is not None, "score before admit"
         # Junk behind a draft may be no token id.
-        drafted = draft.tokens.masked_fill(~draft.mask, self._special.pad)
+        drafted = draft.tokens.masked_fill(~draft.mask, self.special.pad)
         tokens = torch.cat([prefix.last()[:, None], drafted], dim=1)  # [B, K+1]
         states = self._read(tokens, self._memory, width=prefix.width - 1)
         logits = self.network.decoder.logits(states)

@@ -322,7 +322,8 @@ def test_blocks_get_shorter_near_the_end_of_a_drafters_positions(
     """And behind it nothing is drafted; what is decoded is as long as without a drafter."""
     verifier = TableVerifier(TABLE)
     drafter: Any = FACTORIES[name](verifier)
-    monkeypatch.setattr(type(drafter), "max_positions", 12)
+    fixed = property(lambda self: 12, lambda self, value: None)
+    monkeypatch.setattr(type(drafter), "max_positions", fixed)
     chosen = replace(method(), drafter=drafter)
     jobs = requests(6, num_forced=lambda i: i % 3, block_size=5, max_len=30)
     results = SpeculativeDecoder(verifier, chosen, EngineConfig(3)).decode(jobs)

@@ -17,10 +17,9 @@ from specdec_plugins.decoding.types import (
     Draft,
     Drafter,
     Prefix,
-    Round,
     RowParams,
     RowRandom,
-    SourceBatch,
+    Stateful,
     Target,
     Verifier,
 )
@@ -46,8 +45,11 @@ class DraftContext:
         return replace(self, verifier=verifier, assistant=assistant)
 
 
-class ContextDrafter:
+class ContextDrafter(Stateful):
     """Begins every registered drafter: built from a config and a context, as often as is asked."""
+
+    max_block_size: int | None = None
+    max_positions: int | None = None
 
     def __init__(self, config: Any, context: DraftContext) -> None:
         self._config = config
@@ -55,23 +57,6 @@ class ContextDrafter:
 
     def fresh(self, target: Target) -> Self:
         return type(self)(self._config, self._context.beside(target))
-
-    @property
-    def max_block_size(self) -> int | None:
-        return None
-
-    @property
-    def max_positions(self) -> int | None:
-        return None
-
-    def admit(self, source: SourceBatch) -> None:
-        pass
-
-    def commit(self, prefix: Prefix, last: Round) -> None:
-        pass
-
-    def select(self, rows: Tensor) -> None:
-        pass
 
 
 @dataclass(frozen=True)

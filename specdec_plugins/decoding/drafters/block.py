@@ -73,13 +73,17 @@ class BlockNatDrafter(ContextDrafter):
 
     def __init__(self, config: Config, context: DraftContext) -> None:
         self.network = _checked_network(context)
-        self._encoded_by = _sharing(context, self.network, config.share_encoder)
+        self.max_block_size = self.network.config.block_size
+        self.max_positions = self.network.config.decoder.max_positions
+        # The verifier, where its encoder's output is read and nothing is encoded here
+        self.encoded_by = _sharing(context, self.network, config.share_encoder)
         self._samples = context.sampling
         self._eos = context.verifier.special.eos
         self._bigrams = _suitable_bigrams(context, self.network) if config.bigram_weight else None
         super().__init__(config, replace(context, bigrams=self._bigrams))
         self._memory: SourceMemory | None = None
-        self._keeps = config.cache and self.network.config.cached_prefix
+        # True if the prefix's keys and values are kept from round to round
+        self.keeps_prefix = config.cache and self.network.config.cached_prefix
         # Of committed tokens only, the start token left out: a draft never outlives its pass.
         self._cache = self._new_cache(0)
         self._width = 0  # host-side bound of what a row has in the cache
@@ -88,24 +92,6 @@ class BlockNatDrafter(ContextDrafter):
         self._listed: list[Listed] = []  # what each row may draft, where there is a shortlist
         # Reading a value on the CPU needs no synchronisation, and every column costs.
         self._may_wait = self.network.decoder.tokens.weight.is_cpu
-
-    @property
-    def max_block_size(self) -> int | None:
-        return self.network.config.block_size
-
-    @property
-    def max_positions(self) -> int | None:
-        return self.network.config.decoder.max_positions
-
-    @property
-    def shares_encoder(self) -> bool:
-        """True if it reads the verifier's encoder output, and encodes nothing itself."""
-        return self._encoded_by is not None
-
-    @property
-    def keeps_prefix(self) -> bool:
-        """True if the prefix's keys and values are kept from round to round."""
-        return self._keeps
 
     @torch.inference_mode()
     def admit(self, source: SourceBatch) -> None:
@@ -133,11 +119,11 @@ class BlockNatDrafter(ContextDrafter):
 
     def _encoded(self, source: SourceBatch) -> tuple[Tensor, Tensor]:
         """States [B, S, D] and padding [B, S] bool of the rows that join."""
-        if self._encoded_by is None:
+        if self.encoded_by is None:
             states, padding_mask = self.network.encoder(source.tokens)
             return states, padding_mask
         # The verifier has admitted them already, and those who join stand last.
-        states, padding_mask = self._encoded_by.encoder_output()
+        states, padding_mask = self.encoded_by.encoder_output()
         num_rows, length = source.tokens.shape
         return states[-num_rows:, :length], padding_mask[-num_rows:, :length]
 
@@ -179,7 +165,7 @@ class BlockNatDrafter(ContextDrafter):
             *(prefix.tokens, prefix.lengths, cached, num_masks),
             *(width, num_used, config.mask, config.pad),
         )
-        if not self._keeps:
+        if not self.keeps_prefix:
             states: Tensor = decoder(tokens, self._memory, used, first)
             return states
         window = self._cache.window(width, self._width, last_seen=last_seen)
@@ -190,7 +176,7 @@ class BlockNatDrafter(ContextDrafter):
 
     def _most_unread(self, prefix: Prefix) -> int:
         """At least as many committed tokens as any row's cache lacks."""
-        if not self._keeps:
+        if not self.keeps_prefix:
             return prefix.width - 1
         if self._may_wait:
             return int((prefix.lengths - 1 - self._cache.lengths).max())

@@ -52,17 +52,10 @@ class HintDrafter(ContextDrafter):
         self._special = context.verifier.special
         self._may_wait = context.verifier.device.type == "cpu"
         self._blocks = None if context.network is None else BlockNatDrafter(config, context)
+        # Blocks may be of any size: behind the block drafter's own longest, hints go on alone.
+        self.max_positions = None if self._blocks is None else self._blocks.max_positions
         # [B, H] int64, each ends in eos; NOTHING behind it, and where there is none
         self._hints = torch.zeros(0, 0, dtype=torch.int64, device=context.verifier.device)
-
-    @property
-    def max_block_size(self) -> int | None:
-        """Any: behind the block drafter's own longest block, hints go on alone."""
-        return None
-
-    @property
-    def max_positions(self) -> int | None:
-        return None if self._blocks is None else self._blocks.max_positions
 
     def admit(self, source: SourceBatch) -> None:
         hints = pad(source.hints[:, :_LONGEST], (0, 1), value=NOTHING)

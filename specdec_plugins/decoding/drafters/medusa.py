@@ -49,6 +49,7 @@ class MedusaDrafter(ContextDrafter):
         self._verifier = _checked_verifier(context)
         self._heads = _checked_heads(context, self._verifier.hidden_dim)
         self._verifier.keep_hidden()
+        self.max_block_size = self._heads.num_heads
         self._eos = context.verifier.special.eos
         # Reading a value on the CPU needs no synchronisation.
         self._may_wait = context.verifier.device.type == "cpu"
@@ -56,10 +57,6 @@ class MedusaDrafter(ContextDrafter):
         self._hidden = weight.new_zeros(0, self._heads.dim)  # [B, D]
         # [B] bool, whether `hidden` is of this row
         self._known = torch.zeros(0, dtype=torch.bool, device=weight.device)
-
-    @property
-    def max_block_size(self) -> int | None:
-        return self._heads.num_heads
 
     def admit(self, source: SourceBatch) -> None:
         self._hidden = pad(self._hidden, (0, 0, 0, len(source)))

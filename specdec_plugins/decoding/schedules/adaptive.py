@@ -9,7 +9,14 @@ from statistics import median_low
 import torch
 from torch import Tensor
 
-from specdec_plugins.decoding.types import SCHEDULES, Prefix, Round, RowParams, SourceBatch
+from specdec_plugins.decoding.types import (
+    SCHEDULES,
+    DraftSchedule,
+    Prefix,
+    Round,
+    RowParams,
+    SourceBatch,
+)
 from specdec_plugins.errors import require
 
 _DECAY = 0.98  # of what all rows had, a round; about the last 50 rounds count
@@ -18,7 +25,7 @@ _PLAIN, _HALF, _WHOLE = 0.0, 0.5, 1.0  # kinds of rounds: shares of the block th
 
 
 @SCHEDULES.register("adaptive")
-class Adaptive:
+class Adaptive(DraftSchedule):
     """Maximise the tokens that a round is expected to emit over the seconds that it takes.
 
     With acceptance a token alpha, a draft of K emits (1 - alpha^(K+1)) / (1 - alpha) tokens on
@@ -59,8 +66,10 @@ class Adaptive:
                 "together, or none of them to have them measured.",
             )
 
+    _config: Config
+
     def __init__(self, config: Config) -> None:
-        self._config = config
+        super().__init__(config)
         # By the bits of the number of rows: costs hold for no other.
         self._measured: defaultdict[int, Measurement] = defaultdict(
             lambda: Measurement(config.probe_every)
@@ -72,9 +81,6 @@ class Adaptive:
         self._judged: Tensor | None = None  # [B] float32, tokens judged; None before the first row
         self._accepted: Tensor | None = None  # [B] float32, of these accepted
         self._pool: Tensor | None = None  # [2] float32, both of all rows, the older counting less
-
-    def fresh(self) -> Adaptive:
-        return Adaptive(self._config)
 
     @property
     def follows_clock(self) -> bool:

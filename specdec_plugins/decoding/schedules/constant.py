@@ -6,33 +6,16 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from specdec_plugins.decoding.types import SCHEDULES, Prefix, Round, RowParams, SourceBatch
+from specdec_plugins.decoding.types import SCHEDULES, DraftSchedule, RowParams
 
 
 @SCHEDULES.register("constant")
-class Constant:
+class Constant(DraftSchedule):
     """Each row's own block size, always; keeps no state."""
-
-    follows_clock: bool = False
 
     @dataclass(frozen=True)
     class Config:
-        pass
-
-    def __init__(self, config: Config) -> None:
-        pass
-
-    def fresh(self) -> Constant:
-        return self
-
-    def admit(self, source: SourceBatch) -> None:
-        pass
-
-    def commit(self, prefix: Prefix, last: Round) -> None:
-        pass
-
-    def select(self, rows: Tensor) -> None:
-        pass
+        """Nothing to choose."""
 
     def next_budget(self, params: RowParams) -> Tensor:
         return params.block_size

@@ -7,12 +7,19 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from specdec_plugins.decoding.types import SCHEDULES, Prefix, Round, RowParams, SourceBatch
+from specdec_plugins.decoding.types import (
+    SCHEDULES,
+    DraftSchedule,
+    Prefix,
+    Round,
+    RowParams,
+    SourceBatch,
+)
 from specdec_plugins.errors import require
 
 
 @SCHEDULES.register("heuristic")
-class Heuristic:
+class Heuristic(DraftSchedule):
     """Each row's block grows by `grow` after full acceptance, else shrinks by `shrink`.
 
     The heuristic of the transformers library (+2, -1, never under 1 nor over the row's block
@@ -33,15 +40,12 @@ class Heuristic:
             require(self.grow >= 0, f"grow must be 0 or more, not {self.grow}.")
             require(self.shrink >= 0, f"shrink must be 0 or more, not {self.shrink}.")
 
-    follows_clock: bool = False
+    _config: Config
 
     def __init__(self, config: Config) -> None:
-        self._config = config
+        super().__init__(config)
         self._start: Tensor | None = None  # [] float32, where new rows begin; None = config.start
         self._sizes: Tensor | None = None  # [B] int64; None before the first row
-
-    def fresh(self) -> Heuristic:
-        return Heuristic(self._config)
 
     def admit(self, source: SourceBatch) -> None:
         fresh = torch.full_like(source.lengths, self._config.start)

@@ -8,12 +8,19 @@ import torch
 from torch import Tensor
 
 from specdec_plugins.decoding.networks.cpu.ops import at
-from specdec_plugins.decoding.types import SCHEDULES, Prefix, Round, RowParams, SourceBatch
+from specdec_plugins.decoding.types import (
+    SCHEDULES,
+    DraftSchedule,
+    Prefix,
+    Round,
+    RowParams,
+    SourceBatch,
+)
 from specdec_plugins.errors import require
 
 
 @SCHEDULES.register("target_confidence")
-class TargetConfidence:
+class TargetConfidence(DraftSchedule):
     """A gate before the drafter (ccs96307/fast-llm-inference, 2024).
 
     After each verification take the verifier's probability of the token that it emitted itself,
@@ -30,14 +37,11 @@ class TargetConfidence:
                 0 <= self.threshold <= 1, f"threshold must be within 0..1, not {self.threshold}."
             )
 
-    follows_clock: bool = False
+    _config: Config
 
     def __init__(self, config: Config) -> None:
-        self._config = config
+        super().__init__(config)
         self._confidence: Tensor | None = None  # [B] float32; None before the first row
-
-    def fresh(self) -> TargetConfidence:
-        return TargetConfidence(self._config)
 
     def admit(self, source: SourceBatch) -> None:
         sure = torch.ones_like(source.lengths, dtype=torch.float32)

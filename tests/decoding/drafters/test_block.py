@@ -154,9 +154,9 @@ class Doubled(BlockNatDrafter):
 
     def _predict(self, prefix: Prefix, num_masks: Tensor, most: int, num_used: int) -> Tensor:
         kept = self._cache
-        self._cache, self._keeps = self._new_cache(len(num_masks)), False
+        self._cache, self.keeps_prefix = self._new_cache(len(num_masks)), False
         slow = super()._predict(prefix, num_masks, most, num_used)
-        self._cache, self._keeps = kept, True
+        self._cache, self.keeps_prefix = kept, True
         self.num_kept += int(kept.lengths.sum())
         fast = super()._predict(prefix, num_masks, most, num_used)
         used = torch.arange(num_used) < num_masks[:, None]
@@ -217,7 +217,7 @@ def test_drafts_of_all_four_twins_are_the_same() -> None:
     for options in ({"cache": False}, {"share_encoder": False}):
         drafter = built(BlockNatDrafter, **options)
         assert drafter.keeps_prefix == options.get("cache", True)
-        assert drafter.shares_encoder == options.get("share_encoder", True)
+        assert bool(drafter.encoded_by) == options.get("share_encoder", True)
         assert decode(drafter, requests, 4, "constant") == expected
     for request in requests:  # and of a row alone
         alone = decode(built(BlockNatDrafter), [request], 1, "constant")
@@ -243,7 +243,7 @@ def test_an_encoder_of_another_kind_is_not_shared() -> None:
     for network in (changed, block_drafter()):
         drafter = build_drafter("block", DraftContext(verifier, network))
         assert isinstance(drafter, BlockNatDrafter)
-        assert not drafter.shares_encoder
+        assert not drafter.encoded_by
         with pytest.raises(UserError, match="encoder is not this verifier's"):
             build_drafter("block", DraftContext(verifier, network), {"share_encoder": True})
 
