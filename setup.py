@@ -10,6 +10,7 @@ TEXT = ["sacremoses>=0.1.1", "subword-nmt>=0.3.8"]
 TRAIN = [
     "fairseq-fixed==0.12.3.1",
     "hydra-core==1.3.2",
+    "joblib>=1.4",
     "omegaconf==2.3.0",
     "sacrebleu>=2.4",
     *TEXT,

@@ -8,14 +8,15 @@ cleaned.
 from __future__ import annotations
 
 import hashlib
-import heapq
 import html
 import re
 import unicodedata
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from heapq import nsmallest
 from importlib.util import find_spec
+from itertools import islice
 from typing import NamedTuple
 
 from specdec_plugins.corpus.reading import Pair
@@ -23,7 +24,6 @@ from specdec_plugins.errors import UserError, not_installed, require
 
 _LAST_LATIN = 0x24F  # code point: behind it no letter is of Latin-1 or Latin Extended-A and -B
 _LONGEST_WORD = 60  # characters; longer ones are paths, keys and tables without spaces
-MIN_WORDS = 4  # of a source that `split_off` takes
 KEPT = "kept"
 _COMMON_WORDS = {
     language: frozenset(words.split())
@@ -197,25 +197,32 @@ def split_off(
 ) -> list[list[Pair]]:
     """Sets of these sizes, taken from the corpus of that name.
 
-    The rule: sources of four words or more that are not held out already, each with its first
-    target, in the order of the BLAKE2b hash of the corpus's name, a space, and the source's letters
-    and digits in small letters. No source that is taken may occur in training.
+    The rule: sources that are not held out already, each with its first target, in the order of the
+    BLAKE2b hash of the corpus's name, a space, and the source's letters and digits in small
+    letters. No source that is taken may occur in training. Raises UserError where less than half of
+    the sources would be left.
     """
-    first = _first_of_each((p for p in pairs if len(p[0].split()) >= MIN_WORDS), held)
-    if len(first) < 2 * sum(sizes):
-        raise UserError(f"--split-off {name}: only {len(first)} sources to choose from; take less")
-    order = iter(sorted(first, key=lambda source: hashed(f"{name} {source}")))
-    return [[first[next(order)] for _ in range(size)] for size in sizes]
+    seen: set[bytes] = set()
+    first = _first_of_each(pairs, held, seen)
+    best = nsmallest(sum(sizes), ((hashed(f"{name} {source}"), pair) for source, pair in first))
+    is_enough = len(seen) >= 2 * sum(sizes)
+    require(is_enough, f"only {len(seen)} sources to choose from; take less")
+    ordered = (pair for _, pair in best)
+    return [list(islice(ordered, size)) for size in sizes]
 
 
-def _first_of_each(pairs: Iterable[Pair], held: HeldOutSentences) -> dict[str, Pair]:
-    """The first pair of each source that is not held out, by the source's key."""
-    first: dict[str, Pair] = {}
+def _first_of_each(
+    pairs: Iterable[Pair], held: HeldOutSentences, seen: set[bytes]
+) -> Iterator[tuple[str, Pair]]:
+    """The first pair of each source that is not held out, behind the source's key.
+
+    seen: hashes of the sources so far.
+    """
     for pair in pairs:
         keys = keys_of(pair)
-        if held.verdict(keys) == KEPT:
-            first.setdefault(keys[0], pair)
-    return first
+        if held.verdict(keys) == KEPT and (mark := hashed(keys[0])) not in seen:
+            seen.add(mark)
+            yield keys[0], pair
 
 
 class Hint(NamedTuple):
@@ -241,7 +248,7 @@ def choose_hints(pairs: Iterable[Pair], held: HeldOutSentences, number: int) -> 
     """
     fitting = [
         (source, pair)
-        for source, pair in _first_of_each(pairs, held).items()
+        for source, pair in _first_of_each(pairs, held, set())
         if _SHORTEST <= len(pair[0].split()) <= _LONGEST
     ]
     pool = [pair for _, pair in fitting]
@@ -285,57 +292,3 @@ def _neighbours(sources: Sequence[str], order: Sequence[int]) -> Iterator[tuple[
             if found:
                 similarity, near = max(found)
                 yield index, near, similarity
-
-
-class RandomSplit:
-    """Pairs taken from a training set to become its dev and test set, and the pairs to drop.
-
-    For text without a test set of its own, where ``split_off`` would be too strict.
-    """
-
-    def __init__(self, valid: Collection[Pair], test: Collection[Pair]) -> None:
-        self._waiting = {**dict.fromkeys(valid, "valid"), **dict.fromkeys(test, "test")}
-        self._sources = {source for source, _ in self._waiting}
-        self._targets = {target for _, target in self._waiting}
-
-    @classmethod
-    def choose(cls, pairs: Iterable[Pair], num_valid: int, num_test: int) -> RandomSplit:
-        """Take ``num_valid`` and ``num_test`` different pairs, neither side of which is empty."""
-        wanted = num_valid + num_test
-        best, num_pairs = _smallest_distinct(pairs, wanted)
-        if len(best) < wanted or wanted * 2 > num_pairs:
-            raise UserError(
-                f"cannot split {wanted} pairs off {num_pairs}: less than half would be left; "
-                "ask for fewer with --split-valid and --split-test"
-            )
-        return cls(best[:num_valid], best[num_valid:])
-
-    def place(self, pair: Pair) -> str | None:
-        """ "train", "valid" or "test"; None for a pair that repeats a held-out sentence.
-
-        To be asked once for each pair of the corpus, in order: a held-out pair has its place the
-        first time only.
-        """
-        if pair in self._waiting:
-            return self._waiting.pop(pair)
-        if pair[0] in self._sources or pair[1] in self._targets:
-            return None
-        return "train"
-
-
-def _smallest_distinct(pairs: Iterable[Pair], wanted: int) -> tuple[list[Pair], int]:
-    """The ``wanted`` pairs of smallest hash, each once, by hash; and how many pairs there were."""
-    heap: list[tuple[int, Pair]] = []  # largest hash first: hashes are negated
-    members: set[Pair] = set()
-    num_pairs = 0
-    for num_pairs, pair in enumerate(pairs, 1):  # noqa: B007 - returned after the loop
-        if pair in members or not (pair[0].strip() and pair[1].strip()):
-            continue
-        item = (-int.from_bytes(hashed("\t".join(pair))), pair)
-        if len(heap) < wanted:
-            heapq.heappush(heap, item)
-            members.add(pair)
-        elif item > heap[0]:
-            members.remove(heapq.heapreplace(heap, item)[1])
-            members.add(pair)
-    return [pair for _, pair in sorted(heap, reverse=True)], num_pairs

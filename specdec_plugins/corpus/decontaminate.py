@@ -38,11 +38,12 @@ from specdec_plugins.corpus.cleaning import (
 from specdec_plugins.corpus.cli import logger
 from specdec_plugins.corpus.reading import BadLines, Pair, ParallelFile, read_pairs
 from specdec_plugins.corpus.resume import write_json
-from specdec_plugins.errors import UserError, require
+from specdec_plugins.errors import UserError, located, require
 from specdec_plugins.formats.output import written_whole
 
 RESEARCH_ONLY = re.compile("multi30k", re.IGNORECASE)
 _NAME = re.compile(r"(?:train|dev|test)\.(?P<name>.+)\.\w+-\w+\.tsv(?:\.[gx]z)?")
+_MIN_WORDS = 4  # of a source that --split-off takes
 _ONE_CELL = {ord(character): " " for character in "\t\n"}
 
 
@@ -222,11 +223,14 @@ def _choose(
     for corpus in corpora:
         name = name_of(corpus)
         if name in sizes:
-            parts = split_off(mix.read(corpus, BadLines(True)), held, name, sizes[name])
-            for split, pairs in zip(("test", "dev"), parts, strict=True):
-                _write(out / f"{name}.{split}.tsv", pairs)
-                taken += pairs
-                found[f"{name}.{split}"] = len(pairs)
+            pairs = mix.read(corpus, BadLines(True))
+            telling = (pair for pair in pairs if len(pair[0].split()) >= _MIN_WORDS)
+            with located(f"--split-off {name}"):
+                parts = split_off(telling, held, name, sizes[name])
+            for split, part in zip(("test", "dev"), parts, strict=True):
+                _write(out / f"{name}.{split}.tsv", part)
+                taken += part
+                found[f"{name}.{split}"] = len(part)
         if name in hints:
             chosen = choose_hints(mix.read(corpus, BadLines(True)), held, hints[name])
             rows = [(*h.pair, *h.neighbour, str(h.similarity)) for h in chosen]

@@ -17,15 +17,15 @@ import shutil
 import sys
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import ExitStack
 from dataclasses import asdict
+from itertools import chain
 from pathlib import Path
 
 from tqdm import tqdm
 
 from specdec_plugins.corpus import cli
 from specdec_plugins.corpus.binarising import dictionary_flags, latin_vocabulary, preprocess
-from specdec_plugins.corpus.cleaning import LengthRules, RandomSplit
+from specdec_plugins.corpus.cleaning import KEPT, HeldOutSentences, LengthRules, keys_of, split_off
 from specdec_plugins.corpus.cli import logger
 from specdec_plugins.corpus.reading import (
     BadLines,
@@ -44,7 +44,7 @@ from specdec_plugins.corpus.tokenising import (
     write_clean,
     writing,
 )
-from specdec_plugins.errors import UserError, require
+from specdec_plugins.errors import UserError, located, require
 from specdec_plugins.formats.text import load_codes
 
 
@@ -113,17 +113,21 @@ class Preparation:
         bad = BadLines(training and args.bad_lines == "skip")
 
         def collect(parts: Sequence[Path]) -> None:
-            held = RandomSplit((), ())
-            if any(sizes):
-                first = _all_pairs(corpora, BadLines(bad.skip), "choosing held-out pairs")
-                held = RandomSplit.choose(first, *sizes)
-            pairs = _all_pairs(corpora, bad, f"reading {split}")
-            sides = zip(parts[::2], parts[1::2], strict=True)
-            dropped = _write_splits(dict(zip(made, sides, strict=True)), pairs, held)
+            sides = dict(zip(made, zip(parts[::2], parts[1::2], strict=True), strict=True))
+            chosen = _split_off(corpora, BadLines(bad.skip), sizes)
+            held, dropped = HeldOutSentences(chain(*chosen.values())), 0
+            for name in made[1:]:
+                write_clean(sides[name], chosen[name], None)
+            with writing(sides[split]) as write:
+                for pair in _all_pairs(corpora, bad, f"reading {split}"):
+                    if chosen and held.verdict(keys_of(pair)) != KEPT:
+                        dropped += 1
+                    else:
+                        write(pair)
+            if dropped:
+                logger.info("%d pairs have a held-out sentence: not trained on", dropped)
             if bad.skipped:
                 logger.warning("%d bad lines skipped; the first: %s", bad.skipped, bad.first)
-            if dropped:
-                logger.info("%d pairs repeat a held-out sentence: left out", dropped)
 
         self._steps.run(
             f"collect-{split}",
@@ -133,11 +137,9 @@ class Preparation:
             settings={
                 "columns": [corpus.columns for corpus in corpora],
                 "parts": [(corpus.first, corpus.last) for corpus in corpora],
-                "split-valid": sizes[0],
-                "split-test": sizes[1],
-                "skip-bad-lines": bad.skip,
+                "split-valid": sizes[0], "split-test": sizes[1], "skip-bad-lines": bad.skip,
             },
-        )
+        )  # fmt: skip
 
     def _tokenise(self, split: str) -> None:
         raw = self._pair("raw", split)
@@ -259,26 +261,25 @@ def _counted(pairs: Iterable[Pair], tokens: Counter[str]) -> Iterator[Pair]:
         yield pair
 
 
+def _split_off(
+    corpora: Sequence[ParallelFile], bad: BadLines, sizes: tuple[int, int]
+) -> dict[str, list[Pair]]:
+    """A dev and a test set of these sizes, all with letters on both sides; none where both are 0.
+
+    Raises UserError where the corpora are too small.
+    """
+    if not any(sizes):
+        return {}
+    pairs = _all_pairs(corpora, bad, "choosing held-out pairs")
+    with located("--split-valid, --split-test"):
+        telling = (pair for pair in pairs if all(keys_of(pair)))
+        valid, test = split_off(telling, HeldOutSentences(), "", sizes)
+    return {"valid": valid, "test": test}
+
+
 def _all_pairs(corpora: Sequence[ParallelFile], bad: BadLines, name: str) -> tqdm[Pair]:
     pairs = (pair for corpus in corpora for pair in read_pairs(corpus, bad))
     return tqdm(pairs, desc=name, unit=" pairs", mininterval=0.5)
-
-
-def _write_splits(
-    outputs: dict[str, Sequence[Path]], pairs: Iterable[Pair], held: RandomSplit
-) -> int:
-    """Write each pair to its split (the first one, unless held out); returns how many have none."""
-    dropped = 0
-    with ExitStack() as stack:
-        write = {split: stack.enter_context(writing(paths)) for split, paths in outputs.items()}
-        write["train"] = next(iter(write.values()))
-        for pair in pairs:
-            place = held.place(pair)
-            if place is None:
-                dropped += 1
-            else:
-                write[place](pair)
-    return dropped
 
 
 def shared_flags(num_merges: int, max_ratio: float, bad_lines: str) -> tuple[cli.Flag, ...]:

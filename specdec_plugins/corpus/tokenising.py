@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-import itertools
-import multiprocessing
-import signal
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import lru_cache
+from itertools import islice
 from pathlib import Path
 from typing import Literal
 
+from joblib import Parallel, delayed
 from tqdm import tqdm
 
 from specdec_plugins.corpus.cleaning import LengthRules
@@ -52,14 +50,20 @@ class Work:
     def over(self, pairs: Iterable[Pair], total: int, name: str) -> Iterator[Pair]:
         """The transformed pairs in order, with a progress bar; ``total`` is their number."""
         source = iter(pairs)
-        chunks = iter(lambda: list(itertools.islice(source, CHUNK)), [])
+        chunks = iter(lambda: list(islice(source, CHUNK)), [])
         # Starting workers for a few chunks would cost more.
-        alone = self.num_workers == 1 or total <= 2 * CHUNK
-        done = map(self.transform, chunks) if alone else self._by_workers(chunks)
+        parallel = Parallel(1 if total <= 2 * CHUNK else self.num_workers, return_as="generator")
+        done = parallel(delayed(self.transform)(chunk) for chunk in chunks)
         with tqdm(total=total, desc=name, unit=" pairs", mininterval=0.5) as bar:
-            for chunk in done:
-                bar.update(len(chunk))
-                yield from chunk
+            try:
+                for chunk in done:
+                    bar.update(len(chunk))
+                    yield from chunk
+            except BrokenProcessPool as error:
+                raise UserError(
+                    "a worker was stopped from outside, perhaps for want of memory; run the same "
+                    "command again with fewer --workers"
+                ) from error
 
     def transform(self, chunk: list[Pair]) -> list[Pair]:
         """The pairs of a chunk in order; those that a weight has repeated are computed once."""
@@ -73,38 +77,11 @@ class Work:
                 made[pair] = (pipeline.segment(pair[0]), pipeline.segment(pair[1]))
         return [made[pair] for pair in chunk]
 
-    def _by_workers(self, chunks: Iterable[list[Pair]]) -> Iterator[list[Pair]]:
-        # "spawn": the progress bar runs a thread, and forking beside threads can deadlock.
-        context = multiprocessing.get_context("spawn")
-        # Ctrl-C is the main process's to handle.
-        start = (signal.SIGINT, signal.SIG_IGN)
-        pool = ProcessPoolExecutor(self.num_workers, context, signal.signal, start)
-        try:
-            waiting: deque[Future[list[Pair]]] = deque()
-            for chunk in chunks:
-                waiting.append(pool.submit(self.transform, chunk))
-                if len(waiting) >= 4 * self.num_workers:  # so that a corpus need not fit in memory
-                    yield _result(waiting.popleft())
-            while waiting:
-                yield _result(waiting.popleft())
-        finally:
-            pool.shutdown(cancel_futures=True)
-
 
 @lru_cache(maxsize=1)
 def _pipeline(work: Work) -> TextPipeline:
     """Made once in each process."""
     return work.settings.pipeline(work.codes)
-
-
-def _result(future: Future[list[Pair]]) -> list[Pair]:
-    try:
-        return future.result()
-    except BrokenProcessPool as error:
-        raise UserError(
-            "a worker was stopped from outside, perhaps for want of memory; run the same command "
-            "again with fewer --workers"
-        ) from error
 
 
 def read_prepared(paths: Sequence[Path]) -> Iterator[Pair]:

@@ -2,18 +2,11 @@
 
 from __future__ import annotations
 
-import random
 from collections.abc import Iterator
 
 import pytest
 
-from specdec_plugins.corpus.cleaning import (
-    HeldOutSentences,
-    RandomSplit,
-    choose_hints,
-    keys_of,
-    split_off,
-)
+from specdec_plugins.corpus.cleaning import HeldOutSentences, choose_hints, keys_of, split_off
 from specdec_plugins.corpus.reading import Pair
 from tests.refusals import refused
 
@@ -32,7 +25,6 @@ def corpus() -> Iterator[Pair]:
     for name in NAMES:
         yield f"My name is {name}.", f"Ich heisse {name}."
         yield f"MY NAME IS {name}!", f"Mein Name ist {name}."
-        yield f"Hello, dear {name}", f"Hallo, {name}"  # three words
 
 
 def test_a_set_is_split_off_by_the_hash_of_letters_and_digits() -> None:
@@ -41,7 +33,7 @@ def test_a_set_is_split_off_by_the_hash_of_letters_and_digits() -> None:
     assert (len(test), len(dev)) == (6, 3)
     sources = [source for source, _ in test + dev]
     assert len(set(sources)) == 9
-    # The first target of each, four words or more, and none that is held out already.
+    # The first target of each, and none that is held out already.
     assert all(source.startswith("My name is") for source in sources)
     assert not {"My name is ak.", "My name is al."} & set(sources)
     shuffled = sorted(corpus(), key=lambda pair: pair[0][::-1])
@@ -80,36 +72,3 @@ def test_hints_have_a_neighbour_that_is_like_and_not_the_same(
     refused("found 15 pairs with a neighbour", choose_hints, pairs, held, 16)
     monkeypatch.setattr("specdec_plugins.corpus.cleaning.find_spec", lambda name: None)
     refused("extra 'corpus'", choose_hints, pairs, held, 1)
-
-
-CORPUS: list[Pair] = [(f"s{i}", f"t{i}") for i in range(40)]
-
-
-def place_all(held: RandomSplit, pairs: list[Pair]) -> dict[str | None, list[Pair]]:
-    places: dict[str | None, list[Pair]] = {}
-    for pair in pairs:
-        places.setdefault(held.place(pair), []).append(pair)
-    return places
-
-
-def test_the_choice_ignores_order_repetition_and_empties() -> None:
-    chosen = place_all(RandomSplit.choose(CORPUS, 3, 4), CORPUS)
-    assert {key: len(pairs) for key, pairs in chosen.items()} == dict(valid=3, test=4, train=33)
-    messy = [*CORPUS, *CORPUS, ("", "x"), ("y", " ")]
-    random.Random(1).shuffle(messy)
-    again = place_all(RandomSplit.choose(messy, 3, 4), messy)
-    for split in ("valid", "test"):
-        assert sorted(again[split]) == sorted(chosen[split])
-    # The second copy of a held-out pair goes nowhere.
-    assert sorted(again[None]) == sorted(chosen["valid"] + chosen["test"])
-
-
-def test_training_never_sees_a_held_out_sentence_on_either_side() -> None:
-    held = RandomSplit([("s1", "t1")], [])
-    pairs = [("s1", "t1"), ("s1", "other"), ("other", "t1"), ("t1", "s1")]
-    assert [held.place(pair) for pair in pairs] == ["valid", None, None, "train"]
-
-
-@pytest.mark.parametrize("number", [21, 41])
-def test_too_much_cannot_be_split_off(number: int) -> None:
-    refused("cannot split", RandomSplit.choose, CORPUS, number, 0)
