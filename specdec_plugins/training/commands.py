@@ -10,19 +10,19 @@ import subprocess
 import sys
 import textwrap
 import time
-from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from select import select
-from typing import IO, Literal, TextIO
+from typing import TextIO
 
 from specdec_plugins.corpus.cli import UNFINISHED
 from specdec_plugins.corpus.resume import Steps, locked
 from specdec_plugins.errors import UserError
 
-NUM_LAST_LINES = 20  # shown of a failed command's log
+NUM_LAST_LINES = 20  # of a log: shown where a command failed, searched for its progress
+_TAIL = 1 << 14  # bytes that hold them
 TERMINAL_PAUSE, LOG_PAUSE = 0.5, 15.0  # seconds between two reports of progress
 COLUMNS = 100
 
@@ -72,7 +72,7 @@ class Runner:
     folder: Path  # of logs and stamps
     environment: Mapping[str, str]  # added to this process's own
     out: TextIO = sys.stdout
-    clock: Callable[[], float] = time.monotonic
+    pause: float | None = None  # seconds between two reports of progress; None: as `out` shows them
 
     def run(self, commands: Sequence[Command]) -> int:
         """How many commands were run.
@@ -100,75 +100,51 @@ class Runner:
     def _run(self, title: str, command: Command, begun: bool) -> None:
         """Run a command; its log is written anew or, where it was begun before, gone on with."""
         self._say(f"{title}\n{show(str(command))}")
-        began = self.clock()
+        began = time.monotonic()
         path = self.folder / "logs" / f"{command.name}.log"
         path.parent.mkdir(parents=True, exist_ok=True)
-        process = subprocess.Popen(
-            command.words,
-            env={**os.environ, **self.environment, "PYTHONUNBUFFERED": "1"},
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-        )
-        assert process.stdout is not None
-        mode: Literal["a", "w"] = "a" if begun else "w"
-        with path.open(mode, buffering=1, encoding="utf-8") as log, process.stdout as stream:
-            try:
-                last = self._watch(command, stream, log, began)
-            finally:
-                # Where ctrl-C came, the program got it too, and ends its own work.
-                status = process.wait()
+        with path.open("ab" if begun else "wb") as log:
+            process = subprocess.Popen(
+                command.words,
+                env={**os.environ, **self.environment, "PYTHONUNBUFFERED": "1"},
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+            )
+        start, end = ("\r\033[K", "") if self.out.isatty() else ("", "\n")
+        pause = self.pause or (TERMINAL_PAUSE if self.out.isatty() else LOG_PAUSE)
+        try:
+            while process.poll() is None:
+                with suppress(subprocess.TimeoutExpired):
+                    process.wait(pause)
+                    break
+                told = filter(None, map(command.progress, reversed(last_lines(path))))
+                words = next(told, "starting")
+                self._say(f"{start}    {time.monotonic() - began:4.0f} s  {words}", end)
+        finally:
+            # Where ctrl-C came, the program got it too, and ends its own work.
+            status = process.wait()
         if status == UNFINISHED:
             raise Paused(command.title)
         if status != 0:
             raise UserError(
                 f"{command.title}: failed with exit status {status}; the end of {path} reads\n"
-                + textwrap.indent("\n".join(last), "    ")
+                + textwrap.indent("\n".join(last_lines(path)), "    ")
                 + "\nThe same command again continues here"
             )
-        self._say(f"    {self.clock() - began:4.0f} s  done")
-
-    def _watch(self, command: Command, stream: IO[bytes], log: TextIO, began: float) -> deque[str]:
-        """Write the log and report progress; returns the last lines."""
-        last: deque[str] = deque(maxlen=NUM_LAST_LINES)
-        terminal = self.out.isatty()
-        pause = TERMINAL_PAUSE if terminal else LOG_PAUSE
-        due = began + pause
-        words = "starting"
-        for line in lines(stream, pause):
-            if line is not None:
-                log.write(line + "\n")
-                last.append(line)
-                words = command.progress(line) or words
-            now = self.clock()
-            if now >= due:
-                due = now + pause
-                text = f"    {now - began:4.0f} s  {words}"
-                self._say(f"\r\033[K{text}" if terminal else text, end="" if terminal else "\n")
-        if terminal:
-            self._say("\r\033[K", end="")
-        return last
+        self._say(f"{start}    {time.monotonic() - began:4.0f} s  done")
 
     def _say(self, text: str, end: str = "\n") -> None:
         self.out.write(text + end)
         self.out.flush()
 
 
-def lines(stream: IO[bytes], patience: float) -> Iterator[str | None]:
-    """What a program writes, as it comes; None after so many seconds of silence.
-
-    The returns of a progress bar end lines too.
-    """
-    rest, chunk = b"", None
-    while chunk != b"":
-        if not select([stream], [], [], patience)[0]:
-            yield None
-            continue
-        chunk = os.read(stream.fileno(), 65536)
-        *whole, rest = (rest + chunk).replace(b"\r", b"\n").split(b"\n")
-        yield from (line.decode(errors="replace") for line in whole if line)
-    if rest:
-        yield rest.decode(errors="replace")
+def last_lines(path: Path) -> list[str]:
+    """The end of a log. The returns of a progress bar end lines too."""
+    with path.open("rb") as log:
+        log.seek(max(0, path.stat().st_size - _TAIL))
+        text = log.read().decode(errors="replace").replace("\r", "\n")
+    return [line for line in text.split("\n") if line][-NUM_LAST_LINES:]
 
 
 def show(command: str) -> str:
