@@ -18,6 +18,7 @@ from specdec_plugins.app.options import given_to
 from specdec_plugins.app.settings import DTYPES, EXACT, RAW_TEXT, Settings, choose_device
 from specdec_plugins.app.types import Decoder, Limits
 from specdec_plugins.decoding.alone import DrafterDecoder, Unverified
+from specdec_plugins.decoding.constraints import Constraints
 from specdec_plugins.decoding.drafters import DraftContext, build_drafter, needs_of
 from specdec_plugins.decoding.engine import EngineConfig, Method, SpeculativeDecoder
 from specdec_plugins.decoding.networks import Transformer, with_fast_products
@@ -277,9 +278,8 @@ def build_decoder(
         assert method.drafter is not None
         target = Unverified(verifier.vocab_size, verifier.special, verifier.device)
         return DrafterDecoder(method.drafter, target, EngineConfig(settings.batch))
-    config = EngineConfig(
-        max_rows=settings.batch, ban_pad=settings.ban_pad, with_scores=with_scores
-    )
+    never = ((verifier.special.pad,),) if settings.ban_pad else ()
+    config = EngineConfig(settings.batch, constraints=Constraints(never), with_scores=with_scores)
     return SpeculativeDecoder(verifier, method, config)
 
 

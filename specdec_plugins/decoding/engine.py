@@ -14,7 +14,8 @@ import torch
 from torch import Tensor
 
 from specdec_plugins.decoding.batch import Batch, LateDrafter, collate
-from specdec_plugins.decoding.extend import Extension, ban, extend
+from specdec_plugins.decoding.constraints import FREE, Constraints, constrain
+from specdec_plugins.decoding.extend import Extension, extend
 from specdec_plugins.decoding.networks.cpu.ops import failed, leading_log_prob
 from specdec_plugins.decoding.stats import DecodeStats, PartTimer
 from specdec_plugins.decoding.types import (
@@ -38,11 +39,11 @@ from specdec_plugins.errors import require
 
 @dataclass(frozen=True)
 class EngineConfig:
-    """How a session runs its batch. Only `ban_pad` can change an output."""
+    """How a session runs its batch. Only `constraints` can change an output."""
 
     max_rows: int = 32  # rows that decode at once
     compact_at: float = 0.25  # share of finished rows from which they are dropped and refilled
-    ban_pad: bool = False  # never emit padding, as fairseq's own search never does
+    constraints: Constraints = FREE  # what may not be said
     with_scores: bool = False  # sum the verifier's log-probabilities of what is emitted
     measure_time: bool | None = None  # seconds by part, which wait for a GPU; None = on a CPU only
     clock: Callable[[], float] = time.perf_counter  # seconds; may count CPU time only
@@ -266,9 +267,8 @@ class Session:
     def _judge(self, draft: Draft, scores: Scores) -> tuple[Verdict, Tensor]:
         """The rule's verdict, and which rows have failed: their logits are not finite, [B] bool."""
         batch, first = self._batch, self._batch.prefix.lengths.clone()
-        if self._config.ban_pad or any(p.min_len for p in batch.params.requested):
-            special, ban_pad = self.verifier.special, self._config.ban_pad
-            ban(scores.logits, first, batch.params.min_len, special, ban_pad)
+        eos, constraints = self.verifier.special.eos, self._config.constraints
+        constrain(scores.logits, batch.prefix, draft, batch.params, eos, constraints)
         verdict = self.method.rule.judge(draft, scores, batch.params, batch.random, first)
         return verdict, failed(scores.logits, verdict.num_accepted, batch.prefix.active)
 

@@ -1,4 +1,4 @@
-"""Where a row goes on and where it ends: bans, the cut after eos, and the longest length.
+"""Where a row goes on and where it ends: the cut after eos, and the longest length.
 
 `until_eos` is the only place that knows where a sentence ends; `rounds.h` is its twin in C++.
 """
@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from specdec_plugins.decoding.networks.cpu import ops
-from specdec_plugins.decoding.types import Draft, Prefix, RowParams, SpecialTokens, Verdict
+from specdec_plugins.decoding.types import Draft, Prefix, RowParams, Verdict
 
 
 @dataclass(frozen=True)
@@ -23,25 +23,6 @@ class Extension:
     num_accepted: Tensor  # [B] int64, how many of these were drafted
     ended: Tensor  # [B] bool, the last emitted token is eos
     full: Tensor  # [B] bool, the row holds max_len tokens and did not end
-
-
-def ban(
-    logits: Tensor, first: Tensor, min_len: Tensor, special: SpecialTokens, ban_pad: bool
-) -> Tensor:
-    """Logits [B, K+1, V] with banned tokens at minus infinity, written in place.
-
-    Done before anyone judges them, so that every strategy and every rule sees the same ones, and a
-    ban never costs exactness. first: [B] int64, the target position of row 0's token (the prefix
-    length, start included). min_len: [B] int64; eos is banned while fewer tokens stand after the
-    start token, as in fairseq's `--min-len`.
-    """
-    num_rows = logits.shape[1]
-    standing = first[:, None] - 1 + torch.arange(num_rows, device=logits.device)  # [B, K+1]
-    too_early = standing < min_len[:, None]
-    logits[..., special.eos].masked_fill_(too_early, float("-inf"))
-    if ban_pad:
-        logits[..., special.pad] = float("-inf")
-    return logits
 
 
 def until_eos(tokens: Tensor, lengths: Tensor, eos: int) -> tuple[Tensor, Tensor]:

@@ -5,19 +5,20 @@ from __future__ import annotations
 import torch
 
 from specdec_plugins.decoding.batch import open_prefix
-from specdec_plugins.decoding.extend import append, ban
+from specdec_plugins.decoding.constraints import FREE, Constraints, constrain
+from specdec_plugins.decoding.extend import append
 from specdec_plugins.decoding.types import Draft, Round, RowParams, SourceBatch, Verdict, Verifier
 
 
 @torch.inference_mode()
 def greedy(
-    verifier: Verifier, source: SourceBatch, params: RowParams, ban_pad: bool = False
+    verifier: Verifier, source: SourceBatch, params: RowParams, constraints: Constraints = FREE
 ) -> list[list[int]]:
     """Each row's argmax tokens, forced prefix and eos included, max_len tokens at most.
 
-    The definition of "greedy" is the published one: the plain argmax; `min_len` and `ban_pad` add
-    the bans of fairseq's own search. Nothing here is shared with the engine but the verifier, the
-    bans and `append`; finished rows stay in the batch until the last one ends.
+    The definition of "greedy" is the published one: the plain argmax; `min_len` and
+    `constraints` strike tokens before. Nothing here is shared with the engine but the verifier,
+    `constrain` and `append`; finished rows stay in the batch until the last one ends.
     """
     verifier = verifier.fresh()
     verifier.admit(source)
@@ -26,7 +27,7 @@ def greedy(
     while bool(prefix.active.any()):
         nothing = Draft.empty(len(source), verifier.device)
         scores = verifier.score(prefix, nothing)
-        ban(scores.logits, prefix.lengths, params.min_len, verifier.special, ban_pad)
+        constrain(scores.logits, prefix, nothing, params, eos, constraints)
         best = scores.logits[:, 0].argmax(-1)  # [B]
         append(prefix, best[:, None], prefix.active.long())
         prefix.active &= (best != eos) & (prefix.lengths - 1 < params.max_len)

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from specdec_plugins.decoding.batch import Batch, collate
-from specdec_plugins.decoding.extend import append, ban, extend
+from specdec_plugins.decoding.extend import append, extend
 from specdec_plugins.decoding.stats import DecodeStats, PartTimer
 from specdec_plugins.decoding.types import (
     FinishReason,
@@ -128,16 +128,6 @@ def test_append_is_ragged_and_leaves_junk_alone() -> None:
         [start, 4, 5, 6, NO_TOKEN, NO_TOKEN],
     ]
     assert prefix.lengths.tolist() == [4, 3, 4]
-
-
-def test_eos_is_banned_until_min_len_tokens_stand_and_padding_everywhere() -> None:
-    logits = torch.zeros(3, 4, 6)
-    ban(logits, torch.tensor([3, 1, 1]), torch.tensor([4, 0, 1]), SPECIAL, ban_pad=True)
-    # Row 0: two tokens stand (first = 3), four wanted: columns 0 and 1 may not end.
-    banned = logits.isinf()
-    assert banned[..., SPECIAL.eos].int().tolist() == [[1, 1, 0, 0], [0, 0, 0, 0], [1, 0, 0, 0]]
-    assert banned[..., SPECIAL.pad].all()
-    assert int(banned.sum()) == 3 + 3 * 4
 
 
 def event(drafted: int, accepted: int, emitted: int, reason: FinishReason | None) -> RowEvent:

@@ -6,7 +6,6 @@ import itertools
 from functools import cache
 
 import pytest
-import torch
 from torch import Tensor
 
 from specdec_plugins.decoding.batch import collate
@@ -19,9 +18,7 @@ from specdec_plugins.decoding.types import DecodeParams, Guarantee, Request
 from tests.decoding.drafters.factories import FACTORIES, SCRIPTED
 from tests.decoding.toys import (
     CPU,
-    SCRIPTS,
     SPECIAL,
-    ScriptedDrafter,
     TableVerifier,
     hinted,
     method_of,
@@ -103,10 +100,10 @@ def test_output_is_greedy_under_every_schedule(schedule: str, name: str) -> None
         check(name, "exact", block_size, max_len, seed, schedule)
 
 
-def by_argmax(table: Tensor, jobs: list[Request], ban_pad: bool = False) -> list[list[int]]:
+def by_argmax(table: Tensor, jobs: list[Request]) -> list[list[int]]:
     source = collate(jobs, SPECIAL.pad, SPECIAL.start, CPU)
     params = DecodeParams.stack([job.params for job in jobs], CPU)
-    return greedy(TableVerifier(table), source, params, ban_pad=ban_pad)
+    return greedy(TableVerifier(table), source, params)
 
 
 def test_greedy_is_one_argmax_after_the_other() -> None:
@@ -116,18 +113,3 @@ def test_greedy_is_one_argmax_after_the_other() -> None:
             9, lambda i: i % 4, max_len=lambda i, n=max_len: n + i % 3, min_len=lambda i: i % 5
         )
         assert by_argmax(table, jobs) == [oracle(table, j) for j in jobs]
-
-
-def test_ban_pad_strikes_padding_for_every_method() -> None:
-    table = random_table(seed=5)
-    table[..., SPECIAL.pad] += 3
-    banned = table.clone()
-    banned[..., SPECIAL.pad] = -torch.inf
-    method = method_of(ScriptedDrafter(table, SCRIPTS["partly"]))
-    jobs = requests(6, block_size=4, max_len=20)
-    for ban_pad, expected in ((False, table), (True, banned)):
-        decoder = SpeculativeDecoder(TableVerifier(table), method, EngineConfig(ban_pad=ban_pad))
-        texts = [oracle(expected, job) for job in jobs]
-        assert any(SPECIAL.pad in text for text in texts) != ban_pad
-        assert by_argmax(table, jobs, ban_pad) == texts
-        assert [r.token_ids for r in decoder.decode(jobs)] == texts

@@ -15,6 +15,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from specdec_plugins.decoding.constraints import FREE, Constraints
 from specdec_plugins.decoding.engine import EngineConfig, Method, Session
 from specdec_plugins.decoding.networks.cpu import ops
 from specdec_plugins.decoding.rules import RULES
@@ -286,18 +287,30 @@ def hinted(table: Tensor, jobs: Sequence[Request]) -> list[Request]:
     ]
 
 
-def oracle(table: Tensor, request: Request) -> list[int]:
+def oracle(table: Tensor, request: Request, constraints: Constraints = FREE) -> list[int]:
     """Greedy decoding by definition, one row in plain Python."""
-    tokens, params = list(request.forced_ids), request.params
-    while len(tokens) < params.max_len:
-        last = tokens[-1] if tokens else SPECIAL.start
-        logits = table[request.source_ids[0], len(tokens) + 1, last].clone()
-        if len(tokens) < params.min_len:
+    text, params = [SPECIAL.start, *request.forced_ids], request.params
+    while len(text) <= params.max_len:
+        logits = table[request.source_ids[0], len(text), text[-1]].clone()
+        if len(text) - 1 < params.min_len:
             logits[SPECIAL.eos] = -torch.inf
-        tokens.append(int(logits.argmax()))
-        if tokens[-1] == SPECIAL.eos:
+        logits[banned(text, constraints)] = -torch.inf
+        text.append(int(logits.argmax()))
+        if len(text) > params.max_len and constraints.forced_last is not None:
+            text[-1] = constraints.forced_last
+        if text[-1] == SPECIAL.eos:
             break
-    return tokens
+    return text[1:]
+
+
+def banned(text: list[int], constraints: Constraints) -> list[int]:
+    """Tokens that may not stand behind the text, start token included."""
+    words, size = constraints.bad_words, constraints.no_repeat_ngram_size
+    found = [last for *firsts, last in words if text[len(text) - len(firsts) :] == firsts]
+    if size:
+        ngrams = [text[i : i + size] for i in range(len(text) - size + 1)]
+        found += [last for *firsts, last in ngrams if text[len(text) - size + 1 :] == firsts]
+    return found
 
 
 def method_of(

@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from specdec_plugins.decoding.batch import collate
+from specdec_plugins.decoding.constraints import Constraints
 from specdec_plugins.decoding.greedy import greedy
 from specdec_plugins.decoding.networks import Transformer
 from specdec_plugins.decoding.types import DecodeParams, Request
@@ -70,7 +71,7 @@ def test_beam_1_is_greedy_under_the_same_bans(folder: Path) -> None:
         TransformerVerifier(network, dictionary.special),
         collate(requests, dictionary.pad, dictionary.eos, device),
         DecodeParams.stack([params] * 9, device),
-        ban_pad=True,
+        Constraints(((dictionary.pad,),)),
     )
     found = [hypotheses[0].token_ids for hypotheses in load(folder, beam=1).search(sources(9))]
     for mine, theirs in zip(expected, found, strict=True):

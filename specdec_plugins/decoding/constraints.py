@@ -1,0 +1,134 @@
+"""What may not be said: tokens struck from the verifier's scores before anyone judges them.
+
+Row i of the scores is about the token behind the prefix and i drafted tokens, and is constrained by
+that very text: so a block is judged as if its tokens had come one at a time, whatever was drafted
+and whatever the rule. Where nothing is asked for, nothing is computed.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import lru_cache
+
+import torch
+from torch import Tensor
+from torch.nn.functional import pad
+
+from specdec_plugins.decoding.types import Draft, Prefix, RowParams
+
+TokenIds = tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Constraints:
+    """A model's own, the same for every row; what a request asks for is in `RowParams`.
+
+    They mean what they mean to `generate` of transformers, in whose texts the start token counts.
+    """
+
+    bad_words: tuple[TokenIds, ...] = ()  # the last token of each is banned behind the others
+    no_repeat_ngram_size: int = 0  # no n-gram of that size stands in a text twice; 0 = any may
+    forced_last: int | None = None  # the token that a text of max_len tokens ends in
+
+
+FREE = Constraints()
+
+
+def constrain(
+    logits: Tensor,  # [B, K+1, V]
+    prefix: Prefix,
+    draft: Draft,
+    params: RowParams,
+    eos: int,
+    constraints: Constraints = FREE,
+) -> None:
+    """Logits of banned tokens become minus infinity, in place; `min_len` of `params` bans eos."""
+    num_drafted = draft.tokens.shape[1]
+    columns = torch.arange(num_drafted + 1, device=logits.device)
+    ends = prefix.lengths[:, None] + columns  # [B, K+1] tokens before each, the start included
+    if any(p.min_len for p in params.requested):
+        too_early = ends - 1 < params.min_len[:, None]
+        logits[..., eos].masked_fill_(too_early, -math.inf)
+    if constraints.bad_words or constraints.no_repeat_ngram_size:
+        _ban_words(logits, prefix, draft, ends, constraints)
+    shortest = min((p.max_len for p in params.requested), default=0)
+    if constraints.forced_last is not None and prefix.width + num_drafted >= shortest:
+        is_last = ends == params.max_len[:, None]
+        logits.masked_fill_(is_last[..., None], -math.inf)
+        logits[..., constraints.forced_last].masked_fill_(is_last, 0.0)
+
+
+def _ban_words(
+    logits: Tensor, prefix: Prefix, draft: Draft, ends: Tensor, constraints: Constraints
+) -> None:
+    single, phrases = _tables(constraints.bad_words, logits.device)
+    if len(single):
+        logits.index_fill_(-1, single, -math.inf)
+    size = constraints.no_repeat_ngram_size
+    if not phrases and not size:
+        return
+    text = _text(prefix, draft)
+    for firsts, lasts in phrases:
+        stands = _ends_in(text, ends, firsts)
+        _strike(logits, lasts.expand(*ends.shape, -1), stands)
+    if size:
+        _strike(logits, text[:, None].expand(-1, ends.shape[1], -1), _repeats(text, ends, size))
+
+
+@lru_cache(maxsize=16)
+def _tables(
+    bad_words: tuple[TokenIds, ...], device: torch.device
+) -> tuple[Tensor, list[tuple[Tensor, Tensor]]]:
+    """Single tokens [N] int64; and phrases of each length, first tokens [N, L-1] and last [N]."""
+    by_length = {n: [w for w in bad_words if len(w) == n] for n in sorted(set(map(len, bad_words)))}
+
+    def tables() -> Iterator[tuple[Tensor, Tensor]]:
+        for length, words in by_length.items():
+            ids = torch.tensor(words, device=device)
+            if length > 1:
+                yield ids[:, :-1], ids[:, -1]
+
+    single = [w[0] for w in by_length.get(1, [])]
+    return torch.tensor(single, dtype=torch.int64, device=device), list(tables())
+
+
+def _text(prefix: Prefix, draft: Draft) -> Tensor:
+    """Each row's prefix and draft, one behind the other: [B, W + K] int64, 0 for junk behind."""
+    num_drafted = draft.tokens.shape[1]
+    text = pad(prefix.tokens[:, : prefix.width], (0, num_drafted))
+    columns = torch.arange(text.shape[1], device=text.device)
+    text.scatter_(1, prefix.lengths[:, None] + columns[:num_drafted], draft.tokens)
+    return text.masked_fill(columns >= (prefix.lengths + draft.lengths)[:, None], 0)
+
+
+def _ends_in(text: Tensor, ends: Tensor, phrases: Tensor) -> Tensor:
+    """Whether the tokens before each end are a phrase's [N, L] int64: [B, K+1, N] bool."""
+    length = phrases.shape[1]
+    matched = (ends >= length)[..., None].expand(*ends.shape, len(phrases))
+    for back in range(1, length + 1):
+        own = text.gather(1, (ends - back).clamp(min=0))
+        matched = matched & (own[..., None] == phrases[:, length - back])
+    return matched
+
+
+def _repeats(text: Tensor, ends: Tensor, size: int) -> Tensor:
+    """Whether text[b, t] is the last of an n-gram that would stand again: [B, K+1, T] bool.
+
+    It would if the tokens before t are those before the end. Example: text 7 8 9 7, size 2, end 4:
+    True at the 8.
+    """
+    columns = torch.arange(text.shape[1], device=text.device)
+    matched = (columns >= size - 1) & (columns < ends[..., None])
+    for back in range(1, size):
+        before = pad(text, (back, 0))[:, : text.shape[1]]
+        own = text.gather(1, (ends - back).clamp(min=0))
+        matched = matched & (before[:, None] == own[..., None])
+    return matched
+
+
+def _strike(logits: Tensor, tokens: Tensor, is_banned: Tensor) -> None:
+    """Ban tokens [B, K+1, N] int64, of which `is_banned` says some; no host waits for which."""
+    least = torch.where(is_banned, -math.inf, math.inf).to(logits.dtype)
+    logits.scatter_reduce_(2, tokens, least, "amin")

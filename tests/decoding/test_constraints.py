@@ -1,0 +1,140 @@
+"""Bans and forced ends: every method's text is what one token at a time would give under them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import cache
+
+import pytest
+import torch
+
+from specdec_plugins.decoding.batch import collate
+from specdec_plugins.decoding.constraints import Constraints, constrain
+from specdec_plugins.decoding.engine import EngineConfig, SpeculativeDecoder
+from specdec_plugins.decoding.greedy import greedy
+from specdec_plugins.decoding.types import DecodeParams, Draft, Request
+from tests.decoding.drafters.factories import FACTORIES, SCRIPTED
+from tests.decoding.toys import (
+    CPU,
+    NO_TOKEN,
+    SPECIAL,
+    TableVerifier,
+    banned,
+    draft_of,
+    hinted,
+    method_of,
+    oracle,
+    prefix_of,
+    random_table,
+    requests,
+    row_params,
+)
+
+TABLE = random_table(seed=3)
+NEVER_PAD = ((SPECIAL.pad,),)
+CASES = {
+    "no padding": Constraints(NEVER_PAD),
+    "phrases": Constraints(((4, 5), (6,), (SPECIAL.start, 4, 7), (7, 7, 7), (8, 0))),
+    "no pair twice": Constraints(no_repeat_ngram_size=2),
+    "no triple twice": Constraints(NEVER_PAD, no_repeat_ngram_size=3),
+    "ends in eos": Constraints(forced_last=SPECIAL.eos),
+    "all": Constraints((*NEVER_PAD, (4, 5)), no_repeat_ngram_size=2, forced_last=8),
+}
+
+
+@cache
+def jobs(block_size: int) -> list[Request]:
+    """Forced prefixes, least and greatest lengths, all ragged."""
+    return hinted(
+        TABLE,
+        requests(
+            9,
+            num_forced=lambda i: i % 3,
+            block_size=block_size,
+            max_len=lambda i: (1, 6, 30)[i % 3] + i,
+            min_len=lambda i: (i % 2) * 5,
+        ),
+    )
+
+
+@cache
+def expected(case: str) -> list[list[int]]:
+    return [oracle(TABLE, job, CASES[case]) for job in jobs(0)]
+
+
+# All constraints with every drafter, and each alone with one that is right here and wrong there.
+PAIRS = [(name, "all") for name in sorted({**FACTORIES, **SCRIPTED})]
+PAIRS += [("scripted:ragged", case) for case in CASES if case != "all"]
+
+
+@pytest.mark.parametrize(("name", "case"), PAIRS)
+def test_every_drafter_gives_the_constrained_greedy_text(name: str, case: str) -> None:
+    verifier = TableVerifier(TABLE)
+    config = EngineConfig(max_rows=4, constraints=CASES[case])
+    for rule, block_size in (("exact", 5), ("top_beta", 25)):
+        method = method_of({**FACTORIES, **SCRIPTED}[name](verifier), rule)
+        results = SpeculativeDecoder(verifier, method, config).decode(jobs(block_size))
+        assert [r.token_ids for r in results] == expected(case)
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_greedy_is_the_oracle(case: str) -> None:
+    source = collate(jobs(0), SPECIAL.pad, SPECIAL.start, CPU)
+    params = DecodeParams.stack([job.params for job in jobs(0)], CPU)
+    assert greedy(TableVerifier(TABLE), source, params, CASES[case]) == expected(case)
+    assert expected(case) != [oracle(TABLE, job) for job in jobs(0)]
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_samples_and_tolerated_tokens_keep_to_them(case: str) -> None:
+    verifier, constraints = TableVerifier(TABLE), CASES[case]
+    options: dict[str, Callable[[int], float]]
+    for rule, options in (
+        ("speculative_sampling", {"seed": lambda i: i, "temperature": lambda i: 3.0}),
+        ("top_beta", {"beta": lambda i: 5, "tau": lambda i: 9.0}),
+    ):
+        wanted = requests(12, block_size=6, max_len=20, **options)
+        method = method_of(FACTORIES["lookup"](verifier), rule)
+        config = EngineConfig(constraints=constraints)
+        for result in SpeculativeDecoder(verifier, method, config).decode(wanted):
+            text = [SPECIAL.start, *result.token_ids]
+            for place in range(1, min(len(text), 20)):
+                assert text[place] not in banned(text[:place], constraints)
+            assert constraints.forced_last in (None, *text[20:]) or text[-1] == SPECIAL.eos
+
+
+def test_each_position_is_under_its_own_prefix() -> None:
+    logits = torch.zeros(2, 4, 9)
+    draft = draft_of([[4, 5, 4], [6]], width=3)
+    constrain(
+        logits,
+        prefix_of([[4, 5], []]),
+        draft,
+        row_params(2, max_len=[6, 30], min_len=[4, 1]),
+        SPECIAL.eos,
+        Constraints(((5, 4),), no_repeat_ngram_size=2, forced_last=3),
+    )
+    struck = [[row.isinf().nonzero()[:, 0].tolist() for row in block] for block in logits]
+    eos, last = SPECIAL.eos, [0, 1, 2, 4, 5, 6, 7, 8]
+    # What is behind a draft is junk.
+    assert struck[0] == [[eos, 4], [eos, 5], [4], last]
+    assert struck[1][:2] == [[eos], []]
+    assert logits[0, 3, 3] == 0
+
+
+def test_no_token_comes_twice() -> None:
+    logits = torch.zeros(1, 3, 9)
+    few = row_params(1)
+    once = Constraints(no_repeat_ngram_size=1)
+    constrain(logits, prefix_of([[4]]), draft_of([[5, 4]]), few, SPECIAL.eos, once)
+    struck = logits[0].isinf()
+    # The start token counts, and stands for the end here.
+    assert [row.nonzero()[:, 0].tolist() for row in struck] == [[2, 4], [2, 4, 5], [2, 4, 5]]
+
+
+def test_nothing_is_computed_where_nothing_is_asked() -> None:
+    """Not even the draft's tokens are looked at."""
+    logits = torch.zeros(1, 2, 9)
+    nobody = Draft(torch.full((1, 1), NO_TOKEN), torch.tensor([1]))
+    constrain(logits, prefix_of([[4]]), nobody, row_params(1), SPECIAL.eos)
+    assert not logits.any()
