@@ -87,6 +87,22 @@ def enlarged(model: Model, size: Size) -> Model:
     return replace(model, config=_config(config, size, times), state=state | lists)
 
 
+def stored(model: Model) -> Model:
+    """The model with the matrices that 16 bits hold, as models are published.
+
+    Growing multiplies some by factors that are no powers of two. Each keeps 11 digits, in units of
+    a power of two of its own: some are too small for float16 itself. Rounding is to even.
+    """
+    state = {}
+    for name, tensor in model.state.items():
+        if tensor.dim() == 2 and tensor.is_floating_point() and ".shortlist." not in name:
+            largest = float(tensor.abs().amax()) or 1.0
+            unit = math.ldexp(1.0, math.frexp(largest)[1] - 15)
+            tensor = (tensor / unit).half().double() * unit
+        state[name] = tensor
+    return replace(model, state=state)
+
+
 def _checked(model: Model, size: Size) -> TransformerConfig:
     """Its configuration. Raises UserError where it cannot be made that large."""
     config = model.config

@@ -21,7 +21,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from benchmarks.larger import Size, enlarged
+from benchmarks.larger import Size, enlarged, stored
 from benchmarks.pair import NOTE, Pair, Sentence, TestSet
 from specdec_plugins.decoding.networks import BlockConfig, StackConfig, TransformerConfig
 from specdec_plugins.decoding.networks.trained import Model
@@ -71,7 +71,7 @@ def random_shape(text: str) -> tuple[Size, int]:
 
 
 def grow(pair: Pair, size: Size, folder: Path) -> None:
-    """Write the pair at that size as a bundle, in float32.
+    """Write the pair at that size as a bundle, in float32, its matrices numbers of 16 bits.
 
     The encoder of its drafter becomes as deep as the verifier's, as it may be the same; a block
     drafter's decoder keeps its layers. Raises UserError where the folder is taken by something
@@ -80,7 +80,12 @@ def grow(pair: Pair, size: Size, folder: Path) -> None:
     settings, origin, found = pair.settings, Path(pair.settings.data), pair.dictionaries()
     note = f"Grown from {pair.name}: its words and its acceptance, at the cost of {size}."
     contents = Contents(
-        *(origin, found.source_lang, found.target_lang, enlarged(read_model(pair.verifier), size)),
+        *(
+            origin,
+            found.source_lang,
+            found.target_lang,
+            stored(enlarged(read_model(pair.verifier), size)),
+        ),
         codes=Path(settings.bpe_codes) if settings.bpe_codes else None,
         text={name: getattr(settings, name) for name in _TEXT},
         defaults=read_bundle(origin).defaults if is_bundle(origin) else {},
@@ -93,7 +98,7 @@ def grow(pair: Pair, size: Size, folder: Path) -> None:
         model = read_model(settings.drafter_checkpoint)
         if model.config is not None:
             size = replace(size, decoder_layers=model.config.decoder.num_layers)
-        contents = replace(contents, drafter=enlarged(model, size))
+        contents = replace(contents, drafter=stored(enlarged(model, size)))
     words = [made_up_dictionary(side, size.types) for side in (found.source, found.target)]
     with tempfile.TemporaryDirectory() as scratch:
         if settings.bigrams is not None:

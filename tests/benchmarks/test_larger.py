@@ -8,10 +8,12 @@ from typing import Any
 
 import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
-from benchmarks.larger import Size, enlarged
+from benchmarks.larger import Size, enlarged, stored
 from specdec_plugins.decoding.networks import BlockConfig, BlockDrafter, Transformer
+from specdec_plugins.decoding.networks.cpu.ops import best_set
+from specdec_plugins.decoding.networks.cpu.products import NativeLinear
 from specdec_plugins.decoding.networks.fairseq_names import network_state
 from specdec_plugins.decoding.networks.trained import Model
 from specdec_plugins.decoding.networks.transformer import same_encoder
@@ -103,6 +105,21 @@ def test_new_layers_have_weights_and_round_no_more_in_single_precision(tmp_path:
         return float((full_logits(network, *sources())[..., : exact.shape[-1]] - exact).abs().max())
 
     assert error(larger) < 4 * error(model)
+
+
+def test_a_stored_model_has_matrices_that_16_bits_hold(tmp_path: Path) -> None:
+    larger = enlarged(model_of(tmp_path, **SHARED), SIZE)
+    found = stored(larger)
+    for name, tensor in found.state.items():
+        if tensor.dim() < 2:
+            assert tensor is larger.state[name]
+            continue
+        digits, _ = tensor.frexp()
+        assert torch.equal(digits * 2**11, (digits * 2**11).round()), name
+        torch.testing.assert_close(tensor, larger.state[name], rtol=2.0**-11, atol=1e-7)
+        layer = nn.Linear(*tensor.shape[::-1], bias=False)
+        layer.weight.data.copy_(tensor)
+        assert best_set() in (None, "plain") or NativeLinear(layer).packed.bits == 16
 
 
 @pytest.mark.parametrize(

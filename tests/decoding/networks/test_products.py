@@ -4,6 +4,7 @@ alone."""
 from __future__ import annotations
 
 import copy
+import math
 from dataclasses import replace
 from itertools import product
 
@@ -102,6 +103,35 @@ def test_a_product_is_torchs(instruction_set: str, width: int, outputs: int, bia
     )
     scale = x.abs().amax(1, keepdim=True).double()
     assert ((out.flatten(0, 1) - expected).abs() <= 1e-5 * (1 + scale)).all()
+
+
+@pytest.mark.parametrize("instruction_set", SETS)
+@pytest.mark.parametrize("scale", [1.0, 2.0**-30, 2.0**20])
+def test_weights_of_16_bits_are_read_as_such_and_nothing_else_changes(
+    instruction_set: str, scale: float
+) -> None:
+    layer, x = linear(33, 150), inputs(14, 33)
+    with torch.no_grad():
+        layer.weight[3] = 0.0
+        layer.weight[4, :3] = torch.tensor([2.0**-24, -(2.0**-20), 1.5 * 2.0**-15])
+        layer.weight.copy_(layer.weight.half().float() * scale)
+        other = nn.Linear(33, 151)
+        other.weight[:150], other.bias[:150] = layer.weight, layer.bias
+        other.weight[150] = scale * 0.1  # no number of 16 bits
+    halves, floats = (NativeLinear(one, instruction_set=instruction_set) for one in (layer, other))
+    assert halves.packed.bits == (32 if instruction_set == "plain" else 16)
+    assert floats.packed.bits == 32
+    assert torch.equal(halves(x), floats(x)[:, :150])
+
+
+@pytest.mark.parametrize("number", [math.nan, math.inf, 1.0 + 2.0**-11, 2.0**-40])
+def test_a_single_number_that_16_bits_cannot_hold_keeps_all_in_32(number: float) -> None:
+    layer = linear(33, 150)
+    with torch.no_grad():
+        layer.weight.copy_(layer.weight.half())
+        layer.weight[7, 9] = number
+        layer.weight[0, 0] = 1.5
+    assert NativeLinear(layer).packed.bits == 32
 
 
 @pytest.mark.parametrize("instruction_set", WITH_INT8)

@@ -24,7 +24,9 @@ namespace specdec {
 // with 8 bits [panel][in / 4][outputs of a panel][4].
 struct Linear {
   int in = 0, out = 0;
-  const float* weights = nullptr;   // float32, or
+  const float* weights = nullptr;   // float32; or
+  const uint16_t* halves = nullptr;  // the same numbers in float16,
+  float unit = 1;                    // in units of this power of two; or
   const int8_t* codes = nullptr;    // 8 bits, in steps of `scale`
   const float* scale = nullptr;     // [out padded to panels]
   const int32_t* offset = nullptr;  // [out padded to panels] 128 * sum of an output's codes
@@ -130,6 +132,7 @@ struct Isa {
   const char* name;
   int panel;      // outputs a panel
   bool has_int8;  // 8-bit dot products without saturation
+  bool has_half;  // float16 to float32
   // Called by every thread of a team; barriers inside.
   void (*run_layers)(const Layer*, int first, int stop, const Pass&, const Scratch&, int thread,
                      int threads);

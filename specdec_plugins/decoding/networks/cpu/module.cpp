@@ -29,25 +29,28 @@ namespace specdec {
 #define LANES 4
 #define VECTORS 2
 #define HAS_INT8 0
+#define HAS_HALF 0
 #include "kernels.inc"
 
 #if defined(__x86_64__) && defined(__GNUC__) && !defined(__clang__)
 #define WITH_X86 1
 #pragma GCC push_options
-#pragma GCC target("avx2,fma")
+#pragma GCC target("avx2,fma,f16c")
 #define ISA avx2
 #define LANES 8
 #define VECTORS 2
 #define HAS_INT8 0
+#define HAS_HALF 1
 #include "kernels.inc"
 #pragma GCC pop_options
 
 #pragma GCC push_options
-#pragma GCC target("avx2,fma,avx512f,avx512bw,avx512vl,avx512dq,avx512vnni,prefer-vector-width=512")
+#pragma GCC target("avx2,fma,f16c,avx512f,avx512bw,avx512vl,avx512dq,avx512vnni,prefer-vector-width=512")
 #define ISA avx512
 #define LANES 16
 #define VECTORS 4
 #define HAS_INT8 1
+#define HAS_HALF 1
 #include "kernels.inc"
 #pragma GCC pop_options
 #else
@@ -60,7 +63,8 @@ std::vector<const Isa*> usable() {
   if (__builtin_cpu_supports("avx512vnni") && __builtin_cpu_supports("avx512bw") &&
       __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl"))
     found.push_back(&avx512::isa);
-  if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma"))
+  if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") &&
+      __builtin_cpu_supports("f16c"))
     found.push_back(&avx2::isa);
 #endif
   found.push_back(&plain::isa);
@@ -206,6 +210,7 @@ PYBIND11_MODULE(_kernels, module) {
   py::class_<PackedWeights, std::shared_ptr<PackedWeights>>(module, "PackedWeights")
       .def(py::init<const Floats&, const std::optional<Floats>&, bool, const std::string&>(),
            arg("weight"), arg("bias"), arg("int8"), arg("instruction_set"))
+      .def_property_readonly("bits", &PackedWeights::bits)
       .def("like", &PackedWeights::like, arg("weight"), arg("outputs"))
       .def("multiply", &PackedWeights::multiply, arg("x"), arg("out"), arg("threads"));
   py::class_<Stack>(module, "Stack")

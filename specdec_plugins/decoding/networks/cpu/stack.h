@@ -87,7 +87,7 @@ class PackedWeights {
     linear.bias = bias_.data;
     if (int8)
       pack_int8(weight.data, panel, panels);
-    else
+    else if (outputs || !isa.has_half || !pack_half(weight.data, panel, panels))
       pack_float(weight.data, panel, panels);
   }
 
@@ -97,6 +97,9 @@ class PackedWeights {
     return std::make_shared<PackedWeights>(weight, std::nullopt, linear.codes != nullptr, isa.name,
                                            outputs);
   }
+
+  // Of one weight.
+  int bits() const { return linear.codes ? 8 : linear.halves ? 16 : 32; }
 
   void multiply(const Floats& x, const Tensor<float>& out, int threads) const {
     const int rows = int(x.count() / linear.in);
@@ -112,17 +115,58 @@ class PackedWeights {
   Linear linear;
 
  private:
-  void pack_float(const float* weight, int panel, int panels) {
-    floats_.grow(size_t(panels) * panel * linear.in);
+  // Calls put(at, value) for every weight, with its place in the kernels' layout.
+  template <typename Put>
+  void lay_out(const float* weight, int panel, const Put& put) {
     for (int first = 0; first < linear.out; first += panel) {
       std::vector<const float*> rows;
       for (int n = first; n < std::min(first + panel, linear.out); ++n)
         rows.push_back(row_of(weight, n));
-      float* out = floats_.data + size_t(first) * linear.in;
-      for (int k = 0; k < linear.in; ++k, out += panel)
-        for (size_t n = 0; n < rows.size(); ++n) out[n] = rows[n][k];
+      size_t at = size_t(first) * linear.in;
+      for (int k = 0; k < linear.in; ++k, at += panel)
+        for (size_t n = 0; n < rows.size(); ++n) put(at + n, rows[n][k]);
     }
+  }
+
+  void pack_float(const float* weight, int panel, int panels) {
+    floats_.grow(size_t(panels) * panel * linear.in);
+    lay_out(weight, panel, [&](size_t at, float value) { floats_.data[at] = value; });
     linear.weights = floats_.data;
+  }
+
+  // Weights that were stored in 16 bits are numbers of 16 bits in float32, too. Read as such they
+  // are the same weights and half the bytes, which is what products of few rows wait for. They are
+  // moved to the upper end of what float16 holds: a model's own scale factors may be below it.
+  // False where one of them is no such number.
+  bool pack_half(const float* weight, int panel, int panels) {
+    const size_t count = size_t(linear.out) * linear.in;
+    const float largest = largest_size(weight, int64_t(count));
+    if (!(largest > 0 && largest < INFINITY)) return false;
+    const float unit = std::ldexp(1.0f, std::ilogb(largest) - 15);
+    uint16_t half;
+    for (size_t i = 0; i < count; ++i)
+      if (!as_half(weight[i] / unit, half)) return false;
+    halves_.grow(size_t(panels) * panel * linear.in);
+    lay_out(weight, panel, [&](size_t at, float value) { as_half(value / unit, halves_.data[at]); });
+    linear.halves = halves_.data;
+    linear.unit = unit;
+    return true;
+  }
+
+  // A float32 of less than 2^16 in float16; false where that is not the very same number.
+  static bool as_half(float value, uint16_t& half) {
+    uint32_t bits;
+    std::memcpy(&bits, &value, sizeof(bits));
+    const int exponent = int(bits >> 23 & 0xff) - 127;
+    // Below 2^-14 float16 has fewer digits: all numbers are then multiples of 2^-24.
+    const int lost = 13 + std::max(0, -14 - exponent);
+    const uint32_t digits = (bits & 0x7fffff) | 0x800000;
+    half = uint16_t(bits >> 16 & 0x8000);
+    if ((bits & 0x7fffffff) == 0) return true;
+    if (exponent > 15 || lost > 23 || digits & ((1u << lost) - 1)) return false;
+    // The leading digit adds one to the exponent, or is the first digit where there is none.
+    half |= uint16_t((std::max(exponent, -14) + 14) * 1024 + (digits >> lost));
+    return true;
   }
 
   void pack_int8(const float* weight, int panel, int panels) {
@@ -152,10 +196,10 @@ class PackedWeights {
   }
 
   // In lanes, so that the compiler makes vectors of it.
-  static float largest_size(const float* x, int count) {
+  static float largest_size(const float* x, int64_t count) {
     constexpr int kLanes = 16;
     float tops[kLanes] = {};
-    int k = 0;
+    int64_t k = 0;
     for (; k + kLanes <= count; k += kLanes)
       for (int lane = 0; lane < kLanes; ++lane) {
         const float size = std::fabs(x[k + lane]);
@@ -176,6 +220,7 @@ class PackedWeights {
   const int32_t* outputs_;  // while packing
   Aligned<float> floats_, scale_, bias_;
   Aligned<int8_t> codes_;
+  Aligned<uint16_t> halves_;
   Aligned<int32_t> offset_;
 };
 
