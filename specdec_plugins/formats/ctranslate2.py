@@ -24,6 +24,7 @@ _ACTIVATIONS = {
     "gelu_fast": "GELUTanh",
     "gelu_accurate": "GELUTanh",
     "tanh": "Tanh",
+    "swish": "SWISH",
 }
 
 

@@ -32,6 +32,7 @@ _ACTIVATIONS = {
     "gelu_fast": "gelu_pytorch_tanh",
     "gelu_accurate": "gelu_pytorch_tanh",
     "tanh": "tanh",
+    "swish": "swish",
     "linear": "linear",
 }
 _SPECIAL = {
@@ -144,13 +145,15 @@ def _marian_settings(config: TransformerConfig) -> dict[str, Any]:
 def _weights(verifier: Model, config: TransformerConfig, num_positions: int) -> dict[str, Tensor]:
     """Under MarianMT's names, which are fairseq's behind a prefix."""
     named: dict[str, Tensor] = {}
-    for name, tensor in verifier.state.items():
+    state = dict(verifier.state)
+    bias = state.pop("decoder.output_projection.bias", torch.zeros(config.decoder.vocab_size))
+    for name, tensor in state.items():
         name = f"model.{name}" if "output_projection" not in name else "lm_head.weight"
         named[name] = tensor.float()
     for side, stack in (("encoder", config.encoder), ("decoder", config.decoder)):
         table = positions_of(verifier, side, stack)[:num_positions]
         named[f"model.{side}.embed_positions.weight"] = table
-    named["final_logits_bias"] = torch.zeros(1, config.decoder.vocab_size)
+    named["final_logits_bias"] = bias.float()[None]
     if config.share_embeddings and config.tie_output:
         named["model.shared.weight"] = named.pop("model.encoder.embed_tokens.weight")
         del named["model.decoder.embed_tokens.weight"], named["lm_head.weight"]

@@ -226,6 +226,11 @@ def _check_expressible(model: Model, encoder: StackConfig, decoder: StackConfig)
             "only there; this model cannot be written as one of its checkpoints.",
         )
     require(
+        not model.config.output_bias and model.config.activation != "swish",
+        f"{model.path}: fairseq has neither a bias of logits nor the activation swish; this model "
+        "cannot be written as one of its checkpoints.",
+    )
+    require(
         (encoder.positions == "none") == (decoder.positions == "none"),
         f"{model.path}: fairseq has positions on both sides or on neither, this model on one.",
     )

@@ -26,12 +26,13 @@ def _linear(x: Tensor) -> Tensor:
 
 _gelu_tanh = partial(F.gelu, approximate="tanh")
 
-ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {  # by fairseq's names
+ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {  # by fairseq's names, where it has one
     "relu": F.relu,
     "relu_squared": _relu_squared,
     "gelu": F.gelu,
     "gelu_fast": _gelu_tanh,  # the older name of the next one
     "gelu_accurate": _gelu_tanh,
+    "swish": F.silu,
     "tanh": torch.tanh,
     "linear": _linear,
 }
@@ -81,6 +82,7 @@ class TransformerConfig:
     norm_embedding: bool = False  # layer norm after token and position embeddings are added
     share_embeddings: bool = False  # one table for source and target
     tie_output: bool = False  # the output projection is the target's table
+    output_bias: bool = False  # it adds a number to the logit of each token
     decoder_input_dim: int | None = None  # of the target's table; None = the decoder's
     decoder_output_dim: int | None = None  # of what the output projection reads; None = the same
 

@@ -179,6 +179,7 @@ class Transformer(EncoderDecoder):
             "norm_embedding": bool(settings.get("layernorm_embedding", False)),
             "decoder_input_dim": state["decoder.embed_tokens.weight"].shape[1],
             "decoder_output_dim": state["decoder.output_projection.weight"].shape[1],
+            "output_bias": "decoder.output_projection.bias" in state,
         }
 
     def __init__(self, config: TransformerConfig) -> None:
@@ -199,7 +200,7 @@ def token_tables(config: TransformerConfig) -> tuple[nn.Embedding, nn.Embedding]
 
 def output_projection(config: TransformerConfig, tokens: nn.Embedding) -> nn.Linear:
     """States to logits; the target's embeddings themselves where they are tied."""
-    linear = nn.Linear(config.output_dim, config.decoder.vocab_size, bias=False)
+    linear = nn.Linear(config.output_dim, config.decoder.vocab_size, bias=config.output_bias)
     if config.tie_output:
         linear.weight = tokens.weight
     return linear

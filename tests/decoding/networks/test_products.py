@@ -204,7 +204,7 @@ class Case:
 
 
 @pytest.mark.parametrize("instruction_set", SETS)
-@pytest.mark.parametrize("activation", ["relu", "gelu", "linear"])
+@pytest.mark.parametrize("activation", ["relu", "gelu", "swish", "linear"])
 @pytest.mark.parametrize("before", [False, True])
 def test_layers_are_torchs(instruction_set: str, activation: str, before: bool) -> None:
     layers = stack_of_layers(before, activation)

@@ -39,7 +39,7 @@ struct Norm {
   float epsilon = 0;
 };
 
-enum class Activation { none, relu, gelu };
+enum class Activation { none, relu, gelu, swish };
 
 struct Layer {
   Linear qkv, out, query, cross_out, up, down;

@@ -29,7 +29,7 @@ _INTO_ATTENTION = ("qkv", "query", "key_value")
 
 KERNELS = ("native", "torch")
 
-_COMPILED = ("relu", "gelu", "linear")  # activations
+_COMPILED = ("relu", "gelu", "swish", "linear")  # activations
 
 
 # A table that is output projection and embedding, of verifier and drafter, is packed once.

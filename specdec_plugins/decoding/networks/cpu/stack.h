@@ -243,9 +243,10 @@ class Stack {
     Layer layer;
     layer.reads_source = products.size() == 6;
     layer.norm_before = norm_before;
-    layer.activation = activation == "relu"   ? Activation::relu
-                       : activation == "gelu" ? Activation::gelu
-                                              : Activation::none;
+    layer.activation = activation == "relu"    ? Activation::relu
+                       : activation == "gelu"  ? Activation::gelu
+                       : activation == "swish" ? Activation::swish
+                                               : Activation::none;
     std::vector<Linear*> linears = {&layer.qkv, &layer.out, &layer.up, &layer.down};
     std::vector<Norm*> owns = {&layer.self_norm, &layer.ffn_norm};
     if (layer.reads_source) {
