@@ -8,12 +8,14 @@ from __future__ import annotations
 import statistics
 import sys
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import NamedTuple
 
 from benchmarks import reports
 from benchmarks.reports import Columns, Record, spread
-from benchmarks.results import Results, Setting, on_result, speed_ups
+from benchmarks.results import Results, Setting, speed_ups
 from benchmarks.systems import BEAM, EXACT, GREEDY, RELAXED
+from specdec_plugins.errors import require, run_command
 
 _BLEU_MARGIN = 0.3  # below beam search, that relaxed decoding may score
 _EXTRA_MEMORY = 0.2  # of AR's peak, beside the drafter's weights
@@ -121,7 +123,14 @@ def _memory(exact: Record | None, greedy: Record | None, weights: float) -> list
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    return on_result("python -m benchmarks.bars", argv, lambda results, _: print(table(results)))
+    """Exit status: 0 done, 2 where the only argument is no result."""
+    paths = sys.argv[1:] if argv is None else argv
+
+    def work() -> None:
+        require(len(paths) == 1, "expected one argument, RESULT.json")
+        print(table(Results.read(Path(paths[0]))))
+
+    return run_command("python -m benchmarks.bars", work, False, "interrupted")
 
 
 if __name__ == "__main__":

@@ -41,14 +41,14 @@ from benchmarks.reports import (
 )
 from specdec_plugins.app.files import FileOptions, open_sentences
 from specdec_plugins.app.loading import make_settings
-from specdec_plugins.app.main import given_settings, make_parser, run_command
+from specdec_plugins.app.main import given_settings, make_parser
 from specdec_plugins.app.settings import Settings
 from specdec_plugins.app.translator import load_translator
 from specdec_plugins.app.types import Sentence
 from specdec_plugins.corpus import scoring
 from specdec_plugins.corpus.cli import at_least
 from specdec_plugins.decoding.types import Guarantee
-from specdec_plugins.errors import Parser, UserError, located, require
+from specdec_plugins.errors import Parser, UserError, located, require, run_command
 from specdec_plugins.formats.output import check_output
 
 CLOCKS = {"wall": time.perf_counter, "cpu": time.process_time}

@@ -1,13 +1,9 @@
-"""Pictures of all comparisons: of a run, of systems in this process, of a reproduction.
-
-python -m benchmarks.plots benchmarks/results/NAME.json draws those of a run.
-"""
+"""Pictures of all comparisons: of a run, of systems in this process, of a reproduction."""
 
 from __future__ import annotations
 
 import logging
 import statistics
-import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from types import ModuleType
@@ -16,7 +12,7 @@ from typing import Any
 import numpy
 
 from benchmarks.reports import Record
-from benchmarks.results import Results, on_result, speed_ups
+from benchmarks.results import Results, speed_ups
 from benchmarks.systems import EXACT, GREEDY, RELAXED, SCRIPTED, System
 from specdec_plugins.errors import UserError
 
@@ -308,14 +304,3 @@ REPRODUCTION_PLOTS: dict[str, Draw] = {
     "quality": _quality_by_speed,
     "length": _speed_by_length,
 }
-
-
-def main(argv: Sequence[str] | None = None) -> int:
-    def redraw(results: Results, path: str) -> None:
-        print(*draw(results, path.removesuffix(".json")), sep="\n")
-
-    return on_result("python -m benchmarks.plots", argv, redraw)
-
-
-if __name__ == "__main__":
-    sys.exit(main())

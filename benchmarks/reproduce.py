@@ -37,14 +37,13 @@ from benchmarks.decodings import (
 from benchmarks.plots import chosen_rows, draw_reproduction, span
 from benchmarks.reports import Columns, Record, command, describe, in_words, number, table, write
 from specdec_plugins.app.loading import make_settings
-from specdec_plugins.app.main import run_command
 from specdec_plugins.app.settings import choose_device
 from specdec_plugins.app.translator import SpeculativeTranslator, load_translator, number_sentences
 from specdec_plugins.app.types import Sentence
-from specdec_plugins.corpus import scoring
+from specdec_plugins.corpus import cli, scoring
 from specdec_plugins.corpus.cli import at_least
 from specdec_plugins.corpus.resume import Log, fingerprint
-from specdec_plugins.errors import Parser, require
+from specdec_plugins.errors import require
 from specdec_plugins.formats.bundle import read_bundle
 
 # Those of fairseq's search for all: no <pad>, no empty translation, at most 200 tokens.
@@ -113,27 +112,9 @@ def read_test(args: argparse.Namespace) -> tuple[list[Sentence], list[str]]:
     return number_sentences(sources), references
 
 
-def make_parser() -> argparse.ArgumentParser:
-    parser = Parser(prog="reproduce.sh", description=__doc__.split("\n")[0])
-    add, number = parser.add_argument, at_least(1)
-    add("data", metavar="BUNDLE", help="folder of a bundle")
-    add("--input", type=Path, required=True, metavar="FILE", help="raw sources, one a line")
-    add("--reference", type=Path, required=True, metavar="FILE", help="raw references, one a line")
-    add("--output", required=True, metavar="NAME", help="writes NAME.json, NAME.md, NAME.*.svg")
-    add("--sentences", type=number, metavar="N", help="only the first N (default: all)")
-    add("--block-sizes", type=number, nargs="+", metavar="K", help="default: 5 10 15 20 25 30")
-    add("--betas", type=number, nargs="+", default=[1, 3, 5], metavar="B", help="default: 1 3 5")
-    taus = [0.5, 1.0, 1.5, 2.0, 2.5, 3.0]
-    add("--taus", type=float, nargs="+", default=taus, metavar="T", help="default: 0.5 to 3 by 0.5")
-    add("--batch", type=number, default=1, metavar="N", help="sentences at once (default: 1)")
-    add("--samples", type=number, default=1000, metavar="N", help="of the bootstrap")
-    add("--title", default="", help="of the report (default: of the bundle and the test set)")
-    add("--training", type=Path, metavar="DIR", help="--out of the recipe, to tell its pieces")
-    add("--dtype", default="float32", help="of the networks (default: float32)")
-    add("--threads", type=number, metavar="N", help="of torch")
-    add("--cpu", dest="device", action="store_const", const="cpu", help="leave a GPU alone")
-    add("--debug", action="store_true", help="show where an error was raised")
-    return parser
+def device_of(args: argparse.Namespace) -> str | None:
+    """None: a GPU where there is one."""
+    return "cpu" if args.cpu else None
 
 
 def open_log(args: argparse.Namespace, systems: Sequence[str], texts: Sequence[str]) -> Log:
@@ -145,7 +126,7 @@ def open_log(args: argparse.Namespace, systems: Sequence[str], texts: Sequence[s
         "batch": args.batch,
         "dtype": args.dtype,
         "number of threads": torch.get_num_threads(),
-        "machine": describe(choose_device(args.device).type),
+        "machine": describe(choose_device(device_of(args)).type),
     }
     return Log(Path(f"{args.output}.turns.jsonl"), about)
 
@@ -153,7 +134,7 @@ def open_log(args: argparse.Namespace, systems: Sequence[str], texts: Sequence[s
 def run(args: argparse.Namespace) -> tuple[Record, Log]:
     """All figures, as JSON has them, and the log that they come from."""
     read_bundle(args.data)  # says in a sentence where it is none
-    given = {"data": args.data, "device": args.device, "dtype": args.dtype, "batch": args.batch}
+    given = {"data": args.data, "device": device_of(args), "dtype": args.dtype, "batch": args.batch}
     # Loaded for the longest blocks that there are, whatever the bundle's default is.
     settings = replace(make_settings({**given, **COMMON}), beta=1, tau=0.0, block_size=None)
     sentences, references = read_test(args)
@@ -323,25 +304,42 @@ LENGTH_COLUMNS: Columns = {
 }
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    """Exit status: 0 done, 2 bad input or settings, 130 stopped."""
-    parser = make_parser()
-    args = parser.parse_args(argv)
+def main(args: argparse.Namespace) -> None:
     if args.threads:
         torch.set_num_threads(args.threads)
+    with quiet_libraries():
+        record, log = run(args)
+    plots = draw_reproduction(record["rows"], args.output)
+    page = report(record, [path.name for path in plots])
+    write(args.output, record, page)
+    log.remove()
+    print(page)
 
-    def work() -> None:
-        with quiet_libraries():
-            record, log = run(args)
-        plots = draw_reproduction(record["rows"], args.output)
-        page = report(record, [path.name for path in plots])
-        write(args.output, record, page)
-        log.remove()
-        print(page)
 
-    stopped = "stopped; the same command goes on from here"
-    return run_command(parser.prog, work, args.debug, stopped)
-
+_NUMBER = at_least(1)
+COMMAND = cli.CommandLine(
+    "reproduce.sh",
+    "The experiments of the SpecDec paper on a bundle and a test set: tables, plots, JSON. Run "
+    "again, it goes on where it stopped.",
+    main,
+    [
+        ("data", None, str, "folder of a bundle"),
+        ("--input", cli.REQUIRED, Path, "raw sources, one a line"),
+        ("--reference", cli.REQUIRED, Path, "raw references, one a line"),
+        ("--output", cli.REQUIRED, str, "writes OUTPUT.json, OUTPUT.md, OUTPUT.*.svg"),
+        ("--sentences", None, _NUMBER, "only the first so many (default: all)"),
+        ("--block-sizes", None, [_NUMBER], "default: 5 10 15 20 25 30"),
+        ("--betas", [1, 3, 5], [_NUMBER], "default: 1 3 5"),
+        ("--taus", [0.5, 1.0, 1.5, 2.0, 2.5, 3.0], [float], "default: 0.5 to 3 by 0.5"),
+        ("--batch", 1, _NUMBER, "sentences at once"),
+        ("--samples", 1000, _NUMBER, "of the bootstrap"),
+        ("--title", "", str, "of the report (default: of the bundle and the test set)"),
+        ("--training", None, Path, "--out of the recipe, to tell its pieces"),
+        ("--dtype", "float32", str, "of the networks"),
+        ("--threads", None, _NUMBER, "of torch"),
+        ("--cpu", False, bool, "leave a GPU alone"),
+    ],
+)
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(COMMAND.run())

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import json
 import statistics
-import sys
-from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from benchmarks.reports import Columns, Record, in_words, number, ratios, spread, table
 from benchmarks.systems import GREEDY
-from specdec_plugins.errors import UserError, refuse
+from specdec_plugins.errors import UserError
 
 Setting = tuple[int, int]  # threads, batch
 
@@ -63,21 +61,6 @@ class Results:
         """An engine's best cell, with whatever options, or None where it was not measured."""
         found = self.find_all(setting, engine, role, dtype)
         return min(found, key=lambda cell: statistics.median(cell["seconds"]), default=None)
-
-
-def on_result(prog: str, argv: Sequence[str] | None, show: Callable[[Results, str], object]) -> int:
-    """A command line whose only argument is RESULT.json; `show` gets its results and its path.
-
-    Exit status: 0 done, 2 where the argument is no result.
-    """
-    paths = sys.argv[1:] if argv is None else argv
-    if len(paths) != 1:
-        return refuse(prog, "expected one argument, RESULT.json")
-    try:
-        show(Results.read(Path(paths[0])), paths[0])
-    except UserError as error:
-        return refuse(prog, error)
-    return 0
 
 
 def speed_ups(cell: Record | None, baseline: Record | None) -> list[float]:

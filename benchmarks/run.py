@@ -18,9 +18,8 @@ from benchmarks.reports import Record, command, describe
 from benchmarks.results import Results, page
 from benchmarks.shapes import grow, grown_size, random_pair, random_sentences, random_shape
 from benchmarks.systems import Options
-from specdec_plugins.app.main import run_command
 from specdec_plugins.app.options import add_options, build
-from specdec_plugins.errors import Parser
+from specdec_plugins.errors import Parser, run_command
 from specdec_plugins.formats.output import check_output
 
 DESCRIPTION = """\

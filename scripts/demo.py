@@ -34,11 +34,10 @@ from benchmarks.decodings import (  # noqa: E402
 )
 from specdec_plugins.app.exactness import exactness_of  # noqa: E402
 from specdec_plugins.app.loading import make_settings  # noqa: E402
-from specdec_plugins.app.main import run_command  # noqa: E402
 from specdec_plugins.app.settings import Settings  # noqa: E402
 from specdec_plugins.app.translator import SpeculativeTranslator, load_translator, number_sentences  # noqa: E402
 from specdec_plugins.corpus.reading import BadLines, ParallelFile, read_pairs  # noqa: E402
-from specdec_plugins.errors import Parser  # noqa: E402
+from specdec_plugins.errors import Parser, run_command  # noqa: E402
 from specdec_plugins.formats.bundle import read_bundle  # noqa: E402
 
 SAMPLES = str(ROOT / "data" / "samples" / "en-de.tsv")

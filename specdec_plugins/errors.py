@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import argparse
 import importlib
+import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, NoReturn
 
 BAD_INPUT = 2  # the exit status of what a user can mend; Python's own 1 is a fault of the program
+INTERRUPTED = 130  # 128 + SIGINT, as shells count
+BROKEN_PIPE = 141  # 128 + SIGPIPE
 
 
 class UserError(ValueError):
@@ -25,6 +28,39 @@ def refuse(name: str, error: UserError | str) -> int:
     """Say to standard error what is wrong, in the name of a command; returns the exit status."""
     sys.stderr.write(f"{name}: error: {error}\n")
     return BAD_INPUT
+
+
+def run_command(
+    prog: str,
+    work: Callable[[], int | None],
+    debug: bool,
+    interrupted: str,
+    refused: tuple[type[Exception], ...] = (UserError,),
+) -> int:
+    """Exit status of a command line; a bug keeps its stack trace, and with `debug` everything.
+
+    work: returns a status, or None for success; interrupted: what ctrl-C is answered with;
+    refused: errors that are said in a sentence.
+    """
+    try:
+        return work() or 0
+    except BrokenPipeError:
+        # The reader has enough; Python would flush standard output once more when it exits.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return BROKEN_PIPE
+    except (Exception, KeyboardInterrupt) as error:
+        # torch's, which is not imported for the commands that can do without.
+        is_out_of_memory = type(error).__name__ == "OutOfMemoryError"
+        if debug or not (is_out_of_memory or isinstance(error, (*refused, KeyboardInterrupt))):
+            raise
+        if isinstance(error, KeyboardInterrupt):
+            sys.stderr.write(f"{prog}: {interrupted}\n")
+            return INTERRUPTED
+        message = str(error)
+        if is_out_of_memory:
+            way_out = "use a smaller --batch or --dtype float16"
+            message = f"the GPU's memory does not suffice; {way_out}. {message}"
+        return refuse(prog, message)
 
 
 class Parser(argparse.ArgumentParser):

@@ -13,11 +13,11 @@ from typing import Any
 import pytest
 import torch
 
-from specdec_plugins.app import main as main_module
 from specdec_plugins.app.main import main
 from specdec_plugins.app.translator import SpeculativeTranslator
 from specdec_plugins.decoding.types import Draft, Prefix, Scores
 from specdec_plugins.decoding.verifier import TransformerVerifier
+from specdec_plugins.errors import BROKEN_PIPE, INTERRUPTED
 from specdec_plugins.formats.dictionaries import Dictionary
 from tests import fairseq_checkpoints
 from tests.bundles import ROOT
@@ -454,7 +454,7 @@ def test_ctrl_c_leaves_complete_lines(cli: Cli) -> None:
             time.sleep(0.05)
         process.send_signal(signal.SIGINT)
         _, message = process.communicate()
-    assert process.returncode == main_module.INTERRUPTED
+    assert process.returncode == INTERRUPTED
     assert b"Traceback" not in message
     assert cli.out.read_bytes().count(b"\n") == 2
     assert cli.out.read_bytes().endswith(b"\n")
@@ -469,5 +469,5 @@ def test_a_reader_that_has_enough_ends_the_run(cli: Cli) -> None:
         out.close()
         assert process.stderr is not None
         message = process.stderr.read()
-    assert process.returncode == main_module.BROKEN_PIPE
+    assert process.returncode == BROKEN_PIPE
     assert b"Traceback" not in message

@@ -13,8 +13,6 @@ from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from typing import Any, TextIO
 
-import torch
-
 from specdec_plugins.app.files import (
     STANDARD,
     FileOptions,
@@ -34,12 +32,10 @@ from specdec_plugins.app.settings import EXACT, Settings, choose_device
 from specdec_plugins.app.translator import SpeculativeTranslator, load_translator
 from specdec_plugins.app.types import BlockTranslation, Translation
 from specdec_plugins.decoding.types import FinishReason
-from specdec_plugins.errors import Parser, UserError, refuse, require
+from specdec_plugins.errors import Parser, UserError, require, run_command
 from specdec_plugins.formats.bundle import read_bundle
 
 UNDECODABLE = 1  # some line is empty for want of numbers
-INTERRUPTED = 130  # 128 + SIGINT, as shells count
-BROKEN_PIPE = 141  # 128 + SIGPIPE
 
 BUFFER_SIZE = 1000  # lines
 RESUME = "--resume continues it"
@@ -154,38 +150,6 @@ def translate(argv: Sequence[str] | None = None) -> int:
         return None
 
     return run_command("translate.py", work, "debug" in given, "interrupted.")
-
-
-def run_command(
-    prog: str,
-    work: Callable[[], int | None],
-    debug: bool,
-    interrupted: str,
-    refused: tuple[type[Exception], ...] = (UserError,),
-) -> int:
-    """Exit status of a command that reads and writes lines; a bug keeps its stack trace.
-
-    work: returns a status, or None for success; interrupted: what ctrl-C is answered with;
-    refused: errors that are said in a sentence.
-    """
-    told: tuple[type[BaseException], ...] = (*refused, torch.OutOfMemoryError, KeyboardInterrupt)
-    try:
-        return work() or 0
-    except BrokenPipeError:
-        # The reader has enough; Python would flush standard output once more when it exits.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return BROKEN_PIPE
-    except told as error:
-        if debug:
-            raise
-        if isinstance(error, KeyboardInterrupt):
-            sys.stderr.write(f"{prog}: {interrupted}\n")
-            return INTERRUPTED
-        message = str(error)
-        if isinstance(error, torch.OutOfMemoryError):
-            way_out = "use a smaller --batch or --dtype float16"
-            message = f"the GPU's memory does not suffice; {way_out}. {message}"
-        return refuse(prog, message)
 
 
 class Run:

@@ -11,11 +11,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from specdec_plugins.errors import Parser, UserError, refuse
+from specdec_plugins.errors import Parser, run_command
 
 logger = logging.getLogger("specdec.corpus")
 
-INTERRUPTED = 130  # the exit status that shells give to a command stopped by ctrl-C
 UNFINISHED = 75  # EX_TEMPFAIL: time is up, the same command goes on
 
 
@@ -29,8 +28,8 @@ class _Formatter(argparse.ArgumentDefaultsHelpFormatter):
 
 
 # A flag: its names (a positional argument where it has no dashes), default, kind and help. The kind
-# is a type, the choices, bool for a switch, EITHER for one with a negation, or a word that stands
-# for each value of a list.
+# is a type, the choices, bool for a switch, EITHER for one with a negation; of a list it is the
+# type of its values in brackets, or a word that stands for each.
 Flag = tuple[str, Any, Any, str]
 REQUIRED = object()  # as a default
 EITHER = argparse.BooleanOptionalAction  # as a kind: None unless it is given
@@ -71,6 +70,8 @@ class CommandLine:
                 more["action"] = kind
             elif isinstance(kind, str):
                 more |= {"nargs": "+", "metavar": kind}
+            elif isinstance(kind, list):
+                more |= {"nargs": "+", "metavar": "N", "type": kind[0]}
             else:
                 more["choices" if isinstance(kind, tuple) else "type"] = kind
             made.add_argument(*names.split(), help=text, **more)
@@ -96,19 +97,8 @@ class CommandLine:
         logging.basicConfig(format="%(message)s", level=logging.INFO, stream=sys.stderr)
         logging.getLogger("sacrebleu").setLevel(logging.WARNING)
         logging.getLogger("fairseq").setLevel(logging.WARNING)  # it lists all that it opens
-        try:
-            self.main(args)
-        except (KeyboardInterrupt, UserError) as error:
-            if args.debug:
-                raise
-            if isinstance(error, UserError):
-                return refuse(self.name, error)
-            sys.stderr.write(
-                f"{self.name}: stopped; what is finished is on disk, run the same command to go "
-                "on\n"
-            )
-            return INTERRUPTED
-        return 0
+        told = "stopped; what is finished is on disk, run the same command to go on"
+        return run_command(self.name, lambda: self.main(args), args.debug, told)
 
 
 def run_named(commands: Mapping[str, CommandLine]) -> int:

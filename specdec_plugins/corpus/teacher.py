@@ -20,10 +20,10 @@ from typing import Any
 
 import torch
 
-from specdec_plugins.errors import UserError
-from specdec_plugins.formats.checkpoints import load_checkpoint
-from specdec_plugins.formats.dictionaries import Dictionaries, load_dictionaries
+from specdec_plugins.errors import UserError, require
+from specdec_plugins.formats.dictionaries import load_dictionaries
 from specdec_plugins.formats.fairseq_search import SearchConfig, load_fairseq_search
+from specdec_plugins.formats.models import read_model
 
 LOCAL = "local"  # in place of a cluster's address
 ROOT = Path(__file__).resolve().parents[2]
@@ -82,7 +82,10 @@ class Teacher:
         self, data: DataBin, checkpoint: Path, search: Search, device: torch.device
     ) -> None:
         dictionaries = load_dictionaries(data.folder, data.source_lang, data.target_lang)
-        _refuse_other_dictionaries(checkpoint, data, dictionaries)
+        model = read_model(checkpoint)
+        is_verifier = model.kind == "transformer"
+        require(is_verifier, f"{checkpoint}: is {model.arch}; distil with the verifier")
+        model.check_dictionaries(dictionaries.source, dictionaries.target)
         config = SearchConfig(**{name: search[name] for name in search if name != "fp16"})
         dtype = torch.float16 if search["fp16"] else torch.float32
         self._search = load_fairseq_search(
@@ -122,26 +125,6 @@ class Teacher:
             batch.append(index)
         if batch:
             yield batch
-
-
-def _refuse_other_dictionaries(checkpoint: Path, data: DataBin, dictionaries: Dictionaries) -> None:
-    """Raises ``UserError`` where the verifier was trained with dictionaries of another size."""
-    weights = load_checkpoint(checkpoint)["model"]
-    for side, language, dictionary in (
-        ("encoder", data.source_lang, dictionaries.source),
-        ("decoder", data.target_lang, dictionaries.target),
-    ):
-        embedding = weights.get(f"{side}.embed_tokens.weight")
-        if embedding is None:
-            raise UserError(
-                f"{checkpoint}: not an autoregressive Transformer; distil with the verifier"
-            )
-        if len(embedding) != len(dictionary):
-            raise UserError(
-                f"{checkpoint} has {len(embedding)} {side} embeddings, but "
-                f"{data.folder / f'dict.{language}.txt'} has {len(dictionary)} types; prepare the "
-                "data with the verifier's codes and dictionary"
-            )
 
 
 # What each worker of a cluster needs: data, checkpoint, search, source tokens a batch, and whether

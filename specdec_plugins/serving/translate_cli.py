@@ -17,10 +17,9 @@ from typing import Any
 import torch
 
 from specdec_plugins.app import files
-from specdec_plugins.app.main import run_command
 from specdec_plugins.app.options import add_options, build, check, like, option
 from specdec_plugins.app.settings import EXACT
-from specdec_plugins.errors import Parser, UserError, require
+from specdec_plugins.errors import Parser, UserError, require, run_command
 from specdec_plugins.serving.cli import KEY_VARIABLE
 from specdec_plugins.serving.client import Client
 from specdec_plugins.serving.errors import ServiceError

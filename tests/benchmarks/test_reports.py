@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -119,10 +118,9 @@ def test_bins_hold_equally_many_sentences() -> None:
     assert bins == [pytest.approx((start + 0.5, start + 0.5)) for start in range(0, 12, 2)]
 
 
-@pytest.mark.parametrize("program", [bars.main, plots.main])
 def test_a_file_that_is_no_result_is_refused(
-    program: Callable[..., int], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert "error: expected one argument, RESULT.json" in told(capsys, program, [])
+    assert "error: expected one argument, RESULT.json" in told(capsys, bars.main, [])
     (path := tmp_path / "bad.json").write_text('{"rows": []}', encoding="utf-8")
-    assert "not a result of this harness" in told(capsys, program, [str(path)])
+    assert "not a result of this harness" in told(capsys, bars.main, [str(path)])

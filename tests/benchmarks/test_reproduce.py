@@ -100,7 +100,7 @@ def test_a_run_that_was_stopped_goes_on_with_the_same_command(
         (tmp_path / name).write_text(text, encoding="utf-8")
         words += [f"--{name}", str(tmp_path / name)]
     words += ["--output", str(tmp_path / "report"), "--betas", "1", "--samples", "2", "--cpu"]
-    assert reproduce.main([*words, "--block-sizes", "5"]) == 2
+    assert reproduce.COMMAND.run([*words, "--block-sizes", "5"]) == 2
     assert "has 1 lines" in capsys.readouterr().err
     (tmp_path / "reference").write_text("Ein Mann rennt.\nEin Hund.\n", encoding="utf-8")
 
@@ -109,14 +109,14 @@ def test_a_run_that_was_stopped_goes_on_with_the_same_command(
 
     with monkeypatch.context() as stopped:
         stopped.setattr(reproduce, "figures", stop)
-        assert reproduce.main([*words, "--block-sizes", "2", "5"]) == 130
-    assert "stopped; the same command goes on" in capsys.readouterr().err
+        assert reproduce.COMMAND.run([*words, "--block-sizes", "2", "5"]) == 130
+    assert "stopped; what is finished is on disk, run the same command" in capsys.readouterr().err
     log = tmp_path / "report.turns.jsonl"
     # What it is of, two sentences, and nothing behind the last line's end.
     assert len(log.read_text(encoding="utf-8").split("\n")) == 4
-    assert reproduce.main([*words, "--block-sizes", "5"]) == 2
+    assert reproduce.COMMAND.run([*words, "--block-sizes", "5"]) == 2
     assert "was begun with another grid" in capsys.readouterr().err
-    assert reproduce.main([*words, "--block-sizes", "2", "5"]) == 0
+    assert reproduce.COMMAND.run([*words, "--block-sizes", "2", "5"]) == 0
     text = (tmp_path / "report.md").read_text(encoding="utf-8")
     assert "| k 2, exact " in text
     assert "| k 5, exact " in text

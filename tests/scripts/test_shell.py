@@ -42,7 +42,7 @@ PARSERS = [
     encoder_initial.COMMAND.parser,
     benchmarks.run.parser,
     benchmarks.compare.comparison_parser,
-    benchmarks.reproduce.make_parser,
+    benchmarks.reproduce.COMMAND.parser,
 ]
 
 
