@@ -122,7 +122,7 @@ def kernels_in_use(settings: Settings) -> str | None:
     on_cpu = choose_device(settings.device).type == "cpu"
     if not on_cpu or settings.strategy == "fairseq" or settings.dtype not in ("float32", "int8"):
         return None
-    used = best_set(settings.quantised) if settings.kernels == "native" else None
+    used = best_set() if settings.kernels == "native" else None
     return f"native kernels ({used})" if used else "torch's kernels"
 
 

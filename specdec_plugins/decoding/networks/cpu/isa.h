@@ -131,7 +131,6 @@ struct Walk {
 struct Isa {
   const char* name;
   int panel;      // outputs a panel
-  bool has_int8;  // 8-bit dot products without saturation
   bool has_half;  // float16 to float32
   // Called by every thread of a team; barriers inside.
   void (*run_layers)(const Layer*, int first, int stop, const Pass&, const Scratch&, int thread,
@@ -145,7 +144,8 @@ struct Isa {
   void (*largest_of)(const float*, int width, int count, Candidate*);
 };
 
-// Those that this processor can run, the best first (module.cpp).
+// Those that this processor can run, the best first, or before it the one that whoever tests or
+// measures names in the environment: SPECDEC_INSTRUCTION_SET (module.cpp).
 std::vector<const Isa*> usable();
 
 inline const Isa& isa_of(const std::string& name) {

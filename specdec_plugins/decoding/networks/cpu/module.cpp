@@ -5,9 +5,11 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
+#include <cstdlib>
+#include <cstring>
 #include <memory>
+#include <stdexcept>
 #include <string>
-#include <utility>
 #include <vector>
 
 #if defined(__x86_64__)
@@ -28,7 +30,6 @@ namespace specdec {
 #define ISA plain
 #define LANES 4
 #define VECTORS 2
-#define HAS_INT8 0
 #define HAS_HALF 0
 #include "kernels.inc"
 
@@ -39,18 +40,30 @@ namespace specdec {
 #define ISA avx2
 #define LANES 8
 #define VECTORS 2
-#define HAS_INT8 0
 #define HAS_HALF 1
+#define WITH_MADDUBS
 #include "kernels.inc"
 #pragma GCC pop_options
+
+#if __GNUC__ >= 11
+#pragma GCC push_options
+#pragma GCC target("avx2,fma,f16c,avxvnni")
+#define ISA avxvnni
+#define LANES 8
+#define VECTORS 2
+#define HAS_HALF 1
+#define DPBUSD(sums, x, w) ints(_mm256_dpbusd_avx_epi32(__m256i(sums), __m256i(x), __m256i(w)))
+#include "kernels.inc"
+#pragma GCC pop_options
+#endif
 
 #pragma GCC push_options
 #pragma GCC target("avx2,fma,f16c,avx512f,avx512bw,avx512vl,avx512dq,avx512vnni,prefer-vector-width=512")
 #define ISA avx512
 #define LANES 16
 #define VECTORS 4
-#define HAS_INT8 1
 #define HAS_HALF 1
+#define DPBUSD(sums, x, w) ints(_mm512_dpbusd_epi32(__m512i(sums), __m512i(x), __m512i(w)))
 #include "kernels.inc"
 #pragma GCC pop_options
 #else
@@ -60,14 +73,26 @@ namespace specdec {
 std::vector<const Isa*> usable() {
   std::vector<const Isa*> found;
 #if WITH_X86
+  const bool has_avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") &&
+                        __builtin_cpu_supports("f16c");
   if (__builtin_cpu_supports("avx512vnni") && __builtin_cpu_supports("avx512bw") &&
       __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl"))
     found.push_back(&avx512::isa);
-  if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") &&
-      __builtin_cpu_supports("f16c"))
-    found.push_back(&avx2::isa);
+#if __GNUC__ >= 11
+  if (has_avx2 && __builtin_cpu_supports("avxvnni")) found.push_back(&avxvnni::isa);
+#endif
+  if (has_avx2) found.push_back(&avx2::isa);
 #endif
   found.push_back(&plain::isa);
+  const char* wanted = std::getenv("SPECDEC_INSTRUCTION_SET");
+  if (wanted && *wanted) {
+    const auto named = [&](const Isa* isa) { return !std::strcmp(isa->name, wanted); };
+    const auto at = std::find_if(found.begin(), found.end(), named);
+    if (at == found.end())
+      throw std::invalid_argument(std::string("SPECDEC_INSTRUCTION_SET: this processor cannot run ") +
+                                  wanted);
+    std::rotate(found.begin(), at, at + 1);
+  }
   return found;
 }
 
@@ -175,8 +200,8 @@ PYBIND11_MODULE(_kernels, module) {
   using namespace specdec;
   module.doc() = "Kernels whose result for a row depends on that row alone.";
   module.def("instruction_sets", [] {
-    std::vector<std::pair<std::string, bool>> found;
-    for (const Isa* isa : usable()) found.emplace_back(isa->name, isa->has_int8);
+    std::vector<std::string> found;
+    for (const Isa* isa : usable()) found.emplace_back(isa->name);
     return found;
   });
   Torch::load();

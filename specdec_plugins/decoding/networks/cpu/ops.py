@@ -19,6 +19,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from specdec_plugins.errors import UserError
+
 
 def _load() -> Any:
     """The extension module, or None where it was installed without a compiler."""
@@ -50,14 +52,24 @@ def warn_if_missing() -> None:
         )
 
 
-def instruction_sets() -> dict[str, bool]:
-    """The usable ones, the best first, and whether they have 8-bit products; none if not built."""
-    return {} if native is None else dict(native.instruction_sets())
+def instruction_sets() -> list[str]:
+    """The usable ones, the best first; none if the kernels were not built.
+
+    SPECDEC_INSTRUCTION_SET in the environment puts another one first, to test it or to measure it
+    where there are better ones. Raises UserError where the processor cannot run that.
+    """
+    if native is None:
+        return []
+    try:
+        names: list[str] = native.instruction_sets()
+    except ValueError as error:
+        raise UserError(f"{error}.") from None
+    return names
 
 
-def best_set(int8: bool = False) -> str | None:
-    """The instruction set that is used, or None where the kernels cannot be."""
-    return next((name for name, has_int8 in instruction_sets().items() if has_int8 >= int8), None)
+def best_set() -> str | None:
+    """The instruction set that is used, or None where the kernels were not built."""
+    return next(iter(instruction_sets()), None)
 
 
 def best(logits: Tensor) -> Tensor:

@@ -240,7 +240,7 @@ def with_fast_products(network: _Network, int8: bool = False, kernels: str = "na
     """The network, its layers replaced in place by what is fastest where it lies.
 
     `kernels` says whose: "native" are this project's own, for float32 and 8 bits on a CPU, used
-    where they were built and the processor has what they need; "torch" are torch's alone. With
+    where they were built; "torch" are torch's alone. With
     `int8` all linear layers are quantised. Raises UserError where 8-bit products do not work. The
     network can not be moved, copied or saved any more.
     """
@@ -256,7 +256,7 @@ def _use_kernels(network: nn.Module, int8: bool) -> None:
     if any(parameter.is_cpu for parameter in network.parameters()):
         ops.warn_if_missing()
     for parent, name, child in _children(network):
-        if isinstance(child, LayerStack) and suits_layers(child, int8):
+        if isinstance(child, LayerStack) and suits_layers(child):
             setattr(parent, name, NativeLayers(child, int8))
     # A stack that is torch's still keeps torch's products: its attention lies between them.
     stacks = [module for module in network.modules() if isinstance(module, LayerStack)]
@@ -264,7 +264,7 @@ def _use_kernels(network: nn.Module, int8: bool) -> None:
     for parent, name, child in _children(network):
         if not isinstance(child, nn.Linear) or parent in others:
             continue
-        if suits(child.weight, int8):
+        if suits(child.weight):
             setattr(parent, name, NativeLinear(child, int8))
     for parent, name, child in _children(network):
         if isinstance(child, SequentialHead) and isinstance(child.out, NativeLinear):
@@ -284,19 +284,19 @@ def _quantise(network: nn.Module) -> None:
             setattr(parent, name, Int8Linear(child, dtype))
 
 
-def suits(weight: Tensor, int8: bool) -> bool:
+def suits(weight: Tensor) -> bool:
     """True if the kernels can take the place of a torch layer with this weight."""
     fits = weight.device.type == "cpu" and weight.dtype is torch.float32
-    return fits and ops.best_set(int8) is not None
+    return fits and ops.best_set() is not None
 
 
-def suits_layers(layers: LayerStack, int8: bool) -> bool:
+def suits_layers(layers: LayerStack) -> bool:
     """The same for whole layers; not where another product has taken the place of theirs before.
 
     A drafter that shares its verifier's layers finds them so where the kernels were not built.
     """
     up: nn.Module = _first(layers).up
-    fits = isinstance(up, nn.Linear) and suits(up.weight, int8)
+    fits = isinstance(up, nn.Linear) and suits(up.weight)
     return fits and layers.activation in _COMPILED
 
 

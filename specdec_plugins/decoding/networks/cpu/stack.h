@@ -77,8 +77,6 @@ class PackedWeights {
                 const std::string& instruction_set,
                 const std::optional<Tensor<const int32_t>>& outputs = {})
       : isa(isa_of(instruction_set)), outputs_(data_of(outputs)) {
-    if (int8 && !isa.has_int8)
-      throw std::invalid_argument(std::string(isa.name) + " has no 8-bit products");
     linear.out = int(outputs ? outputs->size(0) : weight.size(0));
     linear.in = int(weight.size(1));
     const int panel = isa.panel, panels = (linear.out + panel - 1) / panel;
