@@ -1,0 +1,147 @@
+"""Passes of few rows on a CPU by each instruction set and by torch, as tables of milliseconds.
+
+`python -m benchmarks.kernels` prints what benchmarks/results/kernels.md holds. The layers have
+random weights; those of one decoder pass lie beyond the second cache, and `--cold` empties the
+caches before each, as a drafter between two passes does.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from statistics import median
+
+import torch
+from torch import Tensor, nn
+
+from specdec_plugins.decoding.networks import StackConfig
+from specdec_plugins.decoding.networks.cache import KVCache, SourceMemory
+from specdec_plugins.decoding.networks.cpu.ops import instruction_sets
+from specdec_plugins.decoding.networks.cpu.products import Int8Linear, NativeLayers, NativeLinear
+from specdec_plugins.decoding.networks.layers import LayerStack
+from specdec_plugins.errors import Parser
+
+HEAD = 64  # its width
+PREFIX, SOURCE = 20, 20  # target tokens in the cache, source tokens
+ROWS, TOKENS = (1, 5, 8, 11), (10, 20, 30)
+TORCH = "torch"
+Jobs = dict[tuple[str, ...], Callable[[], object]]
+
+
+def milliseconds(jobs: Jobs, repeats: int, cold: bool) -> dict[tuple[str, ...], float]:
+    """Of the wall, the median of interleaved turns."""
+    spent: dict[tuple[str, ...], list[float]] = {key: [] for key in jobs}
+    others = torch.zeros(8 << 20)  # 32 MB
+    for turn in range(repeats + 1):
+        for key, run in jobs.items():
+            if cold:
+                others.add_(1)
+            else:
+                run()
+            before = time.perf_counter()
+            run()
+            if turn:
+                spent[key].append(1000 * (time.perf_counter() - before))
+    return {key: median(times) for key, times in spent.items()}
+
+
+def printed(first: str, columns: Sequence[str], times: dict[tuple[str, ...], float]) -> None:
+    """A line for all but the last part of the keys, which names the column; the first is 1."""
+    print(f"\n| {first} | " + " | ".join(columns) + " |\n| --- |" + " ---: |" * len(columns))
+    for line in dict.fromkeys(key[:-1] for key in times):
+        own = [times[(*line, column)] for column in columns]
+        ratios = [f"{time:.2f} ({time / own[0]:.2f}x)" for time in own[1:]]
+        print(f"| {', '.join(line)} | {own[0]:.2f} | " + " | ".join(ratios) + " |", flush=True)
+
+
+def random_layers(stack: StackConfig, source: int | None) -> LayerStack:
+    return LayerStack(stack, "relu", source).requires_grad_(False)
+
+
+def torchs(layers: LayerStack, int8: bool) -> LayerStack:
+    """The same with torch's products: oneDNN's."""
+    if int8:
+        for module in list(layers.modules()):
+            for name, child in list(module.named_children()):
+                if isinstance(child, nn.Linear):
+                    setattr(module, name, Int8Linear(child))
+    return layers
+
+
+def decoder_passes(stack: StackConfig, sets: Sequence[str], rows: Sequence[int]) -> Jobs:
+    """All decoder layers and the projection, over so many positions of one sentence."""
+    jobs: Jobs = {}
+    layers = random_layers(stack, stack.dim)
+    project = nn.Linear(stack.dim, stack.vocab_size, bias=False).requires_grad_(False)
+    states = torch.randn(1, SOURCE, stack.dim)
+    lengths, padding = torch.tensor([SOURCE]), torch.zeros(1, SOURCE, dtype=torch.bool)
+    for name, int8 in kinds(sets):
+        own, output = NativeLayers(layers, int8, name), NativeLinear(project, int8, name)
+        memory = SourceMemory(lengths, padding, own.keys_values(states)).trimmed()
+        cache = KVCache(stack, 1, states.device, torch.float32)
+        window = cache.window(PREFIX, 0)
+        own(torch.randn(1, PREFIX, stack.dim), window.mask, window, memory)
+
+        for count in rows:
+            x = torch.randn(1, count, stack.dim)
+            jobs[name, precision(int8), f"{count}"] = partial(
+                decoder_pass, own, output, cache, memory, x
+            )
+    return jobs
+
+
+def decoder_pass(
+    layers: NativeLayers, project: NativeLinear, cache: KVCache, memory: SourceMemory, x: Tensor
+) -> Tensor:
+    cache.crop(torch.tensor([PREFIX]))
+    window = cache.window(x.shape[1], width=PREFIX)
+    logits: Tensor = project(layers(x, window.mask, window, memory))
+    return logits
+
+
+def encoder_passes(stack: StackConfig, sets: Sequence[str], tokens: Sequence[int]) -> Jobs:
+    """All encoder layers over one sentence of so many tokens."""
+    jobs: Jobs = {}
+    for name, int8 in kinds([*sets, TORCH]):
+        layers = random_layers(stack, None)
+        own = torchs(layers, int8) if name == TORCH else NativeLayers(layers, int8, name)
+        for count in tokens:
+            x = torch.randn(1, count, stack.dim)
+            jobs[name, precision(int8), f"{count}"] = partial(own, x, None)
+    return jobs
+
+
+def kinds(sets: Sequence[str]) -> Iterator[tuple[str, bool]]:
+    return ((name, int8) for int8 in (False, True) for name in sets)
+
+
+def precision(int8: bool) -> str:
+    return "int8" if int8 else "float32"
+
+
+@torch.inference_mode()
+def main() -> int:
+    parser = Parser(prog="python -m benchmarks.kernels", description="Time passes of few rows.")
+    parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--repeats", type=int, default=30)
+    parser.add_argument("--cold", action="store_true", help="empty the caches before each pass")
+    parser.add_argument("--sets", nargs="+", default=instruction_sets(), metavar="NAME")
+    parser.add_argument("--size", default="6x512x32000", metavar="LAYERSxWIDTHxTYPES")
+    args = parser.parse_args()
+    torch.set_num_threads(args.threads)
+    torch.manual_seed(0)
+    layers, dim, types = map(int, args.size.split("x"))
+    stack = StackConfig(layers, dim, 4 * dim, dim // HEAD, types, PREFIX + max(ROWS))
+    for what, make, counts in (
+        ("decoder and projection, positions", decoder_passes, ROWS),
+        ("encoder, tokens", encoder_passes, TOKENS),
+    ):
+        times = milliseconds(make(stack, args.sets, counts), args.repeats, args.cold)
+        printed(f"{args.size}: {what}", [f"{count}" for count in counts], times)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
