@@ -8,6 +8,7 @@ import os
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any, NoReturn
 
 BAD_INPUT = 2  # the exit status of what a user can mend; Python's own 1 is a fault of the program
@@ -93,6 +94,18 @@ def require(condition: bool, message: str) -> None:
     """Raise UserError with this message unless the condition holds."""
     if not condition:
         raise UserError(message)
+
+
+def read_text(path: str | Path, what: str, advice: str) -> str:
+    """The text of a small UTF-8 file, line ends as newlines. Raises UserError where it cannot be.
+
+    what: what messages call it; advice: what to do where it cannot be read.
+    """
+    try:
+        return Path(path).read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        reason = getattr(error, "strerror", None) or error
+        raise UserError(f"{path}: {what} cannot be read ({reason}); {advice}.") from error
 
 
 @contextmanager

@@ -327,7 +327,7 @@ def test_an_interrupted_run_is_continued(monkeypatch: pytest.MonkeyPatch, cli: C
         (b"s1\n\xff\n", "", "line 2: not UTF-8"),
         (b"s1\n" + b"s1 " * 40, "", "line 2: has 40 tokens, more than the 39"),
         (b"s1\n", "--block-size 7", "was trained for blocks of 6 tokens"),
-        (b"s1\n", "--bpe subword_nmt --bpe-codes none", "none: cannot read the BPE"),
+        (b"s1\n", "--bpe subword_nmt --bpe-codes none", "none: the BPE codes cannot be read"),
         (b"s1\n", "-s fr", "dict.fr.txt"),
         (b"s1\n", "--path none.pt", "none.pt: "),
         (b"s1\ts2\ts3\n", "--prefix-column", "line 1: has more than two columns"),

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Protocol
 
-from specdec_plugins.errors import UserError
 from specdec_plugins.formats.dictionaries import Dictionary
 from specdec_plugins.formats.text import TextPipeline
 
@@ -83,18 +81,10 @@ class Codec:
         return 0 if self._text is None else self._text.settled(tokens)
 
 
-class Detokenizer(Protocol):
-    """As much of a codec as growing text needs."""
-
-    def text(self, tokens: Sequence[str]) -> str: ...
-
-    def settled(self, tokens: Sequence[str]) -> int: ...
-
-
 class RunningText:
     """The text of a sentence that grows token by token; what is settled is not read again."""
 
-    def __init__(self, codec: Detokenizer) -> None:
+    def __init__(self, codec: Codec) -> None:
         self._codec = codec
         self._settled = ""  # ends in a space where it is not empty
         self._tail: list[str] = []  # tokens behind it
@@ -107,20 +97,3 @@ class RunningText:
             self._settled += self._codec.text(self._tail[:num_settled]) + " "
             del self._tail[:num_settled]
         return text
-
-
-def read_prefix(codec: Codec, line: str | None, size: int, where: str) -> tuple[list[int], bool]:
-    """Forced target ids of a prefix, and whether they end the sentence.
-
-    size: 0 for the whole prefix; else the line is a reference of which the first `size` tokens
-    are forced, its end counting as one, as with fairseq's `--prefix-size`.
-    """
-    if line is None:
-        return [], False
-    try:
-        ids = codec.target_ids(line)
-    except UserError as error:
-        raise UserError(f"{where}: target prefix: {error}") from error
-    if not size:
-        return ids, False
-    return ids[:size], size > len(ids)

@@ -15,7 +15,7 @@ from specdec_plugins.app.translator import load_translator
 from specdec_plugins.decoding.drafters import needs_of
 from specdec_plugins.decoding.networks import Transformer, TransformerConfig
 from specdec_plugins.decoding.networks.trained import Model
-from specdec_plugins.errors import Parser, UserError, refuse, require
+from specdec_plugins.errors import Parser, UserError, read_text, refuse, require
 from specdec_plugins.formats.bigrams import read_bigrams
 from specdec_plugins.formats.bundle import (
     BIGRAMS,
@@ -134,6 +134,7 @@ def _to_bundle(args: argparse.Namespace) -> None:
         read_bigrams(args.bigrams, len(dictionaries.target))
     if args.bpe_codes is not None:
         load_codes(args.bpe_codes)
+    card = args.card and read_text(args.card, "the model card", "name another file")
     given = {name: getattr(args, name) for name in Defaults.__annotations__}
     languages = (dictionaries.source_lang, dictionaries.target_lang)
     contents = Contents(
@@ -142,7 +143,7 @@ def _to_bundle(args: argparse.Namespace) -> None:
         codes=args.bpe_codes and Path(args.bpe_codes),
         text={"tokenizer": args.tokenizer, **{n: True for n in RAW_TEXT if getattr(args, n)}},
         defaults={name: value for name, value in given.items() if value is not None},
-        card=_readme(args.card) or _default_readme(*languages, verifier, name, drafter),
+        card=card or _default_readme(*languages, verifier, name, drafter),
     )
     write_bundle(contents, args.output, DTYPES[args.dtype], args.force, check=_load)
 
@@ -150,13 +151,6 @@ def _to_bundle(args: argparse.Namespace) -> None:
 def _load(bundle: Path) -> None:
     """Raises UserError where what was asked for would not decode."""
     load_translator(make_settings({"data": str(bundle), "device": "cpu"}))
-
-
-def _readme(path: Path | None) -> str:
-    try:
-        return "" if path is None else path.read_text(encoding="utf-8")
-    except (OSError, ValueError) as error:
-        raise UserError(f"{path}: the model card cannot be read ({error}).") from error
 
 
 def _default_readme(

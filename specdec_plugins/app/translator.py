@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
-from specdec_plugins.app.codec import Codec, RunningText, read_prefix
+from specdec_plugins.app.codec import Codec, RunningText
 from specdec_plugins.app.loading import load_parts, make_settings
 from specdec_plugins.app.settings import Settings
 from specdec_plugins.app.types import (
@@ -23,7 +23,7 @@ from specdec_plugins.app.types import (
 from specdec_plugins.decoding.engine import SpeculativeDecoder
 from specdec_plugins.decoding.stats import DecodeStats
 from specdec_plugins.decoding.types import SEEDS, FinishReason, Request, RowResult
-from specdec_plugins.errors import UserError, require
+from specdec_plugins.errors import UserError, located, require
 
 
 class SpeculativeTranslator:
@@ -156,9 +156,7 @@ class SpeculativeTranslator:
         if len(source_ids) == 1:
             return Translation(sentence.number, "")
         source_ids = self._fit_source(source_ids, sentence.where)
-        forced_ids, ends = read_prefix(
-            self.codec, sentence.prefix, self.settings.prefix_size, sentence.where
-        )
+        forced_ids, ends = self._forced_ids(sentence)
         if ends:
             tokens = self.codec.tokens(forced_ids)
             text = self.codec.text(tokens)
@@ -175,6 +173,19 @@ class SpeculativeTranslator:
         return Request(
             str(sentence.number), source_ids, params, forced_ids, self._hint_ids(sentence)
         )
+
+    def _forced_ids(self, sentence: Sentence) -> tuple[list[int], bool]:
+        """The target ids to begin with, and whether they end the sentence.
+
+        With `prefix_size` the prefix is a reference of which so many tokens are forced, its end
+        counting as one, as in fairseq.
+        """
+        if sentence.prefix is None:
+            return [], False
+        with located(f"{sentence.where}: target prefix"):
+            ids = self.codec.target_ids(sentence.prefix)
+        size = self.settings.prefix_size
+        return (ids[:size], size > len(ids)) if size else (ids, False)
 
     def _hint_ids(self, sentence: Sentence) -> list[int]:
         if not sentence.hint:

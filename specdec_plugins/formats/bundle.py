@@ -21,7 +21,7 @@ from torch import Tensor
 
 from specdec_plugins.decoding.networks.trained import NETWORKS, Model, State
 from specdec_plugins.decoding.registry import misfit
-from specdec_plugins.errors import UserError, located, require
+from specdec_plugins.errors import UserError, located, read_text, require
 from specdec_plugins.formats.output import new_folder
 
 FORMAT, VERSION = "specdec-bundle", 2  # 1: a drafter shares nothing with its verifier
@@ -252,12 +252,8 @@ def _aliases(text: str, stored: State) -> State:
 
 def _read_json(path: Path) -> dict[str, Any]:
     try:
-        record = json.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise UserError(
-            f"{path}: cannot be read ({error.strerror or error}); give the folder of a bundle."
-        ) from error
-    except ValueError as error:
+        record = json.loads(read_text(path, "the settings", "give the folder of a bundle"))
+    except json.JSONDecodeError as error:
         raise UserError(f"{path}: not JSON ({error}); restore the file.") from error
     if not isinstance(record, dict):
         raise UserError(f"{path}: expected a JSON object; restore the file.")

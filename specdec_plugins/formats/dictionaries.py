@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import io
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
 from specdec_plugins.decoding.types import SpecialTokens
-from specdec_plugins.errors import UserError, require
+from specdec_plugins.errors import UserError, read_text, require
 
 _SPECIAL = ("<s>", "<pad>", "</s>", "<unk>")  # ids 0 to 3 of every dictionary; not in the file
 _OVERWRITE = "#fairseq:overwrite"
@@ -36,9 +37,9 @@ class Dictionary:
 
         Raises UserError with file and line where the file is missing, not UTF-8, or malformed.
         """
-        path = Path(path)
         seen, symbols = set(_SPECIAL), []
-        for number, line in enumerate(_read_lines(path), start=1):
+        text = read_text(path, "the dictionary", "give the folder that fairseq-preprocess wrote")
+        for number, line in enumerate(io.StringIO(text), start=1):
             fields = line.rstrip().rsplit(" ", 1)
             overwrite = fields[-1] == _OVERWRITE
             if overwrite:
@@ -87,21 +88,6 @@ class Dictionary:
     def ids_in(self, other: Dictionary) -> list[int]:
         """For each symbol here its id in the other dictionary, or that of `<unk>`."""
         return [other.index(symbol) for symbol in self.symbols]
-
-
-def _read_lines(path: Path) -> list[str]:
-    try:
-        with path.open(encoding="utf-8") as file:
-            return file.readlines()
-    except OSError as error:
-        raise UserError(
-            f"{path}: the dictionary cannot be read ({error.strerror or error}); "
-            "give the folder that fairseq-preprocess wrote."
-        ) from error
-    except UnicodeDecodeError as error:
-        raise UserError(
-            f"{path}: the dictionary is not UTF-8 (byte {error.start}); convert it."
-        ) from error
 
 
 @dataclass(frozen=True)

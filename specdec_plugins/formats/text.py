@@ -6,13 +6,14 @@ saw. So nothing else in the project tokenises, applies BPE, joins it or detokeni
 
 from __future__ import annotations
 
+import io
 import re
 import unicodedata
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Literal
 
-from specdec_plugins.errors import UserError, imported, require
+from specdec_plugins.errors import UserError, imported, read_text, require
 
 BPE_SEPARATOR = "@@"
 
@@ -38,18 +39,9 @@ _ROMANIAN_TO_ASCII = str.maketrans("ȘșȚțĂăÂâÎî", "SsTtAaAaIi")
 def load_codes(path: str | Path) -> Any:
     """The ``subword_nmt.apply_bpe.BPE`` of a codes file, or a ``UserError`` naming what is bad."""
     apply_bpe = imported("subword_nmt.apply_bpe", "text")
-    try:
-        lines = Path(path).read_text(encoding="utf-8").split("\n")
-    except OSError as error:
-        raise UserError(
-            f"{path}: cannot read the BPE codes ({error.strerror}); give the file that "
-            "subword-nmt learn-bpe wrote"
-        ) from error
-    except UnicodeDecodeError as error:
-        raise UserError(f"{path}: not UTF-8, so not a file of BPE codes") from error
-    _check_codes(path, lines)
-    with open(path, encoding="utf-8") as file:
-        return apply_bpe.BPE(file, separator=BPE_SEPARATOR)
+    text = read_text(path, "the BPE codes", "give the file that subword-nmt learn-bpe wrote")
+    _check_codes(path, text.split("\n"))
+    return apply_bpe.BPE(io.StringIO(text), separator=BPE_SEPARATOR)
 
 
 def _check_codes(path: str | Path, lines: Sequence[str]) -> None:

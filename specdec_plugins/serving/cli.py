@@ -9,13 +9,12 @@ import os
 import signal
 import socket
 from collections.abc import Sequence
-from pathlib import Path
 
 import torch
 
 from specdec_plugins.app.options import add_options, build
 from specdec_plugins.app.report import kernels_in_use
-from specdec_plugins.errors import Parser, UserError, refuse
+from specdec_plugins.errors import Parser, UserError, read_text, refuse
 from specdec_plugins.serving.model import ServedModel, load_model, request_defaults
 from specdec_plugins.serving.settings import LOG_LINE, ModelOptions, ProcessOptions, ServerSettings
 
@@ -121,8 +120,5 @@ def read_key(path: str | None) -> str | None:
     """The API key of a file or the environment, if any; UserError where it cannot be read."""
     if path is None:
         return os.environ.get(KEY_VARIABLE)
-    try:
-        lines = Path(path).read_text(encoding="utf-8").splitlines()
-    except (OSError, UnicodeDecodeError) as error:
-        raise UserError(f"{path}: the API key cannot be read ({error}).") from error
-    return lines[0].strip() if lines else ""
+    text = read_text(path, "the API key", "check --api-key-file")
+    return text.partition("\n")[0].strip()

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import urllib.parse
 from collections.abc import Awaitable, Callable
 from typing import Annotated, Any, TypeVar
 
 from pydantic import BaseModel, BeforeValidator, Field, ValidationError, model_validator
-from pydantic_core import PydanticCustomError
+from pydantic_core import ErrorDetails, PydanticCustomError
 from starlette.requests import Request
 
 from specdec_plugins.app.options import declared
@@ -238,6 +237,7 @@ class Info(BaseModel):
 
 _FORM = "application/x-www-form-urlencoded"
 _LISTS = frozenset({"q"})  # form fields that may stand more than once
+_NO_OBJECT = ("json_invalid", "model_type")  # faults of a body that is no JSON object
 _PATIENCE = 8  # a body is read up to so many times its limit before the connection is closed
 
 
@@ -249,13 +249,16 @@ def body_of(model: type[M]) -> Callable[[Request], Awaitable[M]]:
     """
 
     async def read(request: Request) -> M:
-        text = await _text(request)
+        body = await _body(request)
         is_form = request.headers.get("content-type", "").partition(";")[0].strip() == _FORM
-        values = _form(text) if is_form and text.lstrip()[:1] != "{" else _json(text)
         try:
-            return model.model_validate(values)
+            if is_form and body.lstrip()[:1] != b"{":
+                return model.model_validate(_form(body))
+            return model.model_validate_json(body)
         except ValidationError as error:
-            raise ServiceError(422, first_error(error)) from error
+            fault = error.errors(include_url=False, include_context=False)[0]
+            is_object = fault["loc"] or fault["type"] not in _NO_OBJECT
+            raise ServiceError(422 if is_object else 400, _sentence(fault)) from error
 
     return read
 
@@ -269,7 +272,7 @@ def schema_of(model: type[BaseModel]) -> dict[str, Any]:
     return {"requestBody": {"required": True, "content": content}}
 
 
-async def _text(request: Request) -> str:
+async def _body(request: Request) -> bytes:
     """A body of bounded size, in bounded time."""
     settings: ServerSettings = request.app.state.service.settings
     limit, num_bytes, parts = settings.max_body, 0, []
@@ -287,34 +290,13 @@ async def _text(request: Request) -> str:
         raise ServiceError(408, "The body did not arrive in time.") from error
     if num_bytes > limit or (declared.isdecimal() and int(declared) > limit):
         raise ServiceError(413, f"The body is larger than {limit} bytes.")
-    try:
-        return b"".join(parts).decode()
-    except UnicodeDecodeError as error:
-        raise ServiceError(400, f"The body is not UTF-8 (byte {error.start}).") from error
+    return b"".join(parts)
 
 
-def _json(text: str) -> dict[str, Any]:
-    try:
-        values = json.loads(text)
-        if "\\u" in text:  # what JSON's escapes can spell and no encoder can write
-            json.dumps(values, ensure_ascii=False).encode()
-    except json.JSONDecodeError as error:
-        where = f"line {error.lineno}, column {error.colno}"
-        raise ServiceError(400, f"The body is not JSON ({where}: {error.msg}).") from error
-    except UnicodeEncodeError as error:
-        message = "The body escapes half a character (a lone surrogate); send all of it."
-        raise ServiceError(400, message) from error
-    except (ValueError, RecursionError) as error:
-        raise ServiceError(400, f"The body is not JSON that can be read ({error}).") from error
-    if not isinstance(values, dict):
-        raise ServiceError(400, "The body must be a JSON object, in braces.")
-    return values
-
-
-def _form(text: str) -> dict[str, Any]:
+def _form(body: bytes) -> dict[str, Any]:
     try:
         fields = urllib.parse.parse_qs(
-            text, keep_blank_values=True, errors="strict", max_num_fields=1000
+            body.decode(), keep_blank_values=True, errors="strict", max_num_fields=1000
         )
     except ValueError as error:
         raise ServiceError(400, f"The form cannot be read ({error}).") from error
@@ -324,9 +306,8 @@ def _form(text: str) -> dict[str, Any]:
     }
 
 
-def first_error(error: ValidationError) -> str:
-    """Where the first fault is, and what."""
-    fault = error.errors(include_url=False, include_context=False)[0]
+def _sentence(fault: ErrorDetails) -> str:
+    """Where a fault is, and what."""
     where = ".".join(map(str, fault["loc"]))
     message = fault["msg"][:1].upper() + fault["msg"][1:]
     return (f"{where}: {message}" if where else message).rstrip(".") + "."

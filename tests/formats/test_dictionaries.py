@@ -64,7 +64,7 @@ def test_an_unreadable_file_is_named(tmp_path: Path) -> None:
     refused("nowhere.txt: the dictionary cannot be read", Dictionary.load, tmp_path / "nowhere.txt")
     path = tmp_path / "dict.txt"
     path.write_bytes(b"a 5\n\xff 4\n")
-    refused(r"dict.txt: the dictionary is not UTF-8 \(byte 4\)", Dictionary.load, path)
+    refused("dict.txt: the dictionary cannot be read .*position 4", Dictionary.load, path)
 
 
 def test_symbols_count_in_their_order_and_map_to_another_dictionary() -> None:

@@ -103,7 +103,7 @@ def test_what_fairseq_has_no_option_for_is_refused(tmp_path: Path) -> None:
     ("arguments", "message"),
     [
         (["marian", "/nowhere"], "/nowhere: is no bundle; add --data"),
-        (["fairseq", "/nowhere"], "/nowhere/bundle.json: cannot be read"),
+        (["fairseq", "/nowhere"], "/nowhere/bundle.json: the settings cannot be read"),
         (["bundle", "/nowhere", "--AR-path", "v.pt"], "/nowhere: is no folder"),
         (["ctranslate2", "BUNDLE", "--quantization", "int1"], "stores no 'int1'; choose one of"),
     ],

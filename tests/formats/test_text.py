@@ -101,7 +101,7 @@ def test_diacritics_are_stripped_from_romanian_alone() -> None:
 
 def test_what_is_missing_is_said(tmp_path: Path) -> None:
     for given, settings, sentence in (
-        ((), {"codes": tmp_path / "none"}, "none: cannot read the BPE"),
+        ((), {"codes": tmp_path / "none"}, "none: the BPE codes cannot be read"),
         ((), {}, "needs a file of codes"),
         (("x", None), {}, "unknown tokenizer 'x'"),
         ((None, "x"), {}, "unknown BPE 'x'"),
