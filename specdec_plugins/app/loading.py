@@ -19,12 +19,12 @@ from specdec_plugins.app.settings import DTYPES, EXACT, RAW_TEXT, Settings, choo
 from specdec_plugins.app.types import Decoder, Limits
 from specdec_plugins.decoding.alone import DrafterDecoder, Unverified
 from specdec_plugins.decoding.constraints import Constraints
-from specdec_plugins.decoding.drafters import DraftContext, build_drafter, needs_of
+from specdec_plugins.decoding.drafters import DRAFTERS, DraftContext, needs_of
 from specdec_plugins.decoding.engine import EngineConfig, Method, SpeculativeDecoder
 from specdec_plugins.decoding.networks import Transformer, with_fast_products
 from specdec_plugins.decoding.networks.fairseq_names import EncoderDecoder
 from specdec_plugins.decoding.networks.trained import TrainedNetwork
-from specdec_plugins.decoding.schedules import build_schedule
+from specdec_plugins.decoding.schedules import SCHEDULES
 from specdec_plugins.decoding.types import DecodeParams, Drafter, Verifier
 from specdec_plugins.decoding.verifier import TransformerVerifier
 from specdec_plugins.errors import require
@@ -212,9 +212,9 @@ def _load_engine(
     drafter: Drafter | None = None
     if settings.drafts:
         context = _draft_context(settings, dictionaries, theirs, verifier, network)
-        drafter = build_drafter(settings.drafter, context, dict(settings.drafter_options))
+        drafter = DRAFTERS.build(settings.drafter, context, options=settings.drafter_options)
         limits = _common_limits(limits, settings, drafter, network)
-    schedule = build_schedule(settings.schedule, dict(settings.schedule_options))
+    schedule = SCHEDULES.build(settings.schedule, options=settings.schedule_options)
     method = Method(drafter, settings.acceptance, schedule)
     return build_decoder(settings, verifier, method, with_scores), limits
 

@@ -241,8 +241,8 @@ class Settings:
 
     def _check_decoding(self) -> None:
         """What only the checkpoints can tell is refused when they are loaded."""
-        DRAFTERS.configure(self.drafter, dict(self.drafter_options))
-        SCHEDULES.configure(self.schedule, dict(self.schedule_options))
+        DRAFTERS.configure(self.drafter, self.drafter_options)
+        SCHEDULES.configure(self.schedule, self.schedule_options)
         require(
             (self.strategy == "early-exit") == (self.exit_layer is not None),
             "--strategy early-exit and --exit-layer N belong together; give both or neither.",

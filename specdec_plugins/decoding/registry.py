@@ -47,7 +47,7 @@ class Registry(Generic[T]):
     def names(self) -> list[str]:
         return sorted(self._entries)
 
-    def configure(self, name: str, options: dict[str, Any] | None = None) -> tuple[Any, Any]:
+    def configure(self, name: str, options: Mapping[str, Any] | None = None) -> tuple[Any, Any]:
         """The class of that name, and `options` as its Config.
 
         Raises UserError for an unknown name or option, each with the choices, and for a value of
@@ -66,6 +66,12 @@ class Registry(Generic[T]):
                     f"Option {option!r} of {self.kind} {name!r} must be {wanted}, not {value!r}."
                 )
         return cls, cls.Config(**(options or {}))
+
+    def build(self, name: str, *parts: Any, options: Mapping[str, Any] | None = None) -> T:
+        """The class of that name, built from its Config and these parts; raises as `configure`."""
+        cls, config = self.configure(name, options)
+        built: T = cls(config, *parts)
+        return built
 
 
 def misfit(hint: Any, value: object) -> str | None:

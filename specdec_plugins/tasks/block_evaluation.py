@@ -13,7 +13,7 @@ from sacrebleu.metrics.bleu import BLEU
 from torch import Tensor
 
 from specdec_plugins.decoding.alone import DrafterDecoder, Unverified
-from specdec_plugins.decoding.drafters.base import DraftContext, build_drafter
+from specdec_plugins.decoding.drafters.base import DRAFTERS, DraftContext
 from specdec_plugins.decoding.engine import EngineConfig, Method, SpeculativeDecoder
 from specdec_plugins.decoding.networks import BlockDrafter as BlockNetwork
 from specdec_plugins.decoding.networks import Transformer
@@ -71,11 +71,11 @@ class BlockEvaluation:
         config = EngineConfig(max_rows=_MAX_ROWS, measure_time=False)
         if self.verifier is None:
             nobody = Unverified(len(self._target.symbols), self._target.special, device)
-            drafter = build_drafter("block", DraftContext(nobody, twin))
+            drafter = DRAFTERS.build("block", DraftContext(nobody, twin))
             self._decoder = DrafterDecoder(drafter, nobody, config)
         else:
             self.verifier.network.to(device)
-            drafter = build_drafter("block", DraftContext(self.verifier, twin))
+            drafter = DRAFTERS.build("block", DraftContext(self.verifier, twin))
             method = Method(drafter, TopBeta(), Constant(Constant.Config()))
             self._decoder = SpeculativeDecoder(self.verifier, method, config)
             longest.append(self.verifier.max_target_positions)

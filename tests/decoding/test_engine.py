@@ -18,7 +18,7 @@ from specdec_plugins.decoding.engine import (
 )
 from specdec_plugins.decoding.rules import RULES
 from specdec_plugins.decoding.rules.exact import Exact
-from specdec_plugins.decoding.schedules import build_schedule
+from specdec_plugins.decoding.schedules import SCHEDULES
 from specdec_plugins.decoding.types import (
     DecodeParams,
     Draft,
@@ -88,7 +88,7 @@ def test_a_text_that_depends_on_the_block_follows_no_clock(
     rule: str, options: dict[str, Any], follows: bool
 ) -> None:
     def drafted(schedule: str) -> list[tuple[list[int], list[int]]]:
-        chosen = replace(method("always", rule), schedule=build_schedule(schedule))
+        chosen = replace(method("always", rule), schedule=SCHEDULES.build(schedule))
         jobs = requests(6, block_size=4, **options)
         results = SpeculativeDecoder(TableVerifier(TABLE), chosen, EngineConfig(3)).decode(jobs)
         return [(r.token_ids, r.drafted_per_round) for r in results]
@@ -340,7 +340,7 @@ def test_blocks_get_shorter_near_the_end_of_a_drafters_positions(
 def test_the_schedule_learns_what_rounds_take_without_time_by_part() -> None:
     """One clock for whole rounds, which needs no synchronisation; `adaptive` follows it."""
     ticks = itertools.count()
-    chosen = replace(method("always"), schedule=build_schedule("adaptive"))
+    chosen = replace(method("always"), schedule=SCHEDULES.build("adaptive"))
     config = EngineConfig(1, measure_time=False, clock=lambda: float(next(ticks)))
     running = Session(TableVerifier(TABLE), chosen, config)
     running.add(requests(4, block_size=8, max_len=40, min_len=39))

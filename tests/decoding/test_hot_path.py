@@ -11,11 +11,11 @@ from dataclasses import replace
 import pytest
 import torch
 
-from specdec_plugins.decoding.drafters import DraftContext, build_drafter
+from specdec_plugins.decoding.drafters import DRAFTERS, DraftContext
 from specdec_plugins.decoding.extend import extend
 from specdec_plugins.decoding.rules import RULES
 from specdec_plugins.decoding.sampling import HashRandom
-from specdec_plugins.decoding.schedules import SCHEDULES, build_schedule
+from specdec_plugins.decoding.schedules import SCHEDULES
 from specdec_plugins.decoding.types import (
     COLUMNS,
     Draft,
@@ -70,7 +70,7 @@ def test_rules(name: str, with_probs: bool) -> None:
 
 @pytest.mark.parametrize("name", SCHEDULES.names())
 def test_schedules(name: str) -> None:
-    schedule = build_schedule(name)
+    schedule = SCHEDULES.build(name)
     schedule.admit(SOURCE)
     asked = []
     for _ in range(5):
@@ -86,7 +86,7 @@ class OnMeta(TableVerifier):
 
 @pytest.mark.parametrize("name", ["hint", "lookup"])
 def test_drafters_without_a_network(name: str) -> None:
-    drafter = build_drafter(name, DraftContext(OnMeta(random_table())))
+    drafter = DRAFTERS.build(name, DraftContext(OnMeta(random_table())))
     drafter.admit(SOURCE)
     rows = params()
     draft = drafter.propose(prefix(), integers(ROWS), WIDTH, rows, HashRandom(rows.seed))

@@ -20,7 +20,7 @@ from specdec_plugins.decoding.engine import EngineConfig, Method, Session
 from specdec_plugins.decoding.networks.cpu import ops
 from specdec_plugins.decoding.rules import RULES
 from specdec_plugins.decoding.sampling import draft_token
-from specdec_plugins.decoding.schedules import build_schedule
+from specdec_plugins.decoding.schedules import SCHEDULES
 from specdec_plugins.decoding.types import (
     DecodeParams,
     Draft,
@@ -317,7 +317,7 @@ def method_of(
     drafter: Drafter | None, rule: str = "exact", schedule: str = "constant", **options: Any
 ) -> Method:
     """Parts by their registered names; the `options` are the schedule's."""
-    return Method(drafter, RULES.get(rule)(), build_schedule(schedule, options))
+    return Method(drafter, RULES.get(rule)(), SCHEDULES.build(schedule, options=options))
 
 
 def events_of(

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from specdec_plugins.decoding.drafters import DraftContext, build_drafter
+from specdec_plugins.decoding.drafters import DRAFTERS, DraftContext
 from specdec_plugins.decoding.engine import EngineConfig, Method, SpeculativeDecoder
 from specdec_plugins.decoding.networks import BlockDrafter, Transformer
 from specdec_plugins.decoding.rules.top_beta import TopBeta
@@ -61,7 +61,7 @@ def published() -> Published:
     drafter = load_network(BlockDrafter, REFERENCE / "drafter.pt", source, target)
     lines = (REFERENCE / "input.bpe.en").read_text(encoding="utf-8").splitlines()
     context = DraftContext(verifier, drafter)
-    return Published(verifier, build_drafter("block", context), source, target, lines)
+    return Published(verifier, DRAFTERS.build("block", context), source, target, lines)
 
 
 @pytest.mark.parametrize("batch", [1, 3, 20])

@@ -12,7 +12,7 @@ from typing import Any
 import httpx
 import pytest
 
-from specdec_plugins.decoding.drafters import DraftContext, build_drafter
+from specdec_plugins.decoding.drafters import DRAFTERS, DraftContext
 from specdec_plugins.decoding.engine import EngineConfig, SpeculativeDecoder
 from specdec_plugins.serving.errors import KINDS
 from tests.serving.toys import (
@@ -358,7 +358,7 @@ def test_hints_save_rounds_and_change_no_word() -> None:
     """One for each sentence where there are as many, else all of it for each; nonsense, too."""
     model = toy_model()
     verifier = model.decoder.verifier
-    method = replace(model.decoder.method, drafter=build_drafter("hint", DraftContext(verifier)))
+    method = replace(model.decoder.method, drafter=DRAFTERS.build("hint", DraftContext(verifier)))
     model = replace(
         model,
         decoder=SpeculativeDecoder(verifier, method, EngineConfig(max_rows=4)),

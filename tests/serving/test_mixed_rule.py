@@ -9,13 +9,13 @@ from typing import Any
 import pytest
 import torch
 
-from specdec_plugins.decoding.drafters import DraftContext, build_drafter
+from specdec_plugins.decoding.drafters import DRAFTERS, DraftContext
 from specdec_plugins.decoding.engine import EngineConfig, Method, SpeculativeDecoder
 from specdec_plugins.decoding.rules.exact import Exact
 from specdec_plugins.decoding.rules.speculative_sampling import SpeculativeSampling
 from specdec_plugins.decoding.rules.top_beta import TopBeta
 from specdec_plugins.decoding.sampling import HashRandom
-from specdec_plugins.decoding.schedules import build_schedule
+from specdec_plugins.decoding.schedules import SCHEDULES
 from specdec_plugins.decoding.types import DecodeParams, Request, RowResult, Scores, Verdict
 from specdec_plugins.serving.model import GREEDY_TOP_K, MixedRule
 from specdec_plugins.serving.planning import row_params as row_params_of
@@ -88,7 +88,7 @@ def decode(name: str, sampling: bool, jobs: list[Request]) -> dict[str, RowResul
     verifier = TableVerifier(TABLE, keep_cache=False)
     assistant = TableVerifier(perturbed(TABLE, 0.7), keep_cache=False)
     context = DraftContext(verifier, assistant=assistant, sampling=sampling)
-    method = Method(build_drafter(name, context), MixedRule(), build_schedule("constant"))
+    method = Method(DRAFTERS.build(name, context), MixedRule(), SCHEDULES.build("constant"))
     decoder = SpeculativeDecoder(verifier, method, EngineConfig(max_rows=len(jobs)))
     return {result.id: result for result in decoder.decode(jobs)}
 

@@ -27,7 +27,7 @@ from specdec_plugins.app.settings import Settings
 from specdec_plugins.app.types import Limits
 from specdec_plugins.decoding.engine import EngineConfig, Method, SpeculativeDecoder
 from specdec_plugins.decoding.rules.top_beta import TopBeta
-from specdec_plugins.decoding.schedules import build_schedule
+from specdec_plugins.decoding.schedules import SCHEDULES
 from specdec_plugins.decoding.types import DecodeParams, Draft, Prefix, Request, Scores
 from specdec_plugins.serving.app import UVICORN, create_app
 from specdec_plugins.serving.model import MixedRule, ServedModel
@@ -121,7 +121,7 @@ def toy_model(
     """script: how the drafter errs; None = no drafter."""
     rule: Any = MixedRule() if samples else TopBeta()
     drafter = ScriptedDrafter(TABLE, SCRIPTS[script]) if script else None
-    method = Method(drafter, rule, build_schedule("constant"))
+    method = Method(drafter, rule, SCHEDULES.build("constant"))
     strategy = "specdec" if script else "AR"
     return ServedModel(
         Settings("toy", verifier="toy", drafter_checkpoint="toy", strategy=strategy),

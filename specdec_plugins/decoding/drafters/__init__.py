@@ -6,7 +6,6 @@ from pkgutil import iter_modules
 from specdec_plugins.decoding.drafters.base import DRAFTERS as DRAFTERS
 from specdec_plugins.decoding.drafters.base import DraftContext as DraftContext
 from specdec_plugins.decoding.drafters.base import Needs as Needs
-from specdec_plugins.decoding.drafters.base import build_drafter as build_drafter
 from specdec_plugins.decoding.drafters.base import needs_of as needs_of
 from specdec_plugins.decoding.drafters.block import BlockNatDrafter as BlockNatDrafter
 

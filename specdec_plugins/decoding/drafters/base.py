@@ -75,18 +75,6 @@ def needs_of(name: str) -> Needs:
     return needs
 
 
-def build_drafter(
-    name: str, context: DraftContext, options: dict[str, Any] | None = None
-) -> Drafter:
-    """The drafter of that name with `options` for its Config.
-
-    Raises UserError for an unknown name or option, each with the choices.
-    """
-    cls, config = DRAFTERS.configure(name, options)
-    drafter: Drafter = cls(config, context)
-    return drafter
-
-
 def until_end(draft: Draft, eos: int, may_wait: bool) -> Draft:
     """The draft of a drafter that proposes all positions at once, cut behind each row's first eos.
 

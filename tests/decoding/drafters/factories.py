@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from specdec_plugins.decoding.drafters import DraftContext, build_drafter
+from specdec_plugins.decoding.drafters import DRAFTERS, DraftContext
 from specdec_plugins.decoding.networks import (
     BlockConfig,
     BlockDrafter,
@@ -72,7 +72,7 @@ def _built(
         if name == "assistant":
             smaller = TableVerifier(perturbed(verifier.table, 0.7), keep_cache=verifier.keep_cache)
             context = replace(context, assistant=smaller)
-        return build_drafter(name, context, options)
+        return DRAFTERS.build(name, context, options=options)
 
     return build
 

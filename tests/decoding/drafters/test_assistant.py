@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from specdec_plugins.decoding.drafters import DraftContext, build_drafter
+from specdec_plugins.decoding.drafters import DRAFTERS, DraftContext
 from specdec_plugins.decoding.sampling import HashRandom, warp
 from specdec_plugins.decoding.types import (
     Draft,
@@ -62,7 +62,9 @@ def run(
     **params: Any,
 ) -> list[RowResult]:
     verifier = TableVerifier(TABLE)
-    drafter = build_drafter("assistant", DraftContext(verifier, assistant=assistant), options)
+    drafter = DRAFTERS.build(
+        "assistant", DraftContext(verifier, assistant=assistant), options=options
+    )
     method = method_of(drafter, schedule=schedule)
     jobs = requests(9, num_forced=lambda i: i % 3, max_len=30, **params)
     results = decode_with(verifier, method, jobs, max_rows=max_rows)
@@ -106,7 +108,7 @@ def opened(
     **options: Any,
 ) -> Drafter:
     context = DraftContext(TableVerifier(TABLE), assistant=assistant, sampling=sampling)
-    drafter = build_drafter("assistant", context, options)
+    drafter = DRAFTERS.build("assistant", context, options=options)
     drafter.admit(sources([[key] for key in keys]))
     return drafter
 
@@ -172,7 +174,7 @@ def test_source_symbols_are_found_by_name_where_its_dictionary_is_another() -> N
     def rounds(mapping: Tensor | None) -> list[int]:
         verifier = TableVerifier(TABLE)
         context = DraftContext(verifier, assistant=assistant, source_to_assistant=mapping)
-        drafter = build_drafter("assistant", context)
+        drafter = DRAFTERS.build("assistant", context)
         jobs = requests(9, max_len=30, block_size=5)
         results = decode_with(verifier, method_of(drafter), jobs, max_rows=4)
         least = [-(-len(r.token_ids) // 6) for r in results]
@@ -199,7 +201,7 @@ def test_reading_the_verifiers_encoder_is_encoding_the_same_again(max_rows: int)
         encoded: list[int] = []
         assistant.network.encoder.register_forward_hook(lambda *_: encoded.append(1))
         context = DraftContext(verifier, assistant=assistant)
-        method = method_of(build_drafter("assistant", context, options))
+        method = method_of(DRAFTERS.build("assistant", context, options=options))
         return history(verifier, method, jobs, max_rows=max_rows), len(encoded)
 
     jobs = sentences(7, lambda i: i % 2, max_len=12, block_size=lambda i: 1 + i % 4)
@@ -235,6 +237,6 @@ def test_what_cannot_assist_is_refused(
     verifier: Any, assistant: Any, encoder: str, words: str
 ) -> None:
     with pytest.raises(UserError, match=words):
-        build_drafter(
-            "assistant", DraftContext(verifier, assistant=assistant), {"encoder": encoder}
+        DRAFTERS.build(
+            "assistant", DraftContext(verifier, assistant=assistant), options={"encoder": encoder}
         )

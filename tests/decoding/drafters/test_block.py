@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from specdec_plugins.decoding.drafters import DraftContext, build_drafter
+from specdec_plugins.decoding.drafters import DRAFTERS, DraftContext
 from specdec_plugins.decoding.drafters.block import BlockNatDrafter
 from specdec_plugins.decoding.networks import BlockDrafter, Transformer
 from specdec_plugins.decoding.networks.transformer import same_encoder
@@ -45,7 +45,7 @@ def params(*block_sizes: int) -> RowParams:
 
 def drafter_of(network: BlockDrafter, rows: list[Row]) -> BlockNatDrafter:
     verifier = TransformerVerifier(transformer(), SPECIAL)
-    drafter = build_drafter("block", DraftContext(verifier, network))
+    drafter = DRAFTERS.build("block", DraftContext(verifier, network))
     assert isinstance(drafter, BlockNatDrafter)
     drafter.admit(batch(rows))
     return drafter
@@ -124,10 +124,10 @@ def test_needs_a_network_of_its_own_kind_and_vocabulary() -> None:
     verifier = TransformerVerifier(transformer(), SPECIAL)
     for network in (None, transformer()):
         with pytest.raises(UserError, match="needs a checkpoint that was trained for it"):
-            build_drafter("block", DraftContext(verifier, network))
+            DRAFTERS.build("block", DraftContext(verifier, network))
     larger = TransformerVerifier(transformer(vocab_size=29), SPECIAL)
     with pytest.raises(UserError, match="of 23 symbols and the verifier on one of 29"):
-        build_drafter("block", DraftContext(larger, block_drafter()))
+        DRAFTERS.build("block", DraftContext(larger, block_drafter()))
 
 
 VERIFIER = transformer(positions="sinusoidal")
@@ -241,11 +241,13 @@ def test_an_encoder_of_another_kind_is_not_shared() -> None:
     changed = fast_drafter(VERIFIER)
     changed.encoder.layers[1].up.weight[0, 0] += 1e-9
     for network in (changed, block_drafter()):
-        drafter = build_drafter("block", DraftContext(verifier, network))
+        drafter = DRAFTERS.build("block", DraftContext(verifier, network))
         assert isinstance(drafter, BlockNatDrafter)
         assert not drafter.encoded_by
         with pytest.raises(UserError, match="encoder is not this verifier's"):
-            build_drafter("block", DraftContext(verifier, network), {"share_encoder": True})
+            DRAFTERS.build(
+                "block", DraftContext(verifier, network), options={"share_encoder": True}
+            )
 
 
 def _changed(**changes: Any) -> Transformer:

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from specdec_plugins.decoding.drafters import DraftContext, build_drafter
+from specdec_plugins.decoding.drafters import DRAFTERS, DraftContext
 from specdec_plugins.decoding.engine import Method
 from specdec_plugins.decoding.networks import Transformer
 from specdec_plugins.decoding.types import Request
@@ -41,7 +41,7 @@ def jobs(**params: Any) -> list[Request]:
 
 def early_exit(network: Transformer, **options: Any) -> tuple[TransformerVerifier, Method]:
     verifier = TransformerVerifier(network, SPECIAL)
-    drafter = build_drafter("early_exit", DraftContext(verifier), options)
+    drafter = DRAFTERS.build("early_exit", DraftContext(verifier), options=options)
     return verifier, method_of(drafter)
 
 
@@ -128,4 +128,4 @@ def test_what_cannot_be_left_early_is_refused() -> None:
     with pytest.raises(UserError, match="single decoder layer"):
         early_exit(transformer(num_layers=1))
     with pytest.raises(UserError, match="none that can run alone"):
-        build_drafter("early_exit", DraftContext(Rows()))  # type: ignore[arg-type]
+        DRAFTERS.build("early_exit", DraftContext(Rows()))  # type: ignore[arg-type]

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 import torch
 
-from specdec_plugins.decoding.drafters import DraftContext, build_drafter
+from specdec_plugins.decoding.drafters import DRAFTERS, DraftContext
 from specdec_plugins.decoding.types import Drafter
 from tests.decoding.drafters.factories import FACTORIES
 from tests.decoding.drafters.test_lookup import proposals, sources
@@ -26,7 +26,7 @@ EOS = SPECIAL.eos
 
 
 def opened(hints: list[list[int]], **options: Any) -> Drafter:
-    drafter = build_drafter("hint", DraftContext(TableVerifier(TABLE)), options)
+    drafter = DRAFTERS.build("hint", DraftContext(TableVerifier(TABLE)), options=options)
     width = max(map(len, hints))
     columns = torch.tensor([[*hint, *[-1] * (width - len(hint))] for hint in hints])
     drafter.admit(replace(sources([[4]] * len(hints)), hints=columns.long().view(len(hints), -1)))

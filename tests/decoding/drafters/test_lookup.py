@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 import torch
 
-from specdec_plugins.decoding.drafters import DraftContext, build_drafter
+from specdec_plugins.decoding.drafters import DRAFTERS, DraftContext
 from specdec_plugins.decoding.sampling import HashRandom
 from specdec_plugins.decoding.types import Draft, Drafter, SourceBatch
 from tests.decoding.toys import SPECIAL, TableVerifier, prefix_of, random_table, row_params
@@ -15,7 +15,7 @@ EOS, PAD, UNK = SPECIAL.eos, SPECIAL.pad, SPECIAL.unk
 
 def drafter(source_to_target: torch.Tensor | None = None, **options: Any) -> Drafter:
     context = DraftContext(TableVerifier(random_table()), source_to_target=source_to_target)
-    return build_drafter("lookup", context, options)
+    return DRAFTERS.build("lookup", context, options=options)
 
 
 def sources(rows: list[list[int]]) -> SourceBatch:

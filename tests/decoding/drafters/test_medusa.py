@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from specdec_plugins.decoding.drafters import DraftContext, build_drafter
+from specdec_plugins.decoding.drafters import DRAFTERS, DraftContext
 from specdec_plugins.decoding.engine import Method
 from specdec_plugins.decoding.networks import MedusaConfig, MedusaHeads, Transformer
 from specdec_plugins.decoding.verifier import TransformerVerifier
@@ -24,7 +24,7 @@ def heads(num_heads: int = 6, dim: int = 16) -> MedusaHeads:
 
 def parts(network: nn.Module) -> tuple[TransformerVerifier, Method]:
     verifier = TransformerVerifier(NETWORK, SPECIAL)
-    return verifier, method_of(build_drafter("medusa", DraftContext(verifier, network)))
+    return verifier, method_of(DRAFTERS.build("medusa", DraftContext(verifier, network)))
 
 
 def guesses(network: Transformer, source_ids: list[int], target_ids: list[int]) -> list[int]:
@@ -58,13 +58,13 @@ def test_drafts_are_the_heads_guesses_of_the_state_that_gave_the_last_token() ->
 def test_what_cannot_be_read_is_refused() -> None:
     verifier = TransformerVerifier(NETWORK, SPECIAL)
     with pytest.raises(UserError, match="gives none"):
-        build_drafter("medusa", DraftContext(Rows(), heads()))  # type: ignore[arg-type]
+        DRAFTERS.build("medusa", DraftContext(Rows(), heads()))  # type: ignore[arg-type]
     with pytest.raises(UserError, match="--arch medusa_heads"):
-        build_drafter("medusa", DraftContext(verifier))
+        DRAFTERS.build("medusa", DraftContext(verifier))
     with pytest.raises(UserError, match="states of 8 numbers and the verifier gives 16"):
-        build_drafter("medusa", DraftContext(verifier, heads(dim=8)))
+        DRAFTERS.build("medusa", DraftContext(verifier, heads(dim=8)))
     assert not verifier.with_hidden
-    assert build_drafter("medusa", DraftContext(verifier, heads(6))).max_block_size == 6
+    assert DRAFTERS.build("medusa", DraftContext(verifier, heads(6))).max_block_size == 6
 
 
 def test_each_head_is_the_residual_block_of_the_paper() -> None:

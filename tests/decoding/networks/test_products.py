@@ -12,7 +12,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from specdec_plugins.decoding.drafters import DraftContext, build_drafter
+from specdec_plugins.decoding.drafters import DRAFTERS, DraftContext
 from specdec_plugins.decoding.engine import EngineConfig, SpeculativeDecoder
 from specdec_plugins.decoding.networks import StackConfig, Transformer
 from specdec_plugins.decoding.networks.cache import KVCache, SourceMemory
@@ -366,7 +366,7 @@ def decoded(
     drafter = None
     if block_size > 0:
         context = DraftContext(verifier, with_fast_products(block_drafter().float(), True, kernels))
-        drafter = build_drafter("block", context)
+        drafter = DRAFTERS.build("block", context)
     requests = sentences(
         12, length=lambda i: 2 + i % 11, block_size=block_size, max_len=16, min_len=12
     )

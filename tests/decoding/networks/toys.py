@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor, nn
 
-from specdec_plugins.decoding.drafters import DraftContext, build_drafter
+from specdec_plugins.decoding.drafters import DRAFTERS, DraftContext
 from specdec_plugins.decoding.networks import (
     BlockConfig,
     BlockDrafter,
@@ -114,7 +114,7 @@ def fast_pair() -> tuple[TransformerVerifier, Drafter]:
     """A verifier, and the fast block drafter, which reads its encoding and keeps its prefix."""
     verifier = TransformerVerifier(transformer(), SPECIAL)
     context = DraftContext(verifier, fast_drafter(verifier.network))
-    return verifier, build_drafter("block", context)
+    return verifier, DRAFTERS.build("block", context)
 
 
 def remember(network: Transformer | BlockDrafter, tokens: Tensor) -> SourceMemory:

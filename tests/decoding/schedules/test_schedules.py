@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from specdec_plugins.decoding.engine import SpeculativeDecoder
-from specdec_plugins.decoding.schedules import SCHEDULES, build_schedule
+from specdec_plugins.decoding.schedules import SCHEDULES
 from specdec_plugins.decoding.schedules.adaptive import RoundCosts
 from specdec_plugins.decoding.types import DraftSchedule, Round, Scores, SourceBatch, Verdict
 from specdec_plugins.errors import UserError
@@ -32,7 +32,7 @@ def rows(count: int) -> SourceBatch:
 
 
 def opened(name: str, count: int, **options: Any) -> DraftSchedule:
-    schedule = build_schedule(name, options)
+    schedule = SCHEDULES.build(name, options=options)
     change(schedule, [], count)  # as a session does first
     return schedule
 
@@ -391,4 +391,4 @@ def test_round_costs_of_widths_that_are_no_longer_drafted_are_forgotten() -> Non
 )
 def test_impossible_options_are_refused(name: str, options: dict[str, Any], words: str) -> None:
     with pytest.raises(UserError, match=words):
-        build_schedule(name, options)
+        SCHEDULES.build(name, options=options)
