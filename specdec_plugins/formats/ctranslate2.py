@@ -1,17 +1,17 @@
-"""A verifier as a model of CTranslate2, through its own specification and converter classes.
+"""A verifier as a model of CTranslate2, through its specification and its converter for fairseq.
 
-Its converter for fairseq does the same from a checkpoint, and needs fairseq; the files are equal.
+That converter reads modules, for which fairseq would have to be there; here it is given weights.
 """
 
 from __future__ import annotations
 
-from dataclasses import replace
+from collections.abc import Iterator
+from itertools import count
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
-import torch
-
-from specdec_plugins.decoding.networks import StackConfig, TransformerConfig
+from specdec_plugins.decoding.networks import TransformerConfig
 from specdec_plugins.decoding.networks.trained import Model, State
 from specdec_plugins.errors import imported, require
 from specdec_plugins.formats.dictionaries import Dictionaries, Dictionary
@@ -61,6 +61,7 @@ def export_ctranslate2(
 
 
 def _specification(verifier: Model, dictionaries: Dictionaries) -> Any:
+    from ctranslate2.converters import fairseq as converter
     from ctranslate2.specs import common_spec, transformer_spec
 
     config = _expressible(verifier)
@@ -79,12 +80,13 @@ def _specification(verifier: Model, dictionaries: Dictionaries) -> Any:
             norms["alignment_heads"] = 0  # as its converter for fairseq has it: none are asked for
         specs.append(new(stack.num_layers, stack.num_heads, **norms, **options))
     spec = transformer_spec.TransformerSpec(*specs)
-    verifier = replace(verifier, state={n: t.float() for n, t in verifier.state.items()})
-    _fill_stack(spec.encoder, "encoder", config.encoder, config, verifier)
-    _fill_stack(spec.decoder, "decoder", config.decoder, config, verifier)
-    _set_linear(spec.encoder.embeddings[0], verifier.state, "encoder.embed_tokens")
-    _set_linear(spec.decoder.embeddings, verifier.state, "decoder.embed_tokens")
-    _set_linear(spec.decoder.projection, verifier.state, "decoder.output_projection")
+    state = {name: tensor.float() for name, tensor in verifier.state.items()}
+    for side, stack in (("encoder", config.encoder), ("decoder", config.decoder)):
+        module: Any = _Weights(state, side)
+        module.embed_scale = stack.dim**0.5 if config.scale_embedding else 1.0
+        table = positions_of(verifier, side, stack)
+        module.embed_positions = SimpleNamespace(weights=table, padding_idx=-1)
+        getattr(converter, f"set_transformer_{side}")(getattr(spec, side), module)
     spec.register_source_vocabulary(_vocabulary(dictionaries.source))
     spec.register_target_vocabulary(_vocabulary(dictionaries.target))
     # fairseq starts a target with the end of a sentence, and ends a source with one.
@@ -109,45 +111,23 @@ def _expressible(verifier: Model) -> TransformerConfig:
     return config
 
 
-def _fill_stack(
-    spec: Any, side: str, stack: StackConfig, config: TransformerConfig, verifier: Model
-) -> None:
-    state = verifier.state
-    spec.scale_embeddings = stack.dim**0.5 if config.scale_embedding else 1.0
-    spec.position_encodings.encodings = positions_of(verifier, side, stack).numpy()
-    if stack.final_norm:
-        _set_norm(spec.layer_norm, state, f"{side}.layer_norm")
-    if config.norm_embedding:
-        _set_norm(spec.layernorm_embedding, state, f"{side}.layernorm_embedding")
-    for number, layer in enumerate(spec.layer):
-        name = f"{side}.layers.{number}"
-        own, crossing = (
-            [f"{name}.{block}.{part}_proj" for part in ("q", "k", "v", "out")]
-            for block in ("self_attn", "encoder_attn")
-        )
-        _set_linear(layer.self_attention.linear[0], state, *own[:3])
-        _set_linear(layer.self_attention.linear[1], state, own[3])
-        _set_norm(layer.self_attention.layer_norm, state, f"{name}.self_attn_layer_norm")
-        if side == "decoder":
-            _set_linear(layer.attention.linear[0], state, crossing[0])
-            _set_linear(layer.attention.linear[1], state, *crossing[1:3])
-            _set_linear(layer.attention.linear[2], state, crossing[3])
-            _set_norm(layer.attention.layer_norm, state, f"{name}.encoder_attn_layer_norm")
-        _set_norm(layer.ffn.layer_norm, state, f"{name}.final_layer_norm")
-        _set_linear(layer.ffn.linear_0, state, f"{name}.fc1")
-        _set_linear(layer.ffn.linear_1, state, f"{name}.fc2")
+class _Weights:
+    """Weights under one name, as CTranslate2's converter reads a module of fairseq's.
 
+    A part that there is not is None; the parts of a list are numbered.
+    """
 
-def _set_linear(spec: Any, state: State, *names: str) -> None:
-    """Several products that read the same input become one."""
-    spec.weight = torch.cat([state[f"{name}.weight"] for name in names]).numpy()
-    if f"{names[0]}.bias" in state:
-        spec.bias = torch.cat([state[f"{name}.bias"] for name in names]).numpy()
+    def __init__(self, state: State, name: str) -> None:
+        self._state = state
+        self._name = name
 
+    def __getattr__(self, part: str) -> Any:
+        name = f"{self._name}.{part}"
+        inside = any(other.startswith(f"{name}.") for other in self._state)
+        return _Weights(self._state, name) if inside else self._state.get(name)
 
-def _set_norm(spec: Any, state: State, name: str) -> None:
-    spec.gamma = state[f"{name}.weight"].numpy()
-    spec.beta = state[f"{name}.bias"].numpy()
+    def __iter__(self) -> Iterator[Any]:
+        return (getattr(self, str(number)) for number in count())
 
 
 def _vocabulary(dictionary: Dictionary) -> list[str]:
