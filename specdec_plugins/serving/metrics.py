@@ -12,7 +12,6 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, gene
 from prometheus_client.multiprocess import MultiProcessCollector, mark_process_dead
 
 from specdec_plugins.decoding.types import RowEvent
-from specdec_plugins.serving.queue import BatchRow
 
 # Where this names a folder, prometheus-client keeps all values in files there, and the processes
 # that share it are one server.
@@ -107,13 +106,11 @@ class Metrics:
             if position <= event.num_accepted:
                 self.position_accepted.labels(position).inc()
 
-    def answered(self, sentences: Sequence[BatchRow]) -> None:
-        """Sentences whose translations were sent."""
-        for sentence in sentences:
-            num_tokens = len(sentence.token_ids)
-            self.sentences.inc()
-            self.mean_tokens.observe(num_tokens / len(sentence.rounds))
-            self.token_seconds.observe(sentence.decode_seconds / num_tokens)
+    def answered(self, num_tokens: int, num_rounds: int, seconds: float) -> None:
+        """A sentence whose translation was sent; seconds: of its decoding."""
+        self.sentences.inc()
+        self.mean_tokens.observe(num_tokens / num_rounds)
+        self.token_seconds.observe(seconds / num_tokens)
 
 
 def _shared(folder: str) -> CollectorRegistry:

@@ -16,11 +16,10 @@ from specdec_plugins.serving.errors import ServiceError
 from specdec_plugins.serving.metrics import Metrics
 from specdec_plugins.serving.model import ServedModel
 from specdec_plugins.serving.planning import TextPlan, make_plan
-from specdec_plugins.serving.queue import BatchRow, RowRound, Submission
 from specdec_plugins.serving.request_ids import current_id
 from specdec_plugins.serving.schemas import ErrorResponse, Parameters
 from specdec_plugins.serving.settings import ServerSettings
-from specdec_plugins.serving.worker import BatchWorker
+from specdec_plugins.serving.worker import BatchRow, BatchWorker, RowRound, Submission
 
 T = TypeVar("T")
 
@@ -139,8 +138,13 @@ class Service:
             for row in range(len(plan.requests)):
                 async for _ in subscription.rounds(row):
                     pass
-        self.metrics.answered(subscription.rows)
+        self.answered(subscription.rows)
         return subscription.rows
+
+    def answered(self, rows: Sequence[BatchRow]) -> None:
+        """Count sentences whose translations were sent."""
+        for row in rows:
+            self.metrics.answered(len(row.token_ids), len(row.rounds), row.decode_seconds)
 
     async def join(self, plan: TextPlan, rows: Sequence[BatchRow]) -> list[str]:
         """The texts of a plan, translated."""

@@ -19,9 +19,9 @@ from specdec_plugins.serving import schemas
 from specdec_plugins.serving.errors import ServiceError
 from specdec_plugins.serving.model import ServedModel
 from specdec_plugins.serving.planning import TextPlan
-from specdec_plugins.serving.queue import BatchRow, RowRound
 from specdec_plugins.serving.schemas import Parameters, StreamResponse, Token
 from specdec_plugins.serving.service import Service, Subscription
+from specdec_plugins.serving.worker import BatchRow, RowRound
 
 T = TypeVar("T")
 
@@ -106,7 +106,7 @@ async def events_of(
     sentences = [GrowingSentence(service.model, gap) for gap in parts[0::2]]
 
     def end(last: StreamResponse) -> None:
-        service.metrics.answered(subscription.rows)
+        service.answered(subscription.rows)
         last.token.text += last_gap
         [last.generated_text] = plan.join([sentence.text for sentence in sentences])
         last.details = make_details(plan, subscription.rows, options)

@@ -9,16 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from specdec_plugins.decoding.types import Request, RowEvent
+from specdec_plugins.decoding.types import RowEvent
 from specdec_plugins.serving.metrics import SHARED_FOLDER, Metrics
-from specdec_plugins.serving.queue import RowRound, Submission
-
-
-class Unheard(Submission):
-    """Nobody reads its rounds."""
-
-    def deliver(self, row: int, news: RowRound | Exception) -> None:
-        pass
 
 
 def test_rounds_are_counted_by_what_users_ask_for() -> None:
@@ -30,9 +22,7 @@ def test_rounds_are_counted_by_what_users_ask_for() -> None:
         RowEvent("d", [4, 2, 6], 2, [4, 2], None),  # ended within its draft
     ]
     metrics.stepped(events, 4, {"draft": 0.5, "verify": 0.25})
-    [row] = Unheard([Request("x", [2])]).rows
-    row.rounds = [RowRound(event, 1.4, queue_seconds=0.5, batch_size=4) for event in events]
-    metrics.answered([row])
+    metrics.answered(9, 4, seconds=0.9)
 
     def value(name: str, **labels: str) -> float | None:
         return metrics.registry.get_sample_value(f"specdec_{name}", labels)

@@ -11,9 +11,8 @@ import pytest
 from specdec_plugins.decoding.types import DecodeParams, Request
 from specdec_plugins.serving.errors import ServiceError
 from specdec_plugins.serving.metrics import Metrics
-from specdec_plugins.serving.queue import RowRound, Submission
 from specdec_plugins.serving.settings import ServerSettings
-from specdec_plugins.serving.worker import BatchWorker
+from specdec_plugins.serving.worker import BatchWorker, RowRound, Submission
 from tests.serving.toys import (
     MAX_LEN,
     PATIENCE,
