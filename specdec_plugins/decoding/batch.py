@@ -7,8 +7,8 @@ from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
-from torch.nn.functional import pad as pad_columns
 
+from specdec_plugins.decoding.networks.cache import join_rows
 from specdec_plugins.decoding.sampling import HashRandom
 from specdec_plugins.decoding.types import (
     DecodeParams,
@@ -117,9 +117,8 @@ def open_prefix(source: SourceBatch, max_len: int) -> Prefix:
 
 def _append_prefix(a: Prefix, b: Prefix) -> Prefix:
     """Rows of a, then rows of b, in storage wide enough for both."""
-    width = max(a.tokens.shape[1], b.tokens.shape[1])
     return Prefix(
-        tokens=torch.cat([pad_columns(p.tokens, (0, width - p.tokens.shape[1])) for p in (a, b)]),
+        tokens=join_rows((a.tokens, b.tokens)),
         lengths=torch.cat([a.lengths, b.lengths]),
         active=torch.cat([a.active, b.active]),
         width=max(a.width, b.width),

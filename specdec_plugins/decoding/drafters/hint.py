@@ -18,6 +18,7 @@ from specdec_plugins.decoding.drafters.base import (
 from specdec_plugins.decoding.drafters.block import BlockNatDrafter
 from specdec_plugins.decoding.drafters.lookup import NOTHING, check_ngrams, match_lengths
 from specdec_plugins.decoding.networks.block import BlockDrafter
+from specdec_plugins.decoding.networks.cache import join_rows
 from specdec_plugins.decoding.types import Draft, Prefix, Round, RowParams, RowRandom, SourceBatch
 
 _LONGEST = 1024  # tokens of a hint that are read: no sentence goes on behind them
@@ -61,9 +62,7 @@ class HintDrafter(ContextDrafter):
         hints = pad(source.hints[:, :_LONGEST], (0, 1), value=NOTHING)
         length = (hints != NOTHING).sum(1, keepdim=True)  # [B, 1]
         hints = hints.scatter(1, length, torch.where(length > 0, self._special.eos, NOTHING))
-        width = max(self._hints.shape[1], hints.shape[1])
-        both = (self._hints, hints)
-        self._hints = torch.cat([pad(h, (0, width - h.shape[1]), value=NOTHING) for h in both])
+        self._hints = join_rows((self._hints, hints), fill=NOTHING)
         if self._blocks is not None:
             self._blocks.admit(source)
 

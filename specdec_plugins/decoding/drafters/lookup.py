@@ -9,6 +9,7 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from specdec_plugins.decoding.drafters.base import DRAFTERS, ContextDrafter, DraftContext
+from specdec_plugins.decoding.networks.cache import join_rows
 from specdec_plugins.decoding.networks.cpu.ops import at, leading_true
 from specdec_plugins.decoding.types import Draft, Prefix, RowParams, RowRandom, SourceBatch
 from specdec_plugins.errors import require
@@ -49,9 +50,7 @@ class LookupDrafter(ContextDrafter):
             tokens = tokens.masked_fill(tokens == self._unk, NOTHING)
         columns = torch.arange(tokens.shape[1], device=tokens.device)
         tokens = tokens.masked_fill(columns >= source.lengths[:, None], NOTHING)
-        width = max(self._source.shape[1], tokens.shape[1])
-        both = (self._source, tokens)
-        self._source = torch.cat([pad(t, (0, width - t.shape[1]), value=NOTHING) for t in both])
+        self._source = join_rows((self._source, tokens), fill=NOTHING)
 
     def select(self, rows: Tensor) -> None:
         self._source = self._source[rows]

@@ -142,9 +142,9 @@ class SourceMemory:
         extras = zip(self.extras, other.extras, strict=True)
         return SourceMemory(
             lengths=torch.cat([self.lengths, other.lengths]),
-            padding_mask=_join((self.padding_mask, other.padding_mask), fill=True),
-            keys_values=tuple(_join(pair) for pair in pairs),
-            extras=tuple(_join(pair) for pair in extras),
+            padding_mask=join_rows((self.padding_mask, other.padding_mask), fill=True),
+            keys_values=tuple(join_rows(pair) for pair in pairs),
+            extras=tuple(join_rows(pair) for pair in extras),
         ).trimmed()
 
     def trimmed(self, may_wait: bool | None = None) -> SourceMemory:
@@ -177,7 +177,7 @@ class SourceMemory:
         )
 
 
-def _join(parts: Sequence[Tensor], fill: bool = False) -> Tensor:
+def join_rows(parts: Sequence[Tensor], fill: int = 0) -> Tensor:
     """Rows of one, then rows of the other, padded to the longer: [B, S, ...] each."""
     longest = max(part.shape[1] for part in parts)
     out = parts[0].new_empty(sum(map(len, parts)), longest, *parts[0].shape[2:])
