@@ -6,7 +6,12 @@ from pybind11.setup_helpers import Pybind11Extension
 from setuptools import find_packages, setup
 
 # What decoding needs. fairseq is only needed to train, and to read its checkpoints.
-TEXT = ["sacremoses>=0.1.1", "subword-nmt>=0.3.8"]
+TEXT = [
+    "sacremoses>=0.1.1",
+    "sentencepiece>=0.2",
+    "subword-nmt>=0.3.8",
+    "tokenizers>=0.22",  # those of transformers' models
+]
 TRAIN = [
     "fairseq-fixed==0.12.3.1",
     "hydra-core==1.3.2",

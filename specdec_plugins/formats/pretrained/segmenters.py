@@ -1,0 +1,220 @@
+"""Text to the ids of a model's files and back, as transformers' tokenizers have it.
+
+Two kinds: sentencepiece with a vocabulary beside it (MarianMT, M2M-100, and NLLB and mBART as they
+were first published), and whatever `tokenizer.json` describes. Ids are those of the files, without
+the tokens that frame a source.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Protocol
+
+from specdec_plugins.errors import UserError, imported, require
+
+_UNDERLINE = "\u2581"  # sentencepiece's mark of a space
+_CODE = re.compile(r">>.*?<<", re.DOTALL)  # MarianMT's target language, at the start of a source
+# transformers' own, of English text that was once cut into words.
+_CLEANED = (" .", " ?", " !", " ,", " ' ", " n't", " 'm", " 's", " 've", " 're")
+
+
+Added = dict[str, dict[str, Any]]  # tokens that a text may hold; what transformers says of each
+
+
+class Segmenter(Protocol):
+    """One side's tokenizer."""
+
+    vocabulary: Mapping[str, int]
+    special: frozenset[int]  # ids that leave no text
+
+    def encode(self, text: str) -> list[int]: ...
+
+    def decode(self, ids: Sequence[int]) -> str: ...
+
+
+def read_json(path: Path, otherwise: Any = None) -> Any:
+    """A file of JSON; `otherwise`, where it is given and the file is not there.
+
+    Raises UserError where the file cannot be read.
+    """
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError as error:
+        if otherwise is not None:
+            return otherwise
+        raise missing(path) from error
+    except OSError as error:
+        raise UserError(f"{path}: cannot be read ({error.strerror}).") from error
+    except ValueError as error:
+        raise UserError(f"{path}: not JSON ({error}); download it again.") from error
+
+
+def missing(path: Path) -> UserError:
+    """What to say where a tokenizer's file is not there."""
+    return UserError(
+        f"{path}: there is no such file, and the model's tokenizer needs it; copy it from where "
+        "the model came from."
+    )
+
+
+def read_vocabulary(path: Path) -> dict[str, int]:
+    """Symbols and ids of a `vocab.json`. Raises UserError where it is something else."""
+    found = read_json(path)
+    is_one = isinstance(found, dict) and all(isinstance(index, int) for index in found.values())
+    require(is_one, f"{path}: expected symbols and their ids; download it again.")
+    return dict(found)
+
+
+class Spm:
+    """A file of sentencepiece."""
+
+    def __init__(self, path: Path) -> None:
+        """Raises UserError where it is missing or damaged."""
+        self._model = imported("sentencepiece", "text").SentencePieceProcessor()
+        if not path.is_file():
+            raise missing(path)
+        try:
+            self._model.Load(str(path))
+        except (RuntimeError, OSError) as error:
+            raise UserError(f"{path}: no model of sentencepiece; download it again.") from error
+
+    @property
+    def pieces(self) -> list[str]:
+        return [self._model.id_to_piece(i) for i in range(self._model.get_piece_size())]
+
+    def encode(self, text: str) -> list[str]:
+        return list(self._model.encode(text, out_type=str))
+
+    def decode(self, pieces: Sequence[str]) -> str:
+        return str(self._model.decode_pieces(list(pieces)))
+
+
+class SpmSegmenter:
+    """sentencepiece's pieces, with ids of a vocabulary of their own."""
+
+    def __init__(
+        self,
+        encoder: Spm,
+        decoder: Spm,
+        vocabulary: Mapping[str, int],
+        added: Added,
+        unk: str,
+        *,
+        cleans: bool = False,
+        takes_codes: bool = False,
+    ) -> None:
+        """cleans: spaces before English punctuation go; takes_codes: MarianMT's `>>deu<<`."""
+        self.vocabulary = vocabulary
+        self.special = frozenset(vocabulary[t] for t, how in added.items() if how["special"])
+        self._encoder, self._decoder = encoder, decoder
+        self._cleans, self._takes_codes = cleans, takes_codes
+        self._unk, self._added = unk, added
+        self._symbols = {index: symbol for symbol, index in vocabulary.items()}
+        longest_first = sorted(added, key=len, reverse=True)
+        self._splits = re.compile(f"({'|'.join(map(re.escape, longest_first))})")
+
+    def encode(self, text: str) -> list[int]:
+        ids, unk = list[int](), self.vocabulary[self._unk]
+        parts = self._splits.split(text)  # text, special token, text, ...
+        for index, part in enumerate(parts):
+            if index % 2:
+                ids.append(self.vocabulary[part])
+                continue
+            if index > 0 and self._added[parts[index - 1]].get("rstrip"):
+                part = part.lstrip()
+            if index + 1 < len(parts) and self._added[parts[index + 1]].get("lstrip"):
+                part = part.rstrip()
+            ids += [self.vocabulary.get(piece, unk) for piece in self._pieces(part)]
+        return ids
+
+    def _pieces(self, text: str) -> list[str]:
+        code = _CODE.match(text) if self._takes_codes else None
+        if code is None:
+            return self._encoder.encode(text) if text else []
+        return [code[0], *self._encoder.encode(text[code.end() :])]
+
+    def decode(self, ids: Sequence[int]) -> str:
+        text, pieces = "", list[str]()
+        for index in ids:
+            if index in self._symbols:
+                pieces += [] if index in self.special else [self._symbols[index]]
+            else:  # a row of the model that has no symbol
+                text, pieces = text + self._decoder.decode(pieces) + self._unk, []
+        text = (text + self._decoder.decode(pieces)).replace(_UNDERLINE, " ").strip()
+        return cleaned(text) if self._cleans else text
+
+
+class JsonSegmenter:
+    """What the package tokenizers reads or is told."""
+
+    def __init__(self, tokenizer: Any, cleans: bool = False) -> None:
+        """cleans: spaces before English punctuation go, unless the tokens are BPE's."""
+        self._tokenizer = tokenizer
+        tokenizer.no_truncation()
+        tokenizer.no_padding()
+        self.vocabulary = tokenizer.get_vocab()
+        added = tokenizer.get_added_tokens_decoder()
+        self.special = frozenset(index for index, token in added.items() if token.special)
+        self._cleans = cleans and type(tokenizer.model).__name__ != "BPE"
+
+    @classmethod
+    def read(cls, path: Path, cleans: bool = False) -> JsonSegmenter:
+        """Of a `tokenizer.json`; UserError where it is missing or damaged."""
+        tokenizers = imported("tokenizers", "text")
+        try:
+            return cls(tokenizers.Tokenizer.from_file(str(path)), cleans)
+        except Exception as error:  # the package raises no class of its own
+            raise UserError(f"{path}: no tokenizer ({error}); download it again.") from error
+
+    def encode(self, text: str) -> list[int]:
+        return list(self._tokenizer.encode(text, add_special_tokens=False).ids)
+
+    def decode(self, ids: Sequence[int]) -> str:
+        text = str(self._tokenizer.decode(list(ids)))
+        return cleaned(text) if self._cleans else text
+
+    def frame(self) -> tuple[list[int], list[int]]:
+        """What its own post-processor puts before a text and behind it."""
+        bare, whole = self.encode("a"), list(self._tokenizer.encode("a").ids)
+        at = [i for i in range(len(whole)) if whole[i : i + len(bare)] == bare]
+        return whole[: at[0]], whole[at[0] + len(bare) :]
+
+
+def cleaned(text: str) -> str:
+    """Without the spaces that `clean_up_tokenization_spaces` is about."""
+    for spaced in _CLEANED:
+        text = text.replace(spaced, spaced.strip())
+    return text
+
+
+def byte_bpe(vocabulary: Path, merges: Path, added: Added, spaced: bool) -> Any:
+    """BART's `tokenizers.Tokenizer`. spaced: a text begins as if a space stood before it."""
+    tokenizers = imported("tokenizers", "text")
+    symbols = read_vocabulary(vocabulary)
+    if not merges.is_file():
+        raise missing(merges)
+    try:
+        read = tokenizers.models.BPE.read_file(str(vocabulary), str(merges))
+        tokenizer = tokenizers.Tokenizer(tokenizers.models.BPE(*read))
+    except Exception as error:  # the package raises no class of its own
+        raise UserError(
+            f"{merges}: no merges for the vocabulary beside it ({error}); download both again."
+        ) from error
+    tokenizer.pre_tokenizer = tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=spaced)
+    tokenizer.decoder = tokenizers.decoders.ByteLevel()
+    eos, bos = "</s>", "<s>"
+    tokenizer.post_processor = tokenizers.processors.RobertaProcessing(
+        (eos, symbols.get(eos, 2)), (bos, symbols.get(bos, 0)), True, spaced
+    )
+    known = ("lstrip", "rstrip", "single_word", "normalized", "special")
+    tokenizer.add_special_tokens(
+        [
+            tokenizers.AddedToken(token, **{name: how[name] for name in known if name in how})
+            for token, how in added.items()
+            if token in symbols
+        ]
+    )
+    return tokenizer

@@ -1,0 +1,402 @@
+"""The tokenizer of a folder of transformers': lines to our ids and back, for each of its languages.
+
+Needs the packages sentencepiece or tokenizers, and no transformers. What encodes and decodes as
+the files say is in `segmenters.py`; here is what each kind of tokenizer puts around a source, and
+which of its tokens stand for languages.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+from specdec_plugins.errors import UserError, require
+from specdec_plugins.formats.dictionaries import Dictionary
+from specdec_plugins.formats.pretrained.languages import find, published
+from specdec_plugins.formats.pretrained.segmenters import (
+    Added,
+    JsonSegmenter,
+    Segmenter,
+    Spm,
+    SpmSegmenter,
+    byte_bpe,
+    read_json,
+    read_vocabulary,
+)
+from specdec_plugins.formats.pretrained.vocabulary import dictionary_of, order_of, ours
+
+SETTINGS, SPECIAL, JSON = "tokenizer_config.json", "special_tokens_map.json", "tokenizer.json"
+SPM, VOCABULARY, ADDED = "sentencepiece.bpe.model", "vocab.json", "added_tokens.json"
+TARGET_JSON, TARGET_VOCABULARY = "target_tokenizer.json", "target_vocab.json"
+SOURCE_SPM, TARGET_SPM, MERGES = "source.spm", "target.spm", "merges.txt"
+# All that a tokenizer may consist of; a bundle keeps them as they are.
+FILES = (
+    *(SETTINGS, SPECIAL, JSON, SPM, VOCABULARY, ADDED, TARGET_JSON, TARGET_VOCABULARY),
+    *(SOURCE_SPM, TARGET_SPM, MERGES),
+)
+
+Frame = tuple[list[int], list[int]]  # what stands before a source and behind it
+_USUAL = {
+    **{"bos": "<s>", "eos": "</s>", "unk": "<unk>", "sep": "</s>", "pad": "<pad>", "cls": "<s>"},
+    "mask": "<mask>",
+}
+_MOSTLY = 0.5  # letters, of the characters of a line that is no table of figures
+
+
+class Ids(Protocol):
+    """What of a model's configuration is about its tokens; ids are those of its files."""
+
+    @property
+    def model_type(self) -> str: ...
+
+    @property
+    def vocab_size(self) -> int: ...
+
+    @property
+    def decoder_vocab_size(self) -> int: ...
+
+    @property
+    def decoder_start_token_id(self) -> int: ...
+
+    @property
+    def forced_bos_token_id(self) -> int | None: ...
+
+
+@dataclass(frozen=True)
+class Kind:
+    """What one kind of tokenizer has around its sources and targets."""
+
+    languages: str = ""  # their tokens: a regular expression whose group is the code
+    published: str = ""  # whose languages a folder has that lists none
+    usual: tuple[str, ...] = tuple(_USUAL)  # special tokens that a folder need not name
+    opens_source: bool = False  # the source's language stands before the text, not behind its end
+    target_opens_source: bool = False  # the target's does, and the source has none
+
+
+_REGIONS = "([a-z]{2}_[A-Z]{2})"
+MARIAN = Kind(">>(.+)<<", "", ("unk", "eos", "pad"), target_opens_source=True)
+M2M100 = Kind("__(.+)__", "m2m100", ("bos", "eos", "unk", "sep", "pad"), opens_source=True)
+NLLB = Kind("([a-z]{3}_[A-Z][a-z]{3})", "nllb200", opens_source=True)
+MBART50 = Kind(_REGIONS, "mbart50", opens_source=True)
+MBART = Kind(_REGIONS, "mbart25")
+PLAIN = Kind()  # BART, and whatever has no languages
+_CLASSES = {"MBart50": MBART50, "MBart": MBART, "Nllb": NLLB, "M2M100": M2M100, "Marian": MARIAN}
+
+
+@dataclass(frozen=True)
+class Languages:
+    """Those that a model reads and writes, as it calls them."""
+
+    where: Path  # the folder, for messages
+    sources: tuple[str, ...]
+    targets: tuple[str, ...]
+    source: str | None  # by default; None = it must be chosen
+    target: str | None
+
+    def choose(self, source: str | None, target: str | None) -> tuple[str | None, str | None]:
+        """Those that are meant, None where nothing was asked for and nothing is the default.
+
+        Raises UserError for languages that the model does not have, with those that it has.
+        """
+        return (
+            self._choose("source", source, self.sources) or self._default(self.source, "source"),
+            self._choose("target", target, self.targets) or self._default(self.target, "target"),
+        )
+
+    def _choose(self, side: str, asked: str | None, known: Sequence[str]) -> str | None:
+        if asked is None:
+            return None
+        found = find(asked, known)
+        does = "reads" if side == "source" else "writes"
+        require(
+            found is not None,
+            f"{self.where}: the model {does} no {asked!r}; give a {side} language of: "
+            f"{', '.join(known)}.",
+        )
+        return found
+
+    def _default(self, named: str | None, side: str) -> str | None:
+        known = self.sources if side == "source" else self.targets
+        return known[0] if len(known) == 1 else find(named or "", known)
+
+    def unchosen(self, side: str) -> UserError:
+        """What to say where a language must be chosen."""
+        known = self.sources if side == "source" else self.targets
+        return UserError(
+            f"{self.where}: the model has several {side} languages; choose one with "
+            f"--{side}-lang: {', '.join(known)}."
+        )
+
+
+class PretrainedTokenizer:
+    """Both sides' symbols in our order, and everything between a line and their ids."""
+
+    def __init__(
+        self, folder: Path, kind: Kind, config: Ids, source: Segmenter, target: Segmenter
+    ) -> None:
+        """Raises UserError where the files do not fit the model."""
+        settings = read_settings(folder)
+        self._folder, self._kind = folder, kind
+        self._source, self._target = source, target
+        start = config.decoder_start_token_id
+        self.source_order = _order(folder, source, config.vocab_size, settings, start)
+        self.target_order = self.source_order
+        if target.vocabulary is not source.vocabulary:
+            size = config.decoder_vocab_size
+            self.target_order = _order(folder, target, size, settings, start)
+        self.source = dictionary_of(source.vocabulary, self.source_order, start)
+        self.target = dictionary_of(target.vocabulary, self.target_order, start)
+        self._source_ids, self._target_ids = ours(self.source_order), ours(self.target_order)
+        self._codes = self._language_tokens()
+        self.languages, self._first = self._find_languages(config, settings)
+        self._legacy = bool(settings.get("legacy_behaviour"))  # NLLB's language behind its end
+        self._frame: Frame = ([], [self.source.eos])
+        if isinstance(source, JsonSegmenter) and not self._codes:
+            before, behind = source.frame()
+            ids = self._source_ids
+            self._frame = ([ids[i] for i in before], [ids[i] for i in behind])
+
+    def _language_tokens(self) -> dict[str, int]:
+        """Our source ids of the tokens of languages, by their codes."""
+        found = dict[str, int]()
+        by_id = sorted(self._source.vocabulary.items(), key=lambda item: item[1])
+        for symbol, index in by_id if self._kind.languages else ():
+            code = re.fullmatch(self._kind.languages, symbol)
+            if code and (self._kind.target_opens_source or index in self._source.special):
+                found[code[1]] = self._source_ids[index]
+        return found
+
+    def _find_languages(
+        self, config: Ids, settings: Mapping[str, Any]
+    ) -> tuple[Languages, dict[str | None, list[int]]]:
+        """And what targets in them begin with; under None for any other."""
+        start, forced = self.target.start, config.forced_bos_token_id
+        first: dict[str | None, list[int]] = {None: []}
+        if forced is not None:
+            first[None] = [self._target_ids[forced]]
+        codes, by_id = tuple(self._codes), {index: code for code, index in self._codes.items()}
+        source = settings.get("source_lang") or settings.get("src_lang")
+        target = settings.get("target_lang") or settings.get("tgt_lang")
+        sources: tuple[str, ...]
+        targets: tuple[str, ...]
+        if self._kind.target_opens_source or not codes:
+            sources, targets = (source or "source",), codes or (target or "target",)
+        elif start in by_id:  # mBART as it was first tuned: its start says the language
+            sources, targets = codes, (by_id[start],)
+        else:
+            sources, targets = codes, codes
+            target = target or next((by_id[i] for i in first[None] if i in by_id), None)
+            first |= {code: [index] for code, index in self._codes.items()}
+        return Languages(self._folder, sources, targets, source, target), first
+
+    def first_ids(self, target_lang: str | None) -> list[int]:
+        """Our ids of what a target begins with, whatever the source.
+
+        Raises UserError where its language must be chosen.
+        """
+        if target_lang is None and len(self._first) > 1:
+            raise self.languages.unchosen("target")
+        return self._first.get(target_lang, self._first[None])
+
+    def encode(self, line: str) -> list[int]:
+        """Our ids of source text, nothing around them; raises UserError for what is no text."""
+        return self._encoded(self._source, self._source_ids, self.source, line)
+
+    def encode_target(self, line: str) -> list[int]:
+        """The same for target text."""
+        return self._encoded(self._target, self._target_ids, self.target, line)
+
+    def framed(self, ids: Sequence[int], source: str | None, target: str | None) -> list[int]:
+        """A source with what the model expects around it. The languages are as it calls them.
+
+        Raises UserError where one must be chosen. With MarianMT's models a source may begin with
+        the token of a target language of its own.
+        """
+        before, behind = self.frame(source, target)
+        if self._kind.target_opens_source and {*ids[:1]} & {*self._codes.values()}:
+            before = []
+        elif self._kind.target_opens_source and self._codes and target is None:
+            raise self.languages.unchosen("target")
+        return [*before, *ids, *behind]
+
+    def frame(self, source: str | None, target: str | None) -> Frame:
+        """What stands around a source."""
+        if not self._codes:
+            return self._frame
+        end = [self.source.eos]
+        if self._kind.target_opens_source:
+            return ([] if target is None else [self._codes[target]]), end
+        if source is None:
+            raise self.languages.unchosen("source")
+        language = [self._codes[source]]
+        is_before = self._kind.opens_source and not self._legacy
+        return (language, end) if is_before else ([], end + language)
+
+    def _encoded(
+        self, side: Segmenter, known: Mapping[int, int], dictionary: Dictionary, line: str
+    ) -> list[int]:
+        try:
+            line.encode()
+        except UnicodeEncodeError as error:
+            raise UserError(
+                f"the text holds half a character ({line[error.start]!r}), which no tokenizer can "
+                "read; decode all of it as UTF-8 or UTF-16."
+            ) from error
+        ids = [known.get(index, dictionary.unk) for index in side.encode(line)]
+        if dictionary.unk in ids:
+            read = "".join(dictionary.symbols[i] for i in {*ids} - {dictionary.unk})
+            visible = [character for character in line if not character.isspace()]
+            is_text = sum(map(str.isalpha, visible)) > _MOSTLY * len(visible)
+            require(
+                not is_text or any(map(str.isalpha, read)),
+                f"the tokenizer of {self._folder} knows no letter of {line.strip()[:40]!r}; give "
+                "text in a language of the model.",
+            )
+        return ids
+
+    def decode(self, ids: Sequence[int]) -> str:
+        """The text of our target ids; special tokens leave none, as in transformers."""
+        return self._target.decode([self.target_order[i] for i in ids])
+
+    def is_mark(self, index: int) -> bool:
+        """True for one of our target ids that is no token of a translation."""
+        return index != self.target.unk and self.target_order[index] in self._target.special
+
+
+def read_settings(folder: Path) -> dict[str, Any]:
+    """What `tokenizer_config.json` says; older folders have a part of it in a file beside it."""
+    settings = read_json(folder / SETTINGS, {})
+    if "added_tokens_decoder" not in settings:
+        settings |= read_json(folder / SPECIAL, {})
+    return dict(settings)
+
+
+def read_tokenizer(folder: Path, config: Ids) -> PretrainedTokenizer:
+    """Raises UserError where a file is missing, damaged, or of another model."""
+    settings = read_settings(folder)
+    kind = _kind_of(folder, config, settings)
+    cleans = bool(settings.get("clean_up_tokenization_spaces"))
+    has_json = (folder / JSON).exists()
+    source: Segmenter
+    target: Segmenter | None = None
+    if kind is MARIAN and ((folder / SOURCE_SPM).exists() or not has_json):
+        source, target = _marian(folder, settings, cleans)
+    elif kind is not M2M100 and has_json:
+        source = JsonSegmenter.read(folder / JSON, cleans)
+        if (folder / TARGET_JSON).exists():
+            target = JsonSegmenter.read(folder / TARGET_JSON, cleans)
+    elif kind is PLAIN:
+        spaced, added = bool(settings.get("add_prefix_space")), _added(folder, kind, settings)
+        source = JsonSegmenter(byte_bpe(folder / VOCABULARY, folder / MERGES, added, spaced))
+    else:
+        source = _fairseq(folder, kind, settings, cleans)
+    return PretrainedTokenizer(folder, kind, config, source, target or source)
+
+
+def _kind_of(folder: Path, config: Ids, settings: Mapping[str, Any]) -> Kind:
+    """By the class that the folder names; else by the model, and by its files."""
+    name, model = str(settings.get("tokenizer_class", "")), config.model_type
+    named = next((kind for prefix, kind in _CLASSES.items() if name.startswith(prefix)), None)
+    if named is not None:
+        return named
+    if model == "m2m_100":
+        return M2M100 if (folder / VOCABULARY).exists() else NLLB
+    if model == "mbart":
+        symbols = JsonSegmenter.read(folder / JSON).vocabulary if (folder / JSON).exists() else {}
+        return MBART50 if not symbols or "sl_SI" in symbols else MBART
+    return MARIAN if model == "marian" else PLAIN
+
+
+def _added(folder: Path, kind: Kind, settings: Mapping[str, Any]) -> Added:
+    """Tokens that a text may hold, in the order of their ids, where the files tell these."""
+    found: Added = {}
+    for index, token in settings.get("added_tokens_decoder", {}).items():
+        found[token["content"]] = {**token, "id": int(index)}
+    named = [settings.get(f"{name}_token", _USUAL[name]) for name in kind.usual]
+    for extra in ("additional_special_tokens", "extra_special_tokens"):
+        more = settings.get(extra) or ()
+        named += more.values() if isinstance(more, Mapping) else more
+    for token in filter(None, named):
+        record = dict(token) if isinstance(token, Mapping) else {"content": token}
+        found.setdefault(record["content"], {**record, "special": True})
+    for content, index in read_json(folder / ADDED, {}).items():
+        record = found.setdefault(content, {"content": content, "special": False})
+        record.setdefault("id", index)
+    return found
+
+
+def _completed(vocabulary: dict[str, int], added: Added, codes: Sequence[str]) -> dict[str, int]:
+    """With ids for added tokens: those that are told, and the next ones; languages come first."""
+    told = {content: token["id"] for content, token in added.items() if "id" in token}
+    vocabulary = vocabulary | told
+    for content in (*codes, *added):
+        vocabulary.setdefault(content, len(vocabulary))
+    return vocabulary
+
+
+def _marian(
+    folder: Path, settings: Mapping[str, Any], cleans: bool
+) -> tuple[SpmSegmenter, SpmSegmenter]:
+    """Both sides."""
+    spms = [Spm(folder / name) for name in (SOURCE_SPM, TARGET_SPM)]
+    added = _added(folder, MARIAN, settings)
+    symbols = _completed(read_vocabulary(folder / VOCABULARY), added, ())
+    is_shared = not settings.get("separate_vocabs")
+    others = symbols
+    if not is_shared:
+        others = _completed(read_vocabulary(folder / TARGET_VOCABULARY), added, ())
+    unk = _content(settings.get("unk_token", _USUAL["unk"]))
+    how: dict[str, Any] = {"unk": unk, "cleans": cleans, "takes_codes": True}
+    source = SpmSegmenter(spms[0], spms[0], symbols, added, **how)
+    # transformers joins the target's pieces as the source's where they share a vocabulary.
+    return source, SpmSegmenter(spms[1], spms[0 if is_shared else 1], others, added, **how)
+
+
+def _fairseq(folder: Path, kind: Kind, settings: Mapping[str, Any], cleans: bool) -> SpmSegmenter:
+    """M2M-100, and NLLB and mBART without a `tokenizer.json`."""
+    spm, added = Spm(folder / SPM), _added(folder, kind, settings)
+    if kind is M2M100:
+        symbols = read_vocabulary(folder / VOCABULARY)
+    else:  # fairseq's own first, then sentencepiece's behind its three
+        symbols = {s: i for i, s in enumerate(("<s>", "<pad>", "</s>", "<unk>", *spm.pieces[3:]))}
+    if "<mask>" in added:
+        added["<mask>"].setdefault("lstrip", True)  # it takes the space before it
+    language = re.compile(kind.languages)
+    codes = [content for content in added if language.fullmatch(content)]
+    if not codes:
+        names = published(settings.get("language_codes") or kind.published)
+        codes = [f"__{name}__" if kind is M2M100 else name for name in names]
+    symbols = _completed(symbols, added, codes)
+    added |= {code: {"special": True} for code in codes if code not in added}
+    unk = _content(settings.get("unk_token", _USUAL["unk"]))
+    return SpmSegmenter(spm, spm, symbols, added, unk, cleans=cleans)
+
+
+def _content(token: Any) -> str:
+    return str(token["content"] if isinstance(token, Mapping) else token)
+
+
+def _order(
+    folder: Path, side: Segmenter, size: int, settings: Mapping[str, Any], start: int
+) -> list[int]:
+    """Raises UserError where the model has no such tokens."""
+    ids = {}
+    for name in ("pad", "eos", "unk"):
+        symbol = _content(settings.get(f"{name}_token", _USUAL[name]))
+        require(
+            side.vocabulary.get(symbol, size) < size,
+            f"{folder}: the tokenizer's {symbol!r} is none of the model's {size} tokens; take "
+            "both from one model.",
+        )
+        ids[name] = side.vocabulary[symbol]
+    # BART's models may lack <mask>, which no text needs.
+    num_more = sum(i >= size and i not in side.special for i in side.vocabulary.values())
+    require(
+        num_more == 0,
+        f"{folder}: the tokenizer has {num_more} tokens more than the model's {size}; take both "
+        "from one model.",
+    )
+    return order_of(size, **ids, start=start)

@@ -1,0 +1,194 @@
+"""Our tokenizers give what transformers' give, on a thousand lines of seven scripts."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from specdec_plugins.formats.pretrained.languages import published
+from specdec_plugins.formats.pretrained.tokenizer import PretrainedTokenizer, read_tokenizer
+from tests.formats.pretrained.folders import (
+    EDGES,
+    bart_files,
+    lines_of,
+    m2m_files,
+    marian_files,
+    nllb_files,
+    spm_files,
+)
+
+LINES = lines_of()
+
+
+@dataclass(frozen=True)
+class Ids:
+    """As much of a model's configuration as a tokenizer reads."""
+
+    model_type: str
+    vocab_size: int
+    decoder_vocab_size: int
+    decoder_start_token_id: int = 2
+    forced_bos_token_id: int | None = None
+
+
+@dataclass(frozen=True)
+class Case:
+    """A kind of folder, and how transformers reads it."""
+
+    model_type: str
+    write: Callable[[Path], None]
+    cls: str
+    source: str | None = None
+    target: str | None = None
+    saved: bool = False  # by transformers itself, so that there is a tokenizer.json
+    edges: bool = True  # the same at what is no ordinary text, too
+    more: tuple[tuple[str, Any], ...] = ()  # of tokenizer_config.json
+
+    def read(self, folder: Path) -> tuple[PretrainedTokenizer, Any]:
+        """Ours and theirs."""
+        import transformers
+
+        self.write(folder)
+        languages = {"src_lang": self.source, "tgt_lang": self.target, **dict(self.more)}
+        given = {} if self.source is None else languages
+        theirs = getattr(transformers, self.cls).from_pretrained(folder, **given)
+        if self.saved:
+            theirs.save_pretrained(folder.with_name("saved"))
+            folder = folder.with_name("saved")
+            theirs = getattr(transformers, self.cls).from_pretrained(folder, **given)
+        sizes = len(theirs), len(getattr(theirs, "target_encoder", theirs))
+        start = theirs.pad_token_id if self.model_type == "marian" else 2
+        return read_tokenizer(folder, Ids(self.model_type, *sizes, start)), theirs
+
+
+NLLB = published("nllb200")
+
+
+CASES = {
+    "marian": Case("marian", lambda f: marian_files(f, LINES), "MarianTokenizer"),
+    "marian, saved": Case(
+        "marian", lambda f: marian_files(f, LINES), "MarianTokenizer", saved=True
+    ),
+    "marian, two vocabularies": Case(
+        "marian", lambda f: marian_files(f, LINES, separate=True), "MarianTokenizer"
+    ),
+    "m2m100": Case(
+        *("m2m_100", lambda f: m2m_files(f, LINES, published("m2m100")), "M2M100Tokenizer"),
+        *("de", "ko"),
+    ),
+    "m2m100, saved": Case(
+        *("m2m_100", lambda f: m2m_files(f, LINES, published("m2m100")), "M2M100Tokenizer"),
+        *("de", "ko", True),
+    ),
+    "nllb": Case(
+        "m2m_100",
+        lambda f: nllb_files(f, LINES, NLLB),
+        "NllbTokenizer",
+        "deu_Latn",
+        "kor_Hang",
+        edges=False,
+    ),
+    "nllb, saved": Case(
+        "m2m_100",
+        lambda f: nllb_files(f, LINES, NLLB),
+        "NllbTokenizer",
+        "deu_Latn",
+        "kor_Hang",
+        True,
+    ),
+    "nllb, legacy": Case(
+        *(
+            "m2m_100",
+            lambda f: nllb_files(f, LINES, NLLB),
+            "NllbTokenizer",
+            "deu_Latn",
+            "kor_Hang",
+            True,
+        ),
+        more=(("legacy_behaviour", True),),
+    ),
+    "mbart": Case(
+        *("mbart", lambda f: spm_files(f, LINES, "MBartTokenizer", "unigram"), "MBartTokenizer"),
+        *("de_DE", "ko_KR", False, False),
+    ),
+    "mbart, saved": Case(
+        *("mbart", lambda f: spm_files(f, LINES, "MBartTokenizer", "unigram"), "MBartTokenizer"),
+        *("de_DE", "ko_KR", True),
+    ),
+    "mbart50": Case(
+        "mbart",
+        lambda f: spm_files(f, LINES, "MBart50Tokenizer", "unigram"),
+        *("MBart50Tokenizer", "de_DE", "ko_KR", False, False),
+    ),
+    "mbart50, saved": Case(
+        "mbart",
+        lambda f: spm_files(f, LINES, "MBart50Tokenizer", "unigram"),
+        *("MBart50Tokenizer", "de_DE", "ko_KR", True),
+    ),
+    "bart": Case("bart", lambda f: bart_files(f, LINES), "BartTokenizer"),
+    "bart, saved": Case("bart", lambda f: bart_files(f, LINES), "BartTokenizer", saved=True),
+}
+
+
+@pytest.fixture(scope="session", params=CASES.values(), ids=CASES)
+def pair(request: Any, tmp_path_factory: Any) -> tuple[Case, PretrainedTokenizer, Any]:
+    pytest.importorskip("transformers")
+    return request.param, *request.param.read(tmp_path_factory.mktemp("tokenizer") / "hub")
+
+
+def test_sources_are_encoded_alike(pair: Any) -> None:
+    case, mine, theirs = pair
+    source, target = mine.languages.choose(case.source, case.target)
+    order = mine.source_order
+    for line in LINES + EDGES * case.edges:
+        ids = mine.framed(mine.encode(line), source, target)
+        assert [order[i] for i in ids] == theirs(line)["input_ids"], line
+
+
+def test_targets_are_encoded_alike(pair: Any) -> None:
+    case, mine, theirs = pair
+    order = mine.target_order
+    for line in LINES[::5] + EDGES * case.edges:
+        expected = theirs(text_target=line, add_special_tokens=False)["input_ids"]
+        assert [order[i] for i in mine.encode_target(line)] == expected, line
+
+
+def test_targets_are_decoded_alike(pair: Any) -> None:
+    """Also sequences that no text gives, with special tokens anywhere."""
+    case, mine, theirs = pair
+    order = mine.target_order
+    texts = LINES[::3] + EDGES * case.edges
+    rows = [theirs(text_target=text)["input_ids"] for text in texts]
+    size = len(order) if case.model_type != "marian" else len(order) - 1
+    rows += [[(7 * i * i + 13 * row) % size for i in range(20)] for row in range(300)]
+    ids = {theirs: index for index, theirs in enumerate(order)}
+    for row in rows:
+        expected = theirs.decode(row, skip_special_tokens=True)
+        assert mine.decode([ids[i] for i in row]) == expected, row
+
+
+def test_a_target_begins_with_its_language(pair: Any) -> None:
+    case, mine, theirs = pair
+    _, target = mine.languages.choose(case.source, case.target)
+    first = [mine.target_order[i] for i in mine.first_ids(target)]
+    token = f"__{target}__" if "M2M" in case.cls else target
+    assert first == ([] if case.target is None else [theirs.convert_tokens_to_ids(token)])
+
+
+@pytest.mark.parametrize(
+    ("name", "codes"), [("Nllb", "nllb200"), ("MBart", "mbart25"), ("MBart50", "mbart50")]
+)
+def test_a_folder_that_lists_no_languages_has_the_published_ones(
+    tmp_path: Path, name: str, codes: str
+) -> None:
+    """Behind sentencepiece's pieces, `<mask>` last, as fairseq has them."""
+    spm_files(tmp_path, LINES, f"{name}Tokenizer", "unigram")
+    known = published(codes)
+    size = 901 + len(known) + 1
+    tokenizer = read_tokenizer(tmp_path, Ids("mbart", size, size))
+    assert tokenizer.target.symbols[901:] == [*known, "<mask>"]
+    assert tokenizer.languages.targets == tuple(known)
