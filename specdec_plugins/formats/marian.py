@@ -53,7 +53,7 @@ def export_marian(
     the target has other symbols, `target_tokenizer.json` has them. Raises UserError where
     transformers is not installed, the folder is taken, or MarianMT cannot express the model.
     """
-    transformers = _import_transformers()
+    transformers = import_transformers()
     config = _expressible(verifier)
     with new_folder(folder, "config.json", force) as made:
         settings = transformers.MarianConfig(**_marian_settings(config))
@@ -78,7 +78,7 @@ def export_marian(
 
 def load_marian(folder: str | Path, dtype: torch.dtype = torch.float32) -> MarianMTModel:
     """The exported model in eval mode. Raises UserError where transformers is not installed."""
-    loaded: Any = _import_transformers().MarianMTModel.from_pretrained(str(folder), dtype=dtype)
+    loaded: Any = import_transformers().MarianMTModel.from_pretrained(str(folder), dtype=dtype)
     return loaded.eval()
 
 
@@ -93,7 +93,7 @@ def positions_of(verifier: Model, side: str, stack: StackConfig) -> Tensor:
     return sinusoids(stack.max_positions + first, stack.dim)[first:]
 
 
-def _import_transformers() -> Any:
+def import_transformers() -> Any:
     transformers = imported("transformers", "convert")
     try:
         import torchaudio  # noqa: F401

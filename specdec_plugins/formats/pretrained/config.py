@@ -1,0 +1,434 @@
+"""What config.json and generation_config.json of a transformers folder say, without transformers.
+
+`ARCHITECTURES` is the list of what can be read: for one more, add an entry, and say in `FIELDS` or
+`HARMLESS` what its configuration has beyond the others'. Nothing is passed over in silence: a field
+that is in no list here is refused by name, as it may change what the model says.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from specdec_plugins.decoding.constraints import Constraints
+from specdec_plugins.decoding.networks import StackConfig, TransformerConfig
+from specdec_plugins.errors import UserError, require
+from specdec_plugins.formats.dictionaries import Dictionary
+from specdec_plugins.formats.pretrained.vocabulary import ours, start_of
+
+CONFIG, GENERATION = "config.json", "generation_config.json"
+
+
+@dataclass(frozen=True)
+class Architecture:
+    """What a `model_type` settles, whatever its config.json says."""
+
+    defaults: Mapping[str, Any] = field(default_factory=dict)  # where they differ from `FIELDS`
+    pre_norm: bool = False  # a norm before each block, and one behind the last layer
+    norm_embedding: bool = False
+    sinusoids: bool = False  # fairseq's, computed; else a table of positions is read
+    position_rows: int = 0  # rows of that table in front of position 0
+    logits_bias: bool = True
+
+
+_ROMAN = {"pad_token_id": 1, "bos_token_id": 0, "eos_token_id": 2}  # as fairseq counts
+_BART = {**_ROMAN, "decoder_start_token_id": 2, "vocab_size": 50265}
+ARCHITECTURES = {
+    "marian": Architecture(
+        {
+            **{"pad_token_id": 58100, "eos_token_id": 0, "decoder_start_token_id": 58100},
+            **{"forced_eos_token_id": 0, "vocab_size": 58101},
+        }
+    ),
+    "m2m_100": Architecture(  # and NLLB-200
+        {**_BART, "vocab_size": 128112, "activation_function": "relu", "scale_embedding": True},
+        pre_norm=True,
+        sinusoids=True,
+        logits_bias=False,
+    ),
+    "bart": Architecture({**_BART, "forced_eos_token_id": 2}, norm_embedding=True, position_rows=2),
+    "mbart": Architecture(
+        {**_ROMAN, "forced_eos_token_id": 2, "vocab_size": 50265},
+        pre_norm=True,
+        norm_embedding=True,
+        position_rows=2,
+    ),
+}
+
+# Why some architectures that people have are not there.
+_REASONS = {
+    "t5": "its positions are relative",
+    "nllb-moe": "its layers are mixtures of experts",
+    "pegasus": "its positions and norms are others",
+    "blenderbot": "it is made for dialogues",
+}
+_REASONS |= dict.fromkeys(("mt5", "umt5", "longt5", "switch_transformers"), _REASONS["t5"])
+
+# Fields of config.json that decide what the network computes, and their defaults.
+FIELDS: dict[str, Any] = {
+    "vocab_size": None,
+    "decoder_vocab_size": None,
+    "d_model": 1024,
+    "max_position_embeddings": 1024,
+    "activation_function": "gelu",
+    "scale_embedding": False,
+    "tie_word_embeddings": True,
+    "share_encoder_decoder_embeddings": True,
+    **{
+        f"{side}_{name}": default
+        for side in ("encoder", "decoder")
+        for name, default in (("layers", 12), ("ffn_dim", 4096), ("attention_heads", 16))
+    },
+}
+
+_ALIASES = {  # other names of fields
+    "num_hidden_layers": "encoder_layers",
+    "num_attention_heads": "encoder_attention_heads",
+    "hidden_size": "d_model",
+}
+
+ACTIVATIONS = {  # of transformers, by our names
+    "relu": "relu",
+    "relu2": "relu_squared",
+    "gelu": "gelu",
+    "gelu_new": "gelu_accurate",
+    "gelu_fast": "gelu_accurate",
+    "gelu_pytorch_tanh": "gelu_accurate",
+    "tanh": "tanh",
+    "linear": "linear",
+    "swish": "swish",
+    "silu": "swish",
+}
+
+# Fields of generation that are honoured, and those that must be at a value that changes nothing.
+HONOURED = (
+    *("decoder_start_token_id", "bos_token_id", "eos_token_id", "pad_token_id"),
+    *("forced_bos_token_id", "forced_eos_token_id", "bad_words_ids", "no_repeat_ngram_size"),
+    *("min_length", "max_length", "min_new_tokens", "max_new_tokens"),
+)
+NEUTRAL: dict[str, tuple[Any, ...]] = {
+    **dict.fromkeys(("repetition_penalty", "encoder_repetition_penalty"), (None, 1)),
+    **dict.fromkeys(("encoder_no_repeat_ngram_size", "penalty_alpha"), (None, 0)),
+    "guidance_scale": (None, 1),
+    "token_healing": (None, False),
+    **dict.fromkeys(
+        ("sequence_bias", "suppress_tokens", "begin_suppress_tokens", "watermarking_config"),
+        (None,),
+    ),
+    **dict.fromkeys(
+        ("exponential_decay_length_penalty", "stop_strings", "max_time", "force_words_ids"), (None,)
+    ),
+    **dict.fromkeys(("constraints", "dola_layers"), (None,)),
+    # of config.json
+    **dict.fromkeys(("is_decoder", "add_cross_attention", "tie_encoder_decoder"), (None, False)),
+    "is_encoder_decoder": (None, True),
+    "pruned_heads": (None, {}),
+    "quantization_config": (None,),
+}
+# Other ways to choose, in whose place comes the best token, or a rule that samples.
+_SEARCH = ("num_beams", "do_sample")
+
+HARMLESS = {
+    *_SEARCH,
+    *("length_penalty", "early_stopping", "num_beam_groups", "diversity_penalty", "low_memory"),
+    *("num_return_sequences", "temperature", "top_k", "top_p", "min_p", "top_h", "typical_p"),
+    *("epsilon_cutoff", "eta_cutoff", "renormalize_logits", "remove_invalid_values"),
+    *("use_cache", "cache_implementation", "cache_config", "max_cache_len", "use_mtp"),
+    *("output_attentions", "output_hidden_states", "output_scores", "output_logits"),
+    *("return_dict", "return_dict_in_generate", "return_legacy_cache", "output_past"),
+    *("is_assistant", "num_assistant_tokens", "num_assistant_tokens_schedule"),
+    *("assistant_confidence_threshold", "assistant_early_exit", "assistant_lookbehind"),
+    *("target_lookbehind", "assistant_ensemble_weight", "speculation_type"),
+    *("prompt_lookup_num_tokens", "max_matching_ngram_size", "prefill_chunk_size"),
+    *("compile_config", "disable_compile", "continuous_batching_config"),
+    *("model_type", "architectures", "transformers_version", "tokenizer_class", "dtype"),
+    *("torch_dtype", "name_or_path", "auto_map", "attn_implementation", "init_std"),
+    *("dropout", "attention_dropout", "activation_dropout", "classifier_dropout"),
+    *("classif_dropout", "encoder_layerdrop", "decoder_layerdrop", "gradient_checkpointing"),
+    *("id2label", "label2id", "num_labels", "problem_type", "finetuning_task"),
+    *("task_specific_params", "prefix", "torchscript", "use_bfloat16", "tf_legacy_loss"),
+    *("chunk_size_feed_forward", "xla_device", "model_max_length"),
+    *("sep_token_id", "cls_token_id", "mask_token_id", "unk_token_id"),
+    *("do_blenderbot_90_layernorm", "force_bos_token_to_be_generated"),
+    # What the architecture settles; transformers reads none of them either.
+    *("normalize_before", "normalize_embedding", "add_final_layer_norm", "add_bias_logits"),
+    *("static_position_embeddings", "extra_pos_embeddings", "save_step"),
+}
+
+
+@dataclass(frozen=True)
+class Generation:
+    """What the model's own greedy `generate` would do, in our ids and counts."""
+
+    start: int  # the decoder's first input
+    min_len: int  # tokens after the start token before eos may come, as `DecodeParams` counts
+    max_len: int | None  # and at most; None = the file does not say
+    constraints: Constraints
+
+
+@dataclass(frozen=True)
+class PretrainedConfig:
+    """A model's configuration; token ids are those of its files."""
+
+    folder: Path
+    model_type: str  # a name in ARCHITECTURES
+    fields: Mapping[str, Any]  # FIELDS, of config.json or by default
+    generate: Mapping[str, Any]  # HONOURED, where the files have them
+    notices: tuple[str, ...]  # what a user should be told, a sentence each
+
+    @property
+    def architecture(self) -> Architecture:
+        return ARCHITECTURES[self.model_type]
+
+    @property
+    def vocab_size(self) -> int:
+        """Rows of the source's table of embeddings."""
+        return int(self.fields["vocab_size"])
+
+    @property
+    def decoder_vocab_size(self) -> int:
+        """Rows of the target's; the same table, where it is shared."""
+        return int(self.fields["decoder_vocab_size"] or self.vocab_size)
+
+    @property
+    def pad_token_id(self) -> int:
+        return self._token("pad_token_id")
+
+    @property
+    def eos_token_id(self) -> int:
+        return self._token("eos_token_id")
+
+    @property
+    def bos_token_id(self) -> int | None:
+        return self.generate.get("bos_token_id")
+
+    @property
+    def decoder_start_token_id(self) -> int:
+        name = "decoder_start_token_id"
+        return self._token(name if self.generate.get(name) is not None else "bos_token_id")
+
+    @property
+    def forced_bos_token_id(self) -> int | None:
+        """The first token of every text, where there is one."""
+        return self.generate.get("forced_bos_token_id")
+
+    def _token(self, name: str) -> int:
+        value = self.generate.get(name)
+        require(
+            isinstance(value, int) and 0 <= value < self.decoder_vocab_size,
+            f"{self.folder / CONFIG}: {name} is {value}, where one id below the vocabulary's size "
+            f"of {self.decoder_vocab_size} is needed; restore the model's own file.",
+        )
+        assert isinstance(value, int)
+        return value
+
+    def network(self, num_source: int, num_target: int) -> TransformerConfig:
+        """The network's shape, for tables of so many rows; the weights tell the rest."""
+        fields, architecture = self.fields, self.architecture
+
+        def stack(side: str, vocab_size: int) -> StackConfig:
+            return StackConfig(
+                num_layers=fields[f"{side}_layers"],
+                dim=fields["d_model"],
+                ffn_dim=fields[f"{side}_ffn_dim"],
+                num_heads=fields[f"{side}_attention_heads"],
+                vocab_size=vocab_size,
+                max_positions=fields["max_position_embeddings"],
+                positions="sinusoidal" if architecture.sinusoids else "learned",
+                normalize_before=architecture.pre_norm,
+                final_norm=architecture.pre_norm,
+            )
+
+        return TransformerConfig(
+            encoder=stack("encoder", num_source),
+            decoder=stack("decoder", num_target),
+            pad=Dictionary.pad,
+            activation=ACTIVATIONS[fields["activation_function"]],
+            scale_embedding=fields["scale_embedding"],
+            norm_embedding=architecture.norm_embedding,
+        )
+
+    def generation(self, target_order: Sequence[int]) -> Generation:
+        """What generation asks for; `target_order` says which id of the file's each of ours is."""
+        asked, id_of = self.generate, ours(target_order)
+        last = asked.get("forced_eos_token_id")
+        words = [w for w in asked.get("bad_words_ids") or () if w != [self.eos_token_id]]
+        require(
+            all(token in id_of for word in words for token in word),
+            f"{self.folder}: bad_words_ids names tokens that the vocabulary does not have; restore "
+            f"the model's own {GENERATION}.",
+        )
+        constraints = Constraints(
+            bad_words=tuple(tuple(id_of[token] for token in word) for word in words),
+            no_repeat_ngram_size=asked.get("no_repeat_ngram_size") or 0,
+            forced_last=None if last is None else id_of[self._token("forced_eos_token_id")],
+        )
+        # `min_length` and `max_length` count the start token, the others do not.
+        least, most = asked.get("min_length") or 1, asked.get("max_length")
+        fewest, longest = asked.get("min_new_tokens"), asked.get("max_new_tokens")
+        if longest is None and most is not None:
+            longest = most - 1
+        return Generation(
+            start=start_of(target_order, self.decoder_start_token_id),
+            min_len=max(0, least - 1 if fewest is None else fewest),
+            max_len=longest,
+            constraints=constraints,
+        )
+
+
+def is_pretrained(folder: str | Path) -> bool:
+    """True if it holds a config.json that names a type of model."""
+    try:
+        found = json.loads((Path(folder) / CONFIG).read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return False
+    return isinstance(found, dict) and "model_type" in found
+
+
+def read_config(folder: str | Path) -> PretrainedConfig:
+    """The configuration of a folder. Raises UserError where it cannot be decoded here as meant."""
+    folder = Path(folder)
+    path = folder / CONFIG
+    given = _read_json(path, "a model that transformers has saved")
+    model_type = given.get("model_type")
+    if model_type not in ARCHITECTURES:
+        raise UserError(_unknown_architecture(path, model_type))
+    _check_head(path, given.get("architectures") or ())
+    _check_known(path, given)
+    for alias, name in _ALIASES.items():
+        require(
+            given.setdefault(name, given.get(alias, FIELDS[name])) == given.get(alias, given[name]),
+            f"{path}: {alias} is {given.get(alias)} and {name}, which is the same, {given[name]}; "
+            "delete the wrong one.",
+        )
+    defaults = {**FIELDS, **ARCHITECTURES[model_type].defaults}
+    fields = {name: given.get(name, defaults[name]) for name in FIELDS}
+    _check_fields(path, fields)
+    generate, notices = _generation(folder, given, defaults)
+    return PretrainedConfig(folder, model_type, fields, generate, notices)
+
+
+def _unknown_architecture(path: Path, model_type: object) -> str:
+    reason = _REASONS.get(str(model_type))
+    told = f" ({reason})" if reason else ""
+    known = "MarianMT, M2M-100, NLLB-200, BART or mBART"
+    return f"{path}: models of type {model_type!r} are not supported{told}; give one of {known}."
+
+
+def _check_head(path: Path, architectures: Collection[str]) -> None:
+    """Raises UserError where the model was made for something else than text."""
+    for name in architectures:
+        require(
+            not any(head in name for head in ("Classification", "Answering", "CausalLM")),
+            f"{path}: the folder holds a {name}, which does not write a text for a text; give one "
+            "for conditional generation.",
+        )
+
+
+def _check_known(path: Path, given: Mapping[str, Any]) -> None:
+    """Raises UserError for a field that no list here has, or whose value is not supported."""
+    known = {*FIELDS, *_ALIASES, *HONOURED, *NEUTRAL, *HARMLESS}
+    for name, value in given.items():
+        require(
+            name in known or name.startswith("_"),
+            f"{path}: {name!r} is not known here, so it might change the model's output; if it is "
+            "a mere note, delete it from the file.",
+        )
+        require(
+            name not in NEUTRAL or value in NEUTRAL[name],
+            f"{path}: {name} is {value!r}, which is not supported; delete it from the file to "
+            "decode without it.",
+        )
+
+
+def _check_fields(path: Path, fields: Mapping[str, Any]) -> None:
+    """Raises UserError for a value that no network can have."""
+    activation = fields["activation_function"]
+    require(
+        activation in ACTIVATIONS,
+        f"{path}: the activation {activation!r} is not supported; a model with one of these is: "
+        f"{', '.join(ACTIVATIONS)}.",
+    )
+    for name, value in fields.items():
+        wanted = type(FIELDS[name]) if FIELDS[name] is not None else int
+        optional = name == "decoder_vocab_size" and value is None
+        is_right = type(value) is wanted and (wanted is not int or value > 0)
+        require(
+            optional or is_right,
+            f"{path}: {name} is {value!r}, which is no {wanted.__name__} that a model can have; "
+            "restore the model's own file.",
+        )
+
+
+def _generation(
+    folder: Path, config: Mapping[str, Any], defaults: Mapping[str, Any]
+) -> tuple[dict[str, Any], tuple[str, ...]]:
+    """What is honoured, of generation_config.json or, where there is none, of config.json.
+
+    And what to tell the user: which search is not done.
+    """
+    path, asked = folder / GENERATION, config
+    if path.is_file():
+        asked = _read_json(path, "a model's settings of generation")
+        _check_known(path, asked)
+    else:
+        path = folder / CONFIG
+    found = {name: asked[name] for name in HONOURED if asked.get(name) is not None}
+    special = ["pad_token_id", "eos_token_id"]
+    if "bos_token_id" not in found:  # which opens the decoder's input where nothing else does
+        special.append("decoder_start_token_id")
+    for name in special:
+        value = config.get(name, defaults.get(name))
+        if value is not None:
+            found.setdefault(name, value)
+    for name in ("eos_token_id", "forced_eos_token_id"):
+        if isinstance(found.get(name), list) and len(found[name]) == 1:
+            found[name] = found[name][0]
+    _check_generation(path, found)
+    return found, _notices(path, asked)
+
+
+def _check_generation(path: Path, found: Mapping[str, Any]) -> None:
+    """Raises UserError for what is of another kind than it should be."""
+    for name, value in found.items():
+        if name == "bad_words_ids":
+            is_right = isinstance(value, list) and all(
+                isinstance(word, list) and word and all(type(token) is int for token in word)
+                for word in value
+            )
+        else:
+            is_right = type(value) is int and value >= 0
+        require(
+            is_right,
+            f"{path}: {name} is {value!r}, which is not supported; restore the model's own file, "
+            "or delete the entry.",
+        )
+
+
+def _notices(path: Path, asked: Mapping[str, Any]) -> tuple[str, ...]:
+    """One sentence where another search than the greedy one is asked for."""
+    beams, samples = asked.get("num_beams") or 1, asked.get("do_sample")
+    if beams == 1 and not samples:
+        return ()
+    what = f"a beam search (num_beams {beams})" if beams > 1 else "sampling (do_sample)"
+    return (
+        f"{path} asks for {what}; here the model decodes greedily, which is what 'exact' is about.",
+    )
+
+
+def _read_json(path: Path, what: str) -> dict[str, Any]:
+    """Raises UserError where the file cannot be read or holds something else."""
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise UserError(
+            f"{path}: cannot be read ({error.strerror or error}); give a folder with {what}."
+        ) from error
+    except ValueError as error:
+        raise UserError(f"{path}: not JSON ({error}); download the file again.") from error
+    if not isinstance(found, dict):
+        raise UserError(f"{path}: expected a JSON object; download the file again.")
+    return found

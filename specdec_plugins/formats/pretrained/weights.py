@@ -1,0 +1,235 @@
+"""The weights of a transformers folder, as a model of ours: fairseq's names, rows in our order."""
+
+from __future__ import annotations
+
+import json
+import pickle
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file
+from torch import Tensor
+from torch.nn.functional import pad
+
+from specdec_plugins.decoding.networks import StackConfig
+from specdec_plugins.decoding.networks.trained import VERIFIER, Model, State
+from specdec_plugins.errors import UserError, require
+from specdec_plugins.formats.dictionaries import Dictionary
+from specdec_plugins.formats.pretrained.config import PretrainedConfig
+from specdec_plugins.formats.pretrained.vocabulary import ours
+
+SAFE, PICKLED, INDEX = "model.safetensors", "pytorch_model.bin", ".index.json"
+_SHARED, _BIAS = "shared.weight", "final_logits_bias"
+_TABLES = ("encoder.embed_tokens.weight", "decoder.embed_tokens.weight", "lm_head.weight")
+_OUTPUT = "decoder.output_projection"
+_POSITIONS = tuple(f"{side}.embed_positions.weight" for side in ("encoder", "decoder"))
+_NEVER = -1e4  # logit of a token that the model does not have; float16 can hold it
+
+# How years ago files said who wrote them, and tables that are computed anyway.
+_IGNORED = re.compile(r"\.version$|\.embed_positions\.weights$")
+
+
+def read_model(
+    config: PretrainedConfig, source_order: Sequence[int], target_order: Sequence[int]
+) -> Model:
+    """The verifier in a folder; the orders say which row of the file's tables each of ours is.
+
+    A row that stands twice in the target's order is a copy where it stands first, and never
+    emitted. Raises UserError where the weights are missing, damaged or of another shape.
+    """
+    path, stored = _read(config.folder)
+    state = _own_names(stored, config)
+    _check(path, state, _expected(config))
+    source, target, output = (state.pop(name) for name in _TABLES)
+    bias = state.pop(_BIAS)[0].float()[torch.tensor(target_order)]
+    id_of = ours(target_order)
+    bias[[index for index, theirs in enumerate(target_order) if id_of[theirs] != index]] = _NEVER
+    shape = replace(
+        config.network(len(source_order), len(target_order)),
+        share_embeddings=list(source_order) == list(target_order) and _same(source, target),
+        tie_output=_same(target, output),
+        output_bias=bool(bias.any()),
+    )
+    state["decoder.embed_tokens.weight"] = _rows(target, target_order)
+    state["encoder.embed_tokens.weight"] = (
+        state["decoder.embed_tokens.weight"]
+        if shape.share_embeddings
+        else _rows(source, source_order)
+    )
+    state[f"{_OUTPUT}.weight"] = (
+        state["decoder.embed_tokens.weight"] if shape.tie_output else _rows(output, target_order)
+    )
+    if shape.output_bias:
+        state[f"{_OUTPUT}.bias"] = bias
+    if not config.architecture.sinusoids:
+        # fairseq's tables begin behind the id of padding.
+        missing = (0, 0, Dictionary.pad + 1 - config.architecture.position_rows, 0)
+        for name in _POSITIONS:
+            state[name] = pad(state[name], missing)
+    return Model(path, VERIFIER, config.model_type, shape, state)
+
+
+def _rows(table: Tensor, order: Sequence[int]) -> Tensor:
+    return table if list(order) == list(range(len(table))) else table[torch.tensor(order)]
+
+
+def _same(first: Tensor, second: Tensor) -> bool:
+    return first is second or (first.shape == second.shape and torch.equal(first, second))
+
+
+def _own_names(stored: State, config: PretrainedConfig) -> State:
+    """Without the prefix, with what files leave out: names of tied tables, computed positions."""
+    state = {n.removeprefix("model."): t for n, t in stored.items() if not _IGNORED.search(n)}
+    if config.fields["tie_word_embeddings"]:
+        shared = config.fields["share_encoder_decoder_embeddings"]
+        group = (_SHARED, *_TABLES) if shared else _TABLES[1:]
+        held = [state[name] for name in group if name in state]
+        for name in group if held else ():
+            state.setdefault(name, held[0])
+    state.pop(_SHARED, None)
+    state.setdefault(_BIAS, torch.zeros(1, config.decoder_vocab_size))
+    if config.model_type == "marian":
+        for name in _POSITIONS:
+            shape = config.fields["max_position_embeddings"], config.fields["d_model"]
+            state.setdefault(name, marian_positions(*shape))
+    return state
+
+
+def marian_positions(num_positions: int, dim: int) -> Tensor:
+    """MarianMT's sinusoids, whose frequencies are not fairseq's: [num_positions, dim] float32.
+
+    Vaswani et al. 2017, section 3.5, as written there, but all sines first, then the cosines.
+    """
+    places = np.arange(num_positions)[:, None]
+    sines, cosines = (places / 10000 ** (2 * np.arange(n) / dim) for n in (-(-dim // 2), dim // 2))
+    return torch.from_numpy(np.concatenate([np.sin(sines), np.cos(cosines)], 1)).float()
+
+
+def _expected(config: PretrainedConfig) -> dict[str, tuple[int, ...]]:
+    """Shapes of everything that a file holds, under transformers' names without the prefix."""
+    source, target = config.vocab_size, config.decoder_vocab_size
+    dim: int = config.fields["d_model"]
+    shapes: dict[str, tuple[int, ...]] = dict(
+        zip(_TABLES, ((source, dim), (target, dim), (target, dim)), strict=True)
+    )
+    shapes[_BIAS] = (1, target)
+    network = config.network(source, target)
+    for side, stack in (("encoder", network.encoder), ("decoder", network.decoder)):
+        norms = {f"{side}.layernorm_embedding": network.norm_embedding}
+        norms[f"{side}.layer_norm"] = stack.final_norm
+        for name in (name for name, has_it in norms.items() if has_it):
+            shapes |= {f"{name}.weight": (dim,), f"{name}.bias": (dim,)}
+        if not config.architecture.sinusoids:
+            rows = stack.max_positions + config.architecture.position_rows
+            shapes[f"{side}.embed_positions.weight"] = (rows, dim)
+        for number in range(stack.num_layers):
+            layer = _layer(stack, reads_source=side == "decoder")
+            shapes |= {f"{side}.layers.{number}.{name}": shape for name, shape in layer.items()}
+    return shapes
+
+
+def _layer(stack: StackConfig, reads_source: bool) -> dict[str, tuple[int, ...]]:
+    dim, shapes = stack.dim, dict[str, tuple[int, ...]]()
+    linears = {"fc1": (stack.ffn_dim, dim), "fc2": (dim, stack.ffn_dim)}
+    norms = ["self_attn_layer_norm", "final_layer_norm"]
+    for block in ("self_attn", "encoder_attn") if reads_source else ("self_attn",):
+        linears |= {f"{block}.{part}_proj": (dim, dim) for part in ("q", "k", "v", "out")}
+    norms += ["encoder_attn_layer_norm"] if reads_source else []
+    for name, shape in linears.items():
+        shapes |= {f"{name}.weight": shape, f"{name}.bias": shape[:1]}
+    for name in norms:
+        shapes |= {f"{name}.weight": (dim,), f"{name}.bias": (dim,)}
+    return shapes
+
+
+def _check(path: Path, state: State, expected: dict[str, tuple[int, ...]]) -> None:
+    """Raises UserError unless the state has these weights, of these shapes, and no others."""
+    shapes = {name: tuple(tensor.shape) for name, tensor in state.items()}
+    for what, names in (
+        ("lacks the weights", expected.keys() - shapes.keys()),
+        ("has weights that its config.json knows nothing of,", shapes.keys() - expected.keys()),
+    ):
+        require(
+            not names,
+            f"{path}: {what} {_listed(names)}; download config.json and weights of one model.",
+        )
+    wrong = next((name for name in sorted(expected) if shapes[name] != expected[name]), "")
+    require(
+        not wrong,
+        f"{path}: {wrong} has the shape {shapes.get(wrong)} where config.json wants "
+        f"{expected.get(wrong)}; download config.json and weights of one model.",
+    )
+
+
+def _listed(names: Iterable[str]) -> str:
+    first, more = sorted(names)[:3], max(0, len(list(names)) - 3)
+    return ", ".join(first) + (f" and {more} more" if more else "")
+
+
+def _read(folder: Path) -> tuple[Path, State]:
+    """All tensors of a folder, and the file that holds them or says which files do."""
+    for name, load in ((SAFE, _load_safetensors), (PICKLED, _load_pickled)):
+        path, index = folder / name, folder / (name + INDEX)
+        if path.is_file():
+            return path, load(path)
+        if index.is_file():
+            state: State = {}
+            for shard in _shards(index):
+                state |= load(shard)
+            return index, state
+    raise UserError(
+        f"{folder}: holds no weights, neither {SAFE} nor {PICKLED}; download one of them to it."
+    )
+
+
+def _shards(index: Path) -> list[Path]:
+    """The files that an index names, each beside it."""
+    try:
+        names = sorted(set(json.loads(index.read_text(encoding="utf-8"))["weight_map"].values()))
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        raise UserError(f"{index}: is no index of weights; download it again.") from error
+    require(
+        all(isinstance(name, str) and Path(name).name == name for name in names),
+        f"{index}: names files outside its folder; download it again.",
+    )
+    return [index.parent / name for name in names]
+
+
+def _load_safetensors(path: Path) -> State:
+    try:
+        return load_file(path)
+    except OSError as error:
+        raise UserError(_unreadable(path, error)) from error
+    except SafetensorError as error:
+        raise UserError(f"{path}: is damaged ({error}); download it again.") from error
+
+
+def _load_pickled(path: Path) -> State:
+    """In safe mode only: a file that asks to run code is not read."""
+    try:
+        state = torch.load(path, map_location="cpu", weights_only=True)
+    except OSError as error:
+        raise UserError(_unreadable(path, error)) from error
+    except pickle.UnpicklingError as error:
+        raise UserError(
+            f"{path}: is damaged, or holds more than weights and could run code; download it "
+            f"again, or give {SAFE} instead."
+        ) from error
+    except Exception as error:  # a damaged file can make the unpickler fail in any way
+        raise UserError(f"{path}: is damaged ({type(error).__name__}); download it again.") from (
+            error
+        )
+    require(
+        isinstance(state, dict) and all(isinstance(t, Tensor) for t in state.values()),
+        f"{path}: holds something else than weights; give a model that transformers has saved.",
+    )
+    return dict(state)
+
+
+def _unreadable(path: Path, error: OSError) -> str:
+    return f"{path}: cannot be read ({error.strerror or error}); download it again."
