@@ -71,7 +71,11 @@ setup(
     # The bundled models lie beside the sources and inside the installed package.
     packages=[*find_packages(include=["specdec_plugins", "specdec_plugins.*"]), BUNDLES],
     package_dir={BUNDLES: "data/models"},
-    package_data={"specdec_plugins.serving": ["page/*"], BUNDLES: ["*/*"]},
+    package_data={
+        "specdec_plugins.serving": ["page/*"],
+        "specdec_plugins.training": ["*.toml"],
+        BUNDLES: ["*/*"],
+    },
     ext_modules=[KERNELS],
     entry_points={
         "console_scripts": [

@@ -3,8 +3,8 @@
 On a Ray cluster whoever is free takes the next chunk, and the chunk of a worker that died is given
 to the one that is started in its place. Finished chunks come back to this process, which writes
 them as it does without Ray, so a stop of the cluster or of this process loses what was being
-translated and no more. Workers read the data-bin and the checkpoint under the same paths: on several
-machines, in a shared folder.
+translated and no more. Workers read the data-bin and the checkpoint under the same paths: in a
+shared folder, where they are on several machines.
 """
 
 from __future__ import annotations
