@@ -178,6 +178,17 @@ class Draft:
 
 
 @dataclass(frozen=True)
+class DraftRequest:
+    """What a round asks of a drafter."""
+
+    prefix: Prefix
+    budget: Tensor  # [B] int64, tokens a row at most
+    width: int  # max(budget) or more: K of the draft, or fewer where a drafter stops early
+    params: RowParams
+    random: RowRandom
+
+
+@dataclass(frozen=True)
 class Scores:
     """The verifier's view: `logits[b, i]` is about the token after prefix[b] + draft[b, :i].
 
@@ -186,6 +197,17 @@ class Scores:
 
     logits: Tensor  # [B, K+1, V]
     hidden: Tensor | None = None  # [B, K+1, D] last decoder state, where a drafter asked for it
+
+
+@dataclass(frozen=True)
+class Case:
+    """What a round asks of an acceptance rule."""
+
+    draft: Draft
+    scores: Scores
+    params: RowParams
+    random: RowRandom
+    first: Tensor  # [B] int64, the target position of draft column 0 (`prefix.lengths`)
 
 
 @dataclass(frozen=True)
@@ -266,12 +288,9 @@ class Drafter(Stateful, Protocol):
     def max_positions(self) -> int | None:
         """The longest prefix and draft together, start token left out, or None for any."""
 
-    def propose(
-        self, prefix: Prefix, budget: Tensor, width: int, params: RowParams, random: RowRandom
-    ) -> Draft:
-        """Draft at most `budget` [B] int64 tokens a row.
+    def propose(self, asked: DraftRequest) -> Draft:
+        """Draft a block for each row.
 
-        `width` >= max(budget) is K of the result; a drafter that stops early may return fewer.
         Where `probs` are given, they are the distribution that the tokens were drawn from; where
         they are not, a rule that samples takes the draft for certain, so it must not be random.
         """
@@ -310,10 +329,8 @@ class AcceptanceRule(Protocol):
     def guarantee(self, beta: int) -> Guarantee:
         """What holds for a request with this beta."""
 
-    def judge(
-        self, draft: Draft, scores: Scores, params: RowParams, random: RowRandom, first: Tensor
-    ) -> Verdict:
-        """`first` [B] int64 is the target position of draft column 0 (`prefix.lengths`)."""
+    def judge(self, case: Case) -> Verdict:
+        """How much of each row's draft is kept, and what follows it."""
 
 
 RULES: Registry[AcceptanceRule] = Registry("acceptance rule")

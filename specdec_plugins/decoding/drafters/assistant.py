@@ -19,11 +19,10 @@ from specdec_plugins.decoding.networks.cpu.ops import at
 from specdec_plugins.decoding.networks.transformer import Transformer
 from specdec_plugins.decoding.types import (
     Draft,
+    DraftRequest,
     Prefix,
     ReadsEncoderOutput,
     Round,
-    RowParams,
-    RowRandom,
     SourceBatch,
     SupportsEncoderOutput,
     Target,
@@ -105,12 +104,11 @@ class AssistantDrafter(ContextDrafter):
         read = Prefix(prefix.tokens, self._known, prefix.active, prefix.width)
         self._model.commit(read, last)
 
-    def propose(
-        self, prefix: Prefix, budget: Tensor, width: int, params: RowParams, random: RowRandom
-    ) -> Draft:
+    def propose(self, asked: DraftRequest) -> Draft:
+        prefix = asked.prefix
         own = Prefix(prefix.tokens.clone(), self._known.clone(), prefix.active, prefix.width)
         reader = _Ahead(self._model, own, self._unread(prefix))
-        draft = self._drafting.draft(reader, prefix, budget, width, params, random)
+        draft = self._drafting.draft(reader, asked)
         self._known = own.lengths
         return draft
 

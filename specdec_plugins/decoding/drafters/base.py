@@ -13,16 +13,7 @@ from specdec_plugins.decoding.extend import until_eos
 from specdec_plugins.decoding.networks.trained import TrainedNetwork
 from specdec_plugins.decoding.registry import Registry
 from specdec_plugins.decoding.sampling import best_probability, draft_token
-from specdec_plugins.decoding.types import (
-    Draft,
-    Drafter,
-    Prefix,
-    RowParams,
-    RowRandom,
-    Stateful,
-    Target,
-    Verifier,
-)
+from specdec_plugins.decoding.types import Draft, Drafter, DraftRequest, Stateful, Target, Verifier
 
 DRAFTERS: Registry[Drafter] = Registry("drafter")
 
@@ -115,20 +106,13 @@ class TokenByToken:
     sampling: bool
     confidence: float  # 0 = never stop for it, and nothing is computed for it
 
-    def draft(
-        self,
-        reader: TokenReader,
-        prefix: Prefix,
-        budget: Tensor,
-        width: int,
-        params: RowParams,
-        random: RowRandom,
-    ) -> Draft:
+    def draft(self, reader: TokenReader, asked: DraftRequest) -> Draft:
+        prefix, budget = asked.prefix, asked.budget
         going = prefix.active & (budget > 0)
         lengths = torch.zeros_like(budget)
         tokens: list[Tensor] = []
         probs: list[Tensor] = []  # [B, 1, V] each, where the tokens are drawn
-        for i in range(width):
+        for i in range(asked.width):
             logits = reader.logits()
             going = going & (i < budget)
             if self.confidence > 0:
@@ -136,11 +120,10 @@ class TokenByToken:
                 # Waiting for the device is cheaper than passes that nobody needs.
                 if not bool(going.any()):
                     break
-            token, drawn_from = draft_token(
-                logits, params, random, prefix.lengths + i, self.sampling
-            )
+            place = prefix.lengths + i
+            token, q = draft_token(logits, asked.params, asked.random, place, self.sampling)
             tokens.append(token)
-            probs += [] if drawn_from is None else [drawn_from]
+            probs += [] if q is None else [q]
             lengths = lengths + going
             reader.take(token, going)
             going = going & (token != self.target.special.eos)  # nothing behind it can be kept

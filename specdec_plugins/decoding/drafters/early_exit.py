@@ -12,7 +12,7 @@ from specdec_plugins.decoding.drafters.base import (
     DraftContext,
     TokenByToken,
 )
-from specdec_plugins.decoding.types import Draft, Prefix, RowParams, RowRandom, SupportsEarlyExit
+from specdec_plugins.decoding.types import Draft, DraftRequest, Prefix, SupportsEarlyExit
 from specdec_plugins.errors import UserError, require
 
 
@@ -44,11 +44,9 @@ class EarlyExitDrafter(ContextDrafter):
         self._verifier = _checked_verifier(context, config.exit_layer)
         self._drafting = TokenByToken(context.verifier, context.sampling, config.confidence)
 
-    def propose(
-        self, prefix: Prefix, budget: Tensor, width: int, params: RowParams, random: RowRandom
-    ) -> Draft:
-        reader = _FirstLayers(self._verifier, prefix, self._exit_layer, prefix.last())
-        return self._drafting.draft(reader, prefix, budget, width, params, random)
+    def propose(self, asked: DraftRequest) -> Draft:
+        reader = _FirstLayers(self._verifier, asked.prefix, self._exit_layer, asked.prefix.last())
+        return self._drafting.draft(reader, asked)
 
 
 @dataclass

@@ -19,10 +19,9 @@ from specdec_plugins.decoding.networks.cpu.ops import at, best
 from specdec_plugins.decoding.networks.heads import MedusaHeads
 from specdec_plugins.decoding.types import (
     Draft,
+    DraftRequest,
     Prefix,
     Round,
-    RowParams,
-    RowRandom,
     SourceBatch,
     SupportsHidden,
 )
@@ -72,13 +71,11 @@ class MedusaDrafter(ContextDrafter):
         self._hidden, self._known = self._hidden[rows], self._known[rows]
 
     @torch.inference_mode()
-    def propose(
-        self, prefix: Prefix, budget: Tensor, width: int, params: RowParams, random: RowRandom
-    ) -> Draft:
-        num_used = min(width, self._heads.num_heads)
+    def propose(self, asked: DraftRequest) -> Draft:
+        num_used = min(asked.width, self._heads.num_heads)
         states = self._heads(self._hidden, num_used)  # [B, K, D]
         tokens = best(self._verifier.project(states))
-        draft = Draft(tokens, budget.clamp(max=num_used) * self._known)
+        draft = Draft(tokens, asked.budget.clamp(max=num_used) * self._known)
         return until_end(draft, self._eos, self._may_wait)
 
 
