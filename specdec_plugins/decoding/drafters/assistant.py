@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import Protocol, runtime_checkable
 
 import torch
 from torch import Tensor
@@ -12,6 +13,7 @@ from specdec_plugins.decoding.drafters.base import (
     ContextDrafter,
     DraftContext,
     Needs,
+    SupportsEncoderOutput,
     TokenByToken,
 )
 from specdec_plugins.decoding.extend import append
@@ -21,10 +23,8 @@ from specdec_plugins.decoding.types import (
     Draft,
     DraftRequest,
     Prefix,
-    ReadsEncoderOutput,
     Round,
     SourceBatch,
-    SupportsEncoderOutput,
     Target,
     Verdict,
     Verifier,
@@ -33,6 +33,18 @@ from specdec_plugins.decoding.verifier import TransformerVerifier
 from specdec_plugins.errors import UserError, require
 
 _OWN, _VERIFIERS = "own", "verifier"
+
+
+@runtime_checkable
+class ReadsEncoderOutput(Protocol):
+    """A model whose decoder can read what another one's encoder has made of the source."""
+
+    @property
+    def encoder_dim(self) -> int:
+        """Width D of the states that its decoder reads."""
+
+    def admit_encoded(self, source: SourceBatch, states: Tensor, padding_mask: Tensor) -> None:
+        """`admit` without encoding: states [B, S, D] and padding [B, S] bool of the new rows."""
 
 
 @DRAFTERS.register("assistant")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Any, Protocol, Self
+from typing import Any, Protocol, Self, runtime_checkable
 
 import torch
 from torch import Tensor, nn
@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from specdec_plugins.decoding.bigrams import Bigrams
 from specdec_plugins.decoding.extend import until_eos
 from specdec_plugins.decoding.networks.trained import TrainedNetwork
+from specdec_plugins.decoding.networks.transformer import Encoder
 from specdec_plugins.decoding.registry import Registry
 from specdec_plugins.decoding.sampling import best_probability, draft_token
 from specdec_plugins.decoding.types import Draft, Drafter, DraftRequest, Stateful, Target, Verifier
@@ -34,6 +35,21 @@ class DraftContext:
         """The same weights for another session, whose state is this verifier's."""
         assistant = None if self.assistant is None else self.assistant.fresh()
         return replace(self, verifier=verifier, assistant=assistant)
+
+
+@runtime_checkable
+class SupportsEncoderOutput(Protocol):
+    """A verifier whose encoding of the source a drafter may read instead of encoding again."""
+
+    @property
+    def encoder_dim(self) -> int:
+        """Width D of the encoder's states."""
+
+    def encoder_output(self) -> tuple[Tensor, Tensor]:
+        """States [B, S, D] and padding [B, S] bool (True = padding) of the present rows."""
+
+    def encodes_like(self, encoder: Encoder) -> bool:
+        """True if that encoder's output would be the same."""
 
 
 class ContextDrafter(Stateful):

@@ -14,6 +14,7 @@ from specdec_plugins.decoding.drafters.base import (
     ContextDrafter,
     DraftContext,
     Needs,
+    SupportsEncoderOutput,
     until_end,
 )
 from specdec_plugins.decoding.networks.block import BlockDrafter
@@ -22,15 +23,7 @@ from specdec_plugins.decoding.networks.cpu import ops
 from specdec_plugins.decoding.networks.cpu.products import NativeHead
 from specdec_plugins.decoding.networks.heads import Listed, only
 from specdec_plugins.decoding.sampling import sample, warp
-from specdec_plugins.decoding.types import (
-    Draft,
-    DraftRequest,
-    Prefix,
-    Round,
-    SourceBatch,
-    Stream,
-    SupportsEncoderOutput,
-)
+from specdec_plugins.decoding.types import Draft, DraftRequest, Prefix, Round, SourceBatch, Stream
 from specdec_plugins.errors import require
 
 
