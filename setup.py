@@ -73,7 +73,7 @@ setup(
     package_dir={BUNDLES: "data/models"},
     package_data={
         "specdec_plugins.serving": ["page/*"],
-        "specdec_plugins.training": ["*.toml"],
+        "specdec_plugins": ["*/*.toml"],
         BUNDLES: ["*/*"],
     },
     ext_modules=[KERNELS],
