@@ -150,7 +150,10 @@ def same_networks(translator: SpeculativeTranslator, **changes: Any) -> Speculat
         "drafter was loaded for.",
     )
     limits = replace(limits, block_size=settings.block_size or limits.block_size)
-    built = build_decoder(settings, decoder.verifier, method, decoder.config.with_scores)
+    config = decoder.config
+    built = build_decoder(
+        settings, decoder.verifier, method, config.with_scores, config.constraints
+    )
     return SpeculativeTranslator(settings, translator.codec, built, limits)
 
 
@@ -186,6 +189,12 @@ def summary(
 ) -> str:
     """What the demonstrations show of the systems named above: a table, and what it means."""
     named = {decoding.name: decoding for decoding in decodings}
+    for decoding in named.values():
+        require(
+            len(decoding.texts) == len(references),
+            f"{decoding.name}: {len(decoding.texts)} translations of {len(references)} sentences; "
+            "decode again",
+        )
     beta, tau = relaxed
     bleu = BLEU()
     shown = table(_columns(named, references, bleu), named.values())

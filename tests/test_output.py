@@ -11,7 +11,6 @@ from pathlib import Path
 import pytest
 
 import encoder_initial
-from benchmarks.serving import load
 from specdec_plugins.corpus import binarising, checkpoints, scoring
 from specdec_plugins.errors import UserError
 from specdec_plugins.formats.output import check_output
@@ -69,7 +68,7 @@ PROGRAMS = {
         REPLACED,
     ),
     "python -m benchmarks.serving.load": (
-        load.COMMAND.run,
+        module("benchmarks.serving.load"),
         ["--texts", os.devnull, "--output"],
         "benchmarks.serving.load.load_model",
         FILE,

@@ -1,10 +1,11 @@
-"""Text to token ids and back, for one pair of languages."""
+"""Text to token ids and back, in the languages of a model."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
 from specdec_plugins.formats.dictionaries import Dictionary
+from specdec_plugins.formats.pretrained.tokenizer import Languages, PretrainedTokenizer
 from specdec_plugins.formats.text import TextPipeline
 
 _SUBWORD_NMT = ("subword_nmt", "@@ ", "@@")
@@ -27,6 +28,10 @@ def join_subwords(tokens: str, symbol: str | None) -> str:
 class Codec:
     """Everything between the lines of a file and the ids of a model."""
 
+    num_framing = 1  # tokens of every source that come of no text: its eos
+    num_behind = 1  # of these, how many stand at the end
+    first_ids: Sequence[int] = ()  # target tokens that every translation begins with
+
     def __init__(
         self,
         source: Dictionary,
@@ -39,14 +44,34 @@ class Codec:
         self._target = target
         self._text = text
         self._remove_bpe = remove_bpe
+        sides = [(side.language,) if side.language else () for side in (source, target)]
+        self.languages = Languages("this model", sides[0], sides[1])
+
+    @property
+    def source_lang(self) -> str | None:
+        """Of what it reads, where that is known."""
+        return self._source.language
+
+    @property
+    def target_lang(self) -> str | None:
+        """Of what it writes, where that is known."""
+        return self._target.language
+
+    def between(self, source_lang: str | None, target_lang: str | None) -> Codec:
+        """The same for these languages, None for what it is by default.
+
+        Raises UserError where the model does not have them.
+        """
+        self.languages.choose(source_lang, target_lang)
+        return self
 
     def source_ids(self, line: str) -> list[int]:
-        """Ids of a source line, eos at the end."""
+        """Ids of a source line, with what frames it: eos at the end."""
         tokens = line if self._text is None else self._text.encode(line)
         return self._source.encode_line(tokens)
 
     def source_token_ids(self, tokens: Sequence[str]) -> list[int]:
-        """Ids of source tokens, whatever the form of the input; eos at the end."""
+        """Ids of source tokens, whatever the form of the input; framed likewise."""
         return self._source.encode_line(" ".join(tokens))
 
     def target_ids(self, line: str) -> list[int]:
@@ -70,8 +95,7 @@ class Codec:
             text = self._text.decode(joined)
         else:
             text = join_subwords(joined, self._remove_bpe)
-        # A dictionary may hold strange symbols.
-        return text.replace("\n", " ").replace("\r", " ")
+        return _one_line(text)  # a dictionary may hold strange symbols
 
     def settled(self, tokens: Sequence[str]) -> int:
         """How many of the first tokens have a text that no later token changes; see `RunningText`.
@@ -79,6 +103,79 @@ class Codec:
         Their text, a space and the text of the rest is the text of all.
         """
         return 0 if self._text is None else self._text.settled(tokens)
+
+
+class PretrainedCodec(Codec):
+    """The same with a tokenizer of transformers', between two of its languages."""
+
+    def __init__(
+        self,
+        tokenizer: PretrainedTokenizer,
+        source_lang: str | None = None,
+        target_lang: str | None = None,
+    ) -> None:
+        """Raises UserError for languages that the model does not have."""
+        super().__init__(tokenizer.source, tokenizer.target)
+        self.tokenizer, self.languages = tokenizer, tokenizer.languages
+        self._chosen = self.languages.choose(source_lang, target_lang)
+
+    @property
+    def source_lang(self) -> str | None:
+        return self._chosen[0]
+
+    @property
+    def target_lang(self) -> str | None:
+        return self._chosen[1]
+
+    @property
+    def num_framing(self) -> int:  # type: ignore[override]
+        return sum(map(len, self.tokenizer.frame(*self._chosen)))
+
+    @property
+    def num_behind(self) -> int:  # type: ignore[override]
+        return len(self.tokenizer.frame(*self._chosen)[1])
+
+    @property
+    def first_ids(self) -> Sequence[int]:  # type: ignore[override]
+        """Raises UserError where the target's language must be chosen."""
+        return self.tokenizer.first_ids(self.target_lang)
+
+    def between(self, source_lang: str | None, target_lang: str | None) -> PretrainedCodec:
+        if source_lang is None and target_lang is None:
+            return self
+        source, target = self._chosen
+        return PretrainedCodec(self.tokenizer, source_lang or source, target_lang or target)
+
+    def source_ids(self, line: str) -> list[int]:
+        """Ids of a source line, with what the model expects around it.
+
+        Raises UserError where a language must be chosen, and for what is no text to the tokenizer.
+        """
+        ids = self.tokenizer.encode(line) if line.strip() else []
+        return self.tokenizer.framed(ids, *self._chosen)
+
+    def source_token_ids(self, tokens: Sequence[str]) -> list[int]:
+        ids = [self._source.index(token) for token in tokens]
+        return self.tokenizer.framed(ids, *self._chosen)
+
+    def target_ids(self, line: str) -> list[int]:
+        return self.tokenizer.encode_target(line)
+
+    def tokens(self, ids: Sequence[int]) -> list[str]:
+        """The target tokens of some ids, up to eos; those that stand for languages are none."""
+        stop = ids.index(self._target.eos) if self._target.eos in ids else len(ids)
+        return [self._target.symbols[i] for i in ids[:stop] if not self.tokenizer.is_mark(i)]
+
+    def text(self, tokens: Sequence[str]) -> str:
+        return _one_line(self.tokenizer.decode([self._target.index(token) for token in tokens]))
+
+    def settled(self, tokens: Sequence[str]) -> int:
+        """None: what a token adds depends on its neighbours."""
+        return 0
+
+
+def _one_line(text: str) -> str:
+    return text.replace("\n", " ").replace("\r", " ")
 
 
 class RunningText:

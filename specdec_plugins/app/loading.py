@@ -5,20 +5,28 @@ A bundle, or a folder's files, say what the user did not.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import replace
+import logging
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
 
-from specdec_plugins.app.codec import Codec
+from specdec_plugins.app.codec import Codec, PretrainedCodec
 from specdec_plugins.app.options import given_to
-from specdec_plugins.app.settings import DTYPES, EXACT, RAW_TEXT, Settings, choose_device
+from specdec_plugins.app.settings import (
+    DTYPES,
+    EXACT,
+    PRETRAINED,
+    RAW_TEXT,
+    Settings,
+    choose_device,
+)
 from specdec_plugins.app.types import Decoder, Limits
 from specdec_plugins.decoding.alone import DrafterDecoder, Unverified
-from specdec_plugins.decoding.constraints import Constraints
+from specdec_plugins.decoding.constraints import FREE, Constraints
 from specdec_plugins.decoding.drafters import DRAFTERS, DraftContext, needs_of
 from specdec_plugins.decoding.engine import EngineConfig, Method, SpeculativeDecoder
 from specdec_plugins.decoding.networks import Transformer, with_fast_products
@@ -39,7 +47,12 @@ from specdec_plugins.formats.bundle import (
 )
 from specdec_plugins.formats.dictionaries import Dictionaries, Dictionary, load_dictionaries
 from specdec_plugins.formats.models import load_network
+from specdec_plugins.formats.pretrained.config import PretrainedConfig, is_pretrained, read_config
+from specdec_plugins.formats.pretrained.tokenizer import read_tokenizer
+from specdec_plugins.formats.pretrained.weights import read_model as read_pretrained
 from specdec_plugins.formats.text import TextPipeline
+
+log = logging.getLogger("specdec")
 
 VERIFIER, DRAFTER = "verifier.pt", "drafter.pt"  # usual names of checkpoints in a folder
 _Network = TypeVar("_Network", bound=TrainedNetwork)
@@ -65,16 +78,23 @@ def make_settings(given: Mapping[str, Any]) -> Settings:
             "a checkpoint was named without its dictionaries; give their folder, too.",
         )
         folder = str(default_bundle())
-    defaults = _defaults(Path(folder), given) if is_bundle(folder) else {}
+    defaults: dict[str, Any] = {}
+    if is_bundle(folder):
+        defaults = _defaults(Path(folder), given)
+    elif is_pretrained(folder):
+        is_plain = not {"drafter", "drafter_checkpoint"} & given.keys()
+        defaults = {"verifier": str(folder), **_of_pretrained(Path(folder), given)}
+        defaults |= {"strategy": "AR"} if is_plain else {}
     return Settings(str(folder), **{**defaults, **given})
 
 
 def _defaults(folder: Path, given: Mapping[str, Any]) -> dict[str, Any]:
     """All that the bundle says and the user did not."""
     bundle = read_bundle(folder)
+    is_own = bundle.text.get("tokenizer") == PRETRAINED  # which tells its languages itself
     for side in ("source_lang", "target_lang"):
         require(
-            given.get(side, getattr(bundle, side)) == getattr(bundle, side),
+            is_own or given.get(side, getattr(bundle, side)) == getattr(bundle, side),
             f"{folder}: translates from {bundle.source_lang} to {bundle.target_lang}; omit the "
             "languages.",
         )
@@ -83,9 +103,28 @@ def _defaults(folder: Path, given: Mapping[str, Any]) -> dict[str, Any]:
         "target_lang": bundle.target_lang,
         "verifier": str(folder / bundle.verifier.weights),
         **_drafting(folder, bundle, given),
-        **_raw_text(folder, bundle, given),
+        **(_of_pretrained(folder, given) if is_own else _raw_text(folder, bundle, given)),
         **_tuned(bundle, given),
     }
+
+
+def _of_pretrained(folder: Path, given: Mapping[str, Any]) -> dict[str, Any]:
+    """What the files of a model of transformers say, and the user did not.
+
+    Raises UserError where the user says how text becomes tokens, which these files do.
+    """
+    for name in ("tokenizer", "bpe", "bpe_codes", "remove_bpe"):
+        flag = "--" + name.replace("_", "-")
+        require(
+            name not in given or given[name] == PRETRAINED,
+            f"{folder}: the model has a tokenizer of its own; omit {flag}.",
+        )
+    config = read_config(folder)
+    generation = config.generation(range(config.decoder_vocab_size))
+    found: dict[str, Any] = {"tokenizer": PRETRAINED, "min_len": generation.min_len or None}
+    if generation.max_len is not None:
+        found |= {"max_len_a": 0.0, "max_len_b": generation.max_len}
+    return found
 
 
 def _drafting(folder: Path, bundle: BundleSettings, given: Mapping[str, Any]) -> dict[str, Any]:
@@ -150,14 +189,39 @@ def settings_from_files(folder: Path, given: Mapping[str, Any]) -> dict[str, Any
     return {**found, **given}
 
 
+@dataclass(frozen=True)
+class Words:
+    """Between the lines of a file and the ids of a model, and which ids these are."""
+
+    codec: Codec
+    dictionaries: Dictionaries
+    orders: tuple[Sequence[int], Sequence[int]] = ((), ())  # of a model of transformers: which
+    # ids of its files those of source and target are
+    config: PretrainedConfig | None = None  # of such a model
+
+
+def read_words(settings: Settings) -> Words:
+    """Raises UserError where a file is missing, or a language is not the model's."""
+    asked = (settings.source_lang, settings.target_lang)
+    if settings.tokenizer == PRETRAINED:
+        folder = Path(settings.data)
+        config = read_config(folder)
+        tokenizer = read_tokenizer(folder, config)
+        codec = PretrainedCodec(tokenizer, *asked)
+        named = (codec.source_lang or "source", codec.target_lang or "target")
+        both = Dictionaries(tokenizer.source, tokenizer.target, *named)
+        return Words(codec, both, (tokenizer.source_order, tokenizer.target_order), config)
+    both = load_dictionaries(settings.data, *asked)
+    text = text_pipeline(settings, both) if settings.raw_text else None
+    return Words(Codec(both.source, both.target, text, settings.remove_bpe), both)
+
+
 def load_parts(settings: Settings, with_scores: bool = False) -> tuple[Codec, Decoder, Limits]:
     """The parts of a translator; `translator.load_translator` says more."""
-    dictionaries = load_dictionaries(settings.data, settings.source_lang, settings.target_lang)
-    text = text_pipeline(settings, dictionaries) if settings.raw_text else None
-    codec = Codec(dictionaries.source, dictionaries.target, text, settings.remove_bpe)
+    words = read_words(settings)
     if settings.strategy == "fairseq":
-        return codec, *_load_search(settings)
-    return codec, *_load_engine(settings, dictionaries, with_scores)
+        return words.codec, *_load_search(settings)
+    return words.codec, *_load_engine(settings, words, with_scores)
 
 
 def text_pipeline(settings: Settings, dictionaries: Dictionaries) -> TextPipeline:
@@ -186,14 +250,13 @@ def _load_search(settings: Settings) -> tuple[Decoder, Limits]:
     return search, Limits(search.max_source_positions, search.max_target_tokens, 0)
 
 
-def _load_engine(
-    settings: Settings, dictionaries: Dictionaries, with_scores: bool
-) -> tuple[Decoder, Limits]:
+def _load_engine(settings: Settings, words: Words, with_scores: bool) -> tuple[Decoder, Limits]:
+    dictionaries = words.dictionaries
     target, shared, network = dictionaries.target, None, None
     verifier: Verifier = Unverified(len(target), target.special, choose_device(settings.device))
     limits, theirs = Limits(10**9, 10**9, 0), dictionaries
     if settings.verifier is not None:
-        shared = _load_network(Transformer, settings.verifier, settings, dictionaries)
+        shared = _load_verifier(settings, words)
         verifier = TransformerVerifier(shared, target.special)
         # As in fairseq's search, one position is left for the end of the sentence.
         limits = Limits(verifier.max_source_positions, verifier.max_target_positions - 1, 0)
@@ -216,7 +279,31 @@ def _load_engine(
         limits = _common_limits(limits, settings, drafter, network)
     schedule = SCHEDULES.build(settings.schedule, options=settings.schedule_options)
     method = Method(drafter, settings.acceptance, schedule)
-    return build_decoder(settings, verifier, method, with_scores), limits
+    constraints = _constraints(words)
+    return build_decoder(settings, verifier, method, with_scores, constraints), limits
+
+
+def _load_verifier(settings: Settings, words: Words) -> Transformer:
+    """Of a checkpoint, a bundle, or a folder of transformers'."""
+    path = settings.verifier
+    assert path is not None
+    if words.config is None or not Path(path).is_dir():
+        return _load_network(Transformer, path, settings, words.dictionaries)
+    model = read_pretrained(words.config, *words.orders)
+    if settings.exit_layer is not None:
+        model = model.until(settings.exit_layer)
+    network = model.network(DTYPES[settings.dtype], choose_device(settings.device))
+    assert isinstance(network, Transformer)
+    return network
+
+
+def _constraints(words: Words) -> Constraints:
+    """What a model of transformers may not say; told is what is not done as its files ask."""
+    if words.config is None:
+        return FREE
+    for notice in words.config.notices:
+        log.warning(notice)
+    return words.config.generation(words.orders[1]).constraints
 
 
 def _load_network(
@@ -271,15 +358,20 @@ def _drafter_dictionaries(settings: Settings, own: Dictionaries) -> Dictionaries
 
 
 def build_decoder(
-    settings: Settings, verifier: Verifier, method: Method, with_scores: bool = False
+    settings: Settings,
+    verifier: Verifier,
+    method: Method,
+    with_scores: bool = False,
+    constraints: Constraints = FREE,
 ) -> Decoder:
-    """What decodes with the parts that are loaded."""
+    """What decodes with the parts that are loaded. constraints: the model's own."""
     if settings.strategy == "drafter":
         assert method.drafter is not None
         target = Unverified(verifier.vocab_size, verifier.special, verifier.device)
         return DrafterDecoder(method.drafter, target, EngineConfig(settings.batch))
     never = ((verifier.special.pad,),) if settings.ban_pad else ()
-    config = EngineConfig(settings.batch, constraints=Constraints(never), with_scores=with_scores)
+    constraints = replace(constraints, bad_words=constraints.bad_words + never)
+    config = EngineConfig(settings.batch, constraints=constraints, with_scores=with_scores)
     return SpeculativeDecoder(verifier, method, config)
 
 

@@ -32,7 +32,8 @@ DTYPES = {
     "int8": torch.float32,  # what is left in floating point; products are quantised
 }
 EXACT = {"beta": 1, "tau": 0.0}  # no tolerance, whatever a bundle was tuned to
-TOKENIZERS = ("moses",)
+PRETRAINED = "pretrained"  # a tokenizer of transformers', in the models' own folder
+TOKENIZERS = ("moses", PRETRAINED)
 BPES = ("subword_nmt",)
 
 _JUDGED = ("specdec", "AR", "early-exit")  # strategies that ask an acceptance rule
@@ -54,8 +55,9 @@ class Settings:
 
     data: str = option(
         MISSING,
-        "a bundle, which brings models, languages and codes (flags override them), or a folder "
-        "with dict.<lang>.txt (default: the bundled pair)",
+        "a bundle, which brings models, languages and codes (flags override them), a model of "
+        "transformers (MarianMT, M2M-100, NLLB, BART, mBART), or a folder with dict.<lang>.txt "
+        "(default: the bundled pair)",
         "FOLDER",
         flags=("data",),
         nargs="?",
@@ -71,10 +73,18 @@ class Settings:
         "FOLDER",
     )
     source_lang: str | None = _model(
-        None, "default: from the names of the dictionaries", "LANG", flags=("--source-lang", "-s")
+        None,
+        "of a model with several languages, as it calls them or by two letters (default: the "
+        "model's own, or from the names of the dictionaries)",
+        "LANG",
+        flags=("--source-lang", "-s"),
     )
     target_lang: str | None = _model(
-        None, "default: from the names of the dictionaries", "LANG", flags=("--target-lang", "-t")
+        None,
+        "of a model with several languages, as it calls them or by two letters (default: the "
+        "model's own, or from the names of the dictionaries)",
+        "LANG",
+        flags=("--target-lang", "-t"),
     )
 
     device: str | None = _machine(
@@ -214,11 +224,18 @@ class Settings:
             "fairseq's search has no int8; use --dtype float32, or another --strategy.",
         )
         wants = f"--strategy {self.strategy} needs"
-        lacks = f"holds no {BUNDLE_SETTINGS}" if Path(self.data).is_dir() else "is no folder"
+        lacks = "is no folder"
+        if Path(self.data).is_dir():
+            lacks = f"holds no {BUNDLE_SETTINGS} and no config.json of transformers"
         require(
             self.verifier is not None or self.strategy == "drafter",
             f"{self.data} {lacks}, so it is no bundle, and {wants} the verifier's checkpoint; give "
             "it with --AR-path.",
+        )
+        require(
+            self.tokenizer != PRETRAINED or self.strategy != "fairseq",
+            f"{self.data}: fairseq's search reads checkpoints of fairseq's; use another --strategy "
+            "with this model.",
         )
         network = self.needs.network if self.drafts else None
         require(

@@ -54,9 +54,16 @@ class SpeculativeTranslator:
         return self.decoder.stats
 
     def translate(
-        self, lines: Sequence[str], hints: Sequence[str | None] | None = None
+        self,
+        lines: Sequence[str],
+        hints: Sequence[str | None] | None = None,
+        *,
+        source_lang: str | None = None,
+        target_lang: str | None = None,
     ) -> list[Translation]:
         """Translations of some lines, in their order; that of an empty line is empty.
+
+        source_lang, target_lang: of a model with several, in place of the translator's own.
 
         hints: for each line a translation of nearly the same text, or None or an empty one, for
         drafter `hint`; in exact mode they change no word. Under a rule that samples, line n of a
@@ -64,7 +71,11 @@ class SpeculativeTranslator:
         decoded, where a line is longer than the model's positions, and for hints that are not as
         many as the lines or that the drafter cannot read.
         """
-        return self.translate_sentences(number_sentences(lines, hints))
+        sentences = [
+            replace(sentence, source_lang=source_lang, target_lang=target_lang)
+            for sentence in number_sentences(lines, hints)
+        ]
+        return self.translate_sentences(sentences)
 
     def translate_tokens(self, sources: Sequence[Sequence[str]]) -> list[Translation]:
         """The same for sentences that are the model's tokens already, subwords and all.
@@ -149,14 +160,17 @@ class SpeculativeTranslator:
 
         Raises UserError, naming the line, where the sentence does not fit.
         """
-        if sentence.tokens is None:
-            source_ids = self.codec.source_ids(sentence.text)
-        else:
-            source_ids = self.codec.source_token_ids(sentence.tokens)
-        if len(source_ids) == 1:
+        with located(sentence.where):
+            codec = self.codec.between(sentence.source_lang, sentence.target_lang)
+            if sentence.tokens is None:
+                source_ids = codec.source_ids(sentence.text)
+            else:
+                source_ids = codec.source_token_ids(sentence.tokens)
+        if len(source_ids) <= codec.num_framing:
             return Translation(sentence.number, "")
-        source_ids = self._fit_source(source_ids, sentence.where)
+        source_ids = self._fit_source(source_ids, codec, sentence.where)
         forced_ids, ends = self._forced_ids(sentence)
+        forced_ids = [*codec.first_ids, *forced_ids]
         if ends:
             tokens = self.codec.tokens(forced_ids)
             text = self.codec.text(tokens)
@@ -196,15 +210,16 @@ class SpeculativeTranslator:
         )
         return self.codec.target_ids(sentence.hint)
 
-    def _fit_source(self, source_ids: list[int], where: str) -> list[int]:
-        longest = self.limits.source
+    def _fit_source(self, source_ids: list[int], codec: Codec, where: str) -> list[int]:
+        longest, framing = self.limits.source, codec.num_framing
         if len(source_ids) <= longest:
             return source_ids
         if self.settings.truncate_source:
-            return [*source_ids[: longest - 1], source_ids[-1]]
+            end = len(source_ids) - codec.num_behind
+            return [*source_ids[: longest - codec.num_behind], *source_ids[end:]]
         raise UserError(
-            f"{where}: has {len(source_ids) - 1} tokens, more than the {longest - 1} that the "
-            "model has positions for; split the sentence, or add --truncate-source."
+            f"{where}: has {len(source_ids) - framing} tokens, more than the {longest - framing} "
+            "that the model has positions for; split the sentence, or add --truncate-source."
         )
 
     def _translation(self, result: RowResult) -> Translation:

@@ -10,11 +10,10 @@ from itertools import islice
 from typing import Any
 
 from specdec_plugins.decoding.engine import check_request
-from specdec_plugins.decoding.rules.mixed import GREEDY_TOP_K
 from specdec_plugins.decoding.types import SEEDS, DecodeParams, FinishReason, Request
 from specdec_plugins.errors import require
 from specdec_plugins.serving.errors import ServiceError
-from specdec_plugins.serving.model import ServedModel, Split
+from specdec_plugins.serving.model import GREEDY_TOP_K, ServedModel, Split
 from specdec_plugins.serving.schemas import Parameters
 from specdec_plugins.serving.settings import ServerSettings
 

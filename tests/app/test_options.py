@@ -173,7 +173,10 @@ def test_missing_checkpoints(given: str, message: str) -> None:
 
 
 def test_a_bundle_that_is_none_is_named(tmp_path: Path) -> None:
-    for folder, fault in ((tmp_path, "holds no bundle.json"), (tmp_path / "typo", "is no folder")):
+    for folder, fault in (
+        (tmp_path, "holds no bundle.json and no config.json of transformers"),
+        (tmp_path / "typo", "is no folder"),
+    ):
         with pytest.raises(UserError, match=f"{folder} {fault}, so it is no bundle"):
             parse_options([str(folder)])
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -19,7 +19,7 @@ from specdec_plugins.decoding.drafters.block import BlockNatDrafter
 from specdec_plugins.decoding.drafters.lookup import NOTHING, check_ngrams, match_lengths
 from specdec_plugins.decoding.networks.block import BlockDrafter
 from specdec_plugins.decoding.networks.cache import join_rows
-from specdec_plugins.decoding.types import Draft, DraftRequest, Prefix, Round, SourceBatch
+from specdec_plugins.decoding.types import Draft, Prefix, Round, RowParams, RowRandom, SourceBatch
 
 _LONGEST = 1024  # tokens of a hint that are read: no sentence goes on behind them
 
@@ -75,16 +75,18 @@ class HintDrafter(ContextDrafter):
         if self._blocks is not None:
             self._blocks.select(rows)
 
-    def propose(self, asked: DraftRequest) -> Draft:
-        hinted = self._follow(asked)
-        left = asked.budget * (hinted.lengths == 0)
+    def propose(
+        self, prefix: Prefix, budget: Tensor, width: int, params: RowParams, random: RowRandom
+    ) -> Draft:
+        hinted = self._follow(prefix, budget, width)
+        left = budget * (hinted.lengths == 0)
         if self._blocks is None or (self._may_wait and not bool(left.any())):
             return hinted
-        return _either(hinted, self._blocks.propose(replace(asked, budget=left)))
+        drafted = self._blocks.propose(prefix, left, width, params, random)
+        return _either(hinted, drafted)
 
-    def _follow(self, asked: DraftRequest) -> Draft:
+    def _follow(self, prefix: Prefix, budget: Tensor, width: int) -> Draft:
         """What the hints say behind each prefix; nothing where they do not say."""
-        prefix, budget, width = asked.prefix, asked.budget, asked.width
         if self._hints.shape[1] == 0:
             return Draft.empty(len(budget), budget.device)
         config = self._config

@@ -88,13 +88,13 @@ _CLASSES = {"MBart50": MBART50, "MBart": MBART, "Nllb": NLLB, "M2M100": M2M100, 
 
 @dataclass(frozen=True)
 class Languages:
-    """Those that a model reads and writes, as it calls them."""
+    """Those that a model reads and writes, as it calls them; none where nobody says."""
 
-    where: Path  # the folder, for messages
+    where: object  # what messages begin with
     sources: tuple[str, ...]
     targets: tuple[str, ...]
-    source: str | None  # by default; None = it must be chosen
-    target: str | None
+    source: str | None = None  # by default; None = the only one, or one must be chosen
+    target: str | None = None
 
     def choose(self, source: str | None, target: str | None) -> tuple[str | None, str | None]:
         """Those that are meant, None where nothing was asked for and nothing is the default.
@@ -102,13 +102,17 @@ class Languages:
         Raises UserError for languages that the model does not have, with those that it has.
         """
         return (
-            self._choose("source", source, self.sources) or self._default(self.source, "source"),
-            self._choose("target", target, self.targets) or self._default(self.target, "target"),
+            self._choose("source", source, self.sources, self.source),
+            self._choose("target", target, self.targets, self.target),
         )
 
-    def _choose(self, side: str, asked: str | None, known: Sequence[str]) -> str | None:
+    def _choose(
+        self, side: str, asked: str | None, known: Sequence[str], default: str | None
+    ) -> str | None:
+        if not known:
+            return asked
         if asked is None:
-            return None
+            return known[0] if len(known) == 1 else find(default or "", known)
         found = find(asked, known)
         does = "reads" if side == "source" else "writes"
         require(
@@ -117,10 +121,6 @@ class Languages:
             f"{', '.join(known)}.",
         )
         return found
-
-    def _default(self, named: str | None, side: str) -> str | None:
-        known = self.sources if side == "source" else self.targets
-        return known[0] if len(known) == 1 else find(named or "", known)
 
     def unchosen(self, side: str) -> UserError:
         """What to say where a language must be chosen."""
@@ -183,7 +183,7 @@ class PretrainedTokenizer:
         sources: tuple[str, ...]
         targets: tuple[str, ...]
         if self._kind.target_opens_source or not codes:
-            sources, targets = (source or "source",), codes or (target or "target",)
+            sources, targets = (source,) if source else (), codes or ((target,) if target else ())
         elif start in by_id:  # mBART as it was first tuned: its start says the language
             sources, targets = codes, (by_id[start],)
         else:

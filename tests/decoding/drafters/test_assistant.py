@@ -13,7 +13,6 @@ from specdec_plugins.decoding.sampling import HashRandom, warp
 from specdec_plugins.decoding.types import (
     Draft,
     Drafter,
-    DraftRequest,
     Prefix,
     Round,
     RowResult,
@@ -99,8 +98,7 @@ def proposal(
 ) -> Draft:
     rows = row_params(len(prefixes), **params)
     random = HashRandom(rows.seed)
-    asked = (prefix_of(prefixes), torch.tensor(budget), max(budget), rows, random)
-    return drafter.propose(DraftRequest(*asked))
+    return drafter.propose(prefix_of(prefixes), torch.tensor(budget), max(budget), rows, random)
 
 
 def opened(

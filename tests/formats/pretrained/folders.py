@@ -9,6 +9,10 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
+import torch
+
+from specdec_plugins.formats.marian import import_transformers
+
 SAMPLES = Path(__file__).parents[3] / "data" / "samples" / "en-de.tsv"
 # First and last letter, and what ends a sentence, of scripts beside Latin.
 SCRIPTS = {
@@ -156,3 +160,37 @@ def bart_files(folder: Path, lines: Sequence[str]) -> None:
     tokenizer.train_from_iterator(lines, 1000, special_tokens=[*special, "<mask>"])
     tokenizer.save_model(str(folder))
     write_json(folder / "tokenizer_config.json", {"model_max_length": 1024})
+
+
+def add_model(folder: Path, model_type: str, seed: int = 0, **more: Any) -> None:
+    """A small random model of transformers for a tokenizer's files; more: of its configuration."""
+    transformers = import_transformers()
+    names = {"marian": "Marian", "m2m_100": "M2M100", "mbart": "MBart", "bart": "Bart"}
+    tokenizer = transformers.AutoTokenizer.from_pretrained(
+        folder, config=getattr(transformers, f"{names[model_type]}Config")()
+    )
+    num_source = len(tokenizer)
+    num_target = len(getattr(tokenizer, "target_encoder", ())) or num_source
+    stacks = {"layers": 2, "ffn_dim": 48, "attention_heads": 4}
+    settings: dict[str, Any] = {
+        f"{side}_{name}": value for side in ("encoder", "decoder") for name, value in stacks.items()
+    }
+    special = {"pad_token_id": tokenizer.pad_token_id, "eos_token_id": tokenizer.eos_token_id}
+    if model_type == "marian":
+        special |= {"decoder_start_token_id": special["pad_token_id"]}
+        special |= {"bad_words_ids": [[special["pad_token_id"]]], "scale_embedding": True}
+        special |= {"forced_eos_token_id": special["eos_token_id"], "activation_function": "swish"}
+        special |= {"decoder_vocab_size": num_target}
+        special |= {"share_encoder_decoder_embeddings": num_source == num_target}
+    settings |= {"d_model": 32, "max_position_embeddings": 128, "vocab_size": num_source}
+    settings |= {"max_length": 24, "init_std": 0.3, **special, **more}
+    generation = {k: settings.pop(k) for k in ("max_length", "bad_words_ids") if k in settings}
+    config = getattr(transformers, f"{names[model_type]}Config")(**settings)
+    torch.manual_seed(seed)
+    cls = {"marian": "MarianMTModel"}.get(
+        model_type, f"{names[model_type]}ForConditionalGeneration"
+    )
+    model = getattr(transformers, cls)(config).eval()
+    for name, value in generation.items():
+        setattr(model.generation_config, name, value)
+    model.save_pretrained(folder)
