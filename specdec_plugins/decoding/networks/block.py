@@ -11,10 +11,10 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F
 
 from specdec_plugins.decoding.networks.cache import CacheWindow, SourceMemory
 from specdec_plugins.decoding.networks.config import BlockConfig
+from specdec_plugins.decoding.networks.cpu import ops
 from specdec_plugins.decoding.networks.cpu.ops import additive
 from specdec_plugins.decoding.networks.fairseq_names import EncoderDecoder
 from specdec_plugins.decoding.networks.heads import SequentialHead, Shortlist
@@ -55,6 +55,7 @@ class BidirectionalDecoder(nn.Module):
         self.copy: nn.Linear | None = None
         if config.copy_source:
             self.copy = nn.Linear(stack.dim, stack.dim, bias=False)
+        self._query_table: Tensor | None = None
         self.output = output_projection(config, tokens)
         self.head: SequentialHead | None = None
         if config.sequential_head:
@@ -85,7 +86,7 @@ class BidirectionalDecoder(nn.Module):
             indices, padding_mask = count_tokens(tokens, self.pad)
             seen_mask = ~padding_mask[:, None]  # [B, 1, W]
         mask = additive(seen_mask, self.tokens.weight.dtype)[:, None]  # [B, 1, 1 or W, W]
-        return self._through(tokens, self.positions(indices), mask, source, columns)
+        return self._through(tokens, indices, mask, source, columns)
 
     def extend(
         self, tokens: Tensor, window: CacheWindow, source: SourceMemory, columns: Tensor
@@ -97,50 +98,56 @@ class BidirectionalDecoder(nn.Module):
         `cached_prefix` only.
         """
         assert self.cached_prefix, "the states of this network's prefix cannot be kept"
-        positions = self.positions(window.positions)
-        return self._through(tokens, positions, window.mask, source, columns, window)
+        return self._through(tokens, window.positions, window.mask, source, columns, window)
 
     def _through(
         self,
         tokens: Tensor,  # [B, n] int64
-        positions: Tensor,  # [B, n, D]
+        positions: Tensor,  # [B, n] int64
         mask: Tensor,  # [B, 1, 1 or n, T], additive
         source: SourceMemory,
         columns: Tensor | None,  # [B, m] int64
         store: CacheWindow | None = None,
     ) -> Tensor:  # [B, m or n, D]
-        x = self._embed(tokens, positions, source)
-        left: Tensor = self.layers(x, mask, store, source, positions=positions, columns=columns)
+        x, places = self._embed(tokens, positions, source)
+        left: Tensor = self.layers(x, mask, store, source, positions=places, columns=columns)
         return left
 
-    def _embed(self, tokens: Tensor, positions: Tensor, source: SourceMemory) -> Tensor:
-        """The first layer's input [B, n, D] of tokens [B, n] int64, positions [B, n, D] not added.
+    def _embed(
+        self, tokens: Tensor, positions: Tensor, source: SourceMemory
+    ) -> tuple[Tensor, Tensor]:
+        """What the first layer reads, and what is added before each layer: [B, n, D] both.
 
-        Masks, and a committed `<unk>`, get a mixture of the source where the network copies.
+        Masks, and a committed `<unk>`, get a mixture of the source where the network copies, by
+        attention from the target positions alone. tokens and positions: [B, n] int64.
         """
-        x: Tensor = self.tokens(tokens)
-        if self.copy is not None:
-            mixed = self._mix(self.copy(positions), source)
-            x = torch.where((tokens == self.mask)[..., None], mixed, x)
-        return x if self.scale == 1.0 else x * self.scale
+        mask, dtype = source.mask, self.tokens.weight.dtype
+        return ops.embed_block(
+            tokens,
+            table=self.tokens.weight,
+            scale=self.scale,
+            positions=positions,
+            position_table=self.positions.weight,
+            offset=self.positions.offset,
+            last=self.positions.last,
+            mask=self.mask,
+            copied=(self._queries(), *source.extras) if self.copy else (),
+            source_mask=None if mask is None else mask.to(dtype),
+        )
+
+    def _queries(self) -> Tensor:
+        """Of the positions, to copy by: as many rows as their table has, made at the first call."""
+        assert self.copy is not None
+        weight = self.positions.weight
+        known = self._query_table
+        if known is None or (known.device, known.dtype) != (weight.device, weight.dtype):
+            known = self._query_table = self.copy(weight)
+        return known
 
     def logits(self, states: Tensor) -> Tensor:
         """[..., V] of last states [..., D]."""
         scores: Tensor = self.output(states)
         return scores
-
-    @staticmethod
-    def _mix(queries: Tensor, source: SourceMemory) -> Tensor:
-        """Source embeddings mixed by attention from the target positions alone: [B, W, D].
-
-        queries [B, W, D]. Their products are not divided by sqrt(D), as published.
-        """
-        keys, values = source.extras  # [B, S, D]
-        mask = None if source.mask is None else source.mask.to(queries.dtype)
-        mixed = F.scaled_dot_product_attention(
-            queries[:, None], keys[:, None], values[:, None], attn_mask=mask, scale=1.0
-        )
-        return mixed[:, 0]
 
 
 def _seen(prefix_lengths: Tensor, columns: Tensor) -> Tensor:

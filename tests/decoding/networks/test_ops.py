@@ -23,7 +23,7 @@ from specdec_plugins.decoding.networks.cpu.ops import (
     rank,
 )
 from specdec_plugins.decoding.types import Draft, Prefix, Verdict
-from tests.decoding.networks.toys import transformer
+from tests.decoding.networks.toys import block_drafter, remember, transformer
 from tests.decoding.toys import SPECIAL, both, row_params
 
 STACK = StackConfig(num_layers=2, dim=6, ffn_dim=4, num_heads=2, vocab_size=5, max_positions=99)
@@ -166,6 +166,22 @@ def test_tokens_are_embedded_alike(random: torch.Generator, scaled: bool) -> Non
             embedding(tokens + table.vocab_size, positions)
         found = both(lambda: embedding(tokens, positions))
     torch.testing.assert_close(*found, rtol=1e-6, atol=1e-6)  # product and sum may be fused
+
+
+@pytest.mark.parametrize("copies", [True, False])
+def test_blocks_are_embedded_alike(random: torch.Generator, copies: bool) -> None:
+    network = block_drafter(copy_source=copies).float()
+    config, decoder = network.config.decoder, network.decoder
+    sources = torch.tensor([[5, 9, 7, 6, 2], [8, 4, 2, 1, 1], [7, 2, 1, 1, 1]])
+    tokens = integers(0, 6, (3, 5), random)  # few, so that masks come often
+    positions = integers(0, config.max_positions + 2, (3, 5), random)  # junk past the table
+    with torch.inference_mode():
+        memory = remember(network, sources)
+        with pytest.raises(IndexError, match="is not in the vocabulary|index out of range"):
+            decoder._embed(tokens + config.vocab_size, positions, memory)
+        found = both(lambda: decoder._embed(tokens, positions, memory))
+    for one, other in zip(*found, strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-5, atol=1e-6)
 
 
 def test_a_verdict_that_counts_wrongly_writes_nowhere_else() -> None:

@@ -128,6 +128,15 @@ struct Walk {
   int64_t* drafted = nullptr;         // [B, K]
 };
 
+// What one query of one head looks at.
+struct Attended {
+  const float* keys;    // of the first position
+  const float* values;
+  int64_t stride;       // floats from one position to the next
+  const float* mask;    // null = all are seen
+  int width;            // positions
+};
+
 struct Isa {
   const char* name;
   int panel;      // outputs a panel
@@ -137,6 +146,9 @@ struct Isa {
                      int threads);
   void (*multiply)(const Linear&, const Product&, const Scratch&, int thread, int threads);
   void (*walk)(const Walk&, const Scratch&, int thread, int threads);
+  // scores: room for the width padded to 16.
+  void (*attend)(const float* query, const Attended&, int dim, float scale, float* scores,
+                 float* out);
   // Of one row of logits.
   int64_t (*best_of)(const float*, int width);
   float (*log_total_of)(const float*, int width);

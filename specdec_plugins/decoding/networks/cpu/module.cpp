@@ -193,6 +193,36 @@ static void best_paths(const Floats& logits, const Integers& before,
   });
 }
 
+// What a block drafter reads: scaled embeddings, and the embeddings of the positions. Where `mask`
+// stands it is a mixture of the source's embeddings, by the query of its position.
+static void embed_block(const Integers& tokens, const Floats& table, float scale,
+                        const Integers& positions, const Floats& position_table, int64_t offset,
+                        int64_t last, int64_t mask, const std::optional<Floats>& queries,
+                        const std::optional<Tensor<const float, true>>& keys,
+                        const std::optional<Tensor<const float, true>>& values,
+                        const std::optional<Floats>& source_mask, const Tensor<float>& out,
+                        const Tensor<float>& places) {
+  const int64_t dim = table.size(1), width = tokens.size(1);
+  const Mask seen = mask_of(source_mask, keys ? int(keys->size(1)) : 0);
+  std::vector<float> scores(seen.width + 16);
+  for (int64_t i = 0; i < tokens.count(); ++i) {
+    const int64_t row = i / width, token = tokens.data[i];
+    const int64_t at = (std::clamp<int64_t>(positions.data[i], 0, last) + offset) * dim;
+    float* own = out.data + i * dim;
+    check_token(token, table.size(0));
+    if (queries && token == mask) {
+      const Attended source{keys->data + row * keys->row_stride,
+                            values->data + row * values->row_stride, dim,
+                            seen.data ? seen.data + row * seen.row_stride : nullptr, seen.width};
+      best_isa().attend(queries->data + at, source, int(dim), 1.0f, scores.data(), own);
+    } else {
+      std::copy_n(table.data + token * dim, dim, own);
+    }
+    for (int64_t j = 0; j < dim; ++j) own[j] *= scale;
+    std::copy_n(position_table.data + at, dim, places.data + i * dim);
+  }
+}
+
 }  // namespace specdec
 
 PYBIND11_MODULE(_kernels, module) {
@@ -222,6 +252,10 @@ PYBIND11_MODULE(_kernels, module) {
              arg("drafted"), arg("threads"));
   module.def("embed", &embed, arg("tokens"), arg("table"), arg("scale"), arg("positions"),
              arg("position_table"), arg("offset"), arg("last"), arg("out"));
+  module.def("embed_block", &embed_block, arg("tokens"), arg("table"), arg("scale"),
+             arg("positions"), arg("position_table"), arg("offset"), arg("last"), arg("mask"),
+             arg("queries"), arg("keys"), arg("values"), arg("source_mask"), arg("out"),
+             arg("places"));
   module.def("open_window", &open_window, arg("lengths"), arg("last_seen"), arg("skip"),
              arg("capacity"), arg("positions"), arg("at"), arg("mask"));
   module.def("open_block", &open_block, arg("prefix"), arg("lengths"), arg("cached"),
