@@ -239,20 +239,16 @@ def main() -> int:
 
     def work() -> None:
         # Asked before decoding takes its time.
-        for kind in ("json", "md", "png") if args.report is not None else ():
+        kinds = ("json", "md") if args.no_picture else ("json", "md", "png")
+        for kind in kinds if args.report is not None else ():
             check_output(f"{args.report}.{kind}")
         if args.report is not None and not args.no_picture:
             pyplot()
         rows = run(args, rest)
         page = table(COLUMNS, rows)
         if args.report is not None:
-            record = {
-                "command": command("python", "scripts/compare_ways.py"),
-                "machine": machine,
-                "clock": args.clock,
-                "repeats": args.repeats,
-                "rows": rows,
-            }
+            told = {"command": command("python", "scripts/compare_ways.py"), "machine": machine}
+            record = {**told, "clock": args.clock, "repeats": args.repeats, "rows": rows}
             write(args.report, record, page)
             if not args.no_picture:
                 draw_comparison(rows, Path(f"{args.report}.png"))

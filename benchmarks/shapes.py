@@ -13,7 +13,7 @@ from __future__ import annotations
 import random
 import re
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from itertools import count, islice
 from pathlib import Path
@@ -176,28 +176,22 @@ def _model(kind: str, config: TransformerConfig, generator: torch.Generator) -> 
     words[: len(Dictionary())] *= 0.01
     state = {f"{side}.embed_tokens.weight": words for side in ("encoder", "decoder")}
     state["decoder.output_projection.weight"] = words
+    products = {f"{name}_proj": (dim, dim) for name in ("q", "k", "v", "out")}
     for side, stack in (("encoder", config.encoder), ("decoder", config.decoder)):
         if stack.positions == "learned":
             num_positions = stack.max_positions + config.pad + 1
             state[f"{side}.embed_positions.weight"] = matrix(num_positions, dim)
-        for name, rows, columns in _products(side, stack):
-            state[f"{name}.weight"] = matrix(rows, columns)
-            state[f"{name}.bias"] = torch.zeros(rows)
-            if name.endswith(("out_proj", "fc2")):  # a norm stands behind it
-                norm = name.replace(".out_proj", "_layer_norm").replace("fc2", "final_layer_norm")
-                state[f"{norm}.weight"], state[f"{norm}.bias"] = torch.ones(dim), torch.zeros(dim)
+        names = ("self_attn", "encoder_attn")[: 1 if side == "encoder" else 2]
+        shapes = {f"{name}.{product}": products[product] for name in names for product in products}
+        shapes |= {"fc1": (stack.ffn_dim, dim), "fc2": (dim, stack.ffn_dim)}
+        norms = [*(f"{name}_layer_norm" for name in names), "final_layer_norm"]
+        for layer in (f"{side}.layers.{number}" for number in range(stack.num_layers)):
+            for name, shape in shapes.items():
+                state[f"{layer}.{name}.weight"] = matrix(*shape)
+                state[f"{layer}.{name}.bias"] = torch.zeros(shape[0])
+            for name in norms:
+                state[f"{layer}.{name}.weight"] = torch.ones(dim)
+                state[f"{layer}.{name}.bias"] = torch.zeros(dim)
     if isinstance(config, BlockConfig):
         state["decoder.copy_attn.weight"] = matrix(dim, dim)
     return Model(Path("random"), kind, kind, config, state)
-
-
-def _products(side: str, stack: StackConfig) -> Iterator[tuple[str, int, int]]:
-    """Names under which fairseq has them, rows and columns."""
-    attentions = ("self_attn", "encoder_attn")[: 1 if side == "encoder" else 2]
-    for number in range(stack.num_layers):
-        layer = f"{side}.layers.{number}"
-        for attention in attentions:
-            for product in ("q_proj", "k_proj", "v_proj", "out_proj"):
-                yield f"{layer}.{attention}.{product}", stack.dim, stack.dim
-        yield f"{layer}.fc1", stack.ffn_dim, stack.dim
-        yield f"{layer}.fc2", stack.dim, stack.ffn_dim

@@ -8,7 +8,7 @@ from dataclasses import replace
 import torch
 
 from benchmarks.engines import Engine, Output, Workload
-from benchmarks.engines.scripted import scripted
+from benchmarks.engines.scripted import ScriptedDrafter
 from benchmarks.pair import Sentence
 from benchmarks.systems import GREEDY, System
 from specdec_plugins.app.settings import Settings
@@ -72,7 +72,10 @@ def load(system: System, workload: Workload, threads: int) -> Ours:
         greedy = Ours(load_translator(_plain(settings)))
         eos = engine.decoder.verifier.special.eos
         answers = {tuple(s.ids): greedy.target_ids([s])[0] for s in workload.sentences}
-        engine.decoder.method = scripted(engine.decoder.method, answers, acceptance, eos)
+        method = engine.decoder.method
+        assert method.drafter is not None
+        drafter = ScriptedDrafter(method.drafter, answers, acceptance, eos)
+        engine.decoder.method = replace(method, drafter=drafter)
     return engine
 
 

@@ -7,13 +7,11 @@ given acceptance, whatever the drafter has learnt. No result of a trained pair.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 
 import torch
 from torch import Tensor
 
 from specdec_plugins.decoding.drafters.base import until_end
-from specdec_plugins.decoding.engine import Method
 from specdec_plugins.decoding.types import (
     Draft,
     Drafter,
@@ -84,9 +82,3 @@ class ScriptedDrafter:
         width = max((len(row) for row in self._rows), default=0) + 1
         rows = [[*row, *[self._eos] * (width - len(row))] for row in self._rows]
         self._table = torch.tensor(rows, device=device).reshape(len(rows), width)
-
-
-def scripted(method: Method, script: Script, acceptance: float, eos: int) -> Method:
-    """The same method with the script in front of its drafter."""
-    assert method.drafter is not None
-    return replace(method, drafter=ScriptedDrafter(method.drafter, script, acceptance, eos))

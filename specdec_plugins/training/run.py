@@ -52,8 +52,8 @@ PUBLISHED = {
 
 # Flags: name, default, type or choices, help.
 _FOLDERS = (
-    ("data", None, Path, "folder of fairseq-preprocess"),
-    ("save-dir", None, Path, "folder for the checkpoints; a run that was stopped continues there"),
+    ("data", cli.REQUIRED, Path, "folder of fairseq-preprocess"),
+    ("save-dir", cli.REQUIRED, Path, "of the checkpoints; a run that was stopped continues there"),
 )
 _SCHEDULE = (
     ("lr", float, "peak learning rate"),
@@ -81,7 +81,7 @@ _VERIFIER = (
     ("heads", 8, _NUMBER, "of attention"),
 )
 _DRAFTER = (
-    ("verifier", None, str, "checkpoint of the verifier, whose encoder the drafter starts from"),
+    ("verifier", cli.REQUIRED, str, "checkpoint whose encoder the drafter starts from"),
     ("preset", "en-de", tuple(PUBLISHED), "defaults of lr to batch-tokens: " + "; ".join(
         f"{name}: {p.lr:g}, {p.dropout:g}, {p.warmup}, {p.updates}, {p.batch_tokens}"
         for name, p in PUBLISHED.items()
@@ -101,8 +101,6 @@ _DRAFTER = (
 
 def _check(args: argparse.Namespace, checkpoint: str | None, flag: str) -> None:
     """Raises UserError where a file that is read is not there, before anything is written."""
-    if not args.data or not args.save_dir:
-        raise UserError("--data and --save-dir are needed; see --help")
     if not args.data.is_dir():
         raise UserError(f"--data {args.data}: no such folder")
     if checkpoint is not None:
@@ -135,8 +133,6 @@ def _sizes(args: argparse.Namespace, side: str) -> list[Any]:
 
 
 def train_drafter(args: argparse.Namespace) -> None:
-    if not args.verifier:
-        raise UserError("--data, --verifier and --save-dir are needed; see --help")
     _check(args, args.verifier, "--verifier")
     for name, value in PUBLISHED[args.preset]._asdict().items():
         if getattr(args, name) is None:

@@ -185,6 +185,8 @@ def test_the_environment_gives_defaults_and_flags_go_before_it(
 ) -> None:
     for name, value in {"LR": "2e-3", "BATCH_TOKENS": "64", "WORKERS": "", "CPU": "1"}.items():
         monkeypatch.setenv(name, value)
+    for name in ("DATA", "VERIFIER", "SAVE_DIR"):  # which are needed, whoever gives them
+        monkeypatch.setenv(name, "x")
     args = run.COMMANDS["drafter"].parse("--batch-tokens", "32")
     assert (args.lr, args.batch_tokens, args.workers, args.cpu) == (2e-3, 32, None, True)
 
