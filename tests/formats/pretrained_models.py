@@ -195,11 +195,18 @@ class Pair:
         return [self.target_order[token] for token in text]
 
 
-def save(folder: Path, name: str, seed: int = 0, **changes: Any) -> Any:
-    """Write a random model of that configuration, and the two files as they are."""
+def save(
+    folder: Path, name: str, seed: int = 0, asked: dict[str, Any] | None = None, **changes: Any
+) -> Any:
+    """Write a random model of that configuration, and the two files as they are.
+
+    asked: settings of generation in place of the model's.
+    """
     transformers = import_transformers()
     config, generation = CONFIGS[name]
     config = {**config, **changes}
+    if generation is None:
+        config |= asked or {}
     torch.manual_seed(seed)
     kind = transformers.AutoConfig.for_model(**config)
     model = getattr(transformers, config["architectures"][0])(kind).eval()
@@ -209,7 +216,7 @@ def save(folder: Path, name: str, seed: int = 0, **changes: Any) -> Any:
     path = folder / "generation_config.json"
     path.unlink()
     if generation is not None:
-        path.write_text(json.dumps(generation))
+        path.write_text(json.dumps({**generation, **(asked or {})}))
     return model
 
 

@@ -2,18 +2,46 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from copy import deepcopy
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from torch import nn
 
-from tests.decoding.networks.toys import full_logits
-from tests.formats.pretrained_models import CONFIGS, LANGUAGES, VARIANTS, Pair, load, save
+from specdec_plugins.decoding.drafters import DRAFTERS, DraftContext
+from specdec_plugins.decoding.engine import EngineConfig, Method, SpeculativeDecoder
+from specdec_plugins.decoding.networks import (
+    KERNELS,
+    BlockConfig,
+    BlockDrafter,
+    MedusaConfig,
+    MedusaHeads,
+    Transformer,
+    with_fast_products,
+)
+from specdec_plugins.decoding.rules import RULES
+from specdec_plugins.decoding.schedules import SCHEDULES
+from specdec_plugins.decoding.types import Drafter, FinishReason, Request
+from specdec_plugins.decoding.verifier import TransformerVerifier
+from specdec_plugins.formats.dictionaries import Dictionary
+from specdec_plugins.formats.pretrained.vocabulary import ours
+from tests.decoding.networks.toys import full_logits, randomise
+from tests.formats.pretrained_models import CONFIGS, LANGUAGES, VARIANTS, VOCAB, Pair, load, save
 
 CASES = {name: (name, dict[str, Any]()) for name in CONFIGS} | VARIANTS
 Folders = Callable[[str, int], Pair]
+
+# What generation asks for beside the model's own settings, by the seed of the weights.
+_PHRASES = [[VOCAB - 1], [9], *([a, b] for a in range(10, 40, 2) for b in range(10, 40, 3))]
+ASKED: dict[int, dict[str, Any]] = {
+    0: {},
+    1: {"no_repeat_ngram_size": 2, "bad_words_ids": [*_PHRASES, [11, 12, 13]], "min_length": 9},
+    2: {"max_new_tokens": 17, "min_new_tokens": 6, "no_repeat_ngram_size": 1},
+}
 
 
 @pytest.fixture(scope="module")
@@ -24,7 +52,7 @@ def pairs(tmp_path_factory: pytest.TempPathFactory) -> Folders:
         if (case, seed) not in made:
             name, changes = CASES[case]
             folder: Path = tmp_path_factory.mktemp("folder")
-            save(folder, name, seed, **changes)
+            save(folder, name, seed, asked=ASKED[seed], **changes)
             made[case, seed] = load(folder, LANGUAGES.get(name))
         return made[case, seed]
 
@@ -52,3 +80,112 @@ def test_logits_are_theirs(case: str, seed: int, pairs: Folders) -> None:
         assert found[..., 0].max() < -1000  # a copy, which may not be emitted
         found, wanted = found[..., 1:], wanted[..., 1:]
     torch.testing.assert_close(found, wanted, rtol=0, atol=1e-9)
+
+
+def block_network(pair: Pair, **changes: Any) -> BlockDrafter:
+    """A random block drafter for that verifier."""
+    theirs = pair.network.config
+    plain = replace(theirs.decoder, positions="learned", normalize_before=False, final_norm=False)
+    network = BlockDrafter(
+        BlockConfig(
+            encoder=replace(plain, vocab_size=theirs.encoder.vocab_size),
+            decoder=plain,
+            activation=theirs.activation,
+            mask=Dictionary.unk,
+            block_size=8,
+            tie_output=True,
+            **changes,
+        )
+    )
+    randomise(network, seed=1)
+    return network
+
+
+def heads(pair: Pair) -> MedusaHeads:
+    network = MedusaHeads(MedusaConfig(num_heads=6, dim=pair.network.config.decoder.dim))
+    randomise(network, seed=2)
+    return network
+
+
+def assistant(pair: Pair) -> Transformer:
+    """The verifier with noise, so that some of what it says is right."""
+    network = deepcopy(pair.network)
+    generator = torch.Generator().manual_seed(3)
+    for tensor in network.parameters():
+        tensor += 0.03 * torch.randn(tensor.shape, generator=generator, dtype=tensor.dtype)
+    return network
+
+
+FAST = {"cached_prefix": True, "scale_decoder": True, "sequential_head": 8}
+DRAFTERS_OF: dict[str, Callable[[Pair], tuple[str, nn.Module | None]]] = {
+    "lookup": lambda pair: ("lookup", None),
+    "hint": lambda pair: ("hint", None),
+    "early_exit": lambda pair: ("early_exit", None),
+    "assistant": lambda pair: ("assistant", assistant(pair)),
+    "medusa": lambda pair: ("medusa", heads(pair)),
+    "block": lambda pair: ("block", block_network(pair)),
+    "block with a head": lambda pair: ("block", block_network(pair, **FAST)),
+    "hint and block": lambda pair: ("hint", block_network(pair, **FAST)),
+}
+
+
+def decoder_of(
+    pair: Pair, drafter: str | None, rule: str = "exact", network: Transformer | None = None
+) -> SpeculativeDecoder:
+    verifier = TransformerVerifier(network or pair.network, pair.special)
+    built: Drafter | None = None
+    if drafter is not None:
+        name, weights = DRAFTERS_OF[drafter](pair)
+        weights = weights if network is None or weights is None else weights.float()
+        built = DRAFTERS.build(name, DraftContext(verifier, weights))
+    method = Method(built, RULES.get(rule)(), SCHEDULES.build("constant"))
+    config = EngineConfig(max_rows=4, constraints=pair.generation.constraints)
+    return SpeculativeDecoder(verifier, method, config)
+
+
+def hinted(jobs: Sequence[Request], texts: Sequence[Sequence[int]]) -> list[Request]:
+    """Every other with the right text but for a token here and there."""
+    return [
+        replace(job, hint_ids=[5 if i % 7 == 6 else t for i, t in enumerate(text[:-1])])
+        if number % 2
+        else job
+        for number, (job, text) in enumerate(zip(jobs, texts, strict=True))
+    ]
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_texts_are_theirs_with_every_drafter(case: str, pairs: Folders) -> None:
+    num_accepted, reasons = 0, set()
+    for seed in ASKED:
+        pair = pairs(case, seed)
+        source = pair.sources()
+        wanted = pair.generate(source)
+        id_of = ours(pair.target_order)
+        for drafter in (None, *DRAFTERS_OF):
+            jobs = pair.requests(source, block_size=6)
+            jobs = hinted(jobs, [[id_of[token] for token in text] for text in wanted])
+            decoder = decoder_of(pair, drafter, "top_beta" if seed == 1 else "exact")
+            results = decoder.decode(jobs)
+            assert [pair.their_ids(r.token_ids) for r in results] == wanted, (drafter, seed)
+            num_accepted += decoder.stats.accepted
+            reasons |= {r.finish_reason for r in results}
+    assert num_accepted > 100
+    assert FinishReason.EOS in reasons
+
+
+@pytest.mark.parametrize("kernels", KERNELS)
+@pytest.mark.parametrize("case", CONFIGS)
+def test_both_kernels_say_it_in_float32_and_their_own_in_8_bits(
+    case: str, kernels: str, pairs: Folders
+) -> None:
+    pair = pairs(case, 1)
+    source = pair.sources()
+    jobs, wanted = pair.requests(source, block_size=6), pair.generate(source)
+    for int8 in (False, True):
+        network = with_fast_products(deepcopy(pair.network).float(), int8, kernels)
+        alone = [r.token_ids for r in decoder_of(pair, None, network=network).decode(jobs)]
+        if not int8:
+            assert list(map(pair.their_ids, alone)) == wanted
+        for drafter in ("lookup", "early_exit", "block with a head"):
+            found = decoder_of(pair, drafter, network=network).decode(jobs)
+            assert [r.token_ids for r in found] == alone
