@@ -59,7 +59,8 @@ WARM_UP = Load("warm", concurrency=8, seconds=2.0)  # not counted
 
 
 def send(server: Server, reference: Reference, load: Load) -> Tally:
-    traffic = Traffic(server.port, load.name, reference.texts, reference.model.target_lang)
+    target_lang = reference.model.target_lang or ""
+    traffic = Traffic(server.port, load.name, reference.texts, target_lang)
     if load.mixed:
         return asyncio.run(traffic.run_mixed(load.mixed, load.concurrency))
     return asyncio.run(traffic.run_for(load.seconds, load.concurrency))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from specdec_plugins.formats.dictionaries import Dictionary
-from specdec_plugins.formats.pretrained.tokenizer import Languages, PretrainedTokenizer
+from specdec_plugins.formats.pretrained.tokenizer import PLAIN, Languages, PretrainedTokenizer
 from specdec_plugins.formats.text import TextPipeline
 
 _SUBWORD_NMT = ("subword_nmt", "@@ ", "@@")
@@ -31,6 +31,7 @@ class Codec:
     num_framing = 1  # tokens of every source that come of no text: its eos
     num_behind = 1  # of these, how many stand at the end
     first_ids: Sequence[int] = ()  # target tokens that every translation begins with
+    reads_texts = False  # not sentence by sentence, as those that summarise
 
     def __init__(
         self,
@@ -118,6 +119,7 @@ class PretrainedCodec(Codec):
         super().__init__(tokenizer.source, tokenizer.target)
         self.tokenizer, self.languages = tokenizer, tokenizer.languages
         self._chosen = self.languages.choose(source_lang, target_lang)
+        self.reads_texts = tokenizer.kind is PLAIN
 
     @property
     def source_lang(self) -> str | None:

@@ -111,9 +111,16 @@ def _announce(model: ServedModel, host: str, port: int) -> None:
     drafter = f"drafter {name}, blocks of {model.limits.block_size}" if name else "no drafter"
     compute = kernels_in_use(model.settings) or f"{model.settings.dtype} on {device.type}"
     log.info(
-        f"serving {model.name}, {model.source_lang} to {model.target_lang}, {drafter}, {compute}; "
+        f"serving {model.name}, {_direction(model)}, {drafter}, {compute}; "
         f"address http://{host}:{port}/"
     )
+
+
+def _direction(model: ServedModel) -> str:
+    languages = model.codec.languages
+    if len(languages.sources) > 1 or len(languages.targets) > 1:
+        return f"from {len(languages.sources)} languages to {len(languages.targets)}"
+    return f"{model.source_lang} to {model.target_lang}"
 
 
 def read_key(path: str | None) -> str | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ from torch import Tensor
 from specdec_plugins.app.codec import Codec
 from specdec_plugins.app.loading import VERIFIER, load_parts, make_settings, settings_from_files
 from specdec_plugins.app.options import given_to
-from specdec_plugins.app.settings import EXACT, Settings
+from specdec_plugins.app.settings import EXACT, PRETRAINED, Settings
 from specdec_plugins.app.types import Limits
 from specdec_plugins.decoding.engine import EngineConfig, Method, SpeculativeDecoder
 from specdec_plugins.decoding.rules.exact import Exact
@@ -30,7 +31,8 @@ from specdec_plugins.decoding.types import (
 )
 from specdec_plugins.errors import imported, require
 from specdec_plugins.formats.bundle import CODES, default_bundle, is_bundle
-from specdec_plugins.formats.dictionaries import load_dictionaries
+from specdec_plugins.formats.pretrained.config import is_pretrained
+from specdec_plugins.formats.pretrained.languages import plain
 from specdec_plugins.serving.settings import NONE, ModelOptions
 
 GREEDY_TOP_K = 1  # a row that may only take the best token is greedy
@@ -82,10 +84,8 @@ class ServedModel:
     """A loaded pair of models."""
 
     settings: Settings
-    source_lang: str
-    target_lang: str
     codec: Codec
-    split: Split  # a line of source text into sentences
+    splitter: Callable[[str | None], Split]  # a line of text in that language into sentences
     decoder: SpeculativeDecoder
     limits: Limits
 
@@ -93,6 +93,16 @@ class ServedModel:
     def name(self) -> str:
         """Of its folder."""
         return Path(self.settings.data).resolve().name
+
+    @property
+    def source_lang(self) -> str | None:
+        """What it reads where a request does not say; None = a request must."""
+        return self.codec.source_lang
+
+    @property
+    def target_lang(self) -> str | None:
+        """What it writes, likewise."""
+        return self.codec.target_lang
 
     @property
     def drafter_name(self) -> str | None:
@@ -110,17 +120,17 @@ class ServedModel:
 def load_model(options: ModelOptions) -> ServedModel:
     """Load everything. Raises UserError where a file is missing or does not fit the others."""
     settings = decode_settings(options)
-    dictionaries = load_dictionaries(settings.data, settings.source_lang, settings.target_lang)
     codec, decoder, limits = load_parts(settings)
     assert isinstance(decoder, SpeculativeDecoder)
     method = Method(decoder.method.drafter, MixedRule(), decoder.method.schedule)
-    config = EngineConfig(max_rows=options.max_rows, measure_time=options.part_times)
+    constraints = decoder.config.constraints
+    config = EngineConfig(
+        options.max_rows, constraints=constraints, measure_time=options.part_times
+    )
     return ServedModel(
         settings=settings,
-        source_lang=dictionaries.source_lang,
-        target_lang=dictionaries.target_lang,
         codec=codec,
-        split=sentence_splitter(dictionaries.source_lang),
+        splitter=whole_lines if codec.reads_texts else sentence_splitter,
         decoder=SpeculativeDecoder(decoder.verifier, method, config),
         limits=limits,
     )
@@ -142,15 +152,18 @@ def decode_settings(options: ModelOptions) -> Settings:
         given["tokenizer"] = None
     if options.bpe_codes is not None:
         given["bpe"] = "subword_nmt"
-    if not is_bundle(folder):
+    if not is_bundle(folder) and not is_pretrained(folder):
         given = _checkpoints(folder, given)
     return make_settings({**given, "data": str(folder)})
 
 
 def request_defaults(options: ModelOptions) -> dict[str, Any]:
-    """The tolerance of requests that do not say, where the bundle does."""
+    """What requests ask for that do not say, where the model's files do: tolerance and length."""
     settings = decode_settings(options)
-    return {name: getattr(settings, name) for name in EXACT}
+    defaults = {name: getattr(settings, name) for name in EXACT}
+    if settings.tokenizer == PRETRAINED:
+        defaults["max_new_tokens"] = settings.max_len_b
+    return defaults
 
 
 def _checkpoints(folder: Path, given: Mapping[str, Any]) -> dict[str, Any]:
@@ -165,11 +178,17 @@ def _checkpoints(folder: Path, given: Mapping[str, Any]) -> dict[str, Any]:
     return settings
 
 
-def sentence_splitter(language: str) -> Split:
+def whole_lines(language: str | None) -> Split:
+    """For models that read whole texts, as those that summarise."""
+    return lambda line: [line]
+
+
+@cache
+def sentence_splitter(language: str | None) -> Split:
     """The rules of that language, or of English where there are none for it."""
     package = imported("sentence_splitter", "serve")
     try:
-        split: Split = package.SentenceSplitter(language=language).split
+        split: Split = package.SentenceSplitter(language=plain(language or "en")).split
     except package.SentenceSplitterException:
         split = package.SentenceSplitter(language="en").split
     return split

@@ -13,7 +13,7 @@ from specdec_plugins.decoding.engine import check_request
 from specdec_plugins.decoding.types import SEEDS, DecodeParams, FinishReason, Request
 from specdec_plugins.errors import require
 from specdec_plugins.serving.errors import ServiceError
-from specdec_plugins.serving.model import GREEDY_TOP_K, ServedModel, Split
+from specdec_plugins.serving.model import GREEDY_TOP_K, ServedModel, Split, whole_lines
 from specdec_plugins.serving.schemas import Parameters
 from specdec_plugins.serving.settings import ServerSettings
 
@@ -50,7 +50,8 @@ def make_plan(
     Raises UserError or ServiceError where a text or an option cannot be served.
     """
     params = row_params(options, model, settings)
-    split = model.split if options.split_sentences else lambda line: [line]
+    codec = model.codec.between(options.source_lang, options.target_lang)
+    split = (model.splitter if options.split_sentences else whole_lines)(codec.source_lang)
     parts = [segment(text, split) for text in texts]
     seed = secrets.randbelow(SEEDS) if options.seed is None else options.seed
     sentences = [sentence for part in parts for sentence in part[1::2]]
@@ -63,18 +64,18 @@ def make_plan(
     requests, longest = [], model.limits.source
     hint_ids = _hint_ids(parts, hints, model, split) if any(hints) else [[]] * len(sentences)
     for index, sentence in enumerate(sentences):
-        source_ids = model.codec.source_ids(sentence)
+        source_ids = codec.source_ids(sentence)
         if len(source_ids) > longest:
             start = sentence[:40] + ("..." if len(sentence) > 40 else "")
             raise ServiceError(
                 413,
-                f"The sentence {start!r} has {len(source_ids) - 1} tokens, more than the "
-                f"{longest - 1} that the model reads; split it.",
+                f"The sentence {start!r} has {len(source_ids) - codec.num_framing} tokens, more "
+                f"than the {longest - codec.num_framing} that the model reads; split it.",
             )
         # The first sentence has the request's seed, each other one its own.
         own = replace(params, seed=(seed + index * 0x9E3779B97F4A7C15) % SEEDS)
         name = f"sentence {index + 1}"
-        requests.append(Request(name, source_ids, own, hint_ids=hint_ids[index]))
+        requests.append(Request(name, source_ids, own, [*codec.first_ids], hint_ids[index]))
         check_request(requests[-1], model.decoder.verifier, model.decoder.method)
     return TextPlan(parts, requests, seed)
 
@@ -114,6 +115,7 @@ def row_params(options: Parameters, model: ServedModel, settings: ServerSettings
     max_len = limit if options.max_new_tokens is None else options.max_new_tokens
     require(max_len <= limit, f"max_new_tokens {max_len} is more than the {limit} of this server.")
     defaults: dict[str, Any] = {"block_size": model.limits.block_size, "tau": settings.tau}
+    defaults["min_len"] = model.settings.minimum
     if options.do_sample:
         # A sample owes nothing to the tolerance of greedy requests.
         defaults |= {"temperature": settings.temperature, "top_p": settings.top_p}

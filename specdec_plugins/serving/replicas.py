@@ -13,8 +13,8 @@ from typing import Any
 
 import torch
 
+from specdec_plugins.app.loading import read_words
 from specdec_plugins.errors import UserError, not_installed
-from specdec_plugins.formats.dictionaries import load_dictionaries
 from specdec_plugins.serving.metrics import SHARED_FOLDER
 from specdec_plugins.serving.model import decode_settings, load_model
 from specdec_plugins.serving.settings import LOG_LINE, ModelOptions, ProcessOptions, ServerSettings
@@ -47,7 +47,7 @@ def serve_replicas(model: ModelOptions, settings: ServerSettings, process: Proce
     """
     # What is wrong with the files should be told at once, and once.
     files = decode_settings(model)
-    load_dictionaries(files.data, files.source_lang, files.target_lang)
+    read_words(files)
     for name, value in _RAY.items():
         os.environ.setdefault(name, value)
     try:

@@ -10,21 +10,11 @@ from fastapi.responses import JSONResponse, Response
 from prometheus_client import CONTENT_TYPE_LATEST
 
 from specdec_plugins.app.report import kernels_in_use
+from specdec_plugins.errors import UserError
+from specdec_plugins.formats.pretrained.languages import name_of
 from specdec_plugins.serving import schemas, stream
 from specdec_plugins.serving.errors import ServiceError
 from specdec_plugins.serving.service import Service, Subscription, version
-
-# English names, for people who read a list.
-_LANGUAGES = {
-    "ar": "Arabic", "bg": "Bulgarian", "ca": "Catalan", "cs": "Czech", "da": "Danish",
-    "de": "German", "el": "Greek", "en": "English", "es": "Spanish", "et": "Estonian",
-    "fa": "Persian", "fi": "Finnish", "fr": "French", "ga": "Irish", "he": "Hebrew",
-    "hi": "Hindi", "hr": "Croatian", "hu": "Hungarian", "is": "Icelandic", "it": "Italian",
-    "ja": "Japanese", "ko": "Korean", "lt": "Lithuanian", "lv": "Latvian", "nl": "Dutch",
-    "no": "Norwegian", "pl": "Polish", "pt": "Portuguese", "ro": "Romanian", "ru": "Russian",
-    "sk": "Slovak", "sl": "Slovenian", "sr": "Serbian", "sv": "Swedish", "tr": "Turkish",
-    "uk": "Ukrainian", "vi": "Vietnamese", "zh": "Chinese",
-}  # fmt: skip
 
 _CODES = (400, 403, 413, 422, 429, 500, 503, 504)
 router = APIRouter(responses={code: {"model": schemas.ErrorResponse} for code in _CODES})
@@ -104,12 +94,12 @@ async def post_translate(
 ) -> schemas.TranslateResponse:
     """Translate a text or a list of texts, in the shape of LibreTranslate."""
     check_key(service, request, body.api_key)
-    _check_translate(service, body)
+    languages = _check_translate(service, body)
     is_one = isinstance(body.q, str)
     texts = [body.q] if isinstance(body.q, str) else body.q
     hints = [body.hint] if isinstance(body.hint, str) else body.hint or []
     async with service.until(service.deadline()):
-        work = service.translate(texts, body.seed, body.alternatives, hints)
+        work = service.translate(texts, languages, body.seed, body.alternatives, hints)
         best, others = await stream.while_connected(request, work)
     alternatives = (others[0] if is_one else others) if body.alternatives else None
     return schemas.TranslateResponse(
@@ -117,29 +107,38 @@ async def post_translate(
     )
 
 
-def _check_translate(service: Service, body: schemas.TranslateRequest) -> None:
+def _check_translate(
+    service: Service, body: schemas.TranslateRequest
+) -> tuple[str | None, str | None]:
+    """The languages that are asked for. Raises ServiceError where something cannot be."""
     model, limit = service.model, service.settings.max_alternatives
-    if body.source not in (model.source_lang, "auto") or body.target != model.target_lang:
-        raise ServiceError(
-            400,
-            f"This server translates from {model.source_lang} to {model.target_lang}, "
-            f"not from {body.source[:20]} to {body.target[:20]}.",
-        )
+    asked = (None if body.source == "auto" else body.source, body.target)
+    try:
+        model.codec.between(*asked)
+    except UserError as error:
+        direction = f"from {body.source[:20]} to {body.target[:20]}"
+        message = f"This server does not translate {direction}: {error}"
+        raise ServiceError(400, message) from error
     if body.format != "text":
         message = "Only the format 'text' is supported; send text without markup."
         raise ServiceError(400, message)
     if body.alternatives > limit:
         message = f"{body.alternatives} alternatives are more than the {limit} a request."
         raise ServiceError(413, message)
+    return asked
 
 
 @router.get("/languages")
 async def get_languages(service: TheService) -> list[schemas.Language]:
     """What can be translated into what."""
-    source, target = service.model.source_lang, service.model.target_lang
+    model = service.model
+    sources = model.codec.languages.sources or (model.source_lang or "source",)
+    targets = model.codec.languages.targets or (model.target_lang or "target",)
+    found = {code: [other for other in targets if other != code] for code in sources}
+    found |= {code: [] for code in targets if code not in found}
     return [
-        schemas.Language(code=code, name=_LANGUAGES.get(code, code), targets=targets)
-        for code, targets in ((source, [target]), (target, []))
+        schemas.Language(code=code, name=name_of(code), targets=others)
+        for code, others in found.items()
     ]
 
 

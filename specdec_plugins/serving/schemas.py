@@ -60,6 +60,9 @@ _HINT = (
 )
 
 
+_LANGUAGE = "of a model with several languages, one of GET /languages; null = the server's own"
+
+
 class Parameters(Refusing):
     """How to decode. Whatever is omitted is the server's default."""
 
@@ -76,6 +79,8 @@ class Parameters(Refusing):
     tau: Finite | None = _setting("tau")
     split_sentences: bool = _field("false = every line is one sentence", True)
     hint: str | None = _field(_HINT)
+    source_lang: str | None = _field(_LANGUAGE)
+    target_lang: str | None = _field(_LANGUAGE)
 
     @model_validator(mode="after")
     def _sampling(self) -> Parameters:
@@ -104,7 +109,7 @@ class TranslateRequest(Refusing):
     """What LibreTranslate takes."""
 
     q: str | list[str] = Field(description="a text, or several")
-    source: str = Field(description="language code, or 'auto'")
+    source: str = Field(description="language code, or 'auto' for the server's own")
     target: str
     format: str = _field("only 'text'", "text")
     alternatives: int = _field("samples beside the translation, none of them twice", 0, ge=0)
@@ -222,8 +227,8 @@ class Info(BaseModel):
     max_input_characters: int
     max_alternatives: int
     version: str
-    source: str
-    target: str
+    source: str | None  # null = a request must say
+    target: str | None
     drafter: str | None
     schedule: str
     block_size: int

@@ -96,21 +96,29 @@ class Service:
             raise ServiceError(422, str(error)) from error
 
     async def translate(
-        self, texts: Sequence[str], seed: int | None = None, num: int = 0, hints: Sequence[str] = ()
+        self,
+        texts: Sequence[str],
+        languages: tuple[str | None, str | None] = (None, None),
+        seed: int | None = None,
+        num: int = 0,
+        hints: Sequence[str] = (),
     ) -> tuple[list[str], list[list[str]]]:
         """The translation of each text, and up to `num` samples that differ from it and among
         each other. Fewer where so many draws in a row give nothing new.
         """
         first = secrets.randbelow(SEEDS) if seed is None else seed
+        plain = Parameters(source_lang=languages[0], target_lang=languages[1])
         heats = [self.settings.temperature * heat for heat in _HEAT for _ in range(num)]
         drawn = [
-            Parameters(do_sample=True, seed=(first + 1 + i) % SEEDS, temperature=heat)
+            plain.model_copy(
+                update={"do_sample": True, "seed": (first + 1 + i) % SEEDS, "temperature": heat}
+            )
             for i, heat in enumerate(heats)
         ]
         # The first lot decodes beside the translation itself; more only where something is short.
         try:
             async with asyncio.TaskGroup() as group:
-                options = (Parameters(), *drawn[:num])
+                options = (plain, *drawn[:num])
                 work = (self._translate(texts, how, hints) for how in options)
                 tasks = [group.create_task(one) for one in work]
         except BaseExceptionGroup as failures:

@@ -33,8 +33,9 @@ class ModelOptions:
     data: str | None = _model(
         "data",
         default=None,
-        help="a bundle, or a folder with verifier.pt, drafter.pt, dict.<lang>.txt and bpe.codes "
-        "(default: the bundled pair)",
+        help="a bundle, a model of transformers (MarianMT, M2M-100, NLLB, BART, mBART), or a "
+        "folder with verifier.pt, drafter.pt, dict.<lang>.txt and bpe.codes (default: the bundled "
+        "pair)",
     )
     verifier: str | None = _model(
         "verifier", flags=("--verifier",), help="checkpoint (default: the one in FOLDER)"
@@ -44,8 +45,8 @@ class ModelOptions:
         flags=("--speculative-model",),
         help="checkpoint of the drafter (default: the one in FOLDER, if any)",
     )
-    source_lang: str | None = _model("source_lang", help="default: from the names of files")
-    target_lang: str | None = _model("target_lang", help="default: from the names of files")
+    source_lang: str | None = _model("source_lang")
+    target_lang: str | None = _model("target_lang")
     tokenizer: str | None = option(
         None, "default: the bundle's, else moses", choices=(*TOKENIZERS, NONE), group="models"
     )

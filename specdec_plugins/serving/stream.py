@@ -24,6 +24,7 @@ from specdec_plugins.serving.service import Service, Subscription
 from specdec_plugins.serving.worker import BatchRow, RowRound
 
 T = TypeVar("T")
+_INCOMPLETE = "\ufffd"
 
 
 async def generate(service: Service, text: str, options: Parameters) -> schemas.GenerateResponse:
@@ -75,6 +76,7 @@ class GrowingSentence:
         self._model = model
         self._running = RunningText(model.codec)
         self._gap = gap
+        self._shown = ""  # of the text; a character whose bytes are not all there is not
         self.text = ""
 
     def add(self, ids: Sequence[int]) -> list[Token]:
@@ -86,10 +88,11 @@ class GrowingSentence:
         tokens = []
         for token_id in ids:
             text = self._running.add(self._model.codec.tokens([token_id]))
-            added = text[len(self.text) :] if text.startswith(self.text) else ""
+            shown = text.rstrip(_INCOMPLETE)
+            added = shown[len(self._shown) :] if shown.startswith(self._shown) else ""
             special = token_id == self._model.eos
             tokens.append(Token(id=token_id, text=self._gap + added, special=special))
-            self.text, self._gap = text, ""
+            self.text, self._shown, self._gap = text, shown, ""
         return tokens
 
 

@@ -32,7 +32,9 @@ _NAME = "specdec-translate"
 _BUFFER = 64  # lines that are decoded together
 _UNBOUNDED = 2**31  # limits of a server protect it from strangers, not a user from themselves
 
-_ASKED = (*EXACT, "max_new_tokens")  # settings that a server takes with a request
+# Settings that a server takes with a request.
+_ASKED = (*EXACT, "max_new_tokens")
+_LANGUAGES = ("source_lang", "target_lang")
 
 _text = partial(like, files.FileOptions, group="texts")
 _how = partial(option, group="how")
@@ -148,7 +150,7 @@ def _in_order(
 def _remote(url: str, given: Mapping[str, Any], how: TranslateOptions) -> TranslateLines:
     client = Client(url, os.environ.get(KEY_VARIABLE))
     client.info()
-    parameters = {name: given[name] for name in _ASKED if name in given}
+    parameters = {name: given[name] for name in (*_ASKED, *_LANGUAGES) if name in given}
     parameters["split_sentences"] = not how.whole_lines
     return lambda lines: [client.generate(line, **parameters)["generated_text"] for line in lines]
 

@@ -29,6 +29,7 @@ from specdec_plugins.decoding.engine import EngineConfig, Method, SpeculativeDec
 from specdec_plugins.decoding.rules.top_beta import TopBeta
 from specdec_plugins.decoding.schedules import SCHEDULES
 from specdec_plugins.decoding.types import DecodeParams, Draft, Prefix, Request, Scores
+from specdec_plugins.formats.pretrained.tokenizer import Languages
 from specdec_plugins.serving.app import UVICORN, create_app
 from specdec_plugins.serving.model import MixedRule, ServedModel
 from specdec_plugins.serving.service import Service
@@ -51,6 +52,14 @@ START = 400.0  # until a process listens, on a machine that is busy
 
 class ToyCodec:
     """Source words w0, w1, ... are ids; target words t0, t1, ... likewise."""
+
+    num_framing, first_ids, reads_texts = 1, (), False
+    source_lang, target_lang = "en", "de"
+    languages = Languages("toy", ("en",), ("de",))
+
+    def between(self, source_lang: str | None, target_lang: str | None) -> ToyCodec:
+        self.languages.choose(source_lang, target_lang)
+        return self
 
     def source_ids(self, line: str) -> list[int]:
         return [int(word.strip("w.?!")) for word in line.split()] + [SPECIAL.eos]
@@ -125,10 +134,8 @@ def toy_model(
     strategy = "specdec" if script else "AR"
     return ServedModel(
         Settings("toy", verifier="toy", drafter_checkpoint="toy", strategy=strategy),
-        source_lang="en",
-        target_lang="de",
         codec=codec or ToyCodec(),
-        split=split,
+        splitter=lambda language: split,
         decoder=SpeculativeDecoder(verifier or GatedVerifier(), method, EngineConfig(max_rows=4)),
         limits=Limits(source=20, target=MAX_LEN, block_size=5 if script else 0),
     )

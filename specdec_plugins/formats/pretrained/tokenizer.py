@@ -90,7 +90,7 @@ _CLASSES = {"MBart50": MBART50, "MBart": MBART, "Nllb": NLLB, "M2M100": M2M100, 
 class Languages:
     """Those that a model reads and writes, as it calls them; none where nobody says."""
 
-    where: object  # what messages begin with
+    model: str  # what messages call it
     sources: tuple[str, ...]
     targets: tuple[str, ...]
     source: str | None = None  # by default; None = the only one, or one must be chosen
@@ -117,8 +117,7 @@ class Languages:
         does = "reads" if side == "source" else "writes"
         require(
             found is not None,
-            f"{self.where}: the model {does} no {asked!r}; give a {side} language of: "
-            f"{', '.join(known)}.",
+            f"{self.model} {does} no {asked!r}; give a {side} language of: {', '.join(known)}.",
         )
         return found
 
@@ -126,8 +125,8 @@ class Languages:
         """What to say where a language must be chosen."""
         known = self.sources if side == "source" else self.targets
         return UserError(
-            f"{self.where}: the model has several {side} languages; choose one with "
-            f"--{side}-lang: {', '.join(known)}."
+            f"{self.model} has several {side} languages; choose one, with --{side}-lang or in the "
+            f"request: {', '.join(known)}."
         )
 
 
@@ -139,7 +138,7 @@ class PretrainedTokenizer:
     ) -> None:
         """Raises UserError where the files do not fit the model."""
         settings = read_settings(folder)
-        self._folder, self._kind = folder, kind
+        self._name, self.kind = f"the model {folder.resolve().name}", kind
         self._source, self._target = source, target
         start = config.decoder_start_token_id
         self.source_order = _order(folder, source, config.vocab_size, settings, start)
@@ -163,9 +162,9 @@ class PretrainedTokenizer:
         """Our source ids of the tokens of languages, by their codes."""
         found = dict[str, int]()
         by_id = sorted(self._source.vocabulary.items(), key=lambda item: item[1])
-        for symbol, index in by_id if self._kind.languages else ():
-            code = re.fullmatch(self._kind.languages, symbol)
-            if code and (self._kind.target_opens_source or index in self._source.special):
+        for symbol, index in by_id if self.kind.languages else ():
+            code = re.fullmatch(self.kind.languages, symbol)
+            if code and (self.kind.target_opens_source or index in self._source.special):
                 found[code[1]] = self._source_ids[index]
         return found
 
@@ -182,7 +181,7 @@ class PretrainedTokenizer:
         target = settings.get("target_lang") or settings.get("tgt_lang")
         sources: tuple[str, ...]
         targets: tuple[str, ...]
-        if self._kind.target_opens_source or not codes:
+        if self.kind.target_opens_source or not codes:
             sources, targets = (source,) if source else (), codes or ((target,) if target else ())
         elif start in by_id:  # mBART as it was first tuned: its start says the language
             sources, targets = codes, (by_id[start],)
@@ -190,7 +189,7 @@ class PretrainedTokenizer:
             sources, targets = codes, codes
             target = target or next((by_id[i] for i in first[None] if i in by_id), None)
             first |= {code: [index] for code, index in self._codes.items()}
-        return Languages(self._folder, sources, targets, source, target), first
+        return Languages(self._name, sources, targets, source, target), first
 
     def first_ids(self, target_lang: str | None) -> list[int]:
         """Our ids of what a target begins with, whatever the source.
@@ -216,9 +215,9 @@ class PretrainedTokenizer:
         the token of a target language of its own.
         """
         before, behind = self.frame(source, target)
-        if self._kind.target_opens_source and {*ids[:1]} & {*self._codes.values()}:
+        if self.kind.target_opens_source and {*ids[:1]} & {*self._codes.values()}:
             before = []
-        elif self._kind.target_opens_source and self._codes and target is None:
+        elif self.kind.target_opens_source and self._codes and target is None:
             raise self.languages.unchosen("target")
         return [*before, *ids, *behind]
 
@@ -227,12 +226,12 @@ class PretrainedTokenizer:
         if not self._codes:
             return self._frame
         end = [self.source.eos]
-        if self._kind.target_opens_source:
+        if self.kind.target_opens_source:
             return ([] if target is None else [self._codes[target]]), end
         if source is None:
             raise self.languages.unchosen("source")
         language = [self._codes[source]]
-        is_before = self._kind.opens_source and not self._legacy
+        is_before = self.kind.opens_source and not self._legacy
         return (language, end) if is_before else ([], end + language)
 
     def _encoded(
@@ -252,7 +251,7 @@ class PretrainedTokenizer:
             is_text = sum(map(str.isalpha, visible)) > _MOSTLY * len(visible)
             require(
                 not is_text or any(map(str.isalpha, read)),
-                f"the tokenizer of {self._folder} knows no letter of {line.strip()[:40]!r}; give "
+                f"the tokenizer of {self._name} knows no letter of {line.strip()[:40]!r}; give "
                 "text in a language of the model.",
             )
         return ids
