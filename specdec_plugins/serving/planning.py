@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from itertools import islice
 from typing import Any
 
+from specdec_plugins.app.codec import Codec
 from specdec_plugins.decoding.engine import check_request
 from specdec_plugins.decoding.types import SEEDS, DecodeParams, FinishReason, Request
 from specdec_plugins.errors import require
@@ -61,23 +62,30 @@ def make_plan(
             f"{len(sentences)} sentences are more than the {settings.max_waiting} that "
             "may wait; send the text in parts.",
         )
-    requests, longest = [], model.limits.source
+    requests = []
     hint_ids = _hint_ids(parts, hints, model, split) if any(hints) else [[]] * len(sentences)
     for index, sentence in enumerate(sentences):
-        source_ids = codec.source_ids(sentence)
-        if len(source_ids) > longest:
-            start = sentence[:40] + ("..." if len(sentence) > 40 else "")
-            raise ServiceError(
-                413,
-                f"The sentence {start!r} has {len(source_ids) - codec.num_framing} tokens, more "
-                f"than the {longest - codec.num_framing} that the model reads; split it.",
-            )
+        source_ids = _source_ids(sentence, codec, model.limits.source)
         # The first sentence has the request's seed, each other one its own.
         own = replace(params, seed=(seed + index * 0x9E3779B97F4A7C15) % SEEDS)
         name = f"sentence {index + 1}"
         requests.append(Request(name, source_ids, own, [*codec.first_ids], hint_ids[index]))
         check_request(requests[-1], model.decoder.verifier, model.decoder.method)
     return TextPlan(parts, requests, seed)
+
+
+def _source_ids(sentence: str, codec: Codec, longest: int) -> list[int]:
+    """Raises ServiceError where there are more than the model reads, and UserError as the codec."""
+    source_ids = codec.source_ids(sentence)
+    num_tokens, most = len(source_ids) - codec.num_framing, longest - codec.num_framing
+    if num_tokens > most:
+        start = sentence[:40] + ("..." if len(sentence) > 40 else "")
+        raise ServiceError(
+            413,
+            f"The sentence {start!r} has {num_tokens} tokens, more than the {most} that the model "
+            "reads; split it.",
+        )
+    return source_ids
 
 
 def _hint_ids(
