@@ -36,7 +36,7 @@ BENCH = [*COMPARE, *CONVERT]
 # Finding sentences that are like one another; the rest of preparing text needs nothing more.
 CORPUS = ["rapidfuzz>=3.9", "scikit-learn>=1.5"]
 # Several engines behind one address; distillation on many machines.
-RAY = ["ray[data,serve]>=2.50", *SERVE]
+RAY = ["ray[serve]>=2.50", *SERVE]
 DEV = [
     "httpx>=0.27",
     "hypothesis>=6.100",
@@ -71,7 +71,11 @@ setup(
     # The bundled models lie beside the sources and inside the installed package.
     packages=[*find_packages(include=["specdec_plugins", "specdec_plugins.*"]), BUNDLES],
     package_dir={BUNDLES: "data/models"},
-    package_data={"specdec_plugins.serving": ["page/*"], BUNDLES: ["*/*"]},
+    package_data={
+        "specdec_plugins.serving": ["page/*"],
+        "specdec_plugins": ["*/*.toml"],
+        BUNDLES: ["*/*"],
+    },
     ext_modules=[KERNELS],
     entry_points={
         "console_scripts": [

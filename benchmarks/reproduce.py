@@ -112,11 +112,6 @@ def read_test(args: argparse.Namespace) -> tuple[list[Sentence], list[str]]:
     return number_sentences(sources), references
 
 
-def device_of(args: argparse.Namespace) -> str | None:
-    """None: a GPU where there is one."""
-    return "cpu" if args.cpu else None
-
-
 def open_log(args: argparse.Namespace, systems: Sequence[str], texts: Sequence[str]) -> Log:
     """What this very run has decoded already. Raises UserError where the file is of another."""
     about = {
@@ -126,7 +121,7 @@ def open_log(args: argparse.Namespace, systems: Sequence[str], texts: Sequence[s
         "batch": args.batch,
         "dtype": args.dtype,
         "number of threads": torch.get_num_threads(),
-        "machine": describe(choose_device(device_of(args)).type),
+        "machine": describe(choose_device(args.device).type),
     }
     return Log(Path(f"{args.output}.turns.jsonl"), about)
 
@@ -134,7 +129,7 @@ def open_log(args: argparse.Namespace, systems: Sequence[str], texts: Sequence[s
 def run(args: argparse.Namespace) -> tuple[Record, Log]:
     """All figures, as JSON has them, and the log that they come from."""
     read_bundle(args.data)  # says in a sentence where it is none
-    given = {"data": args.data, "device": device_of(args), "dtype": args.dtype, "batch": args.batch}
+    given = {"data": args.data, "device": args.device, "dtype": args.dtype, "batch": args.batch}
     # Loaded for the longest blocks that there are, whatever the bundle's default is.
     settings = replace(make_settings({**given, **COMMON}), beta=1, tau=0.0, block_size=None)
     sentences, references = read_test(args)
@@ -305,6 +300,7 @@ LENGTH_COLUMNS: Columns = {
 
 
 def main(args: argparse.Namespace) -> None:
+    args.device = "cpu" if args.cpu else None
     if args.threads:
         torch.set_num_threads(args.threads)
     with quiet_libraries():

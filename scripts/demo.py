@@ -36,8 +36,8 @@ from specdec_plugins.app.exactness import exactness_of  # noqa: E402
 from specdec_plugins.app.loading import make_settings  # noqa: E402
 from specdec_plugins.app.settings import Settings  # noqa: E402
 from specdec_plugins.app.translator import SpeculativeTranslator, load_translator, number_sentences  # noqa: E402
+from specdec_plugins.corpus import cli  # noqa: E402
 from specdec_plugins.corpus.reading import BadLines, ParallelFile, read_pairs  # noqa: E402
-from specdec_plugins.errors import Parser, run_command  # noqa: E402
 from specdec_plugins.formats.bundle import read_bundle  # noqa: E402
 
 SAMPLES = str(ROOT / "data" / "samples" / "en-de.tsv")
@@ -95,30 +95,28 @@ def run(data: str | None, device: str | None, test: str, num_sentences: int | No
     return exact
 
 
-def make_parser() -> argparse.ArgumentParser:
-    parser = Parser(prog="demo.py", description=__doc__.split("\n")[0])
-    add = parser.add_argument
-    add("data", nargs="?", metavar="BUNDLE", help="folder of a bundle (default: the bundled pair)")
-    add("--test", default=SAMPLES, metavar="FILE", help="TSV, or SOURCE,TARGET (default: samples)")
-    add("--sentences", type=int, metavar="N", help="only the first N (default: all)")
-    add("--cpu", dest="device", action="store_const", const="cpu", help="leave a GPU alone")
-    add("--debug", action="store_true", help="show where an error was raised")
-    return parser
-
-
-def main() -> int:
-    args = make_parser().parse_args()
+def main(args: argparse.Namespace) -> int:
+    """Exit status."""
     began = time.monotonic()
+    with quiet_libraries():
+        exact = run(args.data, "cpu" if args.cpu else None, args.test, args.sentences)
+    seconds = time.monotonic() - began
+    print(f"\ndemo: {seconds:.0f} s in all. Now type sentences of your own: make translate")
+    return 0 if exact else 1
 
-    def work() -> int:
-        with quiet_libraries():
-            exact = run(args.data, args.device, args.test, args.sentences)
-        seconds = time.monotonic() - began
-        print(f"\ndemo: {seconds:.0f} s in all. Now type sentences of your own: make translate")
-        return 0 if exact else 1
 
-    return run_command("demo.py", work, args.debug, "interrupted")
-
+COMMAND = cli.CommandLine(
+    "demo.py",
+    "Sentences translated in every way that there is, by the bundled pair of models.",
+    main,
+    [
+        ("data", cli.OPTIONAL, str, "folder of a bundle (default: the bundled pair)"),
+        ("--test", SAMPLES, str, "TSV, or SOURCE,TARGET (default: samples)"),
+        ("--sentences", None, int, "only the first so many (default: all)"),
+        ("--cpu", False, bool, "leave a GPU alone"),
+    ],
+    interrupted="interrupted",
+)
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(COMMAND.run())

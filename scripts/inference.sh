@@ -26,11 +26,6 @@ block_size=${block_size:-}    # empty = what the drafter was trained for
 src=${src:-}                  # en
 tgt=${tgt:-}                  # de
 
-fail() {
-    echo "inference.sh: error: $1" >&2
-    exit 2
-}
-
 text=()
 if [[ ! -f $data_dir/bundle.json ]]; then
     checkpoint_path=${checkpoint_path:-drafter/checkpoint_last.pt}
@@ -42,45 +37,24 @@ if [[ ! -f $data_dir/bundle.json ]]; then
     text=(--remove-bpe)
 fi
 
-given=" " # the flags that override variables
-chosen=$strategy
-previous=
-for argument in "$@"; do
-    [[ $previous != --strategy ]] || chosen=$argument
-    [[ $argument != --strategy=* ]] || chosen=${argument#*=}
-    given+="${argument%%=*} "
-    previous=$argument
-done
-
-# need VARIABLE FLAG WHAT: refuses a file that is not there, unless the flag overrides the variable
-need() {
-    local path=${!1} fault="no such file"
-    [[ $given != *" $2 "* && -n $path && $path != - ]] || return 0
-    [[ ! -d $path ]] || fault="a folder"
-    [[ -e $path && ! -d $path ]] || fail "$path: $fault; set $1=FILE, $3"
-}
-
-if [[ $given != *" --help "* && $given != *" -h "* ]]; then
-    [[ -d $data_dir ]] ||
-        fail "$data_dir: no such folder; set data_dir=FOLDER, a data-bin with dictionaries or a bundle"
-    case $chosen$given in # --drafter: some need no checkpoint, and inference.py knows which
-        *" --drafter "* | AR* | fairseq* | early-exit*) ;;
-        *) need checkpoint_path --path "the drafter's checkpoint" ;;
-    esac
-    [[ $chosen == drafter ]] || need AR_checkpoint_path --AR-path "the verifier's checkpoint"
-    need input_path --input-path "the text to translate, a sentence a line"
-    # Only the default folder is made here, and only where it is written to: another place is the
-    # caller's to name rightly.
-    if [[ $given != *" --output-path "* && $output_path == output/* ]]; then
-        mkdir -p output
-    fi
-fi
+# Only the default folder is made here, and only where it is written to: another place is the
+# caller's to name rightly.
+case " $* " in
+    *" --help "* | *" -h "* | *" --output-path"*) ;;
+    *) [[ $output_path != output/* ]] || mkdir -p output ;;
+esac
 
 scripts=$(dirname -- "${BASH_SOURCE[0]}")
-exec "$scripts/python.sh" "$scripts/../inference.py" "$data_dir" \
+"$scripts/python.sh" "$scripts/../inference.py" "$data_dir" \
     ${checkpoint_path:+--path "$checkpoint_path"} \
     ${AR_checkpoint_path:+--AR-path "$AR_checkpoint_path"} \
     ${input_path:+--input-path "$input_path"} ${output_path:+--output-path "$output_path"} \
     ${src:+--source-lang "$src"} ${tgt:+--target-lang "$tgt"} "${text[@]}" \
     --strategy "$strategy" --batch "$batch" --beam "$beam" --beta "$beta" --tau "$tau" \
-    ${block_size:+--block-size "$block_size"} "$@"
+    ${block_size:+--block-size "$block_size"} "$@" && exit
+status=$?
+if ((status == 2)); then # bad input, which inference.py has said what is wrong with
+    echo "inference.sh: files can be set, too: data_dir=FOLDER checkpoint_path=FILE" \
+        "AR_checkpoint_path=FILE input_path=FILE output_path=FILE" >&2
+fi
+exit "$status"

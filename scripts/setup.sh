@@ -36,48 +36,40 @@ python_header() {
   }
 }
 
-# Prints why the command $1 will not do; nothing where it will.
-python_fault() {
-  local version
+# Prints how good the command $1 is, 0 being best, or why it will not do. fairseq comes built for
+# 3.12, and the headers are needed to compile the kernels (else decoding is slower) and fairseq for
+# 3.11.
+judge_python() {
+  local version rank=0
   if ! version=$(python_version "$1"); then
     echo "does not run"
   elif [[ $version != 3.11 && $version != 3.12 ]]; then
     echo "is Python $version"
   elif ! "$1" -c 'import ensurepip, venv' 2>/dev/null; then
     echo "has no venv module (on Debian and Ubuntu: apt-get install python$version-venv)"
+  else
+    [[ $version == 3.12 ]] || rank=1
+    python_header "$1" >/dev/null || rank=$((rank + 2))
+    echo "$rank"
   fi
 }
 
-# Prints how good the command $1 is, 0 being best. fairseq comes built for 3.12, and the headers
-# are needed to compile the kernels (else decoding is slower) and fairseq for 3.11.
-python_rank() {
-  local rank=0
-  [[ $(python_version "$1") == 3.12 ]] || rank=1
-  python_header "$1" >/dev/null || rank=$((rank + 2))
-  echo "$rank"
-}
-
-# Sets PYTHON to the best that will do.
+# Sets PYTHON to the best that will do, where it was not given.
 find_python() {
-  local candidate fault faults='' rank best=9
-  if [[ -n ${PYTHON:-} ]]; then
-    fault=$(python_fault "$PYTHON")
-    [[ -z $fault ]] || die "PYTHON=$PYTHON $fault; Python 3.11 or 3.12 with its venv module is needed"
-    return
-  fi
-  for candidate in python3 python3.12 python3.11 python; do
-    command -v "$candidate" >/dev/null || continue
-    fault=$(python_fault "$candidate")
-    if [[ -n $fault ]]; then
-      faults+=" $candidate $fault;"
-      continue
+  local given=${PYTHON:-} told faults='' best=9 candidate candidates=(python3 python3.12 python3.11 python)
+  [[ -z $given ]] || candidates=("$given")
+  for candidate in "${candidates[@]}"; do
+    [[ -n $given ]] || command -v "$candidate" >/dev/null || continue
+    told=$(judge_python "$candidate")
+    if [[ $told != [0-3] ]]; then
+      faults+=" ${given:+PYTHON=}$candidate $told;"
+    elif ((told < best)); then
+      best=$told PYTHON=$candidate
     fi
-    rank=$(python_rank "$candidate")
-    ((rank >= best)) || best=$rank PYTHON=$candidate
   done
-  [[ -z ${PYTHON:-} ]] || return 0
-  die "Python 3.11 or 3.12 with its venv module is needed, and none was found:${faults:- no python at all;}" \
-    "install one, or name it: make PYTHON=/path/to/python3.12 ..."
+  ((best < 9)) ||
+    die "Python 3.11 or 3.12 with its venv module is needed, and none was found:${faults:- no python at all;}" \
+      "install one, or name it: make PYTHON=/path/to/python3.12 ..."
 }
 
 # fairseq comes built for Python 3.12 on Linux, and is compiled here for 3.11.

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 import encoder_initial
+from benchmarks.serving import load
 from specdec_plugins.corpus import binarising, checkpoints, scoring
 from specdec_plugins.errors import UserError
 from specdec_plugins.formats.output import check_output
@@ -68,7 +69,7 @@ PROGRAMS = {
         REPLACED,
     ),
     "python -m benchmarks.serving.load": (
-        module("benchmarks.serving.load"),
+        load.COMMAND.run,
         ["--texts", os.devnull, "--output"],
         "benchmarks.serving.load.load_model",
         FILE,

@@ -15,10 +15,9 @@ from specdec_plugins.decoding.drafters.base import until_end
 from specdec_plugins.decoding.types import (
     Draft,
     Drafter,
+    DraftRequest,
     Prefix,
     Round,
-    RowParams,
-    RowRandom,
     SourceBatch,
     Stream,
     Target,
@@ -64,15 +63,14 @@ class ScriptedDrafter:
         self._rows = [self._rows[i] for i in rows.tolist()]
         self._tabulate(rows.device)
 
-    def propose(
-        self, prefix: Prefix, budget: Tensor, width: int, params: RowParams, random: RowRandom
-    ) -> Draft:
+    def propose(self, asked: DraftRequest) -> Draft:
+        prefix, budget, width = asked.prefix, asked.budget, asked.width
         assert self._table is not None, "propose before admit"
-        self._inner.propose(prefix, budget, width, params, random)
+        self._inner.propose(asked)
         columns = torch.arange(width, device=budget.device)
         place = prefix.lengths[:, None] - 1 + columns  # of the script's tokens, [B, K]
         right = self._table.gather(1, place.clamp(max=self._table.shape[1] - 1))
-        kept = random.uniform(prefix.lengths, width, Stream.PROPOSE) < self._acceptance
+        kept = asked.random.uniform(prefix.lengths, width, Stream.PROPOSE) < self._acceptance
         # Any other token will do for a wrong one, as long as it does not end the sentence.
         wrong = torch.where(right == self._eos + 2, self._eos + 3, self._eos + 2)
         draft = Draft(torch.where(kept, right, wrong), budget)

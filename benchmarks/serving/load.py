@@ -29,7 +29,7 @@ from benchmarks.serving.reference import Reference, balance
 from benchmarks.serving.server import Server, serving
 from benchmarks.serving.traffic import Tally, Traffic
 from specdec_plugins.app.report import percentile
-from specdec_plugins.errors import Parser, UserError, refuse
+from specdec_plugins.corpus import cli
 from specdec_plugins.formats.output import check_output
 from specdec_plugins.serving.model import load_model
 from specdec_plugins.serving.settings import ModelOptions
@@ -190,47 +190,44 @@ def _verdict(results: Sequence[Record]) -> str:
     return f"{told}\n\nNear-ties (two best logits less than 1e-4 apart): {ties}"
 
 
-def make_parser() -> argparse.ArgumentParser:
-    parser = Parser(prog="python -m benchmarks.serving.load", description=__doc__)
-    parser.formatter_class = argparse.RawDescriptionHelpFormatter
-    add = parser.add_argument
-    add("model", metavar="FOLDER", nargs="?", help="default: the bundled pair")
-    add("--source-lang", "-s")
-    add("--target-lang", "-t")
-    add("--texts", required=True, metavar="FILE", help="one text a line")
-    add("--max-texts", type=int, default=1000, help="of the file, from its start")
-    add("--seconds", type=float, default=14, help="for each mode and concurrency; 0 = no table")
-    add("--concurrency", default="1,2,4,8,16,32,64")
-    add("--modes", default=",".join(MODES), help="of: " + ", ".join(MODES))
-    add("--mixed", type=int, default=0, help="requests of a mixed load at the highest concurrency")
-    add("--threads", type=int, default=torch.get_num_threads(), help="of the server")
-    add("--device", default=None)
-    add("--output", metavar="NAME", help="write NAME.json and NAME.md")
-    return parser
-
-
-def main(argv: Sequence[str] | None = None) -> int:
-    parser = make_parser()
-    args = parser.parse_args(argv)
-    lines = Path(args.texts).read_text(encoding="utf-8").split("\n")
+def main(args: argparse.Namespace) -> int:
+    """Exit status: 0 well, 1 something was wrong."""
+    lines = args.texts.read_text(encoding="utf-8").split("\n")
     texts = [line for line in lines if line.strip()][: args.max_texts]
     torch.set_num_threads(args.threads)
     options = ModelOptions(
         args.model, source_lang=args.source_lang, target_lang=args.target_lang, device=args.device
     )
+    if args.output is not None:
+        check_output(f"{args.output}.json", "--output")
     print(f"plain decoding of {len(texts)} texts, one by one", file=sys.stderr)
-    try:
-        if args.output is not None:
-            check_output(f"{args.output}.json", "--output")
-        reference = Reference(load_model(options), texts)
-    except UserError as error:
-        return refuse(parser.prog, error)
-    results = [
-        result for mode in args.modes.split(",") for result in run_mode(mode, args, reference)
-    ]
-    report(args.output, reference, results, sys.argv[1:] if argv is None else argv)
+    reference = Reference(load_model(options), texts)
+    modes = args.modes.split(",")
+    results = [result for mode in modes for result in run_mode(mode, args, reference)]
+    report(args.output, reference, results, sys.argv[1:])
     return int(any(result["faults"] for result in results))
 
 
+COMMAND = cli.CommandLine(
+    "python -m benchmarks.serving.load",
+    "Load test of specdec-serve: latency and tokens a second by concurrency, and correct answers.",
+    main,
+    [
+        ("model", cli.OPTIONAL, str, "folder (default: the bundled pair)"),
+        ("-s --source-lang", None, str, "of the pair"),
+        ("-t --target-lang", None, str, "of the pair"),
+        ("--texts", cli.REQUIRED, Path, "one text a line"),
+        ("--max-texts", 1000, int, "of the file, from its start"),
+        ("--seconds", 14, float, "for each mode and concurrency; 0 = no table"),
+        ("--concurrency", "1,2,4,8,16,32,64", str, "clients at once"),
+        ("--modes", ",".join(MODES), str, "of these"),
+        ("--mixed", 0, int, "requests of a mixed load at the highest concurrency"),
+        ("--threads", torch.get_num_threads(), int, "of the server"),
+        ("--device", None, str, "that the server computes on"),
+        ("--output", None, str, "write OUTPUT.json and OUTPUT.md"),
+    ],
+    interrupted="interrupted; nothing was written.",
+)
+
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(COMMAND.run())

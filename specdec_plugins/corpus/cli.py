@@ -32,6 +32,7 @@ class _Formatter(argparse.ArgumentDefaultsHelpFormatter):
 # type of its values in brackets, or a word that stands for each.
 Flag = tuple[str, Any, Any, str]
 REQUIRED = object()  # as a default
+OPTIONAL = object()  # as that of a positional argument, which is None where it is not given
 EITHER = argparse.BooleanOptionalAction  # as a kind: None unless it is given
 
 
@@ -45,10 +46,11 @@ class CommandLine:
 
     name: str  # of the script
     description: str
-    main: Callable[[argparse.Namespace], None]
+    main: Callable[[argparse.Namespace], int | None]  # an exit status; None: 0
     flags: Sequence[Flag]
     environment: str = ""  # flags that the environment may set: max-length by MAX_LENGTH
     epilog: str | None = None
+    interrupted: str = "stopped; what is finished is on disk, run the same command to go on"
 
     def parser(self) -> argparse.ArgumentParser:
         """Of the flags, and ``--debug``."""
@@ -64,6 +66,8 @@ class CommandLine:
             more: dict[str, Any] = {"default": default}
             if names.startswith("-") and default is REQUIRED:
                 more = {"required": True}
+            if default is OPTIONAL:
+                more = {"nargs": "?"}
             if kind is bool:
                 more = {"action": "store_true"}
             elif kind is EITHER:
@@ -97,8 +101,7 @@ class CommandLine:
         logging.basicConfig(format="%(message)s", level=logging.INFO, stream=sys.stderr)
         logging.getLogger("sacrebleu").setLevel(logging.WARNING)
         logging.getLogger("fairseq").setLevel(logging.WARNING)  # it lists all that it opens
-        told = "stopped; what is finished is on disk, run the same command to go on"
-        return run_command(self.name, lambda: self.main(args), args.debug, told)
+        return run_command(self.name, lambda: self.main(args), args.debug, self.interrupted)
 
 
 def run_named(commands: Mapping[str, CommandLine]) -> int:

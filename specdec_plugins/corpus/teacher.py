@@ -1,16 +1,15 @@
 """The verifier as a teacher: beam search of fairseq over a binarised training set, here or on Ray.
 
-On a Ray cluster whoever is free takes the next chunk. Ray Data starts workers, hands out chunks,
-and gives the chunk of a worker that died to another. Finished chunks come back to this process,
-which writes them as it does without Ray, so a stop of the cluster or of this process loses what was
-being translated and no more. Workers read the data-bin and the checkpoint under the same paths: on
-several machines, in a shared folder.
+On a Ray cluster whoever is free takes the next chunk, and the chunk of a worker that died is given
+to the one that is started in its place. Finished chunks come back to this process, which writes
+them as it does without Ray, so a stop of the cluster or of this process loses what was being
+translated and no more. Workers read the data-bin and the checkpoint under the same paths: in a
+shared folder, where they are on several machines.
 """
 
 from __future__ import annotations
 
 import importlib.util
-import json
 import logging
 import os
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
@@ -142,11 +141,9 @@ class ChunkTranslator:
         self._teacher = Teacher(data, checkpoint, search, device)
         self._max_tokens = max_tokens
 
-    def __call__(self, row: dict[str, Any]) -> dict[str, Any]:
-        """The content of a chunk's file as JSON; row: a chunk and the span of its sentences."""
-        spans = {row["chunk"]: range(row["start"], row["stop"])}
-        [(chunk, content)] = self._teacher.chunks(self._max_tokens, spans, lambda number: None)
-        return {"chunk": chunk, "content": json.dumps(content)}
+    def translate(self, chunk: int, span: range) -> tuple[int, dict[str, Any]]:
+        """The chunk and the content of its file."""
+        return next(self._teacher.chunks(self._max_tokens, {chunk: span}, lambda number: None))
 
 
 def translate_on_cluster(
@@ -157,24 +154,19 @@ def translate_on_cluster(
     address: of a Ray cluster; LOCAL starts one on this machine. Each worker holds a verifier.
     Raises UserError where the cluster cannot be reached or a worker cannot do its work.
     """
-    import ray.data
     import ray.exceptions
+    from ray.util import ActorPool
 
-    rows = [{"chunk": c, "start": s.start, "stop": s.stop} for c, s in spans.items()]
     _connect(address, num_workers)
-    ray.data.DataContext.get_current().enable_progress_bars = False
+    num_gpus = 0 if task[-1] or not torch.cuda.is_available() else 1
+    # What a worker that died was at is given to the one that comes in its place.
+    worker = ray.remote(num_gpus=num_gpus, max_restarts=-1, max_task_retries=-1)(ChunkTranslator)
     try:
-        # A block for each chunk, so that a worker that dies costs one chunk.
-        data: Any = ray.data
-        translated = data.from_items(rows, override_num_blocks=len(rows)).map(
-            ChunkTranslator,
-            fn_constructor_args=task,
-            concurrency=min(num_workers, len(rows)),
-            num_gpus=0 if task[-1] or not torch.cuda.is_available() else 1,
-        )
-        for row in translated.iter_rows():
-            on_done(len(spans[row["chunk"]]))
-            yield row["chunk"], json.loads(row["content"])
+        pool = ActorPool([worker.remote(*task) for _ in range(min(num_workers, len(spans)))])
+        ask = lambda actor, item: actor.translate.remote(*item)  # noqa: E731
+        for chunk, content in pool.map_unordered(ask, list(spans.items())):
+            on_done(len(spans[chunk]))
+            yield chunk, content
     except ray.exceptions.RayError as error:
         cause = getattr(error, "cause", None)  # what went wrong in a worker
         raise UserError(f"--ray {address}: {_last_line(cause or error)}") from error

@@ -14,6 +14,7 @@ import shutil
 import subprocess
 import sys
 import tarfile
+import tomllib
 import zipfile
 import zlib
 from collections.abc import Iterator, Sequence
@@ -69,36 +70,14 @@ class DataSet(NamedTuple):
     test: ArchivedCorpus
 
 
-_WMT13, _WMT14 = "https://www.statmt.org/wmt13", "https://www.statmt.org/wmt14"
-_WMT16 = "https://data.statmt.org/wmt16/translation-task"
-_OPUS = "https://object.pouta.csc.fi/OPUS-SETIMES/v2/moses"
+def _data_set(table: dict[str, Any]) -> DataSet:
+    train = [ArchivedCorpus(**corpus) for corpus in table["train"]]
+    valid, test = (ArchivedCorpus(**table[split]) for split in ("valid", "test"))
+    return DataSet(table["directions"], train, valid, test)
 
-DATA_SETS = {
-    "wmt14-en-de": DataSet(["en-de", "de-en"], [
-        ArchivedCorpus("europarl-v7", f"{_WMT13}/training-parallel-europarl-v7.tgz",
-                       "europarl-v7.de-en.{lang}"),
-        ArchivedCorpus("commoncrawl", f"{_WMT13}/training-parallel-commoncrawl.tgz",
-                       "commoncrawl.de-en.{lang}"),
-        ArchivedCorpus("news-commentary-v9", f"{_WMT14}/training-parallel-nc-v9.tgz",
-                       "news-commentary-v9.de-en.{lang}"),
-    ],
-        ArchivedCorpus("newstest2013", f"{_WMT14}/dev.tgz", "newstest2013.{lang}",
-                       "wmt14-dev.tgz"),
-        ArchivedCorpus("newstest2014", f"{_WMT14}/test-full.tgz",
-                       "newstest2014-deen-{role}.{lang}.sgm", "wmt14-test-full.tgz"),
-    ),
-    "wmt16-en-ro": DataSet(["en-ro", "ro-en"], [
-        ArchivedCorpus("europarl-v8", f"{_WMT16}/training-parallel-ep-v8.tgz",
-                       "europarl-v8.ro-en.{lang}"),
-        ArchivedCorpus("setimes2", f"{_OPUS}/en-ro.txt.zip", "SETIMES.en-ro.{lang}",
-                       "SETIMES.en-ro.txt.zip"),
-    ],
-        ArchivedCorpus("newsdev2016", f"{_WMT16}/dev-romanian-updated.tgz",
-                       "newsdev2016-{pair}-{role}.{lang}.sgm", "wmt16-dev-romanian-updated.tgz"),
-        ArchivedCorpus("newstest2016", f"{_WMT16}/test.tgz",
-                       "newstest2016-{pair}-{role}.{lang}.sgm", "wmt16-test.tgz"),
-    ),
-}  # fmt: skip
+
+_TABLES = tomllib.loads(Path(__file__).with_suffix(".toml").read_text(encoding="utf-8"))
+DATA_SETS = {name: _data_set(table) for name, table in _TABLES.items()}
 
 
 class Store:

@@ -10,12 +10,11 @@ from torch import Tensor
 from specdec_plugins.decoding.engine import EngineConfig, Method, Session, SpeculativeDecoder
 from specdec_plugins.decoding.schedules.constant import Constant
 from specdec_plugins.decoding.types import (
+    Case,
     Draft,
     Drafter,
     Guarantee,
     Prefix,
-    RowParams,
-    RowRandom,
     RowResult,
     Scores,
     SpecialTokens,
@@ -51,10 +50,8 @@ class KeepAll:
     def guarantee(self, beta: int) -> Guarantee:
         return Guarantee.NONE
 
-    def judge(
-        self, draft: Draft, scores: Scores, params: RowParams, random: RowRandom, first: Tensor
-    ) -> Verdict:
-        last = (draft.lengths - 1).clamp(min=0)
+    def judge(self, case: Case) -> Verdict:
+        draft, last = case.draft, (case.draft.lengths - 1).clamp(min=0)
         return Verdict(last, draft.tokens.gather(1, last[:, None])[:, 0])
 
 
@@ -68,9 +65,8 @@ class DrafterSession(Session):
         if draft.tokens.shape[1] == 0:
             raise UserError(_NOTHING)
         batch.prefix.active &= draft.lengths > 0  # so that the report finds who stands still
-        rule, first = self.method.rule, batch.prefix.lengths
-        verdict = rule.judge(draft, scores, batch.params, batch.random, first)
-        return verdict, torch.zeros_like(batch.prefix.active)
+        case = Case(draft, scores, batch.params, batch.random, batch.prefix.lengths)
+        return self.method.rule.judge(case), torch.zeros_like(batch.prefix.active)
 
     def _refuse_standstill(self, row: RowResult) -> None:
         raise UserError(_NOTHING)

@@ -14,6 +14,7 @@ from specdec_plugins.decoding.types import (
     DecodeParams,
     Draft,
     Drafter,
+    DraftRequest,
     Prefix,
     Request,
     Round,
@@ -164,7 +165,9 @@ class LateDrafter:
     def propose(self, batch: Batch, width: int) -> Draft:
         """What the drafter proposes; every row has joined."""
         assert not self._num_waiting, "propose before join"
-        return self._drafter.propose(batch.prefix, batch.budget, width, batch.params, batch.random)
+        return self._drafter.propose(
+            DraftRequest(batch.prefix, batch.budget, width, batch.params, batch.random)
+        )
 
     def commit(self, prefix: Prefix, last: Round) -> None:
         if not self._num_joined:

@@ -20,6 +20,7 @@ from specdec_plugins.decoding.networks.cpu.ops import failed, leading_log_prob
 from specdec_plugins.decoding.stats import DecodeStats, PartTimer
 from specdec_plugins.decoding.types import (
     AcceptanceRule,
+    Case,
     DecodeParams,
     Draft,
     Drafter,
@@ -269,7 +270,7 @@ class Session:
         batch, first = self._batch, self._batch.prefix.lengths.clone()
         eos, constraints = self.verifier.special.eos, self._config.constraints
         constrain(scores.logits, batch.prefix, draft, batch.params, eos, constraints)
-        verdict = self.method.rule.judge(draft, scores, batch.params, batch.random, first)
+        verdict = self.method.rule.judge(Case(draft, scores, batch.params, batch.random, first))
         return verdict, failed(scores.logits, verdict.num_accepted, batch.prefix.active)
 
     def _report(self, draft: Draft, extension: Extension, failed: Tensor) -> list[RowEvent]:

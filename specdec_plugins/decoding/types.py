@@ -23,12 +23,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from functools import cached_property
-from typing import Any, Protocol, Self, runtime_checkable
+from typing import Any, Protocol, Self
 
 import torch
 from torch import Tensor
 
-from specdec_plugins.decoding.networks.transformer import Encoder
 from specdec_plugins.decoding.registry import Registry
 from specdec_plugins.errors import require
 
@@ -178,6 +177,17 @@ class Draft:
 
 
 @dataclass(frozen=True)
+class DraftRequest:
+    """What a round asks of a drafter."""
+
+    prefix: Prefix
+    budget: Tensor  # [B] int64, tokens a row at most
+    width: int  # max(budget) or more: K of the draft, or fewer where a drafter stops early
+    params: RowParams
+    random: RowRandom
+
+
+@dataclass(frozen=True)
 class Scores:
     """The verifier's view: `logits[b, i]` is about the token after prefix[b] + draft[b, :i].
 
@@ -186,6 +196,17 @@ class Scores:
 
     logits: Tensor  # [B, K+1, V]
     hidden: Tensor | None = None  # [B, K+1, D] last decoder state, where a drafter asked for it
+
+
+@dataclass(frozen=True)
+class Case:
+    """What a round asks of an acceptance rule."""
+
+    draft: Draft
+    scores: Scores
+    params: RowParams
+    random: RowRandom
+    first: Tensor  # [B] int64, the target position of draft column 0 (`prefix.lengths`)
 
 
 @dataclass(frozen=True)
@@ -266,12 +287,9 @@ class Drafter(Stateful, Protocol):
     def max_positions(self) -> int | None:
         """The longest prefix and draft together, start token left out, or None for any."""
 
-    def propose(
-        self, prefix: Prefix, budget: Tensor, width: int, params: RowParams, random: RowRandom
-    ) -> Draft:
-        """Draft at most `budget` [B] int64 tokens a row.
+    def propose(self, asked: DraftRequest) -> Draft:
+        """Draft a block for each row.
 
-        `width` >= max(budget) is K of the result; a drafter that stops early may return fewer.
         Where `probs` are given, they are the distribution that the tokens were drawn from; where
         they are not, a rule that samples takes the draft for certain, so it must not be random.
         """
@@ -310,74 +328,12 @@ class AcceptanceRule(Protocol):
     def guarantee(self, beta: int) -> Guarantee:
         """What holds for a request with this beta."""
 
-    def judge(
-        self, draft: Draft, scores: Scores, params: RowParams, random: RowRandom, first: Tensor
-    ) -> Verdict:
-        """`first` [B] int64 is the target position of draft column 0 (`prefix.lengths`)."""
+    def judge(self, case: Case) -> Verdict:
+        """How much of each row's draft is kept, and what follows it."""
 
 
 RULES: Registry[AcceptanceRule] = Registry("acceptance rule")
 SCHEDULES: Registry[DraftSchedule] = Registry("draft schedule")
-
-
-@runtime_checkable
-class SupportsEncoderOutput(Protocol):
-    """A verifier whose encoding of the source a drafter may read instead of encoding again."""
-
-    @property
-    def encoder_dim(self) -> int:
-        """Width D of the encoder's states."""
-
-    def encoder_output(self) -> tuple[Tensor, Tensor]:
-        """States [B, S, D] and padding [B, S] bool (True = padding) of the present rows."""
-
-    def encodes_like(self, encoder: Encoder) -> bool:
-        """True if that encoder's output would be the same."""
-
-
-@runtime_checkable
-class ReadsEncoderOutput(Protocol):
-    """A model whose decoder can read what another one's encoder has made of the source."""
-
-    @property
-    def encoder_dim(self) -> int:
-        """Width D of the states that its decoder reads."""
-
-    def admit_encoded(self, source: SourceBatch, states: Tensor, padding_mask: Tensor) -> None:
-        """`admit` without encoding: states [B, S, D] and padding [B, S] bool of the new rows."""
-
-
-@runtime_checkable
-class SupportsEarlyExit(Protocol):
-    """A verifier whose first layers may run ahead of `score`, which goes on where they stopped."""
-
-    @property
-    def num_layers(self) -> int:
-        """Decoder layers."""
-
-    def run_ahead(self, prefix: Prefix, tokens: Tensor, exit_layer: int) -> Tensor:
-        """Read one token a row with the first `exit_layer` layers: [B, V] logits of what follows.
-
-        tokens: [B] int64, token ids. The first call of a round reads `prefix.last()`, each further
-        one the drafted token behind the one before; all of a round with the same `exit_layer`.
-        The next `score` must be given the draft that was read, or all but its last column: what it
-        has in common with these calls is not computed again. Stopped rows may be fed any token.
-        """
-
-
-@runtime_checkable
-class SupportsHidden(Protocol):
-    """A verifier that gives its last states with its scores, for heads to read."""
-
-    @property
-    def hidden_dim(self) -> int:
-        """Width D of a last state, as the output projection reads it."""
-
-    def keep_hidden(self) -> None:
-        """From now on `Scores.hidden` is there."""
-
-    def project(self, states: Tensor) -> Tensor:
-        """The output projection: logits [..., V] of states [..., D]."""
 
 
 @dataclass(frozen=True)

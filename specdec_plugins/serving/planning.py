@@ -11,10 +11,11 @@ from typing import Any
 
 from specdec_plugins.app.codec import Codec
 from specdec_plugins.decoding.engine import check_request
+from specdec_plugins.decoding.rules.mixed import GREEDY_TOP_K
 from specdec_plugins.decoding.types import SEEDS, DecodeParams, FinishReason, Request
 from specdec_plugins.errors import require
 from specdec_plugins.serving.errors import ServiceError
-from specdec_plugins.serving.model import GREEDY_TOP_K, ServedModel, Split, whole_lines
+from specdec_plugins.serving.model import ServedModel, Split, whole_lines
 from specdec_plugins.serving.schemas import Parameters
 from specdec_plugins.serving.settings import ServerSettings
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from argparse import Namespace
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -186,18 +187,17 @@ class _Copy:
     def names(self, prefix: str) -> list[str]:
         return [name for name in self.state if name.startswith(prefix)]
 
-    def take(self, names: list[str], source: StateDict, what: str) -> None:
-        for name in names:
-            self.state[name] = source[name].to(self.state[name].dtype).clone()
-        self._report("copied    ", names, what)
-
-    def keep(self, names: list[str], what: str, why: str) -> None:
-        if names:
-            self._report("not copied", names, what, f"; {why}")
-
-    def _report(self, verb: str, names: list[str], what: str, why: str = "") -> None:
-        number = sum(self.state[name].numel() for name in names)
-        self.report.append(f"{verb}  {what}: {len(names)} tensors, {number:,} weights{why}")
+    def take(self, what: str, names: list[str], given: Mapping[str, Tensor], why: str = "") -> None:
+        """Take as many of these weights as are given; why: the others stay as they are."""
+        taken = [name for name in names if name in given]
+        for name in taken:
+            self.state[name] = given[name].to(self.state[name].dtype).clone()
+        left = [name for name in names if name not in given]
+        for verb, some, reason in (("copied    ", taken, ""), ("not copied", left, f"; {why}")):
+            number = sum(self.state[name].numel() for name in some)
+            if some:
+                told = f"{verb}  {what}: {len(some)} tensors, {number:,} weights{reason}"
+                self.report.append(told)
 
 
 def initialise_drafter(args: Namespace) -> tuple[dict[str, Any], list[str]]:
@@ -262,59 +262,55 @@ def numbered_dictionaries(source_size: int, target_size: int) -> Namespace:
 
 
 def _copy_encoder(copy: _Copy, source: StateDict, drafter: Namespace, verifier: Namespace) -> None:
-    copy.take(copy.names("encoder.layers."), source, "encoder layers")
+    copy.take("encoder layers", copy.names("encoder.layers."), source)
     if drafter.activation_fn != verifier.activation_fn:
         copy.report.append(
             f"note        these layers were trained with {verifier.activation_fn}; the published "
             f"drafter goes on with {drafter.activation_fn}"
         )
-    copy.take([SOURCE_EMBEDDING], source, "source embeddings")
+    copy.take("source embeddings", [SOURCE_EMBEDDING], source)
     if drafter.freeze_encoder:
         copy.report.append("frozen      the encoder: it stays what the verifier's is")
 
 
 def _copy_positions(copy: _Copy, source: StateDict, side: str, wanted: bool) -> None:
     """Start learned positions of a side from the verifier's, be they learned or sinusoids."""
-    name = f"{side}.embed_positions.weight"
+    name, what = f"{side}.embed_positions.weight", f"{side} positions"
     if name not in copy.state:
-        copy.report.append(f"not copied  {side} positions: sinusoids here, nothing to learn")
+        copy.report.append(f"not copied  {what}: sinusoids here, nothing to learn")
         return
-    if not wanted:
-        copy.keep([name], f"{side} positions", "learned here; --copy-positions would copy them")
-        return
-    rows, width = copy.state[name].shape
-    theirs = source.get(name)
-    if theirs is None:
-        sinusoids = SinusoidalPositionalEmbedding.get_embedding(rows, width, padding_idx=1)
-        copy.take([name], {name: sinusoids}, f"{side} positions (the verifier's sinusoids)")
-    elif theirs.size(1) != width:
-        copy.keep([name], f"{side} positions", f"{theirs.size(1)} wide in the verifier")
-    else:
-        shared = min(rows, theirs.size(0))
-        positions = torch.cat([theirs[:shared], copy.state[name][shared:]])
-        copy.take([name], {name: positions}, f"{side} positions (learned, the first {shared})")
+    mine, theirs = copy.state[name], source.get(name)
+    given, why = {}, "learned here; --copy-positions would copy them"
+    if wanted and theirs is None:
+        given[name] = SinusoidalPositionalEmbedding.get_embedding(*mine.shape, padding_idx=1)
+        what += " (the verifier's sinusoids)"
+    elif wanted and theirs is not None and theirs.size(1) != mine.size(1):
+        why = f"{theirs.size(1)} wide in the verifier"
+    elif wanted and theirs is not None:
+        shared = min(len(mine), len(theirs))
+        given[name] = torch.cat([theirs[:shared], mine[shared:]])
+        what += f" (learned, the first {shared})"
+    copy.take(what, [name], given, why)
 
 
 def _copy_decoder(copy: _Copy, source: StateDict, drafter: Namespace, args: Namespace) -> None:
     layers = copy.names("decoder.layers.")
     _copy_target_embeddings(copy, source, drafter, args.init_decoder_from_verifier)
+    what, theirs, why = "decoder layers", {}, "fresh; --init-decoder-from-verifier would copy them"
     if args.init_decoder_from_verifier:
         chosen = _chosen_layers(source, drafter.decoder_layers, args.decoder_layers_from)
         theirs = chosen_layers(source, [layer - 1 for layer in chosen], "decoder.layers.")
-        numbers = ", ".join(map(str, chosen))
-        given = [name for name in layers if name in theirs]
-        copy.take(given, theirs, f"decoder layers, the verifier's {numbers}")
-        deeper = [name for name in layers if name not in theirs]
-        copy.keep(deeper, "decoder layers", "the verifier's decoder is less deep")
-    else:
-        copy.keep(layers, "decoder layers", "fresh; --init-decoder-from-verifier would copy them")
+        what += f", the verifier's {', '.join(map(str, chosen))}"
+        why = "the verifier's decoder is less deep"
+    copy.take(what, layers, theirs, why)
     # They would drown embeddings that are not scaled as the verifier scales its own.
     wanted = args.copy_positions and drafter.scale_decoder_embedding
     _copy_positions(copy, source, "decoder", wanted)
-    copy.keep(
-        copy.names("decoder.copy_attn."), "copy attention", "fresh; the verifier has no such part"
-    )
-    copy.keep(copy.names("decoder.head."), "sequential head", "fresh; it changes nothing at first")
+    for what, prefix, why in (
+        ("copy attention", "decoder.copy_attn.", "fresh; the verifier has no such part"),
+        ("sequential head", "decoder.head.", "fresh; it changes nothing at first"),
+    ):
+        copy.take(what, copy.names(prefix), {}, why)
 
 
 def _chosen_layers(source: StateDict, count: int, wanted: list[int] | None) -> list[int]:
@@ -333,18 +329,18 @@ def _chosen_layers(source: StateDict, count: int, wanted: list[int] | None) -> l
 def _copy_target_embeddings(
     copy: _Copy, source: StateDict, drafter: Namespace, wanted: bool
 ) -> None:
-    names = [TARGET_EMBEDDING, PROJECTION]
+    names, what = [TARGET_EMBEDDING, PROJECTION], "target embeddings and output projection"
     if drafter.share_all_embeddings:
         for name in names:
             copy.state[name] = copy.state[SOURCE_EMBEDDING]
-        copy.report.append("copied      target embeddings and output projection: shared with these")
+        copy.report.append(f"copied      {what}: shared with these")
     elif not wanted:
-        copy.keep(names, "target embeddings and output projection", "not shared with the source")
+        copy.take(what, names, {}, "not shared with the source")
     else:
         # Where one table serves for both, what it predicts with matters more.
         output = source.get(PROJECTION, source[TARGET_EMBEDDING])
         tied = drafter.share_decoder_input_output_embed
         theirs = {TARGET_EMBEDDING: output if tied else source[TARGET_EMBEDDING]}
-        copy.take(names, theirs | {PROJECTION: output}, "target embeddings and output projection")
+        copy.take(what, names, theirs | {PROJECTION: output})
         if tied:
             copy.state[PROJECTION] = copy.state[TARGET_EMBEDDING]

@@ -1,9 +1,12 @@
-"""Sizes and lengths of a training recipe, under names."""
+"""Sizes and lengths of a training recipe; ``presets.toml`` has them under their names."""
 
 from __future__ import annotations
 
+import tomllib
 from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
+from pathlib import Path
+from typing import Any
 
 from specdec_plugins.errors import UserError
 
@@ -56,66 +59,14 @@ class Preset:
                 )
 
 
-PRESETS = {
-    # As published for WMT14 English-German; both models 6+6 layers, 512 wide.
-    "base": Preset(
-        merges=32000, max_words=250, max_ratio=1.5,
-        encoder_layers=6, verifier_layers=6, drafter_layers=6,
-        width=512, ffn=2048, heads=8, dropout=0.1, max_tokens=8192,
-        verifier_lr=7e-4, verifier_warmup=4000, verifier_updates=100_000, verifier_tokens=32_000,
-        beam=5, retrain_lr=3e-4, retrain_warmup=1000, retrain_updates=20_000,
-        drafter_lr=5e-4, drafter_warmup=10_000, drafter_updates=300_000, drafter_tokens=128_000,
-        block_size=25, save_updates=1500, averaged=10,
-    ),
-    # For about a million pairs and a bundle of less than 60 MB.
-    "small": Preset(
-        merges=12000, max_words=250, max_ratio=2.5,
-        encoder_layers=6, verifier_layers=6, drafter_layers=6,
-        width=256, ffn=1024, heads=4, dropout=0.1, max_tokens=8192,
-        verifier_lr=1e-3, verifier_warmup=4000, verifier_updates=40_000, verifier_tokens=32_000,
-        beam=5, retrain_lr=5e-4, retrain_warmup=500, retrain_updates=10_000,
-        drafter_lr=1e-3, drafter_warmup=4000, drafter_updates=60_000, drafter_tokens=64_000,
-        block_size=25, save_updates=800, averaged=10,
-    ),
-    # For the sample corpus and minutes of two cores: `make demo-train`.
-    "demo": Preset(
-        merges=3000, max_words=60, max_ratio=3,
-        encoder_layers=2, verifier_layers=4, drafter_layers=2,
-        width=128, ffn=512, heads=4, dropout=0.1, max_tokens=2048,
-        verifier_lr=4e-3, verifier_warmup=100, verifier_updates=1500, verifier_tokens=2048,
-        beam=1, retrain_lr=1e-3, retrain_warmup=100, retrain_updates=0,
-        drafter_lr=4e-3, drafter_warmup=100, drafter_updates=600, drafter_tokens=2048,
-        block_size=8, save_updates=60, averaged=4,
-    ),
-    # For short sentences and some hours of two cores.
-    "tiny-cpu": Preset(
-        merges=8000, max_words=20, max_ratio=2.5,
-        encoder_layers=3, verifier_layers=3, drafter_layers=3,
-        width=256, ffn=512, heads=4, dropout=0.1, max_tokens=2048,
-        verifier_lr=2e-3, verifier_warmup=1000, verifier_updates=8000, verifier_tokens=4096,
-        beam=5, retrain_lr=1e-3, retrain_warmup=200, retrain_updates=1500,
-        drafter_lr=2e-3, drafter_warmup=500, drafter_updates=8000, drafter_tokens=4096,
-        block_size=25, save_updates=200, averaged=5,
-    ),
-    # For English-German corpora of several kinds and days of two cores; docs/recipes.md has the
-    # whole command. The mix bounds lengths, in raw words.
-    "en-de": Preset(
-        merges=9400, max_words=400, max_ratio=10,
-        encoder_layers=6, verifier_layers=6, drafter_layers=2,
-        width=256, ffn=1024, heads=4, dropout=0.1, max_tokens=4096,
-        verifier_lr=1e-3, verifier_warmup=3000, verifier_updates=40_000, verifier_tokens=8192,
-        beam=5, retrain_lr=3e-4, retrain_warmup=200, retrain_updates=2400,
-        drafter_lr=1e-3, drafter_warmup=1000, drafter_updates=20_000, drafter_tokens=8192,
-        block_size=25, save_updates=300, averaged=6,
-        mix=(
-            "--clean", "--max-words", "60",
-            "--weights", "msdocs=1", "tatoeba=3", "phpdoc=1", "chat=3", "newstest2008-2013=2",
-            "--per-source", "tatoeba=2", "chat=2", "--hints", "msdocs=500",
-        ),
-        split_off=("tatoeba=1000,500",),
-        vocabulary=("--cover-latin", "--max-subwords", "100"),
-    ),
-}  # fmt: skip
+def _preset(values: dict[str, Any]) -> Preset:
+    """Of a table, which has lists where the record has tuples."""
+    lists = {name: tuple(value) for name, value in values.items() if isinstance(value, list)}
+    return Preset(**{**values, **lists})
+
+
+_TABLES = tomllib.loads(Path(__file__).with_suffix(".toml").read_text(encoding="utf-8"))
+PRESETS = {name: _preset(values) for name, values in _TABLES.items()}
 MAY_BE_ZERO = ("dropout", "retrain_updates")
 
 

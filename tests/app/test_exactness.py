@@ -15,14 +15,7 @@ from specdec_plugins.decoding.engine import EngineConfig, Method, SpeculativeDec
 from specdec_plugins.decoding.rules.exact import Exact
 from specdec_plugins.decoding.rules.top_beta import TopBeta
 from specdec_plugins.decoding.schedules.constant import Constant
-from specdec_plugins.decoding.types import (
-    AcceptanceRule,
-    Draft,
-    RowParams,
-    RowRandom,
-    Scores,
-    Verdict,
-)
+from specdec_plugins.decoding.types import AcceptanceRule, Case, Scores, Verdict
 from specdec_plugins.errors import UserError
 from specdec_plugins.formats.dictionaries import Dictionary
 from tests.decoding.toys import SCRIPTS, ScriptedDrafter, TableVerifier, random_table
@@ -37,16 +30,14 @@ class Careless(Exact):
 
     tolerance: float = 0.0  # nats
 
-    def judge(
-        self, draft: Draft, scores: Scores, params: RowParams, random: RowRandom, first: object
-    ) -> Verdict:
-        logits = scores.logits.clone()
+    def judge(self, case: Case) -> Verdict:
+        logits = case.scores.logits.clone()
         best = logits.amax(-1, keepdim=True)
         # The last of the tolerated ids wins, where argmax takes the best.
         tolerated = logits >= best - self.tolerance
         last = logits.shape[-1] - 1 - tolerated.flip(-1).int().argmax(-1)
         logits.scatter_(-1, last[..., None], best + 1)
-        return super().judge(draft, Scores(logits), params, random, first)  # type: ignore[arg-type]
+        return super().judge(replace(case, scores=Scores(logits)))
 
 
 def translator(

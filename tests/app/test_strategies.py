@@ -15,7 +15,7 @@ from specdec_plugins.decoding.alone import DrafterDecoder, Unverified
 from specdec_plugins.decoding.engine import EngineConfig, Method, SpeculativeDecoder
 from specdec_plugins.decoding.rules.exact import Exact
 from specdec_plugins.decoding.schedules.constant import Constant
-from specdec_plugins.decoding.types import DecodeParams, Draft, FinishReason, Prefix, Request
+from specdec_plugins.decoding.types import DecodeParams, Draft, DraftRequest, FinishReason, Request
 from specdec_plugins.errors import UserError
 from tests.app.toys import (
     DICTIONARY,
@@ -68,8 +68,9 @@ def test_the_drafter_alone_takes_every_drafted_token() -> None:
 
 
 def test_a_silent_drafter_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    def propose(_: object, prefix: Prefix, budget: torch.Tensor, width: int, *__: object) -> Draft:
-        return Draft(torch.zeros(len(budget), width).long(), torch.zeros_like(budget))
+    def propose(_: object, asked: DraftRequest) -> Draft:
+        nothing = torch.zeros_like(asked.budget)
+        return Draft(torch.zeros(len(nothing), asked.width).long(), nothing)
 
     monkeypatch.setattr(ScriptedDrafter, "propose", propose)
     with pytest.raises(UserError, match="proposed nothing"):

@@ -19,10 +19,9 @@ from specdec_plugins.decoding.rules.top_beta import TopBeta
 from specdec_plugins.decoding.schedules.constant import Constant
 from specdec_plugins.decoding.types import (
     Draft,
+    DraftRequest,
     Prefix,
     Round,
-    RowParams,
-    RowRandom,
     Scores,
     SourceBatch,
     SpecialTokens,
@@ -103,11 +102,10 @@ class ScriptedDrafter(Rows):
 
     max_block_size: int | None = 8
 
-    def propose(
-        self, prefix: Prefix, budget: Tensor, width: int, params: RowParams, random: RowRandom
-    ) -> Draft:
-        past = torch.arange(width) >= budget[:, None]
-        return Draft(self.expected(prefix, width).masked_fill(past, JUNK), budget)
+    def propose(self, asked: DraftRequest) -> Draft:
+        past = torch.arange(asked.width) >= asked.budget[:, None]
+        right = self.expected(asked.prefix, asked.width)
+        return Draft(right.masked_fill(past, JUNK), asked.budget)
 
 
 def codec(remove_bpe: str | None = "@@ ") -> Codec:

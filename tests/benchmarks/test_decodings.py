@@ -143,8 +143,6 @@ def test_the_table_measures_against_both_greedy_decodings_and_says_what_it_means
         "fast as fairseq's greedy search and 5.00 times as fast as AR greedy; SpecDec relaxed "
         "(8.00 and 4.00 times) may choose other words." in shown
     )
-    given = (decodings, [text, "b c", "d"], (3, 1.0))
-    refused("fairseq greedy: 2 translations of 3 sentences", summary, *given)
 
 
 def test_only_all_of_them_are_100_percent() -> None:

@@ -10,7 +10,7 @@ from torch import Tensor
 from benchmarks.engines.scripted import ScriptedDrafter
 from specdec_plugins.decoding.batch import collate, open_prefix
 from specdec_plugins.decoding.sampling import HashRandom
-from specdec_plugins.decoding.types import DecodeParams, Draft, Prefix, Request
+from specdec_plugins.decoding.types import DecodeParams, Draft, DraftRequest, Prefix, Request
 
 EOS = 2
 CPU = torch.device("cpu")
@@ -33,7 +33,7 @@ def drafted(acceptance: float, keep: list[int], num_words: int = 25) -> tuple[Dr
     prefix = open_prefix(source, 30)
     prefix = Prefix(prefix.tokens[keep], prefix.lengths[keep], prefix.active[keep], 1)
     budget = torch.full((len(keep),), 25)
-    draft = drafter.propose(prefix, budget, 25, rows, HashRandom(rows.seed))
+    draft = drafter.propose(DraftRequest(prefix, budget, 25, rows, HashRandom(rows.seed)))
     assert inner.select.call_args.args[0].tolist() == keep
     return draft, torch.tensor([answers[n + 3, EOS][:25] for n in keep])
 

@@ -71,12 +71,12 @@ def test_all_else_is_the_original(verifier: Verifier, distilled: Path) -> None:
 class KilledOnce(ChunkTranslator):
     """Dies as the kernel's killer would have it, in the middle of the third chunk."""
 
-    def __call__(self, row: dict[str, Any]) -> dict[str, Any]:
+    def translate(self, chunk: int, span: range) -> tuple[int, dict[str, Any]]:
         mark = Path(os.environ[MARK])
-        if row["chunk"] == 2 and not mark.exists():
+        if chunk == 2 and not mark.exists():
             mark.touch()
             os.kill(os.getpid(), signal.SIGKILL)
-        return super().__call__(row)
+        return super().translate(chunk, span)
 
 
 def chunks(output: Path) -> dict[str, Any]:

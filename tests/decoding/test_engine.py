@@ -20,9 +20,11 @@ from specdec_plugins.decoding.rules import RULES
 from specdec_plugins.decoding.rules.exact import Exact
 from specdec_plugins.decoding.schedules import SCHEDULES
 from specdec_plugins.decoding.types import (
+    Case,
     DecodeParams,
     Draft,
     Drafter,
+    DraftRequest,
     FinishReason,
     Prefix,
     Request,
@@ -178,9 +180,9 @@ def test_cancel_waiting_and_running_rows() -> None:
 
 def test_a_cancelled_row_costs_nothing_until_it_is_dropped() -> None:
     class Watched(ScriptedDrafter):
-        def propose(self, prefix: Prefix, budget: Tensor, *rest: Any) -> Draft:
-            seen.append((prefix.active.tolist(), budget.tolist()))
-            return super().propose(prefix, budget, *rest)
+        def propose(self, asked: DraftRequest) -> Draft:
+            seen.append((asked.prefix.active.tolist(), asked.budget.tolist()))
+            return super().propose(asked)
 
     seen: list[tuple[list[bool], list[int]]] = []
     watched = replace(method(), drafter=Watched(TABLE, SCRIPTS["never"]))
@@ -224,8 +226,8 @@ def test_scores_are_sums_of_log_probabilities() -> None:
 class Stuck(Exact):
     """Keeps fewer than nothing."""
 
-    def judge(self, draft: Draft, *rest: Any) -> Verdict:
-        return Verdict(draft.lengths * 0 - 1, draft.lengths * 0 + 5)
+    def judge(self, case: Case) -> Verdict:
+        return Verdict(case.draft.lengths * 0 - 1, case.draft.lengths * 0 + 5)
 
 
 def test_a_round_without_progress_raises() -> None:

@@ -18,7 +18,9 @@ from specdec_plugins.decoding.sampling import HashRandom
 from specdec_plugins.decoding.schedules import SCHEDULES
 from specdec_plugins.decoding.types import (
     COLUMNS,
+    Case,
     Draft,
+    DraftRequest,
     Prefix,
     Round,
     RowParams,
@@ -63,7 +65,8 @@ SOURCE = SourceBatch(
 def test_rules(name: str, with_probs: bool) -> None:
     last, rows = finished_round(with_probs), params()
     random = HashRandom(rows.seed)
-    verdict = RULES.get(name)().judge(last.draft, last.scores, rows, random, integers(ROWS))
+    case = Case(last.draft, last.scores, rows, random, integers(ROWS))
+    verdict = RULES.get(name)().judge(case)
     assert verdict.num_accepted.shape == verdict.next_tokens.shape == (ROWS,)
     extend(prefix(), last.draft, verdict, rows, SPECIAL.eos)
 
@@ -89,7 +92,9 @@ def test_drafters_without_a_network(name: str) -> None:
     drafter = DRAFTERS.build(name, DraftContext(OnMeta(random_table())))
     drafter.admit(SOURCE)
     rows = params()
-    draft = drafter.propose(prefix(), integers(ROWS), WIDTH, rows, HashRandom(rows.seed))
+    draft = drafter.propose(
+        DraftRequest(prefix(), integers(ROWS), WIDTH, rows, HashRandom(rows.seed))
+    )
     assert draft.tokens.shape == (ROWS, WIDTH)
     drafter.commit(prefix(), finished_round(False))
     drafter.select(integers(2))

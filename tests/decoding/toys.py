@@ -25,12 +25,12 @@ from specdec_plugins.decoding.types import (
     DecodeParams,
     Draft,
     Drafter,
+    DraftRequest,
     Prefix,
     Request,
     Round,
     RowEvent,
     RowParams,
-    RowRandom,
     RowResult,
     Scores,
     SourceBatch,
@@ -230,16 +230,17 @@ class ScriptedDrafter(Rows):
         self.script = script
         self.sampling = sampling
 
-    def propose(
-        self, prefix: Prefix, budget: Tensor, width: int, params: RowParams, random: RowRandom
-    ) -> Draft:
+    def propose(self, asked: DraftRequest) -> Draft:
+        prefix, budget, width = asked.prefix, asked.budget, asked.width
         positions = prefix.lengths[:, None] + torch.arange(width)
         positions = positions.clamp(max=self.table.shape[1] - 1)
         wrong, lengths = self.script(self.keys, positions, budget)
         last, tokens, probs = prefix.last(), [], []
         for i in range(width):
             logits = self.table[self.keys, positions[:, i], last]
-            last, law = draft_token(logits, params, random, prefix.lengths + i, self.sampling)
+            last, law = draft_token(
+                logits, asked.params, asked.random, prefix.lengths + i, self.sampling
+            )
             if law is None:
                 last = torch.where(wrong[:, i], (last + 1) % self.table.shape[-1], last)
             else:

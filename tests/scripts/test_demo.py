@@ -70,8 +70,7 @@ def test_it_fails_where_exact_is_not_exact(samples: str, monkeypatch: pytest.Mon
     monkeypatch.setattr(demo, "exactness_of", explain)
     assert not demo.run(None, None, samples, 3)
     assert asked == [[0, 1, 2]]
-    monkeypatch.setattr("sys.argv", ["demo.py", "--test", samples])
-    assert demo.main() == 1
+    assert demo.COMMAND.run(["--test", samples]) == 1
 
 
 def test_without_a_bundle_it_says_so(
@@ -80,6 +79,5 @@ def test_without_a_bundle_it_says_so(
     from specdec_plugins.app.loading import make_settings
 
     monkeypatch.setattr(demo, "make_settings", make_settings)
-    monkeypatch.setattr("sys.argv", ["demo.py", "no-such-folder"])
-    assert demo.main() == 2
+    assert demo.COMMAND.run(["no-such-folder"]) == 2
     assert "no-such-folder" in capsys.readouterr().err

@@ -124,27 +124,13 @@ def test_inference_takes_what_the_other_scripts_write(prepared: Path) -> None:
     assert arguments[arguments.index("--output-path") + 1] == "output/test.de"
 
 
-@pytest.mark.parametrize(
-    ("flags", "variables", "message"),
-    [
-        ([], {"data_dir": "none"}, "none: no such folder; set data_dir=FOLDER"),
-        ([], {"checkpoint_path": "none"}, "none: no such file; set checkpoint_path=FILE"),
-        ([], {"AR_checkpoint_path": "work"}, "work: a folder; set AR_checkpoint_path=FILE"),
-        ([], {"tgt": "en", "src": "de"}, "/bpe/test.de: no such file; set input_path=FILE"),
-        (["--input-path", "-"], {"input_path": "none"}, ""),
-        (["--path=mine.pt"], {"checkpoint_path": "none"}, ""),
-        (["--strategy", "AR"], {"checkpoint_path": "none"}, ""),
-        ([], {"input_path": "-", "strategy": "fairseq", "checkpoint_path": "none"}, ""),
-    ],
-)
-def test_inference_names_the_variable_of_a_missing_file(
-    flags: list[str], variables: dict[str, str], message: str, prepared: Path
-) -> None:
-    expect = BAD_INPUT if message else 0
-    done, _ = inference(prepared, *flags, expect=expect, **variables)
-    assert message in done.stderr
-    assert done.stderr.count("\n") == bool(message)
-    assert done.stderr.startswith("inference.sh: error: " if message else "")
+def test_inference_says_what_names_the_files_where_one_is_wrong(prepared: Path) -> None:
+    (refusing := prepared / "refusing").write_text("#!/bin/sh\nexit $STATUS\n")
+    refusing.chmod(0o755)
+    done, _ = inference(prepared, PYTHON=str(refusing), STATUS="2", expect=BAD_INPUT)
+    assert "AR_checkpoint_path=FILE input_path=FILE" in done.stderr
+    failed, _ = inference(prepared, PYTHON=str(refusing), STATUS="1", expect=1)
+    assert failed.stderr == ""
 
 
 def test_inference_of_a_bundle_needs_nothing_else(tmp_path: Path) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import replace
-from typing import Any
 
 import pytest
 import torch
@@ -12,12 +11,12 @@ import torch
 from specdec_plugins.decoding.drafters import DRAFTERS, DraftContext
 from specdec_plugins.decoding.engine import EngineConfig, Method, SpeculativeDecoder
 from specdec_plugins.decoding.rules.exact import Exact
+from specdec_plugins.decoding.rules.mixed import GREEDY_TOP_K, MixedRule
 from specdec_plugins.decoding.rules.speculative_sampling import SpeculativeSampling
 from specdec_plugins.decoding.rules.top_beta import TopBeta
 from specdec_plugins.decoding.sampling import HashRandom
 from specdec_plugins.decoding.schedules import SCHEDULES
-from specdec_plugins.decoding.types import DecodeParams, Request, RowResult, Scores, Verdict
-from specdec_plugins.serving.model import GREEDY_TOP_K, MixedRule
+from specdec_plugins.decoding.types import Case, DecodeParams, Request, RowResult, Scores, Verdict
 from specdec_plugins.serving.planning import row_params as row_params_of
 from specdec_plugins.serving.schemas import Parameters
 from specdec_plugins.serving.settings import ServerSettings
@@ -41,7 +40,7 @@ def test_each_row_follows_its_own_rule() -> None:
     params = row_params(4, top_k=[1, 0, 1, 0], seed=[1, 2, 3, 4])
     random, first = HashRandom(params.seed), torch.full((4,), 5)
     mixed, exact, drawn = (
-        rule.judge(draft, scores, params, random, first)
+        rule.judge(Case(draft, scores, params, random, first))
         for rule in (MixedRule(), Exact(), SpeculativeSampling())
     )
     assert mixed.num_accepted[::2].tolist() == [2, 2]
@@ -59,15 +58,15 @@ def test_the_tolerant_rule_judges_only_where_something_is_tolerated(
     judged: list[str] = []
 
     class Recorded(TopBeta):
-        def judge(self, *arguments: Any) -> Verdict:
+        def judge(self, case: Case) -> Verdict:
             judged.append("tolerant")
-            return super().judge(*arguments)
+            return super().judge(case)
 
     params = row_params(2, top_k=top_k, beta=beta)
     scores, first = Scores(torch.randn(2, 3, 9)), torch.ones(2, dtype=torch.int64)
     draft = draft_of([[3, 4], [5, 6]])
     rule = MixedRule(tolerant=Recorded())
-    rule.judge(draft, scores, params, HashRandom(params.seed), first)
+    rule.judge(Case(draft, scores, params, HashRandom(params.seed), first))
     assert bool(judged) == tolerant
 
 

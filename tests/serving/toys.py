@@ -26,12 +26,13 @@ from prometheus_client.parser import text_string_to_metric_families
 from specdec_plugins.app.settings import Settings
 from specdec_plugins.app.types import Limits
 from specdec_plugins.decoding.engine import EngineConfig, Method, SpeculativeDecoder
+from specdec_plugins.decoding.rules.mixed import MixedRule
 from specdec_plugins.decoding.rules.top_beta import TopBeta
 from specdec_plugins.decoding.schedules import SCHEDULES
 from specdec_plugins.decoding.types import DecodeParams, Draft, Prefix, Request, Scores
 from specdec_plugins.formats.pretrained.tokenizer import Languages
 from specdec_plugins.serving.app import UVICORN, create_app
-from specdec_plugins.serving.model import MixedRule, ServedModel
+from specdec_plugins.serving.model import ServedModel
 from specdec_plugins.serving.service import Service
 from specdec_plugins.serving.settings import ServerSettings
 from tests.decoding.toys import (

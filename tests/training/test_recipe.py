@@ -24,7 +24,7 @@ PARSERS = {
     "distill.sh": distill.COMMAND.parser,
     "average-checkpoints": checkpoints.COMMAND.parser,
     "convert.sh": convert.make_parser,
-    "reproduce.sh": reproduce.make_parser,
+    "reproduce.sh": reproduce.COMMAND.parser,
 }
 
 

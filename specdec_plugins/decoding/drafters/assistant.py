@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import Protocol, runtime_checkable
 
 import torch
 from torch import Tensor
@@ -12,6 +13,7 @@ from specdec_plugins.decoding.drafters.base import (
     ContextDrafter,
     DraftContext,
     Needs,
+    SupportsEncoderOutput,
     TokenByToken,
 )
 from specdec_plugins.decoding.extend import append
@@ -19,13 +21,10 @@ from specdec_plugins.decoding.networks.cpu.ops import at
 from specdec_plugins.decoding.networks.transformer import Transformer
 from specdec_plugins.decoding.types import (
     Draft,
+    DraftRequest,
     Prefix,
-    ReadsEncoderOutput,
     Round,
-    RowParams,
-    RowRandom,
     SourceBatch,
-    SupportsEncoderOutput,
     Target,
     Verdict,
     Verifier,
@@ -34,6 +33,18 @@ from specdec_plugins.decoding.verifier import TransformerVerifier
 from specdec_plugins.errors import UserError, require
 
 _OWN, _VERIFIERS = "own", "verifier"
+
+
+@runtime_checkable
+class ReadsEncoderOutput(Protocol):
+    """A model whose decoder can read what another one's encoder has made of the source."""
+
+    @property
+    def encoder_dim(self) -> int:
+        """Width D of the states that its decoder reads."""
+
+    def admit_encoded(self, source: SourceBatch, states: Tensor, padding_mask: Tensor) -> None:
+        """`admit` without encoding: states [B, S, D] and padding [B, S] bool of the new rows."""
 
 
 @DRAFTERS.register("assistant")
@@ -105,12 +116,11 @@ class AssistantDrafter(ContextDrafter):
         read = Prefix(prefix.tokens, self._known, prefix.active, prefix.width)
         self._model.commit(read, last)
 
-    def propose(
-        self, prefix: Prefix, budget: Tensor, width: int, params: RowParams, random: RowRandom
-    ) -> Draft:
+    def propose(self, asked: DraftRequest) -> Draft:
+        prefix = asked.prefix
         own = Prefix(prefix.tokens.clone(), self._known.clone(), prefix.active, prefix.width)
         reader = _Ahead(self._model, own, self._unread(prefix))
-        draft = self._drafting.draft(reader, prefix, budget, width, params, random)
+        draft = self._drafting.draft(reader, asked)
         self._known = own.lengths
         return draft
 

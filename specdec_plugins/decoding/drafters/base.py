@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Any, Protocol, Self
+from typing import Any, Protocol, Self, runtime_checkable
 
 import torch
 from torch import Tensor, nn
@@ -11,18 +11,10 @@ from torch import Tensor, nn
 from specdec_plugins.decoding.bigrams import Bigrams
 from specdec_plugins.decoding.extend import until_eos
 from specdec_plugins.decoding.networks.trained import TrainedNetwork
+from specdec_plugins.decoding.networks.transformer import Encoder
 from specdec_plugins.decoding.registry import Registry
 from specdec_plugins.decoding.sampling import best_probability, draft_token
-from specdec_plugins.decoding.types import (
-    Draft,
-    Drafter,
-    Prefix,
-    RowParams,
-    RowRandom,
-    Stateful,
-    Target,
-    Verifier,
-)
+from specdec_plugins.decoding.types import Draft, Drafter, DraftRequest, Stateful, Target, Verifier
 
 DRAFTERS: Registry[Drafter] = Registry("drafter")
 
@@ -43,6 +35,21 @@ class DraftContext:
         """The same weights for another session, whose state is this verifier's."""
         assistant = None if self.assistant is None else self.assistant.fresh()
         return replace(self, verifier=verifier, assistant=assistant)
+
+
+@runtime_checkable
+class SupportsEncoderOutput(Protocol):
+    """A verifier whose encoding of the source a drafter may read instead of encoding again."""
+
+    @property
+    def encoder_dim(self) -> int:
+        """Width D of the encoder's states."""
+
+    def encoder_output(self) -> tuple[Tensor, Tensor]:
+        """States [B, S, D] and padding [B, S] bool (True = padding) of the present rows."""
+
+    def encodes_like(self, encoder: Encoder) -> bool:
+        """True if that encoder's output would be the same."""
 
 
 class ContextDrafter(Stateful):
@@ -115,20 +122,13 @@ class TokenByToken:
     sampling: bool
     confidence: float  # 0 = never stop for it, and nothing is computed for it
 
-    def draft(
-        self,
-        reader: TokenReader,
-        prefix: Prefix,
-        budget: Tensor,
-        width: int,
-        params: RowParams,
-        random: RowRandom,
-    ) -> Draft:
+    def draft(self, reader: TokenReader, asked: DraftRequest) -> Draft:
+        prefix, budget = asked.prefix, asked.budget
         going = prefix.active & (budget > 0)
         lengths = torch.zeros_like(budget)
         tokens: list[Tensor] = []
         probs: list[Tensor] = []  # [B, 1, V] each, where the tokens are drawn
-        for i in range(width):
+        for i in range(asked.width):
             logits = reader.logits()
             going = going & (i < budget)
             if self.confidence > 0:
@@ -136,11 +136,10 @@ class TokenByToken:
                 # Waiting for the device is cheaper than passes that nobody needs.
                 if not bool(going.any()):
                     break
-            token, drawn_from = draft_token(
-                logits, params, random, prefix.lengths + i, self.sampling
-            )
+            place = prefix.lengths + i
+            token, q = draft_token(logits, asked.params, asked.random, place, self.sampling)
             tokens.append(token)
-            probs += [] if drawn_from is None else [drawn_from]
+            probs += [] if q is None else [q]
             lengths = lengths + going
             reader.take(token, going)
             going = going & (token != self.target.special.eos)  # nothing behind it can be kept

@@ -14,6 +14,7 @@ from specdec_plugins.decoding.drafters.base import (
     ContextDrafter,
     DraftContext,
     Needs,
+    SupportsEncoderOutput,
     until_end,
 )
 from specdec_plugins.decoding.networks.block import BlockDrafter
@@ -22,16 +23,7 @@ from specdec_plugins.decoding.networks.cpu import ops
 from specdec_plugins.decoding.networks.cpu.products import NativeHead
 from specdec_plugins.decoding.networks.heads import Listed, only
 from specdec_plugins.decoding.sampling import sample, warp
-from specdec_plugins.decoding.types import (
-    Draft,
-    Prefix,
-    Round,
-    RowParams,
-    RowRandom,
-    SourceBatch,
-    Stream,
-    SupportsEncoderOutput,
-)
+from specdec_plugins.decoding.types import Draft, DraftRequest, Prefix, Round, SourceBatch, Stream
 from specdec_plugins.errors import require
 
 
@@ -128,10 +120,8 @@ class BlockNatDrafter(ContextDrafter):
         return states[-num_rows:, :length], padding_mask[-num_rows:, :length]
 
     @torch.inference_mode()
-    def propose(
-        self, prefix: Prefix, budget: Tensor, width: int, params: RowParams, random: RowRandom
-    ) -> Draft:
-        config = self.network.config
+    def propose(self, asked: DraftRequest) -> Draft:
+        prefix, params, config = asked.prefix, asked.params, self.network.config
         # The network has no positions behind these; near them a block is shorter.
         left = config.decoder.max_positions - (prefix.lengths - 1)
         # A row that drafts nothing keeps one mask: attention over nothing would be undefined.
@@ -139,17 +129,17 @@ class BlockNatDrafter(ContextDrafter):
         num_masks = torch.minimum(wanted, left).clamp(min=1)
         # The host's bound of these
         most = min(config.block_size, max(1, *(p.block_size for p in params.requested)))
-        states = self._predict(prefix, num_masks, most, min(width, most))
+        states = self._predict(prefix, num_masks, most, min(asked.width, most))
         probs = None
         if self.network.decoder.head is not None:
-            drafted, probs = self._walk(states, prefix, params, random)
+            drafted, probs = self._walk(states, asked)
         elif self._bigrams is not None:
             logits = self.network.decoder.logits(states)
             weight, candidates = self._config.bigram_weight, self._config.candidates or 6
             drafted = self._bigrams.best_path(logits, prefix.last(), weight, candidates)
         else:
             drafted = ops.best(self.network.decoder.logits(states))
-        budget = budget.clamp(max=drafted.shape[1])
+        budget = asked.budget.clamp(max=drafted.shape[1])
         return until_end(Draft(drafted, budget, probs), self._eos, self._may_wait)
 
     def _predict(self, prefix: Prefix, num_masks: Tensor, most: int, num_used: int) -> Tensor:
@@ -182,16 +172,14 @@ class BlockNatDrafter(ContextDrafter):
             return int((prefix.lengths - 1 - self._cache.lengths).max())
         return self._behind
 
-    def _walk(
-        self, states: Tensor, prefix: Prefix, params: RowParams, random: RowRandom
-    ) -> tuple[Tensor, Tensor | None]:
+    def _walk(self, states: Tensor, asked: DraftRequest) -> tuple[Tensor, Tensor | None]:
         """Tokens [B, m] int64 that the head chooses; drawn, with their distribution [B, m, V],
         under a rule that samples: over the candidates alone, whatever the rest may be worth.
         """
         decoder, listed = self.network.decoder, self._listed
         head, embeddings = decoder.head, decoder.tokens.weight
         assert head is not None
-        last, candidates = prefix.last(), self._config.candidates or 16
+        last, candidates = asked.prefix.last(), self._config.candidates or 16
         if isinstance(head, NativeHead) and listed and not self._samples:
             return head.draft(states, listed, last, embeddings, candidates), None
         logits = decoder.logits(states)
@@ -202,8 +190,9 @@ class BlockNatDrafter(ContextDrafter):
 
         def draw(place: int, own: Tensor, scores: Tensor) -> Tensor:
             allowed = torch.full_like(logits[:, place], -math.inf).scatter(1, own, scores)
-            probs.append(warp(allowed[:, None], params).float())
-            uniform = random.uniform(prefix.lengths + place, 1, Stream.PROPOSE)[:, 0]
+            probs.append(warp(allowed[:, None], asked.params).float())
+            positions = asked.prefix.lengths + place
+            uniform = asked.random.uniform(positions, 1, Stream.PROPOSE)[:, 0]
             return sample(probs[-1][:, 0].gather(1, own), uniform)
 
         drafted = head.draft(states, logits, last, embeddings, candidates, draw)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Protocol, runtime_checkable
 
 from torch import Tensor
 
@@ -12,8 +13,26 @@ from specdec_plugins.decoding.drafters.base import (
     DraftContext,
     TokenByToken,
 )
-from specdec_plugins.decoding.types import Draft, Prefix, RowParams, RowRandom, SupportsEarlyExit
+from specdec_plugins.decoding.types import Draft, DraftRequest, Prefix
 from specdec_plugins.errors import UserError, require
+
+
+@runtime_checkable
+class SupportsEarlyExit(Protocol):
+    """A verifier whose first layers may run ahead of `score`, which goes on where they stopped."""
+
+    @property
+    def num_layers(self) -> int:
+        """Decoder layers."""
+
+    def run_ahead(self, prefix: Prefix, tokens: Tensor, exit_layer: int) -> Tensor:
+        """Read one token a row with the first `exit_layer` layers: [B, V] logits of what follows.
+
+        tokens: [B] int64, token ids. The first call of a round reads `prefix.last()`, each further
+        one the drafted token behind the one before; all of a round with the same `exit_layer`.
+        The next `score` must be given the draft that was read, or all but its last column: what it
+        has in common with these calls is not computed again. Stopped rows may be fed any token.
+        """
 
 
 @DRAFTERS.register("early_exit")
@@ -44,11 +63,9 @@ class EarlyExitDrafter(ContextDrafter):
         self._verifier = _checked_verifier(context, config.exit_layer)
         self._drafting = TokenByToken(context.verifier, context.sampling, config.confidence)
 
-    def propose(
-        self, prefix: Prefix, budget: Tensor, width: int, params: RowParams, random: RowRandom
-    ) -> Draft:
-        reader = _FirstLayers(self._verifier, prefix, self._exit_layer, prefix.last())
-        return self._drafting.draft(reader, prefix, budget, width, params, random)
+    def propose(self, asked: DraftRequest) -> Draft:
+        reader = _FirstLayers(self._verifier, asked.prefix, self._exit_layer, asked.prefix.last())
+        return self._drafting.draft(reader, asked)
 
 
 @dataclass

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -19,7 +19,7 @@ from specdec_plugins.decoding.drafters.block import BlockNatDrafter
 from specdec_plugins.decoding.drafters.lookup import NOTHING, check_ngrams, match_lengths
 from specdec_plugins.decoding.networks.block import BlockDrafter
 from specdec_plugins.decoding.networks.cache import join_rows
-from specdec_plugins.decoding.types import Draft, Prefix, Round, RowParams, RowRandom, SourceBatch
+from specdec_plugins.decoding.types import Draft, DraftRequest, Prefix, Round, SourceBatch
 
 _LONGEST = 1024  # tokens of a hint that are read: no sentence goes on behind them
 
@@ -75,18 +75,16 @@ class HintDrafter(ContextDrafter):
         if self._blocks is not None:
             self._blocks.select(rows)
 
-    def propose(
-        self, prefix: Prefix, budget: Tensor, width: int, params: RowParams, random: RowRandom
-    ) -> Draft:
-        hinted = self._follow(prefix, budget, width)
-        left = budget * (hinted.lengths == 0)
+    def propose(self, asked: DraftRequest) -> Draft:
+        hinted = self._follow(asked)
+        left = asked.budget * (hinted.lengths == 0)
         if self._blocks is None or (self._may_wait and not bool(left.any())):
             return hinted
-        drafted = self._blocks.propose(prefix, left, width, params, random)
-        return _either(hinted, drafted)
+        return _either(hinted, self._blocks.propose(replace(asked, budget=left)))
 
-    def _follow(self, prefix: Prefix, budget: Tensor, width: int) -> Draft:
+    def _follow(self, asked: DraftRequest) -> Draft:
         """What the hints say behind each prefix; nothing where they do not say."""
+        prefix, budget, width = asked.prefix, asked.budget, asked.width
         if self._hints.shape[1] == 0:
             return Draft.empty(len(budget), budget.device)
         config = self._config

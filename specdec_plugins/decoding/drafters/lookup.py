@@ -11,7 +11,7 @@ from torch.nn.functional import pad
 from specdec_plugins.decoding.drafters.base import DRAFTERS, ContextDrafter, DraftContext
 from specdec_plugins.decoding.networks.cache import join_rows
 from specdec_plugins.decoding.networks.cpu.ops import at, leading_true
-from specdec_plugins.decoding.types import Draft, Prefix, RowParams, RowRandom, SourceBatch
+from specdec_plugins.decoding.types import Draft, DraftRequest, Prefix, SourceBatch
 from specdec_plugins.errors import require
 
 NOTHING = -1  # equals no token: padding, other side's symbols, the gap between two texts
@@ -55,9 +55,8 @@ class LookupDrafter(ContextDrafter):
     def select(self, rows: Tensor) -> None:
         self._source = self._source[rows]
 
-    def propose(
-        self, prefix: Prefix, budget: Tensor, width: int, params: RowParams, random: RowRandom
-    ) -> Draft:
+    def propose(self, asked: DraftRequest) -> Draft:
+        prefix, budget, width = asked.prefix, asked.budget, asked.width
         columns = torch.arange(prefix.width, device=budget.device)
         written = (columns > 0) & (columns < prefix.lengths[:, None])  # without the start token
         target = prefix.tokens[:, : prefix.width].masked_fill(~written, NOTHING)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Protocol, runtime_checkable
 
 import torch
 from torch import Tensor
@@ -17,16 +18,23 @@ from specdec_plugins.decoding.drafters.base import (
 )
 from specdec_plugins.decoding.networks.cpu.ops import at, best
 from specdec_plugins.decoding.networks.heads import MedusaHeads
-from specdec_plugins.decoding.types import (
-    Draft,
-    Prefix,
-    Round,
-    RowParams,
-    RowRandom,
-    SourceBatch,
-    SupportsHidden,
-)
+from specdec_plugins.decoding.types import Draft, DraftRequest, Prefix, Round, SourceBatch
 from specdec_plugins.errors import UserError, require
+
+
+@runtime_checkable
+class SupportsHidden(Protocol):
+    """A verifier that gives its last states with its scores, for heads to read."""
+
+    @property
+    def hidden_dim(self) -> int:
+        """Width D of a last state, as the output projection reads it."""
+
+    def keep_hidden(self) -> None:
+        """From now on `Scores.hidden` is there."""
+
+    def project(self, states: Tensor) -> Tensor:
+        """The output projection: logits [..., V] of states [..., D]."""
 
 
 @DRAFTERS.register("medusa")
@@ -46,7 +54,13 @@ class MedusaDrafter(ContextDrafter):
 
     def __init__(self, config: Config, context: DraftContext) -> None:
         super().__init__(config, context)
-        self._verifier = _checked_verifier(context)
+        verifier = context.verifier
+        if not isinstance(verifier, SupportsHidden):
+            raise UserError(
+                "The drafter 'medusa' reads the verifier's last states, and this verifier gives "
+                "none; use another drafter."
+            )
+        self._verifier = verifier
         self._heads = _checked_heads(context, self._verifier.hidden_dim)
         self._verifier.keep_hidden()
         self.max_block_size = self._heads.num_heads
@@ -72,25 +86,12 @@ class MedusaDrafter(ContextDrafter):
         self._hidden, self._known = self._hidden[rows], self._known[rows]
 
     @torch.inference_mode()
-    def propose(
-        self, prefix: Prefix, budget: Tensor, width: int, params: RowParams, random: RowRandom
-    ) -> Draft:
-        num_used = min(width, self._heads.num_heads)
+    def propose(self, asked: DraftRequest) -> Draft:
+        num_used = min(asked.width, self._heads.num_heads)
         states = self._heads(self._hidden, num_used)  # [B, K, D]
         tokens = best(self._verifier.project(states))
-        draft = Draft(tokens, budget.clamp(max=num_used) * self._known)
+        draft = Draft(tokens, asked.budget.clamp(max=num_used) * self._known)
         return until_end(draft, self._eos, self._may_wait)
-
-
-def _checked_verifier(context: DraftContext) -> SupportsHidden:
-    """The verifier. Raises UserError where it has no states to read."""
-    verifier = context.verifier
-    if not isinstance(verifier, SupportsHidden):
-        raise UserError(
-            "The drafter 'medusa' reads the verifier's last states, and this verifier gives none; "
-            "use another drafter."
-        )
-    return verifier
 
 
 def _checked_heads(context: DraftContext, dim: int) -> MedusaHeads:

@@ -4,18 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from torch import Tensor
-
 from specdec_plugins.decoding.networks.cpu.ops import leading_best
-from specdec_plugins.decoding.types import (
-    RULES,
-    Draft,
-    Guarantee,
-    RowParams,
-    RowRandom,
-    Scores,
-    Verdict,
-)
+from specdec_plugins.decoding.types import RULES, Case, Guarantee, Verdict
 
 
 @RULES.register("exact")
@@ -31,7 +21,5 @@ class Exact:
     def guarantee(self, beta: int) -> Guarantee:
         return Guarantee.GREEDY
 
-    def judge(
-        self, draft: Draft, scores: Scores, params: RowParams, random: RowRandom, first: Tensor
-    ) -> Verdict:
-        return Verdict(*leading_best(scores.logits, draft.tokens, draft.lengths))
+    def judge(self, case: Case) -> Verdict:
+        return Verdict(*leading_best(case.scores.logits, case.draft.tokens, case.draft.lengths))

@@ -10,16 +10,7 @@ from torch.nn.functional import one_hot
 
 from specdec_plugins.decoding.networks.cpu.ops import at, leading_true
 from specdec_plugins.decoding.sampling import sample, warp
-from specdec_plugins.decoding.types import (
-    RULES,
-    Draft,
-    Guarantee,
-    RowParams,
-    RowRandom,
-    Scores,
-    Stream,
-    Verdict,
-)
+from specdec_plugins.decoding.types import RULES, Case, Draft, Guarantee, Stream, Verdict
 
 
 @RULES.register("speculative_sampling")
@@ -37,23 +28,21 @@ class SpeculativeSampling:
     def guarantee(self, beta: int) -> Guarantee:
         return Guarantee.DISTRIBUTION
 
-    def judge(
-        self, draft: Draft, scores: Scores, params: RowParams, random: RowRandom, first: Tensor
-    ) -> Verdict:
-        num_drafted = draft.tokens.shape[1]
-        p = warp(scores.logits, params)  # [B, K+1, V]
+    def judge(self, case: Case) -> Verdict:
+        draft, random, num_drafted = case.draft, case.random, case.draft.tokens.shape[1]
+        p = warp(case.scores.logits, case.params)  # [B, K+1, V]
         tokens = draft.tokens.masked_fill(~draft.mask, 0)[..., None]  # junk may be no token id
         p_drafted = p[:, :-1].gather(-1, tokens)[..., 0]  # [B, K]
         q_drafted = 1.0 if draft.probs is None else draft.probs.gather(-1, tokens)[..., 0]
         # u < p / q without the division, and strictly: what p excludes is never accepted.
-        kept = random.uniform(first, num_drafted, Stream.ACCEPT) * q_drafted < p_drafted
+        kept = random.uniform(case.first, num_drafted, Stream.ACCEPT) * q_drafted < p_drafted
         num_accepted = leading_true(kept & draft.mask)
 
         p_next = at(p, num_accepted)  # [B, V]
         residual = (p_next - rejected_law(draft, num_accepted, p_next)).clamp(min=0)
         # Where p = q up to rounding, nothing is left of it, and p itself is as good.
         weights = torch.where(residual.sum(-1, keepdim=True) > 0, residual, p_next)
-        uniform = random.uniform(first + num_accepted, 1, Stream.NEXT)[:, 0]
+        uniform = random.uniform(case.first + num_accepted, 1, Stream.NEXT)[:, 0]
         return Verdict(num_accepted, sample(weights, uniform))
 
 

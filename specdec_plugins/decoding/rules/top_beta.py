@@ -5,19 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import torch
-from torch import Tensor
 from torch.nn.functional import pad as pad_axes
 
 from specdec_plugins.decoding.networks.cpu.ops import at, best, leading_true, rank
-from specdec_plugins.decoding.types import (
-    RULES,
-    Draft,
-    Guarantee,
-    RowParams,
-    RowRandom,
-    Scores,
-    Verdict,
-)
+from specdec_plugins.decoding.types import RULES, Case, Guarantee, Verdict
 
 
 @RULES.register("top_beta")
@@ -34,10 +25,9 @@ class TopBeta:
     def guarantee(self, beta: int) -> Guarantee:
         return Guarantee.GREEDY if beta == 1 else Guarantee.NONE
 
-    def judge(
-        self, draft: Draft, scores: Scores, params: RowParams, random: RowRandom, first: Tensor
-    ) -> Verdict:
-        logits = scores.logits  # [B, K+1, V], row i judges draft token i
+    def judge(self, case: Case) -> Verdict:
+        draft, params, logits = case.draft, case.params, case.scores.logits
+        # logits [B, K+1, V], row i judges draft token i
         own = best(logits)  # [B, K+1]
         # Junk behind a draft's end may be no token id at all; the last row judges nothing.
         tokens = pad_axes(draft.tokens.masked_fill(~draft.mask, 0), (0, 1))

@@ -13,6 +13,7 @@ from specdec_plugins.decoding.sampling import HashRandom, warp
 from specdec_plugins.decoding.types import (
     Draft,
     Drafter,
+    DraftRequest,
     Prefix,
     Round,
     RowResult,
@@ -98,7 +99,8 @@ def proposal(
 ) -> Draft:
     rows = row_params(len(prefixes), **params)
     random = HashRandom(rows.seed)
-    return drafter.propose(prefix_of(prefixes), torch.tensor(budget), max(budget), rows, random)
+    asked = (prefix_of(prefixes), torch.tensor(budget), max(budget), rows, random)
+    return drafter.propose(DraftRequest(*asked))
 
 
 def opened(

@@ -14,7 +14,7 @@ from specdec_plugins.decoding.drafters.block import BlockNatDrafter
 from specdec_plugins.decoding.networks import BlockDrafter, Transformer
 from specdec_plugins.decoding.networks.transformer import same_encoder
 from specdec_plugins.decoding.sampling import HashRandom
-from specdec_plugins.decoding.types import Prefix, Request, RowParams
+from specdec_plugins.decoding.types import DraftRequest, Prefix, Request, RowParams
 from specdec_plugins.decoding.verifier import TransformerVerifier
 from specdec_plugins.errors import UserError
 from tests.decoding.networks.toys import (
@@ -69,7 +69,7 @@ def test_drafts_each_row_as_if_alone(copy_source: bool) -> None:
     network = block_drafter(copy_source=copy_source)
     drafter = drafter_of(network, ROWS)
     budget = torch.tensor([6, 6, 6])
-    draft = drafter.propose(prefix_of(ROWS), budget, 6, params(6, 6, 6), RANDOM)
+    draft = drafter.propose(DraftRequest(prefix_of(ROWS), budget, 6, params(6, 6, 6), RANDOM))
     expected = [until_end(alone(network, row, 6)) for row in ROWS]
     assert draft.lengths.tolist() == [len(row) for row in expected]
     rows = zip(draft.tokens.tolist(), expected, strict=True)
@@ -83,14 +83,14 @@ def test_the_number_of_masks_is_the_requests_own() -> None:
     network = block_drafter(seed=5)
     drafter = drafter_of(network, ROWS)
     budget = torch.tensor([2, 0, 3])
-    draft = drafter.propose(prefix_of(ROWS), budget, 3, params(6, 5, 4), RANDOM)
+    draft = drafter.propose(DraftRequest(prefix_of(ROWS), budget, 3, params(6, 5, 4), RANDOM))
     assert draft.tokens[0, :2].tolist() == alone(network, ROWS[0], 6)[:2]
     assert draft.tokens[2].tolist() == alone(network, ROWS[2], 4)[:3]
     assert draft.tokens[2].tolist() != alone(network, ROWS[2], 6)[:3]  # or it could not fail
     assert draft.lengths.tolist() == [2, 0, 3]
     assert draft.tokens.shape == (3, 3)
     # A wider result than any block is not needed.
-    draft = drafter.propose(prefix_of(ROWS), budget, 8, params(2, 0, 3), RANDOM)
+    draft = drafter.propose(DraftRequest(prefix_of(ROWS), budget, 8, params(2, 0, 3), RANDOM))
     assert draft.tokens.shape == (3, 3)
     assert draft.tokens[2, :3].tolist() == alone(network, ROWS[2], 3)
 
@@ -100,7 +100,7 @@ def test_a_stale_width_changes_nothing() -> None:
     network = block_drafter()
     drafter = drafter_of(network, ROWS[1:])
     prefix: Prefix = replace(prefix_of(ROWS[1:]), width=20)
-    draft = drafter.propose(prefix, torch.tensor([4, 4]), 4, params(4, 4), RANDOM)
+    draft = drafter.propose(DraftRequest(prefix, torch.tensor([4, 4]), 4, params(4, 4), RANDOM))
     assert draft.tokens.tolist() == [alone(network, row, 4) for row in ROWS[1:]]
 
 
@@ -113,10 +113,11 @@ def test_the_device_is_asked_once_while_the_rows_stay(
         drafter.verifier.admit(batch(ROWS))
         drafter.admit(batch(ROWS))
     drafter._may_wait = False
-    arguments = (prefix_of(ROWS), torch.tensor([2, 0, 3]), 3, params(4, 4, 4), RANDOM)
-    drafter.propose(*arguments)
+    budget = torch.tensor([2, 0, 3])
+    asked = DraftRequest(prefix_of(ROWS), budget, 3, params(4, 4, 4), RANDOM)
+    drafter.propose(asked)
     forbid_waiting(monkeypatch)
-    drafter.propose(*arguments)
+    drafter.propose(asked)
 
 
 def test_needs_a_network_of_its_own_kind_and_vocabulary() -> None:

@@ -14,11 +14,10 @@ from specdec_plugins.decoding.drafters import DRAFTERS
 from specdec_plugins.decoding.types import (
     Draft,
     Drafter,
+    DraftRequest,
     Prefix,
     Request,
     Round,
-    RowParams,
-    RowRandom,
     SourceBatch,
 )
 from specdec_plugins.errors import UserError
@@ -84,17 +83,16 @@ class Watched:
         self.sources = [self.sources[i] for i in rows.tolist()]
         self.inner.select(rows)
 
-    def propose(
-        self, prefix: Prefix, budget: Tensor, width: int, params: RowParams, random: RowRandom
-    ) -> Draft:
+    def propose(self, asked: DraftRequest) -> Draft:
+        prefix = asked.prefix
         before = (prefix.tokens.clone(), prefix.lengths.clone(), prefix.active.clone())
-        draft = self.inner.propose(prefix, budget, width, params, random)
+        draft = self.inner.propose(asked)
         self.num_proposals += 1
         for kept, now in zip(before, (prefix.tokens, prefix.lengths, prefix.active), strict=True):
             assert torch.equal(kept, now)
-        self.check_form(draft, budget, width)
+        self.check_form(draft, asked.budget, asked.width)
         if self.name not in WITH_MEMORY:
-            self.check_against_fresh(draft, prefix, budget, width, params, random)
+            self.check_against_fresh(draft, asked)
         return draft
 
     def check_form(self, draft: Draft, budget: Tensor, width: int) -> None:
@@ -117,7 +115,8 @@ class Watched:
             assert torch.allclose(distributions.sum(-1), torch.ones(len(distributions)), atol=1e-5)
             assert (distributions.gather(-1, proposed[:, None]) > 0).all()
 
-    def check_against_fresh(self, draft: Draft, prefix: Prefix, *rest: Any) -> None:
+    def check_against_fresh(self, draft: Draft, asked: DraftRequest) -> None:
+        prefix = asked.prefix
         verifier = TableVerifier(self.verifier.table)
         fresh = ALL[self.name](verifier)
         rows = [Request("", ids, hint_ids=hint) for ids, hint in self.sources]
@@ -129,7 +128,7 @@ class Watched:
         )
         verifier.admit(source)
         fresh.admit(source)
-        again = fresh.propose(prefix, *rest)
+        again = fresh.propose(asked)
         active = prefix.active
         assert draft.lengths[active].tolist() == again.lengths[active].tolist()
         mask = draft.mask & active[:, None]

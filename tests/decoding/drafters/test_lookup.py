@@ -7,7 +7,7 @@ import torch
 
 from specdec_plugins.decoding.drafters import DRAFTERS, DraftContext
 from specdec_plugins.decoding.sampling import HashRandom
-from specdec_plugins.decoding.types import Draft, Drafter, SourceBatch
+from specdec_plugins.decoding.types import Draft, Drafter, DraftRequest, SourceBatch
 from tests.decoding.toys import SPECIAL, TableVerifier, prefix_of, random_table, row_params
 
 EOS, PAD, UNK = SPECIAL.eos, SPECIAL.pad, SPECIAL.unk
@@ -33,7 +33,8 @@ def proposals(
     num_rows = len(prefixes)
     budgets = torch.tensor([budget] * num_rows if isinstance(budget, int) else budget)
     params = row_params(num_rows)
-    draft = of.propose(prefix_of(prefixes), budgets, width, params, HashRandom(params.seed))
+    random = HashRandom(params.seed)
+    draft = of.propose(DraftRequest(prefix_of(prefixes), budgets, width, params, random))
     assert isinstance(draft, Draft)
     rows = zip(draft.tokens.tolist(), draft.lengths.tolist(), strict=True)
     return [tokens[:length] for tokens, length in rows]

@@ -184,12 +184,13 @@ def test_an_int8_product_is_its_definition_to_the_bit(
 
 @pytest.mark.parametrize("instruction_set", SETS)
 @pytest.mark.parametrize("int8", [False, True])
+@pytest.mark.parametrize("width", [33, 128])  # 128: of a matrix unit, too, where there is one
 def test_a_row_is_the_same_in_any_block_and_on_any_threads(
-    instruction_set: str, int8: bool, threads_kept: None
+    instruction_set: str, int8: bool, width: int, threads_kept: None
 ) -> None:
-    layer, x = NativeLinear(linear(33, 150), int8, instruction_set), inputs(20, 33)
+    layer, x = NativeLinear(linear(width, 150), int8, instruction_set), inputs(37, width)
     alone = torch.cat([layer(row[None]) for row in x])
-    for threads, size in product((1, 2, 3), (2, 5, 6, 7, 13, 20)):
+    for threads, size in product((1, 2, 3), (2, 5, 6, 7, 13, 20, 37)):
         torch.set_num_threads(threads)
         assert torch.equal(layer(x[:size]), alone[:size])
 

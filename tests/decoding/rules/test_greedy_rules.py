@@ -11,7 +11,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from specdec_plugins.decoding.rules import RULES
 from specdec_plugins.decoding.sampling import HashRandom
-from specdec_plugins.decoding.types import AcceptanceRule, Draft, Guarantee, Scores, Verdict
+from specdec_plugins.decoding.types import AcceptanceRule, Case, Draft, Guarantee, Scores, Verdict
 from tests.decoding.toys import NO_TOKEN, draft_of, row_params
 
 EXACT: AcceptanceRule = RULES.get("exact")()
@@ -25,10 +25,10 @@ def judge(
     num_rows = logits.shape[0]
     params = row_params(num_rows, beta=beta, tau=tau)
     first = torch.ones(num_rows, dtype=torch.int64)
-    return rule.judge(draft, Scores(logits), params, HashRandom(params.seed), first)
+    return rule.judge(Case(draft, Scores(logits), params, HashRandom(params.seed), first))
 
 
-class Case(NamedTuple):
+class Example(NamedTuple):
     name: str
     draft: list[int]
     logits: list[list[float]]  # V = 5; shorter than the others' width means poison behind
@@ -44,38 +44,38 @@ SECOND = [3.0, 0.0, 2.0, 1.0, -1.0]  # best C = 0, then eos (gap 1), A (gap 2)
 TIED = [0.0, 0.0, 0.0, 2.0, 2.0]  # A and B equal; argmax takes A
 
 EXACT_CASES = [
-    Case("empty draft", [], [FIRST], 1, 0, 0, A),
-    Case("first right, second wrong", [A, A], [FIRST, SECOND, FIRST], 1, 0, 1, C),
-    Case("all right: bonus", [A, C], [FIRST, SECOND, FIRST], 1, 0, 2, A),
-    Case("first wrong, second right", [B, C], [FIRST, SECOND, FIRST], 1, 0, 0, A),
-    Case("tie: the lower id is the argmax", [A], [TIED, SECOND], 1, 0, 1, C),
-    Case("tie: the higher id is not", [B], [TIED, SECOND], 1, 0, 0, A),
-    Case("eos drafted and rejected", [EOS], [FIRST, SECOND], 1, 0, 0, A),
-    Case("eos drafted and accepted", [A, EOS], [FIRST, [0, 0, 5, 0, 0], FIRST], 1, 0, 2, A),
-    Case("huge tau means nothing with beta 1", [B], [FIRST, SECOND], 1, 1e9, 0, A),
+    Example("empty draft", [], [FIRST], 1, 0, 0, A),
+    Example("first right, second wrong", [A, A], [FIRST, SECOND, FIRST], 1, 0, 1, C),
+    Example("all right: bonus", [A, C], [FIRST, SECOND, FIRST], 1, 0, 2, A),
+    Example("first wrong, second right", [B, C], [FIRST, SECOND, FIRST], 1, 0, 0, A),
+    Example("tie: the lower id is the argmax", [A], [TIED, SECOND], 1, 0, 1, C),
+    Example("tie: the higher id is not", [B], [TIED, SECOND], 1, 0, 0, A),
+    Example("eos drafted and rejected", [EOS], [FIRST, SECOND], 1, 0, 0, A),
+    Example("eos drafted and accepted", [A, EOS], [FIRST, [0, 0, 5, 0, 0], FIRST], 1, 0, 2, A),
+    Example("huge tau means nothing with beta 1", [B], [FIRST, SECOND], 1, 1e9, 0, A),
 ]
 STRUCK = [1.0, -torch.inf, 0.5, 3.0, 2.0]  # as FIRST, and 1 may not be said
 TOLERANT_CASES = [
-    Case("struck by a constraint", [1], [STRUCK, SECOND], 5, torch.inf, 0, A),
-    Case("second best within tau", [B], [FIRST, SECOND], 2, 1.5, 1, C),
-    Case("gap equals tau: kept", [B], [FIRST, SECOND], 2, 1.0, 1, C),
-    Case("gap just above tau", [B], [FIRST, SECOND], 2, 0.999, 0, A),
-    Case("third best, beta 2, within tau", [C], [FIRST, SECOND], 2, 9.0, 0, A),
-    Case("third best, beta 3", [C], [FIRST, SECOND], 3, 9.0, 1, C),
-    Case("beta = V: tau alone decides", [1], [FIRST, SECOND], 5, 3.0, 1, C),
-    Case("beta = V, outside tau", [1], [FIRST, SECOND], 5, 2.5, 0, A),
-    Case("beta above V", [1], [FIRST, SECOND], 50, 3.0, 1, C),
-    Case("tie at tau 0: both are best", [B], [TIED, SECOND], 2, 0.0, 1, C),
-    Case("tie at beta 1: only the argmax", [B], [TIED, SECOND], 1, 0.0, 0, A),
-    Case("tolerated, then rejected", [B, 1], [FIRST, SECOND, FIRST], 2, 1.0, 1, C),
-    Case("tolerated twice: bonus", [B, EOS], [FIRST, SECOND, TIED], 2, 1.0, 2, A),
-    Case("eos tolerated though not best", [EOS], [FIRST, SECOND], 4, 2.5, 1, C),
-    Case("eos drafted and rejected", [EOS], [FIRST, SECOND], 4, 2.4, 0, A),
-    Case("empty draft", [], [FIRST], 5, 9.0, 0, A),
+    Example("struck by a constraint", [1], [STRUCK, SECOND], 5, torch.inf, 0, A),
+    Example("second best within tau", [B], [FIRST, SECOND], 2, 1.5, 1, C),
+    Example("gap equals tau: kept", [B], [FIRST, SECOND], 2, 1.0, 1, C),
+    Example("gap just above tau", [B], [FIRST, SECOND], 2, 0.999, 0, A),
+    Example("third best, beta 2, within tau", [C], [FIRST, SECOND], 2, 9.0, 0, A),
+    Example("third best, beta 3", [C], [FIRST, SECOND], 3, 9.0, 1, C),
+    Example("beta = V: tau alone decides", [1], [FIRST, SECOND], 5, 3.0, 1, C),
+    Example("beta = V, outside tau", [1], [FIRST, SECOND], 5, 2.5, 0, A),
+    Example("beta above V", [1], [FIRST, SECOND], 50, 3.0, 1, C),
+    Example("tie at tau 0: both are best", [B], [TIED, SECOND], 2, 0.0, 1, C),
+    Example("tie at beta 1: only the argmax", [B], [TIED, SECOND], 1, 0.0, 0, A),
+    Example("tolerated, then rejected", [B, 1], [FIRST, SECOND, FIRST], 2, 1.0, 1, C),
+    Example("tolerated twice: bonus", [B, EOS], [FIRST, SECOND, TIED], 2, 1.0, 2, A),
+    Example("eos tolerated though not best", [EOS], [FIRST, SECOND], 4, 2.5, 1, C),
+    Example("eos drafted and rejected", [EOS], [FIRST, SECOND], 4, 2.4, 0, A),
+    Example("empty draft", [], [FIRST], 5, 9.0, 0, A),
 ]
 
 
-def batched(cases: list[Case]) -> tuple[Draft, Tensor]:
+def batched(cases: list[Example]) -> tuple[Draft, Tensor]:
     """All cases as one ragged batch, poison behind each."""
     width = 3
     draft = draft_of([case.draft for case in cases], width)
@@ -91,7 +91,7 @@ def batched(cases: list[Case]) -> tuple[Draft, Tensor]:
     [(EXACT, EXACT_CASES), (TOP_BETA, EXACT_CASES), (TOP_BETA, TOLERANT_CASES)],
     ids=["exact", "top_beta as exact", "top_beta"],
 )
-def test_table(rule: AcceptanceRule, cases: list[Case]) -> None:
+def test_table(rule: AcceptanceRule, cases: list[Example]) -> None:
     draft, logits = batched(cases)
     tempting = torch.where(draft.mask, draft.tokens, logits[:, :-1].argmax(-1))
     for tokens in (draft.tokens, tempting):
@@ -180,7 +180,7 @@ def test_ranks_need_no_single_precision_copy_of_the_logits(name: str) -> None:
     params = row_params(num_rows, beta=3, tau=1.0)
     random = HashRandom(params.seed)
     with WideFloats(num_rows * vocab) as floats:
-        RULES.get(name)().judge(draft, Scores(logits), params, random, params.seed)
+        RULES.get(name)().judge(Case(draft, Scores(logits), params, random, params.seed))
     assert floats.made == []
     with WideFloats(num_rows * vocab) as floats:
         logits.float()

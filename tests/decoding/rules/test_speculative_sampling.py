@@ -11,7 +11,7 @@ import torch
 
 from specdec_plugins.decoding.rules import RULES
 from specdec_plugins.decoding.sampling import HashRandom
-from specdec_plugins.decoding.types import DecodeParams, Drafter, Guarantee, Request, Scores
+from specdec_plugins.decoding.types import Case, DecodeParams, Drafter, Guarantee, Request, Scores
 from tests.decoding.drafters.factories import FACTORIES
 from tests.decoding.test_sampling import slow_warp
 from tests.decoding.toys import (
@@ -173,7 +173,8 @@ def accepted_share(p: list[float], token: int, q: list[float] | None) -> float:
     logits = torch.tensor(p, dtype=torch.float64).log().expand(num_rows, 2, len(p))
     first = torch.ones(num_rows, dtype=torch.int64)
     rule = RULES.get("speculative_sampling")()
-    verdict = rule.judge(draft, Scores(logits), params, HashRandom(params.seed), first)
+    case = Case(draft, Scores(logits), params, HashRandom(params.seed), first)
+    verdict = rule.judge(case)
     return float(verdict.num_accepted.double().mean())
 
 

@@ -15,6 +15,10 @@
 #if defined(__x86_64__)
 #include <immintrin.h>
 #endif
+#if defined(__linux__)
+#include <sys/syscall.h>
+#include <unistd.h>
+#endif
 
 #include "isa.h"
 #include "rounds.h"
@@ -66,6 +70,27 @@ namespace specdec {
 #define DPBUSD(sums, x, w) ints(_mm512_dpbusd_epi32(__m512i(sums), __m512i(x), __m512i(w)))
 #include "kernels.inc"
 #pragma GCC pop_options
+
+#if defined(__linux__) && __GNUC__ >= 11
+#define WITH_MATRICES 1
+#pragma GCC push_options
+#pragma GCC target("avx2,fma,f16c,avx512f,avx512bw,avx512vl,avx512dq,avx512vnni,prefer-vector-width=512")
+#pragma GCC target("amx-tile,amx-int8")
+#define ISA amx
+#define LANES 16
+#define VECTORS 4
+#define HAS_HALF 1
+#define WITH_AMX
+#define DPBUSD(sums, x, w) ints(_mm512_dpbusd_epi32(__m512i(sums), __m512i(x), __m512i(w)))
+#include "kernels.inc"
+#pragma GCC pop_options
+
+// The system gives a process the registers of the matrix unit when it asks for them.
+static bool may_use_matrices() {
+  constexpr int kRequest = 0x1023, kTiles = 18;  // ARCH_REQ_XCOMP_PERM, XFEATURE_XTILEDATA
+  return __builtin_cpu_supports("amx-int8") && syscall(SYS_arch_prctl, kRequest, kTiles) == 0;
+}
+#endif
 #else
 #define WITH_X86 0
 #endif
@@ -75,9 +100,13 @@ std::vector<const Isa*> usable() {
 #if WITH_X86
   const bool has_avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") &&
                         __builtin_cpu_supports("f16c");
-  if (__builtin_cpu_supports("avx512vnni") && __builtin_cpu_supports("avx512bw") &&
-      __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl"))
-    found.push_back(&avx512::isa);
+  const bool has_avx512 =
+      __builtin_cpu_supports("avx512vnni") && __builtin_cpu_supports("avx512bw") &&
+      __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl");
+#if WITH_MATRICES
+  if (has_avx512 && may_use_matrices()) found.push_back(&amx::isa);
+#endif
+  if (has_avx512) found.push_back(&avx512::isa);
 #if __GNUC__ >= 11
   if (has_avx2 && __builtin_cpu_supports("avxvnni")) found.push_back(&avxvnni::isa);
 #endif

@@ -103,7 +103,7 @@ class PackedWeights {
     const int rows = int(x.count() / linear.in);
     const Product product{x.data, rows, out.data};
     const Scratch scratch =
-        scratch_for({}, linear.codes ? size_t(rows) * (linear.in + 3) : 0, rows, 0, threads);
+        scratch_for({}, linear.codes ? size_t(rows + 1) * (linear.in + 3) : 0, rows, 0, threads);
     in_team(threads, [&](int thread, int team) {
       isa.multiply(linear, product, scratch, thread, team);
     });
@@ -297,7 +297,7 @@ class Stack {
                                        [](const auto& product) { return product->linear.codes; });
     const int seen = std::max(pass.mask.width, pass.source_mask.width);
     const Scratch scratch = scratch_for({m * dim, m * dim, m * dim, 3 * m * dim, m * wide},
-                                        has_codes ? m * (wide + 3) : 0, m, seen + 16, threads);
+                                        has_codes ? (m + 1) * (wide + 3) : 0, m, seen + 16, threads);
     in_team(threads, [&](int thread, int team) {
       isa_->run_layers(layers_.data(), first, stop, pass, scratch, thread, team);
     });
@@ -361,7 +361,7 @@ inline void walk_blocks(const Floats& states, const std::optional<Floats>& logit
   std::vector<Candidate> room(places * walk.count);
   walk.candidates = room.data();
   walk.drafted = drafted.data;
-  const size_t codes = std::max(places * (walk.dim + 3), rows * (walk.hidden + 3));
+  const size_t codes = std::max((places + 1) * (walk.dim + 3), (rows + 1) * (walk.hidden + 3));
   const Scratch scratch = scratch_for({places * walk.hidden, 0, rows * walk.dim, rows * walk.scores_stride,
                                        rows * walk.hidden},
                                       state.linear.codes ? codes : 0, places, 0, threads);
