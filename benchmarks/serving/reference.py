@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from itertools import chain
 
 from benchmarks.serving.traffic import Answer, Tally
-from specdec_plugins.app.exactness import NEAR_TIE, logit_gap
+from specdec_plugins.app.exactness import NEAR_TIE, logit_gap, next_logits
 from specdec_plugins.serving.model import ServedModel
 from specdec_plugins.serving.planning import TextPlan, make_plan, translate_texts
 from specdec_plugins.serving.schemas import Parameters
@@ -65,7 +65,7 @@ class Reference:
         plan = self._plan(self.texts[index])
         decoded = self.model.decoder.decode(plan.requests)
         gaps = (
-            logit_gap(self.model.decoder.verifier, request, result.token_ids[:end])
+            logit_gap(next_logits(self.model.decoder.verifier, request, result.token_ids[:end]))
             for request, result in zip(plan.requests, decoded, strict=True)
             for end in range(len(result.token_ids))
         )

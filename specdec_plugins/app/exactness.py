@@ -135,7 +135,7 @@ def _differing(
             common = os.path.commonprefix([found[id_], expected[id_]])
             logits = next_logits(verifier, request, common)
             tolerance = rounding(DTYPES[translator.settings.dtype], logits)
-            places[int(id_)] = (len(common), _gap(logits), tolerance)
+            places[int(id_)] = (len(common), logit_gap(logits), tolerance)
     return places
 
 
@@ -145,12 +145,8 @@ def rounding(dtype: torch.dtype, logits: Tensor) -> float:
     return float(logits.abs().max()) * torch.finfo(dtype).eps * steps
 
 
-def logit_gap(verifier: Verifier, request: Request, prefix_ids: Sequence[int]) -> float:
-    """Nats between the verifier's two best logits after a target prefix."""
-    return _gap(next_logits(verifier, request, prefix_ids))
-
-
-def _gap(logits: Tensor) -> float:
+def logit_gap(logits: Tensor) -> float:
+    """Nats between the two best of logits [V]."""
     best, second = logits.topk(2).values.tolist()
     return float(best - second)
 

@@ -79,9 +79,15 @@ class Batch:
     def append(self, other: Batch) -> Batch:
         """These rows, then the other's."""
         params = self.params.append(other.params)
+        a, b = self.prefix, other.prefix
         return Batch(
             rows=self.rows + other.rows,
-            prefix=_append_prefix(self.prefix, other.prefix),
+            prefix=Prefix(
+                tokens=join_rows((a.tokens, b.tokens)),
+                lengths=torch.cat([a.lengths, b.lengths]),
+                active=torch.cat([a.active, b.active]),
+                width=max(a.width, b.width),
+            ),
             params=params,
             budget=torch.cat([self.budget, other.budget]),
             log_probs=torch.cat([self.log_probs, other.log_probs]),
@@ -113,16 +119,6 @@ def open_prefix(source: SourceBatch, max_len: int) -> Prefix:
         lengths=source.forced_lengths.clone(),
         active=torch.ones(num_rows, dtype=torch.bool, device=tokens.device),
         width=num_forced,
-    )
-
-
-def _append_prefix(a: Prefix, b: Prefix) -> Prefix:
-    """Rows of a, then rows of b, in storage wide enough for both."""
-    return Prefix(
-        tokens=join_rows((a.tokens, b.tokens)),
-        lengths=torch.cat([a.lengths, b.lengths]),
-        active=torch.cat([a.active, b.active]),
-        width=max(a.width, b.width),
     )
 
 

@@ -40,14 +40,9 @@ class DecodeStats:
         _count_leading(self.accepted_at, event.num_accepted)
 
     def __add__(self, other: DecodeStats) -> DecodeStats:
-        parts = {*self.seconds, *other.seconds}
+        parts, counts = {*self.seconds, *other.seconds}, vars(other).items()
         return DecodeStats(
-            rounds=self.rounds + other.rounds,
-            drafted=self.drafted + other.drafted,
-            accepted=self.accepted + other.accepted,
-            emitted=self.emitted + other.emitted,
-            eos=self.eos + other.eos,
-            rows=self.rows + other.rows,
+            **{name: getattr(self, name) + n for name, n in counts if isinstance(n, int)},
             drafted_at=_sums(self.drafted_at, other.drafted_at),
             accepted_at=_sums(self.accepted_at, other.accepted_at),
             seconds={p: self.seconds.get(p, 0.0) + other.seconds.get(p, 0.0) for p in parts},

@@ -37,11 +37,9 @@ class TransformerVerifier:
         self._exit_layer = 0  # layers that these have been through
 
     def fresh(self) -> TransformerVerifier:
-        """One without rows, over the same network."""
         return TransformerVerifier(self.network, self.special, self.with_hidden)
 
     def keep_hidden(self) -> None:
-        """From now on scores hold last states."""
         self.with_hidden = True
 
     def project(self, states: Tensor) -> Tensor:
@@ -121,12 +119,10 @@ class TransformerVerifier:
         self._memory = self._memory.select(rows)
 
     def encoder_output(self) -> tuple[Tensor, Tensor]:
-        """States [B, S, D] and padding [B, S] bool of the present rows."""
         assert self._memory is not None, "encoder_output before admit"
         return self._memory.extras[0], self._memory.padding_mask
 
     def encodes_like(self, encoder: Encoder) -> bool:
-        """True if that encoder gives what `encoder_output` gives."""
         return same_encoder(self.network.encoder, encoder)
 
     def _new_cache(self, num_rows: int) -> KVCache:

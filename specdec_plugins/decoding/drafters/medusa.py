@@ -60,8 +60,18 @@ class MedusaDrafter(ContextDrafter):
                 "The drafter 'medusa' reads the verifier's last states, and this verifier gives "
                 "none; use another drafter."
             )
-        self._verifier = verifier
-        self._heads = _checked_heads(context, self._verifier.hidden_dim)
+        heads = context.network
+        if not isinstance(heads, MedusaHeads):
+            raise UserError(
+                "The drafter 'medusa' needs a checkpoint that was trained for it (--arch "
+                "medusa_heads)."
+            )
+        require(
+            heads.dim == verifier.hidden_dim,
+            f"The heads read states of {heads.dim} numbers and the verifier gives "
+            f"{verifier.hidden_dim}; use heads that were trained on this verifier.",
+        )
+        self._verifier, self._heads = verifier, heads
         self._verifier.keep_hidden()
         self.max_block_size = self._heads.num_heads
         self._eos = context.verifier.special.eos
@@ -92,18 +102,3 @@ class MedusaDrafter(ContextDrafter):
         tokens = best(self._verifier.project(states))
         draft = Draft(tokens, asked.budget.clamp(max=num_used) * self._known)
         return until_end(draft, self._eos, self._may_wait)
-
-
-def _checked_heads(context: DraftContext, dim: int) -> MedusaHeads:
-    """The heads. Raises UserError where there are none, or they are of another verifier."""
-    heads = context.network
-    if not isinstance(heads, MedusaHeads):
-        raise UserError(
-            "The drafter 'medusa' needs a checkpoint that was trained for it (--arch medusa_heads)."
-        )
-    require(
-        heads.dim == dim,
-        f"The heads read states of {heads.dim} numbers and the verifier gives {dim}; use heads "
-        "that were trained on this verifier.",
-    )
-    return heads
