@@ -78,8 +78,8 @@ class Adaptive(DraftSchedule):
         self._timing: tuple[RoundCosts, int] | None = None  # the last round's costs, and its width
         self._is_chosen = False  # the last budget was not asked for to be measured
         self._rests = False  # nothing was drafted by choice: until rows change, nothing is learnt
-        self._judged: Tensor | None = None  # [B] float32, tokens judged; None before the first row
-        self._accepted: Tensor | None = None  # [B] float32, of these accepted
+        # [2, B] float32, tokens judged and of these accepted; None before the first row
+        self._counts: Tensor | None = None
         self._pool: Tensor | None = None  # [2] float32, both of all rows, the older counting less
 
     @property
@@ -88,19 +88,13 @@ class Adaptive(DraftSchedule):
 
     def admit(self, source: SourceBatch) -> None:
         self._rests = False
-        judged = torch.zeros_like(source.lengths, dtype=torch.float32)
-        accepted = judged
-        if self._judged is not None and self._accepted is not None:
-            judged = torch.cat([self._judged, judged])
-            accepted = torch.cat([self._accepted, accepted])
-        self._judged, self._accepted = judged, accepted
+        none = source.lengths.new_zeros(2, len(source), dtype=torch.float32)
+        self._counts = none if self._counts is None else torch.cat([self._counts, none], 1)
         if self._pool is None:
             weight = self._config.evidence
-            self._pool = judged.new_tensor([weight, weight * self._config.acceptance])
+            self._pool = none.new_tensor([weight, weight * self._config.acceptance])
 
     def commit(self, prefix: Prefix, last: Round) -> None:
-        assert self._judged is not None
-        assert self._accepted is not None
         width = last.draft.tokens.shape[1]
         self._rests = self._is_chosen and width == 0
         measured, before = self._measured.get(len(prefix.lengths).bit_length()), self._timing
@@ -113,18 +107,17 @@ class Adaptive(DraftSchedule):
             costs.observe(timed_width, last.seconds_before)
         if width == 0:
             return
+        assert self._counts is not None
         assert self._pool is not None
         accepted = last.verdict.num_accepted
-        judged = torch.minimum(accepted + 1, last.draft.lengths)
-        self._judged = self._judged + judged
-        self._accepted = self._accepted + accepted
-        counts = torch.stack([judged.sum(), accepted.sum()])
-        self._pool = _DECAY * self._pool + counts
+        counts = torch.stack([torch.minimum(accepted + 1, last.draft.lengths), accepted])
+        self._counts = self._counts + counts
+        self._pool = _DECAY * self._pool + counts.sum(1)
 
     def select(self, rows: Tensor) -> None:
         self._rests = False
-        if self._judged is not None and self._accepted is not None:
-            self._judged, self._accepted = self._judged[rows], self._accepted[rows]
+        if self._counts is not None:
+            self._counts = self._counts[:, rows]
 
     def next_budget(self, params: RowParams) -> Tensor | None:
         block, self._is_chosen = params.block_size, False
@@ -143,12 +136,11 @@ class Adaptive(DraftSchedule):
 
     def _best(self, block: Tensor, costs: list[float]) -> Tensor:
         """The width of most tokens a second, or each row's block where that is less: [B] int64."""
-        assert self._judged is not None
-        assert self._accepted is not None
+        assert self._counts is not None
         assert self._pool is not None
-        weight = self._config.evidence
+        (judged, accepted), weight = self._counts, self._config.evidence
         prior = self._pool[1] / self._pool[0]
-        alpha = (self._accepted + weight * prior) / (self._judged + weight)
+        alpha = (accepted + weight * prior) / (judged + weight)
         alpha = alpha.clamp(max=0.999)[:, None]  # [B, 1]
         widths = torch.arange(len(costs), device=alpha.device)  # [K+1]
         drafted = torch.minimum(widths, block[:, None])  # [B, K+1]
