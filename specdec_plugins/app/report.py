@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, replace
 
 import numpy
 import torch
+from torch.nn.utils.rnn import pad_sequence
 
 from specdec_plugins.app.settings import Settings, choose_device
 from specdec_plugins.app.translator import SpeculativeTranslator
@@ -213,13 +214,10 @@ def match_targets(
     free = [replace(request, forced_ids=[]) for request in requests]
     source = collate(free, special.pad, special.start, device)
     verifier.admit(source)
-    width = max(len(target) for target in targets)
-    tokens = torch.tensor(
-        [target + [special.pad] * (width - len(target)) for target in targets], device=device
-    )  # [B, T]
-    lengths = torch.tensor([len(target) for target in targets], device=device)
-    draft = Draft(tokens, lengths)
-    scores = verifier.score(open_prefix(source, width + 1), draft)
+    rows = [torch.tensor(target, device=device) for target in targets]
+    tokens = pad_sequence(rows, batch_first=True, padding_value=special.pad)  # [B, T]
+    draft = Draft(tokens, torch.tensor([len(row) for row in rows], device=device))
+    scores = verifier.score(open_prefix(source, tokens.shape[1] + 1), draft)
     right = (scores.logits[:, :-1].argmax(-1) == tokens) & draft.mask
     counts: list[int] = right.sum(1).tolist()
     return counts

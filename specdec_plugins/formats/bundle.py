@@ -340,7 +340,7 @@ def _write_part(
     stored = {stored_name: state[stored_name].clone() for stored_name in first.values()}
     save_file(stored, folder / weights, {ALIASES: json.dumps(aliases)})
     (folder / weights).chmod(0o644)
-    return Part(weights, model.kind, model.architecture()), first
+    return Part(weights, model.kind, asdict(model.config)), first
 
 
 def _content(tensor: Tensor) -> _Content:

@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
 
 from specdec_plugins.decoding.networks.trained import NETWORKS, VERIFIER, kind_of
 from specdec_plugins.decoding.stats import DecodeStats
@@ -153,9 +154,8 @@ class FairseqSearch:
 
     def _padded(self, rows: Sequence[Sequence[int]]) -> Tensor:
         """[B, S] int64, right-padded."""
-        width = max(len(row) for row in rows)
-        padded = [[*row, *[self._pad] * (width - len(row))] for row in rows]
-        return torch.tensor(padded, device=self._device)
+        tensors = [torch.tensor(row, device=self._device) for row in rows]
+        return pad_sequence(tensors, batch_first=True, padding_value=self._pad)
 
 
 def _repeat_blocker(size: int) -> Any:

@@ -7,6 +7,7 @@ fairseq stores beside them. What the networks do not have is refused by the name
 from __future__ import annotations
 
 import re
+from abc import abstractmethod
 from typing import Any, ClassVar, TypeVar
 
 import torch
@@ -89,9 +90,9 @@ class EncoderDecoder(TrainedNetwork):
     bidirectional: ClassVar[bool] = False  # the decoder keeps its embeddings itself
 
     @classmethod
+    @abstractmethod
     def switches(cls, state: State, settings: TrainingSettings) -> dict[str, Any]:
         """What its configuration has beyond `_shape`."""
-        raise NotImplementedError
 
     @classmethod
     def configure(cls, state: State, settings: TrainingSettings) -> TransformerConfig:

@@ -8,8 +8,9 @@ trained.
 from __future__ import annotations
 
 import re
+from abc import abstractmethod
 from collections.abc import Iterable, Sized
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, ClassVar, Protocol, TypeVar
 
@@ -45,9 +46,9 @@ class TrainedNetwork(nn.Module):
     int8: ClassVar[bool] = False  # its linear layers may be replaced by 8-bit ones
 
     @classmethod
+    @abstractmethod
     def configure(cls, state: State, settings: TrainingSettings) -> Any:
         """The configuration of a checkpoint. Raises UserError where it holds no such network."""
-        raise NotImplementedError
 
     @classmethod
     def described(cls, architecture: dict[str, Any], state: State) -> Any:
@@ -91,10 +92,6 @@ class Model:
     config: Any  # of its class of network
     state: State  # tied weights under each of their names
     languages: tuple[str | None, str | None] = (None, None)  # source, target; where the file says
-
-    def architecture(self) -> dict[str, Any]:
-        """Its configuration, for JSON."""
-        return asdict(self.config)
 
     def network(self, dtype: torch.dtype, device: torch.device) -> TrainedNetwork:
         """The inference network, in eval mode. Raises UserError where weights do not fit."""
