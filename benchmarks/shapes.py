@@ -115,7 +115,7 @@ def _write(contents: Contents, words: Sequence[Dictionary], folder: Path, note: 
             symbols = side.symbols[len(Dictionary()) :]
             text = "".join(f"{symbol} 1\n" for symbol in symbols)
             (Path(scratch) / f"dict.{language}.txt").write_text(text, encoding="utf-8")
-        write_bundle(replace(contents, dictionaries=Path(scratch)), made, torch.float32)
+        write_bundle(replace(contents, data=Path(scratch)), made, torch.float32)
         if note:
             (made / NOTE).write_text(f"{note}\n", encoding="utf-8")
 

@@ -7,8 +7,9 @@ import shutil
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
-from specdec_plugins.app.loading import DRAFTER, VERIFIER, make_settings
+from specdec_plugins.app.loading import DRAFTER, VERIFIER, make_settings, read_words
 from specdec_plugins.app.options import add_options
 from specdec_plugins.app.settings import DTYPES, RAW_TEXT, Settings
 from specdec_plugins.app.translator import load_translator
@@ -20,6 +21,8 @@ from specdec_plugins.formats.bigrams import read_bigrams
 from specdec_plugins.formats.bundle import (
     BIGRAMS,
     CODES,
+    PRETRAINED,
+    BundleSettings,
     Contents,
     Defaults,
     is_bundle,
@@ -28,10 +31,11 @@ from specdec_plugins.formats.bundle import (
 )
 from specdec_plugins.formats.checkpoints import save_checkpoint
 from specdec_plugins.formats.ctranslate2 import export_ctranslate2
-from specdec_plugins.formats.dictionaries import load_dictionaries
+from specdec_plugins.formats.dictionaries import Dictionary, load_dictionaries
 from specdec_plugins.formats.marian import export_marian
 from specdec_plugins.formats.models import read_model, read_model_of, to_checkpoint
 from specdec_plugins.formats.output import check_output, new_folder
+from specdec_plugins.formats.pretrained.config import is_pretrained
 from specdec_plugins.formats.text import load_codes
 
 # Products are made int8 when a model is loaded; what is stored stays what was trained.
@@ -56,7 +60,8 @@ are not good for was not recorded when this bundle was made. Write it here befor
 def make_parser() -> argparse.ArgumentParser:
     parser = Parser(prog="convert.sh", description="Convert models between formats.")
     formats = parser.add_subparsers(dest="to", required=True, metavar="FORMAT")
-    _add_bundle(formats.add_parser("bundle", help="checkpoints of fairseq into a bundle"))
+    help_ = "checkpoints of fairseq, or a model of transformers, into a bundle"
+    _add_bundle(formats.add_parser("bundle", help=help_))
     helps = {
         "fairseq": "a bundle into checkpoints for fairseq, with dictionaries and codes",
         "marian": "a verifier into MarianMT for transformers (extra 'convert')",
@@ -76,13 +81,14 @@ def make_parser() -> argparse.ArgumentParser:
 
 def _add_bundle(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
-    add("data", metavar="FOLDER", help="folder with dict.<lang>.txt")
+    add("data", metavar="FOLDER", help="folder with dict.<lang>.txt, or a model of transformers")
     models = ("verifier", "drafter_checkpoint", "drafter", "drafter_options", "bigrams")
     _add_settings(
         parser, *models, *_LANGUAGES, *Defaults.__annotations__, *RAW_TEXT, "tokenizer", "bpe_codes"
     )
     parser.set_defaults(**dict.fromkeys(RAW_TEXT, False), tokenizer="moses", drafter_options={})
-    add("--dtype", choices=STORED, default="float16", help="of stored weights (default: float16)")
+    dtype = "of stored weights (default: float16, and a model of transformers as it is)"
+    add("--dtype", choices=STORED, help=dtype)
     add("--card", metavar="FILE", type=Path, help="Markdown about the models; becomes README.md")
     _add_output(parser)
 
@@ -120,10 +126,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _to_bundle(args: argparse.Namespace) -> None:
-    require(args.verifier is not None, "give the verifier's checkpoint with --AR-path.")
-    dictionaries = load_dictionaries(args.data, args.source_lang, args.target_lang)
-    sides = (dictionaries.source, dictionaries.target)
-    verifier = read_model_of(Transformer, args.verifier, *sides)
+    text, languages, sides, verifier = _verifier(args)
     name, drafter = args.drafter or ("block" if args.drafter_checkpoint else None), None
     if args.drafter_checkpoint is not None:
         drafter = read_model(args.drafter_checkpoint)
@@ -131,21 +134,41 @@ def _to_bundle(args: argparse.Namespace) -> None:
     if args.bigrams is not None:
         takes = name is not None and needs_of(name).bigrams
         require(takes, "--bigrams are the block drafter's; leave them out.")
-        read_bigrams(args.bigrams, len(dictionaries.target))
+        read_bigrams(args.bigrams, len(sides[1]))
     if args.bpe_codes is not None:
         load_codes(args.bpe_codes)
     card = args.card and read_text(args.card, "the model card", "name another file")
     given = {name: getattr(args, name) for name in Defaults.__annotations__}
-    languages = (dictionaries.source_lang, dictionaries.target_lang)
     contents = Contents(
         *(Path(args.data), *languages, verifier, name, drafter, args.drafter_options),
         bigrams=args.bigrams and Path(args.bigrams),
         codes=args.bpe_codes and Path(args.bpe_codes),
-        text={"tokenizer": args.tokenizer, **{n: True for n in RAW_TEXT if getattr(args, n)}},
+        text=text,
         defaults={name: value for name, value in given.items() if value is not None},
         card=card or _default_readme(*languages, verifier, name, drafter),
     )
-    write_bundle(contents, args.output, DTYPES[args.dtype], args.force, check=_load)
+    dtype = DTYPES[args.dtype or "float16"]
+    if args.dtype is None and text["tokenizer"] == PRETRAINED:
+        dtype = verifier.state["encoder.embed_tokens.weight"].dtype
+    write_bundle(contents, args.output, dtype, args.force, check=_load)
+
+
+def _verifier(
+    args: argparse.Namespace,
+) -> tuple[dict[str, Any], tuple[str, str], tuple[Dictionary, Dictionary], Model]:
+    """What makes text of its tokens, its languages, its dictionaries, and the model itself."""
+    if args.verifier is None and is_pretrained(args.data):
+        named = {name: getattr(args, name) for name in ("data", *_LANGUAGES, "bpe_codes")}
+        settings = make_settings({name: value for name, value in named.items() if value})
+        words = read_words(settings)
+        languages = (words.codec.source_lang or "", words.codec.target_lang or "")
+        both = words.dictionaries
+        return {"tokenizer": PRETRAINED}, languages, (both.source, both.target), words.read_model()
+    require(args.verifier is not None, "give the verifier's checkpoint with --AR-path.")
+    both = load_dictionaries(args.data, args.source_lang, args.target_lang)
+    verifier = read_model_of(Transformer, args.verifier, both.source, both.target)
+    text = {"tokenizer": args.tokenizer, **{n: True for n in RAW_TEXT if getattr(args, n)}}
+    return text, (both.source_lang, both.target_lang), (both.source, both.target), verifier
 
 
 def _load(bundle: Path) -> None:
@@ -157,6 +180,7 @@ def _default_readme(
     source: str, target: str, verifier: Model, drafter_name: str | None, drafter: Model | None
 ) -> str:
     """What the files themselves say."""
+    source, target = source or "any", target or "any"
     rows = [f"| verifier | {_size(verifier)} |"]
     if drafter_name is not None:
         of = f", {_size(drafter)}" if drafter else ""
@@ -176,10 +200,20 @@ def _size(model: Model) -> str:
     )
 
 
+def _direction(folder: Path, bundle: BundleSettings) -> tuple[str, str]:
+    """Raises UserError for a bundle whose dictionaries no other engine reads."""
+    require(
+        bundle.text.get("tokenizer") != PRETRAINED,
+        f"{folder}: was made of a model of transformers; convert that with the other engine's own "
+        "converter.",
+    )
+    return bundle.source_lang, bundle.target_lang
+
+
 def _to_fairseq(source: Path, output: Path, force: bool) -> None:
     """Under the names that `loading.settings_from_files` looks for."""
     bundle = read_bundle(source)
-    languages = (bundle.source_lang, bundle.target_lang)
+    languages = _direction(source, bundle)
     parts, drafter = {VERIFIER: bundle.verifier}, bundle.drafter
     files = {CODES: bundle.text.get("bpe_codes"), BIGRAMS: drafter.bigrams if drafter else None}
     files |= {f"dict.{lang}.txt": f"dict.{lang}.txt" for lang in languages}
@@ -198,7 +232,7 @@ def _to_engine(args: argparse.Namespace) -> None:
     source = Path(args.source)
     if is_bundle(source):
         bundle = read_bundle(source)
-        dictionaries = load_dictionaries(source, bundle.source_lang, bundle.target_lang)
+        dictionaries = load_dictionaries(source, *_direction(source, bundle))
         source = source / bundle.verifier.weights
     else:
         require(args.data is not None, f"{source}: is no bundle; add --data with dict.<lang>.txt.")

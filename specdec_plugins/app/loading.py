@@ -16,14 +16,7 @@ from torch import Tensor
 
 from specdec_plugins.app.codec import Codec, PretrainedCodec
 from specdec_plugins.app.options import given_to
-from specdec_plugins.app.settings import (
-    DTYPES,
-    EXACT,
-    PRETRAINED,
-    RAW_TEXT,
-    Settings,
-    choose_device,
-)
+from specdec_plugins.app.settings import DTYPES, EXACT, RAW_TEXT, Settings, choose_device
 from specdec_plugins.app.types import Decoder, Limits
 from specdec_plugins.decoding.alone import DrafterDecoder, Unverified
 from specdec_plugins.decoding.constraints import FREE, Constraints
@@ -31,7 +24,7 @@ from specdec_plugins.decoding.drafters import DRAFTERS, DraftContext, needs_of
 from specdec_plugins.decoding.engine import EngineConfig, Method, SpeculativeDecoder
 from specdec_plugins.decoding.networks import Transformer, with_fast_products
 from specdec_plugins.decoding.networks.fairseq_names import EncoderDecoder
-from specdec_plugins.decoding.networks.trained import TrainedNetwork
+from specdec_plugins.decoding.networks.trained import Model, TrainedNetwork
 from specdec_plugins.decoding.schedules import SCHEDULES
 from specdec_plugins.decoding.types import DecodeParams, Drafter, Verifier
 from specdec_plugins.decoding.verifier import TransformerVerifier
@@ -40,6 +33,7 @@ from specdec_plugins.formats.bigrams import read_bigrams
 from specdec_plugins.formats.bundle import (
     BIGRAMS,
     CODES,
+    PRETRAINED,
     BundleSettings,
     default_bundle,
     is_bundle,
@@ -99,8 +93,8 @@ def _defaults(folder: Path, given: Mapping[str, Any]) -> dict[str, Any]:
             "languages.",
         )
     return {
-        "source_lang": bundle.source_lang,
-        "target_lang": bundle.target_lang,
+        "source_lang": bundle.source_lang or None,
+        "target_lang": bundle.target_lang or None,
         "verifier": str(folder / bundle.verifier.weights),
         **_drafting(folder, bundle, given),
         **(_of_pretrained(folder, given) if is_own else _raw_text(folder, bundle, given)),
@@ -199,6 +193,11 @@ class Words:
     # ids of its files those of source and target are
     config: PretrainedConfig | None = None  # of such a model
 
+    def read_model(self) -> Model:
+        """The weights of such a model. Raises UserError where they do not fit."""
+        assert self.config is not None
+        return read_pretrained(self.config, *self.orders)
+
 
 def read_words(settings: Settings) -> Words:
     """Raises UserError where a file is missing, or a language is not the model's."""
@@ -289,7 +288,7 @@ def _load_verifier(settings: Settings, words: Words) -> Transformer:
     assert path is not None
     if words.config is None or not Path(path).is_dir():
         return _load_network(Transformer, path, settings, words.dictionaries)
-    model = read_pretrained(words.config, *words.orders)
+    model = words.read_model()
     if settings.exit_layer is not None:
         model = model.until(settings.exit_layer)
     network = model.network(DTYPES[settings.dtype], choose_device(settings.device))

@@ -21,6 +21,7 @@ from specdec_plugins.decoding.rules import RULES
 from specdec_plugins.decoding.schedules import SCHEDULES
 from specdec_plugins.decoding.types import LEAST, AcceptanceRule, DecodeParams
 from specdec_plugins.errors import UserError, require
+from specdec_plugins.formats.bundle import PRETRAINED
 from specdec_plugins.formats.bundle import SETTINGS as BUNDLE_SETTINGS
 
 STRATEGIES = ("fairseq", "AR", "specdec", "drafter", "early-exit")
@@ -32,7 +33,6 @@ DTYPES = {
     "int8": torch.float32,  # what is left in floating point; products are quantised
 }
 EXACT = {"beta": 1, "tau": 0.0}  # no tolerance, whatever a bundle was tuned to
-PRETRAINED = "pretrained"  # a tokenizer of transformers', in the models' own folder
 TOKENIZERS = ("moses", PRETRAINED)
 BPES = ("subword_nmt",)
 

@@ -23,8 +23,13 @@ from specdec_plugins.decoding.networks.trained import NETWORKS, Model, State
 from specdec_plugins.decoding.registry import misfit
 from specdec_plugins.errors import UserError, located, read_text, require
 from specdec_plugins.formats.output import new_folder
+from specdec_plugins.formats.pretrained.config import CONFIG, GENERATION
+from specdec_plugins.formats.pretrained.tokenizer import FILES
 
-FORMAT, VERSION = "specdec-bundle", 2  # 1: a drafter shares nothing with its verifier
+FORMAT = "specdec-bundle"
+# 1: a drafter shares nothing with its verifier; 3: the tokenizer is of a model of transformers
+VERSIONS = (1, 2, 3)
+PRETRAINED = "pretrained"  # such a tokenizer's name
 SETTINGS = "bundle.json"
 CARD, CODES, BIGRAMS = "README.md", "bpe.codes", "bigrams.safetensors"
 WEIGHTS_SUFFIX = ".safetensors"
@@ -86,7 +91,7 @@ class DraftingPart:
 class BundleSettings:
     """What `bundle.json` says."""
 
-    source_lang: str
+    source_lang: str  # empty = one of several must be chosen
     target_lang: str
     text: Mapping[str, Any]  # as in Text
     verifier: Part
@@ -99,7 +104,8 @@ class BundleSettings:
         if (drafter := record["drafter"]) is not None:
             bigrams, network = drafter.pop("bigrams"), drafter.pop("network") or {}
             record["drafter"] = {**drafter, **network, **({"bigrams": bigrams} if bigrams else {})}
-        return {"format": FORMAT, "version": VERSION, **record}
+        version = VERSIONS[2 if self.text.get("tokenizer") == PRETRAINED else 1]
+        return {"format": FORMAT, "version": version, **record}
 
 
 def is_bundle(folder: str | Path) -> bool:
@@ -130,10 +136,10 @@ def read_bundle(folder: str | Path) -> BundleSettings:
     record = _read_json(path)
     if record.get("format") != FORMAT:
         raise UserError(f"{path}: expected the format {FORMAT!r}; this is no bundle.")
-    if (version := record.get("version")) not in range(1, VERSION + 1):
+    if (version := record.get("version")) not in VERSIONS:
         raise UserError(
             f"{path}: is of format version {version}, and this program reads versions 1 to "
-            f"{VERSION}; use the program that wrote it, or convert its models again."
+            f"{VERSIONS[-1]}; use the program that wrote it, or convert its models again."
         )
 
     def entry(kind: type[_Record], name: str, **known: Any) -> _Record:
@@ -264,8 +270,8 @@ def _read_json(path: Path) -> dict[str, Any]:
 class Contents:
     """Everything that goes into a bundle."""
 
-    dictionaries: Path  # folder with dict.<lang>.txt of both languages
-    source_lang: str
+    data: Path  # folder with dict.<lang>.txt of both languages, or with a tokenizer of its own
+    source_lang: str  # empty = the model has several, and none is the default
     target_lang: str
     verifier: Model
     drafter_name: str | None = None  # registered name
@@ -276,6 +282,13 @@ class Contents:
     text: Mapping[str, Any] = field(default_factory=dict)  # tokenizer, lowercase, ...
     defaults: Mapping[str, Any] = field(default_factory=dict)
     card: str = ""  # Markdown
+
+    def symbols(self) -> list[Path]:
+        """The files that say which symbols there are."""
+        if self.text.get("tokenizer") != PRETRAINED:
+            return [self.data / f"dict.{lang}.txt" for lang in (self.source_lang, self.target_lang)]
+        paths = (self.data / name for name in (CONFIG, GENERATION, *FILES))
+        return [path for path in paths if path.exists()]
 
 
 def write_bundle(
@@ -292,7 +305,7 @@ def write_bundle(
     cannot be read or written, a weight is too large for the dtype, or `check` raises one.
     """
     languages = (contents.source_lang, contents.target_lang)
-    files = {f"dict.{lang}.txt": contents.dictionaries / f"dict.{lang}.txt" for lang in languages}
+    files = {path.name: path for path in contents.symbols()}
     text = {**contents.text, "bpe": None, "bpe_codes": None}
     if contents.codes is not None:
         files[CODES] = contents.codes

@@ -11,12 +11,12 @@ from typing import Any
 from specdec_plugins.app.codec import Codec
 from specdec_plugins.app.loading import VERIFIER, load_parts, make_settings, settings_from_files
 from specdec_plugins.app.options import given_to
-from specdec_plugins.app.settings import EXACT, PRETRAINED, Settings
+from specdec_plugins.app.settings import EXACT, Settings
 from specdec_plugins.app.types import Limits
 from specdec_plugins.decoding.engine import EngineConfig, Method, SpeculativeDecoder
 from specdec_plugins.decoding.rules.mixed import MixedRule
 from specdec_plugins.errors import imported, require
-from specdec_plugins.formats.bundle import CODES, default_bundle, is_bundle
+from specdec_plugins.formats.bundle import CODES, PRETRAINED, default_bundle, is_bundle
 from specdec_plugins.formats.pretrained.config import is_pretrained
 from specdec_plugins.formats.pretrained.languages import plain
 from specdec_plugins.serving.settings import NONE, ModelOptions

@@ -201,7 +201,7 @@ def test_what_cannot_be_replaced_stays(
     ("changes", "message"),
     [
         ({"format": "zip"}, "expected the format 'specdec-bundle'"),
-        ({"version": 3}, "is of format version 3, and this program reads versions 1 to 2"),
+        ({"version": 4}, "is of format version 4, and this program reads versions 1 to 3"),
         ({"source_lang": None}, "'source_lang' must be a text, not None"),
         *(
             ({"verifier": {"weights": odd, "kind": VERIFIER}}, f"'{odd}' must be the name of a")
