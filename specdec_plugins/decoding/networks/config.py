@@ -124,7 +124,10 @@ class TransformerConfig:
 
 @dataclass(frozen=True)
 class BlockConfig(TransformerConfig):
-    """The block drafter; `scale_embedding` is about its encoder alone."""
+    """The block drafter; `scale_embedding` and `norm_embedding` are about its encoder alone.
+
+    That may be any verifier's; the decoder is post-norm.
+    """
 
     mask: int = 3  # token id of a position to predict, `<unk>` in the published checkpoints
     block_size: int = 25  # tokens a block, as trained
@@ -137,12 +140,13 @@ class BlockConfig(TransformerConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        stacks = (self.encoder, self.decoder)
-        plain = not any(stack.normalize_before or stack.final_norm for stack in stacks)
-        require(plain, "The block drafter has post-norm layers and no final norm.")
         require(
-            not self.norm_embedding and self.input_dim == self.decoder.dim == self.output_dim,
-            "The block drafter has neither a norm nor a projection of its embeddings.",
+            not self.decoder.normalize_before and not self.decoder.final_norm,
+            "The block drafter's decoder has post-norm layers and no final norm.",
+        )
+        require(
+            self.input_dim == self.decoder.dim == self.output_dim,
+            "The block drafter has no projection of its embeddings.",
         )
         require(
             self.decoder.positions != "none",

@@ -15,7 +15,7 @@ from typing import Any
 
 from specdec_plugins.decoding.constraints import Constraints
 from specdec_plugins.decoding.networks import StackConfig, TransformerConfig
-from specdec_plugins.errors import UserError, require
+from specdec_plugins.errors import UserError, located, read_text, require
 from specdec_plugins.formats.dictionaries import Dictionary
 from specdec_plugins.formats.pretrained.vocabulary import ours, start_of
 
@@ -308,7 +308,10 @@ def read_config(folder: str | Path) -> PretrainedConfig:
     fields = {name: given.get(name, defaults[name]) for name in FIELDS}
     _check_fields(path, fields)
     generate, notices = _generation(folder, given, defaults)
-    return PretrainedConfig(folder, model_type, fields, generate, notices)
+    config = PretrainedConfig(folder, model_type, fields, generate, notices)
+    with located(path):
+        config.network(config.vocab_size, config.decoder_vocab_size)
+    return config
 
 
 def _unknown_architecture(path: Path, model_type: object) -> str:
@@ -421,12 +424,9 @@ def _notices(path: Path, asked: Mapping[str, Any]) -> tuple[str, ...]:
 
 def _read_json(path: Path, what: str) -> dict[str, Any]:
     """Raises UserError where the file cannot be read or holds something else."""
+    text = read_text(path, "the configuration", f"give a folder with {what}")
     try:
-        found = json.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise UserError(
-            f"{path}: cannot be read ({error.strerror or error}); give a folder with {what}."
-        ) from error
+        found = json.loads(text)
     except ValueError as error:
         raise UserError(f"{path}: not JSON ({error}); download the file again.") from error
     if not isinstance(found, dict):

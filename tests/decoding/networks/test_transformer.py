@@ -81,7 +81,11 @@ def test_runs_in_lower_precision(dtype: torch.dtype) -> None:
         (transformer, {"decoder": {"positions": "rotary"}}, "choose one of: sinusoidal"),
         (transformer, {"activation": "mish"}, "no activation 'mish'; choose one of: gelu"),
         (block_drafter, {"block_size": 0}, "A block has 1 token or more, not 0"),
-        (block_drafter, {"norm_embedding": True}, "neither a norm nor a projection"),
+        (
+            block_drafter,
+            {"decoder_input_dim": 8, "share_embeddings": False, "tie_output": False},
+            "no projection",
+        ),
         (block_drafter, {"decoder": {"normalize_before": True}}, "post-norm layers"),
         (block_drafter, {"decoder": {"positions": "none"}}, "needs positions"),
     ],

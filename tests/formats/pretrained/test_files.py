@@ -1,0 +1,212 @@
+"""Files of transformers folders: whatever holds the weights is read, and what is wrong is told."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+
+from specdec_plugins.app.translator import SpeculativeTranslator, number_sentences
+from specdec_plugins.decoding.engine import EngineConfig, Method, SpeculativeDecoder
+from specdec_plugins.decoding.networks import Transformer, with_fast_products
+from specdec_plugins.decoding.rules import RULES
+from specdec_plugins.decoding.schedules import SCHEDULES
+from specdec_plugins.decoding.types import Request
+from specdec_plugins.decoding.verifier import TransformerVerifier
+from specdec_plugins.formats.bundle import default_bundle
+from specdec_plugins.formats.dictionaries import load_dictionaries
+from specdec_plugins.formats.marian import export_marian
+from specdec_plugins.formats.models import read_model as read_ours
+from specdec_plugins.formats.pretrained.config import CONFIG, GENERATION, is_pretrained, read_config
+from specdec_plugins.formats.pretrained.weights import PICKLED, SAFE, marian_positions, read_model
+from tests.formats.pretrained.random_models import VOCAB, save
+from tests.refusals import refused
+
+ROOT = Path(__file__).resolve().parents[3]
+ORDER = list(range(VOCAB))
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    save(tmp_path, "bart-large-cnn")
+    return tmp_path
+
+
+def read(folder: Path) -> Any:
+    config = read_config(folder)
+    return read_model(config, ORDER, ORDER).network(torch.float32, torch.device("cpu"))
+
+
+def change(path: Path, **entries: Any) -> None:
+    """Entries of a JSON object; None takes one out."""
+    found = {**json.loads(path.read_text()), **entries}
+    path.write_text(json.dumps({name: value for name, value in found.items() if value is not None}))
+
+
+def whole(state: dict[str, Tensor]) -> dict[str, Tensor]:
+    """As years ago: every name of a tied table, and who wrote the file."""
+    tied = (
+        "model.encoder.embed_tokens.weight",
+        "model.decoder.embed_tokens.weight",
+        "lm_head.weight",
+    )
+    version = {f"model.{side}.version": torch.tensor([3.0]) for side in ("encoder", "decoder")}
+    return {**state, **version, **dict.fromkeys(tied, state["model.shared.weight"])}
+
+
+def in_two(state: dict[str, Tensor], folder: Path, name: str, write: Callable[..., None]) -> None:
+    stem, suffix = name.split(".")
+    shards = [f"{stem}-0000{i + 1}-of-00002.{suffix}" for i in range(2)]
+    files = {tensor: shards[i % 2] for i, tensor in enumerate(state)}
+    for shard in shards:
+        write({n: t.clone() for n, t in state.items() if files[n] == shard}, folder / shard)
+    (folder / f"{name}.index.json").write_text(json.dumps({"metadata": {}, "weight_map": files}))
+
+
+@pytest.mark.parametrize("kind", ["pickled", "shards", "pickled shards", "base model", "half"])
+def test_however_weights_are_stored_they_are_the_same(kind: str, folder: Path) -> None:
+    expected = read(folder).state_dict()
+    state = load_file(folder / SAFE)
+    (folder / SAFE).unlink()
+    if kind == "pickled":
+        torch.save(whole(state), folder / PICKLED)
+    elif kind == "base model":  # whose names have no prefix, and which has no bias
+        del state["final_logits_bias"]
+        save_file({n.removeprefix("model."): t for n, t in state.items()}, folder / SAFE)
+    elif kind == "half":
+        save_file({name: tensor.half() for name, tensor in state.items()}, folder / SAFE)
+    elif kind == "shards":
+        in_two(state, folder, SAFE, save_file)
+    else:
+        in_two(whole(state), folder, PICKLED, torch.save)
+    found = read(folder).state_dict()
+    if kind == "base model":
+        assert "decoder.output.bias" not in found
+        expected.pop("decoder.output.bias")
+    tolerance = 1e-3 if kind == "half" else 0
+    for name, tensor in expected.items():
+        torch.testing.assert_close(found[name], tensor, rtol=tolerance, atol=tolerance)
+
+
+def test_a_beam_search_is_told_of_once_and_none_is_not(folder: Path) -> None:
+    assert is_pretrained(folder)
+    assert not is_pretrained(folder / "nowhere")
+    (notice,) = read_config(folder).notices
+    assert notice.startswith(f"{folder / GENERATION} asks for a beam search (num_beams 4); here")
+    change(folder / GENERATION, num_beams=1)
+    assert read_config(folder).notices == ()
+    change(folder / GENERATION, do_sample=True)
+    assert "asks for sampling" in read_config(folder).notices[0]
+
+
+@pytest.mark.parametrize(
+    ("file", "entries", "message"),
+    [
+        (CONFIG, {"model_type": "t5"}, "'t5' are not supported .its positions are relative.; give"),
+        (CONFIG, {"model_type": "whisper"}, "models of type 'whisper' are not supported; give one"),
+        (CONFIG, {"architectures": ["BartForSequenceClassification"]}, "does not write a text"),
+        (CONFIG, {"mystery": 3}, "'mystery' is not known here, .* delete it from the file"),
+        (CONFIG, {"quantization_config": {}}, "quantization_config is {}, which is not supported"),
+        (CONFIG, {"activation_function": "quick_gelu"}, "activation 'quick_gelu' is not supported"),
+        (CONFIG, {"num_hidden_layers": 5}, "num_hidden_layers is 5 and encoder_layers, .* 1;"),
+        (CONFIG, {"d_model": "wide"}, "d_model is 'wide', which is no int"),
+        (CONFIG, {"decoder_layers": 1}, "its config.json knows nothing of, decoder.layers.1"),
+        (
+            CONFIG,
+            {"decoder_layers": 3},
+            r"lacks the weights decoder\.layers\.2.* and \d+ more; dow",
+        ),
+        (CONFIG, {"encoder_ffn_dim": 9}, r"fc1\.bias has the shape \(20,\) where .* wants \(9,\)"),
+        (
+            CONFIG,
+            {"d_model": 15, "encoder_attention_heads": 2},
+            "config.json: .* be split over 2 attention",
+        ),
+        (GENERATION, {"repetition_penalty": 1.2}, "repetition_penalty is 1.2, which is not supp"),
+        (GENERATION, {"suppress_tokens": [4]}, r"suppress_tokens is \[4\], which is not supported"),
+        (GENERATION, {"force_words_ids": [[4]]}, "force_words_ids is .* not supported"),
+        (GENERATION, {"eos_token_id": [2, 3]}, r"eos_token_id is \[2, 3\], which is not supported"),
+        (GENERATION, {"bad_words_ids": [4]}, r"bad_words_ids is \[4\], which is not supported"),
+        (GENERATION, {"decoder_start_token_id": 99}, "decoder_start_token_id is 99, where one id"),
+        (GENERATION, {"bad_words_ids": [[99]]}, "names tokens that the vocabulary does not have"),
+    ],
+)
+def test_what_cannot_be_decoded_is_refused_by_name(
+    file: str, entries: dict[str, Any], message: str, folder: Path
+) -> None:
+    change(folder / file, **entries)
+
+    def everything() -> None:
+        read(folder)
+        read_config(folder).generation(ORDER)
+
+    refused(message, everything)
+
+
+def test_missing_and_damaged_files_are_told_of(folder: Path) -> None:
+    weights = (folder / SAFE).read_bytes()
+    (folder / SAFE).write_bytes(weights[:100])
+    refused("model.safetensors: is damaged .*; download it again", read, folder)
+    (folder / SAFE).unlink()
+    refused("holds no weights, neither model.safetensors nor pytorch_model.bin", read, folder)
+    (folder / PICKLED).write_bytes(b"nothing")
+    refused("pytorch_model.bin: is damaged", read, folder)
+    torch.save({"a": os.system}, folder / PICKLED)
+    refused("holds more than weights and could run code", read, folder)
+    torch.save([1], folder / PICKLED)
+    refused("holds something else than weights", read, folder)
+    (folder / PICKLED).unlink()
+    for text, message in (
+        ("[]", "is no index of weights"),
+        ('{"weight_map": {"a": "../b"}}', "names files outside its folder"),
+        ('{"weight_map": {"a": "b.safetensors"}}', "b.safetensors: cannot be read"),
+    ):
+        (folder / "model.safetensors.index.json").write_text(text)
+        refused(message, read, folder)
+    (folder / GENERATION).write_text("{")
+    refused("generation_config.json: not JSON", read, folder)
+    (folder / CONFIG).write_text("[]")
+    refused("config.json: expected a JSON object", read, folder)
+    (folder / CONFIG).unlink()
+    refused("config.json: .* cannot be read .*; give a folder with a model", read, folder)
+
+
+@pytest.mark.parametrize("dim", [16, 15])
+def test_positions_that_a_file_leaves_out_are_marians(dim: int) -> None:
+    from transformers.models.marian import modeling_marian
+
+    theirs = modeling_marian.MarianSinusoidalPositionalEmbedding(700, dim).create_weight()
+    torch.testing.assert_close(marian_positions(700, dim), theirs, rtol=0, atol=1e-7)
+
+
+def test_the_bundled_pair_exported_and_read_back_says_the_same_words(tmp_path: Path) -> None:
+    bundle = default_bundle()
+    words = load_dictionaries(bundle, "en", "de")
+    exported = export_marian(read_ours(bundle / "verifier.safetensors"), words, tmp_path / "marian")
+    config = read_config(exported)
+    order = list(range(config.vocab_size))
+    network = read_model(config, order, order).network(torch.float32, torch.device("cpu"))
+    assert isinstance(network, Transformer)
+
+    translator = SpeculativeTranslator.from_pretrained(
+        str(bundle), strategy="AR", device="cpu", batch=40
+    )
+    samples = (ROOT / "data/samples/en-de.tsv").read_text(encoding="utf-8").splitlines()
+    sentences = number_sentences([line.split("\t")[0] for line in samples])
+    jobs = [job for job in map(translator.prepare, sentences) if isinstance(job, Request)]
+    assert len(jobs) == len(samples)
+    generation = config.generation(order)
+    assert (generation.start, generation.max_len) == (words.target.special.start, 200)
+    verifier = TransformerVerifier(with_fast_products(network), words.target.special)
+    method = Method(None, RULES.get("exact")(), SCHEDULES.build("constant"))
+    settings = EngineConfig(40, constraints=generation.constraints)
+    found = SpeculativeDecoder(verifier, method, settings).decode(jobs)
+    ours = translator.decoder.run(jobs)
+    assert {r.id: r.token_ids for r in found} == {r.id: r.token_ids for r in ours}
