@@ -229,17 +229,20 @@ def _to_fairseq(source: Path, output: Path, force: bool) -> None:
 
 
 def _to_engine(args: argparse.Namespace) -> None:
-    source = Path(args.source)
+    source, text = Path(args.source), None
     if is_bundle(source):
         bundle = read_bundle(source)
         dictionaries = load_dictionaries(source, *_direction(source, bundle))
+        text = dict(bundle.text)
+        if text.get("bpe_codes") is not None:
+            text["bpe_codes"] = source / text["bpe_codes"]
         source = source / bundle.verifier.weights
     else:
         require(args.data is not None, f"{source}: is no bundle; add --data with dict.<lang>.txt.")
         dictionaries = load_dictionaries(args.data, args.source_lang, args.target_lang)
     verifier = read_model_of(Transformer, source, dictionaries.source, dictionaries.target)
     if args.to == "marian":
-        export_marian(verifier, dictionaries, args.output, args.force)
+        export_marian(verifier, dictionaries, args.output, args.force, text)
     else:
         export_ctranslate2(verifier, dictionaries, args.output, args.quantization, args.force)
 

@@ -8,6 +8,9 @@ was saved again by `save_pretrained` has lost it.
 
 from __future__ import annotations
 
+import json
+import shutil
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -21,6 +24,7 @@ from specdec_plugins.decoding.networks.trained import Model
 from specdec_plugins.errors import imported
 from specdec_plugins.formats.dictionaries import Dictionaries, Dictionary
 from specdec_plugins.formats.output import new_folder
+from specdec_plugins.formats.pretrained.segmenters import CODES, TEXT
 
 if TYPE_CHECKING:
     from transformers import MarianMTModel
@@ -45,13 +49,19 @@ _MAX_NEW_TOKENS = 200  # as inference.py's --max-len-b
 
 
 def export_marian(
-    verifier: Model, dictionaries: Dictionaries, folder: str | Path, force: bool = False
+    verifier: Model,
+    dictionaries: Dictionaries,
+    folder: str | Path,
+    force: bool = False,
+    text: Mapping[str, Any] | None = None,
 ) -> Path:
     """Write the folder; float32, token ids as in our dictionaries, greedy search by default.
 
     `AutoTokenizer` maps BPE text there, as Marian's own tokenizer knows sentencepiece only; where
-    the target has other symbols, `target_tokenizer.json` has them. Raises UserError where
-    transformers is not installed, the folder is taken, or MarianMT cannot express the model.
+    the target has other symbols, `target_tokenizer.json` has them. text: arguments of
+    `TextPipeline`, for this project to read raw text by when it reads the folder back. Raises
+    UserError where transformers is not installed, the folder is taken, or MarianMT cannot express
+    the model.
     """
     transformers = import_transformers()
     config = _expressible(verifier)
@@ -71,9 +81,20 @@ def export_marian(
         ).save_pretrained(made)
         if dictionaries.source != dictionaries.target:
             _tokenizer(dictionaries.target).save(str(made / "target_tokenizer.json"))
+        if text is not None:
+            _write_text(made, dictionaries, dict(text))
         for path in made.iterdir():
             path.chmod(0o644)
     return Path(folder)
+
+
+def _write_text(made: Path, dictionaries: Dictionaries, text: dict[str, Any]) -> None:
+    """How lines become tokens, and the codes of BPE, whose path is `bpe_codes`."""
+    if text.get("bpe_codes") is not None:
+        shutil.copyfile(text["bpe_codes"], made / CODES)
+        text["bpe_codes"] = CODES
+    languages = {"source_lang": dictionaries.source_lang, "target_lang": dictionaries.target_lang}
+    (made / TEXT).write_text(json.dumps(languages | text, indent=1) + "\n", encoding="utf-8")
 
 
 def load_marian(folder: str | Path, dtype: torch.dtype = torch.float32) -> MarianMTModel:

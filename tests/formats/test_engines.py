@@ -145,6 +145,26 @@ def test_marian_says_the_same(
     assert texts == list(map(" ".join, expected))
 
 
+def test_the_bundled_pair_comes_back_from_marian_with_the_same_words(tmp_path: Path) -> None:
+    """Raw text in and out: the folder keeps how the pair reads text."""
+    pair = Path("data/models/en-de")
+    lines = [
+        line.split("\t")[0] for line in Path("data/samples/en-de.tsv").read_text().splitlines()
+    ]
+    assert main(["marian", str(pair), "--output", str(tmp_path / "marian")]) == 0
+    assert main(["bundle", str(tmp_path / "marian"), "--output", str(tmp_path / "again")]) == 0
+    expected, *others = (
+        [
+            str(translation)
+            for translation in SpeculativeTranslator.from_pretrained(
+                str(folder), strategy="AR", device="cpu", batch=16, scores=False
+            ).translate(lines)
+        ]
+        for folder in (pair, tmp_path / "marian", tmp_path / "again")
+    )
+    assert others == [expected, expected]
+
+
 def test_ctranslate2_says_the_same(
     bundle: Path, sources: list[str], expected: list[list[str]], tmp_path: Path
 ) -> None:

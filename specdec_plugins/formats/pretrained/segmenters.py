@@ -14,6 +14,8 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from specdec_plugins.errors import UserError, imported, require
+from specdec_plugins.formats.dictionaries import Dictionary
+from specdec_plugins.formats.text import TextPipeline
 
 _UNDERLINE = "\u2581"  # sentencepiece's mark of a space
 _CODE = re.compile(r">>.*?<<", re.DOTALL)  # MarianMT's target language, at the start of a source
@@ -21,6 +23,7 @@ _CODE = re.compile(r">>.*?<<", re.DOTALL)  # MarianMT's target language, at the 
 _CLEANED = (" .", " ?", " !", " ,", " ' ", " n't", " 'm", " 's", " 've", " 're")
 
 
+TEXT, CODES = "text.json", "bpe.codes"  # of a model of this project that was exported
 Added = dict[str, dict[str, Any]]  # tokens that a text may hold; what transformers says of each
 
 
@@ -181,6 +184,42 @@ class JsonSegmenter:
         bare, whole = self.encode("a"), list(self._tokenizer.encode("a").ids)
         at = [i for i in range(len(whole)) if whole[i : i + len(bare)] == bare]
         return whole[: at[0]], whole[at[0] + len(bare) :]
+
+
+class TextSegmenter:
+    """Words and BPE as this project's own models have them, and the symbols that these become."""
+
+    special = frozenset(range(4))  # as fairseq counts
+
+    def __init__(self, pipeline: TextPipeline, vocabulary: Mapping[str, int], side: str) -> None:
+        """side: source or target."""
+        self.vocabulary = vocabulary
+        self._pipeline, self._side = pipeline, side
+        self._symbols = {index: symbol for symbol, index in vocabulary.items()}
+
+    @classmethod
+    def read(cls, folder: Path, source: Segmenter, target: Segmenter) -> list[TextSegmenter]:
+        """Both sides of an exported model. Raises UserError where its files are at fault."""
+        record = {k: v for k, v in read_json(folder / TEXT).items() if v is not None}
+        plain = {"tokenizer": None, "bpe": None}  # where the file says nothing
+        codes = folder / CODES if record.pop("bpe_codes", None) else None
+        try:
+            pipeline = TextPipeline(**plain | record, codes=codes)
+        except TypeError as error:
+            raise UserError(
+                f"{folder / TEXT}: says no way to read text ({error}); export the model again."
+            ) from error
+        sides = (("source", source), ("target", target))
+        return [cls(pipeline, side.vocabulary, name) for name, side in sides]
+
+    def encode(self, text: str) -> list[int]:
+        is_source = self._side == "source"
+        tokens = self._pipeline.encode(text) if is_source else self._pipeline.encode_target(text)
+        return [self.vocabulary.get(token, Dictionary.unk) for token in tokens.split()]
+
+    def decode(self, ids: Sequence[int]) -> str:
+        kept = (self._symbols[i] for i in ids if i not in self.special and i in self._symbols)
+        return self._pipeline.decode(" ".join(kept))
 
 
 def cleaned(text: str) -> str:

@@ -17,11 +17,14 @@ from specdec_plugins.errors import UserError, require
 from specdec_plugins.formats.dictionaries import Dictionary
 from specdec_plugins.formats.pretrained.languages import find, published
 from specdec_plugins.formats.pretrained.segmenters import (
+    CODES,
+    TEXT,
     Added,
     JsonSegmenter,
     Segmenter,
     Spm,
     SpmSegmenter,
+    TextSegmenter,
     byte_bpe,
     read_json,
     read_vocabulary,
@@ -35,7 +38,7 @@ SOURCE_SPM, TARGET_SPM, MERGES = "source.spm", "target.spm", "merges.txt"
 # All that a tokenizer may consist of; a bundle keeps them as they are.
 FILES = (
     *(SETTINGS, SPECIAL, JSON, SPM, VOCABULARY, ADDED, TARGET_JSON, TARGET_VOCABULARY),
-    *(SOURCE_SPM, TARGET_SPM, MERGES),
+    *(SOURCE_SPM, TARGET_SPM, MERGES, TEXT, CODES),
 )
 
 Frame = tuple[list[int], list[int]]  # what stands before a source and behind it
@@ -270,7 +273,7 @@ def read_settings(folder: Path) -> dict[str, Any]:
     settings = read_json(folder / SETTINGS, {})
     if "added_tokens_decoder" not in settings:
         settings |= read_json(folder / SPECIAL, {})
-    return dict(settings)
+    return {**settings, **read_json(folder / TEXT, {})}
 
 
 def read_tokenizer(folder: Path, config: Ids) -> PretrainedTokenizer:
@@ -287,6 +290,8 @@ def read_tokenizer(folder: Path, config: Ids) -> PretrainedTokenizer:
         source = JsonSegmenter.read(folder / JSON, cleans)
         if (folder / TARGET_JSON).exists():
             target = JsonSegmenter.read(folder / TARGET_JSON, cleans)
+        if (folder / TEXT).exists():
+            source, target = TextSegmenter.read(folder, source, target or source)
     elif kind is PLAIN:
         spaced, added = bool(settings.get("add_prefix_space")), _added(folder, kind, settings)
         source = JsonSegmenter(byte_bpe(folder / VOCABULARY, folder / MERGES, added, spaced))
