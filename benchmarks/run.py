@@ -98,7 +98,7 @@ def _subject(options: Options) -> tuple[Pair, TestSet, Lengths]:
     languages = (options.source_lang, options.target_lang)
     pair = Pair.of(Path(options.pair), *languages)
     if options.grow is not None:
-        folder = work / f"{pair.name}.grown.{options.grow}"
-        grow(pair, grown_size(options.grow), folder)
+        folder = work / f"{pair.name}.grown.{options.grow}.{options.grow_bits}"
+        grow(pair, grown_size(options.grow), folder, options.grow_bits)
         pair = Pair.of(folder, *languages)
     return pair, read_test_set(options.test, pair, options.sentences), Lengths()

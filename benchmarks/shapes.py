@@ -70,22 +70,23 @@ def random_shape(text: str) -> tuple[Size, int]:
     return Size(layers, layers, dim, types), drafter_layers
 
 
-def grow(pair: Pair, size: Size, folder: Path) -> None:
-    """Write the pair at that size as a bundle, in float32, its matrices numbers of 16 bits.
+def grow(pair: Pair, size: Size, folder: Path, bits: int = 16) -> None:
+    """Write the pair at that size as a bundle, in float32.
 
-    The encoder of its drafter becomes as deep as the verifier's, as it may be the same; a block
-    drafter's decoder keeps its layers. Raises UserError where the folder is taken by something
-    else, or a model cannot be made that large.
+    With 16 `bits` its matrices are numbers that these hold, as those of published models are; with
+    32 they are what growing makes of them. The encoder of its drafter becomes as deep as the
+    verifier's, as it may be the same; a block drafter's decoder keeps its layers. Raises UserError
+    where the folder is taken by something else, or a model cannot be made that large.
     """
     settings, origin, found = pair.settings, Path(pair.settings.data), pair.dictionaries()
-    note = f"Grown from {pair.name}: its words and its acceptance, at the cost of {size}."
+    note = f"Grown from {pair.name}: its words and its acceptance, at the cost of {size}"
+    note += f", in {bits} bits."
+
+    def grown(model: Model, size: Size) -> Model:
+        return stored(enlarged(model, size)) if bits == 16 else enlarged(model, size)
+
     contents = Contents(
-        *(
-            origin,
-            found.source_lang,
-            found.target_lang,
-            stored(enlarged(read_model(pair.verifier), size)),
-        ),
+        *(origin, found.source_lang, found.target_lang, grown(read_model(pair.verifier), size)),
         codes=Path(settings.bpe_codes) if settings.bpe_codes else None,
         text={name: getattr(settings, name) for name in _TEXT},
         defaults=read_bundle(origin).defaults if is_bundle(origin) else {},
@@ -98,7 +99,7 @@ def grow(pair: Pair, size: Size, folder: Path) -> None:
         model = read_model(settings.drafter_checkpoint)
         if model.config is not None:
             size = replace(size, decoder_layers=model.config.decoder.num_layers)
-        contents = replace(contents, drafter=stored(enlarged(model, size)))
+        contents = replace(contents, drafter=grown(model, size))
     words = [made_up_dictionary(side, size.types) for side in (found.source, found.target)]
     with tempfile.TemporaryDirectory() as scratch:
         if settings.bigrams is not None:

@@ -102,6 +102,13 @@ class Options:
         "that shape (benchmarks/shapes.py)",
         "SHAPE",
     )
+    grow_bits: int = _what(
+        16,
+        "what holds the weights of that: 16, as published models have them, or 32",
+        "BITS",
+        choices=(16, 32),
+        type=int,
+    )
     device: str = _how("cpu", "what all engines compute on", choices=("cpu", "cuda"))
     work: str = _how("runs/bench", "for converted weights", "FOLDER")
     threads: Sequence[int] = _how((2,), "default: 2", "N", nargs="+", type=_count)

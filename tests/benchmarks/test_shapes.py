@@ -64,12 +64,12 @@ def test_results_of_a_grown_pair_say_so(tmp_path: Path, capsys: pytest.CaptureFi
     flags += ["--dtypes", "float32", "--threads", "1", "--repeats", "1"]
     assert run.main([*flags, "--output", str(tmp_path / "result")]) == 0
     note = "Grown from tiny: its words and its acceptance, at the cost of 3+3 layers, 32 wide, 50"
-    assert f"**{note} types.**" in (tmp_path / "result.md").read_text(encoding="utf-8")
+    assert f"**{note} types, in 16 bits.**" in (tmp_path / "result.md").read_text(encoding="utf-8")
     record = json.loads((tmp_path / "result.json").read_text(encoding="utf-8"))
     assert record["pair"]["note"].startswith(note)
     assert record["pair"]["verifier"].startswith("3+3 layers, 32 wide, 50 types")
     assert "Grown from tiny" in capsys.readouterr().out
-    made = tmp_path / "work" / "tiny.grown.3x32x50"
+    made = tmp_path / "work" / "tiny.grown.3x32x50.16"
     before, after = (Dictionary.load(folder / "dict.de.txt") for folder in (tiny, made))
     assert len(after) == 50
     assert after.symbols[: len(before)] == before.symbols
