@@ -46,18 +46,24 @@ def constrain(
 ) -> None:
     """Logits of banned tokens become minus infinity, in place; `min_len` of `params` bans eos."""
     num_drafted = draft.tokens.shape[1]
+    has_least = any(p.min_len for p in params.requested)
+    has_words = bool(constraints.bad_words or constraints.no_repeat_ngram_size)
+    last = constraints.forced_last
+    if last is not None and prefix.width + num_drafted < min(p.max_len for p in params.requested):
+        last = None  # no row can be so long after this round
+    if not has_least and not has_words and last is None:
+        return
     columns = torch.arange(num_drafted + 1, device=logits.device)
     ends = prefix.lengths[:, None] + columns  # [B, K+1] tokens before each, the start included
-    if any(p.min_len for p in params.requested):
+    if has_least:
         too_early = ends - 1 < params.min_len[:, None]
         logits[..., eos].masked_fill_(too_early, -math.inf)
-    if constraints.bad_words or constraints.no_repeat_ngram_size:
+    if has_words:
         _ban_words(logits, prefix, draft, ends, constraints)
-    shortest = min((p.max_len for p in params.requested), default=0)
-    if constraints.forced_last is not None and prefix.width + num_drafted >= shortest:
+    if last is not None:
         is_last = ends == params.max_len[:, None]
         logits.masked_fill_(is_last[..., None], -math.inf)
-        logits[..., constraints.forced_last].masked_fill_(is_last, 0.0)
+        logits[..., last].masked_fill_(is_last, 0.0)
 
 
 def _ban_words(

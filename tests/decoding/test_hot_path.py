@@ -11,6 +11,7 @@ from dataclasses import replace
 import pytest
 import torch
 
+from specdec_plugins.decoding.constraints import Constraints, constrain
 from specdec_plugins.decoding.drafters import DRAFTERS, DraftContext
 from specdec_plugins.decoding.extend import extend
 from specdec_plugins.decoding.rules import RULES
@@ -98,3 +99,11 @@ def test_drafters_without_a_network(name: str) -> None:
     assert draft.tokens.shape == (ROWS, WIDTH)
     drafter.commit(prefix(), finished_round(False))
     drafter.select(integers(2))
+
+
+def test_constraints() -> None:
+    scores, rows = finished_round(False).scores, params()
+    asked = Constraints(((4,), (5, 6), (4, 5, 6)), no_repeat_ngram_size=3, forced_last=SPECIAL.eos)
+    requested = tuple(replace(p, min_len=3, max_len=WIDTH) for p in rows.requested)
+    rows = replace(rows, requested=requested)
+    constrain(scores.logits, prefix(), finished_round(False).draft, rows, SPECIAL.eos, asked)
