@@ -89,8 +89,8 @@ def _specification(verifier: Model, dictionaries: Dictionaries) -> Any:
         getattr(converter, f"set_transformer_{side}")(getattr(spec, side), module)
     spec.register_source_vocabulary(_vocabulary(dictionaries.source))
     spec.register_target_vocabulary(_vocabulary(dictionaries.target))
-    # fairseq starts a target with the end of a sentence, and ends a source with one.
-    spec.config.decoder_start_token = spec.config.eos_token
+    # A source ends with the end of a sentence, and fairseq's targets start with it.
+    spec.config.decoder_start_token = dictionaries.target.symbols[dictionaries.target.start]
     spec.config.add_source_eos = True
     return spec
 

@@ -40,7 +40,6 @@ _ACTIVATIONS = {
     "linear": "linear",
 }
 _SPECIAL = {
-    "decoder_start_token_id": Dictionary.eos,
     "eos_token_id": Dictionary.eos,
     "bos_token_id": Dictionary.bos,
     "pad_token_id": Dictionary.pad,
@@ -65,12 +64,13 @@ def export_marian(
     """
     transformers = import_transformers()
     config = _expressible(verifier)
+    special = {**_SPECIAL, "decoder_start_token_id": dictionaries.target.start}
     with new_folder(folder, "config.json", force) as made:
-        settings = transformers.MarianConfig(**_marian_settings(config))
+        settings = transformers.MarianConfig(**_marian_settings(config), **special)
         settings.architectures = ["MarianMTModel"]
         settings.save_pretrained(made)
         generation = transformers.GenerationConfig(
-            **_SPECIAL, num_beams=1, do_sample=False, max_new_tokens=_MAX_NEW_TOKENS
+            **special, num_beams=1, do_sample=False, max_new_tokens=_MAX_NEW_TOKENS
         )
         generation.save_pretrained(made)
         weights = _weights(verifier, config, settings.max_position_embeddings)
@@ -159,7 +159,6 @@ def _marian_settings(config: TransformerConfig) -> dict[str, Any]:
         "scale_embedding": config.scale_embedding,
         "dropout": 0.0,
         "forced_eos_token_id": None,
-        **_SPECIAL,
     }
 
 

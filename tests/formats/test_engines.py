@@ -27,7 +27,7 @@ from tests.refusals import refused
 
 pytestmark = pytest.mark.fairseq
 
-PAD, EOS = 1, 2
+BOS, PAD, EOS = 0, 1, 2
 SENTENCES = [
     "Two dogs run across the grass.",
     "A man in a red shirt is climbing a wall.",
@@ -45,6 +45,7 @@ BOTH: dict[str, dict[str, Any]] = {
     "learned": {**LEARNED, "activation_fn": "gelu_accurate"},
     "unscaled": {"no_scale_embedding": True, "decoder_layers": 3},
     "no positions": {"no_token_positional_embeddings": True},
+    "not fairseq's": {"of_transformers": True},
 }
 CTRANSLATE2_ONLY: dict[str, dict[str, Any]] = {
     "pre-norm": {**PRE_NORM, "share_all_embeddings": True},
@@ -54,14 +55,24 @@ CTRANSLATE2_ONLY: dict[str, dict[str, Any]] = {
 }
 
 
-def small(tmp_path: Path, **shape: Any) -> tuple[Model, Any]:
-    """A random verifier in single precision, and its dictionaries."""
+def small(tmp_path: Path, of_transformers: bool = False, **shape: Any) -> tuple[Model, Any]:
+    """A random verifier in single precision, and its dictionaries.
+
+    of_transformers: it has what fairseq's models do not have, and starts with another token.
+    """
     folder = fairseq_checkpoints.dictionaries(tmp_path)
     args = fairseq_checkpoints.settings("transformer", **shape)
     network = fairseq_checkpoints.build(args, folder).float()
     path = fairseq_checkpoints.save(network, args, folder / "verifier.pt")
     dictionaries = load_dictionaries(folder, "en", "de")
-    return read_model_of(Transformer, path, dictionaries.source, dictionaries.target), dictionaries
+    model = read_model_of(Transformer, path, dictionaries.source, dictionaries.target)
+    if not of_transformers:
+        return model, dictionaries
+    dictionaries.target.start = BOS
+    bias = torch.randn(len(dictionaries.target), generator=torch.Generator().manual_seed(1))
+    config = replace(model.config, activation="swish", output_bias=True)
+    state = {**model.state, "decoder.output_projection.bias": bias}
+    return replace(model, config=config, state=state), dictionaries
 
 
 def logits(model: Model, source: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
@@ -82,6 +93,8 @@ def test_marian_has_equal_logits(shape: dict[str, Any], tmp_path: Path) -> None:
         got = load_marian(folder, torch.float64)(
             input_ids=source, attention_mask=source != PAD, decoder_input_ids=target
         ).logits
+    started = load_marian(folder).generation_config.decoder_start_token_id
+    assert started == dictionaries.target.start
     # Both compute in double precision from the same single-precision weights and positions.
     torch.testing.assert_close(got, logits(model, source, target), rtol=0, atol=1e-9)
 
@@ -100,7 +113,7 @@ def test_ctranslate2_has_equal_probabilities(shape: dict[str, Any], tmp_path: Pa
         [[dictionaries.target.symbols[i] for i in ids] for ids in targets],
     )
     source = torch.tensor([[5, 9, 17, 8, 30, EOS], [11, 6, EOS, PAD, PAD, PAD]])
-    target = torch.tensor([[EOS, *ids] for ids in targets])
+    target = torch.tensor([[dictionaries.target.start, *ids] for ids in targets])
     answers = torch.tensor([[*ids, EOS] for ids in targets])
     wanted = logits(model, source, target).log_softmax(-1).gather(2, answers[..., None])[..., 0]
     got = torch.tensor([result.log_probs for result in scored], dtype=torch.float64)

@@ -13,23 +13,11 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from specdec_plugins.app.translator import SpeculativeTranslator, number_sentences
-from specdec_plugins.decoding.engine import EngineConfig, Method, SpeculativeDecoder
-from specdec_plugins.decoding.networks import Transformer, with_fast_products
-from specdec_plugins.decoding.rules import RULES
-from specdec_plugins.decoding.schedules import SCHEDULES
-from specdec_plugins.decoding.types import Request
-from specdec_plugins.decoding.verifier import TransformerVerifier
-from specdec_plugins.formats.bundle import default_bundle
-from specdec_plugins.formats.dictionaries import load_dictionaries
-from specdec_plugins.formats.marian import export_marian
-from specdec_plugins.formats.models import read_model as read_ours
 from specdec_plugins.formats.pretrained.config import CONFIG, GENERATION, is_pretrained, read_config
 from specdec_plugins.formats.pretrained.weights import PICKLED, SAFE, marian_positions, read_model
 from tests.formats.pretrained.random_models import VOCAB, save
 from tests.refusals import refused
 
-ROOT = Path(__file__).resolve().parents[3]
 ORDER = list(range(VOCAB))
 
 
@@ -184,29 +172,3 @@ def test_positions_that_a_file_leaves_out_are_marians(dim: int) -> None:
 
     theirs = modeling_marian.MarianSinusoidalPositionalEmbedding(700, dim).create_weight()
     torch.testing.assert_close(marian_positions(700, dim), theirs, rtol=0, atol=1e-7)
-
-
-def test_the_bundled_pair_exported_and_read_back_says_the_same_words(tmp_path: Path) -> None:
-    bundle = default_bundle()
-    words = load_dictionaries(bundle, "en", "de")
-    exported = export_marian(read_ours(bundle / "verifier.safetensors"), words, tmp_path / "marian")
-    config = read_config(exported)
-    order = list(range(config.vocab_size))
-    network = read_model(config, order, order).network(torch.float32, torch.device("cpu"))
-    assert isinstance(network, Transformer)
-
-    translator = SpeculativeTranslator.from_pretrained(
-        str(bundle), strategy="AR", device="cpu", batch=40
-    )
-    samples = (ROOT / "data/samples/en-de.tsv").read_text(encoding="utf-8").splitlines()
-    sentences = number_sentences([line.split("\t")[0] for line in samples])
-    jobs = [job for job in map(translator.prepare, sentences) if isinstance(job, Request)]
-    assert len(jobs) == len(samples)
-    generation = config.generation(order)
-    assert (generation.start, generation.max_len) == (words.target.special.start, 200)
-    verifier = TransformerVerifier(with_fast_products(network), words.target.special)
-    method = Method(None, RULES.get("exact")(), SCHEDULES.build("constant"))
-    settings = EngineConfig(40, constraints=generation.constraints)
-    found = SpeculativeDecoder(verifier, method, settings).decode(jobs)
-    ours = translator.decoder.run(jobs)
-    assert {r.id: r.token_ids for r in found} == {r.id: r.token_ids for r in ours}
