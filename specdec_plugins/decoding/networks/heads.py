@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from specdec_plugins.decoding.networks.cpu import ops
 from specdec_plugins.decoding.networks.trained import (
     NETWORKS,
     State,
@@ -106,14 +107,7 @@ class Shortlist(nn.Module):
 
     def of(self, source_ids: Tensor, vocab_size: int) -> Tensor:
         """Types [N] int32 for a sentence [S] int64, ascending."""
-        first, stop = self.starts[source_ids].long(), self.starts[source_ids + 1].long()
-        counts = stop - first
-        begins = (first - counts.cumsum(0) + counts).repeat_interleave(counts)
-        own = self.types[begins + torch.arange(len(begins), device=begins.device)]
-        listed = torch.zeros(vocab_size, dtype=torch.bool, device=own.device)
-        listed[own.long()] = True
-        listed[self.common.long()] = True
-        return listed.nonzero()[:, 0].int()
+        return ops.listed(source_ids, self.starts, self.types, self.common, vocab_size)
 
 
 class SequentialHead(nn.Module):

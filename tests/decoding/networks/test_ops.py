@@ -184,6 +184,18 @@ def test_blocks_are_embedded_alike(random: torch.Generator, copies: bool) -> Non
         torch.testing.assert_close(one, other, rtol=1e-5, atol=1e-6)
 
 
+def test_types_are_listed_alike(random: torch.Generator) -> None:
+    num_sources, vocab_size = 6, 40
+    counts = integers(0, 4, (num_sources,), random)
+    starts = torch.cat([counts.new_zeros(1), counts.cumsum(0)]).int()
+    types = integers(0, vocab_size - 1, (int(starts[-1]),), random).int()
+    common = integers(0, vocab_size - 1, (3,), random).int()
+    source_ids = integers(0, num_sources - 1, (5,), random)
+    check_alike(lambda: [ops.listed(source_ids, starts, types, common, vocab_size)])
+    with pytest.raises(IndexError, match="is not in the vocabulary"):
+        ops.listed(source_ids + num_sources, starts, types, common, vocab_size)
+
+
 def test_a_verdict_that_counts_wrongly_writes_nowhere_else() -> None:
     tokens = torch.full((3, 4), 7)
     prefix = Prefix(tokens[1:2], torch.tensor([2]), torch.tensor([True]), width=2)

@@ -285,6 +285,8 @@ PYBIND11_MODULE(_kernels, module) {
              arg("positions"), arg("position_table"), arg("offset"), arg("last"), arg("mask"),
              arg("queries"), arg("keys"), arg("values"), arg("source_mask"), arg("out"),
              arg("places"));
+  module.def("list_types", &list_types, arg("source_ids"), arg("starts"), arg("types"),
+             arg("common"), arg("out"));
   module.def("open_window", &open_window, arg("lengths"), arg("last_seen"), arg("skip"),
              arg("capacity"), arg("positions"), arg("at"), arg("mask"));
   module.def("open_block", &open_block, arg("prefix"), arg("lengths"), arg("cached"),

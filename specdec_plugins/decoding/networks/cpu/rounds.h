@@ -76,6 +76,28 @@ inline void embed(const Integers& tokens, const Floats& table, float scale,
   }
 }
 
+// The types that a sentence's own make likely and the common ones, ascending; how many.
+inline int64_t list_types(const Integers& source_ids, const Tensor<const int32_t>& starts,
+                          const Tensor<const int32_t>& types, const Tensor<const int32_t>& common,
+                          const Tensor<int32_t>& out) {
+  std::vector<uint8_t> listed(out.count());
+  const auto mark = [&](const int32_t* first, const int32_t* stop) {
+    for (; first < stop; ++first) check_token(*first, out.count()), listed[*first] = 1;
+  };
+  mark(common.data, common.data + common.count());
+  for (int64_t i = 0; i < source_ids.count(); ++i) {
+    const int64_t id = source_ids.data[i];
+    check_token(id, starts.count() - 1);
+    const int64_t first = starts.data[id], stop = starts.data[id + 1];
+    if (first < 0 || stop > types.count()) throw std::out_of_range("a list of types is cut off");
+    mark(types.data + first, types.data + stop);
+  }
+  int64_t count = 0;
+  for (size_t type = 0; type < listed.size(); ++type)
+    if (listed[type]) out.data[count++] = int32_t(type);
+  return count;
+}
+
 // Tokens up to the first eos and with it, of those that count.
 inline void until_eos(const Integers& tokens, const Integers& lengths, int64_t eos,
                       const Tensor<int64_t>& kept, const Tensor<bool>& ended) {
