@@ -17,6 +17,7 @@ from specdec_plugins.errors import UserError, imported, require
 from specdec_plugins.formats.dictionaries import Dictionary
 from specdec_plugins.formats.text import TextPipeline
 
+_FEW = 0.1  # of a vocabulary's symbols, which any part of a model knows
 _UNDERLINE = "\u2581"  # sentencepiece's mark of a space
 _CODE = re.compile(r">>.*?<<", re.DOTALL)  # MarianMT's target language, at the start of a source
 # transformers' own, of English text that was once cut into words.
@@ -76,6 +77,7 @@ class Spm:
 
     def __init__(self, path: Path) -> None:
         """Raises UserError where it is missing or damaged."""
+        self.path = path
         self._model = imported("sentencepiece", "text").SentencePieceProcessor()
         if not path.is_file():
             raise missing(path)
@@ -116,6 +118,12 @@ class SpmSegmenter:
         self._cleans, self._takes_codes = cleans, takes_codes
         self._unk, self._added = unk, added
         self._symbols = {index: symbol for symbol, index in vocabulary.items()}
+        num_known = len(vocabulary.keys() & set(encoder.pieces))
+        require(
+            num_known >= _FEW * len(vocabulary),
+            f"{encoder.path}: knows {num_known} of the vocabulary's {len(vocabulary)} symbols, so "
+            "it is cut or of another model; download it again.",
+        )
         longest_first = sorted(added, key=len, reverse=True)
         self._splits = re.compile(f"({'|'.join(map(re.escape, longest_first))})")
 
