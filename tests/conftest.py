@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import cache
+from pathlib import Path
 
 import pytest
+
+from tests.formats.pretrained.folders import small_model
 
 
 @pytest.fixture(autouse=True)
@@ -14,3 +18,11 @@ def _loggers_stay_on() -> Iterator[None]:
     before = logging.root.manager.disable
     yield
     assert logging.root.manager.disable == before, "this test left logging disabled"
+
+
+@pytest.fixture(scope="session")
+def small(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
+    """Folders of small random models of transformers, by their names in `folders.SMALL`."""
+    pytest.importorskip("transformers")
+    place = tmp_path_factory.mktemp("small")
+    return cache(lambda name: small_model(place / name, name))

@@ -34,6 +34,7 @@ from specdec_plugins.app.types import BlockTranslation, Translation
 from specdec_plugins.decoding.types import FinishReason
 from specdec_plugins.errors import Parser, UserError, require, run_command
 from specdec_plugins.formats.bundle import read_bundle
+from specdec_plugins.formats.pretrained.config import is_pretrained
 
 UNDECODABLE = 1  # some line is empty for want of numbers
 
@@ -129,18 +130,22 @@ def translate(argv: Sequence[str] | None = None) -> int:
     """scripts/translate.py: the same for a conversation, or a pipe, with a bundle."""
     parser = Parser(
         prog="translate.py",
-        description="Translate what is typed, or a pipe, with the bundled pair of models. At a "
-        "terminal the blocks of the drafter are marked. inference.py has all the other ways.",
+        description="Translate what is typed, or a pipe, with a bundle or a model of "
+        "transformers. At a terminal the blocks of the drafter are marked. inference.py has all "
+        "the other ways.",
     )
-    add_options(parser, Settings, only=("data", "device", *EXACT, "block_size"))
+    languages = ("source_lang", "target_lang")
+    add_options(parser, Settings, only=("data", *languages, "device", *EXACT, "block_size"))
     add_options(parser, FileOptions, only=("debug",))
     given = vars(parser.parse_args(argv))
 
     def work() -> int | None:
-        if "data" in given:
-            read_bundle(given["data"])  # says in a sentence where it is none
-        # Exact unless asked otherwise.
-        settings = make_settings({**EXACT, **given_to(Settings, given), "strategy": "specdec"})
+        asked = {**EXACT, **given_to(Settings, given)}  # exact unless asked otherwise
+        if "data" not in given or not is_pretrained(given["data"]):
+            asked["strategy"] = "specdec"
+            if "data" in given:
+                read_bundle(given["data"])  # says in a sentence where it is none
+        settings = make_settings(asked)
         if not sys.stdin.isatty():
             return Run(settings, FileOptions(buffer_size=1, progress=False, quiet=True)).run()
         import readline  # noqa: F401  (lines can be edited and recalled)

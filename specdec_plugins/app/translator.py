@@ -166,11 +166,12 @@ class SpeculativeTranslator:
                 source_ids = codec.source_ids(sentence.text)
             else:
                 source_ids = codec.source_token_ids(sentence.tokens)
+            first_ids = [*codec.first_ids]
         if len(source_ids) <= codec.num_framing:
             return Translation(sentence.number, "")
         source_ids = self._fit_source(source_ids, codec, sentence.where)
         forced_ids, ends = self._forced_ids(sentence)
-        forced_ids = [*codec.first_ids, *forced_ids]
+        forced_ids = first_ids + forced_ids
         if ends:
             tokens = self.codec.tokens(forced_ids)
             text = self.codec.text(tokens)

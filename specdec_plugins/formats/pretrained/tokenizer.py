@@ -46,7 +46,7 @@ _USUAL = {
     **{"bos": "<s>", "eos": "</s>", "unk": "<unk>", "sep": "</s>", "pad": "<pad>", "cls": "<s>"},
     "mask": "<mask>",
 }
-_MOSTLY = 0.5  # letters, of the characters of a line that is no table of figures
+_MOSTLY = 0.5  # of a line's characters: letters; of a model's tokens: those with a symbol
 
 
 class Ids(Protocol):
@@ -402,5 +402,11 @@ def _order(
         num_more == 0,
         f"{folder}: the tokenizer has {num_more} tokens more than the model's {size}; take both "
         "from one model.",
+    )
+    num_symbols = len(side.vocabulary)
+    require(
+        num_symbols > _MOSTLY * size,
+        f"{folder}: the tokenizer has {num_symbols} of the model's {size} tokens; take both from "
+        "one model.",
     )
     return order_of(size, **ids, start=start)

@@ -12,6 +12,7 @@ from typing import Any
 import torch
 
 from specdec_plugins.formats.marian import import_transformers
+from specdec_plugins.formats.pretrained.languages import published
 
 SAMPLES = Path(__file__).parents[3] / "data" / "samples" / "en-de.tsv"
 # First and last letter, and what ends a sentence, of scripts beside Latin.
@@ -184,7 +185,9 @@ def add_model(folder: Path, model_type: str, seed: int = 0, **more: Any) -> None
         special |= {"share_encoder_decoder_embeddings": num_source == num_target}
     settings |= {"d_model": 32, "max_position_embeddings": 128, "vocab_size": num_source}
     settings |= {"max_length": 24, "init_std": 0.3, **special, **more}
-    generation = {k: settings.pop(k) for k in ("max_length", "bad_words_ids") if k in settings}
+    own = ("max_length", "min_length", "no_repeat_ngram_size", "bad_words_ids")
+    own += ("forced_bos_token_id", "forced_eos_token_id", "num_beams")
+    generation = {k: settings.pop(k) for k in own if k in settings}
     config = getattr(transformers, f"{names[model_type]}Config")(**settings)
     torch.manual_seed(seed)
     cls = {"marian": "MarianMTModel"}.get(
@@ -194,3 +197,38 @@ def add_model(folder: Path, model_type: str, seed: int = 0, **more: Any) -> None
     for name, value in generation.items():
         setattr(model.generation_config, name, value)
     model.save_pretrained(folder)
+
+
+def _saved(write: Any, cls: str) -> Any:
+    """With the `tokenizer.json` that transformers makes of the files."""
+
+    def written(folder: Path, lines: Sequence[str], *more: Any) -> None:
+        write(folder, lines, *more)
+        tokenizer = getattr(import_transformers(), cls)
+        tokenizer.from_pretrained(folder).save_pretrained(folder)
+
+    return written
+
+
+_SUMMARY = {"forced_bos_token_id": 0, "no_repeat_ngram_size": 3, "min_length": 8, "num_beams": 4}
+# Type, how its tokenizer is written, and what is particular about its configuration.
+SMALL: dict[str, tuple[str, Any, tuple[Any, ...], dict[str, Any]]] = {
+    "marian": ("marian", marian_files, (), {}),
+    "marian-two-vocabularies": ("marian", marian_files, ((), True), {}),
+    "marian-three-targets": ("marian", marian_files, (["deu", "fra", "kor"],), {}),
+    "m2m100": ("m2m_100", m2m_files, (published("m2m100"),), {}),
+    "nllb": ("m2m_100", _saved(nllb_files, "NllbTokenizer"), (published("nllb200"),), {}),
+    "mbart50": (
+        *("mbart", _saved(spm_files, "MBart50Tokenizer"), ("MBart50Tokenizer", "unigram")),
+        {},
+    ),
+    "bart": ("bart", bart_files, (), _SUMMARY),
+}
+
+
+def small_model(folder: Path, name: str) -> Path:
+    """A folder of `SMALL`, written; its path."""
+    model_type, write, more, settings = SMALL[name]
+    write(folder, lines_of(), *more)
+    add_model(folder, model_type, **settings)
+    return folder

@@ -1,0 +1,258 @@
+"""Folders of transformers through every door: the texts are those of `generate`."""
+
+from __future__ import annotations
+
+import io
+import json
+import re
+import shutil
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from specdec_plugins.app import convert, main
+from specdec_plugins.app.translator import SpeculativeTranslator, number_sentences
+from specdec_plugins.formats.marian import import_transformers
+from specdec_plugins.serving import cli, translate_cli
+from tests.formats.pretrained.folders import SMALL, lines_of
+from tests.refusals import refused, told
+
+Small = Callable[[str], Path]
+LINES = lines_of(21)
+# What is asked for, and the target's language as its token is called.
+LANGUAGES: dict[str, tuple[str | None, str | None]] = {
+    "marian-three-targets": (None, "kor"),
+    "m2m100": ("de", "ko"),
+    "nllb": ("deu_Latn", "kor_Hang"),
+    "mbart50": ("de_DE", "ko_KR"),
+}
+
+
+@pytest.fixture(autouse=True)
+def _one_thread() -> None:
+    torch.set_num_threads(1)
+
+
+def generated(
+    folder: Path, name: str, lines: Sequence[str], source: str | None, target: str | None
+) -> list[str]:
+    """What transformers makes of the lines, in one ragged batch."""
+    transformers = import_transformers()
+    tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
+    model = transformers.AutoModelForSeq2SeqLM.from_pretrained(folder).double().eval()
+    forced = {}
+    if name == "marian-three-targets":
+        lines = [f">>{target}<< {line}" for line in lines]
+    elif target is not None:
+        tokenizer.src_lang = source
+        token = f"__{target}__" if name == "m2m100" else target
+        forced = {"forced_bos_token_id": tokenizer.convert_tokens_to_ids(token)}
+    batch = tokenizer(lines, padding=True, return_tensors="pt")
+    ids = {name: batch[name] for name in ("input_ids", "attention_mask")}
+    rows = model.generate(**ids, num_beams=1, do_sample=False, **forced)
+    return list(tokenizer.batch_decode(rows, skip_special_tokens=True))
+
+
+def translator(folder: Path, **settings: Any) -> SpeculativeTranslator:
+    how = {"batch": 4, "dtype": "float64", "device": "cpu", **settings}
+    return SpeculativeTranslator.from_pretrained(str(folder), **how)
+
+
+@pytest.mark.parametrize("name", SMALL)
+def test_texts_are_those_of_generate(small: Small, name: str) -> None:
+    """Token by token and in drafted blocks; a ragged batch that rows join and leave."""
+    source, target = LANGUAGES.get(name, (None, None))
+    expected = generated(small(name), name, LINES, source, target)
+    assert len({*expected}) > len(LINES) / 3  # not the same word for everything
+    for drafting in ({}, {"drafter": "lookup", "block_size": 4}):
+        made = translator(small(name), source_lang=source, target_lang=target, **drafting)
+        assert [str(translation) for translation in made.translate(LINES)] == expected, drafting
+        streamed = [*made.stream(LINES[0])][-1] if drafting else expected[0]
+        assert streamed == expected[0]
+
+
+@pytest.mark.parametrize("name", ["marian-three-targets", "m2m100", "nllb", "mbart50"])
+def test_each_row_of_a_batch_has_its_own_languages(small: Small, name: str) -> None:
+    """A language stands for itself or, where it is the only one of these, for two letters."""
+    made = translator(small(name), batch=6)
+    pairs = [("de", "ko"), ("ko", "fr"), ("fr", "de")]
+    if name == "marian-three-targets":
+        pairs = [("en", target) for _, target in pairs]
+    alone = {
+        pair: made.translate(LINES[:4], source_lang=pair[0], target_lang=pair[1]) for pair in pairs
+    }
+    rows = number_sentences([line for line in LINES[:4] for _ in pairs])
+    mixed = made.translate_sentences(
+        [
+            replace(row, source_lang=pairs[i % 3][0], target_lang=pairs[i % 3][1])
+            for i, row in enumerate(rows)
+        ]
+    )
+    for column, pair in enumerate(pairs):
+        assert [str(t) for t in mixed[column::3]] == [str(t) for t in alone[pair]]
+    texts = [tuple(map(str, translations)) for translations in alone.values()]
+    assert len({*texts}) == 3
+
+
+def test_every_command_takes_a_folder_and_the_bundle_made_of_it(
+    small: Small, tmp_path: Path, capfd: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder, bundle = small("nllb"), tmp_path / "bundle"
+    (tmp_path / "in").write_text("\n".join(LINES) + "\n")
+    assert convert.main(["bundle", str(folder), "--output", str(bundle)]) == 0
+    settings = json.loads((bundle / "bundle.json").read_text())
+    assert (settings["version"], settings["text"]["tokenizer"]) == (3, "pretrained")
+    languages = ["--source-lang", "de", "--target-lang", "ko"]
+    outputs = {}
+    for place in (folder, bundle):
+        paths = ["--input-path", str(tmp_path / "in"), "--output-path", str(tmp_path / "out")]
+        assert main.main([str(place), *languages, "--cpu", "--quiet", *paths]) == 0
+        outputs[place, "inference.py"] = (tmp_path / "out").read_text()
+        paths = ["--input", str(tmp_path / "in"), "--output", str(tmp_path / "out")]
+        paths += ["--whole-lines", "--device", "cpu"]
+        assert translate_cli.main([str(place), *languages, *paths]) == 0
+        outputs[place, "specdec-translate"] = (tmp_path / "out").read_text()
+        piped = io.TextIOWrapper(io.BytesIO((tmp_path / "in").read_bytes()))
+        monkeypatch.setattr(sys, "stdin", piped)
+        capfd.readouterr()
+        assert main.translate([str(place), *languages, "--cpu"]) == 0
+        outputs[place, "translate.py"] = capfd.readouterr().out
+    assert len({*outputs.values()}) == 1, outputs
+    refused_by = told(capfd, convert.main, ["fairseq", str(bundle), "--output", str(tmp_path)])
+    assert "was made of a model of transformers" in refused_by
+
+
+def test_what_generation_asks_for_is_the_default(small: Small, caplog: Any) -> None:
+    made = translator(small("bart"))
+    assert (made.settings.max_len_b, made.settings.min_len) == (23, 7)
+    assert "asks for a beam search (num_beams 4)" in caplog.text
+    assert all(len(t.tokens) >= 6 for t in made.translate(LINES[:3]))
+    assert translator(small("bart"), max_len_b=9, min_len=1).settings.max_len_b == 9
+
+
+def test_lines_without_words_and_lines_that_are_too_long(small: Small) -> None:
+    made = translator(small("nllb"), source_lang="de", target_lang="ko", truncate_source=True)
+    empty, long, cut = made.translate(["  ", "и " * 300, "и " * 63])
+    assert (empty.text, empty.finish_reason) == ("", "empty")
+    assert long.text == cut.text  # of 128 positions the language and the end have two
+    strict = translator(small("nllb"), source_lang="de", target_lang="ko")
+    message = "sentence 1: has 601 tokens, more than the 126"
+    refused(message, strict.translate, ["и " * 300])
+    tokens = strict.codec.tokenizer.source.symbols[10:14]  # type: ignore[attr-defined]
+    assert strict.translate_tokens([tokens])[0].tokens
+
+
+def test_languages_that_the_model_does_not_have(small: Small) -> None:
+    message = "the model nllb writes no 'xx'; give a target language of: ace_Arab, ace_Latn"
+    refused(message, translator, small("nllb"), target_lang="xx")
+    made = translator(small("nllb"))
+    refused(message, made.translate, ["a"], target_lang="xx")
+    message = "sentence 1: the model nllb has several target languages; choose one"
+    refused(message, made.translate, ["a"], source_lang="de")
+    # MarianMT's sources may say it themselves.
+    made = translator(small("marian-three-targets"), target_lang="deu")
+    own, other = made.translate([">>kor<< A", "A"])
+    assert str(own) == str(made.translate(["A"], target_lang="kor")[0])
+    assert str(other) != str(own)
+    refused("writes no 'fr'.* of: de", translator, small("marian"), target_lang="fr")
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ("ᚠᚢᚦ ᚠᚢᚦ", "sentence 1: the tokenizer of the model marian knows no letter of 'ᚠᚢᚦ ᚠᚢᚦ'"),
+        ("half \ud83d", r"holds half a character \('\\ud83d'\)"),
+    ],
+)
+def test_text_that_is_none_to_the_tokenizer(small: Small, line: str, message: str) -> None:
+    refused(message, translator(small("marian")).translate, [line])
+    assert translator(small("marian")).translate(["♪ 12"])  # no letters, no language
+
+
+def _cut(path: Path, size: int) -> None:
+    path.write_bytes(path.read_bytes()[:size])
+
+
+FAULTS: dict[str, tuple[str, Callable[[Path], object], str]] = {
+    "no model": ("marian", lambda f: [p.unlink() for p in f.iterdir()], "holds no bundle.json and"),
+    "T5": (
+        "marian",
+        lambda f: (f / "config.json").write_text('{"model_type": "t5"}'),
+        r"config.json: models of type 't5' are not supported \(its positions are relative\)",
+    ),
+    "no pieces": ("marian", lambda f: (f / "target.spm").unlink(), "target.spm: there is no such"),
+    "cut pieces": ("marian", lambda f: _cut(f / "source.spm", 100), "source.spm: knows 7 of the"),
+    "other pieces": (
+        *("marian", lambda f: (f / "source.spm").write_text("{}")),
+        "source.spm: no model of sentencepiece",
+    ),
+    "no vocabulary": ("m2m100", lambda f: (f / "vocab.json").unlink(), "vocab.json: there is no"),
+    "other vocabulary": (
+        *("m2m100", lambda f: (f / "vocab.json").write_text("[1]")),
+        "vocab.json: expected symbols and their ids",
+    ),
+    "larger vocabulary": (
+        "marian",
+        lambda f: (f / "vocab.json").write_text(
+            json.dumps(json.loads((f / "vocab.json").read_text()) | {"more": 5000})
+        ),
+        "the tokenizer has 1 tokens more than the model's",
+    ),
+    "smaller vocabulary": (
+        *("marian", lambda f: (f / "vocab.json").write_text('{"</s>": 0, "<unk>": 1}')),
+        "the tokenizer has 3 of the model's 998 tokens",
+    ),
+    "no tokenizer": ("nllb", lambda f: (f / "tokenizer.json").write_text("{}"), "json: no tokeniz"),
+    "settings": ("nllb", lambda f: (f / "tokenizer_config.json").write_text("{"), "json: not JSON"),
+    "no merges": ("bart", lambda f: (f / "merges.txt").unlink(), "merges.txt: there is no such"),
+    "other merges": (
+        *("bart", lambda f: (f / "merges.txt").write_text("#version: 0.2\nqqq www\n")),
+        "merges.txt: no merges for the vocabulary",
+    ),
+    "no weights": ("bart", lambda f: (f / "model.safetensors").unlink(), "holds no weights"),
+}
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_a_folder_at_fault_is_said_in_a_sentence_and_nothing_is_written(
+    small: Small, tmp_path: Path, fault: str, capsys: Any
+) -> None:
+    name, spoil, message = FAULTS[fault]
+    folder = tmp_path / "model"
+    shutil.copytree(small(name), folder)
+    spoil(folder)
+    (tmp_path / "in").write_text("A line\n")
+    paths = ["--input-path", str(tmp_path / "in"), "--output-path", str(tmp_path / "out")]
+    languages = ["-s", "de", "-t", "ko"] if name in ("m2m100", "nllb") else []
+    error = told(capsys, main.main, [str(folder), "--cpu", *languages, *paths])
+    assert re.search(message, error), error
+    assert [path.name for path in sorted(tmp_path.iterdir())] == ["in", "model"]
+    if fault != "no model":
+        error = told(capsys, convert.main, ["bundle", str(folder), "--output", str(tmp_path / "b")])
+        assert re.search(message, error), error
+        assert not [*tmp_path.glob("*b*")]
+
+
+def test_a_server_says_at_once_what_is_wrong(small: Small, capsys: Any) -> None:
+    message = "specdec-serve: error: the model marian reads no 'fr'; give a source language of: en"
+    assert message in told(capsys, cli.main, [str(small("marian")), "--source-lang", "fr"])
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"tokenizer": "moses"}, "has a tokenizer of its own; omit --tokenizer"),
+        ({"remove_bpe": "@@ "}, "has a tokenizer of its own; omit --remove-bpe"),
+        ({"strategy": "fairseq"}, "fairseq's search reads checkpoints of fairseq's"),
+        ({"drafter": "block"}, "needs the drafter's checkpoint; give it with --path"),
+    ],
+)
+def test_settings_that_no_such_folder_takes(
+    small: Small, settings: dict[str, Any], message: str
+) -> None:
+    refused(message, translator, small("marian"), **settings)
