@@ -12,6 +12,7 @@ import json
 import sys
 import traceback
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
@@ -23,6 +24,7 @@ from torch import Tensor
 from torch.utils import _pytree as pytree
 
 from specdec_plugins.app.translator import SpeculativeTranslator, number_sentences
+from specdec_plugins.decoding.constraints import FREE, Constraints
 from specdec_plugins.decoding.engine import SpeculativeDecoder
 from specdec_plugins.decoding.types import Request
 from specdec_plugins.models.glancing import Glance
@@ -36,6 +38,7 @@ ASSISTANT = {
     "drafter_checkpoint": "assistant/assistant.pt",
     "drafter_data": "assistant",
 }
+CONSTRAINTS = Constraints(((1,), (5, 6), (4, 5)), no_repeat_ngram_size=2, forced_last=2)
 DECODINGS: dict[str, dict[str, Any]] = {
     "AR": {"strategy": "AR"},
     "drafter alone": {"strategy": "drafter"},
@@ -47,6 +50,7 @@ DECODINGS: dict[str, dict[str, Any]] = {
     "heuristic": {"schedule": "heuristic"},
     "gate": {"schedule": "target_confidence"},
     "adaptive": {"schedule": "adaptive"},
+    "constraints": {"constraints": CONSTRAINTS, "min_len": 2},
 }
 # With a dictionary for each side, and another one for the assistant's source.
 TWO_DICTIONARIES: dict[str, dict[str, Any]] = {
@@ -77,15 +81,19 @@ def load(folder: Path, device: str, settings: dict[str, Any]) -> SpeculativeTran
 
 
 def translate(folder: Path, device: str, settings: dict[str, Any]) -> list[str]:
-    return [t.text for t in load(folder, device, settings).translate(LINES)]
+    constraints = settings.pop("constraints", FREE)
+    translator = load(folder, device, settings)
+    if isinstance(translator.decoder, SpeculativeDecoder):
+        translator.decoder.config = replace(translator.decoder.config, constraints=constraints)
+    return [t.text for t in translator.translate(LINES)]
 
 
 def decode(folder: Path, settings: dict[str, Any]) -> None:
     from tests.accelerator import accelerator
 
-    expected = translate(folder, "cpu", settings)
+    expected = translate(folder, "cpu", dict(settings))
     with accelerator():
-        assert translate(folder, "simulated", settings) == expected
+        assert translate(folder, "simulated", dict(settings)) == expected
 
 
 def train() -> None:
@@ -120,6 +128,7 @@ def count_copies(folder: Path) -> None:
         translator = load(folder, "simulated", {"batch": 3})
         decoder = translator.decoder
         assert isinstance(decoder, SpeculativeDecoder)
+        decoder.config = replace(decoder.config, constraints=CONSTRAINTS)
         prepared = [translator.prepare(sentence) for sentence in number_sentences(LINES)]
         requests = [request for request in prepared if isinstance(request, Request)]
         with decoder.session(requests[:2]) as session:
