@@ -8,6 +8,7 @@ from functools import cache
 from pathlib import Path
 
 import pytest
+import torch
 
 from tests.formats.pretrained.folders import small_model
 
@@ -26,3 +27,12 @@ def small(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
     pytest.importorskip("transformers")
     place = tmp_path_factory.mktemp("small")
     return cache(lambda name: small_model(place / name, name))
+
+
+@pytest.fixture
+def one_thread() -> Iterator[None]:
+    """For networks so small that threads only wait for one another."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)

@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 
 from specdec_plugins.app import convert, main
 from specdec_plugins.app.translator import SpeculativeTranslator, number_sentences
@@ -22,6 +21,7 @@ from specdec_plugins.serving import cli, translate_cli
 from tests.formats.pretrained.folders import SMALL, lines_of
 from tests.refusals import refused, told
 
+pytestmark = pytest.mark.usefixtures("one_thread")
 Small = Callable[[str], Path]
 LINES = lines_of(21)
 # What is asked for, and the target's language as its token is called.
@@ -31,11 +31,6 @@ LANGUAGES: dict[str, tuple[str | None, str | None]] = {
     "nllb": ("deu_Latn", "kor_Hang"),
     "mbart50": ("de_DE", "ko_KR"),
 }
-
-
-@pytest.fixture(autouse=True)
-def _one_thread() -> None:
-    torch.set_num_threads(1)
 
 
 def generated(
