@@ -152,7 +152,8 @@ HARMLESS = {
     *("task_specific_params", "prefix", "torchscript", "use_bfloat16", "tf_legacy_loss"),
     *("chunk_size_feed_forward", "xla_device", "model_max_length"),
     *("sep_token_id", "cls_token_id", "mask_token_id", "unk_token_id"),
-    *("do_blenderbot_90_layernorm", "force_bos_token_to_be_generated"),
+    *("do_blenderbot_90_layernorm", "force_bos_token_to_be_generated", "eos_token_ids"),
+    *("student_encoder_layers", "student_decoder_layers", "replacing_rate"),
     # What the architecture settles; transformers reads none of them either.
     *("normalize_before", "normalize_embedding", "add_final_layer_norm", "add_bias_logits"),
     *("static_position_embeddings", "extra_pos_embeddings", "save_step"),
