@@ -55,7 +55,8 @@ class ToyCodec:
     """Source words w0, w1, ... are ids; target words t0, t1, ... likewise."""
 
     num_framing, first_ids, reads_texts = 1, (), False
-    source_lang, target_lang = "en", "de"
+    source_lang: str | None = "en"
+    target_lang: str | None = "de"
     languages = Languages("toy", ("en",), ("de",))
 
     def between(self, source_lang: str | None, target_lang: str | None) -> ToyCodec:

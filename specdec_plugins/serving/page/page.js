@@ -12,7 +12,8 @@ class ServerError extends Error {}
 async function* events(parameters, signal) {
   const headers = { "Content-Type": "application/json" };
   if ($("key").value) headers.Authorization = `Bearer ${$("key").value}`;
-  const body = JSON.stringify({ inputs: $("source").value, parameters });
+  const asked = { ...parameters, ...languagesAsked() };
+  const body = JSON.stringify({ inputs: $("source").value, parameters: asked });
   const response = await fetch("generate_stream", { method: "POST", headers, body, signal });
   if (!response.ok) throw await failure(response);
   const reader = response.body.pipeThrough(new TextDecoderStream()).getReader();
@@ -294,12 +295,37 @@ async function start() {
   showSliders();
   $("sliders").hidden = info.drafter === null;
   $("key-field").hidden = !info.needs_api_key;
-  $("from").textContent = `from ${languageName(info.source)}`;
-  $("to").textContent = `into ${languageName(info.target)}`;
-  $("source").lang = info.source;
-  $("text").lang = info.target;
+  await showLanguages();
   const drafter = info.drafter ? `drafter ${info.drafter}, schedule ${info.schedule}` : "no drafter";
   $("model").textContent = `Model ${info.model_id}, ${info.model_dtype} on ${info.model_device_type}, ${drafter}.`;
+}
+
+// Of a model with several languages each request says which.
+async function showLanguages() {
+  const known = await (await fetch("languages")).json();
+  const names = new Map(known.map((one) => [one.code, one.name]));
+  const sources = known.filter((one) => one.targets.length).map((one) => one.code);
+  const targets = [...new Set(known.flatMap((one) => one.targets))];
+  if (sources.length > 1 || targets.length > 1) {
+    offer($("from-choice"), sources, names, info.source);
+    offer($("to-choice"), targets, names, info.target);
+    $("languages").hidden = false;
+    return;
+  }
+  $("from").textContent = `from ${languageName(info.source)}`;
+  $("to").textContent = `into ${languageName(info.target)}`;
+  $("source").lang = info.source ?? "";
+  $("text").lang = info.target ?? "";
+}
+
+function offer(select, codes, names, chosen) {
+  const options = codes.map((code) => new Option(names.get(code), code, false, code === chosen));
+  select.replaceChildren(...options);
+}
+
+function languagesAsked() {
+  if ($("languages").hidden) return {};
+  return { source_lang: $("from-choice").value, target_lang: $("to-choice").value };
 }
 
 function languageName(code) {
