@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -13,65 +14,71 @@ from torch.nn import functional as F
 EncoderOut = dict[str, list[Tensor]]
 
 
-def hidden_from(
-    padding_mask: Tensor,  # [B, W] bool, True = padding
-    prefix_lengths: Tensor | None,  # [B] int64; None = every position sees every other
-) -> Tensor:  # [B, 1 or W, W] bool
-    """Which keys (last axis) are hidden from which queries.
+@dataclass(frozen=True)
+class Layout:
+    """Which target position each column of a batch holds, and in which prefix or block.
 
-    With prefix lengths a prefix position sees the prefix up to itself, so that its state never
-    changes again and can be kept from round to round; a block position, revealed or masked, sees
-    the whole prefix and the whole block. Example, a prefix of 2 and a block of 2::
-
-        a  1 . . .
-        b  1 1 . .
-        m  1 1 1 1
-        m  1 1 1 1
+    A row is a prefix and a block behind it, or a prefix that several blocks behind it share:
+    ``tasks.block_mask``.
     """
-    padding = padding_mask[:, None]  # [B, 1, W]
-    if prefix_lengths is None:
-        return padding
-    columns = torch.arange(padding_mask.size(1), device=padding_mask.device)
-    in_prefix = columns < prefix_lengths[:, None]  # [B, W]
-    later = columns > columns[:, None]  # [W, W], by query, then key
-    return padding | (later & in_prefix[:, :, None])
 
+    positions: Tensor  # [B, W] int64, in the target
+    block: Tensor  # [B, W] int64: number of the block, from 0; -1 = prefix
+    starts: Tensor  # [B, N] int64: prefix length of each block
+    columns: Tensor  # [B, n] int64: of the blocks, all that may be scored; some >= W
+    num_positions: int  # all positions are below it
 
-def hidden_from_blocks(
-    prefix_padding: Tensor,  # [B, T] bool, True = padding of the shared prefix
-    starts: Tensor,  # [B, N] int64, prefix length of each block
-    block_size: int,
-) -> Tensor:  # [B, W, W] bool, W = T + N * block_size
-    """The same for several blocks that share a prefix: see ``tasks.block_mask.share_prefix``.
+    @classmethod
+    def find(cls, scored_mask: Tensor, starts: Tensor | None = None) -> Layout:
+        """scored_mask: [B, W] bool, a run behind each prefix; starts: [B, N] of shared prefixes."""
+        width = scored_mask.size(1)
+        column = torch.arange(width, device=scored_mask.device).expand_as(scored_mask)
+        first = scored_mask.int().argmax(dim=1, keepdim=True)  # [B, 1]
+        if starts is None:
+            columns = first + column[:, : int(scored_mask.sum(1).max())]
+            return cls(column, (column >= first).long() - 1, first, columns, width)
+        shared = int(first.min())
+        size = (width - shared) // starts.size(1)
+        inside = starts[..., None] + column[0, :size]  # [B, N, K]
+        positions = torch.cat([column[:, :shared], inside.flatten(1)], 1)
+        block = torch.div(column - shared, size, rounding_mode="floor").clamp(min=-1)
+        return cls(positions, block, starts, column[:, shared:], shared + size)
 
-    A block sees the prefix before its start, and itself. Example, starts 1 and 2, blocks of 1::
+    @property
+    def places(self) -> Tensor:
+        """[B, W] int64: of block columns, from 0 in their block."""
+        return self.positions - self._own_starts
 
-        a  1 . .  . .
-        b  1 1 .  . .
-        c  1 1 1  . .
-        m  1 . .  1 .
-        m  1 1 .  . 1
-    """
-    width, num_blocks = prefix_padding.size(1), starts.size(1)
-    columns = torch.arange(width, device=starts.device)
-    causal = columns <= columns[:, None]  # [T, T]
-    before = columns < starts[..., None]  # [B, N, T]
-    seen = torch.cat(
-        [causal.expand(len(starts), -1, -1), before.repeat_interleave(block_size, dim=1)], 1
-    )  # [B, W, T]
-    own = torch.arange(num_blocks, device=starts.device).repeat_interleave(block_size)
-    together = own == own[:, None]  # [N * K, N * K]
-    together = torch.nn.functional.pad(together, (0, 0, width, 0)).expand(len(starts), -1, -1)
-    hidden = ~torch.cat([seen, together], 2)
-    hidden[:, :, :width] |= prefix_padding[:, None]
-    return hidden
+    @property
+    def _own_starts(self) -> Tensor:  # [B, W]
+        return self.starts.gather(1, self.block.clamp(min=0))
+
+    def hidden(self, padding_mask: Tensor) -> Tensor:  # [B, W] bool -> [B, W, W] bool
+        """Which keys (last axis) are hidden from which queries where the prefix is cached.
+
+        A prefix position sees the prefix up to itself, so that its state never changes again and
+        can be kept from round to round; a block position, revealed or masked, sees the prefix
+        before its block and the whole block. Examples, one block in place, and blocks of 1 that
+        start at 1 and 2 and share a prefix::
+
+            a  1 . . .        a  1 . .  . .
+            b  1 1 . .        b  1 1 .  . .
+            m  1 1 1 1        c  1 1 1  . .
+            m  1 1 1 1        m  1 . .  1 .
+                              m  1 1 .  . 1
+        """
+        in_prefix = self.block < 0  # [B, W]
+        end = torch.where(in_prefix, self.positions + 1, self._own_starts)  # of the prefix seen
+        before = self.positions[:, None] < end[..., None]  # [B, W, W]
+        together = self.block[:, None] == self.block[..., None]
+        return padding_mask[:, None] | ~torch.where(in_prefix[:, None], before, together)
 
 
 class BlockDecoder(TransformerDecoder):
     """Reads prefix and masks; positions enter at every layer.
 
     As published, every position sees every other, so each prefix state depends on the masks behind
-    it and nothing can be kept. With `cached_prefix` see `hidden_from`.
+    it and nothing can be kept. With `cached_prefix` see `Layout.hidden`.
     """
 
     def __init__(self, args: Any, dictionary: Any, embed_tokens: nn.Embedding) -> None:
@@ -92,21 +99,15 @@ class BlockDecoder(TransformerDecoder):
         encoder_out: EncoderOut,
         source: Tensor | None,  # [B, S, D] token embeddings of the source, unscaled
         source_keys: Tensor | None,  # [B, S, D] what the copy attention compares with
-        prefix_lengths: Tensor | None = None,  # [B] int64; read with `cached_prefix` only
-        columns: Tensor | None = None,  # [B, n] int64, positions whose state is wanted; None = all
-        starts: Tensor | None = None,  # [B, N] int64 of blocks that share a prefix
-        block_size: int = 0,  # with `starts`
-    ) -> Tensor:  # [B, n or W, D]
-        """Last hidden states; ``encoder_out`` as the encoder returned it."""
+        layout: Layout,
+    ) -> Tensor:  # [B, n, D]
+        """Last hidden states of the blocks' columns; ``encoder_out`` as the encoder returned it."""
         padding_mask = input_tokens.eq(self.padding_idx)  # [B, W]
-        if starts is None:
-            positions = self.embed_positions(input_tokens)  # [B, W, D]
-        else:
-            positions = self._block_positions(input_tokens, starts, block_size)
+        positions = self._positions(layout)
         x = self._embed(input_tokens, positions, source, source_keys, encoder_out)
-        hidden = self._hidden(padding_mask, prefix_lengths, starts, block_size)
+        hidden = layout.hidden(padding_mask) if self.cached_prefix else None
         x, positions = x.transpose(0, 1), positions.transpose(0, 1)  # W x B x D
-        for layer in self.layers[: None if columns is None else -1]:
+        for layer in self.layers[:-1]:
             x = self.dropout_module(x + positions)
             x, _, _ = layer(
                 x,
@@ -115,9 +116,8 @@ class BlockDecoder(TransformerDecoder):
                 self_attn_mask=None if hidden is None else _for_heads(hidden, layer.nh),
                 self_attn_padding_mask=padding_mask,
             )
-        if columns is None:
-            return x.transpose(0, 1)
-        hidden = hidden_from(padding_mask, None) if hidden is None else hidden
+        hidden = padding_mask[:, None] if hidden is None else hidden
+        columns = layout.columns.clamp(max=input_tokens.size(1) - 1)
         x = self.dropout_module(x + positions)
         return _layer_at(self.layers[-1], x, encoder_out, hidden, columns).transpose(0, 1)
 
@@ -145,33 +145,12 @@ class BlockDecoder(TransformerDecoder):
             x = torch.where(input_tokens.eq(self.mask)[..., None], mixture, x)
         return x if self.embed_scale == 1.0 else x * self.embed_scale
 
-    def _hidden(
-        self,
-        padding_mask: Tensor,  # [B, W] bool
-        prefix_lengths: Tensor | None,  # [B] int64
-        starts: Tensor | None,  # [B, N] int64
-        block_size: int,
-    ) -> Tensor | None:  # [B, W, W] bool; None = everything but padding is seen
-        """Which columns are hidden from which."""
-        if starts is not None:
-            width = padding_mask.size(1) - starts.size(1) * block_size
-            return hidden_from_blocks(padding_mask[:, :width], starts, block_size)
-        if not self.cached_prefix:
-            return None
-        assert prefix_lengths is not None, "a cached prefix must be told from its block"
-        return hidden_from(padding_mask, prefix_lengths)
-
-    def _block_positions(self, input_tokens: Tensor, starts: Tensor, block_size: int) -> Tensor:
-        """[B, W, D]: target positions of a shared prefix and of the blocks behind it."""
-        num_rows, num_columns = input_tokens.shape
-        width = num_columns - starts.size(1) * block_size
-        offsets = torch.arange(block_size, device=starts.device)
-        blocks = (starts[..., None] + offsets).flatten(1)  # [B, N * K]
-        prefix = torch.arange(width, device=starts.device).expand(num_rows, -1)
-        places = torch.cat([prefix, blocks], 1)  # [B, W]
+    def _positions(self, layout: Layout) -> Tensor:
+        """[B, W, D]: embeddings of the target positions; those behind the table are its last."""
         # fairseq derives positions from tokens: a row without padding gives the whole table.
-        row = input_tokens.new_full((1, width + block_size), self.mask)
-        return self.embed_positions(row)[0][places]
+        size = min(layout.num_positions, self.embed_positions.max_positions)
+        table = self.embed_positions(layout.positions.new_full((1, size), self.mask))[0]
+        return table[layout.positions.clamp(max=size - 1)]
 
     def _mix_source(
         self,

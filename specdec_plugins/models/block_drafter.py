@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import math
 from argparse import ArgumentParser, BooleanOptionalAction, Namespace
-from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import torch
@@ -19,30 +18,10 @@ from fairseq.modules.transformer_sentence_encoder import init_bert_params
 from torch import Tensor, nn
 from torch.nn.functional import pad
 
+from specdec_plugins.decoding import networks as decoding
 from specdec_plugins.errors import require
-from specdec_plugins.models.block_decoder import BlockDecoder, EncoderOut
+from specdec_plugins.models.block_decoder import BlockDecoder, EncoderOut, Layout
 from specdec_plugins.models.glancing import Glance, glance
-
-# fairseq's Transformer flags that would change the network into one that this model is not.
-_REFUSED = (
-    "adaptive_input",
-    "adaptive_softmax_cutoff",
-    "cross_self_attention",
-    "decoder_layerdrop",
-    "decoder_normalize_before",
-    "encoder_layerdrop",
-    "encoder_normalize_before",
-    "layernorm_embedding",
-    "merge_src_tgt_embed",
-    "no_cross_attention",
-    "no_token_positional_embeddings",
-    "quant_noise_pq",
-    "quant_noise_scalar",
-    "scale_attn",
-    "scale_fc",
-    "scale_heads",
-    "scale_resids",
-)
 
 # Switches of this model: what each does, in the order of the flags.
 SWITCHES = {
@@ -116,7 +95,7 @@ class BlockDrafter(TransformerModel):
 
     @classmethod
     def build_model(cls, args: Any, task: Any) -> BlockDrafter:
-        for name in _REFUSED:
+        for name in ("encoder_layerdrop", "decoder_layerdrop", *decoding.BlockDrafter.unsupported):
             flag = "--" + name.replace("_", "-")
             is_given = bool(getattr(args, name, None))
             require(not is_given, f"{flag} is not supported by --arch block; leave it out")
@@ -170,26 +149,24 @@ class BlockDrafter(TransformerModel):
         share (``tasks.block_mask.share_prefix``), else one, in place.
         """
         source = self._read_source(src_tokens, src_lengths)
-        blocks = _Blocks.find(input_tokens, scored_mask, starts)
+        layout = Layout.find(scored_mask, starts)
         num_masked = scored_mask.sum()
         num_right = None
         if glancing is not None:
             right_mask = self._predicted_right(
-                input_tokens, target_tokens, scored_mask, source, blocks
+                input_tokens, target_tokens, scored_mask, source, layout
             )
             num_right = right_mask.sum()
             input_tokens, scored_mask = glance(
                 input_tokens, target_tokens, scored_mask, right_mask, glancing
             )
-        states, scored_at = self._states(input_tokens, scored_mask, source, blocks)
+        states = self._states(input_tokens, scored_mask, source, layout)
         targets = target_tokens[scored_mask]  # [N]
-        logits = self._logits(states[scored_at], target_tokens, scored_at, blocks)
+        logits = self._logits(states, target_tokens, scored_mask, layout)
         if num_right is None:
             num_right = logits.argmax(dim=-1).eq(targets).sum()
-        places, first = blocks.places(scored_at)
-        plain = None
-        if self.decoder.head is not None:
-            plain = self.decoder.output_layer(states[scored_at][first])
+        places, first = (found[scored_mask] for found in (layout.places, layout.block == 0))
+        plain = None if self.decoder.head is None else self.decoder.output_layer(states[first])
         return BlockOutput(logits, targets, num_masked, num_right, places, first, plain)
 
     def _read_source(
@@ -201,28 +178,23 @@ class BlockDrafter(TransformerModel):
             return (encoder_out, *self._copy_source(src_tokens, encoder_out))
 
     def _states(
-        self, input_tokens: Tensor, scored_mask: Tensor, source: tuple[Any, ...], blocks: _Blocks
-    ) -> tuple[Tensor, Tensor]:
-        """Last states [B, n, D] of the blocks' columns, and which of them are scored, [B, n]."""
-        columns, last = blocks.columns, scored_mask.size(1) - 1
+        self, input_tokens: Tensor, scored_mask: Tensor, source: tuple[Any, ...], layout: Layout
+    ) -> Tensor:  # [N, D]
+        """Last states of the scored positions."""
+        columns = layout.columns
         # Columns of a row with few scored positions may lie past the last one.
-        scored_at = pad(scored_mask, (0, columns.size(1))).gather(1, columns)
-        states = self.decoder(
-            input_tokens,
-            *source,
-            blocks.prefix_lengths,
-            columns.clamp(max=last),
-            blocks.starts,
-            blocks.size,
-        )
-        return states, scored_at
+        scored_at = pad(scored_mask, (0, columns.size(1))).gather(1, columns)  # [B, n]
+        states: Tensor = self.decoder(input_tokens, *source, layout)[scored_at]
+        return states
 
     def _logits(
-        self, states: Tensor, target_tokens: Tensor, scored_at: Tensor, blocks: _Blocks
+        self, states: Tensor, target_tokens: Tensor, scored_mask: Tensor, layout: Layout
     ) -> Tensor:
         """[N, V] of scored states [N, D]; the head is told the true tokens before them."""
         if self.decoder.head is not None:
-            before = blocks.tokens_before(target_tokens, self.decoder.start)[scored_at]  # [N]
+            opened = pad(target_tokens, (1, 0), value=self.decoder.start)
+            # Scored positions are the target's, others may lie behind it.
+            before = opened.gather(1, layout.positions.clamp(max=opened.size(1) - 1))[scored_mask]
             states = self.decoder.head(states, self.decoder.embed_tokens(before))
         logits: Tensor = self.decoder.output_layer(states)
         return logits
@@ -248,55 +220,16 @@ class BlockDrafter(TransformerModel):
         target_tokens: Tensor,
         scored_mask: Tensor,
         source: tuple[Any, ...],
-        blocks: _Blocks,
+        layout: Layout,
     ) -> Tensor:  # [B, W] bool
         """Which scored positions the drafter predicts right, leaving the random state as it was."""
         device = input_tokens.device
         with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
-            states, scored_at = self._states(input_tokens, scored_mask, source, blocks)
-            best = self._logits(states[scored_at], target_tokens, scored_at, blocks).argmax(dim=-1)
+            states = self._states(input_tokens, scored_mask, source, layout)
+            best = self._logits(states, target_tokens, scored_mask, layout).argmax(dim=-1)
         right_mask = torch.zeros_like(scored_mask)
         right_mask[scored_mask] = best.eq(target_tokens[scored_mask])
         return right_mask
-
-
-@dataclass(frozen=True)
-class _Blocks:
-    """Where the blocks of a batch lie."""
-
-    columns: Tensor  # [B, n] int64: columns of the blocks, all that may be scored
-    prefix_lengths: Tensor  # [B] int64; of the shared prefix its width
-    starts: Tensor | None  # [B, N] int64; None = one block, in place
-    size: int  # columns a block
-
-    @staticmethod
-    def find(input_tokens: Tensor, scored_mask: Tensor, starts: Tensor | None) -> _Blocks:
-        """Scored positions are a run behind each row's prefix, or behind its shared prefix."""
-        first = scored_mask.int().argmax(dim=1)  # [B]
-        if starts is None:
-            size = int(scored_mask.sum(1).max())
-            columns = first[:, None] + torch.arange(size, device=first.device)
-            return _Blocks(columns, first, None, size)
-        width = int(first.min())
-        num_columns = input_tokens.size(1)
-        columns = torch.arange(width, num_columns, device=first.device).expand(len(first), -1)
-        return _Blocks(columns, first, starts, (num_columns - width) // starts.size(1))
-
-    def places(self, scored_at: Tensor) -> tuple[Tensor, Tensor]:
-        """[N] int64 each position's place in its block, [N] bool whether that is the first."""
-        index = torch.arange(scored_at.size(1), device=scored_at.device).expand_as(scored_at)
-        index = index[scored_at]
-        return index % self.size, index < self.size
-
-    def tokens_before(self, target_tokens: Tensor, start: int) -> Tensor:
-        """[B, n] int64: the true token before each column of the blocks."""
-        if self.starts is None:
-            positions = self.columns
-        else:
-            offsets = torch.arange(self.size, device=self.starts.device)
-            positions = (self.starts[..., None] + offsets).flatten(1)
-        opened = pad(target_tokens, (1, 0), value=start)  # the start token, then the target
-        return opened.gather(1, positions.clamp(max=opened.size(1) - 1))
 
 
 def block_architecture(args: Namespace) -> None:

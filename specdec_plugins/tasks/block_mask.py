@@ -126,7 +126,7 @@ def share_prefix(
     """Several blocks a sentence behind one copy of its target, which they share as their prefix.
 
     Column T + n * block_size + j of row b is the mask of target position starts[b, n] + j. What
-    each column sees is ``models.block_decoder.hidden_from_blocks``.
+    each column sees is ``models.block_decoder.Layout.hidden``.
 
     Example, target ``a b c </s>``, starts 1 and 3, blocks of 2::
 

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from specdec_plugins.models.block_decoder import Layout
 from specdec_plugins.models.glancing import Glance
 from specdec_plugins.tasks.block_mask import draw_starts, mask_blocks
 from tests.fairseq_models import build_drafter
@@ -139,8 +140,8 @@ def test_revealed_tokens_belong_to_the_block() -> None:
     shown = INPUT.clone()
     shown[0, 3] = TARGET[0, 3]
     with torch.no_grad():
-        out = model.decoder(shown, *source, torch.tensor([3, 1]))
-        expected = _plain_logits(model, SOURCE[0], shown[0], 4.0, prefix=3)
+        out = model.decoder(shown, *source, Layout.find(SCORED))
+        expected = _plain_logits(model, SOURCE[0], shown[0], 4.0, prefix=3)[3:]
     torch.testing.assert_close(model.decoder.output_layer(out[0]), expected, rtol=0, atol=1e-6)
 
 

@@ -57,6 +57,15 @@ def test_blocks_behind_one_prefix_are_those_of_separate_passes(
     assert int(out.first.sum()) == sum(len(expected[i]) for i in (0, 3))
 
 
+def test_masks_behind_the_last_position_are_no_error() -> None:
+    """A block may reach past the model's positions; no answer lies there."""
+    model = drafter(max_target_positions=6)
+    blocks = share_prefix(TARGET, STARTS, SIZE, mask=MASK, pad=PAD)
+    out = model(SOURCE, LENGTHS, *blocks[:2], blocks.scored_mask, starts=blocks.starts)
+    assert out.logits.isfinite().all()
+    assert len(out.logits) == blocks.scored_mask.sum()
+
+
 def test_the_head_by_its_formula() -> None:
     head = drafter(sequential_head=8).decoder.head
     states, before = torch.randn(2, 5, 16, dtype=torch.float64)

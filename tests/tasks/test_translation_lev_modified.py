@@ -18,6 +18,7 @@ from sacrebleu import corpus_bleu
 from specdec_plugins.decoding.networks.cache import SourceMemory
 from specdec_plugins.decoding.types import DecodeParams
 from specdec_plugins.formats.checkpoints import save_checkpoint
+from specdec_plugins.models.block_decoder import Layout
 from specdec_plugins.tasks.block_evaluation import BlockEvaluation, inference_twin, log_figures
 from specdec_plugins.tasks.translation_lev_modified import (
     BlockTranslationConfig,
@@ -187,7 +188,8 @@ def test_without_a_verifier_the_drafter_decodes_alone() -> None:
         masks = torch.full((1, 3), 3)
         with torch.no_grad():
             encoded = model.encoder(source, src_lengths=LENGTHS[row : row + 1])
-            states = model.decoder(masks, encoded, *model._copy_source(source, encoded))
+            copied = model._copy_source(source, encoded)
+            states = model.decoder(masks, encoded, *copied, Layout.find(masks == 3))
             block = model.decoder.output_layer(states)[0].argmax(-1).tolist()
         until_end = block[: block.index(2) + 1] if 2 in block else block
         assert hypothesis["tokens"].tolist()[:3] == until_end

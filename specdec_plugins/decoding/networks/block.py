@@ -164,6 +164,7 @@ class BlockDrafter(EncoderDecoder):
     arch, noun = "block", "a block drafter"
     bidirectional = True
     unsupported = (
+        *EncoderDecoder.unsupported,
         "decoder_normalize_before",
         "encoder_normalize_before",
         "layernorm_embedding",

@@ -25,27 +25,6 @@ from specdec_plugins.errors import UserError, require
 
 _PAD = 1  # in every dictionary of fairseq
 
-_UNSUPPORTED = (
-    "adaptive_input",
-    "adaptive_softmax_cutoff",
-    "base_layers",
-    "char_inputs",
-    "cross_self_attention",
-    "decoder_layers_to_keep",
-    "decoder_xformers_att_config",
-    "encoder_layers_to_keep",
-    "encoder_xformers_att_config",
-    "merge_src_tgt_embed",
-    "no_cross_attention",
-    "quant_noise_pq",
-    "quant_noise_scalar",
-    "scale_attn",
-    "scale_fc",
-    "scale_heads",
-    "scale_resids",
-    "tie_adaptive_weights",
-)
-
 _LAYER_NAMES = {
     "self_attn.out_proj": "self_attention.out",
     "self_attn_layer_norm": "self_norm",
@@ -86,7 +65,26 @@ class EncoderDecoder(TrainedNetwork):
     Config: ClassVar[type[TransformerConfig]]
     config: TransformerConfig
     int8 = True
-    unsupported: ClassVar[tuple[str, ...]] = ()  # options of training, beside those of all
+    unsupported: ClassVar[tuple[str, ...]] = (  # flags of training that make other networks
+        "adaptive_input",
+        "adaptive_softmax_cutoff",
+        "base_layers",
+        "char_inputs",
+        "cross_self_attention",
+        "decoder_layers_to_keep",
+        "decoder_xformers_att_config",
+        "encoder_layers_to_keep",
+        "encoder_xformers_att_config",
+        "merge_src_tgt_embed",
+        "no_cross_attention",
+        "quant_noise_pq",
+        "quant_noise_scalar",
+        "scale_attn",
+        "scale_fc",
+        "scale_heads",
+        "scale_resids",
+        "tie_adaptive_weights",
+    )
     bidirectional: ClassVar[bool] = False  # the decoder keeps its embeddings itself
 
     @classmethod
@@ -96,7 +94,7 @@ class EncoderDecoder(TrainedNetwork):
 
     @classmethod
     def configure(cls, state: State, settings: TrainingSettings) -> TransformerConfig:
-        for name in (*_UNSUPPORTED, *cls.unsupported):
+        for name in cls.unsupported:
             flag = "--" + name.replace("_", "-")
             require(
                 not settings.get(name),

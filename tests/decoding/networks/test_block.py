@@ -38,12 +38,15 @@ def _inputs() -> tuple[Tensor, Tensor]:
 @pytest.mark.fairseq
 @pytest.mark.parametrize("case", CASES, ids=lambda case: ",".join(case))
 def test_equals_the_trained_module(case: dict[str, Any], tmp_path: Path) -> None:
+    from specdec_plugins.models.block_decoder import Layout
+
     model, network = trained_pair("block", BlockDrafter, {"block_size": 4, **case}, tmp_path)
     source, target = _inputs()
     with torch.no_grad(), fairseq_checkpoints.double_precision():
         encoder_out = model.encoder(source, src_lengths=(source != PAD).sum(1))
         copied = model._copy_source(source, encoder_out)
-        expected = model.decoder.output_layer(model.decoder(target, encoder_out, *copied))
+        whole = Layout.find(target != PAD)
+        expected = model.decoder.output_layer(model.decoder(target, encoder_out, *copied, whole))
     logits = network.decoder.logits(network.decoder(target, remember(network, source)))
     kept = target != PAD
     # the trained module mixes in single precision
