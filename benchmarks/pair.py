@@ -8,8 +8,6 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-import torch
-
 from specdec_plugins.app.codec import Codec
 from specdec_plugins.app.loading import (
     DRAFTER,
@@ -85,11 +83,11 @@ class Pair:
         """
         drafter, num_weights = self.drafter or "none", 0
         if self.drafter is not None and self.settings.drafter_checkpoint is not None:
-            sizes, num_weights = _sizes(self.settings.drafter_checkpoint)
-            drafter += f", {sizes}"
+            model = read_model(self.settings.drafter_checkpoint)
+            drafter, num_weights = f"{drafter}, {model.describe()}", model.num_weights
         note = Path(self.settings.data) / NOTE
         return {
-            "verifier": _sizes(self.verifier)[0],
+            "verifier": read_model(self.verifier).describe(),
             "drafter": drafter,
             "drafter_weights": num_weights,
             "note": note.read_text(encoding="utf-8").strip() if note.is_file() else "",
@@ -113,18 +111,6 @@ class Pair:
         no_text: dict[str, Any] = {"tokenizer": None, "bpe": None, "bpe_codes": None}
         no_text |= {"lowercase": False, "dash_splits": False, "strip_diacritics": False}
         return replace(self.settings, **no_text, greedy_like="fairseq", max_len_a=0.0)
-
-
-def _sizes(path: str) -> tuple[str, int]:
-    model = read_model(path)
-    network = model.network(torch.float32, torch.device("cpu"))
-    count = sum(parameter.numel() for parameter in network.parameters())
-    millions = f"{count / 1e6:.1f} million weights"
-    if model.config is None:
-        return millions, count
-    encoder, decoder = model.config.encoder, model.config.decoder
-    layers = f"{encoder.num_layers}+{decoder.num_layers} layers"
-    return f"{layers}, {decoder.dim} wide, {decoder.vocab_size:,} types, {millions}", count
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,7 @@ from specdec_plugins.app.options import add_options
 from specdec_plugins.app.settings import DTYPES, RAW_TEXT, Settings
 from specdec_plugins.app.translator import load_translator
 from specdec_plugins.decoding.drafters import needs_of
-from specdec_plugins.decoding.networks import Transformer, TransformerConfig
+from specdec_plugins.decoding.networks import Transformer
 from specdec_plugins.decoding.networks.trained import Model
 from specdec_plugins.errors import Parser, UserError, read_text, refuse, require
 from specdec_plugins.formats.bigrams import read_bigrams
@@ -181,23 +181,11 @@ def _default_readme(
 ) -> str:
     """What the files themselves say."""
     source, target = source or "any", target or "any"
-    rows = [f"| verifier | {_size(verifier)} |"]
+    rows = [f"| verifier | {verifier.describe()} |"]
     if drafter_name is not None:
-        of = f", {_size(drafter)}" if drafter else ""
+        of = f", {drafter.describe()}" if drafter else ""
         rows.append(f"| drafter | {drafter_name}{of} |")
     return _CARD.format(source=source, target=target, rows="\n".join(rows))
-
-
-def _size(model: Model) -> str:
-    weights = {(tensor.data_ptr(), tensor.shape): tensor.numel() for tensor in model.state.values()}
-    text = f"{sum(weights.values()) / 1e6:.1f} million weights"
-    if not isinstance(model.config, TransformerConfig):
-        return text
-    encoder, decoder = model.config.encoder, model.config.decoder
-    return (
-        f"{encoder.num_layers}+{decoder.num_layers} layers, {decoder.dim} wide, "
-        f"{decoder.vocab_size} target symbols, {text}"
-    )
 
 
 def _direction(folder: Path, bundle: BundleSettings) -> tuple[str, str]:

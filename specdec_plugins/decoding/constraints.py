@@ -78,9 +78,9 @@ def _ban_words(
     text = _text(prefix, draft)
     for firsts, lasts in phrases:
         stands = _ends_in(text, ends, firsts)
-        _strike(logits, lasts.expand(*ends.shape, -1), stands)
+        _ban_tokens(logits, lasts.expand(*ends.shape, -1), stands)
     if size:
-        _strike(logits, text[:, None].expand(-1, ends.shape[1], -1), _repeats(text, ends, size))
+        _ban_tokens(logits, text[:, None].expand(-1, ends.shape[1], -1), _repeats(text, ends, size))
 
 
 @lru_cache(maxsize=16)
@@ -134,7 +134,7 @@ def _repeats(text: Tensor, ends: Tensor, size: int) -> Tensor:
     return matched
 
 
-def _strike(logits: Tensor, tokens: Tensor, is_banned: Tensor) -> None:
+def _ban_tokens(logits: Tensor, tokens: Tensor, is_banned: Tensor) -> None:
     """Ban tokens [B, K+1, N] int64, of which `is_banned` says some; no host waits for which."""
     least = torch.where(is_banned, -math.inf, math.inf).to(logits.dtype)
     logits.scatter_reduce_(2, tokens, least, "amin")

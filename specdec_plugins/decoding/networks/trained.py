@@ -93,6 +93,21 @@ class Model:
     state: State  # tied weights under each of their names
     languages: tuple[str | None, str | None] = (None, None)  # source, target; where the file says
 
+    @property
+    def num_weights(self) -> int:
+        """Tied ones once."""
+        tensors = [tensor for tensor in self.state.values() if tensor.is_floating_point()]
+        return sum({(one.data_ptr(), one.shape): one.numel() for one in tensors}.values())
+
+    def describe(self) -> str:
+        """Its size as people read it."""
+        weights = f"{self.num_weights / 1e6:.1f} million weights"
+        if not isinstance(self.config, TransformerConfig):
+            return weights
+        encoder, decoder = self.config.encoder, self.config.decoder
+        layers = f"{encoder.num_layers}+{decoder.num_layers} layers"
+        return f"{layers}, {decoder.dim} wide, {decoder.vocab_size:,} types, {weights}"
+
     def network(self, dtype: torch.dtype, device: torch.device) -> TrainedNetwork:
         """The inference network, in eval mode. Raises UserError where weights do not fit."""
         with located(self.path):
