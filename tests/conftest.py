@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from tests.formats.pretrained.folders import small_model
+from tests.formats.pretrained.toys import small_model
 
 
 @pytest.fixture(autouse=True)

@@ -30,9 +30,9 @@ LAYERS: dict[str, set[str]] = {
     "decoding": set(),
     "models": {"decoding"},
     "criterions": set(),
-    "formats": {"decoding", "models"},
+    "formats": {"decoding"},
     "optim": set(),
-    "training": {"corpus", "decoding", "formats", "models"},
+    "training": {"corpus", "formats", "models"},
     "tasks": {"decoding", "formats", "models"},
     "corpus": {"formats"},
     "app": {"corpus", "decoding", "formats"},
@@ -261,5 +261,6 @@ def parameters(function: Any) -> list[str]:
 
 
 def test_the_package_has_no_more_files_than_a_reader_can_keep_in_mind() -> None:
+    # 130 before models of transformers were read (formats/pretrained), which are the rest.
     kinds = (".py", ".cpp", ".h", ".inc")
     assert sum(path.suffix in kinds for path in PACKAGE.rglob("*")) <= 138

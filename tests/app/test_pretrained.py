@@ -18,7 +18,7 @@ from specdec_plugins.app import convert, main
 from specdec_plugins.app.translator import SpeculativeTranslator, number_sentences
 from specdec_plugins.formats.marian import import_transformers
 from specdec_plugins.serving import cli, translate_cli
-from tests.formats.pretrained.folders import SMALL, lines_of
+from tests.formats.pretrained.toys import SMALL, lines_of
 from tests.refusals import refused, told
 
 pytestmark = pytest.mark.usefixtures("one_thread")

@@ -238,20 +238,20 @@ class ScriptedDrafter(Rows):
         last, tokens, probs = prefix.last(), [], []
         for i in range(width):
             logits = self.table[self.keys, positions[:, i], last]
-            last, law = draft_token(
+            last, drawn_from = draft_token(
                 logits, asked.params, asked.random, prefix.lengths + i, self.sampling
             )
-            if law is None:
+            if drawn_from is None:
                 last = torch.where(wrong[:, i], (last + 1) % self.table.shape[-1], last)
             else:
-                probs.append(law)
+                probs.append(drawn_from)
             tokens.append(last)
         drafted = torch.stack(tokens, 1)
         # What lies past a row's end is no token at all, or, worse, what would have been right.
         junk = torch.where(self.keys[:, None] % 2 == 0, NO_TOKEN, drafted)
         past = torch.arange(width) >= lengths[:, None]
-        laws = torch.cat(probs, 1).masked_fill(past[..., None], torch.nan) if probs else None
-        return Draft(torch.where(past, junk, drafted), lengths, laws)
+        drawn = torch.cat(probs, 1).masked_fill(past[..., None], torch.nan) if probs else None
+        return Draft(torch.where(past, junk, drafted), lengths, drawn)
 
 
 def requests(

@@ -156,8 +156,8 @@ def test_no_pass_is_spent_on_rows_that_have_all_stopped() -> None:
     assert draft.lengths.tolist() == [0, 0]
 
 
-def test_under_a_sampling_rule_it_hands_on_its_law() -> None:
-    """That it draws from that law is what keeps the verifier's (test_speculative_sampling)."""
+def test_under_a_sampling_rule_it_hands_on_its_distribution() -> None:
+    """That it draws from that is what keeps the verifier's (test_speculative_sampling)."""
     options = {"temperature": 0.7, "top_k": 5, "top_p": 0.875, "seed": [1, 2, 3]}
     table = TABLE / 2
     draft = proposal(opened(TableVerifier(table), sampling=True), [[]] * 3, [2] * 3, **options)

@@ -118,7 +118,7 @@ LAWS: dict[str, tuple[Drafter | None, dict[str, Any]]] = {
     "deterministic, ragged": (scripted("ragged"), {"block_size": 2}),
     "sampled, full": (sampled("always"), {"block_size": 2}),
     "sampled, ragged": (sampled("ragged"), {"block_size": 2}),
-    "sampled from a very different law": (sampled("always", noise=4.0), {"block_size": 2}),
+    "sampled from a very different distribution": (sampled("always", noise=4.0), {"block_size": 2}),
     "temperature, top_k and top_p": (sampled("always"), {"block_size": 2, **TRUNCATED}),
     "truncated p, deterministic": (scripted("partly"), {"block_size": 2, "top_k": 4}),
     "a gate between drafts": (sampled("always"), {"block_size": 1, "schedule": GATE}),

@@ -11,7 +11,7 @@ import pytest
 
 from specdec_plugins.formats.pretrained.languages import published
 from specdec_plugins.formats.pretrained.tokenizer import PretrainedTokenizer, read_tokenizer
-from tests.formats.pretrained.folders import (
+from tests.formats.pretrained.toys import (
     EDGES,
     bart_files,
     lines_of,
