@@ -17,7 +17,7 @@ def greedy(
     """Each row's argmax tokens, forced prefix and eos included, max_len tokens at most.
 
     The definition of "greedy" is the published one: the plain argmax; `min_len` and
-    `constraints` strike tokens before. Nothing here is shared with the engine but the verifier,
+    `constraints` ban tokens before. Nothing here is shared with the engine but the verifier,
     `constrain` and `append`; finished rows stay in the batch until the last one ends.
     """
     verifier = verifier.fresh()

@@ -5,9 +5,8 @@ after them is padding: exactly what the drafter meets while decoding. Pure funct
 
 Worked example, target ``a b c </s>`` with a prefix of 2 and blocks of 3 (``_`` is padding)::
 
-    input_tokens   a  b  <m> <m> <m>
+    input_tokens   a  b  <m> <m> <m>    the block reaches past the end of the target ...
     target_tokens  a  b  c  </s>  _
-    block_mask     0  0  1   1    1     the block reaches past the end of the target ...
     scored_mask    0  0  1   1    0     ... but what lies there has no answer to score
 """
 
@@ -17,6 +16,7 @@ from typing import NamedTuple
 
 import torch
 from torch import Tensor
+from torch.nn import functional
 
 # The golden ratio's fraction: multiples of it fill the unit interval most evenly.
 _GOLDEN = 0.6180339887498949
@@ -31,7 +31,6 @@ class MaskedBlocks(NamedTuple):
 
     input_tokens: Tensor  # [B, W] int64: prefix, masks, padding
     target_tokens: Tensor  # [B, W] int64: the answers, padded to match
-    block_mask: Tensor  # [B, W] bool: masked in the input
     scored_mask: Tensor  # [B, W] bool: masked, and the target has a token there
     starts: Tensor | None = None  # [B, N] int64, prefix of each block; None = one block, in place
 
@@ -110,7 +109,6 @@ def mask_blocks(
     return MaskedBlocks(
         input_tokens=visible.masked_fill(block_mask, mask),
         target_tokens=answers,
-        block_mask=block_mask,
         scored_mask=block_mask & answers.ne(pad),
     )
 
@@ -133,21 +131,14 @@ def share_prefix(
         input_tokens   a  b  c  </s>  <m> <m>   <m>  <m>
         target_tokens  a  b  c  </s>  b   c     </s> _
     """
-    num_rows, target_width = target_tokens.shape
+    target_width = target_tokens.shape[1]
     wanted = starts[:, :, None] + torch.arange(block_size, device=starts.device)  # [B, N, K]
     wanted = wanted.flatten(1)  # [B, N * K]
     known = wanted.clamp(max=target_width - 1)
     answers = target_tokens.gather(1, known).masked_fill(wanted >= target_width, pad)
-    masks = torch.full_like(answers, mask)
-    block_mask = torch.zeros(
-        (num_rows, target_width + wanted.shape[1]), dtype=torch.bool, device=starts.device
-    )
-    block_mask[:, target_width:] = True
-    answers = torch.cat([target_tokens, answers], 1)
     return MaskedBlocks(
-        input_tokens=torch.cat([target_tokens, masks], 1),
-        target_tokens=answers,
-        block_mask=block_mask,
-        scored_mask=block_mask & answers.ne(pad),
+        input_tokens=torch.cat([target_tokens, torch.full_like(answers, mask)], 1),
+        target_tokens=torch.cat([target_tokens, answers], 1),
+        scored_mask=functional.pad(answers.ne(pad), (target_width, 0)),
         starts=starts,
     )

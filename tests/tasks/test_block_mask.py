@@ -29,15 +29,15 @@ def _targets(lengths: list[int]) -> torch.Tensor:
 
 def _loop(
     targets: list[list[int]], prefixes: list[int], block_size: int
-) -> list[list[tuple[int, int, bool, bool]]]:
-    """Input token, answer, masked, scored: for each row up to the end of its block."""
+) -> list[list[tuple[int, int, bool]]]:
+    """Input token, answer, scored: for each row up to the end of its block."""
     rows = []
     for target, prefix in zip(targets, prefixes, strict=True):
         row = []
         for i in range(prefix + block_size):
             answer = target[i] if i < len(target) else PAD
             masked = i >= prefix
-            row.append((MASK if masked else answer, answer, masked, masked and answer != PAD))
+            row.append((MASK if masked else answer, answer, masked and answer != PAD))
         rows.append(row)
     return rows
 
@@ -47,12 +47,11 @@ def test_worked_example() -> None:
     masked = mask_blocks(torch.tensor([[a, b, c, EOS]]), torch.tensor([2]), 3, mask=MASK, pad=PAD)
     assert masked.input_tokens.tolist() == [[a, b, MASK, MASK, MASK]]
     assert masked.target_tokens.tolist() == [[a, b, c, EOS, PAD]]
-    assert masked.block_mask.tolist() == [[False, False, True, True, True]]
     assert masked.scored_mask.tolist() == [[False, False, True, True, False]]
     # A committed <unk> is not a masked position.
     masked = mask_blocks(torch.tensor([[MASK, b, EOS]]), torch.tensor([1]), 1, mask=MASK, pad=PAD)
     assert masked.input_tokens.tolist() == [[MASK, MASK]]
-    assert masked.block_mask.tolist() == [[False, True]]
+    assert masked.scored_mask.tolist() == [[False, True]]
 
 
 @settings(max_examples=60, deadline=None)
@@ -65,9 +64,9 @@ def test_agrees_with_a_loop(data: st.DataObject) -> None:
     masked = mask_blocks(targets, torch.tensor(prefixes), block_size, mask=MASK, pad=PAD)
     assert masked.input_tokens.size(1) == max(prefixes) + block_size
     for row, expected in enumerate(_loop(targets.tolist(), prefixes, block_size)):
-        actual = list(zip(*(field[row].tolist() for field in masked[:4]), strict=True))
+        actual = list(zip(*(field[row].tolist() for field in masked[:3]), strict=True))
         assert actual[: len(expected)] == expected
-        assert all(rest == (PAD, PAD, False, False) for rest in actual[len(expected) :])
+        assert all(rest == (PAD, PAD, False) for rest in actual[len(expected) :])
 
 
 def test_positions_past_the_model_are_cut_and_no_answer_with_them() -> None:

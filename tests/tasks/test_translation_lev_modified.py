@@ -88,7 +88,7 @@ def test_training_masks_anew_but_repeats_itself_after_a_restart() -> None:
     task = make_task()
     sample = _batch(task, range(60))
     same_update = [_step(task, sample, update) for update in (7, 7, 8)]
-    prefixes = [s["blocks"].block_mask.float().argmax(dim=1) for s in same_update]
+    prefixes = [s["blocks"].scored_mask.float().argmax(dim=1) for s in same_update]
     assert not torch.equal(prefixes[0], prefixes[1])
     assert not torch.equal(prefixes[0], prefixes[2])
     resumed = _step(make_task(), sample, 8)
@@ -102,7 +102,7 @@ def test_validation_prefixes_do_not_depend_on_the_batch() -> None:
     assert "glancing" not in whole
 
     def starts(sample: dict[str, Any]) -> dict[int, int]:
-        first = sample["blocks"].block_mask.int().argmax(dim=1).tolist()
+        first = sample["blocks"].scored_mask.int().argmax(dim=1).tolist()
         return dict(zip(sample["id"].tolist(), first, strict=True))
 
     assert starts(part).items() <= starts(whole).items()
