@@ -25,7 +25,7 @@ from tests.decoding.rules.test_speculative_sampling import (
     NUM_DRAWS,
     SOURCE,
     TABLE,
-    expected_law,
+    expected_distribution,
     z_score,
 )
 from tests.decoding.toys import TableVerifier, draft_of, oracle, perturbed, requests, row_params
@@ -94,7 +94,7 @@ def decode(name: str, sampling: bool, jobs: list[Request]) -> dict[str, RowResul
 
 @KINDS
 @WITH_A_LAW
-def test_samples_beside_greedy_rows_keep_the_law(name: str, sampling: bool) -> None:
+def test_samples_beside_greedy_rows_keep_the_distribution(name: str, sampling: bool) -> None:
     options = {"max_len": MAX_LEN, "block_size": 2}
     drawn = [
         Request(f"drawn {i}", SOURCE, DecodeParams(seed=i, **options)) for i in range(NUM_DRAWS)
@@ -102,7 +102,7 @@ def test_samples_beside_greedy_rows_keep_the_law(name: str, sampling: bool) -> N
     greedy = requests(50, top_k=GREEDY_TOP_K, **options)
     results = decode(name, sampling, [*greedy, *drawn])
     counts = Counter(tuple(results[job.id].token_ids) for job in drawn)
-    assert abs(z_score(counts, expected_law())) < 4
+    assert abs(z_score(counts, expected_distribution())) < 4
     assert [results[job.id].token_ids for job in greedy] == [oracle(TABLE, job) for job in greedy]
 
 

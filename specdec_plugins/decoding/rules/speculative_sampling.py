@@ -39,14 +39,14 @@ class SpeculativeSampling:
         num_accepted = leading_true(kept & draft.mask)
 
         p_next = at(p, num_accepted)  # [B, V]
-        residual = (p_next - rejected_law(draft, num_accepted, p_next)).clamp(min=0)
+        residual = (p_next - rejected_distribution(draft, num_accepted, p_next)).clamp(min=0)
         # Where p = q up to rounding, nothing is left of it, and p itself is as good.
         weights = torch.where(residual.sum(-1, keepdim=True) > 0, residual, p_next)
         uniform = random.uniform(case.first + num_accepted, 1, Stream.NEXT)[:, 0]
         return Verdict(num_accepted, sample(weights, uniform))
 
 
-def rejected_law(draft: Draft, num_accepted: Tensor, like: Tensor) -> Tensor:
+def rejected_distribution(draft: Draft, num_accepted: Tensor, like: Tensor) -> Tensor:
     """q of each row's rejected token, zero where none was rejected: [B, V], as `like`."""
     num_drafted = draft.tokens.shape[1]
     if num_drafted == 0:

@@ -61,7 +61,7 @@ class Watched:
         self.sources: list[tuple[list[int], list[int]]] = []  # with their hints
         self.num_proposals = 0
         self.num_ends = 0  # of sentences that were drafted
-        self.with_law: set[bool] = set()  # whether drafts came with their distribution
+        self.with_probs: set[bool] = set()  # whether drafts came with their distribution
 
     max_positions = None
 
@@ -106,7 +106,7 @@ class Watched:
             behind = ends.cumsum(1) > ends.long()
             assert not (behind & draft.mask).any()  # it could never be kept
         if draft.lengths.any():
-            self.with_law.add(draft.probs is not None)
+            self.with_probs.add(draft.probs is not None)
         proposed = draft.tokens[draft.mask]
         assert ((proposed >= 0) & (proposed < self.verifier.vocab_size)).all()
         if draft.probs is not None:
@@ -154,7 +154,7 @@ def test_a_draft_without_its_law_is_no_matter_of_chance(name: str) -> None:
     for seed in (1000, 0):
         watched = Watched(name, TableVerifier(TABLE))
         drafts.append(history(watched.verifier, method_of(watched), jobs(seed), max_rows=4))
-    assert watched.with_law == {"sampling" in name}
+    assert watched.with_probs == {"sampling" in name}
     assert (drafts[0] == drafts[1]) == ("sampling" not in name)
 
 

@@ -60,7 +60,7 @@ def decode(
     return Counter(tuple(r.token_ids) for r in results)
 
 
-def expected_law(
+def expected_distribution(
     temperature: float = 1.0, top_k: int = 0, top_p: float = 1.0, **_: Any
 ) -> dict[tuple[int, ...], float]:
     """Every output and its probability, multiplied out."""
@@ -78,10 +78,10 @@ def expected_law(
     return done
 
 
-def z_score(counts: Counter[tuple[int, ...]], law_: dict[tuple[int, ...], float]) -> float:
+def z_score(counts: Counter[tuple[int, ...]], expected: dict[tuple[int, ...], float]) -> float:
     """How many standard deviations the chi-square statistic is from its mean."""
-    assert set(counts) <= {tokens for tokens, p in law_.items() if p > 0}
-    cells = [(counts[t], NUM_DRAWS * p) for t, p in law_.items() if NUM_DRAWS * p >= 5]
+    assert set(counts) <= {tokens for tokens, p in expected.items() if p > 0}
+    cells = [(counts[t], NUM_DRAWS * p) for t, p in expected.items() if NUM_DRAWS * p >= 5]
     rare = NUM_DRAWS - sum(e for _, e in cells), NUM_DRAWS - sum(c for c, _ in cells)
     if rare[0] >= 5:
         cells.append((rare[1], rare[0]))
@@ -92,7 +92,7 @@ def z_score(counts: Counter[tuple[int, ...]], law_: dict[tuple[int, ...], float]
 
 
 def check(rule: str, drafter: Drafter | None, schedule: str = "constant", **options: Any) -> None:
-    counts, want = decode(rule, drafter, schedule, **options), expected_law(**options)
+    counts, want = decode(rule, drafter, schedule, **options), expected_distribution(**options)
     assert abs(z_score(counts, want)) < 4
     for place in range(MAX_LEN):  # and each place by itself, where few tokens gather all draws
         for token in range(TABLE.shape[-1]):
@@ -127,14 +127,14 @@ LAWS: dict[str, tuple[Drafter | None, dict[str, Any]]] = {
 
 @pytest.mark.parametrize("rule", LAW_RULES)
 @pytest.mark.parametrize("name", LAWS)
-def test_law(name: str, rule: str) -> None:
+def test_distribution(name: str, rule: str) -> None:
     drafter, options = LAWS[name]
     check(rule, drafter, **options)
 
 
 @pytest.mark.parametrize("rule", LAW_RULES)
 @pytest.mark.parametrize("name", sorted(FACTORIES))
-def test_every_registered_drafter_keeps_the_law(name: str, rule: str) -> None:
+def test_every_registered_drafter_keeps_the_distribution(name: str, rule: str) -> None:
     verifier = TableVerifier(TABLE, keep_cache=False)
     check(rule, FACTORIES[name](verifier), verifier=verifier, block_size=2)
 
@@ -168,8 +168,8 @@ def accepted_share(p: list[float], token: int, q: list[float] | None) -> float:
     params = row_params(num_rows, seed=list(range(num_rows)))
     draft = draft_of([[token]] * num_rows)
     if q is not None:
-        law_q = torch.tensor(q).expand(num_rows, 1, len(q))
-        draft = type(draft)(draft.tokens, draft.lengths, law_q)
+        probs = torch.tensor(q).expand(num_rows, 1, len(q))
+        draft = type(draft)(draft.tokens, draft.lengths, probs)
     logits = torch.tensor(p, dtype=torch.float64).log().expand(num_rows, 2, len(p))
     first = torch.ones(num_rows, dtype=torch.int64)
     rule = RULES.get("speculative_sampling")()
