@@ -34,13 +34,17 @@ class Architecture:
     logits_bias: bool = True
 
 
-_ROMAN = {"pad_token_id": 1, "bos_token_id": 0, "eos_token_id": 2}  # as fairseq counts
-_BART = {**_ROMAN, "decoder_start_token_id": 2, "vocab_size": 50265}
+_FAIRSEQ = {"pad_token_id": 1, "bos_token_id": 0, "eos_token_id": 2}
+_BART = {**_FAIRSEQ, "decoder_start_token_id": 2, "vocab_size": 50265}
+_MARIAN_PAD = 58100  # which begins a text, too
+
 ARCHITECTURES = {
     "marian": Architecture(
         {
-            **{"pad_token_id": 58100, "eos_token_id": 0, "decoder_start_token_id": 58100},
-            **{"forced_eos_token_id": 0, "vocab_size": 58101},
+            "vocab_size": _MARIAN_PAD + 1,
+            "pad_token_id": _MARIAN_PAD,
+            "eos_token_id": 0,
+            "decoder_start_token_id": _MARIAN_PAD,
         }
     ),
     "m2m_100": Architecture(  # and NLLB-200
@@ -49,12 +53,9 @@ ARCHITECTURES = {
         sinusoids=True,
         logits_bias=False,
     ),
-    "bart": Architecture({**_BART, "forced_eos_token_id": 2}, norm_embedding=True, position_rows=2),
+    "bart": Architecture(_BART, norm_embedding=True, position_rows=2),
     "mbart": Architecture(
-        {**_ROMAN, "forced_eos_token_id": 2, "vocab_size": 50265},
-        pre_norm=True,
-        norm_embedding=True,
-        position_rows=2,
+        {**_FAIRSEQ, "vocab_size": 50265}, pre_norm=True, norm_embedding=True, position_rows=2
     ),
 }
 
