@@ -16,7 +16,7 @@ from specdec_plugins.app.translator import SpeculativeTranslator
 from specdec_plugins.serving.app import create_app
 from specdec_plugins.serving.model import load_model, request_defaults
 from specdec_plugins.serving.settings import ModelOptions, ServerSettings
-from tests.formats.pretrained.folders import lines_of
+from tests.formats.pretrained.toys import lines_of
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 Small = Callable[[str], Path]
