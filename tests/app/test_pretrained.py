@@ -30,6 +30,7 @@ LANGUAGES: dict[str, tuple[str | None, str | None]] = {
     "m2m100": ("de", "ko"),
     "nllb": ("deu_Latn", "kor_Hang"),
     "mbart50": ("de_DE", "ko_KR"),
+    "mbart": ("de_DE", None),
 }
 
 
@@ -41,10 +42,11 @@ def generated(
     tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
     model = transformers.AutoModelForSeq2SeqLM.from_pretrained(folder).double().eval()
     forced = {}
+    if source is not None:
+        tokenizer.src_lang = source
     if name == "marian-three-targets":
         lines = [f">>{target}<< {line}" for line in lines]
     elif target is not None:
-        tokenizer.src_lang = source
         token = f"__{target}__" if name == "m2m100" else target
         forced = {"forced_bos_token_id": tokenizer.convert_tokens_to_ids(token)}
     batch = tokenizer(lines, padding=True, return_tensors="pt")
@@ -140,6 +142,25 @@ def test_lines_without_words_and_lines_that_are_too_long(small: Small) -> None:
     refused(message, strict.translate, ["и " * 300])
     tokens = strict.codec.tokenizer.source.symbols[10:14]  # type: ignore[attr-defined]
     assert strict.translate_tokens([tokens])[0].tokens
+
+
+def test_what_a_target_must_begin_with(small: Small) -> None:
+    """Behind its language; in the form of the input."""
+    made = translator(small("nllb"), source_lang="de", target_lang="ko", max_len_b=30)
+    [sentence] = number_sentences(LINES[:1])
+    begin = " ".join(LINES[6].split()[:2])
+    for prefix in (None, begin):
+        [done] = made.translate_sentences([replace(sentence, prefix=prefix)])
+        assert done.text.startswith(prefix or "")
+        assert "kor_Hang" not in done.tokens
+    refused("reads no 'xx'", made.translate, ["a"], source_lang="xx")
+    only = translator(small("mbart"), source_lang="de")
+    refused(
+        "writes no 'fr_XX'; give a target language of: ko_KR",
+        only.translate,
+        ["a"],
+        **{"target_lang": "fr_XX"},
+    )
 
 
 def test_languages_that_the_model_does_not_have(small: Small) -> None:

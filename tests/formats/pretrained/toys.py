@@ -222,6 +222,10 @@ SMALL: dict[str, tuple[str, Any, tuple[Any, ...], dict[str, Any]]] = {
         *("mbart", _saved(spm_files, "MBart50Tokenizer"), ("MBart50Tokenizer", "unigram")),
         {},
     ),
+    "mbart": (  # which begins with the language that it was tuned to write, here ko_KR
+        *("mbart", _saved(spm_files, "MBartTokenizer"), ("MBartTokenizer", "unigram")),
+        {"decoder_start_token_id": 901 + published("mbart25").index("ko_KR")},
+    ),
     "bart": ("bart", bart_files, (), _SUMMARY),
 }
 
