@@ -150,7 +150,7 @@ class BlockDecoder(TransformerDecoder):
         # fairseq derives positions from tokens: a row without padding gives the whole table.
         size = min(layout.num_positions, self.embed_positions.max_positions)
         table = self.embed_positions(layout.positions.new_full((1, size), self.mask))[0]
-        return table[layout.positions.clamp(max=size - 1)]
+        return F.embedding(layout.positions.clamp(max=size - 1), table)
 
     def _mix_source(
         self,
