@@ -26,6 +26,7 @@ from specdec_plugins.decoding.schedules.constant import Constant
 from specdec_plugins.decoding.stats import DecodeStats
 from specdec_plugins.decoding.types import Draft, Guarantee, Request, Verifier
 from specdec_plugins.errors import UserError
+from specdec_plugins.formats.bundle import PRETRAINED
 
 
 def percentile(values: Sequence[float], share: float) -> float:
@@ -143,6 +144,7 @@ def _greedy(settings: Settings, limits: Limits) -> str:
     }[settings.acceptance.guarantee(settings.beta)]
     bans = [f"no end before {settings.minimum} tokens"] if settings.minimum else []
     bans += ["no <pad>"] if settings.ban_pad else []
+    bans += ["no token that its generation config bans"] if settings.tokenizer == PRETRAINED else []
     return (
         f"rule {settings.rule_name}{_tolerance(settings)}: {promise} "
         f"{', '.join(bans) or free}, at most {length} tokens"

@@ -108,7 +108,8 @@ def test_every_command_takes_a_folder_and_the_bundle_made_of_it(
     outputs = {}
     for place in (folder, bundle):
         paths = ["--input-path", str(tmp_path / "in"), "--output-path", str(tmp_path / "out")]
-        assert main.main([str(place), *languages, "--cpu", "--quiet", *paths]) == 0
+        assert main.main([str(place), *languages, "--cpu", *paths]) == 0
+        assert "greedy means no token that its generation config bans" in capfd.readouterr().err
         outputs[place, "inference.py"] = (tmp_path / "out").read_text()
         paths = ["--input", str(tmp_path / "in"), "--output", str(tmp_path / "out")]
         paths += ["--whole-lines", "--device", "cpu"]
