@@ -88,14 +88,17 @@ class SpeculativeTranslator:
             [replace(s, tokens=tokens) for s, tokens in zip(numbered, sources, strict=True)]
         )
 
-    def stream(self, line: str) -> Iterator[str]:
+    def stream(
+        self, line: str, *, source_lang: str | None = None, target_lang: str | None = None
+    ) -> Iterator[str]:
         """What stands of one translation after each round; the last is the whole of it.
 
         A later text may change the end of an earlier one, where a word goes on or punctuation
         joins it. Raises UserError for strategies that have no rounds to stream.
         """
         decoder = self._engine("stream")
-        request = self.prepare(Sentence(1, line))
+        sentence = Sentence(1, line, source_lang=source_lang, target_lang=target_lang)
+        request = self.prepare(sentence)
         if isinstance(request, Translation):
             yield request.text
             return

@@ -51,7 +51,8 @@ class Client:
         languages: dict[str, Any] = {}
         if not {"source", "target"} <= fields.keys():
             info = self._ask("/info", None, "source", "target")
-            languages = {"source": info["source"], "target": info["target"]}
+            # A server with several languages may have no defaults.
+            languages = {"source": info["source"] or "auto", "target": info["target"] or ""}
         q = text if isinstance(text, str) else list(text)
         answer = self._ask("/translate", {"q": q, **languages, **fields}, "translatedText")
         return answer if fields.get("alternatives") else answer["translatedText"]

@@ -96,6 +96,21 @@ def test_each_row_of_a_batch_has_its_own_languages(small: Small, name: str) -> N
     assert len({*texts}) == 3
 
 
+def test_neither_transformers_nor_fairseq_is_needed(
+    small: Small, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folders = [small(name) for name in SMALL]
+    for package in ("transformers", "fairseq"):
+        monkeypatch.setitem(sys.modules, package, None)  # whoever imports it fails
+    for folder, name in zip(folders, SMALL, strict=True):
+        source, target = LANGUAGES.get(name, (None, None))
+        made = translator(folder)
+        texts = made.stream(LINES[0], source_lang=source, target_lang=target)
+        assert [*texts][-1]
+        tokens = made.codec.tokenizer.target  # type: ignore[attr-defined]
+        assert tokens.symbols[:4] == ["<s>", "<pad>", "</s>", "<unk>"]
+
+
 def test_every_command_takes_a_folder_and_the_bundle_made_of_it(
     small: Small, tmp_path: Path, capfd: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
