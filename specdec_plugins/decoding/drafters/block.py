@@ -82,6 +82,8 @@ class BlockNatDrafter(ContextDrafter):
         self._behind = 0  # host-side bound of what a row's cache lacks
         self._shortlist = self.network.decoder.shortlist if config.shortlist else None
         self._listed: list[Listed] = []  # what each row may draft, where there is a shortlist
+        can_draft = self.network.decoder.drafts_at_once and self.keeps_prefix
+        self._at_once = can_draft and self._shortlist is not None and not self._samples
         # Reading a value on the CPU needs no synchronisation, and every column costs.
         self._may_wait = self.network.decoder.tokens.weight.is_cpu
 
@@ -129,8 +131,11 @@ class BlockNatDrafter(ContextDrafter):
         num_masks = torch.minimum(wanted, left).clamp(min=1)
         # The host's bound of these
         most = min(config.block_size, max(1, *(p.block_size for p in params.requested)))
-        states = self._predict(prefix, num_masks, most, min(asked.width, most))
-        probs = None
+        num_used, probs = min(asked.width, most), None
+        if self._at_once:
+            drafted = self._draft(prefix, num_masks, most, num_used)
+            return self._until_end(drafted, asked.budget, probs)
+        states = self._predict(prefix, num_masks, most, num_used)
         if self.network.decoder.head is not None:
             drafted, probs = self._walk(states, asked)
         elif self._bigrams is not None:
@@ -139,8 +144,30 @@ class BlockNatDrafter(ContextDrafter):
             drafted = self._bigrams.best_path(logits, prefix.last(), weight, candidates)
         else:
             drafted = ops.best(self.network.decoder.logits(states))
-        budget = asked.budget.clamp(max=drafted.shape[1])
+        return self._until_end(drafted, asked.budget, probs)
+
+    def _until_end(self, drafted: Tensor, budget: Tensor, probs: Tensor | None) -> Draft:
+        budget = budget.clamp(max=drafted.shape[1])
         return until_end(Draft(drafted, budget, probs), self._eos, self._may_wait)
+
+    def _draft(self, prefix: Prefix, num_masks: Tensor, most: int, num_used: int) -> Tensor:
+        """What `_predict` and `_walk` give, in one call of the kernels: [B, num_used] int64."""
+        assert self._memory is not None, "propose before admit"
+        width = self._most_unread(prefix) + most
+        drafted = self.network.decoder.draft(
+            (prefix.tokens, prefix.lengths),
+            num_masks,
+            width=width,
+            cache=self._cache,
+            live=self._cache.make_room(self._width + width),
+            source=self._memory,
+            listed=self._listed,
+            num_candidates=self._config.candidates or 16,
+            num_used=num_used,
+        )
+        self._cache.crop(prefix.lengths - 1)
+        self._width, self._behind = prefix.width - 1, 0
+        return drafted
 
     def _predict(self, prefix: Prefix, num_masks: Tensor, most: int, num_used: int) -> Tensor:
         """States [B, num_used, D] of the first of `num_masks` [B] masks behind each prefix.

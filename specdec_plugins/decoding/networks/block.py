@@ -7,17 +7,19 @@ al., ACL 2021).
 from __future__ import annotations
 
 import math
-from typing import Any
+from collections.abc import Sequence
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
 
-from specdec_plugins.decoding.networks.cache import CacheWindow, SourceMemory
+from specdec_plugins.decoding.networks.cache import CacheWindow, KVCache, SourceMemory
 from specdec_plugins.decoding.networks.config import BlockConfig
 from specdec_plugins.decoding.networks.cpu import ops
 from specdec_plugins.decoding.networks.cpu.ops import additive
+from specdec_plugins.decoding.networks.cpu.products import NativeHead, NativeLayers
 from specdec_plugins.decoding.networks.fairseq_names import EncoderDecoder
-from specdec_plugins.decoding.networks.heads import SequentialHead, Shortlist
+from specdec_plugins.decoding.networks.heads import Listed, SequentialHead, Shortlist
 from specdec_plugins.decoding.networks.layers import LayerStack, PositionTable, count_tokens
 from specdec_plugins.decoding.networks.trained import (
     NETWORKS,
@@ -100,6 +102,65 @@ class BidirectionalDecoder(nn.Module):
         assert self.cached_prefix, "the states of this network's prefix cannot be kept"
         return self._through(tokens, window.positions, window.mask, source, columns, window)
 
+    @property
+    def drafts_at_once(self) -> bool:
+        """True if the kernels do all of `draft`."""
+        is_fast = isinstance(self.layers, NativeLayers) and isinstance(self.head, NativeHead)
+        return self.cached_prefix and is_fast
+
+    def draft(
+        self,
+        prefix: tuple[Tensor, Tensor],  # tokens [B, T] int64, and how many count, [B] int64
+        num_masks: Tensor,  # [B] int64
+        width: int,  # of what the cache lacks and the masks, the most of any row
+        cache: KVCache,
+        live: int,  # positions that it has made room for
+        source: SourceMemory,
+        listed: Sequence[Listed],  # what each row may draft
+        num_candidates: int,
+        num_used: int,
+    ) -> Tensor:  # [B, num_used] int64
+        """The tokens behind each prefix, in one call of the kernels.
+
+        The same as `extend` over what `ops.open_block` gives, and the head's choice by its states.
+        """
+        drafted = num_masks.new_empty(len(num_masks), num_used)
+        ops.native.draft_blocks(
+            *prefix,
+            cached=cache.lengths,
+            num_masks=num_masks,
+            width=width,
+            pad=self.pad,
+            stack=cast(NativeLayers, self.layers).compiled,
+            storage=cache.storage.flatten(1, 2),
+            live=live,
+            source=source.keys_values,
+            lists=[row.packed for row in listed],
+            types=[row.types for row in listed],
+            candidates=num_candidates,
+            drafted=drafted,
+            **self._embeddings(source),
+            **cast(NativeHead, self.head).weights(self.tokens.weight),
+        )
+        return drafted
+
+    def _embeddings(self, source: SourceMemory) -> dict[str, Any]:
+        """What the kernels embed a block with."""
+        queries, keys, values = (self._queries(), *source.extras) if self.copy else (None,) * 3
+        mask, dtype = source.mask, self.tokens.weight.dtype
+        return {
+            "table": self.tokens.weight,
+            "scale": self.scale,
+            "position_table": self.positions.weight,
+            "offset": self.positions.offset,
+            "last": self.positions.last,
+            "mask": self.mask,
+            "queries": queries,
+            "keys": keys,
+            "values": values,
+            "source_mask": None if mask is None else mask.to(dtype),
+        }
+
     def _through(
         self,
         tokens: Tensor,  # [B, n] int64
@@ -121,19 +182,7 @@ class BidirectionalDecoder(nn.Module):
         Masks, and a committed `<unk>`, get a mixture of the source where the network copies, by
         attention from the target positions alone. tokens and positions: [B, n] int64.
         """
-        mask, dtype = source.mask, self.tokens.weight.dtype
-        return ops.embed_block(
-            tokens,
-            table=self.tokens.weight,
-            scale=self.scale,
-            positions=positions,
-            position_table=self.positions.weight,
-            offset=self.positions.offset,
-            last=self.positions.last,
-            mask=self.mask,
-            copied=(self._queries(), *source.extras) if self.copy else (),
-            source_mask=None if mask is None else mask.to(dtype),
-        )
+        return ops.embed_block(tokens, positions, **self._embeddings(source))
 
     def _queries(self) -> Tensor:
         """Of the positions, to copy by: as many rows as their table has, made at the first call."""

@@ -74,14 +74,19 @@ class KVCache:
         last `crop` was for. `last_seen` [B, n] int64 is the last position that each new one may
         attend to; without it each sees itself and what is before it.
         """
-        live = -(-(width + skip + num_new) // _GRAIN) * _GRAIN
-        self._reserve(len(self), live)
-        self._live = live
-        self._written = max(self._written, live)
+        live = self.make_room(width + skip + num_new)
         positions, at, mask = ops.open_window(
             self.lengths, num_new, skip, self.capacity, live, last_seen, self._room.dtype
         )
         return CacheWindow(positions, mask, self.storage.flatten(1, 2), at, len(self))
+
+    def make_room(self, num_positions: int) -> int:
+        """Room for so many positions a row, which a pass may then write; that number rounded up."""
+        live = -(-num_positions // _GRAIN) * _GRAIN
+        self._reserve(len(self), live)
+        self._live = live
+        self._written = max(self._written, live)
+        return live
 
     def crop(self, lengths: Tensor) -> None:
         """Keep the first `lengths` [B] int64 positions of each row, of what has been written."""

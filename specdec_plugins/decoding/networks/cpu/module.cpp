@@ -252,6 +252,40 @@ static void embed_block(const Integers& tokens, const Floats& table, float scale
   }
 }
 
+// The blocks of all rows behind a cache, from their prefixes to the tokens that the head chooses: what
+// the functions named here do one after the other.
+static void draft_blocks(
+    const Integers& prefix, const Integers& lengths, const Integers& cached,
+    const Integers& num_masks, int width, int64_t mask, int64_t pad, const Floats& table,
+    float scale, const Floats& position_table, int64_t offset, int64_t last,
+    const std::optional<Floats>& queries, const std::optional<Tensor<const float, true>>& keys,
+    const std::optional<Tensor<const float, true>>& values, const Stack& stack,
+    const Tensor<float, true>& storage, int live,
+    const std::vector<Tensor<const float, true>>& source, const std::optional<Floats>& source_mask,
+    const std::vector<std::shared_ptr<PackedWeights>>& lists,
+    const std::vector<Tensor<const int32_t>>& types, const Tensor<const Bfloat16>& head_table,
+    const PackedWeights& state, const PackedWeights& out, int candidates,
+    const Tensor<int64_t>& drafted, int threads) {
+  const int64_t rows = lengths.count(), dim = table.size(1), used = drafted.size(1);
+  Owned<int64_t> tokens({rows, width}), last_seen({rows, width}), columns({rows, used});
+  open_block(prefix, lengths, cached, num_masks, mask, pad, tokens.written(), last_seen.written(),
+             columns.written());
+  Owned<int64_t> positions({rows, width}), at({rows * width});
+  Owned<float> seen({rows, 1, width, live});
+  open_window(cached, last_seen.read(), 0, storage.size(1) / rows, positions.written(),
+              at.written(), seen.written());
+  Owned<float> x({rows, width, dim}), places({rows, width, dim}), states({rows, used, dim});
+  embed_block(tokens.read(), table, scale, positions.read(), position_table, offset, last, mask,
+              queries, keys, values, source_mask, x.written(), places.written());
+  stack.run(x.read(), states.written(), 0, stack.size(), seen.read(), storage, at.read(), source,
+            source_mask, places.read(), columns.read(), threads);
+  Owned<int64_t> before({rows});
+  for (int64_t row = 0; row < rows; ++row)
+    before.values[row] = prefix.data[row * prefix.size(1) + lengths.data[row] - 1];
+  walk_blocks(states.read(), std::nullopt, lists, types, before.read(), table, head_table, state,
+              out, candidates, drafted, threads);
+}
+
 }  // namespace specdec
 
 PYBIND11_MODULE(_kernels, module) {
@@ -310,4 +344,10 @@ PYBIND11_MODULE(_kernels, module) {
       .def("run", &Stack::run, arg("x"), arg("out"), arg("first"), arg("stop"), arg("mask"),
            arg("storage"), arg("at"), arg("source"), arg("source_mask"), arg("positions"),
            arg("columns"), arg("threads"));
+  module.def("draft_blocks", &draft_blocks, arg("prefix"), arg("lengths"), arg("cached"),
+             arg("num_masks"), arg("width"), arg("mask"), arg("pad"), arg("table"), arg("scale"),
+             arg("position_table"), arg("offset"), arg("last"), arg("queries"), arg("keys"),
+             arg("values"), arg("stack"), arg("storage"), arg("live"), arg("source"),
+             arg("source_mask"), arg("lists"), arg("types"), arg("head_table"), arg("state"),
+             arg("out"), arg("candidates"), arg("drafted"), arg("threads"));
 }

@@ -221,15 +221,17 @@ def embed(
 
 def embed_block(
     tokens: Tensor,  # [B, n] int64
+    positions: Tensor,  # [B, n] int64
     table: Tensor,  # [V, D]
     scale: float,
-    positions: Tensor,  # [B, n] int64
     position_table: Tensor,  # [offset + last + 1, D]
     offset: int,
     last: int,
     mask: int,
-    copied: tuple[Tensor, ...] = (),  # queries by row of the position table, keys, values [B, S, D]
-    source_mask: Tensor | None = None,  # [B, 1, 1, S], additive
+    queries: Tensor | None,  # for each row of the position table, [., D]; None = nothing is copied
+    keys: Tensor | None,  # [B, S, D] of the source, as the values
+    values: Tensor | None,
+    source_mask: Tensor | None,  # [B, 1, 1, S], additive
 ) -> tuple[Tensor, Tensor]:  # [B, n, D] both
     """Scaled embeddings, and the embeddings of their positions, of what a block drafter reads.
 
@@ -237,48 +239,27 @@ def embed_block(
     """
     if torch.is_grad_enabled() or not (compiled(table) and compiled(position_table)):
         rows = positions.clamp(max=last) + offset
-        x = _with_copies(F.embedding(tokens, table), tokens == mask, rows, copied, source_mask)
+        x = F.embedding(tokens, table)
+        if queries is not None and keys is not None and values is not None:
+            mixed = _mixed(F.embedding(rows, queries), keys, values, source_mask)
+            x = torch.where((tokens == mask)[..., None], mixed, x)
         return x if scale == 1.0 else x * scale, F.embedding(rows, position_table)
     out, places = (table.new_empty(*tokens.shape, table.shape[1]) for _ in range(2))
-    queries, keys, values = copied or (None, None, None)
     native.embed_block(
-        tokens=tokens,
-        table=table,
-        scale=scale,
-        positions=positions,
-        position_table=position_table,
-        offset=offset,
-        last=last,
-        mask=mask,
-        queries=queries,
-        keys=keys,
-        values=values,
-        source_mask=source_mask,
-        out=out,
-        places=places,
+        *(tokens, table, scale, positions, position_table, offset, last, mask),
+        *(queries, keys, values, source_mask, out, places),
     )
     return out, places
 
 
-def _with_copies(
-    x: Tensor,  # [B, n, D]
-    masked: Tensor,  # [B, n] bool
-    rows: Tensor,  # [B, n] int64, of the positions
-    copied: tuple[Tensor, ...],
-    source_mask: Tensor | None,
-) -> Tensor:  # [B, n, D]
-    """The mixtures of `embed_block` in place of what is masked.
+def _mixed(queries: Tensor, keys: Tensor, values: Tensor, mask: Tensor | None) -> Tensor:
+    """The values [B, S, D] by what the queries [B, n, D] attend to, [B, n, D].
 
     Products of queries and keys are not divided by sqrt(D), as published.
     """
-    if not copied:
-        return x
-    queries, keys, values = copied
-    asked = F.embedding(rows, queries)[:, None]
-    mixed = F.scaled_dot_product_attention(
-        asked, keys[:, None], values[:, None], attn_mask=source_mask, scale=1.0
-    )
-    return torch.where(masked[..., None], mixed[:, 0], x)
+    return F.scaled_dot_product_attention(
+        queries[:, None], keys[:, None], values[:, None], attn_mask=mask, scale=1.0
+    )[:, 0]
 
 
 def listed(

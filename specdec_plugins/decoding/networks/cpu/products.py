@@ -68,7 +68,7 @@ class NativeLayers(nn.Module):
         first = _first(layers)
         self._num_layers = len(layers)
         self._num_heads = first.self_attention.num_heads
-        self._stack = ops.native.Stack(
+        self.compiled = ops.native.Stack(
             dim=first.up.in_features, heads=self._num_heads, ffn=first.up.out_features
         )
         # Taken out of the layers, as it alone is called by itself.
@@ -84,7 +84,7 @@ class NativeLayers(nn.Module):
             linears[2:2] = [crossing.query, crossing.out]
             norms[1:1] = [layer.cross_norm]
             self._key_values.append(NativeLinear(crossing.key_value, int8, instruction_set))
-        self._stack.add(
+        self.compiled.add(
             products=[_pack(linear, int8, instruction_set) for linear in linears],
             norms=[(norm.weight.detach(), norm.bias.detach(), norm.eps) for norm in norms],
             norm_before=layer.normalize_before,
@@ -120,7 +120,7 @@ class NativeLayers(nn.Module):
         out = x.new_empty(len(x), num_columns, x.shape[2])
         if out.numel() == 0 or len(span) == 0:
             return out if len(span) else x
-        self._stack.run(
+        self.compiled.run(
             x=x,
             out=out,
             first=span.start,
@@ -181,6 +181,13 @@ class NativeHead(nn.Module):
             threads=torch.get_num_threads(),
         )
         return drafted
+
+    def weights(self, embeddings: Tensor) -> dict[str, Any]:
+        """What `draft_blocks` of the kernels wants to know of it."""
+        head = self._head
+        table, state, out = head.table(embeddings), head.state.packed, head.out.packed
+        threads = torch.get_num_threads()
+        return {"head_table": table, "state": state, "out": out, "threads": threads}
 
 
 def _pack(linear: nn.Linear, int8: bool, instruction_set: str) -> Any:

@@ -293,6 +293,8 @@ class Stack {
     products_.insert(products_.end(), products.begin(), products.end());
   }
 
+  int size() const { return int(layers_.size()); }
+
   // x through layers first .. stop - 1, to `out`.
   void run(const Floats& x, const Tensor<float>& out, int first, int stop,
            const std::optional<Floats>& mask,

@@ -8,9 +8,12 @@
 #include <pybind11/pybind11.h>
 #include <pybind11/stl.h>
 
+#include <algorithm>
 #include <cstdint>
 #include <optional>
 #include <type_traits>
+#include <utility>
+#include <vector>
 
 namespace specdec {
 
@@ -34,6 +37,28 @@ struct Tensor {
 
 struct Bfloat16 {
   uint16_t bits;  // the upper half of a float32
+};
+
+// What a vector holds, as a tensor of these sizes.
+template <typename T>
+struct Owned {
+  std::vector<std::remove_const_t<T>> values;
+  std::vector<int64_t> sizes;
+  explicit Owned(std::vector<int64_t> sizes) : sizes(std::move(sizes)) {
+    values.resize(fill<T>(nullptr).count());
+  }
+  Tensor<T> written() { return fill<T>(values.data()); }
+  Tensor<const T> read() const { return fill<const T>(values.data()); }
+
+ private:
+  template <typename U>
+  Tensor<U> fill(U* data) const {
+    Tensor<U> tensor;
+    tensor.data = data;
+    tensor.axes = int(sizes.size());
+    std::copy(sizes.begin(), sizes.end(), tensor.sizes);
+    return tensor;
+  }
 };
 
 using Floats = Tensor<const float>;
