@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from specdec_plugins.errors import require
 from specdec_plugins.formats.dictionaries import Dictionary
 from specdec_plugins.formats.pretrained.tokenizer import PLAIN, Languages, PretrainedTokenizer
 from specdec_plugins.formats.text import TextPipeline
@@ -154,6 +155,11 @@ class PretrainedCodec(Codec):
         Raises UserError where a language must be chosen, and for what is no text to the tokenizer.
         """
         ids = self.tokenizer.encode(line) if line.strip() else []
+        require(
+            self._source.pad not in ids,
+            "the text spells the token for padding, which the model would pass over; write it in "
+            "another way, for instance with spaces between its characters.",
+        )
         return self.tokenizer.framed(ids, *self._chosen)
 
     def source_token_ids(self, tokens: Sequence[str]) -> list[int]:

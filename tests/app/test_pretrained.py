@@ -198,6 +198,7 @@ def test_languages_that_the_model_does_not_have(small: Small) -> None:
     ("line", "message"),
     [
         ("ᚠᚢᚦ ᚠᚢᚦ", "sentence 1: the tokenizer of the model marian knows no letter of 'ᚠᚢᚦ ᚠᚢᚦ'"),
+        ("a <pad> b", "sentence 1: the text spells the token for padding"),
         ("half \ud83d", r"holds half a character \('\\ud83d'\)"),
     ],
 )
