@@ -247,6 +247,13 @@ FAULTS: dict[str, tuple[str, Callable[[Path], object], str]] = {
         *("bart", lambda f: (f / "merges.txt").write_text("#version: 0.2\nqqq www\n")),
         "merges.txt: no merges for the vocabulary",
     ),
+    "a first token that is none": (
+        "bart",
+        lambda f: (f / "generation_config.json").write_text(
+            json.dumps({"forced_bos_token_id": 99999, "decoder_start_token_id": 2})
+        ),
+        "token 99999, which it does not have; correct forced_bos_token_id",
+    ),
     "no weights": ("bart", lambda f: (f / "model.safetensors").unlink(), "holds no weights"),
 }
 

@@ -167,7 +167,8 @@ class PretrainedTokenizer:
         by_id = sorted(self._source.vocabulary.items(), key=lambda item: item[1])
         for symbol, index in by_id if self.kind.languages else ():
             code = re.fullmatch(self.kind.languages, symbol)
-            if code and (self.kind.target_opens_source or index in self._source.special):
+            is_one = self.kind.target_opens_source or index in self._source.special
+            if code and is_one and index in self._source_ids:
                 found[code[1]] = self._source_ids[index]
         return found
 
@@ -178,6 +179,11 @@ class PretrainedTokenizer:
         start, forced = self.target.start, config.forced_bos_token_id
         first: dict[str | None, list[int]] = {None: []}
         if forced is not None:
+            require(
+                forced in self._target_ids,
+                f"{self._name} is to begin with token {forced}, which it does not have; correct "
+                "forced_bos_token_id in its generation_config.json.",
+            )
             first[None] = [self._target_ids[forced]]
         codes, by_id = tuple(self._codes), {index: code for code, index in self._codes.items()}
         source = settings.get("source_lang") or settings.get("src_lang")
