@@ -31,6 +31,7 @@ SWITCHES = {
     "cached-prefix": "the prefix sees nothing behind it and is computed once (block_fast)",
     "scale-encoder-embedding": "times sqrt(d) (block_fast, if the verifier does)",
     "scale-decoder-embedding": "times sqrt(d) (block_fast)",
+    "swish": "the activation of that name (block_fast, if the verifier's)",
 }
 # Those of fairseq, which train.py cannot be told to leave off.
 OF_FAIRSEQ = {
@@ -40,6 +41,9 @@ OF_FAIRSEQ = {
     "share-all-embeddings": "one table for both sides (if the verifier has one); frozen with the "
     "encoder",
     "share-decoder-input-output-embed": "the projection is the table (if the verifier's is)",
+    "encoder-normalize-before": "norms before the encoder's layers (block_fast has what the "
+    "verifier has)",
+    "layernorm-embedding": "a norm of the source's embeddings (likewise)",
 }
 
 
@@ -74,7 +78,8 @@ def architecture_flags(settings: argparse.Namespace) -> list[str]:
 
     flags = []
     for name in ("arch", "activation-fn", *SIZES, *POSITIONS, "sequential-head"):
-        flags += [f"--{name}", str(value(name))]
+        if name != "activation-fn" or not settings.swish:  # which says it
+            flags += [f"--{name}", str(value(name))]
     flags += [f"--{name}" if value(name) else f"--no-{name}" for name in SWITCHES]
     return flags + [f"--{name}" for name in OF_FAIRSEQ if value(name)]
 

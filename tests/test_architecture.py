@@ -35,7 +35,7 @@ LAYERS: dict[str, set[str]] = {
     "training": {"corpus", "formats", "models"},
     "tasks": {"decoding", "formats", "models"},
     "corpus": {"formats"},
-    "app": {"corpus", "decoding", "formats"},
+    "app": {"corpus", "decoding", "formats", "training"},
     "serving": {"app", "decoding", "formats"},
 }
 WITH_FAIRSEQ = {"models", "criterions", "optim", "tasks", "formats", "corpus", "training"}

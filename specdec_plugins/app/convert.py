@@ -81,7 +81,8 @@ def make_parser() -> argparse.ArgumentParser:
 
 def _add_bundle(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
-    add("data", metavar="FOLDER", help="folder with dict.<lang>.txt, or a model of transformers")
+    helped = "folder with dict.<lang>.txt, a model of transformers, or a bundle (its verifier)"
+    add("data", metavar="FOLDER", help=helped)
     models = ("verifier", "drafter_checkpoint", "drafter", "drafter_options", "bigrams")
     _add_settings(
         parser, *models, *_LANGUAGES, *Defaults.__annotations__, *RAW_TEXT, "tokenizer", "bpe_codes"
@@ -148,7 +149,7 @@ def _to_bundle(args: argparse.Namespace) -> None:
         card=card or _default_readme(*languages, verifier, name, drafter),
     )
     dtype = DTYPES[args.dtype or "float16"]
-    if args.dtype is None and text["tokenizer"] == PRETRAINED:
+    if args.dtype is None and (text["tokenizer"] == PRETRAINED or is_bundle(args.data)):
         dtype = verifier.state["encoder.embed_tokens.weight"].dtype
     write_bundle(contents, args.output, dtype, args.force, check=_load)
 
@@ -157,18 +158,39 @@ def _verifier(
     args: argparse.Namespace,
 ) -> tuple[dict[str, Any], tuple[str, str], tuple[Dictionary, Dictionary], Model]:
     """What makes text of its tokens, its languages, its dictionaries, and the model itself."""
-    if args.verifier is None and is_pretrained(args.data):
+    if args.verifier is None and is_pretrained(args.data) and not is_bundle(args.data):
         named = {name: getattr(args, name) for name in ("data", *_LANGUAGES, "bpe_codes")}
         settings = make_settings({name: value for name, value in named.items() if value})
         words = read_words(settings)
         languages = (words.codec.source_lang or "", words.codec.target_lang or "")
         both = words.dictionaries
         return {"tokenizer": PRETRAINED}, languages, (both.source, both.target), words.read_model()
+    if args.verifier is None and is_bundle(args.data):
+        return _of_bundle(args)
     require(args.verifier is not None, "give the verifier's checkpoint with --AR-path.")
     both = load_dictionaries(args.data, args.source_lang, args.target_lang)
     verifier = read_model_of(Transformer, args.verifier, both.source, both.target)
     text = {"tokenizer": args.tokenizer, **{n: True for n in RAW_TEXT if getattr(args, n)}}
     return text, (both.source_lang, both.target_lang), (both.source, both.target), verifier
+
+
+def _of_bundle(
+    args: argparse.Namespace,
+) -> tuple[dict[str, Any], tuple[str, str], tuple[Dictionary, Dictionary], Model]:
+    """The same of a bundle, which says all that flags would; its drafter is left out."""
+    folder = Path(args.data)
+    bundle = read_bundle(folder)
+    named = {name: getattr(args, name) for name in ("data", *_LANGUAGES) if getattr(args, name)}
+    words = read_words(make_settings({**named, "strategy": "AR"}))
+    if codes := bundle.text.get("bpe_codes"):
+        args.bpe_codes = str(folder / codes)
+    for name in ("max_len_a", "max_len_b"):
+        if getattr(args, name) is None:
+            setattr(args, name, bundle.defaults.get(name))
+    codec, both = words.codec, words.dictionaries
+    languages = (codec.source_lang or "", codec.target_lang or "")
+    verifier = read_model(folder / bundle.verifier.weights)
+    return dict(bundle.text), languages, (both.source, both.target), verifier
 
 
 def _load(bundle: Path) -> None:

@@ -10,6 +10,7 @@ finished the last one binarises them to OUT.
 from __future__ import annotations
 
 import argparse
+import math
 import os
 import shutil
 import sys
@@ -39,8 +40,8 @@ class Distillation:
     Raises UserError where the flags do not go together or the data is not there.
     """
 
-    def __init__(self, args: argparse.Namespace) -> None:
-        self.args = args
+    def __init__(self, args: argparse.Namespace, teacher: type[Teacher] = Teacher) -> None:
+        self.args, self._kind = args, teacher
         self.data = DataBin.find(args.data.resolve(), args.subset)
         self.checkpoint, self.output = args.path.resolve(), args.output.resolve()
         require(
@@ -70,9 +71,21 @@ class Distillation:
         """Those of a shard; of one shard, all."""
         return range(shard_id, -(-self.num_sentences // self.args.chunk_size), num_shards)
 
+    def there(self) -> list[int]:
+        """Those that are finished."""
+        return [chunk for chunk in self.chunks() if self.chunk_path(chunk).is_file()]
+
     def missing(self, chunks: Iterable[int]) -> list[int]:
-        """Those of the chunks that are not there yet."""
-        return [chunk for chunk in chunks if not self.chunk_path(chunk).is_file()]
+        """Those of the chunks that are to do yet; none once the hours are over."""
+        found = [chunk for chunk in chunks if not self.chunk_path(chunk).is_file()]
+        return [] if found and self._seconds_left() <= 0 else found
+
+    def _seconds_left(self) -> float:
+        """Until the hours are over, of work that is on disk."""
+        if not self.args.hours:
+            return math.inf
+        contents = (read_json(self.chunk_path(chunk)) for chunk in self.there())
+        return float(3600 * self.args.hours - sum(content["seconds"] for content in contents))
 
     def is_done(self) -> bool:
         stamp = self.output / "distilled.json"
@@ -123,28 +136,35 @@ class Distillation:
         on_gpu = torch.cuda.is_available() and not args.cpu
         require(on_gpu or not args.fp16, "--fp16 needs a GPU; leave it out to distil on the CPU")
         device = torch.device("cuda" if on_gpu else "cpu")
-        return Teacher(self.data, self.checkpoint, self._search, device)
+        return self._kind(self.data, self.checkpoint, self._search, device)
 
     @property
     def _search(self) -> dict[str, Any]:
         return {name: self.settings[name] for name in SEARCH}
 
     def _translate(self, chunks: Sequence[int], teacher: Teacher | None) -> bool:
-        args, size = self.args, self.args.chunk_size
-        spans = {c: range(c * size, min((c + 1) * size, self.num_sentences)) for c in chunks}
+        args = self.args
+        spans, left = {chunk: self._span(chunk) for chunk in chunks}, self._seconds_left()
         with tqdm(total=sum(map(len, spans.values())), desc="distilling", unit=" sentences") as bar:
             if args.ray is None:
                 found = (teacher or self._teacher()).chunks(args.max_tokens, spans, bar.update)
             else:
-                task = (self.data, self.checkpoint, self._search, args.max_tokens, args.cpu)
-                found = translate_on_cluster(args.ray, args.ray_workers, task, spans, bar.update)
+                task = (self._kind, self.data, self.checkpoint, self._search)
+                how = (*task, args.max_tokens, args.cpu)
+                found = translate_on_cluster(args.ray, args.ray_workers, how, spans, bar.update)
             with closing(found):
-                while not (args.until and time.time() >= args.until):
+                while left > 0 and not (args.until and time.time() >= args.until):
                     done = next(found, None)
                     if done is None:
                         break
                     write_json(self.chunk_path(done[0]), done[1])
+                    left -= done[1]["seconds"]
         return not self.missing(chunks)
+
+    def _span(self, chunk: int) -> range:
+        """Its sentences."""
+        size = self.args.chunk_size
+        return range(chunk * size, min((chunk + 1) * size, self.num_sentences))
 
     def merge(self) -> None:
         """Binarise all chunks to the output folder; a ``UserError`` names what is missing."""
@@ -173,30 +193,32 @@ class Distillation:
             counts["originals"],
         )
 
-    def _binarise(self, folder: Path) -> dict[str, int]:
-        """Write the target side with the data-bin's own dictionary; returns counts."""
-        from fairseq.data import Dictionary, indexed_dataset
+    def _binarise(self, folder: Path) -> dict[str, float]:
+        """Write both sides of the finished chunks, with the data-bin's dictionaries.
 
-        language = self.data.target_lang
-        dictionary = Dictionary.load(str(self.data.folder / f"dict.{language}.txt"))
-        stem = str(folder / self.data.stem(language))
-        builder = indexed_dataset.make_builder(f"{stem}.bin", "mmap", vocab_size=len(dictionary))
-        counts = {"sentences": 0, "originals": 0}
-        for chunk in tqdm(self.chunks(), desc="binarising", unit=" chunks"):
-            content = read_json(self.chunk_path(chunk))
-            counts["sentences"] += len(content["lines"])
-            counts["originals"] += len(content["originals"])
-            for line in content["lines"]:
-                builder.add_item(dictionary.encode_line(line, add_if_not_exist=False))
-        builder.finalize(f"{stem}.idx")
-        require(
-            counts["sentences"] == self.num_sentences,
-            f"{self.parts}: chunks are damaged; remove the folder, run it again",
-        )
+        Returns counts, and the seconds that translating took.
+        """
+        sources, counts = self.data.sentences(self.data.source_lang), dict[str, float]()
+        counts |= dict.fromkeys(("sentences", "originals", "left_out", "seconds"), 0)
+        with self.data.writing(folder) as write:
+            for chunk in tqdm(self.there(), desc="binarising", unit=" chunks"):
+                content, span = read_json(self.chunk_path(chunk)), self._span(chunk)
+                require(
+                    len(content["lines"]) == len(span),
+                    f"{self.parts}: chunks are damaged; remove the folder, run it again",
+                )
+                counts["sentences"] += len(span)
+                counts["originals"] += len(content["originals"])
+                counts["left_out"] += content["lines"].count(None)
+                counts["seconds"] += content.get("seconds", 0)
+                for index, line in zip(span, content["lines"], strict=True):
+                    if line is not None:
+                        write(sources[index], line)
         return counts
 
 
-def main(args: argparse.Namespace) -> None:
+def main(args: argparse.Namespace, teacher: type[Teacher] = Teacher) -> None:
+    """Raises SystemExit with UNFINISHED where the time is up."""
     require(
         args.shard_id < args.num_shards,
         f"--shard-id {args.shard_id}: expected 0 to {args.num_shards - 1}",
@@ -205,7 +227,7 @@ def main(args: argparse.Namespace) -> None:
         args.ray is None or args.num_shards == 1,
         "--ray shares all chunks out itself; omit --num-shards",
     )
-    work = Distillation(args)
+    work = Distillation(args, teacher)
     if work.is_done():
         return
     if args.merge:
@@ -249,6 +271,8 @@ COMMAND = cli.CommandLine(
         ("--ray-workers", 2, _NUMBER, "verifiers on the cluster"),
         ("--until", 0.0, cli.at_least(0, float), "stop behind the chunk of that Unix time with "
          f"exit status {UNFINISHED}; the same command goes on (default: no end)"),
+        ("--hours", 0.0, cli.at_least(0, float), "translate for so long, all calls together, and "
+         "go on with what is there (default: everything)"),
         ("--merge", False, bool, "only put finished chunks together"),
     ],
     environment="beam lenpen max-len-a max-len-b max-tokens until",

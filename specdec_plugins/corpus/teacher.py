@@ -12,7 +12,9 @@ from __future__ import annotations
 import importlib.util
 import logging
 import os
+import time
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -28,7 +30,8 @@ LOCAL = "local"  # in place of a cluster's address
 ROOT = Path(__file__).resolve().parents[2]
 
 Spans = Mapping[int, range]  # the sentences of each chunk
-Chunks = Generator[tuple[int, dict[str, Any]]]  # each with the content of its file
+Chunks = Generator[tuple[int, dict[str, Any]]]  # each with the content of its file: its lines,
+# None for what is left out; which of them are the original targets; and the seconds that it took
 Search = Mapping[str, Any]  # fields of `SearchConfig`, and fp16
 
 
@@ -70,6 +73,30 @@ class DataBin:
             raise UserError(f"{stem}.idx: not in fairseq's mmap format; binarise the text again")
         return indexed_dataset.MMapIndexedDataset(stem)
 
+    @contextmanager
+    def writing(self, folder: Path) -> Iterator[Callable[[Any, str], None]]:
+        """What adds a pair to the same split in another folder: ids, and a line of tokens.
+
+        The dictionaries are those of this folder.
+        """
+        from fairseq.data import Dictionary, indexed_dataset
+
+        paths = {language: self.folder / f"dict.{language}.txt" for language in self.languages}
+        sides = [Dictionary.load(str(path)) for path in paths.values()]
+        stems = [str(folder / self.stem(language)) for language in paths]
+        builders = [
+            indexed_dataset.make_builder(f"{stem}.bin", "mmap", vocab_size=len(side))
+            for stem, side in zip(stems, sides, strict=True)
+        ]
+
+        def write(source_ids: Any, line: str) -> None:
+            builders[0].add_item(torch.as_tensor(source_ids))
+            builders[1].add_item(sides[1].encode_line(line, add_if_not_exist=False))
+
+        yield write
+        for builder, stem in zip(builders, stems, strict=True):
+            builder.finalize(f"{stem}.idx")
+
     def num_sentences(self) -> int:
         return len(self.sentences(self.source_lang))
 
@@ -91,9 +118,12 @@ class Teacher:
             checkpoint, data.folder, config, dtype=dtype, device=device, languages=data.languages
         )
         self._dictionary = dictionaries.target
+        self._longest = self._search.max_source_positions  # end mark included
         self._sources, self._targets = map(data.sentences, data.languages)
 
-    def translate(self, indices: Sequence[int], max_tokens: int) -> Iterator[list[tuple[int, str]]]:
+    def translate(
+        self, indices: Sequence[int], max_tokens: int
+    ) -> Iterator[list[tuple[int, str | None]]]:
         """Batch after batch of (index, translation); every index comes exactly once."""
         for batch in self._batches(indices, max_tokens):
             found = self._search.search([self._sources[index].tolist() for index in batch])
@@ -101,17 +131,20 @@ class Teacher:
             yield list(zip(batch, texts, strict=True))
 
     def chunks(self, max_tokens: int, spans: Spans, on_done: Callable[[int], object]) -> Chunks:
-        """The content of each chunk's file: its lines, and which are originals, being too long."""
+        """The content of each chunk's file; the originals are too long for the verifier."""
         for chunk, span in spans.items():
-            longest = self._search.max_source_positions  # end mark included
-            originals = [index for index in span if self._sources.sizes[index] > longest]
-            lines = {i: self._dictionary.string(self._targets[i].tolist()) for i in originals}
+            began = time.monotonic()
+            originals = [index for index in span if self._sources.sizes[index] > self._longest]
+            lines: dict[int, str | None] = {
+                index: self._dictionary.string(self._targets[index].tolist()) for index in originals
+            }
             on_done(len(originals))
             wanted = [index for index in span if index not in lines]
             for batch in self.translate(wanted, max_tokens):
                 lines.update(batch)
                 on_done(len(batch))
-            yield chunk, {"lines": [lines[index] for index in span], "originals": originals}
+            content = {"lines": [lines[index] for index in span], "originals": originals}
+            yield chunk, {**content, "seconds": round(time.monotonic() - began, 3)}
 
     def _batches(self, indices: Sequence[int], max_tokens: int) -> Iterator[list[int]]:
         # fairseq's own batching drops a last partial batch by default; this one cannot.
@@ -126,19 +159,25 @@ class Teacher:
             yield batch
 
 
-# What each worker of a cluster needs: data, checkpoint, search, source tokens a batch, and whether
-# GPUs are left alone.
-Task = tuple[DataBin, Path, Search, int, bool]
+# What each worker of a cluster needs: the kind of teacher, data, checkpoint, search, source tokens
+# a batch, and whether GPUs are left alone.
+Task = tuple[type[Teacher], DataBin, Path, Search, int, bool]
 
 
 class ChunkTranslator:
     """A worker of the cluster: loads the verifier once, and translates chunks."""
 
     def __init__(
-        self, data: DataBin, checkpoint: Path, search: Search, max_tokens: int, cpu: bool
+        self,
+        kind: type[Teacher],
+        data: DataBin,
+        checkpoint: Path,
+        search: Search,
+        max_tokens: int,
+        cpu: bool,
     ) -> None:
         device = torch.device("cpu" if cpu or not torch.cuda.is_available() else "cuda")
-        self._teacher = Teacher(data, checkpoint, search, device)
+        self._teacher = kind(data, checkpoint, search, device)
         self._max_tokens = max_tokens
 
     def translate(self, chunk: int, span: range) -> tuple[int, dict[str, Any]]:

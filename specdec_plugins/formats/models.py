@@ -196,7 +196,8 @@ def to_checkpoint(model: Model, source_lang: str, target_lang: str) -> dict[str,
             f"{model.path}: {NETWORKS.get(model.kind).noun} is no encoder-decoder of fairseq's; "
             "convert its verifier."
         )
-    settings = {**_settings(model, model.config), "source_lang": source_lang}
+    _check_expressible(model, model.config.encoder, model.config.decoder)
+    settings = {**flags_of(model), "source_lang": source_lang}
     settings |= {"target_lang": target_lang, "data": None}
     state = _in_float32(model.state)
     for side, stack in (("encoder", model.config.encoder), ("decoder", model.config.decoder)):
@@ -236,10 +237,10 @@ def _check_expressible(model: Model, encoder: StackConfig, decoder: StackConfig)
     )
 
 
-def _settings(model: Model, config: TransformerConfig) -> dict[str, Any]:
-    """The flags that build this network, every default spelt out."""
+def flags_of(model: Model) -> dict[str, Any]:
+    """The flags of fairseq that build this network, as far as it has them; defaults spelt out."""
+    config: TransformerConfig = model.config
     encoder, decoder = config.encoder, config.decoder
-    _check_expressible(model, encoder, decoder)
     settings: dict[str, Any] = {
         "no_token_positional_embeddings": encoder.positions == "none",
         "activation_fn": config.activation,

@@ -90,8 +90,11 @@ class BlockDecoder(TransformerDecoder):
         self.copy_attn = nn.Linear(width, width, bias=False) if args.src_embedding_copy else None
         self.head = SequentialHead(width, args.sequential_head) if args.sequential_head else None
         self.start = dictionary.eos()  # stands before the first token, as in the verifier
+        self.layernorm_embedding = None  # which is the encoder's alone
         for layer in self.layers:
             layer.need_attn = False  # attention weights are nobody's output here
+        if args.swish:
+            swish(self.layers)
 
     def forward(
         self,
@@ -167,6 +170,12 @@ class BlockDecoder(TransformerDecoder):
         precision = torch.promote_types(scores.dtype, torch.float32)
         weights = scores.softmax(dim=-1, dtype=precision).type_as(source)  # [B, W, S]
         return torch.bmm(weights, source)
+
+
+def swish(layers: nn.ModuleList) -> None:
+    """Give fairseq's layers an activation for which it has a class, but no function."""
+    for layer in layers:
+        vars(layer)["activation_fn"] = F.silu
 
 
 def _for_heads(hidden: Tensor, num_heads: int) -> Tensor:

@@ -20,7 +20,7 @@ from torch.nn.functional import pad
 
 from specdec_plugins.decoding import networks as decoding
 from specdec_plugins.errors import require
-from specdec_plugins.models.block_decoder import BlockDecoder, EncoderOut, Layout
+from specdec_plugins.models.block_decoder import BlockDecoder, EncoderOut, Layout, swish
 from specdec_plugins.models.glancing import Glance, glance
 
 # Switches of this model: what each does, in the order of the flags.
@@ -34,6 +34,7 @@ SWITCHES = {
     "the verifier's, whose output the drafter then reads instead of encoding again",
     "cached_prefix": "let a prefix position see none behind it, so that decoding can keep its "
     "state; the block goes on seeing everything",
+    "swish": "the activation x * sigmoid(x), which --activation-fn lacks",
 }
 
 # Those that make the difference between the published drafter and the fast one.
@@ -59,6 +60,8 @@ class BlockEncoder(TransformerEncoder):
         super().__init__(args, dictionary, embed_tokens)
         scale = getattr(args, "scale_encoder_embedding", False)
         self.embed_scale = math.sqrt(embed_tokens.embedding_dim) if scale else 1.0
+        if args.swish:
+            swish(self.layers)
 
 
 @register_model("block")
@@ -211,6 +214,8 @@ class BlockDrafter(TransformerModel):
             return None, None
         embedded = encoder_out["encoder_embedding"][0]  # [B, S, D]
         keys = embedded + self.encoder.embed_positions(src_tokens)
+        if self.encoder.layernorm_embedding is not None:
+            keys = self.encoder.layernorm_embedding(keys)
         return embedded / self.encoder.embed_scale, keys
 
     @torch.no_grad()
@@ -237,6 +242,8 @@ def block_architecture(args: Namespace) -> None:
     for name in SWITCHES:
         setattr(args, name, getattr(args, name, False))
     args.sequential_head = getattr(args, "sequential_head", None) or 0
+    if args.swish:
+        args.activation_fn = "swish"  # as decoding calls it
     transformer_architecture(args)
 
 

@@ -15,9 +15,10 @@ from fairseq.modules import SinusoidalPositionalEmbedding
 from torch import Tensor
 
 from specdec_plugins.errors import UserError, require
+from specdec_plugins.formats.bundle import WEIGHTS_SUFFIX
 from specdec_plugins.formats.checkpoints import load_checkpoint, untrained
 from specdec_plugins.formats.dictionaries import load_dictionaries
-from specdec_plugins.formats.models import TrainingRecord
+from specdec_plugins.formats.models import TrainingRecord, flags_of, read_model
 from specdec_plugins.models.assistant_transformer import chosen_layers, spaced_layers
 from specdec_plugins.models.block_drafter import (
     SWITCHES,
@@ -49,6 +50,8 @@ _OF_VERIFIER = (
     ),
     *("max_source_positions", "max_target_positions"),
 )
+# What else is the verifier's about an encoder that is kept.
+_OF_ENCODER = ("encoder_normalize_before", "layernorm_embedding")
 
 # What each architecture has where no flag says otherwise.
 _DEFAULTS: dict[str, dict[str, Any]] = {
@@ -73,13 +76,6 @@ _DEFAULTS: dict[str, dict[str, Any]] = {
     },
 }
 
-# Encoders that the drafter's class cannot compute.
-_OTHER_ENCODERS = {
-    "encoder_normalize_before": "normalises before each encoder layer, the drafter after it",
-    "layernorm_embedding": "normalises its embeddings, the drafter does not",
-    "no_token_positional_embeddings": "has no positions, the drafter has",
-}
-
 
 def verifier_settings(checkpoint: dict[str, Any], path: Path) -> Namespace:
     """The model settings inside a checkpoint under the names of flags, defaults filled in.
@@ -94,7 +90,8 @@ def verifier_settings(checkpoint: dict[str, Any], path: Path) -> Namespace:
             f"{path}: this is a block drafter; give the checkpoint of a verifier, an ordinary "
             "fairseq Transformer"
         )
-    names = (*_OF_VERIFIER, *_OTHER_ENCODERS, "decoder_normalize_before", "no_scale_embedding")
+    names = (*_OF_VERIFIER, *_OF_ENCODER, "decoder_normalize_before", "no_scale_embedding")
+    names = (*names, "no_token_positional_embeddings")
     told = {name: record.get(name) for name in names}
     settings = Namespace(**{name: value for name, value in told.items() if value is not None})
     transformer_architecture(settings)
@@ -115,13 +112,16 @@ def drafter_settings(args: Namespace, verifier: Namespace, source: StateDict) ->
         f"{args.verifier} differ; leave it out, or train a verifier with it",
     )
     values: dict[str, Any] = {name: getattr(verifier, name) for name in _OF_VERIFIER}
-    values |= dict.fromkeys([*SWITCHES, "copy_positions", "init_decoder_from_verifier"], False)
+    values |= dict.fromkeys([*SWITCHES, *_OF_ENCODER], False)
+    values |= dict.fromkeys(["copy_positions", "init_decoder_from_verifier"], False)
     values |= {
         "sequential_head": None,
         "share_all_embeddings": shared,
         "share_decoder_input_output_embed": shared or _equal(source, TARGET_EMBEDDING, PROJECTION),
         **_DEFAULTS[args.arch],
     }
+    if verifier.decoder_normalize_before:  # whose layers are of no use to a post-norm decoder
+        values["init_decoder_from_verifier"] = False
     values |= {name: v for name, v in vars(args).items() if name in values and v is not None}
     if values["freeze_encoder"]:
         values |= _frozen_encoder(args, verifier)
@@ -135,11 +135,11 @@ def drafter_settings(args: Namespace, verifier: Namespace, source: StateDict) ->
 
 def _frozen_encoder(args: Namespace, verifier: Namespace) -> dict[str, Any]:
     """What an encoder must have that stays the verifier's; raises ``UserError`` if it cannot."""
-    for name, fact in _OTHER_ENCODERS.items():
-        require(
-            not getattr(verifier, name, False),
-            f"{args.verifier} {fact}: its encoder cannot be kept; add --no-freeze-encoder",
-        )
+    require(
+        not verifier.no_token_positional_embeddings,
+        f"{args.verifier} has no positions, the drafter has: its encoder cannot be kept; add "
+        "--no-freeze-encoder",
+    )
     scaled = not verifier.no_scale_embedding
     require(
         args.scale_encoder_embedding in (None, scaled),
@@ -148,6 +148,8 @@ def _frozen_encoder(args: Namespace, verifier: Namespace) -> dict[str, Any]:
     )
     return {
         "activation_fn": verifier.activation_fn,
+        "swish": verifier.activation_fn == "swish",
+        **{name: getattr(verifier, name) for name in _OF_ENCODER},
         "scale_encoder_embedding": scaled,
         "copy_positions": True,
     }
@@ -160,6 +162,7 @@ def _equal(state: StateDict, first: str, second: str) -> bool:
 
 def _refuse_other_sizes(args: Namespace, drafter: Namespace, verifier: Namespace) -> None:
     copied = ("encoder", "decoder") if args.init_decoder_from_verifier else ("encoder",)
+    norms = {"encoder": drafter.encoder_normalize_before, "decoder": False}
     # Of the decoder's layers as many are copied as both have.
     for name in (*ENCODER_SIZES, *(DECODER_SIZES[:-1] if "decoder" in copied else ())):
         mine, theirs = getattr(drafter, name), getattr(verifier, name)
@@ -170,7 +173,7 @@ def _refuse_other_sizes(args: Namespace, drafter: Namespace, verifier: Namespace
         )
     for side in copied:
         require(
-            not getattr(verifier, f"{side}_normalize_before"),
+            getattr(verifier, f"{side}_normalize_before") == norms[side],
             f"{args.verifier} normalises before each {side} layer, the drafter after it: its "
             f"layers are of no use here; train a verifier without --{side}-normalize-before, "
             "or the drafter without an initial checkpoint",
@@ -206,7 +209,7 @@ def initialise_drafter(args: Namespace) -> tuple[dict[str, Any], list[str]]:
     ``args`` are that command's. Raises ``UserError`` where sizes or dictionaries of the verifier
     and the drafter differ, or where the verifier is not a fairseq Transformer.
     """
-    checkpoint = load_checkpoint(args.verifier)
+    checkpoint = _read(args.verifier)
     source: StateDict = checkpoint["model"]
     verifier = verifier_settings(checkpoint, args.verifier)
     drafter = drafter_settings(args, verifier, source)
@@ -222,6 +225,15 @@ def initialise_drafter(args: Namespace) -> tuple[dict[str, Any], list[str]]:
     _copy_decoder(copy, source, drafter, args)
     model.load_state_dict(copy.state, strict=True)
     return untrained(drafter, model.state_dict(), "GlatLoss"), copy.report
+
+
+def _read(path: Path) -> dict[str, Any]:
+    """What is needed of a verifier in a checkpoint, or in a bundle's file of weights."""
+    if path.suffix != WEIGHTS_SUFFIX:
+        return load_checkpoint(path)
+    model = read_model(path)
+    settings = Namespace(**flags_of(model))
+    return {"args": settings, "model": {n: t.float() for n, t in model.state.items()}}
 
 
 def _check_dictionaries(args: Namespace, sizes: dict[str, int]) -> None:
@@ -262,7 +274,7 @@ def numbered_dictionaries(source_size: int, target_size: int) -> Namespace:
 
 
 def _copy_encoder(copy: _Copy, source: StateDict, drafter: Namespace, verifier: Namespace) -> None:
-    copy.take("encoder layers", copy.names("encoder.layers."), source)
+    copy.take("encoder layers", copy.names("encoder.layer"), source)  # and norms beside them
     if drafter.activation_fn != verifier.activation_fn:
         copy.report.append(
             f"note        these layers were trained with {verifier.activation_fn}; the published "

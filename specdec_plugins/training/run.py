@@ -94,6 +94,8 @@ _DRAFTER = (
      "of a block the token before it; 0 is none (default: none; block_fast: twice its width)"),
     ("blocks", None, _NUMBER, "drawn of a sentence in an update, behind a prefix that they share; "
      "above 1 without glancing (default: 1; block_fast: 4)"),
+    ("hours", None, cli.at_least(1e-6, float), "in place of --updates: train for so long, all "
+     "pieces together, while the rate falls to 1e-5 (default: --updates)"),
     ("best-by", "accepted", ("accepted", "loss"), "what the best checkpoint is chosen by: the mean "
      "accepted tokens of the dev set, decoded with the verifier, or the loss"),
 )  # fmt: skip
@@ -184,8 +186,12 @@ def _train(args: argparse.Namespace, flags: Sequence[Any]) -> None:
     """Run train.py, this piece of it where training is cut into pieces."""
     launcher, device, num_workers, environment = _processes(args)
     schedule, piece = "inverse_sqrt", list[str]()
+    hours = getattr(args, "hours", None)
     in_pieces = args.until or (args.save_dir / WEIGHTS).is_file()
-    if in_pieces:
+    if hours is not None:
+        schedule, in_pieces = "falling_over_time", False
+        piece = ["--hours", str(hours), "--stop-time-hours", str(hours)]
+    elif in_pieces:
         # The same schedule, which warms up again where a piece began with weights alone.
         schedule = "inverse_sqrt_restarts"
         piece = open_piece(args.save_dir, args.until, time.time())
@@ -195,8 +201,9 @@ def _train(args: argparse.Namespace, flags: Sequence[Any]) -> None:
     update_freq = -(-args.batch_tokens // (args.max_tokens * num_workers))
     command = [
         *launcher, ROOT / "train.py", args.data, *flags, "--dropout", args.dropout,
-        "--lr", args.lr, "--warmup-updates", args.warmup, "--warmup-init-lr", 1e-7,
-        "--stop-min-lr", 1e-9, "--keep-last-epochs", 10, "--log-interval", 100,
+        "--lr", args.lr, "--warmup-updates", args.warmup,
+        *(["--warmup-init-lr", 1e-7] if hours is None else []), "--stop-min-lr", 1e-9,
+        "--keep-last-epochs", 10, "--log-interval", 100,
         "--lr-scheduler", schedule, "--max-update", args.updates,
         "--max-tokens", args.max_tokens, "--update-freq", update_freq, "--seed", args.seed,
         "--save-dir", args.save_dir, *device, *piece, *args.flags,

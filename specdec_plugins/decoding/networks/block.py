@@ -215,8 +215,6 @@ class BlockDrafter(EncoderDecoder):
     unsupported = (
         *EncoderDecoder.unsupported,
         "decoder_normalize_before",
-        "encoder_normalize_before",
-        "layernorm_embedding",
         "no_token_positional_embeddings",
     )
     config: BlockConfig
@@ -231,6 +229,7 @@ class BlockDrafter(EncoderDecoder):
             )
         return {
             "scale_embedding": bool(settings.get("scale_encoder_embedding", False)),
+            "norm_embedding": bool(settings.get("layernorm_embedding", False)),
             "block_size": int(block_size),
             "copy_source": "decoder.copy_attn.weight" in state,
             "scale_decoder": bool(settings.get("scale_decoder_embedding", False)),

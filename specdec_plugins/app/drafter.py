@@ -1,0 +1,211 @@
+"""A drafter for a model that one has, by one command: that of `scripts/drafter.sh`.
+
+It is a recipe whose teacher is given: the model translates text, a drafter that reads its frozen
+encoder learns from that, and both become a bundle. What is being made lies in OUTPUT.work; each
+step goes on where it was stopped.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+from specdec_plugins.app.drafter_training import BEST, CARD
+from specdec_plugins.app.drafting import check_language, read_monolingual
+from specdec_plugins.app.loading import VERIFIER, make_settings, read_words, settings_from_files
+from specdec_plugins.corpus import cli
+from specdec_plugins.corpus.checkpoints import LAST
+from specdec_plugins.corpus.cli import UNFINISHED
+from specdec_plugins.errors import UserError, require
+from specdec_plugins.formats.bundle import is_bundle
+from specdec_plugins.formats.output import check_output
+from specdec_plugins.formats.pretrained.config import is_pretrained
+from specdec_plugins.training.commands import Command, Paused, Runner
+from specdec_plugins.training.recipe import flags
+
+ROOT = Path(__file__).resolve().parents[2]
+_CHECKPOINTS = (VERIFIER, "checkpoint_best.pt", LAST)  # names of a verifier in a folder
+_TRANSLATING = 0.25  # of the hours, at most
+
+
+class Plan:
+    """What is made of what, and where: the flags of ``drafter.sh``."""
+
+    def __init__(self, args: argparse.Namespace) -> None:
+        """Raises UserError where the model, the text or the output is not what it should be."""
+        self.args = args
+        self.work = args.output.with_name(f"{args.output.name}.work")
+        self.verifier, self.data = self.work / "verifier", self.work / "data"
+        self.distilled, self.training = self.work / "distilled", self.work / "training"
+        self._check_output()
+        self.model = self._find_model()
+        lines = read_monolingual(args.text)
+        check_language(args.text, lines, read_words(make_settings(self.model)).codec)
+
+    def _check_output(self) -> None:
+        output = self.args.output
+        check_output(output, "--output", folder=True)
+        require(
+            output.resolve() != self.args.model.resolve(),
+            f"--output {output}: is the model itself; give another folder.",
+        )
+        is_ours = (self.work / ".stamps").is_dir() and is_bundle(output)
+        require(
+            is_ours or not output.is_dir() or not any(output.iterdir()),
+            f"--output {output}: holds something else; give another folder.",
+        )
+
+    def _find_model(self) -> dict[str, Any]:
+        """Settings that decode with it. Raises UserError where it is none."""
+        folder, args = self.args.model, self.args
+        given = {"source_lang": args.source_lang, "target_lang": args.target_lang}
+        given = {name: value for name, value in given.items() if value}
+        given |= {"data": str(folder), "strategy": "AR"}
+        if is_bundle(folder) or is_pretrained(folder):
+            return given
+        found = [folder / name for name in _CHECKPOINTS if (folder / name).is_file()]
+        require(
+            bool(found) and any(folder.glob("dict.*.txt")),
+            f"{folder}: is no model; give a bundle, a folder of transformers (config.json, weights "
+            f"and tokenizer), or one with fairseq's {VERIFIER} and its dict.<lang>.txt.",
+        )
+        return settings_from_files(folder, {**given, "verifier": str(found[0])})
+
+    def commands(self) -> list[Command]:
+        """Everything, in order. Where and by how many it is computed stands in no command."""
+        args, training = self.args, self.training
+        # Whatever follows from the text goes with it.
+        encoded = (self.data, self.distilled, self.work / "distilled.parts", training)
+        weights = self.verifier / "verifier.safetensors"
+        convert = _module("convert", "bundle")
+        return [
+            Command(
+                "convert the model",
+                [*convert, str(args.model), *self._conversion(), *flags(output=self.verifier)],
+                (str(self.verifier),),
+            ),
+            Command(
+                "encode the text",
+                _module("drafting", "encode")
+                + flags(bundle=self.verifier, text=args.text, output=self.data),
+                tuple(map(str, encoded)),
+            ),
+            Command(
+                "translate it",
+                _module("drafting", "translate", str(self.data))
+                + flags(path=weights, output=self.distilled),
+            ),
+            Command("train the drafter", _module("drafter_training") + self._training()),
+            Command(
+                "bundle both",
+                [*convert, str(self.verifier), "--force"]
+                + flags(path=training / BEST, card=training / CARD, output=args.output),
+            ),
+        ]
+
+    def _conversion(self) -> list[str]:
+        """Flags of scripts/convert.sh."""
+        named = ("source_lang", "target_lang", "bpe_codes")
+        words = flags(**{name: self.model.get(name) for name in named})
+        if "verifier" in self.model:
+            words += ["--AR-path", self.model["verifier"]]
+            words += [] if "bpe_codes" in self.model else ["--tokenizer", "none"]
+        return words
+
+    def _training(self) -> list[str]:
+        args = self.args
+        return flags(
+            bundle=self.verifier, data=self.distilled, output=self.training, model=args.model,
+            text=args.text, hours=args.hours, every=args.every, patience=args.patience,
+            block_size=args.block_size,
+        )  # fmt: skip
+
+    def environment(self) -> dict[str, str]:
+        """Read by the commands as flags."""
+        args = self.args
+        share = _TRANSLATING * args.hours if args.num_shards == 1 else 0
+        told = {"HOURS": share, "NUM_SHARDS": args.num_shards, "SHARD_ID": args.shard_id}
+        told |= {"CPU": "1" if args.device == "cpu" else "", "RAY": args.ray or ""}
+        told |= {"RAY_WORKERS": args.ray_workers, "PRECISION": args.precision or ""}
+        words = {name: str(value) if value else "" for name, value in told.items()}
+        return {**words, "PYTHON": sys.executable, "PYTHONPATH": str(ROOT)}
+
+
+def _module(name: str, *words: str) -> list[str]:
+    """A command of this package."""
+    return [str(ROOT / "scripts" / "python.sh"), "-m", f"specdec_plugins.app.{name}", *words]
+
+
+def main(args: argparse.Namespace) -> None:
+    plan = Plan(args)
+    commands = plan.commands()
+    if args.list:
+        for command in commands:
+            sys.stdout.write(f"{command.title}\n    {command}\n")
+        return
+    try:
+        plan.work.mkdir(parents=True, exist_ok=True)
+        if args.shard_id:
+            _help_out(plan, commands[2])
+            return
+        Runner(plan.work, plan.environment()).run(commands)
+    except OSError as error:
+        raise UserError(f"{plan.work}: cannot be written ({error.strerror}).") from error
+    except Paused as paused:
+        sys.stdout.write(f"drafter.sh: waits in: {paused}; the same command goes on\n")
+        raise SystemExit(UNFINISHED) from None
+    sys.stdout.write(f"drafter.sh: done; the bundle is {args.output}\n")
+
+
+def _help_out(plan: Plan, translation: Command) -> None:
+    """Translate one shard; what comes before and behind it is that of shard 0."""
+    require(
+        plan.data.is_dir(),
+        f"{plan.data}: is not there yet; start the command with --shard-id 0 first, which encodes "
+        "the text, and this one then.",
+    )
+    environment = plan.environment()
+    status = subprocess.run(translation.words, env={**os.environ, **environment}, check=False)
+    if status.returncode not in (0, UNFINISHED):
+        raise SystemExit(status.returncode)
+
+
+_NUMBER = cli.at_least(1)
+COMMAND = cli.CommandLine(
+    "drafter.sh",
+    "Train a drafter for a model that you have: translate text with it, train on what it says, "
+    "measure now and then, and bundle both. Run again, it goes on where it stopped.",
+    main,
+    [
+        ("model", None, Path, "a bundle, a model of transformers (MarianMT, M2M-100, NLLB, BART, "
+         "mBART), or a folder with verifier.pt of fairseq, dict.<lang>.txt and bpe.codes"),
+        ("--text", cli.REQUIRED, Path, "text in the model's source language, a sentence a line; "
+         "plain, .gz or .xz"),
+        ("--output", cli.REQUIRED, Path, "bundle to write; its parts are kept in OUTPUT.work"),
+        ("-s --source-lang", None, str, "of a model with several languages"),
+        ("-t --target-lang", None, str, "likewise"),
+        ("--hours", 4.0, cli.at_least(0.001, float), "translate (a quarter of them at most) and "
+         "train for so long, all calls together"),
+        ("--every", None, cli.at_least(0.01, float), "minutes between checkpoints, each of which "
+         "is measured (default: a tenth of the hours, 30 at most)"),
+        ("--patience", 4, _NUMBER, "end where so many measurements brought no more"),
+        ("--block-size", 8, _NUMBER, "tokens drafted at once"),
+        ("--device", None, ("cpu", "cuda"), "default: a GPU where there is one"),
+        ("--precision", None, ("fp32", "fp16", "bf16"), "of the training (default: fp16 on GPUs, "
+         "fp32 on CPUs)"),
+        ("--num-shards", 1, _NUMBER, "machines that translate, in a folder that they share"),
+        ("--shard-id", 0, cli.at_least(0), "from 0, which does all else"),
+        ("--ray", None, str, "translate on the Ray cluster of this address, or on 'local'"),
+        ("--ray-workers", 2, _NUMBER, "verifiers on the cluster"),
+        ("--list", False, bool, "print the commands and do nothing"),
+    ],
+    epilog=f"Exit status: 0 done, 2 bad input or settings, {UNFINISHED} other shards are at work "
+    "and the same command goes on.",
+)  # fmt: skip
+
+if __name__ == "__main__":
+    sys.exit(COMMAND.run())
