@@ -18,8 +18,7 @@ _REGISTERING_MODULES = (
     "specdec_plugins.models.block_drafter",
     "specdec_plugins.models.early_exit_transformer",
     "specdec_plugins.models.medusa_heads",
-    "specdec_plugins.optim.falling_over_time",
-    "specdec_plugins.optim.inverse_sqrt_restarts",
+    "specdec_plugins.optim.schedules",
     "specdec_plugins.tasks.translation_lev_modified",
 )
 

@@ -213,7 +213,7 @@ FAST = "--arch block_fast"
         ("", {"encoder_normalize_before": True}, "--encoder-normalize-before"),
         (f"{FAST} --decoder-layers-from 1,9", {}, "1,9 must name 2 of the verifier's 2 decoder"),
         (f"{FAST} --no-scale-encoder-embedding", {}, "scales its embeddings, and a frozen"),
-        (FAST, {"layernorm_embedding": True}, "normalises its embeddings.*--no-freeze-encoder"),
+        (FAST, {"no_token_positional_embeddings": True}, "has no positions.*--no-freeze-encoder"),
         ("--share-all-embeddings", {"share_all_embeddings": False}, "--share-all-embeddings"),
     ],
 )

@@ -14,8 +14,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from specdec_plugins.app.drafter_training import BEST, CARD
-from specdec_plugins.app.drafting import check_language, read_monolingual
+from specdec_plugins.app.drafting import BEST, CARD, check_language, read_monolingual
 from specdec_plugins.app.loading import VERIFIER, make_settings, read_words, settings_from_files
 from specdec_plugins.corpus import cli
 from specdec_plugins.corpus.checkpoints import LAST
@@ -81,7 +80,7 @@ class Plan:
         # Whatever follows from the text goes with it.
         encoded = (self.data, self.distilled, self.work / "distilled.parts", training)
         weights = self.verifier / "verifier.safetensors"
-        convert = _module("convert", "bundle")
+        convert = [*_module("convert", "bundle"), "--force"]
         return [
             Command(
                 "convert the model",
@@ -99,10 +98,10 @@ class Plan:
                 _module("drafting", "translate", str(self.data))
                 + flags(path=weights, output=self.distilled),
             ),
-            Command("train the drafter", _module("drafter_training") + self._training()),
+            Command("train the drafter", _module("drafting", "train") + self._training()),
             Command(
                 "bundle both",
-                [*convert, str(self.verifier), "--force"]
+                [*convert, str(self.verifier)]
                 + flags(path=training / BEST, card=training / CARD, output=args.output),
             ),
         ]

@@ -65,7 +65,9 @@ def test_all_else_is_the_original(verifier: Verifier, distilled: Path) -> None:
         else:
             assert (distilled / path.name).read_bytes() == path.read_bytes()
     record = json.loads((distilled / "distilled.json").read_text())
-    assert record["counts"] == {"sentences": 23, "originals": 2}
+    counts = record["counts"]
+    assert counts.pop("seconds") > 0
+    assert counts == {"sentences": 23, "originals": 2, "left_out": 0}
 
 
 class KilledOnce(ChunkTranslator):
@@ -115,6 +117,15 @@ def test_time_that_is_up_is_told_and_costs_nothing(verifier: Verifier, tmp_path:
     assert not (tmp_path / "kd").exists()
     distil(verifier, tmp_path / "kd")
     assert len(chunks(tmp_path / "kd")) == 5
+
+
+def test_hours_that_are_over_end_it_with_what_is_there(
+    verifier: Verifier, distilled: Path, tmp_path: Path
+) -> None:
+    distil(verifier, tmp_path / "kd", "--hours", 1e-9)
+    found = sentences(tmp_path / "kd", "de")
+    assert found == sentences(distilled, "de")[: len(found)]
+    assert len(sentences(tmp_path / "kd", "en")) == len(found) == 5
 
 
 class Stopped(Exception):

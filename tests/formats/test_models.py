@@ -173,7 +173,7 @@ def test_drafter_and_verifier_are_not_confused(
             (Transformer, {name: value}, f"with --{name.replace('_', '-')}, which is not")
             for name, value in UNSUPPORTED.items()
         ),
-        (BlockDrafter, {"encoder_normalize_before": True}, "--encoder-normalize-before"),
+        (BlockDrafter, {"decoder_normalize_before": True}, "--decoder-normalize-before"),
         (BlockDrafter, {"block_size": None}, "not say for which --block-size it was trained"),
     ],
 )

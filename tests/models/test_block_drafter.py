@@ -212,7 +212,7 @@ def test_revealed_positions_are_not_scored_and_every_parameter_has_a_gradient() 
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"layernorm_embedding": True}, "--layernorm-embedding is not supported"),
+        ({"decoder_normalize_before": True}, "--decoder-normalize-before is not supported"),
         ({"adaptive_input": True}, "--adaptive-input"),
         ({"decoder_attention_heads": 3}, "--decoder-attention-heads is 3, which does not divide"),
     ],

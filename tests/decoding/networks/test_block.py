@@ -19,6 +19,8 @@ CASES: list[dict[str, Any]] = [
     {"src_embedding_copy": True, **LEARNED},
     {"src_embedding_copy": True, "scale_encoder_embedding": True, **LEARNED},
     {"activation_fn": "tanh", "share_decoder_input_output_embed": True},
+    {"encoder_normalize_before": True, "swish": True, "src_embedding_copy": True, **LEARNED},
+    {"layernorm_embedding": True, "src_embedding_copy": True},
 ]
 
 

@@ -1,0 +1,249 @@
+"""scripts/drafter.sh: a drafter for whatever model, stopped wherever, and what is refused."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from argparse import Namespace
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from specdec_plugins.app import convert, drafter
+from specdec_plugins.app.drafting import Training
+from specdec_plugins.app.loading import make_settings, read_words
+from specdec_plugins.app.translator import SpeculativeTranslator
+from specdec_plugins.corpus.resume import Log, read_json, write_json
+from specdec_plugins.corpus.teacher import DataBin
+from specdec_plugins.decoding.networks import BlockDrafter, Transformer
+from specdec_plugins.decoding.networks.transformer import same_encoder
+from specdec_plugins.formats.bundle import read_bundle
+from specdec_plugins.formats.checkpoints import save_checkpoint
+from specdec_plugins.formats.dictionaries import Dictionary
+from specdec_plugins.formats.models import read_model
+from tests.bundles import CAPTIONS, ROOT, captions
+from tests.formats.pretrained import folders
+from tests.refusals import refused
+
+pytestmark = pytest.mark.fairseq
+
+TEXT = (ROOT / "data" / "sample" / "train.en").read_text(encoding="utf-8").splitlines()[:300]
+CPU = torch.device("cpu")
+
+
+@pytest.fixture(scope="module")
+def text(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("text") / "text.en"
+    path.write_text("\n".join(TEXT) + "\n", encoding="utf-8")
+    return path
+
+
+def opus(folder: Path) -> Path:
+    folders.marian_files(folder, folders.lines_of())
+    folders.add_model(folder, "marian", forced_eos_token_id=None)
+    return folder
+
+
+class Command:
+    """The command line, in a session of its own, as a terminal has it."""
+
+    def __init__(self, *words: object) -> None:
+        self.words = [str(word) for word in (ROOT / "scripts" / "drafter.sh", *words)]
+
+    def run(self, until: Callable[[], bool] = lambda: False) -> tuple[int, str]:
+        """Status and output; where it gets as far as that, ctrl-C ends it."""
+        heed = lambda: signal.signal(signal.SIGINT, signal.SIG_DFL)  # noqa: E731
+        with subprocess.Popen(
+            self.words,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            env={**os.environ, "PYTHON": sys.executable, "OMP_NUM_THREADS": "1"},
+            start_new_session=True,
+            preexec_fn=heed,
+        ) as process:
+            while process.poll() is None and not until():
+                time.sleep(0.02)
+            if process.poll() is None:
+                os.killpg(process.pid, signal.SIGINT)
+            told, _ = process.communicate()
+        return process.returncode, told
+
+
+@pytest.mark.integration
+def test_stopped_in_three_steps_it_goes_on_and_decodes_the_same_words(
+    text: Path, tmp_path: Path
+) -> None:
+    model, output = opus(tmp_path / "opus"), tmp_path / "out"
+    work = tmp_path / "out.work"
+    parts, curve = tmp_path / "out.work" / "distilled.parts", work / "training" / "curve.jsonl"
+    command = Command(model, "--text", text, "--output", output, "--device", "cpu")
+    command.words += ["--hours", "0.003", "--every", "0.05"]
+    chunks: dict[Path, int] = {}
+    for mark in (work / "verifier", parts / "chunk-000000.json", work / "training" / "initial.pt"):
+        status, told = command.run(mark.exists)
+        assert status == 130, told
+        assert "the same command to go on" in told
+        assert all(path.stat().st_mtime_ns == then for path, then in chunks.items())
+        chunks = {path: path.stat().st_mtime_ns for path in parts.glob("chunk-*")}
+    assert chunks
+    status, told = command.run()
+    assert status == 0, told
+    assert "[2/5] encode the text: done before" in told
+    points = [line for line in curve.read_text().splitlines()[1:] if "accepted" in line]
+    assert points
+    card = (output / "README.md").read_text()
+    assert card.count("\n| 0.00") == len(points)
+    assert_what_was_learnt_is_what_the_model_says(work)
+    plain, fast = (
+        SpeculativeTranslator.from_pretrained(str(output), device="cpu", strategy=strategy)
+        for strategy in ("AR", "specdec")
+    )
+    same, again = ([str(found) for found in t.translate(TEXT[:20])] for t in (plain, fast))
+    assert again == same
+    assert fast.stats.accepted > 0
+    bundle = read_bundle(output)
+    assert bundle.drafter is not None
+    assert bundle.drafter.network is not None
+    assert bundle.drafter.network.architecture["shortlist_common"] > 0
+    # All is done, and nothing is done again.
+    assert command.run()[1].count("done before") == 5
+
+
+def assert_what_was_learnt_is_what_the_model_says(work: Path) -> None:
+    translator = SpeculativeTranslator.from_pretrained(str(work / "verifier"), device="cpu")
+    both = read_words(make_settings({"data": str(work / "verifier")})).dictionaries
+    data = DataBin.find(work / "distilled", "train")
+    sources, targets = map(data.sentences, data.languages)
+    assert len(sources) == len(targets) > 100
+    texts = [[both.source.symbols[i] for i in sources[n][:-1]] for n in range(10)]
+    for n, found in enumerate(translator.translate_tokens(texts)):
+        *ids, end = targets[n].tolist()
+        assert end == Dictionary.eos
+        assert [both.target.symbols[i] for i in ids] == found.tokens
+
+
+def random_folder(folder: Path, model_type: str) -> Path:
+    lines, codes = folders.lines_of(300), ["eng_Latn", "deu_Latn"]
+    if model_type == "marian":
+        return opus(folder)
+    if model_type == "m2m_100":
+        folders.nllb_files(folder, lines, codes)
+    elif model_type == "mbart":
+        folders.spm_files(folder, lines, "MBart50Tokenizer", "bpe")
+    else:
+        folders.bart_files(folder, lines)
+    folders.add_model(folder, model_type)
+    return folder
+
+
+@pytest.mark.parametrize("model_type", ["marian", "m2m_100", "bart"])
+def test_a_drafter_of_every_architecture_begins_at_its_encoder(
+    model_type: str, tmp_path: Path
+) -> None:
+    from specdec_plugins.training.initialise import initialise_drafter
+
+    folder = random_folder(tmp_path / model_type, model_type)
+    bundle = tmp_path / "bundle"
+    assert convert.main(["bundle", str(folder), "--output", str(bundle)]) == 0
+    weights, initial = bundle / "verifier.safetensors", tmp_path / "initial.pt"
+    import encoder_initial
+
+    words = ("--arch", "block_fast", "--verifier", weights, "--output", initial)
+    checkpoint, report = initialise_drafter(encoder_initial.COMMAND.parse(*words))
+    assert any("frozen" in line for line in report)
+    vars(checkpoint["args"])["block_size"] = 8
+    save_checkpoint(checkpoint, initial)
+    verifier, network = (
+        read_model(path).network(torch.float32, CPU) for path in (weights, initial)
+    )
+    assert isinstance(verifier, Transformer)
+    assert isinstance(network, BlockDrafter)
+    assert same_encoder(verifier.encoder, network.encoder)
+    flags = encoder_initial.architecture_flags(checkpoint["args"])
+    assert ("--swish" in flags) == (model_type == "marian")
+    assert ("--encoder-normalize-before" in flags) == (model_type == "m2m_100")
+
+
+def plan(*words: object) -> drafter.Plan:
+    return drafter.Plan(drafter.COMMAND.parse(*words))
+
+
+def test_a_bundle_and_a_checkpoint_are_models_too(text: Path, tmp_path: Path) -> None:
+    bundle = captions(tmp_path / "captions")
+    flags = ("--text", text, "--output", tmp_path / "out", "-s", "en", "-t", "de")
+    found = [plan(model, *flags).commands()[0] for model in (bundle, CAPTIONS)]
+    again = tmp_path / "again"
+    for command in found:
+        words = [*command.words[command.words.index("bundle") : -1], str(again), "--force"]
+        assert convert.main(words) == 0
+        alone = read_bundle(again)
+        assert (alone.drafter, alone.source_lang, alone.target_lang) == (None, "en", "de")
+        assert alone.text == read_bundle(bundle).text
+
+
+@pytest.mark.parametrize(
+    ("change", "sentence"),
+    [
+        ({"--text": ""}, "empty"),
+        ({"--text": "one line\n" * 300}, "has 1 different lines of text; give 200"),
+        ({"--text": "".join(f"{chr(c)} {chr(c + 1)}\n" for c in range(0x4E00, 0x5000))},
+         "does not know .* of its pieces; give text in the language that it reads .en."),
+        ({"model": "nothing"}, "is no model; give a bundle, a folder of transformers"),
+        ({"--output": "other"}, "holds something else; give another folder"),
+        ({"--output": "captions"}, "is the model itself"),
+        ({"--output": "text.en"}, "is a file"),
+    ],
+)  # fmt: skip
+def test_what_cannot_be_is_refused_in_a_sentence(
+    change: dict[str, str], sentence: str, text: Path, tmp_path: Path
+) -> None:
+    captions(tmp_path / "captions")
+    (tmp_path / "nothing").mkdir()
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other" / "file").touch()
+    path = tmp_path / "text.en"
+    path.write_text(change.get("--text", text.read_text()), encoding="utf-8")
+    flags = ("--text", path, "--output", tmp_path / change.get("--output", "out"))
+    refused(sentence, plan, tmp_path / change.get("model", "captions"), *flags)
+
+
+def test_languages_must_be_chosen(text: Path, tmp_path: Path) -> None:
+    folder, flags = random_folder(tmp_path / "nllb", "m2m_100"), ("--text", text, "--output", "o")
+    refused("several source languages; choose one", plan, folder, *flags)
+    chosen = plan(folder, *flags, "-s", "en", "-t", "de").commands()[0]
+    assert re.search("--source-lang en --target-lang de", str(chosen))
+
+
+@pytest.mark.parametrize(
+    ("accepted", "is_over"),
+    [
+        ([], False),
+        ([1.0, 2.0, 2.0, 2.005], False),
+        ([1.0, 2.0, 2.0, 2.005, 1.9], True),  # three behind the best
+        ([1.0, 2.0, 2.0, 2.1, 2.0], False),
+    ],
+)
+def test_it_ends_where_more_training_brings_no_more(
+    accepted: list[float], is_over: bool, tmp_path: Path
+) -> None:
+    counts: dict[str, Any] = {"sentences": 9, "left_out": 1, "seconds": 900}
+    write_json(tmp_path / "distilled.json", {"settings": {}, "counts": counts})
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data" / "held-out.txt").write_text("a\n")
+    given = {"data": tmp_path, "output": tmp_path / "out", "bundle": tmp_path / "verifier"}
+    args = Namespace(**given, hours=2, every=None, block_size=8, patience=3)
+    training = Training(args)
+    assert (training.hours, training.every, training.num_sentences) == (1.75, 0.2, 8)
+    for n, value in enumerate(accepted):
+        training.curve.add({"hours": 0.2 * (n + 1), "accepted": value})
+    assert training.is_over == is_over
+    assert isinstance(Training(args).curve, Log)
+    assert read_json(tmp_path / "distilled.json")["counts"] == counts
