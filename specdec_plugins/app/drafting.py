@@ -224,6 +224,11 @@ class Training:
         record = read_json(args.data / "distilled.json")
         counts = record["counts"]
         self.num_sentences = int(counts["sentences"] - counts["left_out"])
+        require(
+            self.num_sentences > 0,
+            f"{args.model}: of {counts['sentences']} translations none came to an end; see what "
+            "the model makes of that text, or give other text.",
+        )
         # Translating took its part of the hours, where it was not shared.
         self.seconds = counts["seconds"]
         self.hours = args.hours - min(self.seconds / 3600, args.hours / 2)

@@ -29,7 +29,7 @@ from specdec_plugins.formats.checkpoints import save_checkpoint
 from specdec_plugins.formats.dictionaries import Dictionary
 from specdec_plugins.formats.models import read_model
 from tests.bundles import CAPTIONS, ROOT, captions
-from tests.formats.pretrained import folders
+from tests.formats.pretrained import toys as folders
 from tests.refusals import refused
 
 pytestmark = pytest.mark.fairseq
@@ -47,7 +47,7 @@ def text(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def opus(folder: Path) -> Path:
     folders.marian_files(folder, folders.lines_of())
-    folders.add_model(folder, "marian", forced_eos_token_id=None)
+    folders.add_model(folder, "marian")
     return folder
 
 
@@ -239,7 +239,7 @@ def test_it_ends_where_more_training_brings_no_more(
     (tmp_path / "data").mkdir()
     (tmp_path / "data" / "held-out.txt").write_text("a\n")
     given = {"data": tmp_path, "output": tmp_path / "out", "bundle": tmp_path / "verifier"}
-    args = Namespace(**given, hours=2, every=None, block_size=8, patience=3)
+    args = Namespace(**given, hours=2, every=None, block_size=8, patience=3, model=tmp_path)
     training = Training(args)
     assert (training.hours, training.every, training.num_sentences) == (1.75, 0.2, 8)
     for n, value in enumerate(accepted):
