@@ -59,7 +59,7 @@ TWO_DICTIONARIES: dict[str, dict[str, Any]] = {
     "assistant": ASSISTANT,
     "assistant, sampling": {**ASSISTANT, "rule": "speculative_sampling", "seed": 3},
 }
-OTHERS = ("a training step", "a tensor left on the host", "copies to the host")
+OTHERS = ("a training step", "a tensor left on the host", "copies to the host", "draws")
 
 
 def load(folder: Path, device: str, settings: dict[str, Any]) -> SpeculativeTranslator:
@@ -89,7 +89,7 @@ def translate(folder: Path, device: str, settings: dict[str, Any]) -> list[str]:
 
 
 def decode(folder: Path, settings: dict[str, Any]) -> None:
-    from tests.accelerator import accelerator
+    from benchmarks.gpu.accelerator import accelerator
 
     expected = translate(folder, "cpu", dict(settings))
     with accelerator():
@@ -97,8 +97,8 @@ def decode(folder: Path, settings: dict[str, Any]) -> None:
 
 
 def train() -> None:
+    from benchmarks.gpu.accelerator import DEVICE, accelerator
     from specdec_plugins.criterions.glat_loss import GlatLoss
-    from tests.accelerator import DEVICE, accelerator
     from tests.fairseq_models import block_sample, build_drafter
 
     sample = block_sample()
@@ -122,7 +122,7 @@ def _glance() -> Glance:
 
 def count_copies(folder: Path) -> None:
     """One when rows join, and one a round."""
-    from tests.accelerator import WAITS, accelerator
+    from benchmarks.gpu.accelerator import WAITS, accelerator
 
     with accelerator():
         translator = load(folder, "simulated", {"batch": 3})
@@ -142,7 +142,7 @@ def count_copies(folder: Path) -> None:
 
 
 def refuse() -> None:
-    from tests.accelerator import accelerator
+    from benchmarks.gpu.accelerator import accelerator
 
     with accelerator():
         there, here = torch.zeros(3, device="simulated"), torch.ones(3)
@@ -155,6 +155,18 @@ def refuse() -> None:
         ):
             with pytest.raises(RuntimeError, match="expected all tensors on one device"):
                 mix()
+
+
+def draw() -> None:
+    """A view of a weight where gradients are off, and a device's own generator."""
+    from benchmarks.gpu.accelerator import DEVICE, accelerator
+
+    with accelerator():
+        there = torch.nn.Linear(2, 3).to(DEVICE)
+    with accelerator(), torch.inference_mode():
+        assert there.weight[:2].shape == (2, 2)
+        generator = torch.Generator(device=DEVICE).manual_seed(3)
+        assert torch.rand(2, generator=generator, device=DEVICE).device == DEVICE
 
 
 def failure(run: Callable[[], None]) -> str | None:
@@ -171,7 +183,9 @@ def main(one_dictionary: Path, two_dictionaries: Path) -> None:
         for folder, decodings in ((one_dictionary, DECODINGS), (two_dictionaries, TWO_DICTIONARIES))
         for name, settings in decodings.items()
     }
-    runs |= dict(zip(OTHERS, (train, refuse, partial(count_copies, one_dictionary)), strict=True))
+    runs |= dict(
+        zip(OTHERS, (train, refuse, partial(count_copies, one_dictionary), draw), strict=True)
+    )
     sys.stdout.write(json.dumps({name: failure(run) for name, run in runs.items()}))
 
 

@@ -153,10 +153,23 @@ def logit_gap(logits: Tensor) -> float:
 
 def next_logits(verifier: Verifier, request: Request, prefix_ids: Sequence[int]) -> Tensor:
     """The verifier's logits [V] float64 after a target prefix."""
+    return _scored(verifier, request, prefix_ids, [])[0]
+
+
+def forced_logits(verifier: Verifier, request: Request, ids: Sequence[int]) -> Tensor:
+    """The verifier's logits [T, V] float64 of what follows the ids before each of these T."""
+    return _scored(verifier, request, [], ids[:-1])
+
+
+def _scored(
+    verifier: Verifier, request: Request, forced_ids: Sequence[int], drafted_ids: Sequence[int]
+) -> Tensor:
+    """[K+1, V] float64: of what follows a target prefix, and each of K ids behind it."""
     verifier = verifier.fresh()
-    forced = replace(request, forced_ids=list(prefix_ids))
+    forced = replace(request, forced_ids=list(forced_ids))
     source = collate([forced], verifier.special.pad, verifier.special.start, verifier.device)
     verifier.admit(source)
     prefix = open_prefix(source, request.params.max_len)
-    scores = verifier.score(prefix, Draft.empty(1, verifier.device))
-    return scores.logits[0, 0].double()
+    tokens = torch.tensor([list(drafted_ids)], dtype=torch.int64).to(verifier.device)
+    scores = verifier.score(prefix, Draft(tokens, (tokens == tokens).sum(1)))
+    return scores.logits[0].double()

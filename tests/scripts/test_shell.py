@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 import benchmarks.compare
+import benchmarks.gpu.check
 import benchmarks.reproduce
 import benchmarks.run
 import encoder_initial
@@ -43,6 +44,7 @@ PARSERS = [
     benchmarks.run.parser,
     benchmarks.compare.comparison_parser,
     benchmarks.reproduce.COMMAND.parser,
+    benchmarks.gpu.check.COMMAND.parser,
 ]
 
 

@@ -1,15 +1,22 @@
 """An accelerator that is not there: tensors of a device of their own, computed on the CPU.
 
 It keeps CUDA's rule that operands lie on one device, so what forgets to send a tensor along, or
-makes one on the CPU in the middle of a pass, fails here as it would there. Speed, memory and the
-arithmetic of half precision are not imitated.
+makes one on the CPU in the middle of a pass, fails here as it would there. Speed and memory are not
+imitated, and half precision is the CPU's.
+
+`python -m benchmarks.gpu.accelerator MODULE ARGUMENT...` runs a program that may be given
+`--device simulated`.
 """
 
 from __future__ import annotations
 
+import runpy
+import sys
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
+from unittest import mock
 
 import torch
 from torch import Tensor
@@ -34,7 +41,7 @@ class OnAccelerator(Tensor):
 
     @staticmethod
     def __new__(cls, host: Tensor) -> OnAccelerator:
-        made: OnAccelerator = Tensor._make_wrapper_subclass(  # type: ignore[attr-defined]
+        made: OnAccelerator = Tensor._make_wrapper_subclass(
             cls,
             host.shape,
             dtype=host.dtype,
@@ -48,7 +55,7 @@ class OnAccelerator(Tensor):
     __torch_function__ = torch._C._disabled_torch_function_impl  # type: ignore[assignment]
 
     @classmethod
-    def __torch_dispatch__(
+    def __torch_dispatch__(  # type: ignore[override]
         cls, operation: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
     ) -> Any:
         return _compute(operation, args, kwargs or {})
@@ -66,8 +73,16 @@ class OnAccelerator(Tensor):
 @contextmanager
 def accelerator() -> Iterator[None]:
     """While this is entered, `device="simulated"` makes tensors there."""
-    with _Operations(), _FromNumbers():
+    with _Operations(), _FromNumbers(), mock.patch.object(torch, "Generator", _Generator):
         yield
+
+
+class _Generator(torch.Generator):
+    """What draws for the device is the host's."""
+
+    def __new__(cls, device: Any = HOST) -> _Generator:
+        there = torch.device(device).type == DEVICE.type
+        return super().__new__(cls, HOST if there else device)  # type: ignore[call-arg]
 
 
 class _Operations(TorchDispatchMode):
@@ -112,7 +127,9 @@ def _compute(operation: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> A
     written = {id(x.host): x for x in there}
     if target.type != DEVICE.type:
         return result
-    return _map(lambda x: written[id(x)] if id(x) in written else OnAccelerator(x), result)
+    # Made in inference mode, a view of a weight would have no version, which torch wants to set.
+    with torch.inference_mode(False):
+        return _map(lambda x: written[id(x)] if id(x) in written else OnAccelerator(x), result)
 
 
 def _check_devices(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
@@ -133,3 +150,21 @@ def _host(x: Tensor) -> Tensor:
 
 def _map(function: Callable[[Tensor], Tensor], tree: Any) -> Any:
     return pytree.tree_map_only(Tensor, function, tree)
+
+
+def run_module(module: str, *arguments: str) -> None:
+    """A program in whose threads, too, the device exists: what is entered counts for one thread."""
+    run_plainly = threading.Thread.run
+
+    def run(self: threading.Thread) -> None:
+        with accelerator():
+            run_plainly(self)
+
+    threading.Thread.run = run  # type: ignore[method-assign]
+    sys.argv = [module, *arguments]
+    with accelerator():
+        runpy.run_module(module, run_name="__main__", alter_sys=True)
+
+
+if __name__ == "__main__":
+    run_module(*sys.argv[1:])
