@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 import torch
 
-from specdec_plugins.app import convert, drafter
+from specdec_plugins.app import convert, drafter, drafting
 from specdec_plugins.app.drafting import Training
 from specdec_plugins.app.loading import make_settings, read_words
 from specdec_plugins.app.translator import SpeculativeTranslator
@@ -115,6 +115,15 @@ def test_stopped_in_three_steps_it_goes_on_and_decodes_the_same_words(
     assert bundle.drafter.network.architecture["shortlist_common"] > 0
     # All is done, and nothing is done again.
     assert command.run()[1].count("done before") == 5
+
+
+def test_the_steps_before_training_by_themselves(text: Path, tmp_path: Path) -> None:
+    bundle = captions(tmp_path / "verifier")
+    words = tmp_path / "encoded"
+    drafting.COMMANDS["encode"]("--bundle", bundle, "--text", text, "--output", words)
+    flags = ["--path", bundle / "verifier.safetensors", "--output", tmp_path / "distilled"]
+    drafting.COMMANDS["translate"](words, *flags, "--cpu", "--chunk-size", 100)
+    assert_what_was_learnt_is_what_the_model_says(tmp_path)
 
 
 def assert_what_was_learnt_is_what_the_model_says(work: Path) -> None:
