@@ -131,9 +131,10 @@ def main() -> int:
     parser.add_argument("--cold", action="store_true", help="empty the caches before each pass")
     parser.add_argument("--sets", nargs="+", default=instruction_sets(), metavar="NAME")
     parser.add_argument("--size", default="6x512x32000", metavar="LAYERSxWIDTHxTYPES")
+    parser.add_argument("--seed", type=int, default=0, help="of the random weights")
     args = parser.parse_args()
     torch.set_num_threads(args.threads)
-    torch.manual_seed(0)
+    torch.manual_seed(args.seed)
     layers, dim, types = map(int, args.size.split("x"))
     stack = StackConfig(layers, dim, 4 * dim, dim // HEAD, types, PREFIX + max(ROWS))
     for what, make, counts in (
