@@ -1,6 +1,7 @@
 """Binary data for fairseq: written by fairseq-preprocess, and counted for drafting.
 
-The command lines are those of ``scripts/count-bigrams.sh`` and ``scripts/add-shortlist.sh``.
+The command lines are those of ``scripts/count-bigrams.sh`` and ``scripts/add-shortlist.sh``, whose
+types may come from other engines' files, too.
 """
 
 from __future__ import annotations
@@ -8,6 +9,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import importlib.util
+import math
 import os
 import re
 import shutil
@@ -17,6 +19,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from itertools import islice
 from pathlib import Path
+from typing import Any, NamedTuple
 
 import numpy
 import torch
@@ -25,10 +28,11 @@ from tqdm import tqdm
 
 from specdec_plugins.corpus import cli
 from specdec_plugins.corpus.cli import logger
-from specdec_plugins.errors import UserError, not_installed
+from specdec_plugins.corpus.reading import BadLines, check_file, read_lines
+from specdec_plugins.errors import UserError, not_installed, require
 from specdec_plugins.formats.bigrams import count_bigrams, write_bigrams
 from specdec_plugins.formats.checkpoints import load_checkpoint, save_checkpoint
-from specdec_plugins.formats.dictionaries import load_dictionaries
+from specdec_plugins.formats.dictionaries import Dictionaries, Dictionary, load_dictionaries
 from specdec_plugins.formats.output import check_output
 
 # Above this share of unknown tokens, the dictionary was not made for this text.
@@ -36,6 +40,11 @@ _SUSPICIOUS_PERCENT = 1.0
 
 # How often a type must occur in the training text, and a character that is not Latin.
 _MIN_COUNT, _MIN_FOREIGN = 5, 20
+
+# Flags that only some ways to the types have, with their defaults there.
+_BEST = {"types": 40, "least": 0.005}
+_ALIGNED = {"iterations": 4, "sentences": 100_000, "split": "train"}
+_WAYS: dict[str, dict[str, Any]] = {"text": {**_BEST, **_ALIGNED}, "lexical": _BEST, "vmap": {}}
 
 _REPORT = re.compile(
     r"\[(?P<lang>[^\]]+)\] (?P<file>\S+): (?P<sents>\d+) sents, (?P<tokens>\d+) tokens, "
@@ -163,6 +172,14 @@ def _sentences(prefix: Path) -> Iterator[list[int]]:
         yield dataset[index].tolist()
 
 
+class Likely(NamedTuple):
+    """Target types by source type, the likeliest of each first, and those of every sentence."""
+
+    sources: NDArray[numpy.int64]  # [N], ascending
+    targets: NDArray[numpy.int64]  # [N]
+    common: NDArray[numpy.int64]  # [C]
+
+
 def likely_types(
     sources: Sequence[Sequence[int]], targets: Sequence[Sequence[int]], iterations: int
 ) -> tuple[NDArray[numpy.int64], NDArray[numpy.int64], NDArray[numpy.float64]]:
@@ -193,32 +210,172 @@ def likely_types(
     return keys[order] // width, keys[order] % width, t[order]
 
 
+def read_lexical(path: Path, both: Dictionaries) -> dict[tuple[int, int], float]:
+    """Probabilities of Marian's lexical shortlist, by ids of source and target type.
+
+    Its text form (``lex.s2t``, of ``extract_lex`` over fast_align's alignments): lines of a target
+    type, a source type and a probability. The latest of equal pairs counts, as there; NULL, which
+    stands for no word, and types that the dictionaries lack are left out. Raises UserError, naming
+    the line, for any other.
+    """
+    pairs, unknown = dict[tuple[int, int], float](), 0
+    for number, line in _lines(path):
+        fields = line.split()
+        share = _share(fields[2]) if len(fields) == 3 else math.nan
+        if not 0 <= share <= 1:
+            raise UserError(
+                f"{path}, line {number}: expected a target type, a source type and a probability "
+                f"from 0 to 1, found {_quoted(line)}; give Marian's lexical shortlist as text "
+                "(lex.s2t)"
+            )
+        if "NULL" in fields[:2]:
+            continue
+        target, source = both.target.index(fields[0]), both.source.index(fields[1])
+        if Dictionary.unk in (source, target):
+            unknown += 1
+        else:
+            pairs[source, target] = share
+    _check_known(path, len(pairs), unknown)
+    return pairs
+
+
+def read_vmap(path: Path, both: Dictionaries) -> tuple[dict[tuple[int, int], float], list[int]]:
+    """Pairs of source and target type of CTranslate2's vocabulary map, and what is always likely.
+
+    Its lines: source types with spaces between them (none = any sentence), a tab, target types.
+    What several source types together make likely is listed with the rarest of them, the last one
+    in the dictionary: whatever sentence has them all has it, so nothing is lost. Each pair's number
+    is one that falls from line to line. Types that the dictionaries lack are left out. Raises
+    UserError, naming the line, where there is not one tab.
+    """
+    pairs, always, unknown = dict[tuple[int, int], float](), list[int](), 0
+    for number, line in _lines(path):
+        if line.count("\t") != 1:
+            raise UserError(
+                f"{path}, line {number}: expected source types, a tab and target types, found "
+                f"{_quoted(line)}; give CTranslate2's vocabulary map"
+            )
+        source, target = (part.split() for part in line.split("\t"))
+        together = [both.source.index(symbol) for symbol in source]
+        for likely in (both.target.index(symbol) for symbol in target):
+            if Dictionary.unk in (likely, *together):
+                unknown += 1
+            elif together:
+                pairs.setdefault((max(together), likely), -len(pairs))
+            else:
+                always.append(likely)
+    _check_known(path, len(pairs) + len(always), unknown)
+    return pairs, always
+
+
+def _lines(path: Path) -> Iterator[tuple[int, str]]:
+    for number, line in enumerate(read_lines(path, BadLines(can_skip=False)), 1):
+        assert line is not None, "bad lines are refused"
+        yield number, line
+
+
+def _share(text: str) -> float:
+    try:
+        return float(text)
+    except ValueError:
+        return math.nan
+
+
+def _quoted(line: str) -> str:
+    return repr(line if len(line) <= 60 else f"{line[:60]}...")
+
+
+def _check_known(path: Path, known: int, unknown: int) -> None:
+    """Raises UserError where the file is about other vocabularies."""
+    require(
+        known > 0,
+        f"{path}: none of its pairs has both types in the dictionaries; give a file of the "
+        "models' own subwords, and the direction in which they translate",
+    )
+    if unknown:
+        logger.warning("%s: %d pairs have a type that the dictionaries lack", path, unknown)
+
+
+def _counted(args: argparse.Namespace, both: Dictionaries) -> Likely:
+    """By aligning what the verifier says with what it read."""
+    stem = f"{args.data}/{args.split}.{both.source_lang}-{both.target_lang}"
+    read = (_sentences(Path(f"{stem}.{x}")) for x in (both.source_lang, both.target_lang))
+    sources, targets = (list(islice(side, args.sentences)) for side in read)
+    first, second, t = likely_types(sources, targets, args.iterations)
+    counts = numpy.bincount(numpy.concatenate(targets))
+    common = numpy.argsort(-counts, kind="stable")[: args.common]
+    return _best(args, Likely(first, second, common[counts[common] > 0]), t)
+
+
+def _read(args: argparse.Namespace, both: Dictionaries) -> Likely:
+    """As a file of another engine has them."""
+    always = [both.target.eos]
+    if args.lexical is not None:
+        pairs = read_lexical(args.lexical, both)
+    else:
+        pairs, more = read_vmap(args.vmap, both)
+        always += more
+    # The dictionary has frequent types first, behind the special ones.
+    frequent = range(Dictionary.unk + 1, len(both.target))[: args.common]
+    common = list(dict.fromkeys([*always, *frequent]))
+    keys = numpy.array(list(pairs), dtype=numpy.int64).reshape(-1, 2)
+    values = numpy.array(list(pairs.values()), dtype=numpy.float64)
+    order = numpy.lexsort((-values, keys[:, 0]))
+    likely = Likely(keys[order, 0], keys[order, 1], numpy.array(common))
+    return likely if args.lexical is None else _best(args, likely, values[order])
+
+
+def _best(args: argparse.Namespace, likely: Likely, shares: NDArray[numpy.float64]) -> Likely:
+    """The likeliest types of each source type alone."""
+    rank = numpy.arange(len(shares)) - numpy.searchsorted(likely.sources, likely.sources)
+    kept = (rank < args.types) & (shares >= args.least)
+    return likely._replace(sources=likely.sources[kept], targets=likely.targets[kept])
+
+
+def _way(args: argparse.Namespace) -> str:
+    """Where the types come from; fills its flags in. Raises UserError for those of others."""
+    files = [name for name in ("lexical", "vmap") if getattr(args, name) is not None]
+    require(len(files) < 2, "--lexical and --vmap both say which types are likely; give one")
+    way = files[0] if files else "text"
+    for name in {**_BEST, **_ALIGNED}:
+        is_given = getattr(args, name) is not None
+        require(
+            name in _WAYS[way] or not is_given,
+            f"--{name} says nothing about --{way}, whose file has the types; leave it out",
+        )
+        if not is_given:
+            setattr(args, name, _WAYS[way].get(name))
+    if files:
+        check_file(getattr(args, way), "a text file of another engine", f"--{way}")
+    return way
+
+
 def shortlist(args: argparse.Namespace) -> None:
-    """Write the drafter with the types that it may draft; see ``networks.heads.Shortlist``."""
+    """Write the drafter with the types that it may draft."""
     check_output(args.output, "--output")
+    way = _way(args)
     checkpoint = load_checkpoint(args.path)
     model = checkpoint["model"]
     if "decoder.head.state.bias" not in model:
         raise UserError(f"{args.path}: no drafter with a sequential head, which alone has a use")
-    dictionaries = load_dictionaries(args.data, args.source_lang, args.target_lang)
-    source, target = dictionaries.source_lang, dictionaries.target_lang
-    stem = f"{args.data}/{args.split}.{source}-{target}"
-    read = (islice(_sentences(Path(f"{stem}.{x}")), args.sentences) for x in (source, target))
-    sources, targets = map(list, read)
-    first, second, t = likely_types(sources, targets, args.iterations)
-    rank = numpy.arange(len(first)) - numpy.searchsorted(first, first)
-    kept = (rank < args.types) & (t >= args.least)
-    sizes = [len(model[f"{x}.embed_tokens.weight"]) for x in ("encoder", "decoder")]
-    counts = numpy.bincount(numpy.concatenate(targets), minlength=sizes[1])
-    tensors = {
-        "common": numpy.argsort(-counts, kind="stable")[: args.common],
-        "types": second[kept],
-        "starts": numpy.searchsorted(first[kept], numpy.arange(sizes[0] + 1)),
-    }
+    both = load_dictionaries(args.data, args.source_lang, args.target_lang)
+    sizes = [len(model[f"{side}.embed_tokens.weight"]) for side in ("encoder", "decoder")]
+    require(
+        sizes == [len(both.source), len(both.target)],
+        f"{args.path}: was trained with dictionaries of {sizes[0]} and {sizes[1]} types, and those "
+        f"in {args.data} have {len(both.source)} and {len(both.target)}; give its own folder",
+    )
+    likely = (_counted if way == "text" else _read)(args, both)
+    _store(model, likely, sizes[0])
+    save_checkpoint(checkpoint, args.output)
+    logger.info("wrote %s: %s pairs of types", args.output, f"{len(likely.targets):,}")
+
+
+def _store(model: dict[str, torch.Tensor], likely: Likely, num_sources: int) -> None:
+    starts = numpy.searchsorted(likely.sources, numpy.arange(num_sources + 1))
+    tensors = {"common": likely.common, "types": likely.targets, "starts": starts}
     for name, values in tensors.items():
         model[f"decoder.shortlist.{name}"] = torch.from_numpy(values).int()
-    save_checkpoint(checkpoint, args.output)
-    logger.info("wrote %s: %s pairs of types", args.output, f"{int(kept.sum()):,}")
 
 
 COMMAND = cli.CommandLine(
@@ -236,22 +393,33 @@ COMMAND = cli.CommandLine(
 
 SHORTLIST = cli.CommandLine(
     "add-shortlist.sh",
-    "Give a drafter with a sequential head the target types that source types make likely.",
+    "Give a drafter with a sequential head the target types that source types make likely: "
+    "counted in what the verifier says, or read from the file of another engine.",
     shortlist,
     [
-        ("data", None, Path, "folder of distilled data: what the verifier says"),
+        ("data", None, Path, "folder of distilled data (what the verifier says); of dictionaries, "
+         "where a file has the types"),
         ("--path", cli.REQUIRED, Path, "checkpoint of the drafter"),
         ("--output", cli.REQUIRED, Path, "checkpoint to write"),
-        ("--types", 40, int, "the most target types of a source type"),
-        ("--least", 0.005, float, "a target type's least share of a source type's translations"),
-        ("--common", 200, int, "most frequent target types, which every sentence may draft"),
-        ("--iterations", 4, int, "of the alignment, IBM model 1"),
-        ("--sentences", 100_000, int, "to align; they take about 10 KB of memory each"),
-        ("--split", "train", str, "which part to align"),
+        ("--lexical", None, Path, "Marian's lexical shortlist as text (lex.s2t): target type, "
+         "source type, probability; plain, .gz or .xz"),
+        ("--vmap", None, Path, "CTranslate2's vocabulary map (vmap.txt): source types, a tab, "
+         "target types; plain, .gz or .xz"),
+        ("--types", None, cli.at_least(1), "the most target types of a source type (Marian's "
+         "'best'; default: 40; --vmap: all)"),
+        ("--least", None, cli.at_least(0, float), "a target type's least share of a source type's "
+         "translations (default: 0.005; --vmap: all)"),
+        ("--common", 200, cli.at_least(0), "most frequent target types, which every sentence may "
+         "draft (Marian's 'first'); of a file, by the dictionary's order"),
+        ("--iterations", None, cli.at_least(1), "of the alignment, IBM model 1 (default: 4)"),
+        ("--sentences", None, cli.at_least(1), "to align; they take about 10 KB of memory each "
+         "(default: 100000)"),
+        ("--split", None, str, "which part to align (default: train)"),
         ("-s --source-lang", None, str, "default: from the names of files"),
         ("-t --target-lang", None, str, "default: from the names of files"),
     ],
-)
+)  # fmt: skip
+
 COMMANDS = {"bigrams": COMMAND, "shortlist": SHORTLIST}
 
 if __name__ == "__main__":

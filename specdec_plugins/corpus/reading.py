@@ -69,15 +69,19 @@ class ParallelFile:
 
 @dataclass
 class BadLines:
-    """What is done with them: refused (``skip`` False), or left out with their pair and counted."""
+    """What is done with them: refused (``skip`` False), or left out with their pair and counted.
+
+    ``can_skip``: whether a refusal advises that.
+    """
 
     skip: bool = False
+    can_skip: bool = True
     skipped: int = 0
     first: str = ""
 
     def report(self, sentence: str) -> None:
         if not self.skip:
-            raise UserError(sentence)
+            raise UserError(sentence + (", or skip bad lines" if self.can_skip else ""))
         self.first = self.first or sentence
         self.skipped += 1
 
@@ -138,15 +142,12 @@ def _decode(raw: bytes, where: str, first: bool, said: set[str], bad: BadLines) 
             logger.warning("%s: %s removed", where, kind)
     said.update(repairs)
     if b"\0" in raw:
-        bad.report(f"{where}: holds a NUL byte; remove it, or skip bad lines")
+        bad.report(f"{where}: holds a NUL byte; remove it")
         return None
     try:
         return raw.decode("utf-8")
     except UnicodeDecodeError as error:
-        bad.report(
-            f"{where}: not UTF-8 (byte {error.start + 1}); convert the file with iconv, or skip "
-            "bad lines"
-        )
+        bad.report(f"{where}: not UTF-8 (byte {error.start + 1}); convert the file with iconv")
         return None
 
 
@@ -181,7 +182,7 @@ def _read_tsv(path: Path, columns: tuple[int, int] | None, bad: BadLines) -> Ite
         if len(cells) != expected:
             bad.report(
                 f"{path}, line {number}: expected {expected} columns separated by tabs, found "
-                f"{len(cells)}; correct the line, name the columns, or skip bad lines"
+                f"{len(cells)}; correct the line, name the columns"
             )
             continue
         yield cells[source_at], cells[target_at]
