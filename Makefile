@@ -2,7 +2,7 @@
 SHELL := bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help setup demo demo-train translate test check format bench bench-gpu
+.PHONY: help setup demo demo-train translate test check format bench bench-gpu bench-models
 
 PY := .venv/bin/python
 # Processes that the tests are spread over; each computes on one thread.
@@ -17,6 +17,13 @@ RESULT ?= benchmarks/results/$(notdir $(PAIR:/=)).$(basename $(notdir $(TEST)))
 BENCH = $(PY) -m benchmarks --pair $(PAIR) --test $(TEST) --batch-rows '* greedy' 'ours exact'
 # Every row at batch 1; in batches, greedy decoding and SpecDec.
 BENCH_FLAGS ?= --threads 2 --batches 1 4 8 16 32 64
+# What `make bench-models` compares: a MarianMT folder, a bundle of it with a drafter, and a smaller
+# model that assists it in transformers and is trained on TEXT; without MODEL, the bundled pair's.
+MODEL ?= runs/models/en-de
+BUNDLE ?= $(MODEL:/=).bundle
+ASSISTANT ?= $(MODEL:/=).assistant
+TEXT ?= data/sample/train.en
+BENCH_MODELS_FLAGS ?= --threads 1 --batches 1 16 --relaxed
 BENCH_GPU_FLAGS ?= --threads 2 --batches 1 4 8 16 32 64 --dtypes float32 float16
 
 SHELL_SCRIPTS = $(wildcard scripts/*.sh) scripts/average-checkpoints .ci/run
@@ -48,6 +55,20 @@ bench: setup  ## measure every engine side by side (PAIR=, TEST=, RESULT=, BENCH
 
 bench-gpu: setup  ## the same on a GPU (BENCH_GPU_FLAGS=)
 	@$(BENCH) --output $(RESULT).gpu --device cuda $(BENCH_GPU_FLAGS)
+
+bench-models: setup $(MODEL)/config.json $(BUNDLE)/bundle.json $(ASSISTANT)/config.json  ## the same for a MarianMT folder (MODEL=, BUNDLE=, TEXT=, TEST=)
+	@$(PY) -m benchmarks --pair $(BUNDLE) --model $(MODEL) --assistant $(ASSISTANT) --test $(TEST) \
+	  --rows 'transformers *' '* greedy*' 'ours *' --batch-rows '* greedy*' 'ours *' \
+	  --output benchmarks/results/models $(BENCH_MODELS_FLAGS)
+
+runs/models/en-de/config.json: | setup
+	@scripts/convert.sh marian data/models/en-de --output $(@D)
+
+runs/models/en-de.bundle/bundle.json: runs/models/en-de/config.json
+	@scripts/convert.sh bundle $(<D) --path data/models/en-de/drafter.safetensors --block-size 6 --output $(@D)
+
+%.assistant/config.json: %/config.json
+	@$(PY) -m benchmarks.assistant $(<D) --text $(TEXT) --output $(@D)
 
 check: setup  ## look for faults without running anything: ruff, mypy, shellcheck
 	@echo "check: ruff"

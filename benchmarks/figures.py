@@ -27,6 +27,7 @@ PARTS = ("encode", "draft", "verify", "rest")
 def figures(cell: Cell, cells: Sequence[Cell], test: TestSet, lengths: Lengths) -> Record:
     """All figures of one of the cells."""
     fairseq = greedy_of("fairseq", "float32", cell, cells)
+    transformers = greedy_of("transformers", "float32", cell, cells)
     plain = greedy_of("ours", cell.system.dtype, cell, cells)
     tokens, stats = cell.tokens, cell.stats
     num_tokens = sum(map(len, tokens.values()))
@@ -47,6 +48,7 @@ def figures(cell: Cell, cells: Sequence[Cell], test: TestSet, lengths: Lengths) 
         "tokens_a_second": [num_tokens / total for total in totals],
         "bleu": _bleu(tokens, test),
         "differs_from_fairseq_greedy": _differs(tokens, fairseq, lengths),
+        "differs_from_transformers_greedy": _differs(tokens, transformers, lengths),
         "differs_from_our_greedy": _differs(tokens, plain, lengths),
         "num_unstable": cell.num_unstable,
         "accepted_tokens": None if stats is None else stats.mean_accepted_tokens,

@@ -12,16 +12,19 @@ from specdec_plugins.app.codec import Codec
 from specdec_plugins.app.loading import (
     DRAFTER,
     VERIFIER,
+    Words,
     make_settings,
+    read_words,
     settings_from_files,
     text_pipeline,
 )
 from specdec_plugins.app.settings import Settings
 from specdec_plugins.corpus.reading import BadLines, ParallelFile, read_pairs
 from specdec_plugins.errors import require
-from specdec_plugins.formats.bundle import CODES, is_bundle
-from specdec_plugins.formats.dictionaries import Dictionaries, load_dictionaries
+from specdec_plugins.formats.bundle import CODES, PRETRAINED, is_bundle
+from specdec_plugins.formats.dictionaries import Dictionaries
 from specdec_plugins.formats.models import read_model
+from specdec_plugins.formats.pretrained.config import is_pretrained, read_config
 from specdec_plugins.formats.text import TextPipeline
 
 ASSISTANT = "assistant.pt"
@@ -42,11 +45,17 @@ class Pair:
     """The models of one folder. Paths and settings alone, so that it goes between processes."""
 
     settings: Settings  # as the command line would have them, for text
-    assistant: str | None = None  # checkpoint of a smaller model with the same dictionaries
+    assistant: str | None = None  # a smaller model with the same dictionaries, kept as the verifier
+    model: str | None = None  # MarianMT folder that the verifier was read from; peers read it, too
 
     @classmethod
     def of(cls, folder: Path, source_lang: str | None, target_lang: str | None) -> Pair:
         """The pair in a folder. Raises UserError where a file is missing."""
+        require(
+            is_bundle(folder) or not is_pretrained(folder),
+            f"{folder}: is a model of transformers; name it with --model, beside a bundle that "
+            "scripts/drafter.sh or scripts/convert.sh bundle has made of it.",
+        )
         languages = {"source_lang": source_lang, "target_lang": target_lang}
         given: dict[str, Any] = {"data": str(folder), **languages}
         if not is_bundle(folder):
@@ -59,6 +68,28 @@ class Pair:
         settings = make_settings(given)
         assistant = folder / ASSISTANT
         return cls(settings, str(assistant) if assistant.is_file() else None)
+
+    def beside(self, model: Path, assistant: Path | None) -> Pair:
+        """The same, where peers read the MarianMT folder that the pair's bundle was made of.
+
+        assistant: the folder of a smaller one. Raises UserError where they do not belong together.
+        """
+        for folder in filter(None, (model, assistant)):
+            kind = read_config(folder).model_type
+            require(
+                kind == "marian",
+                f"{folder}: is a model of type {kind!r}, which is not compared; give a MarianMT "
+                "folder.",
+            )
+        theirs = read_words(make_settings({"data": str(model), "strategy": "AR"})).dictionaries
+        mine = self.dictionaries()
+        require(
+            (theirs.source, theirs.target) == (mine.source, mine.target),
+            f"{model}: has other symbols than {self.settings.data}; give the folder that this "
+            "bundle was made of.",
+        )
+        helper = None if assistant is None else str(assistant)
+        return replace(self, model=str(model), assistant=helper)
 
     @property
     def name(self) -> str:
@@ -91,16 +122,42 @@ class Pair:
             "drafter": drafter,
             "drafter_weights": num_weights,
             "note": note.read_text(encoding="utf-8").strip() if note.is_file() else "",
+            "model": self._peers(),
         }
 
+    def _peers(self) -> str:
+        """What they read, where that is no conversion of ours; mostly nothing."""
+        if self.model is None:
+            return ""
+        told = "transformers reads the MarianMT folder as it is, CTranslate2 by its converter"
+        if self.assistant is None:
+            return f"{told}."
+        shape = read_config(self.assistant).fields
+        layers = f"{shape['encoder_layers']}+{shape['decoder_layers']}"
+        return f"{told}; the assistant has {layers} layers, {shape['d_model']} wide."
+
+    def words(self) -> Words:
+        """Between tokens, or lines of a model of transformers, and ids."""
+        return read_words(self.token_settings())
+
     def dictionaries(self) -> Dictionaries:
-        settings = self.settings
-        return load_dictionaries(settings.data, settings.source_lang, settings.target_lang)
+        return self.words().dictionaries
+
+    def orders(self) -> tuple[Sequence[int], Sequence[int]]:
+        """Which ids of transformers' files those of source and target are."""
+        words = self.words()
+        if self.model is not None:
+            return words.orders
+        both = words.dictionaries  # what is exported counts as they do
+        return range(len(both.source)), range(len(both.target))
 
     def codec(self) -> Codec:
         """Between ids and the dictionaries' symbols."""
-        found = self.dictionaries()
-        return Codec(found.source, found.target)
+        return self.words().codec
+
+    def reader(self) -> Codec:
+        """Between raw lines and ids."""
+        return read_words(self.settings).codec
 
     def text(self) -> TextPipeline:
         """Between raw lines and subwords."""
@@ -108,7 +165,8 @@ class Pair:
 
     def token_settings(self) -> Settings:
         """The same for input that is tokens, with the bans of fairseq's search."""
-        no_text: dict[str, Any] = {"tokenizer": None, "bpe": None, "bpe_codes": None}
+        own = PRETRAINED if self.settings.tokenizer == PRETRAINED else None  # has the symbols, too
+        no_text: dict[str, Any] = {"tokenizer": own, "bpe": None, "bpe_codes": None}
         no_text |= {"lowercase": False, "dash_splits": False, "strip_diacritics": False}
         return replace(self.settings, **no_text, greedy_like="fairseq", max_len_a=0.0)
 
@@ -120,14 +178,13 @@ class TestSet:
     name: str
     sentences: Sequence[Sentence]
     references: Sequence[str] | None  # None = there are none, and no scores
-    text: TextPipeline | None = None  # None = tokens are no text
+    reader: Codec | None = None  # None = tokens are no text
 
     __test__ = False  # no class of tests, whatever pytest thinks of its name
 
     def decode(self, tokens: Sequence[str]) -> str:
         """The line that a user reads."""
-        line = " ".join(tokens)
-        return line if self.text is None else self.text.decode(line)
+        return " ".join(tokens) if self.reader is None else self.reader.text(tokens)
 
 
 def read_test_set(path: str, pair: Pair, limit: int | None = None) -> TestSet:
@@ -139,14 +196,13 @@ def read_test_set(path: str, pair: Pair, limit: int | None = None) -> TestSet:
     """
     corpus = ParallelFile.parse(path, columns=(1, 2))
     lines = list(islice(read_pairs(corpus, BadLines()), limit))
-    text, dictionary = pair.text(), pair.dictionaries().source
-    encoded = [(number, text.encode(source)) for number, (source, _) in enumerate(lines, 1)]
+    reader, symbols = pair.reader(), pair.dictionaries().source.symbols
+    encoded = [(number, reader.source_ids(source)) for number, (source, _) in enumerate(lines, 1)]
     sentences = [
-        Sentence(number, line.split(), dictionary.encode_line(line))
-        for number, line in encoded
-        if line
+        Sentence(number, [symbols[i] for i in ids[:-1]], ids)
+        for number, ids in encoded
+        if len(ids) > reader.num_framing
     ]
     require(bool(sentences), f"{path}: holds no sentence.")
-    return TestSet(
-        Path(path.split(",")[0]).name, sentences, [lines[s.number - 1][1] for s in sentences], text
-    )
+    references = [lines[s.number - 1][1] for s in sentences]
+    return TestSet(Path(path.split(",")[0]).name, sentences, references, reader)

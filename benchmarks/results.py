@@ -42,6 +42,11 @@ class Results:
         """The largest number that was measured."""
         return max(threads for threads, _ in self.settings)
 
+    @property
+    def reference(self) -> str:
+        """Whose greedy decoding in float32 all are held against: where the model comes from."""
+        return "transformers" if self.record["pair"].get("model") else "fairseq"
+
     def at(self, threads: int, batch: int) -> list[Record]:
         """The cells of one setting, in the order of the systems."""
         return [c for c in self.cells if (c["threads"], c["batch"]) == (threads, batch)]
@@ -81,7 +86,7 @@ def page(results: Results) -> str:
 
 
 def _columns(results: Results, setting: Setting) -> Columns:
-    total = results.record["num_sentences"]
+    total, reference = results.record["num_sentences"], results.reference
 
     def same(cell: Record, other: str) -> str:
         differs = cell[f"differs_from_{other}_greedy"]
@@ -95,7 +100,7 @@ def _columns(results: Results, setting: Setting) -> Columns:
         "decoding": lambda cell: cell["row"]["name"],
         "precision": lambda cell: cell["row"]["dtype"],
         "BLEU": lambda cell: number(cell["bleu"], missing=""),
-        "same as fairseq greedy": lambda cell: same(cell, "fairseq"),
+        f"same as {reference} greedy": lambda cell: same(cell, reference),
         "same as our greedy": lambda cell: same(cell, "our"),
         "accepted tokens": lambda cell: number(cell["accepted_tokens"], missing=""),
         "ms a sentence": lambda cell: spread([1000 * s / total for s in cell["seconds"]], "", 1),
@@ -103,7 +108,7 @@ def _columns(results: Results, setting: Setting) -> Columns:
         "p95": lambda cell: f"{1000 * cell['seconds_a_sentence']['p95']:.1f}",
         "tokens/s": lambda cell: spread(cell["tokens_a_second"], "", 0),
         "memory, MiB": lambda cell: f"{memory:.0f}" if (memory := cell["peak_memory_mib"]) else "",
-        "against fairseq greedy": lambda cell: against(cell, "fairseq", "float32"),
+        f"against {reference} greedy": lambda cell: against(cell, reference, "float32"),
         "against CTranslate2 greedy": lambda cell: against(
             cell, "ctranslate2", cell["row"]["dtype"]
         ),
@@ -118,10 +123,11 @@ def _facts(record: Record) -> str:
     """What the figures depend on."""
     pair, setting = record["pair"], record["setting"]
     note = f"* **{pair['note']}**\n" if pair.get("note") else ""
+    peers = f"* Peers: {pair['model']}\n" if pair.get("model") else ""
     return (
         f"{note}* {record['num_sentences']} sentences, {setting['repeats']} repetitions, limits: "
         f"{setting['min_len']} to {setting['max_len']} target tokens for every system.\n"
-        f"* Verifier: {pair['verifier']}. Drafter: {pair['drafter']}.\n"
+        f"* Verifier: {pair['verifier']}. Drafter: {pair['drafter']}.\n{peers}"
         f"* {in_words(record['machine'])}.\n"
         f"* `{record['command']}`"
     )
@@ -130,7 +136,7 @@ def _facts(record: Record) -> str:
 _NOTES = """\
 * Medians of the repetitions, in brackets from where to where; ratios are taken within one \
 repetition. p50 and p95 are over sentences: the time of the batch that each was in.
-* Comparisons are with fairseq's greedy search in float32, and with CTranslate2's and our own \
+* Comparisons are with {reference}'s greedy search in float32, and with CTranslate2's and our own \
 greedy decoding in the precision of the line, on the threads that suit them best.
 * Memory: what the process of a system took at most beyond an idle one with torch loaded (on a \
 GPU: torch's tensors, which CTranslate2's are none of).
@@ -146,7 +152,7 @@ acceptance, and is no result of a trained pair.
 
 def _notes(results: Results) -> str:
     record = results.record
-    notes = _NOTES
+    notes = _NOTES.format(reference=results.reference)
     if record["bleu_signature"]:
         notes += f"* BLEU: sacreBLEU `{record['bleu_signature']}`.\n"
     if any(cell["row"]["role"] == "scripted" for cell in results.cells):

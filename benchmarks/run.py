@@ -48,7 +48,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         results = Results(run(options))
         write(results, options.output)
         print(page(results))
-        print(bars.table(results))
+        print(_bars(results))
 
     return run_command(made.prog, work, False, "interrupted; nothing was written.")
 
@@ -60,8 +60,15 @@ def write(results: Results, output: str) -> None:
     Path(f"{output}.json").write_text(text.replace('{"row":', '\n{"row":') + "\n", encoding="utf-8")
     drawn = plots.draw(results, output)
     pictures = [f"![{path.stem}]({path.name})" for path in drawn]
-    whole = [page(results), "## Bars\n", bars.table(results), "", *pictures]
+    whole = [page(results), _bars(results), *pictures]
     Path(f"{output}.md").write_text("\n".join(whole) + "\n", encoding="utf-8")
+
+
+def _bars(results: Results) -> str:
+    """A section of its own; without fairseq's rows there are none to hold a result against."""
+    if results.reference != "fairseq":
+        return ""
+    return f"## Bars\n\n{bars.table(results)}\n"
 
 
 def run(options: Options) -> Record:
@@ -101,4 +108,7 @@ def _subject(options: Options) -> tuple[Pair, TestSet, Lengths]:
         folder = work / f"{pair.name}.grown.{options.grow}.{options.grow_bits}"
         grow(pair, grown_size(options.grow), folder, options.grow_bits)
         pair = Pair.of(folder, *languages)
+    if options.model is not None:
+        assistant = options.assistant and Path(options.assistant)
+        pair = pair.beside(Path(options.model), assistant or None)
     return pair, read_test_set(options.test, pair, options.sentences), Lengths()

@@ -109,6 +109,15 @@ class Options:
         choices=(16, 32),
         type=int,
     )
+    model: str | None = _what(
+        None,
+        "the MarianMT folder that the pair, a bundle, was made of: transformers and CTranslate2's "
+        "converter read it as it is, and fairseq, which cannot, has no rows",
+        "FOLDER",
+    )
+    assistant: str | None = _what(
+        None, "smaller MarianMT folder to assist that (benchmarks/assistant.py)", "FOLDER"
+    )
     device: str = _how("cpu", "what all engines compute on", choices=("cpu", "cuda"))
     work: str = _how("runs/bench", "for converted weights", "FOLDER")
     threads: Sequence[int] = _how((2,), "default: 2", "N", nargs="+", type=_count)
@@ -163,6 +172,10 @@ class Options:
             require(none, "--random-weights makes its own pair and test; leave the others out.")
             told = "--grow is about a trained pair; leave it out, or --random-weights."
             require(not self.grow, told)
+        alone = self.assistant is None or self.model is not None
+        require(alone, "--assistant is beside --model; a pair's own is assistant.pt in its folder.")
+        grown = self.model is None or not (self.grow or self.random_weights)
+        require(grown, "--model is about a pair as it is; leave it out, or the other shape.")
         usable = self.device == "cpu" or torch.cuda.is_available()
         require(usable, "--device cuda: torch sees no GPU here; leave the flag out.")
 
@@ -177,7 +190,10 @@ class Options:
         model to assist transformers. Raises UserError where no system is left.
         """
         systems = [
-            one for one in self._all(drafter, assistant) if one.dtype in PRECISIONS[one.engine]
+            one
+            for one in self._all(drafter, assistant)
+            if one.dtype in PRECISIONS[one.engine]
+            and not (self.model is not None and one.engine == "fairseq")
         ]
         chosen = [one for one in systems if one.is_like(self.rows)]
         names = ", ".join(sorted({one.name for one in systems}))

@@ -12,6 +12,7 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from benchmarks.marian import to_ctranslate2
 from benchmarks.pair import Pair, Sentence
 from benchmarks.systems import ASSISTED, System
 from specdec_plugins.decoding.networks import Transformer
@@ -54,8 +55,10 @@ class Workload:
     work: str = ""  # folder for converted weights
 
     def converted(self, name: str) -> Path:
-        """Where `convert` has put the model."""
-        return Path(self.work) / name
+        """Where a peer, or its assistant, finds its model: as given, or where `convert` put it."""
+        given = {"transformers": self.pair.model, ASSISTED: self.pair.assistant}
+        own = given.get(name) if self.pair.model is not None else None
+        return Path(own or Path(self.work) / name)
 
 
 @dataclass(frozen=True)
@@ -92,10 +95,15 @@ def load(system: System, workload: Workload, threads: int) -> Engine:
 
 def convert(workload: Workload, names: Collection[str]) -> None:
     """Write anew what these engines and roles read; their precisions are made when they load."""
-    dictionaries = workload.pair.dictionaries()
+    pair = workload.pair
+    if pair.model is not None:
+        if "ctranslate2" in names:
+            to_ctranslate2(pair.model, workload.converted("ctranslate2"))
+        return
+    dictionaries = pair.dictionaries()
     for name in _EXPORTS.keys() & names:
         shutil.rmtree(workload.converted(name), ignore_errors=True)
-        path = workload.pair.assistant if name == ASSISTED else workload.pair.verifier
+        path = pair.assistant if name == ASSISTED else pair.verifier
         assert path is not None
         model = read_model_of(Transformer, path, dictionaries.source, dictionaries.target)
         _EXPORTS[name](model, dictionaries, workload.converted(name))

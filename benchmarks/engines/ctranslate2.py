@@ -27,8 +27,11 @@ def load(system: System, workload: Workload, threads: int) -> Engine:
         "max_input_length": 0,  # cut nothing
     }
 
+    # Its own converter for transformers leaves it to the tokenizer to end a source.
+    end = ["</s>"] if workload.pair.model is not None else []
+
     def decode(batch: Sequence[Sentence]) -> list[list[str]]:
-        sources = [sentence.tokens for sentence in batch]
+        sources = [sentence.tokens + end for sentence in batch]
         return [r.hypotheses[0] for r in translator.translate_batch(sources, **options)]
 
     return Engine(decode)
