@@ -255,16 +255,9 @@ class Training:
     def piece(self) -> None:
         """Train up to the next checkpoint. Raises SystemExit where that fails."""
         begun, end = self._at, min(self.hours, self._at + self.every)
-        args = self.args
-        command = [sys.executable, "-m", "specdec_plugins.training.run", "drafter", *_RECIPE]
-        command += ["--data", args.data, "--verifier", args.bundle / "verifier.safetensors"]
-        command += ["--save-dir", self.folder, "--block-size", args.block_size]
-        command += ["--hours", self.hours, *(["--cpu"] if args.cpu else [])]
-        command += ["--precision", args.precision] if args.precision else []
-        command += ["--", *_TRAINER, "--stop-time-hours", end]
         began = time.monotonic()
         with subprocess.Popen(
-            list(map(str, command)), stdout=subprocess.PIPE, text=True, errors="replace"
+            self.command(end), stdout=subprocess.PIPE, text=True, errors="replace"
         ) as process:
             assert process.stdout is not None
             for line in process.stdout:
@@ -273,6 +266,20 @@ class Training:
                 self._say(line, max(0.0, self.hours - hours))
         if process.returncode:
             raise SystemExit(process.returncode)
+
+    def command(self, end: float) -> list[str]:
+        """What trains until so many hours of training are done."""
+        args = self.args
+        words = read_words(make_settings({"data": str(args.bundle), "strategy": "AR"}))
+        command = [sys.executable, "-m", "specdec_plugins.training.run", "drafter", *_RECIPE]
+        command += ["--data", args.data, "--verifier", args.bundle / "verifier.safetensors"]
+        command += ["--save-dir", self.folder, "--block-size", args.block_size]
+        command += ["--hours", self.hours, *(["--cpu"] if args.cpu else [])]
+        command += ["--precision", args.precision] if args.precision else []
+        command += ["--", *_TRAINER, "--stop-time-hours", end]
+        # What opens the model's input is told to the head when it decodes, too.
+        command += ["--start-token", words.dictionaries.target.start]
+        return list(map(str, command))
 
     def _say(self, line: str, hours_left: float) -> None:
         """How far it is, behind a line of the trainer that says so."""

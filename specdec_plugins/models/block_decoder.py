@@ -89,7 +89,8 @@ class BlockDecoder(TransformerDecoder):
         self.embed_scale = math.sqrt(width) if args.scale_decoder_embedding else 1.0
         self.copy_attn = nn.Linear(width, width, bias=False) if args.src_embedding_copy else None
         self.head = SequentialHead(width, args.sequential_head) if args.sequential_head else None
-        self.start = dictionary.eos()  # stands before the first token, as in the verifier
+        # Stands before the first token, as in the verifier.
+        self.start = dictionary.eos() if args.start_token is None else args.start_token
         self.layernorm_embedding = None  # which is the encoder's alone
         for layer in self.layers:
             layer.need_attn = False  # attention weights are nobody's output here

@@ -82,6 +82,13 @@ class BlockDrafter(TransformerModel):
             "token before it; 0 = none (default: twice the decoder's width for block_fast, where "
             "the projection is tied, else 0)",
         )
+        parser.add_argument(
+            "--start-token",
+            type=int,
+            metavar="ID",
+            help="target id that opens the verifier's input, which a sequential head is told "
+            "before the first token (default: that of </s>, as in fairseq)",
+        )
 
     def __init__(self, args: Any, encoder: BlockEncoder, decoder: BlockDecoder) -> None:
         super().__init__(args, encoder, decoder)
@@ -242,6 +249,7 @@ def block_architecture(args: Namespace) -> None:
     for name in SWITCHES:
         setattr(args, name, getattr(args, name, False))
     args.sequential_head = getattr(args, "sequential_head", None) or 0
+    args.start_token = getattr(args, "start_token", None)
     if args.swish:
         args.activation_fn = "swish"  # as decoding calls it
     transformer_architecture(args)

@@ -22,6 +22,7 @@ from specdec_plugins.app.loading import make_settings, read_words
 from specdec_plugins.app.translator import SpeculativeTranslator
 from specdec_plugins.corpus.resume import Log, read_json, write_json
 from specdec_plugins.corpus.teacher import DataBin
+from specdec_plugins.decoding.engine import SpeculativeDecoder
 from specdec_plugins.decoding.networks import BlockDrafter, Transformer
 from specdec_plugins.decoding.networks.transformer import same_encoder
 from specdec_plugins.formats.bundle import read_bundle
@@ -179,6 +180,24 @@ def test_a_drafter_of_every_architecture_begins_at_its_encoder(
     flags = encoder_initial.architecture_flags(checkpoint["args"])
     assert ("--swish" in flags) == (model_type == "marian")
     assert ("--encoder-normalize-before" in flags) == (model_type == "m2m_100")
+
+
+def test_training_tells_the_head_what_opens_the_models_input(tmp_path: Path) -> None:
+    """MarianMT begins with padding, of which our `<s>` is a copy; fairseq's models with `</s>`."""
+    counts: dict[str, Any] = {"sentences": 9, "left_out": 1, "seconds": 0}
+    bundle = tmp_path / "verifier"
+    write_json(tmp_path / "distilled.json", {"settings": {}, "counts": counts})
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data" / "held-out.txt").write_text("a\n")
+    words = ("--bundle", bundle, "--data", tmp_path, "--output", tmp_path / "out")
+    words += ("--model", "m", "--text", "t", "--hours", 1)
+    for folder, start in ((opus(tmp_path / "opus"), Dictionary.bos), (captions(tmp_path / "c"), 2)):
+        assert convert.main(["bundle", str(folder), "--output", str(bundle), "--force"]) == 0
+        command = Training(drafting.COMMANDS["train"].parse(*words)).command(0.5)
+        assert command[command.index("--start-token") + 1] == str(start)
+        translator = SpeculativeTranslator.from_pretrained(str(bundle), device="cpu", strategy="AR")
+        assert isinstance(translator.decoder, SpeculativeDecoder)
+        assert translator.decoder.verifier.special.start == start
 
 
 def plan(*words: object) -> drafter.Plan:

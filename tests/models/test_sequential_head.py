@@ -89,3 +89,16 @@ def test_the_published_shape_has_no_head_unless_asked() -> None:
     assert build_drafter(arch="block").decoder.head is None
     assert build_drafter(arch="block", sequential_head=4).decoder.head is not None
     assert build_drafter(arch="block_fast", sequential_head=0).decoder.head is None
+
+
+@pytest.mark.parametrize(("start_token", "opened_by"), [(None, EOS), (0, 0), (7, 7)])
+def test_the_head_is_told_what_opens_the_verifiers_input(
+    start_token: int | None, opened_by: int
+) -> None:
+    """As when it decodes, where the token before the first one is that of the prefix."""
+    model = drafter(start_token=start_token)
+    told: list[Tensor] = []
+    model.decoder.head.register_forward_hook(lambda _, inputs, __: told.append(inputs[1]))
+    one_by_one(model, row=0, start=0)
+    before = torch.tensor([opened_by, *TARGET[0, : SIZE - 1].tolist()])
+    assert torch.equal(told[0], model.decoder.embed_tokens(before))
