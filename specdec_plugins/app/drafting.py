@@ -271,7 +271,8 @@ class Training:
         """What trains until so many hours of training are done."""
         args = self.args
         words = read_words(make_settings({"data": str(args.bundle), "strategy": "AR"}))
-        command = [sys.executable, "-m", "specdec_plugins.training.run", "drafter", *_RECIPE]
+        command: list[Any] = [sys.executable, "-m", "specdec_plugins.training.run", "drafter"]
+        command += _RECIPE
         command += ["--data", args.data, "--verifier", args.bundle / "verifier.safetensors"]
         command += ["--save-dir", self.folder, "--block-size", args.block_size]
         command += ["--hours", self.hours, *(["--cpu"] if args.cpu else [])]
