@@ -14,6 +14,7 @@ import benchmarks.gpu.check
 import benchmarks.reproduce
 import benchmarks.run
 import encoder_initial
+from scripts import wheels
 from specdec_plugins.corpus import (
     binarising,
     checkpoints,
@@ -45,6 +46,7 @@ PARSERS = [
     benchmarks.compare.comparison_parser,
     benchmarks.reproduce.COMMAND.parser,
     benchmarks.gpu.check.COMMAND.parser,
+    wheels.COMMAND.parser,
 ]
 
 
