@@ -200,3 +200,38 @@ def test_both_kernels_say_it_in_float32_and_their_own_in_8_bits(
         for drafter in ("lookup", "early_exit", "fast block"):
             found = decoder_of(pair, drafter, network=network).decode(jobs)
             assert [r.token_ids for r in found] == alone
+
+
+LENGTHS = (1024, 3, 700, 1023, 64, 2, 1000)  # of sources; BART's positions are 1,024
+
+
+@pytest.fixture(scope="module")
+def summariser(tmp_path_factory: pytest.TempPathFactory) -> tuple[Pair, torch.Tensor]:
+    """A BART with all of its positions, and articles of these lengths that repeat themselves."""
+    folder = tmp_path_factory.mktemp("summariser")
+    save(folder, "bart-large-cnn", seed=0, max_position_embeddings=max(LENGTHS))
+    pair = load(folder)
+    source = torch.full((len(LENGTHS), max(LENGTHS)), Dictionary.pad)
+    generator = torch.Generator().manual_seed(1)
+    for row, length in zip(source, LENGTHS, strict=True):
+        phrases = torch.randint(4, 50, (40, 5), generator=generator)
+        text = phrases[torch.randint(40, (length // 5 + 1,), generator=generator)].flatten()
+        row[:length] = torch.cat([text[: length - 1], torch.tensor([Dictionary.eos])])
+    return pair, source
+
+
+@pytest.mark.parametrize("drafter", [None, "lookup", "block", "fast block"])
+def test_summaries_of_long_articles_are_theirs(
+    drafter: str | None, summariser: tuple[Pair, torch.Tensor]
+) -> None:
+    """In a batch of four, which the others join and leave as they end."""
+    pair, source = summariser
+    wanted = pair.generate(source)
+    assert len(set(map(tuple, wanted))) == len(wanted)
+    jobs = pair.requests(source, block_size=6)
+    fast = with_fast_products(deepcopy(pair.network).float(), False, "native")
+    for network in (None, fast):
+        decoder = decoder_of(pair, drafter, network=network)
+        results = decoder.decode(jobs)
+        assert [pair.their_ids(r.token_ids) for r in results] == wanted
+        assert decoder.stats.accepted > 0 or drafter is None
