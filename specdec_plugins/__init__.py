@@ -11,9 +11,8 @@ import importlib
 import sys
 
 _REGISTERING_MODULES = (
-    "specdec_plugins.criterions.early_exit_loss",
     "specdec_plugins.criterions.glat_loss",
-    "specdec_plugins.criterions.medusa_loss",
+    "specdec_plugins.criterions.verifier_losses",
     "specdec_plugins.models.assistant_transformer",
     "specdec_plugins.models.block_drafter",
     "specdec_plugins.models.early_exit_transformer",

@@ -10,8 +10,7 @@ import torch
 from fairseq.criterions.label_smoothed_cross_entropy import LabelSmoothedCrossEntropyCriterion
 from torch.nn import functional
 
-from specdec_plugins.criterions.early_exit_loss import EarlyExitLoss, exit_weights
-from specdec_plugins.criterions.medusa_loss import MedusaLoss
+from specdec_plugins.criterions.verifier_losses import EarlyExitLoss, MedusaLoss, exit_weights
 from tests.fairseq_models import build_early_exit, build_heads, build_verifier
 from tests.refusals import refused
 
