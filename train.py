@@ -11,6 +11,7 @@ import os
 import sys
 import warnings
 from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -118,13 +119,17 @@ def _run(cfg: Any) -> None:
     from fairseq.distributed import utils as distributed_utils
     from fairseq_cli.train import main as train
 
+    from specdec_plugins.training.on_cpu import quick_bfloat16
+
+    on_cpu = not torch.cuda.is_available() or cfg.common.cpu
     # Held until the end: the shared memory of --use-plasma-view lives as long as its server.
     server = PlasmaStore(path=cfg.common.plasma_path) if cfg.common.use_plasma_view else None
     if cfg.common.profile:
         with torch.cuda.profiler.profile(), torch.autograd.profiler.emit_nvtx():
             distributed_utils.call_main(cfg, train)
     else:
-        distributed_utils.call_main(cfg, train)
+        with quick_bfloat16() if on_cpu and cfg.common.bf16 else nullcontext():
+            distributed_utils.call_main(cfg, train)
     del server
 
 
