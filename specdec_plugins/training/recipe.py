@@ -19,6 +19,7 @@ from specdec_plugins.corpus import cli
 from specdec_plugins.corpus.cli import UNFINISHED
 from specdec_plugins.corpus.resume import read_json, write_json
 from specdec_plugins.errors import UserError, require
+from specdec_plugins.formats.bundle import is_bundle
 from specdec_plugins.training.commands import Command, Paused, Runner, updates
 from specdec_plugins.training.presets import PRESETS, make_preset
 
@@ -62,6 +63,11 @@ class Recipe:
             "give either --train and --valid, or --prepared.",
         )
         require(bool(args.valid or not args.train), "--train needs a dev set; give --valid.")
+        self.start = vars(args)["from"]  # a keyword of Python
+        require(
+            not self.start or is_bundle(self.start),
+            f"--from {self.start}: is no bundle; give a folder with bundle.json.",
+        )
         require(
             args.minutes is None or args.minutes > 0,
             f"--minutes {args.minutes}: must be more than 0.",
@@ -87,12 +93,15 @@ class Recipe:
     def commands(self) -> list[Command]:
         """Everything, in order."""
         p, distilled = self.preset, self.path("distilled")
-        teacher = self._verifier(f"{self.text}/data-bin", p.verifier_lr, p.verifier_warmup)
+        data = f"{self.text}/data-bin"
+        teacher = self._verifier(data, p.verifier_lr, p.verifier_warmup, self.start)
         found = [] if self.args.prepared else self._data()
         found += self._trained("teacher", "train the teacher", p.verifier_updates, teacher)
         found += [self._distillation(), self._bigrams()]
         if p.retrain_updates:
-            again = self._verifier(distilled, p.retrain_lr, p.retrain_warmup, "teacher.pt")
+            again = self._verifier(
+                distilled, p.retrain_lr, p.retrain_warmup, self.path("teacher.pt")
+            )
             title = "train the verifier on it"
             found += self._trained("verifier", title, p.retrain_updates, again)
         drafter = self._drafter(distilled)
@@ -112,8 +121,8 @@ class Recipe:
             "prepare-tsv.sh", src=self.source, tgt=self.target, train=f"{mix}/train.tsv",
             valid=[f"{mix}/valid.tsv", *(f"{mix}/{name}.dev.tsv" for name in own)],
             test=[*tests, *(f"{mix}/{name}.test.tsv" for name in own)],
-            merges=p.merges, max_length=p.max_words, max_ratio=p.max_ratio,
-            out=self.path("prepared"),
+            codes=self.start and f"{self.start}/bpe.codes", merges=None if self.start else p.merges,
+            max_length=p.max_words, max_ratio=p.max_ratio, out=self.path("prepared"),
         )  # fmt: skip
         return [
             Command("mix the training files without held-out sentences", [*clean, *p.mix], (mix,)),
@@ -124,10 +133,10 @@ class Recipe:
             ),
         ]
 
-    def _verifier(self, data: str, lr: float, warmup: int, start: str = "") -> list[str]:
+    def _verifier(self, data: str, lr: float, warmup: int, start: str) -> list[str]:
         p = self.preset
         return script(
-            "train-verifier.sh", data=data, from_=start and self.path(start), lr=lr, warmup=warmup,
+            "train-verifier.sh", data=data, from_=start, lr=lr, warmup=warmup,
             encoder_layers=p.encoder_layers, decoder_layers=p.verifier_layers, width=p.width,
             ffn=p.ffn, heads=p.heads, batch_tokens=p.verifier_tokens,
         )  # fmt: skip
@@ -260,6 +269,8 @@ COMMAND = cli.CommandLine(
         ("--also", [], "CORPUS", "held out, and no test set here"),
         ("--research-data", False, bool, "take Multi30k too, which is left out"),
         ("--prepared", "", str, "instead: OUT of a preparation script"),
+        ("--from", "", str, "start from the verifier of this bundle: its subwords and "
+         "its weights, some twice where it is less deep"),
         ("--out", cli.REQUIRED, str, "where everything is kept"),
         ("--minutes", None, float, "train and distil for so long in this call; loading and "
          "validation come on top"),

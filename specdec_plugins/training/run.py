@@ -20,6 +20,8 @@ from specdec_plugins.corpus.checkpoints import LAST, WEIGHTS, close_piece, open_
 from specdec_plugins.corpus.cli import UNFINISHED, logger
 from specdec_plugins.corpus.reading import check_file
 from specdec_plugins.errors import UserError
+from specdec_plugins.formats.bundle import is_bundle
+from specdec_plugins.formats.checkpoints import save_checkpoint
 
 ROOT = Path(__file__).resolve().parents[2]
 _NUMBER = cli.at_least(1)
@@ -73,13 +75,14 @@ _MACHINE = (
     ("python", None, str, "interpreter (default: that of .venv)"),
 )  # fmt: skip
 _VERIFIER = (
-    ("from", None, str, "checkpoint of the same sizes to start from (without its optimizer)"),
+    ("from", None, str, "checkpoint of the same sizes, or a bundle to grow, to start from (without "
+     "its optimizer); a bundle's types are found by name, and a deeper model has layers twice"),
     ("encoder-layers", 6, _NUMBER, "layers of the encoder"),
     ("decoder-layers", 6, _NUMBER, "layers of the decoder"),
     ("width", 512, _NUMBER, "of embeddings and layers"),
     ("ffn", 2048, _NUMBER, "inner width of the feed-forward parts"),
     ("heads", 8, _NUMBER, "of attention"),
-)
+)  # fmt: skip
 _DRAFTER = (
     ("verifier", cli.REQUIRED, str, "checkpoint whose encoder the drafter starts from"),
     ("preset", "en-de", tuple(PUBLISHED), "defaults of lr to batch-tokens: " + "; ".join(
@@ -111,7 +114,10 @@ def _check(args: argparse.Namespace, checkpoint: str | None, flag: str) -> None:
 
 def train_verifier(args: argparse.Namespace) -> None:
     start = vars(args)["from"]
-    _check(args, start, "--from")
+    grows = start is not None and is_bundle(start)
+    _check(args, None if grows else start, "--from")
+    if grows and _is_new(args):
+        start = _grow(args, Path(start))
     # The vocabulary is joint, so one table serves both sides and the output.
     flags = [
         "--task", "translation", "--arch", "transformer", "--share-all-embeddings",
@@ -121,6 +127,19 @@ def train_verifier(args: argparse.Namespace) -> None:
         *(["--finetune-from-model", start] if start and _is_new(args) else []),
     ]  # fmt: skip
     _train(args, flags)
+
+
+def _grow(args: argparse.Namespace, bundle: Path) -> Path:
+    """Write the checkpoint that a verifier of these sizes starts from."""
+    # Imports fairseq, without which --help is quick.
+    from specdec_plugins.training.initialise import grown_verifier
+
+    checkpoint, told = grown_verifier(bundle, args.data, vars(args), args.seed)
+    path: Path = args.save_dir / "initial.pt"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    save_checkpoint(checkpoint, path)
+    logger.info("starting from %s: %s", told, path)
+    return path
 
 
 def _is_new(args: argparse.Namespace) -> bool:

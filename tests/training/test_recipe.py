@@ -11,12 +11,14 @@ import pytest
 from benchmarks import reproduce
 from specdec_plugins.app import convert
 from specdec_plugins.corpus import checkpoints, decontaminate, distill, prepare
+from specdec_plugins.errors import UserError
 from specdec_plugins.training import recipe, run
 from specdec_plugins.training.presets import PRESETS, make_preset
 from tests.bundles import ROOT
 from tests.programs import run as run_program
 from tests.refusals import refused
 
+BUNDLE = "data/models/en-de"
 FLAGS = shlex.split("--train a.tsv.xz,b.tsv --valid dev.tsv:5- --test t1.tsv t2.tsv --out work/x")
 PARSERS = {
     "decontaminate.sh": decontaminate.COMMAND.parser,
@@ -59,6 +61,19 @@ def test_every_script_is_there_knows_its_flags_and_finds_its_files(preset: str) 
                 assert any(path.startswith(output) for output in outputs), (command.title, path)
         outputs += command.outputs
     assert any("report-test1" in path for path in outputs)
+
+
+def test_from_a_bundle_take_its_subwords_and_its_weights() -> None:
+    found = {Path(script).name: words for script, *words in reversed(commands("--from", BUNDLE))}
+    prepare, teacher = found["prepare-tsv.sh"], found["train-verifier.sh"]
+    assert prepare[prepare.index("--codes") + 1] == f"{BUNDLE}/bpe.codes"
+    assert "--merges" not in prepare
+    assert teacher[teacher.index("--from") + 1] == BUNDLE
+
+
+def test_from_something_else_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"is no bundle; give a folder with bundle\.json"):
+        made("--from", str(tmp_path))
 
 
 Call = tuple[list[str], Mapping[str, str]]
