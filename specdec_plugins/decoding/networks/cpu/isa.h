@@ -54,6 +54,7 @@ struct Mask {
   const float* data = nullptr;  // null = everything is seen
   int64_t row_stride = 0, query_stride = 0;
   int width = 0;  // T, or S
+  bool has_gaps = false;  // some query sees a position behind one that it does not see
 };
 
 // Keys and values of one layer's source, [B, S, 2, H, d].
@@ -135,6 +136,7 @@ struct Attended {
   int64_t stride;       // floats from one position to the next
   const float* mask;    // null = all are seen
   int width;            // positions
+  bool has_gaps;        // there may be a hidden one before one that is seen
 };
 
 struct Isa {

@@ -242,7 +242,8 @@ static void embed_block(const Integers& tokens, const Floats& table, float scale
     if (queries && token == mask) {
       const Attended source{keys->data + row * keys->row_stride,
                             values->data + row * values->row_stride, dim,
-                            seen.data ? seen.data + row * seen.row_stride : nullptr, seen.width};
+                            seen.data ? seen.data + row * seen.row_stride : nullptr, seen.width,
+                            seen.has_gaps};
       best_isa().attend(queries->data + at, source, int(dim), 1.0f, scores.data(), own);
     } else {
       std::copy_n(table.data + token * dim, dim, own);

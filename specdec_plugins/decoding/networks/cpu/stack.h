@@ -263,7 +263,11 @@ using NormTensors = std::tuple<Floats, Floats, float>;  // gain, bias, epsilon
 inline Mask mask_of(const std::optional<Floats>& mask, int width) {
   if (!mask) return {nullptr, 0, 0, width};
   const int64_t queries = mask->size(2), seen = mask->size(3);
-  return {mask->data, mask->size(0) > 1 ? queries * seen : 0, queries > 1 ? seen : 0, int(seen)};
+  bool has_gaps = false;
+  for (const float* own = mask->data; own < mask->data + mask->count(); own += seen)
+    for (int64_t t = 1; t < seen; ++t) has_gaps |= own[t - 1] == -INFINITY && own[t] != -INFINITY;
+  return {mask->data, mask->size(0) > 1 ? queries * seen : 0, queries > 1 ? seen : 0, int(seen),
+          has_gaps};
 }
 
 // The layers of an encoder or a decoder.
