@@ -339,6 +339,7 @@ def _draft_context(
         source_to_assistant=ids_in(theirs.source),
         bigrams=None if bigrams is None else read_bigrams(bigrams, len(own.target)),
         sampling=settings.acceptance.samples,
+        tree=settings.tree,
     )
 
 

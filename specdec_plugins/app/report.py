@@ -112,7 +112,10 @@ def _decoding(settings: Settings, limits: Limits) -> str:
     if settings.drafts:
         helped = settings.bigrams is not None and settings.drafter_options.get("bigram_weight") != 0
         drafter = settings.drafter + " with bigrams" * helped
-        parts.append(f"drafter {drafter}, blocks of {limits.block_size}")
+        size = f"blocks of {limits.block_size}"
+        if settings.tree:
+            size = f"trees of {settings.tree}, {limits.block_size} deep"
+        parts.append(f"drafter {drafter}, {size}")
     if settings.drafter_dtype is not None:
         parts.append(f"drafting in {settings.drafter_dtype}")
     kernels = kernels_in_use(settings)

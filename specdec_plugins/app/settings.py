@@ -19,7 +19,7 @@ from specdec_plugins.decoding.drafters import DRAFTERS, Needs, needs_of
 from specdec_plugins.decoding.networks import KERNELS
 from specdec_plugins.decoding.rules import RULES
 from specdec_plugins.decoding.schedules import SCHEDULES
-from specdec_plugins.decoding.types import LEAST, AcceptanceRule, DecodeParams
+from specdec_plugins.decoding.types import LEAST, AcceptanceRule, DecodeParams, JudgesTrees
 from specdec_plugins.errors import UserError, require
 from specdec_plugins.formats.bundle import PRETRAINED
 from specdec_plugins.formats.bundle import SETTINGS as BUNDLE_SETTINGS
@@ -132,6 +132,12 @@ class Settings:
         "tokens drafted a round (default: what the drafter was trained for)",
         least=1,
         advice="--strategy AR decodes without drafts",
+    )
+    tree: int = _decoding(
+        0,
+        "draft a tree of the N likeliest tokens in place of a chain, --block-size deep at most; "
+        "for drafters with a sequential head, and for a GPU (default: 0, a chain)",
+        least=0,
     )
     drafter: str = _decoding("block", "how to draft (default: block)", choices=DRAFTERS)
     drafter_options: Mapping[str, Any] = _decoding({}, "settings of the drafter")
@@ -295,6 +301,11 @@ class Settings:
             takers = [d for d in DRAFTERS.names() if getattr(needs_of(d), need)]
             told = f"{{flag}} is for --drafter {' or '.join(takers)}; omit it with {self.drafter}."
             self._refuse((name,), self.drafter not in takers, told)
+        takers = [d for d in DRAFTERS.names() if needs_of(d).tree]
+        told = f"{{flag}} is for --strategy specdec with --drafter {' or '.join(takers)}; omit it."
+        self._refuse(("tree",), self.strategy != "specdec" or self.drafter not in takers, told)
+        told = f"--rule {self.rule_name} judges chains only; omit {{flag}}."
+        self._refuse(("tree",), not isinstance(self.acceptance, JudgesTrees), told)
         is_judged = self.strategy in _JUDGED
         in_force = f"--rule {self.rule_name}" if is_judged else f"--strategy {self.strategy}"
         told = "{flag} {value:g} is for rules that sample, and " + in_force + " does not; add "

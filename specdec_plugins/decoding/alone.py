@@ -15,6 +15,7 @@ from specdec_plugins.decoding.types import (
     Drafter,
     Guarantee,
     Prefix,
+    Round,
     RowResult,
     Scores,
     SpecialTokens,
@@ -60,13 +61,14 @@ class DrafterSession(Session):
 
     _num_own = 0
 
-    def _judge(self, draft: Draft, scores: Scores) -> tuple[Verdict, Tensor]:
+    def _judge(self, draft: Draft, scores: Scores) -> tuple[Round, Tensor]:
         batch = self._batch
         if draft.tokens.shape[1] == 0:
             raise UserError(_NOTHING)
         batch.prefix.active &= draft.lengths > 0  # so that the report finds who stands still
         case = Case(draft, scores, batch.params, batch.random, batch.prefix.lengths)
-        return self.method.rule.judge(case), torch.zeros_like(batch.prefix.active)
+        last = Round(draft, scores, self.method.rule.judge(case), self._round_seconds)
+        return last, torch.zeros_like(batch.prefix.active)
 
     def _refuse_standstill(self, row: RowResult) -> None:
         raise UserError(_NOTHING)

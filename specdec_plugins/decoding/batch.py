@@ -191,4 +191,5 @@ def _first_rows(prefix: Prefix, last: Round, count: int) -> tuple[Prefix, Round]
         Scores(scores.logits[:count], cut(scores.hidden)),
         Verdict(verdict.num_accepted[:count], verdict.next_tokens[:count]),
         last.seconds_before,
+        cut(last.path),
     )

@@ -2,7 +2,8 @@
 
 Row i of the scores is about the token behind the prefix and i drafted tokens, and is constrained by
 that very text: so a block is judged as if its tokens had come one at a time, whatever was drafted
-and whatever the rule. Where nothing is asked for, nothing is computed.
+and whatever the rule. Of a tree row i is about the text that its node i ends. Where nothing is
+asked for, nothing is computed.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from specdec_plugins.decoding.types import Draft, Prefix, RowParams
+from specdec_plugins.decoding.types import Draft, Prefix, RowParams, Tree
 
 TokenIds = tuple[int, ...]
 
@@ -53,8 +54,9 @@ def constrain(
         last = None  # no row can be so long after this round
     if not has_least and not has_words and last is None:
         return
-    columns = torch.arange(num_drafted + 1, device=logits.device)
-    ends = prefix.lengths[:, None] + columns  # [B, K+1] tokens before each, the start included
+    tree = draft.tree
+    depths = torch.arange(num_drafted + 1, device=logits.device) if tree is None else tree.depths
+    ends = prefix.lengths[:, None] + depths  # [B, K+1] tokens before each, the start included
     if has_least:
         too_early = ends - 1 < params.min_len[:, None]
         logits[..., eos].masked_fill_(too_early, -math.inf)
@@ -75,6 +77,9 @@ def _ban_words(
     size = constraints.no_repeat_ngram_size
     if not phrases and not size:
         return
+    if draft.tree is not None:  # each of its nodes stands behind a text of its own
+        prefix, draft = _each_way(prefix, draft, draft.tree)
+        logits, ends = logits.view(-1, 1, logits.shape[-1]), ends.view(-1, 1)
     text = _text(prefix, draft)
     for firsts, lasts in phrases:
         stands = _ends_in(text, ends, firsts)
@@ -98,6 +103,17 @@ def _tables(
 
     single = [w[0] for w in by_length.get(1, [])]
     return torch.tensor(single, dtype=torch.int64, device=device), list(tables())
+
+
+def _each_way(prefix: Prefix, draft: Draft, tree: Tree) -> tuple[Prefix, Draft]:
+    """A row for each node: its row's prefix, and the tokens on the way to it as the draft."""
+    num_nodes, tokens = tree.parents.shape[1], pad(draft.tokens, (1, 0))
+    ways = tokens[:, None].expand(-1, num_nodes, -1).gather(2, tree.ways[..., 1:])
+    own = (prefix.tokens, prefix.lengths, prefix.active)
+    text, lengths, active = (part.repeat_interleave(num_nodes, 0) for part in own)
+    return Prefix(text, lengths, active, prefix.width), Draft(
+        ways.flatten(0, 1), tree.depths.flatten()
+    )
 
 
 def _text(prefix: Prefix, draft: Draft) -> Tensor:

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from specdec_plugins.decoding.batch import Batch, LateDrafter, collate
 from specdec_plugins.decoding.constraints import FREE, Constraints, constrain
-from specdec_plugins.decoding.extend import Extension, extend
+from specdec_plugins.decoding.extend import Extension, extend, judge
 from specdec_plugins.decoding.networks.cpu.ops import failed, leading_log_prob
 from specdec_plugins.decoding.stats import DecodeStats, PartTimer
 from specdec_plugins.decoding.types import (
@@ -32,7 +32,6 @@ from specdec_plugins.decoding.types import (
     RowResult,
     Scores,
     Stateful,
-    Verdict,
     Verifier,
 )
 from specdec_plugins.errors import require
@@ -156,7 +155,7 @@ class Session:
         with self._timer.part("verify"):
             scores = self.verifier.score(self._batch.prefix, draft)
         with self._timer.part("rest"):
-            events = self._report(draft, *self._conclude(draft, scores))
+            events = self._report(*self._conclude(draft, scores))
         now = self._config.clock()
         for event in events:
             if event.result is not None:
@@ -247,31 +246,33 @@ class Session:
         with self._timer.part("draft"):
             return drafter.propose(batch, width)
 
-    def _conclude(self, draft: Draft, scores: Scores) -> tuple[Extension, Tensor]:
+    def _conclude(self, draft: Draft, scores: Scores) -> tuple[Draft, Extension, Tensor]:
         """Judge, extend, commit, and plan the next round; the host waits for nothing here.
 
-        Returns what was appended, and which rows have failed, [B] bool.
+        Returns the draft, of a tree the path that was taken; what was appended; and which rows have
+        failed, [B] bool.
         """
-        batch = self._batch
-        verdict, has_failed = self._judge(draft, scores)
+        batch, eos = self._batch, self.verifier.special.eos
+        last, has_failed = self._judge(draft, scores)
         batch.prefix.active ^= has_failed  # of active ones only
-        extension = extend(batch.prefix, draft, verdict, batch.params, self.verifier.special.eos)
+        extension = extend(batch.prefix, last.draft, last.verdict, batch.params, eos)
         if self._config.with_scores:
             emitted = (extension.tokens, extension.lengths)
-            batch.log_probs += leading_log_prob(scores.logits, *emitted)
-        last = Round(draft, scores, verdict, self._round_seconds)
+            batch.log_probs += leading_log_prob(last.scores.logits, *emitted)
         for part in self._parts:
             part.commit(batch.prefix, last)
         self._plan_budget()
-        return extension, has_failed
+        return last.draft, extension, has_failed
 
-    def _judge(self, draft: Draft, scores: Scores) -> tuple[Verdict, Tensor]:
+    def _judge(self, draft: Draft, scores: Scores) -> tuple[Round, Tensor]:
         """The rule's verdict, and which rows have failed: their logits are not finite, [B] bool."""
         batch, first = self._batch, self._batch.prefix.lengths.clone()
         eos, constraints = self.verifier.special.eos, self._config.constraints
         constrain(scores.logits, batch.prefix, draft, batch.params, eos, constraints)
-        verdict = self.method.rule.judge(Case(draft, scores, batch.params, batch.random, first))
-        return verdict, failed(scores.logits, verdict.num_accepted, batch.prefix.active)
+        case = Case(draft, scores, batch.params, batch.random, first)
+        last = judge(self.method.rule, case, self._round_seconds)
+        columns = last.verdict.num_accepted
+        return last, failed(last.scores.logits, columns, batch.prefix.active)
 
     def _report(self, draft: Draft, extension: Extension, failed: Tensor) -> list[RowEvent]:
         """The round's one copy to the host, and what it says."""

@@ -1,4 +1,4 @@
-"""Where a row goes on and where it ends: the cut after eos, and the longest length.
+"""Where a row goes on and ends: what is kept of a draft, the cut after eos, the longest length.
 
 `until_eos` is the only place that knows where a sentence ends; `rounds.h` is its twin in C++.
 """
@@ -6,12 +6,26 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import cast
 
 import torch
 from torch import Tensor
+from torch.nn.functional import pad
 
 from specdec_plugins.decoding.networks.cpu import ops
-from specdec_plugins.decoding.types import Draft, Prefix, RowParams, Verdict
+from specdec_plugins.decoding.networks.layers import take
+from specdec_plugins.decoding.types import (
+    AcceptanceRule,
+    Case,
+    Draft,
+    JudgesTrees,
+    Prefix,
+    Round,
+    RowParams,
+    Scores,
+    Tree,
+    Verdict,
+)
 
 
 @dataclass(frozen=True)
@@ -23,6 +37,47 @@ class Extension:
     num_accepted: Tensor  # [B] int64, how many of these were drafted
     ended: Tensor  # [B] bool, the last emitted token is eos
     full: Tensor  # [B] bool, the row holds max_len tokens and did not end
+
+
+def judge(rule: AcceptanceRule, case: Case, seconds_before: float | None = None) -> Round:
+    """The round as those learn of it who commit it.
+
+    From node to node of a tree the row goes on with what the rule says there, as long as a child is
+    that token. What remains is a chain, the path that was taken, so that nobody behind this has to
+    know of trees, but for a cache that holds all nodes (`Round.path`).
+    """
+    draft, scores, tree = case.draft, case.scores, case.draft.tree
+    if tree is None:
+        return Round(draft, scores, rule.judge(case), seconds_before)
+    said = cast(JudgesTrees, rule).says(case)  # [B, N+1]
+    is_kept = (draft.tokens == said.gather(1, tree.parents[:, 1:])) & draft.mask
+    path, num_accepted, num_drafted = _path(tree, pad(is_kept, (1, 0), value=True))
+    nodes = pad(path, (1, 0))  # [B, K+1]
+    own = said.gather(1, nodes.gather(1, num_accepted[:, None]))[:, 0]
+    hidden = None if scores.hidden is None else take(scores.hidden, nodes)
+    return Round(
+        Draft(draft.tokens.gather(1, (path - 1).clamp(min=0)), num_drafted),
+        Scores(take(scores.logits, nodes), hidden),
+        Verdict(num_accepted, own),
+        seconds_before,
+        path,
+    )
+
+
+def _path(tree: Tree, is_kept: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """The longest way all of whose nodes are kept, [B, N+1] bool, and on from there to a leaf.
+
+    Returns the nodes behind node 0 by depth, [B, height] int64, how many of them are kept and
+    how many there are, [B] int64 both. Node 0 is kept, and at most one child of a node.
+    """
+    is_reached = is_kept[:, None].expand(-1, is_kept.shape[1], -1).gather(2, tree.ways).all(2)
+    last = (tree.depths * is_reached).argmax(1)  # [B]
+    # The way on is what might have been kept, too: to the deepest leaf, the first of equals.
+    goes_through = (tree.ways == last[:, None, None]).any(2)
+    leaf = (tree.depths * goes_through).argmax(1, keepdim=True)  # [B, 1]
+    way = tree.ways.gather(1, leaf[..., None].expand(-1, -1, tree.height + 1))[:, 0, 1:]
+    depths = tree.depths.gather(1, torch.cat([last[:, None], leaf], 1))
+    return way, depths[:, 0], depths[:, 1]
 
 
 def until_eos(tokens: Tensor, lengths: Tensor, eos: int) -> tuple[Tensor, Tensor]:
@@ -56,7 +111,7 @@ def extend(
     num_drafted = draft.tokens.shape[1]
     columns = torch.arange(num_drafted + 1, device=draft.tokens.device)  # [K+1]
     num_accepted = verdict.num_accepted[:, None]  # [B, 1]
-    padded = torch.nn.functional.pad(draft.tokens, (0, 1))  # [B, K+1]
+    padded = pad(draft.tokens, (0, 1))  # [B, K+1]
     tokens = torch.where(columns == num_accepted, verdict.next_tokens[:, None], padded)
 
     until, has_end = until_eos(tokens, verdict.num_accepted + 1, eos)  # [B]

@@ -23,7 +23,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from functools import cached_property
-from typing import Any, Protocol, Self
+from typing import Any, Protocol, Self, runtime_checkable
 
 import torch
 from torch import Tensor
@@ -156,12 +156,44 @@ class RowRandom(Protocol):
 
 
 @dataclass(frozen=True)
+class Tree:
+    """How drafted tokens hang together where several may follow one (SpecInfer, Miao et al. 2023).
+
+    Nodes are counted as the rows of the verifier's scores are: node 0 is the last committed token,
+    node n + 1 the token n of the draft. The children of a node are different tokens.
+    """
+
+    parents: Tensor  # [B, N+1] int64, the node before each, which is counted before it; 0 of node 0
+    depths: Tensor  # [B, N+1] int64, how many tokens behind node 0 each stands
+    height: int  # the largest depth, or more, but no more than N
+
+    @cached_property
+    def ways(self) -> Tensor:
+        """[B, N+1, height+1] int64: the nodes from node 0 to each by depth; then itself again."""
+        nodes = torch.arange(self.parents.shape[1], device=self.parents.device)
+        at = nodes.expand_as(self.parents)
+        ways = at[..., None].repeat(1, 1, self.height + 1)
+        for _ in range(self.height):
+            ways.scatter_(2, self.depths.gather(1, at)[..., None], at[..., None])
+            at = self.parents.gather(1, at)
+        ways[..., 0] = 0
+        return ways
+
+    @property
+    def seen_mask(self) -> Tensor:
+        """[B, N+1, N+1] bool: which nodes each one sees, those on its way and itself."""
+        seen = self.parents.new_zeros(*self.parents.shape, self.parents.shape[1], dtype=torch.bool)
+        return seen.scatter_(2, self.ways, True)
+
+
+@dataclass(frozen=True)
 class Draft:
     """What a drafter proposes. Entries past `lengths` are junk and must not matter."""
 
     tokens: Tensor  # [B, K] int64
     lengths: Tensor  # [B] int64, 0..K; 0 = no proposal, an ordinary autoregressive step
     probs: Tensor | None = None  # [B, K, V] float32, the proposal distribution q; None = one-hot
+    tree: Tree | None = None  # None = each token follows the one before it; of a tree q is one-hot
 
     @property
     def mask(self) -> Tensor:
@@ -191,7 +223,7 @@ class DraftRequest:
 class Scores:
     """The verifier's view: `logits[b, i]` is about the token after prefix[b] + draft[b, :i].
 
-    Rows i > draft.lengths[b] are junk.
+    Of a tree it is about the token after node i. Rows i > draft.lengths[b] are junk.
     """
 
     logits: Tensor  # [B, K+1, V]
@@ -219,12 +251,16 @@ class Verdict:
 
 @dataclass(frozen=True)
 class Round:
-    """One round's pipeline, for those who learn from it at commit."""
+    """One round's pipeline, for those who learn from it at commit.
+
+    Of a tree it is the path that was taken, up to a leaf, as if that had been the draft.
+    """
 
     draft: Draft
     scores: Scores
     verdict: Verdict
     seconds_before: float | None = None  # that the round before this one took, where known
+    path: Tensor | None = None  # [B, K] int64, nodes of the tree that the draft is; None = no tree
 
 
 class Stateful(Protocol):
@@ -330,6 +366,17 @@ class AcceptanceRule(Protocol):
 
     def judge(self, case: Case) -> Verdict:
         """How much of each row's draft is kept, and what follows it."""
+
+
+@runtime_checkable
+class JudgesTrees(Protocol):
+    """An acceptance rule for trees, too."""
+
+    def says(self, case: Case) -> Tensor:
+        """[B, K+1] int64: what each node of the draft's tree goes on with.
+
+        A child that is this token is accepted; where none is, it is the verifier's own token.
+        """
 
 
 RULES: Registry[AcceptanceRule] = Registry("acceptance rule")

@@ -7,7 +7,15 @@ from torch import Tensor
 
 from specdec_plugins.decoding.networks.cache import KVCache, SourceMemory
 from specdec_plugins.decoding.networks.transformer import Encoder, Transformer, same_encoder
-from specdec_plugins.decoding.types import Draft, Prefix, Round, Scores, SourceBatch, SpecialTokens
+from specdec_plugins.decoding.types import (
+    Draft,
+    Prefix,
+    Round,
+    Scores,
+    SourceBatch,
+    SpecialTokens,
+    Tree,
+)
 
 
 class TransformerVerifier:
@@ -74,16 +82,18 @@ class TransformerVerifier:
         # Junk behind a draft may be no token id.
         drafted = draft.tokens.masked_fill(~draft.mask, self.special.pad)
         tokens = torch.cat([prefix.last()[:, None], drafted], dim=1)  # [B, K+1]
-        states = self._read(tokens, self._memory, width=prefix.width - 1)
+        states = self._read(tokens, self._memory, prefix.width - 1, draft.tree)
         logits = self.network.decoder.logits(states)
         return Scores(logits, hidden=states if self.with_hidden else None)
 
-    def _read(self, tokens: Tensor, memory: SourceMemory, width: int) -> Tensor:
+    def _read(self, tokens: Tensor, memory: SourceMemory, width: int, tree: Tree | None) -> Tensor:
         """Last states [B, n, D] of tokens [B, n] int64; of some the first layers may be done."""
         decoder, num_ahead, num_new = self.network.decoder, len(self._ahead), tokens.shape[1]
         if num_ahead == 0:
-            states: Tensor = decoder(tokens, self._cache.window(num_new, width), memory)
+            window = self._cache.window(num_new, width, tree=tree)
+            states: Tensor = decoder(tokens, window, memory)
             return states
+        assert tree is None, "first layers run ahead along a chain"
         parts, self._ahead = self._ahead, []
         if num_ahead < num_new:
             window = self._cache.window(num_new - num_ahead, width, skip=num_ahead)
@@ -106,6 +116,8 @@ class TransformerVerifier:
 
     @torch.inference_mode()
     def commit(self, prefix: Prefix, last: Round) -> None:
+        if last.path is not None:
+            self._cache.keep_path(last.path)
         self._cache.crop(prefix.lengths - 1)
 
     @torch.inference_mode()

@@ -78,6 +78,7 @@ class ModelOptions:
     block_size: int | None = _speculation(
         "block_size", flags=("--speculative-steps", "--block-size"), advice=""
     )
+    tree: int = _speculation("tree")
     max_rows: int = 32  # a server's own setting of that name
     part_times: bool | None = None  # likewise
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Protocol, Self, runtime_checkable
 
@@ -14,9 +16,19 @@ from specdec_plugins.decoding.networks.trained import TrainedNetwork
 from specdec_plugins.decoding.networks.transformer import Encoder
 from specdec_plugins.decoding.registry import Registry
 from specdec_plugins.decoding.sampling import best_probability, draft_token
-from specdec_plugins.decoding.types import Draft, Drafter, DraftRequest, Stateful, Target, Verifier
+from specdec_plugins.decoding.types import (
+    Draft,
+    Drafter,
+    DraftRequest,
+    Stateful,
+    Target,
+    Tree,
+    Verifier,
+)
 
 DRAFTERS: Registry[Drafter] = Registry("drafter")
+# Told a place and tokens [B, M] int64 drafted before it: log-probabilities [B, M, C] of candidates.
+Chooser = Callable[[int, Tensor], Tensor]
 
 
 @dataclass(frozen=True)
@@ -30,6 +42,7 @@ class DraftContext:
     source_to_assistant: Tensor | None = None  # [V source] int64, same symbol or unk; None = same
     bigrams: Bigrams | None = None  # what tends to follow what in the target language
     sampling: bool = False  # the rule draws from p, so a drafter should draw from its own q too
+    tree: int = 0  # nodes of a tree to draft each round; 0 = a chain
 
     def beside(self, verifier: Target) -> DraftContext:
         """The same weights for another session, whose state is this verifier's."""
@@ -74,6 +87,7 @@ class Needs:
     verifier: bool = True  # False = it can also decode alone
     own_source: bool = False  # the network may have a source dictionary of its own
     bigrams: bool = False  # it can read how well tokens go together
+    tree: bool = False  # it can draft trees
 
 
 def needs_of(name: str) -> Needs:
@@ -148,3 +162,60 @@ class TokenByToken:
         if not tokens:
             return Draft.empty(len(budget), budget.device)
         return Draft(torch.stack(tokens, 1), lengths, torch.cat(probs, 1) if probs else None)
+
+
+def grow(
+    choose: Chooser,
+    candidates: Tensor,  # [B, K, C] int64, of each place
+    last: Tensor,  # [B] int64, the last committed tokens
+    budget: Tensor,  # [B] int64, the largest depth of each row
+    size: int,  # N
+    eos: int,
+) -> tuple[Tensor, Tensor, Tree]:  # tokens [B, N] int64, how many count [B] int64
+    """The likeliest nodes of all of depth K at most, by the product of probabilities on the way.
+
+    EAGLE-2 ranks trees so (Li et al. 2024, arXiv 2406.16858). Depth by depth, all nodes at once, so
+    that a device waits for nobody: of a depth d no more than size - d + 1 nodes can be among the
+    likeliest, since a node is no likelier than its parent. In the end all are sorted. Nothing
+    stands behind an end of sentence, as it could never be kept.
+    """
+    num_rows, height = len(candidates), min(candidates.shape[1], size)
+    tokens, log_probs = last[:, None], torch.zeros(num_rows, 1, device=last.device)
+    nodes = torch.zeros_like(tokens)  # of all that are looked at, from 1
+    found: list[tuple[Tensor, Tensor, Tensor, Tensor]] = []
+    for place in range(height):
+        reached = log_probs[..., None] + choose(place, tokens)  # [B, M, C]
+        is_node = (place < budget)[:, None, None] & (reached > -math.inf)  # nor is what is NaN
+        reached = reached.where(is_node, -math.inf)
+        num_kept = min(size - place, reached.shape[1] * reached.shape[2])
+        log_probs, index = reached.flatten(1).topk(num_kept)  # [B, M'] both
+        origin = index // reached.shape[2]
+        tokens = candidates[:, place].gather(1, index % reached.shape[2])
+        depths = torch.full_like(tokens, place + 1)
+        found.append((tokens, log_probs, nodes.gather(1, origin), depths))
+        first = nodes[:, -1:] + 1
+        nodes = first + torch.arange(num_kept, device=last.device)
+        log_probs = log_probs.masked_fill(tokens == eos, -math.inf)
+    parts = [torch.cat(part, 1) for part in zip(*found, strict=True)]
+    return _likeliest(parts, size, height)
+
+
+def _likeliest(found: Sequence[Tensor], size: int, height: int) -> tuple[Tensor, Tensor, Tree]:
+    """The best of all nodes: their tokens, log-probabilities, parents and depths, [B, M] each.
+
+    They are counted from 1, parents first.
+    """
+    tokens, log_probs, parents, depths = found
+    ordered, order = log_probs.sort(dim=1, descending=True, stable=True)
+    lengths = (ordered[:, :size] > -math.inf).sum(1)
+    order = order[:, :size]
+    # Where each is now; whoever is left out has no child that is kept.
+    ranks = torch.zeros(len(tokens), tokens.shape[1] + 1, dtype=torch.int64, device=tokens.device)
+    counts = torch.arange(1, order.shape[1] + 1, device=tokens.device)
+    ranks.scatter_(1, order + 1, counts.expand_as(order))
+    is_node = counts <= lengths[:, None]
+    own_parents = ranks.gather(1, parents.gather(1, order)) * is_node
+    own_depths = depths.gather(1, order) * is_node
+    root = torch.zeros_like(lengths)[:, None]
+    tree = Tree(torch.cat([root, own_parents], 1), torch.cat([root, own_depths], 1), height)
+    return tokens.gather(1, order), lengths, tree

@@ -15,6 +15,7 @@ from specdec_plugins.decoding.drafters.base import (
     DraftContext,
     Needs,
     SupportsEncoderOutput,
+    grow,
     until_end,
 )
 from specdec_plugins.decoding.networks.block import BlockDrafter
@@ -42,7 +43,7 @@ class BlockNatDrafter(ContextDrafter):
     verifier has encoded.
     """
 
-    needs = Needs(BlockDrafter, verifier=False, bigrams=True)
+    needs = Needs(BlockDrafter, verifier=False, bigrams=True, tree=True)
 
     @dataclass(frozen=True)
     class Config:
@@ -70,6 +71,12 @@ class BlockNatDrafter(ContextDrafter):
         # The verifier, where its encoder's output is read and nothing is encoded here
         self.encoded_by = _sharing(context, self.network, config.share_encoder)
         self._samples = context.sampling
+        self._tree_size = context.tree
+        require(
+            not context.tree or self.network.decoder.head is not None,
+            "--tree needs a drafter with a sequential head (--arch block_fast), and this one has "
+            "none; omit it.",
+        )
         self._eos = context.verifier.special.eos
         self._bigrams = _suitable_bigrams(context, self.network) if config.bigram_weight else None
         super().__init__(config, replace(context, bigrams=self._bigrams))
@@ -83,7 +90,8 @@ class BlockNatDrafter(ContextDrafter):
         self._shortlist = self.network.decoder.shortlist if config.shortlist else None
         self._listed: list[Listed] = []  # what each row may draft, where there is a shortlist
         can_draft = self.network.decoder.drafts_at_once and self.keeps_prefix
-        self._at_once = can_draft and self._shortlist is not None and not self._samples
+        is_chain = not self._samples and not self._tree_size
+        self._at_once = can_draft and self._shortlist is not None and is_chain
         # Reading a value on the CPU needs no synchronisation, and every column costs.
         self._may_wait = self.network.decoder.tokens.weight.is_cpu
 
@@ -136,6 +144,8 @@ class BlockNatDrafter(ContextDrafter):
             drafted = self._draft(prefix, num_masks, most, num_used)
             return self._until_end(drafted, asked.budget, probs)
         states = self._predict(prefix, num_masks, most, num_used)
+        if self._tree_size:
+            return self._grow(states, asked)
         if self.network.decoder.head is not None:
             drafted, probs = self._walk(states, asked)
         elif self._bigrams is not None:
@@ -209,8 +219,7 @@ class BlockNatDrafter(ContextDrafter):
         last, candidates = asked.prefix.last(), self._config.candidates or 16
         if isinstance(head, NativeHead) and listed and not self._samples:
             return head.draft(states, listed, last, embeddings, candidates), None
-        logits = decoder.logits(states)
-        logits = only(logits, listed) if listed else logits
+        logits = self._logits(states)
         if not self._samples:
             return head.draft(states, logits, last, embeddings, candidates), None
         probs: list[Tensor] = []  # [B, 1, V] each
@@ -224,6 +233,27 @@ class BlockNatDrafter(ContextDrafter):
 
         drafted = head.draft(states, logits, last, embeddings, candidates, draw)
         return drafted, torch.cat(probs, 1)
+
+    def _grow(self, states: Tensor, asked: DraftRequest) -> Draft:
+        """A tree of what the head finds likeliest; no matter of chance under any rule."""
+        head, embeddings = self.network.decoder.head, self.network.decoder.tokens.weight
+        assert head is not None
+        num_candidates = self._config.candidates or 16
+        candidates, score = head.scorer(states, self._logits(states), embeddings, num_candidates)
+        drafted, lengths, tree = grow(
+            lambda place, before: score(place, before).log_softmax(-1),
+            candidates,
+            asked.prefix.last(),
+            asked.budget,
+            self._tree_size,
+            self._eos,
+        )
+        return Draft(drafted, lengths, tree=tree)
+
+    def _logits(self, states: Tensor) -> Tensor:
+        """[B, K, V] of states [B, K, D], -inf for what may not be drafted."""
+        logits = self.network.decoder.logits(states)
+        return only(logits, self._listed) if self._listed else logits
 
     def commit(self, prefix: Prefix, last: Round) -> None:
         """What was kept is read with the next pass; of what was not, nothing is known here."""

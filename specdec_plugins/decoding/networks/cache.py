@@ -10,6 +10,7 @@ from torch import Tensor
 
 from specdec_plugins.decoding.networks.config import StackConfig
 from specdec_plugins.decoding.networks.cpu import ops
+from specdec_plugins.decoding.types import Tree
 
 _GRAIN = 8  # lengths are multiples of it, as fast attention kernels want their masks
 
@@ -64,7 +65,12 @@ class KVCache:
         return self._room.shape[2]
 
     def window(
-        self, num_new: int, width: int, skip: int = 0, last_seen: Tensor | None = None
+        self,
+        num_new: int,
+        width: int,
+        skip: int = 0,
+        last_seen: Tensor | None = None,
+        tree: Tree | None = None,
     ) -> CacheWindow:
         """Room for `num_new` positions behind every row, and behind `skip` more.
 
@@ -72,12 +78,19 @@ class KVCache:
         `width + skip + num_new` positions, rounded up, and not over the whole capacity. Opening a
         window moves no length; the skipped positions are those that an earlier window since the
         last `crop` was for. `last_seen` [B, n] int64 is the last position that each new one may
-        attend to; without it each sees itself and what is before it.
+        attend to; without it each sees itself and what is before it. The nodes of a `tree` are
+        written one behind the other, each at the position of its depth, and see those they follow.
         """
         live = self.make_room(width + skip + num_new)
+        if tree is not None:
+            last_seen = (self.lengths - 1)[:, None].repeat(1, num_new)
         positions, at, mask = ops.open_window(
             self.lengths, num_new, skip, self.capacity, live, last_seen, self._room.dtype
         )
+        if tree is not None:
+            columns = positions[:, None, None].expand(-1, -1, num_new, -1)
+            mask.scatter_(3, columns, ops.additive(tree.seen_mask, mask.dtype)[:, None])
+            positions = self.lengths[:, None] + tree.depths
         return CacheWindow(positions, mask, self.storage.flatten(1, 2), at, len(self))
 
     def make_room(self, num_positions: int) -> int:
@@ -87,6 +100,14 @@ class KVCache:
         self._live = live
         self._written = max(self._written, live)
         return live
+
+    def keep_path(self, path: Tensor) -> None:
+        """Put nodes [B, K] int64 of the last window's tree behind its first, in that order."""
+        rows = torch.arange(len(self), device=path.device)[:, None] * self.capacity
+        first = rows + self.lengths[:, None]
+        places = first + 1 + torch.arange(path.shape[1], device=path.device)
+        storage = self.storage.flatten(1, 2)
+        storage[:, places] = storage[:, first + path]
 
     def crop(self, lengths: Tensor) -> None:
         """Keep the first `lengths` [B] int64 positions of each row, of what has been written."""

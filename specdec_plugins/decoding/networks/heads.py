@@ -158,17 +158,31 @@ class SequentialHead(nn.Module):
         these [B, C] and their scores [B, C], and gives the index [B] of one of them, all int64 but
         the scores; None = the best, the first of equal ones.
         """
-        allowed, candidates = logits.topk(min(num_candidates, logits.shape[-1]))  # [B, K, C] both
-        table, rows = self.table(embeddings), embeddings[candidates]  # [B, K, C, D]
-        told: Tensor = self.state(states)  # [B, K, H]
+        candidates, score = self.scorer(states, logits, embeddings, num_candidates)
         drafted = []
         for place in range(states.shape[1]):
-            hidden = F.relu(told[:, place] + table[before])
-            corrected = states[:, place] + self.out(hidden)  # [B, D]
-            scores = (rows[:, place] @ corrected[..., None])[..., 0]  # [B, C]
-            scores = scores.masked_fill(allowed[:, place] == -math.inf, -math.inf)
-            own = candidates[:, place]
+            scores, own = score(place, before[:, None])[:, 0], candidates[:, place]
             index = scores.argmax(-1) if choose is None else choose(place, own, scores)
             before = own.gather(1, index[:, None])[:, 0]
             drafted.append(before)
         return torch.stack(drafted, 1)
+
+    def scorer(
+        self, states: Tensor, logits: Tensor, embeddings: Tensor, num_candidates: int
+    ) -> tuple[Tensor, Callable[[int, Tensor], Tensor]]:
+        """The candidates of each place, [B, K, C] int64, and what scores them; see `draft`.
+
+        It is told a place and tokens [B, M] int64, each of which may stand before it, and gives the
+        scores [B, M, C] behind each.
+        """
+        allowed, candidates = logits.topk(min(num_candidates, logits.shape[-1]))  # [B, K, C] both
+        table, rows = self.table(embeddings), embeddings[candidates]  # [B, K, C, D]
+        told: Tensor = self.state(states)  # [B, K, H]
+
+        def score(place: int, before: Tensor) -> Tensor:
+            hidden = F.relu(told[:, place, None] + table[before])
+            corrected = states[:, place, None] + self.out(hidden)  # [B, M, D]
+            scores: Tensor = corrected @ rows[:, place].mT
+            return scores.masked_fill(allowed[:, place, None] == -math.inf, -math.inf)
+
+        return candidates, score

@@ -5,11 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import torch
+from torch import Tensor
 
 from specdec_plugins.decoding.rules.exact import Exact
 from specdec_plugins.decoding.rules.speculative_sampling import SpeculativeSampling
 from specdec_plugins.decoding.rules.top_beta import TopBeta
-from specdec_plugins.decoding.types import AcceptanceRule, Case, Guarantee, Verdict
+from specdec_plugins.decoding.types import Case, Guarantee, Verdict
 
 GREEDY_TOP_K = 1  # a row that may only take the best token is greedy
 
@@ -27,9 +28,9 @@ class MixedRule:
     all the same.
     """
 
-    exact: AcceptanceRule = Exact()
-    tolerant: AcceptanceRule = TopBeta()
-    sampling: AcceptanceRule = SpeculativeSampling()
+    exact: Exact = Exact()
+    tolerant: TopBeta = TopBeta()
+    sampling: SpeculativeSampling = SpeculativeSampling()
     samples: bool = True
 
     def guarantee(self, beta: int) -> Guarantee:
@@ -37,9 +38,7 @@ class MixedRule:
         return self.tolerant.guarantee(beta)
 
     def judge(self, case: Case) -> Verdict:
-        params = case.params
-        num_greedy = sum(asked.top_k == GREEDY_TOP_K for asked in params.requested)
-        greedy = self.exact if params.all_greedy(samples=False) else self.tolerant
+        params, greedy, num_greedy = case.params, *self._greedy(case)
         if num_greedy == len(params.requested):
             return greedy.judge(case)
         drawn = self.sampling.judge(case)
@@ -51,3 +50,20 @@ class MixedRule:
             torch.where(is_greedy, best.num_accepted, drawn.num_accepted),
             torch.where(is_greedy, best.next_tokens, drawn.next_tokens),
         )
+
+    def says(self, case: Case) -> Tensor:
+        """See `JudgesTrees.says`."""
+        greedy, num_greedy = self._greedy(case)
+        if num_greedy == len(case.params.requested):
+            return greedy.says(case)
+        drawn = self.sampling.says(case)
+        if not num_greedy:
+            return drawn
+        is_greedy = case.params.top_k == GREEDY_TOP_K
+        return torch.where(is_greedy[:, None], greedy.says(case), drawn)
+
+    def _greedy(self, case: Case) -> tuple[Exact | TopBeta, int]:
+        """The rule of greedy rows, and how many these are."""
+        num_greedy = sum(asked.top_k == GREEDY_TOP_K for asked in case.params.requested)
+        is_exact = case.params.all_greedy(samples=False)
+        return self.exact if is_exact else self.tolerant, num_greedy

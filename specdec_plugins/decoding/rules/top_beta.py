@@ -5,10 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import torch
+from torch import Tensor
 from torch.nn.functional import pad as pad_axes
 
 from specdec_plugins.decoding.networks.cpu.ops import at, best, leading_true, rank
-from specdec_plugins.decoding.types import RULES, Case, Guarantee, Verdict
+from specdec_plugins.decoding.networks.layers import take
+from specdec_plugins.decoding.types import RULES, Case, Guarantee, RowParams, Verdict
 
 
 @RULES.register("top_beta")
@@ -26,17 +28,45 @@ class TopBeta:
         return Guarantee.GREEDY if beta == 1 else Guarantee.NONE
 
     def judge(self, case: Case) -> Verdict:
-        draft, params, logits = case.draft, case.params, case.scores.logits
+        draft, logits = case.draft, case.scores.logits
         # logits [B, K+1, V], row i judges draft token i
         own = best(logits)  # [B, K+1]
         # Junk behind a draft's end may be no token id at all; the last row judges nothing.
         tokens = pad_axes(draft.tokens.masked_fill(~draft.mask, 0), (0, 1))
-        picked = logits.gather(-1, torch.stack([own, tokens], -1))
-        gap = picked[..., 0] - picked[..., 1]  # [B, K+1]
-        # What a constraint has struck is infinitely far below: no tau reaches there.
-        near = (gap <= params.tau[:, None]) & (gap < torch.inf)
-        tolerated = (rank(logits, tokens) < params.beta[:, None]) & near
+        tolerated, _ = _tolerated(logits, own, tokens, case.params)
         # The argmax itself is always kept; with beta = 1 nothing else is.
         kept = (tolerated | (tokens == own))[:, :-1]
         num_accepted = leading_true(kept & draft.mask)
         return Verdict(num_accepted, at(own, num_accepted))
+
+    def says(self, case: Case) -> Tensor:
+        """The child with the best logit of those that are tolerated; else the argmax."""
+        draft, logits, tree = case.draft, case.scores.logits, case.draft.tree
+        assert tree is not None
+        own, parents = best(logits), tree.parents[:, 1:]  # [B, K+1], [B, K]
+        tokens = draft.tokens.masked_fill(~draft.mask, 0)
+        judged = take(logits, parents)  # [B, K, V], row i judges draft token i
+        tolerated, scores = _tolerated(judged, own.gather(1, parents), tokens, case.params)
+        tolerated = tolerated & draft.mask
+        scores = scores.masked_fill(~tolerated, -torch.inf)
+        top = torch.full_like(own, -torch.inf, dtype=scores.dtype)
+        top = top.scatter_reduce(1, parents, scores, "amax").gather(1, parents)
+        # Of equals the first by its id, as the argmax is.
+        none = logits.shape[-1]
+        first = tokens.where(tolerated & (scores == top), none)
+        child = torch.full_like(own, none).scatter_reduce(1, parents, first, "amin")
+        return child.where(child < none, own)
+
+
+def _tolerated(
+    logits: Tensor,  # [B, N, V]
+    own: Tensor,  # [B, N] int64, their argmaxes
+    tokens: Tensor,  # [B, N] int64, which each of them judges
+    params: RowParams,
+) -> tuple[Tensor, Tensor]:
+    """Whether each token is tolerated, [B, N] bool, and its logit [B, N]."""
+    picked = logits.gather(-1, torch.stack([own, tokens], -1))
+    gap = picked[..., 0] - picked[..., 1]  # [B, N]
+    # What a constraint has struck is infinitely far below: no tau reaches there.
+    near = (gap <= params.tau[:, None]) & (gap < torch.inf)
+    return (rank(logits, tokens) < params.beta[:, None]) & near, picked[..., 1]

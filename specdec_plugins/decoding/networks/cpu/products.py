@@ -9,7 +9,7 @@ benchmarks/results/kernels.md.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import cache
 from typing import Any, TypeVar, cast
 
@@ -181,6 +181,12 @@ class NativeHead(nn.Module):
             threads=torch.get_num_threads(),
         )
         return drafted
+
+    def scorer(
+        self, states: Tensor, logits: Tensor, embeddings: Tensor, num_candidates: int
+    ) -> tuple[Tensor, Callable[[int, Tensor], Tensor]]:
+        """See `SequentialHead.scorer`."""
+        return self._head.scorer(states, logits, embeddings, num_candidates)
 
     def weights(self, embeddings: Tensor) -> dict[str, Any]:
         """What `draft_blocks` of the kernels wants to know of it."""
