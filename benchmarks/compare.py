@@ -56,7 +56,8 @@ PARTS = ("total", "draft", "verify")  # of the time of a decoding
 _PATHS = ("verifier", "drafter_checkpoint", "drafter_data", "bigrams")
 # What makes a system. The rest, text and limits above all, must be the same for all of them.
 CHOICES = (
-    *("strategy", "drafter", "drafter_options", "rule", "schedule", "schedule_options"),
+    *("strategy", "drafter", "drafter_dtype", "drafter_options"),
+    *("rule", "schedule", "schedule_options"),
     *("beam", "beta", "block_size", "exit_layer", "seed", "tau", "temperature", "top_k", "top_p"),
     *_PATHS,
 )

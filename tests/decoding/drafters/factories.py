@@ -118,6 +118,7 @@ FACTORIES: dict[str, Factory] = {
     "early_exit:sampling": _built("early_exit", sampling=True, confidence=0.5),
     "hint": _built("hint"),
     "hint:block": _built("hint", _HEAD),
+    "hint:block, unasked": _built("hint", _HEAD, agreement=0),
     "hint:block, sampling": _built("hint", _HEAD, sampling=True, candidates=4),
     "lookup": _built("lookup"),
     "lookup:long": _built("lookup", max_ngram=5, min_ngram=2),

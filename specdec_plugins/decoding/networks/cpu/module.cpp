@@ -329,6 +329,9 @@ PYBIND11_MODULE(_kernels, module) {
              arg("used"));
   module.def("until_eos", &until_eos, arg("tokens"), arg("lengths"), arg("eos"), arg("kept"),
              arg("ended"));
+  module.def("follow", &follow, arg("hints"), arg("prefix"), arg("lengths"), arg("drafted"),
+             arg("num_drafted"), arg("budget"), arg("min_ngram"), arg("max_ngram"), arg("eos"),
+             arg("tokens"), arg("counts"), arg("matched"));
   module.def("extend", &extend, arg("draft"), arg("num_accepted"), arg("next_tokens"),
              arg("max_len"), arg("eos"), arg("prefix"), arg("lengths"), arg("active"),
              arg("appended"), arg("counts"));

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <cstdlib>
 #include <limits>
 #include <stdexcept>
 #include <string>
@@ -107,6 +108,44 @@ inline void until_eos(const Integers& tokens, const Integers& lengths, int64_t e
     const int64_t before = std::find(own, own + length, eos) - own;
     ended.data[row] = before < length;
     kept.data[row] = std::min(before + 1, length);
+  }
+}
+
+// A draft and what its row's hint says behind it: drafters/hint.py.
+inline void follow(const Integers& hints, const Integers& prefix, const Integers& lengths,
+                   const Integers& drafted, const Integers& num_drafted, const Integers& budget,
+                   int min_ngram, int max_ngram, int64_t eos, const Tensor<int64_t>& tokens,
+                   const Tensor<int64_t>& counts, const Tensor<int64_t>& matched) {
+  const int64_t width = tokens.size(1);
+  for (int64_t row = 0; row < tokens.size(0); ++row) {
+    const int64_t* hint = hints.data + row * hints.size(1);
+    const int64_t* written = prefix.data + row * prefix.size(1) + lengths.data[row];  // its end
+    const int64_t* draft = drafted.data + row * drafted.size(1);
+    const int64_t num = std::clamp<int64_t>(num_drafted.data[row], 0, drafted.size(1));
+    const int64_t known = lengths.data[row] - 1 + num;
+    const auto back = [&](int64_t i) { return i < num ? draft[num - 1 - i] : written[num - 1 - i]; };
+    int64_t size = 0, best = 0, start = 0;
+    while (size < hints.size(1) && hint[size] >= 0) ++size;
+    for (int64_t at = 0; at < size; ++at) {
+      const int64_t most = std::min<int64_t>({max_ngram, at, known});
+      int64_t length = 0;
+      while (length < most && hint[at - 1 - length] == back(length)) ++length;
+      if (known == 0 && at == 0) length = min_ngram;
+      if (length < min_ngram || length < best) continue;
+      if (length == best && std::abs(at - known) >= std::abs(start - known)) continue;
+      best = length, start = at;
+    }
+    matched.data[row] = best;
+    int64_t* out = tokens.data + row * width;
+    std::fill_n(out, width, 0);
+    int64_t count = std::min(num, width);
+    std::copy_n(draft, count, out);
+    const int64_t stop = std::min(budget.data[row], width);
+    for (int64_t at = start; best > 0 && at < size && count < stop; ++at) {
+      out[count++] = hint[at];
+      if (hint[at] == eos) break;
+    }
+    counts.data[row] = count;
   }
 }
 
