@@ -9,6 +9,7 @@ from statistics import median_low
 import torch
 from torch import Tensor
 
+from specdec_plugins.decoding.networks.cpu.ops import compiled, native
 from specdec_plugins.decoding.types import (
     SCHEDULES,
     DraftSchedule,
@@ -109,10 +110,8 @@ class Adaptive(DraftSchedule):
             return
         assert self._counts is not None
         assert self._pool is not None
-        accepted = last.verdict.num_accepted
-        counts = torch.stack([torch.minimum(accepted + 1, last.draft.lengths), accepted])
-        self._counts = self._counts + counts
-        self._pool = _DECAY * self._pool + counts.sum(1)
+        lengths, accepted = last.draft.lengths, last.verdict.num_accepted
+        count_judged(lengths, accepted, self._counts, self._pool)
 
     def select(self, rows: Tensor) -> None:
         self._rests = False
@@ -138,17 +137,10 @@ class Adaptive(DraftSchedule):
         """The width of most tokens a second, or each row's block where that is less: [B] int64."""
         assert self._counts is not None
         assert self._pool is not None
-        (judged, accepted), weight = self._counts, self._config.evidence
-        prior = self._pool[1] / self._pool[0]
-        alpha = (accepted + weight * prior) / (judged + weight)
-        alpha = alpha.clamp(max=0.999)[:, None]  # [B, 1]
-        widths = torch.arange(len(costs), device=alpha.device)  # [K+1]
-        drafted = torch.minimum(widths, block[:, None])  # [B, K+1]
-        expected = ((1 - alpha ** (drafted + 1)) / (1 - alpha)).sum(0)  # [K+1]
-        rate = expected / torch.tensor(costs, device=alpha.device)
-        rate[0] *= 1 + self._config.margin
-        best = rate.argmax()
-        return torch.minimum(best, block)
+        weight, margin = self._config.evidence, self._config.margin
+        return torch.minimum(
+            best_width(self._counts, self._pool, block, costs, weight, margin), block
+        )
 
     def _given(self, widest: int) -> list[float]:
         """The given seconds of a round by the width of its draft, 0..widest."""
@@ -158,6 +150,42 @@ class Adaptive(DraftSchedule):
         assert fixed is not None
         assert slope is not None
         return [plain, *(fixed + slope * k for k in range(1, widest + 1))]
+
+
+def count_judged(lengths: Tensor, accepted: Tensor, counts: Tensor, pool: Tensor) -> None:
+    """Add a round's tokens judged and accepted, of `lengths` and `accepted` [B] int64, in place.
+
+    counts: [2, B] float32, of each row; pool: [2] float32, of all, where earlier ones lose weight.
+    """
+    if compiled(lengths):
+        native.count_judged(lengths, accepted, counts, pool, _DECAY)
+        return
+    added = torch.stack([torch.minimum(accepted + 1, lengths), accepted])
+    counts += added
+    pool.mul_(_DECAY).add_(added.sum(1))
+
+
+def best_width(
+    counts: Tensor,  # [2, B] float32, tokens judged and accepted
+    pool: Tensor,  # [2] float32, of all rows
+    block: Tensor,  # [B] int64, the most that each row may draft
+    costs: list[float],  # seconds of a round by the width of its draft, from 0
+    weight: float,  # tokens of the pool that each row begins with
+    margin: float,  # share by which drafting must promise to be faster
+) -> Tensor:  # [] int64
+    """The width of most tokens a second, summed over the rows; the narrowest of equal ones."""
+    if compiled(block):
+        return torch.tensor(native.best_width(counts, pool, block, costs, weight, margin))
+    judged, accepted = counts
+    alpha = (accepted + weight * (pool[1] / pool[0])) / (judged + weight)
+    alpha = alpha.clamp(max=0.999)[:, None]  # [B, 1]
+    widths = torch.arange(len(costs), device=alpha.device)  # [K+1]
+    drafted = torch.minimum(widths, block[:, None])  # [B, K+1]
+    expected = ((1 - alpha ** (drafted + 1)) / (1 - alpha)).sum(0)  # [K+1]
+    rate = expected / torch.tensor(costs, device=alpha.device)
+    rate[0] *= 1 + margin
+    best: Tensor = rate.argmax()
+    return best
 
 
 class RoundCosts:
@@ -170,11 +198,14 @@ class RoundCosts:
 
     def __init__(self) -> None:
         self._seconds: dict[int, deque[float]] = {}  # of the latest rounds, by width
+        self._median: dict[int, float] = {}  # of these
         self._observed: set[int] = set()  # widths, since others were forgotten
 
     def observe(self, width: int, seconds: float) -> None:
         """One round that drafted `width` tokens for its widest row."""
-        self._seconds.setdefault(width, deque(maxlen=_REMEMBERED)).append(seconds)
+        found = self._seconds.setdefault(width, deque(maxlen=_REMEMBERED))
+        found.append(seconds)
+        self._median[width] = median_low(found)
         self._observed.add(width)
 
     def forget_others(self) -> None:
@@ -191,12 +222,12 @@ class RoundCosts:
     @property
     def ratio(self) -> float:
         """Seconds of the cheapest width that was measured over those of none; where `known`."""
-        drafted = [median_low(found) for width, found in self._seconds.items() if width > 0]
-        return min(drafted) / max(median_low(self._seconds[0]), 1e-9)
+        drafted = [self._median[width] for width in self._seconds if width > 0]
+        return min(drafted) / max(self._median[0], 1e-9)
 
     def by_width(self, widest: int) -> list[float]:
         """Seconds of a round by the width of its draft, 0..widest; only where `known`."""
-        points = [(k, median_low(s), len(s)) for k, s in self._seconds.items() if k > 0]
+        points = [(k, self._median[k], len(s)) for k, s in self._seconds.items() if k > 0]
         weight = sum(n for _, _, n in points)
         mean_width = sum(n * k for k, _, n in points) / weight
         mean_seconds = sum(n * seconds for _, seconds, n in points) / weight
@@ -204,7 +235,7 @@ class RoundCosts:
         covariance = sum(n * (k - mean_width) * (s - mean_seconds) for k, s, n in points)
         slope = max(covariance / variance, 0.0) if variance > 0 else 0.0
         line = [mean_seconds + slope * (k - mean_width) for k in range(1, widest + 1)]
-        plain = median_low(self._seconds[0])
+        plain = self._median[0]
         # Noise must not promise a round for nothing.
         return [plain, *(max(seconds, 0.01 * plain) for seconds in line)]
 

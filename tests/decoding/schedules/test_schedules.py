@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -8,13 +9,14 @@ import torch
 
 from specdec_plugins.decoding.engine import SpeculativeDecoder
 from specdec_plugins.decoding.schedules import SCHEDULES
-from specdec_plugins.decoding.schedules.adaptive import RoundCosts
+from specdec_plugins.decoding.schedules.adaptive import RoundCosts, best_width, count_judged
 from specdec_plugins.decoding.types import DraftSchedule, Round, Scores, SourceBatch, Verdict
 from specdec_plugins.errors import UserError
 from tests.decoding.toys import (
     SCRIPTS,
     ScriptedDrafter,
     TableVerifier,
+    both,
     draft_of,
     method_of,
     prefix_of,
@@ -197,6 +199,38 @@ def test_adaptive_learns_each_rows_acceptance() -> None:
     assert budget(schedule, count=2) == best([alphas[1], prior], [25] * 2)
     change(schedule, [], 1)  # a new call begins with what was learnt
     assert budget(schedule) == [alone[2]]
+
+
+def test_adaptive_counts_and_chooses_alike() -> None:
+    """By the kernels and by torch, up to equally good widths."""
+    random = torch.Generator().manual_seed(0)
+    for _ in range(100):
+        block = torch.randint(0, 9, (5,), generator=random)
+        accepted = (torch.rand(5, generator=random) * (block + 1)).long()
+        costs = [1.0, *(1.2 + torch.rand(8, generator=random).cumsum(0)).tolist()]
+
+        def counted() -> tuple[torch.Tensor, torch.Tensor]:
+            counts, pool = torch.ones(2, 5) * 3, torch.tensor([9.0, 4.0])
+            count_judged(block, accepted, counts, pool)  # noqa: B023
+            return counts, pool
+
+        (counts, pool), others = both(counted)
+        torch.testing.assert_close((counts, pool), others)
+        one, other = both(partial(best_width, counts, pool, block, costs, 4.0, 0.1))
+        assert one.dtype == other.dtype
+        rates = [_rate(counts, pool, block, costs, int(width)) for width in (one, other)]
+        assert rates[0] == pytest.approx(rates[1], rel=1e-5)
+
+
+def _rate(
+    counts: torch.Tensor, pool: torch.Tensor, block: torch.Tensor, costs: list[float], width: int
+) -> float:
+    """Tokens a second, each power of each row added up."""
+    prior, tokens = float(pool[1] / pool[0]), 0.0
+    for (judged, accepted), most in zip(counts.t().tolist(), block.tolist(), strict=True):
+        alpha = min((accepted + 4 * prior) / (judged + 4), 0.999)
+        tokens += sum(alpha**k for k in range(min(width, most) + 1))
+    return tokens / costs[width] * (1.1 if width == 0 else 1.0)
 
 
 def test_one_row_does_not_make_a_batch_draft() -> None:

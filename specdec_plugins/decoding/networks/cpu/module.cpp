@@ -332,6 +332,10 @@ PYBIND11_MODULE(_kernels, module) {
   module.def("follow", &follow, arg("hints"), arg("prefix"), arg("lengths"), arg("drafted"),
              arg("num_drafted"), arg("budget"), arg("min_ngram"), arg("max_ngram"), arg("eos"),
              arg("tokens"), arg("counts"), arg("matched"));
+  module.def("count_judged", &count_judged, arg("lengths"), arg("accepted"), arg("counts"),
+             arg("pool"), arg("decay"));
+  module.def("best_width", &best_width, arg("counts"), arg("pool"), arg("block"), arg("costs"),
+             arg("weight"), arg("margin"));
   module.def("extend", &extend, arg("draft"), arg("num_accepted"), arg("next_tokens"),
              arg("max_len"), arg("eos"), arg("prefix"), arg("lengths"), arg("active"),
              arg("appended"), arg("counts"));
