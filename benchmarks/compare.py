@@ -59,6 +59,7 @@ CHOICES = (
     *("strategy", "drafter", "drafter_dtype", "drafter_options"),
     *("rule", "schedule", "schedule_options"),
     *("beam", "beta", "block_size", "exit_layer", "seed", "tau", "temperature", "top_k", "top_p"),
+    "tree",
     *_PATHS,
 )
 

@@ -107,12 +107,14 @@ def _tables(
 
 def _each_way(prefix: Prefix, draft: Draft, tree: Tree) -> tuple[Prefix, Draft]:
     """A row for each node: its row's prefix, and the tokens on the way to it as the draft."""
-    num_nodes, tokens = tree.parents.shape[1], pad(draft.tokens, (1, 0))
-    ways = tokens[:, None].expand(-1, num_nodes, -1).gather(2, tree.ways[..., 1:])
+    num_nodes, seen = tree.parents.shape[1], tree.seen_mask
+    ways = seen.new_zeros(*tree.parents.shape, tree.height + 1, dtype=torch.int64)
+    tokens = pad(draft.tokens, (1, 0))[:, None]
+    ways.scatter_(2, tree.depths[:, None] * seen, tokens * seen)
     own = (prefix.tokens, prefix.lengths, prefix.active)
     text, lengths, active = (part.repeat_interleave(num_nodes, 0) for part in own)
     return Prefix(text, lengths, active, prefix.width), Draft(
-        ways.flatten(0, 1), tree.depths.flatten()
+        ways.flatten(0, 1)[:, 1:], tree.depths.flatten()
     )
 
 

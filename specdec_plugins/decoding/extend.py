@@ -13,6 +13,7 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from specdec_plugins.decoding.networks.cpu import ops
+from specdec_plugins.decoding.networks.cpu.ops import at
 from specdec_plugins.decoding.networks.layers import take
 from specdec_plugins.decoding.types import (
     AcceptanceRule,
@@ -70,14 +71,17 @@ def _path(tree: Tree, is_kept: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     Returns the nodes behind node 0 by depth, [B, height] int64, how many of them are kept and
     how many there are, [B] int64 both. Node 0 is kept, and at most one child of a node.
     """
-    is_reached = is_kept[:, None].expand(-1, is_kept.shape[1], -1).gather(2, tree.ways).all(2)
+    is_reached = (is_kept[:, None] | ~tree.seen_mask).all(2)
     last = (tree.depths * is_reached).argmax(1)  # [B]
     # The way on is what might have been kept, too: to the deepest leaf, the first of equals.
-    goes_through = (tree.ways == last[:, None, None]).any(2)
-    leaf = (tree.depths * goes_through).argmax(1, keepdim=True)  # [B, 1]
-    way = tree.ways.gather(1, leaf[..., None].expand(-1, -1, tree.height + 1))[:, 0, 1:]
-    depths = tree.depths.gather(1, torch.cat([last[:, None], leaf], 1))
-    return way, depths[:, 0], depths[:, 1]
+    nodes = torch.arange(is_kept.shape[1], device=is_kept.device)
+    goes_through = tree.seen_mask.gather(2, last[:, None, None].expand(-1, len(nodes), 1))[..., 0]
+    leaf = (tree.depths * goes_through).argmax(1)
+    is_on_way = at(tree.seen_mask, leaf)  # [B, N+1]
+    way = torch.zeros_like(tree.depths[:, : tree.height + 1])
+    way.scatter_(1, tree.depths * is_on_way, nodes * is_on_way)
+    depths = tree.depths.gather(1, torch.stack([last, leaf], 1))
+    return way[:, 1:], depths[:, 0], depths[:, 1]
 
 
 def until_eos(tokens: Tensor, lengths: Tensor, eos: int) -> tuple[Tensor, Tensor]:

@@ -168,22 +168,14 @@ class Tree:
     height: int  # the largest depth, or more, but no more than N
 
     @cached_property
-    def ways(self) -> Tensor:
-        """[B, N+1, height+1] int64: the nodes from node 0 to each by depth; then itself again."""
-        nodes = torch.arange(self.parents.shape[1], device=self.parents.device)
-        at = nodes.expand_as(self.parents)
-        ways = at[..., None].repeat(1, 1, self.height + 1)
-        for _ in range(self.height):
-            ways.scatter_(2, self.depths.gather(1, at)[..., None], at[..., None])
-            at = self.parents.gather(1, at)
-        ways[..., 0] = 0
-        return ways
-
-    @property
     def seen_mask(self) -> Tensor:
         """[B, N+1, N+1] bool: which nodes each one sees, those on its way and itself."""
-        seen = self.parents.new_zeros(*self.parents.shape, self.parents.shape[1], dtype=torch.bool)
-        return seen.scatter_(2, self.ways, True)
+        num_nodes = self.parents.shape[1]
+        seen = torch.eye(num_nodes, device=self.parents.device).repeat(len(self.parents), 1, 1)
+        seen = seen.scatter_(2, self.parents[..., None], 1.0)
+        for _ in range((self.height - 1).bit_length()):
+            seen = (seen @ seen).clamp_(max=1.0)  # twice as far
+        return seen.bool()
 
 
 @dataclass(frozen=True)

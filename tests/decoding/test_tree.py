@@ -66,9 +66,7 @@ def test_each_node_sees_its_way_and_itself(rows: list[Nodes]) -> None:
     assert tree is not None
     for row, nodes in enumerate(rows):
         for node in range(len(nodes) + 1):
-            way = [0, *way_to(node, nodes)]
-            assert tree.ways[row, node].tolist() == way + [node] * (5 - len(way))
-            assert tree.seen_mask[row, node].nonzero()[:, 0].tolist() == sorted(way)
+            assert tree.seen_mask[row, node].nonzero()[:, 0].tolist() == [0, *way_to(node, nodes)]
 
 
 def test_the_kept_path_is_the_longest_and_goes_on_to_the_first_deepest_leaf() -> None:
@@ -115,7 +113,6 @@ def test_the_likeliest_nodes_of_all_are_taken(size: int) -> None:
     law = torch.randn(4, 3, VOCAB, 5, generator=generator, dtype=torch.float64) * 2
     law[:, :, :, 4] = -math.inf  # what may not be drafted
     law = law.log_softmax(-1)  # [K, B, token before, C]
-    law[1, 2, 3] = math.nan  # and a network that overflowed
     shuffled = [torch.randperm(VOCAB, generator=generator)[:5] for _ in range(12)]
     candidates = torch.stack(shuffled).view(3, 4, 5)
     last, budget = torch.tensor([4, 5, 6]), torch.tensor([4, 0, 3])
@@ -134,6 +131,21 @@ def test_the_likeliest_nodes_of_all_are_taken(size: int) -> None:
         expected = likeliest(law[:, row], candidates[row], int(last[row]), int(budget[row]), size)
         assert ways == [way for _, way in expected]
         assert tree.depths[row, 1 : 1 + len(ways)].tolist() == [len(way) for way in ways]
+
+
+def test_what_overflowed_is_no_node() -> None:
+    law = torch.zeros(1, 3, 5).log_softmax(-1)
+    law[0, 1] = math.nan
+
+    def choose(place: int, before: Tensor) -> Tensor:
+        return law[:, :1] if place == 0 else law[:, before[0] % 2]  # behind odd tokens
+
+    some = torch.arange(5).expand(1, 3, 5) + 3
+    tokens, lengths, tree = grow(choose, some, torch.tensor([4]), torch.tensor([3]), 9, EOS)
+    assert 0 < int(lengths) <= 9
+    for node in range(1, int(lengths) + 1):
+        way = tree.seen_mask[0, node].nonzero()[1:, 0]
+        assert not (tokens[0, way[:-1] - 1] % 2).any()
 
 
 def case_of(rows: Sequence[Nodes], params: RowParams, seed: int) -> Case:

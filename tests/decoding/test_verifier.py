@@ -87,7 +87,7 @@ class Driver:
         path, none = draft.tokens[:, : draft.tree.height] * 0, prefix.lengths * 0
         for b, (row, nodes) in enumerate(zip(self.rows, trees, strict=True)):
             for node in range(len(nodes) + 1):
-                way = draft.tree.ways[b, node, 1 : 1 + draft.tree.depths[b, node]]
+                way = draft.tree.seen_mask[b, node].nonzero()[1:, 0]
                 tokens = draft.tokens[b, way - 1].tolist()
                 alone = Row(row.source, row.tokens + tokens)
                 self.check(scores.logits[b, node : node + 1], alone, [])

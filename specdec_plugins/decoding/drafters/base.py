@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import Any, Protocol, Self, runtime_checkable
 
 import torch
@@ -179,43 +180,33 @@ def grow(
     likeliest, since a node is no likelier than its parent. In the end all are sorted. Nothing
     stands behind an end of sentence, as it could never be kept.
     """
-    num_rows, height = len(candidates), min(candidates.shape[1], size)
-    tokens, log_probs = last[:, None], torch.zeros(num_rows, 1, device=last.device)
-    nodes = torch.zeros_like(tokens)  # of all that are looked at, from 1
-    found: list[tuple[Tensor, Tensor, Tensor, Tensor]] = []
-    for place in range(height):
+    tokens, log_probs = last[:, None], torch.zeros(len(last), 1, device=last.device)
+    found, first = [(tokens, log_probs, torch.zeros_like(tokens))], 0
+    for place in range(min(candidates.shape[1], size)):
         reached = log_probs[..., None] + choose(place, tokens)  # [B, M, C]
-        is_node = (place < budget)[:, None, None] & (reached > -math.inf)  # nor is what is NaN
-        reached = reached.where(is_node, -math.inf)
         num_kept = min(size - place, reached.shape[1] * reached.shape[2])
         log_probs, index = reached.flatten(1).topk(num_kept)  # [B, M'] both
-        origin = index // reached.shape[2]
+        parents = index // reached.shape[2] + first
+        first += tokens.shape[1]
         tokens = candidates[:, place].gather(1, index % reached.shape[2])
-        depths = torch.full_like(tokens, place + 1)
-        found.append((tokens, log_probs, nodes.gather(1, origin), depths))
-        first = nodes[:, -1:] + 1
-        nodes = first + torch.arange(num_kept, device=last.device)
+        found.append((tokens, log_probs, parents))
         log_probs = log_probs.masked_fill(tokens == eos, -math.inf)
-    parts = [torch.cat(part, 1) for part in zip(*found, strict=True)]
-    return _likeliest(parts, size, height)
+    tokens, log_probs, parents = (torch.cat(part, 1) for part in zip(*found, strict=True))
+    depths = _depths(tuple(part.shape[1] for part, _, _ in found), last.device)
+    # What is NaN, where a network overflowed, is no node either.
+    is_node = (log_probs > -math.inf) & (depths <= budget[:, None])
+    ordered, order = log_probs.where(is_node, -math.inf).sort(dim=1, descending=True, stable=True)
+    order, is_node = order[:, : size + 1], ordered[:, : size + 1] > -math.inf
+    # Where each node is now; whoever is left out has no child that is kept.
+    places = torch.arange(order.shape[1], device=last.device)
+    places = torch.zeros_like(tokens).scatter_(1, order, places.expand_as(order))
+    parents = places.gather(1, parents.gather(1, order)) * is_node
+    tree = Tree(parents, depths[order] * is_node, height=len(found) - 1)
+    return tokens.gather(1, order[:, 1:]), is_node[:, 1:].sum(1), tree
 
 
-def _likeliest(found: Sequence[Tensor], size: int, height: int) -> tuple[Tensor, Tensor, Tree]:
-    """The best of all nodes: their tokens, log-probabilities, parents and depths, [B, M] each.
-
-    They are counted from 1, parents first.
-    """
-    tokens, log_probs, parents, depths = found
-    ordered, order = log_probs.sort(dim=1, descending=True, stable=True)
-    lengths = (ordered[:, :size] > -math.inf).sum(1)
-    order = order[:, :size]
-    # Where each is now; whoever is left out has no child that is kept.
-    ranks = torch.zeros(len(tokens), tokens.shape[1] + 1, dtype=torch.int64, device=tokens.device)
-    counts = torch.arange(1, order.shape[1] + 1, device=tokens.device)
-    ranks.scatter_(1, order + 1, counts.expand_as(order))
-    is_node = counts <= lengths[:, None]
-    own_parents = ranks.gather(1, parents.gather(1, order)) * is_node
-    own_depths = depths.gather(1, order) * is_node
-    root = torch.zeros_like(lengths)[:, None]
-    tree = Tree(torch.cat([root, own_parents], 1), torch.cat([root, own_depths], 1), height)
-    return tokens.gather(1, order), lengths, tree
+@lru_cache(maxsize=64)
+def _depths(widths: tuple[int, ...], device: torch.device) -> Tensor:
+    """[M] int64 of so many nodes of each depth; made once, so that nothing waits for the copy."""
+    depths = [depth for depth, width in enumerate(widths) for _ in range(width)]
+    return torch.tensor(depths, device=device)

@@ -178,11 +178,11 @@ class SequentialHead(nn.Module):
         allowed, candidates = logits.topk(min(num_candidates, logits.shape[-1]))  # [B, K, C] both
         table, rows = self.table(embeddings), embeddings[candidates]  # [B, K, C, D]
         told: Tensor = self.state(states)  # [B, K, H]
+        bans = torch.zeros_like(allowed).masked_fill_(allowed == -math.inf, -math.inf)
 
         def score(place: int, before: Tensor) -> Tensor:
             hidden = F.relu(told[:, place, None] + table[before])
             corrected = states[:, place, None] + self.out(hidden)  # [B, M, D]
-            scores: Tensor = corrected @ rows[:, place].mT
-            return scores.masked_fill(allowed[:, place, None] == -math.inf, -math.inf)
+            return torch.baddbmm(bans[:, place, None], corrected, rows[:, place].mT)
 
         return candidates, score
