@@ -136,7 +136,7 @@ class Settings:
     tree: int = _decoding(
         0,
         "draft a tree of the N likeliest tokens in place of a chain, --block-size deep at most; "
-        "for drafters with a sequential head, and for a GPU (default: 0, a chain)",
+        "for drafters with a sequential head, on a GPU (default: 0, a chain)",
         least=0,
     )
     drafter: str = _decoding("block", "how to draft (default: block)", choices=DRAFTERS)

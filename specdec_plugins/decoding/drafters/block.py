@@ -71,7 +71,7 @@ class BlockNatDrafter(ContextDrafter):
         # The verifier, where its encoder's output is read and nothing is encoded here
         self.encoded_by = _sharing(context, self.network, config.share_encoder)
         self._samples = context.sampling
-        self._tree_size = context.tree
+        self.tree_size = context.tree
         require(
             not context.tree or self.network.decoder.head is not None,
             "--tree needs a drafter with a sequential head (--arch block_fast), and this one has "
@@ -90,7 +90,7 @@ class BlockNatDrafter(ContextDrafter):
         self._shortlist = self.network.decoder.shortlist if config.shortlist else None
         self._listed: list[Listed] = []  # what each row may draft, where there is a shortlist
         can_draft = self.network.decoder.drafts_at_once and self.keeps_prefix
-        is_chain = not self._samples and not self._tree_size
+        is_chain = not self._samples and not self.tree_size
         self._at_once = can_draft and self._shortlist is not None and is_chain
         # Reading a value on the CPU needs no synchronisation, and every column costs.
         self._may_wait = self.network.decoder.tokens.weight.is_cpu
@@ -144,7 +144,7 @@ class BlockNatDrafter(ContextDrafter):
             drafted = self._draft(prefix, num_masks, most, num_used)
             return self._until_end(drafted, asked.budget, probs)
         states = self._predict(prefix, num_masks, most, num_used)
-        if self._tree_size:
+        if self.tree_size:
             return self._grow(states, asked)
         if self.network.decoder.head is not None:
             drafted, probs = self._walk(states, asked)
@@ -245,7 +245,7 @@ class BlockNatDrafter(ContextDrafter):
             candidates,
             asked.prefix.last(),
             asked.budget,
-            self._tree_size,
+            self.tree_size,
             self._eos,
         )
         return Draft(drafted, lengths, tree=tree)
