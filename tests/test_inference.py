@@ -178,7 +178,9 @@ def test_prefixes_are_honoured(strategy: str, cli: Cli) -> None:
 
 def test_hints_change_no_word(cli: Cli) -> None:
     """Right ones, none, wrong ones, and ones without end; the right ones save rounds."""
-    flags = ["--drafter", "hint", "--block-size", "6", "--batch", "3"]
+    # The drafter beside them knows nothing, so it is not asked where there is a hint.
+    unasked = ["--drafter-options", '{"agreement": 0}']
+    flags = ["--drafter", "hint", *unasked, "--block-size", "6", "--batch", "3"]
     expected = cli.infer("--strategy", "AR")
     others = ["", expected[0], "<unk> </s> <pad> \U0001f600", "s1 " * 5000]
     hints = [line if i % 2 else others[i // 2 % 4] for i, line in enumerate(expected)]
