@@ -302,7 +302,9 @@ def _constraints(words: Words) -> Constraints:
         return FREE
     for notice in words.config.notices:
         log.warning(notice)
-    return words.config.generation(words.orders[1]).constraints
+    assert isinstance(words.codec, PretrainedCodec)
+    num_forced = words.codec.tokenizer.num_forced
+    return words.config.generation(words.orders[1], num_forced).constraints
 
 
 def _load_network(

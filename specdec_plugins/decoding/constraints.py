@@ -1,4 +1,4 @@
-"""What may not be said: tokens struck from the verifier's scores before anyone judges them.
+"""What may not be said, or less: the verifier's scores are changed before anyone judges them.
 
 Row i of the scores is about the token behind the prefix and i drafted tokens, and is constrained by
 that very text: so a block is judged as if its tokens had come one at a time, whatever was drafted
@@ -32,6 +32,9 @@ class Constraints:
     bad_words: tuple[TokenIds, ...] = ()  # the last token of each is banned behind the others
     no_repeat_ngram_size: int = 0  # no n-gram of that size stands in a text twice; 0 = any may
     forced_last: int | None = None  # the token that a text of max_len tokens ends in
+    banned_first: TokenIds = ()  # tokens that may not be the first one, once
+    num_opening: int = 1  # tokens have opened a text: the start token, and what a model forces
+    repetition_penalty: float = 1.0  # over 1, tokens of the text are less likely (CTRL's, 2019)
 
 
 FREE = Constraints()
@@ -45,18 +48,24 @@ def constrain(
     eos: int,
     constraints: Constraints = FREE,
 ) -> None:
-    """Logits of banned tokens become minus infinity, in place; `min_len` of `params` bans eos."""
+    """Logits of banned tokens become minus infinity, in place; `min_len` of `params` bans eos.
+
+    Those of tokens that the text holds are penalised before.
+    """
     num_drafted = draft.tokens.shape[1]
     has_least = any(p.min_len for p in params.requested)
-    has_words = bool(constraints.bad_words or constraints.no_repeat_ngram_size)
+    asks = (constraints.bad_words, constraints.banned_first, constraints.no_repeat_ngram_size)
+    has_words, penalty = any(asks), constraints.repetition_penalty
     last = constraints.forced_last
     if last is not None and prefix.width + num_drafted < min(p.max_len for p in params.requested):
         last = None  # no row can be so long after this round
-    if not has_least and not has_words and last is None:
+    if not has_least and not has_words and last is None and penalty == 1.0:
         return
     tree = draft.tree
     depths = torch.arange(num_drafted + 1, device=logits.device) if tree is None else tree.depths
     ends = prefix.lengths[:, None] + depths  # [B, K+1] tokens before each, the start included
+    if penalty != 1.0:
+        _penalise(*_line_by_line(logits, prefix, draft, ends), penalty)
     if has_least:
         too_early = ends - 1 < params.min_len[:, None]
         logits[..., eos].masked_fill_(too_early, -math.inf)
@@ -68,24 +77,39 @@ def constrain(
         logits[..., last].masked_fill_(is_last, 0.0)
 
 
+def _penalise(logits: Tensor, ends: Tensor, text: Tensor, penalty: float) -> None:
+    """Make what the text [B, T] holds before each end less likely, once however often it does."""
+    stands = torch.arange(text.shape[1], device=text.device) < ends[..., None]  # [B, K+1, T]
+    found = torch.zeros_like(logits)
+    found.scatter_reduce_(2, text[:, None].expand_as(stands), stands.to(logits.dtype), "amax")
+    penalised = torch.where(logits < 0, logits * penalty, logits / penalty)
+    logits.copy_(torch.where(found > 0, penalised, logits))
+
+
 def _ban_words(
     logits: Tensor, prefix: Prefix, draft: Draft, ends: Tensor, constraints: Constraints
 ) -> None:
     single, phrases = _tables(constraints.bad_words, logits.device)
     if len(single):
         logits.index_fill_(-1, single, -math.inf)
+    if constraints.banned_first:
+        tokens = _ids(constraints.banned_first, logits.device).expand(*ends.shape, -1)
+        is_first = ends == constraints.num_opening
+        _ban_tokens(logits, tokens, is_first[..., None].expand_as(tokens))
     size = constraints.no_repeat_ngram_size
     if not phrases and not size:
         return
-    if draft.tree is not None:  # each of its nodes stands behind a text of its own
-        prefix, draft = _each_way(prefix, draft, draft.tree)
-        logits, ends = logits.view(-1, 1, logits.shape[-1]), ends.view(-1, 1)
-    text = _text(prefix, draft)
+    logits, ends, text = _line_by_line(logits, prefix, draft, ends)
     for firsts, lasts in phrases:
         stands = _ends_in(text, ends, firsts)
         _ban_tokens(logits, lasts.expand(*ends.shape, -1), stands)
     if size:
         _ban_tokens(logits, text[:, None].expand(-1, ends.shape[1], -1), _repeats(text, ends, size))
+
+
+@lru_cache(maxsize=16)
+def _ids(tokens: TokenIds, device: torch.device) -> Tensor:
+    return torch.tensor(tokens, device=device)
 
 
 @lru_cache(maxsize=16)
@@ -103,6 +127,19 @@ def _tables(
 
     single = [w[0] for w in by_length.get(1, [])]
     return torch.tensor(single, dtype=torch.int64, device=device), list(tables())
+
+
+def _line_by_line(
+    logits: Tensor, prefix: Prefix, draft: Draft, ends: Tensor
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Views of logits and ends, and the texts [B, T] that they are about.
+
+    Each node of a tree stands behind a text of its own, and becomes a row of its own.
+    """
+    if draft.tree is not None:
+        prefix, draft = _each_way(prefix, draft, draft.tree)
+        logits, ends = logits.view(-1, 1, logits.shape[-1]), ends.view(-1, 1)
+    return logits, ends, _text(prefix, draft)
 
 
 def _each_way(prefix: Prefix, draft: Draft, tree: Tree) -> tuple[Prefix, Draft]:

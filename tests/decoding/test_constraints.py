@@ -38,7 +38,13 @@ CASES = {
     "no pair twice": Constraints(no_repeat_ngram_size=2),
     "no triple twice": Constraints(NEVER_PAD, no_repeat_ngram_size=3),
     "ends in eos": Constraints(forced_last=SPECIAL.eos),
-    "all": Constraints((*NEVER_PAD, (4, 5)), no_repeat_ngram_size=2, forced_last=8),
+    "other first tokens": Constraints(banned_first=(2, 4, 5, 6, 7)),
+    "other second tokens": Constraints(banned_first=(2, 3, 4, 5, 6), num_opening=2),
+    "tokens that are new": Constraints(repetition_penalty=1.4),
+    "tokens that are not": Constraints(NEVER_PAD, repetition_penalty=0.8),
+    "all": Constraints(
+        (*NEVER_PAD, (4, 5)), 2, forced_last=8, banned_first=(4, 6), repetition_penalty=1.2
+    ),
 }
 
 

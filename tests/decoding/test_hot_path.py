@@ -103,7 +103,8 @@ def test_drafters_without_a_network(name: str) -> None:
 
 def test_constraints() -> None:
     scores, rows = finished_round(False).scores, params()
-    asked = Constraints(((4,), (5, 6), (4, 5, 6)), no_repeat_ngram_size=3, forced_last=SPECIAL.eos)
+    words = ((4,), (5, 6), (4, 5, 6))
+    asked = Constraints(words, 3, SPECIAL.eos, banned_first=(4, 5), repetition_penalty=1.1)
     requested = tuple(replace(p, min_len=3, max_len=WIDTH) for p in rows.requested)
     rows = replace(rows, requested=requested)
     constrain(scores.logits, prefix(), finished_round(False).draft, rows, SPECIAL.eos, asked)

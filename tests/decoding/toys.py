@@ -329,6 +329,9 @@ def oracle(table: Tensor, request: Request, constraints: Constraints = FREE) -> 
     text, params = [SPECIAL.start, *request.forced_ids], request.params
     while len(text) <= params.max_len:
         logits = table[request.source_ids[0], len(text), text[-1]].clone()
+        for token in {*text}:
+            factor = constraints.repetition_penalty
+            logits[token] *= factor if logits[token] < 0 else 1 / factor
         if len(text) - 1 < params.min_len:
             logits[SPECIAL.eos] = -torch.inf
         logits[banned(text, constraints)] = -torch.inf
@@ -347,6 +350,8 @@ def banned(text: list[int], constraints: Constraints) -> list[int]:
     if size:
         ngrams = [text[i : i + size] for i in range(len(text) - size + 1)]
         found += [last for *firsts, last in ngrams if text[len(text) - size + 1 :] == firsts]
+    if len(text) == constraints.num_opening:
+        found += constraints.banned_first
     return found
 
 

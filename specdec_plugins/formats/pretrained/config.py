@@ -109,16 +109,13 @@ HONOURED = (
     *("decoder_start_token_id", "bos_token_id", "eos_token_id", "pad_token_id"),
     *("forced_bos_token_id", "forced_eos_token_id", "bad_words_ids", "no_repeat_ngram_size"),
     *("min_length", "max_length", "min_new_tokens", "max_new_tokens"),
+    *("suppress_tokens", "begin_suppress_tokens", "repetition_penalty"),
 )
 NEUTRAL: dict[str, tuple[Any, ...]] = {
-    **dict.fromkeys(("repetition_penalty", "encoder_repetition_penalty"), (None, 1)),
+    **dict.fromkeys(("encoder_repetition_penalty", "guidance_scale"), (None, 1)),
     **dict.fromkeys(("encoder_no_repeat_ngram_size", "penalty_alpha"), (None, 0)),
-    "guidance_scale": (None, 1),
     "token_healing": (None, False),
-    **dict.fromkeys(
-        ("sequence_bias", "suppress_tokens", "begin_suppress_tokens", "watermarking_config"),
-        (None,),
-    ),
+    **dict.fromkeys(("sequence_bias", "watermarking_config"), (None,)),
     **dict.fromkeys(
         ("exponential_decay_length_penalty", "stop_strings", "max_time", "force_words_ids"), (None,)
     ),
@@ -253,31 +250,49 @@ class PretrainedConfig:
             norm_embedding=architecture.norm_embedding,
         )
 
-    def generation(self, target_order: Sequence[int]) -> Generation:
-        """What generation asks for; `target_order` says which id of the file's each of ours is."""
-        asked, id_of = self.generate, ours(target_order)
-        last = asked.get("forced_eos_token_id")
-        words = [w for w in asked.get("bad_words_ids") or () if w != [self.eos_token_id]]
-        require(
-            all(token in id_of for word in words for token in word),
-            f"{self.folder}: bad_words_ids names tokens that the vocabulary does not have; restore "
-            f"the model's own {GENERATION}.",
-        )
-        constraints = Constraints(
-            bad_words=tuple(tuple(id_of[token] for token in word) for word in words),
-            no_repeat_ngram_size=asked.get("no_repeat_ngram_size") or 0,
-            forced_last=None if last is None else id_of[self._token("forced_eos_token_id")],
-        )
+    def generation(self, target_order: Sequence[int], num_forced: int | None = None) -> Generation:
+        """What generation asks for; `target_order` says which id of the file's each of ours is.
+
+        num_forced: tokens that every text begins with, where not only this configuration says so.
+        """
         # `min_length` and `max_length` count the start token, the others do not.
+        asked = self.generate
         least, most = asked.get("min_length") or 1, asked.get("max_length")
         fewest, longest = asked.get("min_new_tokens"), asked.get("max_new_tokens")
         if longest is None and most is not None:
             longest = most - 1
+        if num_forced is None:
+            num_forced = int(self.forced_bos_token_id is not None)
         return Generation(
             start=start_of(target_order, self.decoder_start_token_id),
             min_len=max(0, least - 1 if fewest is None else fewest),
             max_len=longest,
-            constraints=constraints,
+            constraints=self._constraints(ours(target_order), num_forced),
+        )
+
+    def _constraints(self, id_of: Mapping[int, int], num_forced: int) -> Constraints:
+        """In our ids, which `id_of` has for those of the file."""
+        asked = self.generate
+        last = asked.get("forced_eos_token_id")
+        words = [w for w in asked.get("bad_words_ids") or () if w != [self.eos_token_id]]
+        words += [[token] for token in asked.get("suppress_tokens") or ()]
+        first = asked.get("begin_suppress_tokens") or ()
+        for name, tokens in (
+            ("bad_words_ids or suppress_tokens", [token for word in words for token in word]),
+            ("begin_suppress_tokens", first),
+        ):
+            require(
+                all(token in id_of for token in tokens),
+                f"{self.folder}: {name} names tokens that the vocabulary does not have; restore "
+                f"the model's own {GENERATION}.",
+            )
+        return Constraints(
+            bad_words=tuple(tuple(id_of[token] for token in word) for word in words),
+            no_repeat_ngram_size=asked.get("no_repeat_ngram_size") or 0,
+            forced_last=None if last is None else id_of[self._token("forced_eos_token_id")],
+            banned_first=tuple(id_of[token] for token in first),
+            num_opening=1 + num_forced,
+            repetition_penalty=float(asked.get("repetition_penalty") or 1.0),
         )
 
 
@@ -404,6 +419,10 @@ def _check_generation(path: Path, found: Mapping[str, Any]) -> None:
                 isinstance(word, list) and word and all(type(token) is int for token in word)
                 for word in value
             )
+        elif name in ("suppress_tokens", "begin_suppress_tokens"):
+            is_right = isinstance(value, list) and all(type(token) is int for token in value)
+        elif name == "repetition_penalty":
+            is_right = type(value) in (int, float) and value > 0
         else:
             is_right = type(value) is int and value >= 0
         require(

@@ -200,6 +200,11 @@ class PretrainedTokenizer:
             first |= {code: [index] for code, index in self._codes.items()}
         return Languages(self._name, sources, targets, source, target), first
 
+    @property
+    def num_forced(self) -> int:
+        """Tokens that every target begins with, whatever its language."""
+        return max(map(len, self._first.values()))
+
     def first_ids(self, target_lang: str | None) -> list[int]:
         """Our ids of what a target begins with, whatever the source.
 

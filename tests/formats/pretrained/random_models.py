@@ -151,7 +151,8 @@ class Pair:
 
     @property
     def generation(self) -> Generation:
-        return self.config.generation(self.target_order)
+        first = (self.config.forced_bos_token_id, self.language)
+        return self.config.generation(self.target_order, int(first != (None, None)))
 
     def our_ids(self, order: Sequence[int], ids: Tensor) -> Tensor:
         """Ids of the file's, of any shape, in ours."""

@@ -47,8 +47,14 @@ Folders = Callable[[str, int], Pair]
 _PHRASES = [[VOCAB - 1], [9], *([a, b] for a in range(10, 40, 2) for b in range(10, 40, 3))]
 ASKED: dict[int, dict[str, Any]] = {
     0: {},
-    1: {"no_repeat_ngram_size": 2, "bad_words_ids": [*_PHRASES, [11, 12, 13]], "min_length": 9},
-    2: {"max_new_tokens": 17, "min_new_tokens": 6, "no_repeat_ngram_size": 1},
+    1: {
+        **{"no_repeat_ngram_size": 2, "bad_words_ids": [*_PHRASES, [11, 12, 13]], "min_length": 9},
+        **{"repetition_penalty": 1.1, "begin_suppress_tokens": [*range(4, 50, 2)]},
+    },
+    2: {
+        **{"max_new_tokens": 17, "min_new_tokens": 6, "no_repeat_ngram_size": 1},
+        **{"suppress_tokens": [*range(5, 50, 7)], "begin_suppress_tokens": [*range(4, 40)]},
+    },
 }
 
 
