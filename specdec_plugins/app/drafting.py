@@ -168,7 +168,9 @@ class EngineTeacher(Teacher):
         for result in self._translator.decoder.run(requests):
             *ids, last = result.token_ids
             has_ended = result.finish_reason is FinishReason.EOS and last == self._dictionary.eos
-            yield [(int(result.id), self._dictionary.string(ids) if has_ended else None)]
+            # With its `<s>`, which BART's texts begin with and a drafter's prefix holds.
+            symbols = " ".join(self._dictionary.symbols[i] for i in ids)
+            yield [(int(result.id), symbols if has_ended else None)]
 
     def _request(self, index: int) -> Request:
         translator, source_ids = self._translator, self._sources[index].tolist()

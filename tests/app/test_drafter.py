@@ -118,8 +118,17 @@ def test_stopped_in_three_steps_it_goes_on_and_decodes_the_same_words(
     assert command.run()[1].count("done before") == 5
 
 
-def test_the_steps_before_training_by_themselves(text: Path, tmp_path: Path) -> None:
-    bundle = captions(tmp_path / "verifier")
+@pytest.mark.parametrize("kind", ["captions", "m2m_100", "bart", "mbart"])
+def test_the_steps_before_training_by_themselves(kind: str, text: Path, tmp_path: Path) -> None:
+    bundle = tmp_path / "verifier"
+    if kind == "captions":
+        captions(bundle)
+    else:
+        # Random models end no text themselves; BART's begin with one `<s>` more.
+        ends = {"forced_eos_token_id": 2} | ({"forced_bos_token_id": 0} if kind == "bart" else {})
+        folder, languages = random_folder(tmp_path / kind, kind, **ends), ["-s", "en", "-t", "de"]
+        flags = ["bundle", str(folder), "--output", str(bundle)]
+        assert convert.main(flags + languages * (kind != "bart")) == 0
     words = tmp_path / "encoded"
     drafting.COMMANDS["encode"]("--bundle", bundle, "--text", text, "--output", words)
     flags = ["--path", bundle / "verifier.safetensors", "--output", tmp_path / "distilled"]
@@ -128,19 +137,25 @@ def test_the_steps_before_training_by_themselves(text: Path, tmp_path: Path) -> 
 
 
 def assert_what_was_learnt_is_what_the_model_says(work: Path) -> None:
-    translator = SpeculativeTranslator.from_pretrained(str(work / "verifier"), device="cpu")
+    translator = SpeculativeTranslator.from_pretrained(
+        str(work / "verifier"), device="cpu", strategy="AR"
+    )
     both = read_words(make_settings({"data": str(work / "verifier")})).dictionaries
+    codec = translator.codec
+    first, end = codec.num_framing - codec.num_behind, codec.num_behind
+    forced = list(codec.first_ids)
     data = DataBin.find(work / "distilled", "train")
     sources, targets = map(data.sentences, data.languages)
     assert len(sources) == len(targets) > 100
-    texts = [[both.source.symbols[i] for i in sources[n][:-1]] for n in range(10)]
+    texts = [[both.source.symbols[i] for i in sources[n][first:-end]] for n in range(10)]
     for n, found in enumerate(translator.translate_tokens(texts)):
-        *ids, end = targets[n].tolist()
-        assert end == Dictionary.eos
-        assert [both.target.symbols[i] for i in ids] == found.tokens
+        *ids, last = targets[n].tolist()
+        assert last == Dictionary.eos
+        assert ids[: len(forced)] == forced
+        assert codec.tokens(ids) == found.tokens
 
 
-def random_folder(folder: Path, model_type: str) -> Path:
+def random_folder(folder: Path, model_type: str, **settings: Any) -> Path:
     lines, codes = folders.lines_of(300), ["eng_Latn", "deu_Latn"]
     if model_type == "marian":
         return opus(folder)
@@ -150,11 +165,11 @@ def random_folder(folder: Path, model_type: str) -> Path:
         folders.spm_files(folder, lines, "MBart50Tokenizer", "bpe")
     else:
         folders.bart_files(folder, lines)
-    folders.add_model(folder, model_type)
+    folders.add_model(folder, model_type, **settings)
     return folder
 
 
-@pytest.mark.parametrize("model_type", ["marian", "m2m_100", "bart"])
+@pytest.mark.parametrize("model_type", ["marian", "m2m_100", "bart", "mbart"])
 def test_a_drafter_of_every_architecture_begins_at_its_encoder(
     model_type: str, tmp_path: Path
 ) -> None:
@@ -179,7 +194,7 @@ def test_a_drafter_of_every_architecture_begins_at_its_encoder(
     assert same_encoder(verifier.encoder, network.encoder)
     flags = encoder_initial.architecture_flags(checkpoint["args"])
     assert ("--swish" in flags) == (model_type == "marian")
-    assert ("--encoder-normalize-before" in flags) == (model_type == "m2m_100")
+    assert ("--encoder-normalize-before" in flags) == (model_type in ("m2m_100", "mbart"))
 
 
 def test_training_tells_the_head_what_opens_the_models_input(tmp_path: Path) -> None:
