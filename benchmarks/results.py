@@ -136,8 +136,8 @@ def _facts(record: Record) -> str:
 _NOTES = """\
 * Medians of the repetitions, in brackets from where to where; ratios are taken within one \
 repetition. p50 and p95 are over sentences: the time of the batch that each was in.
-* Comparisons are with {reference}'s greedy search in float32, and with CTranslate2's and our own \
-greedy decoding in the precision of the line, on the threads that suit them best.
+* Comparisons are with the greedy search of {reference} in float32, and with CTranslate2's and our \
+own greedy decoding in the precision of the line, on the threads that suit them best.
 * Memory: what the process of a system took at most beyond an idle one with torch loaded (on a \
 GPU: torch's tensors, which CTranslate2's are none of).
 * Accepted tokens: tokens a round, the verifier's own counted and the end of the sentence not \
