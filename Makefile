@@ -23,7 +23,7 @@ MODEL ?= runs/models/en-de
 BUNDLE ?= $(MODEL:/=).bundle
 ASSISTANT ?= $(MODEL:/=).assistant
 TEXT ?= data/sample/train.en
-BENCH_MODELS_FLAGS ?= --threads 1 --batches 1 16 --relaxed
+BENCH_MODELS_FLAGS ?= --threads 1 --batches 1 16 --relaxed --turn 8
 BENCH_GPU_FLAGS ?= --threads 2 --batches 1 4 8 16 32 64 --dtypes float32 float16
 
 SHELL_SCRIPTS = $(wildcard scripts/*.sh) scripts/average-checkpoints .ci/run
@@ -58,7 +58,7 @@ bench-gpu: setup  ## the same on a GPU (BENCH_GPU_FLAGS=)
 
 bench-models: setup $(MODEL)/config.json $(BUNDLE)/bundle.json $(ASSISTANT)/config.json  ## the same for a MarianMT folder (MODEL=, BUNDLE=, TEXT=, TEST=)
 	@$(PY) -m benchmarks --pair $(BUNDLE) --model $(MODEL) --assistant $(ASSISTANT) --test $(TEST) \
-	  --rows 'transformers *' '* greedy*' 'ours *' --batch-rows '* greedy*' 'ours *' \
+	  --rows 'transformers greedy' 'transformers assisted' 'ctranslate2 greedy*' 'ours greedy*' 'ours exact*' \
 	  --output benchmarks/results/models $(BENCH_MODELS_FLAGS)
 
 runs/models/en-de/config.json: | setup
