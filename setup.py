@@ -74,7 +74,7 @@ setup(
     package_data={
         "specdec_plugins.serving": ["page/*"],
         "specdec_plugins": ["*/*.toml"],
-        BUNDLES: ["*/*"],
+        BUNDLES: ["en-de/*"],
     },
     ext_modules=[KERNELS],
     entry_points={
