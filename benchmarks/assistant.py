@@ -82,9 +82,10 @@ def small(large: Any, num_layers: int) -> Any:
     return made
 
 
-def batches(pairs: Sequence[Pair], pad: int) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
+def batches(
+    pairs: Sequence[Pair], pad: int, generator: torch.Generator
+) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
     """Sources [B, S], their masks, and targets [B, T] with _IGNORED behind them, without end."""
-    generator = torch.Generator().manual_seed(1)
     starts = list(range(0, len(pairs), _ROWS))
     while True:
         for at in torch.randperm(len(starts), generator=generator).tolist():
@@ -96,12 +97,14 @@ def batches(pairs: Sequence[Pair], pad: int) -> Iterator[tuple[Tensor, Tensor, T
             yield sources, (sources != pad).long(), targets
 
 
-def train(model: Any, pairs: Sequence[Pair], num_updates: int, peak: float) -> float:
+def train(
+    model: Any, pairs: Sequence[Pair], num_updates: int, peak: float, generator: torch.Generator
+) -> float:
     """Adam, its rate falling to nothing; the mean loss of the last tenth of the updates."""
     start, pad = model.config.decoder_start_token_id, model.config.pad_token_id
     optimizer = torch.optim.AdamW(model.parameters(), peak, betas=(0.9, 0.98), weight_decay=0.0)
     losses: list[float] = []
-    shown = tqdm(islice(batches(pairs, pad), num_updates), "training", num_updates)
+    shown = tqdm(islice(batches(pairs, pad, generator), num_updates), "training", num_updates)
     for update, (sources, mask, targets) in enumerate(shown):
         for group in optimizer.param_groups:
             group["lr"] = peak * min(1.0, (update + 1) / _WARM_UP) * (1 - update / num_updates)
@@ -144,11 +147,12 @@ def main(args: argparse.Namespace) -> None:
     require(kind == "marian", f"{args.model}: is of type {kind!r}; give a MarianMT folder.")
     import_transformers().utils.logging.disable_progress_bar()
     lines = read_monolingual(args.text)[: args.sentences]
-    torch.manual_seed(1)
+    torch.manual_seed(args.seed)  # transformers takes no generator
     model = small(load_marian(args.model), args.layers).train()
     pairs = translations(args.model, lines)
     require(bool(pairs), f"{args.text}: the model ends no translation of it; give other text.")
-    loss = train(model, pairs, args.updates, args.lr)
+    generator = torch.Generator().manual_seed(args.seed)
+    loss = train(model, pairs, args.updates, args.lr, generator)
     write(model, args.model, args.output)
     logger.info("%s: %d sentences, loss %.3f at the end", args.output, len(pairs), loss)
 
@@ -165,6 +169,7 @@ COMMAND = cli.CommandLine(
         ("--sentences", 8_000, cli.at_least(1), "of the text, at most"),
         ("--updates", 400, cli.at_least(1), f"of {_ROWS} sentences each"),
         ("--lr", 1e-3, cli.at_least(0, float), "highest learning rate"),
+        ("--seed", 1, int, "of new weights, dropout and the order of the text"),
     ],
     interrupted="interrupted; nothing was written",
 )

@@ -204,7 +204,7 @@ class Data:
         return torch.nn.functional.cross_entropy(logits.float(), target[counts])
 
 
-def new_model() -> Any:
+def new_model(seed: int) -> Any:
     transformers = import_transformers()
     stacks = {"layers": LAYERS, "attention_heads": WIDTH // 32, "ffn_dim": 4 * WIDTH}
     shape = {f"{side}_{k}": v for side in ("encoder", "decoder") for k, v in stacks.items()}
@@ -213,7 +213,7 @@ def new_model() -> Any:
         bos_token_id=BOS, pad_token_id=PAD, eos_token_id=EOS, decoder_start_token_id=EOS,
         forced_eos_token_id=EOS, **shape,
     )  # fmt: skip
-    torch.manual_seed(1)
+    torch.manual_seed(seed)  # transformers takes no generator
     model = transformers.BartForConditionalGeneration(config)
     # As bart-large-cnn has them.
     asked = {"forced_bos_token_id": BOS, "no_repeat_ngram_size": 3, "max_length": 100}
@@ -231,7 +231,7 @@ def sinusoids(count: int, width: int) -> Tensor:
     return torch.cat([angles.sin(), angles.cos()], 1) * math.sqrt(2)
 
 
-def train(folder: Path, minutes: float) -> tuple[Any, list[str]]:
+def train(folder: Path, minutes: float, seed: int) -> tuple[Any, list[str]]:
     """The model after these minutes of one process, and how its loss fell."""
     tokenizer = ByteLevelBPETokenizer()
     pairs = read_pairs(folder, "train")
@@ -240,7 +240,7 @@ def train(folder: Path, minutes: float) -> tuple[Any, list[str]]:
     (folder / "model").mkdir(exist_ok=True)
     tokenizer.save_model(str(folder / "model"))
     data, valid = Data(tokenizer, pairs), Data(tokenizer, read_pairs(folder, "valid"))
-    model, dice, curve = new_model(), random.Random(1), list[str]()
+    model, dice, curve = new_model(seed), random.Random(seed), list[str]()
     optimizer = torch.optim.AdamW(model.parameters(), lr=RATE, betas=(0.9, 0.98), weight_decay=0.01)
     began = told = time.process_time()
     updates, quarters = 0, [data.batches(longest, dice) for longest in LONGEST]
@@ -328,7 +328,7 @@ def main(args: argparse.Namespace) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     counts = collect(folder)
     torch.set_num_threads(args.threads)
-    model, curve = train(folder, args.minutes)
+    model, curve = train(folder, args.minutes, args.seed)
     model.save_pretrained(folder / "model")
     limits = {"model_max_length": POSITIONS}
     (folder / "model" / "tokenizer_config.json").write_text(json.dumps(limits), encoding="utf-8")
@@ -356,6 +356,7 @@ COMMAND = CommandLine(
         ("--output", REQUIRED, Path, "folder for text and model"),
         ("--minutes", 25.0, at_least(0.01, float), "of a processor's time, to train"),
         ("--threads", 1, at_least(1), "to train with"),
+        ("--seed", 1, int, "of the first weights and the order of the text"),
     ],
     interrupted="stopped; the text is written, and the model of the last minute",
 )

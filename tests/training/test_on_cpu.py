@@ -57,7 +57,8 @@ def test_loss_and_gradient_are_fairseq_s(settings: dict[str, int]) -> None:
 def test_dropout_keeps_the_mean_and_its_gradient_has_the_same_mask(dtype: torch.dtype) -> None:
     module, p = FairseqDropout(0.3), 77 / 256
     x = torch.ones(999, 101, dtype=dtype, requires_grad=True)
-    with quick_bfloat16():
+    # FairseqDropout takes no generator.
+    with torch.random.fork_rng(devices=[]), quick_bfloat16():
         torch.manual_seed(1)
         y = module(x)
         y.sum().backward()
