@@ -186,12 +186,25 @@ class Draft:
     lengths: Tensor  # [B] int64, 0..K; 0 = no proposal, an ordinary autoregressive step
     probs: Tensor | None = None  # [B, K, V] float32, the proposal distribution q; None = one-hot
     tree: Tree | None = None  # None = each token follows the one before it; of a tree q is one-hot
+    # [B, K], the drafter's probability of its best token in each place, which depends on nothing
+    # drawn there or behind; None = not known
+    confidences: Tensor | None = None
 
     @property
     def mask(self) -> Tensor:
         """[B, K] bool: which entries are proposals."""
         columns = torch.arange(self.tokens.shape[1], device=self.tokens.device)
         return columns < self.lengths[:, None]
+
+    def first(self, width: int) -> Draft:
+        """No more than so many columns of a chain."""
+        if width >= self.tokens.shape[1]:
+            return self
+        probs, confidences = (
+            None if part is None else part[:, :width] for part in (self.probs, self.confidences)
+        )
+        lengths = self.lengths.clamp(max=width)
+        return Draft(self.tokens[:, :width], lengths, probs, confidences=confidences)
 
     @staticmethod
     def empty(num_rows: int, device: torch.device) -> Draft:

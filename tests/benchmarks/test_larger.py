@@ -159,7 +159,7 @@ def test_a_larger_head_drafts_the_same(scaled: bool, tmp_path: Path) -> None:
         decoder = in_double(model).decoder
         states = decoder(target, remember(in_double(model), source))[:, 5:]
         logits = decoder.logits(states)[..., :30]
-        return decoder.head.draft(states, logits, target[:, 4], decoder.tokens.weight, 8)
+        return decoder.head.draft(states, logits, target[:, 4], decoder.tokens.weight, 8)[0]
 
     found = drafts(enlarged(model, replace(SIZE, decoder_layers=2)))
     assert torch.equal(found, drafts(model))

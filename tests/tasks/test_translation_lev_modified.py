@@ -291,5 +291,5 @@ def test_a_head_drafts_what_the_trained_one_says() -> None:
             before = logits.argmax(-1)
             rows.append(before)
         logits, weights = model.decoder.output_layer(states), twin.decoder.tokens.weight
-        drafted = twin.decoder.head.draft(states, logits, expected, weights, len(weights))
+        drafted, _ = twin.decoder.head.draft(states, logits, expected, weights, len(weights))
     assert drafted.tolist() == torch.stack(rows, 1).tolist()

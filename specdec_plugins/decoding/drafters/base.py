@@ -106,11 +106,8 @@ def until_end(draft: Draft, eos: int, may_wait: bool) -> Draft:
     else all of them stay.
     """
     lengths, _ = until_eos(draft.tokens, draft.lengths, eos)
-    if not may_wait:
-        return Draft(draft.tokens, lengths, draft.probs)
-    width = max(1, int(lengths.max()))
-    probs = None if draft.probs is None else draft.probs[:, :width]
-    return Draft(draft.tokens[:, :width], lengths, probs)
+    draft = replace(draft, lengths=lengths)
+    return draft.first(max(1, int(lengths.max()))) if may_wait else draft
 
 
 class TokenReader(Protocol):

@@ -53,8 +53,12 @@ class BlockNatDrafter(ContextDrafter):
         # Tokens a position to choose from: behind a head (None = 16), or with bigrams (None = 6).
         candidates: int | None = None  # None = as above
         shortlist: bool = True  # draft likely types of the source alone, where the network has them
+        confidence: float = 0.0  # probability, 0..1, of a head's best token, or it stops; 0 = never
 
         def __post_init__(self) -> None:
+            require(
+                0 <= self.confidence <= 1, f"confidence must be within 0..1, not {self.confidence}."
+            )
             require(
                 self.candidates is None or self.candidates >= 1,
                 f"candidates must be at least 1, not {self.candidates}: a draft is chosen of them.",
@@ -76,6 +80,11 @@ class BlockNatDrafter(ContextDrafter):
             not context.tree or self.network.decoder.head is not None,
             "--tree needs a drafter with a sequential head (--arch block_fast), and this one has "
             "none; omit it.",
+        )
+        require(
+            not config.confidence or (self.network.decoder.head is not None and not context.tree),
+            "confidence is that of a sequential head (--arch block_fast) in a chain of drafts: a "
+            "tree (--tree) holds the likeliest tokens already; omit one of them.",
         )
         self._eos = context.verifier.special.eos
         self._bigrams = _suitable_bigrams(context, self.network) if config.bigram_weight else None
@@ -139,32 +148,42 @@ class BlockNatDrafter(ContextDrafter):
         num_masks = torch.minimum(wanted, left).clamp(min=1)
         # The host's bound of these
         most = min(config.block_size, max(1, *(p.block_size for p in params.requested)))
-        num_used, probs = min(asked.width, most), None
+        num_used = min(asked.width, most)
         if self._at_once:
-            drafted = self._draft(prefix, num_masks, most, num_used)
-            return self._until_end(drafted, asked.budget, probs)
+            drafted, confidences = self._draft(prefix, num_masks, most, num_used)
+            return self._cut(Draft(drafted, asked.budget, confidences=confidences))
         states = self._predict(prefix, num_masks, most, num_used)
         if self.tree_size:
             return self._grow(states, asked)
         if self.network.decoder.head is not None:
-            drafted, probs = self._walk(states, asked)
-        elif self._bigrams is not None:
+            return self._cut(self._walk(states, asked))
+        if self._bigrams is not None:
             logits = self.network.decoder.logits(states)
             weight, candidates = self._config.bigram_weight, self._config.candidates or 6
             drafted = self._bigrams.best_path(logits, prefix.last(), weight, candidates)
         else:
             drafted = ops.best(self.network.decoder.logits(states))
-        return self._until_end(drafted, asked.budget, probs)
+        return self._cut(Draft(drafted, asked.budget))
 
-    def _until_end(self, drafted: Tensor, budget: Tensor, probs: Tensor | None) -> Draft:
-        budget = budget.clamp(max=drafted.shape[1])
-        return until_end(Draft(drafted, budget, probs), self._eos, self._may_wait)
+    def _cut(self, draft: Draft) -> Draft:
+        """Up to the first place whose best token is not likely enough, and behind the end.
 
-    def _draft(self, prefix: Prefix, num_masks: Tensor, most: int, num_used: int) -> Tensor:
-        """What `_predict` and `_walk` give, in one call of the kernels: [B, num_used] int64."""
+        Not up to a drawn token that is unlikely: its kind would then be missing in what is kept.
+        """
+        lengths = draft.lengths.clamp(max=draft.tokens.shape[1])
+        if self._config.confidence > 0:
+            assert draft.confidences is not None
+            is_sure = draft.confidences >= self._config.confidence
+            lengths = torch.minimum(lengths, ops.leading_true(is_sure))
+        return until_end(replace(draft, lengths=lengths), self._eos, self._may_wait)
+
+    def _draft(
+        self, prefix: Prefix, num_masks: Tensor, most: int, num_used: int
+    ) -> tuple[Tensor, Tensor]:  # [B, num_used] int64, [B, num_used]
+        """What `_predict` and `_walk` give, in one call of the kernels: tokens and confidences."""
         assert self._memory is not None, "propose before admit"
         width = self._most_unread(prefix) + most
-        drafted = self.network.decoder.draft(
+        drafted, confidences = self.network.decoder.draft(
             (prefix.tokens, prefix.lengths),
             num_masks,
             width=width,
@@ -177,7 +196,7 @@ class BlockNatDrafter(ContextDrafter):
         )
         self._cache.crop(prefix.lengths - 1)
         self._width, self._behind = prefix.width - 1, 0
-        return drafted
+        return drafted, confidences
 
     def _predict(self, prefix: Prefix, num_masks: Tensor, most: int, num_used: int) -> Tensor:
         """States [B, num_used, D] of the first of `num_masks` [B] masks behind each prefix.
@@ -209,19 +228,18 @@ class BlockNatDrafter(ContextDrafter):
             return int((prefix.lengths - 1 - self._cache.lengths).max())
         return self._behind
 
-    def _walk(self, states: Tensor, asked: DraftRequest) -> tuple[Tensor, Tensor | None]:
-        """Tokens [B, m] int64 that the head chooses; drawn, with their distribution [B, m, V],
-        under a rule that samples: over the candidates alone, whatever the rest may be worth.
+    def _walk(self, states: Tensor, asked: DraftRequest) -> Draft:
+        """What the head chooses; drawn, with its distribution, under a rule that samples: over the
+        candidates alone, whatever the rest may be worth.
         """
         decoder, listed = self.network.decoder, self._listed
         head, embeddings = decoder.head, decoder.tokens.weight
         assert head is not None
-        last, candidates = asked.prefix.last(), self._config.candidates or 16
+        given = asked.prefix.last(), embeddings, self._config.candidates or 16
         if isinstance(head, NativeHead) and listed and not self._samples:
-            return head.draft(states, listed, last, embeddings, candidates), None
+            drafted, confidences = head.draft(states, listed, *given)
+            return Draft(drafted, asked.budget, confidences=confidences)
         logits = self._logits(states)
-        if not self._samples:
-            return head.draft(states, logits, last, embeddings, candidates), None
         probs: list[Tensor] = []  # [B, 1, V] each
 
         def draw(place: int, own: Tensor, scores: Tensor) -> Tensor:
@@ -231,8 +249,10 @@ class BlockNatDrafter(ContextDrafter):
             uniform = asked.random.uniform(positions, 1, Stream.PROPOSE)[:, 0]
             return sample(probs[-1][:, 0].gather(1, own), uniform)
 
-        drafted = head.draft(states, logits, last, embeddings, candidates, draw)
-        return drafted, torch.cat(probs, 1)
+        choose = draw if self._samples else None
+        drafted, confidences = head.draft(states, logits, *given, choose)
+        law = torch.cat(probs, 1) if probs else None
+        return Draft(drafted, asked.budget, law, confidences=confidences)
 
     def _grow(self, states: Tensor, asked: DraftRequest) -> Draft:
         """A tree of what the head finds likeliest; no matter of chance under any rule."""

@@ -119,12 +119,13 @@ class BidirectionalDecoder(nn.Module):
         listed: Sequence[Listed],  # what each row may draft
         num_candidates: int,
         num_used: int,
-    ) -> Tensor:  # [B, num_used] int64
-        """The tokens behind each prefix, in one call of the kernels.
+    ) -> tuple[Tensor, Tensor]:  # [B, num_used] int64, [B, num_used] float32
+        """The tokens behind each prefix and their confidences, in one call of the kernels.
 
         The same as `extend` over what `ops.open_block` gives, and the head's choice by its states.
         """
         drafted = num_masks.new_empty(len(num_masks), num_used)
+        confidences = torch.empty(drafted.shape)
         ops.native.draft_blocks(
             *prefix,
             cached=cache.lengths,
@@ -139,10 +140,11 @@ class BidirectionalDecoder(nn.Module):
             types=[row.types for row in listed],
             candidates=num_candidates,
             drafted=drafted,
+            confidences=confidences,
             **self._embeddings(source),
             **cast(NativeHead, self.head).weights(self.tokens.weight),
         )
-        return drafted
+        return drafted, confidences
 
     def _embeddings(self, source: SourceMemory) -> dict[str, Any]:
         """What the kernels embed a block with."""

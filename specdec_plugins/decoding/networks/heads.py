@@ -151,21 +151,23 @@ class SequentialHead(nn.Module):
         embeddings: Tensor,  # [V, D], which are the output projection, too
         num_candidates: int,
         choose: Choice | None = None,
-    ) -> Tensor:  # [B, K] int64
+    ) -> tuple[Tensor, Tensor]:  # [B, K] int64, [B, K]
         """The tokens of each block from left to right, each the best behind the one before it.
 
         Of each position the tokens with the best logits are candidates. `choose` is told a place,
         these [B, C] and their scores [B, C], and gives the index [B] of one of them, all int64 but
-        the scores; None = the best, the first of equal ones.
+        the scores; None = the best, the first of equal ones. And with the tokens, the probability
+        among the candidates that the best one of each place has behind the tokens before it.
         """
         candidates, score = self.scorer(states, logits, embeddings, num_candidates)
-        drafted = []
+        drafted, confidences = [], []
         for place in range(states.shape[1]):
             scores, own = score(place, before[:, None])[:, 0], candidates[:, place]
             index = scores.argmax(-1) if choose is None else choose(place, own, scores)
             before = own.gather(1, index[:, None])[:, 0]
             drafted.append(before)
-        return torch.stack(drafted, 1)
+            confidences.append(scores.softmax(-1).amax(-1))
+        return torch.stack(drafted, 1), torch.stack(confidences, 1)
 
     def scorer(
         self, states: Tensor, logits: Tensor, embeddings: Tensor, num_candidates: int

@@ -44,9 +44,12 @@ def params(*block_sizes: int) -> RowParams:
     return row_params(len(block_sizes), block_size=block_sizes)
 
 
-def drafter_of(network: BlockDrafter, rows: list[Row]) -> BlockNatDrafter:
+def drafter_of(
+    network: BlockDrafter, rows: list[Row], tree: int = 0, **options: Any
+) -> BlockNatDrafter:
     verifier = TransformerVerifier(transformer(), SPECIAL)
-    drafter = DRAFTERS.build("block", DraftContext(verifier, network))
+    context = DraftContext(verifier, network, tree=tree)
+    drafter = DRAFTERS.build("block", context, options=options)
     assert isinstance(drafter, BlockNatDrafter)
     drafter.admit(batch(rows))
     return drafter
@@ -211,7 +214,9 @@ class AtOnce(BlockNatDrafter):
 
     num_blocks = 0
 
-    def _draft(self, prefix: Prefix, num_masks: Tensor, most: int, num_used: int) -> Tensor:
+    def _draft(
+        self, prefix: Prefix, num_masks: Tensor, most: int, num_used: int
+    ) -> tuple[Tensor, Tensor]:
         lengths, width = self._cache.lengths, self._width
         states = self._predict(prefix, num_masks, most, num_used)
         last, table = prefix.last(), self.network.decoder.tokens.weight
@@ -221,7 +226,7 @@ class AtOnce(BlockNatDrafter):
         self._cache.crop(lengths)
         self._width = width
         found = super()._draft(prefix, num_masks, most, num_used)
-        assert torch.equal(found, expected)
+        assert all(map(torch.equal, found, expected))
         self.num_blocks += 1
         return found
 
@@ -327,3 +332,24 @@ def test_equal_encoders_are_told_from_others(changes: dict[str, Any], same: bool
     source = torch.tensor([[5, 9, 7, 3, EOS], [8, 4, EOS, PAD, PAD]])
     if same:
         assert torch.equal(other(source)[0], VERIFIER.encoder(source)[0])
+
+
+def test_a_draft_stops_where_its_head_is_unsure() -> None:
+    network = block_drafter(sequential_head=16)
+    asked = DraftRequest(prefix_of(ROWS), torch.tensor([6, 6, 2]), 6, params(6, 6, 6), RANDOM)
+    whole = drafter_of(network, ROWS).propose(asked)
+    assert whole.confidences is not None
+    probs = whole.confidences.tolist()
+    kinds = set()
+    for threshold in [0.99, *sum(probs, [])]:
+        cut = drafter_of(network, ROWS, confidence=threshold).propose(asked)
+        for row, length in enumerate(cut.lengths.tolist()):
+            assert torch.equal(cut.tokens[row, :length], whole.tokens[row, :length])
+            assert all(prob >= threshold for prob in probs[row][:length])
+            is_cut = length < int(whole.lengths[row])
+            assert not is_cut or probs[row][length] < threshold
+            kinds.add((is_cut, length > 0))
+    assert kinds == {(True, True), (True, False), (False, True)}
+    for tree, head in ((0, 0), (4, 16)):
+        with pytest.raises(UserError, match="confidence is that of a sequential head"):
+            drafter_of(block_drafter(sequential_head=head), ROWS, tree, confidence=0.2)

@@ -55,11 +55,15 @@ def test_a_block_is_drafted_as_place_by_place(
     instruction_set: str, int8: bool, rows: int, length: int, width: int
 ) -> None:
     given, head = inputs(rows, length, width), native(toy_head(), instruction_set, int8)
-    found = head.draft(*given, num_candidates=5)
-    assert torch.equal(found, head.draft(*given, 5, best_by_hand))
-    if not int8:
-        assert torch.equal(found, toy_head().draft(*given, num_candidates=5))
+    found, confidences = head.draft(*given, num_candidates=5)
+    by_place = [head.draft(*given, 5, best_by_hand)]
+    by_place += [] if int8 else [toy_head().draft(*given, num_candidates=5)]
+    for expected, probs in by_place:
+        assert torch.equal(found, expected)
+        torch.testing.assert_close(confidences, probs, rtol=1e-4, atol=1e-5)
+    assert confidences.min() >= 1 / 5
     if length > 1:
+        assert confidences.min() < 0.9
         assert not torch.equal(found, given[1].argmax(-1))
 
 
@@ -76,12 +80,14 @@ def test_only_what_is_listed_is_drafted(
     project = nn.Linear(DIM, WIDTH, bias=False)
     project.weight.data = embeddings
     logits = only(NativeLinear(project, int8, instruction_set)(states), rows)
-    expected = head.draft(states, logits, before, embeddings, 6, best_by_hand)
+    expected, probs = head.draft(states, logits, before, embeddings, 6, best_by_hand)
     for threads in (1, 2):
         torch.set_num_threads(threads)
-        assert torch.equal(head.draft(states, rows, before, embeddings, 6), expected)
+        found, confidences = head.draft(states, rows, before, embeddings, 6)
+        assert torch.equal(found, expected)
+        torch.testing.assert_close(confidences, probs, rtol=1e-4, atol=1e-5)
     for row in range(3):
-        alone = head.draft(
+        alone, _ = head.draft(
             states[row : row + 1], rows[row : row + 1], before[row : row + 1], embeddings, 6
         )
         assert torch.equal(alone, expected[row : row + 1])
@@ -111,11 +117,12 @@ def test_a_block_is_the_same_in_any_batch_and_on_any_threads(
     states, logits, before, embeddings = inputs(7, 6)
     head = native(toy_head(), instruction_set, int8)
     given = [(states[i : i + 1], logits[i : i + 1], before[i : i + 1]) for i in range(7)]
-    alone = torch.cat([head.draft(*own, embeddings, num_candidates=16) for own in given])
+    each = [head.draft(*own, embeddings, num_candidates=16) for own in given]
+    alone = [torch.cat(parts) for parts in zip(*each, strict=True)]
     for threads, rows in product((1, 2, 3), (2, 7)):
         torch.set_num_threads(threads)
         found = head.draft(states[:rows], logits[:rows], before[:rows], embeddings, 16)
-        assert torch.equal(found, alone[:rows])
+        assert all(torch.equal(part, own[:rows]) for part, own in zip(found, alone, strict=True))
 
 
 @pytest.mark.parametrize("int8", [False, True])

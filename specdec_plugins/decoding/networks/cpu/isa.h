@@ -127,6 +127,7 @@ struct Walk {
   const int64_t* blocks = nullptr;    // [B] the first row of each block in states
   Candidate* candidates = nullptr;    // [B, K, count] room
   int64_t* drafted = nullptr;         // [B, K]
+  float* confidences = nullptr;       // [B, K]
 };
 
 // What one query of one head looks at.

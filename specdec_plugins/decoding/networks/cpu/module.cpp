@@ -266,7 +266,7 @@ static void draft_blocks(
     const std::vector<std::shared_ptr<PackedWeights>>& lists,
     const std::vector<Tensor<const int32_t>>& types, const Tensor<const Bfloat16>& head_table,
     const PackedWeights& state, const PackedWeights& out, int candidates,
-    const Tensor<int64_t>& drafted, int threads) {
+    const Tensor<int64_t>& drafted, const Tensor<float>& confidences, int threads) {
   const int64_t rows = lengths.count(), dim = table.size(1), used = drafted.size(1);
   Owned<int64_t> tokens({rows, width}), last_seen({rows, width}), columns({rows, used});
   open_block(prefix, lengths, cached, num_masks, mask, pad, tokens.written(), last_seen.written(),
@@ -284,7 +284,7 @@ static void draft_blocks(
   for (int64_t row = 0; row < rows; ++row)
     before.values[row] = prefix.data[row * prefix.size(1) + lengths.data[row] - 1];
   walk_blocks(states.read(), std::nullopt, lists, types, before.read(), table, head_table, state,
-              out, candidates, drafted, threads);
+              out, candidates, drafted, confidences, threads);
 }
 
 }  // namespace specdec
@@ -312,8 +312,8 @@ PYBIND11_MODULE(_kernels, module) {
              arg("log_probs"), arg("backoffs"), arg("frequencies"), arg("weight"),
              arg("candidates"), arg("paths"), arg("threads"));
   module.def("walk_blocks", &walk_blocks, arg("states"), arg("logits"), arg("lists"),
-             arg("types"), arg("before"), arg("embeddings"), arg("table"), arg("state"), arg("out"), arg("candidates"),
-             arg("drafted"), arg("threads"));
+             arg("types"), arg("before"), arg("embeddings"), arg("table"), arg("state"), arg("out"),
+             arg("candidates"), arg("drafted"), arg("confidences"), arg("threads"));
   module.def("embed", &embed, arg("tokens"), arg("table"), arg("scale"), arg("positions"),
              arg("position_table"), arg("offset"), arg("last"), arg("out"));
   module.def("embed_block", &embed_block, arg("tokens"), arg("table"), arg("scale"),
@@ -357,5 +357,6 @@ PYBIND11_MODULE(_kernels, module) {
              arg("position_table"), arg("offset"), arg("last"), arg("queries"), arg("keys"),
              arg("values"), arg("stack"), arg("storage"), arg("live"), arg("source"),
              arg("source_mask"), arg("lists"), arg("types"), arg("head_table"), arg("state"),
-             arg("out"), arg("candidates"), arg("drafted"), arg("threads"));
+             arg("out"), arg("candidates"), arg("drafted"), arg("confidences"),
+             arg("threads"));
 }

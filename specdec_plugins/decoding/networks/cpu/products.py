@@ -160,12 +160,13 @@ class NativeHead(nn.Module):
         embeddings: Tensor,  # [V, D]
         num_candidates: int,
         choose: Choice | None = None,
-    ) -> Tensor:  # [B, K] int64
+    ) -> tuple[Tensor, Tensor]:  # [B, K] int64, [B, K] float32
         """See `SequentialHead.draft`."""
         if choose is not None:
             assert isinstance(logits, Tensor), "a choice of Python's is made by all logits"
             return self._head.draft(states, logits, before, embeddings, num_candidates, choose)
         drafted = before.new_empty(states.shape[:2])
+        confidences = states.new_empty(drafted.shape)
         ops.native.walk_blocks(
             states=states,
             logits=logits if isinstance(logits, Tensor) else None,
@@ -178,9 +179,10 @@ class NativeHead(nn.Module):
             out=self._head.out.packed,
             candidates=num_candidates,
             drafted=drafted,
+            confidences=confidences,
             threads=torch.get_num_threads(),
         )
-        return drafted
+        return drafted, confidences
 
     def scorer(
         self, states: Tensor, logits: Tensor, embeddings: Tensor, num_candidates: int

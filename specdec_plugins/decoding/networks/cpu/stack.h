@@ -368,7 +368,8 @@ inline void walk_blocks(const Floats& states, const std::optional<Floats>& logit
                         const std::vector<Tensor<const int32_t>>& types, const Integers& before,
                         const Floats& embeddings, const Tensor<const Bfloat16>& table,
                         const PackedWeights& state, const PackedWeights& out, int candidates,
-                        const Tensor<int64_t>& drafted, int threads) {
+                        const Tensor<int64_t>& drafted, const Tensor<float>& confidences,
+                        int threads) {
   Walk walk;
   walk.rows = int(states.size(0));
   walk.length = int(states.size(1));
@@ -402,6 +403,7 @@ inline void walk_blocks(const Floats& states, const std::optional<Floats>& logit
   std::vector<Candidate> room(places * walk.count);
   walk.candidates = room.data();
   walk.drafted = drafted.data;
+  walk.confidences = confidences.data;
   const size_t codes = std::max((places + 1) * (walk.dim + 3), (rows + 1) * (walk.hidden + 3));
   const Scratch scratch = scratch_for({places * walk.hidden, 0, rows * walk.dim, rows * walk.scores_stride,
                                        rows * walk.hidden},
