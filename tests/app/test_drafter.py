@@ -6,7 +6,6 @@ import os
 import re
 import signal
 import subprocess
-import sys
 import time
 from argparse import Namespace
 from collections.abc import Callable
@@ -32,6 +31,7 @@ from specdec_plugins.formats.models import read_model
 from tests.bundles import CAPTIONS, ROOT, captions
 from tests.formats.pretrained import toys as folders
 from tests.refusals import refused
+from tests.warm_python import warm_python
 
 pytestmark = pytest.mark.fairseq
 
@@ -66,8 +66,8 @@ class Command:
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
-            env={**os.environ, "PYTHON": sys.executable, "OMP_NUM_THREADS": "1"},
-            start_new_session=True,
+            env={**os.environ, "PYTHON": warm_python(), "OMP_NUM_THREADS": "1"},
+            process_group=0,
             preexec_fn=heed,
         ) as process:
             while process.poll() is None and not until():
@@ -86,7 +86,7 @@ def test_stopped_in_three_steps_it_goes_on_and_decodes_the_same_words(
     work = tmp_path / "out.work"
     parts, curve = tmp_path / "out.work" / "distilled.parts", work / "training" / "curve.jsonl"
     command = Command(model, "--text", text, "--output", output, "--device", "cpu")
-    command.words += ["--hours", "0.003", "--every", "0.05"]
+    command.words += ["--hours", "0.002", "--every", "0.03"]
     chunks: dict[Path, int] = {}
     for mark in (work / "verifier", parts / "chunk-000000.json", work / "training" / "initial.pt"):
         status, told = command.run(mark.exists)
