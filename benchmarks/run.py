@@ -44,7 +44,9 @@ def main(argv: Sequence[str] | None = None) -> int:
 
     def work() -> None:
         options = build(Options, given)
+        # Asked before the measuring takes its time.
         check_output(f"{options.output}.json", "--output", replaced=True)
+        plots.pyplot()
         results = Results(run(options))
         write(results, options.output)
         print(page(results))

@@ -156,4 +156,4 @@ def test_a_picture_is_drawn_or_it_is_said_what_it_needs(
     assert [len(axes.patches) for axes in figure.axes] == [len(rows), 3 * len(rows)]
     pyplot().close(figure)
     monkeypatch.setitem(sys.modules, "matplotlib", None)
-    refused("install it with the extra 'compare', or add --no-picture", pyplot)
+    refused("install it with the extra 'compare'", pyplot)

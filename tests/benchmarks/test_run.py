@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import lzma
+import sys
 from pathlib import Path
 
 import pytest
@@ -13,6 +14,7 @@ from benchmarks.reports import shown
 from benchmarks.run import main
 from specdec_plugins.formats.dictionaries import Dictionary
 from tests.fairseq_checkpoints import dictionaries, write
+from tests.refusals import told
 
 pytestmark = pytest.mark.fairseq
 
@@ -74,6 +76,16 @@ def test_the_command_names_no_folder_of_this_machine(monkeypatch: pytest.MonkeyP
     inside, outside = str(Path(__file__)), "/elsewhere/test.en"
     assert shown(f"{inside},{outside}") == "test_run.py,test.en"
     assert [shown(word) for word in ("--test", "runs/a", "0.5")] == ["--test", "runs/a", "0.5"]
+
+
+def test_without_matplotlib_nothing_is_measured(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    flags = ["--random-weights", "1x64x40", "--output", str(tmp_path / "out")]
+    error = told(capsys, main, [*flags, "--work", str(tmp_path / "work")])
+    assert "A picture needs matplotlib" in error
+    assert not list(tmp_path.iterdir())
 
 
 @pytest.mark.integration
