@@ -2,7 +2,7 @@
 SHELL := bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help setup demo demo-train translate test check format bench bench-gpu bench-models
+.PHONY: help setup demo demo-train translate test check format bench bench-bars bench-gpu bench-models
 
 PY := .venv/bin/python
 # Processes that the tests are spread over; each computes on one thread.
@@ -15,6 +15,11 @@ PAIR ?= data/models/en-de
 TEST ?= data/samples/en-de.tsv
 RESULT ?= benchmarks/results/$(notdir $(PAIR:/=)).$(basename $(notdir $(TEST)))
 BENCH = $(PY) -m benchmarks --pair $(PAIR) --test $(TEST) --batch-rows '* greedy' 'ours exact'
+# What `make bench-bars` does more than its default: a checkout of an older commit with its kernels
+# built, to measure beside; sources and files of hints for them.
+BEFORE ?=
+HINTS ?=
+BARS_FLAGS ?=
 # Every row at batch 1; in batches, greedy decoding and SpecDec.
 BENCH_FLAGS ?= --threads 2 --batches 1 4 8 16 32 64
 # What `make bench-models` compares: a MarianMT folder, a bundle of it with a drafter, and a smaller
@@ -50,10 +55,16 @@ test: setup  ## pass the tests (TEST_FLAGS='-k exact' for some)
 	@echo "test: pytest in $(TEST_PROCESSES) processes"
 	@OMP_NUM_THREADS=1 $(PY) -m pytest -n $(TEST_PROCESSES) $(TEST_FLAGS)
 
-bench: setup  ## measure every engine side by side (PAIR=, TEST=, RESULT=, BENCH_FLAGS=)
+bench-bars: setup  ## measure every bar that the speed is held to (BEFORE=, HINTS=, BARS_FLAGS=)
+	@$(PY) -m benchmarks.bars --pair $(PAIR) --test $(TEST) $(if $(BEFORE),--before $(BEFORE)) \
+	  $(if $(HINTS),--hints $(HINTS)) $(BARS_FLAGS)
+
+# Whoever names a pair, a test or a result wants one table.
+ONE_TABLE = $(filter command,$(origin PAIR) $(origin TEST) $(origin RESULT))
+bench: setup $(if $(ONE_TABLE),,bench-bars)  ## that, and every engine side by side; the latter alone with PAIR=, TEST= or RESULT= (BENCH_FLAGS=)
 	@$(BENCH) --output $(RESULT) $(BENCH_FLAGS)
 
-bench-gpu: setup  ## the same on a GPU (BENCH_GPU_FLAGS=)
+bench-gpu: setup  ## every engine side by side on a GPU (BENCH_GPU_FLAGS=)
 	@$(BENCH) --output $(RESULT).gpu --device cuda $(BENCH_GPU_FLAGS)
 
 bench-models: setup $(MODEL)/config.json $(BUNDLE)/bundle.json $(ASSISTANT)/config.json  ## the same for a MarianMT folder (MODEL=, BUNDLE=, TEXT=, TEST=)

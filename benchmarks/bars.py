@@ -1,38 +1,81 @@
-"""The bars that the project holds its speed to, read off a run: met, or missed by how much.
+"""Every bar that the project holds its speed to, measured in one run and written as one page.
 
-python -m benchmarks.bars benchmarks/results/NAME.json
+    python -m benchmarks.bars --output benchmarks/results/bars
+
+On a machine that is not like the one that the bars were set on, what counts is how much better
+than an older commit the project is beside it, in the same run: `--before CHECKOUT`, a checkout of
+that commit with its kernels built. The same command goes on where it was stopped.
 """
 
 from __future__ import annotations
 
+import argparse
+import json
 import statistics
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
+from itertools import islice
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-from benchmarks import reports
-from benchmarks.reports import Columns, Record, spread
-from benchmarks.results import Results, Setting, speed_ups
-from benchmarks.systems import BEAM, EXACT, GREEDY, RELAXED
-from specdec_plugins.errors import require, run_command
+import torch
 
-_BLEU_MARGIN = 0.3  # below beam search, that relaxed decoding may score
-_EXTRA_MEMORY = 0.2  # of AR's peak, beside the drafter's weights
-MIB = 2**20
-_NAMES = {"ctranslate2": "CTranslate2", "fairseq": "fairseq", "ours": "our"}
-# Speeds at batch 1: number, precision, what of ours, against whose greedy decoding, and how many
-# times faster it should be.
-_ON_CPU = (
-    ("1", "float32", GREEDY, "ctranslate2", 0.9),
-    ("1", "int8", GREEDY, "ctranslate2", 0.7),
-    ("2", "float32", EXACT, "ctranslate2", 1.8),
-    ("2", "int8", EXACT, "ctranslate2", 2.0),
-    ("3", "float32", EXACT, "ours", 2.0),
-    ("3", "int8", EXACT, "ours", 2.0),
-    ("4", "float32", EXACT, "fairseq", 4.0),
+from benchmarks import compare
+from benchmarks.pair import Pair
+from benchmarks.reports import (
+    Columns,
+    Record,
+    command,
+    commit_of,
+    describe,
+    in_words,
+    number,
+    ratios,
+    spread,
+    table,
 )
-_ON_GPU = (("5", "float16", EXACT, "fairseq", 25.0), ("5", "float16", EXACT, "ours", 2.5))
+from benchmarks.results import Results, speed_ups
+from benchmarks.run import grown_folder, run
+from benchmarks.serving import load
+from benchmarks.shapes import grow, grown_size
+from benchmarks.systems import EXACT, GREEDY, Options, System
+from specdec_plugins.app import convert
+from specdec_plugins.app.loading import settings_from_files
+from specdec_plugins.corpus import cli
+from specdec_plugins.corpus.reading import BadLines, ParallelFile, read_pairs
+from specdec_plugins.corpus.resume import Log
+from specdec_plugins.decoding.networks.cpu.ops import best_set
+from specdec_plugins.errors import require
+from specdec_plugins.formats.output import check_output
+
+THREADS = (1, 2)
+OWN, GROWN, HINTS, SERVER = "bundled size", "grown", "hints", "server"  # what is measured
+SIZES = (GROWN, OWN)
+BEFORE_BLOCK = 4  # tokens; the older commit's best in both precisions
+ENOUGH = 1.5  # times what the older commit gives, where the machine is another one
+BLOCK, HINT = "block", "hint"
+WAYS = [{"name": BLOCK}, {"name": HINT, "drafter": "hint", "block_size": 12}]
+# Runs, one precision after the other, since all systems of one are in memory: bar, size, precision,
+# and how many times as fast as our greedy decoding exact decoding should be.
+RUNS = (
+    ("1", GROWN, "float32", 2.2),
+    ("2", GROWN, "int8", 1.6),
+    ("3", OWN, "float32", 1.5),
+    ("3", OWN, "int8", 1.25),
+)
+AGAINST_PEER = (("float32", 4.0), ("int8", 3.0))
+# What has the profile of a bar that is missed, and what was tried.
+PAGES = {
+    "1": "sequential-head.md",
+    "2": "sequential-head.md",
+    "3": "sequential-head.md",
+    "4": "kernels.md",
+    "6": "head-ablation.md",
+    "7": "hints.md",
+    "8": "adaptive.md",
+}
+_TRAINING = "recorded: [sequential-head.md](sequential-head.md)"
 
 
 class Bar(NamedTuple):
@@ -41,92 +84,324 @@ class Bar(NamedTuple):
     number: str
     what: str
     wanted: float
-    values: Sequence[float]  # ratios run by run; empty = not measured in this run
-    at_most: bool = False  # the measured value may not be larger than the wanted one
+    values: Sequence[float]  # by repetition; empty = not measured in this run
+    before: Sequence[float] = ()  # the same of the older commit
+    at_most: bool = False  # a share, which should not be larger
+    told: str = ""  # in place of a verdict
 
     @property
-    def verdict(self) -> str:
-        if not self.values:
-            return "not measured"
+    def against_before(self) -> list[float]:
+        """How much better than the older commit, by repetition."""
+        pair = (self.before, self.values) if self.at_most else (self.values, self.before)
+        return ratios(*pair) if self.before else []
+
+    def factor(self, absolute: bool) -> float:
+        """What was reached of what counts; 1 and more is met."""
+        if self.before and not absolute:
+            return statistics.median(self.against_before) / ENOUGH
         middle = statistics.median(self.values)
-        met = middle <= self.wanted if self.at_most else middle >= self.wanted
-        return "met" if met else f"missed: {middle / self.wanted:.2f} of it"
+        return self.wanted / middle if self.at_most else middle / self.wanted
+
+    def verdict(self, absolute: bool) -> str:
+        if not self.values:
+            return self.told or "not measured"
+        factor = self.factor(absolute)
+        if factor >= 1:
+            return "met"
+        anyway = ", though what is wanted is met" if self.factor(True) >= 1 else ""
+        return f"**missed**: {factor:.2f} of it{anyway}"
 
 
-COLUMNS: Columns = {
-    "bar": lambda bar: bar.number,
-    "what": lambda bar: bar.what,
-    "wanted": lambda bar: f"{'at most' if bar.at_most else 'at least'} {bar.wanted:g}x",
-    "measured": lambda bar: spread(bar.values) if bar.values else "",
-    "verdict": lambda bar: bar.verdict,
-}
-
-
-def bars(results: Results) -> list[Bar]:
-    """Those of the device that the run was made on."""
-    on_cpu, at = results.record["setting"]["device"] == "cpu", (results.threads, 1)
-    # On a CPU everybody is as fast as the best number of threads makes it.
-    find = results.fastest if on_cpu else results.find
+def systems(
+    dtype: str, with_peer: bool, with_before: bool, block_sizes: Sequence[int]
+) -> list[System]:
+    """Greedy and exact of ours and of the older commit, and CTranslate2's, by number of threads."""
     found = []
-    for number, dtype, role, engine, wanted in _ON_CPU if on_cpu else _ON_GPU:
-        values = speed_ups(find(at, "ours", role, dtype), find(at, engine, GREEDY, dtype))
-        what = f"our {role} against {_NAMES[engine]} greedy, {dtype}"
-        found.append(Bar(number, what, wanted, values))
-    return found if on_cpu else [*found, *_of_gpu(results, results.threads, "float16")]
+    bits = {"drafter bits": 8} if dtype == "float32" else {}
+    for threads in THREADS:
+        fewer = {"threads": threads} if threads < max(THREADS) else {}
+        if with_peer:
+            found.append(System("ctranslate2", GREEDY, dtype, fewer))
+        found.append(System("ours", GREEDY, dtype, fewer))
+        for size in ({}, *({"k": size} for size in block_sizes)):
+            found.append(System("ours", EXACT, dtype, {**bits, **size, **fewer}))
+        if with_before:
+            found.append(System("before", GREEDY, dtype, fewer))
+            options = {**bits, "k": BEFORE_BLOCK, **fewer}
+            found.append(System("before", EXACT, dtype, options))
+    return found
 
 
-def table(results: Results) -> str:
-    """Markdown."""
-    return reports.table(COLUMNS, bars(results))
+# --- measuring ------------------------------------------------------------------------------------
 
 
-def _of_gpu(results: Results, threads: int, dtype: str) -> Iterator[Bar]:
-    batches = [batch for other, batch in results.settings if other == threads]
-    exact, greedy = (
-        {batch: results.find((threads, batch), "ours", role, dtype) for batch in batches}
-        for role in (EXACT, GREEDY)
+def parts(args: argparse.Namespace) -> dict[str, Callable[[], Any]]:
+    """What is measured, one after the other."""
+    options = Options(
+        *(f"{args.work}/bars", args.pair, args.test, args.sentences),
+        work=args.work,
+        repeats=args.repeats,
+        threads=(max(THREADS),),
     )
-    what = f"our relaxed, BLEU within {_BLEU_MARGIN} of beam 5, against our greedy"
-    yield Bar("6", what, 4.0, _relaxed(results, (threads, 1), dtype, greedy.get(1)))
-    yield Bar("7", "our greedy step against its kernels", 1.3, [], at_most=True)
-    for batch in batches:
-        if batch > 1:
-            wanted, values = 1.3 if batch == 32 else 1.0, speed_ups(exact[batch], greedy[batch])
-            yield Bar("8", f"our exact against our greedy, batch {batch}", wanted, values)
-    weights = results.record["pair"]["drafter_weights"] * (2 if dtype == "float16" else 4) / MIB
-    for batch in batches:
-        mine, plain, values = exact[batch], greedy[batch], []
-        if mine is not None and plain is not None:
-            allowed = weights + plain["peak_memory_mib"] * (1 + _EXTRA_MEMORY)
-            values = [mine["peak_memory_mib"] / allowed]
-        if batch <= 32:
-            what = f"memory of exact against greedy's plus a fifth and the drafter, batch {batch}"
-            yield Bar("9", what, 1.0, values, at_most=True)
+    grown = Options(**{**vars(options), "grow": args.grow})
+    sizes = {GROWN: (grown, True), OWN: (options, False)}
+
+    def decode(size: str, dtype: str) -> Record:
+        options, larger = sizes[size]
+        chosen = systems(dtype, larger, args.before is not None, args.block_sizes)
+        return run(options, chosen, older(args, larger))
+
+    found: dict[str, Callable[[], Any]] = {
+        f"{size}, {dtype}": partial(decode, size, dtype) for _, size, dtype, _ in RUNS
+    }
+    return {**found, HINTS: lambda: hints(args, grown_folder(grown)), SERVER: lambda: server(args)}
 
 
-def _relaxed(results: Results, at: Setting, dtype: str, greedy: Record | None) -> list[float]:
-    """How much faster the fastest relaxed system is that scores as beam search does."""
-    beam = results.find(at, "fairseq", BEAM, dtype)
-    if beam is None or beam["bleu"] is None:
-        return []
+def older(args: argparse.Namespace, grown: bool) -> tuple[str, Mapping[str, Any]]:
+    """As `Workload.before`. A grown pair is written for it as fairseq's checkpoints.
+
+    They are what commits of all times read, and its verifier has the weights that ours has.
+    """
+    if args.before is None:
+        return "", {}
+    folder = Path(args.before, args.pair).resolve()
+    if not grown:
+        return args.before, {"data": str(folder)}
+    pair, made = Pair.of(folder, None, None), Path(args.work, "before").resolve()
+    grow(pair, grown_size(args.grow), made)
+    written = Path(f"{made}.fairseq")
+    status = convert.main(["fairseq", str(made), "--output", str(written), "--force"])
+    require(status == 0, f"{made}: could not be written for {args.before}.")
+    both = pair.dictionaries()
+    languages = {"source_lang": both.source_lang, "target_lang": both.target_lang}
+    return args.before, settings_from_files(written, {"data": str(written), **languages})
+
+
+def hints(args: argparse.Namespace, folder: Path) -> list[Record]:
+    """Drafter `hint` beside `block` on one thread, by hint and precision."""
+    found = []
+    ways = Path(args.work, "ways.json")
+    ways.write_text(json.dumps(WAYS), encoding="utf-8")
+    torch.set_num_threads(1)
+    for hint in args.hints[1:]:
+        for dtype, _ in AGAINST_PEER:
+            flags = {
+                **{"ways": ways, "repeats": args.repeats, "threads": 1, "chunk": 5},
+                **{"dtype": dtype, "drafter-dtype": "int8"},
+                **{"input-path": args.hints[0], "hint-file": hint},
+                **{"sentences": min(args.sentences or args.hinted, args.hinted)},
+            }
+            words = [f"--{flag}={value}" for flag, value in flags.items()]
+            given = compare.comparison_parser().parse_known_args([str(folder), "--cpu", *words])
+            rows = {row["name"]: row for row in compare.run(*given)}
+            found.append({"hint": Path(hint).stem, "dtype": dtype, "rows": rows})
+    return found
+
+
+def server(args: argparse.Namespace) -> Record:
+    """Speculation off and adaptive, by number of clients."""
+    texts = Path(args.work, "texts.txt")
+    pairs = read_pairs(ParallelFile.parse(args.test, columns=(1, 2)), BadLines())
+    lines = [source for source, _ in islice(pairs, args.sentences)]
+    texts.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
+    flags = {"texts": texts, "seconds": args.seconds, "repeats": args.repeats, "threads": 1}
+    flags |= {"modes": "off,adaptive", "concurrency": ",".join(map(str, args.clients))}
+    given = load.COMMAND.parse(args.pair, *(f"--{flag}={value}" for flag, value in flags.items()))
+    reference = load.reference_of(given)
+    results = load.run(given, reference)
+    return {"plain": reference.tokens_per_second, "results": results}
+
+
+# --- reporting ------------------------------------------------------------------------------------
+
+
+def bars(record: Mapping[str, Any]) -> Iterator[Bar]:
+    """All of them, in order; those of parts that are not in the record have no figures."""
+    runs = {name: Results(found) for name, found in record.items() if name.startswith(SIZES)}
+    for bar, size, dtype, wanted in RUNS:
+        for threads in THREADS:
+            find = partial(_fastest, runs.get(f"{size}, {dtype}"), threads=threads)
+            now = speed_ups(find("ours", EXACT), find("ours", GREEDY))
+            before = speed_ups(find("before", EXACT), find("before", GREEDY))
+            what = f"exact against our greedy, {dtype}, {size}, threads {threads}"
+            yield Bar(bar, what, wanted, now, before)
+    for dtype, wanted in AGAINST_PEER:
+        find = partial(_fastest, runs.get(f"{GROWN}, {dtype}"))
+        peer = find("ctranslate2", GREEDY)
+        now, before = (speed_ups(find(engine, EXACT), peer) for engine in ("ours", "before"))
+        yield Bar("4", f"exact against CTranslate2 greedy, {dtype}, grown", wanted, now, before)
+    yield Bar("5", "accepted tokens, head against bigrams", 1.4, (), told=_TRAINING)
+    for threads in THREADS:
+        find = partial(_fastest, runs.get(f"{GROWN}, int8"), role=EXACT, threads=threads)
+        now, before = ((find(engine) or {}).get("drafting", []) for engine in ("ours", "before"))
+        what = f"drafting's share of exact decoding, int8, grown, threads {threads}"
+        yield Bar("6", what, 0.12, now, before, at_most=True)
+    for one in record.get(HINTS) or [{"hint": "any", "dtype": "any precision", "rows": {}}]:
+        what = f"hints ({one['hint']}) against the block drafter, {one['dtype']}, grown"
+        rows = one["rows"]
+        yield Bar(
+            "7", what, 1.25, ratios(rows[BLOCK]["total"], rows[HINT]["total"]) if rows else ()
+        )
+    speeds: dict[int, dict[str, list[float]]] = {}
+    for one in record.get(SERVER, {"results": []})["results"]:
+        by_mode = speeds.setdefault(one["load"]["concurrency"], {})
+        by_mode.setdefault(one["load"]["mode"], []).append(one["tokens_per_second"])
+    for clients, by_mode in speeds.items():
+        wanted = 1.15 if clients < 8 else 0.98
+        what = f"server, adaptive against off, clients {clients}"
+        yield Bar("8", what, wanted, ratios(by_mode["adaptive"], by_mode["off"]))
+
+
+def _fastest(
+    results: Results | None, engine: str, role: str, threads: int | None = None
+) -> Record | None:
+    """An engine's best cell on so many threads, or on any; None where it was not measured."""
+    rows = [(cell, cell["row"]) for cell in results.cells] if results else []
     found = [
-        speed_ups(cell, greedy)
-        for cell in results.find_all(at, "ours", RELAXED, dtype)
-        if cell["bleu"] is not None and cell["bleu"] >= beam["bleu"] - _BLEU_MARGIN
+        cell
+        for cell, row in rows
+        if (row["engine"], row["role"]) == (engine, role)
+        and threads in (None, row["options"].get("threads", cell["threads"]))
     ]
-    return max(filter(None, found), key=statistics.median, default=[])
+    return min(found, key=lambda cell: statistics.median(cell["seconds"]), default=None)
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    """Exit status: 0 done, 2 where the only argument is no result."""
-    paths = sys.argv[1:] if argv is None else argv
+def page(record: Mapping[str, Any]) -> str:
+    """The whole report in Markdown."""
+    found, absolute = list(bars(record)), bool(record["absolute"])
+    before = record["before"] or "an older commit"
+    missed = {bar.number for bar in found if bar.values and bar.factor(absolute) < 1}
+    links = [f"* {bar}: [{PAGES[bar]}]({PAGES[bar]})" for bar in sorted(missed)]
+    beside = f"{ENOUGH} times what {before} gives beside it, where that was measured"
+    counts = "what is wanted" if absolute or not record["before"] else beside
+    columns: Columns = {
+        "bar": lambda bar: bar.number,
+        "what": lambda bar: bar.what,
+        "wanted": lambda bar: _shown([bar.wanted], bar.at_most),
+        "measured": lambda bar: _shown(bar.values, bar.at_most),
+        f"{before} beside it": lambda bar: _shown(bar.before, bar.at_most),
+        "better by": lambda bar: _shown(bar.against_before),
+        "verdict": lambda bar: bar.verdict(absolute),
+    }
+    sections = [
+        "# The bars of the project's speed",
+        f"`{record['command']}`",
+        f"{in_words(record['machine'])}; kernels for {record['instruction_set']}. Pinned cores, "
+        "one sentence at a time, exact mode; medians of the repetitions, from where to where in "
+        "brackets, ratios within one repetition. Of block sizes the faster one counts, in float32 "
+        f"with the drafter in int8. On this machine a bar is {counts}.",
+        table(columns, found),
+        *(["Missed; where the time goes, and what was tried:", "\n".join(links)] if links else []),
+        *(_decodings(name, Results(record[name])) for name in record if name.startswith(SIZES)),
+        *_hints_and_server(record),
+    ]
+    return "\n\n".join(sections)
 
-    def work() -> None:
-        require(len(paths) == 1, "expected one argument, RESULT.json")
-        print(table(Results.read(Path(paths[0]))))
 
-    return run_command("python -m benchmarks.bars", work, False, "interrupted")
+def _shown(values: Sequence[float], share: bool = False) -> str:
+    if not values:
+        return ""
+    return spread([100 * value for value in values], " %", 0) if share else spread(values)
 
+
+def _decodings(name: str, results: Results) -> str:
+    """Milliseconds of every system of a run, greedy decoding of both commits among them."""
+    record, total = results.record, results.record["num_sentences"]
+
+    def same(cell: Record) -> str:
+        differs = cell["differs_from_our_greedy"]
+        return f"{total - len(differs)} of {total}"
+
+    columns: Columns = {
+        "decoding": lambda cell: cell["row"]["name"],
+        "precision": lambda cell: cell["row"]["dtype"],
+        "ms a sentence": lambda cell: spread([1000 * s / total for s in cell["seconds"]], "", 1),
+        "same words as our greedy": same,
+        "accepted tokens": lambda cell: number(cell["accepted_tokens"], missing=""),
+        "of these drafting": lambda cell: _shown(cell["drafting"], True),
+    }
+    pair = record["pair"]
+    told = (
+        f"{total} sentences, {record['setting']['repeats']} repetitions, two threads where none "
+        f"are named. Verifier: {pair['verifier']}. Drafter: {pair['drafter']}."
+    )
+    return f"## {name.capitalize()}\n\n{told}\n\n{table(columns, results.cells)}"
+
+
+def _hints_and_server(record: Mapping[str, Any]) -> Iterator[str]:
+    if HINTS in record and record[HINTS]:
+        columns: Columns = {
+            "hints": lambda row: row["hint"],
+            "precision": lambda row: row["dtype"],
+            "decoding": lambda row: row["name"],
+            "same as greedy": lambda row: f"{row['num_same']} of {row['num_sentences']}",
+            "accepted tokens": lambda row: number(row["accepted"]),
+            "ms a sentence": lambda row: spread([1000 * s for s in row["total"]], "", 1),
+        }
+        rows = [{**one, **row} for one in record[HINTS] for row in one["rows"].values()]
+        yield f"## Hints\n\nThe grown pair on one thread.\n\n{table(columns, rows)}"
+    elif HINTS in record:
+        yield "Hints were not measured: `--hints` was not given, as the project has no such text."
+    if SERVER in record:
+        results, plain = record[SERVER]["results"], record[SERVER]["plain"]
+        shown = load.timed_table(results, plain)
+        yield f"## Server\n\n{shown}\n\n{load.verdict(results)}"
+
+
+# --- the command ----------------------------------------------------------------------------------
+
+
+def main(args: argparse.Namespace) -> None:
+    """Measure what the log has not, and write the page after each part."""
+    output = Path(f"{args.output}.md")
+    check_output(output, "--output", replaced=True)
+    given = len(args.hints) != 1
+    require(given, "--hints: give the sources and a file of hints for them, or several.")
+    for path in args.hints:
+        require(Path(path).is_file(), f"--hints {path}: there is no such file.")
+    before = args.before and commit_of(args.before)
+    machine, kernels = describe("cpu"), str(best_set())
+    record: Record = {
+        "command": command("python", "-m", "benchmarks.bars"),
+        "machine": machine,
+        "instruction_set": kernels,
+        "absolute": "Xeon" in str(machine["processor"]) and kernels == "avx512",
+        "before": before,
+    }
+    about = {name: str(value) for name, value in vars(args).items() if name != "debug"}
+    output.parent.mkdir(parents=True, exist_ok=True)
+    log = Log(Path(args.work, "bars.jsonl"), {**about, "machine": machine, "older": str(before)})
+    for at, (name, measure) in enumerate(parts(args).items()):
+        if at == len(log.entries):
+            print(f"bars: {name}", file=sys.stderr)
+            log.add(measure())
+        record[name] = log.entries[at]
+        output.write_text(f"{page(record)}\n", encoding="utf-8")
+    log.remove()
+    print(page(record))
+
+
+_NUMBER = cli.at_least(1)
+COMMAND = cli.CommandLine(
+    "python -m benchmarks.bars",
+    "Every bar that the project holds its speed to, measured in one run and written as one page.",
+    main,
+    [
+        ("--output", "benchmarks/results/bars", str, "writes OUTPUT.md"),
+        ("--pair", "data/models/en-de", str, "bundle, in the older checkout, too"),
+        ("--test", "data/samples/en-de.tsv", str, "TSV of raw parallel text, or SOURCE,TARGET"),
+        ("--grow", "6x512x32000", str, "size to measure the pair at, beside its own"),
+        ("--before", None, str, "checkout of an older commit with its kernels built"),
+        ("--hints", [], "FILE", "sources, and files with hints for them: a line for each source"),
+        ("--hinted", 60, _NUMBER, "of these sources, the first so many"),
+        ("--sentences", None, _NUMBER, "of every text, the first so many (default: all)"),
+        ("--repeats", 3, _NUMBER, "repetitions"),
+        ("--block-sizes", [4], [_NUMBER], "of exact decoding, beside the bundle's own"),
+        ("--clients", [1, 4, 8, 16, 32, 64], [_NUMBER], "of the server at once"),
+        ("--seconds", 5.0, float, "of each load of the server"),
+        ("--work", "runs/bars", str, "folder for grown and converted models"),
+    ],
+)
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(COMMAND.run())

@@ -18,6 +18,7 @@ from specdec_plugins.app import types as app
 from specdec_plugins.app.exactness import check_exactness
 from specdec_plugins.app.report import percentile
 from specdec_plugins.corpus import scoring
+from specdec_plugins.decoding.stats import DecodeStats
 
 MIB = 2**20
 Tokens = Mapping[int, list[str]]  # by sentence
@@ -54,9 +55,17 @@ def figures(cell: Cell, cells: Sequence[Cell], test: TestSet, lengths: Lengths) 
         "accepted_tokens": None if stats is None else stats.mean_accepted_tokens,
         "acceptance_by_position": [] if stats is None else stats.acceptance_by_position,
         "shares": {name: cell.parts.get(name, 0.0) / time for name in PARTS} if time else {},
+        "drafting": _drafting(cell),
         "peak_memory_mib": cell.peak_memory / MIB,
         "by_length": _by_length(cell) if cell.batch == 1 else [],
     }
+
+
+def _drafting(cell: Cell) -> list[float]:
+    """Its share of the time of each repetition; none where parts were not measured."""
+    stats = [sum((one.stats for one in run if one.stats), DecodeStats()) for run in cell.runs]
+    seconds = [one.seconds for one in stats if one.seconds]
+    return [parts.get("draft", 0.0) / sum(parts.values()) for parts in seconds]
 
 
 def greedy_of(engine: str, dtype: str, cell: Cell, cells: Sequence[Cell]) -> Cell | None:

@@ -37,17 +37,18 @@ def interleave(
     log: Log | None = None,
     count: Callable[[Any], int] = len,
     title: str | None = None,
+    unit: str = "sentence",
 ) -> list[list[list[Result]]]:
     """Each part by every system before the next part, as [system][repeat][part], with a bar.
 
     The order rotates, so that a noisy machine disturbs all alike and nobody always runs in
     another's wake. log: results that it holds are taken as they are, and all others go there.
-    count: sentences of a part. title: of the bar.
+    count: units of a part. title: of the bar.
     """
     made: list[list[list[Result]]] = [[[] for _ in range(repeats)] for _ in systems]
     logged = iter([] if log is None else list(log.entries))
     total = repeats * len(systems) * sum(map(count, parts))
-    with tqdm(total=total, desc=title, unit="sentence", file=sys.stderr) as bar:
+    with tqdm(total=total, desc=title, unit=unit, file=sys.stderr) as bar:
         for repeat in range(repeats):
             for number, part in enumerate(parts):
                 results: list[Any] | None = next(logged, None)

@@ -89,7 +89,7 @@ def describe(device: str) -> dict[str, str | int]:
         "cores": os.cpu_count() or 0,
         "device": torch.cuda.get_device_name() if device == "cuda" else "cpu",
         "python": platform.python_version(),
-        "commit": _commit(),
+        "commit": commit_of(ROOT),
     }
     for package in PACKAGES:
         try:
@@ -104,8 +104,9 @@ def in_words(facts: Mapping[str, str | int]) -> str:
     return ", ".join(f"{name} {value}" for name, value in facts.items())
 
 
-def _commit() -> str:
-    asked = ["git", "-C", str(ROOT), "describe", "--always", "--exclude=*", "--dirty=+changes"]
+def commit_of(checkout: str | Path) -> str:
+    """In short, and whether there are changes; "unknown" where git does not know."""
+    asked = ["git", "-C", str(checkout), "describe", "--always", "--exclude=*", "--dirty=+changes"]
     with suppress(OSError, subprocess.CalledProcessError):
         return subprocess.run(asked, capture_output=True, text=True, check=True).stdout.strip()
     return "unknown"

@@ -5,11 +5,12 @@ from __future__ import annotations
 import argparse
 import json
 import logging
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
-from benchmarks import bars, plots
+from benchmarks import plots
 from benchmarks.engines import Lengths, Workload, convert
 from benchmarks.figures import bleu_signature, figures, near_ties
 from benchmarks.measure import measure
@@ -17,7 +18,7 @@ from benchmarks.pair import Pair, TestSet, read_test_set
 from benchmarks.reports import Record, command, describe
 from benchmarks.results import Results, page
 from benchmarks.shapes import grow, grown_size, random_pair, random_sentences, random_shape
-from benchmarks.systems import Options
+from benchmarks.systems import Options, System
 from specdec_plugins.app.options import add_options, build
 from specdec_plugins.errors import Parser, run_command
 from specdec_plugins.formats.output import check_output
@@ -50,7 +51,6 @@ def main(argv: Sequence[str] | None = None) -> int:
         results = Results(run(options))
         write(results, options.output)
         print(page(results))
-        print(_bars(results))
 
     return run_command(made.prog, work, False, "interrupted; nothing was written.")
 
@@ -62,23 +62,25 @@ def write(results: Results, output: str) -> None:
     Path(f"{output}.json").write_text(text.replace('{"row":', '\n{"row":') + "\n", encoding="utf-8")
     drawn = plots.draw(results, output)
     pictures = [f"![{path.stem}]({path.name})" for path in drawn]
-    whole = [page(results), _bars(results), *pictures]
+    whole = [page(results), *pictures]
     Path(f"{output}.md").write_text("\n".join(whole) + "\n", encoding="utf-8")
 
 
-def _bars(results: Results) -> str:
-    """A section of its own; without fairseq's rows there are none to hold a result against."""
-    if results.reference != "fairseq":
-        return ""
-    return f"## Bars\n\n{bars.table(results)}\n"
+def run(
+    options: Options,
+    systems: Sequence[System] = (),
+    before: tuple[str, Mapping[str, Any]] = ("", {}),
+) -> Record:
+    """Measure, and everything that is to be known of it.
 
-
-def run(options: Options) -> Record:
-    """Measure, and everything that is to be known of it."""
+    systems: in place of those that the options name. before: as in `Workload`.
+    """
     pair, test, lengths = _subject(options)
-    systems = options.systems(pair.drafter, pair.assistant is not None)
+    systems = systems or options.systems(pair.drafter, pair.assistant is not None)
     work = str(Path(options.work) / f"converted.{pair.name}")
-    workload = Workload(pair, test.sentences, lengths, options.device, max(options.batches), work)
+    workload = Workload(
+        *(pair, test.sentences, lengths, options.device, max(options.batches), work, before)
+    )
     convert(workload, {name for one in systems for name in (one.engine, one.role)})
     cells = measure(systems, workload, options)
     return {
@@ -107,10 +109,16 @@ def _subject(options: Options) -> tuple[Pair, TestSet, Lengths]:
     languages = (options.source_lang, options.target_lang)
     pair = Pair.of(Path(options.pair), *languages)
     if options.grow is not None:
-        folder = work / f"{pair.name}.grown.{options.grow}.{options.grow_bits}"
+        folder = grown_folder(options)
         grow(pair, grown_size(options.grow), folder, options.grow_bits)
         pair = Pair.of(folder, *languages)
     if options.model is not None:
         assistant = options.assistant and Path(options.assistant)
         pair = pair.beside(Path(options.model), assistant or None)
     return pair, read_test_set(options.test, pair, options.sentences), Lengths()
+
+
+def grown_folder(options: Options) -> Path:
+    """Where the pair lies once it has been made larger."""
+    name = Path(options.pair or "").resolve().name
+    return Path(options.work) / f"{name}.grown.{options.grow}.{options.grow_bits}"

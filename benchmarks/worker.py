@@ -30,7 +30,6 @@ Batches = Sequence[Sequence[Sentence]]
 # runs OpenMP or CUDA would not work, and fresh ones would each import for seconds. What is not
 # installed is passed over.
 _PRELOADED = ("benchmarks.worker", "specdec_plugins.app.loading", "fairseq.checkpoint_utils")
-_CLEAR = Path("/proc/self/clear_refs")
 _SETTLED = 0.001, 0.02  # seconds of work in so many seconds: at rest
 
 
@@ -82,13 +81,13 @@ class Worker:
         if self._workload.device == "cuda":
             torch.cuda.reset_peak_memory_stats()
         else:
-            with suppress(OSError):
-                _CLEAR.write_text("5", encoding="ascii")  # resets VmHWM, see proc(5)
+            with suppress(OSError):  # resets VmHWM, see proc(5)
+                Path(f"/proc/{self._pid}/clear_refs").write_text("5", encoding="ascii")
 
     def peak(self) -> int:
         """Bytes of torch's tensors on a GPU, else of the process beyond what it had when idle."""
         device = self._workload.device
-        found = _status("VmHWM") if device == "cpu" else None
+        found = _status("VmHWM", self._pid) if device == "cpu" else None
         return (found or report.peak_memory(torch.device(device))) - self._idle
 
     def run(self, batches: Batches) -> list[Output]:
@@ -101,7 +100,7 @@ class Worker:
             output = self._engine.translate(batch)
             self._synchronise()
             outputs.append(replace(output, seconds=time.perf_counter() - start))
-        rest()
+        rest(self._clock)
         return outputs
 
     def parts(self, batches: Batches) -> dict[str, float]:
@@ -110,17 +109,28 @@ class Worker:
         total: Counter[str] = Counter()
         for batch in batches:
             total.update(self._engine.parts(batch))
-        rest()
+        rest(self._clock)
         return dict(total)
+
+    @property
+    def _pid(self) -> int | str:
+        """Of the process that computes, as /proc has it."""
+        return (self._engine and self._engine.pid) or "self"
+
+    def _clock(self) -> float:
+        """Seconds that the process that computes has worked."""
+        if self._pid == "self":
+            return time.process_time()
+        return time.clock_gettime(~int(self._pid) << 3 | 2)  # see clock_getcpuclockid(3)
 
     def _synchronise(self) -> None:
         if self._workload.device == "cuda":
             torch.cuda.synchronize()
 
 
-def _status(name: str) -> int | None:
+def _status(name: str, pid: int | str = "self") -> int | None:
     """Bytes, see proc(5); None on systems without it."""
-    found = field_of(Path("/proc/self/status"), name)
+    found = field_of(Path(f"/proc/{pid}/status"), name)
     return None if found is None else int(found.split()[0]) * 1024
 
 

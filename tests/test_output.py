@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 import encoder_initial
+from benchmarks import bars
 from benchmarks.serving import load
 from specdec_plugins.corpus import binarising, checkpoints, scoring
 from specdec_plugins.errors import UserError
@@ -68,6 +69,7 @@ PROGRAMS = {
         "benchmarks.run.run",
         REPLACED,
     ),
+    "python -m benchmarks.bars": (bars.COMMAND.run, ["--output"], "benchmarks.bars.run", REPLACED),
     "python -m benchmarks.serving.load": (
         load.COMMAND.run,
         ["--texts", os.devnull, "--output"],

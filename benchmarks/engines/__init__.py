@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import importlib
 import shutil
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from benchmarks.marian import to_ctranslate2
 from benchmarks.pair import Pair, Sentence
@@ -21,7 +22,7 @@ from specdec_plugins.formats.ctranslate2 import export_ctranslate2
 from specdec_plugins.formats.marian import export_marian
 from specdec_plugins.formats.models import read_model_of
 
-ENGINES = ("ctranslate2", "fairseq", "ours", "published", "transformers")
+ENGINES = ("before", "ctranslate2", "fairseq", "ours", "published", "transformers")
 # Who writes weights as a peer reads them: the verifier's for an engine, the assistant's for a role.
 _EXPORTS: dict[str, Callable[..., Path]] = {
     "ctranslate2": export_ctranslate2,
@@ -53,6 +54,8 @@ class Workload:
     device: str = "cpu"  # or "cuda"
     max_batch: int = 1  # sentences that will be decoded together at most
     work: str = ""  # folder for converted weights
+    # A checkout of an older commit, and what its translator is made of: fields of `Settings`.
+    before: tuple[str, Mapping[str, Any]] = ("", {})
 
     def converted(self, name: str) -> Path:
         """Where a peer, or its assistant, finds its model: as given, or where `convert` put it."""
@@ -72,6 +75,8 @@ class Output:
 
 class Engine:
     """Something loaded that translates; those of others tell nothing of rounds and parts."""
+
+    pid: int | None = None  # of the process that computes, where that is not the engine's own
 
     def __init__(self, decode: Callable[[Sequence[Sentence]], list[list[str]]]) -> None:
         self._decode = decode

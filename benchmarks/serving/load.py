@@ -3,11 +3,11 @@
     python -m benchmarks.serving.load FOLDER -s en -t de --texts FILE --seconds 14 --output NAME
     python -m benchmarks.serving.load FOLDER -s en -t de --texts FILE --seconds 0 --mixed 10000
 
-starts a server for each mode (speculation on, off, adaptive) and sends it the texts from 1 to 64
-clients at once, each number of them for so many seconds; --mixed adds a load over all routes with
-clients that hang up or are killed, bodies too large or not JSON. Every answer is compared with the
-plain decoding of its text in this process; afterwards the server must be empty, its log must have
-every request once, and its metrics must agree with the counts here.
+starts a server for each mode (speculation on, off, adaptive) and sends them, in turns, the texts
+from 1 to 64 clients at once, each number of them for so many seconds; --mixed adds a load over all
+routes with clients that hang up or are killed, bodies too large or not JSON. Every answer is
+compared with the plain decoding of its text in this process; afterwards the server must be empty,
+its log must have every request once, and its metrics must agree with the counts here.
 """
 
 from __future__ import annotations
@@ -15,16 +15,20 @@ from __future__ import annotations
 import argparse
 import asyncio
 import shlex
+import statistics
 import sys
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from contextlib import ExitStack
+from dataclasses import asdict, dataclass, replace
+from functools import partial
 from itertools import chain
 from pathlib import Path
 
 import torch
 
-from benchmarks.reports import Columns, Record, describe, in_words, table, write
+from benchmarks.measure import interleave
+from benchmarks.reports import Columns, Record, describe, in_words, spread, table, write
 from benchmarks.serving.reference import Reference, balance
 from benchmarks.serving.server import Server, serving
 from benchmarks.serving.traffic import Tally, Traffic
@@ -49,10 +53,13 @@ class Load:
     concurrency: int
     seconds: float = 0.0
     mixed: int = 0
+    repeat: int = 0
 
     @property
     def name(self) -> str:
-        return f"{self.mode}-{self.concurrency}{'-mixed' if self.mixed else ''}"
+        """No two loads of one server share it."""
+        again = f"-{self.repeat}" if self.repeat else ""
+        return f"{self.mode}-{self.concurrency}{'-mixed' if self.mixed else ''}{again}"
 
 
 WARM_UP = Load("warm", concurrency=8, seconds=2.0)  # not counted
@@ -68,7 +75,6 @@ def send(server: Server, reference: Reference, load: Load) -> Tally:
 
 def measure(server: Server, reference: Reference, load: Load) -> Record:
     """Send the load, wait until the server is empty, compare answers and counts."""
-    print(f"{load.name} ...", end=" ", file=sys.stderr, flush=True)
     before = server.wait_until_idle()
     tally = send(server, reference, load)
     after = server.wait_until_idle()
@@ -77,7 +83,7 @@ def measure(server: Server, reference: Reference, load: Load) -> Record:
     logged = server.logged(load.name)
     figures, wrong = balance(reference, tally, change, logged)
     num_tokens = change.get("specdec_tokens_total", 0.0)
-    record: Record = {
+    return {
         "load": asdict(load),
         "num_requests": sum(tally.kinds.values()),
         "seconds": tally.seconds,
@@ -91,25 +97,34 @@ def measure(server: Server, reference: Reference, load: Load) -> Record:
         "near_ties": near_ties,
         "faults": [*tally.faults, *faults, *wrong],
     }
-    speed, num_faults = f"{record['tokens_per_second']:.0f} tokens/s", len(record["faults"])
-    print(f"{record['num_requests']} requests, {speed}, {num_faults} faults", file=sys.stderr)
-    return record
 
 
-def run_mode(mode: str, args: argparse.Namespace, reference: Reference) -> list[Record]:
-    """All concurrencies of one mode, against one server."""
+def run(args: argparse.Namespace, reference: Reference) -> list[Record]:
+    """All loads of each mode, whose servers are there all along and take turns."""
     given = {"-s": args.source_lang, "-t": args.target_lang, "--device": args.device}
     flags = [word for flag, value in given.items() if value for word in (flag, value)]
     flags += [args.model] if args.model else []
-    concurrencies = [int(number) for number in args.concurrency.split(",")]
-    loads = [Load(mode, number, args.seconds) for number in concurrencies if args.seconds > 0]
+    numbers, repeats = list(map(int, args.concurrency.split(","))), range(args.repeats)
+    loads = [Load("", number, args.seconds, repeat=n) for n in repeats for number in numbers]
+    loads = loads if args.seconds > 0 else []
     if args.mixed:
-        loads.append(Load(mode, max(concurrencies), mixed=args.mixed))
-    with serving([*flags, *MODES[mode]], args.threads) as server:
-        send(server, reference, WARM_UP)
-        results = [measure(server, reference, load) for load in loads]
-        results[-1]["faults"] += [f"the log says: {line}" for line in server.errors()]
-    return results
+        loads.append(Load("", max(numbers), mixed=args.mixed))
+    with ExitStack() as stack:
+        servers = {
+            mode: stack.enter_context(serving([*flags, *MODES[mode]], args.threads))
+            for mode in args.modes.split(",")
+        }
+        for server in servers.values():
+            send(server, reference, WARM_UP)
+
+        def turn(mode: str, load: Load) -> Record:
+            return measure(servers[mode], reference, replace(load, mode=mode))
+
+        calls = [partial(turn, mode) for mode in servers]
+        made = interleave(calls, loads, count=lambda _: 1, unit="load")
+        for server, [results] in zip(servers.values(), made, strict=True):
+            results[-1]["faults"] += [f"the log says: {line}" for line in server.errors()]
+    return [result for [results] in made for result in results]
 
 
 def report(
@@ -129,9 +144,9 @@ def report(
             f"{reference.tokens_per_second:.0f} tokens/s, "
             f"{reference.seconds / len(reference.texts):.4f} s a text, "
             f"{len(reference.texts)} texts.",
-            *([table(_columns(reference), timed)] if timed else []),
+            *([timed_table(timed, reference.tokens_per_second)] if timed else []),
             *map(_mixed, mixed),
-            _verdict(results),
+            verdict(results),
         ]
     )
     print(page)
@@ -146,19 +161,30 @@ def report(
         write(output, record, page)
 
 
-def _columns(reference: Reference) -> Columns:
-    plain = reference.tokens_per_second
-    return {
-        "speculation": lambda result: result["load"]["mode"],
-        "clients": lambda result: str(result["load"]["concurrency"]),
-        "requests": lambda result: str(result["num_requests"]),
-        "p50 s": lambda result: f"{result['p50']:.3f}",
-        "p95 s": lambda result: f"{result['p95']:.3f}",
-        "p99 s": lambda result: f"{result['p99']:.3f}",
-        "tokens/s": lambda result: f"{result['tokens_per_second']:.0f}",
-        "against the plain loop": lambda result: f"{result['tokens_per_second'] / plain:.2f}x",
-        "tokens a round": lambda result: f"{result['tokens_per_round']:.2f}",
+def timed_table(results: Sequence[Record], plain: float) -> str:
+    """Medians of each mode's repetitions, by number of clients; plain: tokens/s of the loop."""
+    groups: dict[tuple[str, int], list[Record]] = {}
+    for result in results:
+        key = (result["load"]["mode"], result["load"]["concurrency"])
+        groups.setdefault(key, []).append(result)
+
+    def middle(name: str, group: Sequence[Record]) -> float:
+        return statistics.median(result[name] for result in group)
+
+    columns: Columns = {
+        "speculation": lambda group: group[0]["load"]["mode"],
+        "clients": lambda group: str(group[0]["load"]["concurrency"]),
+        "requests": lambda group: str(sum(result["num_requests"] for result in group)),
+        "p50 s": lambda group: f"{middle('p50', group):.3f}",
+        "p95 s": lambda group: f"{middle('p95', group):.3f}",
+        "p99 s": lambda group: f"{middle('p99', group):.3f}",
+        "tokens/s": lambda group: spread([r["tokens_per_second"] for r in group], "", 0),
+        "against the plain loop": lambda group: (
+            f"{middle('tokens_per_second', group) / plain:.2f}x"
+        ),
+        "tokens a round": lambda group: f"{middle('tokens_per_round', group):.2f}",
     }
+    return table(columns, groups.values())
 
 
 def _mixed(result: Record) -> str:
@@ -175,7 +201,7 @@ def _mixed(result: Record) -> str:
     )
 
 
-def _verdict(results: Sequence[Record]) -> str:
+def verdict(results: Sequence[Record]) -> str:
     near_ties = {line for result in results for line in result["near_ties"]}
     faults = [
         f"* FAULT ({Load(**r['load']).name}): {line}" for r in results for line in r["faults"]
@@ -190,20 +216,24 @@ def _verdict(results: Sequence[Record]) -> str:
     return f"{told}\n\nNear-ties (two best logits less than 1e-4 apart): {ties}"
 
 
-def main(args: argparse.Namespace) -> int:
-    """Exit status: 0 well, 1 something was wrong."""
+def reference_of(args: argparse.Namespace) -> Reference:
+    """The right answers to the texts, by the model that the servers will have."""
     lines = args.texts.read_text(encoding="utf-8").split("\n")
     texts = [line for line in lines if line.strip()][: args.max_texts]
     torch.set_num_threads(args.threads)
     options = ModelOptions(
         args.model, source_lang=args.source_lang, target_lang=args.target_lang, device=args.device
     )
+    print(f"plain decoding of {len(texts)} texts, one by one", file=sys.stderr)
+    return Reference(load_model(options), texts)
+
+
+def main(args: argparse.Namespace) -> int:
+    """Exit status: 0 well, 1 something was wrong."""
     if args.output is not None:
         check_output(f"{args.output}.json", "--output")
-    print(f"plain decoding of {len(texts)} texts, one by one", file=sys.stderr)
-    reference = Reference(load_model(options), texts)
-    modes = args.modes.split(",")
-    results = [result for mode in modes for result in run_mode(mode, args, reference)]
+    reference = reference_of(args)
+    results = run(args, reference)
     report(args.output, reference, results, sys.argv[1:])
     return int(any(result["faults"] for result in results))
 
@@ -219,6 +249,7 @@ COMMAND = cli.CommandLine(
         ("--texts", cli.REQUIRED, Path, "one text a line"),
         ("--max-texts", 1000, int, "of the file, from its start"),
         ("--seconds", 14, float, "for each mode and concurrency; 0 = no table"),
+        ("--repeats", 1, cli.at_least(1), "of all; medians are reported"),
         ("--concurrency", "1,2,4,8,16,32,64", str, "clients at once"),
         ("--modes", ",".join(MODES), str, "of these"),
         ("--mixed", 0, int, "requests of a mixed load at the highest concurrency"),

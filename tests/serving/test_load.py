@@ -5,10 +5,12 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Iterator
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
 
+from benchmarks.serving import load
 from benchmarks.serving.load import Load, measure, report, send
 from benchmarks.serving.reference import Reference, balance
 from benchmarks.serving.server import Server
@@ -72,6 +74,21 @@ def test_a_timed_load_is_counted_to_the_token(
     [tokens] = [figure for figure in result["figures"] if figure.startswith("tokens")]
     assert " to " not in tokens
     assert result["p50"] <= result["p95"] <= result["p99"]
+
+
+def test_servers_take_turns(
+    toy: tuple[Running, Server], reference: Reference, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(load, "serving", lambda flags, threads: nullcontext(toy[1]))
+    monkeypatch.setattr(load, "WARM_UP", Load("warm", concurrency=1, seconds=0.1))
+    flags = ["--seconds", "0.1", "--repeats", "2", "--concurrency", "1,2", "--modes", "on,off"]
+    results = load.run(load.COMMAND.parse("--texts", "none", *flags), reference)
+    loads = [(result["load"]["mode"], result["load"]["concurrency"]) for result in results]
+    assert loads == [("on", 1), ("on", 2)] * 2 + [("off", 1), ("off", 2)] * 2
+    assert [result["faults"] for result in results] == [[]] * 8
+    assert len({Load(**result["load"]).name for result in results}) == 8
+    lines = load.timed_table(results, plain=1.0).splitlines()
+    assert len(lines) == 2 + 4  # a mode and a number of clients a line
 
 
 def test_what_is_wrong_is_found(toy: tuple[Running, Server], reference: Reference) -> None:
