@@ -49,6 +49,10 @@ from specdec_plugins.formats.text import TextPipeline
 log = logging.getLogger("specdec")
 
 VERIFIER, DRAFTER = "verifier.pt", "drafter.pt"  # usual names of checkpoints in a folder
+NO_MODEL = (  # behind the name of a folder
+    "is no model; give a bundle, a folder of transformers (config.json, weights and tokenizer), or "
+    f"one with fairseq's {VERIFIER} and its dict.<lang>.txt."
+)
 _Network = TypeVar("_Network", bound=TrainedNetwork)
 _SPECULATION = (*EXACT, "block_size", "schedule", "schedule_options")
 

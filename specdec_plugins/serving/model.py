@@ -9,7 +9,13 @@ from pathlib import Path
 from typing import Any
 
 from specdec_plugins.app.codec import Codec
-from specdec_plugins.app.loading import VERIFIER, load_parts, make_settings, settings_from_files
+from specdec_plugins.app.loading import (
+    NO_MODEL,
+    VERIFIER,
+    load_parts,
+    make_settings,
+    settings_from_files,
+)
 from specdec_plugins.app.options import given_to
 from specdec_plugins.app.settings import EXACT, Settings
 from specdec_plugins.app.types import Limits
@@ -114,6 +120,7 @@ def request_defaults(options: ModelOptions) -> dict[str, Any]:
 def _checkpoints(folder: Path, given: Mapping[str, Any]) -> dict[str, Any]:
     """Settings where a folder has none. Raises UserError where a file is missing."""
     settings = settings_from_files(folder, given)
+    require("verifier" in settings or any(folder.glob("dict.*.txt")), f"{folder}: {NO_MODEL}")
     for field, file, what in (
         ("verifier", VERIFIER, "checkpoint; name the verifier's with --verifier."),
         ("bpe_codes", CODES, "file; name the BPE codes of the models with --bpe-codes."),

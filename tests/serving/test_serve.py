@@ -165,7 +165,8 @@ def test_a_missing_library_is_one_sentence(
 @pytest.mark.parametrize(
     ("files", "options", "message"),
     [
-        ([], {}, "verifier.pt: there is no such checkpoint"),
+        ([], {}, "is no model; give a bundle, a folder of transformers .*, or one with fairseq's"),
+        (["dict.en.txt"], {}, "verifier.pt: there is no such checkpoint"),
         (["verifier.pt"], {}, "bpe.codes: there is no such file"),
         (["verifier.pt", "bpe.codes"], {"drafter": "block"}, "needs the drafter's checkpoint"),
     ],
