@@ -9,13 +9,20 @@ from __future__ import annotations
 
 import argparse
 import os
+import shlex
 import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
 from specdec_plugins.app.drafting import BEST, CARD, check_language, read_monolingual
-from specdec_plugins.app.loading import VERIFIER, make_settings, read_words, settings_from_files
+from specdec_plugins.app.loading import (
+    NO_MODEL,
+    VERIFIER,
+    make_settings,
+    read_words,
+    settings_from_files,
+)
 from specdec_plugins.corpus import cli
 from specdec_plugins.corpus.checkpoints import LAST
 from specdec_plugins.corpus.cli import UNFINISHED
@@ -67,11 +74,7 @@ class Plan:
         if is_bundle(folder) or is_pretrained(folder):
             return given
         found = [folder / name for name in _CHECKPOINTS if (folder / name).is_file()]
-        require(
-            bool(found) and any(folder.glob("dict.*.txt")),
-            f"{folder}: is no model; give a bundle, a folder of transformers (config.json, weights "
-            f"and tokenizer), or one with fairseq's {VERIFIER} and its dict.<lang>.txt.",
-        )
+        require(bool(found) and any(folder.glob("dict.*.txt")), f"{folder}: {NO_MODEL}")
         return settings_from_files(folder, {**given, "verifier": str(found[0])})
 
     def commands(self) -> list[Command]:
@@ -118,10 +121,18 @@ class Plan:
     def _training(self) -> list[str]:
         args = self.args
         return flags(
-            bundle=self.verifier, data=self.distilled, output=self.training, model=args.model,
-            text=args.text, hours=args.hours, every=args.every, patience=args.patience,
-            block_size=args.block_size,
+            bundle=self.verifier, data=self.distilled, output=self.training, hours=args.hours,
+            every=args.every, patience=args.patience, block_size=args.block_size,
+            model=args.model.resolve().name, text=args.text.name, told=self._told(),
         )  # fmt: skip
+
+    def _told(self) -> str:
+        """The command for whoever has the model and the text, wherever they lie."""
+        args, parser = self.args, COMMAND.parser()
+        chosen = ("source_lang", "target_lang", "every", "patience", "block_size")
+        more = {n: v for n in chosen if (v := getattr(args, n)) != parser.get_default(n)}
+        words = flags(text=args.text.name, output="BUNDLE", hours=args.hours, **more)
+        return shlex.join(["scripts/drafter.sh", args.model.resolve().name, *words])
 
     def environment(self) -> dict[str, str]:
         """Read by the commands as flags."""
@@ -194,8 +205,8 @@ COMMAND = cli.CommandLine(
         ("--patience", 4, _NUMBER, "end where so many measurements brought no more"),
         ("--block-size", 8, _NUMBER, "tokens drafted at once"),
         ("--device", None, ("cpu", "cuda"), "default: a GPU where there is one"),
-        ("--precision", None, ("fp32", "fp16", "bf16"), "of the training (default: fp16 on GPUs, "
-         "fp32 on CPUs)"),
+        ("--precision", None, ("fp32", "fp16", "bf16"), "of the training, which keeps the one it "
+         "has (default: fp16 on GPUs, bf16 on CPUs that have products of it, else fp32)"),
         ("--num-shards", 1, _NUMBER, "machines that translate, in a folder that they share"),
         ("--shard-id", 0, cli.at_least(0), "from 0, which does all else"),
         ("--ray", None, str, "translate on the Ray cluster of this address, or on 'local'"),

@@ -19,11 +19,13 @@ from specdec_plugins.app import convert, drafter, drafting
 from specdec_plugins.app.drafting import Training
 from specdec_plugins.app.loading import make_settings, read_words
 from specdec_plugins.app.translator import SpeculativeTranslator
-from specdec_plugins.corpus.resume import Log, read_json, write_json
+from specdec_plugins.corpus.checkpoints import LAST
+from specdec_plugins.corpus.resume import write_json
 from specdec_plugins.corpus.teacher import DataBin
 from specdec_plugins.decoding.engine import SpeculativeDecoder
 from specdec_plugins.decoding.networks import BlockDrafter, Transformer
 from specdec_plugins.decoding.networks.transformer import same_encoder
+from specdec_plugins.errors import UserError
 from specdec_plugins.formats.bundle import read_bundle
 from specdec_plugins.formats.checkpoints import save_checkpoint
 from specdec_plugins.formats.dictionaries import Dictionary
@@ -44,6 +46,17 @@ def text(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("text") / "text.en"
     path.write_text("\n".join(TEXT) + "\n", encoding="utf-8")
     return path
+
+
+@pytest.fixture
+def training(tmp_path: Path) -> Training:
+    """What a training finds when it begins."""
+    counts = {"sentences": 9, "left_out": 1, "seconds": 900}
+    write_json(tmp_path / "distilled.json", {"settings": {}, "counts": counts})
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data" / "held-out.txt").write_text("a\n")
+    given = {"data": tmp_path, "output": tmp_path / "out", "bundle": tmp_path / "verifier"}
+    return Training(Namespace(**given, hours=2, every=None, block_size=8, patience=3, model="m"))
 
 
 def opus(folder: Path) -> Path:
@@ -102,6 +115,9 @@ def test_stopped_in_three_steps_it_goes_on_and_decodes_the_same_words(
     assert points
     card = (output / "README.md").read_text()
     assert card.count("\n| 0.00") == len(points)
+    assert str(tmp_path) not in card
+    told = "scripts/drafter.sh opus --text text.en --output BUNDLE --hours 0.002 --every 0.03\n"
+    assert told in card
     assert_what_was_learnt_is_what_the_model_says(work)
     plain, fast = (
         SpeculativeTranslator.from_pretrained(str(output), device="cpu", strategy=strategy)
@@ -197,22 +213,55 @@ def test_a_drafter_of_every_architecture_begins_at_its_encoder(
     assert ("--encoder-normalize-before" in flags) == (model_type in ("m2m_100", "mbart"))
 
 
-def test_training_tells_the_head_what_opens_the_models_input(tmp_path: Path) -> None:
+def test_training_tells_the_head_what_opens_the_models_input(
+    training: Training, tmp_path: Path
+) -> None:
     """MarianMT begins with padding, of which our `<s>` is a copy; fairseq's models with `</s>`."""
-    counts: dict[str, Any] = {"sentences": 9, "left_out": 1, "seconds": 0}
     bundle = tmp_path / "verifier"
-    write_json(tmp_path / "distilled.json", {"settings": {}, "counts": counts})
-    (tmp_path / "data").mkdir()
-    (tmp_path / "data" / "held-out.txt").write_text("a\n")
-    words = ("--bundle", bundle, "--data", tmp_path, "--output", tmp_path / "out")
-    words += ("--model", "m", "--text", "t", "--hours", 1)
+    training.args.precision, training.args.cpu = None, True
     for folder, start in ((opus(tmp_path / "opus"), Dictionary.bos), (captions(tmp_path / "c"), 2)):
         assert convert.main(["bundle", str(folder), "--output", str(bundle), "--force"]) == 0
-        command = Training(drafting.COMMANDS["train"].parse(*words)).command(0.5)
+        command = training.command(0.5)
         assert command[command.index("--start-token") + 1] == str(start)
         translator = SpeculativeTranslator.from_pretrained(str(bundle), device="cpu", strategy="AR")
         assert isinstance(translator.decoder, SpeculativeDecoder)
         assert translator.decoder.verifier.special.start == start
+
+
+@pytest.mark.parametrize(
+    ("begun", "given", "has_products", "chosen"),
+    [
+        (None, None, True, "bf16"),
+        (None, None, False, None),
+        (None, "fp32", True, "fp32"),
+        ("fp32", None, True, "fp32"),
+        ("bf16", None, False, "bf16"),
+        ("bf16", "bf16", False, "bf16"),
+        ("fp16", "fp32", True, UserError),
+    ],
+)
+def test_a_training_keeps_its_precision_and_a_new_one_has_what_the_cpu_has(
+    begun: str | None,
+    given: str | None,
+    has_products: bool,
+    chosen: Any,
+    training: Training,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(drafting, "multiplies_bfloat16", lambda: has_products)
+    training.args.precision, training.args.cpu = given, True
+    if begun is not None:
+        common = {name: name == begun for name in ("fp16", "bf16")}
+        save_checkpoint({"cfg": {"common": common}, "model": {}}, training.folder / LAST)
+    if chosen is UserError:
+        refused("was begun in fp16; omit --precision fp32, or give another", training._precision)
+    else:
+        assert training._precision() == chosen
+
+
+def test_what_a_cpu_multiplies_is_what_its_flags_say() -> None:
+    flags = Path("/proc/cpuinfo").read_text().split()
+    assert drafting.multiplies_bfloat16() == bool({"avx512_bf16", "amx_bf16"} & set(flags))
 
 
 def plan(*words: object) -> drafter.Plan:
@@ -275,18 +324,10 @@ def test_languages_must_be_chosen(text: Path, tmp_path: Path) -> None:
     ],
 )
 def test_it_ends_where_more_training_brings_no_more(
-    accepted: list[float], is_over: bool, tmp_path: Path
+    accepted: list[float], is_over: bool, training: Training
 ) -> None:
-    counts: dict[str, Any] = {"sentences": 9, "left_out": 1, "seconds": 900}
-    write_json(tmp_path / "distilled.json", {"settings": {}, "counts": counts})
-    (tmp_path / "data").mkdir()
-    (tmp_path / "data" / "held-out.txt").write_text("a\n")
-    given = {"data": tmp_path, "output": tmp_path / "out", "bundle": tmp_path / "verifier"}
-    args = Namespace(**given, hours=2, every=None, block_size=8, patience=3, model=tmp_path)
-    training = Training(args)
     assert (training.hours, training.every, training.num_sentences) == (1.75, 0.2, 8)
     for n, value in enumerate(accepted):
         training.curve.add({"hours": 0.2 * (n + 1), "accepted": value})
     assert training.is_over == is_over
-    assert isinstance(Training(args).curve, Log)
-    assert read_json(tmp_path / "distilled.json")["counts"] == counts
+    assert Training(training.args).curve.entries == training.curve.entries
