@@ -277,7 +277,7 @@ def page(record: Mapping[str, Any]) -> str:
     columns: Columns = {
         "bar": lambda bar: bar.number,
         "what": lambda bar: bar.what,
-        "wanted": lambda bar: _shown([bar.wanted], bar.at_most),
+        "wanted": lambda bar: ("at most " * bar.at_most) + _shown([bar.wanted], bar.at_most),
         "measured": lambda bar: _shown(bar.values, bar.at_most),
         f"{before} beside it": lambda bar: _shown(bar.before, bar.at_most),
         "better by": lambda bar: _shown(bar.against_before),
@@ -402,6 +402,3 @@ COMMAND = cli.CommandLine(
         ("--work", "runs/bars", str, "folder for grown and converted models"),
     ],
 )
-
-if __name__ == "__main__":
-    sys.exit(COMMAND.run())
