@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import json
 import statistics
-from pathlib import Path
 
 from benchmarks.reports import Columns, Record, in_words, number, ratios, spread, table
 from benchmarks.systems import GREEDY
-from specdec_plugins.errors import UserError
 
 Setting = tuple[int, int]  # threads, batch
 
@@ -19,18 +16,6 @@ class Results:
     def __init__(self, record: Record) -> None:
         self.record = record
         self.cells: list[Record] = record["cells"]
-
-    @classmethod
-    def read(cls, path: Path) -> Results:
-        """Raises UserError where the file is not what a run has written."""
-        try:
-            record = json.loads(path.read_text(encoding="utf-8"))
-            return cls(record)
-        except (OSError, ValueError, KeyError, TypeError) as error:
-            raise UserError(
-                f"{path}: not a result of this harness ({type(error).__name__}: {error}); "
-                "name the JSON file that python -m benchmarks has written."
-            ) from error
 
     @property
     def settings(self) -> list[Setting]:
@@ -81,8 +66,13 @@ def page(results: Results) -> str:
     parts = [f"# {record['pair']['name']}, {record['test']}", _facts(record)]
     for threads, batch in results.settings:
         parts.append(f"## Batch {batch}, {threads} thread{'s' * (threads > 1)}")
-        parts.append(table(_columns(results, (threads, batch)), results.at(threads, batch)))
+        parts.append(table_of(results, (threads, batch)))
     return "\n\n".join([*parts, _notes(results)]) + "\n"
+
+
+def table_of(results: Results, setting: Setting) -> str:
+    """The table of one setting."""
+    return table(_columns(results, setting), results.at(*setting))
 
 
 def _columns(results: Results, setting: Setting) -> Columns:

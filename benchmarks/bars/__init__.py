@@ -30,12 +30,11 @@ from benchmarks.reports import (
     commit_of,
     describe,
     in_words,
-    number,
     ratios,
     spread,
     table,
 )
-from benchmarks.results import Results, speed_ups
+from benchmarks.results import Results, speed_ups, table_of
 from benchmarks.run import grown_folder, run
 from benchmarks.serving import load
 from benchmarks.shapes import grow, grown_size
@@ -305,46 +304,25 @@ def _shown(values: Sequence[float], share: bool = False) -> str:
 
 
 def _decodings(name: str, results: Results) -> str:
-    """Milliseconds of every system of a run, greedy decoding of both commits among them."""
-    record, total = results.record, results.record["num_sentences"]
-
-    def same(cell: Record) -> str:
-        differs = cell["differs_from_our_greedy"]
-        return f"{total - len(differs)} of {total}"
-
-    columns: Columns = {
-        "decoding": lambda cell: cell["row"]["name"],
-        "precision": lambda cell: cell["row"]["dtype"],
-        "ms a sentence": lambda cell: spread([1000 * s / total for s in cell["seconds"]], "", 1),
-        "same words as our greedy": same,
-        "accepted tokens": lambda cell: number(cell["accepted_tokens"], missing=""),
-        "of these drafting": lambda cell: _shown(cell["drafting"], True),
-    }
-    pair = record["pair"]
+    """Every row of a run, greedy decoding of both commits among them."""
+    record, shown = results.record, table_of(results, results.settings[0])
     told = (
-        f"{total} sentences, {record['setting']['repeats']} repetitions, two threads where none "
-        f"are named. Verifier: {pair['verifier']}. Drafter: {pair['drafter']}."
+        f"{record['num_sentences']} sentences, {record['setting']['repeats']} repetitions, two "
+        f"threads where none are named. Verifier: {record['pair']['verifier']}. Drafter: "
+        f"{record['pair']['drafter']}."
     )
-    return f"## {name.capitalize()}\n\n{told}\n\n{table(columns, results.cells)}"
+    return f"## {name.capitalize()}\n\n{told}\n\n{shown}"
 
 
 def _hints_and_server(record: Mapping[str, Any]) -> Iterator[str]:
-    if HINTS in record and record[HINTS]:
-        columns: Columns = {
-            "hints": lambda row: row["hint"],
-            "precision": lambda row: row["dtype"],
-            "decoding": lambda row: row["name"],
-            "same as greedy": lambda row: f"{row['num_same']} of {row['num_sentences']}",
-            "accepted tokens": lambda row: number(row["accepted"]),
-            "ms a sentence": lambda row: spread([1000 * s for s in row["total"]], "", 1),
-        }
-        rows = [{**one, **row} for one in record[HINTS] for row in one["rows"].values()]
-        yield f"## Hints\n\nThe grown pair on one thread.\n\n{table(columns, rows)}"
-    elif HINTS in record:
+    for one in record.get(HINTS, ()):
+        shown = table(compare.COLUMNS, one["rows"].values())
+        yield f"## Hints ({one['hint']}), {one['dtype']}\n\nGrown, one thread.\n\n{shown}"
+    if not record.get(HINTS, ["not reached"]):
         yield "Hints were not measured: `--hints` was not given, as the project has no such text."
     if SERVER in record:
-        results, plain = record[SERVER]["results"], record[SERVER]["plain"]
-        shown = load.timed_table(results, plain)
+        results = record[SERVER]["results"]
+        shown = load.timed_table(results, record[SERVER]["plain"])
         yield f"## Server\n\n{shown}\n\n{load.verdict(results)}"
 
 

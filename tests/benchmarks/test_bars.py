@@ -50,7 +50,8 @@ def run(dtype: str, exact: float, with_before: bool) -> dict[str, Any]:
 
 
 def record(with_before: bool, absolute: bool) -> dict[str, Any]:
-    hinted = {"num_same": 2, "num_sentences": 2, "accepted": 3.0}
+    hinted = {"guarantee": "greedy", "num_same": 2, "num_sentences": 2, "accepted": 3.0}
+    hinted |= {"bleu": None, "draft": [1.0], "verify": [1.0], "speed": [1.0]}
     rows = {
         "block": {"name": "block", "total": [3.0, 3.0], **hinted},
         "hint": {"name": "hint", "total": [2.0, 2.0], **hinted},
