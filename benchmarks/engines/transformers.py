@@ -11,9 +11,8 @@ from benchmarks.engines import Engine, Workload
 from benchmarks.pair import Sentence
 from benchmarks.systems import ASSISTED, PROMPT_LOOKUP, System
 from specdec_plugins.app.settings import DTYPES
-from specdec_plugins.formats.dictionaries import Dictionary
+from specdec_plugins.formats.dictionaries import Dictionary, ours
 from specdec_plugins.formats.marian import load_marian
-from specdec_plugins.formats.pretrained.vocabulary import ours
 
 _NUM_LOOKED_UP = 10  # tokens, as the library's documentation has it
 

@@ -37,7 +37,7 @@ class Served:
         self._line = place.lines[0]
 
     def start(self) -> str:
-        module = ["specdec_plugins.serving"]
+        module = ["specdec_plugins.serving.cli"]
         if self._place.rehearses:
             module.insert(0, "benchmarks.gpu.accelerator")
         dtype = "float32" if self._place.rehearses else "float16"

@@ -73,7 +73,7 @@ class Server:
 @contextmanager
 def serving(flags: Sequence[str], threads: int) -> Iterator[Server]:
     """Raises RuntimeError where it does not start or does not stop well."""
-    command = [sys.executable, "-m", "specdec_plugins.serving", *flags, "--port", "0"]
+    command = [sys.executable, "-m", "specdec_plugins.serving.cli", *flags, "--port", "0"]
     command += ["--threads", str(threads), "--log-level", "info"]
     environment = {**os.environ, "OMP_NUM_THREADS": str(threads)}
     with tempfile.TemporaryDirectory() as folder:

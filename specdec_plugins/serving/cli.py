@@ -8,6 +8,7 @@ import math
 import os
 import signal
 import socket
+import sys
 from collections.abc import Sequence
 
 import torch
@@ -129,3 +130,7 @@ def read_key(path: str | None) -> str | None:
         return os.environ.get(KEY_VARIABLE)
     text = read_text(path, "the API key", "check --api-key-file")
     return text.partition("\n")[0].strip()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -225,7 +225,7 @@ class ServerProcess:
 
     def __init__(self, *flags: str) -> None:
         """Returns when it listens."""
-        command = [sys.executable, "-m", "specdec_plugins.serving", *flags]
+        command = [sys.executable, "-m", "specdec_plugins.serving.cli", *flags]
         environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
         self.process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=environment)
         assert self.process.stderr is not None

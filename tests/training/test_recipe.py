@@ -13,7 +13,7 @@ from specdec_plugins.app import convert
 from specdec_plugins.corpus import checkpoints, decontaminate, distill, prepare
 from specdec_plugins.errors import UserError
 from specdec_plugins.training import recipe, run
-from specdec_plugins.training.presets import PRESETS, make_preset
+from specdec_plugins.training.recipe import PRESETS, make_preset
 from tests.bundles import ROOT
 from tests.programs import run as run_program
 from tests.refusals import refused

@@ -67,7 +67,7 @@ def test_a_training_goes_on_elsewhere_from_weights_alone(data: Path, tmp_path: P
 def test_the_rate_rises_again_behind_a_restart() -> None:
     from fairseq.optim.lr_scheduler.inverse_square_root_schedule import InverseSquareRootSchedule
 
-    from specdec_plugins.optim.schedules import InverseSqrtRestarts
+    from specdec_plugins.training.schedules import InverseSqrtRestarts
 
     values = {"warmup_updates": 10, "warmup_init_lr": 0.0, "lr": [1.0]}
     cfg = SimpleNamespace(**values, restart_warmup_updates=4)

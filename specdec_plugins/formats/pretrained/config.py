@@ -16,8 +16,7 @@ from typing import Any
 from specdec_plugins.decoding.constraints import Constraints
 from specdec_plugins.decoding.networks import StackConfig, TransformerConfig
 from specdec_plugins.errors import UserError, located, read_text, require
-from specdec_plugins.formats.dictionaries import Dictionary
-from specdec_plugins.formats.pretrained.vocabulary import ours, start_of
+from specdec_plugins.formats.dictionaries import Dictionary, ours, start_of
 
 CONFIG, GENERATION = "config.json", "generation_config.json"
 

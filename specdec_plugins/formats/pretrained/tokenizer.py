@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from specdec_plugins.errors import UserError, require
-from specdec_plugins.formats.dictionaries import Dictionary
+from specdec_plugins.formats.dictionaries import Dictionary, dictionary_of, order_of, ours
 from specdec_plugins.formats.pretrained.languages import find, published
 from specdec_plugins.formats.pretrained.segmenters import (
     CODES,
@@ -29,7 +29,6 @@ from specdec_plugins.formats.pretrained.segmenters import (
     read_json,
     read_vocabulary,
 )
-from specdec_plugins.formats.pretrained.vocabulary import dictionary_of, order_of, ours
 
 SETTINGS, SPECIAL, JSON = "tokenizer_config.json", "special_tokens_map.json", "tokenizer.json"
 SPM, VOCABULARY, ADDED = "sentencepiece.bpe.model", "vocab.json", "added_tokens.json"

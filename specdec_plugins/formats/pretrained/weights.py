@@ -19,9 +19,8 @@ from torch.nn.functional import pad
 from specdec_plugins.decoding.networks import StackConfig
 from specdec_plugins.decoding.networks.trained import VERIFIER, Model, State
 from specdec_plugins.errors import UserError, require
-from specdec_plugins.formats.dictionaries import Dictionary
+from specdec_plugins.formats.dictionaries import Dictionary, ours
 from specdec_plugins.formats.pretrained.config import PretrainedConfig
-from specdec_plugins.formats.pretrained.vocabulary import ours
 
 SAFE, PICKLED, INDEX = "model.safetensors", "pytorch_model.bin", ".index.json"
 _SHARED, _BIAS = "shared.weight", "final_logits_bias"

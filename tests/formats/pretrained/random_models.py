@@ -18,10 +18,9 @@ from torch import Tensor
 
 from specdec_plugins.decoding.networks import Transformer
 from specdec_plugins.decoding.types import DecodeParams, Request, SpecialTokens
-from specdec_plugins.formats.dictionaries import Dictionary
+from specdec_plugins.formats.dictionaries import Dictionary, order_of, ours
 from specdec_plugins.formats.marian import import_transformers
 from specdec_plugins.formats.pretrained.config import Generation, PretrainedConfig, read_config
-from specdec_plugins.formats.pretrained.vocabulary import order_of, ours
 from specdec_plugins.formats.pretrained.weights import read_model
 
 VOCAB, POSITIONS = 57, 48

@@ -27,8 +27,7 @@ from specdec_plugins.decoding.rules import RULES
 from specdec_plugins.decoding.schedules import SCHEDULES
 from specdec_plugins.decoding.types import Drafter, FinishReason, Request
 from specdec_plugins.decoding.verifier import TransformerVerifier
-from specdec_plugins.formats.dictionaries import Dictionary
-from specdec_plugins.formats.pretrained.vocabulary import ours
+from specdec_plugins.formats.dictionaries import Dictionary, ours
 from tests.decoding.networks.toys import full_logits, randomise
 from tests.formats.pretrained.random_models import (
     CONFIGS,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from specdec_plugins.formats.pretrained.vocabulary import dictionary_of, order_of, ours, start_of
+from specdec_plugins.formats.dictionaries import dictionary_of, order_of, ours, start_of
 
 
 def test_a_model_that_counts_as_fairseq_does_keeps_its_ids() -> None:
