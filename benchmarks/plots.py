@@ -186,7 +186,7 @@ def _acceptance_by_position(results: Results, axes: Any) -> None:
 
 
 def _speed_against_bleu(results: Results, axes: Any) -> None:
-    baseline = results.find((results.threads, 1), "fairseq", GREEDY, "float32")
+    baseline = results.fastest((results.threads, 1), "fairseq", GREEDY, "float32")
     styles, points = _styles(results), []
     for cell in _told_apart(results) if baseline else []:
         row, label = cell["row"], _label(cell)

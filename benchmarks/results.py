@@ -36,20 +36,11 @@ class Results:
         """The cells of one setting, in the order of the systems."""
         return [c for c in self.cells if (c["threads"], c["batch"]) == (threads, batch)]
 
-    def find_all(self, setting: Setting, engine: str, role: str, dtype: str) -> list[Record]:
-        """The cells of a setting, whatever their options."""
-        wanted = (engine, role, dtype)
-        rows = [(cell, cell["row"]) for cell in self.at(*setting)]
-        return [c for c, row in rows if (row["engine"], row["role"], row["dtype"]) == wanted]
-
-    def find(self, setting: Setting, engine: str, role: str, dtype: str) -> Record | None:
-        """The cell without options, or None where it was not measured."""
-        found = self.find_all(setting, engine, role, dtype)
-        return next((cell for cell in found if not cell["row"]["options"]), None)
-
     def fastest(self, setting: Setting, engine: str, role: str, dtype: str) -> Record | None:
         """An engine's best cell, with whatever options, or None where it was not measured."""
-        found = self.find_all(setting, engine, role, dtype)
+        wanted = (engine, role, dtype)
+        rows = [(cell, cell["row"]) for cell in self.at(*setting)]
+        found = [c for c, row in rows if (row["engine"], row["role"], row["dtype"]) == wanted]
         return min(found, key=lambda cell: statistics.median(cell["seconds"]), default=None)
 
 
