@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import importlib
+import json
 import os
 import sys
 from collections.abc import Callable, Iterator
@@ -106,6 +107,16 @@ def read_text(path: str | Path, what: str, advice: str) -> str:
     except (OSError, UnicodeDecodeError) as error:
         reason = getattr(error, "strerror", None) or error
         raise UserError(f"{path}: {what} cannot be read ({reason}); {advice}.") from error
+
+
+def read_object(path: str | Path, what: str, advice: str) -> dict[str, Any]:
+    """The same of a file that holds an object of JSON."""
+    try:
+        found = json.loads(read_text(path, what, advice))
+    except json.JSONDecodeError as error:
+        raise UserError(f"{path}: not JSON ({error}); restore the file.") from error
+    require(isinstance(found, dict), f"{path}: expected a JSON object; restore the file.")
+    return dict(found)
 
 
 @contextmanager

@@ -16,7 +16,7 @@ from specdec_plugins.app.translator import load_translator
 from specdec_plugins.decoding.drafters import needs_of
 from specdec_plugins.decoding.networks import Transformer
 from specdec_plugins.decoding.networks.trained import Model
-from specdec_plugins.errors import Parser, UserError, read_text, refuse, require
+from specdec_plugins.errors import Parser, read_text, require, run_command
 from specdec_plugins.formats.bigrams import read_bigrams
 from specdec_plugins.formats.bundle import (
     BIGRAMS,
@@ -109,21 +109,20 @@ def _add_output(parser: argparse.ArgumentParser) -> None:
 def main(argv: Sequence[str] | None = None) -> int:
     """Exit status of a command line."""
     args = make_parser().parse_args(argv)
-    try:
-        check_output(args.output, "--output", folder=True)
-        if args.to == "bundle":
-            _to_bundle(args)
-        elif args.to == "fairseq":
-            _to_fairseq(Path(args.source), args.output, args.force)
-        else:
-            _to_engine(args)
-    except UserError as error:
-        if args.debug:
-            raise
-        return refuse("convert.sh", error)
+    told = "interrupted; nothing was written."
+    return run_command("convert.sh", lambda: _convert(args), args.debug, told)
+
+
+def _convert(args: argparse.Namespace) -> None:
+    check_output(args.output, "--output", folder=True)
+    if args.to == "bundle":
+        _to_bundle(args)
+    elif args.to == "fairseq":
+        _to_fairseq(Path(args.source), args.output, args.force)
+    else:
+        _to_engine(args)
     size = sum(path.stat().st_size for path in args.output.iterdir())
     sys.stderr.write(f"convert.sh: wrote {args.output}, {size / 1e6:.1f} MB\n")
-    return 0
 
 
 def _to_bundle(args: argparse.Namespace) -> None:

@@ -15,7 +15,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from specdec_plugins.app.drafting import BEST, CARD, check_language, read_monolingual
+from specdec_plugins.app.drafting import BEST, CARD, HOW, check_language, read_monolingual
 from specdec_plugins.app.loading import (
     NO_MODEL,
     VERIFIER,
@@ -200,13 +200,8 @@ COMMAND = cli.CommandLine(
         ("-t --target-lang", None, str, "likewise"),
         ("--hours", 4.0, cli.at_least(0.001, float), "translate (a quarter of them at most) and "
          "train for so long, all calls together"),
-        ("--every", None, cli.at_least(0.01, float), "minutes between checkpoints, each of which "
-         "is measured (default: a tenth of the hours, 30 at most)"),
-        ("--patience", 4, _NUMBER, "end where so many measurements brought no more"),
-        ("--block-size", 8, _NUMBER, "tokens drafted at once"),
+        *HOW,
         ("--device", None, ("cpu", "cuda"), "default: a GPU where there is one"),
-        ("--precision", None, ("fp32", "fp16", "bf16"), "of the training, which keeps the one it "
-         "has (default: fp16 on GPUs, bf16 on CPUs that have products of it, else fp32)"),
         ("--num-shards", 1, _NUMBER, "machines that translate, in a folder that they share"),
         ("--shard-id", 0, cli.at_least(0), "from 0, which does all else"),
         ("--ray", None, str, "translate on the Ray cluster of this address, or on 'local'"),

@@ -395,6 +395,14 @@ def _translate_greedily(args: argparse.Namespace) -> None:
     translate(args)
 
 
+HOW: tuple[cli.Flag, ...] = (  # it is trained
+    ("--every", None, cli.at_least(0.01, float), "minutes between checkpoints, each of which is "
+     "measured (default: a tenth of the hours, 30 at most)"),
+    ("--patience", 4, _NUMBER, "end where so many measurements brought no more"),
+    ("--block-size", 8, _NUMBER, "tokens drafted at once"),
+    ("--precision", None, ("fp32", "fp16", "bf16"), "of the training, which keeps the one it has "
+     "(default: fp16 on GPUs, bf16 on CPUs that have products of it, else fp32)"),
+)  # fmt: skip
 COMMANDS: dict[str, cli.CommandLine] = {
     "encode": cli.CommandLine(
         "drafting encode",
@@ -417,10 +425,7 @@ COMMANDS: dict[str, cli.CommandLine] = {
             ("--chunk-size", 256, _NUMBER, "sentences lost by a stop"),
             ("--hours", 0.0, cli.at_least(0, float), "go on with what is there then"),
             ("--cpu", False, bool, "leave a GPU alone"),
-            ("--num-shards", 1, _NUMBER, "machines at work"),
-            ("--shard-id", 0, cli.at_least(0), "from 0"),
-            ("--ray", None, str, "address of a Ray cluster, or 'local'"),
-            ("--ray-workers", 2, _NUMBER, "verifiers on the cluster"),
+            *distill.SHARED_OUT,
         ],
         environment="hours cpu num-shards shard-id ray ray-workers",
     ),
@@ -436,11 +441,8 @@ COMMANDS: dict[str, cli.CommandLine] = {
             ("--text", cli.REQUIRED, str, "likewise"),
             ("--told", cli.REQUIRED, str, "the command that makes all of it, for the card"),
             ("--hours", cli.REQUIRED, cli.at_least(0, float), "with translating, in all calls"),
-            ("--every", None, cli.at_least(0, float), "minutes between two checkpoints"),
-            ("--patience", 4, _NUMBER, "end where so many measurements brought no more"),
-            ("--block-size", 8, _NUMBER, "tokens drafted at once"),
+            *HOW,
             ("--cpu", False, bool, "use no GPU"),
-            ("--precision", None, ("fp32", "fp16", "bf16"), "of the training"),
         ],
         environment="cpu precision",
     ),

@@ -57,17 +57,11 @@ def read_lines(stream: BinaryIO, name: str) -> Iterator[Sentence]:
     """
     for number, raw in enumerate(stream, 1):
         try:
-            text = raw.decode("utf-8")
-        except UnicodeDecodeError as error:
+            text = reading.decoded(raw)
+        except ValueError as error:
             raise UserError(
-                f"{name}, line {number}: not UTF-8 (byte {error.start + 1} of the line is "
-                f"0x{raw[error.start]:02x}); convert the file, for example with iconv."
+                f"{name}, line {number}: {error}; convert the file, for example with iconv."
             ) from error
-        if "\0" in text:
-            raise UserError(
-                f"{name}, line {number}: holds a NUL character, so it is no text or UTF-16; "
-                "convert the file to UTF-8, for example with iconv."
-            )
         if number == 1:
             text = text.removeprefix("\ufeff")  # byte order mark
         text = text.removesuffix("\n").removesuffix("\r")

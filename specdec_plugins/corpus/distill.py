@@ -245,6 +245,13 @@ def main(args: argparse.Namespace, teacher: type[Teacher] = Teacher) -> None:
 
 
 _NUMBER = cli.at_least(1)
+SHARED_OUT: tuple[cli.Flag, ...] = (
+    ("--num-shards", 1, _NUMBER, "machines at work"),
+    ("--shard-id", 0, cli.at_least(0), "from 0"),
+    ("--ray", None, str, "share the chunks out on the Ray cluster of this address, or on 'local' "
+     "processes; what dies is done again (default: no Ray)"),
+    ("--ray-workers", 2, _NUMBER, "verifiers on the cluster"),
+)  # fmt: skip
 COMMAND = cli.CommandLine(
     "distill.sh",
     "Translate a training set with the verifier and binarise the result as a new data-bin with "
@@ -264,11 +271,7 @@ COMMAND = cli.CommandLine(
         ("--fp16", False, bool, "half precision, on a GPU"),
         ("--cpu", False, bool, "leave a GPU alone"),
         ("--chunk-size", 2000, _NUMBER, "sentences lost by a stop"),
-        ("--num-shards", 1, _NUMBER, "machines at work"),
-        ("--shard-id", 0, cli.at_least(0), "from 0"),
-        ("--ray", None, str, "share the chunks out on the Ray cluster of this address, or on "
-         "'local' processes; what dies is done again (default: no Ray)"),
-        ("--ray-workers", 2, _NUMBER, "verifiers on the cluster"),
+        *SHARED_OUT,
         ("--until", 0.0, cli.at_least(0, float), "stop behind the chunk of that Unix time with "
          f"exit status {UNFINISHED}; the same command goes on (default: no end)"),
         ("--hours", 0.0, cli.at_least(0, float), "translate for so long, all calls together, and "

@@ -141,14 +141,23 @@ def _decode(raw: bytes, where: str, first: bool, said: set[str], bad: BadLines) 
         if kind not in said:
             logger.warning("%s: %s removed", where, kind)
     said.update(repairs)
-    if b"\0" in raw:
-        bad.report(f"{where}: holds a NUL byte; remove it")
-        return None
     try:
-        return raw.decode("utf-8")
-    except UnicodeDecodeError as error:
-        bad.report(f"{where}: not UTF-8 (byte {error.start + 1}); convert the file with iconv")
+        return decoded(raw)
+    except ValueError as error:
+        bad.report(f"{where}: {error}; convert the file with iconv")
         return None
+
+
+def decoded(raw: bytes) -> str:
+    """The text of a line. Raises ValueError, which says what else it is."""
+    try:
+        text = raw.decode("utf-8")
+    except UnicodeDecodeError as error:
+        at = error.start
+        raise ValueError(f"not UTF-8 (byte {at + 1} of the line is 0x{raw[at]:02x})") from error
+    if "\0" in text:
+        raise ValueError("holds a NUL character, so it is no text or UTF-16")
+    return text
 
 
 def read_pairs(corpus: ParallelFile, bad: BadLines) -> Iterator[Pair]:

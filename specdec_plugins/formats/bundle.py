@@ -21,7 +21,7 @@ from torch import Tensor
 
 from specdec_plugins.decoding.networks.trained import NETWORKS, Model, State
 from specdec_plugins.decoding.registry import misfit
-from specdec_plugins.errors import UserError, located, read_text, require
+from specdec_plugins.errors import UserError, located, read_object, require
 from specdec_plugins.formats.output import new_folder
 from specdec_plugins.formats.pretrained.config import CONFIG, GENERATION
 from specdec_plugins.formats.pretrained.tokenizer import FILES
@@ -133,7 +133,7 @@ def read_bundle(folder: str | Path) -> BundleSettings:
     Raises UserError, naming the file and the entry, where they are missing or malformed.
     """
     path = Path(folder) / SETTINGS
-    record = _read_json(path)
+    record = read_object(path, "the settings", "give the folder of a bundle")
     if record.get("format") != FORMAT:
         raise UserError(f"{path}: expected the format {FORMAT!r}; this is no bundle.")
     if (version := record.get("version")) not in VERSIONS:
@@ -254,16 +254,6 @@ def _aliases(text: str, stored: State) -> State:
         if not isinstance(other, str) or other not in stored:
             raise ValueError(f"{name} stands for {other!r}, which is not there")
     return {name: stored[other] for name, other in aliases.items()}
-
-
-def _read_json(path: Path) -> dict[str, Any]:
-    try:
-        record = json.loads(read_text(path, "the settings", "give the folder of a bundle"))
-    except json.JSONDecodeError as error:
-        raise UserError(f"{path}: not JSON ({error}); restore the file.") from error
-    if not isinstance(record, dict):
-        raise UserError(f"{path}: expected a JSON object; restore the file.")
-    return record
 
 
 @dataclass(frozen=True)

@@ -9,13 +9,14 @@ import os
 import signal
 import socket
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import torch
 
 from specdec_plugins.app.options import add_options, build
 from specdec_plugins.app.report import kernels_in_use
-from specdec_plugins.errors import Parser, UserError, read_text, refuse
+from specdec_plugins.errors import Parser, UserError, read_text, run_command
 from specdec_plugins.serving.model import ServedModel, load_model, request_defaults
 from specdec_plugins.serving.settings import LOG_LINE, ModelOptions, ProcessOptions, ServerSettings
 
@@ -41,23 +42,22 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Serve until a signal; the exit status of a command line."""
     given = vars(make_parser().parse_args(argv))
     logging.basicConfig(level=given.get("log_level", "info").upper(), format=LOG_LINE)
-    try:
-        process, options = build(ProcessOptions, given), build(ModelOptions, given)
-        key = read_key(process.api_key_file)
-        settings = build(ServerSettings, {**request_defaults(options), **given, "api_key": key})
-        if process.threads is not None:
-            torch.set_num_threads(process.threads)
-        check_address(process.host, process.port)
-        if process.replicas is not None:
-            from specdec_plugins.serving.replicas import serve_replicas
+    told = "interrupted before it served."
+    return run_command("specdec-serve", lambda: _run(given), "debug" in given, told)
 
-            return serve_replicas(options, settings, process)
-        model = load_model(options)
-    except UserError as error:
-        if given.get("debug"):
-            raise
-        return refuse("specdec-serve", error)
-    return serve(model, settings, process.host, process.port)
+
+def _run(given: Mapping[str, Any]) -> int:
+    process, options = build(ProcessOptions, given), build(ModelOptions, given)
+    key = read_key(process.api_key_file)
+    settings = build(ServerSettings, {**request_defaults(options), **given, "api_key": key})
+    if process.threads is not None:
+        torch.set_num_threads(process.threads)
+    check_address(process.host, process.port)
+    if process.replicas is not None:
+        from specdec_plugins.serving.replicas import serve_replicas
+
+        return serve_replicas(options, settings, process)
+    return serve(load_model(options), settings, process.host, process.port)
 
 
 def check_address(host: str, port: int) -> None:

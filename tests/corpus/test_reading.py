@@ -60,7 +60,7 @@ def test_mark_and_crlf_are_repaired_and_said_once(
 
 
 FAULTS = [
-    (b"a\tb\nc\xff\td\n", r"a\.tsv, line 2: not UTF-8 \(byte 2\)"),
+    (b"a\tb\nc\xff\td\n", r"a\.tsv, line 2: not UTF-8 \(byte 2 of the line is 0xff\)"),
     (b"a\tb\nc\0\td\n", r"a\.tsv, line 2: holds a NUL"),
     (b"a\tb\nc\td\te\n", r"a\.tsv, line 2: expected 2 columns separated by tabs, found 3"),
     (b"a\tb\nc\n", r"a\.tsv, line 2: expected 2 columns separated by tabs, found 1"),

@@ -72,7 +72,10 @@ def test_ctranslate2_s_map_is_read(tmp_path: Path) -> None:
         ("das the nan", "line 2: expected .* from 0 to 1, found 'das the nan'"),
         ("das the 0.5 0-0", "line 2: expected a target type"),
         ("", "line 2: expected a target type, .* found ''; give Marian's lexical shortlist"),
-        (b"das\xff the 1", r"line 2: not UTF-8 \(byte 4\); convert the file with iconv$"),
+        (
+            b"das\xff the 1",
+            r"line 2: not UTF-8 \(byte 4 .* is 0xff\); convert the file with iconv$",
+        ),
     ],
 )
 def test_bad_lines_of_marian_s_list(tmp_path: Path, line: str | bytes, message: str) -> None:

@@ -15,7 +15,7 @@ from typing import Any
 
 from specdec_plugins.decoding.constraints import Constraints
 from specdec_plugins.decoding.networks import StackConfig, TransformerConfig
-from specdec_plugins.errors import UserError, located, read_text, require
+from specdec_plugins.errors import UserError, located, read_object, require
 from specdec_plugins.formats.dictionaries import Dictionary, ours, start_of
 
 CONFIG, GENERATION = "config.json", "generation_config.json"
@@ -308,7 +308,7 @@ def read_config(folder: str | Path) -> PretrainedConfig:
     """The configuration of a folder. Raises UserError where it cannot be decoded here as meant."""
     folder = Path(folder)
     path = folder / CONFIG
-    given = _read_json(path, "a model that transformers has saved")
+    given = _read(path, "a model that transformers has saved")
     model_type = given.get("model_type")
     if model_type not in ARCHITECTURES:
         raise UserError(_unknown_architecture(path, model_type))
@@ -391,7 +391,7 @@ def _generation(
     """
     path, asked = folder / GENERATION, config
     if path.is_file():
-        asked = _read_json(path, "a model's settings of generation")
+        asked = _read(path, "a model's settings of generation")
         _check_known(path, asked)
     else:
         path = folder / CONFIG
@@ -442,13 +442,5 @@ def _notices(path: Path, asked: Mapping[str, Any]) -> tuple[str, ...]:
     )
 
 
-def _read_json(path: Path, what: str) -> dict[str, Any]:
-    """Raises UserError where the file cannot be read or holds something else."""
-    text = read_text(path, "the configuration", f"give a folder with {what}")
-    try:
-        found = json.loads(text)
-    except ValueError as error:
-        raise UserError(f"{path}: not JSON ({error}); download the file again.") from error
-    if not isinstance(found, dict):
-        raise UserError(f"{path}: expected a JSON object; download the file again.")
-    return found
+def _read(path: Path, what: str) -> dict[str, Any]:
+    return read_object(path, "the configuration", f"give a folder with {what}")
