@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from tests.bundles import ROOT
+from tests.warm_python import warm_python
 
 Done = subprocess.CompletedProcess[str]
 Talk = tuple[subprocess.Popen[bytes], IO[bytes], IO[bytes]]
@@ -40,7 +41,7 @@ def run(*command: object, expect: int = 0, cwd: Path = ROOT, **variables: str) -
 
 
 def python(*command: object, expect: int = 0) -> Done:
-    return run(sys.executable, *command, expect=expect)
+    return run(warm_python(), *command, expect=expect)
 
 
 @contextmanager

@@ -10,6 +10,7 @@ from __future__ import annotations
 import atexit
 import gc
 import json
+import logging
 import os
 import runpy
 import shutil
@@ -136,6 +137,7 @@ def main() -> None:
     sys.path.pop(0)  # this folder
     with suppress(ImportError):
         import fairseq  # noqa: F401  (and torch with it)
+    logging.root.handlers.clear()  # fairseq says something meanwhile, for which one is made
     first, *words = _serve(sys.argv[1])
     status = 0
     try:

@@ -21,6 +21,7 @@ from specdec_plugins.formats.dictionaries import Dictionary
 from specdec_plugins.formats.models import load_network
 from tests.programs import python, run
 from tests.training.conftest import SIZES, decoded
+from tests.warm_python import warm_python
 
 pytestmark = [pytest.mark.fairseq, pytest.mark.integration]
 
@@ -39,7 +40,7 @@ def test_a_training_goes_on_elsewhere_from_weights_alone(data: Path, tmp_path: P
         command = ["scripts/train-verifier.sh", "--save-dir", folder, "--updates", updates]
         command += [*common, "--until", round(time.time()) + 3600, "--workers", 2, "--cpu"]
         command += ["--", *SAVING, *more]
-        return run(*command, expect=expect).stdout
+        return run(*command, expect=expect, PYTHON=warm_python()).stdout
 
     # The flag that --until becomes, with an hour that is over behind the first update.
     train(here, 10**6, "--stop-time-hours", "1e-9", expect=UNFINISHED)

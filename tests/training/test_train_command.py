@@ -15,6 +15,7 @@ from specdec_plugins.training.run import main as train_main
 from tests.programs import python, run
 from tests.refusals import told
 from tests.training.conftest import SIZES, decoded
+from tests.warm_python import warm_python
 
 pytestmark = [pytest.mark.fairseq, pytest.mark.integration]
 
@@ -145,11 +146,13 @@ def test_train_sh_initialises_trains_and_continues(
         "--preset", "en-ro", "--block-size", "3", "--batch-tokens", "100", "--max-tokens", "100",
         "--warmup", "2", "--decoder-layers", "1", "--cpu",
     ]  # fmt: skip
-    first = run(*command, "--updates", "1", "--", "--log-interval", "1")
+    python = {"PYTHON": warm_python()}
+    first = run(*command, "--updates", "1", "--", "--log-interval", "1", **python)
     assert "copied      encoder layers" in first.stderr
     assert "'best_checkpoint_metric': 'accepted'" in first.stdout
     assert re.search(r"valid on 'valid' subset .* accepted [\d.]+", first.stdout)
-    second = run(*command, "--updates", "2", "--", "--disable-validation", "--log-interval", "1")
+    more = ("--", "--disable-validation", "--log-interval", "1")
+    second = run(*command, "--updates", "2", *more, **python)
     assert "continuing from" in second.stderr
     assert "num_updates=2" in second.stdout
     assert "num_updates=1," not in second.stdout
@@ -193,6 +196,6 @@ def test_train_sh_leaves_nothing_where_the_verifier_does_not_fit(
     for folder, checkpoint in ((data, tmp_path / "bad.pt"), (other, verifier)):
         command = ["scripts/train.sh", "--data", folder, "--verifier", checkpoint, "--cpu"]
         save = tmp_path / "runs" / "drafter"
-        done = run(*command, "--save-dir", save, expect=2)
+        done = run(*command, "--save-dir", save, expect=2, PYTHON=warm_python())
         assert "encoder_initial.py: error: " in done.stderr
         assert not (tmp_path / "runs").exists()
