@@ -1,4 +1,4 @@
-"""The verifier as a teacher: beam search of fairseq over a binarised training set, here or on Ray.
+"""The verifier as a teacher: beam search over a binarised training set, here or on Ray.
 
 On a Ray cluster whoever is free takes the next chunk, and the chunk of a worker that died is given
 to the one that is started in its place. Finished chunks come back to this process, which writes
@@ -12,6 +12,7 @@ from __future__ import annotations
 import importlib.util
 import logging
 import os
+import tempfile
 import time
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -21,8 +22,9 @@ from typing import Any
 
 import torch
 
-from specdec_plugins.errors import UserError, require
-from specdec_plugins.formats.dictionaries import load_dictionaries
+from specdec_plugins.errors import UserError, imported, require
+from specdec_plugins.formats.ctranslate2 import export_ctranslate2
+from specdec_plugins.formats.dictionaries import Dictionaries, load_dictionaries
 from specdec_plugins.formats.fairseq_search import SearchConfig, load_fairseq_search
 from specdec_plugins.formats.models import read_model
 
@@ -102,32 +104,43 @@ class DataBin:
 
 
 class Teacher:
-    """A verifier and the split that it translates."""
+    """A verifier and the split that it translates, by fairseq's beam search."""
 
     def __init__(
         self, data: DataBin, checkpoint: Path, search: Search, device: torch.device
     ) -> None:
+        self._data = data
         dictionaries = load_dictionaries(data.folder, data.source_lang, data.target_lang)
         model = read_model(checkpoint)
         is_verifier = model.kind == "transformer"
         require(is_verifier, f"{checkpoint}: is {model.arch}; distil with the verifier")
         model.check_dictionaries(dictionaries.source, dictionaries.target)
+        self._dictionary = dictionaries.target
+        self._longest = model.config.encoder.max_positions  # end mark included
+        self._sources, self._targets = map(data.sentences, data.languages)
+        self._load(checkpoint, dictionaries, search, device)
+
+    def _load(
+        self, checkpoint: Path, dictionaries: Dictionaries, search: Search, device: torch.device
+    ) -> None:
         config = SearchConfig(**{name: search[name] for name in search if name != "fp16"})
         dtype = torch.float16 if search["fp16"] else torch.float32
         self._search = load_fairseq_search(
-            checkpoint, data.folder, config, dtype=dtype, device=device, languages=data.languages
-        )
-        self._dictionary = dictionaries.target
-        self._longest = self._search.max_source_positions  # end mark included
-        self._sources, self._targets = map(data.sentences, data.languages)
+            checkpoint, self._data.folder, config,
+            dtype=dtype, device=device, languages=self._data.languages,
+        )  # fmt: skip
+
+    def _translated(self, sources: list[list[int]]) -> list[str]:
+        """The best translation of each."""
+        found = self._search.search(sources)
+        return [self._dictionary.string(best.token_ids) for best, *_ in found]
 
     def translate(
         self, indices: Sequence[int], max_tokens: int
     ) -> Iterator[list[tuple[int, str | None]]]:
         """Batch after batch of (index, translation); every index comes exactly once."""
         for batch in self._batches(indices, max_tokens):
-            found = self._search.search([self._sources[index].tolist() for index in batch])
-            texts = [self._dictionary.string(best.token_ids) for best, *_ in found]
+            texts = self._translated([self._sources[index].tolist() for index in batch])
             yield list(zip(batch, texts, strict=True))
 
     def chunks(self, max_tokens: int, spans: Spans, on_done: Callable[[int], object]) -> Chunks:
@@ -158,6 +171,37 @@ class Teacher:
         if batch:
             yield batch
 
+
+class CTranslate2Teacher(Teacher):
+    """The same by CTranslate2: in 8 bits on a CPU, where it is several times as fast."""
+
+    def _load(
+        self, checkpoint: Path, dictionaries: Dictionaries, search: Search, device: torch.device
+    ) -> None:
+        ctranslate2 = imported("ctranslate2", "convert")
+        self._symbols, self._settings = dictionaries.source.symbols, search
+        kind = "float16" if search["fp16"] else "float32" if device.type == "cuda" else "int8"
+        with tempfile.TemporaryDirectory() as folder:
+            network = read_model(checkpoint)
+            path = export_ctranslate2(network, dictionaries, Path(folder) / "model")
+            threads = torch.get_num_threads()
+            self._translator = ctranslate2.Translator(
+                str(path), device=device.type, compute_type=kind, intra_threads=threads
+            )
+
+    def _translated(self, sources: list[list[int]]) -> list[str]:
+        told = self._settings
+        length = max(map(len, sources))
+        found = self._translator.translate_batch(
+            [[self._symbols[index] for index in ids[:-1]] for ids in sources],  # it adds the end
+            beam_size=told["beam"],
+            length_penalty=told["lenpen"],
+            max_decoding_length=int(told["max_len_a"] * length + told["max_len_b"]),
+        )
+        return [" ".join(best.hypotheses[0]) for best in found]
+
+
+TEACHERS: dict[str, type[Teacher]] = {"fairseq": Teacher, "ctranslate2": CTranslate2Teacher}
 
 # What each worker of a cluster needs: the kind of teacher, data, checkpoint, search, source tokens
 # a batch, and whether GPUs are left alone.

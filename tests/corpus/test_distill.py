@@ -15,7 +15,7 @@ import pytest
 import torch
 
 from specdec_plugins.corpus import distill, teacher
-from specdec_plugins.corpus.teacher import ChunkTranslator, DataBin, Teacher
+from specdec_plugins.corpus.teacher import ChunkTranslator, CTranslate2Teacher, DataBin, Teacher
 from tests.corpus.conftest import Verifier, distil
 from tests.programs import script
 from tests.refusals import refused
@@ -56,6 +56,22 @@ def test_each_sentence_has_its_own_translation(verifier: Verifier, distilled: Pa
         expected = model._dictionary.encode_line(line)
         assert tokens == expected
     assert len({tuple(tokens) for tokens in found}) > 5  # the model does distinguish sources
+
+
+def test_ctranslate2_translates_as_its_model_does_alone(
+    verifier: Verifier, tmp_path: Path, distilled: Path
+) -> None:
+    distil(verifier, tmp_path / "kd", "--engine", "ctranslate2")
+    data = DataBin.find(verifier.data, "train")
+    search = {"beam": 2, "lenpen": 1.0, "max_len_a": 0.0, "max_len_b": 8, "fp16": False}
+    model = CTranslate2Teacher(data, verifier.checkpoint, search, torch.device("cpu"))
+    found, by_fairseq = sentences(tmp_path / "kd", "de"), sentences(distilled, "de")
+    assert [found[i] for i in verifier.too_long] == [by_fairseq[i] for i in verifier.too_long]
+    for index in set(range(len(found))) - set(verifier.too_long):
+        [[(_, line)]] = model.translate([index], max_tokens=1)
+        assert found[index] == model._dictionary.encode_line(line)
+    # What another engine said is not mixed in.
+    refused("holds something else", distil, verifier, tmp_path / "kd")
 
 
 def test_all_else_is_the_original(verifier: Verifier, distilled: Path) -> None:
