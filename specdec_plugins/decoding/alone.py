@@ -67,7 +67,7 @@ class DrafterSession(Session):
             raise UserError(_NOTHING)
         batch.prefix.active &= draft.lengths > 0  # so that the report finds who stands still
         case = Case(draft, scores, batch.params, batch.random, batch.prefix.lengths)
-        last = Round(draft, scores, self.method.rule.judge(case), self._round_seconds)
+        last = Round(draft, scores, self.method.rule.judge(case), self._before)
         return last, torch.zeros_like(batch.prefix.active)
 
     def _refuse_standstill(self, row: RowResult) -> None:

@@ -190,6 +190,6 @@ def _first_rows(prefix: Prefix, last: Round, count: int) -> tuple[Prefix, Round]
         Draft(draft.tokens[:count], draft.lengths[:count], cut(draft.probs)),
         Scores(scores.logits[:count], cut(scores.hidden)),
         Verdict(verdict.num_accepted[:count], verdict.next_tokens[:count]),
-        last.seconds_before,
+        last.before,
         cut(last.path),
     )

@@ -26,6 +26,7 @@ from specdec_plugins.decoding.types import (
     Drafter,
     DraftSchedule,
     FinishReason,
+    Outcome,
     Request,
     Round,
     RowEvent,
@@ -94,7 +95,7 @@ class Session:
         self._waiting: deque[Request] = deque()
         self._timer = PartTimer(verifier.device, config.measure_time, config.clock)
         self.stats.seconds = self._timer.seconds
-        self._round_seconds: float | None = None  # of the last round, up to its copy to the host
+        self._before: Outcome | None = None  # of the last round
         self._parts: list[Stateful] = [verifier, method.schedule]
         self._drafter: LateDrafter | None = None
         if method.drafter is not None:
@@ -146,11 +147,13 @@ class Session:
     def step(self) -> list[RowEvent]:
         """One round for every active row; an empty list when nothing is left to do."""
         assert not self._closed, "step after close"
+        spent = self._timer.seconds.get
+        rested = spent("rest", 0.0)
         self._refill(self._config.clock())
         if not self._batch.rows:
             return []
-        started = self._config.clock()
-        num_waiting = self._drafter.num_waiting if self._drafter else 0
+        compacting, encoded = spent("rest", 0.0) - rested, spent("encode", 0.0)
+        started, num_waiting = self._config.clock(), self._num_waiting
         draft = self._propose()
         with self._timer.part("verify"):
             scores = self.verifier.score(self._batch.prefix, draft)
@@ -160,11 +163,32 @@ class Session:
         for event in events:
             if event.result is not None:
                 event.result.seconds = now - event.result.joined_at
-        # The device is idle before a round and after its copy to the host, so this waits for
-        # nothing. A round in which rows join the drafter says nothing of others.
-        has_joined = self._drafter is not None and self._drafter.num_waiting < num_waiting
-        self._round_seconds = None if has_joined else now - started
+        if self.method.schedule.follows_clock:
+            joining, num_joined = spent("encode", 0.0) - encoded, num_waiting - self._num_waiting
+            seconds = compacting + now - started - joining
+            self._before = self._outcome(events, seconds, num_joined, joining)
         return events
+
+    def _outcome(
+        self, events: list[RowEvent], seconds: float, num_joined: int, joining: float
+    ) -> Outcome:
+        """What is known of the round. Its `seconds` are not where joining is not timed.
+
+        The device is idle before a round and after its copy to the host, so this waits for nothing.
+        """
+        return Outcome(
+            num_rows=len(events),
+            num_emitted=sum(len(event.emitted_ids) for event in events),
+            num_finished=sum(event.result is not None for event in events),
+            seconds=seconds if joining > 0 or num_joined == 0 else None,
+            num_joined=num_joined,
+            joining=joining,
+        )
+
+    @property
+    def _num_waiting(self) -> int:
+        """Rows that have not joined the drafter."""
+        return self._drafter.num_waiting if self._drafter else 0
 
     def run(self) -> Iterator[RowEvent]:
         """Step until everything is decoded, yielding events as they happen."""
@@ -226,14 +250,21 @@ class Session:
 
     def _wanted_budget(self) -> Tensor | None:
         """What the schedule asks for, but for rows whose text would then follow a clock."""
-        params, schedule = self._batch.params, self.method.schedule
-        samples = self.method.rule.samples
-        wanted = schedule.next_budget(params)
-        if not schedule.follows_clock or params.all_greedy(samples):
+        params = self._batch.params
+        wanted = self.method.schedule.next_budget(params)
+        if not self._follows_clock:
             return wanted
         if wanted is None:
             wanted = torch.zeros_like(params.block_size)
-        return torch.where(params.greedy_mask(samples), wanted, params.block_size)
+        is_greedy = params.greedy_mask(self.method.rule.samples)
+        return torch.where(is_greedy, wanted, params.block_size)
+
+    @property
+    def _follows_clock(self) -> bool:
+        """True if the text of some row would follow a clock where the schedule had its way."""
+        if not self.method.schedule.follows_clock:
+            return False
+        return not self._batch.params.all_greedy(self.method.rule.samples)
 
     def _propose(self) -> Draft:
         batch, drafter = self._batch, self._drafter
@@ -244,7 +275,8 @@ class Session:
             with self._timer.part("encode"):
                 drafter.join(batch)
         with self._timer.part("draft"):
-            return drafter.propose(batch, width)
+            draft = drafter.propose(batch, width)
+            return draft if self._follows_clock else self.method.schedule.trim(draft)
 
     def _conclude(self, draft: Draft, scores: Scores) -> tuple[Draft, Extension, Tensor]:
         """Judge, extend, commit, and plan the next round; the host waits for nothing here.
@@ -270,7 +302,7 @@ class Session:
         eos, constraints = self.verifier.special.eos, self._config.constraints
         constrain(scores.logits, batch.prefix, draft, batch.params, eos, constraints)
         case = Case(draft, scores, batch.params, batch.random, first)
-        last = judge(self.method.rule, case, self._round_seconds)
+        last = judge(self.method.rule, case, self._before)
         columns = last.verdict.num_accepted
         return last, failed(last.scores.logits, columns, batch.prefix.active)
 

@@ -20,6 +20,7 @@ from specdec_plugins.decoding.types import (
     Case,
     Draft,
     JudgesTrees,
+    Outcome,
     Prefix,
     Round,
     RowParams,
@@ -40,7 +41,7 @@ class Extension:
     full: Tensor  # [B] bool, the row holds max_len tokens and did not end
 
 
-def judge(rule: AcceptanceRule, case: Case, seconds_before: float | None = None) -> Round:
+def judge(rule: AcceptanceRule, case: Case, before: Outcome | None = None) -> Round:
     """The round as those learn of it who commit it.
 
     From node to node of a tree the row goes on with what the rule says there, as long as a child is
@@ -49,7 +50,7 @@ def judge(rule: AcceptanceRule, case: Case, seconds_before: float | None = None)
     """
     draft, scores, tree = case.draft, case.scores, case.draft.tree
     if tree is None:
-        return Round(draft, scores, rule.judge(case), seconds_before)
+        return Round(draft, scores, rule.judge(case), before)
     said = cast(JudgesTrees, rule).says(case)  # [B, N+1]
     is_kept = (draft.tokens == said.gather(1, tree.parents[:, 1:])) & draft.mask
     path, num_accepted, num_drafted = _path(tree, pad(is_kept, (1, 0), value=True))
@@ -60,7 +61,7 @@ def judge(rule: AcceptanceRule, case: Case, seconds_before: float | None = None)
         Draft(draft.tokens.gather(1, (path - 1).clamp(min=0)), num_drafted),
         Scores(take(scores.logits, nodes), hidden),
         Verdict(num_accepted, own),
-        seconds_before,
+        before,
         path,
     )
 
@@ -82,6 +83,14 @@ def _path(tree: Tree, is_kept: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     way.scatter_(1, tree.depths * is_on_way, nodes * is_on_way)
     depths = tree.depths.gather(1, torch.stack([last, leaf], 1))
     return way[:, 1:], depths[:, 0], depths[:, 1]
+
+
+def narrowed(draft: Draft, width: int) -> Draft:
+    """No more than so many columns of a chain."""
+    both = (draft.probs, draft.confidences)
+    probs, confidences = (None if part is None else part[:, :width] for part in both)
+    lengths = draft.lengths.clamp(max=width)
+    return Draft(draft.tokens[:, :width], lengths, probs, confidences=confidences)
 
 
 def until_eos(tokens: Tensor, lengths: Tensor, eos: int) -> tuple[Tensor, Tensor]:

@@ -186,25 +186,13 @@ class Draft:
     lengths: Tensor  # [B] int64, 0..K; 0 = no proposal, an ordinary autoregressive step
     probs: Tensor | None = None  # [B, K, V] float32, the proposal distribution q; None = one-hot
     tree: Tree | None = None  # None = each token follows the one before it; of a tree q is one-hot
-    # [B, K], the drafter's probability of its best token in each place, which depends on nothing
-    # drawn there or behind; None = not known
-    confidences: Tensor | None = None
+    confidences: Tensor | None = None  # [B, K], probability of each place's best token, if known
 
     @property
     def mask(self) -> Tensor:
         """[B, K] bool: which entries are proposals."""
         columns = torch.arange(self.tokens.shape[1], device=self.tokens.device)
         return columns < self.lengths[:, None]
-
-    def first(self, width: int) -> Draft:
-        """No more than so many columns of a chain."""
-        if width >= self.tokens.shape[1]:
-            return self
-        probs, confidences = (
-            None if part is None else part[:, :width] for part in (self.probs, self.confidences)
-        )
-        lengths = self.lengths.clamp(max=width)
-        return Draft(self.tokens[:, :width], lengths, probs, confidences=confidences)
 
     @staticmethod
     def empty(num_rows: int, device: torch.device) -> Draft:
@@ -255,16 +243,26 @@ class Verdict:
 
 
 @dataclass(frozen=True)
-class Round:
-    """One round's pipeline, for those who learn from it at commit.
+class Outcome:
+    """What the host knows of a round that is over."""
 
-    Of a tree it is the path that was taken, up to a leaf, as if that had been the draft.
-    """
+    num_rows: int  # that were not finished before
+    num_emitted: int  # tokens, of all rows
+    num_finished: int  # rows
+    seconds: float | None = None  # dropping rows before it included, not `joining`; None = unknown
+    num_joined: int = 0  # rows that joined the drafter in it
+    joining: float = 0.0  # seconds that took
+
+
+@dataclass(frozen=True)
+class Round:
+    """One round's pipeline, for those who learn from it at commit. Of a tree it is the path that
+    was taken, up to a leaf, as if that had been the draft."""
 
     draft: Draft
     scores: Scores
     verdict: Verdict
-    seconds_before: float | None = None  # that the round before this one took, where known
+    before: Outcome | None = None  # of the round before this one, if any
     path: Tensor | None = None  # [B, K] int64, nodes of the tree that the draft is; None = no tree
 
 
@@ -350,6 +348,10 @@ class DraftSchedule(Stateful):
     def follows_clock(self) -> bool:
         """True if measured time decides, so that two runs may draft differently."""
         return False
+
+    def trim(self, draft: Draft) -> Draft:
+        """What is worth verifying; not asked where a text would then follow a clock."""
+        return draft
 
     @abstractmethod
     def next_budget(self, params: RowParams) -> Tensor | None:

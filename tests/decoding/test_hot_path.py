@@ -22,6 +22,7 @@ from specdec_plugins.decoding.types import (
     Case,
     Draft,
     DraftRequest,
+    Outcome,
     Prefix,
     Round,
     RowParams,
@@ -53,7 +54,7 @@ def finished_round(with_probs: bool) -> Round:
     probs = torch.zeros(ROWS, WIDTH, VOCAB, device=META) if with_probs else None
     draft = Draft(integers(ROWS, WIDTH), integers(ROWS), probs)
     scores = Scores(torch.zeros(ROWS, WIDTH + 1, VOCAB, device=META))
-    return Round(draft, scores, Verdict(integers(ROWS), integers(ROWS)), seconds_before=0.1)
+    return Round(draft, scores, Verdict(integers(ROWS), integers(ROWS)), Outcome(3, 3, 0, 0.1))
 
 
 SOURCE = SourceBatch(
@@ -74,10 +75,11 @@ def test_rules(name: str, with_probs: bool) -> None:
 
 @pytest.mark.parametrize("name", SCHEDULES.names())
 def test_schedules(name: str) -> None:
-    schedule = SCHEDULES.build(name)
+    options = {"patience": 2} if name == "adaptive" else {}
+    schedule = SCHEDULES.build(name, options=options)
     schedule.admit(SOURCE)
     asked = []
-    for _ in range(5):
+    for _ in range(12):
         schedule.commit(prefix(), finished_round(False))
         asked.append(schedule.next_budget(params()))
     assert {wanted.shape for wanted in asked if wanted is not None} == {(ROWS,)}

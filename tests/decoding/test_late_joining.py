@@ -14,12 +14,18 @@ from specdec_plugins.decoding import engine
 from specdec_plugins.decoding.batch import Batch, LateDrafter
 from specdec_plugins.decoding.engine import Method
 from specdec_plugins.decoding.rules.exact import Exact
-from specdec_plugins.decoding.types import Prefix, Request, Round, RowParams, SourceBatch
+from specdec_plugins.decoding.types import (
+    DraftSchedule,
+    Prefix,
+    Request,
+    Round,
+    RowParams,
+    SourceBatch,
+)
 from tests.decoding.drafters.factories import FACTORIES, SCRIPTED, WITH_MEMORY
 from tests.decoding.networks.toys import fast_pair, sentences
 from tests.decoding.toys import (
     SCRIPTS,
-    Rows,
     ScriptedDrafter,
     TableVerifier,
     events_of,
@@ -32,13 +38,11 @@ from tests.decoding.toys import (
 TABLE = random_table()
 
 
-class Every(Rows):
+class Every(DraftSchedule):
     """Asks for a draft in every n-th round only."""
 
-    follows_clock = False
-
     def __init__(self, period: int) -> None:
-        super().__init__()
+        super().__init__(None)
         self.period = period
         self.num_rounds = 0
 

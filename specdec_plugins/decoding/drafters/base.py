@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from specdec_plugins.decoding.bigrams import Bigrams
-from specdec_plugins.decoding.extend import until_eos
+from specdec_plugins.decoding.extend import narrowed, until_eos
 from specdec_plugins.decoding.networks.trained import TrainedNetwork
 from specdec_plugins.decoding.networks.transformer import Encoder
 from specdec_plugins.decoding.registry import Registry
@@ -107,7 +107,7 @@ def until_end(draft: Draft, eos: int, may_wait: bool) -> Draft:
     """
     lengths, _ = until_eos(draft.tokens, draft.lengths, eos)
     draft = replace(draft, lengths=lengths)
-    return draft.first(max(1, int(lengths.max()))) if may_wait else draft
+    return narrowed(draft, max(1, int(lengths.max()))) if may_wait else draft
 
 
 class TokenReader(Protocol):

@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
-from collections import defaultdict, deque
+import math
+from collections import deque
+from collections.abc import Collection
 from dataclasses import dataclass
-from statistics import median_low
+from statistics import fmean, median_low
 
 import torch
 from torch import Tensor
 
+from specdec_plugins.decoding.extend import narrowed
 from specdec_plugins.decoding.networks.cpu.ops import compiled, native
 from specdec_plugins.decoding.types import (
     SCHEDULES,
+    Draft,
     DraftSchedule,
+    Outcome,
     Prefix,
     Round,
     RowParams,
@@ -23,34 +28,49 @@ from specdec_plugins.errors import require
 _DECAY = 0.98  # of what all rows had, a round; about the last 50 rounds count
 _REMEMBERED = 9  # latest rounds of each width
 _PLAIN, _HALF, _WHOLE = 0.0, 0.5, 1.0  # kinds of rounds: shares of the block that they draft
+_DRAFTED = (_HALF, _HALF, _WHOLE, _WHOLE)  # what is measured where nothing is drafted by choice
+_ALL = (_WHOLE, _HALF) * 2 + (_PLAIN,) * 8  # and where something is
+_GOES_ON = (15, 3)  # rounds that go on without or with drafts as was decided: deciding takes time
+_LEAST = 1e-4  # seconds of verifying a position; less than that is less than trimming takes
+_LENGTH = 20.0  # tokens of a sentence, before there was one
 
 
 @SCHEDULES.register("adaptive")
 class Adaptive(DraftSchedule):
     """Maximise the tokens that a round is expected to emit over the seconds that it takes.
 
+    What is decided holds for some rounds, as long as there are as many rows: deciding takes time,
+    and what is not drafted teaches nothing.
+
     With acceptance a token alpha, a draft of K emits (1 - alpha^(K+1)) / (1 - alpha) tokens on
     average (Leviathan et al. 2023, equation 1). alpha is the row's own: tokens accepted over
     tokens judged, begun at what all rows of late had with the weight of `evidence` tokens, and
     these at `acceptance`. A round costs all rows what its widest draft costs, so there is one width
-    for the batch: that of most tokens a second, summed over its rows. As the ends of sentences cut
-    drafts, and rows that begin to draft must first be read, a draft must promise `margin` more.
+    for the batch: that of most tokens a second, summed over its rows, and `margin` more than
+    without a draft. Sentences end within drafts, so what rounds emitted of what was expected counts
+    too; and what it costs a row to join the drafter, once, is spread over the tokens of a sentence.
 
-    Costs are measured, for each power of two of the number of rows (`Measurement`), as plain rounds
-    gain more from a batch than drafting ones. A round's time is known when it has been copied to
-    the host, after the next one was planned, so it arrives with that one. Given costs make the
-    schedule deterministic.
+    A drafter that says how sure it is of a token (`Draft.confidences`) has its draft trimmed again:
+    the width ends where the rows together expect fewer tokens of one more position than come
+    elsewhere in the time of verifying it. All rows are cut there, as one width costs what it costs
+    whoever uses it.
+
+    Costs are measured, for each power of two of the number of rows (`Measurement`). Plain rounds
+    gain more from a batch than drafting ones, so where drafting does not pay for some rows, it is
+    not tried for more. A round's time is known when it has been copied to the host, after the next
+    one was planned, so it arrives with that one. Given costs make the schedule deterministic.
     """
 
     @dataclass(frozen=True)
     class Config:
         acceptance: float = 0.7  # share, 0..1, assumed of a row at first
-        evidence: float = 4.0  # tokens that this assumption weighs, above 0
+        evidence: float = 64.0  # tokens that this assumption weighs, above 0
         plain_seconds: float | None = None  # of a round without a draft; None = measure all three
         round_seconds: float | None = None  # of a round with a draft, its tokens aside
         token_seconds: float | None = None  # of each drafted token
-        margin: float = 0.1  # share, 0 or more, by which drafting must promise to be faster
+        margin: float = 0.02  # share, 0 or more, by which drafting must promise to be faster
         probe_every: int = 200  # rounds between two measurements; its inverse, a share of time
+        patience: int = 8  # plain rounds for each row of a batch, before it is first asked to draft
 
         def __post_init__(self) -> None:
             require(
@@ -59,6 +79,7 @@ class Adaptive(DraftSchedule):
             require(self.margin >= 0, f"margin must be 0 or more, not {self.margin}.")
             require(self.evidence > 0, f"evidence must be above 0, not {self.evidence}.")
             require(self.probe_every >= 10, f"probe_every must be 10 or more: {self.probe_every}.")
+            require(self.patience >= 2, f"patience must be 2 or more, not {self.patience}.")
             costs = (self.plain_seconds, self.round_seconds, self.token_seconds)
             given = [cost for cost in costs if cost is not None]
             require(
@@ -72,13 +93,18 @@ class Adaptive(DraftSchedule):
     def __init__(self, config: Config) -> None:
         super().__init__(config)
         # By the bits of the number of rows: costs hold for no other.
-        self._measured: defaultdict[int, Measurement] = defaultdict(
-            lambda: Measurement(config.probe_every)
-        )
+        self._measured: dict[int, Measurement] = {}
+        self._joining = Joining()
         self._asking: Measurement | None = None  # whose round the last budget was for
-        self._timing: tuple[RoundCosts, int] | None = None  # the last round's costs, and its width
+        # The last round's costs, its width, and whether costs can be taken then
+        self._timing: tuple[RoundCosts, int, bool] | None = None
+        self._promised = 0.0  # tokens a row of the last round, where it had a draft
+        self._kept_share = 1.0  # of what was promised, that was emitted
         self._is_chosen = False  # the last budget was not asked for to be measured
-        self._rests = False  # nothing was drafted by choice: until rows change, nothing is learnt
+        self._goes_on = 0  # rounds to come that nothing is decided for, and nothing learnt of
+        self._num_rows = 0  # when the last budget was decided
+        self._width: Tensor | None = None  # [] int64, that it came to; None = nothing is drafted
+        self._trims = False  # the drafter says how sure it is, where that costs no waiting
         # [2, B] float32, tokens judged and of these accepted; None before the first row
         self._counts: Tensor | None = None
         self._pool: Tensor | None = None  # [2] float32, both of all rows, the older counting less
@@ -88,7 +114,6 @@ class Adaptive(DraftSchedule):
         return self._config.plain_seconds is None
 
     def admit(self, source: SourceBatch) -> None:
-        self._rests = False
         none = source.lengths.new_zeros(2, len(source), dtype=torch.float32)
         self._counts = none if self._counts is None else torch.cat([self._counts, none], 1)
         if self._pool is None:
@@ -96,51 +121,101 @@ class Adaptive(DraftSchedule):
             self._pool = none.new_tensor([weight, weight * self._config.acceptance])
 
     def commit(self, prefix: Prefix, last: Round) -> None:
-        width = last.draft.tokens.shape[1]
-        self._rests = self._is_chosen and width == 0
-        measured, before = self._measured.get(len(prefix.lengths).bit_length()), self._timing
-        self._timing = None
+        self._learn(last.before)
+        width, num_rows = last.draft.tokens.shape[1], len(prefix.lengths)
+        if self._goes_on > 0 and num_rows == self._num_rows:
+            self._goes_on -= 1
+            return
+        self._goes_on = _GOES_ON[width > 0] if self._is_chosen else 0
         # After rows have left, a round is not of the kind that was asked for.
-        if measured is not None and measured is self._asking and measured.observe(width):
-            self._timing = (measured.costs, width)
-        if before is not None and last.seconds_before is not None:
-            costs, timed_width = before
-            costs.observe(timed_width, last.seconds_before)
+        measured = self._measured.get(num_rows.bit_length())
+        if measured is not None and measured is self._asking:
+            counts, settles = measured.observe(
+                width, self._is_chosen, num_rows * self._joining.seconds
+            )
+            if counts:
+                self._timing = (measured.costs, width, settles)
+            if measured.due() is not None:
+                self._goes_on = 0
         if width == 0:
             return
         assert self._counts is not None
         assert self._pool is not None
-        lengths, accepted = last.draft.lengths, last.verdict.num_accepted
-        count_judged(lengths, accepted, self._counts, self._pool)
+        if self.follows_clock and self._pool.is_cpu:
+            judged, accepted = self._pool.tolist()
+            alpha = min(accepted / judged, 0.999)
+            self._promised = (1 - alpha ** (width + 1)) / (1 - alpha)
+        lengths, kept = last.draft.lengths, last.verdict.num_accepted
+        count_judged(lengths, kept, self._counts, self._pool)
+
+    def _learn(self, before: Outcome | None) -> None:
+        """What the round before the last one took, if that was to be measured."""
+        timing, self._timing = self._timing, None
+        promised, self._promised = self._promised, 0.0
+        if before is None or before.num_rows == 0:
+            return
+        self._joining.observe(before)
+        if promised > 0:
+            share = before.num_emitted / before.num_rows / promised
+            self._kept_share += (1 - _DECAY) * (share - self._kept_share)
+        if timing is not None and before.seconds is not None:
+            costs, width, settles = timing
+            costs.observe(width, before.seconds, before.num_emitted)
+            if settles:
+                costs.settle()
 
     def select(self, rows: Tensor) -> None:
-        self._rests = False
         if self._counts is not None:
             self._counts = self._counts[:, rows]
 
     def next_budget(self, params: RowParams) -> Tensor | None:
-        block, self._is_chosen = params.block_size, False
-        if self.follows_clock:
-            measured = self._asking = self._measured[len(block).bit_length()]
-            share = measured.due()
-            if share is not None:
-                return (block * share).ceil().long() if share > 0 else None
-        self._is_chosen = True
-        if self._rests:
+        block = params.block_size
+        if self._goes_on > 0 and len(block) == self._num_rows:
+            return self._capped(block)
+        self._is_chosen, self._goes_on, self._num_rows = False, 0, len(block)
+        if not self.follows_clock:
+            return self._best(block, self._given(params.widest_block))
+        size = len(block).bit_length()
+        measured = self._measured.get(size)
+        if measured is None:
+            measured = Measurement(self._config.probe_every, self._config.patience * len(block))
+            self._measured[size] = measured
+        self._asking = measured
+        share = measured.due()
+        if measured.asks and self._fewer_refuse(size):
+            self._asking = None
             return None
-        widest = params.widest_block
-        return self._best(
-            block, measured.costs.by_width(widest) if self.follows_clock else self._given(widest)
-        )
+        if share is not None:
+            return (block * share).ceil().long() if share > 0 else None
+        plain, *drafted = measured.costs.by_width(params.widest_block)
+        costs = [plain, *(seconds / self._kept_share for seconds in drafted)]
+        # As if a plain round took less by what joining adds to its tokens when they are drafted.
+        costs[0] -= (1 + self._config.margin) * self._joining.a_token * len(block)
+        return self._best(block, costs)
 
-    def _best(self, block: Tensor, costs: list[float]) -> Tensor:
-        """The width of most tokens a second, or each row's block where that is less: [B] int64."""
+    def _fewer_refuse(self, size: int) -> bool:
+        """True if drafting does not pay for fewer rows."""
+        return any(other < size and found.refuses for other, found in self._measured.items())
+
+    def _best(self, block: Tensor, costs: list[float]) -> Tensor | None:
+        """The width of most tokens a second, or each row's block where that is less: [B] int64.
+
+        None where plain rounds cost no more than nothing.
+        """
         assert self._counts is not None
         assert self._pool is not None
+        self._is_chosen, self._width = True, None
         weight, margin = self._config.evidence, self._config.margin
-        return torch.minimum(
-            best_width(self._counts, self._pool, block, costs, weight, margin), block
-        )
+        if costs[0] > 0:
+            self._width = best_width(self._counts, self._pool, block, costs, weight, margin)
+        return self._capped(block)
+
+    def _capped(self, block: Tensor) -> Tensor | None:
+        """The width that was decided for, no more than each row's block."""
+        if self._width is None:
+            return None
+        # What will be trimmed is drafted whole.
+        return block * (self._width > 0) if self._trims else torch.minimum(self._width, block)
 
     def _given(self, widest: int) -> list[float]:
         """The given seconds of a round by the width of its draft, 0..widest."""
@@ -150,6 +225,16 @@ class Adaptive(DraftSchedule):
         assert fixed is not None
         assert slope is not None
         return [plain, *(fixed + slope * k for k in range(1, widest + 1))]
+
+    def trim(self, draft: Draft) -> Draft:
+        """Up to the position that promises less than it costs; the first one stays."""
+        self._trims = draft.confidences is not None and draft.tokens.is_cpu and self.follows_clock
+        if not (self._trims and self._is_chosen and self._asking) or draft.confidences is None:
+            return draft
+        if self._asking.costs.slope < _LEAST:
+            return draft
+        reached = (draft.confidences.cumprod(1) * draft.mask).sum(0)  # [K] tokens, falling
+        return narrowed(draft, max(1, int((reached >= self._asking.costs.price).sum())))
 
 
 def count_judged(lengths: Tensor, accepted: Tensor, counts: Tensor, pool: Tensor) -> None:
@@ -188,103 +273,159 @@ def best_width(
     return best
 
 
+class Joining:
+    """What it costs a row to join the drafter, once."""
+
+    def __init__(self) -> None:
+        self._seconds: deque[float] = deque(maxlen=_REMEMBERED)
+        self._tokens, self._rows = _LENGTH, 1  # that were emitted, and of rows that are finished
+
+    def observe(self, outcome: Outcome) -> None:
+        self._tokens += outcome.num_emitted
+        self._rows += outcome.num_finished
+        if outcome.num_joined and outcome.joining > 0:
+            self._seconds.append(outcome.joining / outcome.num_joined)
+
+    @property
+    def seconds(self) -> float:
+        """Of one row; 0 where it is not known."""
+        return median_low(self._seconds) if self._seconds else 0.0
+
+    @property
+    def a_token(self) -> float:
+        """The same spread over the tokens of a sentence."""
+        return self.seconds * self._rows / self._tokens
+
+
 class RoundCosts:
     """Seconds of a round without a draft, and a straight line through those of rounds with one.
 
-    The line goes through medians: a machine that does something else for a moment makes a round
-    longer and never shorter. It holds for a block drafter (one pass, any width) as for an assistant
-    (a pass for each token).
+    The line holds for a block drafter (one pass, any width) as for an assistant (a pass for each
+    token). A machine may be slower for some seconds. So costs are taken from rounds of one time,
+    when `settle` is called, and stay until it is called again; what a round without a draft takes
+    of one with a draft is the (geometric) mean of what it was then and before.
     """
 
     def __init__(self) -> None:
-        self._seconds: dict[int, deque[float]] = {}  # of the latest rounds, by width
-        self._median: dict[int, float] = {}  # of these
-        self._observed: set[int] = set()  # widths, since others were forgotten
+        self._seconds: dict[int, deque[float]] = {}  # of rounds since then, by width, the latest
+        # Tokens that they emitted, without a draft and with one
+        self._emitted: list[deque[int]] = [deque(maxlen=_REMEMBERED) for _ in range(2)]
+        self._plain = self._ratio = 0.0  # seconds without a draft; over those with one
+        self._line = (0.0, 0.0)  # seconds at width 0, and of each more
+        self._loss = 0.0  # plain rounds that a round with a draft takes longer than its tokens
+        self.known = False
+        self.slope = 0.0  # seconds of verifying one more position
+        self.price = 0.0  # tokens that usually come in these
 
-    def observe(self, width: int, seconds: float) -> None:
+    def observe(self, width: int, seconds: float, num_emitted: int) -> None:
         """One round that drafted `width` tokens for its widest row."""
-        found = self._seconds.setdefault(width, deque(maxlen=_REMEMBERED))
-        found.append(seconds)
-        self._median[width] = median_low(found)
-        self._observed.add(width)
+        self._seconds.setdefault(width, deque(maxlen=_REMEMBERED)).append(seconds)
+        self._emitted[width > 0].append(num_emitted)
 
-    def forget_others(self) -> None:
-        """Keep the widths observed since the last call: the machine may be another by now."""
-        kept = {width: found for width, found in self._seconds.items() if width in self._observed}
-        if len(kept) > 1 and 0 in kept:
-            self._seconds = kept
-        self._observed = set()
-
-    @property
-    def known(self) -> bool:
-        return 0 in self._seconds and len(self._seconds) > 1
-
-    @property
-    def ratio(self) -> float:
-        """Seconds of the cheapest width that was measured over those of none; where `known`."""
-        drafted = [self._median[width] for width in self._seconds if width > 0]
-        return min(drafted) / max(self._median[0], 1e-9)
-
-    def by_width(self, widest: int) -> list[float]:
-        """Seconds of a round by the width of its draft, 0..widest; only where `known`."""
-        points = [(k, self._median[k], len(s)) for k, s in self._seconds.items() if k > 0]
+    def settle(self) -> None:
+        """Take the costs from the rounds since the last call, if there were both kinds."""
+        points = [(k, _middle(s), len(s)) for k, s in self._seconds.items() if k > 0]
+        if not points or 0 not in self._seconds:
+            return
+        often = [point for point in points if point[2] > 1]
+        points = often if len(often) > 1 else points
         weight = sum(n for _, _, n in points)
         mean_width = sum(n * k for k, _, n in points) / weight
         mean_seconds = sum(n * seconds for _, seconds, n in points) / weight
         variance = sum(n * (k - mean_width) ** 2 for k, _, n in points)
         covariance = sum(n * (k - mean_width) * (s - mean_seconds) for k, s, n in points)
         slope = max(covariance / variance, 0.0) if variance > 0 else 0.0
-        line = [mean_seconds + slope * (k - mean_width) for k in range(1, widest + 1)]
-        plain = self._median[0]
+        ratio = max(_middle(self._seconds[0]), 1e-9) / mean_seconds
+        self._ratio = ratio if not self.known else math.sqrt(ratio * self._ratio)
+        self._plain = self._ratio * mean_seconds
+        self._line = (mean_seconds - slope * mean_width, slope)
+        plain_tokens, tokens = (fmean(emitted) for emitted in self._emitted)
+        self._loss = mean_seconds / self._plain - tokens / max(plain_tokens, 1.0)
+        self.slope, self.price = slope, slope * tokens / mean_seconds
+        self.known = True
+        self._seconds = {}
+        self._emitted = [deque(maxlen=_REMEMBERED) for _ in range(2)]
+
+    def lost(self, num_asked: int, joining: float) -> float:
+        """Plain rounds that so many drafts and all rows joining take longer than their tokens."""
+        return num_asked * self._loss + joining / self._plain
+
+    def by_width(self, widest: int) -> list[float]:
+        """Seconds of a round by the width of its draft, 0..widest; only where `known`."""
+        start, slope = self._line
         # Noise must not promise a round for nothing.
-        return [plain, *(max(seconds, 0.01 * plain) for seconds in line)]
+        line = [max(start + slope * k, 0.01 * self._plain) for k in range(1, widest + 1)]
+        return [self._plain, *line]
+
+
+def _middle(seconds: Collection[float]) -> float:
+    """The mean without the largest of three or more, when the machine did something else."""
+    dropped = max(seconds) if len(seconds) > 2 else 0.0
+    return (sum(seconds) - dropped) / (len(seconds) - (len(seconds) > 2))
 
 
 class Measurement:
     """Costs of rounds with about one number of rows, and when they are due to be measured.
 
-    First plain rounds and some of half a block, of each of which the first one warms up and does
-    not count. The whole block follows once drafts are chosen: where half of it does not pay, its
-    cost says nothing. All of that again from time to time: within `every` rounds where drafting
-    pays, and else so seldom that asking takes a share of 1 / `every` of the time.
+    First plain rounds, `patience` of them, since the first draft has all rows join the drafter;
+    then some of half a block and of a whole one. What is not chosen is measured again from time to
+    time: plain rounds after a quarter of `every` rounds, then of twice as many and so on up to
+    `every`; drafts after half of `every` for each plain round that asking loses.
+
+    A first round with a draft behind one without, or the other way round, does not count: it finds
+    other weights in the caches than those it reads, and may take twice as long as those behind it.
     """
 
-    def __init__(self, every: int) -> None:
+    def __init__(self, every: int, patience: int) -> None:
         self.costs = RoundCosts()
         self._every = every
-        self._due = [_PLAIN, _PLAIN, _PLAIN, _PLAIN, _HALF, _HALF]
-        self._cold = {_PLAIN, _HALF, _WHOLE}
-        self._num_rounds = 0  # that were not due, since measuring began
+        self._patience = patience
+        self._due: tuple[float, ...] = _DRAFTED
+        self._had_draft = False  # the last round
+        self._drafts: bool | None = None  # by choice; None before there was one
+        self._num_rounds = 0  # that were not due, since measuring
         self._rest = every // 4  # of these until it begins again
-        self._has_drafted = False  # in one of these
+
+    @property
+    def refuses(self) -> bool:
+        """True if drafting was found not to pay."""
+        return self._drafts is False
+
+    @property
+    def asks(self) -> bool:
+        """True if a draft is due where none is chosen."""
+        return self._patience == 0 and not self._drafts and self.due() is not None
 
     def due(self) -> float | None:
         """The share of its block that a row should draft to be measured; None = no need."""
+        if self._patience > 0:
+            return _PLAIN
         if self._due:
             return self._due[0]
         return None if self.costs.known else _HALF  # the last round's time is still to come
 
-    def observe(self, width: int) -> bool:
-        """One round that drafted `width` tokens for its widest row; whether its time counts."""
-        asked, self._due = self.due(), self._due[1:]
-        if asked is not None:
-            is_cold = asked in self._cold and (width > 0) == (asked > 0)
-            self._cold -= {asked} if is_cold else set()
-            return not is_cold
-        self._num_rounds += 1
-        if width > 0 and not self._has_drafted:
-            self._has_drafted = True
-            self._due = [_WHOLE, _WHOLE] if _WHOLE in self._cold else [_WHOLE]
-        elif self._num_rounds >= self._rest:
-            self._begin_again()
-        return True
+    def observe(self, width: int, is_chosen: bool, joining: float) -> tuple[bool, bool]:
+        """One round that drafted `width` tokens for its widest row.
 
-    def _begin_again(self) -> None:
-        if self._has_drafted or not self.costs.known:
-            self._rest = min(2 * self._rest, self._every)
-            self._due = [_PLAIN, _PLAIN, _HALF]
-            self.costs.forget_others()
-        else:
-            self._rest = int(self._every * max(1.0, self.costs.ratio))
-            self._due = [_HALF]
-        self._num_rounds, self._has_drafted = 0, False
+        is_chosen: not asked for to be measured. joining: seconds that it takes all rows to join the
+        drafter. Returns whether its time counts, and whether costs can be taken when it is known.
+        """
+        is_warm, self._had_draft = self._had_draft == (width > 0), width > 0
+        if self._patience > 0:
+            self._patience -= 1
+            return is_warm, False
+        if not is_chosen:
+            self._due = self._due[1:]
+            return is_warm, not self._due
+        if self._drafts != (width > 0):
+            self._drafts = width > 0
+            self._rest = self._every // 4 if self._drafts else self._until(joining)
+        self._num_rounds += 1 + _GOES_ON[width > 0]
+        if self._num_rounds >= self._rest:
+            self._rest = min(2 * self._rest, self._every) if self._drafts else self._until(joining)
+            self._due, self._num_rounds = _ALL if self._drafts else _DRAFTED, 0
+        return is_warm, False
+
+    def _until(self, joining: float) -> int:
+        """Plain rounds until drafts are measured again."""
+        return int(self._every / 2 * max(0.5, self.costs.lost(len(_DRAFTED), joining)))
