@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import cache
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -39,7 +41,9 @@ class Batch:
     random: HashRandom
 
     @staticmethod
+    @cache
     def empty(device: torch.device) -> Batch:
+        """One for everybody: nothing is written to what has no rows."""
         none = torch.zeros(0, dtype=torch.int64, device=device)
         params = DecodeParams.stack([], device)
         prefix = Prefix(none[:, None], none, none.bool(), width=0)
@@ -78,6 +82,8 @@ class Batch:
 
     def append(self, other: Batch) -> Batch:
         """These rows, then the other's."""
+        if not self.rows:
+            return other
         params = self.params.append(other.params)
         a, b = self.prefix, other.prefix
         return Batch(
@@ -109,6 +115,20 @@ def collate(requests: Sequence[Request], pad: int, start: int, device: torch.dev
     return SourceBatch(source, source_lengths, forced, forced_lengths, hints)
 
 
+def to_host(tensors: Sequence[Tensor]) -> list[list[Any]]:
+    """Tensors [B] or [B, N] of 64 bits or bool as lists, in one copy where they lie on a device."""
+    if tensors[0].is_cpu:
+        return [tensor.tolist() for tensor in tensors]
+    # Numbers that are no integers ride along bit by bit.
+    parts = [t.long() if t.dtype is torch.bool else t.view(torch.int64) for t in tensors]
+    columns = [part.view(len(part), -1) for part in parts]
+    widths = [part.shape[1] for part in columns]
+    copied = torch.split(torch.cat(columns, 1).cpu(), widths, 1)
+    whole = [part.contiguous().view(t.shape) for part, t in zip(copied, tensors, strict=True)]
+    typed = zip(whole, tensors, strict=True)
+    return [(p.bool() if t.dtype is torch.bool else p.view(t.dtype)).tolist() for p, t in typed]
+
+
 def open_prefix(source: SourceBatch, max_len: int) -> Prefix:
     """A prefix with room for `max_len` tokens after the start token, holding the forced ones."""
     num_rows, num_forced = source.forced.shape
@@ -136,6 +156,7 @@ class LateDrafter:
         self._special = special
         self._num_joined = 0
         self._num_waiting = 0
+        self._source: SourceBatch | None = None  # of those who wait, as they were admitted
 
     @property
     def num_waiting(self) -> int:
@@ -143,20 +164,28 @@ class LateDrafter:
         return self._num_waiting
 
     def admit(self, source: SourceBatch) -> None:
+        self._source = None if self._num_waiting else source
         self._num_waiting += len(source)
 
     @torch.inference_mode()
     def join(self, batch: Batch) -> None:
         """Admit the rows that wait, each with the prefix that it has in the batch."""
-        late, prefix = batch.rows[self._num_joined :], batch.prefix
+        late = batch.rows[self._num_joined :]
+        has_begun = any(row.length > len(row.request.forced_ids) + 1 for row in late)
+        source = self._source
+        if source is None or has_begun:
+            source = self._collated(late, batch.prefix)
+        self._drafter.admit(source)
+        self._num_joined, self._num_waiting, self._source = len(batch.rows), 0, None
+
+    def _collated(self, late: list[RowResult], prefix: Prefix) -> SourceBatch:
         requests, device = [row.request for row in late], prefix.tokens.device
         source = collate(requests, self._special.pad, self._special.start, device)
         lengths = prefix.lengths[self._num_joined :]
         tokens = prefix.tokens[self._num_joined :, : max(row.length for row in late)]
         junk = torch.arange(tokens.shape[1], device=device) >= lengths[:, None]
         forced = tokens.masked_fill(junk, self._special.pad)
-        self._drafter.admit(replace(source, forced=forced, forced_lengths=lengths.clone()))
-        self._num_joined, self._num_waiting = len(batch.rows), 0
+        return replace(source, forced=forced, forced_lengths=lengths.clone())
 
     def propose(self, batch: Batch, width: int) -> Draft:
         """What the drafter proposes; every row has joined."""
@@ -175,6 +204,7 @@ class LateDrafter:
     def select(self, rows: Tensor) -> None:
         joined = rows[rows < self._num_joined] if self._num_waiting else rows
         self._drafter.select(joined)
+        self._source = None
         self._num_joined, self._num_waiting = len(joined), len(rows) - len(joined)
 
 

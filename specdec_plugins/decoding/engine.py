@@ -13,9 +13,9 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from specdec_plugins.decoding.batch import Batch, LateDrafter, collate
+from specdec_plugins.decoding.batch import Batch, LateDrafter, collate, to_host
 from specdec_plugins.decoding.constraints import FREE, Constraints, constrain
-from specdec_plugins.decoding.extend import Extension, extend, judge
+from specdec_plugins.decoding.extend import Extension, extend, fitting, judge
 from specdec_plugins.decoding.networks.cpu.ops import failed, leading_log_prob
 from specdec_plugins.decoding.stats import DecodeStats, PartTimer
 from specdec_plugins.decoding.types import (
@@ -101,7 +101,7 @@ class Session:
         if method.drafter is not None:
             self._drafter = LateDrafter(method.drafter, verifier.special)
             self._parts.append(self._drafter)
-        self._batch = self._emptied()
+        self._batch = Batch.empty(verifier.device)
 
     def __len__(self) -> int:
         """Requests that are not finished, waiting ones included."""
@@ -242,11 +242,8 @@ class Session:
         if drafter is None or wanted is None:
             batch.budget = torch.zeros_like(batch.params.block_size)
             return
-        num_tokens = batch.prefix.lengths - 1  # the start token is no output
-        room = batch.params.max_len - num_tokens - self._num_own
-        if drafter.max_positions is not None:
-            room = torch.minimum(room, drafter.max_positions - num_tokens)
-        batch.budget = torch.minimum(wanted, room).clamp(min=0) * batch.prefix.active
+        limits = (batch.params.max_len, self._num_own, drafter.max_positions)
+        batch.budget = fitting(wanted, batch.prefix, *limits)
 
     def _wanted_budget(self) -> Tensor | None:
         """What the schedule asks for, but for rows whose text would then follow a clock."""
@@ -298,33 +295,29 @@ class Session:
 
     def _judge(self, draft: Draft, scores: Scores) -> tuple[Round, Tensor]:
         """The rule's verdict, and which rows have failed: their logits are not finite, [B] bool."""
-        batch, first = self._batch, self._batch.prefix.lengths.clone()
+        batch = self._batch
         eos, constraints = self.verifier.special.eos, self._config.constraints
         constrain(scores.logits, batch.prefix, draft, batch.params, eos, constraints)
-        case = Case(draft, scores, batch.params, batch.random, first)
+        case = Case(draft, scores, batch.params, batch.random, batch.prefix.lengths)
         last = judge(self.method.rule, case, self._before)
         columns = last.verdict.num_accepted
         return last, failed(last.scores.logits, columns, batch.prefix.active)
 
     def _report(self, draft: Draft, extension: Extension, failed: Tensor) -> list[RowEvent]:
         """The round's one copy to the host, and what it says."""
-        batch = self._batch
-        counts = [draft.lengths, extension.num_accepted, extension.lengths, extension.ended]
-        counts += [extension.full, failed, batch.budget, batch.prefix.lengths]
-        # The float64 sums ride along bit by bit, so that it stays one copy.
-        counts.append(batch.log_probs.view(torch.int64))
-        host = torch.cat([torch.stack(counts, 1), draft.tokens, extension.tokens], 1).cpu()
-        log_probs = host[:, len(counts) - 1].contiguous().view(torch.float64).tolist()
-        new_at = len(counts) + draft.tokens.shape[1]
+        batch, prefix = self._batch, self._batch.prefix
+        told = [draft.tokens, draft.lengths, extension.tokens, extension.lengths]
+        told += [extension.num_accepted, extension.ended, extension.full, failed]
+        told += [batch.log_probs, batch.budget, prefix.lengths]
         events = []
-        for row, log_prob, values in zip(batch.rows, log_probs, host.tolist(), strict=True):
+        for row, *values, budget, length in zip(batch.rows, *to_host(told), strict=True):
             if row.finished:
                 continue
-            drafted, accepted, emitted, ended, full, broken, row.budget, row.length = values[:8]
+            row.budget, row.length = budget, length
+            tokens, drafted, new, emitted, accepted, ended, full, broken, log_prob = values
             if emitted == 0 and not broken:
                 self._refuse_standstill(row)
-            draft_ids = values[len(counts) : len(counts) + drafted]
-            emitted_ids = values[new_at : new_at + emitted]
+            draft_ids, emitted_ids = tokens[:drafted], new[:emitted]
             row.observe(drafted, accepted, emitted_ids)
             if ended or full:
                 row.finish_reason = FinishReason.EOS if ended else FinishReason.LENGTH
@@ -334,7 +327,7 @@ class Session:
             result = row if row.finished else None
             events.append(RowEvent(row.id, draft_ids, accepted, emitted_ids, result))
             self.stats.observe(events[-1])
-        batch.prefix.width = max(row.length for row in batch.rows)
+        prefix.width = max(row.length for row in batch.rows)
         return events
 
     def _refuse_standstill(self, row: RowResult) -> None:

@@ -93,6 +93,30 @@ def narrowed(draft: Draft, width: int) -> Draft:
     return Draft(draft.tokens[:, :width], lengths, probs, confidences=confidences)
 
 
+def fitting(
+    wanted: Tensor, prefix: Prefix, max_len: Tensor, num_own: int, max_positions: int | None
+) -> Tensor:
+    """What of `wanted` [B] tokens may be drafted: no more than a row and the drafter have room for.
+
+    num_own: tokens that the verifier adds to each draft. Returns [B] int64, 0 for inactive rows.
+    """
+    most = torch.iinfo(torch.int64).max if max_positions is None else max_positions
+    if ops.compiled(wanted):
+        fitted = torch.empty_like(wanted)
+        ops.native.fit_budget(
+            wanted=wanted,
+            max_len=max_len,
+            lengths=prefix.lengths,
+            active=prefix.active,
+            own=num_own,
+            positions=most,
+            fitted=fitted,
+        )
+        return fitted
+    room = (max_len - num_own).clamp(max=most) - (prefix.lengths - 1)  # the start is no output
+    return torch.minimum(wanted, room).clamp(min=0) * prefix.active
+
+
 def until_eos(tokens: Tensor, lengths: Tensor, eos: int) -> tuple[Tensor, Tensor]:
     """How many tokens each row has up to its first eos and with it, and whether it has one.
 
@@ -143,23 +167,25 @@ def _compiled(
 ) -> Extension:
     """`extend` in one call."""
     num_rows, num_drafted = draft.tokens.shape
-    drafted = draft.tokens.long()
-    appended = drafted.new_empty(num_rows, num_drafted + 1)
-    counts = drafted.new_empty(4, num_rows)
+    appended = draft.tokens.new_empty(num_rows, num_drafted + 1)
+    lengths, accepted = (torch.empty_like(prefix.lengths) for _ in range(2))
+    ended, full = (torch.empty_like(prefix.active) for _ in range(2))
     ops.native.extend(
-        draft=drafted,
-        num_accepted=verdict.num_accepted.long(),
-        next_tokens=verdict.next_tokens.long(),
-        max_len=params.max_len.long(),
+        draft=draft.tokens,
+        num_accepted=verdict.num_accepted,
+        next_tokens=verdict.next_tokens,
+        max_len=params.max_len,
         eos=eos,
         prefix=prefix.tokens,
-        lengths=prefix.lengths,
+        prefix_lengths=prefix.lengths,
         active=prefix.active,
-        appended=appended,
-        counts=counts,
+        tokens=appended,
+        lengths=lengths,
+        accepted=accepted,
+        ended=ended,
+        full=full,
     )
-    lengths, accepted, ended, full = counts
-    return Extension(appended, lengths, accepted, ended.bool(), full.bool())
+    return Extension(appended, lengths, accepted, ended, full)
 
 
 def append(prefix: Prefix, tokens: Tensor, lengths: Tensor) -> None:

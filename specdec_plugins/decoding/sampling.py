@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import cached_property
+
 import torch
 from torch import Tensor
 
@@ -31,7 +33,12 @@ class HashRandom:
     """`RowRandom` over a batch of seeds. seeds: [B] int64."""
 
     def __init__(self, seeds: Tensor) -> None:
-        self._keys = _mix(seeds)
+        self._seeds = seeds
+
+    @cached_property
+    def _keys(self) -> Tensor:
+        """[B] int64, hashed when they are first asked for: most rules draw nothing."""
+        return _mix(self._seeds)
 
     def uniform(self, first: Tensor, n: int, stream: Stream) -> Tensor:
         """Numbers in [0, 1) for positions first[b] .. first[b] + n - 1: [B, n] float64."""

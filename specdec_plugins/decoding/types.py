@@ -198,7 +198,7 @@ class Draft:
     def empty(num_rows: int, device: torch.device) -> Draft:
         """No proposal for anyone."""
         tokens = torch.zeros(num_rows, 0, dtype=torch.int64, device=device)
-        return Draft(tokens, lengths=tokens.sum(1))
+        return Draft(tokens, lengths=tokens.new_zeros(num_rows))
 
 
 @dataclass(frozen=True)
@@ -421,9 +421,10 @@ class DecodeParams:
     @staticmethod
     def stack(params: Sequence[DecodeParams], device: torch.device) -> RowParams:
         """One row a request."""
-        kinds = {**dict.fromkeys(INTEGERS, torch.int64), **dict.fromkeys(FLOATS, torch.float32)}
-        rows = {n: torch.tensor([getattr(p, n) for p in params], dtype=k) for n, k in kinds.items()}
-        columns = {name: values.to(device) for name, values in rows.items()}
+        columns: dict[str, Tensor] = {}
+        for names, dtype in ((INTEGERS, torch.int64), (FLOATS, torch.float32)):
+            values = torch.tensor([[getattr(p, n) for p in params] for n in names], dtype=dtype)
+            columns |= zip(names, values.to(device), strict=True)
         return RowParams(**columns, requested=tuple(params))
 
 

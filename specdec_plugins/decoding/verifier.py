@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from specdec_plugins.decoding.networks.cache import KVCache, SourceMemory
+from specdec_plugins.decoding.networks.cpu import ops
 from specdec_plugins.decoding.networks.transformer import Encoder, Transformer, same_encoder
 from specdec_plugins.decoding.types import (
     Draft,
@@ -79,11 +80,13 @@ class TransformerVerifier:
     @torch.inference_mode()
     def score(self, prefix: Prefix, draft: Draft) -> Scores:
         assert self._memory is not None, "score before admit"
-        # Junk behind a draft may be no token id.
-        drafted = draft.tokens.masked_fill(~draft.mask, self.special.pad)
-        tokens = torch.cat([prefix.last()[:, None], drafted], dim=1)  # [B, K+1]
+        decoder, pad = self.network.decoder, self.special.pad
+        is_plain = not (self._ahead or self.with_hidden) and draft.tree is None
+        if is_plain and decoder.scores_at_once:
+            return Scores(decoder.score(prefix, draft, pad, self._cache, self._memory))
+        tokens = ops.scored_tokens(prefix.tokens, prefix.lengths, draft.tokens, draft.lengths, pad)
         states = self._read(tokens, self._memory, prefix.width - 1, draft.tree)
-        logits = self.network.decoder.logits(states)
+        logits = decoder.logits(states)
         return Scores(logits, hidden=states if self.with_hidden else None)
 
     def _read(self, tokens: Tensor, memory: SourceMemory, width: int, tree: Tree | None) -> Tensor:

@@ -140,18 +140,19 @@ class BlockNatDrafter(ContextDrafter):
 
     @torch.inference_mode()
     def propose(self, asked: DraftRequest) -> Draft:
-        prefix, params, config = asked.prefix, asked.params, self.network.config
-        # The network has no positions behind these; near them a block is shorter.
-        left = config.decoder.max_positions - (prefix.lengths - 1)
+        prefix, config = asked.prefix, self.network.config
         # A row that drafts nothing keeps one mask: attention over nothing would be undefined.
-        wanted = params.block_size.clamp(max=config.block_size)
-        num_masks = torch.minimum(wanted, left).clamp(min=1)
+        num_masks = asked.params.block_size.clamp(1, config.block_size)
         # The host's bound of these
-        most = min(config.block_size, max(1, *(p.block_size for p in params.requested)))
+        most = min(config.block_size, max(1, *(p.block_size for p in asked.params.requested)))
+        if prefix.width - 1 + most > config.decoder.max_positions:
+            # The network has no positions behind these; near them a block is shorter.
+            left = config.decoder.max_positions - (prefix.lengths - 1)
+            num_masks = torch.minimum(num_masks, left).clamp(min=1)
         num_used = min(asked.width, most)
         if self._at_once:
-            drafted, confidences = self._draft(prefix, num_masks, most, num_used)
-            return self._cut(Draft(drafted, asked.budget, confidences=confidences))
+            draft = self._draft(asked, num_masks, most, num_used)
+            return self._cut(draft) if self._config.confidence > 0 else draft
         states = self._predict(prefix, num_masks, most, num_used)
         if self.tree_size:
             return self._grow(states, asked)
@@ -177,26 +178,27 @@ class BlockNatDrafter(ContextDrafter):
             lengths = torch.minimum(lengths, ops.leading_true(is_sure))
         return until_end(replace(draft, lengths=lengths), self._eos, self._may_wait)
 
-    def _draft(
-        self, prefix: Prefix, num_masks: Tensor, most: int, num_used: int
-    ) -> tuple[Tensor, Tensor]:  # [B, num_used] int64, [B, num_used]
-        """What `_predict` and `_walk` give, in one call of the kernels: tokens and confidences."""
+    def _draft(self, asked: DraftRequest, num_masks: Tensor, most: int, num_used: int) -> Draft:
+        """What `_predict` and `_walk` give and `until_end` leaves, in one call of the kernels."""
         assert self._memory is not None, "propose before admit"
-        width = self._most_unread(prefix) + most
-        drafted, confidences = self.network.decoder.draft(
-            (prefix.tokens, prefix.lengths),
+        draft = self.network.decoder.draft(
+            asked,
             num_masks,
-            width=width,
+            num_used,
             cache=self._cache,
-            live=self._cache.make_room(self._width + width),
+            num_positions=self._width + self._behind + most,
             source=self._memory,
             listed=self._listed,
             num_candidates=self._config.candidates or 16,
-            num_used=num_used,
+            eos=self._eos,
         )
+        self._keep(asked.prefix)
+        return draft
+
+    def _keep(self, prefix: Prefix) -> None:
+        """The cache holds all of this prefix, and of what was drafted behind it nothing."""
         self._cache.crop(prefix.lengths - 1)
         self._width, self._behind = prefix.width - 1, 0
-        return drafted, confidences
 
     def _predict(self, prefix: Prefix, num_masks: Tensor, most: int, num_used: int) -> Tensor:
         """States [B, num_used, D] of the first of `num_masks` [B] masks behind each prefix.
@@ -216,8 +218,7 @@ class BlockNatDrafter(ContextDrafter):
             return states
         window = self._cache.window(width, self._width, last_seen=last_seen)
         states = decoder.extend(tokens, window, self._memory, used)
-        self._cache.crop(first)
-        self._width, self._behind = prefix.width - 1, 0
+        self._keep(prefix)
         return states
 
     def _most_unread(self, prefix: Prefix) -> int:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from functools import cached_property
 from typing import Any, cast
 
 import torch
@@ -20,7 +21,7 @@ from specdec_plugins.decoding.networks.cpu.ops import additive
 from specdec_plugins.decoding.networks.cpu.products import NativeHead, NativeLayers
 from specdec_plugins.decoding.networks.fairseq_names import EncoderDecoder
 from specdec_plugins.decoding.networks.heads import Listed, SequentialHead, Shortlist
-from specdec_plugins.decoding.networks.layers import LayerStack, PositionTable, count_tokens
+from specdec_plugins.decoding.networks.layers import LayerStack, PositionTable
 from specdec_plugins.decoding.networks.trained import (
     NETWORKS,
     State,
@@ -34,6 +35,7 @@ from specdec_plugins.decoding.networks.transformer import (
     same_encoder,
     token_tables,
 )
+from specdec_plugins.decoding.types import Draft, DraftRequest
 from specdec_plugins.errors import UserError
 
 
@@ -85,7 +87,7 @@ class BidirectionalDecoder(nn.Module):
             padding_mask = (tokens == self.pad) & (indices >= prefix_lengths[:, None])
             seen_mask = ~padding_mask[:, None] & _seen(prefix_lengths, indices)  # [B, W, W]
         else:
-            indices, padding_mask = count_tokens(tokens, self.pad)
+            indices, padding_mask = ops.count_tokens(tokens, self.pad)
             seen_mask = ~padding_mask[:, None]  # [B, 1, W]
         mask = additive(seen_mask, self.tokens.weight.dtype)[:, None]  # [B, 1, 1 or W, W]
         return self._through(tokens, indices, mask, source, columns)
@@ -110,41 +112,54 @@ class BidirectionalDecoder(nn.Module):
 
     def draft(
         self,
-        prefix: tuple[Tensor, Tensor],  # tokens [B, T] int64, and how many count, [B] int64
+        asked: DraftRequest,
         num_masks: Tensor,  # [B] int64
-        width: int,  # of what the cache lacks and the masks, the most of any row
+        num_used: int,  # of the masks, in the widest draft
         cache: KVCache,
-        live: int,  # positions that it has made room for
+        num_positions: int,  # that it needs room for, the most of any row
         source: SourceMemory,
         listed: Sequence[Listed],  # what each row may draft
         num_candidates: int,
-        num_used: int,
-    ) -> tuple[Tensor, Tensor]:  # [B, num_used] int64, [B, num_used] float32
-        """The tokens behind each prefix and their confidences, in one call of the kernels.
+        eos: int,
+    ) -> Draft:
+        """What is drafted behind each prefix, up to an eos, in one call of the kernels.
 
         The same as `extend` over what `ops.open_block` gives, and the head's choice by its states.
         """
-        drafted = num_masks.new_empty(len(num_masks), num_used)
-        confidences = torch.empty(drafted.shape)
-        ops.native.draft_blocks(
-            *prefix,
-            cached=cache.lengths,
+        prefix = asked.prefix
+        drafted = num_masks.new_empty(num_masks.shape[0], num_used)
+        lengths, confidences = torch.empty_like(num_masks), torch.empty(drafted.shape)
+        longest = self._drafter.draft(
+            prefix=prefix.tokens,
+            lengths=prefix.lengths,
             num_masks=num_masks,
-            width=width,
-            pad=self.pad,
-            stack=cast(NativeLayers, self.layers).compiled,
-            storage=cache.storage.flatten(1, 2),
-            live=live,
+            budget=asked.budget,
+            eos=eos,
+            **cache.opened(num_positions),
             source=source.keys_values,
+            source_mask=source.mask,
+            copied=source.extras,
             lists=[row.packed for row in listed],
             types=[row.types for row in listed],
             candidates=num_candidates,
             drafted=drafted,
+            counts=lengths,
             confidences=confidences,
-            **self._embeddings(source),
+            threads=torch.get_num_threads(),
+        )
+        width = max(1, longest)
+        return Draft(drafted[:, :width], lengths, confidences=confidences[:, :width])
+
+    @cached_property
+    def _drafter(self) -> Any:
+        """The kernels', over these weights."""
+        return ops.native.BlockDrafter(
+            tables=cast(NativeLayers, self.layers).tables(self.tokens, self.scale, self.positions),
+            mask=self.mask,
+            pad=self.pad,
+            queries=self._queries() if self.copy else None,
             **cast(NativeHead, self.head).weights(self.tokens.weight),
         )
-        return drafted, confidences
 
     def _embeddings(self, source: SourceMemory) -> dict[str, Any]:
         """What the kernels embed a block with."""
@@ -268,5 +283,5 @@ class BlockDrafter(EncoderDecoder):
         """
         if not self.config.copy_source:
             return ()
-        positions, _ = count_tokens(tokens, self.config.pad)
+        positions, _ = ops.count_tokens(tokens, self.config.pad)
         return self.encoder.embedding(tokens, positions), self.encoder.embedding.tokens(tokens)

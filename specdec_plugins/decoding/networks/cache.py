@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -13,6 +14,7 @@ from specdec_plugins.decoding.networks.cpu import ops
 from specdec_plugins.decoding.types import Tree
 
 _GRAIN = 8  # lengths are multiples of it, as fast attention kernels want their masks
+_FIRST = 32  # positions that there is room for at first, which most sentences do not outgrow
 
 
 @dataclass(frozen=True)
@@ -52,7 +54,7 @@ class KVCache:
         self.lengths = torch.zeros(num_rows, dtype=torch.int64, device=device)  # [B]
 
     def __len__(self) -> int:
-        return len(self.lengths)
+        return self.lengths.shape[0]
 
     @property
     def storage(self) -> Tensor:
@@ -93,6 +95,11 @@ class KVCache:
             positions = self.lengths[:, None] + tree.depths
         return CacheWindow(positions, mask, self.storage.flatten(1, 2), at, len(self))
 
+    def opened(self, num_positions: int) -> dict[str, Any]:
+        """What the kernels write a pass to that opens its own window; see `make_room`."""
+        live = self.make_room(num_positions)
+        return {"cached": self.lengths, "storage": self.storage.flatten(1, 2), "live": live}
+
     def make_room(self, num_positions: int) -> int:
         """Room for so many positions a row, which a pass may then write; that number rounded up."""
         live = -(-num_positions // _GRAIN) * _GRAIN
@@ -121,8 +128,11 @@ class KVCache:
         self.lengths = self.lengths[rows]
 
     def append(self, other: KVCache) -> None:
-        """The other's rows follow these."""
+        """The other's rows follow these; it is not used any more."""
         num_rows = len(self)
+        if num_rows == 0:
+            vars(self).update(vars(other))
+            return
         self._reserve(num_rows + len(other), other._live)
         self.lengths = torch.cat([self.lengths, other.lengths])
         self.storage[:, num_rows:, : other._live] = other.storage[:, :, : other._live]
@@ -136,7 +146,8 @@ class KVCache:
         if num_rows <= rows and num_positions <= positions:
             return
         rows = rows if num_rows <= rows else max(num_rows, 2 * rows)
-        positions = positions if num_positions <= positions else max(num_positions, 2 * positions)
+        if num_positions > positions:
+            positions = max(num_positions, 2 * positions, _FIRST)
         shape = (len(self._room), rows, positions, *self._room.shape[3:])
         room = self._room.new_zeros(shape)
         room[:, : len(self), : self._live] = self.storage[:, :, : self._live]
@@ -173,22 +184,26 @@ class SourceMemory:
             extras=tuple(join_rows(pair) for pair in extras),
         ).trimmed()
 
-    def trimmed(self, may_wait: bool | None = None) -> SourceMemory:
+    def trimmed(self, may_wait: bool = False) -> SourceMemory:
         """Cut to the longest row, with its mask.
 
-        may_wait: the host may wait for the device; None = only on a CPU, where it does not have to.
-        Else nothing is cut, and nothing is lost where rows have just been padded to the longest.
+        may_wait: the host may wait for the device, which on a CPU it does not have to. Else nothing
+        is cut, and nothing is lost where rows have just been padded to the longest.
         """
         if len(self) == 0:
             return self
-        longest, kept_mask = self.padding_mask.shape[1], ~self.padding_mask
-        has_padding = len(self) > 1
-        if self.lengths.is_cpu if may_wait is None else may_wait:
-            longest, num_kept = torch.stack([self.lengths.max(), kept_mask.sum()]).tolist()
-            has_padding = num_kept < longest * len(self)
+        longest, has_padding = self.padding_mask.shape[1], len(self) > 1
+        if self.lengths.is_cpu:
+            longest = max(self.lengths.tolist())
+            has_padding = bool(self.padding_mask[:, :longest].any())
+        elif may_wait:
+            num_kept = (~self.padding_mask).sum()
+            longest, kept = torch.stack([self.lengths.max(), num_kept]).tolist()
+            has_padding = kept < longest * len(self)
         mask = None
         if has_padding:
-            mask = ops.additive(kept_mask[:, None, None, :longest], self.keys_values[0].dtype)
+            kept_mask = ~self.padding_mask[:, None, None, :longest]
+            mask = ops.additive(kept_mask, self.keys_values[0].dtype)
         return self._map(lambda part: part[:, :longest], self.lengths, mask)
 
     def _map(

@@ -47,15 +47,6 @@ class PositionTable(nn.Module):
         return F.embedding(positions.clamp(max=self.last) + self.offset, self.weight)
 
 
-def count_tokens(tokens: Tensor, pad: int) -> tuple[Tensor, Tensor]:
-    """Position of each token among those that are no padding, and the padding: both [B, S].
-
-    Returns int64 positions from 0 (junk at padding) and a bool mask, True = padding.
-    """
-    padding_mask = tokens == pad
-    return ((~padding_mask).cumsum(1) - 1).clamp(min=0), padding_mask
-
-
 def attend(queries: Tensor, keys_values: Tensor, mask: Tensor | None) -> Tensor:
     """Scaled dot-product attention (Vaswani et al. 2017, equation 1), heads joined again.
 

@@ -8,18 +8,20 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
-from typing import Any
+from functools import cached_property
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
 
-from specdec_plugins.decoding.networks.cache import CacheWindow, SourceMemory
+from specdec_plugins.decoding.networks.cache import CacheWindow, KVCache, SourceMemory
 from specdec_plugins.decoding.networks.config import TransformerConfig
 from specdec_plugins.decoding.networks.cpu import ops
-from specdec_plugins.decoding.networks.cpu.products import FAST_PRODUCTS
+from specdec_plugins.decoding.networks.cpu.products import FAST_PRODUCTS, NativeLayers, NativeLinear
 from specdec_plugins.decoding.networks.fairseq_names import EncoderDecoder
-from specdec_plugins.decoding.networks.layers import LayerStack, PositionTable, count_tokens
+from specdec_plugins.decoding.networks.layers import LayerStack, PositionTable
 from specdec_plugins.decoding.networks.trained import NETWORKS, VERIFIER, State, TrainingSettings
+from specdec_plugins.decoding.types import Draft, Prefix
 
 
 class Embedding(nn.Module):
@@ -34,6 +36,11 @@ class Embedding(nn.Module):
         self.project = nn.Linear(width, stack.dim, bias=False) if width != stack.dim else None
         self.positions = PositionTable(stack, config.pad) if stack.positions != "none" else None
         self.norm = nn.LayerNorm(stack.dim) if config.norm_embedding else None
+
+    @property
+    def is_plain(self) -> bool:
+        """True if it is a sum of two scaled embeddings, and no more."""
+        return self.positions is not None and self.project is None and self.norm is None
 
     def forward(self, tokens: Tensor, positions: Tensor) -> Tensor:
         """[B, n, D] of tokens and positions, both [B, n] int64."""
@@ -76,7 +83,7 @@ class Encoder(nn.Module):
         Positions count the tokens that are no padding, so it does not matter on which side the
         padding of a row is.
         """
-        positions, padding_mask = count_tokens(tokens, self.pad)
+        positions, padding_mask = ops.count_tokens(tokens, self.pad)
         x: Tensor = self.embedding(tokens, positions)
         mask = ops.additive(~padding_mask, x.dtype)[:, None, None]  # [B, 1, 1, S]
         x = self.layers(x, mask)
@@ -134,6 +141,42 @@ class CachedDecoder(nn.Module):
         if config.output_dim != stack.dim:
             self.project = nn.Linear(stack.dim, config.output_dim, bias=False)
         self.output = output_projection(config, tokens)
+
+    @cached_property
+    def scores_at_once(self) -> bool:
+        """True if the kernels do all of `score`."""
+        is_fast = isinstance(self.layers, NativeLayers) and isinstance(self.output, NativeLinear)
+        return is_fast and self.embedding.is_plain and not (self.norm or self.project)
+
+    def score(
+        self, prefix: Prefix, draft: Draft, pad: int, cache: KVCache, source: SourceMemory
+    ) -> Tensor:
+        """Logits [B, K+1, V] behind each prefix and its draft, in one call of the kernels.
+
+        The same as this decoder over what `ops.scored_tokens` gives, and `logits` of that.
+        """
+        num_rows, num_drafted = draft.tokens.shape
+        logits = torch.empty(num_rows, num_drafted + 1, self.output.out_features)
+        self._scorer.score(
+            prefix=prefix.tokens,
+            lengths=prefix.lengths,
+            draft=draft.tokens,
+            num_drafted=draft.lengths,
+            pad=pad,
+            **cache.opened(prefix.width + num_drafted),
+            source=source.keys_values,
+            source_mask=source.mask,
+            logits=logits,
+            threads=torch.get_num_threads(),
+        )
+        return logits
+
+    @cached_property
+    def _scorer(self) -> Any:
+        """The kernels', over these weights."""
+        layers, read = cast(NativeLayers, self.layers), self.embedding
+        tables = layers.tables(read.tokens, read.scale, cast(PositionTable, read.positions))
+        return ops.native.Scorer(tables=tables, output=cast(NativeLinear, self.output).packed)
 
     def forward(self, tokens: Tensor, window: CacheWindow, source: SourceMemory) -> Tensor:
         """Last states [B, n, D] of new tokens [B, n] int64, which are written to the window."""

@@ -15,7 +15,7 @@ from specdec_plugins.decoding.networks import BlockDrafter, Transformer
 from specdec_plugins.decoding.networks.cpu.products import NativeHead, with_fast_products
 from specdec_plugins.decoding.networks.transformer import same_encoder
 from specdec_plugins.decoding.sampling import HashRandom
-from specdec_plugins.decoding.types import DraftRequest, Prefix, Request, RowParams
+from specdec_plugins.decoding.types import Draft, DraftRequest, Prefix, Request, RowParams
 from specdec_plugins.decoding.verifier import TransformerVerifier
 from specdec_plugins.errors import UserError
 from tests.decoding.networks.toys import (
@@ -214,19 +214,16 @@ class AtOnce(BlockNatDrafter):
 
     num_blocks = 0
 
-    def _draft(
-        self, prefix: Prefix, num_masks: Tensor, most: int, num_used: int
-    ) -> tuple[Tensor, Tensor]:
-        lengths, width = self._cache.lengths, self._width
-        states = self._predict(prefix, num_masks, most, num_used)
-        last, table = prefix.last(), self.network.decoder.tokens.weight
-        head = self.network.decoder.head
-        assert isinstance(head, NativeHead)
-        expected = head.draft(states, self._listed, last, table, num_candidates=16)
+    def _draft(self, asked: DraftRequest, num_masks: Tensor, most: int, num_used: int) -> Draft:
+        lengths, bounds = self._cache.lengths, (self._width, self._behind)
+        states = self._predict(asked.prefix, num_masks, most, num_used)
+        assert isinstance(self.network.decoder.head, NativeHead)
+        expected = self._cut(self._walk(states, asked))
         self._cache.crop(lengths)
-        self._width = width
-        found = super()._draft(prefix, num_masks, most, num_used)
-        assert all(map(torch.equal, found, expected))
+        self._width, self._behind = bounds
+        found = super()._draft(asked, num_masks, most, num_used)
+        for name in ("tokens", "lengths", "confidences"):
+            assert torch.equal(getattr(found, name), getattr(expected, name))
         self.num_blocks += 1
         return found
 

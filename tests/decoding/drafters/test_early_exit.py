@@ -114,6 +114,7 @@ def test_a_round_that_is_given_up_leaves_nothing_behind() -> None:
     verifier, method = early_exit(NETWORKS["post-norm"])
     verifier.admit(sources([[5]]))
     verifier.run_ahead(prefix_of([[]]), torch.tensor([EOS]), 1)
+    verifier.select(torch.zeros(0, dtype=torch.int64))  # as a session does that is closed
     results = decode_with(verifier, method, jobs())
     assert [r.token_ids for r in results] == [greedy(NETWORKS["post-norm"], job) for job in jobs()]
 

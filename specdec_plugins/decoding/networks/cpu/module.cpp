@@ -253,39 +253,133 @@ static void embed_block(const Integers& tokens, const Floats& table, float scale
   }
 }
 
-// The blocks of all rows behind a cache, from their prefixes to the tokens that the head chooses: what
-// the functions named here do one after the other.
-static void draft_blocks(
-    const Integers& prefix, const Integers& lengths, const Integers& cached,
-    const Integers& num_masks, int width, int64_t mask, int64_t pad, const Floats& table,
-    float scale, const Floats& position_table, int64_t offset, int64_t last,
-    const std::optional<Floats>& queries, const std::optional<Tensor<const float, true>>& keys,
-    const std::optional<Tensor<const float, true>>& values, const Stack& stack,
-    const Tensor<float, true>& storage, int live,
-    const std::vector<Tensor<const float, true>>& source, const std::optional<Floats>& source_mask,
-    const std::vector<std::shared_ptr<PackedWeights>>& lists,
-    const std::vector<Tensor<const int32_t>>& types, const Tensor<const Bfloat16>& head_table,
-    const PackedWeights& state, const PackedWeights& out, int candidates,
-    const Tensor<int64_t>& drafted, const Tensor<float>& confidences, int threads) {
-  const int64_t rows = lengths.count(), dim = table.size(1), used = drafted.size(1);
-  Owned<int64_t> tokens({rows, width}), last_seen({rows, width}), columns({rows, used});
-  open_block(prefix, lengths, cached, num_masks, mask, pad, tokens.written(), last_seen.written(),
-             columns.written());
-  Owned<int64_t> positions({rows, width}), at({rows * width});
-  Owned<float> seen({rows, 1, width, live});
-  open_window(cached, last_seen.read(), 0, storage.size(1) / rows, positions.written(),
-              at.written(), seen.written());
-  Owned<float> x({rows, width, dim}), places({rows, width, dim}), states({rows, used, dim});
-  embed_block(tokens.read(), table, scale, positions.read(), position_table, offset, last, mask,
-              queries, keys, values, source_mask, x.written(), places.written());
-  stack.run(x.read(), states.written(), 0, stack.size(), seen.read(), storage, at.read(), source,
-            source_mask, places.read(), columns.read(), threads);
-  Owned<int64_t> before({rows});
-  for (int64_t row = 0; row < rows; ++row)
-    before.values[row] = prefix.data[row * prefix.size(1) + lengths.data[row] - 1];
-  walk_blocks(states.read(), std::nullopt, lists, types, before.read(), table, head_table, state,
-              out, candidates, drafted, confidences, threads);
-}
+// What a decoder reads before its layers, which these are.
+struct Tables {
+  Floats tokens;
+  float scale;
+  Floats positions;
+  int64_t offset, last;
+  std::shared_ptr<Stack> stack;
+};
+
+// Where the keys and values of a pass go: the storage of all rows, what each has in it, and how many
+// positions there is room for.
+struct Room {
+  const Integers& cached;
+  const Tensor<float, true>& storage;
+  int live;
+};
+
+// New tokens of every row, what they may see and where they go.
+struct Window {
+  Owned<int64_t> positions, at;
+  Owned<float> seen;
+  Window(const Room& room, const Owned<int64_t>& tokens, const std::optional<Integers>& last_seen)
+      : positions(tokens.sizes),
+        at({tokens.sizes[0] * tokens.sizes[1]}),
+        seen({tokens.sizes[0], 1, tokens.sizes[1], room.live}) {
+    const int64_t rows = tokens.sizes[0], capacity = room.storage.size(1) / rows;
+    const int64_t most = *std::max_element(room.cached.data, room.cached.data + rows);
+    if (most + tokens.sizes[1] > capacity || room.live > capacity)
+      throw std::out_of_range("a pass is longer than there is room for in the cache");
+    open_window(room.cached, last_seen, 0, capacity, positions.written(), at.written(),
+                seen.written());
+  }
+};
+
+// A verifier's pass over committed and drafted tokens, up to the logits: what the functions named
+// here do one after the other.
+class Scorer {
+ public:
+  Scorer(Tables tables, std::shared_ptr<PackedWeights> output)
+      : own_(std::move(tables)), output_(std::move(output)) {}
+
+  void score(const Integers& prefix, const Integers& lengths, const Integers& draft,
+             const Integers& num_drafted, int64_t pad, const Integers& cached,
+             const Tensor<float, true>& storage, int live,
+             const std::vector<Tensor<const float, true>>& source,
+             const std::optional<Floats>& source_mask, const Tensor<float>& logits,
+             int threads) const {
+    const int64_t rows = lengths.count(), width = draft.size(1) + 1, dim = own_.tokens.size(1);
+    Owned<int64_t> tokens({rows, width});
+    scored_tokens(prefix, lengths, draft, num_drafted, pad, tokens.written());
+    Window window({cached, storage, live}, tokens, std::nullopt);
+    Owned<float> x({rows, width, dim}), states({rows, width, dim});
+    embed(tokens.read(), own_.tokens, own_.scale, window.positions.read(), own_.positions,
+          own_.offset, own_.last, x.written());
+    own_.stack->run(x.read(), states.written(), 0, own_.stack->size(), window.seen.read(), storage,
+                    window.at.read(), source, source_mask, std::nullopt, std::nullopt, threads);
+    output_->multiply(states.read(), logits, threads);
+  }
+
+ private:
+  Tables own_;
+  std::shared_ptr<PackedWeights> output_;
+};
+
+// A block drafter that chooses among listed types, from prefixes to drafts: likewise.
+class BlockDrafter {
+ public:
+  BlockDrafter(Tables tables, int64_t mask, int64_t pad, std::optional<Floats> queries,
+               Tensor<const Bfloat16> head_table, std::shared_ptr<PackedWeights> state,
+               std::shared_ptr<PackedWeights> out)
+      : own_(std::move(tables)),
+        mask_(mask),
+        pad_(pad),
+        queries_(std::move(queries)),
+        head_table_(std::move(head_table)),
+        state_(std::move(state)),
+        out_(std::move(out)) {}
+
+  // Returns the longest of the drafts, which are cut to `budget` and behind an eos: `counts`.
+  int64_t draft(const Integers& prefix, const Integers& lengths, const Integers& num_masks,
+                const Integers& budget, int64_t eos, const Integers& cached,
+                const Tensor<float, true>& storage, int live,
+                const std::vector<Tensor<const float, true>>& source,
+                const std::optional<Floats>& source_mask,
+                const std::vector<Tensor<const float, true>>& copied,
+                const std::vector<std::shared_ptr<PackedWeights>>& lists,
+                const std::vector<Tensor<const int32_t>>& types, int candidates,
+                const Tensor<int64_t>& drafted, const Tensor<int64_t>& counts,
+                const Tensor<float>& confidences, int threads) const {
+    const int64_t rows = lengths.count(), dim = own_.tokens.size(1), used = drafted.size(1);
+    Owned<int64_t> before({rows});
+    int64_t lacking = 0, masks = used;  // the most of any row
+    for (int64_t row = 0; row < rows; ++row) {
+      const int64_t known = lengths.data[row] - 1;
+      lacking = std::max(lacking, known - cached.data[row]);
+      masks = std::max(masks, num_masks.data[row]);
+      before.values[row] = prefix.data[row * prefix.size(1) + known];
+    }
+    const int64_t width = lacking + masks;
+    Owned<int64_t> tokens({rows, width}), last_seen({rows, width}), columns({rows, used});
+    open_block(prefix, lengths, cached, num_masks, mask_, pad_, tokens.written(),
+               last_seen.written(), columns.written());
+    Window window({cached, storage, live}, tokens, last_seen.read());
+    Owned<float> x({rows, width, dim}), places({rows, width, dim}), states({rows, used, dim});
+    std::optional<Tensor<const float, true>> keys, values;
+    if (!copied.empty()) keys = copied.at(0), values = copied.at(1);
+    embed_block(tokens.read(), own_.tokens, own_.scale, window.positions.read(), own_.positions,
+                own_.offset, own_.last, mask_, queries_, keys, values, source_mask, x.written(),
+                places.written());
+    own_.stack->run(x.read(), states.written(), 0, own_.stack->size(), window.seen.read(), storage,
+                    window.at.read(), source, source_mask, places.read(), columns.read(), threads);
+    walk_blocks(states.read(), std::nullopt, lists, types, before.read(), own_.tokens, head_table_,
+                *state_, *out_, candidates, drafted, confidences, threads);
+    for (int64_t row = 0; row < rows; ++row) {
+      const int64_t most = std::clamp<int64_t>(budget.data[row], 0, used);
+      counts.data[row] = up_to_eos(drafted.data + row * used, most, eos);
+    }
+    return *std::max_element(counts.data, counts.data + rows);
+  }
+
+ private:
+  Tables own_;
+  int64_t mask_, pad_;
+  std::optional<Floats> queries_;
+  Tensor<const Bfloat16> head_table_;
+  std::shared_ptr<PackedWeights> state_, out_;
+};
 
 }  // namespace specdec
 
@@ -314,6 +408,8 @@ PYBIND11_MODULE(_kernels, module) {
   module.def("walk_blocks", &walk_blocks, arg("states"), arg("logits"), arg("lists"),
              arg("types"), arg("before"), arg("embeddings"), arg("table"), arg("state"), arg("out"),
              arg("candidates"), arg("drafted"), arg("confidences"), arg("threads"));
+  module.def("count_tokens", &count_tokens, arg("tokens"), arg("pad"), arg("positions"),
+             arg("padding"));
   module.def("embed", &embed, arg("tokens"), arg("table"), arg("scale"), arg("positions"),
              arg("position_table"), arg("offset"), arg("last"), arg("out"));
   module.def("embed_block", &embed_block, arg("tokens"), arg("table"), arg("scale"),
@@ -337,26 +433,40 @@ PYBIND11_MODULE(_kernels, module) {
   module.def("best_width", &best_width, arg("counts"), arg("pool"), arg("block"), arg("costs"),
              arg("weight"), arg("margin"));
   module.def("extend", &extend, arg("draft"), arg("num_accepted"), arg("next_tokens"),
-             arg("max_len"), arg("eos"), arg("prefix"), arg("lengths"), arg("active"),
-             arg("appended"), arg("counts"));
+             arg("max_len"), arg("eos"), arg("prefix"), arg("prefix_lengths"), arg("active"),
+             arg("tokens"), arg("lengths"), arg("accepted"), arg("ended"), arg("full"));
+  module.def("fit_budget", &fit_budget, arg("wanted"), arg("max_len"), arg("lengths"),
+             arg("active"), arg("own"), arg("positions"), arg("fitted"));
+  module.def("scored_tokens", &scored_tokens, arg("prefix"), arg("lengths"), arg("draft"),
+             arg("num_drafted"), arg("pad"), arg("out"));
   py::class_<PackedWeights, std::shared_ptr<PackedWeights>>(module, "PackedWeights")
       .def(py::init<const Floats&, const std::optional<Floats>&, bool, const std::string&>(),
            arg("weight"), arg("bias"), arg("int8"), arg("instruction_set"))
       .def_property_readonly("bits", &PackedWeights::bits)
       .def("like", &PackedWeights::like, arg("weight"), arg("outputs"))
       .def("multiply", &PackedWeights::multiply, arg("x"), arg("out"), arg("threads"));
-  py::class_<Stack>(module, "Stack")
+  py::class_<Stack, std::shared_ptr<Stack>>(module, "Stack")
       .def(py::init<int, int, int>(), arg("dim"), arg("heads"), arg("ffn"))
       .def("add", &Stack::add, arg("products"), arg("norms"), arg("norm_before"),
            arg("activation"))
       .def("run", &Stack::run, arg("x"), arg("out"), arg("first"), arg("stop"), arg("mask"),
            arg("storage"), arg("at"), arg("source"), arg("source_mask"), arg("positions"),
            arg("columns"), arg("threads"));
-  module.def("draft_blocks", &draft_blocks, arg("prefix"), arg("lengths"), arg("cached"),
-             arg("num_masks"), arg("width"), arg("mask"), arg("pad"), arg("table"), arg("scale"),
-             arg("position_table"), arg("offset"), arg("last"), arg("queries"), arg("keys"),
-             arg("values"), arg("stack"), arg("storage"), arg("live"), arg("source"),
-             arg("source_mask"), arg("lists"), arg("types"), arg("head_table"), arg("state"),
-             arg("out"), arg("candidates"), arg("drafted"), arg("confidences"),
-             arg("threads"));
+  py::class_<Tables>(module, "Tables")
+      .def(py::init<Floats, float, Floats, int64_t, int64_t, std::shared_ptr<Stack>>(),
+           arg("tokens"), arg("scale"), arg("positions"), arg("offset"), arg("last"), arg("stack"));
+  py::class_<Scorer>(module, "Scorer")
+      .def(py::init<Tables, std::shared_ptr<PackedWeights>>(), arg("tables"), arg("output"))
+      .def("score", &Scorer::score, arg("prefix"), arg("lengths"), arg("draft"),
+           arg("num_drafted"), arg("pad"), arg("cached"), arg("storage"), arg("live"),
+           arg("source"), arg("source_mask"), arg("logits"), arg("threads"));
+  py::class_<BlockDrafter>(module, "BlockDrafter")
+      .def(py::init<Tables, int64_t, int64_t, std::optional<Floats>, Tensor<const Bfloat16>,
+                    std::shared_ptr<PackedWeights>, std::shared_ptr<PackedWeights>>(),
+           arg("tables"), arg("mask"), arg("pad"), arg("queries"), arg("head_table"), arg("state"),
+           arg("out"))
+      .def("draft", &BlockDrafter::draft, arg("prefix"), arg("lengths"), arg("num_masks"),
+           arg("budget"), arg("eos"), arg("cached"), arg("storage"), arg("live"), arg("source"),
+           arg("source_mask"), arg("copied"), arg("lists"), arg("types"), arg("candidates"),
+           arg("drafted"), arg("counts"), arg("confidences"), arg("threads"));
 }

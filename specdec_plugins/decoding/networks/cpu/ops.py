@@ -188,6 +188,19 @@ def at(values: Tensor, index: Tensor) -> Tensor:
     return values.gather(1, expanded).squeeze(1)
 
 
+def count_tokens(tokens: Tensor, pad: int) -> tuple[Tensor, Tensor]:
+    """Position of each token among those that are no padding, and the padding: both [B, S].
+
+    Returns int64 positions from 0 (junk at padding) and a bool mask, True = padding.
+    """
+    if not compiled(tokens):
+        padding_mask = tokens == pad
+        return ((~padding_mask).cumsum(1) - 1).clamp(min=0), padding_mask
+    positions, padding_mask = torch.empty_like(tokens), torch.empty_like(tokens, dtype=torch.bool)
+    native.count_tokens(tokens=tokens, pad=pad, positions=positions, padding=padding_mask)
+    return positions, padding_mask
+
+
 def embed(
     tokens: Tensor,  # [B, n] int64
     table: Tensor,  # [V, D]
@@ -284,6 +297,28 @@ def listed(
         source_ids=source_ids, starts=starts, types=types, common=common, out=out
     )
     return out[:count].clone()
+
+
+def scored_tokens(
+    prefix: Tensor,  # [B, W] int64, the start token in front
+    lengths: Tensor,  # [B] int64, tokens of each prefix
+    draft: Tensor,  # [B, K] int64, of which `num_drafted` [B] int64 count
+    num_drafted: Tensor,
+    pad: int,
+) -> Tensor:  # [B, K+1] int64
+    """What the verifier reads in a round: the last token of each prefix, then its draft.
+
+    Padding stands where a draft is shorter, as junk may be no token id.
+    """
+    if not compiled(prefix):
+        columns = torch.arange(draft.shape[1], device=draft.device)
+        drafted = draft.masked_fill(columns >= num_drafted[:, None], pad)
+        return torch.cat([prefix.gather(1, lengths[:, None] - 1), drafted], 1)
+    out = draft.new_empty(draft.shape[0], draft.shape[1] + 1)
+    native.scored_tokens(
+        prefix=prefix, lengths=lengths, draft=draft, num_drafted=num_drafted, pad=pad, out=out
+    )
+    return out
 
 
 def open_window(

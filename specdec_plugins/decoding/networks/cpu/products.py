@@ -20,7 +20,7 @@ from torch.utils.weak import WeakIdKeyDictionary
 from specdec_plugins.decoding.networks.cache import CacheWindow, SourceMemory
 from specdec_plugins.decoding.networks.cpu import ops
 from specdec_plugins.decoding.networks.heads import Choice, Listed, SequentialHead
-from specdec_plugins.decoding.networks.layers import Layer, LayerStack
+from specdec_plugins.decoding.networks.layers import Layer, LayerStack, PositionTable
 from specdec_plugins.errors import require
 
 _WIDE = 1024  # inputs from which the int8 kernel reorders transposed weights slowly at each call
@@ -98,6 +98,17 @@ class NativeLayers(nn.Module):
     def attention_dtype(self) -> torch.dtype:
         """Of keys and values, in which attention is computed."""
         return torch.float32
+
+    def tables(self, tokens: nn.Embedding, scale: float, positions: PositionTable) -> Any:
+        """What the kernels' decoders read before these layers, and the layers."""
+        return ops.native.Tables(
+            tokens=tokens.weight.detach(),
+            scale=scale,
+            positions=positions.weight.detach(),
+            offset=positions.offset,
+            last=positions.last,
+            stack=self.compiled,
+        )
 
     def keys_values(self, states: Tensor) -> tuple[Tensor, ...]:
         """What each layer's attention to the source reads, computed once: [B, S, 2, H, d] each."""
@@ -191,11 +202,10 @@ class NativeHead(nn.Module):
         return self._head.scorer(states, logits, embeddings, num_candidates)
 
     def weights(self, embeddings: Tensor) -> dict[str, Any]:
-        """What `draft_blocks` of the kernels wants to know of it."""
+        """What the kernels' `BlockDrafter` reads of it."""
         head = self._head
         table, state, out = head.table(embeddings), head.state.packed, head.out.packed
-        threads = torch.get_num_threads()
-        return {"head_table": table, "state": state, "out": out, "threads": threads}
+        return {"head_table": table, "state": state, "out": out}
 
 
 def _pack(linear: nn.Linear, int8: bool, instruction_set: str) -> Any:

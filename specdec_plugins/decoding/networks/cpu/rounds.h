@@ -56,6 +56,18 @@ inline void open_block(const Integers& prefix, const Integers& lengths, const In
   }
 }
 
+// The position of each token among those that are no padding, and which are.
+inline void count_tokens(const Integers& tokens, int64_t pad, const Tensor<int64_t>& positions,
+                         const Tensor<bool>& padding) {
+  const int64_t width = tokens.size(1);
+  for (int64_t row = 0; row < tokens.size(0); ++row)
+    for (int64_t i = row * width, count = 0; i < (row + 1) * width; ++i) {
+      padding.data[i] = tokens.data[i] == pad;
+      count += !padding.data[i];
+      positions.data[i] = std::max<int64_t>(count - 1, 0);
+    }
+}
+
 inline void check_token(int64_t token, int64_t vocab_size) {
   if (token < 0 || token >= vocab_size)
     throw std::out_of_range("token " + std::to_string(token) + " is not in the vocabulary");
@@ -99,15 +111,19 @@ inline int64_t list_types(const Integers& source_ids, const Tensor<const int32_t
   return count;
 }
 
-// Tokens up to the first eos and with it, of those that count.
+// How many of so many tokens there are up to the first eos and with it.
+inline int64_t up_to_eos(const int64_t* tokens, int64_t length, int64_t eos) {
+  return std::min<int64_t>(std::find(tokens, tokens + length, eos) - tokens + 1, length);
+}
+
+// The same of each row, of those that count, and whether there is an eos.
 inline void until_eos(const Integers& tokens, const Integers& lengths, int64_t eos,
                       const Tensor<int64_t>& kept, const Tensor<bool>& ended) {
   for (int64_t row = 0; row < kept.count(); ++row) {
     const int64_t* own = tokens.data + row * tokens.size(1);
     const int64_t length = std::clamp<int64_t>(lengths.data[row], 0, tokens.size(1));
-    const int64_t before = std::find(own, own + length, eos) - own;
-    ended.data[row] = before < length;
-    kept.data[row] = std::min(before + 1, length);
+    kept.data[row] = up_to_eos(own, length, eos);
+    ended.data[row] = length > 0 && own[kept.data[row] - 1] == eos;
   }
 }
 
@@ -152,33 +168,56 @@ inline void follow(const Integers& hints, const Integers& prefix, const Integers
 // What a verdict appends, cut after eos and at the longest length, written to the prefix.
 inline void extend(const Integers& draft, const Integers& num_accepted, const Integers& next_tokens,
                    const Integers& max_len, int64_t eos, const Tensor<int64_t>& prefix,
-                   const Tensor<int64_t>& lengths, const Tensor<bool>& active,
-                   const Tensor<int64_t>& appended, const Tensor<int64_t>& counts) {
+                   const Tensor<int64_t>& prefix_lengths, const Tensor<bool>& active,
+                   const Tensor<int64_t>& tokens, const Tensor<int64_t>& lengths,
+                   const Tensor<int64_t>& accepted, const Tensor<bool>& ended,
+                   const Tensor<bool>& full) {
   const int64_t rows = draft.size(0), drafted = draft.size(1), width = prefix.size(1);
   for (int64_t row = 0; row < rows; ++row) {
-    int64_t* tokens = appended.data + row * (drafted + 1);
-    std::copy_n(draft.data + row * drafted, drafted, tokens);
-    tokens[drafted] = 0;
+    int64_t* own = tokens.data + row * (drafted + 1);
+    std::copy_n(draft.data + row * drafted, drafted, own);
+    own[drafted] = 0;
     // A rule that counts wrongly is told by the engine; nothing may be written elsewhere meanwhile.
-    const int64_t accepted = num_accepted.data[row];
-    const int64_t offered = std::clamp<int64_t>(accepted + 1, 0, drafted + 1);
-    if (offered > 0) tokens[offered - 1] = next_tokens.data[row];
-    int64_t& length = lengths.data[row];
+    const int64_t offered = std::clamp<int64_t>(num_accepted.data[row] + 1, 0, drafted + 1);
+    if (offered > 0) own[offered - 1] = next_tokens.data[row];
+    int64_t& length = prefix_lengths.data[row];
     const bool was_active = active.data[row];
-    const int64_t until_eos = std::find(tokens, tokens + offered, eos) - tokens;
+    const int64_t until_eos = std::find(own, own + offered, eos) - own;
     const int64_t wanted = std::min(until_eos + 1, offered);
     const int64_t room = max_len.data[row] - (length - 1);
     const int64_t most = std::min(room, width - length);
     const int64_t kept = was_active ? std::max<int64_t>(std::min(wanted, most), 0) : 0;
-    const bool ended = was_active && until_eos < offered && wanted <= room;
-    const bool full = was_active && !ended && kept == room;
-    std::copy_n(tokens, kept, prefix.data + row * width + length);
+    ended.data[row] = was_active && until_eos < offered && wanted <= room;
+    full.data[row] = was_active && !ended.data[row] && kept == room;
+    std::copy_n(own, kept, prefix.data + row * width + length);
     length += kept;
-    active.data[row] = was_active && !ended && !full;
-    counts.data[row] = kept;
-    counts.data[rows + row] = std::min(accepted, kept);
-    counts.data[2 * rows + row] = ended;
-    counts.data[3 * rows + row] = full;
+    active.data[row] = was_active && !ended.data[row] && !full.data[row];
+    lengths.data[row] = kept;
+    accepted.data[row] = std::min(num_accepted.data[row], kept);
+  }
+}
+
+// What of the tokens that a row wants to draft it and the drafter have room for: extend.py.
+inline void fit_budget(const Integers& wanted, const Integers& max_len, const Integers& lengths,
+                       const Tensor<const bool>& active, int64_t own, int64_t positions,
+                       const Tensor<int64_t>& fitted) {
+  for (int64_t row = 0; row < fitted.count(); ++row) {
+    const int64_t most = std::min(max_len.data[row] - own, positions);
+    const int64_t room = std::min(wanted.data[row], most - (lengths.data[row] - 1));
+    fitted.data[row] = active.data[row] ? std::max<int64_t>(room, 0) : 0;
+  }
+}
+
+// The last committed token of each row and its draft, padding in place of the junk behind it.
+inline void scored_tokens(const Integers& prefix, const Integers& lengths, const Integers& draft,
+                          const Integers& num_drafted, int64_t pad, const Tensor<int64_t>& out) {
+  const int64_t width = draft.size(1);
+  for (int64_t row = 0; row < lengths.count(); ++row) {
+    int64_t* own = out.data + row * (width + 1);
+    const int64_t count = std::clamp<int64_t>(num_drafted.data[row], 0, width);
+    own[0] = prefix.data[row * prefix.size(1) + lengths.data[row] - 1];
+    std::copy_n(draft.data + row * width, count, own + 1);
+    std::fill_n(own + 1 + count, width - count, pad);
   }
 }
 
