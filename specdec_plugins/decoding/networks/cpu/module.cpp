@@ -443,8 +443,10 @@ PYBIND11_MODULE(_kernels, module) {
       .def(py::init<const Floats&, const std::optional<Floats>&, bool, const std::string&>(),
            arg("weight"), arg("bias"), arg("int8"), arg("instruction_set"))
       .def_property_readonly("bits", &PackedWeights::bits)
-      .def("like", &PackedWeights::like, arg("weight"), arg("outputs"))
       .def("multiply", &PackedWeights::multiply, arg("x"), arg("out"), arg("threads"));
+  py::class_<Choices>(module, "Choices")
+      .def(py::init<Floats, const PackedWeights&>(), arg("weight"), arg("like"))
+      .def("pick", &Choices::pick, arg("outputs"));
   py::class_<Stack, std::shared_ptr<Stack>>(module, "Stack")
       .def(py::init<int, int, int>(), arg("dim"), arg("heads"), arg("ffn"))
       .def("add", &Stack::add, arg("products"), arg("norms"), arg("norm_before"),

@@ -154,14 +154,17 @@ class NativeHead(nn.Module):
     It holds that head, its products replaced by the kernels' own, for choices that Python makes.
     """
 
-    def listed(self, types: Tensor, embeddings: Tensor) -> Listed:
-        """See `SequentialHead.listed`; the projection is the precision of the other products."""
-        out = cast(NativeLinear, self._head.out)
-        return Listed(types, out.packed.like(weight=embeddings, outputs=types))
-
     def __init__(self, head: SequentialHead) -> None:
         super().__init__()
         self._head = head
+        self._choices: Any = None  # what rows may be projected onto, once it is asked for
+
+    def listed(self, types: Tensor, embeddings: Tensor) -> Listed:
+        """See `SequentialHead.listed`; the projection has the precision of the other products."""
+        if self._choices is None:
+            like = cast(NativeLinear, self._head.out).packed
+            self._choices = ops.native.Choices(weight=embeddings.detach(), like=like)
+        return Listed(types, self._choices.pick(outputs=types))
 
     def draft(
         self,

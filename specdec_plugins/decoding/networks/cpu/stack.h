@@ -100,10 +100,61 @@ inline Scratch scratch_for(const std::vector<size_t>& floats, size_t codes, size
   return s;
 }
 
+// In lanes, so that the compiler makes vectors of it.
+inline float largest_size(const float* x, int64_t count) {
+  constexpr int kLanes = 16;
+  float tops[kLanes] = {};
+  int64_t k = 0;
+  for (; k + kLanes <= count; k += kLanes)
+    for (int lane = 0; lane < kLanes; ++lane) {
+      const float size = std::fabs(x[k + lane]);
+      tops[lane] = size > tops[lane] ? size : tops[lane];
+    }
+  float largest = 0;
+  for (; k < count; ++k) largest = std::max(largest, std::fabs(x[k]));
+  for (float top : tops) largest = std::max(largest, top);
+  return largest;
+}
+
+// Rows of weights [out, in] in 8 bits, in their own order.
+struct Codes {
+  explicit Codes(const Floats& weight) : in(int(weight.size(1))), width((in + 3) / 4 * 4) {
+    constexpr float kRounding = 12582912.0f;  // 1.5 * 2^23: adding it rounds to even
+    const int64_t rows = weight.size(0);
+    all.resize(size_t(rows) * width);
+    steps.resize(rows);
+    sums.resize(rows);
+    for (int64_t n = 0; n < rows; ++n) {
+      const float* row = weight.data + n * in;
+      const float largest = largest_size(row, in);
+      const float inverse = largest > 0 ? 127 / largest : 0;
+      for (int k = 0; k < in; ++k) {
+        all[n * width + k] = int8_t(int((row[k] * inverse + kRounding) - kRounding));
+        sums[n] += all[n * width + k];
+      }
+      steps[n] = largest / 127;
+    }
+  }
+
+  int in, width;                // inputs, and the same padded to whole groups of 4
+  std::vector<int8_t> all;      // [out, width]
+  std::vector<float> steps;     // [out] of one code
+  std::vector<int32_t> sums;    // [out] of the codes
+};
+
 // Weights [out, in] float32 of a linear layer, or some of its outputs in an order of one's own,
 // copied into the kernels' own layout.
 class PackedWeights {
  public:
+  // Some outputs of weights in 8 bits, without a bias.
+  PackedWeights(const Codes& codes, const Tensor<const int32_t>& outputs, const Isa& isa)
+      : isa(isa), outputs_(outputs.data), memory_(scratch_memory) {
+    linear.out = int(outputs.size(0));
+    linear.in = codes.in;
+    open_panels();
+    pack_int8(codes);
+  }
+
   PackedWeights(const Floats& weight, const std::optional<Floats>& bias, bool int8,
                 const std::string& instruction_set,
                 const std::optional<Tensor<const int32_t>>& outputs = {})
@@ -112,21 +163,12 @@ class PackedWeights {
         memory_(outputs ? scratch_memory : weight_memory) {
     linear.out = int(outputs ? outputs->size(0) : weight.size(0));
     linear.in = int(weight.size(1));
-    const int panel = isa.panel, panels = (linear.out + panel - 1) / panel;
-    bias_.grow(size_t(panels) * panel);
+    open_panels();
     if (bias) std::copy_n(bias->data, linear.out, bias_.data);
-    linear.bias = bias_.data;
     if (int8)
-      pack_int8(weight.data, panel, panels);
-    else if (outputs || !isa.has_half || !pack_half(weight.data, panel, panels))
-      pack_float(weight.data, panel, panels);
-  }
-
-  // Some outputs of other weights, for the same instruction set and in the same precision.
-  std::shared_ptr<PackedWeights> like(const Floats& weight,
-                                      const Tensor<const int32_t>& outputs) const {
-    return std::make_shared<PackedWeights>(weight, std::nullopt, linear.codes != nullptr, isa.name,
-                                           outputs);
+      pack_int8(Codes(weight));
+    else if (outputs || !isa.has_half || !pack_half(weight.data))
+      pack_float(weight.data);
   }
 
   // Of one weight.
@@ -146,22 +188,31 @@ class PackedWeights {
   Linear linear;
 
  private:
+  size_t padded() const { return size_t(panels_) * isa.panel; }  // outputs
+
+  void open_panels() {
+    panels_ = (linear.out + isa.panel - 1) / isa.panel;
+    bias_.grow(padded());
+    linear.bias = bias_.data;
+  }
+
   // Calls put(at, value) for every weight, with its place in the kernels' layout.
   template <typename Put>
-  void lay_out(const float* weight, int panel, const Put& put) {
+  void lay_out(const float* weight, const Put& put) {
+    const int panel = isa.panel;
     for (int first = 0; first < linear.out; first += panel) {
       std::vector<const float*> rows;
       for (int n = first; n < std::min(first + panel, linear.out); ++n)
-        rows.push_back(row_of(weight, n));
+        rows.push_back(weight + row_of(n) * linear.in);
       size_t at = size_t(first) * linear.in;
       for (int k = 0; k < linear.in; ++k, at += panel)
         for (size_t n = 0; n < rows.size(); ++n) put(at + n, rows[n][k]);
     }
   }
 
-  void pack_float(const float* weight, int panel, int panels) {
-    floats_.grow(size_t(panels) * panel * linear.in, memory_);
-    lay_out(weight, panel, [&](size_t at, float value) { floats_.data[at] = value; });
+  void pack_float(const float* weight) {
+    floats_.grow(padded() * linear.in, memory_);
+    lay_out(weight, [&](size_t at, float value) { floats_.data[at] = value; });
     linear.weights = floats_.data;
   }
 
@@ -169,7 +220,7 @@ class PackedWeights {
   // are the same weights and half the bytes, which is what products of few rows wait for. They are
   // moved to the upper end of what float16 holds: a model's own scale factors may be below it.
   // False where one of them is no such number.
-  bool pack_half(const float* weight, int panel, int panels) {
+  bool pack_half(const float* weight) {
     const size_t count = size_t(linear.out) * linear.in;
     const float largest = largest_size(weight, int64_t(count));
     if (!(largest > 0 && largest < INFINITY)) return false;
@@ -177,8 +228,8 @@ class PackedWeights {
     uint16_t half;
     for (size_t i = 0; i < count; ++i)
       if (!as_half(weight[i] / unit, half)) return false;
-    halves_.grow(size_t(panels) * panel * linear.in, memory_);
-    lay_out(weight, panel, [&](size_t at, float value) { as_half(value / unit, halves_.data[at]); });
+    halves_.grow(padded() * linear.in, memory_);
+    lay_out(weight, [&](size_t at, float value) { as_half(value / unit, halves_.data[at]); });
     linear.halves = halves_.data;
     linear.unit = unit;
     return true;
@@ -200,61 +251,51 @@ class PackedWeights {
     return true;
   }
 
-  void pack_int8(const float* weight, int panel, int panels) {
-    const int groups = (linear.in + 3) / 4;
-    codes_.grow(size_t(panels) * panel * groups * 4, memory_);
-    scale_.grow(size_t(panels) * panel);
-    offset_.grow(size_t(panels) * panel);
-    std::vector<int8_t> codes(size_t(groups) * 4);
+  void pack_int8(const Codes& rows) {
+    const int panel = isa.panel, groups = rows.width / 4;
+    codes_.grow(padded() * rows.width, memory_);
+    scale_.grow(padded());
+    offset_.grow(padded());
     for (int n = 0; n < linear.out; ++n) {
-      const float* row = row_of(weight, n);
-      const float largest = largest_size(row, linear.in);
-      const float inverse = largest > 0 ? 127 / largest : 0;
-      int32_t sum = 0;
-      for (int k = 0; k < linear.in; ++k) {
-        const float whole = (row[k] * inverse + kRounding) - kRounding;
-        codes[k] = int8_t(int(whole));
-        sum += codes[k];
-      }
+      const int8_t* row = &rows.all[row_of(n) * rows.width];
       int8_t* out = codes_.data + (size_t(n / panel) * groups * panel + n % panel) * 4;
-      for (int g = 0; g < groups; ++g, out += panel * 4) std::memcpy(out, &codes[g * 4], 4);
-      scale_.data[n] = largest / 127;
-      offset_.data[n] = 128 * sum;
+      for (int g = 0; g < groups; ++g, out += panel * 4) std::memcpy(out, row + g * 4, 4);
+      scale_.data[n] = rows.steps[row_of(n)];
+      offset_.data[n] = 128 * rows.sums[row_of(n)];
     }
     linear.codes = codes_.data;
     linear.scale = scale_.data;
     linear.offset = offset_.data;
   }
 
-  // In lanes, so that the compiler makes vectors of it.
-  static float largest_size(const float* x, int64_t count) {
-    constexpr int kLanes = 16;
-    float tops[kLanes] = {};
-    int64_t k = 0;
-    for (; k + kLanes <= count; k += kLanes)
-      for (int lane = 0; lane < kLanes; ++lane) {
-        const float size = std::fabs(x[k + lane]);
-        tops[lane] = size > tops[lane] ? size : tops[lane];
-      }
-    float largest = 0;
-    for (; k < count; ++k) largest = std::max(largest, std::fabs(x[k]));
-    for (float top : tops) largest = std::max(largest, top);
-    return largest;
-  }
-
-  const float* row_of(const float* weight, int n) const {
-    return weight + size_t(outputs_ ? outputs_[n] : n) * linear.in;
-  }
-
-  static constexpr float kRounding = 12582912.0f;  // 1.5 * 2^23: adding it rounds to even
+  size_t row_of(int n) const { return size_t(outputs_ ? outputs_[n] : n); }
 
   const int32_t* outputs_;  // while packing
+  int panels_ = 0;
   // Of the outputs of a sentence alone there are few, and not for long.
   std::shared_ptr<void> (*const memory_)(size_t);
   Aligned<float> floats_, scale_, bias_;
   Aligned<int8_t> codes_;
   Aligned<uint16_t> halves_;
   Aligned<int32_t> offset_;
+};
+
+// Weights of which a few outputs are packed at a time: in 8 bits they are rounded once for all.
+class Choices {
+ public:
+  Choices(Floats weight, const PackedWeights& like)
+      : weight_(std::move(weight)), isa_(like.isa), codes_(like.linear.codes ? new Codes(weight_) : nullptr) {}
+
+  std::shared_ptr<PackedWeights> pick(const Tensor<const int32_t>& outputs) const {
+    for (int64_t i = 0; i < outputs.count(); ++i) check_token(outputs.data[i], weight_.size(0));
+    if (codes_) return std::make_shared<PackedWeights>(*codes_, outputs, isa_);
+    return std::make_shared<PackedWeights>(weight_, std::nullopt, false, isa_.name, outputs);
+  }
+
+ private:
+  Floats weight_;
+  const Isa& isa_;
+  std::unique_ptr<Codes> codes_;
 };
 
 using NormTensors = std::tuple<Floats, Floats, float>;  // gain, bias, epsilon
