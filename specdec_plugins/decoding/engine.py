@@ -249,7 +249,7 @@ class Session:
         """What the schedule asks for, but for rows whose text would then follow a clock."""
         params = self._batch.params
         wanted = self.method.schedule.next_budget(params)
-        if not self._follows_clock:
+        if not self._text_follows_clock:
             return wanted
         if wanted is None:
             wanted = torch.zeros_like(params.block_size)
@@ -257,7 +257,7 @@ class Session:
         return torch.where(is_greedy, wanted, params.block_size)
 
     @property
-    def _follows_clock(self) -> bool:
+    def _text_follows_clock(self) -> bool:
         """True if the text of some row would follow a clock where the schedule had its way."""
         if not self.method.schedule.follows_clock:
             return False
@@ -273,7 +273,7 @@ class Session:
                 drafter.join(batch)
         with self._timer.part("draft"):
             draft = drafter.propose(batch, width)
-            return draft if self._follows_clock else self.method.schedule.trim(draft)
+            return draft if self._text_follows_clock else self.method.schedule.trim(draft)
 
     def _conclude(self, draft: Draft, scores: Scores) -> tuple[Draft, Extension, Tensor]:
         """Judge, extend, commit, and plan the next round; the host waits for nothing here.

@@ -200,6 +200,8 @@ class SourceMemory:
             num_kept = (~self.padding_mask).sum()
             longest, kept = torch.stack([self.lengths.max(), num_kept]).tolist()
             has_padding = kept < longest * len(self)
+        if not has_padding and longest == self.padding_mask.shape[1] and self.mask is None:
+            return self
         mask = None
         if has_padding:
             kept_mask = ~self.padding_mask[:, None, None, :longest]
