@@ -202,9 +202,12 @@ class LateDrafter:
         self._drafter.commit(prefix, last)
 
     def select(self, rows: Tensor) -> None:
+        self._source = None
+        if self._num_joined == 0 and len(rows) > 0:
+            self._num_waiting = len(rows)
+            return
         joined = rows[rows < self._num_joined] if self._num_waiting else rows
         self._drafter.select(joined)
-        self._source = None
         self._num_joined, self._num_waiting = len(joined), len(rows) - len(joined)
 
 
