@@ -151,6 +151,7 @@ def untrained(
         "criterion": None,
         "optimizer_history": [{**history, "lr_scheduler_state": {}, "num_updates": 0}],
         "task_state": {},
-        "extra_state": {"epoch": 1, "train_iterator": {"epoch": 1}},
+        # A running mean begins here, too; the tensors are written once.
+        "extra_state": {"epoch": 1, "train_iterator": {"epoch": 1}, "ema": state},
         "last_optimizer_state": None,
     }

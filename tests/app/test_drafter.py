@@ -323,6 +323,21 @@ def test_languages_must_be_chosen(text: Path, tmp_path: Path) -> None:
         ([1.0, 2.0, 2.0, 2.1, 2.0], False),
     ],
 )
+def test_what_is_measured_is_the_mean_of_the_last_updates(training: Training) -> None:
+    names = ("encoder.embed_tokens.weight", "decoder.embed_tokens.weight", "decoder.w")
+    first, last, mean = ({n: torch.full((2,), x) for n in names} for x in (1.0, 2.0, 3.0))
+    training.folder.mkdir()
+    save_checkpoint({"model": first}, training.folder / "initial.pt")
+    whole = training._whole({"model": last, "extra_state": {"ema_fp32_params": mean}})["model"]
+    assert {name: tensor[0].item() for name, tensor in whole.items()} == {
+        "encoder.embed_tokens.weight": 1.0,  # frozen
+        "decoder.embed_tokens.weight": 1.0,  # the same table
+        "decoder.w": 3.0,
+    }
+    begun_before = training._whole({"model": last, "extra_state": {}})["model"]
+    assert begun_before["decoder.w"][0] == 2.0
+
+
 def test_it_ends_where_more_training_brings_no_more(
     accepted: list[float], is_over: bool, training: Training
 ) -> None:
