@@ -314,15 +314,6 @@ def test_languages_must_be_chosen(text: Path, tmp_path: Path) -> None:
     assert re.search("--source-lang en --target-lang de", str(chosen))
 
 
-@pytest.mark.parametrize(
-    ("accepted", "is_over"),
-    [
-        ([], False),
-        ([1.0, 2.0, 2.0, 2.005], False),
-        ([1.0, 2.0, 2.0, 2.005, 1.9], True),  # three behind the best
-        ([1.0, 2.0, 2.0, 2.1, 2.0], False),
-    ],
-)
 def test_what_is_measured_is_the_mean_of_the_last_updates(training: Training) -> None:
     names = ("encoder.embed_tokens.weight", "decoder.embed_tokens.weight", "decoder.w")
     first, last, mean = ({n: torch.full((2,), x) for n in names} for x in (1.0, 2.0, 3.0))
@@ -338,6 +329,15 @@ def test_what_is_measured_is_the_mean_of_the_last_updates(training: Training) ->
     assert begun_before["decoder.w"][0] == 2.0
 
 
+@pytest.mark.parametrize(
+    ("accepted", "is_over"),
+    [
+        ([], False),
+        ([1.0, 2.0, 2.0, 2.005], False),
+        ([1.0, 2.0, 2.0, 2.005, 1.9], True),  # three behind the best
+        ([1.0, 2.0, 2.0, 2.1, 2.0], False),
+    ],
+)
 def test_it_ends_where_more_training_brings_no_more(
     accepted: list[float], is_over: bool, training: Training
 ) -> None:
