@@ -317,7 +317,6 @@ def test_languages_must_be_chosen(text: Path, tmp_path: Path) -> None:
 def test_what_is_measured_is_the_mean_of_the_last_updates(training: Training) -> None:
     names = ("encoder.embed_tokens.weight", "decoder.embed_tokens.weight", "decoder.w")
     first, last, mean = ({n: torch.full((2,), x) for n in names} for x in (1.0, 2.0, 3.0))
-    training.folder.mkdir()
     save_checkpoint({"model": first}, training.folder / "initial.pt")
     whole = training._whole({"model": last, "extra_state": {"ema_fp32_params": mean}})["model"]
     assert {name: tensor[0].item() for name, tensor in whole.items()} == {
