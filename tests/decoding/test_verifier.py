@@ -179,15 +179,17 @@ def test_a_block_scored_in_one_call_is_the_same(int8: bool) -> None:
     assert driver.verifier.num_scored == 8
 
 
-def test_a_cache_without_room_is_refused() -> None:
+@pytest.mark.parametrize("live", [64, 8])  # more than there is, and less than the pass needs
+def test_a_cache_without_room_is_refused(live: int) -> None:
     """The kernels write where they are told to; whoever forgets to make room hears of it."""
     driver = Unchecked(seed=0)
     decoder = with_fast_products(driver.network.float()).decoder
     driver.admit(1, max_forced=3)
     cache = driver.verifier._cache
-    cache.make_room = lambda num_positions: 64  # type: ignore[method-assign]
+    cache.make_room(21)  # so that there is some
+    cache.make_room = lambda num_positions: live  # type: ignore[method-assign]
     with pytest.raises(IndexError, match="longer than there is room for"):
-        driver.verifier.score(prefix_of(driver.rows), draft_of([[5] * 40], 40))
+        driver.verifier.score(prefix_of(driver.rows), draft_of([[5] * 20], 20))
     assert decoder.scores_at_once
 
 

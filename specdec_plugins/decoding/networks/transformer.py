@@ -39,7 +39,7 @@ class Embedding(nn.Module):
 
     @property
     def is_plain(self) -> bool:
-        """True if it is a sum of two scaled embeddings, and no more."""
+        """True if it is no more than scaled embeddings of tokens plus those of positions."""
         return self.positions is not None and self.project is None and self.norm is None
 
     def forward(self, tokens: Tensor, positions: Tensor) -> Tensor:

@@ -262,28 +262,20 @@ struct Tables {
   std::shared_ptr<Stack> stack;
 };
 
-// Where the keys and values of a pass go: the storage of all rows, what each has in it, and how many
-// positions there is room for.
-struct Room {
-  const Integers& cached;
-  const Tensor<float, true>& storage;
-  int live;
-};
-
-// New tokens of every row, what they may see and where they go.
+// New tokens of every row: what they may see, and where in the storage of all rows they go.
 struct Window {
   Owned<int64_t> positions, at;
   Owned<float> seen;
-  Window(const Room& room, const Owned<int64_t>& tokens, const std::optional<Integers>& last_seen)
+  Window(const Owned<int64_t>& tokens, const Integers& cached, const Tensor<float, true>& storage,
+         int live, const std::optional<Integers>& last_seen = {})
       : positions(tokens.sizes),
         at({tokens.sizes[0] * tokens.sizes[1]}),
-        seen({tokens.sizes[0], 1, tokens.sizes[1], room.live}) {
-    const int64_t rows = tokens.sizes[0], capacity = room.storage.size(1) / rows;
-    const int64_t most = *std::max_element(room.cached.data, room.cached.data + rows);
-    if (most + tokens.sizes[1] > capacity || room.live > capacity)
+        seen({tokens.sizes[0], 1, tokens.sizes[1], live}) {
+    const int64_t rows = tokens.sizes[0], capacity = storage.size(1) / rows;
+    const int64_t most = *std::max_element(cached.data, cached.data + rows);
+    if (most + tokens.sizes[1] > live || live > capacity)
       throw std::out_of_range("a pass is longer than there is room for in the cache");
-    open_window(room.cached, last_seen, 0, capacity, positions.written(), at.written(),
-                seen.written());
+    open_window(cached, last_seen, 0, capacity, positions.written(), at.written(), seen.written());
   }
 };
 
@@ -303,7 +295,7 @@ class Scorer {
     const int64_t rows = lengths.count(), width = draft.size(1) + 1, dim = own_.tokens.size(1);
     Owned<int64_t> tokens({rows, width});
     scored_tokens(prefix, lengths, draft, num_drafted, pad, tokens.written());
-    Window window({cached, storage, live}, tokens, std::nullopt);
+    Window window(tokens, cached, storage, live);
     Owned<float> x({rows, width, dim}), states({rows, width, dim});
     embed(tokens.read(), own_.tokens, own_.scale, window.positions.read(), own_.positions,
           own_.offset, own_.last, x.written());
@@ -355,7 +347,7 @@ class BlockDrafter {
     Owned<int64_t> tokens({rows, width}), last_seen({rows, width}), columns({rows, used});
     open_block(prefix, lengths, cached, num_masks, mask_, pad_, tokens.written(),
                last_seen.written(), columns.written());
-    Window window({cached, storage, live}, tokens, last_seen.read());
+    Window window(tokens, cached, storage, live, last_seen.read());
     Owned<float> x({rows, width, dim}), places({rows, width, dim}), states({rows, used, dim});
     std::optional<Tensor<const float, true>> keys, values;
     if (!copied.empty()) keys = copied.at(0), values = copied.at(1);
