@@ -146,6 +146,25 @@ def test_hours_that_are_over_end_it_with_what_is_there(
     assert len(sentences(tmp_path / "kd", "en")) == len(found) == 5
 
 
+def test_what_is_translated_first_is_from_everywhere(
+    verifier: Verifier, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A training set has one corpus behind the other; hours may end anywhere."""
+    translate = Teacher.translate
+    asked: list[int] = []
+    monkeypatch.setattr(
+        Teacher,
+        "translate",
+        lambda self, indices, limit: asked.extend(indices) or translate(self, indices, limit),
+    )
+    distil(verifier, tmp_path / "kd", "--chunk-size", 1)
+    third = verifier.num_sentences // 3
+    for number in range(3):
+        part = range(number * third, (number + 1) * third)
+        assert len(set(asked[:third]) & set(part)) >= third // 3
+    assert sorted(asked) == sorted(set(range(verifier.num_sentences)) - set(verifier.too_long))
+
+
 class Stopped(Exception):
     pass
 
