@@ -59,9 +59,11 @@ class Preset:
     block_size: int
     save_updates: int  # between two checkpoints that may be averaged
     averaged: int  # checkpoints
+    drafter_hours: float = 0.0  # of scripts/drafter.sh in place of updates; 0: as published
     mix: tuple[str, ...] = ()  # more flags of scripts/decontaminate.sh
     split_off: tuple[str, ...] = ()  # of it: NAME=TEST,DEV
     vocabulary: tuple[str, ...] = ()  # more flags of scripts/prepare-tsv.sh
+    distillation: tuple[str, ...] = ()  # more flags of scripts/distill.sh
 
     def __post_init__(self) -> None:
         for name in ("verifier_updates", "retrain_updates", "drafter_updates"):
@@ -85,7 +87,7 @@ def _preset(values: dict[str, Any]) -> Preset:
 
 _TABLES = tomllib.loads(Path(__file__).with_name("presets.toml").read_text(encoding="utf-8"))
 PRESETS = {name: _preset(values) for name, values in _TABLES.items()}
-MAY_BE_ZERO = ("dropout", "retrain_updates")
+MAY_BE_ZERO = ("dropout", "retrain_updates", "drafter_hours")
 
 
 def make_preset(name: str, changes: Sequence[str]) -> Preset:
@@ -181,16 +183,15 @@ class Recipe:
         teacher = self._verifier(data, p.verifier_lr, p.verifier_warmup, self.start)
         found = [] if self.args.prepared else self._data()
         found += self._trained("teacher", "train the teacher", p.verifier_updates, teacher)
-        found += [self._distillation(), self._bigrams()]
+        found.append(self._distillation())
         if p.retrain_updates:
             again = self._verifier(
                 distilled, p.retrain_lr, p.retrain_warmup, self.path("teacher.pt")
             )
             title = "train the verifier on it"
             found += self._trained("verifier", title, p.retrain_updates, again)
-        drafter = self._drafter(distilled)
-        found += self._trained("drafter", "train the drafter", p.drafter_updates, drafter)
-        return [*found, self._bundle(), *self._reports()]
+        found += self._drafter_by_hours() if p.drafter_hours else self._drafter(distilled)
+        return [*found, *self._reports()]
 
     def _data(self) -> list[Command]:
         p, args, mix = self.preset, self.args, self.path("mix")
@@ -225,13 +226,35 @@ class Recipe:
             ffn=p.ffn, heads=p.heads, batch_tokens=p.verifier_tokens,
         )  # fmt: skip
 
-    def _drafter(self, data: str) -> list[str]:
-        p = self.preset
-        return script(
+    def _drafter(self, data: str) -> list[Command]:
+        """Trained in so many updates on what the verifier learned from, too."""
+        p, bigrams = self.preset, self.path("bigrams.safetensors")
+        words = script(
             "train.sh", data=data, verifier=self.verifier, arch=self.args.drafter_arch,
             block_size=p.block_size, decoder_layers=p.drafter_layers, lr=p.drafter_lr,
             warmup=p.drafter_warmup, batch_tokens=p.drafter_tokens, best_by="loss",
         )  # fmt: skip
+        count = script("count-bigrams.sh", data, output=bigrams)
+        both = self._bundle("bundle", path=self.path("drafter.pt"), bigrams=bigrams)
+        return [
+            *self._trained("drafter", "train the drafter", p.drafter_updates, words),
+            Command("count what follows what in the data", count, (bigrams,)),
+            Command("bundle both models", both, (self.path("bundle"),)),
+        ]
+
+    def _drafter_by_hours(self) -> list[Command]:
+        """Trained on what the verifier itself says, greedily, until that brings no more."""
+        alone, both = self.path("verifier-bundle"), self.path("bundle")
+        words = script(
+            "drafter.sh", alone, text=f"{self.text}/raw/train.{self.source}", output=both,
+            hours=self.preset.drafter_hours, block_size=self.preset.block_size,
+            precision=self.args.precision,
+            device="cpu" if self.args.cpu else "", ray=self.args.ray,
+        )  # fmt: skip
+        return [
+            Command("bundle the verifier", self._bundle("verifier-bundle"), (alone,)),
+            Command("train its drafter and bundle both", words, (both,)),
+        ]
 
     def _trained(self, name: str, title: str, num: int, words: list[str]) -> list[Command]:
         """Training one of the models in so many updates, and averaging its last checkpoints."""
@@ -258,21 +281,17 @@ class Recipe:
             "distill.sh", f"{self.text}/data-bin", path=self.path("teacher.pt"), output=output,
             beam=self.preset.beam, max_len_a=2, max_len_b=20, cpu=self.args.cpu, ray=self.args.ray,
         )  # fmt: skip
+        words += self.preset.distillation
         return Command("distil the training set", words, (output, f"{output}.parts"))
 
-    def _bigrams(self) -> Command:
-        output = self.path("bigrams.safetensors")
-        words = script("count-bigrams.sh", self.path("distilled"), output=output)
-        return Command("count what follows what in it", words, (output,))
-
-    def _bundle(self) -> Command:
+    def _bundle(self, name: str, **drafter: str) -> list[str]:
+        """The verifier with its text's codes, and with a drafter if one is given."""
         words = script(
-            "convert.sh", "bundle", f"{self.text}/data-bin", path=self.path("drafter.pt"),
-            bigrams=self.path("bigrams.safetensors"), bpe_codes=f"{self.text}/bpe.codes",
-            source_lang=self.source, target_lang=self.target, output=self.path("bundle"),
+            "convert.sh", "bundle", f"{self.text}/data-bin", **drafter,
+            bpe_codes=f"{self.text}/bpe.codes", source_lang=self.source, target_lang=self.target,
+            output=self.path(name),
         )  # fmt: skip
-        words += ["--AR-path", self.verifier]
-        return Command("bundle both models", words, (self.path("bundle"),))
+        return [*words, "--AR-path", self.verifier]
 
     def _reports(self) -> list[Command]:
         found = []

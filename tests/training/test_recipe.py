@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Callable, Mapping
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
 
 from benchmarks import reproduce
-from specdec_plugins.app import convert
+from specdec_plugins.app import convert, drafter
 from specdec_plugins.corpus import checkpoints, decontaminate, distill, prepare
 from specdec_plugins.errors import UserError
 from specdec_plugins.training import recipe, run
@@ -26,6 +27,7 @@ PARSERS = {
     "distill.sh": distill.COMMAND.parser,
     "average-checkpoints": checkpoints.COMMAND.parser,
     "convert.sh": convert.make_parser,
+    "drafter.sh": drafter.COMMAND.parser,
     "reproduce.sh": reproduce.COMMAND.parser,
 }
 
@@ -47,7 +49,8 @@ def test_every_script_is_there_knows_its_flags_and_finds_its_files(preset: str) 
         if path.name in PARSERS:
             PARSERS[path.name]().parse_args(words)
     names = [Path(script).name for script, *_ in found]
-    assert names.count("average-checkpoints") == 2 + (PRESETS[preset].retrain_updates > 0)
+    by_updates = 1 + (PRESETS[preset].retrain_updates > 0) + (not PRESETS[preset].drafter_hours)
+    assert names.count("average-checkpoints") == by_updates
     # Pairs that are too long for the training stay out of its text.
     words = found[names.index("prepare-tsv.sh")]
     assert words[words.index("--max-length") + 1] == str(PRESETS[preset].max_words)
@@ -55,7 +58,7 @@ def test_every_script_is_there_knows_its_flags_and_finds_its_files(preset: str) 
     outputs: list[str] = []
     for command in made("--preset", preset).commands():
         words = list(command.words)
-        for flag in ("--from", "--verifier", "--path", "--AR-path", "--data", "--input"):
+        for flag in ("--from", "--verifier", "--path", "--AR-path", "--data", "--input", "--text"):
             if flag in words:
                 path = words[words.index(flag) + 1]
                 assert any(path.startswith(output) for output in outputs), (command.title, path)
@@ -135,6 +138,19 @@ def test_without_training_again_the_teacher_is_the_verifier() -> None:
     assert convert[convert.index("--AR-path") + 1] == "work/x/teacher.pt"
 
 
+def test_hours_for_the_drafter_take_the_place_of_updates() -> None:
+    given = commands("--preset", "en-de", "--cpu", "--precision", "bf16")
+    convert, train = next(pair for pair in pairwise(given) if pair[1][0] == "scripts/drafter.sh")
+    args = drafter.COMMAND.parser().parse_args(train[1:])
+    assert str(args.model) == convert[convert.index("--output") + 1]  # a verifier alone
+    assert "--path" not in convert
+    assert (args.hours, args.device, args.precision) == (10.0, "cpu", "bf16")
+    assert str(args.output) == "work/x/bundle"
+    assert not any(words[0] in ("scripts/train.sh", "scripts/count-bigrams.sh") for words in given)
+    published = commands("--preset", "en-de", "--set", "drafter_hours=0")
+    assert not any(words[0] == "scripts/drafter.sh" for words in published)
+
+
 def test_trainings_on_a_cpu_keep_their_memory(
     trained: Callable[..., list[Call]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -187,7 +203,10 @@ def test_the_mix_of_a_preset_and_its_own_sets() -> None:
     assert text.valid == ["work/x/mix/valid.tsv", "work/x/mix/tatoeba.dev.tsv"]
     assert text.test[-1] == "work/x/mix/tatoeba.test.tsv"
     assert (text.cover_latin, text.max_subwords, text.merges) == (True, 100, 9400)
-    assert sum("reproduce.sh" in words[0] for words in commands("--preset", "en-de")) == 3
+    given = commands("--preset", "en-de")
+    assert sum("reproduce.sh" in words[0] for words in given) == 3
+    teacher = next(words for words in given if words[0] == "scripts/distill.sh")
+    assert PARSERS["distill.sh"]().parse_args(teacher[1:]).engine == "ctranslate2"
 
 
 def test_flags_of_calls() -> None:
