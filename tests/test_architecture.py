@@ -31,7 +31,7 @@ LAYERS: dict[str, set[str]] = {
     "models": {"decoding"},
     "criterions": set(),
     "formats": {"decoding"},
-    "training": {"corpus", "formats", "models"},
+    "training": {"corpus", "criterions", "formats", "models"},
     "tasks": {"decoding", "formats", "models"},
     "corpus": {"formats"},
     "app": {"corpus", "decoding", "formats", "training"},

@@ -16,6 +16,7 @@ from torch.nn import functional
 from specdec_plugins.errors import UserError
 
 SHOWN = 6  # places of a block whose acceptance is logged
+_ROWS = 128  # of logits, whose loss and gradient are computed while they are in a CPU's cache
 
 
 @dataclass
@@ -43,6 +44,46 @@ class BlockLoss(NamedTuple):
     nll: Tensor  # the plain cross-entropy
 
 
+class SmoothedLoss(torch.autograd.Function):
+    """Cross-entropy with label smoothing (Szegedy et al. 2016, section 7), row by row, on a CPU.
+
+    The gradient, the distribution less the wanted one, is computed with the loss, a few rows at a
+    time: passes over all [N, V] from memory take four times as long.
+    """
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        logits: Tensor,  # [N, V]
+        targets: Tensor,  # [N] int64
+        share: float,  # of the probability that each of the V types has; the target, the rest, too
+    ) -> tuple[Tensor, Tensor]:  # [N] each, float32 or better: with smoothing, and without
+        precision = torch.promote_types(logits.dtype, torch.float32)
+        smoothed, plain = logits.new_empty((2, len(logits)), dtype=precision)
+        gradient = torch.empty_like(logits)
+        parts = (x.split(_ROWS) for x in (logits, targets[:, None], gradient, smoothed, plain))
+        for rows, at, slope, with_share, without in zip(*parts, strict=True):
+            log_p = rows.log_softmax(1, dtype=precision)  # [n, V]
+            right, rest = log_p.gather(1, at), 1 - share * log_p.size(1)
+            without.copy_(-right.squeeze(1))
+            with_share.copy_(-(rest * right.squeeze(1) + share * log_p.sum(1)))
+            p = log_p.exp_().sub_(share)
+            slope.copy_(p.scatter_add_(1, at, right.new_full(at.shape, -rest)))
+        ctx.save_for_backward(gradient)
+        ctx.mark_non_differentiable(plain)
+        return smoothed, plain
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
+        (gradient,) = ctx.saved_tensors
+        scaled = torch.empty_like(gradient)
+        parts = (x.split(_ROWS) for x in (gradient, gradients[0][:, None], scaled))
+        for rows, factors, written in zip(*parts, strict=True):
+            # In the precision of the losses, and rounded once.
+            torch.mul(rows, factors, out=written)
+        return scaled, None, None
+
+
 def block_loss(
     logits: Tensor,  # [N, V]
     targets: Tensor,  # [N] int64
@@ -55,12 +96,8 @@ def block_loss(
     Computed in float32 or better. Without a scored position (everything was revealed)
     the mean is a zero that still has a gradient, so that every worker takes part in the update.
     """
-    precision = torch.promote_types(logits.dtype, torch.float32)
-    log_probs = functional.log_softmax(logits, dim=-1, dtype=precision)  # [N, V]
-    nll = -log_probs.gather(1, targets[:, None]).squeeze(1)  # [N]
-    loss = nll
-    if label_smoothing > 0:
-        loss = (1 - label_smoothing) * nll - label_smoothing * log_probs.mean(dim=-1)  # [N]
+    losses = SmoothedLoss.apply if logits.device.type == "cpu" else smoothed_losses
+    loss, nll = losses(logits, targets, label_smoothing / logits.size(1))  # [N]
     if not reduce:
         return BlockLoss(loss, nll)
     if targets.numel() == 0:
@@ -68,6 +105,14 @@ def block_loss(
     if weights is not None:
         loss = loss * (weights / weights.mean())
     return BlockLoss(loss.mean(), nll.mean())
+
+
+def smoothed_losses(logits: Tensor, targets: Tensor, share: float) -> tuple[Tensor, Tensor]:
+    """What `SmoothedLoss` computes, by torch's operations, on any device."""
+    precision = torch.promote_types(logits.dtype, torch.float32)
+    log_p = functional.log_softmax(logits, dim=-1, dtype=precision)  # [N, V]
+    plain = -log_p.gather(1, targets[:, None]).squeeze(1)  # [N]
+    return (1 - share * log_p.size(1)) * plain - share * log_p.sum(1), plain
 
 
 class Kept(NamedTuple):
@@ -137,6 +182,8 @@ class GlatLoss(FairseqCriterion):
             blocks.starts,
         )
         losses = self._losses(out, reduce)
+        # The indices of the maxima are an argmax, which is slow in bfloat16 on a CPU.
+        right = out.logits.detach().max(dim=-1).indices.eq(out.targets)  # [N]
         logging_output = {
             "loss": losses.loss.detach() if reduce else losses.loss.detach().sum(),
             "nll_loss": losses.nll.detach() if reduce else losses.nll.detach().sum(),
@@ -144,11 +191,11 @@ class GlatLoss(FairseqCriterion):
             "nsentences": sample["nsentences"],
             "sample_size": 1,
             "num_masked": out.num_masked,
-            "num_right": out.num_right,
+            "num_right": right.sum() if glancing is None else out.num_right,
             "context_p": glancing.context_p if glancing is not None else 0.0,
         }
         if glancing is None and len(out.targets):
-            logging_output |= _acceptance(out)
+            logging_output |= _acceptance(right, out.places)
         return losses.loss + self._plain(out, reduce), 1, logging_output
 
     def _losses(self, out: Any, reduce: bool) -> BlockLoss:
@@ -198,10 +245,9 @@ class GlatLoss(FairseqCriterion):
         return True
 
 
-def _acceptance(out: Any) -> dict[str, Any]:
+def _acceptance(right: Tensor, places: Tensor) -> dict[str, Any]:
     """Counts that workers may add up: tokens kept, in all and at the first places."""
-    right = out.logits.detach().argmax(dim=-1).eq(out.targets)
-    counted = count_kept(right, out.places, max(SHOWN, int(out.places.max()) + 1))
+    counted = count_kept(right, places, max(SHOWN, int(places.max()) + 1))
     counts = {"num_blocks": counted.num_blocks, "kept": counted.kept.sum()}
     for place in range(SHOWN):
         counts[f"kept_{place + 1}"] = counted.kept[place]

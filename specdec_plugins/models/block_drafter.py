@@ -47,7 +47,7 @@ class BlockOutput(NamedTuple):
     logits: Tensor  # [N, V], row by row of the scored mask; behind the head, where there is one
     targets: Tensor  # [N] int64
     num_masked: Tensor  # [] int64: positions with an answer before glancing
-    num_right: Tensor  # [] int64: of them, predicted right before glancing
+    num_right: Tensor | None  # [] int64: of them, predicted right then; None: not glanced
     places: Tensor  # [N] int64, position within its block, from 0
     first: Tensor  # [N] bool: in the first block of its sentence
     plain_logits: Tensor | None = None  # [M, V] before the head, of the first blocks
@@ -173,8 +173,6 @@ class BlockDrafter(TransformerModel):
         states = self._states(input_tokens, scored_mask, source, layout)
         targets = target_tokens[scored_mask]  # [N]
         logits = self._logits(states, target_tokens, scored_mask, layout)
-        if num_right is None:
-            num_right = logits.argmax(dim=-1).eq(targets).sum()
         places, first = (found[scored_mask] for found in (layout.places, layout.block == 0))
         plain = None if self.decoder.head is None else self.decoder.output_layer(states[first])
         return BlockOutput(logits, targets, num_masked, num_right, places, first, plain)

@@ -15,8 +15,7 @@ from fairseq.modules.fairseq_dropout import FairseqDropout
 from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-# Rows of logits whose loss and gradient are computed while they are in the cache.
-_ROWS = 256
+from specdec_plugins.criterions.glat_loss import SmoothedLoss
 
 _compute_loss = LabelSmoothedCrossEntropyCriterion.compute_loss
 
@@ -78,48 +77,8 @@ def compute_loss(
     """LabelSmoothedCrossEntropyCriterion.compute_loss: the smoothed loss, and the one without."""
     if not reduce or criterion.ignore_prefix_size > 0:
         return _compute_loss(criterion, model, net_output, sample, reduce)
-    logits, targets = net_output[0], model.get_targets(sample, net_output)
-    smoothed, plain = SmoothedLoss.apply(
-        logits.flatten(0, 1), targets.flatten(), criterion.eps, criterion.padding_idx
-    )
-    return smoothed, plain
-
-
-class SmoothedLoss(torch.autograd.Function):
-    """Cross-entropy with label smoothing (Szegedy et al. 2016, section 7), and its gradient.
-
-    The target's probability is 1 - eps, the other V - 1 symbols share eps. The gradient, the
-    distribution less that one, is computed with the loss, a few rows at a time.
-    """
-
-    @staticmethod
-    def forward(
-        ctx: Any,
-        logits: Tensor,  # [N, V]
-        targets: Tensor,  # [N]
-        eps: float,
-        pad: int,  # rows with this target do not count
-    ) -> tuple[Tensor, Tensor]:  # sums over the rows, [] each, float32: smoothed, and not
-        share = eps / (logits.size(1) - 1)
-        gradient = torch.empty_like(logits)
-        smoothed = plain = logits.new_zeros((), dtype=torch.float32)
-        parts = zip(*(x.split(_ROWS) for x in (logits, targets, gradient)), strict=True)
-        for rows, wanted, written in parts:
-            counts = (wanted != pad).float()  # [n]
-            at = wanted.unsqueeze(1)
-            log_p = rows.float().log_softmax(1)  # [n, V]
-            right = log_p.gather(1, at).squeeze(1)  # [n]
-            plain = plain - (right * counts).sum()
-            mixed = (1 - eps - share) * right + share * log_p.sum(1)
-            smoothed = smoothed - (mixed * counts).sum()
-            p = log_p.exp_().sub_(share)
-            p.scatter_add_(1, at, p.new_full(at.shape, share + eps - 1))
-            written.copy_(p.mul_(counts.unsqueeze(1)))
-        ctx.save_for_backward(gradient)
-        ctx.mark_non_differentiable(plain)
-        return smoothed, plain
-
-    @staticmethod
-    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
-        (gradient,) = ctx.saved_tensors
-        return gradient * gradients[0].to(gradient.dtype), None, None, None
+    logits, targets = net_output[0].flatten(0, 1), model.get_targets(sample, net_output).flatten()
+    share = criterion.eps / (logits.size(1) - 1)  # of every type but the target
+    smoothed, plain = SmoothedLoss.apply(logits, targets, share)
+    counts = (targets != criterion.padding_idx).float()  # [N]
+    return (smoothed * counts).sum(), (plain * counts).sum()

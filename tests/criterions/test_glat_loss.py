@@ -10,7 +10,13 @@ import pytest
 import torch
 from fairseq.logging import metrics
 
-from specdec_plugins.criterions.glat_loss import GlatLoss, block_loss, count_kept
+from specdec_plugins.criterions.glat_loss import (
+    GlatLoss,
+    SmoothedLoss,
+    block_loss,
+    count_kept,
+    smoothed_losses,
+)
 from specdec_plugins.models.glancing import Glance
 from tests.fairseq_models import block_sample, build_drafter
 from tests.refusals import refused
@@ -55,6 +61,27 @@ def test_gradient_agrees_with_torch() -> None:
     torch.nn.functional.cross_entropy(twin, targets, label_smoothing=0.1).backward()
     torch.testing.assert_close(logits.grad, twin.grad)
     assert block_loss(logits.detach().bfloat16(), targets, 0.1).loss.dtype == torch.float32
+
+
+@pytest.mark.parametrize(
+    ("dtype", "tolerance"), [(torch.float64, 1e-12), (torch.float32, 1e-5), (torch.bfloat16, 1e-2)]
+)
+@pytest.mark.parametrize("share", [0.0, 0.1 / 40])
+def test_losses_by_parts_are_those_of_torch(
+    dtype: torch.dtype, tolerance: float, share: float
+) -> None:
+    random = torch.Generator().manual_seed(2)
+    logits = (3 * torch.randn(300, 40, generator=random)).to(dtype)  # more rows than one part has
+    targets = torch.randint(40, (300,), generator=random)
+    weights = torch.rand(300, generator=random).to(torch.promote_types(dtype, torch.float32))
+    gradients = []
+    for losses in (SmoothedLoss.apply, smoothed_losses):
+        given = logits.clone().requires_grad_()
+        found = losses(given, targets, share)
+        (found[0] * weights).sum().backward()
+        gradients.append((given.grad, *(loss.detach() for loss in found)))
+    torch.testing.assert_close(*gradients, rtol=tolerance, atol=tolerance)
+    assert gradients[0][1].dtype == weights.dtype
 
 
 @pytest.mark.parametrize("smoothing", [0.0, 0.1])

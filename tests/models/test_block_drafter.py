@@ -254,4 +254,5 @@ def test_learns_to_copy() -> None:
         optimizer.step()
     model.eval()
     out = run(None)
-    assert out.num_right / out.num_masked > 0.95
+    assert out.num_right is None
+    assert out.logits.argmax(-1).eq(out.targets).sum() / out.num_masked > 0.95
