@@ -59,6 +59,7 @@ class Preset:
     block_size: int
     save_updates: int  # between two checkpoints that may be averaged
     averaged: int  # checkpoints
+    retrain_smoothing: float = 0.1  # of labels, there; without, greedy comes closer to beam search
     drafter_hours: float = 0.0  # of scripts/drafter.sh in place of updates; 0: as published
     mix: tuple[str, ...] = ()  # more flags of scripts/decontaminate.sh
     split_off: tuple[str, ...] = ()  # of it: NAME=TEST,DEV
@@ -87,7 +88,7 @@ def _preset(values: dict[str, Any]) -> Preset:
 
 _TABLES = tomllib.loads(Path(__file__).with_name("presets.toml").read_text(encoding="utf-8"))
 PRESETS = {name: _preset(values) for name, values in _TABLES.items()}
-MAY_BE_ZERO = ("dropout", "retrain_updates", "drafter_hours")
+MAY_BE_ZERO = ("dropout", "retrain_updates", "retrain_smoothing", "drafter_hours")
 
 
 def make_preset(name: str, changes: Sequence[str]) -> Preset:
@@ -188,6 +189,7 @@ class Recipe:
             again = self._verifier(
                 distilled, p.retrain_lr, p.retrain_warmup, self.path("teacher.pt")
             )
+            again += flags(label_smoothing=p.retrain_smoothing)
             title = "train the verifier on it"
             found += self._trained("verifier", title, p.retrain_updates, again)
         found += self._drafter_by_hours() if p.drafter_hours else self._drafter(distilled)

@@ -82,6 +82,7 @@ _VERIFIER = (
     ("width", 512, _NUMBER, "of embeddings and layers"),
     ("ffn", 2048, _NUMBER, "inner width of the feed-forward parts"),
     ("heads", 8, _NUMBER, "of attention"),
+    ("label-smoothing", 0.1, cli.at_least(0, float), "share of the probability for all types"),
 )  # fmt: skip
 _DRAFTER = (
     ("verifier", cli.REQUIRED, str, "checkpoint whose encoder the drafter starts from"),
@@ -122,7 +123,7 @@ def train_verifier(args: argparse.Namespace) -> None:
     flags = [
         "--task", "translation", "--arch", "transformer", "--share-all-embeddings",
         *_sizes(args, "encoder"), *_sizes(args, "decoder"),
-        "--criterion", "label_smoothed_cross_entropy", "--label-smoothing", 0.1,
+        "--criterion", "label_smoothed_cross_entropy", "--label-smoothing", args.label_smoothing,
         "--optimizer", "adam", "--adam-betas", "(0.9, 0.98)", "--clip-norm", 1,
         *(["--finetune-from-model", start] if start and _is_new(args) else []),
     ]  # fmt: skip

@@ -151,6 +151,18 @@ def test_hours_for_the_drafter_take_the_place_of_updates() -> None:
     assert not any(words[0] == "scripts/drafter.sh" for words in published)
 
 
+@pytest.mark.fairseq
+def test_the_verifier_s_second_training_has_a_label_smoothing_of_its_own(
+    trained: Callable[..., list[Call]],
+) -> None:
+    def smoothing(*flags: str) -> list[str]:
+        calls = [command for command, _ in trained("--cpu", *flags)]
+        return [command[command.index("--label-smoothing") + 1] for command in calls]
+
+    assert smoothing("--preset", "small") == ["0.1", "0.1", "0.1"]  # that of the drafter, too
+    assert smoothing("--preset", "en-de") == ["0.1", "0.0"]
+
+
 def test_trainings_on_a_cpu_keep_their_memory(
     trained: Callable[..., list[Call]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
