@@ -59,7 +59,7 @@ class Preset:
     block_size: int
     save_updates: int  # between two checkpoints that may be averaged
     averaged: int  # checkpoints
-    retrain_smoothing: float = 0.1  # of labels, there; without, greedy comes closer to beam search
+    retrain_smoothing: float = 0.1  # of labels, there
     drafter_hours: float = 0.0  # of scripts/drafter.sh in place of updates; 0: as published
     mix: tuple[str, ...] = ()  # more flags of scripts/decontaminate.sh
     split_off: tuple[str, ...] = ()  # of it: NAME=TEST,DEV
