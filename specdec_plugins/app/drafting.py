@@ -37,7 +37,8 @@ from specdec_plugins.formats.checkpoints import load_checkpoint, save_checkpoint
 from specdec_plugins.formats.dictionaries import Dictionary
 from specdec_plugins.formats.output import written_whole
 
-LEAST_LINES, HELD_OUT = 200, 40  # lines of text; lines of them that are measured with
+LEAST_LINES = 200  # of text
+_HELD_OUT, _TIMED = 200, 40  # lines at most that are measured with, and those that speed is of
 _MOST_UNKNOWN = 0.1  # of the pieces of text in the model's language
 _SAMPLED = 300  # lines of which that is asked
 _ROWS = 64  # sentences translated at once
@@ -75,8 +76,9 @@ Translating took {minutes:.0f} minutes; what came then:
 |---:|---:|---:|---:|---:|
 {rows}
 
-Measured on lines of the text that were held out, one at a time on {device}, beside whatever else
-that machine did. The best of them is in this bundle. It was made by
+Measured on {lines} lines of the text that were held out, speed and texts on the first {timed} of
+them, one at a time on {device}, beside whatever else that machine did. The best of them is in this
+bundle. It was made by
 
     {command}
 
@@ -128,16 +130,17 @@ def encode(args: argparse.Namespace) -> None:
     words = read_words(make_settings({"data": str(args.bundle), "strategy": "AR"}))
     longest = read_bundle(args.bundle).verifier.architecture["encoder"]["max_positions"]
     check_language(args.text, lines, words.codec)
-    num_kept = 0
+    num_kept, num_held_out = 0, min(_HELD_OUT, len(lines) // 5)
     with written_whole(args.output) as part:
         part.mkdir()
-        (part / HELD_OUT_FILE).write_text("\n".join(lines[:HELD_OUT]) + "\n", encoding="utf-8")
+        held_out = "\n".join(lines[:num_held_out]) + "\n"
+        (part / HELD_OUT_FILE).write_text(held_out, encoding="utf-8")
         both = words.dictionaries
         for side, dictionary in zip(SIDES, (both.source, both.target), strict=True):
             numbers = (f"{index} 1" for index in range(4, len(dictionary)))
             (part / f"dict.{side}.txt").write_text("\n".join(numbers) + "\n", encoding="utf-8")
         with DataBin(part, "train", *SIDES).writing(part) as write:
-            for line in tqdm(lines[HELD_OUT:], desc="encoding", unit=" lines"):
+            for line in tqdm(lines[num_held_out:], desc="encoding", unit=" lines"):
                 ids = _encoded(words.codec, line)
                 if words.codec.num_framing < len(ids) <= longest:
                     write(torch.tensor(ids, dtype=torch.int64), "")
@@ -194,32 +197,34 @@ def translate(args: argparse.Namespace) -> None:
 def measure(
     bundle: Path, drafter: Path, lines: Sequence[str], device: str | None
 ) -> dict[str, float]:
-    """Accepted tokens of a drafter, its speed against greedy, and how many texts are the same.
+    """Accepted tokens of a drafter, and beside greedy its speed and how many texts are the same.
 
-    One sentence at a time, both ways in turns, so that what else a machine does is shared.
+    Accepted tokens are those of all lines. The speed is that of the first ones, one at a time, both
+    ways in turns, so that what else a machine does is shared.
     """
     common: dict[str, Any] = {"data": str(bundle), "scores": False, "device": device}
     load = SpeculativeTranslator.from_pretrained
     plain = load(**common, strategy="AR")
-    fast = load(**common, drafter="block", drafter_checkpoint=str(drafter))
+    fast = load(**common, drafter="block", drafter_checkpoint=str(drafter), batch=_ROWS)
     for translator in (plain, fast):  # what is built at the first call
         translator.translate(lines[:1])
-    before, same = replace(fast.stats), 0
+    before = replace(fast.stats)
+    fast.translate(lines)
+    rounds = fast.stats.rounds - before.rounds
+    emitted = fast.stats.emitted - before.emitted - (fast.stats.eos - before.eos)
+    timed, same = lines[:_TIMED], 0
     seconds = {id(plain): 0.0, id(fast): 0.0}
-    for line in lines:
+    for line in timed:
         texts = []
         for translator in (plain, fast):
             began = time.perf_counter()
             texts.append([str(text) for text in translator.translate([line])])
             seconds[id(translator)] += time.perf_counter() - began
         same += texts[0] == texts[1]
-    stats = fast.stats
-    rounds = stats.rounds - before.rounds
-    emitted = stats.emitted - before.emitted - (stats.eos - before.eos)
     return {
         "accepted": round(emitted / max(1, rounds), 3),
         "speedup": round(seconds[id(plain)] / max(1e-9, seconds[id(fast)]), 3),
-        "same": round(same / len(lines), 3),
+        "same": round(same / len(timed), 3),
     }
 
 
@@ -377,6 +382,8 @@ class Training:
             text=args.text,
             sentences=self.num_sentences,
             minutes=self.seconds / 60,
+            lines=len(self.lines),
+            timed=len(self.lines[:_TIMED]),
             rows="\n".join(f"| {' | '.join(row)} |" for row in rows),
             device="a CPU" if args.cpu else "whatever torch found first, a GPU or a CPU",
             command=args.told,

@@ -345,3 +345,19 @@ def test_it_ends_where_more_training_brings_no_more(
         training.curve.add({"hours": 0.2 * (n + 1), "accepted": value})
     assert training.is_over == is_over
     assert Training(training.args).curve.entries == training.curve.entries
+
+
+def test_accepted_tokens_are_those_of_all_held_out_lines_and_a_few_of_them_are_timed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bundle, drafted = captions(tmp_path / "captions"), CAPTIONS / "drafter.pt"
+    fast = SpeculativeTranslator.from_pretrained(
+        str(bundle), device="cpu", drafter="block", drafter_checkpoint=str(drafted)
+    )
+    fast.translate(TEXT[:20])
+    stats = fast.stats
+    monkeypatch.setattr(drafting, "_TIMED", 3)
+    found = drafting.measure(bundle, drafted, TEXT[:20], "cpu")
+    assert found["accepted"] == round((stats.emitted - stats.eos) / stats.rounds, 3)
+    assert found["accepted"] != drafting.measure(bundle, drafted, TEXT[:3], "cpu")["accepted"]
+    assert found["same"] == 1
