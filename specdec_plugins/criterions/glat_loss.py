@@ -16,7 +16,7 @@ from torch.nn import functional
 from specdec_plugins.errors import UserError
 
 SHOWN = 6  # places of a block whose acceptance is logged
-_ROWS = 128  # of logits, whose loss and gradient are computed while they are in a CPU's cache
+_ROWS = 32  # of logits, whose loss and gradient are computed while they are in a core's cache
 
 
 @dataclass
