@@ -123,13 +123,14 @@ class Plan:
         return flags(
             bundle=self.verifier, data=self.distilled, output=self.training, hours=args.hours,
             every=args.every, patience=args.patience, block_size=args.block_size,
-            model=args.model.resolve().name, text=args.text.name, told=self._told(),
+            dropout=args.dropout, model=args.model.resolve().name, text=args.text.name,
+            told=self._told(),
         )  # fmt: skip
 
     def _told(self) -> str:
         """The command for whoever has the model and the text, wherever they lie."""
         args, parser = self.args, COMMAND.parser()
-        chosen = ("source_lang", "target_lang", "every", "patience", "block_size")
+        chosen = ("source_lang", "target_lang", "every", "patience", "block_size", "dropout")
         more = {n: v for n in chosen if (v := getattr(args, n)) != parser.get_default(n)}
         words = flags(text=args.text.name, output="BUNDLE", hours=args.hours, **more)
         return shlex.join(["scripts/drafter.sh", args.model.resolve().name, *words])

@@ -51,7 +51,7 @@ _ALIGNED = 30_000  # sentences that the shortlist is made of
 _MOST_UPDATES = 10**7  # the hours end before them
 # The recipe that was found best: benchmarks/results/sequential-head.md.
 _RECIPE = (
-    "--arch block_fast --lr 2e-3 --warmup 200 --dropout 0.1 --best-by loss --max-tokens 100000 "
+    "--arch block_fast --lr 2e-3 --warmup 200 --best-by loss --max-tokens 100000 "
     f"--batch-tokens 100000 --updates {_MOST_UPDATES}"
 ).split()
 _TRAINER = [
@@ -294,6 +294,7 @@ class Training:
         command += _RECIPE
         command += ["--data", args.data, "--verifier", args.bundle / "verifier.safetensors"]
         command += ["--save-dir", self.folder, "--block-size", args.block_size]
+        command += ["--dropout", args.dropout]
         command += ["--hours", self.hours, *(["--cpu"] if args.cpu else [])]
         precision = self._precision()
         command += ["--precision", precision] if precision else []
@@ -413,6 +414,8 @@ HOW: tuple[cli.Flag, ...] = (  # it is trained
      "measured (default: a tenth of the hours, 30 at most)"),
     ("--patience", 4, _NUMBER, "end where so many measurements brought no more"),
     ("--block-size", 8, _NUMBER, "tokens drafted at once"),
+    ("--dropout", 0.1, cli.at_least(0, float, 1), "of the training; 0 learns faster where the "
+     "text is too large to be read more than a few times"),
     ("--precision", None, ("fp32", "fp16", "bf16"), "of the training, which keeps the one it has "
      "(default: fp16 on GPUs, bf16 on CPUs that have products of it, else fp32)"),
 )  # fmt: skip

@@ -109,17 +109,20 @@ def run_named(commands: Mapping[str, CommandLine]) -> int:
     return commands[sys.argv[1]].run(sys.argv[2:])
 
 
-def at_least(lowest: float, kind: type = int) -> Callable[[str], Any]:
-    """An argparse type: a number not below ``lowest``."""
+def at_least(lowest: float, kind: type = int, below: float = math.inf) -> Callable[[str], Any]:
+    """An argparse type: a number not below ``lowest``, but below the other."""
 
     def convert(text: str) -> Any:
         try:
             value = kind(text)
         except ValueError:
             value = math.nan
-        if not value >= lowest:
+        if not lowest <= value < below:
             sort = "a whole number" if kind is int else "a number"
-            raise argparse.ArgumentTypeError(f"expected {sort} of {lowest} or more, not {text!r}")
+            most = "" if below == math.inf else f" and less than {below}"
+            raise argparse.ArgumentTypeError(
+                f"expected {sort} of {lowest} or more{most}, not {text!r}"
+            )
         return value
 
     return convert

@@ -27,7 +27,7 @@ from specdec_plugins.decoding.networks import BlockDrafter, Transformer
 from specdec_plugins.decoding.networks.transformer import same_encoder
 from specdec_plugins.errors import UserError
 from specdec_plugins.formats.bundle import read_bundle
-from specdec_plugins.formats.checkpoints import save_checkpoint
+from specdec_plugins.formats.checkpoints import load_checkpoint, save_checkpoint
 from specdec_plugins.formats.dictionaries import Dictionary
 from specdec_plugins.formats.models import read_model
 from tests.bundles import CAPTIONS, ROOT, captions
@@ -56,7 +56,9 @@ def training(tmp_path: Path) -> Training:
     (tmp_path / "data").mkdir()
     (tmp_path / "data" / "held-out.txt").write_text("a\n")
     given = {"data": tmp_path, "output": tmp_path / "out", "bundle": tmp_path / "verifier"}
-    return Training(Namespace(**given, hours=2, every=None, block_size=8, patience=3, model="m"))
+    return Training(
+        Namespace(**given, hours=2, every=None, block_size=8, patience=3, model="m", dropout=0.1)
+    )
 
 
 def opus(folder: Path) -> Path:
@@ -99,7 +101,7 @@ def test_stopped_in_three_steps_it_goes_on_and_decodes_the_same_words(
     work = tmp_path / "out.work"
     parts, curve = tmp_path / "out.work" / "distilled.parts", work / "training" / "curve.jsonl"
     command = Command(model, "--text", text, "--output", output, "--device", "cpu")
-    command.words += ["--hours", "0.002", "--every", "0.03"]
+    command.words += ["--hours", "0.002", "--every", "0.03", "--dropout", "0"]
     chunks: dict[Path, int] = {}
     for mark in (work / "verifier", parts / "chunk-000000.json", work / "training" / "initial.pt"):
         status, told = command.run(mark.exists)
@@ -116,8 +118,9 @@ def test_stopped_in_three_steps_it_goes_on_and_decodes_the_same_words(
     card = (output / "README.md").read_text()
     assert card.count("\n| 0.00") == len(points)
     assert str(tmp_path) not in card
-    told = "scripts/drafter.sh opus --text text.en --output BUNDLE --hours 0.002 --every 0.03\n"
-    assert told in card
+    told = "opus --text text.en --output BUNDLE --hours 0.002 --every 0.03 --dropout 0\n"
+    assert f"scripts/drafter.sh {told}" in card
+    assert load_checkpoint(work / "training" / LAST)["cfg"]["model"].dropout == 0
     assert_what_was_learnt_is_what_the_model_says(work)
     plain, fast = (
         SpeculativeTranslator.from_pretrained(str(output), device="cpu", strategy=strategy)
@@ -305,6 +308,14 @@ def test_what_cannot_be_is_refused_in_a_sentence(
     path.write_text(change.get("--text", text.read_text()), encoding="utf-8")
     flags = ("--text", path, "--output", tmp_path / change.get("--output", "out"))
     refused(sentence, plan, tmp_path / change.get("model", "captions"), *flags)
+
+
+def test_dropout_is_a_share(capsys: pytest.CaptureFixture[str]) -> None:
+    words = ("model", "--text", "text.en", "--output", "out", "--dropout")
+    assert drafter.COMMAND.parse(*words, "0").dropout == 0
+    with pytest.raises(SystemExit):
+        drafter.COMMAND.parse(*words, "1")
+    assert "expected a number of 0 or more and less than 1, not '1'" in capsys.readouterr().err
 
 
 def test_languages_must_be_chosen(text: Path, tmp_path: Path) -> None:
