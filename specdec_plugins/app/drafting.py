@@ -272,11 +272,30 @@ class Training:
         return float(self.curve.entries[-1]["hours"]) if self.curve.entries else 0.0
 
     def piece(self) -> None:
-        """Train up to the next checkpoint. Raises SystemExit where that fails."""
-        begun, end = self._at, min(self.hours, self._at + self.every)
-        began = time.monotonic()
+        """Train up to the next checkpoint that is measured.
+
+        Raises SystemExit where that fails, and with UNFINISHED where the time of this call is up.
+        """
+        began, begun = time.monotonic(), self._done
+        end = min(self.hours, self._at + self.every)
+        left = (self.args.until - time.time()) / 3600 if self.args.until else self.hours
+        stop = min(end, begun + left)
+        if stop > begun:
+            self._train(stop, began, begun)
+        if stop < end:
+            raise SystemExit(UNFINISHED)
+
+    @property
+    def _done(self) -> float:
+        """Hours of training when the last checkpoint was written, measured or not."""
+        path = self.folder / LAST
+        if not path.is_file():
+            return 0.0
+        return float(load_checkpoint(path)["extra_state"]["previous_training_time"]) / 3600
+
+    def _train(self, stop: float, began: float, begun: float) -> None:
         with subprocess.Popen(
-            self.command(end), stdout=subprocess.PIPE, text=True, errors="replace"
+            self.command(stop), stdout=subprocess.PIPE, text=True, errors="replace"
         ) as process:
             assert process.stdout is not None
             for line in process.stdout:
@@ -405,7 +424,7 @@ _GREEDY = {"beam": 1, "lenpen": 1.0, "max_len_a": 2.0, "max_len_b": 20, "fp16": 
 
 
 def _translate_greedily(args: argparse.Namespace) -> None:
-    vars(args).update(_GREEDY, subset="train", merge=False, until=0.0, max_tokens=4096)
+    vars(args).update(_GREEDY, subset="train", merge=False, max_tokens=4096)
     translate(args)
 
 
@@ -442,8 +461,9 @@ COMMANDS: dict[str, cli.CommandLine] = {
             ("--hours", 0.0, cli.at_least(0, float), "go on with what is there then"),
             ("--cpu", False, bool, "leave a GPU alone"),
             *distill.SHARED_OUT,
+            distill.UNTIL,
         ],
-        environment="hours cpu num-shards shard-id ray ray-workers",
+        environment="hours cpu num-shards shard-id ray ray-workers until",
     ),
     "train": cli.CommandLine(
         "drafting train",
@@ -459,8 +479,9 @@ COMMANDS: dict[str, cli.CommandLine] = {
             ("--hours", cli.REQUIRED, cli.at_least(0, float), "with translating, in all calls"),
             *HOW,
             ("--cpu", False, bool, "use no GPU"),
+            distill.UNTIL,
         ],
-        environment="cpu precision",
+        environment="cpu precision until",
     ),
 }
 

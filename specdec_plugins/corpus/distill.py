@@ -269,6 +269,10 @@ SHARED_OUT: tuple[cli.Flag, ...] = (
      "processes; what dies is done again (default: no Ray)"),
     ("--ray-workers", 2, _NUMBER, "verifiers on the cluster"),
 )  # fmt: skip
+UNTIL: cli.Flag = (
+    "--until", 0.0, cli.at_least(0, float), "stop at that Unix time, behind a chunk or an update, "
+    f"with exit status {UNFINISHED}; the same command goes on (default: no end)"
+)  # fmt: skip
 COMMAND = cli.CommandLine(
     "distill.sh",
     "Translate a training set with the verifier and binarise the result as a new data-bin with "
@@ -291,8 +295,7 @@ COMMAND = cli.CommandLine(
         ("--cpu", False, bool, "leave a GPU alone"),
         ("--chunk-size", 2000, _NUMBER, "sentences lost by a stop"),
         *SHARED_OUT,
-        ("--until", 0.0, cli.at_least(0, float), "stop behind the chunk of that Unix time with "
-         f"exit status {UNFINISHED}; the same command goes on (default: no end)"),
+        UNTIL,
         ("--hours", 0.0, cli.at_least(0, float), "translate for so long, all calls together, and "
          "go on with what is there (default: everything)"),
         ("--merge", False, bool, "only put finished chunks together"),

@@ -250,7 +250,7 @@ class Recipe:
         words = script(
             "drafter.sh", alone, text=f"{self.text}/raw/train.{self.source}", output=both,
             hours=self.preset.drafter_hours, block_size=self.preset.block_size,
-            precision=self.args.precision,
+            dropout=self.preset.dropout, precision=self.args.precision,
             device="cpu" if self.args.cpu else "", ray=self.args.ray,
         )  # fmt: skip
         return [

@@ -20,6 +20,7 @@ from specdec_plugins.app.drafting import Training
 from specdec_plugins.app.loading import make_settings, read_words
 from specdec_plugins.app.translator import SpeculativeTranslator
 from specdec_plugins.corpus.checkpoints import LAST
+from specdec_plugins.corpus.cli import UNFINISHED
 from specdec_plugins.corpus.resume import write_json
 from specdec_plugins.corpus.teacher import DataBin
 from specdec_plugins.decoding.engine import SpeculativeDecoder
@@ -57,7 +58,9 @@ def training(tmp_path: Path) -> Training:
     (tmp_path / "data" / "held-out.txt").write_text("a\n")
     given = {"data": tmp_path, "output": tmp_path / "out", "bundle": tmp_path / "verifier"}
     return Training(
-        Namespace(**given, hours=2, every=None, block_size=8, patience=3, model="m", dropout=0.1)
+        Namespace(
+            **given, hours=2, every=None, block_size=8, dropout=0.1, patience=3, model="m", until=0
+        )
     )
 
 
@@ -356,6 +359,41 @@ def test_it_ends_where_more_training_brings_no_more(
         training.curve.add({"hours": 0.2 * (n + 1), "accepted": value})
     assert training.is_over == is_over
     assert Training(training.args).curve.entries == training.curve.entries
+
+
+@pytest.mark.parametrize(
+    ("done", "left", "stop", "status"),
+    [
+        (None, None, 0.2, None),
+        (0.1, None, 0.2, None),
+        (0.1, 0.5, 0.2, None),
+        (0.1, 0.05, 0.15, UNFINISHED),  # hours of this call; the checkpoint is not measured
+        (0.1, -0.05, None, UNFINISHED),
+        (0.2, None, None, None),  # killed before it was measured
+    ],
+)
+def test_a_piece_ends_when_the_time_of_the_call_is_up(
+    done: float | None,
+    left: float | None,
+    stop: float | None,
+    status: int | None,
+    training: Training,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    if done is not None:
+        state = {"model": {}, "extra_state": {"previous_training_time": 3600 * done}}
+        save_checkpoint(state, training.folder / LAST)
+    if left is not None:
+        training.args.until = time.time() + 3600 * left
+    stops = list[float]()
+    monkeypatch.setattr(training, "_train", lambda stop, *_: stops.append(stop))
+    if status is None:
+        training.piece()
+    else:
+        with pytest.raises(SystemExit) as error:
+            training.piece()
+        assert error.value.code == status
+    assert stops == ([] if stop is None else [pytest.approx(stop, abs=0.001)])
 
 
 def test_accepted_tokens_are_those_of_all_held_out_lines_and_a_few_of_them_are_timed(
