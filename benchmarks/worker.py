@@ -11,8 +11,9 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import BrokenExecutor, ProcessPoolExecutor
 from contextlib import suppress
 from dataclasses import replace
-from multiprocessing import get_context
+from multiprocessing import get_context, parent_process
 from pathlib import Path
+from threading import Thread
 from typing import Any
 
 import torch
@@ -156,6 +157,15 @@ def _begin(system: System, workload: Workload) -> None:
     global _worker
     logging.getLogger("fairseq").setLevel(logging.WARNING)
     _worker = Worker(system, workload)
+    Thread(target=_end_with_parent, daemon=True).start()
+
+
+def _end_with_parent() -> None:
+    """A parent that was killed tells nobody, and an engine would keep its memory for ever."""
+    parent = parent_process()
+    assert parent is not None
+    parent.join()
+    os._exit(1)
 
 
 def _answer(name: str, *arguments: Any) -> Any:

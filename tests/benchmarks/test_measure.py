@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
+import time
 from collections import Counter
 from dataclasses import dataclass, field
 from functools import partial
@@ -17,6 +21,7 @@ from benchmarks.systems import Options, System
 from benchmarks.worker import Worker, rest
 from specdec_plugins.app.settings import Settings
 from specdec_plugins.decoding.stats import DecodeStats
+from tests.bundles import ROOT
 
 SENTENCES = [Sentence(n, ["w"] * (n % 7), [5] * (n % 7) + [2]) for n in range(1, 22)]
 SYSTEMS = [System("ours", role, "float32") for role in ("greedy", "exact", "relaxed")]
@@ -134,3 +139,39 @@ def test_a_system_may_take_fewer_threads_and_never_more(monkeypatch: pytest.Monk
         for threads in (1, 2):
             its.load(threads)
     assert taken == [1, 2, 1, 1]
+
+
+_MEASURING = """
+import os
+from benchmarks.worker import Process
+from tests.benchmarks.test_measure import SYSTEMS, WORKLOAD
+process = Process(SYSTEMS[0], WORKLOAD)
+print(process._pool.submit(os.getpid).result(), flush=True)
+input()
+"""
+
+
+def test_an_engine_ends_with_a_benchmark_that_is_killed() -> None:
+    with subprocess.Popen(
+        [sys.executable, "-c", _MEASURING],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+    ) as process:
+        assert process.stdout is not None
+        engine = int(process.stdout.readline())
+        assert is_there(engine)
+        process.kill()
+    end = time.monotonic() + 10
+    while is_there(engine):
+        assert time.monotonic() < end
+        time.sleep(0.05)
+
+
+def is_there(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    return True
