@@ -31,7 +31,7 @@ from specdec_plugins.formats.output import check_output
 
 LAST, WEIGHTS, RECORD = "checkpoint_last.pt", "weights.pt", "pieces.json"
 SHORTEST = 5.0  # seconds; a piece that would be shorter is not begun
-RESTARTED_AT = "restarted_at"  # read by the schedule inverse_sqrt_restarts
+RESTARTED_AT = "restarted_at"  # read by the schedules that restart
 
 # The names that fairseq gives. Behind a best checkpoint's three decimals stands a random number
 # that tells equal values apart; read as further decimals, it changes no order but theirs.

@@ -60,6 +60,7 @@ class Preset:
     save_updates: int  # between two checkpoints that may be averaged
     averaged: int  # checkpoints
     retrain_smoothing: float = 0.1  # of labels, there
+    verifier_end_lr: float = 0.0  # both trainings fall to it in a line; 0: inverse square root
     drafter_hours: float = 0.0  # of scripts/drafter.sh in place of updates; 0: as published
     mix: tuple[str, ...] = ()  # more flags of scripts/decontaminate.sh
     split_off: tuple[str, ...] = ()  # of it: NAME=TEST,DEV
@@ -88,7 +89,9 @@ def _preset(values: dict[str, Any]) -> Preset:
 
 _TABLES = tomllib.loads(Path(__file__).with_name("presets.toml").read_text(encoding="utf-8"))
 PRESETS = {name: _preset(values) for name, values in _TABLES.items()}
-MAY_BE_ZERO = ("dropout", "retrain_updates", "retrain_smoothing", "drafter_hours")
+MAY_BE_ZERO = (
+    "dropout", "retrain_updates", "retrain_smoothing", "verifier_end_lr", "drafter_hours",
+)  # fmt: skip
 
 
 def make_preset(name: str, changes: Sequence[str]) -> Preset:
@@ -226,6 +229,7 @@ class Recipe:
             "train-verifier.sh", data=data, from_=start, lr=lr, warmup=warmup,
             encoder_layers=p.encoder_layers, decoder_layers=p.verifier_layers, width=p.width,
             ffn=p.ffn, heads=p.heads, batch_tokens=p.verifier_tokens,
+            end_lr=p.verifier_end_lr or None,
         )  # fmt: skip
 
     def _drafter(self, data: str) -> list[Command]:

@@ -83,6 +83,8 @@ _VERIFIER = (
     ("ffn", 2048, _NUMBER, "inner width of the feed-forward parts"),
     ("heads", 8, _NUMBER, "of attention"),
     ("label-smoothing", 0.1, cli.at_least(0, float), "share of the probability for all types"),
+    ("end-lr", None, cli.at_least(0, float), "the rate falls to it in a straight line, up to the "
+     "last update (default: it falls as the inverse square root of the updates)"),
 )  # fmt: skip
 _DRAFTER = (
     ("verifier", cli.REQUIRED, str, "checkpoint whose encoder the drafter starts from"),
@@ -205,15 +207,15 @@ def initial_flags(args: argparse.Namespace, output: Path) -> list[str]:
 def _train(args: argparse.Namespace, flags: Sequence[Any]) -> None:
     """Run train.py, this piece of it where training is cut into pieces."""
     launcher, device, num_workers, environment = _processes(args)
-    schedule, piece = "inverse_sqrt", list[str]()
+    schedule, piece = _schedule(args), list[str]()
     hours = getattr(args, "hours", None)
     in_pieces = args.until or (args.save_dir / WEIGHTS).is_file()
     if hours is not None:
-        schedule, in_pieces = "falling_over_time", False
+        in_pieces = False
         piece = ["--hours", str(hours), "--stop-time-hours", str(hours)]
     elif in_pieces:
         # The same schedule, which warms up again where a piece began with weights alone.
-        schedule = "inverse_sqrt_restarts"
+        schedule[0] += "_restarts"
         piece = open_piece(args.save_dir, args.until, time.time())
     if (args.save_dir / LAST).is_file():
         logger.info("continuing from %s", args.save_dir / LAST)
@@ -221,10 +223,8 @@ def _train(args: argparse.Namespace, flags: Sequence[Any]) -> None:
     update_freq = -(-args.batch_tokens // (args.max_tokens * num_workers))
     command = [
         *launcher, ROOT / "train.py", args.data, *flags, "--dropout", args.dropout,
-        "--lr", args.lr, "--warmup-updates", args.warmup,
-        *(["--warmup-init-lr", 1e-7] if hours is None else []), "--stop-min-lr", 1e-9,
-        "--keep-last-epochs", 10, "--log-interval", 100,
-        "--lr-scheduler", schedule, "--max-update", args.updates,
+        "--lr", args.lr, "--warmup-updates", args.warmup, "--lr-scheduler", *schedule,
+        "--keep-last-epochs", 10, "--log-interval", 100, "--max-update", args.updates,
         "--max-tokens", args.max_tokens, "--update-freq", update_freq, "--seed", args.seed,
         "--save-dir", args.save_dir, *device, *piece, *args.flags,
     ]  # fmt: skip
@@ -236,6 +236,16 @@ def _train(args: argparse.Namespace, flags: Sequence[Any]) -> None:
         status = close_piece(args.save_dir, args.updates, time.time())
     if status:
         raise SystemExit(status)
+
+
+def _schedule(args: argparse.Namespace) -> list[Any]:
+    """The learning rate's, and its flags."""
+    if getattr(args, "hours", None) is not None:
+        return ["falling_over_time"]
+    end = getattr(args, "end_lr", None)
+    if end is None:
+        return ["inverse_sqrt", "--warmup-init-lr", 1e-7]
+    return ["polynomial_decay", "--end-learning-rate", end, "--total-num-update", args.updates]
 
 
 def _processes(args: argparse.Namespace) -> tuple[list[Any], list[Any], int, dict[str, str]]:

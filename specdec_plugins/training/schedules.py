@@ -1,4 +1,4 @@
-"""Learning rates: one that restarts, and one that falls with the hours of training."""
+"""Learning rates: two that restart, and one that falls with the hours of training."""
 
 import time
 from dataclasses import dataclass, field
@@ -10,6 +10,10 @@ from fairseq.optim.lr_scheduler.inverse_square_root_schedule import (
     InverseSquareRootLRScheduleConfig,
     InverseSquareRootSchedule,
 )
+from fairseq.optim.lr_scheduler.polynomial_decay_schedule import (
+    PolynomialDecayLRSchedule,
+    PolynomialDecayLRScheduleConfig,
+)
 from omegaconf import II
 
 RESTARTED_AT = "restarted_at"  # in a checkpoint's scheduler state: the update it goes on from
@@ -17,7 +21,7 @@ ELAPSED = "elapsed"  # likewise: seconds of training so far
 
 
 @dataclass
-class InverseSqrtRestartsConfig(InverseSquareRootLRScheduleConfig):
+class _Restarts:
     # No postponed annotations in this module: fairseq reads this type itself.
     restart_warmup_updates: int = field(
         default=100,
@@ -25,17 +29,24 @@ class InverseSqrtRestartsConfig(InverseSquareRootLRScheduleConfig):
     )
 
 
-@register_lr_scheduler("inverse_sqrt_restarts", dataclass=InverseSqrtRestartsConfig)
-class InverseSqrtRestarts(InverseSquareRootSchedule):
-    """fairseq's inverse square root, times a ramp behind the update in the checkpoint.
+@dataclass
+class InverseSqrtRestartsConfig(_Restarts, InverseSquareRootLRScheduleConfig):
+    pass
+
+
+@dataclass
+class PolynomialDecayRestartsConfig(_Restarts, PolynomialDecayLRScheduleConfig):
+    pass
+
+
+class _Restarting(FairseqLRScheduler):
+    """One of fairseq's schedules, times a ramp behind the update in the checkpoint.
 
     A checkpoint without Adam's moments (``corpus.checkpoints`` writes them) says where it was cut.
     Adam then knows the gradient's scale from few updates, whose steps would be as long as any.
     """
 
-    def __init__(self, cfg: Any, optimizer: Any) -> None:
-        super().__init__(cfg, optimizer)
-        self.restarted_at: int | None = None
+    restarted_at: int | None = None
 
     def state_dict(self) -> dict[str, Any]:
         return {**super().state_dict(), RESTARTED_AT: self.restarted_at}
@@ -49,9 +60,18 @@ class InverseSqrtRestarts(InverseSquareRootSchedule):
         ramp = self.cfg.restart_warmup_updates
         if self.restarted_at is not None and ramp > 0:
             rate *= min(1.0, (num_updates - self.restarted_at + 1) / ramp)
-            self.lr = rate
             self.optimizer.set_lr(rate)
         return rate
+
+
+@register_lr_scheduler("inverse_sqrt_restarts", dataclass=InverseSqrtRestartsConfig)
+class InverseSqrtRestarts(_Restarting, InverseSquareRootSchedule):
+    pass
+
+
+@register_lr_scheduler("polynomial_decay_restarts", dataclass=PolynomialDecayRestartsConfig)
+class PolynomialDecayRestarts(_Restarting, PolynomialDecayLRSchedule):
+    pass
 
 
 @dataclass

@@ -163,6 +163,21 @@ def test_the_verifier_s_second_training_has_a_label_smoothing_of_its_own(
     assert smoothing("--preset", "en-de") == ["0.1", "0.0"]
 
 
+@pytest.mark.fairseq
+def test_the_rate_of_both_verifiers_falls_in_a_line_where_the_preset_says_so(
+    trained: Callable[..., list[Call]],
+) -> None:
+    flags = ("--lr-scheduler", "--end-learning-rate", "--total-num-update", "--max-update")
+    calls = [command for command, _ in trained("--cpu", "--preset", "en-de")]
+    told = [[command[command.index(flag) + 1] for flag in flags] for command in calls]
+    assert told == [
+        ["polynomial_decay", "1e-05", "13200", "13200"],
+        ["polynomial_decay", "1e-05", "2400", "2400"],
+    ]
+    others = [command for command, _ in trained("--cpu", "--preset", "small")]
+    assert [words[words.index(flags[0]) + 1] for words in others] == ["inverse_sqrt"] * 3
+
+
 def test_trainings_on_a_cpu_keep_their_memory(
     trained: Callable[..., list[Call]], monkeypatch: pytest.MonkeyPatch
 ) -> None:

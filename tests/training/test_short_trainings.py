@@ -32,9 +32,13 @@ SAVING = shlex.split(
 )
 
 
-def test_a_training_goes_on_elsewhere_from_weights_alone(data: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize("schedule", [[], ["--end-lr", "1e-5"]])
+def test_a_training_goes_on_elsewhere_from_weights_alone(
+    data: Path, tmp_path: Path, schedule: list[str]
+) -> None:
     here, there = tmp_path / "here", tmp_path / "there"
     common = ["--data", data, *SMALL, "--warmup", 4, "--batch-tokens", 64, "--max-tokens", 32]
+    common += schedule
 
     def train(folder: Path, updates: int, *more: str, expect: int = 0) -> str:
         command = ["scripts/train-verifier.sh", "--save-dir", folder, "--updates", updates]
@@ -65,26 +69,27 @@ def test_a_training_goes_on_elsewhere_from_weights_alone(data: Path, tmp_path: P
     assert average(kept)["model"]["encoder.embed_tokens.weight"].isfinite().all()
 
 
-def test_the_rate_rises_again_behind_a_restart() -> None:
-    from fairseq.optim.lr_scheduler.inverse_square_root_schedule import InverseSquareRootSchedule
+@pytest.mark.parametrize("name", ["InverseSqrtRestarts", "PolynomialDecayRestarts"])
+def test_the_rate_rises_again_behind_a_restart(name: str) -> None:
+    from fairseq.optim.sgd import SGD
 
-    from specdec_plugins.training.schedules import InverseSqrtRestarts
+    from specdec_plugins.training import schedules
 
-    values = {"warmup_updates": 10, "warmup_init_lr": 0.0, "lr": [1.0]}
-    cfg = SimpleNamespace(**values, restart_warmup_updates=4)
+    falling = {"end_learning_rate": 0.1, "total_num_update": 50, "power": 1.0}
+    values = {"warmup_updates": 10, "warmup_init_lr": 0.0, "lr": [1.0], **falling}
+    values |= {"momentum": 0.0, "weight_decay": 0.0}
+    cfg = SimpleNamespace(**values, force_anneal=None, restart_warmup_updates=4)
+    restarting = getattr(schedules, name)
+    _, of_fairseq = restarting.__bases__
     weight = torch.nn.Parameter(torch.zeros(1))
-    optimizer = SimpleNamespace(set_lr=lambda rate: None, get_lr=lambda: 0.0, params=[weight])
     with_restart, stock = (
-        cls.__new__(cls) for cls in (InverseSqrtRestarts, InverseSquareRootSchedule)
+        schedule(cfg, SGD(cfg, [weight])) for schedule in (restarting, of_fairseq)
     )
-    for schedule in (with_restart, stock):
-        schedule.cfg, schedule.optimizer, schedule.best = cfg, optimizer, None
-        schedule.lr_step, schedule.decay_factor, schedule.lr = 0.1, 10**0.5, 0.0
-    with_restart.restarted_at = None
     assert with_restart.step_update(40) == stock.step_update(40)
     with_restart.load_state_dict({**stock.state_dict(), "restarted_at": 40})
     shares = [with_restart.step_update(n) / stock.step_update(n) for n in range(40, 46)]
     assert shares == pytest.approx([0.25, 0.5, 0.75, 1, 1, 1])
+    assert with_restart.optimizer.get_lr() == stock.optimizer.get_lr()
     assert with_restart.state_dict()["restarted_at"] == 40
 
 
