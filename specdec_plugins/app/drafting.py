@@ -30,6 +30,7 @@ from specdec_plugins.corpus.cli import UNFINISHED, logger
 from specdec_plugins.corpus.reading import BadLines, check_file, read_lines
 from specdec_plugins.corpus.resume import Log, read_json, sha256
 from specdec_plugins.corpus.teacher import DataBin, Teacher
+from specdec_plugins.decoding.networks.cpu.products import runs_in_8_bits
 from specdec_plugins.decoding.types import FinishReason, Request
 from specdec_plugins.errors import UserError, require
 from specdec_plugins.formats.bundle import read_bundle
@@ -157,12 +158,20 @@ def _encoded(codec: Codec, line: str) -> list[int]:
 
 
 class EngineTeacher(Teacher):
-    """A bundle's verifier decoding greedily: what a drafter is to foresee."""
+    """A bundle's verifier decoding greedily: what a drafter is to foresee.
+
+    In 8 bits where there are kernels for it: 1.6 times as fast as float32 with 64 sentences at
+    once, and other tokens only where two of them are nearly as likely.
+    """
 
     def __init__(self, data: DataBin, checkpoint: Path, search: Any, device: torch.device) -> None:
+        folder = checkpoint.parent
+        activation = read_bundle(folder).verifier.architecture["activation"]
+        in_8_bits = device.type == "cpu" and runs_in_8_bits(activation)
         self._translator = SpeculativeTranslator.from_pretrained(
-            str(checkpoint.parent), strategy="AR", batch=_ROWS, scores=False, device=str(device)
-        )
+            str(folder), strategy="AR", batch=_ROWS, scores=False, device=str(device),
+            dtype="int8" if in_8_bits else "float32",
+        )  # fmt: skip
         self._sources, self._targets = map(data.sentences, data.languages)
         self._longest = self._translator.limits.source
         self._dictionary = Dictionary.load(data.folder / f"dict.{data.target_lang}.txt")

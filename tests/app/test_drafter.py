@@ -160,7 +160,7 @@ def test_the_steps_before_training_by_themselves(kind: str, text: Path, tmp_path
 
 def assert_what_was_learnt_is_what_the_model_says(work: Path) -> None:
     translator = SpeculativeTranslator.from_pretrained(
-        str(work / "verifier"), device="cpu", strategy="AR"
+        str(work / "verifier"), device="cpu", strategy="AR", dtype="int8"
     )
     both = read_words(make_settings({"data": str(work / "verifier")})).dictionaries
     codec = translator.codec

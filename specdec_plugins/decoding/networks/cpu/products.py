@@ -328,6 +328,11 @@ def suits_layers(layers: LayerStack) -> bool:
     return fits and layers.activation in _COMPILED
 
 
+def runs_in_8_bits(activation: str) -> bool:
+    """True if there are kernels for the layers of a network, on a CPU, and so in 8 bits, too."""
+    return ops.best_set() is not None and activation in _COMPILED
+
+
 def _children(network: nn.Module) -> list[tuple[nn.Module, str, nn.Module]]:
     """All modules, each with what holds it and under which name."""
     return [(p, name, child) for p in network.modules() for name, child in p.named_children()]
