@@ -152,10 +152,18 @@ class Teacher:
                 index: self._dictionary.string(self._targets[index].tolist()) for index in originals
             }
             on_done(len(originals))
-            wanted = [index for index in span if index not in lines]
-            for batch in self.translate(wanted, max_tokens):
+            # A mix of corpora holds some sentences several times, one behind the other.
+            first: dict[tuple[int, ...], int] = {}
+            same = {
+                index: first.setdefault(tuple(self._sources[index].tolist()), index)
+                for index in span
+                if index not in lines
+            }
+            for batch in self.translate(list(first.values()), max_tokens):
                 lines.update(batch)
                 on_done(len(batch))
+            lines |= {index: lines[one] for index, one in same.items()}
+            on_done(len(same) - len(first))
             content = {"lines": [lines[index] for index in span], "originals": originals}
             yield chunk, {**content, "seconds": round(time.monotonic() - began, 3)}
 

@@ -8,6 +8,7 @@ import shutil
 import signal
 import time
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -163,6 +164,29 @@ def test_what_is_translated_first_is_from_everywhere(
         part = range(number * third, (number + 1) * third)
         assert len(set(asked[:third]) & set(part)) >= third // 3
     assert sorted(asked) == sorted(set(range(verifier.num_sentences)) - set(verifier.too_long))
+
+
+def test_a_sentence_that_comes_again_is_translated_once(
+    verifier: Verifier, distilled: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A mix of corpora holds some sentences several times."""
+    translate, asked = Teacher.translate, list[int]()
+    monkeypatch.setattr(
+        Teacher,
+        "translate",
+        lambda self, indices, limit: asked.extend(indices) or translate(self, indices, limit),
+    )
+    once, folder = DataBin.find(verifier.data, "train"), tmp_path / "data"
+    shutil.copytree(verifier.data, folder)
+    with once.writing(folder) as write:
+        for ids in once.sentences("en"):
+            for _ in range(3):
+                write(ids, "w1 w2")
+    distil(replace(verifier, data=folder), tmp_path / "kd", "--chunk-size", 15)
+    wanted = set(range(verifier.num_sentences)) - set(verifier.too_long)
+    assert sorted(asked) == sorted(3 * index for index in wanted)
+    found, expected = sentences(tmp_path / "kd", "de"), sentences(distilled, "de")
+    assert all(found[3 * i : 3 * i + 3] == [expected[i]] * 3 for i in wanted)
 
 
 class Stopped(Exception):
