@@ -225,7 +225,7 @@ def test_the_mix_of_a_preset_and_its_own_sets() -> None:
     args = decontaminate.COMMAND.parser().parse_args(mix[1:])
     assert args.also == ["dev.tsv", recipe.SAMPLES]
     assert (args.clean, args.max_words, args.split_off) == (True, 60, ["tatoeba=1000,500"])
-    assert "tatoeba=3" in args.weights
+    assert "tatoeba=6" in args.weights
     text = PARSERS["prepare-tsv.sh"]().parse_args(prepare[1:])
     assert text.valid == ["work/x/mix/valid.tsv", "work/x/mix/tatoeba.dev.tsv"]
     assert text.test[-1] == "work/x/mix/tatoeba.test.tsv"
