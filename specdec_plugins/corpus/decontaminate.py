@@ -13,13 +13,14 @@ pairs that are no translations go as well, and near-duplicates among the trainin
 from __future__ import annotations
 
 import argparse
+import hashlib
 import re
 import sys
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TextIO
+from typing import TextIO, TypeVar
 
 from tqdm import tqdm
 
@@ -44,6 +45,11 @@ from specdec_plugins.formats.output import written_whole
 RESEARCH_ONLY = re.compile("multi30k", re.IGNORECASE)
 _NAME = re.compile(r"(?:train|dev|test)\.(?P<name>.+)\.\w+-\w+\.tsv(?:\.[gx]z)?")
 _MIN_WORDS = 4  # of a source that --split-off takes
+_N = TypeVar("_N", int, float)
+_WRITTEN: dict[type, tuple[re.Pattern[str], str]] = {
+    int: (re.compile(r"\d+"), "whole numbers"),
+    float: (re.compile(r"\d+(\.\d+)?"), "numbers"),
+}
 _ONE_CELL = {ord(character): " " for character in "\t\n"}
 
 
@@ -79,7 +85,7 @@ class Mix:
     """How training corpora become one text."""
 
     rules: PairRules | None  # None: pairs are taken as they are
-    weights: Mapping[str, int]  # how often each pair of a corpus is written; 1 if not named
+    weights: Mapping[str, float]  # how often each pair of a corpus is written; 1 if not named
     per_source: Mapping[str, int]  # near-duplicates of a source that stay; 1 if not named
 
     def write(
@@ -96,7 +102,8 @@ class Mix:
                 verdict = self._verdict(pair, held, seen)
                 found[verdict] += 1
                 if verdict == KEPT:
-                    out.write(line(pair) * self.weights.get(name, 1))
+                    text = line(pair)
+                    out.write(text * times(text, self.weights.get(name, 1)))
         return counts
 
     def read(self, corpus: ParallelFile, bad: BadLines) -> Iterator[Pair]:
@@ -122,22 +129,32 @@ def line(cells: Sequence[str]) -> str:
     return "\t".join(cell.translate(_ONE_CELL) for cell in cells) + "\n"
 
 
+def times(text: str, weight: float) -> int:
+    """How often a line of a corpus is written: with 2.3 twice, and once more three lines of ten,
+    which the BLAKE2b hash (8 bytes) of the line chooses.
+    """
+    digest = hashlib.blake2b(text.encode(), digest_size=8).digest()
+    return int(weight) + (int.from_bytes(digest, "big") < weight % 1 * 2**64)
+
+
 def _write(path: Path, rows: Iterable[Sequence[str]]) -> None:
     with written_whole(path) as part:
         part.write_text("".join(map(line, rows)), encoding="utf-8")
 
 
 def _by_name(
-    flag: str, items: Sequence[str], names: Sequence[str], count: int = 1
-) -> dict[str, list[int]]:
-    """``NAME=N`` or ``NAME=N,N``. Raises UserError unless N is 1 or more and NAME is one corpus."""
+    flag: str, items: Sequence[str], names: Sequence[str], number: type[_N], count: int = 1
+) -> dict[str, list[_N]]:
+    """``NAME=N`` or ``NAME=N,N``. Raises UserError unless N is above 0 and NAME is one corpus."""
     found = {}
+    written, kind = _WRITTEN[number]
     for item in items:
         name, _, text = item.partition("=")
-        numbers = [int(n) for n in text.split(",") if n.isdecimal() and int(n)]
-        if len(numbers) != count or text.count(",") != count - 1:
+        parts = text.split(",")
+        numbers = [n for part in parts if written.fullmatch(part) and (n := number(part))]
+        if len(numbers) != count or len(parts) != count:
             wanted = ",".join(["N"] * count)
-            raise UserError(f"{flag} {item}: expected NAME={wanted} with numbers of 1 or more")
+            raise UserError(f"{flag} {item}: expected NAME={wanted} with {kind} above 0")
         if names.count(name) != 1:
             raise UserError(
                 f"{flag} {item}: {names.count(name)} corpora are called {name!r}; expected one, of "
@@ -154,18 +171,15 @@ def main(args: argparse.Namespace) -> None:
         "--per-source, --split-off and --hints are parts of cleaning; add --clean",
     )
     names = [name_of(corpus) for corpus in corpora]
-    weights, per_source, hints = (
-        {name: number for name, [number] in _by_name(flag, items, names).items()}
-        for flag, items in (
-            ("--weights", args.weights),
-            ("--per-source", args.per_source),
-            ("--hints", args.hints),
-        )
+    weights = {n: w for n, [w] in _by_name("--weights", args.weights, names, float).items()}
+    per_source, hints = (
+        {name: number for name, [number] in _by_name(flag, items, names, int).items()}
+        for flag, items in (("--per-source", args.per_source), ("--hints", args.hints))
     )
     source_lang, _, target_lang = args.pair.partition("-")
     rules = PairRules(source_lang, target_lang, args.max_words) if args.clean else None
     mix, bad = Mix(rules, weights, per_source), BadLines(args.bad_lines == "skip")
-    sizes = _by_name("--split-off", args.split_off, names, 2)
+    sizes = _by_name("--split-off", args.split_off, names, int, 2)
     held, held_out = HeldOutSentences(), {"valid": args.valid}
     held_out |= {f"test{number or ''}": [item] for number, item in enumerate(args.test)}
     num_held = _hold_out(args.out, {**held_out, "also": args.also}, held)
@@ -256,8 +270,8 @@ COMMAND = cli.CommandLine(
         ("--clean", False, bool, "drop what does not look like a translation in Latin letters, and "
          "near-duplicates"),
         ("--max-words", 60, cli.at_least(1), "a side, with --clean"),
-        ("--weights", [], "NAME=N", "write the pairs of the corpus train.NAME.* so often (default: "
-         "once)"),
+        ("--weights", [], "NAME=N", "write the pairs of the corpus train.NAME.* so often; 0.3: "
+         "three of ten (default: once)"),
         ("--per-source", [], "NAME=N", "keep so many pairs whose sources differ in case, digits "
          "and punctuation alone (default: 1)"),
         ("--split-off", [], "NAME=TEST,DEV", "take so many pairs out of a corpus as NAME.test.tsv "

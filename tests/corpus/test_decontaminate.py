@@ -113,11 +113,28 @@ def test_a_clean_mix_with_weights_and_sets_of_its_own(tmp_path: Path) -> None:
     assert report["chosen"] == {"chat.test": 5, "chat.dev": 3}
 
 
+def test_a_weight_that_is_no_whole_number(tmp_path: Path) -> None:
+    pairs = [(f"Line {number}.", f"Zeile {number}.") for number in range(400)]
+    write(tmp_path / "text.tsv", pairs)
+    write(tmp_path / "dev.tsv", [("The end!", "Das Ende!")])
+    counts = {}
+    for weight in ("0.3", "2.3"):
+        mix = run_mix(tmp_path, "--train", tmp_path / "text.tsv", "--weights", f"text={weight}")
+        counts[weight] = [mix.count("\t".join(pair)) for pair in pairs]
+    # Three tenths of the pairs, spread over the text, and the same ones in both mixes.
+    assert counts["2.3"] == [2 + count for count in counts["0.3"]]
+    assert set(counts["0.3"]) == {0, 1}
+    for half in (counts["0.3"][:200], counts["0.3"][200:]):
+        assert 40 < sum(half) < 80
+
+
 @pytest.mark.parametrize(
     ("flags", "sentence"),
     [
         (["--weights", "chat=3"], "0 corpora are called 'chat'; expected one, of one"),
-        (["--weights", "one=0"], "expected NAME=N with numbers of 1 or more"),
+        (["--weights", "one=0"], "expected NAME=N with numbers above 0"),
+        (["--weights", "one=inf"], "expected NAME=N with numbers above 0"),
+        (["--clean", "--per-source", "one=1.5"], "expected NAME=N with whole numbers above 0"),
         (["--clean", "--split-off", "one=3"], "expected NAME=N,N"),
         (["--split-off", "one=3,1"], "add --clean"),
     ],
