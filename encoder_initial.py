@@ -94,6 +94,8 @@ COMMAND = cli.CommandLine(
         ("--output", cli.REQUIRED, Path, "checkpoint to write"),
         ("--data", None, Path, "the drafter's data folder: check dictionaries"),
         ("--verifier-data", None, Path, "the verifier's data folder"),
+        ("--from", None, Path, "an earlier drafter of the same network, a checkpoint or a bundle: "
+         "all that is not the verifier's starts as there"),
         ("--seed", 1, int, "of the weights that start fresh"),
         ("--init-decoder-from-verifier", None, cli.EITHER, "copy the decoder's layers too, as far "
          "as the verifier has them (block_fast)"),

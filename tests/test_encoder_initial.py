@@ -16,6 +16,7 @@ from fairseq.models import ARCH_MODEL_REGISTRY
 import encoder_initial
 from specdec_plugins.formats.checkpoints import load_checkpoint, save_checkpoint
 from specdec_plugins.training.initialise import initialise_drafter, numbered_dictionaries
+from tests.bundles import captions
 from tests.fairseq_models import build_drafter, build_verifier
 from tests.refusals import refused, told
 
@@ -23,6 +24,7 @@ pytestmark = pytest.mark.fairseq
 
 SOURCE = torch.tensor([[5, 6, 7, 8, 2], [9, 10, 2, 1, 1]])
 LENGTHS = torch.tensor([5, 3])
+FAST = "--arch block_fast"
 
 
 class Program:
@@ -180,6 +182,42 @@ def test_fewer_decoder_layers_are_spread_or_chosen(
     assert name.format(len(layers)) not in checkpoint["model"]
 
 
+@pytest.mark.parametrize("shared", [True, False])
+def test_what_an_earlier_drafter_learned_is_taken_and_the_encoder_stays_the_verifier_s(
+    program: Program, tmp_path: Path, shared: bool
+) -> None:
+    flags, sizes = FAST.split(), {"share_all_embeddings": shared}
+    _, learned = program.run(*flags, "--seed", "2", **sizes)
+    learned["args"].block_size = 4  # which its task knows when it is trained
+    for name, tensor in learned["model"].items():
+        if tensor.is_floating_point() and not name.endswith(".version"):
+            tensor += len(name)  # the encoder, too: the verifier was another
+    save_checkpoint(learned, tmp_path / "earlier.pt")
+    verifier, checkpoint = program.run(*flags, "--from", str(tmp_path / "earlier.pt"), **sizes)
+    tables = {"decoder.embed_tokens.weight", "decoder.output_projection.weight"} if shared else ()
+    mine, theirs = checkpoint["model"], verifier.state_dict()
+    for name, tensor in mine.items():
+        from_verifier = name.startswith("encoder.") or name in tables
+        assert torch.equal(tensor, (theirs if from_verifier else learned["model"])[name]), name
+    assert (
+        f"copied      the drafter of {tmp_path / 'earlier.pt'}" in program.capsys.readouterr().out
+    )
+
+
+def test_an_earlier_drafter_of_other_sizes_is_refused(program: Program, tmp_path: Path) -> None:
+    _, other = program.run(*FAST.split(), "--decoder-layers", "1", "--sequential-head", "8")
+    other["args"].block_size = 4
+    save_checkpoint(other, tmp_path / "other.pt")
+    program.output.unlink()
+    start = ("--from", str(tmp_path / "other.pt"))
+    error = program.refused(*FAST.split(), "--decoder-layers", "1", *start)
+    assert re.search(r"decoder\.head\.\S+ is \[.*8.*\], where this drafter's is \[", error)
+    error = program.refused(*FAST.split(), "--decoder-layers", "2", *start)
+    assert re.search(r"decoder\.layers\.1\.\S+ is missing, where", error)
+    without = captions(tmp_path / "bundle", drafter_name=None, drafter=None)
+    assert "has no drafter with weights" in program.refused(*FAST.split(), "--from", str(without))
+
+
 def test_the_fast_drafter_may_have_a_table_of_its_own(program: Program) -> None:
     verifier, checkpoint = program.run(
         "--arch", "block_fast", "--no-share-all-embeddings", "--print-flags"
@@ -195,9 +233,6 @@ def test_separate_embeddings_stay_separate(program: Program) -> None:
     _drafter(checkpoint, share_all_embeddings=False)
     assert _same(checkpoint, verifier, "encoder.embed_tokens")
     assert not _same(checkpoint, verifier, "decoder.embed_tokens")
-
-
-FAST = "--arch block_fast"
 
 
 @pytest.mark.parametrize(

@@ -19,6 +19,7 @@ from specdec_plugins.app.drafting import BEST, CARD, HOW, check_language, read_m
 from specdec_plugins.app.loading import (
     NO_MODEL,
     VERIFIER,
+    Words,
     make_settings,
     read_words,
     settings_from_files,
@@ -27,7 +28,7 @@ from specdec_plugins.corpus import cli
 from specdec_plugins.corpus.checkpoints import LAST
 from specdec_plugins.corpus.cli import UNFINISHED
 from specdec_plugins.errors import UserError, require
-from specdec_plugins.formats.bundle import is_bundle
+from specdec_plugins.formats.bundle import is_bundle, read_bundle
 from specdec_plugins.formats.output import check_output
 from specdec_plugins.formats.pretrained.config import is_pretrained
 from specdec_plugins.training.commands import Command, Paused, Runner
@@ -49,8 +50,9 @@ class Plan:
         self.distilled, self.training = self.work / "distilled", self.work / "training"
         self._check_output()
         self.model = self._find_model()
-        lines = read_monolingual(args.text)
-        check_language(args.text, lines, read_words(make_settings(self.model)).codec)
+        words = read_words(make_settings(self.model))
+        self._check_earlier(words)
+        check_language(args.text, read_monolingual(args.text), words.codec)
 
     def _check_output(self) -> None:
         output = self.args.output
@@ -63,6 +65,22 @@ class Plan:
         require(
             is_ours or not output.is_dir() or not any(output.iterdir()),
             f"--output {output}: holds something else; give another folder.",
+        )
+
+    def _check_earlier(self, words: Words) -> None:
+        folder: Path | None = vars(self.args)["from"]
+        if folder is None:
+            return
+        require(
+            is_bundle(folder) and bool((part := read_bundle(folder).drafter) and part.network),
+            f"--from {folder}: no bundle with a drafter that learned; give what an earlier "
+            "drafter.sh wrote, or leave --from out.",
+        )
+        theirs = read_words(make_settings({"data": str(folder), "strategy": "AR"})).dictionaries
+        require(
+            theirs.target.symbols == words.dictionaries.target.symbols,
+            f"--from {folder}: its drafter writes other types than {self.args.model} does; leave "
+            "--from out.",
         )
 
     def _find_model(self) -> dict[str, Any]:
@@ -124,7 +142,7 @@ class Plan:
             bundle=self.verifier, data=self.distilled, output=self.training, hours=args.hours,
             every=args.every, patience=args.patience, block_size=args.block_size,
             dropout=args.dropout, model=args.model.resolve().name, text=args.text.name,
-            told=self._told(),
+            told=self._told(), from_=vars(args)["from"],
         )  # fmt: skip
 
     def _told(self) -> str:
@@ -132,6 +150,8 @@ class Plan:
         args, parser = self.args, COMMAND.parser()
         chosen = ("source_lang", "target_lang", "every", "patience", "block_size", "dropout")
         more = {n: v for n in chosen if (v := getattr(args, n)) != parser.get_default(n)}
+        if earlier := vars(args)["from"]:
+            more["from"] = earlier.resolve().name
         words = flags(text=args.text.name, output="BUNDLE", hours=args.hours, **more)
         return shlex.join(["scripts/drafter.sh", args.model.resolve().name, *words])
 

@@ -37,6 +37,7 @@ from specdec_plugins.formats.bundle import read_bundle
 from specdec_plugins.formats.checkpoints import load_checkpoint, save_checkpoint
 from specdec_plugins.formats.dictionaries import Dictionary
 from specdec_plugins.formats.output import written_whole
+from specdec_plugins.training.recipe import flags
 
 LEAST_LINES = 200  # of text
 _HELD_OUT, _TIMED = 200, 40  # lines at most that are measured with, and those that speed is of
@@ -320,12 +321,11 @@ class Training:
         words = read_words(make_settings({"data": str(args.bundle), "strategy": "AR"}))
         command: list[Any] = [sys.executable, "-m", "specdec_plugins.training.run", "drafter"]
         command += _RECIPE
-        command += ["--data", args.data, "--verifier", args.bundle / "verifier.safetensors"]
-        command += ["--save-dir", self.folder, "--block-size", args.block_size]
-        command += ["--dropout", args.dropout]
-        command += ["--hours", self.hours, *(["--cpu"] if args.cpu else [])]
-        precision = self._precision()
-        command += ["--precision", precision] if precision else []
+        command += flags(
+            data=args.data, verifier=args.bundle / "verifier.safetensors", save_dir=self.folder,
+            block_size=args.block_size, dropout=args.dropout, from_=vars(args)["from"],
+            hours=self.hours, cpu=args.cpu, precision=self._precision(),
+        )  # fmt: skip
         command += ["--", *_TRAINER, "--stop-time-hours", end]
         # What opens the model's input is told to the head when it decodes, too.
         command += ["--start-token", words.dictionaries.target.start]
@@ -438,6 +438,7 @@ def _translate_greedily(args: argparse.Namespace) -> None:
 
 
 HOW: tuple[cli.Flag, ...] = (  # it is trained
+    ("--from", None, Path, "a bundle with an earlier drafter, which goes on to learn"),
     ("--every", None, cli.at_least(0.01, float), "minutes between checkpoints, each of which is "
      "measured (default: a tenth of the hours, 30 at most)"),
     ("--patience", 4, _NUMBER, "end where so many measurements brought no more"),

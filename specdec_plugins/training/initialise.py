@@ -15,10 +15,10 @@ from fairseq.modules import SinusoidalPositionalEmbedding
 from torch import Tensor
 
 from specdec_plugins.errors import UserError, require
-from specdec_plugins.formats.bundle import WEIGHTS_SUFFIX, read_bundle
+from specdec_plugins.formats.bundle import WEIGHTS_SUFFIX, is_bundle, read_bundle
 from specdec_plugins.formats.checkpoints import load_checkpoint, untrained
 from specdec_plugins.formats.dictionaries import load_dictionaries
-from specdec_plugins.formats.models import TrainingRecord, flags_of, read_model
+from specdec_plugins.formats.models import TrainingRecord, flags_of, read_model, upgrade
 from specdec_plugins.models.assistant_transformer import chosen_layers, spaced_layers
 from specdec_plugins.models.block_drafter import (
     SWITCHES,
@@ -223,6 +223,8 @@ def initialise_drafter(args: Namespace) -> tuple[dict[str, Any], list[str]]:
     _copy_encoder(copy, source, drafter, verifier)
     _copy_positions(copy, source, "encoder", args.copy_positions)
     _copy_decoder(copy, source, drafter, args)
+    if earlier := vars(args)["from"]:
+        _copy_drafter(copy, drafter, earlier)
     model.load_state_dict(copy.state, strict=True)
     return untrained(drafter, model.state_dict(), "GlatLoss"), copy.report
 
@@ -323,6 +325,33 @@ def _copy_decoder(copy: _Copy, source: StateDict, drafter: Namespace, args: Name
         ("sequential head", "decoder.head.", "fresh; it changes nothing at first"),
     ):
         copy.take(what, copy.names(prefix), {}, why)
+
+
+def _copy_drafter(copy: _Copy, drafter: Namespace, path: Path) -> None:
+    """Take what an earlier drafter learned, and leave what stays the verifier's.
+
+    path: its checkpoint, or a bundle. Raises ``UserError`` where there is no drafter of the same
+    network.
+    """
+    if is_bundle(path):
+        drafting = read_bundle(path).drafter
+        if drafting is None or drafting.network is None:
+            raise UserError(f"--from {path}: the bundle has no drafter with weights; leave it out")
+        path = path / drafting.network.weights
+    theirs = read_model(path).state
+    frozen = {name for name in copy.names("encoder.") if drafter.freeze_encoder}
+    if frozen and drafter.share_all_embeddings:
+        frozen |= {TARGET_EMBEDDING, PROJECTION}
+    names = [name for name in upgrade(copy.state) if name not in frozen]
+    for name in names:
+        mine, found = list(copy.state[name].shape), list(theirs.get(name, torch.empty(0)).shape)
+        require(
+            mine == found,
+            f"--from {path}: its {name} is {found if name in theirs else 'missing'}, where this "
+            f"drafter's is {mine}; give one that was trained for such a verifier with the same "
+            "flags, or leave it out",
+        )
+    copy.take(f"the drafter of {path}", names, theirs)
 
 
 def _chosen_layers(source: StateDict, count: int, wanted: list[int] | None) -> list[int]:

@@ -88,6 +88,7 @@ _VERIFIER = (
 )  # fmt: skip
 _DRAFTER = (
     ("verifier", cli.REQUIRED, str, "checkpoint whose encoder the drafter starts from"),
+    ("from", None, Path, "an earlier drafter to start from, a checkpoint or a bundle"),
     ("preset", "en-de", tuple(PUBLISHED), "defaults of lr to batch-tokens: " + "; ".join(
         f"{name}: {p.lr:g}, {p.dropout:g}, {p.warmup}, {p.updates}, {p.batch_tokens}"
         for name, p in PUBLISHED.items()
@@ -195,6 +196,9 @@ def initial_flags(args: argparse.Namespace, output: Path) -> list[str]:
     ]  # fmt: skip
     if args.sequential_head is not None:
         command += ["--sequential-head", args.sequential_head]
+    start = vars(args)["from"]
+    if start and _is_new(args):
+        command += ["--from", start]
     if args.decoder_layers:
         command += ["--decoder-layers", args.decoder_layers]
     logger.info("initial checkpoint %s", output)

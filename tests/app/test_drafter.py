@@ -59,7 +59,15 @@ def training(tmp_path: Path) -> Training:
     given = {"data": tmp_path, "output": tmp_path / "out", "bundle": tmp_path / "verifier"}
     return Training(
         Namespace(
-            **given, hours=2, every=None, block_size=8, dropout=0.1, patience=3, model="m", until=0
+            **given,
+            **{"from": None},
+            hours=2,
+            every=None,
+            block_size=8,
+            dropout=0.1,
+            patience=3,
+            model="m",
+            until=0,
         )
     )
 
@@ -298,19 +306,41 @@ def test_a_bundle_and_a_checkpoint_are_models_too(text: Path, tmp_path: Path) ->
         ({"--output": "other"}, "holds something else; give another folder"),
         ({"--output": "captions"}, "is the model itself"),
         ({"--output": "text.en"}, "is a file"),
+        ({"--from": "nothing"}, "--from .*nothing: no bundle with a drafter that learned"),
+        ({"--from": "alone"}, "--from .*alone: no bundle with a drafter that learned"),
+        ({"--from": "bundled"}, "--from .*bundled: its drafter writes other types than .*captions"),
     ],
 )  # fmt: skip
 def test_what_cannot_be_is_refused_in_a_sentence(
     change: dict[str, str], sentence: str, text: Path, tmp_path: Path
 ) -> None:
     captions(tmp_path / "captions")
+    captions(tmp_path / "alone", drafter_name=None, drafter=None)
+    (tmp_path / "bundled").symlink_to(ROOT / "data" / "models" / "en-de")
     (tmp_path / "nothing").mkdir()
     (tmp_path / "other").mkdir()
     (tmp_path / "other" / "file").touch()
     path = tmp_path / "text.en"
     path.write_text(change.get("--text", text.read_text()), encoding="utf-8")
-    flags = ("--text", path, "--output", tmp_path / change.get("--output", "out"))
+    flags = ["--text", path, "--output", tmp_path / change.get("--output", "out")]
+    flags += ["--from", tmp_path / change["--from"]] if "--from" in change else []
     refused(sentence, plan, tmp_path / change.get("model", "captions"), *flags)
+
+
+def test_an_earlier_drafter_goes_on_to_learn(
+    text: Path, tmp_path: Path, training: Training
+) -> None:
+    bundle = captions(tmp_path / "captions")
+    flags = ("--text", text, "--output", tmp_path / "both", "--from", bundle)
+    command = plan(bundle, *flags).commands()[3]
+    words = command.words[command.words.index("train") + 1 :]
+    args = drafting.COMMANDS["train"].parse(*words)
+    assert vars(args)["from"] == bundle
+    assert args.told.endswith("--hours 4 --from captions")
+    captions(training.args.bundle)
+    vars(training.args).update({"from": bundle, "cpu": True, "precision": None})
+    words = training.command(1.0)
+    assert words[words.index("--from") + 1] == str(bundle)
 
 
 def test_dropout_is_a_share(capsys: pytest.CaptureFixture[str]) -> None:
