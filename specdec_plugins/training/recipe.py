@@ -94,10 +94,14 @@ MAY_BE_ZERO = (
 )  # fmt: skip
 
 
+_NOT_BY_HOURS = tuple(f"drafter_{name}" for name in ("layers", "lr", "warmup", "updates", "tokens"))
+
+
 def make_preset(name: str, changes: Sequence[str]) -> Preset:
     """A preset with some of its values changed, each as ``name=value``.
 
-    Raises UserError for a name that does not exist, and for a value that is not a number.
+    Raises UserError for a name that does not exist, for a value that is not a number, and for one
+    that nothing would read.
     """
     if name not in PRESETS:
         raise UserError(f"There is no preset {name!r}; choose one of: {', '.join(PRESETS)}.")
@@ -115,7 +119,14 @@ def make_preset(name: str, changes: Sequence[str]) -> Preset:
             raise UserError(f"--set {change}: expected a number behind '='.") from error
         if values[key] < 0 or (values[key] == 0 and key not in MAY_BE_ZERO):
             raise UserError(f"--set {change}: must be more than 0.")
-    return replace(preset, **values)
+    changed = replace(preset, **values)
+    unread = [name for name in values if name in _NOT_BY_HOURS]
+    if changed.drafter_hours and unread:
+        raise UserError(
+            f"--set {unread[0]}: nothing reads it where the drafter is trained for "
+            f"{changed.drafter_hours:g} hours; add drafter_hours=0, or leave it out."
+        )
+    return changed
 
 
 def flags(**values: object) -> list[str]:

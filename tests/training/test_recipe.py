@@ -207,6 +207,7 @@ def test_a_prepared_folder_takes_the_place_of_corpora() -> None:
         ("--train a.tsv --valid b --out o --set width", "expected a number"),
         ("--train a.tsv --valid b --out o --set wide=3", "there is no 'wide'"),
         ("--train a.tsv --valid b --out o --set retrain_updates=9", "too few to save"),
+        ("--train a.tsv --valid b --out o --preset en-de --set drafter_lr=1", "for 10 hours; add"),
     ],
 )
 def test_what_does_not_go_together_is_refused(flags: str, sentence: str) -> None:
