@@ -77,7 +77,8 @@ def architecture_flags(settings: argparse.Namespace) -> list[str]:
         return getattr(settings, name.replace("-", "_"))
 
     flags = []
-    for name in ("arch", "activation-fn", *SIZES, *POSITIONS, "sequential-head"):
+    sizes = (*SIZES, *POSITIONS, "sequential-head", "head-attention")
+    for name in ("arch", "activation-fn", *sizes):
         if name != "activation-fn" or not settings.swish:  # which says it
             flags += [f"--{name}", str(value(name))]
     flags += [f"--{name}" if value(name) else f"--no-{name}" for name in SWITCHES]
@@ -113,6 +114,8 @@ COMMAND = cli.CommandLine(
         ("--sequential-head", None, cli.at_least(0), "hidden width of the head that tells each "
          "position the token before it; 0 = none (default: twice the width for block_fast with a "
          "tied projection, else 0)"),
+        ("--head-attention", None, cli.at_least(0), "attention heads by which that head reads the "
+         "source; 0 = none (default: the decoder's for block_fast, else 0)"),
         *((f"--{name}", None, _NUMBER, "default for block: 1000") for name in POSITIONS),
         *((f"--{name}", None, cli.EITHER, text) for name, text in (SWITCHES | OF_FAIRSEQ).items()),
     ],

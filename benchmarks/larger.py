@@ -42,6 +42,7 @@ from specdec_plugins.errors import UserError, located, require
 
 _EPSILON = 1e-5  # of every layer norm, in every engine
 _SILENT = re.compile(r"\.(self_attn\.out_proj|encoder_attn\.out_proj|fc2)\.")
+_JOINED = re.compile(r"\.head\.(state|token|key_value)\.")  # of two parts: what one product gives
 _FAINT = 2.0**-20
 _NUM_SPECIAL = 4  # ids before the first word
 _OFFSET = 0.25  # c: added to one copy of a last state, taken from the other
@@ -149,7 +150,10 @@ def _config(config: TransformerConfig, size: Size, times: int) -> TransformerCon
         )
 
     if isinstance(config, BlockConfig):
-        config = replace(config, sequential_head=times * config.sequential_head)
+        heads = times * config.head_attention
+        config = replace(
+            config, sequential_head=times * config.sequential_head, head_attention=heads
+        )
     return replace(
         config,
         encoder=stack(config.encoder, size.encoder_layers),
@@ -201,6 +205,10 @@ def _chain_norms(state: State, side: str, last: int, num_layers: int) -> None:
 
 def _widened(name: str, tensor: Tensor, config: TransformerConfig, times: int) -> Tensor:
     """One weight for states of `times` copies; tables and what comes last are `_settle`'s."""
+    if isinstance(config, BlockConfig) and config.head_attention and _JOINED.search(name):
+        first = config.decoder.dim if "key_value" in name else config.sequential_head
+        parts = tensor.tensor_split([first])
+        return torch.cat([_repeated(part, times) for part in parts])
     if tensor.dim() == 1:
         is_new = _is_new(name, config) and _SILENT.search(name)
         return torch.zeros_like(tensor).repeat(times) if is_new else tensor.repeat(times)
@@ -211,6 +219,13 @@ def _widened(name: str, tensor: Tensor, config: TransformerConfig, times: int) -
         return _FAINT * silent.repeat(times, 1)
     # Copied source embeddings are mixed by products that nothing divides by their length.
     num_sums = 2 if "copy_attn" in name else 1
+    return _repeated(tensor, times, num_sums)
+
+
+def _repeated(tensor: Tensor, times: int, num_sums: int = 1) -> Tensor:
+    """Of a bias as often, of weights that add up the copies so many times fewer."""
+    if tensor.dim() == 1:
+        return tensor.repeat(times)
     return tensor.repeat(times, times) / times**num_sums
 
 

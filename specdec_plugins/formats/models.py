@@ -267,6 +267,7 @@ def flags_of(model: Model) -> dict[str, Any]:
         "scale_encoder_embedding": config.scale_embedding,
         "scale_decoder_embedding": config.scale_decoder,
         "sequential_head": config.sequential_head,
+        "head_attention": config.head_attention,
         "cached_prefix": config.cached_prefix,
     }
 

@@ -88,7 +88,10 @@ class BlockDecoder(TransformerDecoder):
         width = embed_tokens.embedding_dim
         self.embed_scale = math.sqrt(width) if args.scale_decoder_embedding else 1.0
         self.copy_attn = nn.Linear(width, width, bias=False) if args.src_embedding_copy else None
-        self.head = SequentialHead(width, args.sequential_head) if args.sequential_head else None
+        self.head: SequentialHead | None = None
+        if args.sequential_head:
+            sizes = (args.sequential_head, args.head_attention, args.encoder_embed_dim)
+            self.head = SequentialHead(width, *sizes)
         # Stands before the first token, as in the verifier.
         self.start = dictionary.eos() if args.start_token is None else args.start_token
         self.layernorm_embedding = None  # which is the encoder's alone
@@ -217,19 +220,29 @@ class SequentialHead(nn.Module):
     All positions of a block come out of one pass, so none knows what the others chose. The head
     runs over them from left to right::
 
-        z_k = h_k + O relu(S h_k + T norm(e(t_{k-1})))
+        [u_k ; q_k] = S h_k + T norm(e(t_{k-1}))
+        z_k = h_k + O relu(u_k + C attend(q_k, source))
 
     with h_k the position's last state, e the token embedding (not scaled) and O zero at the start,
     so that training begins at the drafter without a head. The idea is that of Hydra (Ankner et al.
     2024) and ReDrafter (Zhang et al. 2024), for one parallel block instead of several heads.
+
+    `attend` is attention with several heads (Vaswani et al. 2017, section 3.2.2) to the encoder's
+    states: what comes next in the source hangs on what was just drafted, and h_k was computed
+    before that was known. Without attention heads there is neither q nor C.
     """
 
-    def __init__(self, dim: int, hidden_dim: int) -> None:
+    def __init__(self, dim: int, hidden_dim: int, num_heads: int = 0, source_dim: int = 0) -> None:
         super().__init__()
+        self.hidden_dim, self.num_heads = hidden_dim, num_heads
+        width = hidden_dim + (dim if num_heads else 0)
         self.norm = nn.LayerNorm(dim)
-        self.state = nn.Linear(dim, hidden_dim)
-        self.token = nn.Linear(dim, hidden_dim, bias=False)
+        self.state = nn.Linear(dim, width)
+        self.token = nn.Linear(dim, width, bias=False)
         self.out = nn.Linear(hidden_dim, dim)
+        if num_heads:
+            self.key_value = nn.Linear(source_dim, 2 * dim)
+            self.context = nn.Linear(dim, hidden_dim, bias=False)
         self.forget()
 
     def forget(self) -> None:
@@ -237,8 +250,27 @@ class SequentialHead(nn.Module):
         nn.init.zeros_(self.out.weight)
         nn.init.zeros_(self.out.bias)
 
-    def forward(self, states: Tensor, before: Tensor) -> Tensor:
-        """Corrected states [N, D] of states [N, D] and embeddings [N, D] of the tokens before."""
+    def forward(
+        self, states: Tensor, before: Tensor, source: Tensor, padding_mask: Tensor
+    ) -> Tensor:
+        """Corrected states [B, n, D] of states [B, n, D] and embeddings [B, n, D] of the tokens
+        before; source: the encoder's states [B, S, D] with their padding [B, S] bool.
+        """
         hidden = self.state(states) + self.token(self.norm(before))
+        if self.num_heads:
+            hidden, queries = hidden.split([self.hidden_dim, states.size(-1)], dim=-1)
+            hidden = hidden + self.context(self._attend(queries, source, padding_mask))
         corrected: Tensor = states + self.out(F.relu(hidden))
         return corrected
+
+    def _attend(self, queries: Tensor, source: Tensor, padding_mask: Tensor) -> Tensor:
+        """[B, n, D] of queries [B, n, D]; products one by one, as in `training.on_cpu`."""
+        num_rows, _, dim = queries.shape
+        queries = queries.view(num_rows, -1, self.num_heads, dim // self.num_heads)
+        shape = (num_rows, -1, 2, self.num_heads, dim // self.num_heads)
+        keys, values = self.key_value(source).view(shape).transpose(1, 3).unbind(2)
+        scores = queries.transpose(1, 2) @ keys.mT * queries.size(-1) ** -0.5  # [B, H, n, S]
+        scores = scores.masked_fill(padding_mask[:, None, None], -math.inf)
+        precision = torch.promote_types(scores.dtype, torch.float32)
+        weights = scores.softmax(-1, dtype=precision).type_as(values)
+        return (weights @ values).transpose(1, 2).flatten(2)

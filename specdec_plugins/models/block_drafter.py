@@ -83,6 +83,14 @@ class BlockDrafter(TransformerModel):
             "the projection is tied, else 0)",
         )
         parser.add_argument(
+            "--head-attention",
+            type=int,
+            metavar="N",
+            help="attention heads by which the sequential head reads the source behind the token "
+            "before; 0 = none (default: the decoder's where --sequential-head is left to "
+            "block_fast, else 0)",
+        )
+        parser.add_argument(
             "--start-token",
             type=int,
             metavar="ID",
@@ -111,6 +119,12 @@ class BlockDrafter(TransformerModel):
             require(not is_given, f"{flag} is not supported by --arch block; leave it out")
         head, tied = args.sequential_head, args.share_decoder_input_output_embed
         require(head >= 0, f"--sequential-head is {head}, expected 0 or more")
+        reading, width = args.head_attention, args.decoder_embed_dim
+        require(
+            reading == 0 or (reading > 0 and head > 0 and width % reading == 0),
+            f"--head-attention is {reading}, expected 0, or a number that divides "
+            f"--decoder-embed-dim {width}, with --sequential-head",
+        )
         require(
             head == 0 or bool(tied or args.share_all_embeddings),
             "--sequential-head scores tokens by their embeddings; add "
@@ -170,11 +184,13 @@ class BlockDrafter(TransformerModel):
             input_tokens, scored_mask = glance(
                 input_tokens, target_tokens, scored_mask, right_mask, glancing
             )
-        states = self._states(input_tokens, scored_mask, source, layout)
+        states, scored_at = self._states(input_tokens, scored_mask, source, layout)
         targets = target_tokens[scored_mask]  # [N]
-        logits = self._logits(states, target_tokens, scored_mask, layout)
+        logits = self._logits(states, scored_at, target_tokens, source, layout)
         places, first = (found[scored_mask] for found in (layout.places, layout.block == 0))
-        plain = None if self.decoder.head is None else self.decoder.output_layer(states[first])
+        plain = None
+        if self.decoder.head is not None:
+            plain = self.decoder.output_layer(states[scored_at][first])
         return BlockOutput(logits, targets, num_masked, num_right, places, first, plain)
 
     def _read_source(
@@ -187,24 +203,31 @@ class BlockDrafter(TransformerModel):
 
     def _states(
         self, input_tokens: Tensor, scored_mask: Tensor, source: tuple[Any, ...], layout: Layout
-    ) -> Tensor:  # [N, D]
-        """Last states of the scored positions."""
+    ) -> tuple[Tensor, Tensor]:  # [B, n, D], [B, n] bool
+        """Last states of the blocks' columns, and which of these are scored."""
         columns = layout.columns
         # Columns of a row with few scored positions may lie past the last one.
-        scored_at = pad(scored_mask, (0, columns.size(1))).gather(1, columns)  # [B, n]
-        states: Tensor = self.decoder(input_tokens, *source, layout)[scored_at]
-        return states
+        scored_at = pad(scored_mask, (0, columns.size(1))).gather(1, columns)
+        return self.decoder(input_tokens, *source, layout), scored_at
 
     def _logits(
-        self, states: Tensor, target_tokens: Tensor, scored_mask: Tensor, layout: Layout
-    ) -> Tensor:
-        """[N, V] of scored states [N, D]; the head is told the true tokens before them."""
+        self,
+        states: Tensor,  # [B, n, D] of the blocks' columns
+        scored_at: Tensor,  # [B, n] bool
+        target_tokens: Tensor,  # [B, W] int64
+        source: tuple[Any, ...],
+        layout: Layout,
+    ) -> Tensor:  # [N, V]
+        """Of the scored positions; the head is told the true tokens before them."""
         if self.decoder.head is not None:
             opened = pad(target_tokens, (1, 0), value=self.decoder.start)
             # Scored positions are the target's, others may lie behind it.
-            before = opened.gather(1, layout.positions.clamp(max=opened.size(1) - 1))[scored_mask]
-            states = self.decoder.head(states, self.decoder.embed_tokens(before))
-        logits: Tensor = self.decoder.output_layer(states)
+            columns = layout.columns.clamp(max=layout.positions.size(1) - 1)
+            positions = layout.positions.gather(1, columns).clamp(max=opened.size(1) - 1)
+            before = self.decoder.embed_tokens(opened.gather(1, positions))
+            memory = source[0]["encoder_out"][0].transpose(0, 1)  # [B, S, D]
+            states = self.decoder.head(states, before, memory, source[0]["encoder_padding_mask"][0])
+        logits: Tensor = self.decoder.output_layer(states[scored_at])
         return logits
 
     def _copy_source(
@@ -235,8 +258,9 @@ class BlockDrafter(TransformerModel):
         """Which scored positions the drafter predicts right, leaving the random state as it was."""
         device = input_tokens.device
         with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
-            states = self._states(input_tokens, scored_mask, source, layout)
-            best = self._logits(states, target_tokens, scored_mask, layout).argmax(dim=-1)
+            states, scored_at = self._states(input_tokens, scored_mask, source, layout)
+            logits = self._logits(states, scored_at, target_tokens, source, layout)
+            best = logits.argmax(dim=-1)
         right_mask = torch.zeros_like(scored_mask)
         right_mask[scored_mask] = best.eq(target_tokens[scored_mask])
         return right_mask
@@ -247,6 +271,7 @@ def block_architecture(args: Namespace) -> None:
     for name in SWITCHES:
         setattr(args, name, getattr(args, name, False))
     args.sequential_head = getattr(args, "sequential_head", None) or 0
+    args.head_attention = getattr(args, "head_attention", None) or 0
     args.start_token = getattr(args, "start_token", None)
     if args.swish:
         args.activation_fn = "swish"  # as decoding calls it
@@ -269,4 +294,7 @@ def fast_architecture(args: Namespace) -> None:
     tied = ("share_all_embeddings", "share_decoder_input_output_embed")
     if getattr(args, "sequential_head", None) is None and any(getattr(args, n, 0) for n in tied):
         args.sequential_head = 2 * getattr(args, "decoder_embed_dim", 512)
+        # A head whose width is told reads the source only if that is told, too: older ones do not.
+        heads = getattr(args, "decoder_attention_heads", 8)
+        args.head_attention = getattr(args, "head_attention", heads)
     block_architecture(args)

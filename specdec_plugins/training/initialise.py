@@ -116,6 +116,7 @@ def drafter_settings(args: Namespace, verifier: Namespace, source: StateDict) ->
     values |= dict.fromkeys(["copy_positions", "init_decoder_from_verifier"], False)
     values |= {
         "sequential_head": None,
+        "head_attention": None,
         "share_all_embeddings": shared,
         "share_decoder_input_output_embed": shared or _equal(source, TARGET_EMBEDDING, PROJECTION),
         **_DEFAULTS[args.arch],
@@ -129,6 +130,8 @@ def drafter_settings(args: Namespace, verifier: Namespace, source: StateDict) ->
         setattr(args, name, values.pop(name))
     settings = Namespace(arch=args.arch, _name=args.arch, **values)
     (fast_architecture if args.arch == "block_fast" else block_architecture)(settings)
+    if args.arch == "block_fast" and args.head_attention is None and settings.sequential_head:
+        settings.head_attention = settings.decoder_attention_heads
     _refuse_other_sizes(args, settings, verifier)
     return settings
 

@@ -99,6 +99,8 @@ _DRAFTER = (
     ("decoder-layers", None, _NUMBER, "of the drafter (default: the verifier's; block_fast: 2)"),
     ("sequential-head", None, cli.at_least(0), "hidden width of the head that tells each position "
      "of a block the token before it; 0 is none (default: none; block_fast: twice its width)"),
+    ("head-attention", None, cli.at_least(0), "attention heads by which it reads the source; 0 is "
+     "none (default: none; block_fast: the verifier's)"),
     ("blocks", None, _NUMBER, "drawn of a sentence in an update, behind a prefix that they share; "
      "above 1 without glancing (default: 1; block_fast: 4)"),
     ("hours", None, cli.at_least(1e-6, float), "in place of --updates: train for so long, all "
@@ -194,8 +196,9 @@ def initial_flags(args: argparse.Namespace, output: Path) -> list[str]:
         "--output", output, "--data", args.data, "--arch", args.arch, "--seed", args.seed,
         "--print-flags",
     ]  # fmt: skip
-    if args.sequential_head is not None:
-        command += ["--sequential-head", args.sequential_head]
+    for name in ("sequential_head", "head_attention"):
+        if (value := getattr(args, name)) is not None:
+            command += ["--" + name.replace("_", "-"), value]
     start = vars(args)["from"]
     if start and _is_new(args):
         command += ["--from", start]

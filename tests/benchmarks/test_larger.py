@@ -144,9 +144,11 @@ def test_a_larger_drafter_gives_the_same_logits(case: dict[str, Any], tmp_path: 
     check_logits(logits(model), logits(enlarged(model, replace(SIZE, decoder_layers=2))))
 
 
+@pytest.mark.parametrize("head_attention", [0, 2])
 @pytest.mark.parametrize("scaled", [False, True])
-def test_a_larger_head_drafts_the_same(scaled: bool, tmp_path: Path) -> None:
+def test_a_larger_head_drafts_the_same(scaled: bool, head_attention: int, tmp_path: Path) -> None:
     case = {"scale_encoder_embedding": scaled, "scale_decoder_embedding": scaled, **SHARED}
+    case |= {"head_attention": head_attention}
     model = model_of(tmp_path, "block", block_size=6, sequential_head=12, **case)
     generator = torch.Generator().manual_seed(0)
     for name in ("weight", "bias"):  # zeros, before any training
@@ -157,9 +159,10 @@ def test_a_larger_head_drafts_the_same(scaled: bool, tmp_path: Path) -> None:
 
     def drafts(model: Model) -> Tensor:
         decoder = in_double(model).decoder
-        states = decoder(target, remember(in_double(model), source))[:, 5:]
+        memory = remember(in_double(model), source)
+        states = decoder(target, memory)[:, 5:]
         logits = decoder.logits(states)[..., :30]
-        return decoder.head.draft(states, logits, target[:, 4], decoder.tokens.weight, 8)[0]
+        return decoder.head.draft(states, logits, target[:, 4], decoder.tokens.weight, 8, memory)[0]
 
     found = drafts(enlarged(model, replace(SIZE, decoder_layers=2)))
     assert torch.equal(found, drafts(model))

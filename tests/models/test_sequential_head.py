@@ -42,12 +42,13 @@ def one_by_one(model: Any, row: int, start: int) -> Tensor:
     return out.logits
 
 
-@pytest.mark.parametrize("sequential_head", [0, 24])
+@pytest.mark.parametrize(("sequential_head", "head_attention"), [(0, 0), (24, 0), (24, 2)])
 @pytest.mark.parametrize("learned", [False, True])
 def test_blocks_behind_one_prefix_are_those_of_separate_passes(
-    sequential_head: int, learned: bool
+    sequential_head: int, head_attention: int, learned: bool
 ) -> None:
-    model = drafter(sequential_head=sequential_head, decoder_learned_pos=learned)
+    sizes = {"sequential_head": sequential_head, "head_attention": head_attention}
+    model = drafter(**sizes, decoder_learned_pos=learned)
     blocks = share_prefix(TARGET, STARTS, SIZE, mask=MASK, pad=PAD)
     out = model(SOURCE, LENGTHS, *blocks[:2], blocks.scored_mask, starts=blocks.starts)
     expected = [one_by_one(model, row, int(s)) for row in range(2) for s in STARTS[row]]
@@ -68,11 +69,28 @@ def test_masks_behind_the_last_position_are_no_error() -> None:
 
 def test_the_head_by_its_formula() -> None:
     head = drafter(sequential_head=8).decoder.head
-    states, before = torch.randn(2, 5, 16, dtype=torch.float64)
+    states, before = torch.randn(2, 1, 5, 16, dtype=torch.float64)
     normed = (before - before.mean(-1, True)) / (before.var(-1, False, True) + 1e-5).sqrt()
     hidden = states @ head.state.weight.T + head.state.bias + normed @ head.token.weight.T
     expected = states + hidden.clamp(min=0) @ head.out.weight.T + head.out.bias
-    torch.testing.assert_close(head(states, before), expected)
+    source, hidden = torch.empty(1, 0, 16), torch.empty(1, 0, dtype=torch.bool)
+    torch.testing.assert_close(head(states, before, source, hidden), expected)
+
+
+def test_the_head_reads_the_source_by_the_token_before() -> None:
+    """With torch's own attention; the second source is shorter."""
+    head = drafter(sequential_head=8, head_attention=2).decoder.head
+    states, before, source = torch.randn(3, 2, 5, 16, dtype=torch.float64)
+    padding_mask = torch.tensor([[False] * 5, [False] * 3 + [True] * 2])
+    told = head.state(states) + head.token(head.norm(before))
+    keys, values = head.key_value(source).chunk(2, -1)
+    read = torch.nn.functional.scaled_dot_product_attention(
+        *(x.unflatten(-1, (2, 8)).transpose(1, 2) for x in (told[..., 8:], keys, values)),
+        attn_mask=~padding_mask[:, None, None],
+    )
+    hidden = told[..., :8] + head.context(read.transpose(1, 2).flatten(2))
+    expected = states + head.out(hidden.clamp(min=0))
+    torch.testing.assert_close(head(states, before, source, padding_mask), expected)
 
 
 def test_a_fresh_head_changes_nothing() -> None:
@@ -80,7 +98,8 @@ def test_a_fresh_head_changes_nothing() -> None:
     blocks = mask_blocks(TARGET, torch.tensor([1, 0]), SIZE, mask=MASK, pad=PAD)
     inputs = (SOURCE, LENGTHS, *blocks[:2], blocks.scored_mask)
     with_head = model(*inputs).logits
-    assert model.decoder.head.state.out_features == 2 * 16
+    assert model.decoder.head.hidden_dim == 2 * 16
+    assert model.decoder.head.num_heads == 2
     model.decoder.head = None
     torch.testing.assert_close(model(*inputs).logits, with_head)
 
@@ -101,4 +120,4 @@ def test_the_head_is_told_what_opens_the_verifiers_input(
     model.decoder.head.register_forward_hook(lambda _, inputs, __: told.append(inputs[1]))
     one_by_one(model, row=0, start=0)
     before = torch.tensor([opened_by, *TARGET[0, : SIZE - 1].tolist()])
-    assert torch.equal(told[0], model.decoder.embed_tokens(before))
+    assert torch.equal(told[0][0], model.decoder.embed_tokens(before))

@@ -255,7 +255,7 @@ def test_logits_agree(changes: dict[str, Any]) -> None:
         memory = SourceMemory(
             lengths=LENGTHS[:2],
             padding_mask=padding_mask,
-            keys_values=twin.decoder.layers.keys_values(states),
+            keys_values=twin.decoder.keys_values(states),
             extras=twin.copied(SOURCE[:2]),
         ).trimmed()
         prefix_lengths = torch.tensor([3, 1])
@@ -274,22 +274,29 @@ def test_the_twin_is_a_float32_copy() -> None:
     assert torch.equal(twin.encoder.embedding.tokens.weight, before)
 
 
-def test_a_head_drafts_what_the_trained_one_says() -> None:
+@pytest.mark.parametrize("head_attention", [0, 2])
+def test_a_head_drafts_what_the_trained_one_says(head_attention: int) -> None:
     """Step by step through fairseq's modules, every type a candidate."""
-    model = build_drafter(arch="block_fast", sequential_head=24).eval()
+    sizes = {"sequential_head": 24, "head_attention": head_attention}
+    model = build_drafter(arch="block_fast", **sizes).eval()
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(2)
         torch.nn.init.normal_(model.decoder.head.out.weight, std=0.5)
-        states = torch.randn(3, 4, 16)
+        states, source = torch.randn(3, 4, 16), torch.randn(3, 5, 16)
+    lengths = torch.tensor([5, 1, 3])
+    padding_mask = torch.arange(5) >= lengths[:, None]
     twin = inference_twin(model, block_size=4)
     head, embed = model.decoder.head, model.decoder.embed_tokens
     before = expected = torch.tensor([2, 7, 11])
     with torch.inference_mode():
         rows = []
         for place in range(4):
-            logits = model.decoder.output_layer(head(states[:, place], embed(before)))
-            before = logits.argmax(-1)
+            given = states[:, place : place + 1], embed(before)[:, None]
+            logits = model.decoder.output_layer(head(*given, source, padding_mask))
+            before = logits[:, 0].argmax(-1)
             rows.append(before)
         logits, weights = model.decoder.output_layer(states), twin.decoder.tokens.weight
-        drafted, _ = twin.decoder.head.draft(states, logits, expected, weights, len(weights))
+        memory = SourceMemory(lengths, padding_mask, twin.decoder.keys_values(source)).trimmed()
+        own = twin.decoder.head
+        drafted, _ = own.draft(states, logits, expected, weights, len(weights), memory)
     assert drafted.tolist() == torch.stack(rows, 1).tolist()

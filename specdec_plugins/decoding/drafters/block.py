@@ -110,7 +110,7 @@ class BlockNatDrafter(ContextDrafter):
         memory = SourceMemory(
             lengths=source.lengths,
             padding_mask=padding_mask,
-            keys_values=self.network.decoder.layers.keys_values(states),
+            keys_values=self.network.decoder.keys_values(states),
             extras=self.network.copied(source.tokens),
         ).trimmed()
         self._memory = memory if self._memory is None else self._memory.append(memory)
@@ -236,7 +236,8 @@ class BlockNatDrafter(ContextDrafter):
         decoder, listed = self.network.decoder, self._listed
         head, embeddings = decoder.head, decoder.tokens.weight
         assert head is not None
-        given = asked.prefix.last(), embeddings, self._config.candidates or 16
+        candidates = self._config.candidates or 16
+        given = asked.prefix.last(), embeddings, candidates, self._memory
         if isinstance(head, NativeHead) and listed and not self._samples:
             drafted, confidences = head.draft(states, listed, *given)
             return Draft(drafted, asked.budget, confidences=confidences)
@@ -259,8 +260,9 @@ class BlockNatDrafter(ContextDrafter):
         """A tree of what the head finds likeliest; no matter of chance under any rule."""
         head, embeddings = self.network.decoder.head, self.network.decoder.tokens.weight
         assert head is not None
-        num_candidates = self._config.candidates or 16
-        candidates, score = head.scorer(states, self._logits(states), embeddings, num_candidates)
+        candidates, score = head.scorer(
+            states, self._logits(states), embeddings, self._config.candidates or 16, self._memory
+        )
         drafted, lengths, tree = grow(
             lambda place, before: score(place, before).log_softmax(-1),
             candidates,

@@ -63,7 +63,9 @@ class BidirectionalDecoder(nn.Module):
         self.output = output_projection(config, tokens)
         self.head: SequentialHead | None = None
         if config.sequential_head:
-            self.head = SequentialHead(stack.dim, config.sequential_head)
+            self.head = SequentialHead(
+                stack.dim, config.sequential_head, config.head_attention, config.encoder.dim
+            )
         self.shortlist: Shortlist | None = None
         if config.shortlist_common:
             sizes = (config.shortlist_common, config.shortlist_types)
@@ -103,6 +105,13 @@ class BidirectionalDecoder(nn.Module):
         """
         assert self.cached_prefix, "the states of this network's prefix cannot be kept"
         return self._through(tokens, window.positions, window.mask, source, columns, window)
+
+    def keys_values(self, states: Tensor) -> tuple[Tensor, ...]:
+        """What is read of the source's states [B, S, D], computed once: by each layer, then by the
+        head, if it does.
+        """
+        read_by_head = () if self.head is None else self.head.keys_values(states)
+        return (*self.layers.keys_values(states), *read_by_head)
 
     @property
     def drafts_at_once(self) -> bool:
@@ -158,7 +167,7 @@ class BidirectionalDecoder(nn.Module):
             mask=self.mask,
             pad=self.pad,
             queries=self._queries() if self.copy else None,
-            **cast(NativeHead, self.head).weights(self.tokens.weight),
+            head=cast(NativeHead, self.head).compiled(self.tokens.weight),
         )
 
     def _embeddings(self, source: SourceMemory) -> dict[str, Any]:
@@ -216,6 +225,12 @@ class BidirectionalDecoder(nn.Module):
         return scores
 
 
+def _hidden_width(state: State) -> int:
+    """Of the sequential head; 0 where there is none."""
+    out = state.get("decoder.head.out.weight")
+    return 0 if out is None else out.shape[1]
+
+
 def _seen(prefix_lengths: Tensor, columns: Tensor) -> Tensor:
     """[B, W, W] bool of columns [B, W], by asking column, then seen one: see the decoder."""
     in_block = columns >= prefix_lengths[:, None]  # [B, W]
@@ -251,7 +266,8 @@ class BlockDrafter(EncoderDecoder):
             "copy_source": "decoder.copy_attn.weight" in state,
             "scale_decoder": bool(settings.get("scale_decoder_embedding", False)),
             "cached_prefix": bool(settings.get("cached_prefix", False)),
-            "sequential_head": len(state.get("decoder.head.state.bias", ())),
+            "sequential_head": _hidden_width(state),
+            "head_attention": int(settings.get("head_attention", None) or 0),
             "shortlist_common": len(state.get("decoder.shortlist.common", ())),
             "shortlist_types": len(state.get("decoder.shortlist.types", ())),
         }

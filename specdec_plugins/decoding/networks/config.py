@@ -135,6 +135,7 @@ class BlockConfig(TransformerConfig):
     scale_decoder: bool = False  # the decoder's embeddings too are multiplied by sqrt(its dim)
     cached_prefix: bool = False  # a prefix position sees none behind it, so it is computed once
     sequential_head: int = 0  # hidden width of the head that knows the token before; 0 = none
+    head_attention: int = 0  # attention heads by which it reads the source; 0 = it does not
     shortlist_common: int = 0  # types that it may draft for any source; 0 = the whole vocabulary
     shortlist_types: int = 0  # entries of source types that make target types likely
 
@@ -160,6 +161,12 @@ class BlockConfig(TransformerConfig):
             not self.sequential_head or self.tie_output,
             "A sequential head scores tokens by their embeddings: the output projection must share "
             "them.",
+        )
+        require(
+            not self.head_attention
+            or (self.sequential_head > 0 and self.decoder.dim % self.head_attention == 0),
+            f"A sequential head cannot read the source by {self.head_attention} attention heads: "
+            f"it must be there, and its width, {self.decoder.dim}, be split over them.",
         )
         require(
             not self.shortlist_common or self.sequential_head > 0,

@@ -12,7 +12,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from specdec_plugins.decoding.networks.cache import SourceMemory
 from specdec_plugins.decoding.networks.cpu import ops
+from specdec_plugins.decoding.networks.layers import attend
 from specdec_plugins.decoding.networks.trained import (
     NETWORKS,
     State,
@@ -113,23 +115,39 @@ class Shortlist(nn.Module):
 class SequentialHead(nn.Module):
     """Corrects the state of each position of a block by the token drafted before it.
 
-        z_k = h_k + O relu(S h_k + T norm(e(t_{k-1})))
+        [u_k ; q_k] = S h_k + T norm(e(t_{k-1}))
+        z_k = h_k + O relu(u_k + C attend(q_k, source))
 
-    with h_k the last state, e the token embedding, not scaled. The twin of
-    ``models.block_decoder``, where the sources are. T norm(e(t)) is a table over the vocabulary,
-    made when it is first asked for: [V, H], H the hidden width.
+    with h_k the last state and e the token embedding, not scaled; without attention heads there is
+    neither q nor C. The twin of ``models.block_decoder``, where the sources are. T norm(e(t)) is a
+    table over the vocabulary, made when it is first asked for: [V, H + D], H the hidden width, or
+    [V, H] without attention.
     """
 
-    def __init__(self, dim: int, hidden_dim: int) -> None:
+    def __init__(self, dim: int, hidden_dim: int, num_heads: int = 0, source_dim: int = 0) -> None:
         super().__init__()
+        self.hidden_dim, self.num_heads = hidden_dim, num_heads
+        width = hidden_dim + (dim if num_heads else 0)
         self.norm = nn.LayerNorm(dim)
-        self.state = nn.Linear(dim, hidden_dim)
-        self.token = nn.Linear(dim, hidden_dim, bias=False)
+        self.state = nn.Linear(dim, width)
+        self.token = nn.Linear(dim, width, bias=False)
         self.out = nn.Linear(hidden_dim, dim)
+        if num_heads:
+            self.key_value = nn.Linear(source_dim, 2 * dim)
+            self.context = nn.Linear(dim, hidden_dim, bias=False)
         self._table: Tensor | None = None
 
+    def keys_values(self, states: Tensor) -> tuple[Tensor, ...]:
+        """What it reads of a source's states [B, S, D], computed once: [B, S, 2, heads, d], or
+        nothing. In a `SourceMemory` it stands behind what the layers read.
+        """
+        if not self.num_heads:
+            return ()
+        projected: Tensor = self.key_value(states)
+        return (projected.view(*states.shape[:2], 2, self.num_heads, -1),)
+
     def table(self, embeddings: Tensor) -> Tensor:
-        """[V, H] of token embeddings [V, D]; of float32 in bfloat16, as it is the widest part."""
+        """Of token embeddings [V, D]; of float32 in bfloat16, as it is the widest part."""
         table = self._table
         if table is None or table.device != embeddings.device:
             dtype = torch.bfloat16 if embeddings.dtype is torch.float32 else embeddings.dtype
@@ -150,6 +168,7 @@ class SequentialHead(nn.Module):
         before: Tensor,  # [B] int64, the last committed tokens
         embeddings: Tensor,  # [V, D], which are the output projection, too
         num_candidates: int,
+        source: SourceMemory | None = None,  # which a head with attention reads
         choose: Choice | None = None,
     ) -> tuple[Tensor, Tensor]:  # [B, K] int64, [B, K]
         """The tokens of each block from left to right, each the best behind the one before it.
@@ -159,7 +178,7 @@ class SequentialHead(nn.Module):
         the scores; None = the best, the first of equal ones. And with the tokens, the probability
         among the candidates that the best one of each place has behind the tokens before it.
         """
-        candidates, score = self.scorer(states, logits, embeddings, num_candidates)
+        candidates, score = self.scorer(states, logits, embeddings, num_candidates, source)
         drafted, confidences = [], []
         for place in range(states.shape[1]):
             scores, own = score(place, before[:, None])[:, 0], candidates[:, place]
@@ -170,7 +189,12 @@ class SequentialHead(nn.Module):
         return torch.stack(drafted, 1), torch.stack(confidences, 1)
 
     def scorer(
-        self, states: Tensor, logits: Tensor, embeddings: Tensor, num_candidates: int
+        self,
+        states: Tensor,
+        logits: Tensor,
+        embeddings: Tensor,
+        num_candidates: int,
+        source: SourceMemory | None = None,
     ) -> tuple[Tensor, Callable[[int, Tensor], Tensor]]:
         """The candidates of each place, [B, K, C] int64, and what scores them; see `draft`.
 
@@ -179,12 +203,22 @@ class SequentialHead(nn.Module):
         """
         allowed, candidates = logits.topk(min(num_candidates, logits.shape[-1]))  # [B, K, C] both
         table, rows = self.table(embeddings), embeddings[candidates]  # [B, K, C, D]
-        told: Tensor = self.state(states)  # [B, K, H]
+        told: Tensor = self.state(states)  # [B, K, H + D]
         bans = torch.zeros_like(allowed).masked_fill_(allowed == -math.inf, -math.inf)
 
         def score(place: int, before: Tensor) -> Tensor:
-            hidden = F.relu(told[:, place, None] + table[before])
-            corrected = states[:, place, None] + self.out(hidden)  # [B, M, D]
+            hidden = told[:, place, None] + table[before]  # [B, M, H + D]
+            hidden, queries = hidden[..., : self.hidden_dim], hidden[..., self.hidden_dim :]
+            if self.num_heads:
+                assert source is not None, "a head with attention reads the source"
+                hidden = hidden + self.context(self._read(queries, source)).to(hidden.dtype)
+            corrected = states[:, place, None] + self.out(F.relu(hidden))  # [B, M, D]
             return torch.baddbmm(bans[:, place, None], corrected, rows[:, place].mT)
 
         return candidates, score
+
+    def _read(self, queries: Tensor, source: SourceMemory) -> Tensor:
+        """[B, M, D] of queries [B, M, D]."""
+        keys_values = source.keys_values[-1]
+        asked = queries.to(keys_values.dtype).view(*queries.shape[:2], self.num_heads, -1)
+        return attend(asked, keys_values, source.mask).to(queries.dtype)

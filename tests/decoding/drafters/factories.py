@@ -36,7 +36,11 @@ SOURCE_TO_TARGET = torch.where(torch.arange(12) < 9, torch.arange(12), SPECIAL.u
 
 
 def _block_network(
-    num_layers: int, cached_prefix: bool, sequential_head: int = 0, shortlist_types: int = 0
+    num_layers: int,
+    cached_prefix: bool,
+    sequential_head: int = 0,
+    head_attention: int = 0,
+    shortlist_types: int = 0,
 ) -> BlockDrafter:
     stack = StackConfig(1, 8, 8, 2, vocab_size=12, max_positions=100, positions="learned")
     network = BlockDrafter(
@@ -49,6 +53,7 @@ def _block_network(
             cached_prefix=cached_prefix,
             tie_output=sequential_head > 0,
             sequential_head=sequential_head,
+            head_attention=head_attention,
             shortlist_common=shortlist_types and 2,
             shortlist_types=shortlist_types,
         )
@@ -65,7 +70,9 @@ def _block_network(
 
 _FAST = _block_network(2, cached_prefix=True)
 _HEAD = _block_network(2, cached_prefix=True, sequential_head=12)
-_LISTED = _block_network(2, cached_prefix=True, sequential_head=12, shortlist_types=24)
+_LISTED = _block_network(
+    2, cached_prefix=True, sequential_head=12, head_attention=2, shortlist_types=24
+)
 _MEDUSA = MedusaHeads(MedusaConfig(num_heads=25, dim=9))  # a toy's state is its logits
 randomise(_MEDUSA, seed=0)
 

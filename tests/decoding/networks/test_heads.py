@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Sequence
 from itertools import product
 
 import pytest
 import torch
 from torch import Tensor, nn
 
+from specdec_plugins.decoding.networks.cache import SourceMemory
 from specdec_plugins.decoding.networks.cpu.ops import instruction_sets
 from specdec_plugins.decoding.networks.cpu.products import (
     NativeHead,
@@ -20,13 +22,14 @@ from tests.decoding.networks.toys import block_drafter, randomise
 
 pytestmark = pytest.mark.usefixtures("no_gradients")
 KINDS = list(product(instruction_sets(), (False, True)))
-DIM, HIDDEN, WIDTH = 37, 70, 300
+DIM, HIDDEN, WIDTH, SOURCE_DIM = 39, 70, 300, 20
 
 
 def native(head: SequentialHead, instruction_set: str, int8: bool) -> NativeHead:
     head = copy.deepcopy(head)
-    for name in ("state", "out"):
-        setattr(head, name, NativeLinear(getattr(head, name), int8, instruction_set))
+    for name, child in list(head.named_children()):
+        if isinstance(child, nn.Linear) and name != "token":
+            setattr(head, name, NativeLinear(child, int8, instruction_set))
     return NativeHead(head)
 
 
@@ -43,21 +46,35 @@ def best_by_hand(place: int, candidates: Tensor, scores: Tensor) -> Tensor:
     return scores.argmax(-1)
 
 
-def toy_head() -> SequentialHead:
-    head = SequentialHead(DIM, HIDDEN)
+def source_of(head: SequentialHead | NativeHead, lengths: Sequence[int]) -> SourceMemory:
+    """What it reads of sources of these lengths; whatever layers read stands before it."""
+    random = torch.Generator().manual_seed(sum(lengths))
+    columns, ends = torch.arange(max(lengths)), torch.tensor(lengths)
+    states = torch.randn(len(lengths), max(lengths), SOURCE_DIM, generator=random)
+    of_layers = torch.randn(len(lengths), max(lengths), 2, 1, 4, generator=random)
+    read = (of_layers, *head.keys_values(states))
+    return SourceMemory(ends, columns >= ends[:, None], read).trimmed()
+
+
+def toy_head(num_heads: int = 0) -> SequentialHead:
+    head = SequentialHead(DIM, HIDDEN, num_heads, SOURCE_DIM)
     randomise(head, seed=1)
+    head.out.weight *= 0.05  # so that several tokens are likely
     return head.float()
 
 
 @pytest.mark.parametrize(("instruction_set", "int8"), KINDS)
+@pytest.mark.parametrize("num_heads", [0, 3])
 @pytest.mark.parametrize(("rows", "length", "width"), [(1, 1, 3), (1, 8, WIDTH), (9, 4, WIDTH)])
 def test_a_block_is_drafted_as_place_by_place(
-    instruction_set: str, int8: bool, rows: int, length: int, width: int
+    instruction_set: str, int8: bool, num_heads: int, rows: int, length: int, width: int
 ) -> None:
-    given, head = inputs(rows, length, width), native(toy_head(), instruction_set, int8)
-    found, confidences = head.draft(*given, num_candidates=5)
-    by_place = [head.draft(*given, 5, best_by_hand)]
-    by_place += [] if int8 else [toy_head().draft(*given, num_candidates=5)]
+    plain = toy_head(num_heads)
+    given, head = inputs(rows, length, width), native(plain, instruction_set, int8)
+    source = source_of(head, range(1, 1 + rows))
+    found, confidences = head.draft(*given, 5, source)
+    by_place = [head.draft(*given, 5, source, best_by_hand)]
+    by_place += [] if int8 else [plain.draft(*given, 5, source_of(plain, range(1, 1 + rows)))]
     for expected, probs in by_place:
         assert torch.equal(found, expected)
         torch.testing.assert_close(confidences, probs, rtol=1e-4, atol=1e-5)
@@ -80,7 +97,7 @@ def test_only_what_is_listed_is_drafted(
     project = nn.Linear(DIM, WIDTH, bias=False)
     project.weight.data = embeddings
     logits = only(NativeLinear(project, int8, instruction_set)(states), rows)
-    expected, probs = head.draft(states, logits, before, embeddings, 6, best_by_hand)
+    expected, probs = head.draft(states, logits, before, embeddings, 6, None, best_by_hand)
     for threads in (1, 2):
         torch.set_num_threads(threads)
         found, confidences = head.draft(states, rows, before, embeddings, 6)
@@ -115,20 +132,50 @@ def test_a_block_is_the_same_in_any_batch_and_on_any_threads(
     instruction_set: str, int8: bool, threads_kept: None
 ) -> None:
     states, logits, before, embeddings = inputs(7, 6)
-    head = native(toy_head(), instruction_set, int8)
+    head = native(toy_head(3), instruction_set, int8)
+    source = source_of(head, range(9, 2, -1))
     given = [(states[i : i + 1], logits[i : i + 1], before[i : i + 1]) for i in range(7)]
-    each = [head.draft(*own, embeddings, num_candidates=16) for own in given]
+    each = [
+        head.draft(*own, embeddings, 16, source.select(torch.tensor([i])))
+        for i, own in enumerate(given)
+    ]
     alone = [torch.cat(parts) for parts in zip(*each, strict=True)]
     for threads, rows in product((1, 2, 3), (2, 7)):
         torch.set_num_threads(threads)
-        found = head.draft(states[:rows], logits[:rows], before[:rows], embeddings, 16)
+        read = source.select(torch.arange(rows))
+        found = head.draft(states[:rows], logits[:rows], before[:rows], embeddings, 16, read)
         assert all(torch.equal(part, own[:rows]) for part, own in zip(found, alone, strict=True))
 
 
 @pytest.mark.parametrize("int8", [False, True])
 def test_a_network_for_a_cpu_gets_it(int8: bool) -> None:
-    network = with_fast_products(block_drafter(sequential_head=HIDDEN).float(), int8)
-    assert isinstance(network.decoder.head, NativeHead)
+    network = block_drafter(sequential_head=HIDDEN, head_attention=2)
+    network = with_fast_products(network.float(), int8)
+    head = network.decoder.head
+    assert isinstance(head, NativeHead)
+    parts = ("state", "out", "key_value", "context")
+    assert all(isinstance(getattr(head._head, name), NativeLinear) for name in parts)
+
+
+def test_what_was_drafted_decides_what_is_read() -> None:
+    """Attention by hand, of one place, for each of two tokens before it."""
+    head = toy_head(3)
+    states, logits, before, embeddings = inputs(2, 1)
+    source = source_of(head, (4, 2))
+    candidates, score = head.scorer(states, logits, embeddings, 2, source)
+    found = score(0, before[:, None])[:, 0]
+    keys, values = source.keys_values[-1].unbind(2)
+    for row, length in enumerate((4, 2)):
+        told = head.state(states[row, 0]) + head.table(embeddings)[before[row]].float()
+        read = []
+        for query, own, worth in zip(
+            told[HIDDEN:].view(3, -1), keys[row].unbind(1), values[row].unbind(1), strict=True
+        ):
+            weights = (own[:length] @ query / query.numel() ** 0.5).softmax(0)
+            read.append(weights @ worth[:length])
+        hidden = (told[:HIDDEN] + head.context.weight @ torch.cat(read)).clamp(min=0)
+        corrected = states[row, 0] + head.out(hidden)
+        torch.testing.assert_close(found[row], embeddings[candidates[row, 0]] @ corrected)
 
 
 def test_a_token_that_is_none_is_refused() -> None:

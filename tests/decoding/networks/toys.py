@@ -120,11 +120,13 @@ def fast_pair() -> tuple[TransformerVerifier, Drafter]:
 def remember(network: Transformer | BlockDrafter, tokens: Tensor) -> SourceMemory:
     """The memory of source tokens [B, S] int64."""
     states, padding_mask = network.encoder(tokens)
+    is_drafter = isinstance(network, BlockDrafter)
+    reads = network.decoder if is_drafter else network.decoder.layers
     return SourceMemory(
         lengths=(~padding_mask).sum(1),
         padding_mask=padding_mask,
-        keys_values=network.decoder.layers.keys_values(states),
-        extras=network.copied(tokens) if isinstance(network, BlockDrafter) else (),
+        keys_values=reads.keys_values(states),
+        extras=network.copied(tokens) if is_drafter else (),
     ).trimmed()
 
 

@@ -111,8 +111,12 @@ struct Candidate {
 struct Walk {
   int rows = 0, length = 0;           // B, K
   int dim = 0, hidden = 0;            // D, H
+  int told = 0;                       // H, and D more for a query where the head reads the source
+  int heads = 0;                      // by which it does; 0 = it does not
   int count = 0;                      // the most candidates of a place
-  Linear state, out;
+  Linear state, out, context;
+  SourceStates source;
+  Mask source_mask;
   const float* states = nullptr;      // [B, K, D]
   // By which candidates are chosen: logits of all types, or scores of those listed for each row.
   const float* logits = nullptr;      // [B, K, V]; null = scores
@@ -123,7 +127,7 @@ struct Walk {
   int64_t scores_stride = 0;
   const int64_t* before = nullptr;    // [B] the last committed tokens
   const float* embeddings = nullptr;  // [V, D]
-  const uint16_t* table = nullptr;    // [V, H] bfloat16, what a token before adds to `state`
+  const uint16_t* table = nullptr;    // [V, told] bfloat16, what a token before adds to `state`
   const int64_t* blocks = nullptr;    // [B] the first row of each block in states
   Candidate* candidates = nullptr;    // [B, K, count] room
   int64_t* drafted = nullptr;         // [B, K]

@@ -313,15 +313,12 @@ class Scorer {
 class BlockDrafter {
  public:
   BlockDrafter(Tables tables, int64_t mask, int64_t pad, std::optional<Floats> queries,
-               Tensor<const Bfloat16> head_table, std::shared_ptr<PackedWeights> state,
-               std::shared_ptr<PackedWeights> out)
+               std::shared_ptr<Head> head)
       : own_(std::move(tables)),
         mask_(mask),
         pad_(pad),
         queries_(std::move(queries)),
-        head_table_(std::move(head_table)),
-        state_(std::move(state)),
-        out_(std::move(out)) {}
+        head_(std::move(head)) {}
 
   // Returns the longest of the drafts, which are cut to `budget` and behind an eos: `counts`.
   int64_t draft(const Integers& prefix, const Integers& lengths, const Integers& num_masks,
@@ -356,8 +353,8 @@ class BlockDrafter {
                 places.written());
     own_.stack->run(x.read(), states.written(), 0, own_.stack->size(), window.seen.read(), storage,
                     window.at.read(), source, source_mask, places.read(), columns.read(), threads);
-    walk_blocks(states.read(), std::nullopt, lists, types, before.read(), own_.tokens, head_table_,
-                *state_, *out_, candidates, drafted, confidences, threads);
+    walk_blocks(states.read(), std::nullopt, lists, types, before.read(), own_.tokens, *head_,
+                source, source_mask, candidates, drafted, confidences, threads);
     for (int64_t row = 0; row < rows; ++row) {
       const int64_t most = std::clamp<int64_t>(budget.data[row], 0, used);
       counts.data[row] = up_to_eos(drafted.data + row * used, most, eos);
@@ -369,8 +366,7 @@ class BlockDrafter {
   Tables own_;
   int64_t mask_, pad_;
   std::optional<Floats> queries_;
-  Tensor<const Bfloat16> head_table_;
-  std::shared_ptr<PackedWeights> state_, out_;
+  std::shared_ptr<Head> head_;
 };
 
 }  // namespace specdec
@@ -398,8 +394,9 @@ PYBIND11_MODULE(_kernels, module) {
              arg("log_probs"), arg("backoffs"), arg("frequencies"), arg("weight"),
              arg("candidates"), arg("paths"), arg("threads"));
   module.def("walk_blocks", &walk_blocks, arg("states"), arg("logits"), arg("lists"),
-             arg("types"), arg("before"), arg("embeddings"), arg("table"), arg("state"), arg("out"),
-             arg("candidates"), arg("drafted"), arg("confidences"), arg("threads"));
+             arg("types"), arg("before"), arg("embeddings"), arg("head"), arg("source"),
+             arg("source_mask"), arg("candidates"), arg("drafted"), arg("confidences"),
+             arg("threads"));
   module.def("count_tokens", &count_tokens, arg("tokens"), arg("pad"), arg("positions"),
              arg("padding"));
   module.def("embed", &embed, arg("tokens"), arg("table"), arg("scale"), arg("positions"),
@@ -449,16 +446,18 @@ PYBIND11_MODULE(_kernels, module) {
   py::class_<Tables>(module, "Tables")
       .def(py::init<Floats, float, Floats, int64_t, int64_t, std::shared_ptr<Stack>>(),
            arg("tokens"), arg("scale"), arg("positions"), arg("offset"), arg("last"), arg("stack"));
+  py::class_<Head, std::shared_ptr<Head>>(module, "Head")
+      .def(py::init<Tensor<const Bfloat16>, std::shared_ptr<PackedWeights>,
+                    std::shared_ptr<PackedWeights>, std::shared_ptr<PackedWeights>, int>(),
+           arg("table"), arg("state"), arg("out"), arg("context"), arg("heads"));
   py::class_<Scorer>(module, "Scorer")
       .def(py::init<Tables, std::shared_ptr<PackedWeights>>(), arg("tables"), arg("output"))
       .def("score", &Scorer::score, arg("prefix"), arg("lengths"), arg("draft"),
            arg("num_drafted"), arg("pad"), arg("cached"), arg("storage"), arg("live"),
            arg("source"), arg("source_mask"), arg("logits"), arg("threads"));
   py::class_<BlockDrafter>(module, "BlockDrafter")
-      .def(py::init<Tables, int64_t, int64_t, std::optional<Floats>, Tensor<const Bfloat16>,
-                    std::shared_ptr<PackedWeights>, std::shared_ptr<PackedWeights>>(),
-           arg("tables"), arg("mask"), arg("pad"), arg("queries"), arg("head_table"), arg("state"),
-           arg("out"))
+      .def(py::init<Tables, int64_t, int64_t, std::optional<Floats>, std::shared_ptr<Head>>(),
+           arg("tables"), arg("mask"), arg("pad"), arg("queries"), arg("head"))
       .def("draft", &BlockDrafter::draft, arg("prefix"), arg("lengths"), arg("num_masks"),
            arg("budget"), arg("eos"), arg("cached"), arg("storage"), arg("live"), arg("source"),
            arg("source_mask"), arg("copied"), arg("lists"), arg("types"), arg("candidates"),

@@ -158,6 +158,7 @@ class NativeHead(nn.Module):
         super().__init__()
         self._head = head
         self._choices: Any = None  # what rows may be projected onto, once it is asked for
+        self._compiled: Any = None
 
     def listed(self, types: Tensor, embeddings: Tensor) -> Listed:
         """See `SequentialHead.listed`; the projection has the precision of the other products."""
@@ -173,12 +174,14 @@ class NativeHead(nn.Module):
         before: Tensor,  # [B] int64
         embeddings: Tensor,  # [V, D]
         num_candidates: int,
+        source: SourceMemory | None = None,
         choose: Choice | None = None,
     ) -> tuple[Tensor, Tensor]:  # [B, K] int64, [B, K] float32
         """See `SequentialHead.draft`."""
         if choose is not None:
             assert isinstance(logits, Tensor), "a choice of Python's is made by all logits"
-            return self._head.draft(states, logits, before, embeddings, num_candidates, choose)
+            given = (states, logits, before, embeddings, num_candidates, source, choose)
+            return self._head.draft(*given)
         drafted = before.new_empty(states.shape[:2])
         confidences = states.new_empty(drafted.shape)
         ops.native.walk_blocks(
@@ -188,9 +191,9 @@ class NativeHead(nn.Module):
             types=[] if isinstance(logits, Tensor) else [row.types for row in logits],
             before=before,
             embeddings=embeddings,
-            table=self._head.table(embeddings),
-            state=self._head.state.packed,
-            out=self._head.out.packed,
+            head=self.compiled(embeddings),
+            source=[] if source is None else source.keys_values,
+            source_mask=None if source is None else source.mask,
             candidates=num_candidates,
             drafted=drafted,
             confidences=confidences,
@@ -199,16 +202,32 @@ class NativeHead(nn.Module):
         return drafted, confidences
 
     def scorer(
-        self, states: Tensor, logits: Tensor, embeddings: Tensor, num_candidates: int
+        self,
+        states: Tensor,
+        logits: Tensor,
+        embeddings: Tensor,
+        num_candidates: int,
+        source: SourceMemory | None = None,
     ) -> tuple[Tensor, Callable[[int, Tensor], Tensor]]:
         """See `SequentialHead.scorer`."""
-        return self._head.scorer(states, logits, embeddings, num_candidates)
+        return self._head.scorer(states, logits, embeddings, num_candidates, source)
 
-    def weights(self, embeddings: Tensor) -> dict[str, Any]:
-        """What the kernels' `BlockDrafter` reads of it."""
-        head = self._head
-        table, state, out = head.table(embeddings), head.state.packed, head.out.packed
-        return {"head_table": table, "state": state, "out": out}
+    def keys_values(self, states: Tensor) -> tuple[Tensor, ...]:
+        """See `SequentialHead.keys_values`."""
+        return self._head.keys_values(states)
+
+    def compiled(self, embeddings: Tensor) -> Any:
+        """The kernels', over these weights."""
+        if self._compiled is None:
+            head = self._head
+            self._compiled = ops.native.Head(
+                table=head.table(embeddings),
+                state=head.state.packed,
+                out=head.out.packed,
+                context=head.context.packed if head.num_heads else None,
+                heads=head.num_heads,
+            )
+        return self._compiled
 
 
 def _pack(linear: nn.Linear, int8: bool, instruction_set: str) -> Any:

@@ -403,23 +403,40 @@ class Stack {
   std::deque<std::vector<float>> norms_;
 };
 
-// The tokens of the blocks of all rows, by a sequential head (heads.py).
+// The weights of a sequential head.
+struct Head {
+  Tensor<const Bfloat16> table;  // [V, H], or [V, H + D] where it reads the source
+  std::shared_ptr<PackedWeights> state, out, context;
+  int heads;
+};
+
+// The tokens of the blocks of all rows, by a sequential head (heads.py). The last of the source's
+// keys and values are the head's, if it reads any.
 inline void walk_blocks(const Floats& states, const std::optional<Floats>& logits,
                         const std::vector<std::shared_ptr<PackedWeights>>& lists,
                         const std::vector<Tensor<const int32_t>>& types, const Integers& before,
-                        const Floats& embeddings, const Tensor<const Bfloat16>& table,
-                        const PackedWeights& state, const PackedWeights& out, int candidates,
+                        const Floats& embeddings, const Head& head,
+                        const std::vector<Tensor<const float, true>>& source,
+                        const std::optional<Floats>& source_mask, int candidates,
                         const Tensor<int64_t>& drafted, const Tensor<float>& confidences,
                         int threads) {
   Walk walk;
   walk.rows = int(states.size(0));
   walk.length = int(states.size(1));
   walk.dim = int(states.size(2));
-  walk.hidden = int(table.size(1));
+  walk.hidden = head.out->linear.in;
+  walk.told = int(head.table.size(1));
+  walk.heads = head.heads;
   walk.width = int(embeddings.size(0));
   walk.count = std::min(candidates, walk.width);
-  walk.state = state.linear;
-  walk.out = out.linear;
+  walk.state = head.state->linear;
+  walk.out = head.out->linear;
+  if (head.heads) {
+    const auto& own = source.at(source.size() - 1);
+    walk.context = head.context->linear;
+    walk.source = {own.data, own.row_stride};
+    walk.source_mask = mask_of(source_mask, int(own.size(1)));
+  }
   walk.states = states.data;
   walk.logits = data_of(logits);
   std::vector<Linear> linears;
@@ -433,7 +450,7 @@ inline void walk_blocks(const Floats& states, const std::optional<Floats>& logit
   walk.types = listed.data();
   walk.before = before.data;
   walk.embeddings = embeddings.data;
-  walk.table = &table.data->bits;
+  walk.table = &head.table.data->bits;
   std::vector<int64_t> blocks;
   for (int row = 0; row < walk.rows; ++row) {
     blocks.push_back(int64_t(row) * walk.length);
@@ -446,11 +463,14 @@ inline void walk_blocks(const Floats& states, const std::optional<Floats>& logit
   walk.drafted = drafted.data;
   walk.confidences = confidences.data;
   const size_t codes = std::max((places + 1) * (walk.dim + 3), (rows + 1) * (walk.hidden + 3));
-  const Scratch scratch = scratch_for({places * walk.hidden, 0, rows * walk.dim, rows * walk.scores_stride,
+  const Scratch scratch = scratch_for({places * walk.told, rows * (walk.told + walk.dim),
+                                       rows * walk.dim, rows * walk.scores_stride,
                                        rows * walk.hidden},
-                                      state.linear.codes ? codes : 0, places, 0, threads);
+                                      walk.state.codes ? codes : 0, places,
+                                      walk.source_mask.width + 16, threads);
   walk.scores = scratch.qkv;
-  in_team(threads, [&](int thread, int team) { state.isa.walk(walk, scratch, thread, team); });
+  const Isa& isa = head.state->isa;
+  in_team(threads, [&](int thread, int team) { isa.walk(walk, scratch, thread, team); });
 }
 
 }  // namespace specdec
