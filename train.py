@@ -68,7 +68,8 @@ def _settings(arguments: Sequence[str]) -> Any:
 def _as_restored(cfg: Any, arguments: Sequence[str]) -> None:
     """A block drafter that goes on keeps the head that it has, or has not, unless told.
 
-    ``--arch block_fast`` had none at first, and its checkpoints still go on.
+    ``--arch block_fast`` had none at first, then one that did not read the source, and these
+    checkpoints still go on.
     """
     from specdec_plugins.formats.checkpoints import load_checkpoint
 
@@ -77,7 +78,10 @@ def _as_restored(cfg: Any, arguments: Sequence[str]) -> None:
     if head is None or _has(arguments, "--sequential-head") or not path.is_file():
         return
     weights = load_checkpoint(str(path))["model"]
-    cfg.model.sequential_head = len(weights.get("decoder.head.state.bias", ()))
+    out = weights.get("decoder.head.out.weight")
+    cfg.model.sequential_head = 0 if out is None else out.shape[1]
+    if "decoder.head.context.weight" not in weights:
+        cfg.model.head_attention = 0
 
 
 def _check(cfg: Any) -> None:
