@@ -71,6 +71,7 @@ def _as_restored(cfg: Any, arguments: Sequence[str]) -> None:
     ``--arch block_fast`` had none at first, then one that did not read the source, and these
     checkpoints still go on.
     """
+    from specdec_plugins.decoding.networks.block import head_width
     from specdec_plugins.formats.checkpoints import load_checkpoint
 
     path = Path(cfg.checkpoint.save_dir, cfg.checkpoint.restore_file)
@@ -78,8 +79,7 @@ def _as_restored(cfg: Any, arguments: Sequence[str]) -> None:
     if head is None or _has(arguments, "--sequential-head") or not path.is_file():
         return
     weights = load_checkpoint(str(path))["model"]
-    out = weights.get("decoder.head.out.weight")
-    cfg.model.sequential_head = 0 if out is None else out.shape[1]
+    cfg.model.sequential_head = head_width(weights)
     if "decoder.head.context.weight" not in weights:
         cfg.model.head_attention = 0
 

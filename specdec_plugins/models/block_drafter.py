@@ -294,7 +294,8 @@ def fast_architecture(args: Namespace) -> None:
     tied = ("share_all_embeddings", "share_decoder_input_output_embed")
     if getattr(args, "sequential_head", None) is None and any(getattr(args, n, 0) for n in tied):
         args.sequential_head = 2 * getattr(args, "decoder_embed_dim", 512)
-        # A head whose width is told reads the source only if that is told, too: older ones do not.
-        heads = getattr(args, "decoder_attention_heads", 8)
-        args.head_attention = getattr(args, "head_attention", heads)
+        args.head_attention = getattr(args, "head_attention", None)
+    # Absent beside a width: an older head, which does not read the source.
+    if getattr(args, "head_attention", 0) is None and args.sequential_head:
+        args.head_attention = getattr(args, "decoder_attention_heads", 8)
     block_architecture(args)

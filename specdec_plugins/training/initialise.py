@@ -130,8 +130,6 @@ def drafter_settings(args: Namespace, verifier: Namespace, source: StateDict) ->
         setattr(args, name, values.pop(name))
     settings = Namespace(arch=args.arch, _name=args.arch, **values)
     (fast_architecture if args.arch == "block_fast" else block_architecture)(settings)
-    if args.arch == "block_fast" and args.head_attention is None and settings.sequential_head:
-        settings.head_attention = settings.decoder_attention_heads
     _refuse_other_sizes(args, settings, verifier)
     return settings
 

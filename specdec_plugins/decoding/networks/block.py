@@ -225,8 +225,8 @@ class BidirectionalDecoder(nn.Module):
         return scores
 
 
-def _hidden_width(state: State) -> int:
-    """Of the sequential head; 0 where there is none."""
+def head_width(state: State) -> int:
+    """Hidden width of the sequential head; 0 where there is none."""
     out = state.get("decoder.head.out.weight")
     return 0 if out is None else out.shape[1]
 
@@ -266,7 +266,7 @@ class BlockDrafter(EncoderDecoder):
             "copy_source": "decoder.copy_attn.weight" in state,
             "scale_decoder": bool(settings.get("scale_decoder_embedding", False)),
             "cached_prefix": bool(settings.get("cached_prefix", False)),
-            "sequential_head": _hidden_width(state),
+            "sequential_head": head_width(state),
             "head_attention": int(settings.get("head_attention", None) or 0),
             "shortlist_common": len(state.get("decoder.shortlist.common", ())),
             "shortlist_types": len(state.get("decoder.shortlist.types", ())),

@@ -9,7 +9,7 @@ benchmarks/results/kernels.md.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import cache
 from typing import Any, TypeVar, cast
 
@@ -157,6 +157,7 @@ class NativeHead(nn.Module):
     def __init__(self, head: SequentialHead) -> None:
         super().__init__()
         self._head = head
+        self.scorer, self.keys_values = head.scorer, head.keys_values
         self._choices: Any = None  # what rows may be projected onto, once it is asked for
         self._compiled: Any = None
 
@@ -200,21 +201,6 @@ class NativeHead(nn.Module):
             threads=torch.get_num_threads(),
         )
         return drafted, confidences
-
-    def scorer(
-        self,
-        states: Tensor,
-        logits: Tensor,
-        embeddings: Tensor,
-        num_candidates: int,
-        source: SourceMemory | None = None,
-    ) -> tuple[Tensor, Callable[[int, Tensor], Tensor]]:
-        """See `SequentialHead.scorer`."""
-        return self._head.scorer(states, logits, embeddings, num_candidates, source)
-
-    def keys_values(self, states: Tensor) -> tuple[Tensor, ...]:
-        """See `SequentialHead.keys_values`."""
-        return self._head.keys_values(states)
 
     def compiled(self, embeddings: Tensor) -> Any:
         """The kernels', over these weights."""
