@@ -50,7 +50,8 @@ class BlockNatDrafter(ContextDrafter):
         share_encoder: bool | None = None  # read the verifier's encoder output; None = if equal
         cache: bool = True  # keep the prefix's keys and values, if the network was trained for it
         bigram_weight: float = 0.3  # of how well tokens go together, where there are bigrams; 0 off
-        # Tokens a position to choose from: behind a head (None = 16), or with bigrams (None = 6).
+        # Tokens a position to choose from: with bigrams (None = 6), or behind a head (None = 16, or
+        # of a shortlist all, where no tree is drafted and nothing is drawn).
         candidates: int | None = None  # None = as above
         shortlist: bool = True  # draft likely types of the source alone, where the network has them
         confidence: float = 0.0  # probability, 0..1, of a head's best token, or it stops; 0 = never
@@ -99,8 +100,9 @@ class BlockNatDrafter(ContextDrafter):
         self._shortlist = self.network.decoder.shortlist if config.shortlist else None
         self._listed: list[Listed] = []  # what each row may draft, where there is a shortlist
         can_draft = self.network.decoder.drafts_at_once and self.keeps_prefix
-        is_chain = not self._samples and not self.tree_size
-        self._at_once = can_draft and self._shortlist is not None and is_chain
+        lists_chain = self._shortlist is not None and not self._samples and not self.tree_size
+        self._at_once = can_draft and lists_chain
+        self._num_candidates = config.candidates or (None if lists_chain else 16)
         # Reading a value on the CPU needs no synchronisation, and every column costs.
         self._may_wait = self.network.decoder.tokens.weight.is_cpu
 
@@ -189,7 +191,7 @@ class BlockNatDrafter(ContextDrafter):
             num_positions=self._width + self._behind + most,
             source=self._memory,
             listed=self._listed,
-            num_candidates=self._config.candidates or 16,
+            num_candidates=self._num_candidates,
             eos=self._eos,
         )
         self._keep(asked.prefix)
@@ -236,8 +238,7 @@ class BlockNatDrafter(ContextDrafter):
         decoder, listed = self.network.decoder, self._listed
         head, embeddings = decoder.head, decoder.tokens.weight
         assert head is not None
-        candidates = self._config.candidates or 16
-        given = asked.prefix.last(), embeddings, candidates, self._memory
+        given = asked.prefix.last(), embeddings, self._num_candidates, self._memory
         if isinstance(head, NativeHead) and listed and not self._samples:
             drafted, confidences = head.draft(states, listed, *given)
             return Draft(drafted, asked.budget, confidences=confidences)
@@ -261,7 +262,7 @@ class BlockNatDrafter(ContextDrafter):
         head, embeddings = self.network.decoder.head, self.network.decoder.tokens.weight
         assert head is not None
         candidates, score = head.scorer(
-            states, self._logits(states), embeddings, self._config.candidates or 16, self._memory
+            states, self._logits(states), embeddings, self._num_candidates, self._memory
         )
         drafted, lengths, tree = grow(
             lambda place, before: score(place, before).log_softmax(-1),

@@ -128,7 +128,7 @@ class BidirectionalDecoder(nn.Module):
         num_positions: int,  # that it needs room for, the most of any row
         source: SourceMemory,
         listed: Sequence[Listed],  # what each row may draft
-        num_candidates: int,
+        num_candidates: int | None,
         eos: int,
     ) -> Draft:
         """What is drafted behind each prefix, up to an eos, in one call of the kernels.
@@ -150,7 +150,7 @@ class BidirectionalDecoder(nn.Module):
             copied=source.extras,
             lists=[row.packed for row in listed],
             types=[row.types for row in listed],
-            candidates=num_candidates,
+            candidates=num_candidates or 0,
             drafted=drafted,
             counts=lengths,
             confidences=confidences,

@@ -167,7 +167,7 @@ class SequentialHead(nn.Module):
         logits: Tensor,  # [B, K, V], before the head; -inf for what may not be drafted
         before: Tensor,  # [B] int64, the last committed tokens
         embeddings: Tensor,  # [V, D], which are the output projection, too
-        num_candidates: int,
+        num_candidates: int | None,  # None = every type that may be drafted
         source: SourceMemory | None = None,  # which a head with attention reads
         choose: Choice | None = None,
     ) -> tuple[Tensor, Tensor]:  # [B, K] int64, [B, K]
@@ -193,7 +193,7 @@ class SequentialHead(nn.Module):
         states: Tensor,
         logits: Tensor,
         embeddings: Tensor,
-        num_candidates: int,
+        num_candidates: int | None,
         source: SourceMemory | None = None,
     ) -> tuple[Tensor, Callable[[int, Tensor], Tensor]]:
         """The candidates of each place, [B, K, C] int64, and what scores them; see `draft`.
@@ -201,8 +201,13 @@ class SequentialHead(nn.Module):
         It is told a place and tokens [B, M] int64, each of which may stand before it, and gives the
         scores [B, M, C] behind each.
         """
-        allowed, candidates = logits.topk(min(num_candidates, logits.shape[-1]))  # [B, K, C] both
-        table, rows = self.table(embeddings), embeddings[candidates]  # [B, K, C, D]
+        if num_candidates is None:
+            allowed, rows = logits, embeddings.expand(*logits.shape, -1)  # one table, repeated
+            candidates = torch.arange(len(embeddings), device=logits.device).expand(logits.shape)
+        else:
+            allowed, candidates = logits.topk(min(num_candidates, logits.shape[-1]))
+            rows = embeddings[candidates]  # [B, K, C, D]
+        table = self.table(embeddings)
         told: Tensor = self.state(states)  # [B, K, H + D]
         bans = torch.zeros_like(allowed).masked_fill_(allowed == -math.inf, -math.inf)
 

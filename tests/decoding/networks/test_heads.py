@@ -17,7 +17,7 @@ from specdec_plugins.decoding.networks.cpu.products import (
     NativeLinear,
     with_fast_products,
 )
-from specdec_plugins.decoding.networks.heads import SequentialHead, Shortlist, only
+from specdec_plugins.decoding.networks.heads import Listed, SequentialHead, Shortlist, only
 from tests.decoding.networks.toys import block_drafter, randomise
 
 pytestmark = pytest.mark.usefixtures("no_gradients")
@@ -85,10 +85,11 @@ def test_a_block_is_drafted_as_place_by_place(
 
 
 @pytest.mark.parametrize(("instruction_set", "int8"), KINDS)
+@pytest.mark.parametrize("num_candidates", [6, None])
 def test_only_what_is_listed_is_drafted(
-    instruction_set: str, int8: bool, threads_kept: None
+    instruction_set: str, int8: bool, num_candidates: int | None, threads_kept: None
 ) -> None:
-    """Lists of each row's own, one of them shorter than its candidates."""
+    """Lists of each row's own, one of them shorter than its candidates; or all it has are."""
     states, _, before, embeddings = inputs(3, 5)
     head = native(toy_head(), instruction_set, int8)
     random = torch.Generator().manual_seed(1)
@@ -96,19 +97,53 @@ def test_only_what_is_listed_is_drafted(
     rows = [head.listed(own, embeddings) for own in types]
     project = nn.Linear(DIM, WIDTH, bias=False)
     project.weight.data = embeddings
-    logits = only(NativeLinear(project, int8, instruction_set)(states), rows)
-    expected, probs = head.draft(states, logits, before, embeddings, 6, None, best_by_hand)
+    packed = NativeLinear(project, int8, instruction_set)
+    given = before, embeddings, num_candidates
+    if num_candidates is None:
+        expected, probs = _by_scores(head._head, states, rows, before, embeddings, packed)
+    else:
+        logits = only(packed(states), rows)
+        expected, probs = head.draft(states, logits, *given, None, best_by_hand)
     for threads in (1, 2):
         torch.set_num_threads(threads)
-        found, confidences = head.draft(states, rows, before, embeddings, 6)
+        found, confidences = head.draft(states, rows, *given)
         assert torch.equal(found, expected)
         torch.testing.assert_close(confidences, probs, rtol=1e-4, atol=1e-5)
     for row in range(3):
         alone, _ = head.draft(
-            states[row : row + 1], rows[row : row + 1], before[row : row + 1], embeddings, 6
+            states[row : row + 1], rows[row : row + 1], before[row : row + 1], *given[1:]
         )
         assert torch.equal(alone, expected[row : row + 1])
         assert set(alone[0].tolist()) <= set(types[row].tolist())
+
+
+def _by_scores(
+    head: SequentialHead,
+    states: Tensor,
+    rows: list[Listed],
+    before: Tensor,
+    embeddings: Tensor,
+    project: NativeLinear,
+) -> tuple[Tensor, Tensor]:
+    """What is drafted by a projection of corrected states, which may have 8 bits."""
+    drafted, confidences = [], []
+    for state in states.unbind(1):
+        hidden = head.state(state) + head.table(embeddings)[before].float()
+        logits = only(project(state + head.out(hidden.clamp(min=0)))[:, None], rows)[:, 0]
+        before = logits.argmax(-1)
+        drafted.append(before)
+        confidences.append(logits.softmax(-1).amax(-1))
+    return torch.stack(drafted, 1), torch.stack(confidences, 1)
+
+
+@pytest.mark.parametrize("num_heads", [0, 3])
+def test_all_types_as_candidates_are_no_candidates_at_all(num_heads: int) -> None:
+    head, given = toy_head(num_heads), inputs(3, 5)
+    source = source_of(head, (4, 2, 3))
+    found = head.draft(*given, None, source)
+    for part, expected in zip(found, head.draft(*given, WIDTH, source), strict=True):
+        torch.testing.assert_close(part, expected)
+    assert not torch.equal(found[0], head.draft(*given, 3, source)[0])
 
 
 def test_a_shortlist_is_what_is_common_and_what_the_source_makes_likely() -> None:

@@ -113,17 +113,18 @@ struct Walk {
   int dim = 0, hidden = 0;            // D, H
   int told = 0;                       // H, and D more for a query where the head reads the source
   int heads = 0;                      // by which it does; 0 = it does not
-  int count = 0;                      // the most candidates of a place
+  int count = 0;                      // the most candidates of a place; 0 = all listed types
   Linear state, out, context;
   SourceStates source;
   Mask source_mask;
   const float* states = nullptr;      // [B, K, D]
-  // By which candidates are chosen: logits of all types, or scores of those listed for each row.
+  // By which candidates are found: logits of all types, or scores of those listed for each row.
   const float* logits = nullptr;      // [B, K, V]; null = scores
   int width = 0;                      // V
   const Linear* lists = nullptr;      // [B] projections onto these types
   const int32_t* const* types = nullptr;  // [B], those of each row
-  float* scores = nullptr;            // [B, scores_stride] room, of a row [K, its types]
+  float* scores = nullptr;            // [B, scores_stride] room, of a row [K, its types], or of
+                                      // one place where all of these are candidates
   int64_t scores_stride = 0;
   const int64_t* before = nullptr;    // [B] the last committed tokens
   const float* embeddings = nullptr;  // [V, D]

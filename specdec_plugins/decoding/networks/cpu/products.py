@@ -174,13 +174,12 @@ class NativeHead(nn.Module):
         logits: Tensor | Sequence[Listed],  # [B, K, V], or for each row whose logits to compute
         before: Tensor,  # [B] int64
         embeddings: Tensor,  # [V, D]
-        num_candidates: int,
+        num_candidates: int | None,
         source: SourceMemory | None = None,
         choose: Choice | None = None,
     ) -> tuple[Tensor, Tensor]:  # [B, K] int64, [B, K] float32
         """See `SequentialHead.draft`."""
-        if choose is not None:
-            assert isinstance(logits, Tensor), "a choice of Python's is made by all logits"
+        if isinstance(logits, Tensor) and (choose is not None or num_candidates is None):
             given = (states, logits, before, embeddings, num_candidates, source, choose)
             return self._head.draft(*given)
         drafted = before.new_empty(states.shape[:2])
@@ -195,7 +194,7 @@ class NativeHead(nn.Module):
             head=self.compiled(embeddings),
             source=[] if source is None else source.keys_values,
             source_mask=None if source is None else source.mask,
-            candidates=num_candidates,
+            candidates=num_candidates or 0,
             drafted=drafted,
             confidences=confidences,
             threads=torch.get_num_threads(),

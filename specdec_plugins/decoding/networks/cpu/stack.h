@@ -411,7 +411,7 @@ struct Head {
 };
 
 // The tokens of the blocks of all rows, by a sequential head (heads.py). The last of the source's
-// keys and values are the head's, if it reads any.
+// keys and values are the head's, if it reads any. Without `candidates` all listed types are.
 inline void walk_blocks(const Floats& states, const std::optional<Floats>& logits,
                         const std::vector<std::shared_ptr<PackedWeights>>& lists,
                         const std::vector<Tensor<const int32_t>>& types, const Integers& before,
@@ -429,6 +429,7 @@ inline void walk_blocks(const Floats& states, const std::optional<Floats>& logit
   walk.heads = head.heads;
   walk.width = int(embeddings.size(0));
   walk.count = std::min(candidates, walk.width);
+  if (logits && !walk.count) throw std::invalid_argument("no types are listed");
   walk.state = head.state->linear;
   walk.out = head.out->linear;
   if (head.heads) {
@@ -444,7 +445,8 @@ inline void walk_blocks(const Floats& states, const std::optional<Floats>& logit
   for (size_t row = 0; row < lists.size(); ++row) {
     linears.push_back(lists[row]->linear);
     listed.push_back(types.at(row).data);
-    walk.scores_stride = std::max(walk.scores_stride, int64_t(walk.length) * linears.back().out);
+    const int64_t scored = walk.count ? walk.length : 1;
+    walk.scores_stride = std::max(walk.scores_stride, scored * linears.back().out);
   }
   walk.lists = logits ? nullptr : linears.data();
   walk.types = listed.data();
