@@ -137,13 +137,19 @@ def _by_scores(
 
 
 @pytest.mark.parametrize("num_heads", [0, 3])
-def test_all_types_as_candidates_are_no_candidates_at_all(num_heads: int) -> None:
-    head, given = toy_head(num_heads), inputs(3, 5)
+def test_all_that_may_be_drafted_is_a_candidate(num_heads: int) -> None:
+    head, (states, logits, before, embeddings) = toy_head(num_heads), inputs(3, 5)
     source = source_of(head, (4, 2, 3))
-    found = head.draft(*given, None, source)
-    for part, expected in zip(found, head.draft(*given, WIDTH, source), strict=True):
-        torch.testing.assert_close(part, expected)
-    assert not torch.equal(found[0], head.draft(*given, 3, source)[0])
+    types = [torch.arange(row, WIDTH, 3).int() for row in range(3)]
+    logits = only(logits, [Listed(own) for own in types])
+    found = head.draft(states, logits, before, embeddings, None, source)
+    expected = head.draft(states, logits, before, embeddings, WIDTH, source)
+    for part, own in zip(found, expected, strict=True):
+        torch.testing.assert_close(part, own)
+    assert all(
+        set(row.tolist()) <= set(own.tolist()) for row, own in zip(found[0], types, strict=True)
+    )
+    assert not torch.equal(found[0], head.draft(states, logits, before, embeddings, 3, source)[0])
 
 
 def test_a_shortlist_is_what_is_common_and_what_the_source_makes_likely() -> None:
