@@ -50,7 +50,7 @@ class BlockNatDrafter(ContextDrafter):
         share_encoder: bool | None = None  # read the verifier's encoder output; None = if equal
         cache: bool = True  # keep the prefix's keys and values, if the network was trained for it
         bigram_weight: float = 0.3  # of how well tokens go together, where there are bigrams; 0 off
-        # Tokens a position to choose from: with bigrams (None = 6), or behind a head (None = 16, or
+        # Tokens a position to choose from: with bigrams (None = 6), or behind a head (None = 64, or
         # of a shortlist all, where no tree is drafted and nothing is drawn).
         candidates: int | None = None  # None = as above
         shortlist: bool = True  # draft likely types of the source alone, where the network has them
@@ -102,7 +102,7 @@ class BlockNatDrafter(ContextDrafter):
         can_draft = self.network.decoder.drafts_at_once and self.keeps_prefix
         lists_chain = self._shortlist is not None and not self._samples and not self.tree_size
         self._at_once = can_draft and lists_chain
-        self._num_candidates = config.candidates or (None if lists_chain else 16)
+        self._num_candidates = config.candidates or (None if lists_chain else 64)
         # Reading a value on the CPU needs no synchronisation, and every column costs.
         self._may_wait = self.network.decoder.tokens.weight.is_cpu
 
