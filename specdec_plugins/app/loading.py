@@ -22,7 +22,7 @@ from specdec_plugins.decoding.alone import DrafterDecoder, Unverified
 from specdec_plugins.decoding.constraints import FREE, Constraints
 from specdec_plugins.decoding.drafters import DRAFTERS, DraftContext, needs_of
 from specdec_plugins.decoding.engine import EngineConfig, Method, SpeculativeDecoder
-from specdec_plugins.decoding.networks import Transformer, with_fast_products
+from specdec_plugins.decoding.networks import BlockDrafter, Transformer, with_fast_products
 from specdec_plugins.decoding.networks.fairseq_names import EncoderDecoder
 from specdec_plugins.decoding.networks.trained import Model, TrainedNetwork
 from specdec_plugins.decoding.schedules import SCHEDULES
@@ -389,14 +389,15 @@ def _common_limits(
     The limit of the target is the verifier's, as without a drafter: near the end of a drafter's
     own positions blocks get shorter, and behind it nothing is drafted.
 
-    Raises UserError where the drafter was trained for shorter blocks than asked for.
+    Raises UserError where longer blocks are asked for than the drafter can draft.
     """
-    trained = drafter.max_block_size
+    longest = drafter.max_block_size
+    trained = network.config.block_size if isinstance(network, BlockDrafter) else longest
     block_size = settings.block_size or trained or DecodeParams().block_size
     require(
-        trained is None or block_size <= trained,
+        longest is None or block_size <= longest,
         f"{settings.drafter_checkpoint}: the drafter was trained for blocks of {trained} tokens; "
-        f"ask for a --block-size of at most that, not {block_size}.",
+        f"ask for a --block-size of at most {longest}, not {block_size}.",
     )
     if not isinstance(network, EncoderDecoder):  # no positions of its own
         return replace(limits, block_size=block_size)

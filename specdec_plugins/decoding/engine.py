@@ -419,7 +419,7 @@ def check_request(request: Request, verifier: Verifier, method: Method) -> None:
     if drafter is not None and drafter.max_block_size is not None:
         require(
             params.block_size <= drafter.max_block_size,
-            f"The drafter was trained for blocks of {drafter.max_block_size} tokens; "
+            f"The drafter drafts at most {drafter.max_block_size} tokens; "
             f"ask for a block size of at most that, not {params.block_size}.",
         )
     if not method.rule.samples:

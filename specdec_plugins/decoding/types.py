@@ -320,7 +320,7 @@ class Drafter(Stateful, Protocol):
 
     @property
     def max_block_size(self) -> int | None:
-        """The longest block it can draft (it was trained for), or None for any."""
+        """The longest block it can draft, or None for any."""
 
     @property
     def max_positions(self) -> int | None:

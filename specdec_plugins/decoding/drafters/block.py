@@ -71,7 +71,7 @@ class BlockNatDrafter(ContextDrafter):
 
     def __init__(self, config: Config, context: DraftContext) -> None:
         self.network = _checked_network(context)
-        self.max_block_size = self.network.config.block_size
+        self.max_block_size = self.network.config.longest_block
         self.max_positions = self.network.config.decoder.max_positions
         # The verifier, where its encoder's output is read and nothing is encoded here
         self.encoded_by = _sharing(context, self.network, config.share_encoder)
@@ -144,9 +144,9 @@ class BlockNatDrafter(ContextDrafter):
     def propose(self, asked: DraftRequest) -> Draft:
         prefix, config = asked.prefix, self.network.config
         # A row that drafts nothing keeps one mask: attention over nothing would be undefined.
-        num_masks = asked.params.block_size.clamp(1, config.block_size)
+        num_masks = asked.params.block_size.clamp(1, config.longest_block)
         # The host's bound of these
-        most = min(config.block_size, max(1, *(p.block_size for p in asked.params.requested)))
+        most = min(config.longest_block, max(1, *(p.block_size for p in asked.params.requested)))
         if prefix.width - 1 + most > config.decoder.max_positions:
             # The network has no positions behind these; near them a block is shorter.
             left = config.decoder.max_positions - (prefix.lengths - 1)

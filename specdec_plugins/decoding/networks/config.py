@@ -173,3 +173,12 @@ class BlockConfig(TransformerConfig):
             "A shortlist is for a drafter with a sequential head.",
         )
         require(self.block_size >= 1, f"A block has 1 token or more, not {self.block_size}.")
+
+    @property
+    def longest_block(self) -> int:
+        """Tokens that may be drafted at once: `block_size`, as trained, or with a head twice that.
+
+        A head relies on the token before, which says as much behind the end of a trained block:
+        benchmarks/results/head-ablation.md, *Longer blocks than in training*.
+        """
+        return 2 * self.block_size if self.sequential_head else self.block_size

@@ -124,8 +124,17 @@ def test_the_device_is_asked_once_while_the_rows_stay(
     drafter.propose(asked)
 
 
-def test_needs_a_network_of_its_own_kind_and_vocabulary() -> None:
+def test_behind_a_head_blocks_may_be_twice_as_long_as_in_training() -> None:
     assert drafter_of(block_drafter(block_size=6), ROWS).max_block_size == 6
+    drafter = drafter_of(block_drafter(block_size=3, sequential_head=8, cached_prefix=True), ROWS)
+    assert drafter.max_block_size == 6
+    asked = DraftRequest(prefix_of(ROWS), torch.tensor([6, 2, 6]), 6, params(6, 6, 6), RANDOM)
+    drafted = drafter.propose(asked)
+    assert drafted.tokens.shape[1] > 3
+    assert drafted.lengths[1] <= 2
+
+
+def test_needs_a_network_of_its_own_kind_and_vocabulary() -> None:
     verifier = TransformerVerifier(transformer(), SPECIAL)
     for network in (None, transformer()):
         with pytest.raises(UserError, match="needs a checkpoint that was trained for it"):
