@@ -372,7 +372,8 @@ class Training:
             path.replace(self.folder / BEST)
         progress = last["extra_state"]["previous_training_time"] / 3600
         updates = last["optimizer_history"][-1]["num_updates"]
-        self.curve.add({"hours": round(progress, 4), "updates": updates, **found})
+        # Not rounded: a training that is over must not look as if a second were left.
+        self.curve.add({"hours": progress, "updates": updates, **found})
         logger.info("%s", points[-1])
 
     def _whole(self, last: dict[str, Any]) -> dict[str, Any]:
@@ -404,7 +405,7 @@ class Training:
     def card(self) -> str:
         """Markdown that holds the curve."""
         names = ("hours", "updates", "accepted", "speedup", "same")
-        rows = [[f"{point[name]:g}" for name in names] for point in self.curve.entries]
+        rows = [[f"{point[name]:.4g}" for name in names] for point in self.curve.entries]
         args = self.args
         return _CARD.format(
             model=args.model,

@@ -372,6 +372,19 @@ def test_what_is_measured_is_the_mean_of_the_last_updates(training: Training) ->
     assert begun_before["decoder.w"][0] == 2.0
 
 
+def test_it_is_over_once_its_hours_are(training: Training, monkeypatch: pytest.MonkeyPatch) -> None:
+    training.hours, training.args.cpu = 0.42692, True  # four digits of the hours are less
+    done = {"previous_training_time": training.hours * 3600}
+    last = {"extra_state": done, "optimizer_history": [{"num_updates": 1}]}
+    monkeypatch.setattr(drafting, "load_checkpoint", lambda path: last)
+    monkeypatch.setattr(drafting, "save_checkpoint", lambda whole, path: path.write_bytes(b""))
+    monkeypatch.setattr(drafting, "measure", lambda *given: {"accepted": 1.0})
+    monkeypatch.setattr(Training, "_whole", lambda self, last: {})
+    assert not training.is_over
+    training.measure()
+    assert training.is_over
+
+
 @pytest.mark.parametrize(
     ("accepted", "is_over"),
     [
