@@ -33,7 +33,7 @@ def test_the_same_words_with_the_same_drafts_kept(tmp_path: Path) -> None:
     pair = Pair.of(BUNDLED, "en", "de")
     workload = Workload(pair, encoded(pair))
     before = translate(EXACT, workload)
-    after = translate(EXACT, grown(workload, Size(4, 5, 512, 8400), tmp_path / "grown"))
+    after = translate(EXACT, grown(workload, Size(7, 8, 512, 8700), tmp_path / "grown"))
     assert after.tokens == before.tokens
     assert before.stats is not None
     assert after.stats is not None
