@@ -372,8 +372,7 @@ class Training:
             path.replace(self.folder / BEST)
         progress = last["extra_state"]["previous_training_time"] / 3600
         updates = last["optimizer_history"][-1]["num_updates"]
-        # Not rounded: a training that is over must not look as if a second were left.
-        self.curve.add({"hours": progress, "updates": updates, **found})
+        self.curve.add({"hours": progress, "updates": updates, **found})  # as exact as `_done`
         logger.info("%s", points[-1])
 
     def _whole(self, last: dict[str, Any]) -> dict[str, Any]:

@@ -259,7 +259,7 @@ def request(forced_ids: list[int] | None = None, **params: Any) -> Request:
     ("bad", "words"),
     [
         (request(max_len=61), "61 is more than the verifier's 60 target positions"),
-        (request(block_size=9), "blocks of 8 tokens"),
+        (request(block_size=9), "at most 8 tokens"),
         (request(temperature=0.5), "temperature, top_k and top_p need a rule that samples"),
         (request(top_k=2), "need a rule that samples"),
         (request(top_p=0.9), "need a rule that samples"),

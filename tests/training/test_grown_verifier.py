@@ -16,7 +16,7 @@ from tests.programs import run
 
 pytestmark = pytest.mark.fairseq
 
-SIZES = {"encoder_layers": 5, "decoder_layers": 6, "width": 256, "ffn": 1024, "heads": 4}
+SIZES = {"encoder_layers": 7, "decoder_layers": 8, "width": 256, "ffn": 1024, "heads": 4}
 
 
 @pytest.fixture
@@ -50,8 +50,8 @@ def test_types_come_by_name_and_layers_as_often_as_needed(reordered: Path, tmp_p
     assert torch.equal(table[5:].flip(0), given["decoder.embed_tokens.weight"][6:].float())
     assert 0.5 < table[4].norm() < 1.5  # as fairseq's fresh ones
     for side, depth, layers in (
-        ("encoder", 5, [0, 0, 1, 2, 2]),
-        ("decoder", 6, [0, 1, 1, 2, 2, 3]),
+        ("encoder", 7, [0, 1, 2, 2, 3, 4, 5]),
+        ("decoder", 8, [0, 1, 1, 2, 3, 4, 4, 5]),
     ):
         assert checkpoint["args"].__dict__[f"{side}_layers"] == depth
         for mine, theirs in enumerate(layers):
