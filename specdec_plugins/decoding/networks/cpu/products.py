@@ -179,7 +179,8 @@ class NativeHead(nn.Module):
         choose: Choice | None = None,
     ) -> tuple[Tensor, Tensor]:  # [B, K] int64, [B, K] float32
         """See `SequentialHead.draft`."""
-        if isinstance(logits, Tensor) and (choose is not None or num_candidates is None):
+        if choose is not None or (num_candidates is None and isinstance(logits, Tensor)):
+            assert isinstance(logits, Tensor), "a choice of Python's is made by all logits"
             given = (states, logits, before, embeddings, num_candidates, source, choose)
             return self._head.draft(*given)
         drafted = before.new_empty(states.shape[:2])
