@@ -16,8 +16,9 @@ TEST ?= data/samples/en-de.tsv
 RESULT ?= benchmarks/results/$(notdir $(PAIR:/=)).$(basename $(notdir $(TEST)))
 BENCH = $(PY) -m benchmarks --pair $(PAIR) --test $(TEST) --batch-rows '* greedy' 'ours exact'
 # What `make bench-bars` does more than its default: a checkout of an older commit with its kernels
-# built, to measure beside; sources and files of hints for them.
+# built, to measure beside, and a bundle that it can read; sources and files of hints for them.
 BEFORE ?=
+BEFORE_PAIR ?=
 HINTS ?=
 BARS_FLAGS ?=
 # Every row at batch 1; in batches, greedy decoding and SpecDec.
@@ -57,7 +58,7 @@ test: setup  ## pass the tests (TEST_FLAGS='-k exact' for some)
 
 bench-bars: setup  ## measure every bar that the speed is held to (BEFORE=, HINTS=, BARS_FLAGS=)
 	@$(PY) -m benchmarks.bars --pair $(PAIR) --test $(TEST) $(if $(BEFORE),--before $(BEFORE)) \
-	  $(if $(HINTS),--hints $(HINTS)) $(BARS_FLAGS)
+	  $(if $(BEFORE_PAIR),--before-pair $(BEFORE_PAIR)) $(if $(HINTS),--hints $(HINTS)) $(BARS_FLAGS)
 
 # Whoever names a pair, a test or a result wants one table.
 ONE_TABLE = $(filter command,$(origin PAIR) $(origin TEST) $(origin RESULT))

@@ -220,14 +220,9 @@ class Options:
                 yield from self._speculative(dtype, drafter == "block")
 
     def _speculative(self, dtype: str, of_block_drafter: bool) -> Iterator[System]:
-        drafters: list[dict[str, float]] = [{}]
-        if dtype == "float32" and "int8" in self.dtypes and of_block_drafter:
-            drafters.append({"drafter bits": 8})
-        for options in drafters:
-            yield from self._with_fewer_threads(System("ours", EXACT, dtype, options))
+        yield from self._with_fewer_threads(System("ours", EXACT, dtype))
         for block_size in self.block_sizes:
-            for options in drafters:
-                yield System("ours", EXACT, dtype, {**options, "k": block_size})
+            yield System("ours", EXACT, dtype, {"k": block_size})
         for beta, tau in self.relaxed:
             yield System("ours", RELAXED, dtype, {"beta": beta, "tau": tau})
         # Other drafters than the block drafter draft what the verifier has computed already.

@@ -46,6 +46,7 @@ from specdec_plugins.corpus.reading import BadLines, ParallelFile, read_pairs
 from specdec_plugins.corpus.resume import Log
 from specdec_plugins.decoding.networks.cpu.ops import best_set
 from specdec_plugins.errors import require
+from specdec_plugins.formats.bundle import read_bundle
 from specdec_plugins.formats.output import check_output
 
 THREADS = (1, 2)
@@ -116,17 +117,16 @@ def systems(
 ) -> list[System]:
     """Greedy and exact of ours and of the older commit, and CTranslate2's, by number of threads."""
     found = []
-    bits = {"drafter bits": 8} if dtype == "float32" else {}
     for threads in THREADS:
         fewer = {"threads": threads} if threads < max(THREADS) else {}
         if with_peer:
             found.append(System("ctranslate2", GREEDY, dtype, fewer))
         found.append(System("ours", GREEDY, dtype, fewer))
         for size in ({}, *({"k": size} for size in block_sizes)):
-            found.append(System("ours", EXACT, dtype, {**bits, **size, **fewer}))
+            found.append(System("ours", EXACT, dtype, {**size, **fewer}))
         if with_before:
             found.append(System("before", GREEDY, dtype, fewer))
-            options = {**bits, "k": BEFORE_BLOCK, **fewer}
+            options = {"k": BEFORE_BLOCK, **fewer}
             found.append(System("before", EXACT, dtype, options))
     return found
 
@@ -157,21 +157,24 @@ def parts(args: argparse.Namespace) -> dict[str, Callable[[], Any]]:
 
 
 def older(args: argparse.Namespace, grown: bool) -> tuple[str, Mapping[str, Any]]:
-    """As `Workload.before`. A grown pair is written for it as fairseq's checkpoints.
+    """As `Workload.before`, of its own pair or of `--before-pair`.
 
-    They are what commits of all times read, and its verifier has the weights that ours has.
+    What it may not read is written for it as fairseq's checkpoints, which commits of all times do:
+    a pair that is grown, so that its verifier has the weights that ours has, or that was given.
     """
     if args.before is None:
         return "", {}
-    folder = Path(args.before, args.pair).resolve()
-    if not grown:
+    folder = Path(args.before_pair or Path(args.before, args.pair)).resolve()
+    if not grown and not args.before_pair:
         return args.before, {"data": str(folder)}
-    pair, made = Pair.of(folder, None, None), Path(args.work, "before").resolve()
-    grow(pair, grown_size(args.grow), made)
-    written = Path(f"{made}.fairseq")
-    status = convert.main(["fairseq", str(made), "--output", str(written), "--force"])
-    require(status == 0, f"{made}: could not be written for {args.before}.")
+    pair = Pair.of(folder, None, None)
     both = pair.dictionaries()
+    if grown:
+        folder = Path(args.work, "before").resolve()
+        grow(pair, grown_size(args.grow), folder)
+    written = Path(args.work, "before.grown" if grown else "before.own").resolve()
+    status = convert.main(["fairseq", str(folder), "--output", str(written), "--force"])
+    require(status == 0, f"{folder}: could not be written for {args.before}.")
     languages = {"source_lang": both.source_lang, "target_lang": both.target_lang}
     return args.before, settings_from_files(written, {"data": str(written), **languages})
 
@@ -186,7 +189,7 @@ def hints(args: argparse.Namespace, folder: Path) -> list[Record]:
         for dtype, _ in AGAINST_PEER:
             flags = {
                 **{"ways": ways, "repeats": args.repeats, "threads": 1, "chunk": 5},
-                **{"dtype": dtype, "drafter-dtype": "int8"},
+                **{"dtype": dtype},
                 **{"input-path": args.hints[0], "hint-file": hint},
                 **{"sentences": min(args.sentences or args.hinted, args.hinted)},
             }
@@ -272,6 +275,8 @@ def page(record: Mapping[str, Any]) -> str:
     missed = {bar.number for bar in found if bar.values and bar.factor(absolute) < 1}
     links = [f"* {bar}: [{PAGES[bar]}]({PAGES[bar]})" for bar in sorted(missed)]
     beside = f"{ENOUGH} times what {before} gives beside it, where that was measured"
+    if record.get("before_pair"):
+        beside += f", decoding {record['before_pair']}"
     counts = "what is wanted" if absolute or not record["before"] else beside
     columns: Columns = {
         "bar": lambda bar: bar.number,
@@ -337,6 +342,9 @@ def main(args: argparse.Namespace) -> None:
     require(given, "--hints: give the sources and a file of hints for them, or several.")
     for path in args.hints:
         require(Path(path).is_file(), f"--hints {path}: there is no such file.")
+    if args.before_pair is not None:
+        require(args.before is not None, "--before-pair: add --before, the checkout that reads it.")
+        read_bundle(args.before_pair)  # says in a sentence where it is none
     before = args.before and commit_of(args.before)
     machine, kernels = describe("cpu"), str(best_set())
     record: Record = {
@@ -345,6 +353,7 @@ def main(args: argparse.Namespace) -> None:
         "instruction_set": kernels,
         "absolute": "Xeon" in str(machine["processor"]) and kernels == "avx512",
         "before": before,
+        "before_pair": args.before_pair and Path(args.before_pair).name,
     }
     about = {name: str(value) for name, value in vars(args).items() if name != "debug"}
     output.parent.mkdir(parents=True, exist_ok=True)
@@ -370,6 +379,7 @@ COMMAND = cli.CommandLine(
         ("--test", "data/samples/en-de.tsv", str, "TSV of raw parallel text, or SOURCE,TARGET"),
         ("--grow", "6x512x32000", str, "size to measure the pair at, beside its own"),
         ("--before", None, str, "checkout of an older commit with its kernels built"),
+        ("--before-pair", None, str, "bundle that it decodes, one that it can (default: its own)"),
         ("--hints", [], "FILE", "sources, and files with hints for them: a line for each source"),
         ("--hinted", 60, _NUMBER, "of these sources, the first so many"),
         ("--sentences", None, _NUMBER, "of every text, the first so many (default: all)"),

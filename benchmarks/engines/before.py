@@ -85,5 +85,6 @@ def load(system: System, workload: Workload, threads: int) -> Before:
         more |= {"strategy": "AR"}
     else:
         more |= {"block_size": options["k"]} if "k" in options else {}
-        more |= {"drafter_dtype": "int8"} if "drafter bits" in options else {}
+        # Which was not the default then.
+        more |= {"drafter_dtype": "int8"} if system.dtype == "float32" else {}
     return Before(str(Path(checkout).resolve()), threads, {**settings, **_NO_TEXT, **more})

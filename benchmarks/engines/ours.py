@@ -100,8 +100,6 @@ def settings_of(system: System, workload: Workload) -> Settings:
         settings,
         rule=None,
         block_size=options.get("k", settings.block_size),
-        # Its double in float64 has a drafter in float64.
-        drafter_dtype="int8" if "drafter bits" in options and system.dtype == "float32" else None,
         beta=options.get("beta", 1),
         tau=options.get("tau", 0.0),
     )

@@ -22,7 +22,12 @@ from specdec_plugins.decoding.alone import DrafterDecoder, Unverified
 from specdec_plugins.decoding.constraints import FREE, Constraints
 from specdec_plugins.decoding.drafters import DRAFTERS, DraftContext, needs_of
 from specdec_plugins.decoding.engine import EngineConfig, Method, SpeculativeDecoder
-from specdec_plugins.decoding.networks import BlockDrafter, Transformer, with_fast_products
+from specdec_plugins.decoding.networks import (
+    BlockDrafter,
+    Transformer,
+    best_set,
+    with_fast_products,
+)
 from specdec_plugins.decoding.networks.fairseq_names import EncoderDecoder
 from specdec_plugins.decoding.networks.trained import Model, TrainedNetwork
 from specdec_plugins.decoding.schedules import SCHEDULES
@@ -273,8 +278,7 @@ def _load_engine(settings: Settings, words: Words, with_scores: bool) -> tuple[D
     if shared is not None:
         with_fast_products(shared, settings.quantised, settings.kernels)
     if network is not None and network.int8:
-        int8 = settings.quantised or settings.drafter_dtype == "int8"
-        with_fast_products(network, int8, settings.kernels)
+        with_fast_products(network, drafting_dtype(settings) == "int8", settings.kernels)
     drafter: Drafter | None = None
     if settings.drafts:
         context = _draft_context(settings, dictionaries, theirs, verifier, network)
@@ -284,6 +288,20 @@ def _load_engine(settings: Settings, words: Words, with_scores: bool) -> tuple[D
     method = Method(drafter, settings.acceptance, schedule)
     constraints = _constraints(words)
     return build_decoder(settings, verifier, method, with_scores, constraints), limits
+
+
+def drafting_dtype(settings: Settings) -> str:
+    """What the network that drafts computes in: what was asked for, or the verifier's dtype.
+
+    Unless asked otherwise, 8 bits beside a verifier in float32 where this project's kernels
+    compute: they take half the time, and what they draft is checked. A draft that nobody checks
+    stays as precise as its checkpoint.
+    """
+    on_cpu = choose_device(settings.device).type == "cpu"
+    has_kernels = on_cpu and settings.kernels == "native" and best_set() is not None
+    is_checked = settings.strategy == "specdec"
+    quick = "int8" if settings.dtype == "float32" and has_kernels and is_checked else settings.dtype
+    return settings.drafter_dtype or quick
 
 
 def _load_verifier(settings: Settings, words: Words) -> Transformer:

@@ -13,6 +13,7 @@ import numpy
 import torch
 from torch.nn.utils.rnn import pad_sequence
 
+from specdec_plugins.app.loading import drafting_dtype
 from specdec_plugins.app.settings import Settings, choose_device
 from specdec_plugins.app.translator import SpeculativeTranslator
 from specdec_plugins.app.types import EMPTY, Limits, Sentence, Translation
@@ -116,8 +117,13 @@ def _decoding(settings: Settings, limits: Limits) -> str:
         if settings.tree:
             size = f"trees of {settings.tree}, {limits.block_size} deep"
         parts.append(f"drafter {drafter}, {size}")
-    if settings.drafter_dtype is not None:
-        parts.append(f"drafting in {settings.drafter_dtype}")
+    network = settings.needs.network if settings.drafts else None
+    if (
+        network is not None
+        and network.int8
+        and (dtype := drafting_dtype(settings)) != settings.dtype
+    ):
+        parts.append(f"drafting in {dtype}")
     kernels = kernels_in_use(settings)
     return ", ".join([*parts, kernels] if kernels else parts)
 

@@ -102,9 +102,10 @@ class Settings:
     )
     drafter_dtype: str | None = _machine(
         None,
-        "of the network that drafts (default: the verifier's); what it drafts is checked, so exact "
-        "mode stays exact, CPU only",
-        choices=("int8",),
+        "of the network that drafts, whose drafts are checked, so exact mode stays exact (default: "
+        "int8 beside a verifier in float32 where a CPU uses this project's kernels, else the "
+        "verifier's)",
+        choices=("float32", "int8"),
     )
     kernels: str = _machine(
         "native",
@@ -254,8 +255,8 @@ class Settings:
             "in int8.",
         )
         require(
-            self.drafter_dtype is None or self.dtype in ("float32", "int8"),
-            f"a drafter in int8 goes with --dtype float32, not {self.dtype}.",
+            self.drafter_dtype in (None, self.dtype) or self.dtype == "float32",
+            f"--drafter-dtype {self.drafter_dtype} goes with --dtype float32, not {self.dtype}.",
         )
         require(
             (self.bpe is None) == (self.bpe_codes is None),

@@ -58,7 +58,7 @@ class ModelOptions:
         "dtype", alias=None, choices=sorted(DTYPES), help="default: float32; int8 on a CPU only"
     )
     drafter_dtype: str | None = _model(
-        "drafter_dtype", help="default: the verifier's; int8 on a CPU only"
+        "drafter_dtype", help="default: int8 beside float32 on a CPU, else the verifier's"
     )
 
     drafter: str | None = _speculation(

@@ -7,9 +7,11 @@ from typing import Any
 
 import pytest
 
+from specdec_plugins.app import loading
 from specdec_plugins.app.loading import DRAFTER, VERIFIER, make_settings, settings_from_files
 from specdec_plugins.app.main import main
 from specdec_plugins.app.translator import SpeculativeTranslator, number_sentences
+from specdec_plugins.decoding.networks import with_fast_products
 from specdec_plugins.errors import UserError
 from specdec_plugins.formats import bundle as bundle_module
 from specdec_plugins.formats.bundle import BIGRAMS, CODES
@@ -60,6 +62,32 @@ def test_a_block_scores_to_the_last_bit_what_a_step_scores() -> None:
         assert decoded(dtype=dtype, batch=7) == plain
         assert decoded(dtype=dtype, drafter_dtype="int8", block_size=4) == plain
         assert decoded(dtype=dtype, tree=12, batch=4) == plain
+
+
+@pytest.mark.parametrize(
+    ("given", "wanted"),
+    [
+        ({}, [False, True]),
+        ({"beta": 3, "tau": 1.0}, [False, True]),
+        ({"drafter_dtype": "float32"}, [False, False]),
+        ({"kernels": "torch"}, [False, False]),
+        ({"strategy": "drafter"}, [False, False]),  # nobody checks it
+        ({"dtype": "int8"}, [True, True]),
+        ({"dtype": "float64"}, [False, False]),
+    ],
+)
+def test_what_is_checked_is_drafted_in_8_bits(
+    given: dict[str, Any], wanted: list[bool], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found: list[bool] = []
+
+    def noted(network: Any, int8: bool, kernels: str) -> Any:
+        found.append(int8)
+        return with_fast_products(network, int8, kernels)
+
+    monkeypatch.setattr(loading, "with_fast_products", noted)
+    SpeculativeTranslator.from_pretrained(device="cpu", **given)
+    assert found == wanted
 
 
 def test_the_bundle_fills_in(relaxed: Path) -> None:

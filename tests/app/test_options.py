@@ -114,7 +114,7 @@ def test_unknown_flags_and_values_end_with_one_line(
         ("--dtype int8 --strategy fairseq", "fairseq's search has no int8"),
         ("--drafter-dtype int8 --strategy AR", "--drafter-dtype is about a network that drafts"),
         ("--drafter-dtype int8 --drafter lookup", "--drafter-dtype is about a network that dr"),
-        ("--drafter-dtype int8 --fp16", "a drafter in int8 goes with --dtype float32, not float16"),
+        ("--drafter-dtype int8 --fp16", "--drafter-dtype int8 goes with --dtype float32"),
         ("--lenpen 2", "--lenpen belongs to fairseq's search"),
         ("--no-repeat-ngram-size 3", "--no-repeat-ngram-size belongs to fairseq's search"),
         ("--rule exact --beta 2", "--rule exact takes no tolerance"),

@@ -49,7 +49,7 @@ def test_a_summary() -> None:
     assert (tally.sentences, tally.tokens, len(tally.latencies)) == (3, 8, 2)
     assert lines[0] == "3 sentences (1 empty)"
     assert lines[1].startswith("8 tokens in 2.00 s: 4.0 tokens/s, 0.6667 s a sentence; latency p50")
-    kernels = f"native kernels ({best_set()})"
+    kernels = f"drafting in int8, native kernels ({best_set()})"
     method = "strategy specdec, batch 3, float32, drafter block, blocks of 4"
     assert lines[2] == f"{method}, {kernels}"
     assert lines[3] == (

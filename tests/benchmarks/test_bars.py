@@ -15,22 +15,20 @@ from benchmarks.pair import Pair, Sentence
 from benchmarks.systems import System
 from benchmarks.worker import Worker
 from tests.benchmarks.records import cell, results
+from tests.bundles import captions
 from tests.refusals import refused, told
 
 
 def run(dtype: str, exact: float, with_before: bool) -> dict[str, Any]:
     """Greedy decoding in 12 seconds, CTranslate2's in 8; exact twice as fast on two threads."""
-    bits = {"drafter bits": 8} if dtype == "float32" else {}
     cells = [cell(System("ctranslate2", "greedy", dtype, {"threads": 1}), [8.0, 8.0])]
     for threads in (1, 2):
         own = {"threads": 1} if threads == 1 else {}
         cells += [
             cell(System("ours", "greedy", dtype, own), [12.0, 12.0], drafting=[]),
+            cell(System("ours", "exact", dtype, own), [20.0, 20.0], drafting=[0.5, 0.5]),
             cell(
-                System("ours", "exact", dtype, {**bits, **own}), [20.0, 20.0], drafting=[0.5, 0.5]
-            ),
-            cell(
-                System("ours", "exact", dtype, {**bits, "k": 4, **own}),
+                System("ours", "exact", dtype, {"k": 4, **own}),
                 [2 * exact / threads, exact / threads],
                 drafting=[0.1, 0.3],
             ),
@@ -39,7 +37,7 @@ def run(dtype: str, exact: float, with_before: bool) -> dict[str, Any]:
             cells += [
                 cell(System("before", "greedy", dtype, own), [24.0, 24.0], drafting=[]),
                 cell(
-                    System("before", "exact", dtype, {**bits, "k": 4, **own}),
+                    System("before", "exact", dtype, {"k": 4, **own}),
                     [24.0, 24.0],
                     drafting=[0.3, 0.3],
                 ),
@@ -133,6 +131,28 @@ def test_hints_must_be_there(tmp_path: Path, capsys: pytest.CaptureFixture[str])
     said = told(capsys, bars.COMMAND.run, [*flags, str(tmp_path / "none"), str(tmp_path)])
     assert "none: there is no such file" in said
     assert not list(tmp_path.iterdir())
+
+
+def test_an_older_commit_reads_a_pair_as_checkpoints_of_fairseq(tmp_path: Path) -> None:
+    pair = str(captions(tmp_path / "pair"))
+    words = ["--before", "checkout", "--before-pair", pair, "--work", str(tmp_path)]
+    checkout, given = bars.older(bars.COMMAND.parse(*words), grown=False)
+    assert (checkout, given["source_lang"], given["target_lang"]) == ("checkout", "en", "de")
+    written = Path(given["data"])
+    assert given["verifier"] == str(written / "verifier.pt")
+    assert given["drafter_checkpoint"] == str(written / "drafter.pt")
+    assert not list(written.glob("*.safetensors"))
+    its_own = bars.older(bars.COMMAND.parse(*words[:2]), grown=False)
+    assert its_own == ("checkout", {"data": str(Path("checkout/data/models/en-de").resolve())})
+
+
+def test_a_pair_of_an_older_commit_needs_one(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    flags = ["--output", str(tmp_path / "bars"), "--before-pair", str(tmp_path)]
+    assert "add --before, the checkout" in told(capsys, bars.COMMAND.run, flags)
+    said = told(capsys, bars.COMMAND.run, [*flags, "--before", str(tmp_path)])
+    assert "give the folder of a bundle" in said
 
 
 @pytest.fixture
