@@ -77,7 +77,7 @@ runs/models/en-de/config.json: | setup
 	@scripts/convert.sh marian data/models/en-de --output $(@D)
 
 runs/models/en-de.bundle/bundle.json: runs/models/en-de/config.json
-	@scripts/convert.sh bundle $(<D) --path data/models/en-de/drafter.safetensors --block-size 6 --output $(@D)
+	@scripts/convert.sh bundle $(<D) --path data/models/en-de/drafter.safetensors --block-size 5 --output $(@D)
 
 %.assistant/config.json: %/config.json
 	@$(PY) -m benchmarks.assistant $(<D) --text $(TEXT) --output $(@D)
