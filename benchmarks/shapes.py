@@ -24,7 +24,8 @@ from torch import Tensor
 from benchmarks.larger import Size, enlarged, stored
 from benchmarks.pair import NOTE, Pair, Sentence, TestSet
 from specdec_plugins.decoding.networks import BlockConfig, StackConfig, TransformerConfig
-from specdec_plugins.decoding.networks.trained import Model
+from specdec_plugins.decoding.networks.trained import Model, State
+from specdec_plugins.decoding.networks.transformer import same_encoder
 from specdec_plugins.errors import require
 from specdec_plugins.formats.bigrams import read_bigrams, write_bigrams
 from specdec_plugins.formats.bundle import (
@@ -85,8 +86,10 @@ def grow(pair: Pair, size: Size, folder: Path, bits: int = 16) -> None:
     def grown(model: Model, size: Size) -> Model:
         return stored(enlarged(model, size)) if bits == 16 else enlarged(model, size)
 
+    small = read_model(pair.verifier)
+    verifier = grown(small, size)
     contents = Contents(
-        *(origin, found.source_lang, found.target_lang, grown(read_model(pair.verifier), size)),
+        *(origin, found.source_lang, found.target_lang, verifier),
         codes=Path(settings.bpe_codes) if settings.bpe_codes else None,
         text={name: getattr(settings, name) for name in _TEXT},
         defaults=read_bundle(origin).defaults if is_bundle(origin) else {},
@@ -99,7 +102,11 @@ def grow(pair: Pair, size: Size, folder: Path, bits: int = 16) -> None:
         model = read_model(settings.drafter_checkpoint)
         if model.config is not None:
             size = replace(size, decoder_layers=model.config.decoder.num_layers)
-        contents = replace(contents, drafter=grown(model, size))
+        drafter = grown(model, size)
+        if _encode_alike(small, model):
+            # Its positions may be a table where the verifier's are computed, and round otherwise.
+            drafter = replace(drafter, state=drafter.state | _encoder(verifier, drafter.state))
+        contents = replace(contents, drafter=drafter)
     words = [made_up_dictionary(side, size.types) for side in (found.source, found.target)]
     with tempfile.TemporaryDirectory() as scratch:
         if settings.bigrams is not None:
@@ -107,6 +114,19 @@ def grow(pair: Pair, size: Size, folder: Path, bits: int = 16) -> None:
             contents = replace(contents, bigrams=Path(scratch) / BIGRAMS)
             write_bigrams(bigrams, Path(scratch) / BIGRAMS)
         _write(contents, words, folder, note)
+
+
+def _encode_alike(first: Model, second: Model) -> bool:
+    """True if a drafter of one reads what the other has encoded."""
+    networks = [model.network(torch.float32, torch.device("cpu")) for model in (first, second)]
+    encoders = [getattr(network, "encoder", None) for network in networks]
+    return None not in encoders and same_encoder(*encoders)
+
+
+def _encoder(model: Model, like: State) -> State:
+    """Its encoder's tensors, but for those of another shape."""
+    own = {name: tensor for name, tensor in model.state.items() if name.startswith("encoder.")}
+    return {n: t for n, t in own.items() if n in like and like[n].shape == t.shape}
 
 
 def _write(contents: Contents, words: Sequence[Dictionary], folder: Path, note: str = "") -> None:

@@ -75,7 +75,7 @@ PAGES = {
     "7": "hints.md",
     "8": "adaptive.md",
 }
-_TRAINING = "recorded: [sequential-head.md](sequential-head.md)"
+_TRAINING = "recorded: [head-ablation.md](head-ablation.md#head-or-bigrams)"
 
 
 class Bar(NamedTuple):

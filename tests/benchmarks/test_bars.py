@@ -90,7 +90,7 @@ def test_each_bar_is_met_or_missed_by_so_much() -> None:
         ("3", "met"),
         ("4", "**missed**: 0.75 of it"),  # 2 and 4 times, on two threads, where 4 are wanted
         ("4", "met"),
-        ("5", "recorded: [sequential-head.md](sequential-head.md)"),
+        ("5", "recorded: [head-ablation.md](head-ablation.md#head-or-bigrams)"),
         ("6", "**missed**: 0.60 of it"),  # 20 % where 12 % are allowed
         ("6", "**missed**: 0.60 of it"),
         ("7", "met"),
