@@ -25,7 +25,7 @@ from benchmarks.larger import Size, enlarged, stored
 from benchmarks.pair import NOTE, Pair, Sentence, TestSet
 from specdec_plugins.decoding.networks import BlockConfig, StackConfig, TransformerConfig
 from specdec_plugins.decoding.networks.trained import Model, State
-from specdec_plugins.decoding.networks.transformer import same_encoder
+from specdec_plugins.decoding.networks.transformer import Encoder, same_encoder
 from specdec_plugins.errors import require
 from specdec_plugins.formats.bigrams import read_bigrams, write_bigrams
 from specdec_plugins.formats.bundle import (
@@ -118,9 +118,10 @@ def grow(pair: Pair, size: Size, folder: Path, bits: int = 16) -> None:
 
 def _encode_alike(first: Model, second: Model) -> bool:
     """True if a drafter of one reads what the other has encoded."""
-    networks = [model.network(torch.float32, torch.device("cpu")) for model in (first, second)]
-    encoders = [getattr(network, "encoder", None) for network in networks]
-    return None not in encoders and same_encoder(*encoders)
+    device = torch.device("cpu")
+    networks = [model.network(torch.float32, device) for model in (first, second)]
+    one, other = (getattr(network, "encoder", None) for network in networks)
+    return isinstance(one, Encoder) and isinstance(other, Encoder) and same_encoder(one, other)
 
 
 def _encoder(model: Model, like: State) -> State:
