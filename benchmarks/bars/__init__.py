@@ -189,8 +189,7 @@ def hints(args: argparse.Namespace, folder: Path) -> list[Record]:
         for dtype, _ in AGAINST_PEER:
             flags = {
                 **{"ways": ways, "repeats": args.repeats, "threads": 1, "chunk": 5},
-                **{"dtype": dtype},
-                **{"input-path": args.hints[0], "hint-file": hint},
+                **{"dtype": dtype, "input-path": args.hints[0], "hint-file": hint},
                 **{"sentences": min(args.sentences or args.hinted, args.hinted)},
             }
             words = [f"--{flag}={value}" for flag, value in flags.items()]

@@ -299,9 +299,11 @@ def drafting_dtype(settings: Settings) -> str:
     """
     on_cpu = choose_device(settings.device).type == "cpu"
     has_kernels = on_cpu and settings.kernels == "native" and best_set() is not None
+    network = settings.needs.network
+    can_be_quick = has_kernels and network is not None and network.int8
     is_checked = settings.strategy == "specdec"
-    quick = "int8" if settings.dtype == "float32" and has_kernels and is_checked else settings.dtype
-    return settings.drafter_dtype or quick
+    quick = can_be_quick and is_checked and settings.dtype == "float32"
+    return settings.drafter_dtype or ("int8" if quick else settings.dtype)
 
 
 def _load_verifier(settings: Settings, words: Words) -> Transformer:

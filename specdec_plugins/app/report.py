@@ -117,12 +117,7 @@ def _decoding(settings: Settings, limits: Limits) -> str:
         if settings.tree:
             size = f"trees of {settings.tree}, {limits.block_size} deep"
         parts.append(f"drafter {drafter}, {size}")
-    network = settings.needs.network if settings.drafts else None
-    if (
-        network is not None
-        and network.int8
-        and (dtype := drafting_dtype(settings)) != settings.dtype
-    ):
+    if settings.drafts and (dtype := drafting_dtype(settings)) != settings.dtype:
         parts.append(f"drafting in {dtype}")
     kernels = kernels_in_use(settings)
     return ", ".join([*parts, kernels] if kernels else parts)
