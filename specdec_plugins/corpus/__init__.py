@@ -2,12 +2,12 @@
 
 The shell scripts in ``scripts/`` call the modules of this package, each a command line (``cli``):
 
-- ``decontaminate``: one training text of many corpora (``reading``, ``cleaning``);
-- ``prepare``: any parallel files to a data-bin (``tokenising``, ``binarising``);
-- ``wmt``: the published training sets, downloaded and unpacked;
-- ``distill``: a training set translated by the verifier (``teacher``);
-- ``checkpoints``: the mean of several, and trainings cut into pieces;
+- ``decontaminate``: merges corpora into one training text (``reading``, ``cleaning``);
+- ``prepare``: turns parallel files into a data-bin (``tokenising``, ``binarising``);
+- ``wmt``: downloads, unpacks and prepares the published training sets;
+- ``distill``: translates a training set with the verifier (``teacher``);
+- ``checkpoints``: averages checkpoints, and runs trainings in pieces;
 - ``scoring``: BLEU, chrF, compound-split BLEU, paired bootstrap.
 
-``resume`` is the one way to resume long work, here and everywhere else in the project.
+All commands of the project resume long work through ``resume``.
 """

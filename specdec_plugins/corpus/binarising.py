@@ -1,7 +1,7 @@
-"""Binary data for fairseq: written by fairseq-preprocess, and counted for drafting.
+"""Runs fairseq-preprocess, and counts its output for drafting.
 
-The command lines are those of ``scripts/count-bigrams.sh`` and ``scripts/add-shortlist.sh``, whose
-types may come from other engines' files, too.
+The command lines are those of ``scripts/count-bigrams.sh`` and ``scripts/add-shortlist.sh``; the
+latter also reads types from files of other engines.
 """
 
 from __future__ import annotations
@@ -38,10 +38,10 @@ from specdec_plugins.formats.output import check_output
 # Above this share of unknown tokens, the dictionary was not made for this text.
 _SUSPICIOUS_PERCENT = 1.0
 
-# How often a type must occur in the training text, and a character that is not Latin.
+# Minimum counts in the training text: of a type, and of a non-Latin character.
 _MIN_COUNT, _MIN_FOREIGN = 5, 20
 
-# Flags that only some ways to the types have, with their defaults there.
+# Flags that only some sources of the types accept, with their defaults.
 _BEST = {"types": 40, "least": 0.005}
 _ALIGNED = {"iterations": 4, "sentences": 100_000, "split": "train"}
 _WAYS: dict[str, dict[str, Any]] = {"text": {**_BEST, **_ALIGNED}, "lexical": _BEST, "vmap": {}}
@@ -53,8 +53,8 @@ _REPORT = re.compile(
 
 
 def dictionary_flags(paths: Sequence[Path]) -> list[str]:
-    """Of fairseq-preprocess, to reuse dictionaries: no path learns a joined one, one is for both
-    sides.
+    """fairseq-preprocess flags that reuse dictionaries: one serves both sides; without any,
+    fairseq-preprocess learns a joined one.
     """
     named = zip(("--srcdict", "--tgtdict"), map(str, paths), strict=False)
     flags = [word for words in named for word in words]
@@ -68,10 +68,10 @@ def _latin() -> list[str]:
 
 
 def latin_vocabulary(counts: Counter[str]) -> list[tuple[str, int]]:
-    """A joint vocabulary that can spell whatever is written in Latin letters, frequent types first.
+    """A joint vocabulary that can spell any text in Latin letters, frequent types first.
 
     Every character of ``_latin`` is a type, within a word and at its end. Rare types, and rare
-    characters of other scripts, which would waste embeddings, are left out.
+    characters of other scripts, would waste embeddings and are left out.
     """
     types = {
         token: number
@@ -89,9 +89,9 @@ def _is_foreign(token: str) -> bool:
 
 
 def preprocess(command: Sequence[str], output: Path, log: Path, codes: Path | None) -> None:
-    """Run fairseq-preprocess with these flags; BPE codes go beside the dictionaries for decoding.
+    """Run fairseq-preprocess with these flags; copies BPE codes beside the dictionaries.
 
-    Raises UserError, naming the log, where it fails.
+    Raises UserError, naming the log, if it fails.
     """
     if importlib.util.find_spec("fairseq_cli") is None:
         raise not_installed("fairseq", "train")
@@ -110,7 +110,7 @@ def preprocess(command: Sequence[str], output: Path, log: Path, codes: Path | No
 
 
 def _watched(command: Sequence[str], output: Path, log: Path) -> int:
-    """The exit status of a program that fills a folder, with a progress bar."""
+    """Run a program that fills a folder, with a progress bar; returns its exit status."""
     environment = {**os.environ, "PYTHONUTF8": "1"}
     with (
         log.open("w", encoding="utf-8") as file,
@@ -126,7 +126,7 @@ def _watched(command: Sequence[str], output: Path, log: Path) -> int:
                 written = sum(path.stat().st_size for path in output.glob("*.bin"))
                 bar.update(max(0, written - bar.n))
         finally:
-            process.terminate()  # where ctrl-C came; else it has ended
+            process.terminate()  # after ctrl-C; otherwise it has ended
     return process.returncode
 
 
@@ -158,7 +158,7 @@ def main(args: argparse.Namespace) -> None:
 
 
 def _sentences(prefix: Path) -> Iterator[list[int]]:
-    """Ids of every target sentence. Raises UserError where there are none."""
+    """Token ids of every sentence. Raises UserError if there are none."""
     # fairseq takes seconds to import.
     from fairseq.data.data_utils import load_indexed_dataset
 
@@ -173,7 +173,7 @@ def _sentences(prefix: Path) -> Iterator[list[int]]:
 
 
 class Likely(NamedTuple):
-    """Target types by source type, the likeliest of each first, and those of every sentence."""
+    """Target types by source type, likeliest first, and those that every sentence may draft."""
 
     sources: NDArray[numpy.int64]  # [N], ascending
     targets: NDArray[numpy.int64]  # [N]
@@ -183,10 +183,10 @@ class Likely(NamedTuple):
 def likely_types(
     sources: Sequence[Sequence[int]], targets: Sequence[Sequence[int]], iterations: int
 ) -> tuple[NDArray[numpy.int64], NDArray[numpy.int64], NDArray[numpy.float64]]:
-    """Pairs of source and target types and t(target | source), by source, the likeliest first.
+    """Source types, target types and t(target | source), sorted by source, likeliest first.
 
-    IBM model 1 (Brown et al. 1993): each target token is a translation of one source token of its
-    sentence, whichever; t is the share of a source type's expected translations.
+    IBM model 1 (Brown et al. 1993): each target token translates one source token of its sentence,
+    at any position; t is the share of a source type's expected translations.
     """
     places, firsts, seconds = 0, [], []
     positions = []
@@ -213,10 +213,10 @@ def likely_types(
 def read_lexical(path: Path, both: Dictionaries) -> dict[tuple[int, int], float]:
     """Probabilities of Marian's lexical shortlist, by ids of source and target type.
 
-    Its text form (``lex.s2t``, of ``extract_lex`` over fast_align's alignments): lines of a target
-    type, a source type and a probability. The latest of equal pairs counts, as there; NULL, which
-    stands for no word, and types that the dictionaries lack are left out. Raises UserError, naming
-    the line, for any other.
+    Each line of the text form (``lex.s2t``, by ``extract_lex`` from fast_align's alignments) has a
+    target type, a source type and a probability. The last of equal pairs counts, as in Marian. NULL
+    (no word) and types missing from the dictionaries are left out. Raises UserError, naming the
+    line, for any other line.
     """
     pairs, unknown = dict[tuple[int, int], float](), 0
     for number, line in _lines(path):
@@ -240,13 +240,13 @@ def read_lexical(path: Path, both: Dictionaries) -> dict[tuple[int, int], float]
 
 
 def read_vmap(path: Path, both: Dictionaries) -> tuple[dict[tuple[int, int], float], list[int]]:
-    """Pairs of source and target type of CTranslate2's vocabulary map, and what is always likely.
+    """Pairs of source and target type of CTranslate2's vocabulary map, and types always likely.
 
-    Its lines: source types with spaces between them (none = any sentence), a tab, target types.
-    What several source types together make likely is listed with the rarest of them, the last one
-    in the dictionary: whatever sentence has them all has it, so nothing is lost. Each pair's number
-    is one that falls from line to line. Types that the dictionaries lack are left out. Raises
-    UserError, naming the line, where there is not one tab.
+    A line has space-separated source types (none = any sentence), a tab, and target types. Target
+    types of several source types are listed under the rarest of these, the last one in the
+    dictionary: every sentence that has them all has it, so nothing is lost. The values of pairs
+    fall from line to line. Types missing from the dictionaries are left out. Raises UserError,
+    naming the line, unless it has exactly one tab.
     """
     pairs, always, unknown = dict[tuple[int, int], float](), list[int](), 0
     for number, line in _lines(path):
@@ -286,7 +286,7 @@ def _quoted(line: str) -> str:
 
 
 def _check_known(path: Path, known: int, unknown: int) -> None:
-    """Raises UserError where the file is about other vocabularies."""
+    """Raises UserError if the file is for other vocabularies."""
     require(
         known > 0,
         f"{path}: none of its pairs has both types in the dictionaries; give a file of the "
@@ -297,7 +297,7 @@ def _check_known(path: Path, known: int, unknown: int) -> None:
 
 
 def _counted(args: argparse.Namespace, both: Dictionaries) -> Likely:
-    """By aligning what the verifier says with what it read."""
+    """Likely types, from aligning the verifier's output with its source."""
     stem = f"{args.data}/{args.split}.{both.source_lang}-{both.target_lang}"
     read = (_sentences(Path(f"{stem}.{x}")) for x in (both.source_lang, both.target_lang))
     sources, targets = (list(islice(side, args.sentences)) for side in read)
@@ -308,14 +308,14 @@ def _counted(args: argparse.Namespace, both: Dictionaries) -> Likely:
 
 
 def _read(args: argparse.Namespace, both: Dictionaries) -> Likely:
-    """As a file of another engine has them."""
+    """Likely types, from a file of another engine."""
     always = [both.target.eos]
     if args.lexical is not None:
         pairs = read_lexical(args.lexical, both)
     else:
         pairs, more = read_vmap(args.vmap, both)
         always += more
-    # The dictionary has frequent types first, behind the special ones.
+    # The dictionary lists frequent types first, after the special ones.
     frequent = range(Dictionary.unk + 1, len(both.target))[: args.common]
     common = list(dict.fromkeys([*always, *frequent]))
     keys = numpy.array(list(pairs), dtype=numpy.int64).reshape(-1, 2)
@@ -326,14 +326,14 @@ def _read(args: argparse.Namespace, both: Dictionaries) -> Likely:
 
 
 def _best(args: argparse.Namespace, likely: Likely, shares: NDArray[numpy.float64]) -> Likely:
-    """The likeliest types of each source type alone."""
+    """Keep only the likeliest types of each source type."""
     rank = numpy.arange(len(shares)) - numpy.searchsorted(likely.sources, likely.sources)
     kept = (rank < args.types) & (shares >= args.least)
     return likely._replace(sources=likely.sources[kept], targets=likely.targets[kept])
 
 
 def _way(args: argparse.Namespace) -> str:
-    """Where the types come from; fills its flags in. Raises UserError for those of others."""
+    """The source of the types; fills in its flags. Raises UserError for flags of other sources."""
     files = [name for name in ("lexical", "vmap") if getattr(args, name) is not None]
     require(len(files) < 2, "--lexical and --vmap both say which types are likely; give one")
     way = files[0] if files else "text"
@@ -351,7 +351,7 @@ def _way(args: argparse.Namespace) -> str:
 
 
 def shortlist(args: argparse.Namespace) -> None:
-    """Write the drafter with the types that it may draft."""
+    """Write the drafter with a shortlist of the types that it may draft."""
     check_output(args.output, "--output")
     way = _way(args)
     checkpoint = load_checkpoint(args.path)

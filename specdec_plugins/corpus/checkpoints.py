@@ -1,12 +1,12 @@
-"""Checkpoints of a training: their mean, and what goes from one piece of a training to the next.
+"""Averages checkpoints, and carries a training from one piece to the next.
 
-``open_piece`` comes before train.py: it makes ``checkpoint_last.pt`` if only weights are there, and
-gives the flags that end training in time. ``close_piece`` comes after it: it writes ``weights.pt``.
+``open_piece`` runs before train.py: it writes ``checkpoint_last.pt`` if only weights exist, and
+returns the flags that end training in time. ``close_piece`` runs after it: it writes
+``weights.pt``, a checkpoint of float16 weights without Adam's moments, a sixth in size.
 
-``weights.pt`` is a checkpoint of float16 weights without Adam's moments, a sixth in size. Where
-``checkpoint_last.pt`` is there too, training goes on from that as if it had never stopped. Where
-the weights alone have travelled, the optimizer restarts, with the schedule and the epoch where
-they were. ``pieces.json`` lists all pieces, and says which of them restarted the optimizer.
+If ``checkpoint_last.pt`` exists too, training resumes from it as if it had never stopped. If only
+``weights.pt`` was copied to a machine, the optimizer restarts, while schedule and epoch resume.
+``pieces.json`` lists all pieces, and says which of them restarted the optimizer.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ LAST, WEIGHTS, RECORD = "checkpoint_last.pt", "weights.pt", "pieces.json"
 SHORTEST = 5.0  # seconds; a piece that would be shorter is not begun
 RESTARTED_AT = "restarted_at"  # read by the schedules that restart
 
-# The names that fairseq gives. Behind a best checkpoint's three decimals stands a random number
-# that tells equal values apart; read as further decimals, it changes no order but theirs.
+# fairseq's file names. A random number follows the three decimals of a best checkpoint, to tell
+# equal values apart; read as further decimals, it reorders only equal values.
 _EPOCH = re.compile(r"checkpoint(\d+)\.pt")
 _UPDATE = re.compile(r"checkpoint_\d+_(\d+)\.pt")
 _BEST = re.compile(r"checkpoint\.best_(?P<metric>.+)_(?P<value>-?\d+\.\d+)\.pt")
@@ -42,7 +42,7 @@ _LOWER_IS_BETTER = re.compile(r"loss|ppl|perplexity|wer", re.IGNORECASE)
 
 
 def last_checkpoints(folder: Path, number: int, by: str) -> list[Path]:
-    """The ``number`` latest, oldest first. ``by`` is "epoch" or "update"."""
+    """The ``number`` latest checkpoints, oldest first. ``by`` is "epoch" or "update"."""
     found = _named(folder, _EPOCH if by == "epoch" else _UPDATE)
     flag = "--save-interval 1" if by == "epoch" else "--save-interval-updates"
     return _highest(
@@ -53,7 +53,7 @@ def last_checkpoints(folder: Path, number: int, by: str) -> list[Path]:
 
 
 def best_checkpoints(folder: Path, number: int, metric: str | None) -> list[Path]:
-    """The ``number`` best by the value in their names, the best one last."""
+    """The ``number`` best checkpoints by the value in their names, the best one last."""
     found = _named(folder, _BEST)
     metrics = sorted({match["metric"] for match, _ in found})
     if metric is None and len(metrics) > 1:
@@ -121,8 +121,8 @@ def _check_alike(
 def changed(
     weights: dict[str, Tensor], change: Callable[[str, Tensor], Tensor]
 ) -> dict[str, Tensor]:
-    """Floating-point weights after a change; names that share memory, as tied embeddings do, still
-    share it.
+    """The weights with floating-point ones changed; names that share memory, as tied embeddings
+    do, still share it.
     """
     made: dict[tuple[Any, ...], Tensor] = {}
     found = dict(weights)
@@ -163,7 +163,7 @@ def num_updates(checkpoint: dict[str, Any]) -> int:
 
 
 def portable(checkpoint: dict[str, Any]) -> dict[str, Any]:
-    """The same training in float16 and without moments; training can go on from it."""
+    """The same checkpoint in float16 and without moments; training can resume from it."""
     optimizer = checkpoint.get("last_optimizer_state")
     history = [dict(entry) for entry in checkpoint.get("optimizer_history") or []]
     if history:
@@ -173,7 +173,7 @@ def portable(checkpoint: dict[str, Any]) -> dict[str, Any]:
         **checkpoint,
         "model": half(checkpoint["model"]),
         "optimizer_history": history,
-        # An Adam without state begins its moments anew; it wants to hear of its groups.
+        # Without state, Adam restarts its moments; it still needs its parameter groups.
         "last_optimizer_state": optimizer and {**optimizer, "state": {}},
     }
 
@@ -185,7 +185,7 @@ def half(weights: dict[str, Tensor]) -> dict[str, Tensor]:
 def open_piece(folder: Path, until: float, now: float) -> list[str]:
     """Flags of train.py for this piece.
 
-    Raises UserError where the weights cannot be read, and SystemExit where no time is left.
+    Raises UserError if the weights cannot be read, and SystemExit if no time is left.
     """
     if until and until - now < SHORTEST:
         logger.info("%s: no time is left; the same command goes on", folder)
@@ -200,13 +200,13 @@ def open_piece(folder: Path, until: float, now: float) -> list[str]:
     write_json(folder / RECORD, pieces)
     if not until:
         return []
-    # fairseq counts the time of earlier runs, as the checkpoint tells it.
+    # fairseq counts the time of earlier runs, which the checkpoint records.
     before = float(checkpoint.get("extra_state", {}).get("previous_training_time", 0.0))
     return ["--stop-time-hours", f"{(before + until - now) / 3600:.6f}"]
 
 
 def _furthest(folder: Path) -> tuple[str, dict[str, Any]]:
-    """How this piece begins, and from what; weights that are further than the rest replace it."""
+    """How this piece starts, and from what; weights ahead of ``checkpoint_last.pt`` replace it."""
     last, weights = folder / LAST, folder / WEIGHTS
     here = load_checkpoint(last) if last.is_file() else None
     travelled = load_checkpoint(weights) if weights.is_file() else None
@@ -217,7 +217,7 @@ def _furthest(folder: Path) -> tuple[str, dict[str, Any]]:
 
 
 def close_piece(folder: Path, updates: int, now: float) -> int:
-    """Write what travels and record the piece; the exit status: 0, or UNFINISHED."""
+    """Write ``weights.pt`` and record the piece; returns the exit status: 0, or UNFINISHED."""
     checkpoint = load_checkpoint(folder / LAST)
     done = num_updates(checkpoint)
     save_checkpoint(portable(checkpoint), folder / WEIGHTS)
@@ -237,7 +237,7 @@ def read_pieces(folder: Path) -> list[dict[str, Any]]:
 
 
 def _slim(path: Path) -> None:
-    """Checkpoints kept for an average: weights alone, in float16."""
+    """Reduce a checkpoint that is kept for an average to its weights, in float16."""
     checkpoint = load_checkpoint(path)
     if checkpoint.get("last_optimizer_state") is not None:
         plain = {**checkpoint, "model": half(checkpoint["model"]), "last_optimizer_state": None}

@@ -1,8 +1,7 @@
-"""Which training pairs are kept, and which are held out: test sets, given or chosen by a rule.
+"""Selects training pairs to keep, and pairs to hold out: test sets, given or chosen by a rule.
 
 Every choice depends on the sentences alone (the smallest hashes), not on their order, the platform
-or a random state, so that adding a file to a corpus barely changes it. What is held out is never
-cleaned.
+or a random state, so adding a file to a corpus barely changes it. Held-out pairs are never cleaned.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ from typing import NamedTuple
 from specdec_plugins.corpus.reading import Pair
 from specdec_plugins.errors import UserError, not_installed, require
 
-_LAST_LATIN = 0x24F  # code point: behind it no letter is of Latin-1 or Latin Extended-A and -B
+_LAST_LATIN = 0x24F  # last code point of Latin Extended-B; Latin-1 and Extended-A lie below it
 _LONGEST_WORD = 60  # characters; longer ones are paths, keys and tables without spaces
 KEPT = "kept"
 _COMMON_WORDS = {
@@ -41,7 +40,7 @@ class LengthRules:
 
     min_length: int  # words a side; 1 drops pairs with an empty side
     max_length: int  # words a side
-    max_ratio: float  # longer side / shorter side; 1.0 keeps equal lengths alone
+    max_ratio: float  # longer side / shorter side; 1.0 keeps only equal lengths
 
     def __post_init__(self) -> None:
         require(
@@ -50,7 +49,7 @@ class LengthRules:
         )
 
     def verdict(self, source: str, target: str) -> str | None:
-        """Why a pair of space-separated sentences goes; None where it stays."""
+        """Why a pair of space-separated sentences is dropped; None if it is kept."""
         lengths = sorted((len(source.split()), len(target.split())))
         if lengths[0] == 0:
             return "empty"
@@ -64,32 +63,32 @@ class LengthRules:
 
 
 def tidy(pair: Pair) -> Pair:
-    """Both sides with composed characters and without space around them."""
+    """Both sides in Unicode NFC, without surrounding space."""
     source, target = (unicodedata.normalize("NFC", side.strip()) for side in pair)
     return source, target
 
 
 def unescape(pair: Pair) -> Pair:
-    """Both sides without HTML's character references."""
+    """Both sides with HTML's character references resolved."""
     return html.unescape(pair[0]), html.unescape(pair[1])
 
 
 def key(sentence: str) -> str:
-    """What must be equal for two sentences to be the same; empty for one without letters."""
+    """The form in which sentences are compared for equality; empty for one without letters."""
     folded = unicodedata.normalize("NFKC", sentence).casefold()
     return "".join(character for character in folded if character.isalnum())
 
 
 @dataclass(frozen=True)
 class PairRules:
-    """What a pair of raw sentences in Latin letters must look like to be a translation."""
+    """Rules that a raw pair in Latin letters must satisfy to count as a translation."""
 
     source_lang: str
     target_lang: str
     max_words: int = 60  # a side
 
     def verdict(self, source: str, target: str) -> str | None:
-        """Why a pair goes; None where it stays."""
+        """Why a pair is dropped; None if it is kept."""
         left, right = source.split(), target.split()
         return (
             self._shape(left, right)
@@ -126,7 +125,7 @@ def _letters(source: str, target: str) -> str | None:
 
 
 def _looks_like(words: list[str], language: str, rather_than: str) -> bool:
-    """By its most common words; False where those of a language are not known here."""
+    """Judged by common words; False if those of either language are not known here."""
     if language not in _COMMON_WORDS or rather_than not in _COMMON_WORDS:
         return False
     plain = [word.strip(".,:;!?()\"'").lower() for word in words]
@@ -141,9 +140,9 @@ def _numbers(sentence: str) -> set[str]:
 
 
 class NearDuplicates:
-    """Keeps the first pairs of each source, where letters alone count and every number is one.
+    """Keeps the first pairs of each source, compared by letters only, with all numbers equal.
 
-    A pair whose two sides have come before goes in any case.
+    A pair whose two sides occurred together before is always dropped.
     """
 
     def __init__(self, per_source: int = 1) -> None:
@@ -152,7 +151,7 @@ class NearDuplicates:
         self._pairs: set[Pair] = set()
 
     def has(self, keys: Pair) -> bool:
-        """Whether a pair of these keys is one too many; remembers it if not."""
+        """Whether a pair of these keys must be dropped; records it if not."""
         source, target = (re.sub(r"\d+", "0", side) for side in keys)
         if self._sources[source] >= self._per_source or (source, target) in self._pairs:
             return True
@@ -162,7 +161,7 @@ class NearDuplicates:
 
 
 class HeldOutSentences:
-    """The sentences that training must not see, each side for itself."""
+    """The sentences that training must not see, each side separately."""
 
     def __init__(self, pairs: Iterable[Pair] = ()) -> None:
         self._sources: set[str] = set()
@@ -178,7 +177,7 @@ class HeldOutSentences:
         self._targets.discard("")
 
     def verdict(self, keys: Pair) -> str:
-        """ "kept", or why not; of what ``key`` gives for both sides."""
+        """ "kept", or why not, given the ``key`` of both sides."""
         if keys[0] in self._sources:
             return "source is held out"
         return "target is held out" if keys[1] in self._targets else KEPT
@@ -195,12 +194,12 @@ def hashed(text: str) -> bytes:
 def split_off(
     pairs: Iterable[Pair], held: HeldOutSentences, name: str, sizes: Sequence[int]
 ) -> list[list[Pair]]:
-    """Sets of these sizes, taken from the corpus of that name.
+    """Takes sets of these sizes from the corpus of that name.
 
     The rule: sources that are not held out already, each with its first target, in the order of the
-    BLAKE2b hash of the corpus's name, a space, and the source's letters and digits in small
-    letters. No source that is taken may occur in training. Raises UserError where less than half of
-    the sources would be left.
+    BLAKE2b hash of the corpus's name, a space, and the source's case-folded letters and digits. No
+    source that is taken may occur in training. Raises UserError if less than half of the sources
+    would be left.
     """
     seen: set[bytes] = set()
     first = _first_of_each(pairs, held, seen)
@@ -214,7 +213,7 @@ def split_off(
 def _first_of_each(
     pairs: Iterable[Pair], held: HeldOutSentences, seen: set[bytes]
 ) -> Iterator[tuple[str, Pair]]:
-    """The first pair of each source that is not held out, behind the source's key.
+    """Yields the key and the first pair of each source that is not held out.
 
     seen: hashes of the sources so far.
     """
@@ -236,15 +235,15 @@ class Hint(NamedTuple):
 _SHORTEST, _LONGEST = 8, 40  # words of a source
 _LOWEST, _HIGHEST = 0.8, 0.95  # similarity to the nearest neighbour
 _MOST_SHARED = 0.02  # share of the sources that may have a word in common
-_CANDIDATES, _BATCH = 6000, 200  # sources that are tried at most, and at once
-_NEAREST = 60  # neighbours by words, of which the nearest by characters is found
+_CANDIDATES, _BATCH = 6000, 200  # sources tried in total at most, and at once
+_NEAREST = 60  # neighbours by words, among which characters decide
 
 
 def choose_hints(pairs: Iterable[Pair], held: HeldOutSentences, number: int) -> list[Hint]:
-    """Pairs for translation with a hint: the nearest source in training is like, and not the same.
+    """Pairs for translation with a hint: the nearest source in training is similar, not identical.
 
-    Sources are tried in the order of their hashes. Words (TF-IDF) find the neighbours, the
-    similarity of characters judges them. Raises UserError where there are fewer than ``number``.
+    Sources are tried in the order of their hashes. TF-IDF over words finds the neighbours, and
+    character similarity judges them. Raises UserError if there are fewer than ``number``.
     """
     fitting = [
         (source, pair)
@@ -267,14 +266,14 @@ def choose_hints(pairs: Iterable[Pair], held: HeldOutSentences, number: int) -> 
 
 
 def _neighbours(sources: Sequence[str], order: Sequence[int]) -> Iterator[tuple[int, int, float]]:
-    """For sources in this order: the index, that of the nearest other source, their similarity."""
+    """Yields, in this order, a source's index, that of its nearest neighbour, their similarity."""
     if not (find_spec("rapidfuzz") and find_spec("sklearn")):
         raise not_installed("rapidfuzz and scikit-learn", "corpus")
     import numpy
     from rapidfuzz import fuzz
     from sklearn.feature_extraction.text import TfidfVectorizer
 
-    # A word of many sources says little, and would make every source a neighbour of every other.
+    # A word of many sources says little, and would make all sources neighbours.
     vectorizer = TfidfVectorizer(token_pattern=r"\w+", max_df=_MOST_SHARED, dtype=numpy.float32)
     vectors = vectorizer.fit_transform(sources)
     by_word = vectors.T.tocsr()

@@ -1,4 +1,4 @@
-"""What the command lines of data and training share: flags, errors, and where lines go."""
+"""Shared by the command lines of data and training: flags, errors, logging."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from specdec_plugins.errors import Parser, run_command
 
 logger = logging.getLogger("specdec.corpus")
 
-UNFINISHED = 75  # EX_TEMPFAIL: time is up, the same command goes on
+UNFINISHED = 75  # EX_TEMPFAIL: time is up; the same command resumes
 
 
 class _Formatter(argparse.ArgumentDefaultsHelpFormatter):
-    """Says a default only where there is one, and not twice."""
+    """Shows a default only if there is one, and not twice."""
 
     def _get_help_string(self, action: argparse.Action) -> str | None:
         if not action.default or "default:" in (action.help or ""):
@@ -27,21 +27,21 @@ class _Formatter(argparse.ArgumentDefaultsHelpFormatter):
         return super()._get_help_string(action)
 
 
-# A flag: its names (a positional argument where it has no dashes), default, kind and help. The kind
-# is a type, the choices, bool for a switch, EITHER for one with a negation; of a list it is the
-# type of its values in brackets, or a word that stands for each.
+# A flag: its names (a positional argument has no dashes), default, kind and help. The kind is a
+# type, a tuple of choices, bool for a switch, or EITHER for a switch with a negation. The kind of a
+# list is the type of its values in brackets, or the metavar of its values.
 Flag = tuple[str, Any, Any, str]
-REQUIRED = object()  # as a default
-OPTIONAL = object()  # as that of a positional argument, which is None where it is not given
-EITHER = argparse.BooleanOptionalAction  # as a kind: None unless it is given
+REQUIRED = object()  # a default: the flag must be given
+OPTIONAL = object()  # a default: the positional argument may be omitted, and is then None
+EITHER = argparse.BooleanOptionalAction  # a kind: None unless the flag is given
 
 
 @dataclass(frozen=True)
 class CommandLine:
-    """A command line: its flags, and the function that they are given to.
+    """A command line: its flags, and the function that receives them.
 
-    Raises UserError where it is called; ``run`` says such an error in a line instead. Flags must be
-    written out, so that typos are refused.
+    A call raises UserError; ``run`` prints such an error as one line instead. Flags cannot be
+    abbreviated, so typos are refused.
     """
 
     name: str  # of the script
@@ -53,7 +53,7 @@ class CommandLine:
     interrupted: str = "stopped; what is finished is on disk, run the same command to go on"
 
     def parser(self) -> argparse.ArgumentParser:
-        """Of the flags, and ``--debug``."""
+        """The parser of the flags and ``--debug``."""
         made = Parser(
             prog=self.name,
             description=self.description,
@@ -82,7 +82,7 @@ class CommandLine:
         return made
 
     def parse(self, *words: object) -> argparse.Namespace:
-        """The flags that are given, which go before those of the environment."""
+        """Parse the words; they override flags from the environment."""
         switches = {names for names, _, kind, _ in self.flags if kind is bool}
         begin = []
         for flag in self.environment.split():
@@ -95,22 +95,22 @@ class CommandLine:
         self.main(self.parse(*words))
 
     def run(self, words: Sequence[str] | None = None, **more: object) -> int:
-        """The exit status. more: what ``main`` is given beside the flags."""
+        """Run ``main``; returns the exit status. more: passed to ``main`` beside the flags."""
         args = self.parse(*(sys.argv[1:] if words is None else words))
         vars(args).update(more)
         logging.basicConfig(format="%(message)s", level=logging.INFO, stream=sys.stderr)
         logging.getLogger("sacrebleu").setLevel(logging.WARNING)
-        logging.getLogger("fairseq").setLevel(logging.WARNING)  # it lists all that it opens
+        logging.getLogger("fairseq").setLevel(logging.WARNING)  # it logs all files it opens
         return run_command(self.name, lambda: self.main(args), args.debug, self.interrupted)
 
 
 def run_named(commands: Mapping[str, CommandLine]) -> int:
-    """Run the one of a module's commands that the calling script names as its first word."""
+    """Run the command that the calling script names as its first word."""
     return commands[sys.argv[1]].run(sys.argv[2:])
 
 
 def at_least(lowest: float, kind: type = int, below: float = math.inf) -> Callable[[str], Any]:
-    """An argparse type: a number not below ``lowest``, but below the other."""
+    """An argparse type: a number of at least ``lowest`` and less than ``below``."""
 
     def convert(text: str) -> Any:
         try:

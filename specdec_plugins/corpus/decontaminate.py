@@ -1,13 +1,13 @@
-"""One training text of many corpora, without the sentences of dev and test sets.
+"""Merges corpora into one training text, without the sentences of dev and test sets.
 
-    OUT/train.tsv          all training files one after the other, contaminated pairs left out
+    OUT/train.tsv          all training files concatenated, without contaminated pairs
     OUT/valid.tsv, OUT/test.tsv, OUT/test1.tsv, ...
     OUT/NAME.test.tsv, OUT/NAME.dev.tsv, OUT/NAME.hints.tsv    taken from a corpus, if asked for
     OUT/report.json        pairs of each file: read, kept, dropped and why
 
-A training pair goes where either side equals a held-out sentence of its language. Case, punctuation
-and spaces do not count, so near-duplicates that differ in these alone go, too. With ``--clean``
-pairs that are no translations go as well, and near-duplicates among the training pairs themselves.
+A training pair is dropped if either side equals a held-out sentence of its language. Case,
+punctuation and spaces are ignored, so near-duplicates that differ only in these are dropped too.
+``--clean`` also drops pairs that are not translations, and near-duplicates among training pairs.
 """
 
 from __future__ import annotations
@@ -56,10 +56,10 @@ _ONE_CELL = {ord(character): " " for character in "\t\n"}
 def training_corpora(
     items: Sequence[str], pair: str, with_research: bool
 ) -> tuple[list[ParallelFile], list[str]]:
-    """Corpora of files and folders, and the files of folders that were left out.
+    """The corpora of files and folders, and the files of folders that were left out.
 
-    A folder gives its ``train.*.SRC-TGT.tsv`` (plain, .gz, .xz). What is for research only is left
-    out of a folder, and refused by name, unless ``with_research``.
+    A folder contributes its ``train.*.SRC-TGT.tsv`` (plain, .gz, .xz). Unless ``with_research``,
+    research-only files are left out of a folder, and refused if given by name.
     """
     corpora, left_out = [], []
     for item in items:
@@ -86,12 +86,12 @@ class Mix:
 
     rules: PairRules | None  # None: pairs are taken as they are
     weights: Mapping[str, float]  # how often each pair of a corpus is written; 1 if not named
-    per_source: Mapping[str, int]  # near-duplicates of a source that stay; 1 if not named
+    per_source: Mapping[str, int]  # near-duplicates kept of a source; 1 if not named
 
     def write(
         self, out: TextIO, corpora: Sequence[ParallelFile], held: HeldOutSentences, bad: BadLines
     ) -> dict[str, Counter[str]]:
-        """Write what is kept; returns the verdicts of each corpus."""
+        """Write the pairs that are kept; returns the counts of verdicts of each corpus."""
         counts: dict[str, Counter[str]] = {}
         for corpus in corpora:
             name = name_of(corpus)
@@ -119,7 +119,7 @@ class Mix:
 
 
 def name_of(corpus: ParallelFile) -> str:
-    """``NAME`` of ``train.NAME.en-de.tsv.xz``, or what stands before the first dot."""
+    """``NAME`` of ``train.NAME.en-de.tsv.xz``, or the file name up to the first dot."""
     name = corpus.source.name
     found = _NAME.fullmatch(name)
     return found["name"] if found else name.split(".")[0]
@@ -130,8 +130,8 @@ def line(cells: Sequence[str]) -> str:
 
 
 def times(text: str, weight: float) -> int:
-    """How often a line of a corpus is written: with 2.3 twice, and once more three lines of ten,
-    which the BLAKE2b hash (8 bytes) of the line chooses.
+    """How often to write a line of a corpus. A weight of 2.3 writes every line twice and three
+    lines of ten once more, selected by the BLAKE2b hash (8 bytes) of the line.
     """
     digest = hashlib.blake2b(text.encode(), digest_size=8).digest()
     return int(weight) + (int.from_bytes(digest, "big") < weight % 1 * 2**64)
@@ -145,7 +145,7 @@ def _write(path: Path, rows: Iterable[Sequence[str]]) -> None:
 def _by_name(
     flag: str, items: Sequence[str], names: Sequence[str], number: type[_N], count: int = 1
 ) -> dict[str, list[_N]]:
-    """``NAME=N`` or ``NAME=N,N``. Raises UserError unless N is above 0 and NAME is one corpus."""
+    """Parses ``NAME=N`` or ``NAME=N,N``. Raises UserError unless N > 0 and NAME is one corpus."""
     found = {}
     written, kind = _WRITTEN[number]
     for item in items:
@@ -208,7 +208,7 @@ def _say(counts: Mapping[str, Counter[str]], left_out: Sequence[str]) -> None:
 
 
 def _hold_out(out: Path, sets: Mapping[str, Sequence[str]], held: HeldOutSentences) -> int:
-    """Hold the pairs of files out, and write each set but "also"; returns their number."""
+    """Hold out the pairs of these files, and write each set except "also"; returns their number."""
     files = {name: [ParallelFile.parse(i, (1, 2)) for i in items] for name, items in sets.items()}
     number = 0
     for name, corpora in files.items():
@@ -228,9 +228,9 @@ def _choose(
     sizes: Mapping[str, Sequence[int]],
     hints: Mapping[str, int],
 ) -> dict[str, int]:
-    """Write the sets that are taken from training corpora, hold them out, and return their sizes.
+    """Write the sets taken from training corpora, hold them out, and return their sizes.
 
-    What is a test set already is in none of them; one pair may be in two of them.
+    They exclude pairs that are held out already; one pair may be in two of them.
     """
     taken: list[Pair] = []
     found = {}

@@ -1,10 +1,10 @@
 """Sequence-level distillation (Kim and Rush 2016): a training set with the verifier's targets.
 
-The split is cut into chunks of consecutive sentences. Each is one JSON file in OUT.parts, written
-whole, so any number of runs on any machines can be stopped and continued. A chunk is translated in
-batches of its own, so it does not matter who translates it, or when. Chunk c belongs to shard
-c % num_shards; with ``--ray`` a cluster shares all chunks out instead. Once all are there, whoever
-finished the last one binarises them to OUT.
+The split is cut into chunks of consecutive sentences. Each chunk is one JSON file in OUT.parts,
+written whole, so any number of runs on any machines can be stopped and resumed. No batch spans two
+chunks, so it does not matter which run translates a chunk, or when. Chunk c belongs to shard
+c % num_shards; with ``--ray`` a cluster distributes all chunks instead. The run that finishes the
+last chunk binarises them to OUT.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ SEARCH = ("beam", "lenpen", "max_len_a", "max_len_b", "fp16")  # flags that chan
 class Distillation:
     """One distillation, whatever the number of shards.
 
-    Raises UserError where the flags do not go together or the data is not there.
+    Raises UserError if the flags conflict or the data is missing.
     """
 
     def __init__(self, args: argparse.Namespace, teacher: type[Teacher] | None = None) -> None:
@@ -60,11 +60,11 @@ class Distillation:
 
     @cached_property
     def settings(self) -> dict[str, Any]:
-        """What must be the same for chunks to belong together."""
+        """The settings that all chunks must share."""
         sides = [self.data.stem(language) for language in self.data.languages]
         return {
             **{name: getattr(self.args, name) for name in SEARCH},
-            # Not named where it is not CTranslate2: parts that are older than the flag go on.
+            # Only CTranslate2 is named, so that parts older than the flag resume.
             **({"engine": "ctranslate2"} if self._kind is CTranslate2Teacher else {}),
             "checkpoint": sha256(self.checkpoint),
             "data": [sha256(self.data.folder / f"{side}.bin") for side in sides],
@@ -77,20 +77,20 @@ class Distillation:
         return self.parts / f"chunk-{chunk:06d}.json"
 
     def chunks(self, shard_id: int = 0, num_shards: int = 1) -> range:
-        """Those of a shard; of one shard, all."""
+        """The chunks of a shard; all of them for one shard."""
         return range(shard_id, -(-self.num_sentences // self.args.chunk_size), num_shards)
 
     def there(self) -> list[int]:
-        """Those that are finished."""
+        """The chunks that are finished."""
         return [chunk for chunk in self.chunks() if self.chunk_path(chunk).is_file()]
 
     def missing(self, chunks: Iterable[int]) -> list[int]:
-        """Those of the chunks that are to do yet; none once the hours are over."""
+        """Those of the chunks that are not finished; none once ``--hours`` are over."""
         found = [chunk for chunk in chunks if not self.chunk_path(chunk).is_file()]
         return [] if found and self._seconds_left() <= 0 else found
 
     def _seconds_left(self) -> float:
-        """Until the hours are over, of work that is on disk."""
+        """What is left of ``--hours`` after the chunks on disk."""
         if not self.args.hours:
             return math.inf
         contents = (read_json(self.chunk_path(chunk)) for chunk in self.there())
@@ -108,10 +108,10 @@ class Distillation:
         return True
 
     def claim(self) -> None:
-        """Record the settings, or refuse to mix chunks of different ones."""
+        """Record the settings, or refuse to mix chunks of different settings."""
         path = self.parts / "settings.json"
         if not path.is_file():
-            # Shards may arrive together: each writes its own name, and all compare what stayed.
+            # Shards may start together: each writes its own file, and all compare what remains.
             own = self.parts / f"settings.{os.uname().nodename}.{os.getpid()}.json"
             write_json(own, self.settings)
             os.replace(own, path)
@@ -123,7 +123,7 @@ class Distillation:
         )
 
     def translate(self) -> bool:
-        """Translate the missing chunks of this shard; whether there was time for all of them."""
+        """Translate the missing chunks of this shard; returns whether time sufficed for all."""
         args = self.args
         if args.ray is not None and not has_ray():
             logger.warning("%s; distilling in one process", not_installed("ray", "ray"))
@@ -171,12 +171,12 @@ class Distillation:
         return not self.missing(chunks)
 
     def _span(self, chunk: int) -> range:
-        """Its sentences."""
+        """The indices of its sentences."""
         size = self.args.chunk_size
         return range(chunk * size, min((chunk + 1) * size, self.num_sentences))
 
     def merge(self) -> None:
-        """Binarise all chunks to the output folder; a ``UserError`` names what is missing."""
+        """Binarise all chunks to the output folder. Raises ``UserError`` if chunks are missing."""
         chunks = self.chunks()
         missing = self.missing(chunks)
         if missing:
@@ -227,15 +227,15 @@ class Distillation:
 
 
 def _spread(chunk: int) -> float:
-    """Orders chunks so that the first few are from everywhere, as multiples of the golden ratio.
+    """Sort key that spreads the first chunks over the whole set: multiples of the golden ratio.
 
-    A training set often has one corpus behind the other, and ``--hours`` may end it anywhere.
+    A training set is often a concatenation of corpora, and ``--hours`` may stop anywhere in it.
     """
     return chunk * (5**0.5 - 1) / 2 % 1
 
 
 def main(args: argparse.Namespace, teacher: type[Teacher] | None = None) -> None:
-    """teacher: None = that of --engine. Raises SystemExit with UNFINISHED where the time is up."""
+    """teacher: None = that of --engine. Raises SystemExit with UNFINISHED if the time is up."""
     require(
         args.shard_id < args.num_shards,
         f"--shard-id {args.shard_id}: expected 0 to {args.num_shards - 1}",

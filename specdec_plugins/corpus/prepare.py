@@ -1,11 +1,11 @@
-"""Any parallel text to a data-bin: collect, tokenise and clean, BPE, binarise.
+"""From any parallel text to a data-bin: collect, tokenise and clean, BPE, binarise.
 
-    OUT/raw/SPLIT.LANG     as it came (references for scoring; never cleaned, never tokenised)
+    OUT/raw/SPLIT.LANG     as given (references for scoring; never cleaned, never tokenised)
     OUT/tok/SPLIT.LANG     normalised, tokenised; training cleaned by length and ratio
     OUT/bpe/SPLIT.LANG     with BPE, and OUT/bpe.codes
     OUT/data-bin/          for fairseq, with dict.LANG.txt and bpe.codes
 
-Each of these is made by steps of ``resume.Steps``: run again, the command resumes.
+Steps of ``resume.Steps`` write these, so the command resumes when it is run again.
 """
 
 from __future__ import annotations
@@ -53,12 +53,12 @@ class Preparation:
 
     def __init__(
         self,
-        args: argparse.Namespace,  # the flags of prepare-tsv.sh, but for its corpora
+        args: argparse.Namespace,  # the flags of prepare-tsv.sh, except its corpora
         train: Sequence[ParallelFile],
         valid: Sequence[ParallelFile],  # empty: split off
-        tests: Sequence[ParallelFile],  # each is a test set of its own: test, test1, ...
+        tests: Sequence[ParallelFile],  # one test set each: test, test1, ...
     ) -> None:
-        """Raises UserError where flags do not go together, or a file is not there."""
+        """Raises UserError if flags conflict or a file is missing."""
         _check_flags(args, bool(valid), bool(tests))
         self._args = args
         self._folder = args.out.resolve()
@@ -83,7 +83,7 @@ class Preparation:
         self._corpora |= {f"test{number or ''}": [test] for number, test in enumerate(tests)}
         self._splits = [*self._corpora, *(["test"] if args.split_test else [])]
         self._steps = Steps(self._folder)
-        # Where the codes will lie; None: no BPE.
+        # Path of the codes; None: no BPE.
         self._codes = None if args.bpe == "none" else self._folder / "bpe.codes"
 
     def run(self) -> None:
@@ -106,7 +106,7 @@ class Preparation:
         return [self._folder / kind / f"{split}.{language}" for language in languages]
 
     def _collect(self, split: str, corpora: Sequence[ParallelFile]) -> None:
-        """Read a split; dev and test sets that are split off come with the training text."""
+        """Write a raw split; for the training text also the dev and test sets split off from it."""
         args, training = self._args, split == "train"
         sizes = (args.split_valid, args.split_test) if training else (0, 0)
         made = [split, *(name for name, size in zip(("valid", "test"), sizes, strict=True) if size)]
@@ -209,7 +209,7 @@ class Preparation:
 
     @property
     def _vocabulary(self) -> Path:
-        """The dictionary that covers Latin, where one is wanted."""
+        """The dictionary of --cover-latin."""
         return self._folder / "bpe" / "dict.txt"
 
     def _binarise(self) -> None:
@@ -249,7 +249,7 @@ def _check_flags(args: argparse.Namespace, has_valid: bool, has_tests: bool) -> 
 
 
 def _splits_dashes(dictionaries: Sequence[Path]) -> bool:
-    """Whether the text behind a dictionary had ``@-@`` for a dash inside a word."""
+    """Whether the text of a dictionary had ``@-@`` for a dash inside a word."""
     lines = (line for path in dictionaries for line in path.read_text(encoding="utf-8").split("\n"))
     return any(line.startswith("@-@ ") for line in lines)
 
@@ -264,9 +264,9 @@ def _counted(pairs: Iterable[Pair], tokens: Counter[str]) -> Iterator[Pair]:
 def _split_off(
     corpora: Sequence[ParallelFile], bad: BadLines, sizes: tuple[int, int]
 ) -> dict[str, list[Pair]]:
-    """A dev and a test set of these sizes, all with letters on both sides; none where both are 0.
+    """A dev and a test set of these sizes, all with letters on both sides; none if both are 0.
 
-    Raises UserError where the corpora are too small.
+    Raises UserError if the corpora are too small.
     """
     if not any(sizes):
         return {}

@@ -1,4 +1,4 @@
-"""Raw parallel text: tab-separated or two sides; plain, .gz or .xz. Errors name file and line."""
+"""Reads parallel text: TSV or two files; plain, .gz or .xz. Errors name file and line."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ _UTF16_MARKS = (b"\xff\xfe", b"\xfe\xff")
 
 @dataclass(frozen=True)
 class ParallelFile:
-    """One corpus: a TSV (``target`` None) or two files of as many lines; or some of its lines.
+    """One corpus, or some lines of it: a TSV (``target`` None), or two files of equal length.
 
-    ``columns`` are the TSV's source and target column, counted from 1. None means: the file has
-    exactly two, source first. With columns given, a file may have more, as many in each line.
+    ``columns`` are the TSV's source and target column, counted from 1. None: the file has exactly
+    two, source first. With columns given, a file may have more, the same number in each line.
     """
 
     source: Path
@@ -40,9 +40,9 @@ class ParallelFile:
 
     @classmethod
     def parse(cls, item: str, columns: tuple[int, int] | None = None) -> ParallelFile:
-        """``FILE`` or ``SOURCE,TARGET``, with ``:FROM-TO`` behind it for a part.
+        """Parses ``FILE`` or ``SOURCE,TARGET``, with ``:FROM-TO`` at the end for a part.
 
-        Raises UserError where a file is not there, or the part cannot hold anything.
+        Raises UserError if a file does not exist or the part is empty.
         """
         span = None if Path(item).is_file() else _SPAN.fullmatch(item)
         sides = [span["files"] if span else item]
@@ -69,9 +69,9 @@ class ParallelFile:
 
 @dataclass
 class BadLines:
-    """What is done with them: refused (``skip`` False), or left out with their pair and counted.
+    """How bad lines are handled: refused (``skip`` False), or skipped with their pair and counted.
 
-    ``can_skip``: whether a refusal advises that.
+    ``can_skip``: whether the error message suggests skipping.
     """
 
     skip: bool = False
@@ -87,13 +87,13 @@ class BadLines:
 
 
 def check_file(path: str | Path, expected: str, flag: str = "") -> None:
-    """Raises UserError where there is no such file, or a folder in its place."""
+    """Raises UserError if there is no such file, or it is a folder."""
     found = "a folder" if Path(path).is_dir() else "no such file"
     require(Path(path).is_file(), f"{flag} {path}: {found}; expected {expected}".lstrip())
 
 
 def open_bytes(path: Path) -> BinaryIO:
-    """Open a plain, .gz or .xz file for reading bytes; a ``UserError`` says what is wrong."""
+    """Open a plain, .gz or .xz file for reading bytes. Raises ``UserError`` if that fails."""
     try:
         if path.suffix == ".gz":
             return cast(BinaryIO, gzip.open(path, "rb"))
@@ -105,13 +105,13 @@ def open_bytes(path: Path) -> BinaryIO:
 
 
 def read_lines(path: Path, bad: BadLines) -> Iterator[str | None]:
-    """The lines of a file without their ends; None for a bad one that ``bad`` lets pass.
+    """The lines of a file without their ends; None for a bad line that ``bad`` skips.
 
-    Lines end at LF alone: other characters that Python takes for line ends occur inside sentences
-    of web corpora, and would shift one side against the other. A byte-order mark and CRLF are
-    repaired with a warning; NUL and broken UTF-8 make a bad line.
+    Only LF ends a line: other characters that Python treats as line ends occur inside sentences of
+    web corpora, and would misalign the two sides. A byte-order mark and CRLF are repaired with a
+    warning; NUL and broken UTF-8 make a bad line.
     """
-    said: set[str] = set()  # what was repaired, told once a file
+    said: set[str] = set()  # repairs, each reported once per file
     number = 0
     with open_bytes(path) as file:
         try:
@@ -149,7 +149,7 @@ def _decode(raw: bytes, where: str, first: bool, said: set[str], bad: BadLines) 
 
 
 def decoded(raw: bytes) -> str:
-    """The text of a line. Raises ValueError, which says what else it is."""
+    """The text of a line. Raises ValueError if it is not UTF-8 or holds NUL."""
     try:
         text = raw.decode("utf-8")
     except UnicodeDecodeError as error:
@@ -161,7 +161,7 @@ def decoded(raw: bytes) -> str:
 
 
 def read_pairs(corpus: ParallelFile, bad: BadLines) -> Iterator[Pair]:
-    """The sentence pairs of one corpus, in order; an empty line of a TSV is a pair of empties."""
+    """The sentence pairs of one corpus, in order; an empty TSV line is a pair of empty strings."""
     pairs = (
         _read_tsv(corpus.source, corpus.columns, bad)
         if corpus.target is None
@@ -198,7 +198,7 @@ def _read_tsv(path: Path, columns: tuple[int, int] | None, bad: BadLines) -> Ite
 
 
 def _read_two_sides(source: Path, target: Path, bad: BadLines) -> Iterator[Pair]:
-    # A bad line must leave both sides, so they are counted for both together.
+    # A bad line drops the line of the other side too, so both sides are read together.
     end = object()
     sides = zip_longest(read_lines(source, bad), read_lines(target, bad), fillvalue=end)
     for number, (left, right) in enumerate(sides):
@@ -213,6 +213,6 @@ def _read_two_sides(source: Path, target: Path, bad: BadLines) -> Iterator[Pair]
 
 
 def count_lines(path: Path) -> int:
-    """Complete lines of a file."""
+    """The number of complete lines of a file."""
     with path.open("rb") as file:
         return sum(block.count(b"\n") for block in iter(lambda: file.read(1 << 20), b""))

@@ -1,9 +1,9 @@
-"""How long work is interrupted and resumed, for every command of this project.
+"""Interrupts and resumes long work, for every command of this project.
 
-- ``write_json``, as ``written_whole`` of ``formats/output.py``: a file that is there is complete.
-- ``Steps``: a step that is done is skipped. Its stamp, a small JSON file, holds its settings and a
-  fingerprint of what it read and wrote; a step whose stamp no longer matches is done again, and the
-  reason is logged. An interruption costs the step that was running, never a finished one.
+- ``write_json``, as ``written_whole`` of ``formats/output.py``: a file that exists is complete.
+- ``Steps``: skips a finished step. Its stamp, a small JSON file, holds its settings and
+  fingerprints of its inputs and outputs. A step whose stamp no longer matches runs again, and the
+  reason is logged. An interruption loses the running step, never a finished one.
 - ``Log``: an append-only file of results, for work whose every part should be kept.
 - ``locked``: one run at a time in a folder.
 """
@@ -42,12 +42,12 @@ def first_difference(before: Mapping[str, Any], now: Mapping[str, Any]) -> str |
 
 
 def as_json(value: Mapping[str, Any]) -> dict[str, Any]:
-    """As a JSON file would give it back, so that a tuple equals its list."""
+    """The value after a round trip through JSON, so that a tuple equals its list."""
     return dict(json.loads(json.dumps(dict(value))))
 
 
 def sha256(path: Path) -> str:
-    """Of a file's content. Raises UserError where it cannot be read."""
+    """The SHA-256 of a file's content. Raises UserError if it cannot be read."""
     try:
         with path.open("rb") as file:
             return hashlib.file_digest(file, "sha256").hexdigest()
@@ -56,7 +56,7 @@ def sha256(path: Path) -> str:
 
 
 def fingerprint(path: Path) -> str:
-    """Size and time of change of a file, or of all files of a folder."""
+    """Size and modification time of a file, or of all files of a folder."""
     if path.is_dir():
         inner = [f"{p.relative_to(path)}:{fingerprint(p)}" for p in sorted(path.iterdir())]
         return ";".join(inner)
@@ -66,9 +66,9 @@ def fingerprint(path: Path) -> str:
 
 @contextmanager
 def leaving_nothing_empty(folders: Iterable[Path]) -> Iterator[None]:
-    """Where the block fails, remove those of the folders, and of their parents, that it left empty.
+    """If the block fails, remove those folders and parents that it created and left empty.
 
-    What was there before the block stays, empty or not.
+    Folders that existed before the block stay, empty or not.
     """
     new = {path for folder in folders for path in (folder, *folder.parents) if not path.exists()}
     try:
@@ -84,7 +84,7 @@ def leaving_nothing_empty(folders: Iterable[Path]) -> Iterator[None]:
 def locked(folder: Path, wait: bool = False) -> Iterator[None]:
     """Keep a second run out of ``folder``, or let it ``wait``; the lock ends with the process.
 
-    Where the block fails before it has written anything, the folder goes again.
+    If the block fails before it has written anything, a new folder is removed again.
     """
     with leaving_nothing_empty([folder]), _lock_file(folder, wait) as path:
         try:
@@ -113,23 +113,23 @@ def _lock_file(folder: Path, wait: bool) -> Iterator[Path]:
                 raise UserError(
                     f"{folder}: another run is writing here; wait for it, or give another folder"
                 ) from None
-            # A run that failed may have removed the file between the opening and the lock.
+            # A run that failed may have removed the file between open and lock.
             if path.exists() and os.path.samestat(os.fstat(file.fileno()), path.stat()):
                 yield path
                 return
 
 
 class Log:
-    """Append-only log, so that long measurements resume: JSON lines, the first of which says what
-    all entries depend on.
+    """Append-only log, so that long measurements resume: JSON lines, the first of which holds the
+    settings that all entries depend on.
 
-    A last line without an end, of a run that was killed while it wrote it, does not count.
+    An incomplete last line, of a run that was killed while writing, is dropped.
     """
 
     def __init__(self, path: Path, about: Mapping[str, Any]) -> None:
-        """about: what another run must have in common to go on, as JSON can hold it.
+        """about: settings that a resuming run must share, JSON-serialisable.
 
-        Raises UserError where the file is of a run that has not, or cannot be read or written.
+        Raises UserError if the file is of a run with other settings, or cannot be read or written.
         """
         self.path = path
         self.entries: list[Any] = []
@@ -144,13 +144,13 @@ class Log:
             raise UserError(f"{path}: cannot be written ({error.strerror})") from error
 
     def add(self, entry: Any) -> None:
-        """One more entry; it is on disk when this returns."""
+        """Append an entry; it is in the file when this returns."""
         with self.path.open("a", encoding="utf-8") as file:
             file.write(json.dumps(entry) + "\n")
         self.entries.append(entry)
 
     def remove(self) -> None:
-        """All is done, and what came of it is written."""
+        """Delete the log, once all is done and the result is written."""
         self.path.unlink(missing_ok=True)
 
     def _read(self, about: Mapping[str, Any]) -> None:
@@ -185,7 +185,7 @@ class Steps:
         outputs: Sequence[Path],
         settings: Mapping[str, Any],
     ) -> bool:
-        """Do the step unless it is done; returns whether it was done now.
+        """Run the step unless it is done; returns whether it ran.
 
         ``action`` gets temporary names, one for each of ``outputs``, and must write all of them.
         They are renamed together once it returns; only then is the stamp written.
@@ -211,8 +211,8 @@ class Steps:
     ) -> bool:
         """The same for a step that continues its own unfinished output, as a training does.
 
-        ``action`` is told whether what is there was begun with the same settings; what was not is
-        removed first. Users may clear such an output up: it is not compared once it is done.
+        ``action`` is told whether the existing output was begun with the same settings; any other
+        output is removed first. Users may tidy up a finished output: it is not compared again.
         """
         wanted = as_json(settings)
         stamp = self._stamp(name)
@@ -236,7 +236,7 @@ class Steps:
         write_json(self._folder / ".stamps" / f"{name}.json", stamp)
 
     def _fingerprints(self, paths: Sequence[Path]) -> dict[str, str]:
-        # Relative names, so that a folder that was moved as a whole is not prepared again.
+        # Relative names, so that moving the whole folder does not invalidate its steps.
         return {
             os.path.relpath(path, self._folder): fingerprint(path)
             for path in paths
@@ -246,7 +246,7 @@ class Steps:
     def _why(
         self, stamp: Mapping[str, Any], wanted: Mapping[str, Any], outputs: Sequence[Path]
     ) -> str | None:
-        """Why the step must run, or None where its stamp still matches."""
+        """Why the step must run, or None if its stamp still matches."""
         if not stamp:
             return "starting"
         before = stamp["wanted"]

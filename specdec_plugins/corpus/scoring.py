@@ -1,10 +1,10 @@
-"""Scores of translations: sacreBLEU, chrF, compound-split BLEU, the paired bootstrap.
+"""Scores translations: sacreBLEU, chrF, compound-split BLEU, the paired bootstrap.
 
 The command lines are those of ``scripts/evaluate.sh`` and ``scripts/ref.sh``.
 
-Compound-split BLEU is what the WMT14 English-German papers report: tokenised text in which every
-dash inside a word is cut out as a token, scored by fairseq-score. It flatters a little, and is
-comparable with those papers only.
+The WMT14 English-German papers report compound-split BLEU: fairseq-score on tokenised text in which
+every dash inside a word is a token of its own. It is slightly too high, and comparable with those
+papers only.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _TARGET = re.compile(r"T-(\d+)\t(.*)")
 
 
 def read_lines(path: Path) -> list[str]:
-    """The lines of a UTF-8 text file; they end at LF alone, so that none is split or lost."""
+    """The lines of a UTF-8 text file; only LF ends a line, so that none is split or lost."""
     lines = [line or "" for line in reading.read_lines(path, reading.BadLines(can_skip=False))]
     if not "".join(lines).strip():
         raise UserError(f"{path}: empty; there is nothing to score")
@@ -88,7 +88,7 @@ def fairseq_score(outputs: Sequence[str], references: Sequence[str]) -> str:
 
 @dataclass(frozen=True)
 class Score:
-    """One metric on one output, with what must be quoted beside it."""
+    """One metric on one output, with the signature to quote beside it."""
 
     metric: str
     value: float
@@ -130,7 +130,7 @@ def compound_bleu(outputs: Sequence[str], references: Sequence[str], language: s
         [split_compounds(pipeline.encode_target(line)) for line in lines]
         for lines in (outputs, references)
     )
-    # Unsmoothed, on tokens as they are: fairseq-score's formula without its process.
+    # Unsmoothed, on the tokens as given: fairseq-score's formula, without running it.
     metric = BLEU(tokenize="none", smooth_method="none", force=True)
     value = metric.corpus_score(system, [reference]).score
     return Score("compound-split BLEU", value, f"moses tokens|{metric.get_signature()}")

@@ -1,10 +1,9 @@
 """The verifier as a teacher: beam search over a binarised training set, here or on Ray.
 
-On a Ray cluster whoever is free takes the next chunk, and the chunk of a worker that died is given
-to the one that is started in its place. Finished chunks come back to this process, which writes
-them as it does without Ray, so a stop of the cluster or of this process loses what was being
-translated and no more. Workers read the data-bin and the checkpoint under the same paths: in a
-shared folder, where they are on several machines.
+On a Ray cluster, a free worker takes the next chunk. If a worker dies, its replacement translates
+its chunk. Finished chunks return to this process, which writes them as it does without Ray, so
+stopping the cluster or this process loses only the chunks in progress. Workers read the data-bin
+and the checkpoint under the same paths, so several machines need a shared folder.
 """
 
 from __future__ import annotations
@@ -32,8 +31,8 @@ LOCAL = "local"  # in place of a cluster's address
 ROOT = Path(__file__).resolve().parents[2]
 
 Spans = Mapping[int, range]  # the sentences of each chunk
-Chunks = Generator[tuple[int, dict[str, Any]]]  # each with the content of its file: its lines,
-# None for what is left out; which of them are the original targets; and the seconds that it took
+Chunks = Generator[tuple[int, dict[str, Any]]]  # a chunk, and the content of its file: the lines
+# (None: left out), the indices that keep their original target, and the seconds it took
 Search = Mapping[str, Any]  # fields of `SearchConfig`, and fp16
 
 
@@ -67,7 +66,7 @@ class DataBin:
         return self.source_lang, self.target_lang
 
     def sentences(self, language: str) -> Any:
-        """One side's, as fairseq indexes them. Raises ``UserError`` where they are not there."""
+        """One side's sentences, as fairseq's dataset. Raises ``UserError`` if they are missing."""
         from fairseq.data import indexed_dataset
 
         stem = str(self.folder / self.stem(language))
@@ -77,9 +76,9 @@ class DataBin:
 
     @contextmanager
     def writing(self, folder: Path) -> Iterator[Callable[[Any, str], None]]:
-        """What adds a pair to the same split in another folder: ids, and a line of tokens.
+        """Yields a function that adds a pair to the same split in another folder.
 
-        The dictionaries are those of this folder.
+        It takes source ids and a line of target tokens, and uses this folder's dictionaries.
         """
         from fairseq.data import Dictionary, indexed_dataset
 
@@ -104,7 +103,7 @@ class DataBin:
 
 
 class Teacher:
-    """A verifier and the split that it translates, by fairseq's beam search."""
+    """Translates a split with a verifier, by fairseq's beam search."""
 
     def __init__(
         self, data: DataBin, checkpoint: Path, search: Search, device: torch.device
@@ -131,20 +130,20 @@ class Teacher:
         )  # fmt: skip
 
     def _translated(self, sources: list[list[int]]) -> list[str]:
-        """The best translation of each."""
+        """The best translation of each source."""
         found = self._search.search(sources)
         return [self._dictionary.string(best.token_ids) for best, *_ in found]
 
     def translate(
         self, indices: Sequence[int], max_tokens: int
     ) -> Iterator[list[tuple[int, str | None]]]:
-        """Batch after batch of (index, translation); every index comes exactly once."""
+        """Yields batches of (index, translation); every index occurs exactly once."""
         for batch in self._batches(indices, max_tokens):
             texts = self._translated([self._sources[index].tolist() for index in batch])
             yield list(zip(batch, texts, strict=True))
 
     def chunks(self, max_tokens: int, spans: Spans, on_done: Callable[[int], object]) -> Chunks:
-        """The content of each chunk's file; the originals are too long for the verifier."""
+        """Yields the chunks; sources too long for the verifier keep their original target."""
         for chunk, span in spans.items():
             began = time.monotonic()
             originals = [index for index in span if self._sources.sizes[index] > self._longest]
@@ -152,7 +151,7 @@ class Teacher:
                 index: self._dictionary.string(self._targets[index].tolist()) for index in originals
             }
             on_done(len(originals))
-            # A mix of corpora holds some sentences several times, one behind the other.
+            # A mix of corpora repeats some sentences in a row.
             first: dict[tuple[int, ...], int] = {}
             same = {
                 index: first.setdefault(tuple(self._sources[index].tolist()), index)
@@ -168,7 +167,7 @@ class Teacher:
             yield chunk, {**content, "seconds": round(time.monotonic() - began, 3)}
 
     def _batches(self, indices: Sequence[int], max_tokens: int) -> Iterator[list[int]]:
-        # fairseq's own batching drops a last partial batch by default; this one cannot.
+        # fairseq's own batching drops a last partial batch by default; this one never does.
         batch: list[int] = []
         for index in sorted(indices, key=lambda i: (self._sources.sizes[i], i)):
             # Sorted, so this sentence is the longest and sets the width of the batch.
@@ -181,7 +180,7 @@ class Teacher:
 
 
 class CTranslate2Teacher(Teacher):
-    """The same by CTranslate2: in 8 bits on a CPU, where it is several times as fast."""
+    """The same by CTranslate2: 8-bit on a CPU, where it is several times as fast."""
 
     def _load(
         self, checkpoint: Path, dictionaries: Dictionaries, search: Search, device: torch.device
@@ -201,7 +200,7 @@ class CTranslate2Teacher(Teacher):
         told = self._settings
         length = max(map(len, sources))
         found = self._translator.translate_batch(
-            [[self._symbols[index] for index in ids[:-1]] for ids in sources],  # it adds the end
+            [[self._symbols[index] for index in ids[:-1]] for ids in sources],  # it adds </s>
             beam_size=told["beam"],
             length_penalty=told["lenpen"],
             max_decoding_length=int(told["max_len_a"] * length + told["max_len_b"]),
@@ -212,7 +211,7 @@ class CTranslate2Teacher(Teacher):
 TEACHERS: dict[str, type[Teacher]] = {"fairseq": Teacher, "ctranslate2": CTranslate2Teacher}
 
 # What each worker of a cluster needs: the kind of teacher, data, checkpoint, search, source tokens
-# a batch, and whether GPUs are left alone.
+# per batch, and whether to use the CPU only.
 Task = tuple[type[Teacher], DataBin, Path, Search, int, bool]
 
 
@@ -240,17 +239,17 @@ class ChunkTranslator:
 def translate_on_cluster(
     address: str, num_workers: int, task: Task, spans: Spans, on_done: Callable[[int], object]
 ) -> Chunks:
-    """Chunks and the content of their files, as they come.
+    """Yields the chunks in the order in which they finish.
 
     address: of a Ray cluster; LOCAL starts one on this machine. Each worker holds a verifier.
-    Raises UserError where the cluster cannot be reached or a worker cannot do its work.
+    Raises UserError if the cluster cannot be reached or a worker fails.
     """
     import ray.exceptions
     from ray.util import ActorPool
 
     _connect(address, num_workers)
     num_gpus = 0 if task[-1] or not torch.cuda.is_available() else 1
-    # What a worker that died was at is given to the one that comes in its place.
+    # Ray replaces a worker that died, and its replacement repeats the chunk.
     worker = ray.remote(num_gpus=num_gpus, max_restarts=-1, max_task_retries=-1)(ChunkTranslator)
     try:
         pool = ActorPool([worker.remote(*task) for _ in range(min(num_workers, len(spans)))])
@@ -259,7 +258,7 @@ def translate_on_cluster(
             on_done(len(spans[chunk]))
             yield chunk, content
     except ray.exceptions.RayError as error:
-        cause = getattr(error, "cause", None)  # what went wrong in a worker
+        cause = getattr(error, "cause", None)  # the error in a worker
         raise UserError(f"--ray {address}: {_last_line(cause or error)}") from error
     finally:
         ray.shutdown()
@@ -270,12 +269,12 @@ def has_ray() -> bool:
 
 
 def _connect(address: str, num_workers: int) -> None:
-    """Raises UserError where no cluster answers, or none could be started."""
+    """Raises UserError if no cluster answers, or none could be started."""
     import ray
 
     is_local = address == LOCAL
     path = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
-    # On a busy machine a cluster's processes may miss the time that Ray grants them to start.
+    # On a busy machine a local cluster may exceed Ray's start-up time, so it is tried twice.
     for is_last in (not is_local, True):
         try:
             ray.init(
@@ -287,7 +286,7 @@ def _connect(address: str, num_workers: int) -> None:
                 logging_level=logging.ERROR,
             )
             return
-        except Exception as error:  # ray has no class of its own for a node that did not start
+        except Exception as error:  # ray has no exception class for a node that did not start
             ray.shutdown()
             if is_last:
                 raise UserError(

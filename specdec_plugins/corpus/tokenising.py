@@ -20,12 +20,12 @@ from specdec_plugins.corpus.reading import Pair
 from specdec_plugins.errors import UserError
 from specdec_plugins.formats.text import TextPipeline
 
-CHUNK = 2000  # pairs handed to a worker at once: large enough to hide the cost of handing over
+CHUNK = 2000  # pairs sent to a worker at once: large enough to hide the overhead of sending
 
 
 @dataclass(frozen=True)
 class TextSettings:
-    """What decides how a sentence is written as tokens, BPE codes apart."""
+    """The settings of tokenisation, apart from the BPE codes."""
 
     source_lang: str
     target_lang: str
@@ -66,7 +66,7 @@ class Work:
                 ) from error
 
     def transform(self, chunk: list[Pair]) -> list[Pair]:
-        """The pairs of a chunk in order; those that a weight has repeated are computed once."""
+        """The transformed pairs of a chunk, in order; repeated pairs are computed once."""
         pipeline = _pipeline(self)
         made = {}
         for pair in set(chunk):
@@ -94,7 +94,7 @@ def read_prepared(paths: Sequence[Path]) -> Iterator[Pair]:
 
 @contextmanager
 def writing(paths: Sequence[Path]) -> Iterator[Callable[[Pair], None]]:
-    """Yields what writes a pair to two files, for ``read_prepared``."""
+    """Yields a function that writes a pair to two files, for ``read_prepared``."""
     with ExitStack() as stack:
         files = [stack.enter_context(p.open("w", encoding="utf-8", newline="\n")) for p in paths]
 
@@ -108,7 +108,7 @@ def writing(paths: Sequence[Path]) -> Iterator[Callable[[Pair], None]]:
 def write_clean(
     paths: Sequence[Path], pairs: Iterable[Pair], rules: LengthRules | None
 ) -> Counter[str]:
-    """Write both sides; ``rules`` None keeps every pair. Returns the number for each verdict."""
+    """Write both sides; ``rules`` None keeps every pair. Returns the count of each verdict."""
     counts: Counter[str] = Counter()
     with writing(paths[:2]) as write:
         for pair in pairs:

@@ -1,8 +1,8 @@
 """The training sets on which speculative decoding was published, from archive to data-bin.
 
-Archives are fetched with resumption, checked, and read member by member. Their sizes and hashes are
-not known beforehand; what arrives must be complete and hold the files named here, and its hash is
-recorded for later runs. Test sets are in the SGML in which WMT distributes them.
+Downloads of archives resume. Each archive is checked, and read member by member. Sizes and hashes
+are not known beforehand: an archive must be complete and hold the files named here, and its hash is
+recorded for later runs. Test sets are in WMT's SGML.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class ArchivedCorpus(NamedTuple):
     name: str
     url: str
     files: str  # base names of its sides; {lang}: a side's language, {role}: src or ref
-    archive: str = ""  # its name here; empty: as in the address
+    archive: str = ""  # its file name here; empty: as in the URL
 
     @property
     def archive_name(self) -> str:
@@ -89,7 +89,7 @@ class Store:
         self._record = folder / "archives.json"
 
     def get(self, name: str, url: str, members: Sequence[str]) -> Path:
-        """The path of a whole, verified archive; fetches it if it is not there.
+        """The path of a complete, verified archive; downloads it if it is missing.
 
         members: base names of files that it must hold.
         """
@@ -105,7 +105,7 @@ class Store:
             self._folder.mkdir(parents=True, exist_ok=True)
             if self._mirror is not None:
                 url = f"{self._mirror.rstrip('/')}/{name}"
-            # A part that is whole already (stopped between fetching and renaming) needs no network.
+            # A complete part (stopped between download and rename) needs no network.
             if not (part.is_file() and _fault(part, members) is None):
                 _fetch(url, part, path)
                 fault = _fault(part, members)
@@ -141,7 +141,7 @@ def _fetch(url: str, part: Path, path: Path) -> None:
 
 
 def _fault(path: Path, members: Sequence[str]) -> str | None:
-    """What is wrong with an archive, read to its end; None where nothing is."""
+    """Read an archive to its end; returns what is wrong with it, or None."""
     try:
         if ".zip" in path.suffixes:
             with zipfile.ZipFile(path) as packed:
@@ -167,14 +167,14 @@ def _names_of_tar(path: Path) -> list[str]:
     ):
         with tarfile.open(fileobj=file, mode="r|") as tar:
             names = tar.getnames()
-        while file.read(_BLOCK):  # to its end, where the checksum of the whole is compared
+        while file.read(_BLOCK):  # gzip compares the checksum at the end
             pass
     return names
 
 
 @contextmanager
 def open_member(path: Path, member: str) -> Iterator[IO[bytes]]:
-    """Yields the bytes of the file of this base name inside an archive, which `Store.get` found."""
+    """Yields the file of this base name inside an archive that `Store.get` returned."""
     if zipfile.is_zipfile(path):
         with zipfile.ZipFile(path) as packed:
             name = next(name for name in packed.namelist() if Path(name).name == member)
@@ -230,7 +230,7 @@ def _unpack_sgm(packed: Path, members: Sequence[str], parts: Sequence[Path], nam
 
 
 def parse_sgm(text: str, name: str) -> list[Segment]:
-    """Every segment in order; an empty one stays. Only XML's five entities are resolved.
+    """All segments in order, empty ones included. Only XML's five entities are resolved.
 
     (These files are not well-formed XML: many hold bare ampersands.)
     """

@@ -1,4 +1,4 @@
-"""What trains drafters that are parts of the verifier.
+"""Losses for drafters that are parts of the verifier.
 
 ``--criterion early_exit_loss`` is the loss of every exit of the decoder at once (LayerSkip,
 Elhoushi et al., ACL 2024, section 4.1). ``--criterion medusa_loss`` is the cross-entropy of each
@@ -33,10 +33,10 @@ class EarlyExitLossConfig(LabelSmoothedCrossEntropyCriterionConfig):
 
 
 def exit_weights(num_layers: int, scale: float) -> list[float]:
-    """Weights of the exits behind layers 1..L, which grow with depth and sum to 1.
+    """Weights of the exits after layers 1..L, which grow with depth and sum to 1.
 
-    The paper's e(l) = scale * (1 + ... + l), and L - 1 more for the whole decoder; but its layers
-    count from 0, so that the first exit has no weight, and here from 1, so that it is trained, too.
+    The paper's e(l) = scale * (1 + ... + l), plus L - 1 for the whole decoder. The paper counts
+    layers from 0, so that the first exit has no weight; here they count from 1, to train it too.
     """
     raw = [scale * layer * (layer + 1) / 2 for layer in range(1, num_layers)]
     raw.append(max(num_layers - 1, 1) + (raw[-1] if raw else 0.0))
@@ -68,7 +68,7 @@ class EarlyExitLoss(LabelSmoothedCrossEntropyCriterion):
         output, extra = model(**sample["net_input"])
         if not hasattr(model.decoder, "exit_logits"):
             raise UserError("--criterion early_exit_loss needs --arch early_exit_transformer")
-        states = extra["inner_states"][1:]  # the first is no layer's
+        states = extra["inner_states"][1:]  # the first is not a layer's
         weights = exit_weights(len(states), self.exit_scale)
         log: dict[str, Any] = {"ntokens": sample["ntokens"], "nsentences": len(sample["target"])}
         loss, nll = self.compute_loss(model, (output, extra), sample, reduce=reduce)
@@ -119,7 +119,7 @@ class MedusaLoss(FairseqCriterion):
     ) -> tuple[Tensor, int, dict[str, Any]]:
         """Loss, sample size and figures; with `reduce` off the loss is [B], one a sentence.
 
-        The state at place t gives the verifier's token t, and head k is about token t + k.
+        From the state at place t the verifier predicts token t, and head k token t + k.
         """
         if not hasattr(model, "num_heads"):
             raise UserError("--criterion medusa_loss needs --arch medusa_heads")

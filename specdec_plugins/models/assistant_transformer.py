@@ -1,9 +1,9 @@
 """``--arch assistant_transformer``: a small decoder on a trained verifier's own encoder.
 
-What it learns to read is what the verifier has computed anyway, so the drafter `assistant` with
-`{"encoder": "verifier"}` encodes no source a second time. Source: the encoder that stays as it is
-and the decoder begun from evenly spaced layers are Distil-Whisper's (Gandhi et al. 2023, section
-3.1). A checkpoint is a stock Transformer with all its weights, and also runs alone.
+It learns to read encoder states that the verifier computes anyway, so the drafter `assistant` with
+`{"encoder": "verifier"}` encodes no source a second time. Source: Distil-Whisper (Gandhi et al.
+2023, section 3.1), which freezes the encoder and initialises the decoder from evenly spaced layers.
+A checkpoint is a stock Transformer with all its weights, and also runs alone.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from torch import Tensor, nn
 
 from specdec_plugins.errors import require
 
-# Settings of the verifier that say how its encoder reads, beside those that begin with "encoder_".
+# Settings of the verifier's encoder whose names do not begin with "encoder_".
 _OF_THE_ENCODER = (
     "activation_fn",
     "layernorm_embedding",
@@ -32,7 +32,7 @@ _OF_THE_ENCODER = (
 
 
 def load_verifier(args: Any, task: Any, purpose: str) -> tuple[Any, Any]:
-    """The model that ``--verifier-path`` names, and its settings. Raises UserError if not there."""
+    """The model at ``--verifier-path``, and its settings. Raises UserError if it does not exist."""
     path = getattr(args, "verifier_path", None)
     require(
         path is not None and Path(path).is_file(),
@@ -43,11 +43,11 @@ def load_verifier(args: Any, task: Any, purpose: str) -> tuple[Any, Any]:
 
 
 def spaced_layers(num_wanted: int, num_given: int) -> list[int]:
-    """Numbers, from 0, of the given layers that the wanted ones begin as.
+    """Numbers, from 0, of the given layers that initialise the wanted ones.
 
     First and last, and evenly between, as in Shleifer and Rush 2020 (pre-trained summarization
-    distillation), section 3.2. A lone one begins as the last: what that gives is what the output
-    projection reads, and begun as the first it learns much more slowly.
+    distillation), section 3.2. A single layer starts as the last, whose output the output
+    projection reads; started as the first, it learns much more slowly.
     """
     if num_wanted == 1:
         return [num_given - 1]
@@ -79,7 +79,7 @@ class AssistantTransformer(TransformerModel):
 
     @classmethod
     def build_model(cls, args: Any, task: Any) -> AssistantTransformer:
-        """Raises UserError where there is no verifier, or embeddings would have to be shared."""
+        """Raises UserError if there is no verifier, or embeddings would have to be shared."""
         require(
             not args.share_all_embeddings,
             "--share-all-embeddings would change the verifier's encoder; for "
@@ -94,7 +94,7 @@ class AssistantTransformer(TransformerModel):
         return model
 
     def begin_from(self, verifier: nn.Module) -> None:
-        """Take the encoder, for good, and of the decoder what has the same shape, to begin with."""
+        """Copy and freeze the encoder; initialise the decoder with weights of the same shape."""
         encoder, decoder = verifier.encoder, verifier.decoder
         assert isinstance(encoder, nn.Module)
         assert isinstance(decoder, nn.Module)
@@ -108,7 +108,7 @@ class AssistantTransformer(TransformerModel):
         self.decoder.load_state_dict(same, strict=False)
 
     def train(self, mode: bool = True) -> AssistantTransformer:
-        """The encoder has no dropout even here: the decoder reads what it will in decoding."""
+        """The encoder never has dropout: the decoder reads the states that decoding gives it."""
         super().train(mode)
         self.encoder.eval()
         return self
@@ -116,7 +116,7 @@ class AssistantTransformer(TransformerModel):
 
 @register_model_architecture("assistant_transformer", "assistant_transformer")
 def assistant_architecture(args: Namespace) -> None:
-    """One decoder layer unless told otherwise; the rest as the base Transformer has it."""
+    """One decoder layer by default; the rest as in the base Transformer."""
     num_layers = getattr(args, "decoder_layers", None)
     args.decoder_layers = 1 if num_layers is None else num_layers
     transformer_architecture(args)

@@ -16,21 +16,21 @@ EncoderOut = dict[str, list[Tensor]]
 
 @dataclass(frozen=True)
 class Layout:
-    """Which target position each column of a batch holds, and in which prefix or block.
+    """The target position of each column of a batch, and its prefix or block.
 
-    A row is a prefix and a block behind it, or a prefix that several blocks behind it share:
+    A row is a prefix followed by a block, or by several blocks that share it:
     ``tasks.block_mask``.
     """
 
     positions: Tensor  # [B, W] int64, in the target
     block: Tensor  # [B, W] int64: number of the block, from 0; -1 = prefix
     starts: Tensor  # [B, N] int64: prefix length of each block
-    columns: Tensor  # [B, n] int64: of the blocks, all that may be scored; some >= W
+    columns: Tensor  # [B, n] int64: the blocks' columns, all that may be scored; some >= W
     num_positions: int  # all positions are below it
 
     @classmethod
     def find(cls, scored_mask: Tensor, starts: Tensor | None = None) -> Layout:
-        """scored_mask: [B, W] bool, a run behind each prefix; starts: [B, N] of shared prefixes."""
+        """scored_mask: [B, W] bool, a run after each prefix; starts: [B, N] of shared prefixes."""
         width = scored_mask.size(1)
         column = torch.arange(width, device=scored_mask.device).expand_as(scored_mask)
         first = scored_mask.int().argmax(dim=1, keepdim=True)  # [B, 1]
@@ -46,7 +46,7 @@ class Layout:
 
     @property
     def places(self) -> Tensor:
-        """[B, W] int64: of block columns, from 0 in their block."""
+        """[B, W] int64: the place of a block column in its block, from 0."""
         return self.positions - self._own_starts
 
     @property
@@ -54,12 +54,12 @@ class Layout:
         return self.starts.gather(1, self.block.clamp(min=0))
 
     def hidden(self, padding_mask: Tensor) -> Tensor:  # [B, W] bool -> [B, W, W] bool
-        """Which keys (last axis) are hidden from which queries where the prefix is cached.
+        """Which keys (last axis) are hidden from which queries if the prefix is cached.
 
-        A prefix position sees the prefix up to itself, so that its state never changes again and
-        can be kept from round to round; a block position, revealed or masked, sees the prefix
-        before its block and the whole block. Examples, one block in place, and blocks of 1 that
-        start at 1 and 2 and share a prefix::
+        A prefix position sees the prefix up to itself, so its state never changes and can be cached
+        across rounds. A block position, revealed or masked, sees the prefix before its block and
+        the whole block. Examples, one block in place, and blocks of 1 that start at 1 and 2 and
+        share a prefix::
 
             a  1 . . .        a  1 . .  . .
             b  1 1 . .        b  1 1 .  . .
@@ -77,8 +77,8 @@ class Layout:
 class BlockDecoder(TransformerDecoder):
     """Reads prefix and masks; positions enter at every layer.
 
-    As published, every position sees every other, so each prefix state depends on the masks behind
-    it and nothing can be kept. With `cached_prefix` see `Layout.hidden`.
+    As published, every position sees every other, so each prefix state depends on the masks after
+    it and nothing can be cached. With `cached_prefix` see `Layout.hidden`.
     """
 
     def __init__(self, args: Any, dictionary: Any, embed_tokens: nn.Embedding) -> None:
@@ -92,11 +92,11 @@ class BlockDecoder(TransformerDecoder):
         if args.sequential_head:
             sizes = (args.sequential_head, args.head_attention, args.encoder_embed_dim)
             self.head = SequentialHead(width, *sizes)
-        # Stands before the first token, as in the verifier.
+        # The token before the first one, as in the verifier.
         self.start = dictionary.eos() if args.start_token is None else args.start_token
-        self.layernorm_embedding = None  # which is the encoder's alone
+        self.layernorm_embedding = None  # only the encoder has one
         for layer in self.layers:
-            layer.need_attn = False  # attention weights are nobody's output here
+            layer.need_attn = False  # nothing uses the attention weights
         if args.swish:
             swish(self.layers)
 
@@ -129,7 +129,7 @@ class BlockDecoder(TransformerDecoder):
         return _layer_at(self.layers[-1], x, encoder_out, hidden, columns).transpose(0, 1)
 
     def upgrade_state_dict_named(self, state_dict: dict[str, Any], name: str) -> dict[str, Any]:
-        """A shortlist is decoding's alone."""
+        """Drop the shortlist, which only decoding uses."""
         for own in [key for key in state_dict if key.startswith(f"{name}.shortlist.")]:
             del state_dict[own]
         upgraded: dict[str, Any] = super().upgrade_state_dict_named(state_dict, name)
@@ -143,7 +143,7 @@ class BlockDecoder(TransformerDecoder):
         source_keys: Tensor | None,
         encoder_out: EncoderOut,
     ) -> Tensor:  # [B, W, D]
-        """What the first layer reads, positions not added."""
+        """The input of the first layer, without positions."""
         x: Tensor = self.embed_tokens(input_tokens)
         if self.copy_attn is not None:
             assert source is not None
@@ -153,7 +153,7 @@ class BlockDecoder(TransformerDecoder):
         return x if self.embed_scale == 1.0 else x * self.embed_scale
 
     def _positions(self, layout: Layout) -> Tensor:
-        """[B, W, D]: embeddings of the target positions; those behind the table are its last."""
+        """[B, W, D]: embeddings of the target positions; those past the table use its last."""
         # fairseq derives positions from tokens: a row without padding gives the whole table.
         size = min(layout.num_positions, self.embed_positions.max_positions)
         table = self.embed_positions(layout.positions.new_full((1, size), self.mask))[0]
@@ -191,13 +191,13 @@ def _layer_at(
     layer: Any,  # a decoder layer of fairseq, post-norm
     x: Tensor,  # W x B x D
     encoder_out: EncoderOut,
-    hidden: Tensor,  # [B, 1 or W, W] bool, True = not to be seen
+    hidden: Tensor,  # [B, 1 or W, W] bool, True = masked
     columns: Tensor,  # [B, n] int64
 ) -> Tensor:  # n x B x D
     """The layer's output at some positions, without computing it at the others.
 
-    Only keys and values are computed of all. Nobody reads the states of a prefix behind the last
-    layer, and most of a small drafter is its last layer.
+    Only keys and values are computed at all positions. Nothing reads the states of a prefix after
+    the last layer, and most of a small drafter is its last layer.
     """
     rows = torch.arange(x.size(1), device=x.device)[:, None]  # [B, 1]
     x_at = x[columns, rows].transpose(0, 1)  # n x B x D
@@ -217,19 +217,19 @@ def _layer_at(
 class SequentialHead(nn.Module):
     """Corrects the state of a masked position by the token drafted before it.
 
-    All positions of a block come out of one pass, so none knows what the others chose. The head
-    runs over them from left to right::
+    One pass computes all positions of a block, so none knows the tokens chosen at the others. The
+    head runs over them from left to right::
 
         [u_k ; q_k] = S h_k + T norm(e(t_{k-1}))
         z_k = h_k + O relu(u_k + C attend(q_k, source))
 
     with h_k the position's last state, e the token embedding (not scaled) and O zero at the start,
-    so that training begins at the drafter without a head. The idea is that of Hydra (Ankner et al.
+    so that training starts from the drafter without a head. The idea is from Hydra (Ankner et al.
     2024) and ReDrafter (Zhang et al. 2024), for one parallel block instead of several heads.
 
-    `attend` is attention with several heads (Vaswani et al. 2017, section 3.2.2) to the encoder's
-    states: what comes next in the source hangs on what was just drafted, and h_k was computed
-    before that was known. Without attention heads there is neither q nor C.
+    `attend` is multi-head attention (Vaswani et al. 2017, section 3.2.2) to the encoder's states:
+    what comes next in the source depends on the token just drafted, and h_k was computed before
+    that token was known. Without attention heads there is neither q nor C.
     """
 
     def __init__(self, dim: int, hidden_dim: int, num_heads: int = 0, source_dim: int = 0) -> None:
@@ -246,15 +246,15 @@ class SequentialHead(nn.Module):
         self.forget()
 
     def forget(self) -> None:
-        """Begin by changing nothing."""
+        """Zero the output layer, so that the head changes nothing at first."""
         nn.init.zeros_(self.out.weight)
         nn.init.zeros_(self.out.bias)
 
     def forward(
         self, states: Tensor, before: Tensor, source: Tensor, padding_mask: Tensor
     ) -> Tensor:
-        """Corrected states [B, n, D] of states [B, n, D] and embeddings [B, n, D] of the tokens
-        before; source: the encoder's states [B, S, D] with their padding [B, S] bool.
+        """Corrected states [B, n, D], from states [B, n, D] and embeddings [B, n, D] of the tokens
+        before; source: the encoder's states [B, S, D]; padding_mask: [B, S] bool.
         """
         hidden = self.state(states) + self.token(self.norm(before))
         if self.num_heads:
@@ -264,7 +264,7 @@ class SequentialHead(nn.Module):
         return corrected
 
     def _attend(self, queries: Tensor, source: Tensor, padding_mask: Tensor) -> Tensor:
-        """[B, n, D] of queries [B, n, D]; products one by one, as in `training.on_cpu`."""
+        """[B, n, D] for queries [B, n, D]; separate products, as in `training.on_cpu`."""
         num_rows, _, dim = queries.shape
         queries = queries.view(num_rows, -1, self.num_heads, dim // self.num_heads)
         shape = (num_rows, -1, 2, self.num_heads, dim // self.num_heads)

@@ -37,24 +37,24 @@ SWITCHES = {
     "swish": "the activation x * sigmoid(x), which --activation-fn lacks",
 }
 
-# Those that make the difference between the published drafter and the fast one.
+# Switches that distinguish the fast drafter from the published one.
 _FAST = ("scale_encoder_embedding", "scale_decoder_embedding", "freeze_encoder", "cached_prefix")
 
 
 class BlockOutput(NamedTuple):
     """What one pass over a batch of blocks yields; N is the number of scored positions."""
 
-    logits: Tensor  # [N, V], row by row of the scored mask; behind the head, where there is one
+    logits: Tensor  # [N, V], row by row of the scored mask; after the head, if there is one
     targets: Tensor  # [N] int64
     num_masked: Tensor  # [] int64: positions with an answer before glancing
-    num_right: Tensor | None  # [] int64: of them, predicted right then; None: not glanced
+    num_right: Tensor | None  # [] int64: of these, predicted right; None: not glanced
     places: Tensor  # [N] int64, position within its block, from 0
     first: Tensor  # [N] bool: in the first block of its sentence
     plain_logits: Tensor | None = None  # [M, V] before the head, of the first blocks
 
 
 class BlockEncoder(TransformerEncoder):
-    """A fairseq encoder that adds its positions to token embeddings which it does not scale."""
+    """A fairseq encoder that adds positions to unscaled embeddings, unless a switch scales them."""
 
     def __init__(self, args: Any, dictionary: Any, embed_tokens: nn.Embedding) -> None:
         super().__init__(args, dictionary, embed_tokens)
@@ -165,12 +165,12 @@ class BlockDrafter(TransformerModel):
         glancing: Glance | None = None,
         starts: Tensor | None = None,  # [B, N] int64, of blocks that share a prefix
     ) -> BlockOutput:
-        """Logits of the scored positions of each block, after glancing where it is asked for.
+        """Logits of the scored positions of each block, after glancing if `glancing` is given.
 
-        The glancing pass and the scored pass use the same dropout. With equal dropout the encoder
-        gives the same states both times, so it runs once. The decoder's last layer computes the
-        columns of blocks alone. With `starts` a row holds several blocks behind a prefix that they
-        share (``tasks.block_mask.share_prefix``), else one, in place.
+        The glancing pass and the scored pass use the same dropout. The encoder would give the same
+        states both times, so it runs once. The decoder's last layer computes only the columns of
+        blocks. With `starts` a row holds several blocks after a prefix that they share
+        (``tasks.block_mask.share_prefix``), else one, in place.
         """
         source = self._read_source(src_tokens, src_lengths)
         layout = Layout.find(scored_mask, starts)
@@ -196,7 +196,7 @@ class BlockDrafter(TransformerModel):
     def _read_source(
         self, src_tokens: Tensor, src_lengths: Tensor
     ) -> tuple[EncoderOut, Tensor | None, Tensor | None]:
-        """The encoder's output, and what can be copied."""
+        """The encoder's output, and values and keys of the copy attention."""
         with torch.set_grad_enabled(torch.is_grad_enabled() and not self.encoder_is_frozen):
             encoder_out = self.encoder(src_tokens, src_lengths=src_lengths)
             return (encoder_out, *self._copy_source(src_tokens, encoder_out))
@@ -218,10 +218,10 @@ class BlockDrafter(TransformerModel):
         source: tuple[Any, ...],
         layout: Layout,
     ) -> Tensor:  # [N, V]
-        """Of the scored positions; the head is told the true tokens before them."""
+        """Logits of the scored positions; the head is fed the true tokens before them."""
         if self.decoder.head is not None:
             opened = pad(target_tokens, (1, 0), value=self.decoder.start)
-            # Scored positions are the target's, others may lie behind it.
+            # Scored positions lie inside the target; others may lie after it.
             columns = layout.columns.clamp(max=layout.positions.size(1) - 1)
             positions = layout.positions.gather(1, columns).clamp(max=opened.size(1) - 1)
             before = self.decoder.embed_tokens(opened.gather(1, positions))
@@ -267,14 +267,14 @@ class BlockDrafter(TransformerModel):
 
 
 def block_architecture(args: Namespace) -> None:
-    """Six and six layers of 512, as published; every flag given by the user stays."""
+    """Six encoder and six decoder layers of 512, as published; the user's flags stay."""
     for name in SWITCHES:
         setattr(args, name, getattr(args, name, False))
     args.sequential_head = getattr(args, "sequential_head", None) or 0
     args.head_attention = getattr(args, "head_attention", None) or 0
     args.start_token = getattr(args, "start_token", None)
     if args.swish:
-        args.activation_fn = "swish"  # as decoding calls it
+        args.activation_fn = "swish"  # the name in decoding
     transformer_architecture(args)
 
 
@@ -295,7 +295,7 @@ def fast_architecture(args: Namespace) -> None:
     if getattr(args, "sequential_head", None) is None and any(getattr(args, n, 0) for n in tied):
         args.sequential_head = 2 * getattr(args, "decoder_embed_dim", 512)
         args.head_attention = getattr(args, "head_attention", None)
-    # Absent beside a width: an older head, which does not read the source.
+    # A width without this attribute means an older head, which does not read the source.
     if getattr(args, "head_attention", 0) is None and args.sequential_head:
         args.head_attention = getattr(args, "decoder_attention_heads", 8)
     block_architecture(args)

@@ -1,7 +1,7 @@
-"""``--arch early_exit_transformer``: the stock Transformer, trained so that it can be left early.
+"""``--arch early_exit_transformer``: the stock Transformer, trained for early exit.
 
 Source: LayerSkip (Elhoushi et al., ACL 2024), section 4.1. Parameters have the stock model's names,
-so its checkpoints are stock checkpoints to whoever decodes with them.
+so decoders treat its checkpoints as stock checkpoints.
 """
 
 from __future__ import annotations
@@ -18,15 +18,15 @@ from torch import Tensor, nn
 
 from specdec_plugins.errors import UserError
 
-# Flags that would leave layers out in another way, or take the output projection away.
+# Flags that would skip layers in another way, or remove the output projection.
 _REFUSED = ("adaptive_softmax_cutoff", "decoder_layerdrop", "decoder_layers_to_keep")
 
 
 def skip_probability(index: int, num_layers: int, last: float) -> float:
-    """How often a sentence skips decoder layer `index`, counted from 0: 0 first, `last` at the end.
+    """How often a sentence skips decoder layer `index`, from 0: 0 for the first, `last` at the end.
 
-    The paper's D(l) p_max, D(l) = exp(l ln 2 / (L - 1)) - 1, without its growth over time, which
-    it has for training from scratch only. A lone layer is never skipped.
+    The paper's D(l) p_max, D(l) = exp(l ln 2 / (L - 1)) - 1, without the growth over time, which
+    the paper uses only for training from scratch. A single layer is never skipped.
     """
     if num_layers == 1:
         return 0.0
@@ -37,9 +37,9 @@ def skip_layer(
     probability: float,
     layer: nn.Module,
     inputs: tuple[Tensor, ...],  # the first is T x B x C
-    outputs: tuple[Any, ...],  # and so is here
+    outputs: tuple[Any, ...],  # the first likewise
 ) -> tuple[Any, ...] | None:
-    """Forward hook: in training, some sentences leave the layer as they came."""
+    """Forward hook: in training, some sentences skip the layer."""
     if not layer.training or probability == 0:
         return None
     before, after = inputs[0], outputs[0]
@@ -48,7 +48,7 @@ def skip_layer(
 
 
 class EarlyExitDecoder(TransformerDecoder):
-    """A stock decoder whose layers are skipped in training, the later the oftener."""
+    """A stock decoder whose layers are skipped in training, later ones more often."""
 
     def __init__(self, args: Any, dictionary: Any, embed_tokens: nn.Embedding) -> None:
         super().__init__(args, dictionary, embed_tokens)
@@ -57,7 +57,7 @@ class EarlyExitDecoder(TransformerDecoder):
             layer.register_forward_hook(partial(skip_layer, probability))
 
     def exit_logits(self, state: Tensor) -> Tensor:
-        """[B, T, V] of what left a layer, T x B x C, by the last layer's norm and projection."""
+        """Logits [B, T, V] of a layer's output, T x B x C, by the final norm and the projection."""
         x = state.transpose(0, 1)
         if self.layer_norm is not None:
             x = self.layer_norm(x)

@@ -1,4 +1,4 @@
-"""Glancing (Qian et al. 2021): show the drafter a part of what it got wrong, score the rest.
+"""Glancing (Qian et al. 2021): reveal answers in proportion to the errors, score the rest.
 
 Pure functions of tensors; the model supplies the predictions.
 """
@@ -16,7 +16,7 @@ from torch import Tensor
 class Glance:
     """How much to reveal in one update, and the randomness that chooses where."""
 
-    context_p: float  # share of the wrong predictions whose number is revealed, 0 .. 1
+    context_p: float  # answers to reveal, as a share of the wrong predictions, 0 .. 1
     generator: torch.Generator  # on the device of the tokens
 
 
@@ -53,7 +53,7 @@ def glance(
     order = torch.rand(
         scored_mask.shape, generator=settings.generator, device=scored_mask.device
     )  # [B, W]
-    order = order.masked_fill(~scored_mask, 2.0)  # behind every number of [0, 1)
+    order = order.masked_fill(~scored_mask, 2.0)  # after every number in [0, 1)
     sorted_columns = order.argsort(dim=1)  # [B, W]
     first = torch.arange(order.size(1), device=order.device) < num_revealed[:, None]  # [B, W]
     revealed = torch.zeros_like(scored_mask).scatter(1, sorted_columns, first)  # [B, W]

@@ -22,7 +22,7 @@ _VERIFIER = "verifier."
 
 @register_model("medusa_heads")
 class MedusaHeads(BaseFairseqModel):
-    """K residual blocks; a checkpoint of it holds them and nothing of the verifier."""
+    """K residual blocks; a checkpoint holds these, and nothing of the verifier."""
 
     verifier: Any  # a fairseq Transformer
 
@@ -31,7 +31,7 @@ class MedusaHeads(BaseFairseqModel):
         self.verifier = verifier.eval().requires_grad_(False)
         self.num_heads = num_heads
         self.blocks = nn.Linear(dim, num_heads * dim)
-        # As in the paper, heads begin by saying what the verifier says.
+        # As in the paper, heads initially predict what the verifier predicts.
         nn.init.zeros_(self.blocks.weight)
         nn.init.zeros_(self.blocks.bias)
 
@@ -46,7 +46,7 @@ class MedusaHeads(BaseFairseqModel):
 
     @classmethod
     def build_model(cls, args: Any, task: Any) -> MedusaHeads:
-        """Raises UserError where there is no verifier, or no output projection of its own."""
+        """Raises UserError if there is no verifier, or it has no output projection of its own."""
         require(args.num_heads >= 1, f"--num-heads is {args.num_heads}, expected 1 or more")
         verifier, _ = load_verifier(args, task, "train on")
         projection = getattr(verifier.decoder, "output_projection", None)
@@ -55,7 +55,7 @@ class MedusaHeads(BaseFairseqModel):
         return cls(verifier, projection.in_features, args.num_heads)
 
     def train(self, mode: bool = True) -> MedusaHeads:
-        """The verifier has no dropout even here: heads read what they will read in decoding."""
+        """The verifier never has dropout: heads read the states that decoding gives them."""
         super().train(mode)
         self.verifier.eval()
         return self
@@ -66,7 +66,7 @@ class MedusaHeads(BaseFairseqModel):
         src_lengths: Tensor,  # [B] int64
         prev_output_tokens: Tensor,  # [B, T] int64
     ) -> Tensor:  # [B, T, K, D]
-        """States from which the projection reads, at place t, target t + k through head k."""
+        """States for the projection: at place t, that of head k predicts target t + k."""
         with torch.no_grad():
             hidden, _ = self.verifier(
                 src_tokens, src_lengths, prev_output_tokens, features_only=True
@@ -84,14 +84,14 @@ class MedusaHeads(BaseFairseqModel):
         return self.verifier.max_positions()
 
     def state_dict(self, *args: Any, **kwargs: Any) -> dict[str, Any]:
-        """Without the verifier, of which there is a checkpoint already."""
+        """The state without the verifier, which has a checkpoint already."""
         state = super().state_dict(*args, **kwargs)
         for name in [n for n in state if n.startswith(kwargs.get("prefix", "") + _VERIFIER)]:
             del state[name]
         return state
 
     def upgrade_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """What a checkpoint of heads lacks is what the verifier's own one gave."""
+        """Add the verifier's weights, which a checkpoint of heads lacks."""
         for name, tensor in self.verifier.state_dict().items():
             state_dict[_VERIFIER + name] = tensor
 

@@ -1,4 +1,4 @@
-"""Validation by decoding: BLEU, and with a verifier how many tokens a round it keeps."""
+"""Validation by decoding: BLEU, and with a verifier the accepted tokens per round."""
 
 from __future__ import annotations
 
@@ -39,9 +39,9 @@ _KEYS = (
 
 
 class BlockEvaluation:
-    """Decodes with the engine where fairseq expects a sequence generator.
+    """Decodes with the engine in place of fairseq's sequence generator.
 
-    The verifier is read once; ``refresh`` takes the drafter's weights as they are now.
+    The verifier is loaded once; ``refresh`` copies the drafter's current weights.
     """
 
     def __init__(
@@ -51,7 +51,7 @@ class BlockEvaluation:
         source: Dictionary,
         target: Dictionary,
     ) -> None:
-        """Raises ``UserError`` where the verifier cannot be read or has other dictionaries."""
+        """Raises ``UserError`` if the verifier cannot be read or has other dictionaries."""
         plain = [PlainDictionary(d.symbols[d.nspecial :]) for d in (source, target)]
         self.verifier: TransformerVerifier | None = None
         if verifier_path is not None:
@@ -63,7 +63,7 @@ class BlockEvaluation:
         self._decoder: SpeculativeDecoder | None = None
 
     def refresh(self, model: BlockDrafter) -> None:
-        """Take the drafter's present weights, and its device."""
+        """Copy the drafter's current weights, and decode on its device."""
         block_size = self._params.block_size
         twin = inference_twin(model, block_size)
         device = twin.decoder.tokens.weight.device
@@ -111,8 +111,8 @@ class BlockEvaluation:
 def log_figures(logging_outputs: list[dict[str, Any]]) -> None:
     """Log ``bleu`` of everything that was decoded since the last report, and ``accepted``.
 
-    ``accepted`` is the published mean: tokens a round, the verifier's own counted, eos not. It is
-    left out where no verifier took part.
+    ``accepted`` is the published mean: tokens a round, counting the verifier's own but not eos. It
+    is left out without a verifier.
     """
     present: set[str] = set().union(*logging_outputs)
     if "_bleu_ref_len" not in present:
@@ -121,8 +121,8 @@ def log_figures(logging_outputs: list[dict[str, Any]]) -> None:
     def total(key: str) -> int:
         return int(sum(log.get(key, 0) for log in logging_outputs))
 
-    # One plain number a key: fairseq saves its meters, and a checkpoint with numpy arrays in it
-    # cannot be loaded safely.
+    # One plain number per key: fairseq saves its meters in checkpoints, which cannot be loaded
+    # safely if they hold numpy arrays.
     for key in filter(present.__contains__, _KEYS):
         metrics.log_scalar(key, total(key))
     if "_block_rounds" in present:

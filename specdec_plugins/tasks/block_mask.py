@@ -1,7 +1,7 @@
 """The block mask: which positions of a target the drafter must predict.
 
 A prefix of the target stays visible, the next ``block_size`` positions are masked, everything
-after them is padding: exactly what the drafter meets while decoding. Pure functions of tensors.
+after them is padding: exactly the drafter's input in decoding. Pure functions of tensors.
 
 Worked example, target ``a b c </s>`` with a prefix of 2 and blocks of 3 (``_`` is padding)::
 
@@ -25,8 +25,8 @@ _GOLDEN = 0.6180339887498949
 class MaskedBlocks(NamedTuple):
     """Blocks of a batch, ready for the drafter.
 
-    With one block a sentence, W is the width of the longest prefix + block. With several, every
-    row holds its target once, as the prefix that the blocks share, and its blocks behind it.
+    With one block per sentence, W is the width of the longest prefix + block. With several, every
+    row holds its target once, as the prefix that the blocks share, followed by the blocks.
     """
 
     input_tokens: Tensor  # [B, W] int64: prefix, masks, padding
@@ -55,11 +55,11 @@ def draw_starts(
     num_blocks: int,
     generator: torch.Generator,
 ) -> Tensor:  # [B, N] int64
-    """Prefix lengths of the blocks of a sentence, each uniform from 0 .. length - 1, so that one
-    token is left.
+    """Prefix lengths of the blocks of a sentence, each uniform from 0 .. length - 1, which leaves
+    at least one token.
 
-    One uniform number a row is moved by 1/N from block to block, so that the blocks of a sentence
-    are spread over it.
+    One uniform number per row is shifted by 1/N from block to block, which spreads the blocks over
+    the sentence.
     """
     uniform = torch.rand(
         (len(target_lengths), 1),
@@ -85,7 +85,7 @@ def mask_blocks(
     pad: int,
     max_width: int | None = None,
 ) -> MaskedBlocks:
-    """Mask ``block_size`` positions behind each prefix; see the example of the module.
+    """Mask ``block_size`` positions after each prefix; see the example of the module.
 
     ``max_width`` cuts off columns that the model has no positions for; as long as it is no less
     than T, only masks without an answer are lost. Raises ``ValueError`` for a block size below 1.
@@ -121,10 +121,10 @@ def share_prefix(
     mask: int,
     pad: int,
 ) -> MaskedBlocks:
-    """Several blocks a sentence behind one copy of its target, which they share as their prefix.
+    """Several blocks per sentence after one copy of its target, which they share as their prefix.
 
-    Column T + n * block_size + j of row b is the mask of target position starts[b, n] + j. What
-    each column sees is ``models.block_decoder.Layout.hidden``.
+    Column T + n * block_size + j of row b is the mask of target position starts[b, n] + j.
+    ``models.block_decoder.Layout.hidden`` defines what each column sees.
 
     Example, target ``a b c </s>``, starts 1 and 3, blocks of 2::
 

@@ -90,7 +90,7 @@ class BlockTranslationTask(TranslationTask):
         self._evaluation: BlockEvaluation | None = None
 
     def build_model(self, cfg: Any, from_checkpoint: bool = False) -> Any:
-        """The drafter; in training also what its validation needs."""
+        """Build the drafter; in training also the evaluation that validates it."""
         if self.cfg.eval_block_decoding and not from_checkpoint:
             params = DecodeParams(
                 self.cfg.block_size, beta=self.cfg.eval_beta, tau=self.cfg.eval_tau
@@ -135,7 +135,7 @@ class BlockTranslationTask(TranslationTask):
             symbols = {"mask": self.tgt_dict.unk(), "pad": self.tgt_dict.pad()}
             blocks = share_prefix(sample["target"], starts, cfg.block_size, **symbols)
         share = context_share(update_num, cfg.start_p, cfg.minus_p, cfg.total_up)
-        # Nothing to reveal: the pass that would find out what is wrong is saved.
+        # With nothing to reveal, the pass that finds wrong predictions is skipped.
         glancing = Glance(share, generator) if share > 0 else None
         sample = {**sample, "blocks": blocks, "glancing": glancing}
         return super().train_step(sample, model, criterion, optimizer, update_num, ignore_grad)
@@ -155,7 +155,7 @@ class BlockTranslationTask(TranslationTask):
         lengths = sample["target"].ne(self.tgt_dict.pad()).sum(dim=1)  # [B]
         prefix_lengths = fixed_prefix_lengths(lengths, sample["id"], self.cfg.seed)
         sample = {**sample, "blocks": self._mask(sample["target"], prefix_lengths)}
-        # Past TranslationTask, whose own step would decode with a search that this model lacks.
+        # Bypasses TranslationTask, whose step would decode with a search that this model lacks.
         loss, size, log = FairseqTask.valid_step(self, sample, model, criterion)
         if self._evaluation is not None:
             bleu = self._inference_with_bleu(self._evaluation, sample, model)
@@ -167,7 +167,7 @@ class BlockTranslationTask(TranslationTask):
         log_figures(logging_outputs)
 
     def get_batch_iterator(self, dataset: Any, *args: Any, **kwargs: Any) -> Any:
-        """fairseq's iterator, which must not drop sentences to round off the last batch."""
+        """fairseq's iterator; outside training it must not drop sentences to round a batch."""
         if dataset is not self.datasets.get(self.cfg.train_subset):
             kwargs["required_batch_size_multiple"] = 1
         return super().get_batch_iterator(dataset, *args, **kwargs)
@@ -183,7 +183,7 @@ class BlockTranslationTask(TranslationTask):
         )
 
     def _generator(self, update_num: int, device: torch.device) -> torch.Generator:
-        """Randomness of a batch, from seed, update, worker and turn: a resumed run repeats it."""
+        """Generator of a batch, from seed, update, rank and turn: a resumed run repeats it."""
         self._num_batches = self._num_batches + 1 if update_num == self._update else 0
         self._update = update_num
         distributed = torch.distributed.is_available() and torch.distributed.is_initialized()

@@ -1,1 +1,1 @@
-"""What starts a training: initial checkpoints, inference twins, presets, the recipe."""
+"""Starts trainings: initial checkpoints, presets, the recipe."""

@@ -1,4 +1,4 @@
-"""Commands one after the other, each run once: logs, progress, and resuming."""
+"""Runs commands in sequence, each once: logs, progress, and resuming."""
 
 from __future__ import annotations
 
@@ -21,18 +21,18 @@ from specdec_plugins.corpus.cli import UNFINISHED
 from specdec_plugins.corpus.resume import Steps, locked
 from specdec_plugins.errors import UserError
 
-NUM_LAST_LINES = 20  # of a log: shown where a command failed, searched for its progress
-_TAIL = 1 << 14  # bytes that hold them
+NUM_LAST_LINES = 20  # of a log: shown if a command failed, searched for its progress
+_TAIL = 1 << 14  # bytes read to find them
 TERMINAL_PAUSE, LOG_PAUSE = 0.5, 15.0  # seconds between two reports of progress
 COLUMNS = 100
 
 
 class Paused(Exception):
-    """A command's time is up; the same commands again continue there."""
+    """A command's time is up; running the same commands again continues there."""
 
 
 def last_words(line: str) -> str | None:
-    """Progress as most commands tell it: whatever they said last."""
+    """Progress of most commands: the last line that they wrote."""
     return line.strip()[:80] or None
 
 
@@ -48,37 +48,37 @@ def updates(total: int) -> Callable[[str], str | None]:
 
 @dataclass(frozen=True)
 class Command:
-    """A program with its arguments, which continues where it was stopped or starts anew."""
+    """A program with its arguments, which resumes where it was stopped or starts anew."""
 
     title: str
     words: Sequence[str]  # the program first
-    outputs: Sequence[str] = ()  # removed where another command wrote them
-    progress: Callable[[str], str | None] = last_words  # of one line; None: it tells nothing
+    outputs: Sequence[str] = ()  # removed if another command wrote them
+    progress: Callable[[str], str | None] = last_words  # of one line; None: it shows none
 
     @property
     def name(self) -> str:
-        """Of its log and its stamp."""
+        """The name of its log and its stamp."""
         return "-".join(re.findall(r"\w+", self.title.lower()))
 
     def __str__(self) -> str:
-        """To be typed as it stands."""
+        """The command line, quoted for a shell."""
         return shlex.join(self.words)
 
 
 @dataclass(frozen=True)
 class Runner:
-    """Runs commands. What is done is skipped; after a command that changed, all run again."""
+    """Runs commands. Finished ones are skipped; from a changed command on, all run again."""
 
     folder: Path  # of logs and stamps
     environment: Mapping[str, str]  # added to this process's own
     out: TextIO = sys.stdout
-    pause: float | None = None  # seconds between two reports of progress; None: as `out` shows them
+    pause: float | None = None  # seconds between progress reports; None: shorter on a terminal
 
     def run(self, commands: Sequence[Command]) -> int:
-        """How many commands were run.
+        """Run the commands; returns how many were run.
 
-        Raises UserError where a command fails or another run works in the folder, and Paused where
-        a command's time is up.
+        Raises UserError if a command fails or another run works in the folder, and Paused if a
+        command's time is up.
         """
         steps = Steps(self.folder)
         history, num_run = "", 0
@@ -98,7 +98,7 @@ class Runner:
         return num_run
 
     def _run(self, title: str, command: Command, begun: bool) -> None:
-        """Run a command; its log is written anew or, where it was begun before, gone on with."""
+        """Run a command; its log is rewritten, or appended to if the command was begun before."""
         self._say(f"{title}\n{show(str(command))}")
         began = time.monotonic()
         path = self.folder / "logs" / f"{command.name}.log"
@@ -122,7 +122,7 @@ class Runner:
                 words = next(told, "starting")
                 self._say(f"{start}    {time.monotonic() - began:4.0f} s  {words}", end)
         finally:
-            # Where ctrl-C came, the program got it too, and ends its own work.
+            # On ctrl-C, the program receives it too, and ends its own work.
             status = process.wait()
         if status == UNFINISHED:
             raise Paused(command.title)
@@ -140,7 +140,7 @@ class Runner:
 
 
 def last_lines(path: Path) -> list[str]:
-    """The end of a log. The returns of a progress bar end lines too."""
+    """The end of a log. The carriage returns of a progress bar end lines too."""
     with path.open("rb") as log:
         log.seek(max(0, path.stat().st_size - _TAIL))
         text = log.read().decode(errors="replace").replace("\r", "\n")
@@ -148,7 +148,7 @@ def last_lines(path: Path) -> list[str]:
 
 
 def show(command: str) -> str:
-    """A command broken over lines, to be typed as it stands."""
+    """A command broken over lines, valid in a shell as it stands."""
     rows = textwrap.wrap(
         " ".join(command.split()),
         width=COLUMNS - 2,

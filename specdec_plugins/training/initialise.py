@@ -1,4 +1,4 @@
-"""First checkpoints: a drafter's from its verifier, and a verifier's from one that is less deep."""
+"""Initial checkpoints: a drafter's from its verifier, and a verifier's from a shallower one."""
 
 from __future__ import annotations
 
@@ -37,9 +37,9 @@ ENCODER_SIZES, DECODER_SIZES = (
 SOURCE_EMBEDDING = "encoder.embed_tokens.weight"
 TARGET_EMBEDDING = "decoder.embed_tokens.weight"
 PROJECTION = "decoder.output_projection.weight"
-_COPY_ATTENTION = "decoder.copy_attn.weight"  # what block drafters alone have
+_COPY_ATTENTION = "decoder.copy_attn.weight"  # only block drafters have it
 
-# What is the verifier's unless a flag, or the architecture, says otherwise.
+# Settings taken from the verifier unless a flag, or the architecture, says otherwise.
 _OF_VERIFIER = (
     *(
         *ENCODER_SIZES,
@@ -50,10 +50,10 @@ _OF_VERIFIER = (
     ),
     *("max_source_positions", "max_target_positions"),
 )
-# What else is the verifier's about an encoder that is kept.
+# Further settings that a frozen encoder takes from the verifier.
 _OF_ENCODER = ("encoder_normalize_before", "layernorm_embedding")
 
-# What each architecture has where no flag says otherwise.
+# Defaults of each architecture.
 _DEFAULTS: dict[str, dict[str, Any]] = {
     "block": {
         "activation_fn": "gelu",
@@ -78,9 +78,9 @@ _DEFAULTS: dict[str, dict[str, Any]] = {
 
 
 def verifier_settings(checkpoint: dict[str, Any], path: Path) -> Namespace:
-    """The model settings inside a checkpoint under the names of flags, defaults filled in.
+    """The model settings of a checkpoint, by the names of flags, defaults filled in.
 
-    Raises ``UserError`` where there are none, or where they are not of a Transformer.
+    Raises ``UserError`` if there are none, or if they are not of a Transformer.
     """
     record, state = TrainingRecord(checkpoint, path), checkpoint["model"]
     if "encoder.layers.0.fc1.weight" not in state or "decoder.layers.0.fc1.weight" not in state:
@@ -102,8 +102,8 @@ def drafter_settings(args: Namespace, verifier: Namespace, source: StateDict) ->
     """The architecture of the drafter: the flags, else `_DEFAULTS`, else the verifier's.
 
     `args` are those of `encoder_initial.py`; its flags `copy_positions` and
-    `init_decoder_from_verifier` are filled in too. Raises ``UserError`` where the flags and the
-    verifier cannot go together.
+    `init_decoder_from_verifier` are filled in too. Raises ``UserError`` if the flags and the
+    verifier conflict.
     """
     shared = _equal(source, SOURCE_EMBEDDING, TARGET_EMBEDDING)
     require(
@@ -121,7 +121,7 @@ def drafter_settings(args: Namespace, verifier: Namespace, source: StateDict) ->
         "share_decoder_input_output_embed": shared or _equal(source, TARGET_EMBEDDING, PROJECTION),
         **_DEFAULTS[args.arch],
     }
-    if verifier.decoder_normalize_before:  # whose layers are of no use to a post-norm decoder
+    if verifier.decoder_normalize_before:  # its layers are of no use to a post-norm decoder
         values["init_decoder_from_verifier"] = False
     values |= {name: v for name, v in vars(args).items() if name in values and v is not None}
     if values["freeze_encoder"]:
@@ -135,7 +135,7 @@ def drafter_settings(args: Namespace, verifier: Namespace, source: StateDict) ->
 
 
 def _frozen_encoder(args: Namespace, verifier: Namespace) -> dict[str, Any]:
-    """What an encoder must have that stays the verifier's; raises ``UserError`` if it cannot."""
+    """Settings of an encoder that stays the verifier's; raises ``UserError`` if it cannot."""
     require(
         not verifier.no_token_positional_embeddings,
         f"{args.verifier} has no positions, the drafter has: its encoder cannot be kept; add "
@@ -164,7 +164,7 @@ def _equal(state: StateDict, first: str, second: str) -> bool:
 def _refuse_other_sizes(args: Namespace, drafter: Namespace, verifier: Namespace) -> None:
     copied = ("encoder", "decoder") if args.init_decoder_from_verifier else ("encoder",)
     norms = {"encoder": drafter.encoder_normalize_before, "decoder": False}
-    # Of the decoder's layers as many are copied as both have.
+    # The numbers of decoder layers may differ: as many are copied as both have.
     for name in (*ENCODER_SIZES, *(DECODER_SIZES[:-1] if "decoder" in copied else ())):
         mine, theirs = getattr(drafter, name), getattr(verifier, name)
         require(
@@ -183,7 +183,7 @@ def _refuse_other_sizes(args: Namespace, drafter: Namespace, verifier: Namespace
 
 @dataclass
 class _Copy:
-    """The drafter's weights while they are replaced; ``report`` says to people what happened."""
+    """The drafter's weights during replacement; ``report`` tells the user what happened."""
 
     state: StateDict
     report: list[str] = field(default_factory=list)
@@ -192,7 +192,7 @@ class _Copy:
         return [name for name in self.state if name.startswith(prefix)]
 
     def take(self, what: str, names: list[str], given: Mapping[str, Tensor], why: str = "") -> None:
-        """Take as many of these weights as are given; why: the others stay as they are."""
+        """Replace those of the named weights that are given; why: the reason that others stay."""
         taken = [name for name in names if name in given]
         for name in taken:
             self.state[name] = given[name].to(self.state[name].dtype).clone()
@@ -205,10 +205,10 @@ class _Copy:
 
 
 def initialise_drafter(args: Namespace) -> tuple[dict[str, Any], list[str]]:
-    """Build the checkpoint that ``encoder_initial.py`` writes, and the list of what it did.
+    """Build the checkpoint that ``encoder_initial.py`` writes, and the report of what was copied.
 
-    ``args`` are that command's. Raises ``UserError`` where sizes or dictionaries of the verifier
-    and the drafter differ, or where the verifier is not a fairseq Transformer.
+    ``args`` are that command's. Raises ``UserError`` if sizes or dictionaries of the verifier and
+    the drafter differ, or if the verifier is not a fairseq Transformer.
     """
     checkpoint = _read(args.verifier)
     source: StateDict = checkpoint["model"]
@@ -231,7 +231,7 @@ def initialise_drafter(args: Namespace) -> tuple[dict[str, Any], list[str]]:
 
 
 def _read(path: Path) -> dict[str, Any]:
-    """What is needed of a verifier in a checkpoint, or in a bundle's file of weights."""
+    """A verifier's settings and weights, from a checkpoint or a bundle's file of weights."""
     if path.suffix != WEIGHTS_SUFFIX:
         return load_checkpoint(path)
     model = read_model(path)
@@ -240,7 +240,7 @@ def _read(path: Path) -> dict[str, Any]:
 
 
 def _check_dictionaries(args: Namespace, sizes: dict[str, int]) -> None:
-    """Raises ``UserError`` where the data's dictionaries are not the verifier's, or as large."""
+    """Raises ``UserError`` if the data's dictionaries differ from the verifier's, or in size."""
     if args.data is None:
         require(args.verifier_data is None, "--verifier-data is compared with --data; give both")
         return
@@ -264,9 +264,9 @@ def _check_dictionaries(args: Namespace, sizes: dict[str, int]) -> None:
 
 
 def numbered_dictionaries(source_size: int, target_size: int) -> Namespace:
-    """Stand-ins of these sizes: as much of a fairseq task as building a model asks for.
+    """Dictionaries of these sizes: all of a fairseq task that building a model needs.
 
-    One dictionary for both sides where the sizes agree.
+    One dictionary serves both sides if the sizes agree.
     """
     source, target = Dictionary(), Dictionary()
     for dictionary, size in ((source, source_size), (target, target_size)):
@@ -289,7 +289,7 @@ def _copy_encoder(copy: _Copy, source: StateDict, drafter: Namespace, verifier: 
 
 
 def _copy_positions(copy: _Copy, source: StateDict, side: str, wanted: bool) -> None:
-    """Start learned positions of a side from the verifier's, be they learned or sinusoids."""
+    """Initialise learned positions of a side from the verifier's, learned or sinusoidal."""
     name, what = f"{side}.embed_positions.weight", f"{side} positions"
     if name not in copy.state:
         copy.report.append(f"not copied  {what}: sinusoids here, nothing to learn")
@@ -318,7 +318,7 @@ def _copy_decoder(copy: _Copy, source: StateDict, drafter: Namespace, args: Name
         what += f", the verifier's {', '.join(map(str, chosen))}"
         why = "the verifier's decoder is less deep"
     copy.take(what, layers, theirs, why)
-    # They would drown embeddings that are not scaled as the verifier scales its own.
+    # Positions would drown embeddings that are not scaled as the verifier's are.
     wanted = args.copy_positions and drafter.scale_decoder_embedding
     _copy_positions(copy, source, "decoder", wanted)
     for what, prefix, why in (
@@ -329,9 +329,9 @@ def _copy_decoder(copy: _Copy, source: StateDict, drafter: Namespace, args: Name
 
 
 def _copy_drafter(copy: _Copy, drafter: Namespace, path: Path) -> None:
-    """Take what an earlier drafter learned, and leave what stays the verifier's.
+    """Copy the weights of an earlier drafter, except those frozen as the verifier's.
 
-    path: its checkpoint, or a bundle. Raises ``UserError`` where there is no drafter of the same
+    path: its checkpoint, or a bundle. Raises ``UserError`` if there is no drafter of the same
     network.
     """
     if is_bundle(path):
@@ -356,7 +356,7 @@ def _copy_drafter(copy: _Copy, drafter: Namespace, path: Path) -> None:
 
 
 def _chosen_layers(source: StateDict, count: int, wanted: list[int] | None) -> list[int]:
-    """Numbers, from 1, of the verifier's decoder layers that the drafter's start as."""
+    """Numbers, from 1, of the verifier's decoder layers that initialise the drafter's."""
     there = len({name.split(".")[2] for name in source if name.startswith("decoder.layers.")})
     if wanted is None:
         return [1 + layer for layer in spaced_layers(min(count, there), there)]
@@ -379,7 +379,7 @@ def _copy_target_embeddings(
     elif not wanted:
         copy.take(what, names, {}, "not shared with the source")
     else:
-        # Where one table serves for both, what it predicts with matters more.
+        # If one table serves both, the output projection matters more.
         output = source.get(PROJECTION, source[TARGET_EMBEDDING])
         tied = drafter.share_decoder_input_output_embed
         theirs = {TARGET_EMBEDDING: output if tied else source[TARGET_EMBEDDING]}
@@ -399,13 +399,13 @@ def grown_verifier(
 ) -> tuple[dict[str, Any], str]:
     """The checkpoint that a verifier starts from, and a sentence that says what it took over.
 
-    Types are taken over by name, layers at even distances: a deeper model has some of them twice,
-    as in Gong et al. 2019 (Efficient training of BERT by progressively stacking).
+    Types are matched by name, layers by even spacing: a deeper model has some of them twice, as in
+    Gong et al. 2019 (Efficient training of BERT by progressively stacking).
 
     bundle: the folder of a verifier whose embeddings and output projection are one table.
     data: the folder of fairseq-preprocess with the new types, one dictionary for both sides.
     wanted: `encoder_layers`, `decoder_layers`, `width`, `ffn` and `heads` of the new verifier.
-    Raises UserError where these cannot go together.
+    Raises UserError if these conflict.
     """
     settings = read_bundle(bundle)
     path = bundle / settings.verifier.weights
@@ -443,8 +443,8 @@ def _refuse_other_shapes(path: Path, flags: Mapping[str, Any], wanted: Mapping[s
 
 
 def _table(given: Tensor, old: Sequence[str], new: Sequence[str], seed: int) -> tuple[Tensor, int]:
-    """Embeddings [V, D] of the new types, fresh as fairseq's where old ones lack them; how many
-    were there.
+    """Embeddings [V, D] of the new types, and how many are copied; types missing from the old ones
+    are initialised as by fairseq.
     """
     width = given.size(1)
     generator = torch.Generator().manual_seed(seed)
@@ -457,7 +457,7 @@ def _table(given: Tensor, old: Sequence[str], new: Sequence[str], seed: int) -> 
 
 
 def _deeper(state: dict[str, Tensor], prefix: str, depth: int) -> dict[str, Tensor]:
-    """The state with so many layers: first and last, and evenly between, some of them twice."""
+    """The state with ``depth`` layers: first, last and evenly between, some of them twice."""
     there = 1 + max(int(name.split(".")[2]) for name in state if name.startswith(prefix))
     chosen = spread_layers(depth, there)
     others = {name: tensor for name, tensor in state.items() if not name.startswith(prefix)}
@@ -465,7 +465,7 @@ def _deeper(state: dict[str, Tensor], prefix: str, depth: int) -> dict[str, Tens
 
 
 def spread_layers(num_wanted: int, num_given: int) -> Sequence[int]:
-    """Numbers, from 0, of the given layers that the wanted ones begin as.
+    """Numbers, from 0, of the given layers that initialise the wanted ones.
 
     >>> spread_layers(6, 4)
     [0, 1, 1, 2, 2, 3]

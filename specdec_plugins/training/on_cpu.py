@@ -1,6 +1,6 @@
-"""bfloat16 on a CPU: three operations that torch computes slowly there, in quicker forms.
+"""Faster forms of three operations that torch computes slowly in bfloat16 on a CPU.
 
-Results differ from torch's by rounding alone; dropout draws other masks, from torch's generator.
+Results differ from torch's only by rounding; dropout draws other masks, from torch's generator.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _compute_loss = LabelSmoothedCrossEntropyCriterion.compute_loss
 
 @contextmanager
 def quick_bfloat16() -> Iterator[None]:
-    """Whatever is trained meanwhile uses these operations."""
+    """Trainings inside the block use these operations."""
     with ExitStack() as stack:
         # The fused attention takes twice as long as separate products, forward and backward.
         stack.enter_context(sdpa_kernel(SDPBackend.MATH))
@@ -53,9 +53,9 @@ def dropout(module: FairseqDropout, x: Tensor, inplace: bool = False) -> Tensor:
 
 
 def _mask(x: Tensor, p: float) -> Tensor:
-    """Zeros with probability p, to within 1/512, and else what keeps the mean; shaped as x.
+    """Zero with probability p, to within 1/512, else the factor that keeps the mean; shaped as x.
 
-    A byte of the generator's output decides on an element; torch draws a float64 for it.
+    Each element takes one byte of the generator's output; torch draws a float64 for it.
     """
     size = x.numel()
     words = torch.empty(-(-size // 8), dtype=torch.int64, device=x.device)
@@ -74,7 +74,7 @@ def compute_loss(
     sample: Any,
     reduce: bool = True,
 ) -> tuple[Tensor, Tensor]:
-    """LabelSmoothedCrossEntropyCriterion.compute_loss: the smoothed loss, and the one without."""
+    """LabelSmoothedCrossEntropyCriterion.compute_loss: the loss with and without smoothing."""
     if not reduce or criterion.ignore_prefix_size > 0:
         return _compute_loss(criterion, model, net_output, sample, reduce)
     logits, targets = net_output[0].flatten(0, 1), model.get_targets(sample, net_output).flatten()

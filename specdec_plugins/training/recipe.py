@@ -1,8 +1,8 @@
 """From parallel text to a bundled pair and a report on it: the commands, in order.
 
-They are those that a user would type, and ``--list`` prints them; each can be stopped and resumes.
-Each is a process of its own, so that its memory is free again when the next one begins. The command
-line is that of ``scripts/recipe.sh``.
+A user could type the same commands; ``--list`` prints them. Each can be stopped, and resumes. Each
+runs in a process of its own, so that its memory is free when the next one starts. The command line
+is that of ``scripts/recipe.sh``.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ TRAININGS = ("teacher", "verifier", "drafter")
 
 @dataclass(frozen=True)
 class Preset:
-    """Everything of a recipe that depends on how much data and time there is."""
+    """The settings of a recipe that depend on the amount of data and time."""
 
     merges: int  # joint BPE merges
     max_words: int  # a side of a tokenised training pair
@@ -43,7 +43,7 @@ class Preset:
     ffn: int
     heads: int
     dropout: float
-    max_tokens: int  # a process computes at once
+    max_tokens: int  # that a process computes at once
     verifier_lr: float
     verifier_warmup: int
     verifier_updates: int
@@ -59,17 +59,17 @@ class Preset:
     block_size: int
     save_updates: int  # between two checkpoints that may be averaged
     averaged: int  # checkpoints
-    retrain_smoothing: float = 0.1  # of labels, there
-    verifier_end_lr: float = 0.0  # both trainings fall to it in a line; 0: inverse square root
+    retrain_smoothing: float = 0.1  # label smoothing there
+    verifier_end_lr: float = 0.0  # both trainings fall to it linearly; 0: inverse square root
     drafter_hours: float = 0.0  # of scripts/drafter.sh in place of updates; 0: as published
     mix: tuple[str, ...] = ()  # more flags of scripts/decontaminate.sh
-    split_off: tuple[str, ...] = ()  # of it: NAME=TEST,DEV
+    split_off: tuple[str, ...] = ()  # its --split-off: NAME=TEST,DEV
     vocabulary: tuple[str, ...] = ()  # more flags of scripts/prepare-tsv.sh
     distillation: tuple[str, ...] = ()  # more flags of scripts/distill.sh
 
     def __post_init__(self) -> None:
         for name in ("verifier_updates", "retrain_updates", "drafter_updates"):
-            # One more, since fairseq writes none where an update ends an epoch as well.
+            # One more, since fairseq writes none at an update that also ends an epoch.
             needed = (self.averaged + 1) * self.save_updates
             if name == "retrain_updates" and self.retrain_updates == 0:
                 continue
@@ -82,7 +82,7 @@ class Preset:
 
 
 def _preset(values: dict[str, Any]) -> Preset:
-    """Of a table, which has lists where the record has tuples."""
+    """The preset of a table; lists become tuples."""
     lists = {name: tuple(value) for name, value in values.items() if isinstance(value, list)}
     return Preset(**{**values, **lists})
 
@@ -130,8 +130,8 @@ def make_preset(name: str, changes: Sequence[str]) -> Preset:
 
 
 def flags(**values: object) -> list[str]:
-    """``width=3`` becomes ``--width 3``; a true flag stands alone, a list gives all its values, and
-    what is empty is left out.
+    """``width=3`` becomes ``--width 3``; True gives the flag alone, a list gives all its values,
+    and empty values are left out.
     """
     words = []
     for name, value in values.items():
@@ -153,7 +153,7 @@ class Recipe:
     """What a pair is made from, and where: the flags of ``recipe.sh``."""
 
     def __init__(self, args: argparse.Namespace) -> None:
-        """Raises UserError where flags do not go together."""
+        """Raises UserError if flags conflict."""
         self.source, dash, self.target = args.pair.partition("-")
         require(
             bool(self.source and dash and self.target),
@@ -185,14 +185,14 @@ class Recipe:
 
     @property
     def verifier(self) -> str:
-        """The teacher itself where it is not trained again on what it says."""
+        """The verifier's checkpoint: the teacher's, if it is not retrained on its own output."""
         return self.path("verifier.pt" if self.preset.retrain_updates else "teacher.pt")
 
     def path(self, name: str) -> str:
         return f"{self.out}/{name}"
 
     def commands(self) -> list[Command]:
-        """Everything, in order."""
+        """All commands, in order."""
         p, distilled = self.preset, self.path("distilled")
         data = f"{self.text}/data-bin"
         teacher = self._verifier(data, p.verifier_lr, p.verifier_warmup, self.start)
@@ -244,7 +244,7 @@ class Recipe:
         )  # fmt: skip
 
     def _drafter(self, data: str) -> list[Command]:
-        """Trained in so many updates on what the verifier learned from, too."""
+        """Train a drafter by updates, on the data that the verifier learned from."""
         p, bigrams = self.preset, self.path("bigrams.safetensors")
         words = script(
             "train.sh", data=data, verifier=self.verifier, arch=self.args.drafter_arch,
@@ -260,7 +260,7 @@ class Recipe:
         ]
 
     def _drafter_by_hours(self) -> list[Command]:
-        """Trained on what the verifier itself says, greedily, until that brings no more."""
+        """Train a drafter on the verifier's own greedy output, until it stops improving."""
         alone, both = self.path("verifier-bundle"), self.path("bundle")
         words = script(
             "drafter.sh", alone, text=f"{self.text}/raw/train.{self.source}", output=both,
@@ -274,7 +274,7 @@ class Recipe:
         ]
 
     def _trained(self, name: str, title: str, num: int, words: list[str]) -> list[Command]:
-        """Training one of the models in so many updates, and averaging its last checkpoints."""
+        """Train one of the models for ``num`` updates, and average its last checkpoints."""
         p, folder = self.preset, self.path(name)
         train = words + flags(
             save_dir=folder, updates=num, dropout=p.dropout, max_tokens=p.max_tokens,
@@ -293,7 +293,7 @@ class Recipe:
 
     def _distillation(self) -> Command:
         output = self.path("distilled")
-        # A weak teacher repeats itself without end on some sentences.
+        # A weak teacher repeats itself endlessly on some sentences.
         words = script(
             "distill.sh", f"{self.text}/data-bin", path=self.path("teacher.pt"), output=output,
             beam=self.preset.beam, max_len_a=2, max_len_b=20, cpu=self.args.cpu, ray=self.args.ray,
@@ -302,7 +302,7 @@ class Recipe:
         return Command("distil the training set", words, (output, f"{output}.parts"))
 
     def _bundle(self, name: str, **drafter: str) -> list[str]:
-        """The verifier with its text's codes, and with a drafter if one is given."""
+        """Bundle the verifier with its BPE codes, and with a drafter if one is given."""
         words = script(
             "convert.sh", "bundle", f"{self.text}/data-bin", **drafter,
             bpe_codes=f"{self.text}/bpe.codes", source_lang=self.source, target_lang=self.target,
@@ -328,7 +328,7 @@ class Recipe:
 
 
 def _split(word: str) -> list[str]:
-    """A list of TSV files behind commas; two plain sides of one corpus stay together."""
+    """Split a comma-separated list of TSV files; two plain sides of one corpus stay together."""
     parts = word.split(",")
     return parts if all(".tsv" in part or Path(part).is_dir() for part in parts) else [word]
 
@@ -356,7 +356,7 @@ def main(args: argparse.Namespace) -> None:
             sys.stdout.write(f"{command.title}\n    {command}\n")
         return
     began = time.time()
-    # Read by the scripts that train and distil; 0 is no end.
+    # Read by the scripts that train and distil; 0: no time limit.
     until = "0" if args.minutes is None else str(int(began + 60 * args.minutes))
     environment = {"PYTHON": sys.executable, "PYTHONPATH": str(ROOT), "UNTIL": until}
     try:

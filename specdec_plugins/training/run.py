@@ -1,7 +1,7 @@
 """Train a verifier or a drafter with train.py: defaults, processes, pieces.
 
 The command lines are those of ``scripts/train-verifier.sh`` and ``scripts/train.sh``. Every default
-can be set in the environment, --save-dir by SAVE_DIR; a flag goes before it.
+can be set in the environment, --save-dir by SAVE_DIR; a flag overrides it.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ from specdec_plugins.formats.checkpoints import save_checkpoint
 ROOT = Path(__file__).resolve().parents[2]
 _NUMBER = cli.at_least(1)
 
-# glibc gives large blocks back to the system after each use, and the system clears every page of
-# them for the next. Memory that is kept, in huge pages, costs nothing.
+# glibc returns large blocks to the system after each use, and the system clears every page before
+# the next use. Keeping the memory, in huge pages, avoids this cost.
 KEEP_MEMORY = {
     "MALLOC_MMAP_THRESHOLD_": "4294967296",
     "MALLOC_TRIM_THRESHOLD_": "8589934592",
@@ -37,7 +37,7 @@ KEEP_MEMORY = {
 
 
 class Published(NamedTuple):
-    """What a drafter was trained with in the paper."""
+    """Settings with which the paper trained a drafter."""
 
     lr: float
     dropout: float
@@ -111,7 +111,7 @@ _DRAFTER = (
 
 
 def _check(args: argparse.Namespace, checkpoint: str | None, flag: str) -> None:
-    """Raises UserError where a file that is read is not there, before anything is written."""
+    """Raises UserError if an input file is missing, before anything is written."""
     if not args.data.is_dir():
         raise UserError(f"--data {args.data}: no such folder")
     if checkpoint is not None:
@@ -137,7 +137,7 @@ def train_verifier(args: argparse.Namespace) -> None:
 
 def _grow(args: argparse.Namespace, bundle: Path) -> Path:
     """Write the checkpoint that a verifier of these sizes starts from."""
-    # Imports fairseq, without which --help is quick.
+    # Imported late: it imports fairseq, which would slow down --help.
     from specdec_plugins.training.initialise import grown_verifier
 
     checkpoint, told = grown_verifier(bundle, args.data, vars(args), args.seed)
@@ -166,8 +166,8 @@ def train_drafter(args: argparse.Namespace) -> None:
             setattr(args, name, value)
     num_blocks = args.blocks or (1 if args.arch == "block" else 4)
     initial = args.save_dir / "initial.pt"
-    # Made anew each time, since its flags describe the network; it takes seconds. Before anything
-    # else, since it refuses a verifier that does not fit and leaves no folder then.
+    # Rebuilt each time, since its flags describe the network; it takes seconds. It comes first,
+    # since it refuses a verifier that does not fit, and then leaves no folder.
     network = initial_flags(args, initial)
     resets = [f"--reset-{what}" for what in ("optimizer", "dataloader", "lr-scheduler", "meters")]
     flags = [
@@ -179,7 +179,7 @@ def train_drafter(args: argparse.Namespace) -> None:
         *(["--restore-file", initial, *resets] if _is_new(args) else []),
     ]  # fmt: skip
     if num_blocks > 1:
-        # They give signal enough: glancing would cost a pass for each update.
+        # Several blocks give enough signal; glancing would cost a pass for each update.
         flags += ["--blocks-per-sentence", num_blocks, "--start-p", 0, "--minus-p", 0]
     if args.best_by == "accepted":
         flags += [
@@ -212,7 +212,7 @@ def initial_flags(args: argparse.Namespace, output: Path) -> list[str]:
 
 
 def _train(args: argparse.Namespace, flags: Sequence[Any]) -> None:
-    """Run train.py, this piece of it where training is cut into pieces."""
+    """Run train.py, or this piece of it if training is cut into pieces."""
     launcher, device, num_workers, environment = _processes(args)
     schedule, piece = _schedule(args), list[str]()
     hours = getattr(args, "hours", None)
@@ -221,7 +221,7 @@ def _train(args: argparse.Namespace, flags: Sequence[Any]) -> None:
         in_pieces = False
         piece = ["--hours", str(hours), "--stop-time-hours", str(hours)]
     elif in_pieces:
-        # The same schedule, which warms up again where a piece began with weights alone.
+        # The same schedule, which warms up again if a piece began with weights alone.
         schedule[0] += "_restarts"
         piece = open_piece(args.save_dir, args.until, time.time())
     if (args.save_dir / LAST).is_file():
@@ -246,7 +246,7 @@ def _train(args: argparse.Namespace, flags: Sequence[Any]) -> None:
 
 
 def _schedule(args: argparse.Namespace) -> list[Any]:
-    """The learning rate's, and its flags."""
+    """The learning-rate schedule, and its flags."""
     if getattr(args, "hours", None) is not None:
         return ["falling_over_time"]
     end = getattr(args, "end_lr", None)
@@ -278,7 +278,7 @@ def _processes(args: argparse.Namespace) -> tuple[list[Any], list[Any], int, dic
 
 
 def call(command: Sequence[str], environment: Mapping[str, str]) -> int:
-    """The exit status of a program; where ctrl-C comes, it gets it too and ends its own work."""
+    """Run a program; returns its exit status. It receives ctrl-C too, and ends its own work."""
     process = subprocess.Popen(command, env=environment)
     try:
         return process.wait()
@@ -292,7 +292,7 @@ def _command(
     schedule = ((n, value, *more) for (n, *more), value in zip(_SCHEDULE, defaults, strict=True))
     rows = (*_FOLDERS, *table, *schedule, *_MACHINE, ("cpu", False, bool, "use no GPU"))
     flags = [(f"--{flag}", default, kind, text) for flag, default, kind, text in rows]
-    # PYTHON is the script's.
+    # The script itself reads PYTHON.
     environment = " ".join(flag for flag, *_ in rows if flag != "python")
     behind = "What stands behind -- is given to train.py."
     return cli.CommandLine(name, description, train, flags, environment, behind)
@@ -320,7 +320,7 @@ COMMANDS = {
 
 
 def main(words: Sequence[str]) -> int:
-    """words: a command's name and arguments; what stands behind ``--`` is for train.py."""
+    """words: a command's name and arguments; those after ``--`` are passed to train.py."""
     name, *mine = words
     cut = mine.index("--") if "--" in mine else len(mine)
     return COMMANDS[name].run(mine[:cut], flags=mine[cut + 1 :])

@@ -1,4 +1,4 @@
-"""Learning rates: two that restart, and one that falls with the hours of training."""
+"""Learning-rate schedules: two that restart, and one that falls with the hours of training."""
 
 import time
 from dataclasses import dataclass, field
@@ -16,7 +16,7 @@ from fairseq.optim.lr_scheduler.polynomial_decay_schedule import (
 )
 from omegaconf import II
 
-RESTARTED_AT = "restarted_at"  # in a checkpoint's scheduler state: the update it goes on from
+RESTARTED_AT = "restarted_at"  # in a checkpoint's scheduler state: the update it resumes from
 ELAPSED = "elapsed"  # likewise: seconds of training so far
 
 
@@ -40,10 +40,10 @@ class PolynomialDecayRestartsConfig(_Restarts, PolynomialDecayLRScheduleConfig):
 
 
 class _Restarting(FairseqLRScheduler):
-    """One of fairseq's schedules, times a ramp behind the update in the checkpoint.
+    """One of fairseq's schedules, times a ramp after the update recorded in the checkpoint.
 
-    A checkpoint without Adam's moments (``corpus.checkpoints`` writes them) says where it was cut.
-    Adam then knows the gradient's scale from few updates, whose steps would be as long as any.
+    A checkpoint without Adam's moments (``corpus.checkpoints`` writes them) records that update.
+    Adam then knows the gradient's scale from few updates; the ramp keeps their steps short.
     """
 
     restarted_at: int | None = None
@@ -84,9 +84,10 @@ class FallingOverTimeConfig(FairseqDataclass):
 
 @register_lr_scheduler("falling_over_time", dataclass=FallingOverTimeConfig)
 class FallingOverTime(FairseqLRScheduler):
-    """A straight line over all pieces of a training, behind a warm-up; time between them is none.
+    """Falls linearly over the hours of all pieces of a training, after a warm-up.
 
-    What a killed piece did behind its last checkpoint does not count, as for --stop-time-hours.
+    Neither the time between pieces counts, nor, as for --stop-time-hours, the time of a killed
+    piece after its last checkpoint.
     """
 
     def __init__(self, cfg: Any, optimizer: Any) -> None:
