@@ -1,6 +1,6 @@
-"""Write the drafter's initial checkpoint: its encoder taken from a trained verifier.
+"""Write the drafter's initial checkpoint, with the encoder of a trained verifier.
 
-The result is a whole checkpoint of the drafter, so a stock fairseq trainer restores it with
+The result is a complete drafter checkpoint, so a stock fairseq trainer restores it with
 ``--restore-file O.pt --reset-optimizer --reset-dataloader --reset-lr-scheduler --reset-meters``.
 Train with the architecture flags that were given here.
 """
@@ -33,7 +33,7 @@ SWITCHES = {
     "scale-decoder-embedding": "times sqrt(d) (block_fast)",
     "swish": "the activation of that name (block_fast, if the verifier's)",
 }
-# Those of fairseq, which train.py cannot be told to leave off.
+# fairseq's own switches, which train.py cannot negate.
 OF_FAIRSEQ = {
     "encoder-learned-pos": "learned source positions, not sinusoids (block; block_fast has what "
     "the verifier has)",
@@ -79,7 +79,7 @@ def architecture_flags(settings: argparse.Namespace) -> list[str]:
     flags = []
     sizes = (*SIZES, *POSITIONS, "sequential-head", "head-attention")
     for name in ("arch", "activation-fn", *sizes):
-        if name != "activation-fn" or not settings.swish:  # which says it
+        if name != "activation-fn" or not settings.swish:  # --swish implies it
             flags += [f"--{name}", str(value(name))]
     flags += [f"--{name}" if value(name) else f"--no-{name}" for name in SWITCHES]
     return flags + [f"--{name}" for name in OF_FAIRSEQ if value(name)]

@@ -7,7 +7,7 @@ import sys
 
 def _run() -> int:
     try:
-        # Here, because importing torch takes long enough to be interrupted.
+        # Imported here, because importing torch takes long enough to be interrupted.
         from specdec_plugins.app.main import main
     except KeyboardInterrupt:
         return 130

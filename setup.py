@@ -10,7 +10,7 @@ TEXT = [
     "sacremoses>=0.1.1",
     "sentencepiece>=0.2",
     "subword-nmt>=0.3.8",
-    "tokenizers>=0.22",  # those of transformers' models
+    "tokenizers>=0.22",  # for transformers models
 ]
 TRAIN = [
     "fairseq-fixed==0.12.3.1",
@@ -33,7 +33,7 @@ SERVE = [
 CONVERT = ["ctranslate2>=4.8", "transformers>=5.20"]
 COMPARE = ["matplotlib>=3.9", "sacrebleu>=2.4"]  # scripts/compare_ways.py
 BENCH = [*COMPARE, *CONVERT]
-# Finding sentences that are like one another; the rest of preparing text needs nothing more.
+# To find similar sentences; the rest of text preparation needs nothing more.
 CORPUS = ["rapidfuzz>=3.9", "scikit-learn>=1.5"]
 # Several engines behind one address; distillation on many machines.
 RAY = ["ray[serve]>=2.50", *SERVE]
@@ -51,7 +51,7 @@ DEV = [
 BUNDLES = "specdec_plugins.bundles"
 
 NATIVE = "specdec_plugins/decoding/networks/cpu"
-# Optional: where it cannot be built, torch's own products are used, and decoding is slower.
+# Optional: if it cannot be built, torch's own products are used, and decoding is slower.
 KERNELS = Pybind11Extension(
     "specdec_plugins.decoding.networks.cpu._kernels",
     [f"{NATIVE}/module.cpp"],

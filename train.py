@@ -1,7 +1,7 @@
-"""Train with fairseq and this plugin: the flags are those of fairseq-train.
+"""Train with fairseq and this plugin; the flags are those of fairseq-train.
 
-Beyond fairseq-train it trains in several processes on CPUs, under torch's launcher (``torchrun
---nproc-per-node 2 train.py ... --cpu``), in bfloat16 on GPUs and CPUs (``--bf16``), and refuses
+Unlike fairseq-train, it trains in several processes on CPUs under torch's launcher (``torchrun
+--nproc-per-node 2 train.py ... --cpu``) and in bfloat16 on GPUs and CPUs (``--bf16``), and refuses
 impossible settings before any model is built.
 """
 
@@ -24,10 +24,10 @@ PLUGIN = Path(__file__).resolve().parent / "specdec_plugins"
 
 
 def command_line(given: Sequence[str], environment: Mapping[str, str]) -> list[str]:
-    """The arguments for fairseq: the plugin loaded, and a launcher's processes on CPUs joined.
+    """The arguments for fairseq, which load the plugin and connect a launcher's CPU processes.
 
     fairseq derives a process's device from the number of GPUs, which fails on a machine without
-    any; there everything that it would derive is given.
+    any. There, the arguments give everything that it would derive.
     """
     arguments = list(given)
     if not _has(arguments, "--user-dir"):
@@ -51,25 +51,25 @@ def _settings(arguments: Sequence[str]) -> Any:
     from fairseq.dataclass.utils import convert_namespace_to_omegaconf
 
     parser = options.get_training_parser()
-    # fairseq's hundreds of flags would bury what is wrong with one of them.
+    # Listing fairseq's hundreds of flags would bury the message about one of them.
     parser.__class__ = Parser
     parser.prog, parser.usage = NAME, f"{NAME} DATA [flags]"
     cfg = convert_namespace_to_omegaconf(options.parse_args_and_arch(parser, list(arguments)))
     if cfg.common.bf16 and not _has(arguments, "--tpu"):
-        # fairseq takes bfloat16 for a sign of a TPU; CPUs and GPUs have it now.
+        # fairseq takes bfloat16 to mean a TPU; CPUs and GPUs have it now.
         cfg.common.tpu = False
     _as_restored(cfg, arguments)
     if cfg.common.fp16 and cfg.common.cpu:
-        # Flattened half-precision gradients are looked for on a GPU.
+        # fairseq expects flattened half-precision gradients on a GPU.
         cfg.common.fp16_no_flatten_grads = True
     return cfg
 
 
 def _as_restored(cfg: Any, arguments: Sequence[str]) -> None:
-    """A block drafter that goes on keeps the head that it has, or has not, unless told.
+    """Unless told otherwise, a resumed block drafter keeps its head, or stays without one.
 
-    ``--arch block_fast`` had none at first, then one that did not read the source, and these
-    checkpoints still go on.
+    ``--arch block_fast`` had no head at first, then one that did not read the source. Such
+    checkpoints still resume.
     """
     from specdec_plugins.decoding.networks.block import head_width
     from specdec_plugins.formats.checkpoints import load_checkpoint
@@ -102,7 +102,7 @@ def _check(cfg: Any) -> None:
         check_file(restored, expected, "--restore-file")
     for path in (restored, cfg.checkpoint.finetune_from_model):
         if path is not None and path != "checkpoint_last.pt":
-            load_checkpoint(path)  # says in a sentence what is wrong with it
+            load_checkpoint(path)  # raises a clear error if it is bad
     _check_folders(cfg)
 
 
@@ -142,7 +142,7 @@ def main() -> int:
 
     import specdec_plugins
 
-    # hydra tells fairseq's authors what users cannot change.
+    # hydra's warnings are for fairseq's authors; users cannot act on them.
     warnings.filterwarnings("ignore", message=r"(?s).*(hydra\.cc|hydra\.experimental)")
     warnings.filterwarnings("ignore", message=r"\s*The version_base parameter is not specified")
     specdec_plugins.register()
@@ -153,7 +153,7 @@ def main() -> int:
     except UserError as error:
         return refuse(NAME, error)
     except FileNotFoundError as error:
-        # A part of the data that is not there; fairseq notices when it loads it.
+        # A part of the data is missing; fairseq notices only when it loads it.
         return refuse(NAME, f"{error}; check the data folder")
     except KeyboardInterrupt:
         print(

@@ -1,8 +1,7 @@
 """Speculative decoding for encoder-decoder translation models, as a fairseq plugin.
 
-Importing this package costs nothing. Where fairseq is loaded already, as it is under
-``--user-dir`` and in ``train.py``, the tasks, models and criterions register themselves; elsewhere
-``register()`` does it by hand.
+Importing this package is cheap. If fairseq is loaded already, as under ``--user-dir`` and in
+``train.py``, the import registers the tasks, models and criterions; otherwise call ``register()``.
 """
 
 from __future__ import annotations
@@ -25,9 +24,9 @@ _REGISTERING_MODULES = (
 def register() -> None:
     """Register tasks, models and criterions with fairseq, and let it read its own checkpoints.
 
-    Imports fairseq if it is not loaded. A second call changes nothing. fairseq's ``--user-dir``
-    imports the packages ``tasks`` and ``models`` only, and neither of them when this package was
-    imported before it looked: so each module that registers something is imported here by name.
+    Imports fairseq if it is not loaded. Idempotent. fairseq's ``--user-dir`` imports only the
+    packages ``tasks`` and ``models``, and neither if this package was imported before. So each
+    module that registers something is imported here by name.
     """
     from specdec_plugins.formats.checkpoints import allow_fairseq_checkpoints
 

@@ -1,4 +1,4 @@
-"""The one error that a user may see without a stack trace, and how command lines say it."""
+"""The one error that users see without a stack trace, and how command lines report it."""
 
 from __future__ import annotations
 
@@ -12,22 +12,21 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NoReturn
 
-BAD_INPUT = 2  # the exit status of what a user can mend; Python's own 1 is a fault of the program
+BAD_INPUT = 2  # exit status of errors that a user can fix; Python's own 1 is a bug
 INTERRUPTED = 130  # 128 + SIGINT, as shells count
 BROKEN_PIPE = 141  # 128 + SIGPIPE
 
 
 class UserError(ValueError):
-    """Bad input or an impossible setting, said in one sentence.
+    """Bad input or an impossible setting, described in one sentence.
 
     The message names the file, line or flag, what was expected, and what to do about it. Command
-    lines print it with ``refuse``; anything that is not a ``UserError`` is a bug of ours and keeps
-    its stack trace.
+    lines print it with ``refuse``; any other exception is a bug and keeps its stack trace.
     """
 
 
 def refuse(name: str, error: UserError | str) -> int:
-    """Say to standard error what is wrong, in the name of a command; returns the exit status."""
+    """Print a command's error to standard error; returns the exit status."""
     sys.stderr.write(f"{name}: error: {error}\n")
     return BAD_INPUT
 
@@ -39,19 +38,19 @@ def run_command(
     interrupted: str,
     refused: tuple[type[Exception], ...] = (UserError,),
 ) -> int:
-    """Exit status of a command line; a bug keeps its stack trace, and with `debug` everything.
+    """Exit status of a command line. Bugs keep their stack trace; with `debug`, all errors do.
 
-    work: returns a status, or None for success; interrupted: what ctrl-C is answered with;
-    refused: errors that are said in a sentence.
+    work: returns a status, or None for success; interrupted: the message after ctrl-C;
+    refused: errors that are reported in one sentence.
     """
     try:
         return work() or 0
     except BrokenPipeError:
-        # The reader has enough; Python would flush standard output once more when it exits.
+        # The reader is gone, but Python would flush standard output again at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return BROKEN_PIPE
     except (Exception, KeyboardInterrupt) as error:
-        # torch's, which is not imported for the commands that can do without.
+        # torch's, by name: commands that do not need torch do not import it.
         is_out_of_memory = type(error).__name__ == "OutOfMemoryError"
         if debug or not (is_out_of_memory or isinstance(error, (*refused, KeyboardInterrupt))):
             raise
@@ -66,14 +65,14 @@ def run_command(
 
 
 class Parser(argparse.ArgumentParser):
-    """Says what is wrong with a flag in one line, where argparse lists all flags first."""
+    """Reports a bad flag in one line; argparse would list all flags first."""
 
     def error(self, message: str) -> NoReturn:
         raise SystemExit(refuse(self.prog, f"{message}; {self.prog} --help explains every flag"))
 
 
 def not_installed(package: str, extra: str) -> UserError:
-    """What to say where an optional package is missing; ``extra`` is that of setup.py."""
+    """The error for a missing optional package; ``extra``: the one in setup.py that has it."""
     return UserError(
         f"{package} is not installed; it comes with the extra {extra!r}: pip install '.[{extra}]' "
         "in the project's folder"
@@ -81,7 +80,7 @@ def not_installed(package: str, extra: str) -> UserError:
 
 
 def imported(module: str, extra: str) -> Any:
-    """An optional module. Raises UserError where its package, of that extra, is not installed."""
+    """An optional module. Raises UserError if its package, of that extra, is not installed."""
     package = module.partition(".")[0]
     try:
         return importlib.import_module(module)
@@ -98,9 +97,9 @@ def require(condition: bool, message: str) -> None:
 
 
 def read_text(path: str | Path, what: str, advice: str) -> str:
-    """The text of a small UTF-8 file, line ends as newlines. Raises UserError where it cannot be.
+    """The text of a small UTF-8 file, line ends as newlines. Raises UserError if unreadable.
 
-    what: what messages call it; advice: what to do where it cannot be read.
+    what: its name in messages; advice: what to do if it cannot be read.
     """
     try:
         return Path(path).read_text(encoding="utf-8")
@@ -110,7 +109,7 @@ def read_text(path: str | Path, what: str, advice: str) -> str:
 
 
 def read_object(path: str | Path, what: str, advice: str) -> dict[str, Any]:
-    """The same of a file that holds an object of JSON."""
+    """As `read_text`, for a file that holds a JSON object."""
     try:
         found = json.loads(read_text(path, what, advice))
     except json.JSONDecodeError as error:
@@ -121,7 +120,7 @@ def read_object(path: str | Path, what: str, advice: str) -> dict[str, Any]:
 
 @contextmanager
 def located(where: object) -> Iterator[None]:
-    """Say in front of a UserError that comes from inside which file or line it is about."""
+    """Prefix a UserError from inside the block with the file or line that it is about."""
     try:
         yield
     except UserError as error:

@@ -1,4 +1,4 @@
-"""Translating lines of text: what the command line and the Python interface are made of.
+"""Translation of lines of text, for the command line and the Python interface.
 
-Stands on `formats` and `decoding`; nothing below imports it.
+Builds on `formats` and `decoding`; no lower layer imports it.
 """

@@ -15,7 +15,7 @@ _SUBWORD_NMT = ("subword_nmt", "@@ ", "@@")
 def join_subwords(tokens: str, symbol: str | None) -> str:
     """Space-separated tokens with subwords joined, as fairseq's `--remove-bpe` joins them.
 
-    symbol: the mark that a subword ends in when its word goes on ('@@' means '@@ '),
+    symbol: the mark at the end of a subword whose word continues ('@@' means '@@ '),
     'sentencepiece', or None to leave tokens alone.
     """
     if symbol is None:
@@ -27,12 +27,12 @@ def join_subwords(tokens: str, symbol: str | None) -> str:
 
 
 class Codec:
-    """Everything between the lines of a file and the ids of a model."""
+    """Converts between lines of text and token ids of a model."""
 
-    num_framing = 1  # tokens of every source that come of no text: its eos
-    num_behind = 1  # of these, how many stand at the end
+    num_framing = 1  # source tokens that are not text: eos
+    num_behind = 1  # how many of these are at the end
     first_ids: Sequence[int] = ()  # target tokens that every translation begins with
-    reads_texts = False  # not sentence by sentence, as those that summarise
+    reads_texts = False  # not single sentences; true for summarisers
 
     def __init__(
         self,
@@ -41,7 +41,7 @@ class Codec:
         text: TextPipeline | None = None,
         remove_bpe: str | None = "@@ ",
     ) -> None:
-        """text: for raw text; None where lines are tokens. remove_bpe: see `join_subwords`."""
+        """text: for raw text; None if lines are tokens. remove_bpe: see `join_subwords`."""
         self._source = source
         self._target = target
         self._text = text
@@ -51,29 +51,29 @@ class Codec:
 
     @property
     def source_lang(self) -> str | None:
-        """Of what it reads, where that is known."""
+        """The language that the model reads, if known."""
         return self._source.language
 
     @property
     def target_lang(self) -> str | None:
-        """Of what it writes, where that is known."""
+        """The language that the model writes, if known."""
         return self._target.language
 
     def between(self, source_lang: str | None, target_lang: str | None) -> Codec:
-        """The same for these languages, None for what it is by default.
+        """The codec for these languages; None = the default.
 
-        Raises UserError where the model does not have them.
+        Raises UserError if the model does not have them.
         """
         self.languages.choose(source_lang, target_lang)
         return self
 
     def source_ids(self, line: str) -> list[int]:
-        """Ids of a source line, with what frames it: eos at the end."""
+        """Ids of a source line, framed: with eos at the end."""
         tokens = line if self._text is None else self._text.encode(line)
         return self._source.encode_line(tokens)
 
     def source_token_ids(self, tokens: Sequence[str]) -> list[int]:
-        """Ids of source tokens, whatever the form of the input; framed likewise."""
+        """Ids of source tokens, whatever the form of the input; framed, too."""
         return self._source.encode_line(" ".join(tokens))
 
     def target_ids(self, line: str) -> list[int]:
@@ -86,29 +86,29 @@ class Codec:
         return self._target.encode_line(tokens, append_eos=False)
 
     def tokens(self, ids: Sequence[int]) -> list[str]:
-        """The target tokens of some ids, up to eos; `<s>` is none, as in fairseq's output."""
+        """The target tokens of some ids, up to eos and without `<s>`, as in fairseq's output."""
         stop = ids.index(self._target.eos) if self._target.eos in ids else len(ids)
         return [self._target.symbols[i] for i in ids[:stop] if i != self._target.bos]
 
     def text(self, tokens: Sequence[str]) -> str:
-        """The line that a user reads. Never holds a line end."""
+        """The line that a user reads. It never contains a line end."""
         joined = " ".join(tokens)
         if self._text is not None:
             text = self._text.decode(joined)
         else:
             text = join_subwords(joined, self._remove_bpe)
-        return _one_line(text)  # a dictionary may hold strange symbols
+        return _one_line(text)  # a dictionary may contain line ends
 
     def settled(self, tokens: Sequence[str]) -> int:
-        """How many of the first tokens have a text that no later token changes; see `RunningText`.
+        """Number of leading tokens whose text no later token changes; see `RunningText`.
 
-        Their text, a space and the text of the rest is the text of all.
+        The whole text is their text, a space, and the text of the rest.
         """
         return 0 if self._text is None else self._text.settled(tokens)
 
 
 class PretrainedCodec(Codec):
-    """The same with a tokenizer of transformers', between two of its languages."""
+    """A codec with a transformers tokenizer, between two of its languages."""
 
     def __init__(
         self,
@@ -116,7 +116,7 @@ class PretrainedCodec(Codec):
         source_lang: str | None = None,
         target_lang: str | None = None,
     ) -> None:
-        """Raises UserError for languages that the model does not have."""
+        """Raises UserError if the model does not have these languages."""
         super().__init__(tokenizer.source, tokenizer.target)
         self.tokenizer, self.languages = tokenizer, tokenizer.languages
         self._chosen = self.languages.choose(source_lang, target_lang)
@@ -140,7 +140,7 @@ class PretrainedCodec(Codec):
 
     @property
     def first_ids(self) -> Sequence[int]:  # type: ignore[override]
-        """Raises UserError where the target's language must be chosen."""
+        """Raises UserError if a target language must be chosen."""
         return self.tokenizer.first_ids(self.target_lang)
 
     def between(self, source_lang: str | None, target_lang: str | None) -> PretrainedCodec:
@@ -150,9 +150,9 @@ class PretrainedCodec(Codec):
         return PretrainedCodec(self.tokenizer, source_lang or source, target_lang or target)
 
     def source_ids(self, line: str) -> list[int]:
-        """Ids of a source line, with what the model expects around it.
+        """Ids of a source line, framed as the model expects.
 
-        Raises UserError where a language must be chosen, and for what is no text to the tokenizer.
+        Raises UserError if a language must be chosen or the tokenizer cannot encode the text.
         """
         ids = self.tokenizer.encode(line) if line.strip() else []
         require(
@@ -170,7 +170,7 @@ class PretrainedCodec(Codec):
         return self.tokenizer.encode_target(line)
 
     def tokens(self, ids: Sequence[int]) -> list[str]:
-        """The target tokens of some ids, up to eos; those that stand for languages are none."""
+        """The target tokens of some ids, up to eos and without special and language tokens."""
         stop = ids.index(self._target.eos) if self._target.eos in ids else len(ids)
         return [self._target.symbols[i] for i in ids[:stop] if not self.tokenizer.is_mark(i)]
 
@@ -178,7 +178,7 @@ class PretrainedCodec(Codec):
         return _one_line(self.tokenizer.decode([self._target.index(token) for token in tokens]))
 
     def settled(self, tokens: Sequence[str]) -> int:
-        """None: what a token adds depends on its neighbours."""
+        """Always 0, because the text of a token depends on its neighbours."""
         return 0
 
 
@@ -187,15 +187,15 @@ def _one_line(text: str) -> str:
 
 
 class RunningText:
-    """The text of a sentence that grows token by token; what is settled is not read again."""
+    """The text of a sentence that grows token by token; settled text is not decoded again."""
 
     def __init__(self, codec: Codec) -> None:
         self._codec = codec
-        self._settled = ""  # ends in a space where it is not empty
-        self._tail: list[str] = []  # tokens behind it
+        self._settled = ""  # ends in a space unless empty
+        self._tail: list[str] = []  # tokens after the settled text
 
     def add(self, tokens: Sequence[str]) -> str:
-        """The text with these tokens, too: `codec.text` of all so far."""
+        """Append tokens; returns `codec.text` of all tokens so far."""
         self._tail += tokens
         text = self._settled + self._codec.text(self._tail)
         if num_settled := self._codec.settled(self._tail):

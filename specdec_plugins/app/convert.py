@@ -1,4 +1,4 @@
-"""scripts/convert.sh: models into a bundle, and out of it for fairseq and other engines."""
+"""scripts/convert.sh: convert models into a bundle, and bundles for fairseq or other engines."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ from specdec_plugins.formats.output import check_output, new_folder
 from specdec_plugins.formats.pretrained.config import is_pretrained
 from specdec_plugins.formats.text import load_codes
 
-# Products are made int8 when a model is loaded; what is stored stays what was trained.
+# Weights are quantised to int8 when a model is loaded, and are stored in floating point.
 STORED = tuple(name for name in DTYPES if name != "int8")
 _LANGUAGES = ("source_lang", "target_lang")
 
@@ -107,7 +107,7 @@ def _add_output(parser: argparse.ArgumentParser) -> None:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Exit status of a command line."""
+    """Run the command line; returns the exit status."""
     args = make_parser().parse_args(argv)
     told = "interrupted; nothing was written."
     return run_command("convert.sh", lambda: _convert(args), args.debug, told)
@@ -156,7 +156,7 @@ def _to_bundle(args: argparse.Namespace) -> None:
 def _verifier(
     args: argparse.Namespace,
 ) -> tuple[dict[str, Any], tuple[str, str], tuple[Dictionary, Dictionary], Model]:
-    """What makes text of its tokens, its languages, its dictionaries, and the model itself."""
+    """The verifier's text settings, languages and dictionaries, and the model itself."""
     if args.verifier is None and is_pretrained(args.data) and not is_bundle(args.data):
         named = {name: getattr(args, name) for name in ("data", *_LANGUAGES, "bpe_codes")}
         settings = make_settings({name: value for name, value in named.items() if value})
@@ -176,7 +176,7 @@ def _verifier(
 def _of_bundle(
     args: argparse.Namespace,
 ) -> tuple[dict[str, Any], tuple[str, str], tuple[Dictionary, Dictionary], Model]:
-    """The same of a bundle, which says all that flags would; its drafter is left out."""
+    """As `_verifier`, from a bundle, whose settings replace flags; its drafter is left out."""
     folder = Path(args.data)
     bundle = read_bundle(folder)
     named = {name: getattr(args, name) for name in ("data", *_LANGUAGES) if getattr(args, name)}
@@ -193,14 +193,14 @@ def _of_bundle(
 
 
 def _load(bundle: Path) -> None:
-    """Raises UserError where what was asked for would not decode."""
+    """Load the new bundle; raises UserError if it cannot decode."""
     load_translator(make_settings({"data": str(bundle), "device": "cpu"}))
 
 
 def _default_readme(
     source: str, target: str, verifier: Model, drafter_name: str | None, drafter: Model | None
 ) -> str:
-    """What the files themselves say."""
+    """A model card with the facts that the files contain."""
     source, target = source or "any", target or "any"
     rows = [f"| verifier | {verifier.describe()} |"]
     if drafter_name is not None:
@@ -210,7 +210,7 @@ def _default_readme(
 
 
 def _direction(folder: Path, bundle: BundleSettings) -> tuple[str, str]:
-    """Raises UserError for a bundle whose dictionaries no other engine reads."""
+    """A bundle's languages. Raises UserError if no other engine can read its dictionaries."""
     require(
         bundle.text.get("tokenizer") != PRETRAINED,
         f"{folder}: was made of a model of transformers; convert that with the other engine's own "
@@ -220,7 +220,7 @@ def _direction(folder: Path, bundle: BundleSettings) -> tuple[str, str]:
 
 
 def _to_fairseq(source: Path, output: Path, force: bool) -> None:
-    """Under the names that `loading.settings_from_files` looks for."""
+    """Write files under the names that `loading.settings_from_files` looks for."""
     bundle = read_bundle(source)
     languages = _direction(source, bundle)
     parts, drafter = {VERIFIER: bundle.verifier}, bundle.drafter

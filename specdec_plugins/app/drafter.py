@@ -1,8 +1,8 @@
-"""A drafter for a model that one has, by one command: that of `scripts/drafter.sh`.
+"""Train a drafter for an existing model with one command: `scripts/drafter.sh`.
 
-It is a recipe whose teacher is given: the model translates text, a drafter that reads its frozen
-encoder learns from that, and both become a bundle. What is being made lies in OUTPUT.work; each
-step goes on where it was stopped.
+The model is the teacher: it translates text, a drafter that reads its frozen encoder learns from
+the translations, and both become a bundle. Intermediate files are in OUTPUT.work; each step resumes
+where it was stopped.
 """
 
 from __future__ import annotations
@@ -35,15 +35,15 @@ from specdec_plugins.training.commands import Command, Paused, Runner
 from specdec_plugins.training.recipe import flags
 
 ROOT = Path(__file__).resolve().parents[2]
-_CHECKPOINTS = (VERIFIER, "checkpoint_best.pt", LAST)  # names of a verifier in a folder
-_TRANSLATING = 0.25  # of the hours, at most
+_CHECKPOINTS = (VERIFIER, "checkpoint_best.pt", LAST)  # file names of a verifier
+_TRANSLATING = 0.25  # largest share of the hours
 
 
 class Plan:
-    """What is made of what, and where: the flags of ``drafter.sh``."""
+    """The steps of one run of ``drafter.sh`` and their files, from its flags."""
 
     def __init__(self, args: argparse.Namespace) -> None:
-        """Raises UserError where the model, the text or the output is not what it should be."""
+        """Raises UserError if the model, the text or the output is unsuitable."""
         self.args = args
         self.work = args.output.with_name(f"{args.output.name}.work")
         self.verifier, self.data = self.work / "verifier", self.work / "data"
@@ -84,7 +84,7 @@ class Plan:
         )
 
     def _find_model(self) -> dict[str, Any]:
-        """Settings that decode with it. Raises UserError where it is none."""
+        """Settings that decode with the model. Raises UserError if the folder holds none."""
         folder, args = self.args.model, self.args
         given = {"source_lang": args.source_lang, "target_lang": args.target_lang}
         given = {name: value for name, value in given.items() if value}
@@ -96,9 +96,9 @@ class Plan:
         return settings_from_files(folder, {**given, "verifier": str(found[0])})
 
     def commands(self) -> list[Command]:
-        """Everything, in order. Where and by how many it is computed stands in no command."""
+        """All commands, in order. Devices and numbers of workers are in `environment` instead."""
         args, training = self.args, self.training
-        # Whatever follows from the text goes with it.
+        # Everything derived from the text is removed with its encoding.
         encoded = (self.data, self.distilled, self.work / "distilled.parts", training)
         weights = self.verifier / "verifier.safetensors"
         convert = [*_module("convert", "bundle"), "--force"]
@@ -146,7 +146,7 @@ class Plan:
         )  # fmt: skip
 
     def _told(self) -> str:
-        """The command for whoever has the model and the text, wherever they lie."""
+        """The command as the model card shows it: with names of model and text, without paths."""
         args, parser = self.args, COMMAND.parser()
         chosen = ("source_lang", "target_lang", "every", "patience", "block_size", "dropout")
         more = {n: v for n in chosen if (v := getattr(args, n)) != parser.get_default(n)}
@@ -156,7 +156,7 @@ class Plan:
         return shlex.join(["scripts/drafter.sh", args.model.resolve().name, *words])
 
     def environment(self) -> dict[str, str]:
-        """Read by the commands as flags."""
+        """Variables that the commands read as flags."""
         args = self.args
         share = _TRANSLATING * args.hours if args.num_shards == 1 else 0
         told = {"HOURS": share, "NUM_SHARDS": args.num_shards, "SHARD_ID": args.shard_id}
@@ -193,7 +193,7 @@ def main(args: argparse.Namespace) -> None:
 
 
 def _help_out(plan: Plan, translation: Command) -> None:
-    """Translate one shard; what comes before and behind it is that of shard 0."""
+    """Translate one shard; shard 0 runs the steps before and after."""
     require(
         plan.data.is_dir(),
         f"{plan.data}: is not there yet; start the command with --shard-id 0 first, which encodes "

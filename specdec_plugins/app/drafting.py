@@ -1,8 +1,8 @@
-"""The steps of `drafter.py`: encoding text, translating it, training on that and measuring.
+"""The steps of `drafter.py`: encode text, translate it, train on the translations, and measure.
 
-A training reads ids, so the dictionaries of its data are numbers: what the symbols of a tokenizer
-look like concerns nobody there. It runs in pieces, each of which ends in a checkpoint that is
-measured; the curve is a log on disk, behind whose last entry it goes on.
+Training reads ids only, so the dictionaries of its data hold numbers in place of the tokenizer's
+symbols. It runs in pieces. Each piece ends in a checkpoint, which is measured. The curve of the
+measurements is an append-only log on disk, after whose last entry training resumes.
 """
 
 from __future__ import annotations
@@ -39,19 +39,19 @@ from specdec_plugins.formats.dictionaries import Dictionary
 from specdec_plugins.formats.output import written_whole
 from specdec_plugins.training.recipe import flags
 
-LEAST_LINES = 200  # of text
-_HELD_OUT, _TIMED = 200, 40  # lines at most that are measured with, and those that speed is of
-_MOST_UNKNOWN = 0.1  # of the pieces of text in the model's language
-_SAMPLED = 300  # lines of which that is asked
+LEAST_LINES = 200  # different lines of text
+_HELD_OUT, _TIMED = 200, 40  # maximum lines to measure with, and to time
+_MOST_UNKNOWN = 0.1  # largest share of unknown pieces in the text
+_SAMPLED = 300  # lines checked for unknown pieces
 _ROWS = 64  # sentences translated at once
-SIDES = ("source", "target")  # the languages of the data, whatever the model's are
+SIDES = ("source", "target")  # language names in the data, whatever the model's are
 HELD_OUT_FILE = "held-out.txt"
 BEST, CARD = "best.pt", "card.md"
 _MEASURED, _LISTED, _CURVE, _INITIAL = "measured.pt", "shortlist.pt", "curve.jsonl", "initial.pt"
-_RISE = 0.01  # accepted tokens; less is none
-_ALIGNED = 30_000  # sentences that the shortlist is made of
-_MOST_UPDATES = 10**7  # the hours end before them
-# The recipe that was found best: benchmarks/results/sequential-head.md.
+_RISE = 0.01  # accepted tokens; smaller gains do not count
+_ALIGNED = 30_000  # sentences that the shortlist is computed from
+_MOST_UPDATES = 10**7  # never reached: the hours end first
+# The best recipe found: benchmarks/results/sequential-head.md.
 _RECIPE = (
     "--arch block_fast --lr 2e-3 --warmup 200 --best-by loss --max-tokens 100000 "
     f"--batch-tokens 100000 --updates {_MOST_UPDATES}"
@@ -61,9 +61,9 @@ _TRAINER = [
     *("--no-epoch-checkpoints", "--num-workers", "0", "--required-batch-size-multiple", "1"),
     *("--log-format", "simple", "--log-interval", "10"),
     *("--source-lang", SIDES[0], "--target-lang", SIDES[1]),
-    # A running mean over about the last 500 updates: a drafter that can be used at any time, as if
-    # the learning rate had come down. The mean of two checkpoints a quarter of an hour apart
-    # had 2.85 accepted tokens after an hour of four, where they had 2.68 and 2.78.
+    # A running mean over about the last 500 updates gives a usable drafter at any time, as if the
+    # learning rate had decayed. After one hour of four, the mean of two checkpoints a quarter of an
+    # hour apart had 2.85 accepted tokens; the checkpoints had 2.68 and 2.78.
     *("--store-ema", "--ema-fp32", "--ema-decay", "0.98", "--ema-update-freq", "10"),
     *("--ema-start-update", "200"),
 ]
@@ -90,9 +90,9 @@ it comes from; say it here, too, before you pass the bundle on.
 
 
 def read_monolingual(path: Path) -> list[str]:
-    """The different lines of a text, in an order of chance that is always the same.
+    """The different lines of a text, in a reproducible random order.
 
-    Raises UserError where it is not there, or too small.
+    Raises UserError if the file is missing or too small.
     """
     check_file(path, "text in the model's source language, a sentence a line", "--text")
     lines = [line.strip() for line in read_lines(path, BadLines(skip=True)) if line]
@@ -107,7 +107,7 @@ def read_monolingual(path: Path) -> list[str]:
 
 
 def check_language(path: Path, lines: Sequence[str], codec: Codec) -> None:
-    """Raises UserError for text that the model does not know, or where a language is not chosen."""
+    """Raises UserError if the model does not know the text, or a language must be chosen."""
     codec.source_ids("")
     _ = codec.first_ids
     num_pieces, num_unknown = 1, 0
@@ -127,7 +127,7 @@ def check_language(path: Path, lines: Sequence[str], codec: Codec) -> None:
 
 
 def encode(args: argparse.Namespace) -> None:
-    """Write a data folder without targets, and beside it the lines that are held out."""
+    """Write a data folder without targets, and the held-out lines as text."""
     lines = read_monolingual(args.text)
     words = read_words(make_settings({"data": str(args.bundle), "strategy": "AR"}))
     longest = read_bundle(args.bundle).verifier.architecture["encoder"]["max_positions"]
@@ -151,7 +151,7 @@ def encode(args: argparse.Namespace) -> None:
 
 
 def _encoded(codec: Codec, line: str) -> list[int]:
-    """Its ids; none where the tokenizer cannot read it."""
+    """Ids of a line; none if the tokenizer cannot read it."""
     try:
         return codec.source_ids(line)
     except UserError:
@@ -159,10 +159,10 @@ def _encoded(codec: Codec, line: str) -> list[int]:
 
 
 class EngineTeacher(Teacher):
-    """A bundle's verifier decoding greedily: what a drafter is to foresee.
+    """A bundle's verifier decoding greedily: the output that a drafter learns to predict.
 
-    In 8 bits where there are kernels for it: 1.6 times as fast as float32 with 64 sentences at
-    once, and other tokens only where two of them are nearly as likely.
+    It runs in 8 bits where there are kernels for it: 1.6 times as fast as float32 with 64 sentences
+    at once. Tokens differ only where two of them are nearly equally likely.
     """
 
     def __init__(self, data: DataBin, checkpoint: Path, search: Any, device: torch.device) -> None:
@@ -180,13 +180,13 @@ class EngineTeacher(Teacher):
     def translate(
         self, indices: Sequence[int], max_tokens: int
     ) -> Iterator[list[tuple[int, str | None]]]:
-        """Sentence after sentence; None where a translation does not end."""
+        """One sentence at a time; None if its translation does not end."""
         requests = [self._request(index) for index in indices]
         requests.sort(key=lambda request: len(request.source_ids), reverse=True)
         for result in self._translator.decoder.run(requests):
             *ids, last = result.token_ids
             has_ended = result.finish_reason is FinishReason.EOS and last == self._dictionary.eos
-            # With its `<s>`, which BART's texts begin with and a drafter's prefix holds.
+            # Including `<s>`, which begins BART's texts and is in a drafter's prefix.
             symbols = " ".join(self._dictionary.symbols[i] for i in ids)
             yield [(int(result.id), symbols if has_ended else None)]
 
@@ -198,7 +198,7 @@ class EngineTeacher(Teacher):
 
 
 def translate(args: argparse.Namespace) -> None:
-    """Raises SystemExit with UNFINISHED where it is not all there."""
+    """Translate the data. Raises SystemExit with UNFINISHED if some is left to do."""
     distill.main(args, EngineTeacher)
     if not args.output.exists():
         raise SystemExit(UNFINISHED)
@@ -207,16 +207,16 @@ def translate(args: argparse.Namespace) -> None:
 def measure(
     bundle: Path, drafter: Path, lines: Sequence[str], device: str | None
 ) -> dict[str, float]:
-    """Accepted tokens of a drafter, and beside greedy its speed and how many texts are the same.
+    """A drafter's accepted tokens, and its speed and share of equal texts against greedy decoding.
 
-    Accepted tokens are those of all lines. The speed is that of the first ones, one at a time, both
-    ways in turns, so that what else a machine does is shared.
+    Accepted tokens are over all lines. Speed and equal texts are over the first `_TIMED`, one at a
+    time, alternating between both decoders, so that other load affects both alike.
     """
     common: dict[str, Any] = {"data": str(bundle), "scores": False, "device": device}
     load = SpeculativeTranslator.from_pretrained
     plain = load(**common, strategy="AR")
     fast = load(**common, drafter="block", drafter_checkpoint=str(drafter), batch=_ROWS)
-    for translator in (plain, fast):  # what is built at the first call
+    for translator in (plain, fast):  # the first call builds parts that later ones reuse
         translator.translate(lines[:1])
     before = replace(fast.stats)
     fast.translate(lines)
@@ -239,14 +239,14 @@ def measure(
 
 
 def multiplies_bfloat16() -> bool:
-    """Whether this CPU has instructions for products of it, which train 1.4 times as fast."""
-    tell: Any = getattr(torch.cpu, "get_capabilities", dict)  # which older torch has not
+    """Whether this CPU has instructions for bfloat16 products, which train 1.4 times as fast."""
+    tell: Any = getattr(torch.cpu, "get_capabilities", dict)  # missing in older torch
     has = tell()
     return bool(has.get("avx512_bf16") or has.get("amx_bf16"))
 
 
 class Training:
-    """The folder of a training, and how far it is."""
+    """A training in its folder, and its progress."""
 
     def __init__(self, args: argparse.Namespace) -> None:
         self.args, self.folder = args, args.output
@@ -258,7 +258,7 @@ class Training:
             f"{args.model}: of {counts['sentences']} translations none came to an end; see what "
             "the model makes of that text, or give other text.",
         )
-        # Translating took its part of the hours, where it was not shared.
+        # Translating used part of the hours: at most half, as several shards share the work.
         self.seconds = counts["seconds"]
         self.hours = args.hours - min(self.seconds / 3600, args.hours / 2)
         self.every = (args.every or min(30.0, 6 * args.hours)) / 60
@@ -284,7 +284,7 @@ class Training:
     def piece(self) -> None:
         """Train up to the next checkpoint that is measured.
 
-        Raises SystemExit where that fails, and with UNFINISHED where the time of this call is up.
+        Raises SystemExit if training fails, and with UNFINISHED if this call's time is up.
         """
         began, begun = time.monotonic(), self._done
         end = min(self.hours, self._at + self.every)
@@ -316,7 +316,7 @@ class Training:
             raise SystemExit(process.returncode)
 
     def command(self, end: float) -> list[str]:
-        """What trains until so many hours of training are done."""
+        """The command that trains until `end` hours of training are done."""
         args = self.args
         words = read_words(make_settings({"data": str(args.bundle), "strategy": "AR"}))
         command: list[Any] = [sys.executable, "-m", "specdec_plugins.training.run", "drafter"]
@@ -327,14 +327,14 @@ class Training:
             hours=self.hours, cpu=args.cpu, precision=self._precision(),
         )  # fmt: skip
         command += ["--", *_TRAINER, "--stop-time-hours", end]
-        # What opens the model's input is told to the head when it decodes, too.
+        # The head reads the same start token in decoding.
         command += ["--start-token", words.dictionaries.target.start]
         return list(map(str, command))
 
     def _precision(self) -> str | None:
-        """The one given, that of a training that goes on, or bf16 where the CPU has products of it.
+        """The precision given, that of a resumed training, or bf16 if the CPU has bf16 products.
 
-        Raises UserError where the training that goes on has another than is given.
+        Raises UserError if a resumed training has another precision than the one given.
         """
         wanted: str | None = self.args.precision
         if (self.folder / LAST).is_file():
@@ -350,7 +350,7 @@ class Training:
         return wanted or ("bf16" if on_cpu and multiplies_bfloat16() else None)
 
     def _say(self, line: str, hours_left: float) -> None:
-        """How far it is, behind a line of the trainer that says so."""
+        """Print the progress after a line of the trainer that reports it."""
         found = re.search(r"train_inner.*?\bloss=([\d.]+).*?num_updates=(\d+)", line)
         if found:
             last = self.curve.entries[-1:] or [{"accepted": "-"}]
@@ -372,13 +372,13 @@ class Training:
             path.replace(self.folder / BEST)
         progress = last["extra_state"]["previous_training_time"] / 3600
         updates = last["optimizer_history"][-1]["num_updates"]
-        self.curve.add({"hours": progress, "updates": updates, **found})  # as exact as `_done`
+        self.curve.add({"hours": progress, "updates": updates, **found})  # unrounded, as `_done`
         logger.info("%s", points[-1])
 
     def _whole(self, last: dict[str, Any]) -> dict[str, Any]:
-        """The mean weights, with the shortlist, and what is the verifier's as that has it.
+        """The mean weights and the shortlist, with the verifier's parts as the verifier has them.
 
-        Training in half precision rounds what is frozen, too.
+        Training in half precision rounds frozen weights, too.
         """
         initial = load_checkpoint(self.folder / _INITIAL)["model"]
         weights = last["extra_state"].get("ema_fp32_params", last["model"])
@@ -393,7 +393,7 @@ class Training:
         return {"args": last.get("args"), "cfg": last.get("cfg"), "model": state}
 
     def _shortlist(self) -> dict[str, Any]:
-        """Its tensors, of the data alone; made once."""
+        """The shortlist's tensors; computed once, from data and dictionaries alone."""
         path = self.folder / _LISTED
         if not path.is_file():
             words = (self.args.data, "--path", self.folder / _INITIAL, "--output", path)
@@ -402,7 +402,7 @@ class Training:
         return {name: t for name, t in state.items() if name.startswith("decoder.shortlist.")}
 
     def card(self) -> str:
-        """Markdown that holds the curve."""
+        """The model card: Markdown with the curve."""
         names = ("hours", "updates", "accepted", "speedup", "same")
         rows = [[f"{point[name]:.4g}" for name in names] for point in self.curve.entries]
         args = self.args
@@ -437,7 +437,7 @@ def _translate_greedily(args: argparse.Namespace) -> None:
     translate(args)
 
 
-HOW: tuple[cli.Flag, ...] = (  # it is trained
+HOW: tuple[cli.Flag, ...] = (  # flags for training
     ("--from", None, Path, "a bundle with an earlier drafter, which goes on to learn"),
     ("--every", None, cli.at_least(0.01, float), "minutes between checkpoints, each of which is "
      "measured (default: a tenth of the hours, 30 at most)"),

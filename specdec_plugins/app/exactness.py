@@ -1,8 +1,8 @@
-"""Is speculative decoding token for token the verifier's greedy output? Checked on real text.
+"""Check on real text that speculative decoding is token for token the verifier's greedy output.
 
-In real arithmetic it is, always. In floating point a block product and a one-row product round
-differently, so an argmax may flip where the two best logits are nearly equal. Hence a difference is
-excused only if that gap is no more than rounding explains, and if it is gone in float64.
+In real arithmetic it always is. In floating point, a block product and a one-row product round
+differently, so an argmax may flip where the two best logits are nearly equal. A difference is
+excused only if rounding explains that gap and the difference vanishes in float64.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ from specdec_plugins.decoding.types import Draft, Guarantee, Request, Verifier
 from specdec_plugins.errors import UserError
 
 NEAR_TIE = 1e-4  # nats, between logits of usual sizes in float32
-# How far rounding moves two logits apart, in steps of the largest one. Seen on the bundled pair: 45
-# in float32, 1 in 16 bits, whose sums are accumulated in float32.
+# How far rounding moves two logits apart, in steps (eps) of the largest one. Seen on the bundled
+# pair: 45 in float32, 1 in 16 bits, which accumulate sums in float32.
 _STEPS = {torch.float16: 8, torch.bfloat16: 8}
 _STEPS_OF_SUMS = 64
 
@@ -55,7 +55,7 @@ class Difference:
 
 @dataclass(frozen=True)
 class Exactness:
-    """The outcome over a whole text."""
+    """The result over a whole text."""
 
     num_sentences: int
     differences: list[Difference]
@@ -74,7 +74,7 @@ class Exactness:
 def check_exactness(settings: Settings, sentences: Sequence[Sentence]) -> Exactness:
     """Decode everything twice, with and without the drafter, and explain each difference.
 
-    Raises UserError where the settings do not promise the greedy output in the first place.
+    Raises UserError if the settings do not promise the greedy output.
     """
     differing = _differing(load_translator(settings), sentences)
     differences = []
@@ -92,10 +92,10 @@ def check_exactness(settings: Settings, sentences: Sequence[Sentence]) -> Exactn
 def exactness_of(
     settings: Settings, sentences: Sequence[Sentence], differing: Sequence[int]
 ) -> tuple[bool, str]:
-    """What to say of an exact decoding of which sentences `differing`, from 0, are not greedy's.
+    """Verdict and message on an exact decoding; `differing`: sentences, from 0, unlike greedy's.
 
-    Whether all is well, and the words: either nothing differs, or a second run shows the same
-    differences and rounding explains each.
+    The verdict is True if nothing differs, or if a second run shows the same differences and
+    rounding explains each.
     """
     if not differing:
         return True, "exact: 100 % identical to greedy, sentence for sentence"
@@ -110,7 +110,7 @@ def exactness_of(
 def _differing(
     translator: SpeculativeTranslator, sentences: Sequence[Sentence]
 ) -> dict[int, tuple[int, float, float]]:
-    """Sentences that come out differently, by number: the place, the gap there, its tolerance."""
+    """Sentences that differ, by number: the position, the gap there, its tolerance."""
     speculative = translator.decoder
     if (
         not isinstance(speculative, SpeculativeDecoder)
@@ -121,7 +121,7 @@ def _differing(
     plain = Method(None, Exact(), Constant(Constant.Config()))
     greedy = SpeculativeDecoder(verifier, plain, speculative.config)
     requests = {r.id: r for r in map(translator.prepare, sentences) if isinstance(r, Request)}
-    # Without a drafter only the verifier limits the length; a drafter that did would be seen.
+    # Only the verifier limits the length here, so a drafter that cuts outputs would show.
     longest = verifier.max_target_positions - 1
     undrafted = {}
     for id_, request in requests.items():
@@ -157,14 +157,14 @@ def next_logits(verifier: Verifier, request: Request, prefix_ids: Sequence[int])
 
 
 def forced_logits(verifier: Verifier, request: Request, ids: Sequence[int]) -> Tensor:
-    """The verifier's logits [T, V] float64 of what follows the ids before each of these T."""
+    """The verifier's logits [T, V] float64, teacher-forced: row t follows ids[:t]."""
     return _scored(verifier, request, [], ids[:-1])
 
 
 def _scored(
     verifier: Verifier, request: Request, forced_ids: Sequence[int], drafted_ids: Sequence[int]
 ) -> Tensor:
-    """[K+1, V] float64: of what follows a target prefix, and each of K ids behind it."""
+    """Logits [K+1, V] float64 after a target prefix, and after each of K ids that follow it."""
     verifier = verifier.fresh()
     forced = replace(request, forced_ids=list(forced_ids))
     source = collate([forced], verifier.special.pad, verifier.special.start, verifier.device)

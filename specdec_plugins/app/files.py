@@ -1,4 +1,4 @@
-"""Lines in, lines out: strict reading, writing that leaves no half line behind, and resuming it."""
+"""Input and output of lines: strict reading, writing of complete lines only, and resuming."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ STANDARD = "-"  # standard input or output, where a path is expected
 
 T = TypeVar("T")
 
-# What may differ between two runs that write one output: it changes speed, not lines.
+# Settings that may differ between runs that write one output: they change speed, not lines.
 _FREE = {"batch", "device"}
 
 
@@ -37,7 +37,7 @@ _FREE = {"batch", "device"}
 def open_input(path: str) -> Iterator[BinaryIO]:
     """The bytes of a file, or of standard input for '-'.
 
-    Raises UserError where the file is missing or unreadable.
+    Raises UserError if the file is missing or unreadable.
     """
     if path == STANDARD:
         yield sys.stdin.buffer
@@ -51,9 +51,9 @@ def open_input(path: str) -> Iterator[BinaryIO]:
 
 
 def read_lines(stream: BinaryIO, name: str) -> Iterator[Sentence]:
-    """Decode line by line; only a newline ends a line, a carriage return before it goes as well.
+    """Decode line by line. Only a newline ends a line; a carriage return before it is dropped.
 
-    Raises UserError naming the line that is not UTF-8 text.
+    Raises UserError with the number of a line that is not UTF-8 text.
     """
     for number, raw in enumerate(stream, 1):
         try:
@@ -76,19 +76,19 @@ def in_buffers(items: Iterable[T], size: int) -> Iterator[list[T]]:
 
 
 def count_lines(path: str) -> int:
-    """Complete lines of a file, 0 where there is none: what a resumed run may keep."""
+    """Number of complete lines of a file, which a resumed run may keep; 0 if it is missing."""
     return reading.count_lines(Path(path)) if os.path.exists(path) else 0
 
 
 def buffer_size(path: str, size: int) -> int:
-    """Lines of an input that are decoded together: at a terminal a person waits for every line."""
+    """Lines to decode together: 1 at a terminal, where a person waits for every line."""
     return 1 if path == STANDARD and sys.stdin.isatty() else size
 
 
 def progress_bar(path: str, shown: bool | None, done: int = 0) -> Any:
     """A bar over the lines of an input. shown: None = at a terminal.
 
-    Its end is known where the lines can be counted without using them up.
+    The total is known if the lines can be counted without consuming them.
     """
     is_counted = shown is not False and path != STANDARD and os.path.isfile(path)
     return tqdm(
@@ -101,7 +101,7 @@ def progress_bar(path: str, shown: bool | None, done: int = 0) -> Any:
 
 
 def check_places(inputs: Sequence[str], outputs: Sequence[str]) -> None:
-    """Raises UserError where an output cannot be written, or is an input as well."""
+    """Raises UserError if an output cannot be written, or is an input as well."""
     for output in outputs:
         if output == STANDARD:
             continue
@@ -113,7 +113,7 @@ def check_places(inputs: Sequence[str], outputs: Sequence[str]) -> None:
 
 
 def is_same_place(path: str, other: str) -> bool:
-    """Whether two paths lead to one file, links followed, be it there already or not."""
+    """Whether two paths name one file, existing or not; links are followed."""
     if STANDARD in (path, other):
         return path == other
     if os.path.exists(path) and os.path.exists(other):
@@ -122,17 +122,17 @@ def is_same_place(path: str, other: str) -> bool:
 
 
 class LineWriter(AbstractContextManager["LineWriter"]):
-    """Writes complete lines and hands them on at once.
+    """Writes complete lines, unbuffered.
 
-    The file is opened, and emptied, by the first write, even of no lines: what is refused before
-    that costs no earlier output. A write that fails or is interrupted is taken back as far as the
-    last complete line, where the output is a file of its own.
+    The first write opens and truncates the file, even if it writes no lines; errors before that
+    cost no earlier output. If a write fails or is interrupted, a regular file is cut back to its
+    last complete line.
     """
 
     def __init__(self, path: str, keep: int = 0, advice: str = "") -> None:
-        """keep: lines of an existing file to leave as they are; what follows them is dropped.
+        """keep: number of lines of an existing file to keep; the rest is dropped.
 
-        advice: how to go on after a write that failed, the end of its message.
+        advice: how to go on after a failed write; it ends the message.
         """
         self.path = path
         self._keep = keep
@@ -142,8 +142,8 @@ class LineWriter(AbstractContextManager["LineWriter"]):
     def write(self, lines: Sequence[str]) -> None:
         """Append lines, each without its line end.
 
-        Raises UserError where the place cannot be opened or is full, BrokenPipeError where nobody
-        reads any more.
+        Raises UserError if the output cannot be opened or is full, BrokenPipeError if its reader is
+        gone.
         """
         if self._fd is None:
             try:
@@ -156,9 +156,9 @@ class LineWriter(AbstractContextManager["LineWriter"]):
             while pending:
                 pending = pending[os.write(self._fd, pending) :]
         except BaseException as error:
-            # What stands behind standard output may have other writers: it is never cut.
+            # Standard output may lead to a file with other writers, so it is never cut.
             if self.path != STANDARD and stat.S_ISREG(os.fstat(self._fd).st_mode):
-                # By the file's size, for an interrupt may have come between a write and its count.
+                # By the file's size: an interrupt may have come between a write and its count.
                 written = data[: os.fstat(self._fd).st_size - begin]
                 os.ftruncate(self._fd, begin + written.rfind(b"\n") + 1)
             if isinstance(error, BrokenPipeError) or not isinstance(error, OSError):
@@ -171,7 +171,7 @@ class LineWriter(AbstractContextManager["LineWriter"]):
     def _open(self) -> int:
         """A descriptor at the end of the kept lines.
 
-        No buffer of Python's between: it could be flushed in the middle of a line.
+        It bypasses Python's buffer, which could be flushed in the middle of a line.
         """
         if self.path == STANDARD:
             return os.dup(sys.stdout.fileno())
@@ -197,7 +197,7 @@ _report = partial(option, group="reports (standard error)")
 
 @dataclass(frozen=True)
 class FileOptions:
-    """Where lines come from and go to, and what is told about them."""
+    """Input and output files, and reports about them."""
 
     prefix_file: str | None = _beside(
         None,
@@ -282,27 +282,27 @@ class FileOptions:
 
     @property
     def outputs(self) -> list[str]:
-        """Files that are written line by line, the translations first."""
+        """Files to write line by line, the translations first."""
         return [path for path in (self.output_path, self.json_path) if path is not None]
 
     @property
     def inputs(self) -> list[str]:
-        """Files that are read side by side, the sentences first."""
+        """Files to read in parallel, the sentences first."""
         beside = (self.prefix_file, self.hint_file, self.diagnose_targets)
         return [self.input_path, *(path for path in beside if path is not None)]
 
 
 def name_of(path: str) -> str:
-    """What messages call a file."""
+    """The name of a file in messages."""
     return "standard input" if path == STANDARD else path
 
 
 @contextmanager
 def open_sentences(files: FileOptions) -> Iterator[Iterator[Sentence]]:
-    """The input's lines with what stands beside them in other files, read as they are asked for.
+    """The input's lines, joined with those of the parallel files and read lazily.
 
-    Raises UserError where a file is missing, and later where a line is no UTF-8 or the files differ
-    in length.
+    Raises UserError if a file is missing, and later if a line is not UTF-8 or the files differ in
+    length.
     """
     with ExitStack() as stack:
         names = [name_of(path) for path in files.inputs]
@@ -314,7 +314,7 @@ def open_sentences(files: FileOptions) -> Iterator[Iterator[Sentence]]:
 
 
 def _joined(files: FileOptions, lines: Sequence[Sentence]) -> Sentence:
-    """A line of the input with those that stand beside it in the other files."""
+    """A line of the input, joined with its lines in the parallel files."""
     beside = dict(zip(files.inputs[1:], (line.text for line in lines[1:]), strict=True))
     line, text = lines[0], lines[0].text
     paths = (files.prefix_file, files.hint_file, files.diagnose_targets)
@@ -327,7 +327,7 @@ def _joined(files: FileOptions, lines: Sequence[Sentence]) -> Sentence:
 
 
 def _columns(line: Sentence, name: str) -> tuple[str, str]:
-    """The sentence and what stands behind its tab. Raises UserError for a second tab."""
+    """The sentence, and the text after its tab. Raises UserError for a second tab."""
     text, _, beside = line.text.partition("\t")
     require(
         "\t" not in beside,
@@ -340,7 +340,7 @@ def _columns(line: Sentence, name: str) -> tuple[str, str]:
 def _in_step(
     names: Sequence[str], streams: Sequence[Iterator[Sentence]]
 ) -> Iterator[Sequence[Sentence]]:
-    """One line of each file at a time; raises UserError where one ends before another."""
+    """One line of each file at a time. Raises UserError if one file ends before another."""
     for number, lines in enumerate(zip_longest(*streams)):
         if None in lines:
             short = names[lines.index(None)]
@@ -353,10 +353,10 @@ def _in_step(
 
 
 class Journal:
-    """`OUTPUT.resume`: how far an output is, and what it was made from. Gone when it is done.
+    """`OUTPUT.resume`: an output's progress and origin; removed when the output is complete.
 
-    Written after the lines that it counts, so an output holds at least as many. An output that is
-    no file of its own, as a pipe or a device, has no journal: nothing is written.
+    It is written after the lines that it counts, so the output holds at least as many. An output
+    that is not a regular file, such as a pipe or a device, has no journal.
     """
 
     def __init__(self, output_path: str, settings: Settings) -> None:
@@ -366,14 +366,14 @@ class Journal:
         is_file = os.path.isfile(output_path) or not os.path.exists(output_path)
         self._path = Path(f"{output_path}.resume") if output_path != STANDARD and is_file else None
         made_from = {k: v for k, v in asdict(settings).items() if k not in _FREE}
-        # Through JSON and back, so that it compares equal to what a file gives.
+        # A JSON round trip, so that it compares equal to what is read from a file.
         self._settings: dict[str, Any] = json.loads(json.dumps(made_from))
         self._recorded: dict[str, Any] | None = None
 
     def read(self, complete_lines: int) -> bool:
-        """Compare with an output of so many lines; False where there is no journal.
+        """Check the journal against an output of so many lines; False if there is no journal.
 
-        Raises UserError where the output cannot be continued with these settings.
+        Raises UserError if the output cannot be continued with these settings.
         """
         if self._path is None or not self._path.exists():
             return False
@@ -399,9 +399,9 @@ class Journal:
         return True
 
     def skip(self, sentences: Iterator[Sentence], num_lines: int) -> None:
-        """Read over the sentences whose translations the output holds already.
+        """Skip the sentences whose translations the output holds already.
 
-        Raises UserError where there are fewer, or others than were recorded.
+        Raises UserError if there are fewer of them, or if they differ from those recorded.
         """
         self._count(islice(sentences, num_lines))
         require(
@@ -411,14 +411,14 @@ class Journal:
         )
 
     def record(self, sentences: Iterable[Sentence]) -> None:
-        """Say, in one step, that the output holds these, too."""
+        """Record atomically that the output now holds these, too."""
         self._count(sentences)
         if self._path is not None:
             lines = {"lines": self.lines, "input": self._hash.hexdigest()}
             write_json(self._path, {**lines, "settings": self._settings})
 
     def _count(self, sentences: Iterable[Sentence]) -> None:
-        """Raises UserError where the lines recorded came from another input."""
+        """Raises UserError if the lines recorded came from another input."""
         for sentence in sentences:
             self.lines += 1
             beside = [sentence.prefix, *([sentence.hint] if sentence.hint is not None else [])]
@@ -433,6 +433,6 @@ class Journal:
             )
 
     def remove(self) -> None:
-        """The output is complete."""
+        """Remove the journal of a complete output."""
         if self._path is not None:
             self._path.unlink(missing_ok=True)

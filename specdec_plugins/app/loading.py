@@ -1,6 +1,6 @@
-"""From what a user gave to the parts of a translator: settings, dictionaries, checkpoints.
+"""Build a translator's parts from what the user gives: settings, dictionaries, checkpoints.
 
-A bundle, or a folder's files, say what the user did not.
+A bundle, or the files of a folder, provide what the user does not give.
 """
 
 from __future__ import annotations
@@ -54,14 +54,14 @@ from specdec_plugins.formats.text import TextPipeline
 log = logging.getLogger("specdec")
 
 VERIFIER, DRAFTER = "verifier.pt", "drafter.pt"  # usual names of checkpoints in a folder
-NO_MODEL = (  # behind the name of a folder
+NO_MODEL = (  # follows the name of a folder
     "is no model; give a bundle, a folder of transformers (config.json, weights and tokenizer), or "
     f"one with fairseq's {VERIFIER} and its dict.<lang>.txt."
 )
 _Network = TypeVar("_Network", bound=TrainedNetwork)
 _SPECULATION = (*EXACT, "block_size", "schedule", "schedule_options")
 
-# What None says no more about than silence does.
+# Fields whose None means the same as not given.
 _AS_THE_BUNDLE_SAYS = {
     *("data", "source_lang", "target_lang", "verifier", "drafter_checkpoint", "bigrams"),
     "block_size",
@@ -71,7 +71,7 @@ _AS_THE_BUNDLE_SAYS = {
 def make_settings(given: Mapping[str, Any]) -> Settings:
     """Settings of these fields; a bundle in `data` (default: the bundled one) gives the others.
 
-    Raises UserError where the bundle or a value is at fault.
+    Raises UserError for a bad bundle or value.
     """
     given = {k: v for k, v in given.items() if v is not None or k not in _AS_THE_BUNDLE_SAYS}
     folder = given.pop("data", None)
@@ -92,9 +92,9 @@ def make_settings(given: Mapping[str, Any]) -> Settings:
 
 
 def _defaults(folder: Path, given: Mapping[str, Any]) -> dict[str, Any]:
-    """All that the bundle says and the user did not."""
+    """The bundle's settings that the user did not give."""
     bundle = read_bundle(folder)
-    is_own = bundle.text.get("tokenizer") == PRETRAINED  # which tells its languages itself
+    is_own = bundle.text.get("tokenizer") == PRETRAINED  # which knows its languages itself
     for side in ("source_lang", "target_lang"):
         require(
             is_own or given.get(side, getattr(bundle, side)) == getattr(bundle, side),
@@ -112,9 +112,9 @@ def _defaults(folder: Path, given: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _of_pretrained(folder: Path, given: Mapping[str, Any]) -> dict[str, Any]:
-    """What the files of a model of transformers say, and the user did not.
+    """Settings from a transformers model's files that the user did not give.
 
-    Raises UserError where the user says how text becomes tokens, which these files do.
+    Raises UserError if the user sets tokenisation, which these files define.
     """
     for name in ("tokenizer", "bpe", "bpe_codes", "remove_bpe"):
         flag = "--" + name.replace("_", "-")
@@ -147,7 +147,7 @@ def _drafting(folder: Path, bundle: BundleSettings, given: Mapping[str, Any]) ->
 
 
 def _raw_text(folder: Path, bundle: BundleSettings, given: Mapping[str, Any]) -> dict[str, Any]:
-    if "remove_bpe" in given:  # which is about input that is BPE text
+    if "remove_bpe" in given:  # the input is BPE text
         return {}
     defaults = dict(bundle.text)
     if "bpe" in given or defaults.get("bpe") is None:
@@ -157,7 +157,7 @@ def _raw_text(folder: Path, bundle: BundleSettings, given: Mapping[str, Any]) ->
         defaults["bpe_codes"] = str(folder / defaults["bpe_codes"])
     in_force = {**defaults, **given}
     if in_force.get("tokenizer") is None and in_force.get("bpe") is None:
-        return {}  # lines are tokens, and there is no text to write in lower case
+        return {}  # lines are tokens, to which raw-text settings do not apply
     return defaults
 
 
@@ -171,9 +171,9 @@ def _tuned(bundle: BundleSettings, given: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def settings_from_files(folder: Path, given: Mapping[str, Any]) -> dict[str, Any]:
-    """Defaults for a folder without bundle.json: what is `given`, and files of usual names.
+    """Settings for a folder without bundle.json: those `given`, and files with the usual names.
 
-    Plain decoding where neither the folder nor the user has a way to draft.
+    Decoding is plain (AR) if neither the folder nor the user provides a drafter.
     """
     paths = [folder / name for name in (VERIFIER, DRAFTER, BIGRAMS, CODES)]
     here = {path.name: str(path) for path in paths if path.is_file()}
@@ -194,22 +194,22 @@ def settings_from_files(folder: Path, given: Mapping[str, Any]) -> dict[str, Any
 
 @dataclass(frozen=True)
 class Words:
-    """Between the lines of a file and the ids of a model, and which ids these are."""
+    """A model's codec and dictionaries."""
 
     codec: Codec
     dictionaries: Dictionaries
-    orders: tuple[Sequence[int], Sequence[int]] = ((), ())  # of a model of transformers: which
-    # ids of its files those of source and target are
-    config: PretrainedConfig | None = None  # of such a model
+    orders: tuple[Sequence[int], Sequence[int]] = ((), ())  # of a transformers model: ids
+    # in its files by our source and target ids
+    config: PretrainedConfig | None = None  # of a transformers model
 
     def read_model(self) -> Model:
-        """The weights of such a model. Raises UserError where they do not fit."""
+        """The weights of a transformers model. Raises UserError if they do not fit."""
         assert self.config is not None
         return read_pretrained(self.config, *self.orders)
 
 
 def read_words(settings: Settings) -> Words:
-    """Raises UserError where a file is missing, or a language is not the model's."""
+    """Raises UserError if a file is missing, or the model does not have a language."""
     asked = (settings.source_lang, settings.target_lang)
     if settings.tokenizer == PRETRAINED:
         folder = Path(settings.data)
@@ -225,7 +225,7 @@ def read_words(settings: Settings) -> Words:
 
 
 def load_parts(settings: Settings, with_scores: bool = False) -> tuple[Codec, Decoder, Limits]:
-    """The parts of a translator; `translator.load_translator` says more."""
+    """The parts of a translator; see `translator.load_translator`."""
     words = read_words(settings)
     if settings.strategy == "fairseq":
         return words.codec, *_load_search(settings)
@@ -233,14 +233,14 @@ def load_parts(settings: Settings, with_scores: bool = False) -> tuple[Codec, De
 
 
 def text_pipeline(settings: Settings, dictionaries: Dictionaries) -> TextPipeline:
-    """Between raw lines and subwords, as the settings say."""
+    """The pipeline between raw lines and subwords."""
     languages = (dictionaries.source_lang, dictionaries.target_lang)
     named = {name: getattr(settings, name) for name in ("tokenizer", "bpe", *RAW_TEXT)}
     return TextPipeline(*languages, codes=settings.bpe_codes, **named)
 
 
 def _load_search(settings: Settings) -> tuple[Decoder, Limits]:
-    """The search on the verifier's checkpoint. Raises UserError as `load_fairseq_search` does."""
+    """fairseq's search with the verifier. Raises UserError as `load_fairseq_search` does."""
     # fairseq takes seconds to import, and decoding without its search does not need it.
     from specdec_plugins.formats.fairseq_search import SearchConfig, load_fairseq_search
 
@@ -266,7 +266,7 @@ def _load_engine(settings: Settings, words: Words, with_scores: bool) -> tuple[D
     if settings.verifier is not None:
         shared = _load_verifier(settings, words)
         verifier = TransformerVerifier(shared, target.special)
-        # As in fairseq's search, one position is left for the end of the sentence.
+        # As in fairseq's search, one position is reserved for the end of the sentence.
         limits = Limits(verifier.max_source_positions, verifier.max_target_positions - 1, 0)
     if settings.drafts:
         theirs = _drafter_dictionaries(settings, dictionaries)
@@ -274,7 +274,7 @@ def _load_engine(settings: Settings, words: Words, with_scores: bool) -> tuple[D
         network = _load_network(cls, path, settings, theirs) if cls and path else None
         if network is not None and shared is not None:
             network.adopt(shared)
-    # Last, as weights cannot be compared then; what is shared stays as the verifier wants it.
+    # Last, as `adopt` must compare weights first. Shared layers keep the verifier's format.
     if shared is not None:
         with_fast_products(shared, settings.quantised, settings.kernels)
     if network is not None and network.int8:
@@ -291,11 +291,11 @@ def _load_engine(settings: Settings, words: Words, with_scores: bool) -> tuple[D
 
 
 def drafting_dtype(settings: Settings) -> str:
-    """What the network that drafts computes in: what was asked for, or the verifier's dtype.
+    """The dtype of the drafting network: the one asked for, else int8 or the verifier's.
 
-    Unless asked otherwise, 8 bits beside a verifier in float32 where this project's kernels
-    compute: they take half the time, and what they draft is checked. A draft that nobody checks
-    stays as precise as its checkpoint.
+    The default is int8 beside a float32 verifier where this project's kernels compute: it takes
+    half the time, and the verifier checks the draft. Unverified drafts are
+    computed as precisely as the settings ask.
     """
     on_cpu = choose_device(settings.device).type == "cpu"
     has_kernels = on_cpu and settings.kernels == "native" and best_set() is not None
@@ -307,7 +307,7 @@ def drafting_dtype(settings: Settings) -> str:
 
 
 def _load_verifier(settings: Settings, words: Words) -> Transformer:
-    """Of a checkpoint, a bundle, or a folder of transformers'."""
+    """Load the verifier of a checkpoint, a bundle, or a transformers folder."""
     path = settings.verifier
     assert path is not None
     if words.config is None or not Path(path).is_dir():
@@ -321,7 +321,7 @@ def _load_verifier(settings: Settings, words: Words) -> Transformer:
 
 
 def _constraints(words: Words) -> Constraints:
-    """What a model of transformers may not say; told is what is not done as its files ask."""
+    """Constraints of a transformers model; logs what its files ask for and is not done."""
     if words.config is None:
         return FREE
     for notice in words.config.notices:
@@ -352,7 +352,7 @@ def _draft_context(
     verifier: Verifier,
     network: TrainedNetwork | None,
 ) -> DraftContext:
-    """What the drafter is built from. theirs: the dictionaries that it was trained with."""
+    """What the drafter is built from. theirs: the drafter's own dictionaries."""
 
     def ids_in(other: Dictionary) -> Tensor | None:
         return None if own.source == other else torch.tensor(own.source.ids_in(other))
@@ -370,7 +370,7 @@ def _draft_context(
 
 
 def _drafter_dictionaries(settings: Settings, own: Dictionaries) -> Dictionaries:
-    """Those that the drafter was trained with; the target's must be the verifier's."""
+    """The drafter's own dictionaries; the target dictionary must be the verifier's."""
     folder = settings.drafter_data
     if folder is None:
         return own
@@ -390,7 +390,7 @@ def build_decoder(
     with_scores: bool = False,
     constraints: Constraints = FREE,
 ) -> Decoder:
-    """What decodes with the parts that are loaded. constraints: the model's own."""
+    """The decoder made of the loaded parts. constraints: the model's own."""
     if settings.strategy == "drafter":
         assert method.drafter is not None
         target = Unverified(verifier.vocab_size, verifier.special, verifier.device)
@@ -404,12 +404,12 @@ def build_decoder(
 def _common_limits(
     limits: Limits, settings: Settings, drafter: Drafter, network: TrainedNetwork | None
 ) -> Limits:
-    """Block size in force, and positions that verifier and drafter have in common.
+    """The block size in force, and the positions that verifier and drafter share.
 
-    The limit of the target is the verifier's, as without a drafter: near the end of a drafter's
-    own positions blocks get shorter, and behind it nothing is drafted.
+    The target limit is the verifier's, as without a drafter: near the end of the drafter's own
+    positions blocks get shorter, and beyond it nothing is drafted.
 
-    Raises UserError where longer blocks are asked for than the drafter can draft.
+    Raises UserError if the block size is larger than the drafter can draft.
     """
     longest = drafter.max_block_size
     trained = network.config.block_size if isinstance(network, BlockDrafter) else longest

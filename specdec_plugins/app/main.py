@@ -1,4 +1,4 @@
-"""Command lines that translate: inference.py for files, scripts/translate.py for a conversation."""
+"""Command lines that translate: inference.py for files, scripts/translate.py interactively."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ from specdec_plugins.errors import Parser, UserError, require, run_command
 from specdec_plugins.formats.bundle import read_bundle
 from specdec_plugins.formats.pretrained.config import is_pretrained
 
-UNDECODABLE = 1  # some line is empty for want of numbers
+UNDECODABLE = 1  # some line is empty, because its logits are not numbers
 
 BUFFER_SIZE = 1000  # lines
 RESUME = "--resume continues it"
@@ -87,7 +87,7 @@ def _add_published(parser: argparse.ArgumentParser) -> None:
 
 
 def given_settings(argv: Sequence[str] | None = None) -> dict[str, Any]:
-    """Fields of `Settings` that a command line gives; whether they can be is not asked yet.
+    """Fields of `Settings` that a command line gives, not validated.
 
     Exits with status 2 for flags that do not exist.
     """
@@ -97,7 +97,7 @@ def given_settings(argv: Sequence[str] | None = None) -> dict[str, Any]:
 def parse_options(argv: Sequence[str] | None = None) -> tuple[Settings, FileOptions]:
     """Settings and files of a command line.
 
-    Raises UserError for values that cannot be; exits with status 2 for flags that do not exist.
+    Raises UserError for invalid values; exits with status 2 for flags that do not exist.
     """
     given = vars(make_parser().parse_args(argv))
     settings = make_settings(given_to(Settings, given))
@@ -115,19 +115,19 @@ def parse_options(argv: Sequence[str] | None = None) -> tuple[Settings, FileOpti
 
 
 def say(message: str) -> None:
-    """To standard error, which is for people."""
+    """Print a message to standard error."""
     sys.stderr.write(f"inference.py: {message}\n")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """inference.py: exit status of a command line."""
+    """Run inference.py; returns the exit status."""
     debug = "--debug" in (sys.argv if argv is None else argv)
     told = f"interrupted; what was written is complete lines, and {RESUME}."
     return run_command("inference.py", lambda: Run(*parse_options(argv)).run(), debug, told)
 
 
 def translate(argv: Sequence[str] | None = None) -> int:
-    """scripts/translate.py: the same for a conversation, or a pipe, with a bundle."""
+    """Run scripts/translate.py: interactively or in a pipe, by default with a bundle."""
     parser = Parser(
         prog="translate.py",
         description="Translate what is typed, or a pipe, with a bundle or a model of "
@@ -144,7 +144,7 @@ def translate(argv: Sequence[str] | None = None) -> int:
         if "data" not in given or not is_pretrained(given["data"]):
             asked["strategy"] = "specdec"
             if "data" in given:
-                read_bundle(given["data"])  # says in a sentence where it is none
+                read_bundle(given["data"])  # raises a clear error if it is no bundle
         settings = make_settings(asked)
         if not sys.stdin.isatty():
             return Run(settings, FileOptions(buffer_size=1, progress=False, quiet=True)).run()
@@ -167,7 +167,7 @@ class Run:
         self.journal = Journal(files.output_path, settings)
 
     def run(self) -> int:
-        """Check what is cheap to check, load, then decode buffer by buffer; the exit status."""
+        """Do the cheap checks, load, then decode buffer by buffer; returns the exit status."""
         with ExitStack() as stack:
             sentences = stack.enter_context(open_sentences(self.files))
             kept = self._check_outputs()
@@ -199,7 +199,7 @@ class Run:
         return UNDECODABLE if self.tally.reasons["error"] else 0
 
     def _check_outputs(self) -> int:
-        """How many lines of earlier outputs are kept; raises UserError before models are loaded."""
+        """Lines of earlier outputs to keep. Raises UserError before models are loaded."""
         files = self.files
         check_places(files.inputs, files.outputs)
         if not files.resume:
@@ -213,7 +213,7 @@ class Run:
         return kept
 
     def _write(self, writers: Sequence[LineWriter], done: Sequence[Translation]) -> None:
-        """The texts and, where they are asked for, the JSON lines."""
+        """Write the texts and, if asked for, the JSON lines."""
         writers[0].write([t.text for t in done])
         for records in writers[1:]:
             records.write([json.dumps(t.to_dict(), ensure_ascii=False) for t in done])
@@ -239,7 +239,7 @@ class Run:
 
 @dataclass(frozen=True)
 class Prompt:
-    """A conversation at a terminal."""
+    """Interactive translation at a terminal."""
 
     translator: SpeculativeTranslator
     out: TextIO
@@ -250,7 +250,7 @@ class Prompt:
         return COLOURS if self.colours else BRACKETS
 
     def run(self, ask: Callable[[str], str]) -> None:
-        """Translate until `ask`, which is `input`, gives nothing or ends."""
+        """Translate lines from `ask`, which is `input`, until an empty line or its end."""
         self._say(EXPLANATION.format(marked="so".join(self._marks)))
         with suppress(EOFError):
             while line := ask(PROMPT).strip():
@@ -262,7 +262,7 @@ class Prompt:
         self._say("")
 
     def answer(self, done: BlockTranslation) -> str:
-        """What is shown of one translation."""
+        """The output for one translation."""
         text = done.marked(*self._marks)
         each = done.num_tokens / done.rounds if done.rounds else 0.0
         rounds = "round" if done.rounds == 1 else "rounds"

@@ -1,7 +1,7 @@
-"""Settings that are declared once: a record's fields carry their help and bounds, the rest follows.
+"""Settings declared once, in a record whose fields carry their help and bounds.
 
-A record is a frozen dataclass whose fields are made by `option`, or by `like` where another record
-has declared the same setting:
+A record is a frozen dataclass whose fields are made by `option`, or by `like` if another record
+declares the same setting:
 
     @dataclass(frozen=True)
     class ServerSettings:
@@ -11,13 +11,13 @@ has declared the same setting:
         def __post_init__(self) -> None:
             check(self)
 
-* `add_options(parser, ServerSettings)` adds a flag for each field: `--max-rows N`, its type that of
-  the annotation, its help ending in the default. Flags that are not given are left out of the
-  namespace.
-* `build(ServerSettings, vars(namespace))` is the record; its own defaults fill what is left out.
+* `add_options(parser, ServerSettings)` adds a flag for each field, such as `--max-rows N`. Its type
+  is that of the annotation, and its help ends with the default. Flags that are not given are absent
+  from the namespace.
+* `build(ServerSettings, vars(namespace))` is the record; its defaults fill in absent fields.
 * `check(self)` raises UserError with the flag's name for a value out of bounds:
   "--max-rows must be 1 or more, not 0."
-* `declared(Settings, "beta")` is the declaration, for a schema elsewhere: in pydantic
+* `declared(Settings, "beta")` is the declaration, for use in other schemas; in pydantic
   `Field(default=None, description=beta.help, **beta.bounds)`.
 """
 
@@ -36,7 +36,7 @@ from specdec_plugins.errors import require
 R = TypeVar("R")
 _KEY = "option"
 _METAVARS = {int: "N", float: "X"}
-_BOUNDS = {  # under pydantic's name of each: ours, in words, and when it holds
+_BOUNDS = {  # by pydantic's name: our name, the wording, the test
     "ge": ("least", "{:g} or more", operator.ge),
     "gt": ("above", "above {:g}", operator.gt),
     "le": ("most", "at most {:g}", operator.le),
@@ -45,39 +45,39 @@ _BOUNDS = {  # under pydantic's name of each: ours, in words, and when it holds
 
 @dataclass(frozen=True)
 class Option:
-    """What is known of a setting beside its type."""
+    """The declaration of a setting, except its type."""
 
-    default: Any  # MISSING where it must be given
+    default: Any  # MISSING if it must be given
     help: str
-    metavar: str | None = None  # None = as the type has it
+    metavar: str | None = None  # None = from the type
     flags: tuple[str, ...] = ()  # () = the field's name with dashes
     alias: tuple[str, str] | None = None  # a flag that stands for one value, and the value
-    group: str | None = None  # of flags in --help
+    group: str | None = None  # heading in --help
     choices: Sequence[str] | Registry[Any] | None = None
-    least: float | None = None  # the value may be this or more
-    above: float | None = None  # it must be more than this
-    most: float | None = None  # it may be this or less
-    advice: str = ""  # what else is said of a value out of bounds
+    least: float | None = None  # inclusive lower bound
+    above: float | None = None  # exclusive lower bound
+    most: float | None = None  # inclusive upper bound
+    advice: str = ""  # added to the message for a value out of bounds
     parsing: Mapping[str, Any] = field(default_factory=dict)  # for argparse's add_argument
 
     @property
     def bounds(self) -> dict[str, float]:
-        """Under the names that pydantic and annotated-types give them."""
+        """Bounds under the names that pydantic and annotated-types use."""
         named = {name: getattr(self, ours) for name, (ours, _, _) in _BOUNDS.items()}
         return {name: bound for name, bound in named.items() if bound is not None}
 
     @property
     def names(self) -> tuple[str, ...]:
-        """What may be chosen; nothing where anything may."""
+        """The allowed values; empty if any value is allowed."""
         choices = self.choices or ()
         return tuple(choices.names() if isinstance(choices, Registry) else choices)
 
     def flag(self, name: str) -> str:
-        """How messages call the field of that name."""
+        """The flag of the field of that name, for messages."""
         return next(iter(self.flags), "--" + name.replace("_", "-"))
 
     def check(self, name: str, value: Any) -> None:
-        """Raises UserError unless the value may be chosen and is within the bounds."""
+        """Raises UserError unless the value is an allowed one and within the bounds."""
         flag = self.flag(name)
         if isinstance(self.choices, Registry):
             self.choices.get(value)
@@ -96,7 +96,7 @@ class Option:
     def add(self, group: Any, name: str, kind: Any) -> None:
         """Add the flag, or the positional argument, to a parser or a group of one.
 
-        kind: the field's type; None in it is what the absence of the flag says.
+        kind: the field's type; None in it stands for the absence of the flag.
         """
         given = [part for part in get_args(kind) if part is not type(None)]
         kind = given[0] if given and get_origin(kind) is not Mapping else kind
@@ -127,9 +127,9 @@ class Option:
 
 
 def option(default: Any, help: str, metavar: str | None = None, **declared: Any) -> Any:
-    """A field of a record: its default (MISSING where it must be given) and its declaration.
+    """A field of a record: its default (MISSING if it must be given) and its declaration.
 
-    declared: fields of `Option`; whatever is none of them goes to argparse's `add_argument`.
+    declared: fields of `Option`; anything else is passed to argparse's `add_argument`.
     """
     known = {f.name for f in fields(Option)}
     parsing = {name: declared.pop(name) for name in list(declared) if name not in known}
@@ -137,19 +137,19 @@ def option(default: Any, help: str, metavar: str | None = None, **declared: Any)
 
 
 def like(record: type, name: str, **changes: Any) -> Any:
-    """A field that is declared as another record's, but for these changes."""
+    """A field declared as another record's, with these changes."""
     return _field(replace(declared(record, name), **changes))
 
 
 def declared(record: type, name: str) -> Option:
-    """What a record says of its field of that name."""
+    """The declaration of a record's field of that name."""
     return _options(record)[name]
 
 
 def check(record: Any) -> None:
     """Raises UserError for the first field with a value that its declaration does not allow.
 
-    None is always allowed: it stands for what is not given.
+    None is always allowed: it means not given.
     """
     for name, one in _options(type(record)).items():
         value = getattr(record, name)
@@ -160,9 +160,9 @@ def check(record: Any) -> None:
 def add_options(
     parser: argparse.ArgumentParser, *records: type, only: Collection[str] = ()
 ) -> None:
-    """Flags for the fields of records, in the groups that they name; only some where `only` says.
+    """Add flags for the fields of records, in the groups that they name; `only`: some fields.
 
-    Their destinations are the names of the fields; what is not given is left out.
+    Their destinations are the names of the fields; flags that are not given are left out.
     """
     groups: dict[str | None, Any] = {None: parser}
     for record in records:
@@ -175,12 +175,12 @@ def add_options(
 
 
 def build(record: type[R], given: Mapping[str, Any]) -> R:
-    """A record from what carries the names of its fields; the rest of `given` is not its own."""
+    """A record from the entries of `given` that name its fields; others are ignored."""
     return record(**given_to(record, given))
 
 
 def given_to(record: type, given: Mapping[str, Any]) -> dict[str, Any]:
-    """As much of `given` as names fields of the record."""
+    """The entries of `given` that name fields of the record."""
     names = {f.name for f in fields(record)}
     return {name: value for name, value in given.items() if name in names}
 
@@ -208,5 +208,5 @@ def _field(one: Option) -> Any:
 
 
 def _options(record: type) -> dict[str, Option]:
-    """The fields that are declared; those that no flag sets are not."""
+    """Declarations of the fields; a field that no flag sets has none."""
     return {f.name: f.metadata[_KEY] for f in fields(record) if _KEY in f.metadata}

@@ -1,4 +1,4 @@
-"""What a run says about itself: a summary for people, a JSON line for programs."""
+"""Reports about a run: its summary, and a diagnosis of a poor speed-up."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def percentile(values: Sequence[float], share: float) -> float:
 
 
 def peak_memory(device: torch.device) -> int:
-    """Bytes at most: of tensors on a GPU, else of the whole process."""
+    """Peak bytes: of tensors on a GPU, else of the whole process."""
     if device.type == "cuda":
         return torch.cuda.max_memory_allocated(device)
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
@@ -45,9 +45,9 @@ def peak_memory(device: torch.device) -> int:
 
 @dataclass
 class Tally:
-    """What was written."""
+    """Counts of what was written."""
 
-    reasons: Counter[str] = field(default_factory=Counter)  # sentences by why they ended
+    reasons: Counter[str] = field(default_factory=Counter)  # sentences by finish reason
     tokens: int = 0  # target tokens, forced ones included and eos not
     latencies: list[float] = field(default_factory=list)  # seconds, of sentences that were decoded
 
@@ -81,7 +81,7 @@ def _by_position(stats: DecodeStats) -> str:
 
 
 def _time_shares(stats: DecodeStats) -> dict[str, float]:
-    """Of each part, the longest first."""
+    """Share of time of each part, the longest first."""
     total = sum(stats.seconds.values()) or 1.0
     parts = sorted(stats.seconds.items(), key=lambda item: -item[1])
     return {name: seconds / total for name, seconds in parts}
@@ -124,7 +124,7 @@ def _decoding(settings: Settings, limits: Limits) -> str:
 
 
 def kernels_in_use(settings: Settings) -> str | None:
-    """Whose products are computed, where there is a choice: on a CPU, in float32 and 8 bits."""
+    """Which kernels compute products, if there is a choice: on a CPU, in float32 and 8 bits."""
     on_cpu = choose_device(settings.device).type == "cpu"
     if not on_cpu or settings.strategy == "fairseq" or settings.dtype not in ("float32", "int8"):
         return None
@@ -133,7 +133,7 @@ def kernels_in_use(settings: Settings) -> str | None:
 
 
 def _greedy(settings: Settings, limits: Limits) -> str:
-    """Which greedy: bans and limits differ between decoders, so they are said."""
+    """What greedy means here; bans and limits differ between decoders."""
     limit = settings.max_len_b
     length = f"{settings.max_len_a:g} * source + {limit}" if settings.max_len_a else f"{limit}"
     if settings.strategy in ("drafter", "early-exit"):
@@ -157,7 +157,7 @@ def _greedy(settings: Settings, limits: Limits) -> str:
 
 
 def _tolerance(settings: Settings) -> str:
-    """What is accepted beside the verifier's own choice, in brackets; or nothing."""
+    """What is accepted besides the verifier's own choice, in brackets; or nothing."""
     if settings.beta == 1:
         return ""
     if settings.tau == 0:
@@ -181,17 +181,17 @@ def _rounds(stats: DecodeStats) -> str:
     )
 
 
-# Where advice begins. On image captions a verifier agreed with 96 % of the positions of its own
+# Thresholds for advice. On image captions a verifier agreed with 96 % of the positions of its own
 # beam-5 output, and with 81 % of those of the human translations that it was trained on.
 POOR_FIRST = 0.7  # share of rounds that keep the first drafted token
 POOR_TARGETS = 0.9  # share of target positions that are the verifier's own choice
 LONG_ENCODING = 0.3  # share of time
-WORTH_DRAFTING = 0.95  # share of the tokens a round that a shorter block should still give
+WORTH_DRAFTING = 0.95  # share of accepted tokens that a shorter block should still give
 
 
 @dataclass
 class TargetMatch:
-    """How far training targets are what the verifier would say itself; an entry a target."""
+    """How well training targets match the verifier's own output; one entry per target."""
 
     matching: list[int] = field(default_factory=list)  # positions that are the verifier's argmax
     lengths: list[int] = field(default_factory=list)  # all positions, eos included
@@ -202,7 +202,7 @@ class TargetMatch:
 
     @property
     def sentence_share(self) -> float:
-        """Of targets that match everywhere, and so are the verifier's greedy output."""
+        """Share of targets that match everywhere, and so are the verifier's greedy output."""
         identical = sum(map(operator.eq, self.matching, self.lengths))
         return identical / max(len(self.lengths), 1)
 
@@ -213,8 +213,7 @@ def match_targets(
 ) -> list[int]:
     """For each target (ids, eos last): positions that equal the verifier's argmax, teacher-forced.
 
-    A target that matches everywhere is the verifier's greedy output, so this answers for whole
-    sentences as well.
+    A target that matches everywhere is the verifier's greedy output.
     """
     verifier, special, device = verifier.fresh(), verifier.special, verifier.device
     free = [replace(request, forced_ids=[]) for request in requests]
@@ -231,7 +230,7 @@ def match_targets(
 
 @dataclass(frozen=True)
 class Timing:
-    """One way to decode the sample."""
+    """Cost of one way to decode the sample."""
 
     seconds: float
     rounds: int
@@ -255,7 +254,7 @@ class Diagnosis:
         self.targets = TargetMatch()
 
     def observe(self, sentences: Sequence[Sentence]) -> None:
-        """Some sentences that were decoded, with the targets that the drafter learnt from."""
+        """Record decoded sentences, and how well their training targets match, if given."""
         verifier, pairs = self._decoder.verifier, []
         for sentence in sentences:
             request = self._translator.prepare(sentence)
@@ -273,7 +272,7 @@ class Diagnosis:
             self.targets.lengths += map(len, targets)
 
     def report(self) -> str:
-        """Figures first, then advice, a sentence a line."""
+        """Figures first, then advice, one sentence per line."""
         stats, targets = self._decoder.stats, self.targets
         if not self._sample or not stats.drafted:
             return "diagnosis: nothing was drafted, so there is nothing to explain."
@@ -320,7 +319,7 @@ def _figures(
 
 
 def _what_it_saves(drafter: BlockNatDrafter) -> str:
-    """Whether the drafter does again what was done before."""
+    """What the drafter reuses, and what it computes again."""
     reads = "reads the verifier's encoder output" if drafter.encoded_by else "encodes itself"
     again = "computes its whole prefix anew each round"
     keeps = "keeps its prefix from round to round" if drafter.keeps_prefix else again
@@ -328,7 +327,7 @@ def _what_it_saves(drafter: BlockNatDrafter) -> str:
 
 
 def relative_cost(with_drafter: Timing, plain: Timing) -> float:
-    """A round with the drafter, in plain steps: speed-up is tokens a round divided by this."""
+    """Cost of a round with the drafter, in plain steps: speed-up is tokens a round over this."""
     return with_drafter.per_round / plain.per_round if plain.per_round else 0.0
 
 
@@ -349,7 +348,7 @@ def give_advice(
     targets: TargetMatch,
     is_trained: bool = True,
 ) -> list[str]:
-    """What to do about it; at least one sentence. is_trained: the drafter learnt from targets."""
+    """Advice, at least one sentence. is_trained: the drafter learnt from targets."""
     advice = _advise_on_training(stats, targets) if is_trained else []
     shares = _time_shares(stats)
     draft, verify, encode = (shares.get(part, 0.0) for part in ("draft", "verify", "encode"))

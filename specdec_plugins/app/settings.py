@@ -1,7 +1,7 @@
-"""What a user may ask of a translator: one frozen record, each setting declared in one place.
+"""The settings of a translator: one frozen record that declares each setting once.
 
-Flags, bounds, help and what the server tells of a setting are made from its declaration here
-(`options.py` says how); what goes together is checked when a record is built.
+Flags, bounds, help and the server's descriptions of a setting derive from its declaration here (see
+`options.py`). Combinations are checked when a record is built.
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ DTYPES = {
     "float64": torch.float64,
     "float16": torch.float16,
     "bfloat16": torch.bfloat16,
-    "int8": torch.float32,  # what is left in floating point; products are quantised
+    "int8": torch.float32,  # of the rest; only products are quantised
 }
 EXACT = {"beta": 1, "tau": 0.0}  # no tolerance, whatever a bundle was tuned to
 TOKENIZERS = ("moses", PRETRAINED)
 BPES = ("subword_nmt",)
 
-_JUDGED = ("specdec", "AR", "early-exit")  # strategies that ask an acceptance rule
+_JUDGED = ("specdec", "AR", "early-exit")  # strategies that use an acceptance rule
 _SAMPLING = ("temperature", "top_k", "top_p")  # settings of rules that sample
 _SEARCH_ONLY = ("lenpen", "unkpen", "no_repeat_ngram_size")  # of fairseq's search
 RAW_TEXT = ("lowercase", "dash_splits", "strip_diacritics")
@@ -51,7 +51,7 @@ _line = partial(option, group="forced beginnings, and long lines")
 
 @dataclass(frozen=True)
 class Settings:
-    """How to translate. None stands for what is not given."""
+    """How to translate. None = not given."""
 
     data: str = option(
         MISSING,
@@ -223,7 +223,7 @@ class Settings:
         self._check_models()
         self._check_decoding()
         self._check_belonging()
-        self.decode_params(max_len=1)  # numbers that the engine cannot hold
+        self.decode_params(max_len=1)  # refuses numbers that the engine cannot hold
 
     def _check_models(self) -> None:
         require(
@@ -264,7 +264,7 @@ class Settings:
         )
 
     def _check_decoding(self) -> None:
-        """What only the checkpoints can tell is refused when they are loaded."""
+        """Checks that need no checkpoint; the others are made when checkpoints are loaded."""
         DRAFTERS.configure(self.drafter, self.drafter_options)
         SCHEDULES.configure(self.schedule, self.schedule_options)
         require(
@@ -293,7 +293,7 @@ class Settings:
         )
 
     def _check_belonging(self) -> None:
-        """Settings that mean something beside others only."""
+        """Refuse settings that have no effect without others."""
         told = "{flag} belongs to fairseq's search; use it with --strategy fairseq only."
         self._refuse(_SEARCH_ONLY, self.strategy != "fairseq", told)
         told = "{flag} is about raw text; add --tokenizer or --bpe."
@@ -316,7 +316,7 @@ class Settings:
     def _refuse(self, names: Sequence[str], is_refused: bool, told: str) -> None:
         """Raises UserError for the first of these settings that is not at its default.
 
-        told: the message, where {flag} and {value} stand for its own.
+        told: the message, with placeholders {flag} and {value}.
         """
         for name in names if is_refused else ():
             value = getattr(self, name)
@@ -325,7 +325,7 @@ class Settings:
 
     @property
     def needs(self) -> Needs:
-        """What the drafter's class says that it takes."""
+        """What the drafter's class says it needs."""
         return needs_of(self.drafter)
 
     @property
@@ -340,24 +340,24 @@ class Settings:
 
     @property
     def reads_hints(self) -> bool:
-        """True if lines may bring a translation of nearly the same text."""
+        """True if lines may have a hint: a translation of nearly the same text."""
         return self.drafts and self.drafter == "hint"
 
     @property
     def raw_text(self) -> bool:
-        """True if lines are text of words; False if they are the model's tokens."""
+        """True if lines are raw text; False if they are the model's tokens."""
         return self.tokenizer is not None or self.bpe is not None
 
     @property
     def rule_name(self) -> str:
-        """The acceptance rule in force."""
+        """The name of the acceptance rule in force."""
         if self.rule is not None:
             return self.rule
         return "exact" if self.beta == 1 or not self.drafts else "top_beta"
 
     @property
     def acceptance(self) -> AcceptanceRule:
-        """That rule itself."""
+        """The acceptance rule in force."""
         rule: AcceptanceRule = RULES.get(self.rule_name)()
         return rule
 
@@ -371,32 +371,32 @@ class Settings:
         """Target tokens before which eos is banned: `min_len` in force."""
         if self.min_len is not None:
             return self.min_len
-        # fairseq's own search never ends a sentence at once.
+        # fairseq's own search never begins with eos.
         return 1 if self.strategy == "fairseq" or self.greedy_like == "fairseq" else 0
 
     def max_len(self, num_source: int, longest: int) -> int:
-        """Target tokens at most for a source of that many tokens, eos included in both.
+        """Maximum target tokens for a source of that many tokens, eos included in both.
 
-        longest: what the model has positions for; fairseq's search clamps to it as well.
+        longest: the model's positions; fairseq's search clamps to them as well.
         """
         return max(1, min(int(self.max_len_a * num_source + self.max_len_b), longest))
 
     def decode_params(self, max_len: int, seed: int = 0, block_size: int = 0) -> DecodeParams:
-        """What one sentence asks of the engine. Raises UserError for impossible values."""
+        """The engine's parameters for one sentence. Raises UserError for impossible values."""
         own = {name: getattr(self, name) for name in ("beta", "tau", *_SAMPLING)}
         return DecodeParams(block_size, max_len, self.minimum, seed=seed, **own)
 
 
 def choose_device(name: str | None) -> torch.device:
-    """The device of that name; by default a GPU where there is one.
+    """The device of that name; by default a GPU if there is one.
 
-    Raises UserError where torch cannot compute there.
+    Raises UserError if torch cannot compute there.
     """
     if name is None:
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
     try:
         torch.empty(0, device=name)
-    except (RuntimeError, AssertionError) as error:  # the latter from a build for CPUs
+    except (RuntimeError, AssertionError) as error:  # the latter from CPU builds
         reason = str(error).splitlines()[0].split(". ")[0]
         raise UserError(
             f"--device {name} cannot be used ({reason}); leave it out, or give cpu."

@@ -1,4 +1,4 @@
-"""Sentences in, translations out: the object under the command line and the Python interface."""
+"""The translator behind the command line and the Python interface."""
 
 from __future__ import annotations
 
@@ -39,11 +39,13 @@ class SpeculativeTranslator:
     def from_pretrained(
         cls, data: str | None = None, *, scores: bool = True, **settings: Any
     ) -> SpeculativeTranslator:
-        """Load a translator from a bundle (default: the bundled pair) or a dictionaries' folder.
+        """Load a translator from a bundle (default: the bundled pair) or a folder.
+
+        The folder holds dictionaries, or is one of a model from transformers.
 
         scores: give each translation the verifier's log-probability, which costs a little time.
-        Any field of `Settings` by name goes before what the bundle says. Raises UserError where a
-        file is missing or a setting cannot be. Examples: `from_pretrained(batch=8)`,
+        Any field of `Settings`, given by name, overrides the bundle. Raises UserError if a file is
+        missing or a setting is invalid. Examples: `from_pretrained(batch=8)`,
         `from_pretrained("data", verifier="v.pt", drafter_checkpoint="d.pt")`.
         """
         return load_translator(make_settings({"data": data, **settings}), with_scores=scores)
@@ -61,15 +63,15 @@ class SpeculativeTranslator:
         source_lang: str | None = None,
         target_lang: str | None = None,
     ) -> list[Translation]:
-        """Translations of some lines, in their order; that of an empty line is empty.
+        """Translations of lines, in order; an empty line has an empty translation.
 
-        source_lang, target_lang: of a model with several, in place of the translator's own.
+        source_lang, target_lang: override the translator's own, for a model with several languages.
 
-        hints: for each line a translation of nearly the same text, or None or an empty one, for
-        drafter `hint`; in exact mode they change no word. Under a rule that samples, line n of a
-        call draws with `seed` + n, whatever the batch. Raises UserError, before anything is
-        decoded, where a line is longer than the model's positions, and for hints that are not as
-        many as the lines or that the drafter cannot read.
+        hints: for drafter `hint`, one for each line: a translation of nearly the same text, or None
+        or an empty one. In exact mode they change no word. With a rule that samples, line n of a
+        call draws with `seed` + n, whatever the batch. Raises UserError before anything is decoded
+        if a line is longer than the model's positions, if there are not as many hints as lines, or
+        if the drafter cannot read hints.
         """
         sentences = [
             replace(sentence, source_lang=source_lang, target_lang=target_lang)
@@ -78,10 +80,10 @@ class SpeculativeTranslator:
         return self.translate_sentences(sentences)
 
     def translate_tokens(self, sources: Sequence[Sequence[str]]) -> list[Translation]:
-        """The same for sentences that are the model's tokens already, subwords and all.
+        """Translate sentences that are given as the model's tokens (subwords).
 
-        For those with a tokeniser of their own; `Translation.tokens` are the target's. A token that
-        the dictionary lacks is read as `<unk>`. Raises UserError as `translate` does.
+        For callers with their own tokeniser; `Translation.tokens` are the target tokens. A token
+        that is not in the dictionary is read as `<unk>`. Raises UserError as `translate` does.
         """
         numbered = number_sentences([""] * len(sources))
         return self.translate_sentences(
@@ -91,9 +93,9 @@ class SpeculativeTranslator:
     def stream(
         self, line: str, *, source_lang: str | None = None, target_lang: str | None = None
     ) -> Iterator[str]:
-        """What stands of one translation after each round; the last is the whole of it.
+        """The text of one translation after each round; the last text is complete.
 
-        A later text may change the end of an earlier one, where a word goes on or punctuation
+        A later text may change the end of an earlier one, where a word continues or punctuation
         joins it. Raises UserError for strategies that have no rounds to stream.
         """
         decoder = self._engine("stream")
@@ -127,7 +129,7 @@ class SpeculativeTranslator:
         return BlockTranslation(_spans(texts), num_tokens, len(events), seconds)
 
     def _engine(self, what: str) -> SpeculativeDecoder:
-        """The decoder, where it has rounds to look at; raises UserError for other strategies."""
+        """The decoder, if it works in rounds. Raises UserError for other strategies."""
         if not isinstance(self.decoder, SpeculativeDecoder):
             raise UserError(
                 f"Strategy {self.settings.strategy!r} cannot {what}; use specdec or AR."
@@ -139,7 +141,7 @@ class SpeculativeTranslator:
     ) -> list[Translation]:
         """Translations in the order of the sentences, whatever order they finish in.
 
-        Every sentence is checked before the first is decoded. Sentences of like length decode
+        Every sentence is checked before the first is decoded. Sentences of similar length decode
         together. `on_done` is called once for each.
         """
         done: dict[int, Translation] = {}
@@ -159,9 +161,9 @@ class SpeculativeTranslator:
         return [done[sentence.number] for sentence in sentences]
 
     def prepare(self, sentence: Sentence) -> Request | Translation:
-        """A request, or the translation where there is nothing to decode.
+        """A request, or the translation if there is nothing to decode.
 
-        Raises UserError, naming the line, where the sentence does not fit.
+        Raises UserError, naming the line, if the sentence does not fit.
         """
         with located(sentence.where):
             codec = self.codec.between(sentence.source_lang, sentence.target_lang)
@@ -193,10 +195,10 @@ class SpeculativeTranslator:
         )
 
     def _forced_ids(self, sentence: Sentence) -> tuple[list[int], bool]:
-        """The target ids to begin with, and whether they end the sentence.
+        """The forced target ids, and whether they end the sentence.
 
-        With `prefix_size` the prefix is a reference of which so many tokens are forced, its end
-        counting as one, as in fairseq.
+        With `prefix_size` the prefix is a reference of which so many tokens are forced; its end
+        counts as a token, as in fairseq.
         """
         if sentence.prefix is None:
             return [], False
@@ -239,10 +241,10 @@ class SpeculativeTranslator:
 
 
 def _spans(texts: Sequence[tuple[str, bool]]) -> list[Span]:
-    """Parts of the last text, of texts that grow to it, each with who wrote what it adds."""
+    """Split the last of some growing texts into what each text adds, with its origin."""
     whole, spans, at = texts[-1][0], list[Span](), 0
     for so_far, is_drafted in texts:
-        # What comes later may change an end: then less of the text is sure so far.
+        # Later tokens may change the end of a text, which is not final then.
         end = len(os.path.commonprefix([so_far, whole]))
         if end > at:
             spans.append(Span(whole[at:end], is_drafted))
@@ -254,7 +256,7 @@ def load_translator(settings: Settings, with_scores: bool = False) -> Speculativ
     """Load everything that the settings name.
 
     with_scores: sum the verifier's log-probabilities, which costs a little time. Raises UserError
-    where a file is missing or does not fit the others.
+    if a file is missing or does not fit the others.
     """
     return SpeculativeTranslator(settings, *load_parts(settings, with_scores))
 
@@ -262,7 +264,7 @@ def load_translator(settings: Settings, with_scores: bool = False) -> Speculativ
 def number_sentences(
     lines: Sequence[str], hints: Sequence[str | None] | None = None
 ) -> list[Sentence]:
-    """Sentences numbered from 1. Raises UserError for hints that are not as many."""
+    """Sentences numbered from 1. Raises UserError if there are not as many hints as lines."""
     hints = [None] * len(lines) if hints is None else hints
     require(len(hints) == len(lines), f"there are {len(lines)} lines and {len(hints)} hints.")
     return [

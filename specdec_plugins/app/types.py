@@ -1,4 +1,4 @@
-"""What goes through a translator: sentences in, translations out, and who decodes between."""
+"""The data types of a translator: sentences, translations, and the decoder between them."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from specdec_plugins.decoding.types import Request, RowResult
 Clock = Callable[[], float]  # seconds
 
 EMPTY = "empty"  # finish reason of a line without words
-FORCED = "forced"  # of one whose target prefix held the end of the sentence
+FORCED = "forced"  # of a line whose target prefix held the end of the sentence
 
 
 @dataclass(frozen=True)
 class Limits:
-    """What the loaded models can take."""
+    """Limits of the loaded models."""
 
     source: int  # source tokens, eos included
     target: int  # target tokens, eos included
@@ -29,7 +29,7 @@ class Limits:
 class Sentence:
     """What to translate: a line of a file, or of a list."""
 
-    number: int  # of its line, from 1; names it, and keys its random numbers
+    number: int  # of its line, from 1; identifies it, and keys its random numbers
     text: str
     prefix: str | None = None  # what the translation must begin with
     where: str = "sentence"  # named in messages
@@ -37,19 +37,19 @@ class Sentence:
     hint: str | None = None  # a translation of nearly the same text, to draft from
     source_lang: str | None = None  # None = the translator's own
     target_lang: str | None = None
-    target: str | None = None  # what the drafter was trained to say, as tokens; for a diagnosis
+    target: str | None = None  # the drafter's training target, as tokens; for a diagnosis
 
 
 @dataclass(frozen=True)
 class Translation:
-    """A sentence's translation and how it came about."""
+    """A sentence's translation and its decoding statistics."""
 
     number: int
     text: str
     tokens: list[str] = field(default_factory=list)  # forced prefix included, eos not
     score: float | None = None  # sum of the verifier's log-probabilities, eos included
     rounds: int = 0
-    drafted: list[int] = field(default_factory=list)  # tokens, a round
+    drafted: list[int] = field(default_factory=list)  # tokens per round
     accepted: list[int] = field(default_factory=list)
     emitted: list[int] = field(default_factory=list)  # eos included
     finish_reason: str = EMPTY
@@ -59,7 +59,7 @@ class Translation:
         return self.text
 
     def to_dict(self) -> dict[str, object]:
-        """For a line of JSON."""
+        """The fields of a JSON line."""
         fields = dict(vars(self))
         number, seconds = fields.pop("number"), fields.pop("seconds")
         return {"id": number, **fields, "milliseconds": round(seconds * 1000, 3)}
@@ -70,12 +70,12 @@ class Span:
     """A part of a translation's text that one round added."""
 
     text: str  # spaces included: all spans together are the translation
-    is_drafted: bool  # accepted from the draft, and not the verifier's own
+    is_drafted: bool  # accepted from the draft, not the verifier's own
 
 
 @dataclass(frozen=True)
 class BlockTranslation:
-    """A translation and how it grew."""
+    """A translation and the spans that it grew by."""
 
     spans: list[Span]
     num_tokens: int  # eos left out
@@ -97,11 +97,11 @@ class BlockTranslation:
 
 
 class Decoder(Protocol):
-    """Decodes requests, in the way that one `--strategy` names."""
+    """Decodes requests with one `--strategy`."""
 
     @property
     def stats(self) -> DecodeStats:
-        """Of everything decoded so far."""
+        """Counts of everything decoded so far."""
 
     def run(self, requests: Sequence[Request]) -> Iterator[RowResult]:
         """Each result as it finishes, in any order, with the seconds that it took."""

@@ -1,4 +1,5 @@
-"""The HTTP server: batching across requests, streaming, metrics, and the page.
+"""The HTTP server: batching across requests, streaming, metrics, and the web page.
 
-FastAPI, pydantic and prometheus-client are the extra `serve`; nothing else imports this package.
+FastAPI, pydantic and prometheus-client come with the extra `serve`; no other part imports this
+package.
 """

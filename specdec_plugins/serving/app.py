@@ -1,4 +1,4 @@
-"""The web application: routes, limits, errors, the page, and the worker's life."""
+"""The web application: routes, limits, errors, the page, and the worker's lifetime."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ from specdec_plugins.serving.settings import ServerSettings
 
 log = logging.getLogger("specdec.serving")
 
-# Not "auto": the server is the same whatever other packages install beside uvicorn.
+# Not "auto": the server must not depend on what else is installed beside uvicorn.
 UVICORN: dict[str, Any] = {"loop": "asyncio", "http": "h11"}
 _PAGE = Path(__file__).parent / "page"
-# The page loads nothing from elsewhere and may be framed by nobody.
+# The page loads nothing from elsewhere and must not be framed.
 _PAGE_HEADERS = {
     "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self'; "
     "img-src 'self'; connect-src 'self'; base-uri 'none'; form-action 'self'; "
@@ -46,7 +46,7 @@ def create_app(
 ) -> FastAPI:
     """An application around a loaded model; its worker lives from start-up to shutdown.
 
-    when_failed: called, on another thread, where the worker dies before that.
+    when_failed: called on another thread if the worker dies before that.
     """
     service = Service(model, settings, when_failed)
 
@@ -87,7 +87,7 @@ def _add_page(app: FastAPI) -> None:
 
 
 class RequestLog:
-    """ASGI middleware, inside `RequestIds`: counts requests, and answers what nobody foresaw."""
+    """ASGI middleware, inside `RequestIds`: counts requests, and answers unexpected errors."""
 
     def __init__(self, app: ASGIApp, service: Service, routes: frozenset[str]) -> None:
         self._app = app
@@ -114,7 +114,7 @@ class RequestLog:
         except asyncio.CancelledError:
             hung_up = True
             raise
-        except Exception as error:  # nobody foresaw it
+        except Exception as error:  # unexpected
             log.error("request_id=%s failed", current_id.get(), exc_info=error)
             if code is not None:
                 raise
@@ -126,7 +126,7 @@ class RequestLog:
             self._count(scope, seen, time.monotonic() - begin)
 
     def _count(self, scope: Scope, code: int, seconds: float) -> None:
-        # Addresses that do not exist must not become labels.
+        # Unknown paths must not become labels.
         route = scope["path"] if scope["path"] in self._routes else "other"
         metrics = self._service.metrics
         metrics.active.dec()
@@ -140,7 +140,7 @@ class RequestLog:
 
 
 async def _answer(request: Request, error: Exception) -> Response:
-    """What FastAPI and the routes raise becomes an `ErrorResponse`."""
+    """Turn what FastAPI and the routes raise into an `ErrorResponse`."""
     if isinstance(error, HTTPException):
         message = error.detail
         if message == HTTPStatus(error.status_code).phrase:

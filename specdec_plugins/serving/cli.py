@@ -1,4 +1,4 @@
-"""specdec-serve from its arguments to its exit status."""
+"""The command line specdec-serve."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ KEY_VARIABLE = "SPECDEC_API_KEY"
 
 
 def make_parser() -> argparse.ArgumentParser:
-    """Destinations are fields of the records of settings."""
+    """Destinations are fields of the settings records."""
     parser = Parser(
         prog="specdec-serve",
         description="Serve translations by speculative decoding over HTTP.",
@@ -39,7 +39,7 @@ def make_parser() -> argparse.ArgumentParser:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Serve until a signal; the exit status of a command line."""
+    """Serve until a signal; returns the exit status."""
     given = vars(make_parser().parse_args(argv))
     logging.basicConfig(level=given.get("log_level", "info").upper(), format=LOG_LINE)
     told = "interrupted before it served."
@@ -61,7 +61,7 @@ def _run(given: Mapping[str, Any]) -> int:
 
 
 def check_address(host: str, port: int) -> None:
-    """Raises UserError where nobody could listen: before models are loaded, and in a sentence."""
+    """Raises UserError if the server could not listen there. Called before models are loaded."""
     try:
         family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
         socket.create_server((host, port), family=family).close()
@@ -73,11 +73,11 @@ def check_address(host: str, port: int) -> None:
 
 
 def serve(model: ServedModel, settings: ServerSettings, host: str, port: int) -> int:
-    """Listen until a signal; 0 where accepted work was finished.
+    """Listen until a signal; returns 0 if accepted work was finished.
 
-    1 where the engine fails, which ends it, too: a process that is started anew can translate.
+    Returns 1 if the engine fails. That ends the server, too: a restarted process can translate.
     """
-    # Web packages take a second to import; a wrong path should be told at once.
+    # Web packages take a second to import; a wrong path should be reported at once.
     import uvicorn
 
     from specdec_plugins.serving.app import UVICORN, create_app
@@ -99,8 +99,8 @@ def serve(model: ServedModel, settings: ServerSettings, host: str, port: int) ->
         timeout_graceful_shutdown=math.ceil(settings.shutdown_timeout),
     )
     server = uvicorn.Server(config)
-    # uvicorn raises the signal that stopped it once more when all is finished, for whoever would
-    # have had it: nobody, so that a stop on request is a success.
+    # When all is finished, uvicorn raises the signal that stopped it again, for the handlers that
+    # were there before. These ignore it, so that a stop on request is a success.
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda *_: None)
     server.run()
@@ -125,7 +125,7 @@ def _direction(model: ServedModel) -> str:
 
 
 def read_key(path: str | None) -> str | None:
-    """The API key of a file or the environment, if any; UserError where it cannot be read."""
+    """The API key of a file or the environment, if any. Raises UserError if unreadable."""
     if path is None:
         return os.environ.get(KEY_VARIABLE)
     text = read_text(path, "the API key", "check --api-key-file")

@@ -1,4 +1,4 @@
-"""A client of the server in plain Python: nothing to install but this file's package."""
+"""A client of the server in plain Python; it needs no package but this one."""
 
 from __future__ import annotations
 
@@ -14,21 +14,21 @@ from typing import Any
 from specdec_plugins.errors import UserError
 
 DEFAULT_URL = "http://127.0.0.1:8080"
-_BROKEN = (OSError, http.client.HTTPException)  # what a connection may fail with at any time
+_BROKEN = (OSError, http.client.HTTPException)  # errors that a connection may raise at any time
 
 
 class ClientError(UserError):
-    """The server said no, or cannot be reached."""
+    """The server refused the request, or cannot be reached."""
 
     def __init__(self, message: str, status: int | None = None, retry_after: float = 0.0) -> None:
-        """status: None where there was no answer; retry_after: seconds, where it was busy."""
+        """status: None if there was no answer; retry_after: seconds, if the server was busy."""
         super().__init__(message)
         self.status = status
         self.retry_after = retry_after
 
 
 class Client:
-    """Talks to one server. Safe between threads: every call is a connection of its own."""
+    """A client of one server. Thread-safe: every call opens its own connection."""
 
     def __init__(
         self,
@@ -37,16 +37,16 @@ class Client:
         timeout: float = 180.0,
         patience: float = 60.0,
     ) -> None:
-        """timeout: seconds without a byte; patience: seconds to try again where it is busy."""
+        """timeout: seconds without a byte; patience: seconds to retry while it is busy."""
         self.url = url.rstrip("/")
         self._api_key = api_key
         self._timeout = timeout
         self._patience = patience
 
     def translate(self, text: str | Sequence[str], **fields: Any) -> Any:
-        """A text's translation, or a list of them for a list; `fields` as POST /translate has.
+        """A text's translation, or a list of them for a list; `fields` as in POST /translate.
 
-        With `alternatives` the whole answer. Raises ClientError.
+        With `alternatives`, the whole answer. Raises ClientError.
         """
         languages: dict[str, Any] = {}
         if not {"source", "target"} <= fields.keys():
@@ -68,13 +68,13 @@ class Client:
     def stream(self, text: str, **parameters: Any) -> Iterator[dict[str, Any]]:
         """The events of POST /generate_stream as they come. Stop reading to cancel it.
 
-        Raises ClientError, also where the stream ends before the event with the whole text.
+        Raises ClientError, also if the stream ends before the event with the whole text.
         """
         body = {"inputs": text, "parameters": parameters}
         is_whole = False
         with self._answer("/generate_stream", body) as response:
             for line in response:
-                # A line that was cut has no end.
+                # A truncated line has no newline.
                 if line.startswith(b"data:") and line.endswith(b"\n"):
                     event = _object(line.removeprefix(b"data:"), self.url)
                     if "error" in event:
@@ -95,7 +95,7 @@ class Client:
 
     @contextmanager
     def _answer(self, path: str, body: dict[str, Any] | None) -> Iterator[http.client.HTTPResponse]:
-        """What the server sends, to be read; what goes wrong meanwhile becomes a ClientError."""
+        """The server's response, to be read; errors while reading become ClientError."""
         headers = {"Content-Type": "application/json"}
         if self._api_key:
             headers["Authorization"] = f"Bearer {self._api_key}"
@@ -127,9 +127,9 @@ class Client:
 
 
 def _object(data: bytes, address: str, *fields: str) -> dict[str, Any]:
-    """What an address sent as a JSON object; raises ClientError where that is not so.
+    """An address's answer as a JSON object. Raises ClientError if it is none.
 
-    fields: what it must have, for other servers speak JSON as well.
+    fields: those that it must have, as other servers speak JSON as well.
     """
     try:
         found = json.loads(data)

@@ -1,4 +1,4 @@
-"""What a caller is answered in place of a translation."""
+"""The errors that callers get in place of a translation."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 HUNG_UP = 499  # never sent: what proxies log for a client that hung up
 
-# What programs read of each status; docs/serving.md says when each is answered.
+# The error type of each status, for programs; docs/serving.md says when each is sent.
 KINDS = {
     400: "bad_request",
     403: "forbidden",
@@ -24,7 +24,7 @@ KINDS = {
 
 
 class ServiceError(Exception):
-    """An HTTP status, and a sentence for people."""
+    """An HTTP status and a message for people."""
 
     def __init__(self, status: int, message: str, headers: Mapping[str, str] | None = None) -> None:
         super().__init__(status, message)

@@ -13,10 +13,10 @@ from prometheus_client.multiprocess import MultiProcessCollector, mark_process_d
 
 from specdec_plugins.decoding.types import RowEvent
 
-# Where this names a folder, prometheus-client keeps all values in files there, and the processes
-# that share it are one server.
+# If this names a folder, prometheus-client keeps all values in files there, and the processes that
+# share it count as one server.
 SHARED_FOLDER = "PROMETHEUS_MULTIPROC_DIR"
-_SUM: Final = "livesum"  # of gauges: over the processes that live
+_SUM: Final = "livesum"  # gauges are summed over live processes
 
 _SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60)
 _TOKEN_SECONDS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1)
@@ -26,7 +26,7 @@ _MEANS = (1, 1.5, 2, 2.5, 3, 3.5, 4, 5, 6, 8, 10, 15, 20, 25)
 
 
 class Metrics:
-    """One server's figures, in a registry of their own. Safe between threads."""
+    """One server's metrics, in their own registry. Thread-safe."""
 
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
@@ -77,12 +77,12 @@ class Metrics:
         self.position_accepted = self._counter("position_accepted_tokens", text, ("position",))
 
     def render(self) -> bytes:
-        """The text that Prometheus reads; of all processes that share their figures."""
+        """The text that Prometheus reads, for all processes that share their metrics."""
         folder = os.environ.get(SHARED_FOLDER)
         return generate_latest(_shared(folder) if folder else self.registry)
 
     def stepped(self, events: Sequence[RowEvent], num_rows: int, seconds: dict[str, float]) -> None:
-        """One round of `num_rows` rows; seconds: by part, of this round."""
+        """Record one round of `num_rows` rows; seconds: by part, of this round."""
         self.batch_rows.set(num_rows)
         self.batch_size.observe(num_rows)
         for part, value in seconds.items():
@@ -107,16 +107,16 @@ class Metrics:
                 self.position_accepted.labels(position).inc()
 
     def answered(self, num_tokens: int, num_rounds: int, seconds: float) -> None:
-        """A sentence whose translation was sent; seconds: of its decoding."""
+        """Record a sentence whose translation was sent; seconds: of its decoding."""
         self.sentences.inc()
         self.mean_tokens.observe(num_tokens / num_rounds)
         self.token_seconds.observe(seconds / num_tokens)
 
 
 def _shared(folder: str) -> CollectorRegistry:
-    """The sums over the processes that keep their figures in this folder."""
+    """The sums over the processes that keep their metrics in this folder."""
     for path in Path(folder).glob(f"gauge_{_SUM}_*.db"):
-        # Its counts stay; what it had under way is gone with it.
+        # A dead process's counts stay; its gauges go.
         number = int(path.stem.rpartition("_")[2])
         if not Path(f"/proc/{number}").exists():
             mark_process_dead(number, folder)

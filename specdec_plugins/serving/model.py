@@ -1,4 +1,4 @@
-"""What a server serves, and how it is loaded: through the command line's own loading."""
+"""The model that a server serves, loaded as the command line loads it."""
 
 from __future__ import annotations
 
@@ -36,23 +36,23 @@ class ServedModel:
 
     settings: Settings
     codec: Codec
-    splitter: Callable[[str | None], Split]  # a line of text in that language into sentences
+    splitter: Callable[[str | None], Split]  # by language: splits a line into sentences
     decoder: SpeculativeDecoder
     limits: Limits
 
     @property
     def name(self) -> str:
-        """Of its folder."""
+        """The name of its folder."""
         return Path(self.settings.data).resolve().name
 
     @property
     def source_lang(self) -> str | None:
-        """What it reads where a request does not say; None = a request must."""
+        """The source language if a request names none; None = a request must."""
         return self.codec.source_lang
 
     @property
     def target_lang(self) -> str | None:
-        """What it writes, likewise."""
+        """The target language, likewise."""
         return self.codec.target_lang
 
     @property
@@ -69,7 +69,7 @@ class ServedModel:
 
 
 def load_model(options: ModelOptions) -> ServedModel:
-    """Load everything. Raises UserError where a file is missing or does not fit the others."""
+    """Load everything. Raises UserError if a file is missing or does not fit the others."""
     settings = decode_settings(options)
     codec, decoder, limits = load_parts(settings)
     assert isinstance(decoder, SpeculativeDecoder)
@@ -88,9 +88,10 @@ def load_model(options: ModelOptions) -> ServedModel:
 
 
 def decode_settings(options: ModelOptions) -> Settings:
-    """The command line's settings for these options; what they leave open, the folder says.
+    """The command line's settings for these options; the folder provides what they leave open.
 
-    Raises UserError where the folder is neither a bundle nor one with checkpoints.
+    Raises UserError if the folder is neither a bundle, nor a model from transformers, nor one with
+    checkpoints.
     """
     folder = Path(options.data or default_bundle())
     require(folder.is_dir(), f"{folder}: is no folder; give the one that holds the models.")
@@ -109,7 +110,7 @@ def decode_settings(options: ModelOptions) -> Settings:
 
 
 def request_defaults(options: ModelOptions) -> dict[str, Any]:
-    """What requests ask for that do not say, where the model's files do: tolerance and length."""
+    """Defaults of requests that come from the model's files: tolerance and length."""
     settings = decode_settings(options)
     defaults = {name: getattr(settings, name) for name in EXACT}
     if settings.tokenizer == PRETRAINED:
@@ -118,7 +119,7 @@ def request_defaults(options: ModelOptions) -> dict[str, Any]:
 
 
 def _checkpoints(folder: Path, given: Mapping[str, Any]) -> dict[str, Any]:
-    """Settings where a folder has none. Raises UserError where a file is missing."""
+    """Settings for a folder that has none. Raises UserError if a file is missing."""
     settings = settings_from_files(folder, given)
     require("verifier" in settings or any(folder.glob("dict.*.txt")), f"{folder}: {NO_MODEL}")
     for field, file, what in (
@@ -131,13 +132,13 @@ def _checkpoints(folder: Path, given: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def whole_lines(language: str | None) -> Split:
-    """For models that read whole texts, as those that summarise."""
+    """No splitting, for models that read whole texts, such as summarisers."""
     return lambda line: [line]
 
 
 @cache
 def sentence_splitter(language: str | None) -> Split:
-    """The rules of that language, or of English where there are none for it."""
+    """Splits by the rules of a language, or of English if it has none."""
     package = imported("sentence_splitter", "serve")
     try:
         split: Split = package.SentenceSplitter(language=plain(language or "en")).split

@@ -1,4 +1,4 @@
-"""From texts and options to the requests that the engine decodes. No asynchronous code here."""
+"""Turns texts and options into requests for the engine. No asynchronous code here."""
 
 from __future__ import annotations
 
@@ -20,19 +20,19 @@ from specdec_plugins.serving.schemas import Parameters
 from specdec_plugins.serving.settings import ServerSettings
 
 _LINE = re.compile(r"[^\r\n\v\f\x1c-\x1e\x85\u2028\u2029]+")
-_ROW = {"block_size", "beta", "tau", "temperature", "top_k", "top_p"}  # the engine's names, too
+_ROW = {"block_size", "beta", "tau", "temperature", "top_k", "top_p"}  # as the engine names them
 
 
 @dataclass(frozen=True)
 class TextPlan:
-    """Texts made ready, and a request for each of their sentences, in one order."""
+    """Prepared texts, and a request for each of their sentences, in the same order."""
 
     texts: list[list[str]]  # as `segment` cuts them
     requests: list[Request]
     seed: int
 
     def join(self, translations: Sequence[str]) -> list[str]:
-        """The texts with their sentences translated, white space as it was."""
+        """The texts with their sentences translated and white space unchanged."""
         left = iter(translations)
         return [
             "".join(next(left) if i % 2 else gap for i, gap in enumerate(parts))
@@ -47,9 +47,9 @@ def make_plan(
     settings: ServerSettings,
     hints: Sequence[str] = (),
 ) -> TextPlan:
-    """hints: one for each text, or none at all; what drafter `hint` drafts from.
+    """hints: one for each text, or none at all; drafter `hint` drafts from them.
 
-    Raises UserError or ServiceError where a text or an option cannot be served.
+    Raises UserError or ServiceError if a text or an option cannot be served.
     """
     params = row_params(options, model, settings)
     codec = model.codec.between(options.source_lang, options.target_lang)
@@ -67,7 +67,7 @@ def make_plan(
     hint_ids = _hint_ids(parts, hints, model, split) if any(hints) else [[]] * len(sentences)
     for index, sentence in enumerate(sentences):
         source_ids = _source_ids(sentence, codec, model.limits.source)
-        # The first sentence has the request's seed, each other one its own.
+        # The first sentence has the request's seed; each other sentence has its own.
         own = replace(params, seed=(seed + index * 0x9E3779B97F4A7C15) % SEEDS)
         name = f"sentence {index + 1}"
         requests.append(Request(name, source_ids, own, [*codec.first_ids], hint_ids[index]))
@@ -76,7 +76,7 @@ def make_plan(
 
 
 def _source_ids(sentence: str, codec: Codec, longest: int) -> list[int]:
-    """Raises ServiceError where there are more than the model reads, and UserError as the codec."""
+    """Raises ServiceError if there are more than the model reads, and UserError as the codec."""
     source_ids = codec.source_ids(sentence)
     num_tokens, most = len(source_ids) - codec.num_framing, longest - codec.num_framing
     if num_tokens > most:
@@ -92,9 +92,9 @@ def _source_ids(sentence: str, codec: Codec, longest: int) -> list[int]:
 def _hint_ids(
     parts: Sequence[Sequence[str]], hints: Sequence[str], model: ServedModel, split: Split
 ) -> list[list[int]]:
-    """The hint of each sentence: that of its place where a text's hint has as many, else all of it.
+    """A hint per sentence: its counterpart if hint and text have as many sentences, else all of it.
 
-    Raises UserError where the drafter cannot read any.
+    Raises UserError if the drafter reads no hints.
     """
     require(
         model.settings.reads_hints,
@@ -110,9 +110,9 @@ def _hint_ids(
 
 
 def row_params(options: Parameters, model: ServedModel, settings: ServerSettings) -> DecodeParams:
-    """What the engine is asked for, but for the seed of each sentence.
+    """The engine's parameters, except the seed of each sentence.
 
-    Raises UserError where this server cannot do what is asked.
+    Raises UserError if this server cannot do what is asked.
     """
     can_draft = model.decoder.method.drafter is not None
     require(
@@ -126,7 +126,7 @@ def row_params(options: Parameters, model: ServedModel, settings: ServerSettings
     defaults: dict[str, Any] = {"block_size": model.limits.block_size, "tau": settings.tau}
     defaults["min_len"] = model.settings.minimum
     if options.do_sample:
-        # A sample owes nothing to the tolerance of greedy requests.
+        # The tolerance of greedy requests does not apply to samples.
         defaults |= {"temperature": settings.temperature, "top_p": settings.top_p}
     else:
         defaults |= {"beta": settings.beta, "top_k": GREEDY_TOP_K if model.can_sample else 0}
@@ -139,9 +139,9 @@ def row_params(options: Parameters, model: ServedModel, settings: ServerSettings
 def translate_texts(
     texts: Sequence[str], options: Parameters, model: ServedModel, settings: ServerSettings
 ) -> list[str | None]:
-    """As the server translates, in this thread; None where a sentence's scores are not numbers.
+    """Translate as the server does, in this thread; None if a sentence's scores are not numbers.
 
-    Raises UserError or ServiceError where a text or an option cannot be served.
+    Raises UserError or ServiceError if a text or an option cannot be served.
     """
     plan = make_plan(texts, options, model, settings)
     codec, results = model.codec, model.decoder.decode(plan.requests)
@@ -166,10 +166,10 @@ def segment(text: str, split: Split) -> list[str]:
 
 
 def _sentences(line: re.Match[str], split: Split) -> Iterator[tuple[int, int]]:
-    """Where the sentences of a line stand in the text.
+    """Start and end of a line's sentences in the text.
 
-    A splitter may change white space but no other character, so the sentences are found again
-    by counting the others.
+    A splitter may change white space but no other character, so counting the other characters
+    finds the sentences again.
     """
     visible = [line.start() + i for i, char in enumerate(line[0]) if not char.isspace()]
     lengths = [sum(not char.isspace() for char in part) for part in split(line[0])]

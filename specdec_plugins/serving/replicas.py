@@ -1,4 +1,4 @@
-"""Several engines behind one address. Ray Serve starts them, watches them and spreads requests."""
+"""Several engines behind one address; Ray Serve starts, monitors and load-balances them."""
 
 from __future__ import annotations
 
@@ -22,30 +22,30 @@ from specdec_plugins.serving.settings import LOG_LINE, ModelOptions, ProcessOpti
 log = logging.getLogger("specdec.serving")
 
 _NAME = "specdec"
-# Ray gives its processes half a minute and no more; where they come from a slow disk, the second
-# attempt finds them in memory.
+# Ray gives its processes only half a minute to start. If a slow disk delays the first attempt, the
+# second finds them in memory.
 _ATTEMPTS = 3
-# Ray's own words; the application logs every request.
+# For Ray's own messages; the application logs every request.
 _SERVE_LOG = {"log_level": "WARNING", "enable_access_log": False}
-_SPARE = 256  # requests of a replica that are no sentences: metrics, health, the page
-# What Ray reads when it is imported; what the environment says already goes first.
+_SPARE = 256  # requests of a replica for other things: metrics, health, the page
+# What Ray reads when it is imported; variables that are already set take precedence.
 _RAY = {
-    "RAY_USAGE_STATS_ENABLED": "0",  # nothing is reported to anybody
-    "RAY_DEDUP_LOGS": "0",  # lines of requests are alike, and none of them may be left out
+    "RAY_USAGE_STATS_ENABLED": "0",  # no usage reports
+    "RAY_DEDUP_LOGS": "0",  # log lines of requests are alike, and none may be left out
     "RAY_SERVE_HTTP_PROXY_CALLBACK_IMPORT_PATH": (
         "specdec_plugins.serving.request_ids:proxy_middlewares"
     ),
-    "RAY_worker_niceness": "0",  # engines are not less urgent than what else runs here
+    "RAY_worker_niceness": "0",  # engines run at normal priority
     "RAY_SERVE_PROXY_READY_CHECK_TIMEOUT_S": "60",  # a busy machine needs more than Ray's 5
 }
 
 
 def serve_replicas(model: ModelOptions, settings: ServerSettings, process: ProcessOptions) -> int:
-    """Listen until a signal; 0 where accepted work was finished.
+    """Listen until a signal; returns 0 if accepted work was finished.
 
-    Raises UserError where Ray Serve is missing or the engines cannot be started.
+    Raises UserError if Ray Serve is missing or the engines cannot be started.
     """
-    # What is wrong with the files should be told at once, and once.
+    # Errors in the files should be reported at once, and only once.
     files = decode_settings(model)
     read_words(files)
     for name, value in _RAY.items():
@@ -57,7 +57,7 @@ def serve_replicas(model: ModelOptions, settings: ServerSettings, process: Proce
     with tempfile.TemporaryDirectory(prefix="specdec-metrics-") as folder:
         num_replicas = process.replicas or 1
         threads = process.threads or max(1, (os.cpu_count() or 1) // num_replicas)
-        # As many processors as the replicas ask for: they are numbers for Ray to count with.
+        # As many processors as the replicas ask for: Ray only keeps count of them.
         _start_ray(ray, num_replicas * threads)
         try:
             application = _application(serve, model, settings, process, threads, folder)
@@ -69,7 +69,7 @@ def serve_replicas(model: ModelOptions, settings: ServerSettings, process: Proce
 
 
 def _start_ray(ray: Any, num_cpus: int) -> None:
-    """Raises UserError where it does not start."""
+    """Raises UserError if Ray does not start."""
     for num_left in reversed(range(_ATTEMPTS)):
         try:
             ray.init(
@@ -79,14 +79,14 @@ def _start_ray(ray: Any, num_cpus: int) -> None:
                 logging_level=logging.WARNING,
             )
             return
-        except Exception as error:  # Ray raises no class of its own
+        except Exception as error:  # Ray has no exception class for it
             log.warning("Ray did not start (%s)", error)
             if not num_left:
                 raise UserError(f"Ray did not start: {error}") from error
 
 
 def _run(serve: Any, application: Any, host: str, port: int) -> None:
-    """Until a signal."""
+    """Serve until a signal."""
     stop = threading.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda *_: stop.set())
@@ -106,7 +106,7 @@ def _run(serve: Any, application: Any, host: str, port: int) -> None:
 
 
 def _drain(serve: Any, timeout: float) -> int:
-    """Finish accepted work; the proxy stays for as long. 1 where time ran out."""
+    """Finish accepted work, with the proxy running; returns 1 if time ran out."""
     serve.delete(_NAME, _blocking=False)
     end = time.monotonic() + timeout
     while _NAME in serve.status().applications:
@@ -117,12 +117,12 @@ def _drain(serve: Any, timeout: float) -> int:
 
 
 class Replica:
-    """What Ray asks of a replica besides requests."""
+    """What Ray calls on a replica, apart from requests."""
 
-    app: Any  # FastAPI's, of Ray's wrapper
+    app: Any  # FastAPI's; Ray's wrapper sets it
 
     def check_health(self) -> None:
-        """Ray replaces a replica in which this fails."""
+        """Ray replaces a replica if this raises."""
         if self.app.state.service.worker.status == "failing":
             raise RuntimeError("rounds of this engine fail")
 
@@ -152,7 +152,7 @@ def _application(
         serve.ingress(build)(Replica),
         name="engine",
         num_replicas=process.replicas,
-        # The line of sentences is bounded by the application, which answers 429.
+        # The application bounds the queue of sentences, and answers 429.
         max_ongoing_requests=settings.max_waiting + settings.max_rows + _SPARE,
         graceful_shutdown_wait_loop_s=0.2,
         graceful_shutdown_timeout_s=settings.shutdown_timeout,

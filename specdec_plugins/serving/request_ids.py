@@ -1,4 +1,4 @@
-"""One id for each request: in its headers, in its answer's, and in what the log says about it."""
+"""One id for each request: in its headers, its answer's headers, and its log lines."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ current_id: ContextVar[str] = ContextVar("request_id", default="-")
 
 
 class RequestIds:
-    """ASGI middleware: the caller's own id where it is a harmless word, else a new one.
+    """ASGI middleware: keeps the caller's id if it is a harmless word, else makes a new one.
 
-    asgi-correlation-id is no substitute: where another has set the header, as Ray's proxy does, it
-    adds a second one.
+    asgi-correlation-id is no substitute: if the header is set already, as by Ray's proxy, it adds a
+    second one.
     """
 
     def __init__(self, app: ASGIApp) -> None:
@@ -38,7 +38,7 @@ class RequestIds:
 
         async def send_with_id(message: Message) -> None:
             if message["type"] == "http.response.start":
-                # Whoever stands between may have set it, too: it is replaced, not added.
+                # Inner layers may have set it already: replace it, do not add another.
                 MutableHeaders(scope=message)[ID_HEADER] = request_id
             await send(message)
 
@@ -46,5 +46,5 @@ class RequestIds:
 
 
 def proxy_middlewares() -> list[Middleware]:
-    """For the HTTP proxy of Ray Serve, which adds an id of its own to every answer."""
+    """For the HTTP proxy of Ray Serve, which adds its own id to every answer."""
     return [Middleware(RequestIds)]

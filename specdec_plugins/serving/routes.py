@@ -1,4 +1,4 @@
-"""The routes. What they do is in service.py and stream.py; docs/serving.md explains them."""
+"""The routes, implemented in service.py and stream.py; docs/serving.md explains them."""
 
 from __future__ import annotations
 
@@ -33,12 +33,12 @@ TranslateBody = Annotated[
 
 
 def check_key(service: Service, request: Request, in_body: str | None = None) -> None:
-    """Raises ServiceError where the server has a key and the request another or none."""
+    """Raises ServiceError if the server has a key and the request has another or none."""
     key = service.settings.api_key
     if key is None:
         return
     scheme, _, token = request.headers.get("authorization", "").partition(" ")
-    # Starlette reads headers as Latin-1; the bytes are what was sent.
+    # Starlette decodes headers as Latin-1; this gives back the bytes that were sent.
     bearer = token.strip().encode("latin-1") if scheme.lower() == "bearer" else b""
     given = in_body.encode() if in_body else bearer
     if not hmac.compare_digest(given, key.encode()):
@@ -67,12 +67,12 @@ async def post_generate(
 async def post_generate_stream(
     request: Request, service: TheService, body: GenerateBody
 ) -> Response:
-    """The same as server-sent events, the tokens of a round together as they are accepted."""
+    """Translate a text and stream each round's tokens as server-sent events."""
     check_key(service, request)
     deadline = service.deadline()
     async with service.until(deadline):
         plan = await service.plan([body.inputs], body.parameters)
-    # Submitted before the answer begins, so that a full line is an honest 429.
+    # Submitted before the answer begins, so that a full queue still answers 429.
     subscription = Subscription(service.worker, plan.requests)
     events = stream.events_of(service, plan, body.parameters, subscription)
     return stream.EventStream(stream.written(service, events, deadline), subscription)
@@ -82,7 +82,7 @@ async def post_generate_stream(
 async def post_root(
     request: Request, service: TheService, body: RootBody
 ) -> Response | list[schemas.GenerateResponse]:
-    """What clients of text-generation-inference call when they are given only an address."""
+    """The route that text-generation-inference clients call if given only an address."""
     if body.stream:
         return await post_generate_stream(request, service, body)
     return [await post_generate(request, service, body)]
@@ -110,7 +110,7 @@ async def post_translate(
 def _check_translate(
     service: Service, body: schemas.TranslateRequest
 ) -> tuple[str | None, str | None]:
-    """The languages that are asked for. Raises ServiceError where something cannot be."""
+    """The requested languages. Raises ServiceError for a request that cannot be served."""
     model, limit = service.model, service.settings.max_alternatives
     asked = (None if body.source == "auto" else body.source, body.target)
     try:
@@ -130,7 +130,7 @@ def _check_translate(
 
 @router.get("/languages")
 async def get_languages(service: TheService) -> list[schemas.Language]:
-    """What can be translated into what."""
+    """Which languages can be translated into which."""
     model = service.model
     sources = model.codec.languages.sources or (model.source_lang or "source",)
     targets = model.codec.languages.targets or (model.target_lang or "target",)
@@ -181,5 +181,5 @@ async def get_info(service: TheService) -> schemas.Info:
 
 @router.get("/metrics", response_class=Response)
 async def get_metrics(service: TheService) -> Response:
-    """Figures in Prometheus' text format."""
+    """Metrics in Prometheus' text format."""
     return Response(service.metrics.render(), media_type=CONTENT_TYPE_LATEST)

@@ -1,4 +1,4 @@
-"""The shapes of requests and answers, and how bodies are read into them."""
+"""The schemas of requests and answers, and how bodies are read into them."""
 
 from __future__ import annotations
 
@@ -30,10 +30,10 @@ def _refused(name: str, why: str) -> PydanticCustomError:
 
 
 class Refusing(BaseModel, extra="allow"):
-    """Fields that are unknown here may be sent as long as they ask for nothing.
+    """Accepts unknown fields only if they ask for nothing.
 
-    Clients of other servers send many fields as null; one with a value would be a wish that
-    silently goes unheard.
+    Clients of other servers send many fields as null. A field with a value must not be ignored
+    silently.
     """
 
     @model_validator(mode="after")
@@ -49,7 +49,7 @@ def _field(description: str, default: Any = None, **bounds: Any) -> Any:
 
 
 def _setting(name: str, record: type = ServerSettings) -> Any:
-    """A field that may be omitted, described and bounded as the operator's setting of that name."""
+    """An optional field with the description and bounds of the operator's setting of that name."""
     setting = declared(record, name)
     return _field(setting.help, **setting.bounds)
 
@@ -64,7 +64,7 @@ _LANGUAGE = "of a model with several languages, one of GET /languages; null = th
 
 
 class Parameters(Refusing):
-    """How to decode. Whatever is omitted is the server's default."""
+    """How to decode. Omitted fields take the server's defaults."""
 
     max_new_tokens: Count | None = _setting("max_new_tokens")
     do_sample: bool = _field("draw from the model instead of its best token", False)
@@ -91,7 +91,7 @@ class Parameters(Refusing):
 
 
 class GenerateRequest(Refusing):
-    """What text-generation-inference takes."""
+    """A request as text-generation-inference takes it."""
 
     inputs: str = Field(description="source text, of any number of sentences and lines")
     parameters: Annotated[
@@ -100,13 +100,13 @@ class GenerateRequest(Refusing):
 
 
 class RootRequest(GenerateRequest):
-    """The same, at the address that its clients use by default."""
+    """A `GenerateRequest` at text-generation-inference clients' default address."""
 
     stream: bool = False
 
 
 class TranslateRequest(Refusing):
-    """What LibreTranslate takes."""
+    """A request as LibreTranslate takes it."""
 
     q: str | list[str] = Field(description="a text, or several")
     source: str = Field(description="language code, or 'auto' for the server's own")
@@ -129,21 +129,21 @@ class TranslateRequest(Refusing):
 
 
 class Subword(BaseModel):
-    """A token as the model has it, the mark that its word goes on included."""
+    """A token as the model has it, including the mark that its word continues."""
 
     id: int
     text: str
 
 
 class Token(Subword):
-    """What a token adds to the text."""
+    """A token and what it adds to the text."""
 
     logprob: float | None = None  # not computed
     special: bool
 
 
 class Speculation(BaseModel):
-    """How the tokens came about; lists have an entry a round."""
+    """Decoding statistics of a sentence; lists have one entry per round."""
 
     rounds: int
     drafted: list[int]
@@ -158,7 +158,7 @@ class Details(BaseModel):
     generated_tokens: int
     seed: int | None = None  # of samples
     prefill: list[Token] = Field(default_factory=list)
-    tokens: list[Token] | None = None  # a stream has sent them already
+    tokens: list[Token] | None = None  # null in a stream, which has sent them already
     speculation: list[Speculation] = Field(description="an entry a sentence")
 
 
@@ -168,15 +168,15 @@ class GenerateResponse(BaseModel):
 
 
 class RoundInfo(BaseModel):
-    """What one round did, on the first token event that came of it."""
+    """What one round did; part of the round's first token event."""
 
     sentence: int
     index: int
     drafted: list[Subword]
     accepted: int  # of the drafted
     emitted: list[Subword]  # the accepted ones, then the model's own
-    own: str | None  # the last of them: bonus, correction or step; null = it was drafted
-    text: str  # what stands of the sentence
+    own: str | None  # kind of the last one: bonus, correction or step; null = drafted
+    text: str  # of the sentence so far
     ms: float  # since the request was queued
     queue_ms: float
     batch_size: int
@@ -187,7 +187,7 @@ class StreamResponse(BaseModel):
 
     index: int
     token: Token
-    generated_text: str | None = None  # on the last event, as details
+    generated_text: str | None = None  # on the last event only, as are details
     details: Details | None = None
     round: RoundInfo | None = None
 
@@ -214,7 +214,7 @@ class ErrorResponse(BaseModel):
 
 
 class Info(BaseModel):
-    """What this server runs, in text-generation-inference's names and some of its own."""
+    """What this server runs, with text-generation-inference's names and some of its own."""
 
     model_id: str
     model_dtype: str
@@ -227,7 +227,7 @@ class Info(BaseModel):
     max_input_characters: int
     max_alternatives: int
     version: str
-    source: str | None  # null = a request must say
+    source: str | None  # null = a request must name it
     target: str | None
     drafter: str | None
     schedule: str
@@ -241,16 +241,16 @@ class Info(BaseModel):
 
 
 _FORM = "application/x-www-form-urlencoded"
-_LISTS = frozenset({"q"})  # form fields that may stand more than once
-_NO_OBJECT = ("json_invalid", "model_type")  # faults of a body that is no JSON object
+_LISTS = frozenset({"q"})  # form fields that may be repeated
+_NO_OBJECT = ("json_invalid", "model_type")  # errors of a body that is no JSON object
 _PATIENCE = 8  # a body is read up to so many times its limit before the connection is closed
 
 
 def body_of(model: type[M]) -> Callable[[Request], Awaitable[M]]:
-    """A dependency that reads a JSON object, or a form where it says that it is one.
+    """A dependency that reads a JSON object, or a form if the content type says so.
 
-    curl calls everything a form that does not say otherwise, so a form that begins as JSON does
-    is read as JSON. Raises ServiceError.
+    curl sends every body as a form unless told otherwise, so a form that begins like JSON is read
+    as JSON. Raises ServiceError.
     """
 
     async def read(request: Request) -> M:
@@ -271,14 +271,14 @@ def body_of(model: type[M]) -> Callable[[Request], Awaitable[M]]:
 def schema_of(model: type[BaseModel]) -> dict[str, Any]:
     """For FastAPI's `openapi_extra`: the body that `body_of` reads."""
     schema = model.model_json_schema()
-    if "$defs" in schema:  # FastAPI has no place for what a reference leads to
+    if "$defs" in schema:  # FastAPI has no place for the targets of references
         schema["properties"]["parameters"] = schema.pop("$defs")["Parameters"]
     content = {"application/json": {"schema": schema}}
     return {"requestBody": {"required": True, "content": content}}
 
 
 async def _body(request: Request) -> bytes:
-    """A body of bounded size, in bounded time."""
+    """Read a body of bounded size, in bounded time."""
     settings: ServerSettings = request.app.state.service.settings
     limit, num_bytes, parts = settings.max_body, 0, []
     declared = request.headers.get("content-length", "")
@@ -312,7 +312,7 @@ def _form(body: bytes) -> dict[str, Any]:
 
 
 def _sentence(fault: ErrorDetails) -> str:
-    """Where a fault is, and what."""
+    """Where the fault is, and what it is, as a sentence."""
     where = ".".join(map(str, fault["loc"]))
     message = fault["msg"][:1].upper() + fault["msg"][1:]
     return (f"{where}: {message}" if where else message).rstrip(".") + "."

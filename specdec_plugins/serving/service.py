@@ -1,4 +1,4 @@
-"""Texts in, translations out: the asynchronous side of the worker, without HTTP."""
+"""Asynchronous translation of texts through the worker, without HTTP."""
 
 from __future__ import annotations
 
@@ -23,38 +23,38 @@ from specdec_plugins.serving.worker import BatchRow, BatchWorker, RowRound, Subm
 
 T = TypeVar("T")
 
-# Samples are drawn in lots of as many as alternatives were asked for, each lot at so many times the
-# temperature: a model that is sure of itself says the same again and again.
+# Samples are drawn in lots, each as large as the number of alternatives. Each lot multiplies the
+# temperature by its factor here, because a confident model repeats itself.
 _HEAT = (1.0, 1.25, 1.5)
 
 
 class Service:
-    """Prepares texts, sends them through the worker, and counts what comes of them."""
+    """Prepares texts, sends them through the worker, and counts the results."""
 
     def __init__(
         self, model: ServedModel, settings: ServerSettings, when_failed: Callable[[], None]
     ) -> None:
-        """when_failed: called on the worker's thread where that dies of a bug."""
+        """when_failed: called on the worker's thread if it dies of a bug."""
         self.model = model
         self.settings = settings
         self.metrics = Metrics()
         self.worker = BatchWorker(model.decoder.open, settings, self.metrics, when_failed)
-        # One thread, because a text pipeline need not be safe for more; its own, because
-        # tokenising a long text would hold up every other request on the event loop.
+        # One thread, because a text pipeline need not be thread-safe; its own, because tokenising a
+        # long text on the event loop would hold up every other request.
         self._text_thread = ThreadPoolExecutor(1, "specdec-text")
 
     def close(self) -> None:
-        """Finish accepted work, as far as there is time."""
+        """Finish accepted work, as far as time allows."""
         self.worker.close(self.settings.shutdown_timeout)
         self._text_thread.shutdown()
 
     def deadline(self) -> float:
-        """Of a request that has just been read, on the event loop's clock."""
+        """The deadline of a request that has just been read, on the event loop's clock."""
         return asyncio.get_running_loop().time() + self.settings.request_timeout
 
     @asynccontextmanager
     async def until(self, deadline: float) -> AsyncIterator[None]:
-        """Cancels the block, and raises ServiceError, where it is not done then."""
+        """Cancels the block and raises ServiceError if it is not done by the deadline."""
         try:
             async with asyncio.timeout_at(deadline):
                 yield
@@ -64,7 +64,7 @@ class Service:
             raise ServiceError(504, message) from error
 
     def refusal(self, error: ServiceError) -> ErrorResponse:
-        """What the caller of the present request is told; counted."""
+        """Count an error; returns the answer to the current request."""
         self.metrics.failures.labels(error.kind).inc()
         return ErrorResponse(
             error=error.message, error_type=error.kind, request_id=current_id.get()
@@ -73,9 +73,9 @@ class Service:
     async def plan(
         self, texts: Sequence[str], options: Parameters, hints: Sequence[str] = ()
     ) -> TextPlan:
-        """hints: one for each text; without them all have that of the options.
+        """hints: one for each text; without them, all have the options' hint.
 
-        Raises ServiceError where a text or an option cannot be served.
+        Raises ServiceError if a text or an option cannot be served.
         """
         hints = hints or [options.hint or ""] * len(texts)
         settings, num_characters = self.settings, sum(map(len, (*texts, *hints)))
@@ -103,8 +103,8 @@ class Service:
         num: int = 0,
         hints: Sequence[str] = (),
     ) -> tuple[list[str], list[list[str]]]:
-        """The translation of each text, and up to `num` samples that differ from it and among
-        each other. Fewer where so many draws in a row give nothing new.
+        """The translation of each text, and up to `num` samples that differ from it and from
+        each other. Fewer if all lots of samples give too few.
         """
         first = secrets.randbelow(SEEDS) if seed is None else seed
         plain = Parameters(source_lang=languages[0], target_lang=languages[1])
@@ -115,7 +115,7 @@ class Service:
             )
             for i, heat in enumerate(heats)
         ]
-        # The first lot decodes beside the translation itself; more only where something is short.
+        # The first lot decodes beside the translation; others only for texts that lack samples.
         try:
             async with asyncio.TaskGroup() as group:
                 options = (plain, *drawn[:num])
@@ -141,7 +141,7 @@ class Service:
         return await self.join(plan, await self.decode(plan))
 
     async def decode(self, plan: TextPlan) -> list[BatchRow]:
-        """All sentences of a plan. Cancelling this frees their rows."""
+        """Decode all sentences of a plan. Cancelling this frees their rows."""
         with closing(Subscription(self.worker, plan.requests)) as subscription:
             for row in range(len(plan.requests)):
                 async for _ in subscription.rounds(row):
@@ -162,12 +162,12 @@ class Service:
         )
 
     async def with_text(self, work: Callable[[], T]) -> T:
-        """What `work` makes on the thread of texts."""
+        """The result of `work`, run on the text thread."""
         return await asyncio.get_running_loop().run_in_executor(self._text_thread, work)
 
 
 def version() -> str:
-    """Of the installed package; unknown where it runs from a folder that was not installed."""
+    """The installed package's version; unknown if it runs from a folder without installation."""
     try:
         return importlib.metadata.version("specdec")
     except importlib.metadata.PackageNotFoundError:
@@ -180,10 +180,10 @@ def _distinct(best: str, samples: Sequence[str], num: int) -> list[str]:
 
 
 class Subscription(Submission):
-    """Brings the rounds of each row to the event loop as they happen; `close` it in any case."""
+    """Delivers each row's rounds to the event loop as they happen; always `close` it."""
 
     def __init__(self, worker: BatchWorker, requests: Sequence[Request]) -> None:
-        """Raises ServiceError where they cannot be put in line."""
+        """Raises ServiceError if the requests cannot be queued."""
         super().__init__(requests, current_id.get())
         self._worker = worker
         self._loop = asyncio.get_running_loop()
@@ -193,7 +193,7 @@ class Subscription(Submission):
             worker.submit(self)
 
     async def rounds(self, row: int) -> AsyncIterator[RowRound]:
-        """Those of one sentence. Raises the error of whichever sentence failed first."""
+        """The rounds of one sentence. Raises the error of whichever sentence failed first."""
         is_last = False
         while not is_last:
             news = await self._news[row].get()
@@ -203,13 +203,13 @@ class Subscription(Submission):
             is_last = news.event.result is not None
 
     def close(self) -> None:
-        """Free the rows that are not done."""
+        """Free the unfinished rows."""
         if self._num_left:
             self._num_left = 0
             self._worker.cancel(self)
 
     def deliver(self, row: int, news: RowRound | Exception) -> None:
-        # A loop that has closed has nobody left to tell.
+        # A closed loop has no listeners.
         if not self._loop.is_closed():
             self._loop.call_soon_threadsafe(self._put, row, news)
 

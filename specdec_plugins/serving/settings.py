@@ -1,6 +1,6 @@
-"""What the operator of a server sets: models, limits, defaults and the process, each declared once.
+"""The settings of a server's operator: models, limits, defaults and process, each declared once.
 
-Flags, bounds and help are made from the declarations (`app/options.py`).
+Flags, bounds and help derive from the declarations (`app/options.py`).
 """
 
 from __future__ import annotations
@@ -79,8 +79,8 @@ class ModelOptions:
         "block_size", flags=("--speculative-steps", "--block-size"), advice=""
     )
     tree: int = _speculation("tree")
-    max_rows: int = 32  # a server's own setting of that name
-    part_times: bool | None = None  # likewise
+    max_rows: int = 32  # set by the flag of ServerSettings
+    part_times: bool | None = None  # set by the flag of ProcessOptions
 
     def __post_init__(self) -> None:
         check(self)
@@ -92,7 +92,7 @@ class ModelOptions:
 
 @dataclass(frozen=True)
 class ServerSettings:
-    """Bounds of a server, and defaults of its requests."""
+    """Limits of a server, and defaults of its requests."""
 
     beta: int = _default(
         "beta", help="accept among the verifier's N best (default: the bundle's, else 1, exact)"

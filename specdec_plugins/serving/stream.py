@@ -1,4 +1,4 @@
-"""Answers in text-generation-inference's shapes, whole and as a stream; clients may hang up."""
+"""Answers in text-generation-inference's format, whole or streamed; clients may hang up."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ async def generate(service: Service, text: str, options: Parameters) -> schemas.
 
 
 def make_details(plan: TextPlan, rows: Sequence[BatchRow], options: Parameters) -> schemas.Details:
-    """How a text's sentences came about."""
+    """Decoding statistics of a text's sentences."""
     ends = [row.rounds[-1].event.result for row in rows]
     was_cut = any(end is not None and end.finish_reason is FinishReason.LENGTH for end in ends)
     return schemas.Details(
@@ -69,21 +69,21 @@ def _ms(seconds: float) -> float:
 
 
 class GrowingSentence:
-    """One sentence as its tokens come, each with what it adds to the text so far."""
+    """A sentence that grows token by token, each with what it adds to the text so far."""
 
     def __init__(self, model: ServedModel, gap: str) -> None:
-        """gap: what stands before the sentence; it goes with the first token."""
+        """gap: the text before the sentence, sent with the first token."""
         self._model = model
         self._running = RunningText(model.codec)
         self._gap = gap
-        self._shown = ""  # of the text; a character whose bytes are not all there is not
+        self._shown = ""  # the text, without an incomplete character at its end
         self.text = ""
 
     def add(self, ids: Sequence[int]) -> list[Token]:
-        """The next tokens.
+        """Append the next tokens.
 
-        Where one changes text that an earlier one has settled, it adds nothing: the last event's
-        text is the one to keep.
+        A token that changes text that was already sent adds nothing: the last event's text is the
+        one to keep.
         """
         tokens = []
         for token_id in ids:
@@ -101,9 +101,8 @@ async def events_of(
 ) -> AsyncIterator[list[StreamResponse]]:
     """The tokens of each round of a plan of one text, sentence after sentence.
 
-    Sentences decode side by side, but a reader joins tokens as they come; so what belongs to a
-    later sentence waits until the earlier ones are complete. Raises the error of a sentence that
-    failed.
+    Sentences decode concurrently, but a reader joins tokens as they come. So the tokens of a later
+    sentence wait until the earlier ones are complete. Raises the error of a sentence that failed.
     """
     [[*parts, last_gap]], num_tokens = plan.texts, 0
     sentences = [GrowingSentence(service.model, gap) for gap in parts[0::2]]
@@ -124,7 +123,7 @@ async def events_of(
             if one.event.result is not None and row == len(sentences) - 1:
                 end(events[-1])
             yield events
-    if not sentences:  # no words, no tokens; clients wait for one all the same
+    if not sentences:  # no words, no tokens, but clients wait for one
         blank = StreamResponse(index=0, token=Token(id=service.model.eos, text="", special=True))
         end(blank)
         yield [blank]
@@ -154,7 +153,7 @@ def _subwords(service: Service, ids: Sequence[int]) -> list[schemas.Subword]:
 
 
 def _own(event: RowEvent) -> str | None:
-    """What the verifier's own token is called; None where the row ended within its draft."""
+    """The kind of the verifier's own token; None if the row ended within its draft."""
     if len(event.emitted_ids) == event.num_accepted:
         return None
     if not event.draft_ids:
@@ -163,7 +162,7 @@ def _own(event: RowEvent) -> str | None:
 
 
 async def while_connected(request: Request, work: Coroutine[Any, Any, T]) -> T:
-    """The result of `work`; ClientDisconnect cancels it, and is raised, where it comes first."""
+    """The result of `work`. If the client hangs up first, cancels it; raises ClientDisconnect."""
     task = asyncio.ensure_future(work)
     listener = asyncio.ensure_future(_hang_up(request.receive))
     try:
@@ -185,15 +184,15 @@ async def _hang_up(receive: Receive) -> None:
 class EventStream(StreamingResponse):
     """Server-sent events: the tokens of a round are written in one piece; an error ends them.
 
-    Starlette's own streaming notices a hang-up only when it next writes, which may be long after
-    for a request that waits in line. sse-starlette cuts streams off when the server is asked to
-    stop, where this one finishes accepted work, and changes uvicorn's class to notice that.
+    Starlette's own streaming notices a hang-up only at its next write, which may be much later for
+    a queued request. sse-starlette patches uvicorn's class and cuts streams off when the server is
+    asked to stop; this class finishes accepted work.
     """
 
     media_type = "text/event-stream"
 
     def __init__(self, texts: AsyncIterator[str], subscription: Subscription) -> None:
-        """subscription: closed when the stream is over, however it ends, even before it began."""
+        """subscription: closed when the stream ends, in any way, even before it began."""
         super().__init__(texts, headers={"Cache-Control": "no-cache", "X-Accel-Buffering": "no"})
         self._subscription = subscription
 
@@ -209,10 +208,10 @@ class EventStream(StreamingResponse):
 async def written(
     service: Service, events: AsyncIterator[list[StreamResponse]], deadline: float
 ) -> AsyncIterator[str]:
-    """Each list of events as text; an error, also that of a deadline that passes, ends them."""
+    """Each list of events as text; an error, such as a missed deadline, ends them."""
     try:
         while True:
-            # What happens between two of them is the reader's time.
+            # Outside this block the reader takes its time: no deadline interrupts it.
             async with service.until(deadline):
                 records = await anext(events, None)
             if records is None:

@@ -1,4 +1,4 @@
-"""specdec-translate: files and pipes, with a model of its own or through a server."""
+"""specdec-translate: translates files and pipes, with its own model or through a server."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ from specdec_plugins.serving.errors import ServiceError
 from specdec_plugins.serving.model import load_model, request_defaults
 from specdec_plugins.serving.settings import ModelOptions, ServerSettings
 
-TranslateLines = Callable[[list[str]], list[str | None]]  # None = it could not be decoded
+TranslateLines = Callable[[list[str]], list[str | None]]  # None = could not be decoded
 
 _NAME = "specdec-translate"
 _BUFFER = 64  # lines that are decoded together
-_UNBOUNDED = 2**31  # limits of a server protect it from strangers, not a user from themselves
+_UNBOUNDED = 2**31  # limits that protect a server do not apply to local use
 
 # Settings that a server takes with a request.
 _ASKED = (*EXACT, "max_new_tokens")
@@ -42,7 +42,7 @@ _how = partial(option, group="how")
 
 @dataclass(frozen=True)
 class TranslateOptions:
-    """Where lines come from and go to, and who translates them."""
+    """Input and output of lines, and how they are translated."""
 
     input_path: str = _text("input_path", flags=("--input",))
     output_path: str = _text("output_path", flags=("--output",))
@@ -75,14 +75,14 @@ def make_parser() -> argparse.ArgumentParser:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Exit status of a command line."""
+    """Run the command line; returns the exit status."""
     given = vars(make_parser().parse_args(argv))
     told, refused = "interrupted; what was written is complete lines.", (UserError, ServiceError)
     return run_command(_NAME, lambda: _run(given), "debug" in given, told, refused)
 
 
 def _run(given: dict[str, Any]) -> int:
-    """Translate; 1 where some lines could not be decoded."""
+    """Translate; returns 1 if some lines could not be decoded."""
     options = build(TranslateOptions, given)
     source, target = options.input_path, options.output_path
     files.check_places([source], [target])
@@ -97,7 +97,7 @@ def _run(given: dict[str, Any]) -> int:
             writer.write([line or "" for line in lines])
             bar.update(len(lines))
             num_failed += lines.count(None)
-        writer.write([])  # an input without lines makes an output without any
+        writer.write([])  # an empty input makes an empty output
     if num_failed:
         sys.stderr.write(
             f"{_NAME}: {num_failed} lines could not be decoded, because the model's scores were "
@@ -109,9 +109,9 @@ def _run(given: dict[str, Any]) -> int:
 def _translator(
     given: Mapping[str, Any], how: TranslateOptions, texts: Iterator[str], stack: ExitStack
 ) -> Iterator[list[str | None]]:
-    """Translations of lists of lines, in order, as they become ready; the models are loaded."""
+    """Load models; returns translated lists of lines, in order, as they become ready."""
     size = files.buffer_size(how.input_path, _BUFFER)
-    # Somebody who types waits for each line; else input is read as far ahead as keeps all busy.
+    # A person who types waits for each line; else read ahead enough to keep all workers busy.
     num_ahead = 2 if size > 1 else 0
     pool: Executor
     if how.server is not None:
@@ -122,7 +122,7 @@ def _translator(
         model = build(ModelOptions, given)
         bounds = {"max_characters": _UNBOUNDED, "max_waiting": _UNBOUNDED}
         settings = build(ServerSettings, {**request_defaults(model), **given, **bounds})
-        # Where there are more processes, a bad path should be told once, before they are started.
+        # Loaded for several processes, too: a bad path is reported once, before they start.
         translate = _local(model, settings, how)
         num_processes = how.processes or os.cpu_count() or 1
         if num_processes == 1:
@@ -156,7 +156,7 @@ def _remote(url: str, given: Mapping[str, Any], how: TranslateOptions) -> Transl
 
 
 def _local(model: ModelOptions, settings: ServerSettings, how: TranslateOptions) -> TranslateLines:
-    # With a server, what the extra `serve` brings is not needed.
+    # Imported here, as --server does not need the extra `serve`.
     from specdec_plugins.serving.planning import translate_texts
     from specdec_plugins.serving.schemas import Parameters
 
@@ -165,7 +165,7 @@ def _local(model: ModelOptions, settings: ServerSettings, how: TranslateOptions)
     return lambda lines: translate_texts(lines, options, loaded, settings)
 
 
-_own: TranslateLines  # of a process of the pool
+_own: TranslateLines  # in a process of the pool
 
 
 def _start(*arguments: Any) -> None:

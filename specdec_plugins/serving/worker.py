@@ -1,4 +1,4 @@
-"""Sentences in line, and the thread that owns the running batch while others queue and listen."""
+"""The queue of sentences, and the thread that owns the running batch."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ log = logging.getLogger("specdec.serving")
 _STOPPED = (503, "The server is shutting down; try another one.")
 _UNDECODABLE = (500, "This sentence could not be decoded; the server's log has the reason.")
 _DIED = (500, "The engine of this server has failed; try another one, or later.")
-_LOST_AFTER = 3  # rows that failed on their own, one after the other: the device is likely lost
+_LOST_AFTER = 3  # consecutive rows that failed alone: the device is likely lost
 _numbers = itertools.count()
 
 
@@ -34,7 +34,7 @@ class RowRound:
     """What one round did to one sentence, and when."""
 
     event: RowEvent
-    seconds: float  # since the sentence was put in line
+    seconds: float  # since the sentence was queued
     queue_seconds: float  # of these, until it joined the batch
     batch_size: int  # rows that decoded in this round
 
@@ -43,7 +43,7 @@ class Submission(ABC):
     """Sentences that one caller asked for together."""
 
     def __init__(self, requests: Sequence[Request], request_id: str = "-") -> None:
-        """request_id: what the log calls it."""
+        """request_id: its name in the log."""
         number = next(_numbers)
         self.request_id = request_id
         self.submitted_at = 0.0  # the worker's clock, seconds
@@ -60,7 +60,7 @@ class Submission(ABC):
 
 @dataclass(eq=False)
 class BatchRow:
-    """One sentence of a submission; it is the worker's until its last round was delivered."""
+    """One sentence of a submission; the worker owns it until its last round is delivered."""
 
     submission: Submission
     index: int
@@ -70,7 +70,7 @@ class BatchRow:
 
     @property
     def token_ids(self) -> list[int]:
-        """Emitted so far, the end of the sentence included."""
+        """Tokens emitted so far, eos included."""
         return [token_id for one in self.rounds for token_id in one.event.emitted_ids]
 
     @property
@@ -79,16 +79,15 @@ class BatchRow:
         return self.rounds[-1].seconds - self.rounds[-1].queue_seconds
 
     def remaining(self) -> Request:
-        """What is still to decode: the request, with everything emitted so far forced.
+        """What is left to decode: the request, with all tokens emitted so far forced.
 
-        A row that has to start again in a new batch goes on where it was, so nothing that a
-        stream has sent already is sent twice. Random numbers belong to positions, so it draws
-        what it would have drawn.
+        A row that restarts in a new batch resumes where it was, so a stream sends nothing twice.
+        Random numbers are keyed by position, so the row draws what it would have drawn.
         """
         return replace(self.request, forced_ids=[*self.request.forced_ids, *self.token_ids])
 
     def add(self, event: RowEvent, now: float, batch_size: int) -> None:
-        """A round that ended now."""
+        """Record and deliver a round that has just ended."""
         since = self.submission.submitted_at
         self.rounds.append(RowRound(event, now - since, self.joined_at - since, batch_size))
         self.tell(self.rounds[-1])
@@ -98,7 +97,7 @@ class BatchRow:
 
 
 class BatchWorker:
-    """Continuous batching: sentences join as rows come free, and are answered as they finish."""
+    """Continuous batching: sentences join as rows become free, and are answered as they finish."""
 
     def __init__(
         self,
@@ -107,9 +106,9 @@ class BatchWorker:
         metrics: Metrics,
         when_failed: Callable[[], None] = lambda: None,
     ) -> None:
-        """settings: of which `max_rows` and `max_waiting` bound the batch and the line before it.
+        """settings: `max_rows` and `max_waiting` bound the batch and its queue.
 
-        when_failed: called on the worker's thread where that dies of a bug.
+        when_failed: called on the worker's thread if it dies of a bug.
         """
         self._when_failed = when_failed
         self._new_session = new_session
@@ -122,11 +121,11 @@ class BatchWorker:
         self._num_lost = 0
         # Shared with callers, under the lock:
         self._wake = threading.Condition()
-        self._line: deque[Submission] = deque()  # with sentences that wait, in turn
+        self._line: deque[Submission] = deque()  # with waiting sentences, in turn
         self._hung_up: set[Submission] = set()
-        self.has_died = False  # of a bug: nothing will be decoded any more
+        self.has_died = False  # of a bug: nothing more will be decoded
         self.is_closing = False
-        self._out_of_time = False  # closing, and what is left is failed
+        self._out_of_time = False  # closing, and remaining rows fail
         self._pace = 0.05  # seconds between two finished sentences, smoothed
         self._thread = threading.Thread(target=self._run, name="specdec-batch", daemon=True)
 
@@ -148,12 +147,12 @@ class BatchWorker:
 
     @property
     def num_waiting(self) -> int:
-        """Sentences in line."""
+        """Queued sentences."""
         with self._wake:
             return sum(len(submission.waiting) for submission in self._line)
 
     def submit(self, submission: Submission) -> None:
-        """Put a submission in line. Raises ServiceError where it cannot be, and queues nothing."""
+        """Queue a submission. If that is impossible, raises ServiceError and queues nothing."""
         with self._wake:
             if self.has_died:
                 raise ServiceError(*_DIED)
@@ -170,7 +169,7 @@ class BatchWorker:
             self._wake.notify()
 
     def cancel(self, submission: Submission) -> None:
-        """Forget a submission wherever it is and free its rows; nothing where it is finished."""
+        """Drop a submission and free its rows; does nothing if it is finished."""
         with self._wake:
             if submission in self._line:
                 self._line.remove(submission)
@@ -181,8 +180,8 @@ class BatchWorker:
     def close(self, timeout: float | None = None) -> bool:
         """Take no new work, finish what was accepted, end the thread; False if time ran out.
 
-        timeout: seconds; None = as long as it takes. What is left after it is failed as soon as
-        the round under way is over, and the thread ends.
+        timeout: seconds; None = no limit. When it is over, remaining rows fail after the current
+        round, and the thread ends.
         """
         with self._wake:
             self.is_closing = True
@@ -209,7 +208,7 @@ class BatchWorker:
             self._fail_all(*reason)
 
     def _fail_all(self, status: int, message: str) -> None:
-        """Answer every row there is with an error."""
+        """Answer all rows with an error."""
         with self._wake:
             waiting = [row for submission in self._line for row in submission.waiting]
             self._line.clear()
@@ -219,7 +218,7 @@ class BatchWorker:
             row.tell(ServiceError(status, message))
 
     def _take_turn(self) -> bool:
-        """Wait for something to do, and do it; False when nothing more is to be done."""
+        """Wait for work and do a turn of it; False when there will be no more."""
         with self._wake:
             while not (self._line or self._rows or self._apart or self._hung_up):
                 if self.is_closing:
@@ -242,7 +241,7 @@ class BatchWorker:
         return True
 
     def _next_rows(self) -> list[BatchRow]:
-        """First come, first served; who asked for many sentences gives way after each of them."""
+        """First come, first served; a submission gives way after each of its sentences."""
         rows: list[BatchRow] = []
         while self._line and len(self._rows) + len(rows) < self._settings.max_rows:
             submission = self._line.popleft()
@@ -303,7 +302,7 @@ class BatchWorker:
         row.tell(ServiceError(*_UNDECODABLE))
 
     def _rest(self) -> None:
-        """The batch is empty: let go of what its finished rows still hold."""
+        """The batch is empty: release what its finished rows still hold."""
         self._is_apart = False
         try:
             self._session.step()
@@ -313,10 +312,10 @@ class BatchWorker:
         self._metrics.batch_rows.set(0)
 
     def _separate(self, error: Exception) -> None:
-        """A round failed, and nobody knows through which row: halve the batch until it shows.
+        """A round failed because of an unknown row: halve the batch until the row is found.
 
-        The halves decode one after the other before anyone else joins, each row from where it
-        was; a row that fails on its own is the culprit and is answered with an error.
+        The halves decode one after the other before other rows join, each row from where it was. A
+        row that fails on its own is the cause and is answered with an error.
         """
         rows = list(self._rows.values())
         self._renew()
@@ -331,6 +330,6 @@ class BatchWorker:
 
     def _renew(self) -> None:
         self._rows.clear()
-        with suppress(Exception):  # what failed may fail again; then its state is given up
+        with suppress(Exception):  # this may fail, too; then its state is given up
             self._session.close()
         self._session = self._new_session()
