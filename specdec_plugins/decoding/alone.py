@@ -1,4 +1,4 @@
-"""A drafter decoding without a verifier: its blocks as they are, one after the other."""
+"""Decoding with a drafter alone: its blocks are emitted unverified, one after the other."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from specdec_plugins.errors import UserError
 
 @dataclass(frozen=True)
 class Unverified(Stateful):
-    """The target side where nobody verifies: it scores nothing and keeps nothing."""
+    """The target side without a verifier: no scores, no state."""
 
     vocab_size: int
     special: SpecialTokens
@@ -44,7 +44,7 @@ class Unverified(Stateful):
 
 @dataclass(frozen=True)
 class KeepAll:
-    """Keeps every drafted token: the last one stands where a verifier's own would."""
+    """Keeps every drafted token; the last one takes the place of the verifier's own."""
 
     samples: bool = False
 
@@ -57,7 +57,7 @@ class KeepAll:
 
 
 class DrafterSession(Session):
-    """A session that nobody verifies, so nothing is guaranteed."""
+    """A session without verification, so without a guarantee."""
 
     _num_own = 0
 
@@ -65,7 +65,7 @@ class DrafterSession(Session):
         batch = self._batch
         if draft.tokens.shape[1] == 0:
             raise UserError(_NOTHING)
-        batch.prefix.active &= draft.lengths > 0  # so that the report finds who stands still
+        batch.prefix.active &= draft.lengths > 0  # so that the report finds rows without progress
         case = Case(draft, scores, batch.params, batch.random, batch.prefix.lengths)
         last = Round(draft, scores, self.method.rule.judge(case), self._before)
         return last, torch.zeros_like(batch.prefix.active)
@@ -75,7 +75,7 @@ class DrafterSession(Session):
 
 
 class DrafterDecoder(SpeculativeDecoder):
-    """Blockwise decoding that nobody verifies."""
+    """Blockwise decoding without verification."""
 
     new_session = DrafterSession
 

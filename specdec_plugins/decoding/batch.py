@@ -31,9 +31,9 @@ from specdec_plugins.decoding.types import (
 
 @dataclass
 class Batch:
-    """Rows in one order, the same in every field and in every stateful part."""
+    """Rows, in the same order in every field and in every stateful part."""
 
-    rows: list[RowResult]  # what the host knows without asking the device
+    rows: list[RowResult]  # host-side state, readable without synchronisation
     prefix: Prefix
     params: RowParams
     budget: Tensor  # [B] int64, tokens that the next round drafts
@@ -43,7 +43,7 @@ class Batch:
     @staticmethod
     @cache
     def empty(device: torch.device) -> Batch:
-        """One for everybody: nothing is written to what has no rows."""
+        """Shared by all sessions: a batch without rows is never written to."""
         none = torch.zeros(0, dtype=torch.int64, device=device)
         params = DecodeParams.stack([], device)
         prefix = Prefix(none[:, None], none, none.bool(), width=0)
@@ -51,7 +51,7 @@ class Batch:
 
     @staticmethod
     def open(requests: Sequence[Request], source: SourceBatch, now: float = 0.0) -> Batch:
-        """Fresh rows for these requests; `source` is their `collate`."""
+        """New rows for these requests; `source` is `collate` of them."""
         device = source.tokens.device
         params = DecodeParams.stack([r.params for r in requests], device)
         return Batch(
@@ -116,10 +116,10 @@ def collate(requests: Sequence[Request], pad: int, start: int, device: torch.dev
 
 
 def to_host(tensors: Sequence[Tensor]) -> list[list[Any]]:
-    """Tensors [B] or [B, N] of 64 bits or bool as lists, in one copy where they lie on a device."""
+    """Tensors [B] or [B, N], 64-bit or bool, as lists; in one copy if they are on a device."""
     if tensors[0].is_cpu:
         return [tensor.tolist() for tensor in tensors]
-    # Numbers that are no integers ride along bit by bit.
+    # Floats are reinterpreted as integers, bit by bit.
     parts = [t.long() if t.dtype is torch.bool else t.view(torch.int64) for t in tensors]
     columns = [part.view(len(part), -1) for part in parts]
     widths = [part.shape[1] for part in columns]
@@ -143,12 +143,12 @@ def open_prefix(source: SourceBatch, max_len: int) -> Prefix:
 
 
 class LateDrafter:
-    """A drafter whose rows join it when somebody first drafts, not when they are admitted.
+    """A drafter that rows join at the next draft of the batch, not when they are admitted.
 
     While a schedule asks for no drafts, as the adaptive one does under load, nothing is encoded
-    and nothing kept for them. A row that joins late brings what it has been given by then as its
-    forced prefix (`SourceBatch.forced`), which every drafter honours anyway. When anybody drafts
-    everybody joins, so those who wait always stand behind those who have joined.
+    or kept for the rows. A row that joins late passes its committed tokens as its forced prefix
+    (`SourceBatch.forced`), which every drafter supports anyway. When any row drafts, all rows join,
+    so waiting rows always come after joined ones.
     """
 
     def __init__(self, drafter: Drafter, special: SpecialTokens) -> None:
@@ -156,11 +156,11 @@ class LateDrafter:
         self._special = special
         self._num_joined = 0
         self._num_waiting = 0
-        self._source: SourceBatch | None = None  # of those who wait, as they were admitted
+        self._source: SourceBatch | None = None  # of the waiting rows, as admitted
 
     @property
     def num_waiting(self) -> int:
-        """Rows that `join` is due for."""
+        """Rows that have yet to `join`."""
         return self._num_waiting
 
     def admit(self, source: SourceBatch) -> None:
@@ -169,7 +169,7 @@ class LateDrafter:
 
     @torch.inference_mode()
     def join(self, batch: Batch) -> None:
-        """Admit the rows that wait, each with the prefix that it has in the batch."""
+        """Admit the waiting rows, each with its prefix in the batch."""
         late = batch.rows[self._num_joined :]
         has_begun = any(row.length > len(row.request.forced_ids) + 1 for row in late)
         source = self._source
@@ -188,7 +188,7 @@ class LateDrafter:
         return replace(source, forced=forced, forced_lengths=lengths.clone())
 
     def propose(self, batch: Batch, width: int) -> Draft:
-        """What the drafter proposes; every row has joined."""
+        """The drafter's proposal; every row must have joined."""
         assert not self._num_waiting, "propose before join"
         return self._drafter.propose(
             DraftRequest(batch.prefix, batch.budget, width, batch.params, batch.random)
@@ -212,7 +212,7 @@ class LateDrafter:
 
 
 def _first_rows(prefix: Prefix, last: Round, count: int) -> tuple[Prefix, Round]:
-    """What concerns the first rows; views, no copies."""
+    """Prefix and round of the first rows; views, no copies."""
 
     def cut(tensor: Tensor | None) -> Tensor | None:
         return None if tensor is None else tensor[:count]

@@ -1,10 +1,10 @@
-"""What tends to follow what in the verifier's output, for a drafter that cannot see its own words.
+"""Bigrams of the verifier's output, for a drafter whose tokens do not depend on each other.
 
 A block is drafted in one pass, so each of its tokens is chosen without knowing the others, and
-neighbours contradict each other. Scoring the most probable tokens of every position together with
-how well neighbours go together, and taking the best path, mends much of that at next to no cost
-(Kim et al. 2024, "Exploring and Improving Drafts in Blockwise Parallel Decoding", section 5). What
-is drafted is verified as ever, so the text does not change.
+neighbours contradict each other. Rescoring the most probable tokens of every position with bigram
+probabilities, and taking the best path, repairs much of that at next to no cost (Kim et al. 2024,
+"Exploring and Improving Drafts in Blockwise Parallel Decoding", section 5). The draft is verified
+as ever, so the text does not change.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from torch.nn.functional import pad
 
 from specdec_plugins.decoding.networks.cpu import ops
 
-_PRIOR = 10.0  # tokens' worth of belief in frequency alone, whatever the token before
-_SELDOM = 2  # pairs seen less often are left to frequency
-_UNSEEN = 0.1  # a token's count where it has none
+_PRIOR = 10.0  # weight k of the prior, frequency alone, in tokens
+_SELDOM = 2  # pairs seen less often get no entry
+_UNSEEN = 0.1  # added to each token's count
 
 
 @dataclass(frozen=True)
@@ -29,18 +29,18 @@ class Bigrams:
     """log P(token | the token before), smoothed with the token's frequency.
 
     P(t | p) = (count(p, t) + k P(t)) / (count(p) + k): a Dirichlet prior (MacKay and Peto 1995).
-    A sentence begins behind the start token of the decoder, which is also its end.
+    A sentence begins after the decoder's start token, which also ends it.
     """
 
     starts: Tensor  # [V + 1] int32: the entries of token p are starts[p] to starts[p + 1]
-    tokens: Tensor  # [N] int32, what follows, ascending within the entries of a token
+    tokens: Tensor  # [N] int32, the following tokens, ascending within the entries of a token
     log_probs: Tensor  # [N] float32
-    backoffs: Tensor  # [V] float32, added to the frequency of what has no entry
+    backoffs: Tensor  # [V] float32, added to the frequency of a token without an entry
     frequencies: Tensor  # [V] float32, log P(t)
 
     @staticmethod
     def count(sentences: Iterable[Sequence[int]], vocab_size: int, start: int) -> Bigrams:
-        """Of target sentences, each of token ids below `vocab_size` that end in eos."""
+        """Count target sentences, each of token ids below `vocab_size` and ending in eos."""
         before: list[int] = []
         after: list[int] = []
         for sentence in sentences:
@@ -70,7 +70,7 @@ class Bigrams:
         return len(self.frequencies)
 
     def widened(self, vocab_size: int) -> Bigrams:
-        """The same with more types at the end, which are as rare as the rarest."""
+        """The same with more types at the end, as rare as the rarest one."""
         more = vocab_size - self.vocab_size
         return replace(
             self,
@@ -94,16 +94,16 @@ class Bigrams:
 
     @cached_property
     def _keys(self) -> Tensor:
-        """[N] int64, ascending: a number for each pair that has an entry."""
+        """[N] int64, ascending: the key of each pair that has an entry."""
         before = torch.repeat_interleave(self.starts.diff())
         return before * self.vocab_size + self.tokens
 
     def best_path(self, logits: Tensor, before: Tensor, weight: float, candidates: int) -> Tensor:
-        """The tokens of each block that go best with their positions and with each other.
+        """The best path of tokens for each block, by logits and bigrams (Viterbi 1967).
 
-        logits: [B, K, V] of a drafter; before: [B] int64, the last committed tokens. The sum of the
-        chosen logits and of `weight` times log P is the largest that any path through the
-        `candidates` best tokens of each position has (Viterbi 1967). Returns [B, K] int64.
+        logits: [B, K, V] of a drafter; before: [B] int64, the last committed tokens. The path has
+        the largest sum of its logits and of `weight` times log P, of all paths through the
+        `candidates` best tokens of each position. Returns [B, K] int64.
         """
         candidates = min(candidates, logits.shape[-1])
         if not ops.compiled(logits):
@@ -132,7 +132,7 @@ class Bigrams:
             total, origin = reached.max(1)
             total = total + scores[:, position]
             origins.append(origin)
-        chosen = [total.argmax(-1, keepdim=True)]  # [B, 1] each, from the last position on
+        chosen = [total.argmax(-1, keepdim=True)]  # [B, 1] each, from the last position backwards
         for origin in reversed(origins):
             chosen.append(origin.gather(1, chosen[-1]))
         path = torch.stack(chosen[::-1], 1)  # [B, K, 1]

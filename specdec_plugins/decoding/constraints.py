@@ -1,9 +1,9 @@
-"""What may not be said, or less: the verifier's scores are changed before anyone judges them.
+"""Banned, penalised and forced tokens: the verifier's scores are changed before they are judged.
 
-Row i of the scores is about the token behind the prefix and i drafted tokens, and is constrained by
-that very text: so a block is judged as if its tokens had come one at a time, whatever was drafted
-and whatever the rule. Of a tree row i is about the text that its node i ends. Where nothing is
-asked for, nothing is computed.
+Row i of the scores is for the token after the prefix and i drafted tokens, and is constrained by
+exactly that text. So a block is judged as if its tokens had come one at a time, whatever was
+drafted and whatever the rule. In a tree, row i is for the text that ends in node i. Without
+constraints nothing is computed.
 """
 
 from __future__ import annotations
@@ -24,17 +24,17 @@ TokenIds = tuple[int, ...]
 
 @dataclass(frozen=True)
 class Constraints:
-    """A model's own, the same for every row; what a request asks for is in `RowParams`.
+    """Constraints of a model, the same for every row; those of a request are in `RowParams`.
 
-    They mean what they mean to `generate` of transformers, in whose texts the start token counts.
+    They work as in `generate` of transformers, where the start token is part of the text.
     """
 
-    bad_words: tuple[TokenIds, ...] = ()  # the last token of each is banned behind the others
-    no_repeat_ngram_size: int = 0  # no n-gram of that size stands in a text twice; 0 = any may
-    forced_last: int | None = None  # the token that a text of max_len tokens ends in
-    banned_first: TokenIds = ()  # tokens that may not be the first one, once
-    num_opening: int = 1  # tokens have opened a text: the start token, and what a model forces
-    repetition_penalty: float = 1.0  # over 1, tokens of the text are less likely (CTRL's, 2019)
+    bad_words: tuple[TokenIds, ...] = ()  # the last token of each is banned after the others
+    no_repeat_ngram_size: int = 0  # no n-gram of this size occurs twice in a text; 0 = any may
+    forced_last: int | None = None  # the last token of a text that reaches max_len
+    banned_first: TokenIds = ()  # tokens banned directly after the opening
+    num_opening: int = 1  # length of the opening: the start token, and what a model forces
+    repetition_penalty: float = 1.0  # above 1, tokens of the text become less likely (CTRL, 2019)
 
 
 FREE = Constraints()
@@ -48,9 +48,9 @@ def constrain(
     eos: int,
     constraints: Constraints = FREE,
 ) -> None:
-    """Logits of banned tokens become minus infinity, in place; `min_len` of `params` bans eos.
+    """Set logits of banned tokens to minus infinity, in place; `min_len` of `params` bans eos.
 
-    Those of tokens that the text holds are penalised before.
+    Tokens that the text contains are penalised first.
     """
     num_drafted = draft.tokens.shape[1]
     has_least = any(p.min_len for p in params.requested)
@@ -58,7 +58,7 @@ def constrain(
     has_words, penalty = any(asks), constraints.repetition_penalty
     last = constraints.forced_last
     if last is not None and prefix.width + num_drafted < min(p.max_len for p in params.requested):
-        last = None  # no row can be so long after this round
+        last = None  # no row can get that far in this round
     if not has_least and not has_words and last is None and penalty == 1.0:
         return
     tree = draft.tree
@@ -78,7 +78,7 @@ def constrain(
 
 
 def _penalise(logits: Tensor, ends: Tensor, text: Tensor, penalty: float) -> None:
-    """Make what the text [B, T] holds before each end less likely, once however often it does."""
+    """Penalise each token that the text [B, T] contains before each end, once however frequent."""
     stands = torch.arange(text.shape[1], device=text.device) < ends[..., None]  # [B, K+1, T]
     found = torch.zeros_like(logits)
     found.scatter_reduce_(2, text[:, None].expand_as(stands), stands.to(logits.dtype), "amax")
@@ -132,9 +132,9 @@ def _tables(
 def _line_by_line(
     logits: Tensor, prefix: Prefix, draft: Draft, ends: Tensor
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Views of logits and ends, and the texts [B, T] that they are about.
+    """Views of logits and ends, and the texts [B, T] that they are for.
 
-    Each node of a tree stands behind a text of its own, and becomes a row of its own.
+    Each node of a tree ends a text of its own, so it becomes a row of its own.
     """
     if draft.tree is not None:
         prefix, draft = _each_way(prefix, draft, draft.tree)
@@ -143,7 +143,7 @@ def _line_by_line(
 
 
 def _each_way(prefix: Prefix, draft: Draft, tree: Tree) -> tuple[Prefix, Draft]:
-    """A row for each node: its row's prefix, and the tokens on the way to it as the draft."""
+    """A row for each node: its row's prefix, and the tokens on the path to it as the draft."""
     num_nodes, seen = tree.parents.shape[1], tree.seen_mask
     ways = seen.new_zeros(*tree.parents.shape, tree.height + 1, dtype=torch.int64)
     tokens = pad(draft.tokens, (1, 0))[:, None]
@@ -156,7 +156,7 @@ def _each_way(prefix: Prefix, draft: Draft, tree: Tree) -> tuple[Prefix, Draft]:
 
 
 def _text(prefix: Prefix, draft: Draft) -> Tensor:
-    """Each row's prefix and draft, one behind the other: [B, W + K] int64, 0 for junk behind."""
+    """Each row's prefix followed by its draft: [B, W + K] int64, 0 in place of junk."""
     num_drafted = draft.tokens.shape[1]
     text = pad(prefix.tokens[:, : prefix.width], (0, num_drafted))
     columns = torch.arange(text.shape[1], device=text.device)
@@ -165,7 +165,7 @@ def _text(prefix: Prefix, draft: Draft) -> Tensor:
 
 
 def _ends_in(text: Tensor, ends: Tensor, phrases: Tensor) -> Tensor:
-    """Whether the tokens before each end are a phrase's [N, L] int64: [B, K+1, N] bool."""
+    """Whether the tokens before each end equal each phrase [N, L] int64: [B, K+1, N] bool."""
     length = phrases.shape[1]
     matched = (ends >= length)[..., None].expand(*ends.shape, len(phrases))
     for back in range(1, length + 1):
@@ -175,9 +175,9 @@ def _ends_in(text: Tensor, ends: Tensor, phrases: Tensor) -> Tensor:
 
 
 def _repeats(text: Tensor, ends: Tensor, size: int) -> Tensor:
-    """Whether text[b, t] is the last of an n-gram that would stand again: [B, K+1, T] bool.
+    """Whether text[b, t], put at the end, would repeat the n-gram it ends: [B, K+1, T] bool.
 
-    It would if the tokens before t are those before the end. Example: text 7 8 9 7, size 2, end 4:
+    That is if the tokens before t equal those before the end. Example: text 7 8 9 7, size 2, end 4:
     True at the 8.
     """
     columns = torch.arange(text.shape[1], device=text.device)
@@ -190,6 +190,6 @@ def _repeats(text: Tensor, ends: Tensor, size: int) -> Tensor:
 
 
 def _ban_tokens(logits: Tensor, tokens: Tensor, is_banned: Tensor) -> None:
-    """Ban tokens [B, K+1, N] int64, of which `is_banned` says some; no host waits for which."""
+    """Ban tokens [B, K+1, N] int64 where `is_banned`, without synchronising the host."""
     least = torch.where(is_banned, -math.inf, math.inf).to(logits.dtype)
     logits.scatter_reduce_(2, tokens, least, "amin")

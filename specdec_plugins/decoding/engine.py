@@ -1,4 +1,4 @@
-"""The running batch: draft, score, judge, extend, commit. Names no drafter and no rule."""
+"""The decoding loop: draft, score, judge, extend, commit. Independent of drafters and rules."""
 
 from __future__ import annotations
 
@@ -43,10 +43,10 @@ class EngineConfig:
     """How a session runs its batch. Only `constraints` can change an output."""
 
     max_rows: int = 32  # rows that decode at once
-    compact_at: float = 0.25  # share of finished rows from which they are dropped and refilled
-    constraints: Constraints = FREE  # what may not be said
-    with_scores: bool = False  # sum the verifier's log-probabilities of what is emitted
-    measure_time: bool | None = None  # seconds by part, which wait for a GPU; None = on a CPU only
+    compact_at: float = 0.25  # share of finished rows at which they are dropped and replaced
+    constraints: Constraints = FREE  # tokens that are banned, penalised or forced
+    with_scores: bool = False  # sum the verifier's log-probabilities of emitted tokens
+    measure_time: bool | None = None  # time the parts, which synchronises a GPU; None = CPU only
     clock: Callable[[], float] = time.perf_counter  # seconds; may count CPU time only
 
     def __post_init__(self) -> None:
@@ -67,13 +67,13 @@ class Method:
 
 
 class Session:
-    """A batch of rows that join, decode each at its own pace, and leave.
+    """A running batch: rows join, decode at their own pace, and leave.
 
-    Serving, streaming and files all drive it: `add` requests at any time, call `step` until it
+    Serving, streaming and files all use it: `add` requests at any time, call `step` until it
     has no rows, read the events. One device-to-host copy a round, and one more when rows join.
 
-    Verifier, drafter and schedule hold the state of this session and of no other until it is
-    closed; `SpeculativeDecoder.open` lends them.
+    Verifier, drafter and schedule belong to this session until it is closed;
+    `SpeculativeDecoder.open` lends them.
     """
 
     _num_own = 1  # tokens that the verifier adds to each draft
@@ -104,7 +104,7 @@ class Session:
         self._batch = Batch.empty(verifier.device)
 
     def __len__(self) -> int:
-        """Requests that are not finished, waiting ones included."""
+        """Unfinished requests, waiting ones included."""
         return len(self._waiting) + sum(not row.finished for row in self._batch.rows)
 
     def add(self, requests: Iterable[Request]) -> None:
@@ -119,7 +119,7 @@ class Session:
 
     @torch.inference_mode()
     def cancel(self, ids: Collection[str]) -> list[RowEvent]:
-        """Drop these requests, wherever they are; rows are freed at the next boundary."""
+        """Drop these requests, waiting or decoding; rows are freed at the next compaction."""
         dropped = [r for r in self._waiting if r.id in ids]
         self._waiting = deque(r for r in self._waiting if r.id not in ids)
         results = [RowResult(r, list(r.forced_ids)) for r in dropped]
@@ -135,7 +135,7 @@ class Session:
 
     @torch.inference_mode()
     def close(self) -> None:
-        """Give up what is left and hand the parts back, empty; a second time does nothing."""
+        """Discard what is left and hand the emptied parts back. Idempotent."""
         if self._closed:
             return
         self._closed = True
@@ -172,9 +172,9 @@ class Session:
     def _outcome(
         self, events: list[RowEvent], seconds: float, num_joined: int, joining: float
     ) -> Outcome:
-        """What is known of the round. Its `seconds` are not where joining is not timed.
+        """The round's outcome; `seconds` is None if rows joined and joining was not timed.
 
-        The device is idle before a round and after its copy to the host, so this waits for nothing.
+        The device is idle before a round and after its copy to the host, so this never waits.
         """
         return Outcome(
             num_rows=len(events),
@@ -196,7 +196,7 @@ class Session:
             yield from self.step()
 
     def _refill(self, now: float) -> None:
-        """At a bucket boundary, drop finished rows; where there is room, admit waiting ones."""
+        """Drop finished rows once there are enough; admit waiting requests if there is room."""
         num_rows = len(self._batch.rows)
         num_finished = sum(row.finished for row in self._batch.rows)
         if num_finished >= max(1.0, self._config.compact_at * num_rows):
@@ -219,7 +219,7 @@ class Session:
             part.select(index)
 
     def _emptied(self) -> Batch:
-        """An empty batch; what the parts still hold is dropped."""
+        """An empty batch; also empties the parts."""
         device = self.verifier.device
         for part in self._parts:
             part.select(torch.zeros(0, dtype=torch.int64, device=device))
@@ -236,7 +236,7 @@ class Session:
             row.budget = budget
 
     def _plan_budget(self) -> None:
-        """What the next round drafts: never past a limit, nothing for finished rows."""
+        """Set the budget of the next round: within all limits, 0 for finished rows."""
         batch, drafter = self._batch, self.method.drafter
         wanted = None if drafter is None else self._wanted_budget()
         if drafter is None or wanted is None:
@@ -246,7 +246,7 @@ class Session:
         batch.budget = fitting(wanted, batch.prefix, *limits)
 
     def _wanted_budget(self) -> Tensor | None:
-        """What the schedule asks for, but for rows whose text would then follow a clock."""
+        """The schedule's budget, except for rows whose text would then depend on measured time."""
         params = self._batch.params
         wanted = self.method.schedule.next_budget(params)
         if not self._text_follows_clock:
@@ -258,7 +258,7 @@ class Session:
 
     @property
     def _text_follows_clock(self) -> bool:
-        """True if the text of some row would follow a clock where the schedule had its way."""
+        """True if the schedule would make the text of some row depend on measured time."""
         if not self.method.schedule.follows_clock:
             return False
         return not self._batch.params.all_greedy(self.method.rule.samples)
@@ -276,14 +276,14 @@ class Session:
             return draft if self._text_follows_clock else self.method.schedule.trim(draft)
 
     def _conclude(self, draft: Draft, scores: Scores) -> tuple[Draft, Extension, Tensor]:
-        """Judge, extend, commit, and plan the next round; the host waits for nothing here.
+        """Judge, extend, commit, and plan the next round, without synchronising the host.
 
-        Returns the draft, of a tree the path that was taken; what was appended; and which rows have
-        failed, [B] bool.
+        Returns the draft (of a tree, the path taken), what was appended, and which rows failed,
+        [B] bool.
         """
         batch, eos = self._batch, self.verifier.special.eos
         last, has_failed = self._judge(draft, scores)
-        batch.prefix.active ^= has_failed  # of active ones only
+        batch.prefix.active ^= has_failed  # only active rows fail
         extension = extend(batch.prefix, last.draft, last.verdict, batch.params, eos)
         if self._config.with_scores:
             emitted = (extension.tokens, extension.lengths)
@@ -294,7 +294,7 @@ class Session:
         return last.draft, extension, has_failed
 
     def _judge(self, draft: Draft, scores: Scores) -> tuple[Round, Tensor]:
-        """The rule's verdict, and which rows have failed: their logits are not finite, [B] bool."""
+        """The rule's verdict, and the rows that failed as their logits are not finite, [B] bool."""
         batch = self._batch
         eos, constraints = self.verifier.special.eos, self._config.constraints
         constrain(scores.logits, batch.prefix, draft, batch.params, eos, constraints)
@@ -304,7 +304,7 @@ class Session:
         return last, failed(last.scores.logits, columns, batch.prefix.active)
 
     def _report(self, draft: Draft, extension: Extension, failed: Tensor) -> list[RowEvent]:
-        """The round's one copy to the host, and what it says."""
+        """Copy the round to the host, once, and turn it into events."""
         batch, prefix = self._batch, self._batch.prefix
         told = [draft.tokens, draft.lengths, extension.tokens, extension.lengths]
         told += [extension.num_accepted, extension.ended, extension.full, failed]
@@ -335,10 +335,10 @@ class Session:
 
 
 class SpeculativeDecoder:
-    """Decodes requests, for any number of callers at once: each has a session of its own.
+    """Decodes requests for any number of concurrent callers, each in its own session.
 
-    Weights are shared. The state of a session that is over is lent to the next one, so storage is
-    used again, and what a schedule has learnt goes on. Threads may share a decoder.
+    Weights are shared. The next session reuses the parts of a closed one: their storage, and what
+    the schedule has learnt. Thread-safe.
     """
 
     new_session: ClassVar[Callable[..., Session]] = Session
@@ -346,16 +346,16 @@ class SpeculativeDecoder:
     def __init__(
         self, verifier: Verifier, method: Method, config: EngineConfig | None = None
     ) -> None:
-        """The parts are never decoded with themselves, only ones that are `fresh` from them."""
+        """Sessions decode with `fresh` instances of the parts, never with the parts themselves."""
         self.verifier = verifier
         self.method = method
         self.config = config or EngineConfig()
-        self.stats = DecodeStats()  # of all sessions that are over
+        self.stats = DecodeStats()  # of all closed sessions
         self._lock = threading.Lock()
         self._idle: list[tuple[Verifier, Method]] = []
 
     def open(self) -> Session:
-        """A session that nobody else uses; `close` gives back what it holds."""
+        """A session for one caller; its `close` returns the parts."""
         with self._lock:
             verifier, method = self._idle.pop() if self._idle else self._fresh()
         return self.new_session(verifier, method, self.config, self._take_back)
@@ -372,7 +372,7 @@ class SpeculativeDecoder:
 
     @contextmanager
     def session(self, requests: Sequence[Request]) -> Iterator[Session]:
-        """A session with these requests, closed at the end, however that comes."""
+        """A session with these requests, closed on any exit."""
         session = self.open()
         try:
             session.add(requests)
@@ -381,9 +381,9 @@ class SpeculativeDecoder:
             session.close()
 
     def events(self, requests: Sequence[Request]) -> Iterator[RowEvent]:
-        """Round by round, until all are decoded or the caller has seen enough.
+        """Events round by round, until all requests are decoded or the caller stops.
 
-        Raises UserError where two requests have one id, or one cannot be decoded as asked.
+        Raises UserError where two requests have the same id, or one cannot be decoded as asked.
         """
         with self.session(requests) as session:
             yield from session.run()

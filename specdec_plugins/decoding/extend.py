@@ -1,6 +1,6 @@
-"""Where a row goes on and ends: what is kept of a draft, the cut after eos, the longest length.
+"""How a round extends a row: the accepted tokens, the cut after eos, the length limit.
 
-`until_eos` is the only place that knows where a sentence ends; `rounds.h` is its twin in C++.
+Only `until_eos` decides where a sentence ends; `rounds.h` is its C++ twin.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from specdec_plugins.decoding.types import (
 class Extension:
     """What one round appended to each row."""
 
-    tokens: Tensor  # [B, K+1] int64, accepted draft tokens, then the verifier's own; junk behind
+    tokens: Tensor  # [B, K+1] int64, accepted draft tokens, then the verifier's own; junk after
     lengths: Tensor  # [B] int64, emitted tokens after the cuts, 0 for inactive rows
     num_accepted: Tensor  # [B] int64, how many of these were drafted
     ended: Tensor  # [B] bool, the last emitted token is eos
@@ -42,11 +42,11 @@ class Extension:
 
 
 def judge(rule: AcceptanceRule, case: Case, before: Outcome | None = None) -> Round:
-    """The round as those learn of it who commit it.
+    """Judge a draft; returns the round that is passed to `commit`.
 
-    From node to node of a tree the row goes on with what the rule says there, as long as a child is
-    that token. What remains is a chain, the path that was taken, so that nobody behind this has to
-    know of trees, but for a cache that holds all nodes (`Round.path`).
+    In a tree, the row moves from a node to the child that equals the rule's token, as long as there
+    is one. The result is a chain, the path taken, so later steps need not know about trees, except
+    a cache that holds all nodes (`Round.path`).
     """
     draft, scores, tree = case.draft, case.scores, case.draft.tree
     if tree is None:
@@ -67,14 +67,14 @@ def judge(rule: AcceptanceRule, case: Case, before: Outcome | None = None) -> Ro
 
 
 def _path(tree: Tree, is_kept: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """The longest way all of whose nodes are kept, [B, N+1] bool, and on from there to a leaf.
+    """The longest path of nodes that are all kept, [B, N+1] bool, extended to a leaf.
 
-    Returns the nodes behind node 0 by depth, [B, height] int64, how many of them are kept and
-    how many there are, [B] int64 both. Node 0 is kept, and at most one child of a node.
+    Returns the nodes after node 0 by depth, [B, height] int64, how many of them are kept and
+    how many there are, [B] int64 both. Node 0 is kept, and at most one child of each node.
     """
     is_reached = (is_kept[:, None] | ~tree.seen_mask).all(2)
     last = (tree.depths * is_reached).argmax(1)  # [B]
-    # The way on is what might have been kept, too: to the deepest leaf, the first of equals.
+    # Extend it by what might also have been kept: to the deepest leaf, the first of equals.
     nodes = torch.arange(is_kept.shape[1], device=is_kept.device)
     goes_through = tree.seen_mask.gather(2, last[:, None, None].expand(-1, len(nodes), 1))[..., 0]
     leaf = (tree.depths * goes_through).argmax(1)
@@ -86,7 +86,7 @@ def _path(tree: Tree, is_kept: Tensor) -> tuple[Tensor, Tensor, Tensor]:
 
 
 def narrowed(draft: Draft, width: int) -> Draft:
-    """No more than so many columns of a chain."""
+    """The first `width` columns of a chain."""
     both = (draft.probs, draft.confidences)
     probs, confidences = (None if part is None else part[:, :width] for part in both)
     lengths = draft.lengths.clamp(max=width)
@@ -96,7 +96,7 @@ def narrowed(draft: Draft, width: int) -> Draft:
 def fitting(
     wanted: Tensor, prefix: Prefix, max_len: Tensor, num_own: int, max_positions: int | None
 ) -> Tensor:
-    """What of `wanted` [B] tokens may be drafted: no more than a row and the drafter have room for.
+    """Cap the `wanted` [B] tokens at what the row and the drafter have room for.
 
     num_own: tokens that the verifier adds to each draft. Returns [B] int64, 0 for inactive rows.
     """
@@ -113,12 +113,12 @@ def fitting(
             fitted=fitted,
         )
         return fitted
-    room = (max_len - num_own).clamp(max=most) - (prefix.lengths - 1)  # the start is no output
+    room = (max_len - num_own).clamp(max=most) - (prefix.lengths - 1)  # without the start token
     return torch.minimum(wanted, room).clamp(min=0) * prefix.active
 
 
 def until_eos(tokens: Tensor, lengths: Tensor, eos: int) -> tuple[Tensor, Tensor]:
-    """How many tokens each row has up to its first eos and with it, and whether it has one.
+    """The number of tokens of each row up to and including its first eos, and whether it has one.
 
     tokens: [B, N] int64, N > 0, of which `lengths` [B] int64 count. Returns [B] int64, [B] bool.
     """
@@ -141,7 +141,7 @@ def extend(
     Row b appends draft[b, :n] and next_tokens[b], where n = num_accepted[b]. Example: draft
     [5, 6, 7], n = 2, next 9 appends [5, 6, 9]; with 6 = eos it appends [5, 6].
 
-    `prefix.width` is left alone: the caller learns the lengths from its one copy a round.
+    `prefix.width` stays as it is: the caller updates it from its one copy a round.
     """
     if ops.compiled(prefix.tokens):
         return _compiled(prefix, draft, verdict, params, eos)
@@ -189,12 +189,12 @@ def _compiled(
 
 
 def append(prefix: Prefix, tokens: Tensor, lengths: Tensor) -> None:
-    """Write tokens[b, :lengths[b]] ([B, n] int64, [B] int64) behind row b, in place."""
+    """Write tokens[b, :lengths[b]] ([B, n] int64, [B] int64) after row b, in place."""
     columns = torch.arange(tokens.shape[1], device=tokens.device)
     at = prefix.lengths[:, None] + columns  # [B, n]
     kept = columns < lengths[:, None]
-    # Entries that are not kept rewrite the row's column 0 with itself: no boolean indexing, whose
-    # result size the host would have to wait for.
+    # Entries that are not kept rewrite the row's column 0 with itself. Boolean indexing would make
+    # the host wait for the size of its result.
     start = prefix.tokens[:, :1]
     prefix.tokens.scatter_(1, torch.where(kept, at, 0), torch.where(kept, tokens, start))
     prefix.lengths += lengths

@@ -16,9 +16,9 @@ def greedy(
 ) -> list[list[int]]:
     """Each row's argmax tokens, forced prefix and eos included, max_len tokens at most.
 
-    The definition of "greedy" is the published one: the plain argmax; `min_len` and
-    `constraints` ban tokens before. Nothing here is shared with the engine but the verifier,
-    `constrain` and `append`; finished rows stay in the batch until the last one ends.
+    "Greedy" is the plain argmax, as published, after `min_len` and `constraints` have banned
+    tokens. This shares only the verifier, `open_prefix`, `constrain` and `append` with the
+    engine. Finished rows stay in the batch until the last one ends.
     """
     verifier = verifier.fresh()
     verifier.admit(source)

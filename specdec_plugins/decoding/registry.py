@@ -1,4 +1,4 @@
-"""Names on the command line -> classes; one registry a kind."""
+"""Names on the command line -> classes; one registry for each kind."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _WORDS = {
 
 
 class Registry(Generic[T]):
-    """Maps names to classes; a duplicate is our bug, an unknown name the user's typo."""
+    """Maps names to classes; a duplicate raises ValueError, an unknown name UserError."""
 
     def __init__(self, kind: str) -> None:
         self.kind = kind
@@ -75,9 +75,9 @@ class Registry(Generic[T]):
 
 
 def misfit(hint: Any, value: object) -> str | None:
-    """What a value of a JSON had to be by its annotation, in words; None where it is that.
+    """The type, in words, that a JSON value should have by its annotation; None if it has it.
 
-    NewTypes count as what they are made of. To Python, True is an int, and 2 is no float.
+    NewTypes count as their supertype. Unlike in Python, True is no int, and 2 counts as a float.
     """
     kinds = get_args(hint) if get_origin(hint) in (Union, UnionType) else (hint,)
     kinds = tuple(getattr(kind, "__supertype__", get_origin(kind) or kind) for kind in kinds)

@@ -37,7 +37,7 @@ class HashRandom:
 
     @cached_property
     def _keys(self) -> Tensor:
-        """[B] int64, hashed when they are first asked for: most rules draw nothing."""
+        """[B] int64, hashed on first use: most rules draw nothing."""
         return _mix(self._seeds)
 
     def uniform(self, first: Tensor, n: int, stream: Stream) -> Tensor:
@@ -54,8 +54,8 @@ def warp(logits: Tensor, params: RowParams) -> Tensor:
     """Probabilities after each row's temperature, then top-k, then top-p.
 
     logits: [B, N, V]. Returns [B, N, V], float64 for float64 logits and float32 otherwise. Top-p
-    keeps the smallest set of best tokens whose mass within the top k is at least top_p. Equal
-    probabilities stand in the order of their ids, so that the kept set is the same every time.
+    keeps the smallest set of best tokens whose mass within the top k is at least top_p. Ties are
+    ordered by token id, so that the kept set is the same every time.
 
     Sorting a vocabulary costs as much as a layer, so only rows that need it are sorted.
     """
@@ -72,7 +72,7 @@ def warp(logits: Tensor, params: RowParams) -> Tensor:
 
 
 def _truncated(probs: Tensor, top_k: Tensor, top_p: Tensor) -> Tensor:
-    """The best tokens' share of each distribution. probs: [B, N, V]; top_k, top_p: [B]."""
+    """Each distribution truncated and renormalised. probs: [B, N, V]; top_k, top_p: [B]."""
     vocab_size = probs.shape[-1]
     top_k = torch.where(top_k > 0, top_k, vocab_size)[:, None, None]
     top_p = top_p[:, None, None]
@@ -86,7 +86,7 @@ def _truncated(probs: Tensor, top_k: Tensor, top_p: Tensor) -> Tensor:
 
 
 def best_probability(logits: Tensor) -> Tensor:
-    """Of the best token under the plain distribution: [..., V] gives [...]."""
+    """Probability of the best token, without warping: [..., V] gives [...]."""
     return (logits.amax(-1) - log_total(logits)).exp()
 
 
@@ -94,19 +94,19 @@ def sample(weights: Tensor, uniform: Tensor) -> Tensor:
     """One draw a row by inversion; a token of weight 0 is never drawn.
 
     weights: [B, V], not negative, of any positive sum; uniform: [B] float64 in [0, 1). Returns
-    [B] int64. The sums are float64: a float32 one is off by more than rare tokens weigh.
+    [B] int64. Sums are float64: the error of a float32 sum exceeds the weight of rare tokens.
     """
     cumulative = weights.double().cumsum(-1)  # [B, V]
-    # Under the sum, since a number below 1 is at most 1 - 2^-53.
+    # Below the sum, since a float64 below 1 is at most 1 - 2^-53.
     point = uniform * cumulative[:, -1]
-    # Rows of junk may weigh nothing at all; they too get some token.
+    # Junk rows may have no weight at all; they get some token, too.
     return (cumulative <= point[:, None]).sum(-1).clamp(max=weights.shape[-1] - 1)
 
 
 def draft_token(
     logits: Tensor, params: RowParams, random: RowRandom, position: Tensor, sampling: bool
 ) -> tuple[Tensor, Tensor | None]:
-    """One drafted token a row, and under a rule that samples the distribution behind it.
+    """One drafted token a row and, under a rule that samples, the distribution it is drawn from.
 
     logits: [B, V]; position: [B] int64, the token's place in the target. Returns [B] int64 and
     [B, 1, V] float32 or None: without sampling the token is the argmax.

@@ -15,13 +15,13 @@ from specdec_plugins.decoding.types import FinishReason, RowEvent
 
 @dataclass
 class DecodeStats:
-    """Counts only, merged by addition; every rate is a property with its convention."""
+    """Counts only, merged by addition; every rate is a property that states its convention."""
 
-    rounds: int = 0  # one a row and round
+    rounds: int = 0  # one for each row and round
     drafted: int = 0  # proposed tokens
-    accepted: int = 0  # of these kept, after the cuts at eos and max_len
+    accepted: int = 0  # drafted tokens kept, after the cuts at eos and max_len
     emitted: int = 0  # tokens appended, eos included
-    eos: int = 0  # of these eos
+    eos: int = 0  # emitted tokens that are eos
     rows: int = 0  # finished rows
     drafted_at: list[int] = field(default_factory=list)  # [i]: rounds that drafted position i
     accepted_at: list[int] = field(default_factory=list)  # [i]: of these, kept position i
@@ -50,15 +50,15 @@ class DecodeStats:
 
     @property
     def mean_accepted_tokens(self) -> float:
-        """Tokens a round, the verifier's own counted and eos not: the table of Xia et al. 2023.
+        """Tokens a round, the verifier's own included, eos not, as in the table of Xia et al. 2023.
 
-        A round that emits only eos counts 0, so plain decoding of L tokens has L / (L + 1).
+        A round that emits only eos counts as 0, so plain decoding of L tokens has L / (L + 1).
         """
         return (self.emitted - self.eos) / self.rounds if self.rounds else 0.0
 
     @property
     def mean_emitted_tokens(self) -> float:
-        """Tokens a round, eos counted: Spec-Bench's mean accepted tokens."""
+        """Tokens a round, eos included: Spec-Bench's mean accepted tokens."""
         return self.emitted / self.rounds if self.rounds else 0.0
 
     @property
@@ -84,9 +84,9 @@ def _sums(a: list[int], b: list[int]) -> list[int]:
 
 
 class PartTimer:
-    """Adds up seconds by part. On an accelerator each part waits for the device at its end.
+    """Adds up seconds by part. On an accelerator each part synchronises with the device.
 
-    So it is off there by default: reading a clock on the CPU needs no synchronisation.
+    So it is off there by default. On a CPU, reading the clock needs no synchronisation.
     """
 
     def __init__(

@@ -1,16 +1,16 @@
-"""The few types that the decoding core speaks, and what each part promises.
+"""The types of the decoding core, and the contract of each part.
 
 One round of decoding is a pipeline over a batch of rows, each at its own length:
 
     propose -> score -> judge -> extend -> commit
 
 A *drafter* (distribution q) proposes up to K tokens a row, the *verifier* (distribution p) scores
-all of them in one pass, an *acceptance rule* says how many to keep and which token of the
+all of them in one pass, an *acceptance rule* decides how many to keep and which token of the
 verifier's own follows, and `extend` appends them to the committed prefix. `commit` then tells
-everyone what was kept.
+verifier, drafter and schedule what was kept.
 
-Verifier, drafter and schedule hold state, one entry for each row of *one* session. `fresh` gives an
-empty state over the same weights, so that many sessions can run at once.
+Verifier, drafter and schedule hold state: one entry for each row of *one* session. `fresh` returns
+an instance with empty state over the same weights, so that many sessions can run at once.
 
 Letters in shape comments: B rows, S source positions, K drafted tokens, T target positions,
 V vocabulary, D model width. Batch first everywhere. Indices are int64, masks bool.
@@ -31,15 +31,15 @@ from torch import Tensor
 from specdec_plugins.decoding.registry import Registry
 from specdec_plugins.errors import require
 
-SEEDS = 2**63  # seeds are below it, as all integers of a request are
+SEEDS = 2**63  # exclusive bound of seeds and of all other integers of a request
 INTEGERS = ("block_size", "max_len", "min_len", "beta", "top_k", "seed")
 FLOATS = ("tau", "temperature", "top_p")
 COLUMNS = (*INTEGERS, *FLOATS)  # of RowParams
-LEAST = 1e-6  # temperature, and top-p: far below these, float32 probabilities underflow
+LEAST = 1e-6  # least temperature and top-p: far below it, float32 probabilities underflow
 
 
 class Guarantee(Enum):
-    """What a rule promises about the output, against the verifier decoding alone."""
+    """What a rule promises about the output, compared with the verifier decoding alone."""
 
     GREEDY = "token-for-token the verifier's greedy output"
     DISTRIBUTION = "samples distributed exactly as the verifier's"
@@ -47,7 +47,7 @@ class Guarantee(Enum):
 
 
 class Stream(Enum):
-    """Independent series of random numbers that one row may draw at one position."""
+    """Independent streams of random numbers for one row at one position."""
 
     PROPOSE = 0
     ACCEPT = 1
@@ -72,7 +72,7 @@ class SourceBatch:
     lengths: Tensor  # [B] int64, eos included
     forced: Tensor  # [B, P] int64, right-padded; column 0 is the start token
     forced_lengths: Tensor  # [B] int64, start token included, so at least 1
-    hints: Tensor  # [B, H] int64, `Request.hint_ids`; -1 behind them, and where there are none
+    hints: Tensor  # [B, H] int64, `Request.hint_ids` padded with -1; all -1 without a hint
 
     def __len__(self) -> int:
         return self.tokens.shape[0]
@@ -80,12 +80,12 @@ class SourceBatch:
 
 @dataclass
 class Prefix:
-    """Committed tokens only; a drafted token never appears here unaccepted."""
+    """Committed tokens only: a drafted token enters once it is accepted."""
 
     tokens: Tensor  # [B, T] int64, preallocated; column 0 is the start token; junk past `lengths`
     lengths: Tensor  # [B] int64, start token included
     active: Tensor  # [B] bool; a finished row may stay until the batch is compacted
-    width: int  # host-side bound of `lengths`, so that nobody has to ask the device
+    width: int  # host-side upper bound of `lengths`, readable without synchronisation
 
     def last(self) -> Tensor:
         """The last committed token of each row: [B] int64."""
@@ -94,23 +94,23 @@ class Prefix:
 
 @dataclass(frozen=True)
 class RowParams:
-    """What each row's request asked for, on the device; every tensor is [B]."""
+    """Parameters of each row's request, on the device; every tensor is [B]."""
 
     block_size: Tensor  # int64, tokens drafted a round at most; 0 = plain autoregressive steps
     max_len: Tensor  # int64, tokens after the start token at most, forced ones and eos included
-    min_len: Tensor  # int64, eos is banned until so many tokens stand after the start token
+    min_len: Tensor  # int64, eos is banned until this many tokens follow the start token
     beta: Tensor  # int64 >= 1, an accepted token is among the verifier's beta best
-    tau: Tensor  # float32 >= 0, and its logit at most tau below the best one
+    tau: Tensor  # float32 >= 0, and its logit is at most tau below the best one
     temperature: Tensor  # float32 > 0, read by sampling rules only
     top_k: Tensor  # int64, 0 = all
     top_p: Tensor  # float32 in (0, 1], 1 = all
     seed: Tensor  # int64
-    requested: tuple[DecodeParams, ...]  # the same on the host, which need not ask the device
+    requested: tuple[DecodeParams, ...]  # the same on the host, without synchronisation
 
     def greedy_mask(self, samples: bool) -> Tensor:
-        """[B] bool: whose output is the verifier's greedy one, whatever is drafted.
+        """[B] bool: rows whose output is the verifier's greedy output, whatever is drafted.
 
-        samples: the rule draws from p, so that only top_k = 1 leaves nothing to chance.
+        samples: the rule draws from p, so only rows with top_k = 1 are deterministic.
         """
         is_greedy = self.beta == 1
         return is_greedy & (self.top_k == 1) if samples else is_greedy
@@ -120,7 +120,7 @@ class RowParams:
 
     @cached_property
     def truncation(self) -> tuple[Tensor, Tensor]:
-        """Rows whose only token is the best, and others that exclude some: each [B'] int64."""
+        """Rows that keep only the best token, and other rows that truncate: [B'] int64 each."""
         rows = list(enumerate(self.requested))
         best = [row for row, p in rows if p.top_k == 1]
         some = [row for row, p in rows if p.top_k > 1 or (p.top_k == 0 and p.top_p < 1)]
@@ -133,7 +133,7 @@ class RowParams:
         return max((min(p.block_size, p.max_len) for p in self.requested), default=0)
 
     def select(self, keep: Sequence[int], rows: Tensor) -> RowParams:
-        """The rows `keep`, in that order; `rows` [B'] int64 is the same on the device."""
+        """The rows `keep`, in that order; `rows` [B'] int64 is the same list on the device."""
         kept = {name: getattr(self, name)[rows] for name in COLUMNS}
         return RowParams(**kept, requested=tuple(self.requested[i] for i in keep))
 
@@ -146,9 +146,9 @@ class RowParams:
 class RowRandom(Protocol):
     """Random numbers keyed by row, position and stream.
 
-    They depend on no neighbour. A position that was drawn for and then rejected may be drawn for
-    again: the number at position i is never used in a decision about a position before i, so the
-    kept decisions stay independent of the later ones.
+    They do not depend on neighbouring rows. A position that was drawn for and then rejected may be
+    drawn for again: the number at position i never decides about a position before i, so the
+    decisions that were kept stay independent of later ones.
     """
 
     def uniform(self, first: Tensor, n: int, stream: Stream) -> Tensor:
@@ -157,36 +157,36 @@ class RowRandom(Protocol):
 
 @dataclass(frozen=True)
 class Tree:
-    """How drafted tokens hang together where several may follow one (SpecInfer, Miao et al. 2023).
+    """The tree of drafted tokens where several may follow one (SpecInfer, Miao et al. 2023).
 
-    Nodes are counted as the rows of the verifier's scores are: node 0 is the last committed token,
-    node n + 1 the token n of the draft. The children of a node are different tokens.
+    Nodes are numbered like the rows of the verifier's scores: node 0 is the last committed token,
+    node n + 1 is token n of the draft. The children of a node are distinct tokens.
     """
 
-    parents: Tensor  # [B, N+1] int64, the node before each, which is counted before it; 0 of node 0
-    depths: Tensor  # [B, N+1] int64, how many tokens behind node 0 each stands
-    height: int  # the largest depth, or more, but no more than N
+    parents: Tensor  # [B, N+1] int64, parent of each node, always a smaller number; 0 for node 0
+    depths: Tensor  # [B, N+1] int64, distance of each node from node 0
+    height: int  # upper bound of the depths, no more than N
 
     @cached_property
     def seen_mask(self) -> Tensor:
-        """[B, N+1, N+1] bool: which nodes each one sees, those on its way and itself."""
+        """[B, N+1, N+1] bool: the nodes that each node attends to, its ancestors and itself."""
         num_nodes = self.parents.shape[1]
         seen = torch.eye(num_nodes, device=self.parents.device).repeat(len(self.parents), 1, 1)
         seen = seen.scatter_(2, self.parents[..., None], 1.0)
         for _ in range((self.height - 1).bit_length()):
-            seen = (seen @ seen).clamp_(max=1.0)  # twice as far
+            seen = (seen @ seen).clamp_(max=1.0)  # doubles the distance
         return seen.bool()
 
 
 @dataclass(frozen=True)
 class Draft:
-    """What a drafter proposes. Entries past `lengths` are junk and must not matter."""
+    """What a drafter proposes. Entries past `lengths` are junk and must be ignored."""
 
     tokens: Tensor  # [B, K] int64
     lengths: Tensor  # [B] int64, 0..K; 0 = no proposal, an ordinary autoregressive step
     probs: Tensor | None = None  # [B, K, V] float32, the proposal distribution q; None = one-hot
-    tree: Tree | None = None  # None = each token follows the one before it; of a tree q is one-hot
-    confidences: Tensor | None = None  # [B, K], probability of each place's best token, if known
+    tree: Tree | None = None  # None = a chain; in a tree, q is one-hot
+    confidences: Tensor | None = None  # [B, K], probability of each best token, if known
 
     @property
     def mask(self) -> Tensor:
@@ -196,7 +196,7 @@ class Draft:
 
     @staticmethod
     def empty(num_rows: int, device: torch.device) -> Draft:
-        """No proposal for anyone."""
+        """No proposal for any row."""
         tokens = torch.zeros(num_rows, 0, dtype=torch.int64, device=device)
         return Draft(tokens, lengths=tokens.new_zeros(num_rows))
 
@@ -206,21 +206,21 @@ class DraftRequest:
     """What a round asks of a drafter."""
 
     prefix: Prefix
-    budget: Tensor  # [B] int64, tokens a row at most
-    width: int  # max(budget) or more: K of the draft, or fewer where a drafter stops early
+    budget: Tensor  # [B] int64, maximum tokens of each row
+    width: int  # max(budget) or more; K of the draft, which is less where a drafter stops early
     params: RowParams
     random: RowRandom
 
 
 @dataclass(frozen=True)
 class Scores:
-    """The verifier's view: `logits[b, i]` is about the token after prefix[b] + draft[b, :i].
+    """The verifier's scores: `logits[b, i]` is for the token after prefix[b] + draft[b, :i].
 
-    Of a tree it is about the token after node i. Rows i > draft.lengths[b] are junk.
+    In a tree it is for the token after node i. Rows i > draft.lengths[b] are junk.
     """
 
     logits: Tensor  # [B, K+1, V]
-    hidden: Tensor | None = None  # [B, K+1, D] last decoder state, where a drafter asked for it
+    hidden: Tensor | None = None  # [B, K+1, D] last decoder states, if a drafter asked for them
 
 
 @dataclass(frozen=True)
@@ -244,49 +244,49 @@ class Verdict:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What the host knows of a round that is over."""
+    """What the host knows of a finished round."""
 
-    num_rows: int  # that were not finished before
+    num_rows: int  # rows that were unfinished before it
     num_emitted: int  # tokens, of all rows
     num_finished: int  # rows
-    seconds: float | None = None  # dropping rows before it included, not `joining`; None = unknown
+    seconds: float | None = None  # with the compaction before it, without `joining`; None = unknown
     num_joined: int = 0  # rows that joined the drafter in it
-    joining: float = 0.0  # seconds that took
+    joining: float = 0.0  # seconds that they took to join
 
 
 @dataclass(frozen=True)
 class Round:
-    """One round's pipeline, for those who learn from it at commit. Of a tree it is the path that
-    was taken, up to a leaf, as if that had been the draft."""
+    """One round's pipeline, as passed to `commit`. For a tree, the draft is the path that was
+    taken, extended to a leaf."""
 
     draft: Draft
     scores: Scores
     verdict: Verdict
-    before: Outcome | None = None  # of the round before this one, if any
-    path: Tensor | None = None  # [B, K] int64, nodes of the tree that the draft is; None = no tree
+    before: Outcome | None = None  # of the previous round, if any
+    path: Tensor | None = None  # [B, K] int64, tree nodes of the draft; None = no tree
 
 
 class Stateful(Protocol):
-    """State that lives in rows: verifier, drafter and schedule alike.
+    """Per-row state, as kept by verifier, drafter and schedule.
 
-    What keeps none inherits these methods, which do nothing.
+    A part without state inherits these methods, which do nothing.
     """
 
     def admit(self, source: SourceBatch) -> None:
-        """New rows join behind the present ones."""
+        """Append new rows after the present ones."""
         return
 
     def commit(self, prefix: Prefix, last: Round) -> None:
-        """`prefix` now holds what was kept of `last`; forget the rest."""
+        """`prefix` now holds what was kept of round `last`; discard the rest."""
         return
 
     def select(self, rows: Tensor) -> None:
-        """Keep the rows [B'] int64, in that order; [0] empties the state, whatever it was."""
+        """Keep the rows [B'] int64, in that order; an empty tensor resets any state."""
         return
 
 
 class Target(Protocol):
-    """The tokens of the target side, and where they are computed."""
+    """Vocabulary, special tokens, device and length limit of the target side."""
 
     @property
     def vocab_size(self) -> int: ...
@@ -303,10 +303,10 @@ class Target(Protocol):
 
 
 class Verifier(Target, Stateful, Protocol):
-    """The model whose output is being reproduced."""
+    """The model whose output is reproduced."""
 
     def fresh(self) -> Verifier:
-        """One without rows, over the same weights."""
+        """A new instance without rows, over the same weights."""
 
     def score(self, prefix: Prefix, draft: Draft) -> Scores:
         """One cached pass over each row's last committed token and its draft."""
@@ -316,48 +316,48 @@ class Drafter(Stateful, Protocol):
     """Proposes tokens. Errors are corrected by the rule; only speed matters."""
 
     def fresh(self, target: Target) -> Drafter:
-        """One without rows, over the same weights, that reads this verifier's state."""
+        """A new instance without rows, over the same weights, that reads this verifier's state."""
 
     @property
     def max_block_size(self) -> int | None:
-        """The longest block it can draft, or None for any."""
+        """The longest block that it can draft; None = no limit."""
 
     @property
     def max_positions(self) -> int | None:
-        """The longest prefix and draft together, start token left out, or None for any."""
+        """The longest prefix plus draft, without the start token; None = no limit."""
 
     def propose(self, asked: DraftRequest) -> Draft:
         """Draft a block for each row.
 
-        Where `probs` are given, they are the distribution that the tokens were drawn from; where
-        they are not, a rule that samples takes the draft for certain, so it must not be random.
+        If `probs` are given, the tokens were drawn from them. If not, a rule that samples takes q
+        as one-hot, so the draft must be deterministic.
         """
 
 
 class DraftSchedule(Stateful):
-    """How many tokens to ask for next. Base of the schedules, each built from its Config."""
+    """Decides how many tokens to draft next. Base of the schedules, each built from its Config."""
 
     def __init__(self, config: Any) -> None:
         self._config = config
 
     def fresh(self) -> Self:
-        """One without rows that has learnt nothing."""
+        """A new instance without rows that has learnt nothing."""
         return type(self)(self._config)
 
     @property
     def follows_clock(self) -> bool:
-        """True if measured time decides, so that two runs may draft differently."""
+        """True if the budget depends on measured time, so that two runs may draft differently."""
         return False
 
     def trim(self, draft: Draft) -> Draft:
-        """What is worth verifying; not asked where a text would then follow a clock."""
+        """The part worth verifying; not called where a text would then depend on measured time."""
         return draft
 
     @abstractmethod
     def next_budget(self, params: RowParams) -> Tensor | None:
-        """[B] int64, 0 = a plain autoregressive step; None = that for all, and nothing computed.
+        """[B] int64, 0 = a plain autoregressive step; None = 0 for all rows, at no cost.
 
-        The engine caps it at what fits.
+        The engine caps it at the room that is left.
         """
 
 
@@ -366,10 +366,10 @@ class AcceptanceRule(Protocol):
 
     @property
     def samples(self) -> bool:
-        """True if it draws from p, so that temperature, top-k and top-p mean something."""
+        """True if it draws from p, so that temperature, top-k and top-p apply."""
 
     def guarantee(self, beta: int) -> Guarantee:
-        """What holds for a request with this beta."""
+        """The guarantee for a request with this beta."""
 
     def judge(self, case: Case) -> Verdict:
         """How much of each row's draft is kept, and what follows it."""
@@ -377,12 +377,12 @@ class AcceptanceRule(Protocol):
 
 @runtime_checkable
 class JudgesTrees(Protocol):
-    """An acceptance rule for trees, too."""
+    """An acceptance rule that also judges trees."""
 
     def says(self, case: Case) -> Tensor:
-        """[B, K+1] int64: what each node of the draft's tree goes on with.
+        """[B, K+1] int64: the token that follows each node of the draft's tree.
 
-        A child that is this token is accepted; where none is, it is the verifier's own token.
+        A child that equals it is accepted; if none does, it is the verifier's own token.
         """
 
 
@@ -392,13 +392,13 @@ SCHEDULES: Registry[DraftSchedule] = Registry("draft schedule")
 
 @dataclass(frozen=True)
 class DecodeParams:
-    """What one request may ask for."""
+    """Parameters of one request."""
 
     block_size: int = 25  # tokens drafted a round at most; 0 = plain autoregressive decoding
     max_len: int = 200  # tokens after the start token at most, forced prefix and eos included
-    min_len: int = 0  # eos is banned before so many tokens; fairseq's own search has 1
+    min_len: int = 0  # eos is banned before this many tokens; fairseq's own search uses 1
     beta: int = 1  # accept among the verifier's beta best tokens; 1 = exactly its greedy output
-    tau: float = 0.0  # nats below the best logit that an accepted token may be; boundary included
+    tau: float = 0.0  # nats that an accepted logit may lie below the best; boundary included
     temperature: float = 1.0  # LEAST or more; sampling rules only
     top_k: int = 0  # sample from the k best; 0 = all
     top_p: float = 1.0  # sample from the smallest set with this mass; 1 = all
@@ -420,7 +420,7 @@ class DecodeParams:
 
     @staticmethod
     def stack(params: Sequence[DecodeParams], device: torch.device) -> RowParams:
-        """One row a request."""
+        """One row for each request."""
         columns: dict[str, Tensor] = {}
         for names, dtype in ((INTEGERS, torch.int64), (FLOATS, torch.float32)):
             values = torch.tensor([[getattr(p, n) for p in params] for n in names], dtype=dtype)
@@ -431,7 +431,7 @@ class DecodeParams:
 class FinishReason(Enum):
     EOS = "eos"  # the row ended its sentence
     LENGTH = "length"  # the row reached its max_len and was cut
-    CANCELLED = "cancelled"  # the caller no longer wanted it
+    CANCELLED = "cancelled"  # the caller cancelled it
     ERROR = "error"  # the verifier's logits were NaN or infinite; no text
 
 
@@ -443,7 +443,7 @@ class Request:
     source_ids: list[int]  # ends in eos
     params: DecodeParams = field(default_factory=DecodeParams)
     forced_ids: list[int] = field(default_factory=list)  # target prefix to begin with, no eos
-    hint_ids: list[int] = field(default_factory=list)  # of nearly the same text: a draft; no eos
+    hint_ids: list[int] = field(default_factory=list)  # similar translation to draft from; no eos
 
     def __post_init__(self) -> None:
         require(len(self.source_ids) > 0, f"Request {self.id!r} has an empty source.")
@@ -456,7 +456,7 @@ class Request:
 
 @dataclass
 class RowResult:
-    """A sentence on its way through the batch; once it is finished, how it came about."""
+    """The state of a sentence in the batch and, once it is finished, its result."""
 
     request: Request
     token_ids: list[int] = field(default_factory=list)  # forced prefix and eos included
@@ -466,9 +466,9 @@ class RowResult:
     accepted_per_round: list[int] = field(default_factory=list)
     emitted_per_round: list[int] = field(default_factory=list)
     finish_reason: FinishReason | None = None  # None = it is still decoding
-    length: int = 1  # committed tokens, start token included, as the device has them
+    length: int = 1  # committed tokens, start token included; mirrors the device
     budget: int = 0  # tokens that the next round drafts
-    joined_at: float = field(default=0.0, compare=False)  # the session's clock
+    joined_at: float = field(default=0.0, compare=False)  # by the session's clock
     seconds: float = field(default=0.0, compare=False)  # from then until it was finished
 
     @property
@@ -494,6 +494,6 @@ class RowEvent:
 
     id: str
     draft_ids: list[int]  # proposed
-    num_accepted: int  # of these kept, after the cuts at eos and max_len
+    num_accepted: int  # drafted tokens kept, after the cuts at eos and max_len
     emitted_ids: list[int]  # appended: kept draft tokens, then the verifier's own; eos included
-    result: RowResult | None  # the whole row, on its last event
+    result: RowResult | None  # the finished row, on its last event only

@@ -22,14 +22,14 @@ from specdec_plugins.decoding.types import (
 class TransformerVerifier:
     """Scores drafts with one forward pass a round (SpecDec, Xia et al. 2023, section 3.2).
 
-    Between rounds the cache holds each row's prefix but for its last token, whose keys and values
-    are computed together with those of the next draft. Rows may be of any lengths.
+    Between rounds the cache holds each row's prefix without its last token, whose keys and values
+    are computed together with those of the next draft. Rows may have different lengths.
     """
 
     def __init__(
         self, network: Transformer, special: SpecialTokens, with_hidden: bool = False
     ) -> None:
-        """`network` in eval mode; `with_hidden` adds its last states to the scores."""
+        """`network` is in eval mode; `with_hidden` adds its last states to the scores."""
         self.network = network
         self.with_hidden = with_hidden
         self.special = special
@@ -42,8 +42,8 @@ class TransformerVerifier:
         self.max_target_positions = config.decoder.max_positions
         self._cache = self._new_cache(0)
         self._memory: SourceMemory | None = None
-        self._ahead: list[Tensor] = []  # [B, 1, D] each: what left the exit layer this round
-        self._exit_layer = 0  # layers that these have been through
+        self._ahead: list[Tensor] = []  # [B, 1, D] each: outputs of the exit layer in this round
+        self._exit_layer = 0  # number of layers that computed these
 
     def fresh(self) -> TransformerVerifier:
         return TransformerVerifier(self.network, self.special, self.with_hidden)
@@ -61,7 +61,7 @@ class TransformerVerifier:
 
     @torch.inference_mode()
     def admit_encoded(self, source: SourceBatch, states: Tensor, padding_mask: Tensor) -> None:
-        """Rows whose states [B, S, D] and padding [B, S] bool are there already."""
+        """`admit` rows whose encoder states [B, S, D] and padding [B, S] bool are known."""
         memory = SourceMemory(
             lengths=source.lengths,
             padding_mask=padding_mask,
@@ -90,7 +90,7 @@ class TransformerVerifier:
         return Scores(logits, hidden=states if self.with_hidden else None)
 
     def _read(self, tokens: Tensor, memory: SourceMemory, width: int, tree: Tree | None) -> Tensor:
-        """Last states [B, n, D] of tokens [B, n] int64; of some the first layers may be done."""
+        """Last states [B, n, D] of tokens [B, n] int64; resumes those that `run_ahead` began."""
         decoder, num_ahead, num_new = self.network.decoder, len(self._ahead), tokens.shape[1]
         if num_ahead == 0:
             window = self._cache.window(num_new, width, tree=tree)
@@ -108,7 +108,7 @@ class TransformerVerifier:
 
     @torch.inference_mode()
     def run_ahead(self, prefix: Prefix, tokens: Tensor, exit_layer: int) -> Tensor:
-        """[B, V] logits of the first layers about what follows `tokens` [B] int64."""
+        """[B, V] logits of the first layers for the token after `tokens` [B] int64."""
         assert self._memory is not None, "run_ahead before admit"
         decoder, self._exit_layer = self.network.decoder, exit_layer
         window = self._cache.window(1, width=prefix.width - 1, skip=len(self._ahead))
@@ -125,7 +125,7 @@ class TransformerVerifier:
 
     @torch.inference_mode()
     def select(self, rows: Tensor) -> None:
-        self._ahead = []  # of a round that was given up
+        self._ahead = []  # left by a round that was abandoned
         if rows.numel() == 0:
             self._cache, self._memory = self._new_cache(0), None
             return

@@ -37,7 +37,7 @@ _OWN, _VERIFIERS = "own", "verifier"
 
 @runtime_checkable
 class ReadsEncoderOutput(Protocol):
-    """A model whose decoder can read what another one's encoder has made of the source."""
+    """A model whose decoder can read the encoder output of another model."""
 
     @property
     def encoder_dim(self) -> int:
@@ -51,14 +51,14 @@ class ReadsEncoderOutput(Protocol):
 class AssistantDrafter(ContextDrafter):
     """Any `Verifier` as drafter (Leviathan et al. 2023; assisted generation of transformers).
 
-    It drafts as `TokenByToken` says, so a row stops where the assistant's best token has less than
-    `confidence` probability.
+    It drafts as described in `TokenByToken`, so a row stops where the assistant's best token has
+    less than `confidence` probability.
 
-    The assistant sees a prefix of its own: the committed one and what it has drafted so far. It is
-    at most `behind` tokens short of the committed one, and reads those with its first pass.
+    The assistant has a prefix of its own: the committed one and what it has drafted so far. It lags
+    the committed one by at most `behind` tokens, which it reads with its first pass.
 
-    It encodes the source itself, its symbols found by name where its source dictionary is another;
-    or its decoder was trained on the verifier's encoder and reads what that has computed
+    It encodes the source itself, and finds symbols by name if its source dictionary differs; or its
+    decoder was trained on the verifier's encoder and reads that encoder's output
     (`--arch assistant_transformer`).
     """
 
@@ -66,7 +66,7 @@ class AssistantDrafter(ContextDrafter):
 
     @dataclass(frozen=True)
     class Config:
-        confidence: float = 0.0  # probability, 0..1, of its best token, or it stops; 0 = never
+        confidence: float = 0.0  # stops below this probability, 0..1, of its best token; 0 = never
         encoder: str = _OWN  # "own" or "verifier": whose encoding of the source it reads
 
         def __post_init__(self) -> None:
@@ -85,7 +85,7 @@ class AssistantDrafter(ContextDrafter):
         self._source_ids = None if table is None else table.to(device)
         self._encodings = _shared_encoder(config, context.verifier, self._model)
         self._drafting = TokenByToken(context.verifier, context.sampling, config.confidence)
-        # [B] int64, the assistant has read known - 1 tokens of each row, and all of them stand
+        # [B] int64, the assistant has read known - 1 tokens of each row, all of them committed
         self._known = torch.zeros(0, dtype=torch.int64, device=device)
         self._behind = 0  # host-side bound of prefix.lengths - known
         self._model.select(self._known)
@@ -94,7 +94,7 @@ class AssistantDrafter(ContextDrafter):
         if self._encodings is not None:
             verifier, reader = self._encodings
             states, padding_mask = verifier.encoder_output()
-            # The verifier has admitted these rows already, behind the others; and may be wider.
+            # The verifier has already admitted these rows, after the others; it may be wider.
             rows, columns = slice(-len(source), None), slice(source.tokens.shape[1])
             reader.admit_encoded(source, states[rows, columns], padding_mask[rows, columns])
         elif self._source_ids is not None:
@@ -110,7 +110,7 @@ class AssistantDrafter(ContextDrafter):
             self._behind = 0
 
     def commit(self, prefix: Prefix, last: Round) -> None:
-        # A draft that was kept whole ends in a token that the assistant proposed but never read.
+        # A fully accepted draft ends in a token that the assistant proposed but never read.
         self._behind = 1 if last.draft.tokens.shape[1] else self._behind + 1
         self._known = torch.minimum(self._known, prefix.lengths)
         read = Prefix(prefix.tokens, self._known, prefix.active, prefix.width)
@@ -125,7 +125,7 @@ class AssistantDrafter(ContextDrafter):
         return draft
 
     def _unread(self, prefix: Prefix) -> Draft:
-        """The committed tokens that the assistant has not read but for the first of them."""
+        """The committed tokens that the assistant has not read, except the first of them."""
         columns = torch.arange(self._behind, device=self._known.device)
         places = (self._known[:, None] + columns).clamp(max=prefix.tokens.shape[1] - 1)
         return Draft(prefix.tokens.gather(1, places), prefix.lengths - self._known)
@@ -133,11 +133,11 @@ class AssistantDrafter(ContextDrafter):
 
 @dataclass
 class _Ahead:
-    """The assistant on a prefix of its own, which holds what it drafts."""
+    """The assistant on its own prefix, which includes what it drafts."""
 
     model: Verifier
     prefix: Prefix
-    unread: Draft  # committed tokens that it has not read but for the first of them
+    unread: Draft  # committed tokens that it has not read, except the first of them
 
     def logits(self) -> Tensor:
         self.scores = self.model.score(self.prefix, self.unread)
@@ -175,9 +175,9 @@ def checked_assistant(context: DraftContext) -> Verifier:
 def _shared_encoder(
     config: AssistantDrafter.Config, verifier: Target, assistant: Verifier
 ) -> tuple[SupportsEncoderOutput, ReadsEncoderOutput] | None:
-    """Who encodes and who reads it; None = the assistant encodes itself.
+    """The model that encodes and the one that reads it; None = the assistant encodes itself.
 
-    Raises UserError where one cannot give, or the other not take, an encoding.
+    Raises UserError if the verifier cannot give an encoding, or the assistant cannot read it.
     """
     if config.encoder == _OWN:
         return None

@@ -1,4 +1,4 @@
-"""What every drafter is built from, what drafters share, and the list of them by name."""
+"""What drafters are built from, the code they share, and their registry."""
 
 from __future__ import annotations
 
@@ -28,32 +28,32 @@ from specdec_plugins.decoding.types import (
 )
 
 DRAFTERS: Registry[Drafter] = Registry("drafter")
-# Told a place and tokens [B, M] int64 drafted before it: log-probabilities [B, M, C] of candidates.
+# Position, tokens [B, M] int64 drafted before it -> log-probabilities [B, M, C] of candidates.
 Chooser = Callable[[int, Tensor], Tensor]
 
 
 @dataclass(frozen=True)
 class DraftContext:
-    """Everything a drafter may be built from; each takes what it needs and refuses without it."""
+    """Everything a drafter may be built from; each takes what it needs, and raises without it."""
 
-    verifier: Target  # a Verifier, but for a drafter that decodes alone
+    verifier: Target  # a Verifier, unless the drafter decodes alone
     network: nn.Module | None = None  # the trained network that was loaded for it, in eval mode
     source_to_target: Tensor | None = None  # [V source] int64, same symbol or unk; None = same ids
     assistant: Verifier | None = None  # a smaller model with the same target vocabulary
     source_to_assistant: Tensor | None = None  # [V source] int64, same symbol or unk; None = same
-    bigrams: Bigrams | None = None  # what tends to follow what in the target language
+    bigrams: Bigrams | None = None  # bigrams of the target language
     sampling: bool = False  # the rule draws from p, so a drafter should draw from its own q too
     tree: int = 0  # nodes of a tree to draft each round; 0 = a chain
 
     def beside(self, verifier: Target) -> DraftContext:
-        """The same weights for another session, whose state is this verifier's."""
+        """The context of another session: the same weights, this verifier."""
         assistant = None if self.assistant is None else self.assistant.fresh()
         return replace(self, verifier=verifier, assistant=assistant)
 
 
 @runtime_checkable
 class SupportsEncoderOutput(Protocol):
-    """A verifier whose encoding of the source a drafter may read instead of encoding again."""
+    """A verifier whose encoder output a drafter may read instead of encoding again."""
 
     @property
     def encoder_dim(self) -> int:
@@ -67,7 +67,7 @@ class SupportsEncoderOutput(Protocol):
 
 
 class ContextDrafter(Stateful):
-    """Begins every registered drafter: built from a config and a context, as often as is asked."""
+    """Base of every registered drafter, which is built from a config and a context."""
 
     max_block_size: int | None = None
     max_positions: int | None = None
@@ -82,28 +82,27 @@ class ContextDrafter(Stateful):
 
 @dataclass(frozen=True)
 class Needs:
-    """What a class of drafter takes, so that the rest is refused before anything is loaded."""
+    """What a class of drafter accepts; the rest is refused before anything is loaded."""
 
     network: type[TrainedNetwork] | None = None  # trained weights of this kind, from a checkpoint
     verifier: bool = True  # False = it can also decode alone
     own_source: bool = False  # the network may have a source dictionary of its own
-    bigrams: bool = False  # it can read how well tokens go together
+    bigrams: bool = False  # it can use bigrams
     tree: bool = False  # it can draft trees
 
 
 def needs_of(name: str) -> Needs:
-    """Of the drafter of that name, whose class says it in `needs`; nothing where it does not."""
+    """`needs` of the drafter class of that name; an empty `Needs` where it has none."""
     needs: Needs = getattr(DRAFTERS.get(name), "needs", Needs())
     return needs
 
 
 def until_end(draft: Draft, eos: int, may_wait: bool) -> Draft:
-    """The draft of a drafter that proposes all positions at once, cut behind each row's first eos.
+    """The draft of a drafter that proposes all positions at once, cut after each row's first eos.
 
-    Nothing behind it can ever be kept: either the eos is, and the sentence is over, or it is not,
-    and what follows a rejected token goes with it. So the text stays the same, and the verifier has
-    less to score. may_wait: the host may wait for the device, to learn how many columns are left;
-    else all of them stay.
+    Nothing after it can ever be kept: either the eos is accepted and the sentence ends, or it is
+    rejected and so is what follows. So the text stays the same, and the verifier scores less.
+    may_wait: the host may wait for the device to learn how many columns are left; else all stay.
     """
     lengths, _ = until_eos(draft.tokens, draft.lengths, eos)
     draft = replace(draft, lengths=lengths)
@@ -111,28 +110,28 @@ def until_end(draft: Draft, eos: int, may_wait: bool) -> Draft:
 
 
 class TokenReader(Protocol):
-    """A model that drafts one token after the other, in one draft."""
+    """A model that drafts token by token, during one draft."""
 
     def logits(self) -> Tensor:
-        """[B, V] about the next token of each row."""
+        """[B, V] for the next token of each row."""
 
     def take(self, token: Tensor, going: Tensor) -> None:
-        """token [B] int64 is next in the rows that are `going` [B] bool, and junk elsewhere."""
+        """Append token [B] int64 to the rows that are `going` [B] bool; elsewhere it is junk."""
 
 
 @dataclass(frozen=True)
 class TokenByToken:
-    """How a model that says one token at a time drafts a block.
+    """Drafts a block with a model that predicts one token at a time.
 
-    With `sampling` it draws from its own distribution q, temperature, top-k and top-p applied as to
-    p, and hands q on; otherwise it drafts its argmax. A row stops behind an end of sentence, and
-    where the best token has less than `confidence` probability. This looks at the best token and
-    not at the drawn one: leaving out what was drawn would bend the distribution of what is kept.
+    With `sampling` it draws from its own distribution q, with temperature, top-k and top-p applied
+    as to p, and returns q; otherwise it drafts its argmax. A row stops after an end of sentence,
+    and where the best token has less than `confidence` probability. The best token decides and not
+    the drawn one: leaving out drawn tokens would bias the distribution of what is kept.
     """
 
     target: Target
     sampling: bool
-    confidence: float  # 0 = never stop for it, and nothing is computed for it
+    confidence: float  # 0 = never stop for it, at no cost
 
     def draft(self, reader: TokenReader, asked: DraftRequest) -> Draft:
         prefix, budget = asked.prefix, asked.budget
@@ -145,7 +144,7 @@ class TokenByToken:
             going = going & (i < budget)
             if self.confidence > 0:
                 going = going & (best_probability(logits) >= self.confidence)
-                # Waiting for the device is cheaper than passes that nobody needs.
+                # Waiting for the device is cheaper than unneeded passes.
                 if not bool(going.any()):
                     break
             place = prefix.lengths + i
@@ -154,7 +153,7 @@ class TokenByToken:
             probs += [] if q is None else [q]
             lengths = lengths + going
             reader.take(token, going)
-            going = going & (token != self.target.special.eos)  # nothing behind it can be kept
+            going = going & (token != self.target.special.eos)  # nothing after it can be kept
             if self.target.device.type == "cpu" and not bool(going.any()):
                 break
         if not tokens:
@@ -170,12 +169,12 @@ def grow(
     size: int,  # N
     eos: int,
 ) -> tuple[Tensor, Tensor, Tree]:  # tokens [B, N] int64, how many count [B] int64
-    """The likeliest nodes of all of depth K at most, by the product of probabilities on the way.
+    """The likeliest nodes of depth K at most, by the product of probabilities along the path.
 
-    EAGLE-2 ranks trees so (Li et al. 2024, arXiv 2406.16858). Depth by depth, all nodes at once, so
-    that a device waits for nobody: of a depth d no more than size - d + 1 nodes can be among the
-    likeliest, since a node is no likelier than its parent. In the end all are sorted. Nothing
-    stands behind an end of sentence, as it could never be kept.
+    EAGLE-2 ranks trees this way (Li et al. 2024, arXiv 2406.16858). Works depth by depth, all nodes
+    at once, without synchronisation: at depth d no more than size - d + 1 nodes can be among the
+    likeliest, since a node is no likelier than its parent. At the end all are sorted. Nothing
+    follows an end of sentence, as it could never be kept.
     """
     tokens, log_probs = last[:, None], torch.zeros(len(last), 1, device=last.device)
     found, first = [(tokens, log_probs, torch.zeros_like(tokens))], 0
@@ -190,11 +189,11 @@ def grow(
         log_probs = log_probs.masked_fill(tokens == eos, -math.inf)
     tokens, log_probs, parents = (torch.cat(part, 1) for part in zip(*found, strict=True))
     depths = _depths(tuple(part.shape[1] for part, _, _ in found), last.device)
-    # What is NaN, where a network overflowed, is no node either.
+    # NaN, where a network overflowed, is not a node either.
     is_node = (log_probs > -math.inf) & (depths <= budget[:, None])
     ordered, order = log_probs.where(is_node, -math.inf).sort(dim=1, descending=True, stable=True)
     order, is_node = order[:, : size + 1], ordered[:, : size + 1] > -math.inf
-    # Where each node is now; whoever is left out has no child that is kept.
+    # The new index of each node; one that is left out has no child that is kept.
     places = torch.arange(order.shape[1], device=last.device)
     places = torch.zeros_like(tokens).scatter_(1, order, places.expand_as(order))
     parents = places.gather(1, parents.gather(1, order)) * is_node
@@ -204,6 +203,6 @@ def grow(
 
 @lru_cache(maxsize=64)
 def _depths(widths: tuple[int, ...], device: torch.device) -> Tensor:
-    """[M] int64 of so many nodes of each depth; made once, so that nothing waits for the copy."""
+    """[M] int64: depths of so many nodes at each depth; cached, so that no copy is waited for."""
     depths = [depth for depth, width in enumerate(widths) for _ in range(width)]
     return torch.tensor(depths, device=device)

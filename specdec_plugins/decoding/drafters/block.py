@@ -1,4 +1,4 @@
-"""The block drafter of SpecDec: k masks behind the prefix, all predicted in one pass."""
+"""The block drafter of SpecDec: k masks after the prefix, all predicted in one pass."""
 
 from __future__ import annotations
 
@@ -32,15 +32,15 @@ from specdec_plugins.errors import require
 class BlockNatDrafter(ContextDrafter):
     """Non-autoregressive drafting (Xia et al. 2023, section 3.1).
 
-    Every row gets as many masks as its request's block size, also where less will be used: in a
-    bidirectional network the number of masks changes every prediction, so a draft depends on
+    Every row gets as many masks as its request's block size, even if fewer are used. In a
+    bidirectional network the number of masks changes every prediction, so a draft then depends on
     its row alone, and on no neighbour, budget or schedule. For the same reason the published
-    network can keep no state of its prefix, and a round costs more as rows grow.
+    network cannot cache its prefix, and a round costs more as rows grow.
 
     A network that was trained for it (`--cached-prefix`) keeps the keys and values of the prefix
     from round to round: a pass covers the tokens committed since the last one, and the masks. One
-    whose encoder is the verifier's (`--freeze-encoder`) does not encode, but reads what the
-    verifier has encoded.
+    whose encoder is the verifier's (`--freeze-encoder`) reads the verifier's encoder output instead
+    of encoding.
     """
 
     needs = Needs(BlockDrafter, verifier=False, bigrams=True, tree=True)
@@ -49,12 +49,12 @@ class BlockNatDrafter(ContextDrafter):
     class Config:
         share_encoder: bool | None = None  # read the verifier's encoder output; None = if equal
         cache: bool = True  # keep the prefix's keys and values, if the network was trained for it
-        bigram_weight: float = 0.3  # of how well tokens go together, where there are bigrams; 0 off
-        # Tokens a position to choose from: with bigrams (None = 6), or behind a head (None = 64, or
-        # of a shortlist all, where no tree is drafted and nothing is drawn).
+        bigram_weight: float = 0.3  # of bigram log-probabilities, if there are bigrams; 0 = off
+        # Candidates a position: with bigrams (None = 6), or with a head (None = 64, or the whole
+        # shortlist, if there is one, no tree is drafted and nothing is drawn).
         candidates: int | None = None  # None = as above
-        shortlist: bool = True  # draft likely types of the source alone, where the network has them
-        confidence: float = 0.0  # probability, 0..1, of a head's best token, or it stops; 0 = never
+        shortlist: bool = True  # draft only types that the source makes likely, if the network can
+        confidence: float = 0.0  # stops below this probability, 0..1, of a head's best; 0 = never
 
         def __post_init__(self) -> None:
             require(
@@ -73,7 +73,7 @@ class BlockNatDrafter(ContextDrafter):
         self.network = _checked_network(context)
         self.max_block_size = self.network.config.longest_block
         self.max_positions = self.network.config.decoder.max_positions
-        # The verifier, where its encoder's output is read and nothing is encoded here
+        # The verifier, if its encoder's output is read instead of encoding here
         self.encoded_by = _sharing(context, self.network, config.share_encoder)
         self._samples = context.sampling
         self.tree_size = context.tree
@@ -93,12 +93,12 @@ class BlockNatDrafter(ContextDrafter):
         self._memory: SourceMemory | None = None
         # True if the prefix's keys and values are kept from round to round
         self.keeps_prefix = config.cache and self.network.config.cached_prefix
-        # Of committed tokens only, the start token left out: a draft never outlives its pass.
+        # Committed tokens only, without the start token: drafts are dropped after each pass.
         self._cache = self._new_cache(0)
-        self._width = 0  # host-side bound of what a row has in the cache
-        self._behind = 0  # host-side bound of what a row's cache lacks
+        self._width = 0  # host-side bound of the positions that a row has in the cache
+        self._behind = 0  # host-side bound of the committed tokens that a row's cache lacks
         self._shortlist = self.network.decoder.shortlist if config.shortlist else None
-        self._listed: list[Listed] = []  # what each row may draft, where there is a shortlist
+        self._listed: list[Listed] = []  # the shortlist of each row, if there is one
         can_draft = self.network.decoder.drafts_at_once and self.keeps_prefix
         lists_chain = self._shortlist is not None and not self._samples and not self.tree_size
         self._at_once = can_draft and lists_chain
@@ -123,7 +123,7 @@ class BlockNatDrafter(ContextDrafter):
             self._listed += [self._of(ids[:length]) for ids, length in rows]
 
     def _of(self, source_ids: Tensor) -> Listed:
-        """What may be drafted for a sentence [S] int64."""
+        """The shortlist of a sentence [S] int64."""
         decoder = self.network.decoder
         assert decoder.head is not None
         assert self._shortlist is not None
@@ -135,7 +135,7 @@ class BlockNatDrafter(ContextDrafter):
         if self.encoded_by is None:
             states, padding_mask = self.network.encoder(source.tokens)
             return states, padding_mask
-        # The verifier has admitted them already, and those who join stand last.
+        # The verifier has already admitted them, as its last rows.
         states, padding_mask = self.encoded_by.encoder_output()
         num_rows, length = source.tokens.shape
         return states[-num_rows:, :length], padding_mask[-num_rows:, :length]
@@ -145,10 +145,10 @@ class BlockNatDrafter(ContextDrafter):
         prefix, config = asked.prefix, self.network.config
         # A row that drafts nothing keeps one mask: attention over nothing would be undefined.
         num_masks = asked.params.block_size.clamp(1, config.longest_block)
-        # The host's bound of these
+        # Host-side bound of num_masks
         most = min(config.longest_block, max(1, *(p.block_size for p in asked.params.requested)))
         if prefix.width - 1 + most > config.decoder.max_positions:
-            # The network has no positions behind these; near them a block is shorter.
+            # The network has no positions beyond this; near the limit a block is shorter.
             left = config.decoder.max_positions - (prefix.lengths - 1)
             num_masks = torch.minimum(num_masks, left).clamp(min=1)
         num_used = min(asked.width, most)
@@ -169,9 +169,9 @@ class BlockNatDrafter(ContextDrafter):
         return self._cut(Draft(drafted, asked.budget))
 
     def _cut(self, draft: Draft) -> Draft:
-        """Up to the first place whose best token is not likely enough, and behind the end.
+        """Cut before the first position whose best token is too unlikely, and after the first eos.
 
-        Not up to a drawn token that is unlikely: its kind would then be missing in what is kept.
+        Not before an unlikely drawn token: such tokens would then be missing from the output.
         """
         lengths = draft.lengths.clamp(max=draft.tokens.shape[1])
         if self._config.confidence > 0:
@@ -181,7 +181,7 @@ class BlockNatDrafter(ContextDrafter):
         return until_end(replace(draft, lengths=lengths), self._eos, self._may_wait)
 
     def _draft(self, asked: DraftRequest, num_masks: Tensor, most: int, num_used: int) -> Draft:
-        """What `_predict` and `_walk` give and `until_end` leaves, in one call of the kernels."""
+        """`_predict`, `_walk` and `until_end` in one call of the kernels."""
         assert self._memory is not None, "propose before admit"
         draft = self.network.decoder.draft(
             asked,
@@ -198,14 +198,14 @@ class BlockNatDrafter(ContextDrafter):
         return draft
 
     def _keep(self, prefix: Prefix) -> None:
-        """The cache holds all of this prefix, and of what was drafted behind it nothing."""
+        """Leave all of this prefix in the cache, and nothing that was drafted after it."""
         self._cache.crop(prefix.lengths - 1)
         self._width, self._behind = prefix.width - 1, 0
 
     def _predict(self, prefix: Prefix, num_masks: Tensor, most: int, num_used: int) -> Tensor:
-        """States [B, num_used, D] of the first of `num_masks` [B] masks behind each prefix.
+        """States [B, num_used, D] of the first of `num_masks` [B] masks after each prefix.
 
-        The pass covers what the cache lacks, everything where none is kept, and the masks.
+        The pass covers the tokens that the cache lacks (all, without a cache) and the masks.
         """
         assert self._memory is not None, "propose before admit"
         decoder, config = self.network.decoder, self.network.config
@@ -224,7 +224,7 @@ class BlockNatDrafter(ContextDrafter):
         return states
 
     def _most_unread(self, prefix: Prefix) -> int:
-        """At least as many committed tokens as any row's cache lacks."""
+        """Upper bound of the committed tokens that any row's cache lacks."""
         if not self.keeps_prefix:
             return prefix.width - 1
         if self._may_wait:
@@ -232,8 +232,8 @@ class BlockNatDrafter(ContextDrafter):
         return self._behind
 
     def _walk(self, states: Tensor, asked: DraftRequest) -> Draft:
-        """What the head chooses; drawn, with its distribution, under a rule that samples: over the
-        candidates alone, whatever the rest may be worth.
+        """The head's choice. Under a rule that samples it is drawn from the candidates alone, and
+        comes with its distribution.
         """
         decoder, listed = self.network.decoder, self._listed
         head, embeddings = decoder.head, decoder.tokens.weight
@@ -258,7 +258,7 @@ class BlockNatDrafter(ContextDrafter):
         return Draft(drafted, asked.budget, law, confidences=confidences)
 
     def _grow(self, states: Tensor, asked: DraftRequest) -> Draft:
-        """A tree of what the head finds likeliest; no matter of chance under any rule."""
+        """A tree of the tokens that the head finds likeliest; deterministic under any rule."""
         head, embeddings = self.network.decoder.head, self.network.decoder.tokens.weight
         assert head is not None
         candidates, score = head.scorer(
@@ -275,12 +275,12 @@ class BlockNatDrafter(ContextDrafter):
         return Draft(drafted, lengths, tree=tree)
 
     def _logits(self, states: Tensor) -> Tensor:
-        """[B, K, V] of states [B, K, D], -inf for what may not be drafted."""
+        """[B, K, V] of states [B, K, D], -inf for types that may not be drafted."""
         logits = self.network.decoder.logits(states)
         return only(logits, self._listed) if self._listed else logits
 
     def commit(self, prefix: Prefix, last: Round) -> None:
-        """What was kept is read with the next pass; of what was not, nothing is known here."""
+        """The next pass reads the kept tokens; rejected ones have left no state here."""
         self._behind += last.draft.tokens.shape[1] + 1
 
     @torch.inference_mode()
@@ -320,7 +320,7 @@ def _checked_network(context: DraftContext) -> BlockDrafter:
 
 
 def _suitable_bigrams(context: DraftContext, network: BlockDrafter) -> Bigrams | None:
-    """Those of the context, if any. Raises UserError where they count another vocabulary."""
+    """The context's bigrams, if any. Raises UserError where their vocabulary is another."""
     bigrams, device = context.bigrams, network.decoder.tokens.weight.device
     if bigrams is None:
         return None

@@ -1,4 +1,4 @@
-"""The verifier's own first layers draft; verification goes on from where they stopped."""
+"""The verifier's own first layers draft; verification resumes where they stopped."""
 
 from __future__ import annotations
 
@@ -19,19 +19,19 @@ from specdec_plugins.errors import UserError, require
 
 @runtime_checkable
 class SupportsEarlyExit(Protocol):
-    """A verifier whose first layers may run ahead of `score`, which goes on where they stopped."""
+    """A verifier whose first layers may run ahead of `score`, which resumes where they stopped."""
 
     @property
     def num_layers(self) -> int:
         """Decoder layers."""
 
     def run_ahead(self, prefix: Prefix, tokens: Tensor, exit_layer: int) -> Tensor:
-        """Read one token a row with the first `exit_layer` layers: [B, V] logits of what follows.
+        """Read one token a row with the first `exit_layer` layers: [B, V] logits of the next one.
 
-        tokens: [B] int64, token ids. The first call of a round reads `prefix.last()`, each further
-        one the drafted token behind the one before; all of a round with the same `exit_layer`.
-        The next `score` must be given the draft that was read, or all but its last column: what it
-        has in common with these calls is not computed again. Stopped rows may be fed any token.
+        tokens: [B] int64, token ids. The first call of a round reads `prefix.last()`, each later
+        call the next drafted token, all with the same `exit_layer`. The next `score` must get a
+        draft of which these calls have read all columns, or all but the last: their layers are not
+        computed again. Stopped rows may be fed any token.
         """
 
 
@@ -41,8 +41,8 @@ class EarlyExitDrafter(ContextDrafter):
 
     Drafts token by token with the verifier's first `exit_layer` decoder layers and its output
     projection. It has no state of its own: keys, values and states stay in the verifier, which
-    runs only the layers behind the exit over what was drafted. Worth its time with a verifier that
-    was trained for it (`--arch early_exit_transformer --criterion early_exit_loss`).
+    runs only the layers after the exit over the draft. It pays off with a verifier that was trained
+    for it (`--arch early_exit_transformer --criterion early_exit_loss`).
 
     A row stops where the exit's best token has less than `confidence` probability (`TokenByToken`).
     """
@@ -50,7 +50,7 @@ class EarlyExitDrafter(ContextDrafter):
     @dataclass(frozen=True)
     class Config:
         exit_layer: int = 1  # decoder layers that draft, from 1 to one fewer than there are
-        confidence: float = 0.0  # probability, 0..1, of the best token, or it stops; 0 = never
+        confidence: float = 0.0  # stops below this probability, 0..1, of the best token; 0 = never
 
         def __post_init__(self) -> None:
             require(
@@ -83,7 +83,7 @@ class _FirstLayers:
 
 
 def _checked_verifier(context: DraftContext, exit_layer: int) -> SupportsEarlyExit:
-    """The verifier. Raises UserError where it cannot be left after that layer."""
+    """The verifier. Raises UserError where it has no exit after that layer."""
     verifier = context.verifier
     if not isinstance(verifier, SupportsEarlyExit):
         raise UserError(

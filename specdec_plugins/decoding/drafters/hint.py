@@ -1,4 +1,4 @@
-"""Propose what a translation of nearly the same text says; let the rest be drafted as a block."""
+"""Draft from a translation of nearly the same text; draft the rest as a block."""
 
 from __future__ import annotations
 
@@ -17,36 +17,36 @@ from specdec_plugins.decoding.networks.cpu.ops import compiled, leading_true, na
 from specdec_plugins.decoding.types import Draft, DraftRequest, Prefix, Round, SourceBatch
 from specdec_plugins.errors import require
 
-_LONGEST = 1024  # tokens of a hint that are read: no sentence goes on behind them
+_LONGEST = 1024  # tokens of a hint that are read: no sentence is longer
 
 
 @DRAFTERS.register("hint")
 class HintDrafter(ContextDrafter):
     """Follows each row's hint (`Request.hint_ids`): a translation memory's entry, an older version.
 
-    The end of what is written is found in the hint again, and what follows it there is a draft: of
-    the longest match of `min_ngram` to `max_ngram` tokens, of equally long ones the one nearest to
-    the row's own length, since a text that is nearly the same is so in nearly the same place. A row
-    that has written nothing begins with the hint.
+    The drafter looks for the end of the prefix in the hint, and drafts what follows it there. It
+    takes the longest match of `min_ngram` to `max_ngram` tokens; of equally long ones the nearest
+    to the row's own length, since similar texts agree at similar positions. A row without tokens
+    begins with the hint.
 
-    A short match says little where the texts differ, and a block drafter knows the source. So where
-    its network is there, it is asked too, but for rows with a match of `max_ngram`: their hint is
-    followed unasked. Else the hint is followed if block and hint begin with the same `agreement`
-    tokens, and the block if they do not, with what the hint says behind its end. Which of both it
-    is must not depend on tokens that were drawn, or their distribution would not be the one that
-    they are judged by: under a rule that samples a short match is never followed.
+    A short match says little where the texts differ, and a block drafter knows the source. So if
+    there is a block network, it drafts too, except for rows with a match of `max_ngram`, which
+    follow the hint directly. Other rows follow the hint if block and hint begin with the same
+    `agreement` tokens; if not, the block, continued by the hint after its end. This choice must not
+    depend on drawn tokens, or their distribution would not be the one that they are judged by:
+    under a rule that samples a short match is never followed.
 
-    Without a network every match is followed, and rows without one wait for the verifier's token.
-    As with every drafter, what the hint says is checked: in exact mode it changes no word.
+    Without a network every match is followed, and rows without one take a plain step. Hints are
+    verified like any draft: in exact mode they change no word.
     """
 
     needs = Needs(BlockDrafter, bigrams=True)
 
     @dataclass(frozen=True)
     class Config(BlockNatDrafter.Config):
-        max_ngram: int = 6  # tokens of the prefix's end that are compared at most
+        max_ngram: int = 6  # most tokens of the prefix's end that are compared
         min_ngram: int = 2  # tokens that must match
-        agreement: int = 2  # first tokens that a block must have of a hint; 0 = ask no block
+        agreement: int = 2  # first tokens that block and hint must share; 0 = any match is followed
 
         def __post_init__(self) -> None:
             super().__post_init__()
@@ -58,12 +58,12 @@ class HintDrafter(ContextDrafter):
         self._eos = context.verifier.special.eos
         self._may_wait = context.verifier.device.type == "cpu"
         self._blocks = None if context.network is None else BlockNatDrafter(config, context)
-        # Blocks may be of any size: behind the block drafter's own longest, hints go on alone.
+        # Blocks may be of any size: past the block drafter's longest, hints go on alone.
         self.max_positions = None if self._blocks is None else self._blocks.max_positions
         unasked = config.min_ngram if config.agreement == 0 else config.max_ngram
         self._unasked = config.min_ngram if self._blocks is None else unasked
         self._agreement = None if context.sampling else config.agreement  # None: see the class
-        # [B, H] int64, each ends in eos; NOTHING behind it, and where there is none
+        # [B, H] int64, each ends in eos and is padded with NOTHING, as is a missing one
         self._hints = torch.zeros(0, 0, dtype=torch.int64, device=context.verifier.device)
 
     def admit(self, source: SourceBatch) -> None:
@@ -87,7 +87,7 @@ class HintDrafter(ContextDrafter):
         nothing = Draft.empty(len(asked.budget), asked.budget.device)
         hinted, matched = self._follow(asked, nothing)
         left = asked.budget * (matched < self._unasked)
-        may_skip = self._may_wait and self._agreement is not None  # a draft that is drawn has a law
+        may_skip = self._may_wait and self._agreement is not None  # a drawn draft needs its q
         if self._blocks is None or (may_skip and not bool(left.any())):
             return self._cut(hinted)
         block = self._blocks.propose(replace(asked, budget=left))
@@ -100,7 +100,7 @@ class HintDrafter(ContextDrafter):
         return self._cut(Draft(tokens, torch.where(is_hint, hinted.lengths, both.lengths)))
 
     def _follow(self, asked: DraftRequest, draft: Draft) -> tuple[Draft, Tensor]:
-        """Each row's draft and what its hint says behind it, and the tokens that matched, [B]."""
+        """Each row's draft continued by its hint, and the number of tokens that matched, [B]."""
         config, width = self._config, asked.width
         limits = (config.min_ngram, config.max_ngram)
         tokens, lengths, matched = follow(
@@ -109,7 +109,7 @@ class HintDrafter(ContextDrafter):
         return Draft(tokens, lengths), matched
 
     def _cut(self, draft: Draft) -> Draft:
-        """Without columns that nobody uses, where it costs nothing to know them."""
+        """Without unused columns, where finding them needs no synchronisation."""
         if not self._may_wait:
             return draft
         width = max(1, int(draft.lengths.max()))
@@ -118,15 +118,15 @@ class HintDrafter(ContextDrafter):
 
 
 def follow(
-    hints: Tensor,  # [B, H] int64, NOTHING behind each
+    hints: Tensor,  # [B, H] int64, padded with NOTHING
     prefix: Prefix,
     draft: Draft,
     budget: Tensor,  # [B] int64
     width: int,
-    ngrams: tuple[int, int],  # the fewest and the most tokens that a match has
+    ngrams: tuple[int, int],  # the fewest and the most tokens of a match
     eos: int,
 ) -> tuple[Tensor, Tensor, Tensor]:  # [B, width], [B], [B], all int64
-    """Each draft, what the hint says behind prefix and draft, up to its eos and to the budget.
+    """Each draft, continued by the hint after prefix and draft, up to its eos and the budget.
 
     Returns the tokens, how many of them count, and how many matched; 0 where none did.
     """
@@ -141,7 +141,7 @@ def follow(
         return tokens, counts, matched
     hints = pad(hints, (0, 1), value=NOTHING)
     start, matched = _found(hints, prefix, draft, least, most)
-    places = torch.arange(width, device=hints.device) - draft.lengths[:, None]  # behind the draft
+    places = torch.arange(width, device=hints.device) - draft.lengths[:, None]  # after the draft
     own = pad(draft.tokens, (0, max(0, width - draft.tokens.shape[1])))[:, :width]
     said = pad(hints, (0, width), value=NOTHING).gather(1, start + places.clamp(min=0))
     in_draft = places < 0
@@ -157,7 +157,7 @@ def follow(
 def _found(
     hints: Tensor, prefix: Prefix, draft: Draft, least: int, most: int
 ) -> tuple[Tensor, Tensor]:  # [B, 1], [B] int64
-    """Where each hint goes on behind prefix and draft, and how many tokens matched."""
+    """Where each hint continues prefix and draft, and how many tokens matched."""
     written, known = _behind(prefix, draft), prefix.lengths - 1 + draft.lengths
     columns = torch.arange(hints.shape[1], device=hints.device)
     length = match_lengths(hints, written, most)  # [B, H + 1]
@@ -173,14 +173,14 @@ def _behind(prefix: Prefix, draft: Draft) -> Prefix:
     """The prefix as if its draft had been kept."""
     wide = pad(prefix.tokens, (0, draft.tokens.shape[1]))
     columns = torch.arange(draft.tokens.shape[1], device=wide.device)
-    # Junk of a draft lies behind what counts of it.
+    # A draft's junk comes after its valid tokens.
     tokens = wide.scatter(1, prefix.lengths[:, None] + columns, draft.tokens)
     lengths = prefix.lengths + draft.lengths
     return replace(prefix, tokens=tokens, lengths=lengths)
 
 
 def _certain_behind(both: Draft, block: Draft) -> Draft:
-    """The distribution of a block, and behind it that of a hint: all of it lies on its tokens."""
+    """The distribution of a block, followed by that of a hint, which is one-hot."""
     assert block.probs is not None
     missing = both.tokens.shape[1] - block.probs.shape[1]
     probs = pad(block.probs, (0, 0, 0, max(0, missing)))[:, : both.tokens.shape[1]]

@@ -1,4 +1,4 @@
-"""Propose what followed the same words before, in the source or in the prefix."""
+"""Propose what followed the same tokens earlier, in the source or in the prefix."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from specdec_plugins.decoding.networks.cpu.ops import at, leading_true
 from specdec_plugins.decoding.types import Draft, DraftRequest, Prefix, SourceBatch
 from specdec_plugins.errors import require
 
-NOTHING = -1  # equals no token: padding, other side's symbols, the gap between two texts
+NOTHING = -1  # equals no token: padding, symbols unknown to the target, the gap between texts
 
 
 @DRAFTERS.register("lookup")
@@ -22,14 +22,14 @@ class LookupDrafter(ContextDrafter):
     """Finds the longest suffix of the prefix in source and prefix, and copies what follows it.
 
     Good for what translation copies: names, numbers, code. No network and no training. Of equally
-    long matches the source's first wins, then the prefix's first. Where nothing is found the draft
-    is empty, and the round a plain autoregressive step. Prompt lookup of the transformers library
-    searches only the target side of an encoder-decoder model; here the source comes first.
+    long matches the first in the source wins, then the first in the prefix. Without a match the
+    draft is empty and the round a plain autoregressive step. Prompt lookup of the transformers
+    library searches only the target side of an encoder-decoder model; here the source comes first.
     """
 
     @dataclass(frozen=True)
     class Config:
-        max_ngram: int = 3  # tokens of suffix that are compared at most
+        max_ngram: int = 3  # most tokens of the suffix that are compared
         min_ngram: int = 1  # tokens that must match for a proposal
 
         def __post_init__(self) -> None:
@@ -82,8 +82,8 @@ def check_ngrams(least: int, most: int) -> None:
 def match_lengths(text: Tensor, prefix: Prefix, max_ngram: int) -> Tensor:
     """[b, j]: how many tokens before text[b, j] equal the end of the prefix; [B, N] int64.
 
-    At most `max_ngram` are compared. Example: text 7 8 9 8, prefix ending in 7 8: 2 at the 9; the
-    last 8 has nothing behind it. Places without a continuation count 0.
+    At most `max_ngram` are compared. Example: text 7 8 9 8, prefix ending in 7 8: 2 at the 9;
+    nothing follows the last 8. Positions without a continuation count 0.
     """
     matched = torch.ones_like(text, dtype=torch.bool)
     total = torch.zeros_like(text)

@@ -1,4 +1,4 @@
-"""Small heads on the verifier's last state guess the tokens behind its next one."""
+"""Small heads on the verifier's last state predict the tokens after its next one."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ from specdec_plugins.errors import UserError, require
 
 @runtime_checkable
 class SupportsHidden(Protocol):
-    """A verifier that gives its last states with its scores, for heads to read."""
+    """A verifier that returns its last states with its scores, for heads to read."""
 
     @property
     def hidden_dim(self) -> int:
         """Width D of a last state, as the output projection reads it."""
 
     def keep_hidden(self) -> None:
-        """From now on `Scores.hidden` is there."""
+        """Fill `Scores.hidden` from now on."""
 
     def project(self, states: Tensor) -> Tensor:
         """The output projection: logits [..., V] of states [..., D]."""
@@ -39,18 +39,18 @@ class SupportsHidden(Protocol):
 
 @DRAFTERS.register("medusa")
 class MedusaDrafter(ContextDrafter):
-    """Each head's best token, one head a place (Cai et al. 2024, section 2.1); no tree.
+    """Each head's best token, one head a position (Cai et al. 2024, section 2.1); no tree.
 
-    The state that gave the verifier's own token of a round says, through head k, the token k
-    places behind it. So a draft costs one small product, and a row's first round, of which there
-    is no state yet, is a plain autoregressive step.
+    From the state that gave the verifier's own token of a round, head k predicts the token k
+    positions later. So a draft costs one small product. A row's first round, without a state yet,
+    is a plain autoregressive step.
     """
 
     needs = Needs(MedusaHeads)
 
     @dataclass(frozen=True)
     class Config:
-        """The trained heads settle everything."""
+        """No options: the trained heads determine everything."""
 
     def __init__(self, config: Config, context: DraftContext) -> None:
         super().__init__(config, context)
@@ -79,7 +79,7 @@ class MedusaDrafter(ContextDrafter):
         self._may_wait = context.verifier.device.type == "cpu"
         weight = self._heads.blocks.weight
         self._hidden = weight.new_zeros(0, self._heads.dim)  # [B, D]
-        # [B] bool, whether `hidden` is of this row
+        # [B] bool, whether `_hidden` of this row is set
         self._known = torch.zeros(0, dtype=torch.bool, device=weight.device)
 
     def admit(self, source: SourceBatch) -> None:
@@ -87,7 +87,7 @@ class MedusaDrafter(ContextDrafter):
         self._known = pad(self._known, (0, len(source)))
 
     def commit(self, prefix: Prefix, last: Round) -> None:
-        """Row n of the scores, n tokens being accepted, is the one that gave the next token."""
+        """With n tokens accepted, row n of the scores gave the next token."""
         assert last.scores.hidden is not None, "the verifier scores without its states"
         self._hidden = at(last.scores.hidden, last.verdict.num_accepted)
         self._known = torch.ones_like(self._known)

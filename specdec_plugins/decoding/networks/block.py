@@ -40,11 +40,11 @@ from specdec_plugins.errors import UserError
 
 
 class BidirectionalDecoder(nn.Module):
-    """Reads prefix and masks; the positions enter at every layer.
+    """Reads prefix and masks; position embeddings are added before every layer.
 
-    As published, every position sees every other: a prefix state depends on the masks behind it,
+    As published, every position sees every other: a prefix state depends on the masks after it,
     so nothing can be cached. With `cached_prefix` a prefix position sees the prefix up to itself
-    only, and the block goes on seeing everything.
+    only, and the block still sees everything.
     """
 
     def __init__(self, config: BlockConfig, tokens: nn.Embedding) -> None:
@@ -78,14 +78,14 @@ class BidirectionalDecoder(nn.Module):
         columns: Tensor | None = None,  # [B, m] int64, whose states are wanted; None = all
         prefix_lengths: Tensor | None = None,  # [B] int64; read with `cached_prefix` only
     ) -> Tensor:  # [B, m, D]
-        """Last states of the whole row at once, from no cache.
+        """Last states of whole rows at once, without a cache.
 
-        The last layer computes nothing but the keys and values of the columns that nobody wants.
+        The last layer computes only keys and values for columns that are not wanted.
         """
         if self.cached_prefix:
             assert prefix_lengths is not None, "a cached prefix must be told from its block"
             indices = torch.arange(tokens.shape[1], device=tokens.device).expand_as(tokens)
-            # A committed padding token is a token; in a cache nobody could tell it from others.
+            # A committed padding token counts as a token: a cache could not tell it from others.
             padding_mask = (tokens == self.pad) & (indices >= prefix_lengths[:, None])
             seen_mask = ~padding_mask[:, None] & _seen(prefix_lengths, indices)  # [B, W, W]
         else:
@@ -97,18 +97,18 @@ class BidirectionalDecoder(nn.Module):
     def extend(
         self, tokens: Tensor, window: CacheWindow, source: SourceMemory, columns: Tensor
     ) -> Tensor:
-        """Last states [B, m, D] at columns [B, m] int64 of tokens [B, n] int64, behind a cache.
+        """Last states [B, m, D] at columns [B, m] int64 of tokens [B, n] int64, after a cache.
 
-        The tokens are those of the prefix that the cache lacks, masks, and padding. What is
-        written of masks and padding is for this pass alone: the caller crops it. With
+        The tokens are those of the prefix that the cache lacks, masks, and padding. The caller
+        crops the entries of masks and padding, which are for this pass alone. With
         `cached_prefix` only.
         """
         assert self.cached_prefix, "the states of this network's prefix cannot be kept"
         return self._through(tokens, window.positions, window.mask, source, columns, window)
 
     def keys_values(self, states: Tensor) -> tuple[Tensor, ...]:
-        """What is read of the source's states [B, S, D], computed once: by each layer, then by the
-        head, if it does.
+        """Keys and values of the source's states [B, S, D], computed once: for each layer, then for
+        the head, if it reads the source.
         """
         read_by_head = () if self.head is None else self.head.keys_values(states)
         return (*self.layers.keys_values(states), *read_by_head)
@@ -123,17 +123,17 @@ class BidirectionalDecoder(nn.Module):
         self,
         asked: DraftRequest,
         num_masks: Tensor,  # [B] int64
-        num_used: int,  # of the masks, in the widest draft
+        num_used: int,  # masks used in the widest draft
         cache: KVCache,
-        num_positions: int,  # that it needs room for, the most of any row
+        num_positions: int,  # that the pass needs room for, the most of any row
         source: SourceMemory,
         listed: Sequence[Listed],  # what each row may draft
         num_candidates: int | None,
         eos: int,
     ) -> Draft:
-        """What is drafted behind each prefix, up to an eos, in one call of the kernels.
+        """Draft after each prefix, up to an eos, in one call of the kernels.
 
-        The same as `extend` over what `ops.open_block` gives, and the head's choice by its states.
+        The same as `extend` over the output of `ops.open_block`, then the head over its states.
         """
         prefix = asked.prefix
         drafted = num_masks.new_empty(num_masks.shape[0], num_used)
@@ -161,7 +161,7 @@ class BidirectionalDecoder(nn.Module):
 
     @cached_property
     def _drafter(self) -> Any:
-        """The kernels', over these weights."""
+        """The kernels' block drafter, over these weights."""
         return ops.native.BlockDrafter(
             tables=cast(NativeLayers, self.layers).tables(self.tokens, self.scale, self.positions),
             mask=self.mask,
@@ -171,7 +171,7 @@ class BidirectionalDecoder(nn.Module):
         )
 
     def _embeddings(self, source: SourceMemory) -> dict[str, Any]:
-        """What the kernels embed a block with."""
+        """The arguments with which the kernels embed a block."""
         queries, keys, values = (self._queries(), *source.extras) if self.copy else (None,) * 3
         mask, dtype = source.mask, self.tokens.weight.dtype
         return {
@@ -203,15 +203,15 @@ class BidirectionalDecoder(nn.Module):
     def _embed(
         self, tokens: Tensor, positions: Tensor, source: SourceMemory
     ) -> tuple[Tensor, Tensor]:
-        """What the first layer reads, and what is added before each layer: [B, n, D] both.
+        """The first layer's input, and what is added before each layer: [B, n, D] both.
 
-        Masks, and a committed `<unk>`, get a mixture of the source where the network copies, by
+        If the network copies, masks and committed `<unk>` get a mixture of the source, by
         attention from the target positions alone. tokens and positions: [B, n] int64.
         """
         return ops.embed_block(tokens, positions, **self._embeddings(source))
 
     def _queries(self) -> Tensor:
-        """Of the positions, to copy by: as many rows as their table has, made at the first call."""
+        """Queries of the positions for copying, one for each row of their table; made once."""
         assert self.copy is not None
         weight = self.positions.weight
         known = self._query_table
@@ -232,7 +232,7 @@ def head_width(state: State) -> int:
 
 
 def _seen(prefix_lengths: Tensor, columns: Tensor) -> Tensor:
-    """[B, W, W] bool of columns [B, W], by asking column, then seen one: see the decoder."""
+    """[B, W, W] bool of columns [B, W], by query column, then key column: see the decoder."""
     in_block = columns >= prefix_lengths[:, None]  # [B, W]
     return in_block[..., None] | (columns[:, None] <= columns[..., None])
 
@@ -280,7 +280,7 @@ class BlockDrafter(EncoderDecoder):
         self.decoder = BidirectionalDecoder(config, target)
 
     def adopt(self, verifier: TrainedNetwork) -> None:
-        """Hold an equal encoder of the verifier in place of its own, and its table of tokens."""
+        """Share the verifier's encoder if it is equal, and its table of tokens."""
         if not isinstance(verifier, Transformer) or not same_encoder(
             self.encoder, verifier.encoder
         ):
@@ -292,10 +292,10 @@ class BlockDrafter(EncoderDecoder):
                 self.decoder.output.weight = self.encoder.embedding.tokens.weight
 
     def copied(self, tokens: Tensor) -> tuple[Tensor, ...]:
-        """Keys and values of what can be copied, [B, S, D] each, of source tokens [B, S] int64.
+        """Keys and values for copying, [B, S, D] each, of source tokens [B, S] int64.
 
-        The keys are what the encoder's first layer reads, the values bare embeddings, like those
-        of target tokens. Empty where the network does not copy.
+        The keys are the input of the encoder's first layer, the values bare embeddings, like those
+        of target tokens. Empty if the network does not copy.
         """
         if not self.config.copy_source:
             return ()

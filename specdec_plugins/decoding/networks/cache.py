@@ -1,4 +1,4 @@
-"""Keys and values: of committed target tokens, each row at its own length, and of the sources."""
+"""Keys and values of committed target tokens, each row at its own length, and of the sources."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from specdec_plugins.decoding.networks.config import StackConfig
 from specdec_plugins.decoding.networks.cpu import ops
 from specdec_plugins.decoding.types import Tree
 
-_GRAIN = 8  # lengths are multiples of it, as fast attention kernels want their masks
-_FIRST = 32  # positions that there is room for at first, which most sentences do not outgrow
+_GRAIN = 8  # lengths are rounded up to multiples of it, for fast attention kernels
+_FIRST = 32  # initial positions a row, enough for most sentences
 
 
 @dataclass(frozen=True)
@@ -36,12 +36,12 @@ class CacheWindow:
 
 
 class KVCache:
-    """One tensor for all layers; a row holds `lengths[b]` positions, and junk behind them.
+    """One tensor for all layers; a row holds `lengths[b]` positions, and junk after them.
 
-    Junk is masked, but it must be finite, since 0 * inf = NaN. So a row begins with
-    zeros behind it, and whoever had its storage before, and may have overflowed, does not matter. A
-    pass opens a `window`, each layer writes to it, and `crop` says afterwards what is kept. There
-    is room for more rows and positions than are there: rows that come and go move what is live.
+    Junk is masked, but it must be finite, since 0 * inf = NaN. So a row begins with zeros after it,
+    even if the row that had its storage before has overflowed. A pass opens a `window`, each layer
+    writes to it, and `crop` then sets what is kept. There is room for more rows and positions than
+    are in use: when rows come and go, only live entries move.
     """
 
     def __init__(
@@ -50,7 +50,7 @@ class KVCache:
         shape = (stack.num_layers, num_rows, 0, 2, stack.num_heads, stack.head_dim)
         self._room = torch.zeros(shape, device=device, dtype=dtype)
         self._live = 0  # positions that the last pass may have written, known to the host
-        self._written = 0  # that any pass may have written, to whatever row
+        self._written = 0  # that any pass may have written, in any row
         self.lengths = torch.zeros(num_rows, dtype=torch.int64, device=device)  # [B]
 
     def __len__(self) -> int:
@@ -74,14 +74,14 @@ class KVCache:
         last_seen: Tensor | None = None,
         tree: Tree | None = None,
     ) -> CacheWindow:
-        """Room for `num_new` positions behind every row, and behind `skip` more.
+        """Room for `num_new` positions after every row and `skip` more.
 
-        `width`, known to the host, is at least the longest of `lengths`: attention runs over
-        `width + skip + num_new` positions, rounded up, and not over the whole capacity. Opening a
-        window moves no length; the skipped positions are those that an earlier window since the
-        last `crop` was for. `last_seen` [B, n] int64 is the last position that each new one may
-        attend to; without it each sees itself and what is before it. The nodes of a `tree` are
-        written one behind the other, each at the position of its depth, and see those they follow.
+        `width`, known to the host, is at least the largest of `lengths`: attention runs over
+        `width + skip + num_new` positions, rounded up, not over the whole capacity. Opening a
+        window changes no length; the skipped positions belong to earlier windows since the last
+        `crop`. `last_seen` [B, n] int64 is the last position that each new one may attend to;
+        without it each sees itself and what is before it. The nodes of a `tree` are stored one
+        after the other, with the position of their depth, and see their ancestors.
         """
         live = self.make_room(width + skip + num_new)
         if tree is not None:
@@ -96,12 +96,12 @@ class KVCache:
         return CacheWindow(positions, mask, self.storage.flatten(1, 2), at, len(self))
 
     def opened(self, num_positions: int) -> dict[str, Any]:
-        """What the kernels write a pass to that opens its own window; see `make_room`."""
+        """Arguments for a kernel that opens its own window; see `make_room`."""
         live = self.make_room(num_positions)
         return {"cached": self.lengths, "storage": self.storage.flatten(1, 2), "live": live}
 
     def make_room(self, num_positions: int) -> int:
-        """Room for so many positions a row, which a pass may then write; that number rounded up."""
+        """Make room for a pass to write so many positions a row; returns that number rounded up."""
         live = -(-num_positions // _GRAIN) * _GRAIN
         self._reserve(len(self), live)
         self._live = live
@@ -109,7 +109,7 @@ class KVCache:
         return live
 
     def keep_path(self, path: Tensor) -> None:
-        """Put nodes [B, K] int64 of the last window's tree behind its first, in that order."""
+        """Move nodes [B, K] int64 of the last window's tree after its first, in that order."""
         rows = torch.arange(len(self), device=path.device)[:, None] * self.capacity
         first = rows + self.lengths[:, None]
         places = first + 1 + torch.arange(path.shape[1], device=path.device)
@@ -117,18 +117,18 @@ class KVCache:
         storage[:, places] = storage[:, first + path]
 
     def crop(self, lengths: Tensor) -> None:
-        """Keep the first `lengths` [B] int64 positions of each row, of what has been written."""
+        """Keep only the first `lengths` [B] int64 positions of each row."""
         self.lengths = lengths
 
     def select(self, rows: Tensor) -> None:
         """Keep the rows [B'] int64, in that order."""
-        for layer in self._room:  # one at a time, so that what is copied stays small
+        for layer in self._room:  # one at a time, so that the copies stay small
             layer[: len(rows), : self._live] = layer[rows, : self._live]
             layer[: len(rows), self._live : self._written] = 0
         self.lengths = self.lengths[rows]
 
     def append(self, other: KVCache) -> None:
-        """The other's rows follow these; it is not used any more."""
+        """Append the other's rows; the other must not be used any more."""
         num_rows = len(self)
         if num_rows == 0:
             vars(self).update(vars(other))
@@ -156,7 +156,7 @@ class KVCache:
 
 @dataclass(frozen=True)
 class SourceMemory:
-    """Computed once a sentence, when its row is admitted; right-padded to the longest row."""
+    """What is computed once, when a row is admitted; right-padded to the longest row."""
 
     lengths: Tensor  # [B] int64
     padding_mask: Tensor  # [B, S] bool, True = padding
@@ -187,8 +187,8 @@ class SourceMemory:
     def trimmed(self, may_wait: bool = False) -> SourceMemory:
         """Cut to the longest row, with its mask.
 
-        may_wait: the host may wait for the device, which on a CPU it does not have to. Else nothing
-        is cut, and nothing is lost where rows have just been padded to the longest.
+        may_wait: the host may wait for the device, which a CPU does not need. Else nothing is cut,
+        which loses nothing where rows have just been padded to the longest.
         """
         if len(self) == 0:
             return self
@@ -221,7 +221,7 @@ class SourceMemory:
 
 
 def join_rows(parts: Sequence[Tensor], fill: int = 0) -> Tensor:
-    """Rows of one, then rows of the other, padded to the longer: [B, S, ...] each."""
+    """The rows of all parts, [B, S, ...] each, in order, padded to the longest."""
     longest = max(part.shape[1] for part in parts)
     out = parts[0].new_empty(sum(map(len, parts)), longest, *parts[0].shape[2:])
     first = 0

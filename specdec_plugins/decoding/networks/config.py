@@ -1,4 +1,4 @@
-"""Shapes and switches of the networks: frozen, checked when built, plain enough for JSON."""
+"""Shapes and switches of the networks: frozen, checked when built, serialisable as JSON."""
 
 from __future__ import annotations
 
@@ -72,17 +72,17 @@ _Config = TypeVar("_Config", bound="TransformerConfig")
 
 @dataclass(frozen=True)
 class TransformerConfig:
-    """Every stock Transformer of fairseq, as far as its weights and its forward pass go."""
+    """Covers the weights and the forward pass of every stock Transformer of fairseq."""
 
     encoder: StackConfig  # reads the source
     decoder: StackConfig  # writes the target
-    pad: int = 1  # token id that is no token
+    pad: int = 1  # token id of padding
     activation: str = "relu"  # of the feed-forward blocks; a name in ACTIVATIONS
     scale_embedding: bool = True  # token embeddings times sqrt(dim of the stack)
     norm_embedding: bool = False  # layer norm after token and position embeddings are added
     share_embeddings: bool = False  # one table for source and target
     tie_output: bool = False  # the output projection is the target's table
-    output_bias: bool = False  # it adds a number to the logit of each token
+    output_bias: bool = False  # the output projection has a bias
     decoder_input_dim: int | None = None  # of the target's table; None = the decoder's
     decoder_output_dim: int | None = None  # of what the output projection reads; None = the same
 
@@ -112,32 +112,32 @@ class TransformerConfig:
         return self.decoder_output_dim or self.decoder.dim
 
     def to_dict(self) -> dict[str, Any]:
-        """Nothing but dictionaries, strings and numbers."""
+        """Plain dictionaries, strings and numbers."""
         return asdict(self)
 
     @classmethod
     def from_dict(cls: type[_Config], values: dict[str, Any]) -> _Config:
-        """What `to_dict` gave. Raises TypeError where a name is unknown or missing."""
+        """The inverse of `to_dict`. Raises TypeError where a name is unknown or missing."""
         stacks = {name: StackConfig(**values[name]) for name in ("encoder", "decoder")}
         return cls(**{**values, **stacks})
 
 
 @dataclass(frozen=True)
 class BlockConfig(TransformerConfig):
-    """The block drafter; `scale_embedding` and `norm_embedding` are about its encoder alone.
+    """The block drafter; `scale_embedding` and `norm_embedding` apply to its encoder alone.
 
-    That may be any verifier's; the decoder is post-norm.
+    The encoder may be any verifier's; the decoder is post-norm.
     """
 
     mask: int = 3  # token id of a position to predict, `<unk>` in the published checkpoints
     block_size: int = 25  # tokens a block, as trained
     copy_source: bool = True  # masks are fed a mixture of source embeddings
     scale_decoder: bool = False  # the decoder's embeddings too are multiplied by sqrt(its dim)
-    cached_prefix: bool = False  # a prefix position sees none behind it, so it is computed once
-    sequential_head: int = 0  # hidden width of the head that knows the token before; 0 = none
-    head_attention: int = 0  # attention heads by which it reads the source; 0 = it does not
-    shortlist_common: int = 0  # types that it may draft for any source; 0 = the whole vocabulary
-    shortlist_types: int = 0  # entries of source types that make target types likely
+    cached_prefix: bool = False  # a prefix position sees none after it, so it is computed once
+    sequential_head: int = 0  # hidden width of the head that reads the previous token; 0 = none
+    head_attention: int = 0  # attention heads with which that head reads the source; 0 = none
+    shortlist_common: int = 0  # types that may be drafted for any source; 0 = the whole vocabulary
+    shortlist_types: int = 0  # entries that map source types to likely target types
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -178,7 +178,7 @@ class BlockConfig(TransformerConfig):
     def longest_block(self) -> int:
         """Tokens that may be drafted at once: `block_size`, as trained, or with a head twice that.
 
-        A head relies on the token before, which says as much behind the end of a trained block:
+        A head relies on the previous token, which tells as much past the trained block size:
         benchmarks/results/head-ablation.md, *Longer blocks than in training*.
         """
         return 2 * self.block_size if self.sequential_head else self.block_size

@@ -1,7 +1,7 @@
-"""Networks that fairseq's modules trained: their shape, and their weights under fairseq's names.
+"""Networks trained as fairseq's modules: their shape, and their weights under fairseq's names.
 
-Sizes are read from the weights, which cannot be wrong about them; switches from the settings that
-fairseq stores beside them. What the networks do not have is refused by the name of its option.
+Sizes are read from the weights, which are always right; switches from the settings that fairseq
+stores with them. Unsupported features are refused by the name of their option.
 """
 
 from __future__ import annotations
@@ -60,12 +60,12 @@ _Stacks = TypeVar("_Stacks", bound="EncoderDecoder")
 
 
 class EncoderDecoder(TrainedNetwork):
-    """Base of the networks of an encoder and a decoder whose layers are fairseq's."""
+    """Base of the encoder-decoder networks whose layers are fairseq's."""
 
     Config: ClassVar[type[TransformerConfig]]
     config: TransformerConfig
     int8 = True
-    unsupported: ClassVar[tuple[str, ...]] = (  # flags of training that make other networks
+    unsupported: ClassVar[tuple[str, ...]] = (  # training flags that change the network
         "adaptive_input",
         "adaptive_softmax_cutoff",
         "base_layers",
@@ -85,12 +85,12 @@ class EncoderDecoder(TrainedNetwork):
         "scale_resids",
         "tie_adaptive_weights",
     )
-    bidirectional: ClassVar[bool] = False  # the decoder keeps its embeddings itself
+    bidirectional: ClassVar[bool] = False  # True = the decoder holds its embeddings directly
 
     @classmethod
     @abstractmethod
     def switches(cls, state: State, settings: TrainingSettings) -> dict[str, Any]:
-        """What its configuration has beyond `_shape`."""
+        """The values of its configuration beyond `_shape`."""
 
     @classmethod
     def configure(cls, state: State, settings: TrainingSettings) -> TransformerConfig:
@@ -123,7 +123,7 @@ def _weight(state: State, name: str) -> Tensor:
 
 
 def _shape(state: State, settings: TrainingSettings) -> dict[str, Any]:
-    """What all these networks read off weights and settings alike."""
+    """The values that all these networks read from weights and settings."""
     source_table = _weight(state, "encoder.embed_tokens.weight")
     target_table = _weight(state, "decoder.embed_tokens.weight")
     output = _weight(state, "decoder.output_projection.weight")
@@ -140,7 +140,7 @@ def _shape(state: State, settings: TrainingSettings) -> dict[str, Any]:
 def _stack(side: str, limit: str, state: State, settings: TrainingSettings) -> StackConfig:
     up = _weight(state, f"{side}.layers.0.fc1.weight")
     num_layers = 1 + max(layer_number(side, name) for name in state)
-    # Years ago both sides had one limit.
+    # Old checkpoints have one limit for both sides.
     max_positions = int(settings.get(limit) or settings.get("max_positions") or 1024)
     learned = state.get(f"{side}.embed_positions.weight")
     if learned is not None:
@@ -160,10 +160,10 @@ def _stack(side: str, limit: str, state: State, settings: TrainingSettings) -> S
 
 
 def network_state(state: State, bidirectional: bool) -> State:
-    """An upgraded state dict in the networks' names, products fused.
+    """An upgraded state dict under the networks' names, products fused.
 
-    `bidirectional`: the decoder is the block drafter's, which keeps its embeddings itself. Names
-    that mean nothing here are left as they are, for `fill` to complain about.
+    `bidirectional`: the decoder is the block drafter's, which holds its embeddings directly.
+    Unknown names are left as they are, for `fill` to complain about.
     """
     state = dict(state)
     renamed: State = {}

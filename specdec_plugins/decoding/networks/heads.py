@@ -1,5 +1,4 @@
-"""Small networks behind a last state: heads for places ahead, a head from token to token, and which
-tokens these choose among."""
+"""Small networks on top of a last state: Medusa's heads, the sequential head, and its shortlist."""
 
 from __future__ import annotations
 
@@ -24,12 +23,12 @@ from specdec_plugins.decoding.networks.trained import (
 from specdec_plugins.errors import require
 
 Choice = Callable[[int, Tensor, Tensor], Tensor]
-_TABULATED = 4096  # tokens at once: no second table of float32 lies beside the one that is kept
+_TABULATED = 4096  # tokens at once, so that no second, float32 table is held beside the final one
 
 
 @dataclass(frozen=True)
 class MedusaConfig:
-    """How many heads, and of what."""
+    """Number and width of the heads."""
 
     num_heads: int  # the block size that they were trained for
     dim: int  # width of the states that they read
@@ -39,10 +38,10 @@ class MedusaConfig:
 class MedusaHeads(TrainedNetwork):
     """One residual block a head (Medusa, Cai et al. 2024, section 2.1.1, equation of the heads).
 
-    Head k turns the state h, from which the verifier's projection W reads the next token, into one
-    from which it reads the token k places behind that: W (h + SiLU(W_k h + b_k)). In the paper
-    each head has a projection of its own, which begins as a copy of W; here all share W itself, so
-    that heads are small beside the verifier's vocabulary, and no less certain where h says it all.
+    The verifier's projection W predicts the next token from the state h. Head k turns h into a
+    state that predicts the token k positions later: W (h + SiLU(W_k h + b_k)). In the paper each
+    head has its own projection, which begins as a copy of W; here all share W itself, so that heads
+    are small beside the verifier's vocabulary, and no less certain where h suffices.
     """
 
     Config = MedusaConfig
@@ -54,7 +53,7 @@ class MedusaHeads(TrainedNetwork):
 
     @classmethod
     def described(cls, architecture: dict[str, Any], state: State) -> MedusaConfig:
-        """The weights alone settle it; earlier bundles say nothing else."""
+        """The weights alone determine it; earlier bundles store nothing else."""
         require("blocks.weight" in state, "holds no heads: it has no weights named blocks.weight.")
         rows, dim = state["blocks.weight"].shape
         return MedusaConfig(rows // dim, dim)
@@ -62,11 +61,11 @@ class MedusaHeads(TrainedNetwork):
     def __init__(self, config: MedusaConfig) -> None:
         super().__init__()
         self.num_heads, self.dim = config.num_heads, config.dim
-        # All W_k and b_k, one product.
+        # All W_k and b_k as one product.
         self.blocks = nn.Linear(config.dim, config.num_heads * config.dim)
 
     def forward(self, hidden: Tensor, num_used: int) -> Tensor:
-        """States [B, num_used, D] of the first heads, of last states [B, D]."""
+        """States [B, num_used, D] of the first heads, from last states [B, D]."""
         rows = num_used * self.dim
         inner = F.linear(hidden, self.blocks.weight[:rows], self.blocks.bias[:rows])
         residual: Tensor = hidden[:, None]
@@ -77,11 +76,11 @@ class Listed(NamedTuple):
     """Types that may be drafted in one row."""
 
     types: Tensor  # [N] int32, ascending
-    packed: Any = None  # the projection onto them, where the kernels read it
+    packed: Any = None  # the projection onto them, in the layout of the kernels
 
 
 def only(logits: Tensor, rows: Sequence[Listed]) -> Tensor:
-    """Logits [B, K, V], -inf for what is not listed for its row."""
+    """Logits [B, K, V], -inf for types that are not listed for their row."""
     listed = torch.zeros_like(logits[:, 0], dtype=torch.bool)
     for row, own in enumerate(rows):
         listed[row, own.types.long()] = True
@@ -89,15 +88,15 @@ def only(logits: Tensor, rows: Sequence[Listed]) -> Tensor:
 
 
 class Shortlist(nn.Module):
-    """Which target types a source sentence makes likely: those of its types, and common ones.
+    """Target types that a source sentence makes likely: those of its types, and common ones.
 
-    What a drafter may say, so that it scores hundreds of types in place of a whole vocabulary. The
-    verifier scores all of them, so no text changes. As Marian's and CTranslate2's shortlists.
+    A drafter chooses among these, so that it scores hundreds of types instead of a whole
+    vocabulary. The verifier scores all types, so no text changes. Like Marian's and CTranslate2's.
     """
 
     def __init__(self, source_size: int, num_common: int, num_types: int) -> None:
         super().__init__()
-        self.common: Tensor  # [C] int32, whatever the sentence
+        self.common: Tensor  # [C] int32, for any sentence
         self.types: Tensor  # [N] int32, of source type s from starts[s] to starts[s + 1]
         self.starts: Tensor  # [V source + 1] int32
         for name, size in (
@@ -113,14 +112,14 @@ class Shortlist(nn.Module):
 
 
 class SequentialHead(nn.Module):
-    """Corrects the state of each position of a block by the token drafted before it.
+    """Corrects the state of each position of a block with the token drafted before it.
 
         [u_k ; q_k] = S h_k + T norm(e(t_{k-1}))
         z_k = h_k + O relu(u_k + C attend(q_k, source))
 
     with h_k the last state and e the token embedding, not scaled; without attention heads there is
     neither q nor C. The twin of ``models.block_decoder``, where the sources are. T norm(e(t)) is a
-    table over the vocabulary, made when it is first asked for: [V, H + D], H the hidden width, or
+    table over the vocabulary, computed on first use: [V, H + D], H the hidden width, or
     [V, H] without attention.
     """
 
@@ -138,8 +137,8 @@ class SequentialHead(nn.Module):
         self._table: Tensor | None = None
 
     def keys_values(self, states: Tensor) -> tuple[Tensor, ...]:
-        """What it reads of a source's states [B, S, D], computed once: [B, S, 2, heads, d], or
-        nothing. In a `SourceMemory` it stands behind what the layers read.
+        """Keys and values of a source's states [B, S, D], computed once: [B, S, 2, heads, d], or
+        nothing. In a `SourceMemory` they follow those of the layers.
         """
         if not self.num_heads:
             return ()
@@ -147,7 +146,7 @@ class SequentialHead(nn.Module):
         return (projected.view(*states.shape[:2], 2, self.num_heads, -1),)
 
     def table(self, embeddings: Tensor) -> Tensor:
-        """Of token embeddings [V, D]; of float32 in bfloat16, as it is the widest part."""
+        """The table of token embeddings [V, D]; bfloat16 for float32, as it is the widest part."""
         table = self._table
         if table is None or table.device != embeddings.device:
             dtype = torch.bfloat16 if embeddings.dtype is torch.float32 else embeddings.dtype
@@ -158,25 +157,25 @@ class SequentialHead(nn.Module):
         return table
 
     def listed(self, types: Tensor, embeddings: Tensor) -> Listed:
-        """What a row may draft, of types [N] int32 of the embeddings [V, D]."""
+        """The shortlist of a row, of types [N] int32 of the embeddings [V, D]."""
         return Listed(types)
 
     def draft(
         self,
         states: Tensor,  # [B, K, D]
-        logits: Tensor,  # [B, K, V], before the head; -inf for what may not be drafted
+        logits: Tensor,  # [B, K, V], before the head; -inf for types that may not be drafted
         before: Tensor,  # [B] int64, the last committed tokens
-        embeddings: Tensor,  # [V, D], which are the output projection, too
+        embeddings: Tensor,  # [V, D], also the output projection
         num_candidates: int | None,  # None = every type that may be drafted
         source: SourceMemory | None = None,  # which a head with attention reads
         choose: Choice | None = None,
     ) -> tuple[Tensor, Tensor]:  # [B, K] int64, [B, K]
-        """The tokens of each block from left to right, each the best behind the one before it.
+        """The tokens of each block from left to right, each the best after the one before it.
 
-        Of each position the tokens with the best logits are candidates. `choose` is told a place,
-        these [B, C] and their scores [B, C], and gives the index [B] of one of them, all int64 but
-        the scores; None = the best, the first of equal ones. And with the tokens, the probability
-        among the candidates that the best one of each place has behind the tokens before it.
+        At each position the tokens with the best logits are candidates. `choose` gets a position,
+        the candidates [B, C] and their scores [B, C], and returns the index [B] of one of them, all
+        int64 but the scores; None = the best, the first of equal ones. Also returns the probability
+        of the best candidate of each position among the candidates, given the tokens before it.
         """
         candidates, score = self.scorer(states, logits, embeddings, num_candidates, source)
         drafted, confidences = [], []
@@ -196,10 +195,10 @@ class SequentialHead(nn.Module):
         num_candidates: int | None,
         source: SourceMemory | None = None,
     ) -> tuple[Tensor, Callable[[int, Tensor], Tensor]]:
-        """The candidates of each place, [B, K, C] int64, and what scores them; see `draft`.
+        """The candidates of each position, [B, K, C] int64, and what scores them; see `draft`.
 
-        It is told a place and tokens [B, M] int64, each of which may stand before it, and gives the
-        scores [B, M, C] behind each.
+        The function gets a position and M possible tokens before it, [B, M] int64, and returns
+        the scores [B, M, C] after each.
         """
         if num_candidates is None:
             allowed, rows = logits, embeddings.expand(*logits.shape, -1)  # one table, repeated
@@ -223,7 +222,7 @@ class SequentialHead(nn.Module):
         return candidates, score
 
     def _read(self, queries: Tensor, source: SourceMemory) -> Tensor:
-        """[B, M, D] of queries [B, M, D]."""
+        """Attention to the source: [B, M, D] of queries [B, M, D]."""
         keys_values = source.keys_values[-1]
         asked = queries.to(keys_values.dtype).view(*queries.shape[:2], self.num_heads, -1)
         return attend(asked, keys_values, source.mask).to(queries.dtype)

@@ -1,4 +1,4 @@
-"""What encoder, cached decoder and bidirectional decoder are made of: positions, masks, layers."""
+"""Building blocks of encoder, cached decoder and bidirectional decoder: positions and layers."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def sinusoids(num_positions: int, dim: int) -> Tensor:
     """The sines of all frequencies, then the cosines: [num_positions, dim] float32.
 
     Vaswani et al. 2017, section 3.5, in the layout of tensor2tensor. Single precision whatever
-    the network's: trained networks have seen these values, rounding included.
+    the network's dtype: trained networks have seen these values, rounding included.
     """
     num_frequencies = dim // 2
     step = math.log(10000) / max(num_frequencies - 1, 1)
@@ -27,7 +27,7 @@ def sinusoids(num_positions: int, dim: int) -> Tensor:
 
 
 class PositionTable(nn.Module):
-    """One vector a position. As in fairseq, position 0 stands at row `pad` + 1."""
+    """One vector a position. As in fairseq, position 0 is at row `pad` + 1."""
 
     def __init__(self, stack: StackConfig, pad: int) -> None:
         super().__init__()
@@ -67,7 +67,7 @@ def take(x: Tensor, columns: Tensor | None) -> Tensor:
 
 
 class SelfAttention(nn.Module):
-    """Queries, keys and values come out of one product."""
+    """Queries, keys and values come from one product."""
 
     def __init__(self, dim: int, num_heads: int) -> None:
         super().__init__()
@@ -81,7 +81,7 @@ class SelfAttention(nn.Module):
         mask: Tensor | None,
         store: CacheWindow | None,
         layer: int,
-        columns: Tensor | None,  # [B, m] int64, who asks; None = everyone
+        columns: Tensor | None,  # [B, m] int64, query positions; None = all
     ) -> Tensor:  # [B, m, D]
         qkv = self.qkv(x).view(*x.shape[:2], 3, self.num_heads, -1)  # [B, n, 3, H, d]
         queries, keys_values = take(qkv[:, :, 0], columns), qkv[:, :, 1:]
@@ -168,13 +168,13 @@ class LayerStack(nn.ModuleList):
 
     @property
     def attention_dtype(self) -> torch.dtype:
-        """Of keys and values, in which attention is computed."""
+        """Dtype of keys and values, in which attention is computed."""
         bias = self[0].get_submodule("self_attention.qkv").bias
         assert isinstance(bias, Tensor)
         return bias.dtype
 
     def keys_values(self, states: Tensor) -> tuple[Tensor, ...]:
-        """What each layer's attention to the source reads, computed once: [B, S, 2, H, d] each."""
+        """Keys and values of the source for each layer, computed once: [B, S, 2, H, d] each."""
         crossings = (layer.cross_attention for layer in self)
         return tuple(c.keys_values(states) for c in crossings if isinstance(c, CrossAttention))
 
@@ -186,9 +186,9 @@ class LayerStack(nn.ModuleList):
         source: SourceMemory | None = None,
         span: range | None = None,  # of the layers to run; None = all
         positions: Tensor | None = None,  # [B, n, D], added to what each layer reads
-        columns: Tensor | None = None,  # [B, m] int64, whose output is wanted of the last layer
+        columns: Tensor | None = None,  # [B, m] int64, whose output of the last layer is wanted
     ) -> Tensor:  # [B, n, D], or [B, m, D]
-        """What leaves the last layer of the span; each one that runs writes to the store."""
+        """The output of the last layer of the span; each layer that runs writes to the store."""
         for index in range(len(self)) if span is None else span:
             wanted = columns if index == len(self) - 1 else None
             if wanted is not None and mask is not None and mask.shape[2] > 1:

@@ -1,8 +1,7 @@
-"""From stored weights to networks, whatever file has them; files are opened in `formats/`.
+"""From stored weights to networks, for any file format; files are opened in `formats/`.
 
-A class of network registers here under the name that bundles give it. It says how its configuration
-is read off a checkpoint and how weights fill it. Weights keep the names of the modules that were
-trained.
+A class of network registers here under the name that bundles give it. It reads its configuration
+from a checkpoint and loads the weights, which keep the names of the modules that were trained.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ State = dict[str, Tensor]
 
 
 class TrainingSettings(Protocol):
-    """What a checkpoint says about its model and the task that it was trained for."""
+    """What a checkpoint stores about its model and the task that it was trained for."""
 
     def get(self, name: str, default: Any = None) -> Any:
         """The value of a flag, written with underscores; the default where there is none."""
@@ -37,11 +36,11 @@ _Network = TypeVar("_Network", bound="TrainedNetwork")
 class TrainedNetwork(nn.Module):
     """Base of the networks that are read from files; each is built from its configuration.
 
-    What the class methods raise as UserError need not name the file: their callers do.
+    A UserError of the class methods need not name the file: their callers do.
     """
 
     Config: ClassVar[Any]  # a frozen dataclass that JSON can hold
-    arch: ClassVar[str]  # a checkpoint whose `--arch` begins so holds one
+    arch: ClassVar[str]  # a checkpoint whose `--arch` begins with this holds one
     noun: ClassVar[str]  # in messages: "a block drafter"
     int8: ClassVar[bool] = False  # its linear layers may be replaced by 8-bit ones
 
@@ -52,9 +51,9 @@ class TrainedNetwork(nn.Module):
 
     @classmethod
     def described(cls, architecture: dict[str, Any], state: State) -> Any:
-        """The configuration of which a bundle keeps what `dataclasses.asdict` makes.
+        """The configuration from a bundle, which stores it as `dataclasses.asdict` does.
 
-        Raises TypeError or KeyError where it is of something else.
+        Raises TypeError or KeyError where it describes something else.
         """
         return cls.Config(**architecture)
 
@@ -66,18 +65,18 @@ class TrainedNetwork(nn.Module):
         return network
 
     def adopt(self, verifier: TrainedNetwork) -> None:
-        """Hold what equals a part of the verifier's network in its place, so that it is there once.
+        """Share the parts that equal the verifier's, so that memory holds them once.
 
-        Called when both have been read; nothing is equal unless a subclass says so.
+        Called when both have been read; shares nothing unless a subclass does.
         """
 
 
 NETWORKS: Registry[TrainedNetwork] = Registry("kind of network")
-VERIFIER = "transformer"  # the kind of whatever no other kind claims
+VERIFIER = "transformer"  # the kind of checkpoints that no other kind claims
 
 
 def kind_of(arch: str) -> str:
-    """The kind of network that checkpoints of that `--arch` hold: whose own begins it best."""
+    """The kind of network in checkpoints of that `--arch`, by the longest `arch` it begins with."""
     kinds = [k for k in NETWORKS.names() if arch.startswith(NETWORKS.get(k).arch)]
     return max(kinds, key=lambda kind: len(NETWORKS.get(kind).arch), default=VERIFIER)
 
@@ -88,19 +87,19 @@ class Model:
 
     path: Path  # where it came from, for messages
     kind: str  # a name in NETWORKS
-    arch: str  # what whoever wrote it calls it, for messages
-    config: Any  # of its class of network
+    arch: str  # its architecture by the name that the file gives, for messages
+    config: Any  # of its network class
     state: State  # tied weights under each of their names
-    languages: tuple[str | None, str | None] = (None, None)  # source, target; where the file says
+    languages: tuple[str | None, str | None] = (None, None)  # source, target; if the file says
 
     @property
     def num_weights(self) -> int:
-        """Tied ones once."""
+        """Tied weights count once."""
         tensors = [tensor for tensor in self.state.values() if tensor.is_floating_point()]
         return sum({(one.data_ptr(), one.shape): one.numel() for one in tensors}.values())
 
     def describe(self) -> str:
-        """Its size as people read it."""
+        """Its size in words."""
         weights = f"{self.num_weights / 1e6:.1f} million weights"
         if not isinstance(self.config, TransformerConfig):
             return weights
@@ -134,7 +133,7 @@ class Model:
         )
 
     def until(self, exit_layer: int) -> Model:
-        """Without the decoder layers behind an exit. Raises UserError where it has no such one."""
+        """Without the decoder layers after an exit. Raises UserError where it has no such layer."""
         num_layers = self.config.decoder.num_layers
         require(
             1 <= exit_layer <= num_layers,
@@ -147,7 +146,7 @@ class Model:
 
 
 def layer_number(side: str, name: str) -> int:
-    """Of the layer that a weight belongs to, from 0; -1 for what is in no layer of that side."""
+    """The layer that a weight belongs to, from 0; -1 if it is in no layer of that side."""
     match = re.match(rf"{side}\.layers\.(\d+)\.", name)
     return int(match[1]) if match else -1
 

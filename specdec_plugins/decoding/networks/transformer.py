@@ -1,6 +1,6 @@
 """Inference twins of fairseq's Transformer: an encoder, and a decoder that extends a cache.
 
-No dropout, no training, no dictionary; weights are loaded by whoever builds a network. Equality
+No dropout, no training, no dictionary; the builder of a network loads its weights. Equality
 with fairseq's own modules is tested in double precision for every switch of the configuration.
 """
 
@@ -25,7 +25,7 @@ from specdec_plugins.decoding.types import Draft, Prefix
 
 
 class Embedding(nn.Module):
-    """Tokens and positions into the first layer's input."""
+    """Tokens and positions to the first layer's input."""
 
     def __init__(self, tokens: nn.Embedding, config: TransformerConfig, side: str) -> None:
         super().__init__()
@@ -39,7 +39,7 @@ class Embedding(nn.Module):
 
     @property
     def is_plain(self) -> bool:
-        """True if it is no more than scaled embeddings of tokens plus those of positions."""
+        """True if it only adds scaled embeddings of tokens and those of positions."""
         return self.positions is not None and self.project is None and self.norm is None
 
     def forward(self, tokens: Tensor, positions: Tensor) -> Tensor:
@@ -62,13 +62,13 @@ class Embedding(nn.Module):
 
 
 class Encoder(nn.Module):
-    """Source tokens into states."""
+    """Source tokens to states."""
 
     def __init__(self, config: TransformerConfig, tokens: nn.Embedding) -> None:
         super().__init__()
         stack = config.encoder
         self.pad = config.pad
-        # What decides its output beside the weights, but for the kind and the number of positions.
+        # What determines its output beside the weights, except kind and number of positions.
         self.kind = (
             replace(stack, positions="none", max_positions=0),
             *(config.pad, config.activation, config.scale_embedding, config.norm_embedding),
@@ -80,8 +80,7 @@ class Encoder(nn.Module):
     def forward(self, tokens: Tensor) -> tuple[Tensor, Tensor]:
         """States [B, S, D] (junk at padding) and padding [B, S] bool of tokens [B, S] int64.
 
-        Positions count the tokens that are no padding, so it does not matter on which side the
-        padding of a row is.
+        Positions count only tokens that are not padding, so a row may be padded on either side.
         """
         positions, padding_mask = ops.count_tokens(tokens, self.pad)
         x: Tensor = self.embedding(tokens, positions)
@@ -99,7 +98,7 @@ def same_encoder(first: Encoder, second: Encoder) -> bool:
     if first is second:
         return True
     if any(isinstance(m, FAST_PRODUCTS) for encoder in (first, second) for m in encoder.modules()):
-        return False  # their weights can not be compared any more
+        return False  # their weights cannot be compared any more
     positions = [encoder.embedding.positions for encoder in (first, second)]
     states = [encoder.state_dict() for encoder in (first, second)]
     if first.kind != second.kind or (positions[0] is None) != (positions[1] is None):
@@ -129,7 +128,7 @@ def _same(first: Tensor, second: Tensor) -> bool:
 
 
 class CachedDecoder(nn.Module):
-    """Target tokens into states, many new positions a row at once, each row at its own length."""
+    """Target tokens to states, many new positions a row at once, each row at its own length."""
 
     def __init__(self, config: TransformerConfig, tokens: nn.Embedding) -> None:
         super().__init__()
@@ -151,9 +150,9 @@ class CachedDecoder(nn.Module):
     def score(
         self, prefix: Prefix, draft: Draft, pad: int, cache: KVCache, source: SourceMemory
     ) -> Tensor:
-        """Logits [B, K+1, V] behind each prefix and its draft, in one call of the kernels.
+        """Logits [B, K+1, V] after each prefix and its draft, in one call of the kernels.
 
-        The same as this decoder over what `ops.scored_tokens` gives, and `logits` of that.
+        The same as this decoder over the output of `ops.scored_tokens`, then `logits`.
         """
         num_rows, num_drafted = draft.tokens.shape
         logits = torch.empty(num_rows, num_drafted + 1, self.output.out_features)
@@ -173,7 +172,7 @@ class CachedDecoder(nn.Module):
 
     @cached_property
     def _scorer(self) -> Any:
-        """The kernels', over these weights."""
+        """The kernels' scorer, over these weights."""
         layers, read = cast(NativeLayers, self.layers), self.embedding
         tables = layers.tables(read.tokens, read.scale, cast(PositionTable, read.positions))
         return ops.native.Scorer(tables=tables, output=cast(NativeLinear, self.output).packed)
@@ -185,19 +184,19 @@ class CachedDecoder(nn.Module):
 
     def through(
         self,
-        x: Tensor,  # [B, n, D], embeddings or what layer `start` reads
+        x: Tensor,  # [B, n, D], embeddings or the input of layer `start`
         window: CacheWindow,
         source: SourceMemory,
         start: int = 0,  # the first layer to run
-        stop: int | None = None,  # the first one not to run; None = all that there are
+        stop: int | None = None,  # the first layer not to run; None = run all
     ) -> Tensor:  # [B, n, D]
-        """What leaves layer `stop` - 1; each layer that runs writes to the window."""
+        """The output of layer `stop` - 1; each layer that runs writes to the window."""
         span = range(start, len(self.layers) if stop is None else stop)
         left: Tensor = self.layers(x, window.mask, window, source, span)
         return left
 
     def finish(self, x: Tensor) -> Tensor:
-        """Last states [B, n, D] of what left a layer, be it the last one or an exit before it."""
+        """Last states [B, n, D] from the output of the last layer, or of an exit before it."""
         if self.norm is not None:
             x = self.norm(x)
         return x if self.project is None else self.project(x)
@@ -234,7 +233,7 @@ class Transformer(EncoderDecoder):
 
 
 def token_tables(config: TransformerConfig) -> tuple[nn.Embedding, nn.Embedding]:
-    """The token embeddings of source and target; one and the same where they are shared."""
+    """The token embeddings of source and target; the same module if they are shared."""
     source = nn.Embedding(config.encoder.vocab_size, config.encoder.dim)
     if config.share_embeddings:
         return source, source
@@ -242,7 +241,7 @@ def token_tables(config: TransformerConfig) -> tuple[nn.Embedding, nn.Embedding]
 
 
 def output_projection(config: TransformerConfig, tokens: nn.Embedding) -> nn.Linear:
-    """States to logits; the target's embeddings themselves where they are tied."""
+    """States to logits; its weights are the target's embeddings if they are tied."""
     linear = nn.Linear(config.output_dim, config.decoder.vocab_size, bias=config.output_bias)
     if config.tie_output:
         linear.weight = tokens.weight

@@ -1,4 +1,4 @@
-"""Keep what the verifier would have said itself: greedy decoding, token for token."""
+"""Keep what the verifier itself would emit: greedy decoding, token for token."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Greedy and sampling rows in one batch, as a server has them; no rule that a user names."""
+"""Greedy and sampling rows in one batch, as in a server; users cannot select it by name."""
 
 from __future__ import annotations
 
@@ -12,20 +12,19 @@ from specdec_plugins.decoding.rules.speculative_sampling import SpeculativeSampl
 from specdec_plugins.decoding.rules.top_beta import TopBeta
 from specdec_plugins.decoding.types import Case, Guarantee, Verdict
 
-GREEDY_TOP_K = 1  # a row that may only take the best token is greedy
+GREEDY_TOP_K = 1  # with only the best token left, a row is greedy
 
 
 @dataclass(frozen=True)
 class MixedRule:
-    """Each row by its own rule: a greedy one where top_k is 1, else the sampling one.
+    """Judges each row by its own rule: a greedy one where top_k is 1, else the sampling one.
 
-    Sampling from the single best token is greedy decoding, so top_k = 1 is no reserved value but
-    says what it means. The tolerant greedy rule judges where some row has a beta above 1; where
-    none has, the exact one says the same in less time.
+    Sampling from the single best token is greedy decoding, so top_k = 1 keeps its usual meaning.
+    The tolerant greedy rule judges if some row has a beta above 1; otherwise the exact rule gives
+    the same verdict in less time.
 
-    Drafters beside it are built for the greedy rules, and draft their best token for every row: the
-    sampling rule takes that as a certain draft, and what is kept has the verifier's distribution
-    all the same.
+    Its drafters are built for the greedy rules, and draft their best token for every row. The
+    sampling rule takes q as one-hot, so the output still has the verifier's distribution.
     """
 
     exact: Exact = Exact()
@@ -34,7 +33,7 @@ class MixedRule:
     samples: bool = True
 
     def guarantee(self, beta: int) -> Guarantee:
-        """Of a greedy row; sampling rows have that of their own rule."""
+        """Of a greedy row; a sampling row has the guarantee of its own rule."""
         return self.tolerant.guarantee(beta)
 
     def judge(self, case: Case) -> Verdict:
@@ -63,7 +62,7 @@ class MixedRule:
         return torch.where(is_greedy[:, None], greedy.says(case), drawn)
 
     def _greedy(self, case: Case) -> tuple[Exact | TopBeta, int]:
-        """The rule of greedy rows, and how many these are."""
+        """The rule for greedy rows, and the number of these rows."""
         num_greedy = sum(asked.top_k == GREEDY_TOP_K for asked in case.params.requested)
         is_exact = case.params.all_greedy(samples=False)
         return self.exact if is_exact else self.tolerant, num_greedy

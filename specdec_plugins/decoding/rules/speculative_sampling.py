@@ -19,8 +19,8 @@ class SpeculativeSampling:
     """Accept token x with probability min(1, p(x) / q(x)); else draw from norm(max(0, p - q)).
 
     Leviathan, Kalman and Matias 2023 (arXiv 2211.17192), Algorithm 1. p is the verifier's
-    distribution after temperature, top-k and top-p; q is the one that the drafter says it drew
-    from, one-hot for a deterministic draft. After a full acceptance the bonus is drawn from p.
+    distribution after temperature, top-k and top-p; q is the one that the drafter drew from,
+    one-hot for a deterministic draft. After a full acceptance the bonus is drawn from p.
     """
 
     samples: bool = True
@@ -31,30 +31,30 @@ class SpeculativeSampling:
     def judge(self, case: Case) -> Verdict:
         draft, random, num_drafted = case.draft, case.random, case.draft.tokens.shape[1]
         p = warp(case.scores.logits, case.params)  # [B, K+1, V]
-        tokens = draft.tokens.masked_fill(~draft.mask, 0)[..., None]  # junk may be no token id
+        tokens = draft.tokens.masked_fill(~draft.mask, 0)[..., None]  # junk may not be a token id
         p_drafted = p[:, :-1].gather(-1, tokens)[..., 0]  # [B, K]
         q_drafted = 1.0 if draft.probs is None else draft.probs.gather(-1, tokens)[..., 0]
-        # u < p / q without the division, and strictly: what p excludes is never accepted.
+        # u < p / q without the division; strict, so that what p excludes is never accepted.
         kept = random.uniform(case.first, num_drafted, Stream.ACCEPT) * q_drafted < p_drafted
         num_accepted = leading_true(kept & draft.mask)
 
         p_next = at(p, num_accepted)  # [B, V]
         residual = (p_next - rejected_distribution(draft, num_accepted, p_next)).clamp(min=0)
-        # Where p = q up to rounding, nothing is left of it, and p itself is as good.
+        # Where p = q up to rounding, the residual is zero, and p itself is as good.
         weights = torch.where(residual.sum(-1, keepdim=True) > 0, residual, p_next)
         uniform = random.uniform(case.first + num_accepted, 1, Stream.NEXT)[:, 0]
         return Verdict(num_accepted, sample(weights, uniform))
 
     def says(self, case: Case) -> Tensor:
-        """A draw from p at each node, by the random number of the position behind it.
+        """A draw from p at each node, by the random number of the position after it.
 
-        So much is left of recursive rejection (Miao et al. 2023, algorithm 2, multi-step
-        speculative sampling) where drafts are certain, as trees of the likeliest tokens are. Of
-        children x1, x2, ... the first is kept with probability p(x1); else the second with p(x2) /
+        Recursive rejection (Miao et al. 2023, algorithm 2, multi-step speculative sampling)
+        reduces to this for deterministic drafts, as trees of the likeliest tokens are. Of children
+        x1, x2, ... the first is kept with probability p(x1); else the second with p(x2) /
         (1 - p(x1)), as norm(max(0, p - q)) is p without x1; and so on. Each is thus kept with
-        probability p(xi), and a token that is no child follows with its own: a draw from p, kept
-        as a child where it is one. Which number decides has nothing to do with the draft, so the
-        row says what it would say without one.
+        probability p(xi), and any other token follows with its own: a draw from p, accepted if it
+        is a child. The random number does not depend on the draft, so the output is the same as
+        without one.
         """
         tree = case.draft.tree
         assert tree is not None
@@ -76,5 +76,5 @@ def rejected_distribution(draft: Draft, num_accepted: Tensor, like: Tensor) -> T
         q = one_hot(token, like.shape[-1]).to(like)
     else:
         q = at(draft.probs, index).to(like)
-    # A product would let a NaN in junk through.
+    # Multiplying by the mask would let a NaN in junk through.
     return torch.where(was_rejected[:, None], q, 0.0)

@@ -16,10 +16,10 @@ from specdec_plugins.decoding.types import RULES, Case, Guarantee, RowParams, Ve
 @RULES.register("top_beta")
 @dataclass(frozen=True)
 class TopBeta:
-    """Accept a draft token while its rank is below beta and its logit at most tau under the best.
+    """Accept a draft token while its rank is below beta and its logit at most tau below the best.
 
     Xia et al. 2023 (arXiv 2203.16487), section 3.3. A gap of logits equals a gap of
-    log-probabilities; the boundary is kept. beta = 1 is the greedy output whatever tau.
+    log-probabilities; the boundary is accepted. beta = 1 gives the greedy output for any tau.
     """
 
     samples: bool = False
@@ -31,7 +31,7 @@ class TopBeta:
         draft, logits = case.draft, case.scores.logits
         # logits [B, K+1, V], row i judges draft token i
         own = best(logits)  # [B, K+1]
-        # Junk behind a draft's end may be no token id at all; the last row judges nothing.
+        # Junk after a draft's end may not be a token id; the last row judges nothing.
         tokens = pad_axes(draft.tokens.masked_fill(~draft.mask, 0), (0, 1))
         tolerated, _ = _tolerated(logits, own, tokens, case.params)
         # The argmax itself is always kept; with beta = 1 nothing else is.
@@ -40,7 +40,7 @@ class TopBeta:
         return Verdict(num_accepted, at(own, num_accepted))
 
     def says(self, case: Case) -> Tensor:
-        """The child with the best logit of those that are tolerated; else the argmax."""
+        """The tolerated child with the best logit; else the argmax."""
         draft, logits, tree = case.draft, case.scores.logits, case.draft.tree
         assert tree is not None
         own, parents = best(logits), tree.parents[:, 1:]  # [B, K+1], [B, K]
@@ -51,7 +51,7 @@ class TopBeta:
         scores = scores.masked_fill(~tolerated, -torch.inf)
         top = torch.full_like(own, -torch.inf, dtype=scores.dtype)
         top = top.scatter_reduce(1, parents, scores, "amax").gather(1, parents)
-        # Of equals the first by its id, as the argmax is.
+        # Of equals the smallest id, as argmax does.
         none = logits.shape[-1]
         first = tokens.where(tolerated & (scores == top), none)
         child = torch.full_like(own, none).scatter_reduce(1, parents, first, "amin")
@@ -61,12 +61,12 @@ class TopBeta:
 def _tolerated(
     logits: Tensor,  # [B, N, V]
     own: Tensor,  # [B, N] int64, their argmaxes
-    tokens: Tensor,  # [B, N] int64, which each of them judges
+    tokens: Tensor,  # [B, N] int64, the token that each row judges
     params: RowParams,
 ) -> tuple[Tensor, Tensor]:
     """Whether each token is tolerated, [B, N] bool, and its logit [B, N]."""
     picked = logits.gather(-1, torch.stack([own, tokens], -1))
     gap = picked[..., 0] - picked[..., 1]  # [B, N]
-    # What a constraint has struck is infinitely far below: no tau reaches there.
+    # A banned token is infinitely far below, out of reach of any tau.
     near = (gap <= params.tau[:, None]) & (gap < torch.inf)
     return (rank(logits, tokens) < params.beta[:, None]) & near, picked[..., 1]

@@ -1,4 +1,4 @@
-"""Ask for the block that promises the most tokens a second."""
+"""Draft the block that promises the most tokens a second."""
 
 from __future__ import annotations
 
@@ -25,52 +25,51 @@ from specdec_plugins.decoding.types import (
 )
 from specdec_plugins.errors import require
 
-_DECAY = 0.98  # of what all rows had, a round; about the last 50 rounds count
-_REMEMBERED = 9  # latest rounds of each width
+_DECAY = 0.98  # of the counts over all rows, each round; about the last 50 rounds count
+_REMEMBERED = 9  # latest rounds kept for each width
 _PLAIN, _HALF, _WHOLE = 0.0, 0.5, 1.0  # kinds of rounds: shares of the block that they draft
-_DRAFTED = (_HALF, _HALF, _WHOLE, _WHOLE)  # what is measured where nothing is drafted by choice
-_ALL = (_WHOLE, _HALF) * 2 + (_PLAIN,) * 8  # and where something is
-_GOES_ON = (15, 3)  # rounds that go on without or with drafts as was decided: deciding takes time
-_LEAST = 1e-4  # seconds of verifying a position; less than that is less than trimming takes
-_LENGTH = 20.0  # tokens of a sentence, before there was one
+_DRAFTED = (_HALF, _HALF, _WHOLE, _WHOLE)  # measured rounds while the choice is not to draft
+_ALL = (_WHOLE, _HALF) * 2 + (_PLAIN,) * 8  # and while it is to draft
+_GOES_ON = (15, 3)  # rounds for which a decision holds, without or with drafts
+_LEAST = 1e-4  # seconds of verifying a position; below it, trimming costs more than it saves
+_LENGTH = 20.0  # tokens of a sentence, assumed until one has finished
 
 
 @SCHEDULES.register("adaptive")
 class Adaptive(DraftSchedule):
-    """Maximise the tokens that a round is expected to emit over the seconds that it takes.
+    """Maximise the expected tokens of a round over its seconds.
 
-    What is decided holds for some rounds, as long as there are as many rows: deciding takes time,
-    and what is not drafted teaches nothing.
+    A decision holds for some rounds, while the number of rows stays the same: deciding takes time,
+    and rounds without drafts teach nothing.
 
-    With acceptance a token alpha, a draft of K emits (1 - alpha^(K+1)) / (1 - alpha) tokens on
-    average (Leviathan et al. 2023, equation 1). alpha is the row's own: tokens accepted over
-    tokens judged, begun at what all rows of late had with the weight of `evidence` tokens, and
-    these at `acceptance`. A round costs all rows what its widest draft costs, so there is one width
-    for the batch: that of most tokens a second, summed over its rows, and `margin` more than
-    without a draft. Sentences end within drafts, so what rounds emitted of what was expected counts
-    too; and what it costs a row to join the drafter, once, is spread over the tokens of a sentence.
+    With acceptance alpha a token, a draft of K emits (1 - alpha^(K+1)) / (1 - alpha) tokens on
+    average (Leviathan et al. 2023, equation 1). Each row has its own alpha: tokens accepted over
+    tokens judged. Its prior, with the weight of `evidence` tokens, is the recent rate of all rows,
+    which itself starts at `acceptance`. A round costs all rows what its widest draft costs, so the
+    batch has one width: that of most tokens a second, summed over its rows, if it promises `margin`
+    more than no draft. Sentences end within drafts, so the expectation is scaled by the share that
+    rounds really emitted. The one-time cost of joining the drafter is spread over a sentence.
 
-    A drafter that says how sure it is of a token (`Draft.confidences`) has its draft trimmed again:
-    the width ends where the rows together expect fewer tokens of one more position than come
-    elsewhere in the time of verifying it. All rows are cut there, as one width costs what it costs
-    whoever uses it.
+    If the drafter reports its confidence in each token (`Draft.confidences`), the draft is trimmed
+    again: at the position from which the rows together expect fewer tokens than usually come in the
+    time of verifying it. All rows are cut there, as a width costs the same however many use it.
 
-    Costs are measured, for each power of two of the number of rows (`Measurement`). Plain rounds
-    gain more from a batch than drafting ones, so where drafting does not pay for some rows, it is
-    not tried for more. A round's time is known when it has been copied to the host, after the next
-    one was planned, so it arrives with that one. Given costs make the schedule deterministic.
+    Costs are measured for each power of two of the number of rows (`Measurement`). Plain rounds
+    gain more from a batch than drafting rounds, so where drafting does not pay for some number of
+    rows, it is not tried for more. A round's time is known after its copy to the host, when the
+    next one is already planned, so it arrives with that one. Given costs make this deterministic.
     """
 
     @dataclass(frozen=True)
     class Config:
-        acceptance: float = 0.7  # share, 0..1, assumed of a row at first
+        acceptance: float = 0.7  # share, 0..1, of accepted tokens, assumed at first
         evidence: float = 64.0  # tokens that this assumption weighs, above 0
         plain_seconds: float | None = None  # of a round without a draft; None = measure all three
-        round_seconds: float | None = None  # of a round with a draft, its tokens aside
+        round_seconds: float | None = None  # of a round with a draft, without its tokens
         token_seconds: float | None = None  # of each drafted token
         margin: float = 0.02  # share, 0 or more, by which drafting must promise to be faster
-        probe_every: int = 200  # rounds between two measurements; its inverse, a share of time
-        patience: int = 8  # plain rounds for each row of a batch, before it is first asked to draft
+        probe_every: int = 200  # rounds between two measurements; more where one costs more
+        patience: int = 8  # plain rounds for each row of a batch, before it first drafts
 
         def __post_init__(self) -> None:
             require(
@@ -92,22 +91,22 @@ class Adaptive(DraftSchedule):
 
     def __init__(self, config: Config) -> None:
         super().__init__(config)
-        # By the bits of the number of rows: costs hold for no other.
+        # Keyed by the bit length of the number of rows: costs hold for no other.
         self._measured: dict[int, Measurement] = {}
         self._joining = Joining()
-        self._asking: Measurement | None = None  # whose round the last budget was for
-        # The last round's costs, its width, and whether costs can be taken then
+        self._asking: Measurement | None = None  # the one that the last budget was for
+        # Where the last round's time goes, its width, and whether to settle the costs then
         self._timing: tuple[RoundCosts, int, bool] | None = None
-        self._promised = 0.0  # tokens a row of the last round, where it had a draft
-        self._kept_share = 1.0  # of what was promised, that was emitted
-        self._is_chosen = False  # the last budget was not asked for to be measured
-        self._goes_on = 0  # rounds to come that nothing is decided for, and nothing learnt of
+        self._promised = 0.0  # expected tokens a row of the last round, if it had a draft
+        self._kept_share = 1.0  # share of the promised tokens that was emitted
+        self._is_chosen = False  # the last budget was a choice, not a measurement
+        self._goes_on = 0  # coming rounds without a new decision and without learning
         self._num_rows = 0  # when the last budget was decided
-        self._width: Tensor | None = None  # [] int64, that it came to; None = nothing is drafted
-        self._trims = False  # the drafter says how sure it is, where that costs no waiting
-        # [2, B] float32, tokens judged and of these accepted; None before the first row
+        self._width: Tensor | None = None  # [] int64, the decided width; None = no draft
+        self._trims = False  # the drafter reports confidences, readable without waiting
+        # [2, B] float32, tokens judged and tokens accepted; None before the first row
         self._counts: Tensor | None = None
-        self._pool: Tensor | None = None  # [2] float32, both of all rows, the older counting less
+        self._pool: Tensor | None = None  # [2] float32, the same of all rows, decaying
 
     @property
     def follows_clock(self) -> bool:
@@ -127,7 +126,7 @@ class Adaptive(DraftSchedule):
             self._goes_on -= 1
             return
         self._goes_on = _GOES_ON[width > 0] if self._is_chosen else 0
-        # After rows have left, a round is not of the kind that was asked for.
+        # After rows have left, the round is not the one that was to be measured.
         measured = self._measured.get(num_rows.bit_length())
         if measured is not None and measured is self._asking:
             counts, settles = measured.observe(
@@ -149,7 +148,7 @@ class Adaptive(DraftSchedule):
         count_judged(lengths, kept, self._counts, self._pool)
 
     def _learn(self, before: Outcome | None) -> None:
-        """What the round before the last one took, if that was to be measured."""
+        """Learn from the round before the last one; from its time only if it was to be measured."""
         timing, self._timing = self._timing, None
         promised, self._promised = self._promised, 0.0
         if before is None or before.num_rows == 0:
@@ -189,7 +188,7 @@ class Adaptive(DraftSchedule):
             return (block * share).ceil().long() if share > 0 else None
         plain, *drafted = measured.costs.by_width(params.widest_block)
         costs = [plain, *(seconds / self._kept_share for seconds in drafted)]
-        # As if a plain round took less by what joining adds to its tokens when they are drafted.
+        # Deduct from a plain round what joining would add to its tokens if they were drafted.
         costs[0] -= (1 + self._config.margin) * self._joining.a_token * len(block)
         return self._best(block, costs)
 
@@ -200,7 +199,7 @@ class Adaptive(DraftSchedule):
     def _best(self, block: Tensor, costs: list[float]) -> Tensor | None:
         """The width of most tokens a second, or each row's block where that is less: [B] int64.
 
-        None where plain rounds cost no more than nothing.
+        None if plain rounds cost nothing or less.
         """
         assert self._counts is not None
         assert self._pool is not None
@@ -211,10 +210,10 @@ class Adaptive(DraftSchedule):
         return self._capped(block)
 
     def _capped(self, block: Tensor) -> Tensor | None:
-        """The width that was decided for, no more than each row's block."""
+        """The decided width, no more than each row's block."""
         if self._width is None:
             return None
-        # What will be trimmed is drafted whole.
+        # A draft that will be trimmed starts with the whole block.
         return block * (self._width > 0) if self._trims else torch.minimum(self._width, block)
 
     def _given(self, widest: int) -> list[float]:
@@ -227,7 +226,7 @@ class Adaptive(DraftSchedule):
         return [plain, *(fixed + slope * k for k in range(1, widest + 1))]
 
     def trim(self, draft: Draft) -> Draft:
-        """Up to the position that promises less than it costs; the first one stays."""
+        """Cut the draft at the position that promises less than it costs; the first one stays."""
         self._trims = draft.confidences is not None and draft.tokens.is_cpu and self.follows_clock
         if not (self._trims and self._is_chosen and self._asking) or draft.confidences is None:
             return draft
@@ -240,7 +239,7 @@ class Adaptive(DraftSchedule):
 def count_judged(lengths: Tensor, accepted: Tensor, counts: Tensor, pool: Tensor) -> None:
     """Add a round's tokens judged and accepted, of `lengths` and `accepted` [B] int64, in place.
 
-    counts: [2, B] float32, of each row; pool: [2] float32, of all, where earlier ones lose weight.
+    counts: [2, B] float32, of each row; pool: [2] float32, of all, where earlier ones decay.
     """
     if compiled(lengths):
         native.count_judged(lengths, accepted, counts, pool, _DECAY)
@@ -255,7 +254,7 @@ def best_width(
     pool: Tensor,  # [2] float32, of all rows
     block: Tensor,  # [B] int64, the most that each row may draft
     costs: list[float],  # seconds of a round by the width of its draft, from 0
-    weight: float,  # tokens of the pool that each row begins with
+    weight: float,  # weight of the pool in each row's estimate, in tokens
     margin: float,  # share by which drafting must promise to be faster
 ) -> Tensor:  # [] int64
     """The width of most tokens a second, summed over the rows; the narrowest of equal ones."""
@@ -274,11 +273,11 @@ def best_width(
 
 
 class Joining:
-    """What it costs a row to join the drafter, once."""
+    """The one-time cost of a row to join the drafter."""
 
     def __init__(self) -> None:
         self._seconds: deque[float] = deque(maxlen=_REMEMBERED)
-        self._tokens, self._rows = _LENGTH, 1  # that were emitted, and of rows that are finished
+        self._tokens, self._rows = _LENGTH, 1  # emitted tokens, finished rows
 
     def observe(self, outcome: Outcome) -> None:
         self._tokens += outcome.num_emitted
@@ -288,7 +287,7 @@ class Joining:
 
     @property
     def seconds(self) -> float:
-        """Of one row; 0 where it is not known."""
+        """For one row; 0 while unknown."""
         return median_low(self._seconds) if self._seconds else 0.0
 
     @property
@@ -301,21 +300,21 @@ class RoundCosts:
     """Seconds of a round without a draft, and a straight line through those of rounds with one.
 
     The line holds for a block drafter (one pass, any width) as for an assistant (a pass for each
-    token). A machine may be slower for some seconds. So costs are taken from rounds of one time,
-    when `settle` is called, and stay until it is called again; what a round without a draft takes
-    of one with a draft is the (geometric) mean of what it was then and before.
+    token). A machine may be slower for some seconds. So `settle` takes all costs from rounds of the
+    same period, and they stay until it is called again. The ratio of rounds without a draft to
+    rounds with one is the geometric mean of its new and its previous value.
     """
 
     def __init__(self) -> None:
-        self._seconds: dict[int, deque[float]] = {}  # of rounds since then, by width, the latest
-        # Tokens that they emitted, without a draft and with one
+        self._seconds: dict[int, deque[float]] = {}  # by width, of the latest rounds since `settle`
+        # Tokens emitted by rounds without a draft, and by those with one
         self._emitted: list[deque[int]] = [deque(maxlen=_REMEMBERED) for _ in range(2)]
-        self._plain = self._ratio = 0.0  # seconds without a draft; over those with one
-        self._line = (0.0, 0.0)  # seconds at width 0, and of each more
-        self._loss = 0.0  # plain rounds that a round with a draft takes longer than its tokens
+        self._plain = self._ratio = 0.0  # seconds without a draft; their ratio to those with one
+        self._line = (0.0, 0.0)  # seconds at width 0, and for each position
+        self._loss = 0.0  # plain rounds that a round with a draft costs beyond its tokens
         self.known = False
         self.slope = 0.0  # seconds of verifying one more position
-        self.price = 0.0  # tokens that usually come in these
+        self.price = 0.0  # tokens that usually come in that time
 
     def observe(self, width: int, seconds: float, num_emitted: int) -> None:
         """One round that drafted `width` tokens for its widest row."""
@@ -347,33 +346,33 @@ class RoundCosts:
         self._emitted = [deque(maxlen=_REMEMBERED) for _ in range(2)]
 
     def lost(self, num_asked: int, joining: float) -> float:
-        """Plain rounds that so many drafts and all rows joining take longer than their tokens."""
+        """Plain rounds that so many drafts, and all rows joining, cost beyond their tokens."""
         return num_asked * self._loss + joining / self._plain
 
     def by_width(self, widest: int) -> list[float]:
         """Seconds of a round by the width of its draft, 0..widest; only where `known`."""
         start, slope = self._line
-        # Noise must not promise a round for nothing.
+        # Noise must not make a round look free.
         line = [max(start + slope * k, 0.01 * self._plain) for k in range(1, widest + 1)]
         return [self._plain, *line]
 
 
 def _middle(seconds: Collection[float]) -> float:
-    """The mean without the largest of three or more, when the machine did something else."""
+    """The mean, without the largest of three or more: the machine may have been busy then."""
     dropped = max(seconds) if len(seconds) > 2 else 0.0
     return (sum(seconds) - dropped) / (len(seconds) - (len(seconds) > 2))
 
 
 class Measurement:
-    """Costs of rounds with about one number of rows, and when they are due to be measured.
+    """Costs of rounds with about the same number of rows, and when to measure them.
 
-    First plain rounds, `patience` of them, since the first draft has all rows join the drafter;
-    then some of half a block and of a whole one. What is not chosen is measured again from time to
-    time: plain rounds after a quarter of `every` rounds, then of twice as many and so on up to
-    `every`; drafts after half of `every` for each plain round that asking loses.
+    First come `patience` plain rounds, since the first draft makes all rows join the drafter; then
+    rounds of half a block and of a whole one. What is not chosen is measured again from time to
+    time: plain rounds after a quarter of `every` rounds, then after twice as many and so on up to
+    `every`; drafts after half of `every` for each plain round that asking for them loses.
 
-    A first round with a draft behind one without, or the other way round, does not count: it finds
-    other weights in the caches than those it reads, and may take twice as long as those behind it.
+    The first round with a draft after one without, or the reverse, does not count: the processor's
+    caches hold other weights, and it may take twice as long as the rounds after it.
     """
 
     def __init__(self, every: int, patience: int) -> None:
@@ -381,10 +380,10 @@ class Measurement:
         self._every = every
         self._patience = patience
         self._due: tuple[float, ...] = _DRAFTED
-        self._had_draft = False  # the last round
-        self._drafts: bool | None = None  # by choice; None before there was one
-        self._num_rounds = 0  # that were not due, since measuring
-        self._rest = every // 4  # of these until it begins again
+        self._had_draft = False  # in the last round
+        self._drafts: bool | None = None  # the last choice; None before there was one
+        self._num_rounds = 0  # chosen rounds since the last measurement
+        self._rest = every // 4  # chosen rounds until the next one
 
     @property
     def refuses(self) -> bool:
@@ -393,11 +392,11 @@ class Measurement:
 
     @property
     def asks(self) -> bool:
-        """True if a draft is due where none is chosen."""
+        """True if a draft is due although none is chosen."""
         return self._patience == 0 and not self._drafts and self.due() is not None
 
     def due(self) -> float | None:
-        """The share of its block that a row should draft to be measured; None = no need."""
+        """The share of its block that a row should draft for measurement; None = none is due."""
         if self._patience > 0:
             return _PLAIN
         if self._due:
@@ -407,8 +406,8 @@ class Measurement:
     def observe(self, width: int, is_chosen: bool, joining: float) -> tuple[bool, bool]:
         """One round that drafted `width` tokens for its widest row.
 
-        is_chosen: not asked for to be measured. joining: seconds that it takes all rows to join the
-        drafter. Returns whether its time counts, and whether costs can be taken when it is known.
+        is_chosen: a choice, not a measurement. joining: seconds that it takes all rows to join the
+        drafter. Returns whether its time counts, and whether to settle the costs once it is known.
         """
         is_warm, self._had_draft = self._had_draft == (width > 0), width > 0
         if self._patience > 0:

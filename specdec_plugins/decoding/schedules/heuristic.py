@@ -1,4 +1,4 @@
-"""Ask for more after a block that was kept whole, for less after one that was not."""
+"""Draft more after a fully accepted block, less after any other."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ from specdec_plugins.errors import require
 class Heuristic(DraftSchedule):
     """Each row's block grows by `grow` after full acceptance, else shrinks by `shrink`.
 
-    The heuristic of the transformers library (+2, -1, never under 1 nor over the row's block
-    size). A round that drafted nothing teaches nothing. With `keep`, a new row begins at the mean
-    size of the rows that left last, from one call to the next; then drafts depend on what was
-    decoded before, and so do samples, though not their distribution.
+    The heuristic of the transformers library (+2, -1, never below 1 nor above the row's block
+    size). A round without a draft changes nothing. With `keep`, a new row begins at the mean size
+    of the rows that left last, also across calls. Drafts then depend on what was decoded before,
+    and so do samples, but not their distribution.
     """
 
     @dataclass(frozen=True)
@@ -70,6 +70,6 @@ class Heuristic(DraftSchedule):
 
     def next_budget(self, params: RowParams) -> Tensor:
         assert self._sizes is not None
-        # A size that outgrew its row's block would take as many misses to come back.
+        # Each token of size above the row's block would take another miss to come back.
         self._sizes = torch.minimum(self._sizes, params.block_size.clamp(min=1))
         return torch.minimum(self._sizes, params.block_size)

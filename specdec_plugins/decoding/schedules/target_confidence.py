@@ -1,4 +1,4 @@
-"""Draft only while the verifier is sure of itself."""
+"""Draft only while the verifier is confident."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ from specdec_plugins.errors import require
 class TargetConfidence(DraftSchedule):
     """A gate before the drafter (ccs96307/fast-llm-inference, 2024).
 
-    After each verification take the verifier's probability of the token that it emitted itself,
-    correction or bonus. While that is below `threshold` the row goes on one token at a time; then
-    a block is drafted again. A new row drafts at once.
+    After each verification, take the verifier's probability of its own token, correction or
+    bonus. While it is below `threshold`, the row decodes one token at a time; then it drafts
+    blocks again. A new row drafts at once.
     """
 
     @dataclass(frozen=True)

@@ -1,9 +1,9 @@
-// What one instruction set offers, what a pass over a stack of layers is told, and its threads.
+// The functions of an instruction set, the arguments of a pass over a stack of layers, and threads.
 //
 // The kernels are written once, in terms of vectors of LANES floats, and compiled for several
-// instruction sets (module.cpp). Every row's result is computed in an order of its own that does
-// not depend on the other rows, on the batch, on the width of a cache or on the number of threads:
-// a token scored in a block gets the very logits that it gets alone.
+// instruction sets (module.cpp). Every row's result is computed in an order that does not depend on
+// the other rows, the batch, the width of a cache or the number of threads: a token scored in a
+// block gets exactly the logits that it gets alone.
 
 #pragma once
 
@@ -54,7 +54,7 @@ struct Mask {
   const float* data = nullptr;  // null = everything is seen
   int64_t row_stride = 0, query_stride = 0;
   int width = 0;  // T, or S
-  bool has_gaps = false;  // some query sees a position behind one that it does not see
+  bool has_gaps = false;  // some query sees a position after one that it does not see
 };
 
 // Keys and values of one layer's source, [B, S, 2, H, d].
@@ -84,7 +84,7 @@ struct Pass {
 struct Scratch {
   float* x;         // [M, D] the residual stream
   float* normed;    // [M, D]
-  float* branch;    // [M, D] what attention gives
+  float* branch;    // [M, D] output of attention
   float* qkv;       // [M, 3 D]
   float* hidden;    // [M, ffn]
   uint8_t* codes;   // [threads, M, widest input padded to 4]
@@ -98,7 +98,7 @@ struct Product {
   int rows = 0;                  // M
   float* output = nullptr;       // [M, out]
   const float* residual = nullptr;          // [., out], added; null = nothing
-  const int64_t* residual_rows = nullptr;   // [M] which of its rows; null = the same
+  const int64_t* residual_rows = nullptr;   // [M] which of its rows; null = the same ones
   Activation activation = Activation::none;
 };
 
@@ -112,49 +112,49 @@ struct Walk {
   int rows = 0, length = 0;           // B, K
   int dim = 0, hidden = 0;            // D, H
   int told = 0;                       // H, and D more for a query where the head reads the source
-  int heads = 0;                      // by which it does; 0 = it does not
-  int count = 0;                      // the most candidates of a place; 0 = all listed types
+  int heads = 0;                      // of its attention to the source; 0 = it has none
+  int count = 0;                      // the most candidates of a position; 0 = all listed types
   Linear state, out, context;
   SourceStates source;
   Mask source_mask;
   const float* states = nullptr;      // [B, K, D]
-  // By which candidates are found: logits of all types, or scores of those listed for each row.
+  // Candidates are found by logits of all types, or by scores of those listed for each row.
   const float* logits = nullptr;      // [B, K, V]; null = scores
   int width = 0;                      // V
   const Linear* lists = nullptr;      // [B] projections onto these types
   const int32_t* const* types = nullptr;  // [B], those of each row
-  float* scores = nullptr;            // [B, scores_stride] room, of a row [K, its types], or of
-                                      // one place where all of these are candidates
+  float* scores = nullptr;            // [B, scores_stride] buffer; a row is [K, its types], or
+                                      // one position if all of these are candidates
   int64_t scores_stride = 0;
   const int64_t* before = nullptr;    // [B] the last committed tokens
   const float* embeddings = nullptr;  // [V, D]
-  const uint16_t* table = nullptr;    // [V, told] bfloat16, what a token before adds to `state`
+  const uint16_t* table = nullptr;    // [V, told] bfloat16, what the previous token adds to `state`
   const int64_t* blocks = nullptr;    // [B] the first row of each block in states
-  Candidate* candidates = nullptr;    // [B, K, count] room
+  Candidate* candidates = nullptr;    // [B, K, count] buffer
   int64_t* drafted = nullptr;         // [B, K]
   float* confidences = nullptr;       // [B, K]
 };
 
-// What one query of one head looks at.
+// What one query of one head attends to.
 struct Attended {
   const float* keys;    // of the first position
   const float* values;
   int64_t stride;       // floats from one position to the next
   const float* mask;    // null = all are seen
   int width;            // positions
-  bool has_gaps;        // there may be a hidden one before one that is seen
+  bool has_gaps;        // a hidden position may precede a visible one
 };
 
 struct Isa {
   const char* name;
   int panel;      // outputs a panel
-  bool has_half;  // float16 to float32
+  bool has_half;  // converts float16 to float32
   // Called by every thread of a team; barriers inside.
   void (*run_layers)(const Layer*, int first, int stop, const Pass&, const Scratch&, int thread,
                      int threads);
   void (*multiply)(const Linear&, const Product&, const Scratch&, int thread, int threads);
   void (*walk)(const Walk&, const Scratch&, int thread, int threads);
-  // scores: room for the width padded to 16.
+  // scores: a buffer for the width padded to 16.
   void (*attend)(const float* query, const Attended&, int dim, float scale, float* scores,
                  float* out);
   // Of one row of logits.
@@ -164,8 +164,8 @@ struct Isa {
   void (*largest_of)(const float*, int width, int count, Candidate*);
 };
 
-// Those that this processor can run, the best first, or before it the one that whoever tests or
-// measures names in the environment: SPECDEC_INSTRUCTION_SET (module.cpp).
+// Those that this processor can run, the best first. For tests and measurements, the environment
+// variable SPECDEC_INSTRUCTION_SET puts another one first (module.cpp).
 std::vector<const Isa*> usable();
 
 inline const Isa& isa_of(const std::string& name) {
@@ -174,7 +174,7 @@ inline const Isa& isa_of(const std::string& name) {
   throw std::invalid_argument("this processor cannot run " + name);
 }
 
-// Calls work(thread, threads) on every thread of a team. Python's other threads go on meanwhile.
+// Calls work(thread, threads) on every thread of a team, without Python's lock (GIL).
 template <typename Work>
 void in_team(int threads, const Work& work) {
   pybind11::gil_scoped_release released;

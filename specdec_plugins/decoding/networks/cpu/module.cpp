@@ -30,7 +30,7 @@ namespace specdec {
 #define STRING_(x) #x
 #define STRING(x) STRING_(x)
 
-// No instruction set in particular: what the compiler takes for granted.
+// The baseline: no instruction set beyond what the compiler assumes.
 #define ISA plain
 #define LANES 4
 #define VECTORS 2
@@ -85,7 +85,7 @@ namespace specdec {
 #include "kernels.inc"
 #pragma GCC pop_options
 
-// The system gives a process the registers of the matrix unit when it asks for them.
+// A process must ask the system for the registers of the matrix unit.
 static bool may_use_matrices() {
   constexpr int kRequest = 0x1023, kTiles = 18;  // ARCH_REQ_XCOMP_PERM, XFEATURE_XTILEDATA
   return __builtin_cpu_supports("amx-int8") && syscall(SYS_arch_prctl, kRequest, kTiles) == 0;
@@ -125,13 +125,13 @@ std::vector<const Isa*> usable() {
   return found;
 }
 
-// Found once: it is asked for in every round.
+// Looked up once, as every round needs it.
 static const Isa& best_isa() {
   static const Isa& isa = isa_of("");
   return isa;
 }
 
-// Calls work(row) for every row, shared out to the threads.
+// Calls work(row) for every row, distributed over the threads.
 template <typename Work>
 static void for_rows(int64_t rows, int threads, const Work& work) {
   in_team(int(std::min<int64_t>(rows, threads)), [&](int thread, int team) {
@@ -166,7 +166,7 @@ static void rank(const Floats& logits, const Integers& tokens, const Tensor<int6
   });
 }
 
-// No logits are read that nobody needs: a row's are, up to the first that is not as drafted.
+// Reads the logits of a row only up to the first mismatch with its draft.
 static void leading_best(const Floats& logits, const Integers& drafted, const Integers& lengths,
                          const Tensor<int64_t>& num_kept, const Tensor<int64_t>& behind,
                          int threads) {
@@ -222,8 +222,8 @@ static void best_paths(const Floats& logits, const Integers& before,
   });
 }
 
-// What a block drafter reads: scaled embeddings, and the embeddings of the positions. Where `mask`
-// stands it is a mixture of the source's embeddings, by the query of its position.
+// The input of a block drafter: scaled embeddings, and the embeddings of the positions. A `mask`
+// token gets a mixture of the source's embeddings, by the query of its position.
 static void embed_block(const Integers& tokens, const Floats& table, float scale,
                         const Integers& positions, const Floats& position_table, int64_t offset,
                         int64_t last, int64_t mask, const std::optional<Floats>& queries,
@@ -253,7 +253,7 @@ static void embed_block(const Integers& tokens, const Floats& table, float scale
   }
 }
 
-// What a decoder reads before its layers, which these are.
+// The embedding tables of a decoder, and its layers.
 struct Tables {
   Floats tokens;
   float scale;
@@ -262,7 +262,7 @@ struct Tables {
   std::shared_ptr<Stack> stack;
 };
 
-// New tokens of every row: what they may see, and where in the storage of all rows they go.
+// New tokens of every row: positions, masks, and where they go in the storage of all rows.
 struct Window {
   Owned<int64_t> positions, at;
   Owned<float> seen;
@@ -279,8 +279,8 @@ struct Window {
   }
 };
 
-// A verifier's pass over committed and drafted tokens, up to the logits: what the functions named
-// here do one after the other.
+// A verifier's pass over committed and drafted tokens, up to the logits, in one call: the functions
+// named here, one after the other.
 class Scorer {
  public:
   Scorer(Tables tables, std::shared_ptr<PackedWeights> output)
@@ -309,7 +309,7 @@ class Scorer {
   std::shared_ptr<PackedWeights> output_;
 };
 
-// A block drafter that chooses among listed types, from prefixes to drafts: likewise.
+// A block drafter that chooses among listed types, from prefixes to drafts, likewise.
 class BlockDrafter {
  public:
   BlockDrafter(Tables tables, int64_t mask, int64_t pad, std::optional<Floats> queries,
@@ -320,7 +320,7 @@ class BlockDrafter {
         queries_(std::move(queries)),
         head_(std::move(head)) {}
 
-  // Returns the longest of the drafts, which are cut to `budget` and behind an eos: `counts`.
+  // Returns the longest of the draft lengths `counts`, cut at `budget` and after an eos.
   int64_t draft(const Integers& prefix, const Integers& lengths, const Integers& num_masks,
                 const Integers& budget, int64_t eos, const Integers& cached,
                 const Tensor<float, true>& storage, int live,

@@ -1,10 +1,10 @@
-"""Each kernel beside its torch twin, and the one place that chooses between them: `compiled`.
+"""Each kernel with its torch twin; `compiled` alone chooses between them.
 
-The kernels are this project's own, in C++ beside this file, for CPUs. A round is a few passes over
+The kernels are this project's own, in C++ in this folder, for CPUs. A round is a few passes over
 layers and a dozen small steps around them. torch launches some twenty operations a layer and a
 dozen for each of those steps, on a few integers or on a few rows that are as wide as a vocabulary;
-here each is one call. Tensors are passed by name and checked there (tensor.h). The twin runs
-everywhere else, and tests hold the two together (tests/decoding/networks/test_ops.py).
+here each is one call. Tensors are passed by name and checked in C++ (tensor.h). The twin runs
+everywhere else, and tests check that the two agree (tests/decoding/networks/test_ops.py).
 """
 
 from __future__ import annotations
@@ -37,13 +37,13 @@ log = logging.getLogger("specdec.decoding")
 
 
 def compiled(tensor: Tensor) -> bool:
-    """True if the kernels were built and can work on what this tensor stands for."""
+    """True if the kernels were built and support the device and dtype of this tensor."""
     return native is not None and tensor.is_cpu and tensor.dtype in _DTYPES
 
 
 @cache
 def warn_if_missing() -> None:
-    """Say once, where the kernels were not built, how to get them."""
+    """Warn once if the kernels were not built, and say how to get them."""
     if native is None:
         log.warning(
             "The kernels for CPUs were not compiled, so decoding on a CPU takes several times as "
@@ -55,8 +55,8 @@ def warn_if_missing() -> None:
 def instruction_sets() -> list[str]:
     """The usable ones, the best first; none if the kernels were not built.
 
-    SPECDEC_INSTRUCTION_SET in the environment puts another one first, to test it or to measure it
-    where there are better ones. Raises UserError where the processor cannot run that.
+    The environment variable SPECDEC_INSTRUCTION_SET puts another one first, to test or measure it.
+    Raises UserError where the processor cannot run that one.
     """
     if native is None:
         return []
@@ -91,7 +91,7 @@ def log_total(logits: Tensor) -> Tensor:
 
 
 def leading_best(logits: Tensor, drafted: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor]:
-    """How many drafted tokens are argmaxes one after another, and the argmax behind these.
+    """How many leading drafted tokens are argmaxes, and the argmax after these.
 
     logits: [B, K+1, V], drafted: [B, K] int64, of which `lengths` [B] int64 count. Returns both
     [B] int64.
@@ -124,7 +124,7 @@ def leading_log_prob(logits: Tensor, tokens: Tensor, lengths: Tensor) -> Tensor:
         logits = logits.float() if logits.itemsize < 4 else logits
         total = log_total(logits).double()  # [B, N]
         counts = torch.arange(tokens.shape[1], device=tokens.device) < lengths[:, None]
-        known = tokens.masked_fill(~counts, 0)  # junk may be no token id
+        known = tokens.masked_fill(~counts, 0)  # junk may not be a token id
         log_probs = logits.gather(-1, known[..., None])[..., 0].double() - total
         return log_probs.masked_fill(~counts, 0.0).sum(1)
     sums = torch.empty(len(tokens), dtype=torch.float64)
@@ -135,10 +135,10 @@ def leading_log_prob(logits: Tensor, tokens: Tensor, lengths: Tensor) -> Tensor:
 
 
 def rank(logits: Tensor, tokens: Tensor) -> Tensor:
-    """How many ids stand before each token when ids are sorted by falling logit.
+    """The rank of each token when ids are sorted by descending logit.
 
     logits: [..., V]; tokens: [...] int64. Returns [...] int64, 0 for the argmax. Equal logits
-    stand in the order of their ids, as argmax breaks ties, so rank 0 is exactly the argmax.
+    are ordered by id, as argmax breaks ties, so rank 0 is exactly the argmax.
     """
     if not compiled(logits):
         own = logits.gather(-1, tokens[..., None])
@@ -151,10 +151,10 @@ def rank(logits: Tensor, tokens: Tensor) -> Tensor:
 
 
 def failed(logits: Tensor, columns: Tensor, active: Tensor) -> Tensor:
-    """Which active rows have logits[b, columns[b]] whose largest is not finite: [B] bool.
+    """The active rows where the largest of logits[b, columns[b]] is not finite: [B] bool.
 
-    logits: [B, N, V]; columns: [B] int64, cut to 0..N-1; active: [B] bool. It is not where a logit
-    is NaN or overflowed, and where every token is banned.
+    logits: [B, N, V]; columns: [B] int64, clamped to 0..N-1; active: [B] bool. It is not finite if
+    a logit is NaN or overflowed, or if every token is banned.
     """
     if not compiled(logits):
         own = at(logits, columns.clamp(0, logits.shape[1] - 1))
@@ -189,7 +189,7 @@ def at(values: Tensor, index: Tensor) -> Tensor:
 
 
 def count_tokens(tokens: Tensor, pad: int) -> tuple[Tensor, Tensor]:
-    """Position of each token among those that are no padding, and the padding: both [B, S].
+    """Position of each token, not counting padding, and the padding mask: both [B, S].
 
     Returns int64 positions from 0 (junk at padding) and a bool mask, True = padding.
     """
@@ -246,9 +246,9 @@ def embed_block(
     values: Tensor | None,
     source_mask: Tensor | None,  # [B, 1, 1, S], additive
 ) -> tuple[Tensor, Tensor]:  # [B, n, D] both
-    """Scaled embeddings, and the embeddings of their positions, of what a block drafter reads.
+    """Scaled embeddings of a block drafter's input, and the embeddings of their positions.
 
-    Where `mask` stands it is the values that its position's query attends to, if any are copied.
+    If there are queries, a `mask` token gets the values that its position's query attends to.
     """
     if torch.is_grad_enabled() or not (compiled(table) and compiled(position_table)):
         rows = positions.clamp(max=last) + offset
@@ -266,7 +266,7 @@ def embed_block(
 
 
 def _mixed(queries: Tensor, keys: Tensor, values: Tensor, mask: Tensor | None) -> Tensor:
-    """The values [B, S, D] by what the queries [B, n, D] attend to, [B, n, D].
+    """Attention of queries [B, n, D] over keys and values [B, S, D]: [B, n, D].
 
     Products of queries and keys are not divided by sqrt(D), as published.
     """
@@ -308,7 +308,7 @@ def scored_tokens(
 ) -> Tensor:  # [B, K+1] int64
     """What the verifier reads in a round: the last token of each prefix, then its draft.
 
-    Padding stands where a draft is shorter, as junk may be no token id.
+    Padding replaces the junk after a shorter draft, which may not be a token id.
     """
     if not compiled(prefix):
         columns = torch.arange(draft.shape[1], device=draft.device)
@@ -330,10 +330,10 @@ def open_window(
     last_seen: Tensor | None,  # [B, n] int64; None = each position sees up to itself
     dtype: torch.dtype,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """`num_new` positions behind each row and `skip` more: see `KVCache.window`.
+    """`num_new` positions after each row and `skip` more: see `KVCache.window`.
 
-    Returns positions [B, n] int64; where in the storage these go, [B * n] int64; and what each may
-    attend to of the `live` first, [B, 1, n, live], additive, of that dtype.
+    Returns positions [B, n] int64; where in the storage these go, [B * n] int64; and the mask of
+    each over the first `live` positions, [B, 1, n, live], additive, of that dtype.
     """
     num_rows, device = len(lengths), lengths.device
     if dtype is not torch.float32 or not compiled(lengths):
@@ -360,14 +360,14 @@ def open_window(
 def open_block(
     prefix: Tensor,  # [B, W] int64, the start token in front
     lengths: Tensor,  # [B] int64, tokens of each prefix, the start token included
-    cached: Tensor,  # [B] int64, how many of these, the start token not counted, are in a cache
+    cached: Tensor,  # [B] int64, how many of these, without the start token, are in a cache
     num_masks: Tensor,  # [B] int64
     width: int,
     num_used: int,
     mask: int,
     pad: int,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """One pass of the block drafter, of `width` columns a row.
+    """The input of one pass of the block drafter, of `width` columns a row.
 
     Returns the tokens [B, width]: those that the cache lacks, masks, and padding; the last position
     that each may attend to, [B, width]; and the columns of the first masks, [B, num_used]. All are
@@ -405,7 +405,7 @@ def _block(
     """Tokens and `last_seen` of `open_block`, and how many tokens each cache lacks, [B, 1]."""
     first = lengths - 1
     num_new = (first - cached)[:, None]
-    places = cached[:, None] + columns  # of each row, start token left out
+    places = cached[:, None] + columns  # of each row, without the start token
     tokens = prefix.gather(1, (places + 1).clamp(max=prefix.shape[1] - 1))
     tokens = tokens.masked_fill(columns >= num_new, mask)
     tokens = tokens.masked_fill(columns >= num_new + num_masks[:, None], pad)

@@ -1,9 +1,9 @@
 """Layers for decoding on a CPU, where a pass has few rows and reads every weight.
 
-By the kernels a pass over all layers is one call, weights are read once and in order, and a row's
-result does not depend on what else is computed: on the block it is scored in, on its batch, on the
-width of the cache or on the number of threads. So exact mode is greedy decoding to the last bit.
-Torch's modules are the slow twin (tests/decoding/networks). Figures and what else was tried:
+With the kernels a pass over all layers is one call, weights are read once and in order, and a
+row's result does not depend on what else is computed: not on the block it is scored in, its batch,
+the width of the cache or the number of threads. So exact mode is greedy decoding to the last bit.
+Torch's modules are the slow twin (tests/decoding/networks). Figures and rejected alternatives:
 benchmarks/results/kernels.md.
 """
 
@@ -23,8 +23,8 @@ from specdec_plugins.decoding.networks.heads import Choice, Listed, SequentialHe
 from specdec_plugins.decoding.networks.layers import Layer, LayerStack, PositionTable
 from specdec_plugins.errors import require
 
-_WIDE = 1024  # inputs from which the int8 kernel reorders transposed weights slowly at each call
-# What leaves these goes into attention, which is computed in the precision that it gets.
+_WIDE = 1024  # inputs from which torch reorders transposed int8 weights, slowly, at each call
+# Outputs of these go into attention, which is computed in the precision of its input.
 _INTO_ATTENTION = ("qkv", "query", "key_value")
 
 KERNELS = ("native", "torch")
@@ -32,7 +32,7 @@ KERNELS = ("native", "torch")
 _COMPILED = ("relu", "gelu", "swish", "linear")  # activations
 
 
-# A table that is output projection and embedding, of verifier and drafter, is packed once.
+# A table that is both output projection and embedding, of both models, is packed once.
 _packed: dict[bool, WeakIdKeyDictionary] = {
     False: WeakIdKeyDictionary(),
     True: WeakIdKeyDictionary(),
@@ -42,7 +42,7 @@ _Network = TypeVar("_Network", bound=nn.Module)
 
 
 class NativeLinear(nn.Module):
-    """A linear layer whose weights lie as the kernels read them.
+    """A linear layer whose weights are in the layout of the kernels.
 
     With `int8` they are rounded to 8 bits, scaled per output, and its inputs likewise, scaled per
     row; sums of integers are exact.
@@ -71,7 +71,7 @@ class NativeLayers(nn.Module):
         self.compiled = ops.native.Stack(
             dim=first.up.in_features, heads=self._num_heads, ffn=first.up.out_features
         )
-        # Taken out of the layers, as it alone is called by itself.
+        # Kept apart from the layers, as only these are called on their own.
         self._key_values = nn.ModuleList()
         for layer in layers:
             self._add(cast(Layer, layer), layers.activation, int8, instruction_set)
@@ -100,7 +100,7 @@ class NativeLayers(nn.Module):
         return torch.float32
 
     def tables(self, tokens: nn.Embedding, scale: float, positions: PositionTable) -> Any:
-        """What the kernels' decoders read before these layers, and the layers."""
+        """The embedding tables that the kernels' decoders read, and these layers."""
         return ops.native.Tables(
             tokens=tokens.weight.detach(),
             scale=scale,
@@ -111,7 +111,7 @@ class NativeLayers(nn.Module):
         )
 
     def keys_values(self, states: Tensor) -> tuple[Tensor, ...]:
-        """What each layer's attention to the source reads, computed once: [B, S, 2, H, d] each."""
+        """Keys and values of the source for each layer, computed once: [B, S, 2, H, d] each."""
         shape = (*states.shape[:2], 2, self._num_heads, -1)
         return tuple(linear(states).view(shape) for linear in self._key_values)
 
@@ -123,9 +123,9 @@ class NativeLayers(nn.Module):
         source: SourceMemory | None = None,
         span: range | None = None,  # of the layers to run; None = all
         positions: Tensor | None = None,  # [B, n, D], added to what each layer reads
-        columns: Tensor | None = None,  # [B, m] int64, whose output is wanted of the last layer
+        columns: Tensor | None = None,  # [B, m] int64, whose output of the last layer is wanted
     ) -> Tensor:  # [B, n, D], or [B, m, D]
-        """What leaves the last layer of the span; each one that runs writes to the store."""
+        """The output of the last layer of the span; each layer that runs writes to the store."""
         span = range(len(self)) if span is None else span
         num_columns = x.shape[1] if columns is None else columns.shape[1]
         out = x.new_empty(len(x), num_columns, x.shape[2])
@@ -151,14 +151,14 @@ class NativeLayers(nn.Module):
 class NativeHead(nn.Module):
     """A sequential head that drafts all blocks in one call; called like `SequentialHead`.
 
-    It holds that head, its products replaced by the kernels' own, for choices that Python makes.
+    It holds that head, with its products replaced by the kernels', for choices made in Python.
     """
 
     def __init__(self, head: SequentialHead) -> None:
         super().__init__()
         self._head = head
         self.scorer, self.keys_values = head.scorer, head.keys_values
-        self._choices: Any = None  # what rows may be projected onto, once it is asked for
+        self._choices: Any = None  # the weights that shortlists are picked from, made on first use
         self._compiled: Any = None
 
     def listed(self, types: Tensor, embeddings: Tensor) -> Listed:
@@ -171,7 +171,7 @@ class NativeHead(nn.Module):
     def draft(
         self,
         states: Tensor,  # [B, K, D]
-        logits: Tensor | Sequence[Listed],  # [B, K, V], or for each row whose logits to compute
+        logits: Tensor | Sequence[Listed],  # [B, K, V], or the types of each row to score
         before: Tensor,  # [B] int64
         embeddings: Tensor,  # [V, D]
         num_candidates: int | None,
@@ -203,7 +203,7 @@ class NativeHead(nn.Module):
         return drafted, confidences
 
     def compiled(self, embeddings: Tensor) -> Any:
-        """The kernels', over these weights."""
+        """The kernels' head, over these weights."""
         if self._compiled is None:
             head = self._head
             self._compiled = ops.native.Head(
@@ -217,7 +217,7 @@ class NativeHead(nn.Module):
 
 
 def _pack(linear: nn.Linear, int8: bool, instruction_set: str) -> Any:
-    """Its weights in the kernels' layout; those of a tied table are shared while that lives."""
+    """Its weights in the kernels' layout; those of a tied table are shared while it lives."""
     is_shared = linear.bias is None and not instruction_set
     if is_shared and linear.weight in _packed[int8]:
         return _packed[int8][linear.weight]
@@ -249,7 +249,7 @@ class Int8Linear(nn.Module):
         self.out_features, in_features = weight.shape
         largest = weight.abs().amax(1, keepdim=True).clamp(min=torch.finfo(weight.dtype).tiny)
         codes = (weight * (127 / largest)).round().to(torch.int8)  # [N, K]
-        self.row_weight = codes.t()  # [K, N] both; the layouts that one row, and that more want
+        self.row_weight = codes.t()  # [K, N] both; the best layouts for one row, and for more
         self.block_weight = codes.t().contiguous() if in_features >= _WIDE else self.row_weight
         self.scale = (largest[:, 0] / 127).to(dtype)  # [N]
         bias = linear.bias
@@ -270,12 +270,11 @@ FAST_PRODUCTS = (Int8Linear, NativeLinear, NativeLayers)
 
 
 def with_fast_products(network: _Network, int8: bool = False, kernels: str = "native") -> _Network:
-    """The network, its layers replaced in place by what is fastest where it lies.
+    """The network, its layers replaced in place by the fastest ones for its device.
 
-    `kernels` says whose: "native" are this project's own, for float32 and 8 bits on a CPU, used
-    where they were built; "torch" are torch's alone. With
-    `int8` all linear layers are quantised. Raises UserError where 8-bit products do not work. The
-    network can not be moved, copied or saved any more.
+    `kernels`: "native" uses this project's own, for float32 and 8 bits on a CPU, if they were
+    built; "torch" uses torch's alone. With `int8` all linear layers are quantised. Raises UserError
+    where 8-bit products do not work. The network cannot be moved, copied or saved any more.
     """
     if kernels == "native":
         _use_kernels(network, int8)
@@ -285,13 +284,13 @@ def with_fast_products(network: _Network, int8: bool = False, kernels: str = "na
 
 
 def _use_kernels(network: nn.Module, int8: bool) -> None:
-    """Put the kernels' own layers in place of torch's, where they suit."""
+    """Replace torch's layers by the kernels' own, where they suit."""
     if any(parameter.is_cpu for parameter in network.parameters()):
         ops.warn_if_missing()
     for parent, name, child in _children(network):
         if isinstance(child, LayerStack) and suits_layers(child):
             setattr(parent, name, NativeLayers(child, int8))
-    # A stack that is torch's still keeps torch's products: its attention lies between them.
+    # A stack that is still torch's keeps torch's products: its attention is between them.
     stacks = [module for module in network.modules() if isinstance(module, LayerStack)]
     others = {inner for stack in stacks for inner in stack.modules()}
     for parent, name, child in _children(network):
@@ -307,8 +306,8 @@ def _use_kernels(network: nn.Module, int8: bool) -> None:
 def _quantise(network: nn.Module) -> None:
     """Give 8-bit weights to the linear layers that are still torch's own.
 
-    Attention in between is computed in float64: a difference in the last bit, as blocks and rows
-    have it in float32, could become one of a whole 8-bit step.
+    Attention in between is computed in float64. In float32, blocks and single rows differ in the
+    last bit, which could become a whole 8-bit step.
     """
     for parent, name, child in _children(network):
         if isinstance(child, nn.Linear):
@@ -324,9 +323,9 @@ def suits(weight: Tensor) -> bool:
 
 
 def suits_layers(layers: LayerStack) -> bool:
-    """The same for whole layers; not where another product has taken the place of theirs before.
+    """The same for whole layers; False if their products have already been replaced.
 
-    A drafter that shares its verifier's layers finds them so where the kernels were not built.
+    A drafter that shares its verifier's layers finds them replaced if the kernels were not built.
     """
     up: nn.Module = _first(layers).up
     fits = isinstance(up, nn.Linear) and suits(up.weight)
@@ -334,12 +333,12 @@ def suits_layers(layers: LayerStack) -> bool:
 
 
 def runs_in_8_bits(activation: str) -> bool:
-    """True if there are kernels for the layers of a network, on a CPU, and so in 8 bits, too."""
+    """True if there are kernels for the layers of a network on a CPU, and so 8-bit ones, too."""
     return ops.best_set() is not None and activation in _COMPILED
 
 
 def _children(network: nn.Module) -> list[tuple[nn.Module, str, nn.Module]]:
-    """All modules, each with what holds it and under which name."""
+    """All child modules, each as its parent, its name and itself."""
     return [(p, name, child) for p in network.modules() for name, child in p.named_children()]
 
 

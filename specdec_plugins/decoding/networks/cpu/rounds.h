@@ -1,5 +1,5 @@
-// The bookkeeping of a round. In torch each of these is a dozen operations on a few integers, every
-// one of which costs more to call than to do. What each tensor is stands with its twin in ops.py.
+// The bookkeeping of a round. In torch each of these is a dozen operations on a few integers, whose
+// call overhead exceeds their work. The twins in ops.py describe the tensors.
 
 #pragma once
 
@@ -16,7 +16,7 @@
 
 namespace specdec {
 
-// Where the new positions of each row lie, and what they may see.
+// The new positions of each row, where they go in the storage, and their masks.
 inline void open_window(const Integers& lengths, const std::optional<Integers>& last_seen, int skip,
                         int64_t capacity, const Tensor<int64_t>& positions,
                         const Tensor<int64_t>& at, const Tensor<float>& mask) {
@@ -35,8 +35,8 @@ inline void open_window(const Integers& lengths, const std::optional<Integers>& 
     }
 }
 
-// The tokens of a pass over what the cache of a row lacks, masks and padding behind; the last
-// position that each may attend to; and the columns of the first masks.
+// The tokens of a pass: those that a row's cache lacks, then masks and padding; the last position
+// that each may attend to; and the columns of the first masks.
 inline void open_block(const Integers& prefix, const Integers& lengths, const Integers& cached,
                        const Integers& num_masks, int64_t mask, int64_t pad,
                        const Tensor<int64_t>& tokens, const Tensor<int64_t>& last_seen,
@@ -56,7 +56,7 @@ inline void open_block(const Integers& prefix, const Integers& lengths, const In
   }
 }
 
-// The position of each token among those that are no padding, and which are.
+// The position of each token, not counting padding, and the padding mask.
 inline void count_tokens(const Integers& tokens, int64_t pad, const Tensor<int64_t>& positions,
                          const Tensor<bool>& padding) {
   const int64_t width = tokens.size(1);
@@ -89,7 +89,7 @@ inline void embed(const Integers& tokens, const Floats& table, float scale,
   }
 }
 
-// The types that a sentence's own make likely and the common ones, ascending; how many.
+// The types that a sentence's own make likely and the common ones, ascending; returns how many.
 inline int64_t list_types(const Integers& source_ids, const Tensor<const int32_t>& starts,
                           const Tensor<const int32_t>& types, const Tensor<const int32_t>& common,
                           const Tensor<int32_t>& out) {
@@ -111,12 +111,12 @@ inline int64_t list_types(const Integers& source_ids, const Tensor<const int32_t
   return count;
 }
 
-// How many of so many tokens there are up to the first eos and with it.
+// The number of tokens up to and including the first eos, or all of them.
 inline int64_t up_to_eos(const int64_t* tokens, int64_t length, int64_t eos) {
   return std::min<int64_t>(std::find(tokens, tokens + length, eos) - tokens + 1, length);
 }
 
-// The same of each row, of those that count, and whether there is an eos.
+// The same for the valid tokens of each row, and whether there is an eos.
 inline void until_eos(const Integers& tokens, const Integers& lengths, int64_t eos,
                       const Tensor<int64_t>& kept, const Tensor<bool>& ended) {
   for (int64_t row = 0; row < kept.count(); ++row) {
@@ -127,7 +127,7 @@ inline void until_eos(const Integers& tokens, const Integers& lengths, int64_t e
   }
 }
 
-// A draft and what its row's hint says behind it: drafters/hint.py.
+// A draft, continued by its row's hint: drafters/hint.py.
 inline void follow(const Integers& hints, const Integers& prefix, const Integers& lengths,
                    const Integers& drafted, const Integers& num_drafted, const Integers& budget,
                    int min_ngram, int max_ngram, int64_t eos, const Tensor<int64_t>& tokens,
@@ -165,7 +165,7 @@ inline void follow(const Integers& hints, const Integers& prefix, const Integers
   }
 }
 
-// What a verdict appends, cut after eos and at the longest length, written to the prefix.
+// Appends a verdict to the prefix, cut after eos and at the longest length.
 inline void extend(const Integers& draft, const Integers& num_accepted, const Integers& next_tokens,
                    const Integers& max_len, int64_t eos, const Tensor<int64_t>& prefix,
                    const Tensor<int64_t>& prefix_lengths, const Tensor<bool>& active,
@@ -177,7 +177,7 @@ inline void extend(const Integers& draft, const Integers& num_accepted, const In
     int64_t* own = tokens.data + row * (drafted + 1);
     std::copy_n(draft.data + row * drafted, drafted, own);
     own[drafted] = 0;
-    // A rule that counts wrongly is told by the engine; nothing may be written elsewhere meanwhile.
+    // The engine reports a rule that counts wrongly; nothing may be written out of bounds before.
     const int64_t offered = std::clamp<int64_t>(num_accepted.data[row] + 1, 0, drafted + 1);
     if (offered > 0) own[offered - 1] = next_tokens.data[row];
     int64_t& length = prefix_lengths.data[row];
@@ -197,7 +197,7 @@ inline void extend(const Integers& draft, const Integers& num_accepted, const In
   }
 }
 
-// What of the tokens that a row wants to draft it and the drafter have room for: extend.py.
+// The wanted tokens, capped at the room of the row and the drafter: extend.py.
 inline void fit_budget(const Integers& wanted, const Integers& max_len, const Integers& lengths,
                        const Tensor<const bool>& active, int64_t own, int64_t positions,
                        const Tensor<int64_t>& fitted) {
@@ -208,7 +208,7 @@ inline void fit_budget(const Integers& wanted, const Integers& max_len, const In
   }
 }
 
-// The last committed token of each row and its draft, padding in place of the junk behind it.
+// The last committed token of each row and its draft, with padding in place of junk.
 inline void scored_tokens(const Integers& prefix, const Integers& lengths, const Integers& draft,
                           const Integers& num_drafted, int64_t pad, const Tensor<int64_t>& out) {
   const int64_t width = draft.size(1);
@@ -221,7 +221,7 @@ inline void scored_tokens(const Integers& prefix, const Integers& lengths, const
   }
 }
 
-// Tokens judged and accepted, of each row and of all: schedules/adaptive.py.
+// Counts tokens judged and accepted, of each row and of all: schedules/adaptive.py.
 inline void count_judged(const Integers& lengths, const Integers& accepted,
                          const Tensor<float>& counts, const Tensor<float>& pool, float decay) {
   const int64_t rows = lengths.count();
@@ -235,7 +235,7 @@ inline void count_judged(const Integers& lengths, const Integers& accepted,
   pool.data[1] = decay * pool.data[1] + accepted_of_all;
 }
 
-// The width of draft that promises most tokens a second.
+// The width of draft that promises the most tokens a second.
 inline int64_t best_width(const Floats& counts, const Floats& pool, const Integers& block,
                           const std::vector<double>& costs, double weight, double margin) {
   const int64_t rows = block.count(), widths = int64_t(costs.size());
@@ -244,7 +244,7 @@ inline int64_t best_width(const Floats& counts, const Floats& pool, const Intege
     const double prior = weight * pool.data[1] / pool.data[0];
     const double share = (counts.data[rows + row] + prior) / (counts.data[row] + weight);
     const double alpha = std::min(share, 0.999);
-    double sum = 0, power = 1;  // of alpha to the powers up to the width
+    double sum = 0, power = 1;  // sum of the powers of alpha up to the width
     for (int64_t width = 0; width < widths; ++width) {
       if (width <= block.data[row]) sum += power, power *= alpha;
       expected[width] += sum;
@@ -259,10 +259,10 @@ inline int64_t best_width(const Floats& counts, const Floats& pool, const Intege
   return best;
 }
 
-// Whether the largest is finite: false where one is NaN or overflowed, or all are minus infinity.
+// Whether the largest is finite: false if any is NaN or overflowed, or if all are minus infinity.
 inline bool are_numbers(const float* x, int64_t width) {
   constexpr float kMost = std::numeric_limits<float>::max();
-  int32_t overflowed = 0, finite = 0;  // as wide as a float, so that the loop becomes one of vectors
+  int32_t overflowed = 0, finite = 0;  // as wide as a float, so that the loop vectorises
   for (int64_t i = 0; i < width; ++i) {
     overflowed |= !(x[i] <= kMost);
     finite |= x[i] >= -kMost;
@@ -270,7 +270,7 @@ inline bool are_numbers(const float* x, int64_t width) {
   return finite && !overflowed;
 }
 
-// What tends to follow what: bigrams.py.
+// Bigram probabilities: bigrams.py.
 struct Bigrams {
   const int32_t* starts;
   const int32_t* tokens;
@@ -286,7 +286,7 @@ struct Bigrams {
   }
 };
 
-// logits [K, V] of one row; `before` is its last committed token; K tokens to `path`.
+// logits [K, V] of one row; `before` is its last committed token; writes K tokens to `path`.
 inline void best_path(const float* logits, int length, int width, int64_t before,
                       const Bigrams& bigrams, float weight, int count, const Isa& isa,
                       int64_t* path) {

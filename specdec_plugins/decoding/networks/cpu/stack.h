@@ -1,4 +1,4 @@
-// Weights in the layout that the kernels read, the memory of a pass, and the layers of a stack.
+// Weights in the layout of the kernels, the memory of a pass, and the layers of a stack.
 
 #pragma once
 
@@ -25,9 +25,9 @@
 
 namespace specdec {
 
-// Memory for weights, side by side in pages of 2 MB where the system gives such: in a pass over all
-// weights every page is looked up again, in a virtual machine through two sets of tables. A pass of
-// five rows took 10 to 20 % longer by pages of 4 KB. Freed with the last that lies in a region.
+// Memory for weights, side by side in pages of 2 MB where the system provides them: a pass over all
+// weights looks up every page again, in a virtual machine through two sets of tables. A pass of
+// five rows took 10 to 20 % longer with pages of 4 KB. A region is freed with its last weights.
 inline std::shared_ptr<void> weight_memory(size_t bytes) {
   constexpr size_t kPage = size_t(2) << 20, kRegion = 32 * kPage;
   static std::mutex mutex;
@@ -40,7 +40,7 @@ inline std::shared_ptr<void> weight_memory(size_t bytes) {
     if (!region) throw std::bad_alloc();
     used = 0;
 #if defined(__linux__)
-    madvise(region.get(), size, MADV_HUGEPAGE);  // it is as good without
+    madvise(region.get(), size, MADV_HUGEPAGE);  // optional: it works without
 #endif
   }
   std::shared_ptr<void> taken(region, region.get() + used);
@@ -72,7 +72,7 @@ struct Aligned {
 
 inline Scratch scratch_for(const std::vector<size_t>& floats, size_t codes, size_t steps,
                            size_t scores, int threads) {
-  // One set for each Python thread that decodes; it grows to the largest pass.
+  // One set for each Python thread that decodes; it grows to fit the largest pass.
   thread_local Aligned<float> numbers;
   thread_local Aligned<uint8_t> bytes;
   const auto padded = [](size_t count) { return (count + 63) / 64 * 64; };
@@ -100,7 +100,7 @@ inline Scratch scratch_for(const std::vector<size_t>& floats, size_t codes, size
   return s;
 }
 
-// In lanes, so that the compiler makes vectors of it.
+// In lanes, so that the compiler vectorises it.
 inline float largest_size(const float* x, int64_t count) {
   constexpr int kLanes = 16;
   float tops[kLanes] = {};
@@ -142,8 +142,8 @@ struct Codes {
   std::vector<int32_t> sums;    // [out] of the codes
 };
 
-// Weights [out, in] float32 of a linear layer, or some of its outputs in an order of one's own,
-// copied into the kernels' own layout.
+// Weights [out, in] float32 of a linear layer, or some of its outputs in any order, copied into the
+// kernels' own layout.
 class PackedWeights {
  public:
   // Some outputs of weights in 8 bits, without a bias.
@@ -171,7 +171,7 @@ class PackedWeights {
       pack_float(weight.data);
   }
 
-  // Of one weight.
+  // Bits of one weight.
   int bits() const { return linear.codes ? 8 : linear.halves ? 16 : 32; }
 
   void multiply(const Floats& x, const Tensor<float>& out, int threads) const {
@@ -216,10 +216,10 @@ class PackedWeights {
     linear.weights = floats_.data;
   }
 
-  // Weights that were stored in 16 bits are numbers of 16 bits in float32, too. Read as such they
-  // are the same weights and half the bytes, which is what products of few rows wait for. They are
-  // moved to the upper end of what float16 holds: a model's own scale factors may be below it.
-  // False where one of them is no such number.
+  // Weights that were stored in 16 bits still fit into 16 bits when they come as float32. Packed so
+  // they are exact and take half the bytes, which products of few rows wait for. They are scaled to
+  // the upper end of the range of float16: a model's own scale factors may be below it.
+  // Returns false if one of them does not fit.
   bool pack_half(const float* weight) {
     const size_t count = size_t(linear.out) * linear.in;
     const float largest = largest_size(weight, int64_t(count));
@@ -235,7 +235,7 @@ class PackedWeights {
     return true;
   }
 
-  // A float32 of less than 2^16 in float16; false where that is not the very same number.
+  // Converts a float32 of less than 2^16 to float16; false if that is not exact.
   static bool as_half(float value, uint16_t& half) {
     uint32_t bits;
     std::memcpy(&bits, &value, sizeof(bits));
@@ -270,9 +270,9 @@ class PackedWeights {
 
   size_t row_of(int n) const { return size_t(outputs_ ? outputs_[n] : n); }
 
-  const int32_t* outputs_;  // while packing
+  const int32_t* outputs_;  // valid while packing
   int panels_ = 0;
-  // Of the outputs of a sentence alone there are few, and not for long.
+  // Of weights for one sentence's outputs: they are small and short-lived.
   std::shared_ptr<void> (*const memory_)(size_t);
   Aligned<float> floats_, scale_, bias_;
   Aligned<int8_t> codes_;
@@ -280,7 +280,7 @@ class PackedWeights {
   Aligned<int32_t> offset_;
 };
 
-// Weights of which a few outputs are packed at a time: in 8 bits they are rounded once for all.
+// Weights of which a few outputs are packed at a time; for 8 bits they are rounded only once.
 class Choices {
  public:
   Choices(Floats weight, const PackedWeights& like)
@@ -300,7 +300,7 @@ class Choices {
 
 using NormTensors = std::tuple<Floats, Floats, float>;  // gain, bias, epsilon
 
-// Of an additive mask [B or 1, 1, n or 1, width], or of nothing, where all `width` are seen.
+// Of an additive mask [B or 1, 1, n or 1, width], or none, where all `width` are seen.
 inline Mask mask_of(const std::optional<Floats>& mask, int width) {
   if (!mask) return {nullptr, 0, 0, width};
   const int64_t queries = mask->size(2), seen = mask->size(3);
@@ -340,7 +340,7 @@ class Stack {
 
   int size() const { return int(layers_.size()); }
 
-  // x through layers first .. stop - 1, to `out`.
+  // Runs x through layers first .. stop - 1, to `out`.
   void run(const Floats& x, const Tensor<float>& out, int first, int stop,
            const std::optional<Floats>& mask,
            const std::optional<Tensor<float, true>>& storage,
@@ -410,8 +410,8 @@ struct Head {
   int heads;
 };
 
-// The tokens of the blocks of all rows, by a sequential head (heads.py). The last of the source's
-// keys and values are the head's, if it reads any. Without `candidates` all listed types are.
+// Drafts the blocks of all rows with a sequential head (heads.py). The last of the source's keys
+// and values are the head's, if it reads any. With `candidates` 0, all listed types are candidates.
 inline void walk_blocks(const Floats& states, const std::optional<Floats>& logits,
                         const std::vector<std::shared_ptr<PackedWeights>>& lists,
                         const std::vector<Tensor<const int32_t>>& types, const Integers& before,

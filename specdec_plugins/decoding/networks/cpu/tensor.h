@@ -1,6 +1,6 @@
-// Tensors as Python hands them over: typed, checked, and read where torch keeps them.
+// Tensors from Python: typed, checked, and read in place.
 //
-// A few attributes of the Python object are asked for, which costs a fraction of a microsecond;
+// This reads a few attributes of the Python object, which costs a fraction of a microsecond;
 // linking torch instead would tie a build to one version of it.
 
 #pragma once
@@ -17,8 +17,8 @@
 
 namespace specdec {
 
-// Of the CPU and dense: one of `const T` is copied where it is not, one of `T` is written in place
-// and refused. With `strided_rows` the first axis may have any stride.
+// On the CPU and dense: if it is not dense, one of `const T` is copied, and one of `T`, which is
+// written in place, is refused. With `strided_rows` the first axis may have any stride.
 template <typename T, bool strided_rows = false>
 struct Tensor {
   T* data = nullptr;
@@ -39,7 +39,7 @@ struct Bfloat16 {
   uint16_t bits;  // the upper half of a float32
 };
 
-// What a vector holds, as a tensor of these sizes.
+// A vector that can be used as a tensor of these sizes.
 template <typename T>
 struct Owned {
   std::vector<std::remove_const_t<T>> values;
@@ -69,7 +69,7 @@ T* data_of(const std::optional<Tensor<T, strided_rows>>& tensor) {
   return tensor ? tensor->data : nullptr;
 }
 
-// Names and types that are looked up once, when the module is imported, and never given up.
+// Names and types, looked up once when the module is imported, and never released.
 struct Torch {
   PyObject *float32, *float64, *bfloat16, *int32, *int64, *boolean;
   PyObject *dtype, *is_cpu, *is_contiguous, *contiguous, *stride, *shape, *data_ptr;
@@ -140,7 +140,7 @@ struct type_caster<specdec::Tensor<T, strided_rows>> {
  private:
   object attribute(PyObject* name) const {
     PyObject* found = PyObject_GetAttr(value.owner.ptr(), name);
-    if (!found) PyErr_Clear();  // no tensor: another overload, or a TypeError, is pybind11's task
+    if (!found) PyErr_Clear();  // not a tensor: pybind11 tries another overload or raises TypeError
     return reinterpret_steal<object>(found);
   }
   bool is(PyObject* name, PyObject* wanted) const { return attribute(name).ptr() == wanted; }
@@ -152,7 +152,7 @@ struct type_caster<specdec::Tensor<T, strided_rows>> {
   static int64_t stride_of(const object& strides, int axis) {
     return PyLong_AsLongLong(PyTuple_GET_ITEM(strides.ptr(), axis));
   }
-  // True if all but the first axis lie one behind the other.
+  // True if all axes but the first are contiguous.
   bool has_dense_rows() const {
     const object shape = attribute(specdec::Torch::get().shape);
     const object strides = call(specdec::Torch::get().stride);
