@@ -1,30 +1,30 @@
-# What the README names is what runs here, and what .ci/run runs. Every target sets up first.
+# The README and .ci/run use these targets. Every target runs setup first.
 SHELL := bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
 .PHONY: help setup demo demo-train translate test check format bench bench-bars bench-gpu bench-models
 
 PY := .venv/bin/python
-# Processes that the tests are spread over; each computes on one thread.
+# Processes for the tests; each computes on one thread.
 TEST_PROCESSES ?= 2
 # Flags for pytest, such as -k exact
 TEST_FLAGS ?=
-# What `make bench` decodes, and with what: a bundle or a folder with verifier.pt and drafter.pt; a
-# TSV of raw parallel text, or SOURCE,TARGET. RESULT begins the names of what is written.
+# `make bench`: PAIR is a bundle or a folder with verifier.pt and drafter.pt; TEST is a TSV of raw
+# parallel text, or SOURCE,TARGET; RESULT is the prefix of the output files.
 PAIR ?= data/models/en-de
 TEST ?= data/samples/en-de.tsv
 RESULT ?= benchmarks/results/$(notdir $(PAIR:/=)).$(basename $(notdir $(TEST)))
 BENCH = $(PY) -m benchmarks --pair $(PAIR) --test $(TEST) --batch-rows '* greedy' 'ours exact'
-# What `make bench-bars` does more than its default: a checkout of an older commit with its kernels
-# built, to measure beside, and a bundle that it can read; sources and files of hints for them.
+# `make bench-bars`: BEFORE is a checkout of an older commit with its kernels built, to compare with;
+# BEFORE_PAIR is a bundle that it can read; HINTS are sources and files of hints for them.
 BEFORE ?=
 BEFORE_PAIR ?=
 HINTS ?=
 BARS_FLAGS ?=
-# Every row at batch 1; in batches, greedy decoding and SpecDec.
+# All rows at batch 1; only greedy decoding and SpecDec at larger batches.
 BENCH_FLAGS ?= --threads 2 --batches 1 4 8 16 32 64
-# What `make bench-models` compares: a MarianMT folder, a bundle of it with a drafter, and a smaller
-# model that assists it in transformers and is trained on TEXT; without MODEL, the bundled pair's.
+# `make bench-models` compares a MarianMT folder, a bundle of it with a drafter, and a smaller model
+# that assists it in transformers and is trained on TEXT; MODEL defaults to the bundled pair's.
 MODEL ?= runs/models/en-de
 BUNDLE ?= $(MODEL:/=).bundle
 ASSISTANT ?= $(MODEL:/=).assistant
@@ -60,7 +60,7 @@ bench-bars: setup  ## measure every bar that the speed is held to (BEFORE=, HINT
 	@$(PY) -m benchmarks.bars --pair $(PAIR) --test $(TEST) $(if $(BEFORE),--before $(BEFORE)) \
 	  $(if $(BEFORE_PAIR),--before-pair $(BEFORE_PAIR)) $(if $(HINTS),--hints $(HINTS)) $(BARS_FLAGS)
 
-# Whoever names a pair, a test or a result wants one table.
+# Given PAIR, TEST or RESULT, `make bench` makes one table only.
 ONE_TABLE = $(filter command,$(origin PAIR) $(origin TEST) $(origin RESULT))
 bench: setup $(if $(ONE_TABLE),,bench-bars)  ## that, and every engine side by side; the latter alone with PAIR=, TEST= or RESULT= (BENCH_FLAGS=)
 	@$(BENCH) --output $(RESULT) $(BENCH_FLAGS)

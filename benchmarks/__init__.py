@@ -1,1 +1,1 @@
-"""Measurements: what is timed lives here, never in tests."""
+"""Benchmarks. All timing is done here, never in tests."""

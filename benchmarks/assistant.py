@@ -1,9 +1,9 @@
-"""A small MarianMT model that assists a large one in transformers' generation.
+"""Trains a small MarianMT model that assists a large one in transformers' generation.
 
     python -m benchmarks.assistant MODEL --text TEXT --output FOLDER
 
-It has the large one's vocabulary, table of tokens and some of its layers, and is trained on what
-that says of the text, by this project's engine and greedily.
+It has the large one's vocabulary, token table and some of its layers, and is trained on the large
+one's translations of the text, which this project's engine decodes greedily.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from specdec_plugins.formats.marian import import_transformers, load_marian
 from specdec_plugins.formats.output import new_folder
 from specdec_plugins.formats.pretrained.config import CONFIG, GENERATION, read_config
 
-_ROWS = 64  # sentences, of a translation and of an update
+_ROWS = 64  # sentences of a batch in translation, and of an update
 _WARM_UP = 50  # updates
 _IGNORED = -100
 
@@ -44,7 +44,7 @@ Pair = tuple[list[int], list[int]]  # source and target in the file's ids, their
 
 
 def translations(model: Path, lines: Sequence[str]) -> list[Pair]:
-    """What the model says of each line, where that comes to an end; short lines come first."""
+    """The model's translations of the lines, without those that do not end; short lines first."""
     given = {"data": str(model), "strategy": "AR"}
     translator = SpeculativeTranslator.from_pretrained(**given, batch=_ROWS, scores=False)
     source_order, target_order = read_words(make_settings(given)).orders
@@ -63,7 +63,7 @@ def translations(model: Path, lines: Sequence[str]) -> list[Pair]:
 
 
 def small(large: Any, num_layers: int) -> Any:
-    """A MarianMTModel of so many layers a side, the first and last ones of the large one."""
+    """A MarianMTModel of so many layers a side: the first ones of the large model, and its last."""
     config = type(large.config)(**large.config.to_dict())
     config.encoder_layers = config.decoder_layers = config.num_hidden_layers = num_layers
     made = type(large)(config)
@@ -85,7 +85,7 @@ def small(large: Any, num_layers: int) -> Any:
 def batches(
     pairs: Sequence[Pair], pad: int, generator: torch.Generator
 ) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
-    """Sources [B, S], their masks, and targets [B, T] with _IGNORED behind them, without end."""
+    """Endless batches: sources [B, S], their masks, and targets [B, T] padded with _IGNORED."""
     starts = list(range(0, len(pairs), _ROWS))
     while True:
         for at in torch.randperm(len(starts), generator=generator).tolist():
@@ -100,7 +100,7 @@ def batches(
 def train(
     model: Any, pairs: Sequence[Pair], num_updates: int, peak: float, generator: torch.Generator
 ) -> float:
-    """Adam, its rate falling to nothing; the mean loss of the last tenth of the updates."""
+    """Train with Adam, its rate falling to 0; returns the mean loss of the last tenth."""
     start, pad = model.config.decoder_start_token_id, model.config.pad_token_id
     optimizer = torch.optim.AdamW(model.parameters(), peak, betas=(0.9, 0.98), weight_decay=0.0)
     losses: list[float] = []
@@ -125,7 +125,7 @@ def train(
 
 
 def write(model: Any, origin: Path, output: Path) -> None:
-    """The folder: `save_pretrained` would leave out the table of positions."""
+    """Write the folder: `save_pretrained` would omit the position table."""
     config = json.loads((origin / CONFIG).read_text(encoding="utf-8"))
     for name in ("encoder_layers", "decoder_layers", "num_hidden_layers"):
         config[name] = model.config.encoder_layers

@@ -1,15 +1,15 @@
-"""Decode a file with several systems, drafters with rules and schedules: one table, one picture.
+"""Decode a file with several systems (drafter, rule, schedule): one table, one picture.
 
     python scripts/compare_ways.py FOLDER --AR-path V.pt --input-path test.en \\
         --ways systems.json --reference test.de --report results/NAME
 
-Takes the flags of inference.py, which all systems have in common. The systems are a JSON list of
-objects, each with a "name" and what is special about it, under the names that Python uses:
+Takes the flags of inference.py, which apply to all systems. The systems are a JSON list of objects,
+each with a "name" and its own settings, under their Python names:
 
     [{"name": "block", "drafter": "block", "drafter_checkpoint": "drafter.pt"},
      {"name": "lookup, 4 at most", "drafter": "lookup", "block_size": 4, "schedule": "heuristic"}]
 
-Paths count from the folder of the file. Each verifier alone, greedily, is added by itself.
+Paths are relative to the folder of the file. Greedy decoding by each verifier alone is added.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ from specdec_plugins.formats.output import check_output
 CLOCKS = {"wall": time.perf_counter, "cpu": time.process_time}
 PARTS = ("total", "draft", "verify")  # of the time of a decoding
 _PATHS = ("verifier", "drafter_checkpoint", "drafter_data", "bigrams")
-# What makes a system. The rest, text and limits above all, must be the same for all of them.
+# The settings that define a system. All others, such as text and limits, are common to all systems.
 CHOICES = (
     *("strategy", "drafter", "drafter_dtype", "drafter_options"),
     *("rule", "schedule", "schedule_options"),
@@ -65,7 +65,7 @@ CHOICES = (
 
 
 def guarantee(settings: Settings) -> str:
-    """In a word, what is promised about the output against the verifier's own."""
+    """The guarantee about the output relative to the verifier's own, in a word."""
     if settings.strategy not in ("specdec", "AR"):
         return Guarantee.NONE.name.lower()
     return settings.acceptance.guarantee(settings.beta).name.lower()
@@ -74,8 +74,8 @@ def guarantee(settings: Settings) -> str:
 def read_systems(path: Path, given: Mapping[str, Any]) -> dict[str, Settings]:
     """The systems of a JSON list of objects, each with a "name" and some of CHOICES.
 
-    given: fields of `Settings` that all have unless they say otherwise. Paths count from the folder
-    of the file. Raises UserError, naming the file and the object, for what is malformed or refused.
+    given: fields of `Settings`, which each object may override. Paths are relative to the folder of
+    the file. Raises UserError, naming the file and the object, for malformed or refused input.
     """
     try:
         objects = json.loads(path.read_text(encoding="utf-8"))
@@ -109,10 +109,10 @@ def read_systems(path: Path, given: Mapping[str, Any]) -> dict[str, Settings]:
 
 
 def with_baselines(systems: Mapping[str, Settings]) -> tuple[dict[str, Settings], dict[str, str]]:
-    """All systems, each verifier alone and greedy before the first that is measured against it.
+    """All systems, with greedy decoding by each verifier before the first system compared to it.
 
-    And by each system's name that of its baseline. A verifier is one system however many draft for
-    it, so its decodings compare as one does. Raises UserError where no system has a verifier.
+    Also each system's baseline, by name. A verifier is one system, however many drafters it has,
+    so its systems share one baseline. Raises UserError if no system has a verifier.
     """
     verifiers = list(dict.fromkeys(s.verifier for s in systems.values() if s.verifier))
     require(bool(verifiers), "None of the systems has a verifier to compare with; add --AR-path.")
@@ -135,7 +135,7 @@ def figures(
     baseline_of: Mapping[str, str],
     references: Sequence[str] | None = None,
 ) -> list[Record]:
-    """A record of each, for JSON; times are seconds a sentence, one for each repetition."""
+    """A record of each decoding, for JSON; times are seconds a sentence, one per repetition."""
     named = {decoding.name: decoding for decoding in decodings}
     found = []
     for name, decoding in named.items():
@@ -161,12 +161,12 @@ def figures(
 
 
 def _median(seconds: Sequence[float]) -> str:
-    """In milliseconds."""
+    """The median in milliseconds."""
     middle = 1000 * statistics.median(seconds)
     return f"{middle:.1f}" if middle else "-"
 
 
-# What people read: medians, and the spread of the speed in brackets.
+# The printed table: medians, and the spread of the speed in brackets.
 COLUMNS: Columns = {
     "decoding": lambda row: row["name"],
     "guarantee": lambda row: row["guarantee"],
@@ -235,12 +235,12 @@ def main() -> int:
     args, rest = comparison_parser().parse_known_args()
     torch.set_num_threads(args.threads)
     on_gpu = torch.cuda.is_available() and "--cpu" not in rest
-    # Of the code that runs, which may change while it does.
+    # Taken now, because the checkout may change during the run.
     machine = {**describe("cuda" if on_gpu else "cpu"), "threads": torch.get_num_threads()}
     logging.getLogger("fairseq").setLevel(logging.WARNING)
 
     def work() -> None:
-        # Asked before decoding takes its time.
+        # Checked before the long decoding.
         kinds = ("json", "md") if args.no_picture else ("json", "md", "png")
         for kind in kinds if args.report is not None else ():
             check_output(f"{args.report}.{kind}")

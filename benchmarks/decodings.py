@@ -1,4 +1,4 @@
-"""Translators of this process over one text: what each made of it, and one table of all."""
+"""Decodes one text with several translators in this process, and tabulates the results."""
 
 from __future__ import annotations
 
@@ -38,16 +38,16 @@ BEAM, FAIRSEQ_GREEDY, GREEDY, EXACT, RELAXED = (
 
 @dataclass(frozen=True)
 class Decoding:
-    """All that came of one system."""
+    """All results of one system."""
 
     name: str
-    # As `Translation.to_dict` has them, the time an even share of the batch's.
+    # As from `Translation.to_dict`, but the time is an even share of the batch's.
     translations: Sequence[Mapping[str, Any]]
-    seconds: Sequence[Mapping[str, float]] = ()  # by part, of all sentences; one a repetition
+    seconds: Sequence[Mapping[str, float]] = ()  # by part, of all sentences; one per repetition
 
     @classmethod
     def of(cls, name: str, repeats: Sequence[Sequence[Mapping[str, Any]]]) -> Decoding:
-        """Of what `_timed` gave, by repetition and part; the translations are the last one's."""
+        """From results of `_timed`, by repetition and part; translations are of the last one."""
         totals = []
         for parts in repeats:
             names = parts[0]["seconds"]
@@ -56,7 +56,7 @@ class Decoding:
         return cls(name, sorted(records, key=lambda record: record["id"]), totals)
 
     def select(self, chosen: Sequence[int]) -> Decoding:
-        """The same of some sentences, counted from 0."""
+        """The decoding of some sentences, counted from 0."""
         return Decoding(self.name, [self.translations[i] for i in chosen])
 
     @property
@@ -82,7 +82,7 @@ class Decoding:
         return other.seconds_per_sentence / self.seconds_per_sentence
 
     def differing(self, other: Decoding) -> list[int]:
-        """Which sentences, from 0, have other tokens."""
+        """The sentences, counted from 0, whose tokens differ."""
         pairs = zip(self.translations, other.translations, strict=True)
         return [i for i, (mine, others) in enumerate(pairs) if mine["tokens"] != others["tokens"]]
 
@@ -95,9 +95,9 @@ def decode(
     log: Log | None = None,
     clock: Clock = time.perf_counter,
 ) -> list[Decoding]:
-    """Every sentence by every system, so many at a time; see `measure.interleave`.
+    """Decode every sentence with every system, `size` at a time; see `measure.interleave`.
 
-    Hints go to the drafters that read them.
+    Only drafters that read hints get them.
     """
     for translator in systems.values():
         if isinstance(translator.decoder, SpeculativeDecoder):
@@ -134,7 +134,7 @@ def _readable(
 def same_networks(translator: SpeculativeTranslator, **changes: Any) -> SpeculativeTranslator:
     """The same networks under other settings: strategy AR, a tolerance, a shorter block.
 
-    translator: one of strategy specdec. Raises UserError where a setting cannot be.
+    translator: one of strategy specdec. Raises UserError for an impossible setting.
     """
     settings = replace(translator.settings, **changes)
     decoder, limits = translator.decoder, translator.limits
@@ -173,7 +173,7 @@ def search_settings(settings: Settings, beam: int) -> Settings:
 
 @contextmanager
 def quiet_libraries() -> Iterator[None]:
-    """Keep from users what fairseq and the libraries below it tell their authors."""
+    """Hide messages that fairseq and the libraries below it write for developers."""
     before = logging.root.manager.disable
     logging.disable(logging.INFO)
     try:
@@ -187,7 +187,7 @@ def quiet_libraries() -> Iterator[None]:
 def summary(
     decodings: Iterable[Decoding], references: Sequence[str], relaxed: tuple[int, float]
 ) -> str:
-    """What the demonstrations show of the systems named above: a table, and what it means."""
+    """The demos' summary of the systems named above: a table, and its meaning in a sentence."""
     named = {decoding.name: decoding for decoding in decodings}
     beta, tau = relaxed
     bleu = BLEU()
@@ -240,6 +240,6 @@ def _meaning(named: Mapping[str, Decoding]) -> str:
 
 
 def share(part: int, whole: int) -> str:
-    """A percentage that reads 100 % for all of them only."""
+    """A percentage, rounded down so that it is 100 % only for all of them."""
     tenths = part * 1000 // whole if whole else 0
     return f"{tenths / 10:g} %"

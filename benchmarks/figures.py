@@ -1,4 +1,4 @@
-"""From raw cells to figures for JSON, and what explains each difference from greedy decoding."""
+"""Figures of raw cells for JSON, and an explanation of each difference from greedy decoding."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ PARTS = ("encode", "draft", "verify", "rest")
 
 
 def figures(cell: Cell, cells: Sequence[Cell], test: TestSet, lengths: Lengths) -> Record:
-    """All figures of one of the cells."""
+    """All figures of one cell."""
     fairseq = greedy_of("fairseq", "float32", cell, cells)
     transformers = greedy_of("transformers", "float32", cell, cells)
     plain = greedy_of("ours", cell.system.dtype, cell, cells)
     tokens, stats = cell.tokens, cell.stats
     num_tokens = sum(map(len, tokens.values()))
     totals = [sum(output.seconds for output in run) for run in cell.runs]
-    # Until a sentence was there, in all repetitions: those of its whole batch.
+    # The latency of each sentence, in all repetitions: that of its whole batch.
     latencies = [output.seconds for run in cell.runs for output in run for _ in output.tokens]
     time = sum(cell.parts.values())  # 0 where no parts were measured
     return {
@@ -62,14 +62,14 @@ def figures(cell: Cell, cells: Sequence[Cell], test: TestSet, lengths: Lengths) 
 
 
 def _drafting(cell: Cell) -> list[float]:
-    """Its share of the time of each repetition; none where parts were not measured."""
+    """The drafter's share of the time, by repetition; empty if parts were not measured."""
     stats = [sum((one.stats for one in run if one.stats), DecodeStats()) for run in cell.runs]
     seconds = [one.seconds for one in stats if one.seconds]
     return [parts.get("draft", 0.0) / sum(parts.values()) for parts in seconds]
 
 
 def greedy_of(engine: str, dtype: str, cell: Cell, cells: Sequence[Cell]) -> Cell | None:
-    """An engine's greedy decoding under the same threads and batch."""
+    """An engine's greedy decoding with the same threads and batch."""
     wanted = (engine, GREEDY, dtype, cell.threads, cell.batch)
     for other in cells:
         one = other.system
@@ -86,17 +86,17 @@ def _bleu(tokens: Tokens, test: TestSet) -> float | None:
 
 
 def bleu_signature(test: TestSet) -> str | None:
-    """What must be quoted beside the scores."""
+    """The signature to quote beside the scores."""
     if test.references is None:
         return None
     return scoring.score(test.references, test.references)[0].signature
 
 
 def _differs(tokens: Tokens, greedy: Cell | None, lengths: Lengths) -> list[int] | None:
-    """Numbers of the sentences with other tokens; None where there is nothing to compare with.
+    """Numbers of the sentences whose tokens differ; None if there is nothing to compare with.
 
-    Where the length is fixed, the last token is left out: fairseq puts the end of the sentence
-    there, the others whatever token comes.
+    With a fixed length the last token is ignored: fairseq puts eos there, the other engines any
+    token.
     """
     if greedy is None:
         return None
@@ -115,7 +115,7 @@ def _by_length(cell: Cell) -> list[tuple[int, float]]:
 def near_ties(cells: Sequence[Cell], workload: Workload) -> list[str]:
     """A sentence for each difference between exact and greedy decoding in float32.
 
-    It says what makes the difference excusable or not. In lower precisions they are counted only.
+    It says whether rounding explains the difference. In lower precisions they are only counted.
     """
     lines: list[str] = []
     for cell in cells:

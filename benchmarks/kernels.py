@@ -1,8 +1,8 @@
-"""Passes of few rows on a CPU by each instruction set and by torch, as tables of milliseconds.
+"""Times CPU passes of few rows with each instruction set and torch, in tables of milliseconds.
 
-`python -m benchmarks.kernels` prints what benchmarks/results/kernels.md holds. The layers have
-random weights, of 16 bits as bundles have them. Those of a pass lie beyond the second cache, and
-`--cold` reads and writes 32 MB before each pass: more than a drafter between two passes does.
+`python -m benchmarks.kernels` prints the tables of benchmarks/results/kernels.md. The layers have
+random 16-bit weights, as in bundles. The weights of a pass are beyond the L2 cache, and `--cold`
+reads and writes 32 MB before each pass: more than a drafter does between two passes.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from specdec_plugins.decoding.networks.cpu.products import Int8Linear, NativeLay
 from specdec_plugins.decoding.networks.layers import LayerStack
 from specdec_plugins.errors import Parser
 
-HEAD = 64  # its width
+HEAD = 64  # width of an attention head
 PREFIX, SOURCE = 20, 20  # target tokens in the cache, source tokens
 ROWS, TOKENS = (1, 5, 8, 11), (10, 20, 30)
 TORCH = "torch"
@@ -32,14 +32,14 @@ Jobs = dict[Key, Callable[[], object]]
 
 
 def milliseconds(jobs: Jobs, repeats: int, cold: bool) -> dict[Key, float]:
-    """Of the wall, the median of interleaved turns."""
+    """The median wall-clock time over interleaved turns."""
     spent: dict[Key, list[float]] = {key: [] for key in jobs}
     others, last = torch.zeros(8 << 20), None  # 32 MB
     for _ in range(repeats):
         for key, run in jobs.items():
             if cold:
                 others.add_(1)
-            elif key[:-1] != last:  # other weights
+            elif key[:-1] != last:  # other weights: warm up
                 for _ in range(3):
                     run()
             last = key[:-1]
@@ -50,7 +50,7 @@ def milliseconds(jobs: Jobs, repeats: int, cold: bool) -> dict[Key, float]:
 
 
 def printed(first: str, columns: Sequence[str], times: dict[Key, float]) -> None:
-    """A line for all but the last part of the keys, which names the column; the first is 1."""
+    """Print a line for each key without its last part, which names the column; column 1 is 1x."""
     print(f"\n| {first} | " + " | ".join(columns) + " |\n| --- |" + " ---: |" * len(columns))
     for line in dict.fromkeys(key[:-1] for key in times):
         own = [times[(*line, column)] for column in columns]
@@ -63,7 +63,7 @@ def random_layers(stack: StackConfig, source: int | None) -> LayerStack:
 
 
 def torchs(layers: LayerStack, int8: bool) -> LayerStack:
-    """The same with torch's products: oneDNN's."""
+    """The same layers with torch's products, which are oneDNN's."""
     if int8:
         for module in list(layers.modules()):
             for name, child in list(module.named_children()):
@@ -73,7 +73,7 @@ def torchs(layers: LayerStack, int8: bool) -> LayerStack:
 
 
 def decoder_passes(stack: StackConfig, sets: Sequence[str], rows: Sequence[int]) -> Jobs:
-    """All decoder layers and the projection, over so many positions of one sentence."""
+    """All decoder layers and the projection, over `rows` positions of one sentence."""
     jobs: Jobs = {}
     layers = random_layers(stack, stack.dim)
     project = nn.Linear(stack.dim, stack.vocab_size, bias=False).half().float()
@@ -104,7 +104,7 @@ def decoder_pass(
 
 
 def encoder_passes(stack: StackConfig, sets: Sequence[str], tokens: Sequence[int]) -> Jobs:
-    """All encoder layers over one sentence of so many tokens."""
+    """All encoder layers over one sentence of `tokens` tokens."""
     jobs: Jobs = {}
     for name, int8 in kinds([*sets, TORCH]):
         layers = random_layers(stack, None)

@@ -1,29 +1,28 @@
-"""A model made larger that goes on computing the same.
+"""Makes a model larger that still computes the same.
 
-Net2Net (Chen et al. 2016, arXiv 1511.05641), with what layer norms and tied embeddings ask for:
+Net2Net (Chen et al. 2016, arXiv 1511.05641), adapted to layer norms and tied embeddings:
 
-**Width.** Every unit is there several times: a state is [x, x], heads and inner units likewise,
-and a product reads the sum of the copies, so its weights are divided by their number. Mean and
-variance, and so a layer norm with its epsilon, stay as they were.
+**Width.** Every unit is repeated: a state is [x, x], and heads and inner units likewise. A product
+reads the sum of the copies, so its weights are divided by their number. Mean and variance, and so
+a layer norm with its epsilon, are unchanged.
 
-**Depth.** New layers stand behind the old ones, and what their attentions and feed-forward blocks
-add is zero: the last product reads one copy with the sign of the other, times 2^-20, so that even
-what float32 sums round stays below the last bit. (Weights of zero have no 8-bit scale.) Where
-layers begin with their norm, that is all. Where they end in one, a new layer is two or three norms
-more, and the norm of a normed state is *not* that state: epsilon enters again. Let s be the
-standard deviation of x, and let "epsilon r" stand for x / sqrt(s^2 + r). A norm that reads its
-input times k has epsilon eps / k^2. A norm of epsilon 1 behind one of epsilon r gives
-x / sqrt(2 s^2 + r), which is one of epsilon r / 2, divided by sqrt(2). So the norm that was last
-reads its input at the scale at which it has epsilon 2^N eps, and N norms later that is eps again:
-exact, whatever x.
+**Depth.** New layers follow the old ones, and their attention and feed-forward blocks add zero: the
+last product reads two copies with opposite signs, times 2^-20, so that even the rounding of float32
+sums stays below the last bit. (Weights of zero have no 8-bit scale.) With pre-norm layers, that is
+all. With post-norm layers, each new layer adds two or three norms, and the norm of a normed state
+is *not* that state: epsilon enters again. Let s be the standard deviation of x, and let "epsilon r"
+stand for x / sqrt(s^2 + r). A norm that reads its input times k has epsilon eps / k^2. A norm of
+epsilon 1 after one of epsilon r gives x / sqrt(2 s^2 + r), which is one of epsilon r / 2, divided
+by sqrt(2). So the formerly last norm reads its input at the scale where it has epsilon 2^N eps. N
+norms later that is eps again, exactly, for every x.
 
 **Words.** A new word's embedding is the mean of all real words', so that its logit is their mean,
-less a constant: the last norm adds c to one copy of a state and takes it from the other, which no
-real word sees, as it reads the sum. A new word never wins, and its probability is nothing.
+less a constant: the last norm adds c to one copy of a state and subtracts it from the other. Real
+words read the sum, so they do not see it. A new word never wins; its probability is negligible.
 
-**A sequential head** reads and writes these last states, and reads embeddings through a norm. Where
-embeddings are scaled their copies are smaller, so that the norm's epsilon weighs a little more:
-drafts are those of the smaller head but for near-ties.
+**A sequential head** reads and writes these last states, and reads embeddings through a norm. If
+embeddings are scaled, their copies are smaller, so that the norm's epsilon weighs a little more:
+drafts are those of the smaller head except for near-ties.
 """
 
 from __future__ import annotations
@@ -42,20 +41,20 @@ from specdec_plugins.errors import UserError, located, require
 
 _EPSILON = 1e-5  # of every layer norm, in every engine
 _SILENT = re.compile(r"\.(self_attn\.out_proj|encoder_attn\.out_proj|fc2)\.")
-_JOINED = re.compile(r"\.head\.(state|token|key_value)\.")  # of two parts: what one product gives
+_JOINED = re.compile(r"\.head\.(state|token|key_value)\.")  # of two parts in one product
 _FAINT = 2.0**-20
 _NUM_SPECIAL = 4  # ids before the first word
-_OFFSET = 0.25  # c: added to one copy of a last state, taken from the other
+_OFFSET = 0.25  # c: added to one copy of a last state, subtracted from the other
 _GAP = 50.0  # nats that a new word's logit lies below the mean of the others
 
 
 @dataclass(frozen=True)
 class Size:
-    """What a verifier is to become."""
+    """The target size of a verifier."""
 
     encoder_layers: int
     decoder_layers: int
-    width: int  # of both stacks, a multiple of what it was, twice or more
+    width: int  # of both stacks; a multiple of the old one, twice or more
     types: int  # of each dictionary, special symbols included
 
     def __str__(self) -> str:
@@ -66,8 +65,8 @@ class Size:
 def enlarged(model: Model, size: Size) -> Model:
     """The model at that size, weights in float64: the same logits for the same tokens.
 
-    Heads keep their width, and sinusoids become learned positions, as those of a wider model are
-    others. Raises UserError where it is larger already, or of a kind that cannot be made larger.
+    Heads keep their width. Sinusoids become learned positions, as those of a wider model differ.
+    Raises UserError if the model is already larger, or of a kind that cannot be made larger.
     """
     config = _checked(model, size)
     times = size.width // config.decoder.dim
@@ -82,17 +81,17 @@ def enlarged(model: Model, size: Size) -> Model:
     state = {name: _widened(name, tensor, config, times) for name, tensor in state.items()}
     _settle(state, config, size, times)
     for name, tensor in lists.items():
-        # New source types make none likely: they begin where the entries end.
+        # New source types have no likely targets: they begin where the entries end.
         more = size.types - config.encoder.vocab_size if name.endswith(".starts") else 0
         lists[name] = torch.cat([tensor, tensor[-1:].expand(more)])
     return replace(model, config=_config(config, size, times), state=state | lists)
 
 
 def stored(model: Model) -> Model:
-    """The model with the matrices that 16 bits hold, as models are published.
+    """The model with matrices rounded to 16 bits, as in published models.
 
-    Growing multiplies some by factors that are no powers of two. Each keeps 11 digits, in units of
-    a power of two of its own: some are too small for float16 itself. Rounding is to even.
+    Growing multiplies some by factors that are not powers of two. Each keeps 11 binary digits, in
+    units of its own power of two, as some are too small for float16 itself. Rounding is to even.
     """
     state = {}
     for name, tensor in model.state.items():
@@ -105,7 +104,7 @@ def stored(model: Model) -> Model:
 
 
 def _checked(model: Model, size: Size) -> TransformerConfig:
-    """Its configuration. Raises UserError where it cannot be made that large."""
+    """The model's configuration. Raises UserError if it cannot be made that large."""
     config = model.config
     if not isinstance(config, TransformerConfig):
         raise UserError(f"{model.path}: {model.arch} cannot be made larger; take a block drafter.")
@@ -164,14 +163,14 @@ def _config(config: TransformerConfig, size: Size, times: int) -> TransformerCon
 
 
 def _last_norm(config: TransformerConfig, num_layers: int) -> str:
-    """What the output projection reads comes out of it."""
+    """The name of the norm whose output the output projection reads."""
     if config.decoder.final_norm:
         return "decoder.layer_norm"
     return f"decoder.layers.{num_layers - 1}.final_layer_norm"
 
 
 def _deepened(state: State, side: str, stack: StackConfig, num_layers: int) -> State:
-    """With copies of the last layer behind it, which `_widened` silences."""
+    """The state with copies of the last layer after it, which `_widened` silences."""
     state = dict(state)
     last = stack.num_layers - 1
     old = {name: tensor for name, tensor in state.items() if layer_number(side, name) == last}
@@ -184,18 +183,18 @@ def _deepened(state: State, side: str, stack: StackConfig, num_layers: int) -> S
 
 
 def _chain_norms(state: State, side: str, last: int, num_layers: int) -> None:
-    """Let the norms behind layer `last`, which was the last one, make one with its last norm."""
+    """Make the norms after layer `last`, formerly the last one, act as one with its last norm."""
     before = {"encoder": "self_attn_layer_norm", "decoder": "encoder_attn_layer_norm"}[side]
     layer, norm = f"{side}.layers.{last}", "final_layer_norm"
     new = [f"{side}.layers.{number}" for number in range(last + 1, num_layers)]
     inner = ["self_attn_layer_norm", before] if side == "decoder" else [before]
     norms = [f"{one}.{name}" for one in new for name in (*inner, norm)]
-    scale = 2.0 ** (-len(norms) / 2)  # of what the old norm reads: its state and what is added
+    scale = 2.0 ** (-len(norms) / 2)  # of the old norm's input: its state and what is added
     for name in (f"{before}.weight", f"{before}.bias", "fc2.weight", "fc2.bias"):
         state[f"{layer}.{name}"] = scale * state[f"{layer}.{name}"]
     state[f"{layer}.fc1.weight"] = state[f"{layer}.fc1.weight"] / scale
     gain, bias = (state[f"{layer}.{norm}.{kind}"] for kind in ("weight", "bias"))
-    small = torch.full_like(gain, math.sqrt(_EPSILON))  # so that the next epsilon is as good as 1
+    small = torch.full_like(gain, math.sqrt(_EPSILON))  # makes the next epsilon 1 in effect
     for number, name in enumerate([f"{layer}.{norm}", *norms]):
         is_last = number == len(norms)
         restored = 1.0 if number == 0 else math.sqrt(2)
@@ -204,7 +203,7 @@ def _chain_norms(state: State, side: str, last: int, num_layers: int) -> None:
 
 
 def _widened(name: str, tensor: Tensor, config: TransformerConfig, times: int) -> Tensor:
-    """One weight for states of `times` copies; tables and what comes last are `_settle`'s."""
+    """One weight for states of `times` copies; `_settle` completes the tables and the last norm."""
     if isinstance(config, BlockConfig) and config.head_attention and _JOINED.search(name):
         first = config.decoder.dim if "key_value" in name else config.sequential_head
         parts = tensor.tensor_split([first])
@@ -217,26 +216,26 @@ def _widened(name: str, tensor: Tensor, config: TransformerConfig, times: int) -
     if _is_new(name, config) and _SILENT.search(name):
         silent = torch.cat([tensor, -tensor, *[torch.zeros_like(tensor)] * (times - 2)], 1)
         return _FAINT * silent.repeat(times, 1)
-    # Copied source embeddings are mixed by products that nothing divides by their length.
+    # The scores of the copy attention are not divided by the width of the embeddings.
     num_sums = 2 if "copy_attn" in name else 1
     return _repeated(tensor, times, num_sums)
 
 
 def _repeated(tensor: Tensor, times: int, num_sums: int = 1) -> Tensor:
-    """Of a bias as often, of weights that add up the copies so many times fewer."""
+    """Repeat a bias; repeat weights and divide them by the number of copies that they add up."""
     if tensor.dim() == 1:
         return tensor.repeat(times)
     return tensor.repeat(times, times) / times**num_sums
 
 
 def _is_new(name: str, config: TransformerConfig) -> bool:
-    """True if it belongs to a layer that was not there."""
+    """True if the weight belongs to a new layer."""
     stacks = (("encoder", config.encoder), ("decoder", config.decoder))
     return any(layer_number(side, name) >= stack.num_layers for side, stack in stacks)
 
 
 def _settle(state: State, config: TransformerConfig, size: Size, times: int) -> None:
-    """Tables, their new rows, and the last norm, whose states the output projection reads."""
+    """Set the tables, their new rows, and the last norm, which the output projection reads."""
     scales = {"encoder": config.scale_embedding, "decoder": config.scale_embedding}
     if isinstance(config, BlockConfig):
         scales["decoder"] = config.scale_decoder
@@ -259,7 +258,7 @@ def _settle(state: State, config: TransformerConfig, size: Size, times: int) -> 
 
 
 def _with_new_words(table: Tensor, dim: int, types: int) -> Tensor:
-    """[types, D] of [V, D]; one copy of a state has `dim` numbers."""
+    """Extend a table from [V, D] to [types, D]; one copy of a state has `dim` numbers."""
     word = table[_NUM_SPECIAL:].mean(0)
     step = _GAP / (2 * dim * _OFFSET)
     word[:dim] -= step

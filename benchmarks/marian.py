@@ -1,4 +1,4 @@
-"""A MarianMT folder as a model of CTranslate2, by CTranslate2's own converter for transformers."""
+"""Converts a MarianMT folder to CTranslate2, by CTranslate2's own converter for transformers."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from specdec_plugins.formats.marian import import_transformers, load_marian
 
 
 def to_ctranslate2(model: str | Path, folder: Path) -> None:
-    """Write the folder in float32; raises UserError where ctranslate2 is not installed.
+    """Write the folder in float32. Raises UserError if ctranslate2 is not installed.
 
-    The converter takes for granted what OPUS-MT has: that texts begin with an embedding of zeros,
-    and that the last symbol is padding. A model that was exported from fairseq has neither; that
-    one goes through the same converter's reading of BART, which MarianMT's is made of.
+    The converter assumes two properties of OPUS-MT: targets begin with an embedding of zeros, and
+    the last symbol is padding. A model that was exported from fairseq has neither, so it is read by
+    the same converter's loader of BART, on which MarianMT's is based.
     """
     transformers = import_transformers()
     found = imported("ctranslate2.converters.transformers", "convert")
@@ -29,7 +29,7 @@ def to_ctranslate2(model: str | Path, folder: Path) -> None:
 
 
 def _plain_loader(found: Any) -> Any:
-    """MarianMT's, without what is peculiar to OPUS-MT."""
+    """The MarianMT loader without the peculiarities of OPUS-MT."""
 
     class Loader(found.MarianMTLoader):
         set_config, set_decoder = found.BartLoader.set_config, found.BartLoader.set_decoder

@@ -1,7 +1,7 @@
 """One loop for every comparison: systems take turns over the same sentences, and repeat.
 
-`interleave` is that loop, for whatever translates. `measure` runs it over engines, each in a
-process of its own on the same cores: all are loaded, and one at a time works.
+`interleave` is that loop, for anything that translates. `measure` runs it over engines, each in a
+process of its own on the same cores: all are loaded, and one works at a time.
 """
 
 from __future__ import annotations
@@ -39,11 +39,11 @@ def interleave(
     title: str | None = None,
     unit: str = "sentence",
 ) -> list[list[list[Result]]]:
-    """Each part by every system before the next part, as [system][repeat][part], with a bar.
+    """Run every system on each part before the next part; returns [system][repeat][part].
 
-    The order rotates, so that a noisy machine disturbs all alike and nobody always runs in
-    another's wake. log: results that it holds are taken as they are, and all others go there.
-    count: units of a part. title: of the bar.
+    The order rotates, so that noise of the machine affects all systems alike and none always runs
+    after the same one. log: its results are reused, and all others are added to it. count: units of
+    a part. title: of the progress bar.
     """
     made: list[list[list[Result]]] = [[[] for _ in range(repeats)] for _ in systems]
     logged = iter([] if log is None else list(log.entries))
@@ -69,7 +69,7 @@ def interleave(
 
 @dataclass
 class Cell:
-    """What came of one system at one number of threads and one batch."""
+    """The results of one system at one number of threads and one batch size."""
 
     system: System
     threads: int
@@ -81,18 +81,18 @@ class Cell:
 
     @property
     def tokens(self) -> dict[int, list[str]]:
-        """By sentence, of the last repetition."""
+        """Tokens by sentence, of the last repetition."""
         return self._tokens(self.runs[-1])
 
     @property
     def num_unstable(self) -> int:
-        """Sentences that came out differently from one repetition to the next."""
+        """The number of changes of a sentence's output from one repetition to the next."""
         pairs = pairwise(map(self._tokens, self.runs))
         return sum(before[n] != after[n] for before, after in pairs for n in before)
 
     @property
     def stats(self) -> DecodeStats | None:
-        """Of all repetitions."""
+        """The counts of all repetitions."""
         found = [output.stats for run in self.runs for output in run if output.stats is not None]
         return sum(found, DecodeStats()) if found else None
 
@@ -105,7 +105,7 @@ class Cell:
 
 
 def cut(sentences: Sequence[Sentence], batch: int, seed: int = 0) -> Batches:
-    """Batches of sentences of like length, in an order that mixes short and long ones."""
+    """Batches of sentences of similar length, in an order that mixes short and long ones."""
     ordered = sorted(sentences, key=lambda sentence: -len(sentence.ids))
     batches = [ordered[i : i + batch] for i in range(0, len(ordered), batch)]
     random.Random(seed).shuffle(batches)
@@ -118,7 +118,7 @@ def measure(
     options: Options,
     start: Callable[[System, Workload], Process] = Process,
 ) -> list[Cell]:
-    """All cells. Raises UserError where an engine refuses its system."""
+    """Measure all cells. Raises UserError if an engine refuses its system."""
     cells = []
     with ExitStack() as stack:
         workers = [stack.enter_context(closing(start(one, workload))) for one in systems]
@@ -157,7 +157,7 @@ def _measure(
         runs = [[output for outputs in repeat for output in outputs] for repeat in repeats]
         cell = Cell(worker.system, threads, batch, batches, runs, worker.call("peak"))
         cell.parts = {} if cell.stats is None else cell.stats.seconds
-        if not cell.parts:  # where measuring them would have slowed it down
+        if not cell.parts:  # because measuring them would have slowed the engine down
             cell.parts = worker.call("parts", parts[0])
         cells.append(cell)
     return cells

@@ -1,4 +1,4 @@
-"""What is measured with: a pair of models, a test file, and the tokens that all engines read."""
+"""The subject of a run: a pair of models, a test file, and the tokens that all engines read."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class Sentence:
 
 @dataclass(frozen=True)
 class Pair:
-    """The models of one folder. Paths and settings alone, so that it goes between processes."""
+    """The models of one folder, as paths and settings only, so that it can go between processes."""
 
     settings: Settings  # as the command line would have them, for text
     assistant: str | None = None  # a smaller model with the same dictionaries, kept as the verifier
@@ -70,9 +70,9 @@ class Pair:
         return cls(settings, str(assistant) if assistant.is_file() else None)
 
     def beside(self, model: Path, assistant: Path | None) -> Pair:
-        """The same, where peers read the MarianMT folder that the pair's bundle was made of.
+        """The same pair, but peers read the MarianMT folder that its bundle was made of.
 
-        assistant: the folder of a smaller one. Raises UserError where they do not belong together.
+        assistant: the folder of a smaller one. Raises UserError if they do not belong together.
         """
         for folder in filter(None, (model, assistant)):
             kind = read_config(folder).model_type
@@ -93,12 +93,12 @@ class Pair:
 
     @property
     def name(self) -> str:
-        """Of the folder."""
+        """The name of the folder."""
         return Path(self.settings.data).resolve().name
 
     @property
     def verifier(self) -> str:
-        """Its file."""
+        """The verifier's file."""
         assert self.settings.verifier is not None  # Settings refuses it
         return self.settings.verifier
 
@@ -108,9 +108,9 @@ class Pair:
         return self.settings.drafter if self.settings.drafts else None
 
     def describe(self) -> dict[str, Any]:
-        """Sizes of both models as people read them, the drafter's number of weights, and a note.
+        """Readable sizes of both models, the drafter's number of weights, and a note.
 
-        The note is what every result must say of the pair; mostly nothing.
+        Every result must repeat the note, which is mostly empty.
         """
         drafter, num_weights = self.drafter or "none", 0
         if self.drafter is not None and self.settings.drafter_checkpoint is not None:
@@ -126,7 +126,7 @@ class Pair:
         }
 
     def _peers(self) -> str:
-        """What they read, where that is no conversion of ours; mostly nothing."""
+        """What the peers read, if that is no conversion of ours; mostly empty."""
         if self.model is None:
             return ""
         told = "transformers reads the MarianMT folder as it is, CTranslate2 by its converter"
@@ -137,35 +137,35 @@ class Pair:
         return f"{told}; the assistant has {layers} layers, {shape['d_model']} wide."
 
     def words(self) -> Words:
-        """Between tokens, or lines of a model of transformers, and ids."""
+        """Converts between ids and tokens, or lines for a transformers model."""
         return read_words(self.token_settings())
 
     def dictionaries(self) -> Dictionaries:
         return self.words().dictionaries
 
     def orders(self) -> tuple[Sequence[int], Sequence[int]]:
-        """Which ids of transformers' files those of source and target are."""
+        """Map our source and target ids to the ids of transformers' files."""
         words = self.words()
         if self.model is not None:
             return words.orders
-        both = words.dictionaries  # what is exported counts as they do
+        both = words.dictionaries  # exported models have the same ids
         return range(len(both.source)), range(len(both.target))
 
     def codec(self) -> Codec:
-        """Between ids and the dictionaries' symbols."""
+        """Converts between ids and the dictionaries' symbols."""
         return self.words().codec
 
     def reader(self) -> Codec:
-        """Between raw lines and ids."""
+        """Converts between raw lines and ids."""
         return read_words(self.settings).codec
 
     def text(self) -> TextPipeline:
-        """Between raw lines and subwords."""
+        """Converts between raw lines and subwords."""
         return text_pipeline(self.settings, self.dictionaries())
 
     def token_settings(self) -> Settings:
-        """The same for input that is tokens, with the bans of fairseq's search."""
-        own = PRETRAINED if self.settings.tokenizer == PRETRAINED else None  # has the symbols, too
+        """The settings for input that is tokens, with the bans of fairseq's search."""
+        own = PRETRAINED if self.settings.tokenizer == PRETRAINED else None  # also has the symbols
         no_text: dict[str, Any] = {"tokenizer": own, "bpe": None, "bpe_codes": None}
         no_text |= {"lowercase": False, "dash_splits": False, "strip_diacritics": False}
         return replace(self.settings, **no_text, greedy_like="fairseq", max_len_a=0.0)
@@ -178,9 +178,9 @@ class TestSet:
     name: str
     sentences: Sequence[Sentence]
     references: Sequence[str] | None  # None = there are none, and no scores
-    reader: Codec | None = None  # None = tokens are no text
+    reader: Codec | None = None  # None = tokens are not text
 
-    __test__ = False  # no class of tests, whatever pytest thinks of its name
+    __test__ = False  # not a test class, despite its name
 
     def decode(self, tokens: Sequence[str]) -> str:
         """The line that a user reads."""
@@ -188,10 +188,10 @@ class TestSet:
 
 
 def read_test_set(path: str, pair: Pair, limit: int | None = None) -> TestSet:
-    """Raw parallel text, tokenised once for everyone.
+    """Raw parallel text, tokenised once for all engines.
 
     path: a TSV whose first two columns are source and target, or SOURCE,TARGET; plain, .gz or .xz.
-    limit: the first so many pairs. Pairs with an empty source are left out. Raises UserError where
+    limit: only that many first pairs. Pairs with an empty source are left out. Raises UserError if
     a line is bad.
     """
     corpus = ParallelFile.parse(path, columns=(1, 2))

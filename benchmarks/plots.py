@@ -1,4 +1,4 @@
-"""Pictures of all comparisons: of a run, of systems in this process, of a reproduction."""
+"""Plots of all comparisons: of a run, of systems in this process, of a reproduction."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ from benchmarks.systems import EXACT, GREEDY, RELAXED, SCRIPTED, System
 from specdec_plugins.errors import UserError
 
 Rows = Sequence[Record]  # of a comparison's or a reproduction's record
-Draw = Callable[[Any, Any], None]  # a subject on matplotlib's axes; empty without figures
+Draw = Callable[[Any, Any], None]  # a subject on matplotlib's axes; nothing without data
 Style = Mapping[str, Any]  # of a line, under matplotlib's names
 Point = tuple[str, Any, float]  # label of its line, x, y
 
 _NUM_BINS = 6  # of source lengths
-# A colour says which row, as far as colours go; line and marker say in which precision.
+# The colour encodes the row, as far as colours suffice; line and marker encode the precision.
 _NUM_COLOURS, _LINES, _MARKERS = 10, ("-", "--", ":", "-."), "os^v"
 _COMPARED = (("fairseq", GREEDY), ("ctranslate2", GREEDY), ("ours", GREEDY), ("ours", EXACT))
 
-# Readable for the colour-blind (Okabe and Ito 2008), each with its own hatch besides.
+# Readable for the colour-blind (Okabe and Ito 2008); each also has its own hatch.
 _BY_GUARANTEE = {
     "greedy": {"color": "#0072B2", "hatch": ""},
     "distribution": {"color": "#E69F00", "hatch": "//"},
@@ -44,18 +44,18 @@ def pyplot() -> ModuleType:
             "A picture needs matplotlib; install it with the extra 'compare'. (compare_ways.py "
             "does without it where it is given --no-picture.)"
         ) from error
-    # fairseq turns on everybody's log, and fonts are many.
+    # fairseq turns on all logging, and matplotlib logs many fonts.
     logging.getLogger("matplotlib").setLevel(logging.WARNING)
     matplotlib.use("Agg")
     from matplotlib import pyplot as plt
 
-    # The same figures give the same file.
+    # The same data give the same file.
     plt.rcParams["svg.hashsalt"] = "specdec"
     return plt
 
 
 def draw(results: Results, output: str) -> list[Path]:
-    """Write `OUTPUT.<plot>.png` for every plot that the run has figures for."""
+    """Write `OUTPUT.<plot>.png` for every plot that the run has data for."""
     beside = {"loc": "center left", "bbox_to_anchor": (1.01, 0.5)}
     return _draw(PLOTS, results, f"{output}.{{}}.png", (9.0, 4.4), beside)
 
@@ -117,7 +117,7 @@ def draw_comparison(rows: Rows, path: Path) -> None:
     speed.invert_yaxis()
     speed.set_xlabel("speed, times greedy decoding with the same verifier")
     time.set_xlabel("ms a sentence")
-    for axes, title in ((speed, "guarantee"), (time, "time")):  # above, where no bar is
+    for axes, title in ((speed, "guarantee"), (time, "time")):  # above the bars
         axes.legend(title=title, loc="lower center", bbox_to_anchor=(0.5, 1.0), ncols=3)
     figure.savefig(path, dpi=120)
     plt.close(figure)
@@ -126,7 +126,7 @@ def draw_comparison(rows: Rows, path: Path) -> None:
 def _plot(
     axes: Any, points: Iterable[Point], styles: Mapping[str, Style] = {}, **usual: Any
 ) -> None:
-    """Points of one label are joined by a line. usual: the style of labels that have none."""
+    """Join points of one label by a line. usual: the style of labels that have none."""
     lines: dict[str, list[tuple[Any, float]]] = {}
     for label, x, y in points:
         lines.setdefault(label, []).append((x, y))
@@ -199,13 +199,13 @@ def _speed_against_bleu(results: Results, axes: Any) -> None:
             axes.annotate(words, (x, y), fontsize="x-small", **above)
         points.append((label, x, y))
     _plot(axes, points, styles)
-    axes.margins(0.15)  # for the words of the outer points
+    axes.margins(0.15)  # for the labels of the outer points
     axes.set(title=f"Speed and quality, batch 1, threads {results.threads}", ylabel="BLEU")
     axes.set_xlabel("speed against fairseq greedy, float32")
 
 
 def _told_apart(results: Results) -> list[Record]:
-    """The systems with a BLEU of their own: exact ones say the same, so the fastest stands for all.
+    """The systems with a BLEU of their own: exact ones agree, so the fastest represents them all.
 
     One for each precision.
     """
@@ -228,13 +228,13 @@ PLOTS: dict[str, Draw] = {
 
 
 def _compared(results: Results, batch: int) -> list[Record]:
-    """The systems that a plot with one line each has room for."""
+    """The systems for plots that have room for a few lines."""
     rows = [(cell, cell["row"]) for cell in _at(results, batch)]
     return [c for c, row in rows if (row["engine"], row["role"]) in _COMPARED and not _options(row)]
 
 
 def _at(results: Results, batch: int) -> list[Record]:
-    """A batch's systems; of those that differ in their threads alone, the fastest."""
+    """The systems at a batch size; of those that differ only in threads, the fastest."""
     best: dict[str, Record] = {}
     for cell in results.at(results.threads, batch):
         known = best.setdefault(_label(cell), cell)
@@ -244,7 +244,7 @@ def _at(results: Results, batch: int) -> list[Record]:
 
 
 def _options(row: Record) -> dict[str, Any]:
-    """What makes it another system."""
+    """The options that distinguish a system."""
     return {name: value for name, value in row["options"].items() if name != "threads"}
 
 
@@ -257,7 +257,7 @@ def _label(cell: Record) -> str:
 
 
 def _styles(results: Results) -> dict[str, Style]:
-    """By label, the same in every plot, and alike for a system's precisions."""
+    """Styles by label: the same in every plot, and similar for a system's precisions."""
     rows = [cell["row"] for cell in results.cells]
     ordered = sorted(rows, key=lambda row: (row["engine"], row["role"]) not in _COMPARED)
     names = list(dict.fromkeys(map(_name, ordered)))
@@ -280,7 +280,7 @@ def _accepted_by_block_size(rows: Rows, axes: Any) -> None:
         label = "exact" if beta == 1 else f"beta {beta}, tau {tau:g}"
         points.append((label, size, row["accepted_tokens"]))
     _plot(axes, points)
-    # Room above, or lines that all are level would lie on the frame.
+    # Leave room above, or level lines would coincide with the frame.
     top = 1.1 * max(accepted for _, _, accepted in points)
     axes.set(xlabel="block size k", ylabel="accepted tokens a round", ylim=(0, top))
 
@@ -296,7 +296,7 @@ def _quality_by_speed(rows: Rows, axes: Any) -> None:
 
 
 def chosen_rows(rows: Rows) -> Rows:
-    """Beam search, greedy decoding, and of each beta the longest block with the largest tau."""
+    """Beam search, greedy decoding, and for each beta the longest block with the largest tau."""
     ordered = sorted(rows[2:], key=lambda row: (row["point"]["block_size"], row["point"]["tau"]))
     return [*rows[:2], *{row["point"]["beta"]: row for row in ordered}.values()]
 
@@ -308,7 +308,7 @@ def _speed_by_length(rows: Rows, axes: Any) -> None:
 
 
 def span(part: Record, between: str = "-", behind: str = "+") -> str:
-    """Of source words."""
+    """A range of source words."""
     return f"{part['from']}{between}{part['to']}" if part["to"] else f"{part['from']}{behind}"
 
 

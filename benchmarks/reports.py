@@ -1,4 +1,4 @@
-"""What every comparison writes: tables in Markdown, a record in JSON, and how and where."""
+"""Output of every comparison: Markdown tables, a JSON record, the command and the machine."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ ROOT = Path(__file__).resolve().parent.parent
 PACKAGES = ("torch", "fairseq-fixed", "ctranslate2", "transformers", "numpy", "sacrebleu")
 
 Record = dict[str, Any]  # as JSON holds it: of one system, or of a whole comparison
-Columns = Mapping[str, Callable[[Any], str]]  # by title, what stands there of a row
+Columns = Mapping[str, Callable[[Any], str]]  # by title, the cell of a row
 
 
 def table(columns: Columns, rows: Iterable[Any]) -> str:
@@ -30,7 +30,7 @@ def table(columns: Columns, rows: Iterable[Any]) -> str:
     widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
     lines.insert(1, ["-" * widths[0], *("-" * (width - 1) + ":" for width in widths[1:])])
     padded = [
-        [line[0].ljust(widths[0]), *map(str.rjust, line[1:], widths[1:])]  # one a column
+        [line[0].ljust(widths[0]), *map(str.rjust, line[1:], widths[1:])]  # one per column
         for line in lines
     ]
     return "\n".join(f"| {' | '.join(line)} |" for line in padded)
@@ -41,7 +41,7 @@ def number(value: float | None, missing: str = "-") -> str:
 
 
 def spread(values: Sequence[float], unit: str = "x", digits: int = 2) -> str:
-    """The median, and from where to where."""
+    """The median, and the range in brackets."""
     middle = f"{statistics.median(values):.{digits}f}{unit}"
     if len(values) == 1:
         return middle
@@ -66,9 +66,9 @@ def command(*program: str) -> str:
 
 
 def shown(argument: str) -> str:
-    """An argument as a reader can use it: paths relative to the checkout, or the name alone.
+    """An argument as a reader can use it: a path relative to the working directory, or its name if outside.
 
-    The name where it lies outside. An argument may be two paths with a comma between them.
+    An argument may be two paths separated by a comma.
     """
     return ",".join(_relative(part) for part in argument.split(","))
 
@@ -105,7 +105,7 @@ def in_words(facts: Mapping[str, str | int]) -> str:
 
 
 def commit_of(checkout: str | Path) -> str:
-    """In short, and whether there are changes; "unknown" where git does not know."""
+    """The short commit, and whether there are changes; "unknown" where git does not know."""
     asked = ["git", "-C", str(checkout), "describe", "--always", "--exclude=*", "--dirty=+changes"]
     with suppress(OSError, subprocess.CalledProcessError):
         return subprocess.run(asked, capture_output=True, text=True, check=True).stdout.strip()

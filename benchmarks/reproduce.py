@@ -7,8 +7,8 @@ length. The networks are loaded once, and all systems decode each sentence, or b
     python -m benchmarks.reproduce data/models/en-de --input test.en --reference test.de \\
         --output benchmarks/results/NAME
 
-writes NAME.json, NAME.md and plots as NAME.PLOT.svg. Stop it whenever you like: the same command
-goes on from what NAME.turns.jsonl holds.
+writes NAME.json, NAME.md and plots as NAME.PLOT.svg. It can be stopped at any time: the same
+command resumes from NAME.turns.jsonl.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ from specdec_plugins.corpus.cli import at_least
 from specdec_plugins.corpus.resume import Log, fingerprint
 from specdec_plugins.formats.bundle import read_bundle
 
-# Those of fairseq's search for all: no <pad>, no empty translation, at most 200 tokens.
+# The limits of fairseq's search for all: no <pad>, no empty translation, at most 200 tokens.
 COMMON: dict[str, Any] = {"greedy_like": "fairseq", "strategy": "specdec"}
 LENGTHS = ((1, 10), (11, 20), (21, 30), (31, None))  # words of the source, both ends included
 
@@ -73,7 +73,7 @@ class Point:
 
 
 def grid(sizes: Sequence[int], betas: Sequence[int], taus: Sequence[float]) -> list[Point]:
-    """Every setting of speculation; at beta 1 tau means nothing, and stands there once."""
+    """Every setting of speculation; at beta 1, where tau has no effect, only one."""
     points = []
     for size in sizes:
         for beta in betas:
@@ -84,7 +84,7 @@ def grid(sizes: Sequence[int], betas: Sequence[int], taus: Sequence[float]) -> l
 def load_systems(
     base: SpeculativeTranslator, points: Sequence[Point]
 ) -> dict[str, SpeculativeTranslator]:
-    """Beam 5, greedy, and every point, with the networks of the engine."""
+    """Beam 5, greedy, and every point; all but beam 5 share the networks of `base`."""
     beam = load_translator(search_settings(base.settings, beam=5))
     greedy = same_networks(base, strategy="AR", drafter_checkpoint=None, beta=1, tau=0.0)
     return {BEAM: beam, GREEDY: greedy} | {
@@ -93,7 +93,7 @@ def load_systems(
 
 
 def block_sizes(trained: int, wanted: Sequence[int] | None) -> Sequence[int]:
-    """Those asked for, else those of the paper that the drafter was trained for."""
+    """The requested sizes, else those of the paper that the drafter was trained for."""
     return wanted or [size for size in (5, 10, 15, 20, 25, 30) if size <= trained] or [trained]
 
 
@@ -105,7 +105,7 @@ def read_test(args: argparse.Namespace) -> tuple[list[Sentence], list[str]]:
 
 
 def open_log(args: argparse.Namespace, systems: Sequence[str], texts: Sequence[str]) -> Log:
-    """What this very run has decoded already. Raises UserError where the file is of another."""
+    """The log of what this run has already decoded. Raises UserError if it is of another run."""
     about = {
         "bundle": fingerprint(Path(args.data)),
         "input": hashlib.sha256(json.dumps(texts).encode()).hexdigest(),
@@ -119,11 +119,10 @@ def open_log(args: argparse.Namespace, systems: Sequence[str], texts: Sequence[s
 
 
 def run(args: argparse.Namespace) -> tuple[Record, Log]:
-    """All figures, as JSON has them, and the log that they come from."""
-    read_bundle(args.data)  # says in a sentence where it is none
+    """All figures, for JSON, and the log that they come from."""
+    read_bundle(args.data)  # raises UserError if it is none
     given = {"data": args.data, "device": args.device, "dtype": args.dtype, "batch": args.batch}
-    # Loaded for the longest blocks, those trained or longer ones that are asked for, whatever the
-    # bundle's default is.
+    # Load for the longest blocks, trained or requested, whatever the bundle's default is.
     longest = max(args.block_sizes or [0]) or None
     settings = replace(make_settings({**given, **COMMON}), beta=1, tau=0.0, block_size=longest)
     sentences, references = read_test(args)
@@ -133,7 +132,7 @@ def run(args: argparse.Namespace) -> tuple[Record, Log]:
     systems = load_systems(base, points)
     sources = [sentence.text for sentence in sentences]
     log = open_log(args, list(systems), sources)
-    # Sentences of like length decode at once.
+    # Sentences of similar length are decoded together.
     ordered = sentences if args.batch == 1 else sorted(sentences, key=lambda s: len(s.text))
     decodings = decode(systems, ordered, args.batch, log=log)
     language = settings.target_lang or ""
@@ -153,7 +152,7 @@ def run(args: argparse.Namespace) -> tuple[Record, Log]:
 
 
 def read_pieces(folder: Path) -> dict[str, Any]:
-    """How each training of a recipe was cut, as it recorded it; nothing where it was not."""
+    """The recorded pieces of each training of a recipe; empty if none were recorded."""
     records = sorted(folder.glob("*/pieces.json"))
     return {path.parent.name: json.loads(path.read_text(encoding="utf-8")) for path in records}
 
@@ -166,7 +165,7 @@ def figures(
     language: str,
     num_samples: int,
 ) -> Record:
-    """All that JSON and tables show. decodings: beam search, greedy, and those of the points."""
+    """All figures of JSON and tables. decodings: beam search, greedy, and those of the points."""
     beam, greedy = decodings[:2]
     keys = [None, None, *map(vars, points)]
     rows = []
@@ -282,7 +281,7 @@ def _score(metric: str, row: Record) -> str:
     return number(row["scores"][metric])
 
 
-# Of a system's name and its figures on sentences of some lengths.
+# Each row is a system's name and its figures on sentences of a range of lengths.
 LENGTH_COLUMNS: Columns = {
     "decoding": lambda found: found[0],
     "source words": lambda found: span(found[1], " to ", " or more"),

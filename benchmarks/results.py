@@ -1,4 +1,4 @@
-"""A finished run: its record as table, plots and bars ask about it, and its Markdown page."""
+"""A finished run: the queries of table, plots and bars on its record, and its Markdown page."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ Setting = tuple[int, int]  # threads, batch
 
 
 class Results:
-    """A record as it is asked about by table, plots and bars."""
+    """A record, with the queries of table, plots and bars."""
 
     def __init__(self, record: Record) -> None:
         self.record = record
@@ -24,12 +24,12 @@ class Results:
 
     @property
     def threads(self) -> int:
-        """The largest number that was measured."""
+        """The largest measured number of threads."""
         return max(threads for threads, _ in self.settings)
 
     @property
     def reference(self) -> str:
-        """Whose greedy decoding in float32 all are held against: where the model comes from."""
+        """The engine whose float32 greedy decoding is the baseline: where the model comes from."""
         return "transformers" if self.record["pair"].get("model") else "fairseq"
 
     def at(self, threads: int, batch: int) -> list[Record]:
@@ -37,7 +37,7 @@ class Results:
         return [c for c in self.cells if (c["threads"], c["batch"]) == (threads, batch)]
 
     def fastest(self, setting: Setting, engine: str, role: str, dtype: str) -> Record | None:
-        """An engine's best cell, with whatever options, or None where it was not measured."""
+        """An engine's fastest cell, with any options, or None if it was not measured."""
         wanted = (engine, role, dtype)
         rows = [(cell, cell["row"]) for cell in self.at(*setting)]
         found = [c for c, row in rows if (row["engine"], row["role"], row["dtype"]) == wanted]
@@ -52,7 +52,7 @@ def speed_ups(cell: Record | None, baseline: Record | None) -> list[float]:
 
 
 def page(results: Results) -> str:
-    """The whole run: on what, how, and every table."""
+    """The whole run in Markdown: its facts, and every table."""
     record = results.record
     parts = [f"# {record['pair']['name']}, {record['test']}", _facts(record)]
     for threads, batch in results.settings:

@@ -45,7 +45,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
     def work() -> None:
         options = build(Options, given)
-        # Asked before the measuring takes its time.
+        # Checked before the long measurement.
         check_output(f"{options.output}.json", "--output", replaced=True)
         plots.pyplot()
         results = Results(run(options))
@@ -56,7 +56,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def write(results: Results, output: str) -> None:
-    """JSON, Markdown and plots."""
+    """Write JSON, Markdown and plots."""
     Path(output).parent.mkdir(parents=True, exist_ok=True)
     text = json.dumps(results.record, ensure_ascii=False, separators=(",", ":"))
     Path(f"{output}.json").write_text(text.replace('{"row":', '\n{"row":') + "\n", encoding="utf-8")
@@ -71,7 +71,7 @@ def run(
     systems: Sequence[System] = (),
     before: tuple[str, Mapping[str, Any]] = ("", {}),
 ) -> Record:
-    """Measure, and everything that is to be known of it.
+    """Measure; returns the record of the run.
 
     systems: in place of those that the options name. before: as in `Workload`.
     """
@@ -97,7 +97,7 @@ def run(
 
 
 def _subject(options: Options) -> tuple[Pair, TestSet, Lengths]:
-    """What is decoded with, what is decoded, and how long it may get."""
+    """The pair, the test set, and the length limits."""
     work = Path(options.work)
     if options.random_weights is not None:
         size, drafter_layers = random_shape(options.random_weights)
@@ -119,6 +119,6 @@ def _subject(options: Options) -> tuple[Pair, TestSet, Lengths]:
 
 
 def grown_folder(options: Options) -> Path:
-    """Where the pair lies once it has been made larger."""
+    """The folder of the grown pair."""
     name = Path(options.pair or "").resolve().name
     return Path(options.work) / f"{name}.grown.{options.grow}.{options.grow_bits}"

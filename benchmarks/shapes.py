@@ -1,10 +1,10 @@
-"""Pairs of shapes that nobody has trained: what a pair of some size costs in every engine.
+"""Pairs of untrained shapes, which show what a pair of some size costs in every engine.
 
-`grow` makes a trained pair larger (`larger.py`): it decodes to the same tokens, with the same
-drafts kept, and every engine computes it as it would compute a trained one of its size. It is no
-better a translator for it, and its results say that it is grown.
+`grow` makes a trained pair larger (`larger.py`). It decodes to the same tokens and accepts the same
+drafts, and every engine computes it like a trained pair of its size. It translates no better, and
+its results say that it is grown.
 
-`random_pair` has random weights. Its outputs mean nothing and end nowhere, so all rows decode to
+`random_pair` has random weights. Its outputs are meaningless and never end, so all rows decode to
 one length, and nothing is scored.
 """
 
@@ -47,7 +47,7 @@ _LENGTHS = 8, 40  # source tokens, the end of the sentence included
 
 
 def grown_size(text: str) -> Size:
-    """Of `--grow LAYERSxWIDTHxTYPES`, both stacks as deep. Raises UserError."""
+    """Parse `--grow LAYERSxWIDTHxTYPES`; both stacks are as deep. Raises UserError."""
     is_size = re.fullmatch(r"\d+x\d+x\d+", text) is not None
     require(is_size, f"--grow {text}: expected LAYERSxWIDTHxTYPES such as 6x512x32000.")
     layers, width, types = map(int, text.split("x"))
@@ -55,7 +55,7 @@ def grown_size(text: str) -> Size:
 
 
 def random_shape(text: str) -> tuple[Size, int]:
-    """Of `--random-weights LAYERSxDIMxTYPES[xDRAFTER_LAYERS]`, the drafter's layers apart.
+    """Parse `--random-weights LAYERSxDIMxTYPES[xDRAFTER_LAYERS]`: size and drafter layers.
 
     Raises UserError.
     """
@@ -74,10 +74,10 @@ def random_shape(text: str) -> tuple[Size, int]:
 def grow(pair: Pair, size: Size, folder: Path, bits: int = 16) -> None:
     """Write the pair at that size as a bundle, in float32.
 
-    With 16 `bits` its matrices are numbers that these hold, as those of published models are; with
-    32 they are what growing makes of them. The encoder of its drafter becomes as deep as the
-    verifier's, as it may be the same; a block drafter's decoder keeps its layers. Raises UserError
-    where the folder is taken by something else, or a model cannot be made that large.
+    With 16 `bits` its matrices are rounded to 16-bit numbers, as in published models; with 32 they
+    are not rounded. The encoder of its drafter becomes as deep as the verifier's, as it may be the
+    same; a block drafter's decoder keeps its layers. Raises UserError if the folder is taken by
+    something else, or a model cannot be made that large.
     """
     settings, origin, found = pair.settings, Path(pair.settings.data), pair.dictionaries()
     note = f"Grown from {pair.name}: its words and its acceptance, at the cost of {size}"
@@ -104,7 +104,7 @@ def grow(pair: Pair, size: Size, folder: Path, bits: int = 16) -> None:
             size = replace(size, decoder_layers=model.config.decoder.num_layers)
         drafter = grown(model, size)
         if _encode_alike(small, model):
-            # Its positions may be a table where the verifier's are computed, and round otherwise.
+            # Its positions may be a table where the verifier's are computed, and round differently.
             drafter = replace(drafter, state=drafter.state | _encoder(verifier, drafter.state))
         contents = replace(contents, drafter=drafter)
     words = [made_up_dictionary(side, size.types) for side in (found.source, found.target)]
@@ -117,7 +117,7 @@ def grow(pair: Pair, size: Size, folder: Path, bits: int = 16) -> None:
 
 
 def _encode_alike(first: Model, second: Model) -> bool:
-    """True if a drafter of one reads what the other has encoded."""
+    """True if the encoders are the same, so that one model can use the other's states."""
     device = torch.device("cpu")
     networks = [model.network(torch.float32, device) for model in (first, second)]
     one, other = (getattr(network, "encoder", None) for network in networks)
@@ -125,13 +125,13 @@ def _encode_alike(first: Model, second: Model) -> bool:
 
 
 def _encoder(model: Model, like: State) -> State:
-    """Its encoder's tensors, but for those of another shape."""
+    """The model's encoder tensors, except those whose shape differs from `like`."""
     own = {name: tensor for name, tensor in model.state.items() if name.startswith("encoder.")}
     return {n: t for n, t in own.items() if n in like and like[n].shape == t.shape}
 
 
 def _write(contents: Contents, words: Sequence[Dictionary], folder: Path, note: str = "") -> None:
-    """A bundle in float32 with these dictionaries, source and target; the note is for results."""
+    """Write a float32 bundle with these dictionaries (source, target); the note is for results."""
     with tempfile.TemporaryDirectory() as scratch, new_folder(folder, SETTINGS, True) as made:
         for language, side in zip((contents.source_lang, contents.target_lang), words, strict=True):
             symbols = side.symbols[len(Dictionary()) :]
@@ -143,7 +143,7 @@ def _write(contents: Contents, words: Sequence[Dictionary], folder: Path, note: 
 
 
 def made_up_dictionary(words: Dictionary, num_types: int) -> Dictionary:
-    """The words, and behind them as many that no text holds, as fairseq fills dictionaries up."""
+    """The words, filled up to `num_types` with made-up ones, as fairseq fills dictionaries up."""
     names = (f"madeupword{number:05d}" for number in count())
     known = set(words.symbols)
     new = islice((name for name in names if name not in known), num_types - len(words))
@@ -177,7 +177,7 @@ def random_pair(size: Size, drafter_layers: int, work: Path, seed: int = 0) -> P
 
 
 def random_sentences(types: int, num_sentences: int, seed: int = 0) -> TestSet:
-    """Sentences of random words, of lengths as news has them."""
+    """Sentences of random words, with lengths as in news."""
     draw, words = random.Random(seed), made_up_dictionary(Dictionary(), types)
     first = len(Dictionary())
     sentences = []
@@ -194,7 +194,7 @@ def _model(kind: str, config: TransformerConfig, generator: torch.Generator) -> 
         return torch.randn(rows, columns, generator=generator) * columns**-0.5
 
     words = matrix(config.decoder.vocab_size, dim)
-    # The embeddings are the output projection, too: so no special symbol ever wins.
+    # The embeddings are also the output projection: with small ones no special symbol ever wins.
     words[: len(Dictionary())] *= 0.01
     state = {f"{side}.embed_tokens.weight": words for side in ("encoder", "decoder")}
     state["decoder.output_projection.weight"] = words

@@ -1,13 +1,13 @@
-"""A small model that summarises functions and classes, and the text for it: BART, trained here.
+"""Trains a small BART that summarises functions and classes, and collects the text for it.
 
     python -m benchmarks.summaries --output runs/summaries --minutes 25
 
-The text is Python of the standard library and of installed packages under licences like it. A
-source is a definition on one line, without the first sentence of its docstring; its summary is
-what an index of an interface prints: the signature without annotations, and that sentence. Names,
-arguments and phrases are copied, the rest is not. Writes train, valid and test (`.source`,
-`.target`, whole files of code in one of them) and a folder of transformers, `model`, with a card.
-See benchmarks/results/summaries.md.
+The text is Python code of the standard library and of installed packages with similar licences. A
+source is a definition on one line, without the first sentence of its docstring. Its summary is
+what an API index prints: the signature without annotations, and that sentence. Names, arguments
+and phrases are copied, the rest is not. Writes train, valid and test (`.source`, `.target`; each
+code file goes to one of them) and a transformers folder, `model`, with a card. See
+benchmarks/results/summaries.md.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ from specdec_plugins.errors import require
 from specdec_plugins.formats.marian import import_transformers
 from specdec_plugins.formats.output import check_output
 
-# Packages whose licences allow what is done here, if their notices are kept; others are left out.
+# Packages whose licences allow this use, if their notices are kept; others are left out.
 LICENCES = {
     "_pytest": "MIT", "click": "BSD", "fastapi": "MIT", "fontTools": "MIT", "fsspec": "BSD",
     "httpx": "BSD", "jinja2": "BSD", "joblib": "BSD", "matplotlib": "PSF", "mypy": "MIT",
@@ -59,17 +59,17 @@ LICENCES = {
     "sympy": "BSD", "torch": "BSD", "urllib3": "MIT", "websockets": "BSD",
 }  # fmt: skip
 STANDARD = "the standard library"
-POSITIONS = 1024  # of a source, as BART has them
+POSITIONS = 1024  # of a source, as in BART
 SPECIAL = ("<s>", "<pad>", "</s>", "<unk>", "<mask>")
 BOS, PAD, EOS, UNK = range(4)
 VOCABULARY, WIDTH, LAYERS = 4000, 128, 2
 SAMPLE = 5000  # pairs that the tokenizer is trained on
-CHARACTERS = 3_000  # of sources in a batch, some three of which are a token
-BLOCKS, NUM_REPLAYED = (0, 5, 10, 20), 300  # of `lookup`; references of the test set
+CHARACTERS = 3_000  # of sources in a batch; about three make a token
+BLOCKS, NUM_REPLAYED = (0, 5, 10, 20), 300  # block sizes of `lookup`; references of the test set
 LONGEST = (300, 300, 600, 4 * POSITIONS)  # characters of a source in each quarter of the time
 _NEVER = ("test", "tests", "testing", "idlelib", "lib2to3", "site-packages", "_vendor")
 _WORDS, _CHARACTERS = (4, 40), 12_000  # of a sentence; of a source, more than is read
-RATE, _WARM_UP = 2e-3, 150  # of learning; updates until then
+RATE, _WARM_UP = 2e-3, 150  # peak learning rate; updates until then
 _REPORT_EVERY = 60  # seconds
 
 Pair = tuple[str, str]  # source, summary
@@ -79,7 +79,7 @@ Pair = tuple[str, str]  # source, summary
 
 
 def roots() -> dict[str, tuple[Path, str]]:
-    """By name, where the code of a package lies and its licence; only what is installed."""
+    """The folder and the licence of each installed package, by name."""
     found = {STANDARD: (Path(sysconfig.get_path("stdlib")), "PSF")}
     for name, licence in LICENCES.items():
         spec = importlib.util.find_spec(name)
@@ -89,9 +89,9 @@ def roots() -> dict[str, tuple[Path, str]]:
 
 
 def pairs_of(code: str) -> Iterator[Pair]:
-    """Every definition with a docstring whose first sentence is one."""
+    """Every definition whose docstring begins with a usable sentence."""
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # of escapes in the strings of others
+        warnings.simplefilter("ignore")  # about escapes in other projects' strings
         tree = ast.parse(code)
     lines = code.splitlines()
     for node in ast.walk(tree):
@@ -105,7 +105,7 @@ def pairs_of(code: str) -> Iterator[Pair]:
 
 
 def _signature(node: ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef) -> str:
-    """As an index prints it: `name(first, second=1)`, or a class and what it is derived from."""
+    """As an index prints it: `name(first, second=1)`, or a class and its bases."""
     if isinstance(node, ast.ClassDef):
         return f"{node.name}({', '.join(map(ast.unparse, node.bases))})"
     arguments = node.args
@@ -126,13 +126,13 @@ def _source(
 
 
 def part_of(path: Path, root: Path) -> str:
-    """A fiftieth of the files is for testing and one for validation, on every machine the same."""
+    """A fiftieth of the files is for testing and one for validation, the same on every machine."""
     number = int(sha256(path.relative_to(root).as_posix().encode()).hexdigest(), 16) % 50
     return {0: "test", 1: "valid"}.get(number, "train")
 
 
 def collect(folder: Path) -> dict[str, int]:
-    """Write the text; how many pairs each package has."""
+    """Write the text; returns the number of pairs of each package."""
     texts: dict[str, list[Pair]] = {"train": [], "valid": [], "test": []}
     seen: set[str] = set()
     counts = {}
@@ -144,7 +144,7 @@ def collect(folder: Path) -> dict[str, int]:
             try:
                 found = list(pairs_of(path.read_text(encoding="utf-8")))
             except (SyntaxError, UnicodeDecodeError):
-                continue  # code of another Python, or a test of bad code
+                continue  # code for another Python, or a test of bad code
             fresh = [pair for pair in found if pair[1] not in seen]
             seen.update(summary for _, summary in fresh)
             texts[part_of(path, root)] += fresh
@@ -167,19 +167,19 @@ def read_pairs(folder: Path, part: str) -> list[Pair]:
 
 @dataclass
 class Data:
-    """Pairs, as ids when they are needed: `<s>`, text, `</s>` on both sides, as BART has them."""
+    """Pairs, encoded when needed: `<s>`, text, `</s>` on both sides, as in BART."""
 
     tokenizer: ByteLevelBPETokenizer
     pairs: list[Pair]
 
     def encode(self, texts: Sequence[str]) -> Tensor:
-        """Padded on the right, cut at what the model reads: [B, T] int64."""
+        """Ids, padded on the right and cut to what the model reads: [B, T] int64."""
         encoded = self.tokenizer.encode_batch(list(texts))
         rows = [torch.tensor([BOS, *text.ids[: POSITIONS - 2], EOS]) for text in encoded]
         return pad_sequence(rows, batch_first=True, padding_value=PAD)
 
     def batches(self, longest: int, dice: random.Random) -> Iterator[list[Pair]]:
-        """Of sources of like lengths, in random order, again and again; longest: in characters."""
+        """Endless batches of sources of similar length, in random order; longest: in characters."""
         while True:
             chosen = [pair for pair in self.pairs if len(pair[0]) <= longest]
             chosen.sort(key=lambda pair: len(pair[0]) * (1 + 0.2 * dice.random()))
@@ -194,7 +194,7 @@ class Data:
     def loss(self, model: Any, batch: Sequence[Pair]) -> Tensor:
         """Mean negative log-likelihood of a target token."""
         source, target = (self.encode(texts) for texts in zip(*batch, strict=True))
-        # What BART reads begins with the end of a text, and then says the beginning itself.
+        # BART's decoder input begins with eos; the model then emits bos itself.
         inputs = torch.cat([torch.full((len(batch), 1), EOS), target[:, :-1]], 1)
         hidden = model.model(
             input_ids=source, attention_mask=source != PAD, decoder_input_ids=inputs
@@ -215,7 +215,7 @@ def new_model(seed: int) -> Any:
     )  # fmt: skip
     torch.manual_seed(seed)  # transformers takes no generator
     model = transformers.BartForConditionalGeneration(config)
-    # As bart-large-cnn has them.
+    # As in bart-large-cnn.
     asked = {"forced_bos_token_id": BOS, "no_repeat_ngram_size": 3, "max_length": 100}
     model.generation_config.update(**asked)
     for stack in (model.model.encoder, model.model.decoder):
@@ -225,14 +225,14 @@ def new_model(seed: int) -> Any:
 
 
 def sinusoids(count: int, width: int) -> Tensor:
-    """Positions to begin with: where a text is copied, the next place is a rotation away."""
+    """Initial positions: when text is copied, the next position is a rotation away."""
     rates = torch.exp(torch.arange(0, width, 2) * (-math.log(10_000) / width))
     angles = torch.arange(count)[:, None] * rates
     return torch.cat([angles.sin(), angles.cos()], 1) * math.sqrt(2)
 
 
 def train(folder: Path, minutes: float, seed: int) -> tuple[Any, list[str]]:
-    """The model after these minutes of one process, and how its loss fell."""
+    """The model after that many minutes of process time, and its loss curve."""
     tokenizer = ByteLevelBPETokenizer()
     pairs = read_pairs(folder, "train")
     texts = (text for pair in pairs[:SAMPLE] for text in pair)
@@ -273,7 +273,7 @@ def validate(model: Any, valid: Data) -> float:
         return sum(float(valid.loss(model, next(batches))) for _ in range(8)) / 8
 
 
-# --- what there is to copy ------------------------------------------------------------------------
+# --- how much can be copied -----------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -287,7 +287,7 @@ class Words:
 
 
 def tokens_a_round(data: Data, block_size: int, **options: int) -> float:
-    """Those of `lookup` if every summary were written as it stands; the text's end not counted.
+    """Tokens a round of `lookup` if the model wrote exactly the references; eos not counted.
 
     options: of the drafter.
     """
@@ -296,19 +296,19 @@ def tokens_a_round(data: Data, block_size: int, **options: int) -> float:
     for pair in data.pairs:
         drafter = DRAFTERS.build("lookup", context, options=options)
         source, target = (data.encode([text])[0] for text in pair)
-        num_tokens += len(target) - 2  # without what begins and ends it
+        num_tokens += len(target) - 2  # without bos and eos
         num_rounds += rounds_of(drafter, source, target, block_size)
     return num_tokens / num_rounds
 
 
 def rounds_of(drafter: Drafter, source: Tensor, target: Tensor, block_size: int) -> int:
-    """Of a verifier whose greedy output that target is; source [S] and target [T] int64."""
+    """Rounds with a verifier whose greedy output is the target; source [S], target [T] int64."""
     one, start = torch.ones(1, dtype=torch.int64), torch.full((1, 1), EOS)
     lengths = torch.tensor([len(source)])
     drafter.admit(SourceBatch(source[None], lengths, start, one, hints=start[:, :0]))
     params = DecodeParams.stack([DecodeParams(block_size, len(target) + 1)], start.device)
     tokens = torch.cat([start, target[None]], 1)
-    rounds, done = 0, 1  # what a target begins with is forced
+    rounds, done = 0, 1  # the first token of a target is forced
     while done < len(target):
         prefix = Prefix(tokens[:, : done + 1], one * (done + 1), one.bool(), done + 1)
         asked = DraftRequest(prefix, one * block_size, block_size, params, HashRandom(params.seed))
@@ -341,7 +341,7 @@ def main(args: argparse.Namespace) -> None:
 
 
 def copied(folder: Path) -> list[str]:
-    """A table of what `lookup` would bring with a model that writes the references."""
+    """A table of what `lookup` would gain with a model that writes the references."""
     files = (str(folder / "model" / name) for name in ("vocab.json", "merges.txt"))
     data = Data(ByteLevelBPETokenizer(*files), read_pairs(folder, "test")[:NUM_REPLAYED])
     rows = ["| `lookup`, blocks of | tokens a round of the references |", "| ---: | ---: |"]

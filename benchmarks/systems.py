@@ -1,4 +1,4 @@
-"""What a run is asked, and the systems that it compares: engine, what it does, precision."""
+"""The options of a run, and the systems that it compares: engine, role, precision."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from specdec_plugins.errors import require
 GREEDY, BEAM, EXACT, RELAXED, SCRIPTED = "greedy", "beam 5", "exact", "relaxed", "scripted"
 PROMPT_LOOKUP, ASSISTED = "prompt lookup", "assisted"
 FLOATS = ("float32", "float64", "float16", "bfloat16")
-# What each peer can compute with; ours is whatever the command line offers.
+# The precisions of each peer; ours are those of the command line.
 PRECISIONS: dict[str, Sequence[str]] = {
     "fairseq": FLOATS,
     "transformers": FLOATS,
@@ -36,18 +36,18 @@ class System:
     engine: str  # a name in ENGINES
     role: str  # "greedy", "exact" and so on: what bars and ratios look for
     dtype: str
-    # Of the engine; "threads" is a number that it takes instead of the run's, which is larger.
+    # Of the engine; "threads" is a number that it uses instead of the run's larger one.
     options: Mapping[str, Any] = field(default_factory=dict)
     only_single: bool = False  # no batches, or none worth measuring
 
     @property
     def name(self) -> str:
-        """As people read it; no two systems of a run share one."""
+        """The displayed name, which is unique in a run."""
         detail = ", ".join(f"{key} {value:g}" for key, value in self.options.items())
         return f"{self.engine} {self.role}" + (f" ({detail})" if detail else "")
 
     def is_like(self, patterns: Sequence[str]) -> bool:
-        """True if its name is like one of the patterns."""
+        """True if its name matches one of the patterns."""
         return any(fnmatch(self.name, pattern) for pattern in patterns)
 
     def to_dict(self) -> dict[str, Any]:
@@ -184,10 +184,10 @@ class Options:
         return batch == 1 or (system.is_like(self.batch_rows) and not system.only_single)
 
     def systems(self, drafter: str | None, assistant: bool = False) -> list[System]:
-        """What is asked for, in the order of the table: fairseq, the peers, then ours.
+        """The selected systems, in the order of the table: fairseq, the peers, then ours.
 
-        drafter: registered name of the pair's; None = it has none. assistant: it has a smaller
-        model to assist transformers. Raises UserError where no system is left.
+        drafter: registered name of the pair's; None = it has none. assistant: the pair has a
+        smaller model to assist transformers. Raises UserError if no system is left.
         """
         systems = [
             one
@@ -225,12 +225,12 @@ class Options:
             yield System("ours", EXACT, dtype, {"k": block_size})
         for beta, tau in self.relaxed:
             yield System("ours", RELAXED, dtype, {"beta": beta, "tau": tau})
-        # Other drafters than the block drafter draft what the verifier has computed already.
+        # Only with a block drafter: early exit needs the verifier to score the tokens that it drafted.
         for share in self.scripted if of_block_drafter else ():
             yield System("ours", SCRIPTED, dtype, {"acceptance": share})
 
     def _with_fewer_threads(self, system: System) -> Iterator[System]:
-        """The system, and again on one thread: on small products a second one may cost time."""
+        """The system, and again on one thread: a second one may slow down small products."""
         yield system
         if self.device == "cpu" and max(self.threads) > 1:
             yield replace(system, options={**system.options, "threads": 1})

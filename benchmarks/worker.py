@@ -1,4 +1,4 @@
-"""One engine in a process of its own: its threads and its memory are nobody else's."""
+"""One engine in a process of its own, which shares no threads or memory with others."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ from specdec_plugins.errors import UserError, located
 Batches = Sequence[Sequence[Sentence]]
 
 # Engines are forked from a process that has imported these and computed nothing: a fork of one that
-# runs OpenMP or CUDA would not work, and fresh ones would each import for seconds. What is not
-# installed is passed over.
+# runs OpenMP or CUDA would not work, and a fresh process would import for seconds. Modules that are
+# not installed are skipped.
 _PRELOADED = ("benchmarks.worker", "specdec_plugins.app.loading", "fairseq.checkpoint_utils")
-_SETTLED = 0.001, 0.02  # seconds of work in so many seconds: at rest
+_SETTLED = 0.001, 0.02  # at rest: less than these CPU seconds within these seconds
 
 
 class Process:
-    """The parent's end of a process with one engine: calls methods of its `Worker` by name."""
+    """The parent's side of a process with one engine; calls methods of its `Worker` by name."""
 
     def __init__(self, system: System, workload: Workload) -> None:
         self.system = system
@@ -44,7 +44,7 @@ class Process:
         self._pool = ProcessPoolExecutor(1, context, _begin, (system, workload))
 
     def call(self, name: str, *arguments: Any) -> Any:
-        """Ask and wait. Raises UserError, naming the system, where the engine could not do it."""
+        """Call and wait. Raises UserError, naming the system, if the engine could not do it."""
         with located(self.system.name):
             try:
                 return self._pool.submit(_answer, name, *arguments).result()
@@ -58,7 +58,7 @@ class Process:
 
 
 class Worker:
-    """The process's end: what can be called."""
+    """The process's side: the methods that can be called."""
 
     def __init__(self, system: System, workload: Workload) -> None:
         self._system = system
@@ -69,7 +69,7 @@ class Worker:
         self._cores = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else []
 
     def load(self, threads: int) -> None:
-        """Load the engine for so many threads or its system's own, on the first so many cores."""
+        """Load the engine with that many threads, or its system's fewer, on the first cores."""
         threads = min(threads, self._system.options.get("threads", threads))
         self._engine = None
         gc.collect()
@@ -78,7 +78,7 @@ class Worker:
         self._engine = load(self._system, self._workload, threads)
 
     def reset_peak(self) -> None:
-        """Count from now. Where the system cannot forget a peak, it goes on from the start."""
+        """Measure the peak from now, or from the start if the system cannot reset it."""
         if self._workload.device == "cuda":
             torch.cuda.reset_peak_memory_stats()
         else:
@@ -86,13 +86,13 @@ class Worker:
                 Path(f"/proc/{self._pid}/clear_refs").write_text("5", encoding="ascii")
 
     def peak(self) -> int:
-        """Bytes of torch's tensors on a GPU, else of the process beyond what it had when idle."""
+        """Peak bytes beyond the idle process: of torch's tensors on a GPU, else of the process."""
         device = self._workload.device
         found = _status("VmHWM", self._pid) if device == "cpu" else None
         return (found or report.peak_memory(torch.device(device))) - self._idle
 
     def run(self, batches: Batches) -> list[Output]:
-        """Translate batch by batch, timed, and come to rest."""
+        """Translate batch by batch, timed, then wait until the threads sleep."""
         assert self._engine is not None, "run before load"
         outputs = []
         for batch in batches:
@@ -115,11 +115,11 @@ class Worker:
 
     @property
     def _pid(self) -> int | str:
-        """Of the process that computes, as /proc has it."""
+        """The id of the computing process, as in /proc."""
         return (self._engine and self._engine.pid) or "self"
 
     def _clock(self) -> float:
-        """Seconds that the process that computes has worked."""
+        """CPU seconds of the computing process."""
         if self._pid == "self":
             return time.process_time()
         return time.clock_gettime(~int(self._pid) << 3 | 2)  # see clock_getcpuclockid(3)
@@ -136,7 +136,7 @@ def _status(name: str, pid: int | str = "self") -> int | None:
 
 
 def rest(clock: Callable[[], float] = time.process_time, limit: float = 2.0) -> None:
-    """Wait until this process's threads sleep.
+    """Wait until the process's threads sleep.
 
     Some OpenMP threads spin for 0.2 s after their work, on the core that the next engine is
     measured on.
@@ -161,7 +161,7 @@ def _begin(system: System, workload: Workload) -> None:
 
 
 def _end_with_parent() -> None:
-    """A parent that was killed tells nobody, and an engine would keep its memory for ever."""
+    """Exit with the parent: a killed one gives no notice, and the engine would keep its memory."""
     parent = parent_process()
     assert parent is not None
     parent.join()

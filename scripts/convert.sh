@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Convert models between formats. All flags: --help, and --help behind each word
+# Convert models between formats. All flags: --help, and --help after each subcommand
 #
 #   scripts/convert.sh bundle data-bin --AR-path verifier.pt --path drafter.pt --bpe-codes codes --output FOLDER
 #   scripts/convert.sh fairseq BUNDLE --output FOLDER

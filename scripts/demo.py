@@ -1,7 +1,7 @@
-"""Sentences translated in every way that there is, by the bundled pair of models: `make demo`.
+"""Translates sentences with every decoding method and the bundled pair of models: `make demo`.
 
-Everything is loaded once; each sentence is translated by all systems in turn. Exit status 1 where
-exact decoding is not greedy decoding.
+Everything is loaded once; all systems translate each sentence in turn. Exit status 1 if exact
+decoding is not greedy decoding.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ NUM_SHOWN = 6  # sentences
 def load_systems(
     settings: Settings, relaxed: tuple[int, float]
 ) -> dict[str, SpeculativeTranslator]:
-    """The networks of the engine loaded once."""
+    """All systems; the engine's networks are loaded once."""
     beta, tau = relaxed
     exact = load_translator(settings)
     return {
@@ -62,7 +62,7 @@ def load_systems(
 
 
 def show_sentences(named: Mapping[str, Decoding], pairs: Sequence[tuple[str, str]]) -> None:
-    """Some of all, with what exact and relaxed decoding made of them."""
+    """Print some of the sentences with their exact and relaxed translations."""
     for index in range(0, len(pairs), -(-len(pairs) // NUM_SHOWN)):
         exact, freer = (named[name].texts[index] for name in (EXACT, RELAXED))
         print(f"{index + 1:4d} {pairs[index][0]}")
@@ -73,13 +73,13 @@ def show_sentences(named: Mapping[str, Decoding], pairs: Sequence[tuple[str, str
 
 
 def run(data: str | None, device: str | None, test: str, num_sentences: int | None = None) -> bool:
-    """Whether exact decoding was greedy decoding. test: as `ParallelFile.parse` reads it."""
+    """True if exact decoding was greedy decoding. test: as `ParallelFile.parse` reads it."""
     corpus = ParallelFile.parse(test, columns=(1, 2))
     pairs = list(islice(read_pairs(corpus, BadLines()), num_sentences))
     if data is not None:
-        read_bundle(data)  # says in a sentence where it is none
+        read_bundle(data)  # raises UserError if it is none
     bundle = make_settings({"data": data, "device": device, "strategy": "specdec"})
-    # What the bundle was tuned to, or a mild tolerance where it says none.
+    # The tolerance that the bundle was tuned to, or a mild one if it has none.
     relaxed = (bundle.beta, bundle.tau) if bundle.beta > 1 else (3, 1.0)
     settings = replace(bundle, **COMMON)
     print(f"demo: loading {os.path.relpath(settings.data)}", flush=True)

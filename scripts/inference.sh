@@ -5,10 +5,10 @@
 #   data_dir=work/mine/data-bin output_path=my.de scripts/inference.sh --strategy AR
 set -euo pipefail
 
-# The defaults are what scripts/prepare-wmt14-en-de.sh writes, and trainings with the folders that
-# the README gives scripts/train-verifier.sh and scripts/train.sh (--save-dir verifier, drafter).
+# The defaults are the output of scripts/prepare-wmt14-en-de.sh, and of scripts/train-verifier.sh and
+# scripts/train.sh with the folders of the README (--save-dir verifier, drafter).
 data_dir=${data_dir:-work/wmt14-en-de/data-bin}    # folder with dict.en.txt and dict.de.txt, or a
-                                                   # bundle, which brings all but the input
+                                                   # bundle, which holds all but the input
 checkpoint_path=${checkpoint_path:-}               # the drafter: drafter/checkpoint_last.pt
 AR_checkpoint_path=${AR_checkpoint_path:-}         # the verifier: verifier/checkpoint_last.pt
 input_path=${input_path:-}                         # a sentence a line. BPE text: bpe/test.en beside
@@ -37,8 +37,7 @@ if [[ ! -f $data_dir/bundle.json ]]; then
     text=(--remove-bpe)
 fi
 
-# Only the default folder is made here, and only where it is written to: another place is the
-# caller's to name rightly.
+# Only the default folder is created here, and only if it is written to; others must exist.
 case " $* " in
     *" --help "* | *" -h "* | *" --output-path"*) ;;
     *) [[ $output_path != output/* ]] || mkdir -p output ;;
@@ -53,7 +52,7 @@ scripts=$(dirname -- "${BASH_SOURCE[0]}")
     --strategy "$strategy" --batch "$batch" --beam "$beam" --beta "$beta" --tau "$tau" \
     ${block_size:+--block-size "$block_size"} "$@" && exit
 status=$?
-if ((status == 2)); then # bad input, which inference.py has said what is wrong with
+if ((status == 2)); then # bad input, which inference.py has explained
     echo "inference.sh: files can be set, too: data_dir=FOLDER checkpoint_path=FILE" \
         "AR_checkpoint_path=FILE input_path=FILE output_path=FILE" >&2
 fi

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # The project's Python, from any folder: python.sh -m MODULE ARGUMENT...
 #   PYTHON   the interpreter (default: the project's own environment if it exists, else python3); the
-#            flag --python of a training goes before it
+#            flag --python of a training overrides it
 set -euo pipefail
 root="$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)"
 python="${PYTHON:-}"

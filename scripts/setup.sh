@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Build the virtual environment .venv with the versions of constraints.txt. The second run has
-# nothing to do; after an interruption the next one continues.
+# Build the virtual environment .venv with the versions of constraints.txt. A second run has nothing
+# to do; after an interruption the next one continues.
 #
 # PYTHON           the Python to use; without it 3.12 where it has its headers, else 3.11
 # TORCH_INDEX_URL  the package index to take torch from, where neither pip's own configuration nor
@@ -22,12 +22,12 @@ die() {
 
 # --- which Python ---------------------------------------------------------------------------------
 
-# Asked and not guessed from the name: a version manager's python3.12 may be there and not run.
+# The version is not guessed from the name: a version manager's python3.12 may exist and not run.
 python_version() {
   "$1" -c 'import sys; print("%d.%d" % sys.version_info[:2])' 2>/dev/null
 }
 
-# Prints where the headers of the command $1 should be; fails where they are not.
+# Prints where the headers of the command $1 should be; fails if they are missing.
 python_header() {
   "$1" -c 'import sysconfig; print(sysconfig.get_path("include") + "/Python.h")' | {
     read -r header
@@ -36,7 +36,7 @@ python_header() {
   }
 }
 
-# Prints how good the command $1 is, 0 being best, or why it will not do. fairseq comes built for
+# Prints the rank of the command $1, 0 being best, or why it cannot be used. fairseq comes built for
 # 3.12, and the headers are needed to compile the kernels (else decoding is slower) and fairseq for
 # 3.11.
 judge_python() {
@@ -54,7 +54,7 @@ judge_python() {
   fi
 }
 
-# Sets PYTHON to the best that will do, where it was not given.
+# Sets PYTHON to the best usable Python, unless it was given.
 find_python() {
   local given=${PYTHON:-} told faults='' best=9 candidate candidates=(python3 python3.12 python3.11 python)
   [[ -z $given ]] || candidates=("$given")
@@ -86,14 +86,14 @@ check_compiler() {
 
 # --- running a step -------------------------------------------------------------------------------
 
-# What pip or the compiler said last.
+# The last output of pip or the compiler.
 last_words() {
   tail -c 2000 "$LOG" | tr '\r' '\n' | tail -n 1 | awk '
     /^Progress [0-9]+ of [0-9]+/ { printf "%d of %d MB", $2 / 1e6, $4 / 1e6; next }
     { gsub(/[^[:print:]]/, ""); sub(/^ +/, ""); print substr($0, 1, 70) }'
 }
 
-# watch TEXT COMMAND...: run the command into the log, and show that it is alive.
+# watch TEXT COMMAND...: run the command with its output in the log, and show progress.
 watch() {
   local text=$1 began=$SECONDS pid next pause=10 start='' end='\n'
   shift
@@ -130,11 +130,11 @@ pip_install() {
 
 make_venv() {
   "$PYTHON" -m venv "$VENV"
-  # Before anything else: the version that a Python brings along may be years old.
+  # Before anything else: the versions bundled with a Python may be years old.
   "${PIP[@]}" install --quiet --constraint constraints.txt --upgrade pip setuptools wheel
 }
 
-# pip writes RECORD last: without it a package looks installed and is not whole.
+# pip writes RECORD last: without it a package looks installed but is incomplete.
 forget_unfinished() {
   local info
   for info in "$VENV"/lib/python3.*/site-packages/*.dist-info; do
@@ -146,8 +146,8 @@ has_gpu() {
   command -v nvidia-smi >/dev/null && nvidia-smi -L 2>/dev/null | grep -q GPU
 }
 
-# offers_cpu_torch REQUIREMENT [OPTION...]: would pip, so configured, install a build without CUDA?
-# Reads the metadata alone, because the build for GPUs pulls gigabytes behind it.
+# offers_cpu_torch REQUIREMENT [OPTION...]: would pip with these options install a build without CUDA?
+# Reads only the metadata, because the build for GPUs pulls in gigabytes.
 offers_cpu_torch() {
   "${PIP[@]}" --timeout 15 --retries 1 install --quiet --dry-run --ignore-installed --no-deps \
     --report "$VENV/torch.json" "$@" >>"$LOG" 2>&1 </dev/null || return 1
@@ -160,7 +160,7 @@ sys.exit(any(need.startswith(("nvidia-", "cuda-")) for need in needs))
 PYTHON
 }
 
-# torch alone; what it needs comes from pip's own configuration in the next step.
+# Installs torch alone; its dependencies come from pip's own configuration in the next step.
 install_torch() {
   local torch
   torch=$(grep '^torch==' constraints.txt)
@@ -168,7 +168,7 @@ install_torch() {
   if [[ -n ${TORCH_INDEX_URL:-} ]]; then
     watch "installing $torch from $TORCH_INDEX_URL" pip_install --no-deps --index-url "$TORCH_INDEX_URL" "$torch"
   elif has_gpu; then
-    # Three signs leave out builds with a suffix, such as +cpu, which two would prefer.
+    # === excludes builds with a suffix, such as +cpu, which == would prefer.
     watch "installing $torch for the GPU" pip_install --no-deps "${torch/==/===}"
   elif offers_cpu_torch "$torch"; then
     watch "installing $torch built for the CPU" pip_install --no-deps "$torch"
@@ -181,7 +181,7 @@ install_torch() {
   fi
 }
 
-# Without build isolation, where pip would download a second torch to build fairseq with. A set
+# Without build isolation, for which pip would download a second torch to build fairseq with. A set
 # CUDA_HOME makes fairseq's build look for CUDA sources that its package does not contain.
 install_project() {
   watch "installing what torch needs and what is used to build" pip_install torch numpy cython pybind11
@@ -198,13 +198,13 @@ install_project() {
 
 # --- all of it ------------------------------------------------------------------------------------
 
-# A compiler that was not there before may have kernels to build.
+# The compilers count, because a new one may have kernels to build.
 fingerprint() {
   cat constraints.txt setup.py scripts/setup.sh "$KERNELS"/*.{cpp,h,inc} \
     <(pwd; command -v "${CXX:-c++}" g++) | sha256sum
 }
 
-# Whether the environment's Python runs and is the one asked for, if one was.
+# Whether the environment's Python runs and is the requested one, if any.
 venv_fits() {
   local version='import sys; print(sys.version_info[:2])'
   "$VENV/bin/python" -m pip --version >/dev/null 2>&1 || return 1

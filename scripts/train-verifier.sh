@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Train a verifier: fairseq's Transformer on prepared or distilled data, or one that goes on.
+# Train a verifier: fairseq's Transformer on prepared or distilled data, or continue one.
 # All flags: --help; each can be set in the environment (SAVE_DIR=... for --save-dir).
 #
 #   scripts/train-verifier.sh --data work/mine/data-bin --save-dir verifier

@@ -1,4 +1,4 @@
-"""Translate what is typed, or a pipe, with the bundled pair of models: `make translate`.
+"""Translate typed or piped lines with the bundled pair of models: `make translate`.
 
 In a pipe there is one line out for each line in: `echo "Good morning." | scripts/translate.py`.
 """

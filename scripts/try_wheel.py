@@ -1,9 +1,9 @@
-"""Is an installed wheel whole? Run by the Python of an environment that holds the wheel alone.
+"""Checks an installed wheel. Run by the Python of an environment that holds only the wheel.
 
     environment/bin/python -I scripts/try_wheel.py
 
-There must be no compiler and no fairseq, and the kernels must be those in use; then the installed
-commands decode the bundled pair and serve a request. Exit status 1, with a sentence, where not.
+There must be no compiler and no fairseq, and the kernels must be in use. Then the installed
+commands decode the bundled pair and serve requests. On a fault: a sentence and exit status 1.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def require(condition: bool, fault: str) -> None:
 
 
 def check_place() -> None:
-    """Nobody's help: no compiler, no fairseq, no checkout."""
+    """The wheel must get no help: no compiler and no fairseq."""
     compilers = [shutil.which(name) for name in (*COMPILERS, *_named_compilers())]
     there = next(filter(None, compilers), None)
     require(there is None, f"the compiler {there} is on the PATH")
@@ -59,7 +59,7 @@ def check_place() -> None:
 
 
 def _named_compilers() -> list[str]:
-    """What CC and CXX name, other than the word that stands for none."""
+    """The compilers that CC and CXX name; "false" stands for none."""
     named = (os.environ.get(variable, "") for variable in ("CC", "CXX"))
     return [words[0] for value in named if (words := value.split()) and words[0] != "false"]
 
@@ -78,7 +78,7 @@ def check_kernels() -> list[str]:
 
 
 def decode(instruction_set: str) -> list[str]:
-    """The sentences by `specdec-translate`, with that instruction set."""
+    """Translate the sentences by `specdec-translate`, with that instruction set."""
     done = subprocess.run(
         [_SCRIPTS / "specdec-translate"],
         input="\n".join(SENTENCES) + "\n",
@@ -92,7 +92,7 @@ def decode(instruction_set: str) -> list[str]:
 
 
 def check_server(expected: list[str]) -> None:
-    """One request of each sentence to `specdec-serve`; then it must stop when it is told to."""
+    """Send each sentence to `specdec-serve`, which must then stop on SIGTERM."""
     from specdec_plugins.serving.client import Client
 
     with serving() as (process, url):

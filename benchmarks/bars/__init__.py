@@ -1,10 +1,10 @@
-"""Every bar that the project holds its speed to, measured in one run and written as one page.
+"""Every bar for the project's speed, measured in one run and written as one page.
 
     python -m benchmarks.bars --output benchmarks/results/bars
 
-On a machine that is not like the one that the bars were set on, what counts is how much better
-than an older commit the project is beside it, in the same run: `--before CHECKOUT`, a checkout of
-that commit with its kernels built. The same command goes on where it was stopped.
+On a machine unlike the one that the bars were set on, the criterion is the improvement over an
+older commit, measured in the same run: `--before CHECKOUT`, a checkout of that commit with its
+kernels built. The same command resumes an interrupted run.
 """
 
 from __future__ import annotations
@@ -53,11 +53,11 @@ THREADS = (1, 2)
 OWN, GROWN, HINTS, SERVER = "bundled size", "grown", "hints", "server"  # what is measured
 SIZES = (GROWN, OWN)
 BEFORE_BLOCK = 4  # tokens; the older commit's best in both precisions
-ENOUGH = 1.5  # times what the older commit gives, where the machine is another one
+ENOUGH = 1.5  # required factor over the older commit, on a machine of another kind
 BLOCK, HINT = "block", "hint"
 WAYS = [{"name": BLOCK}, {"name": HINT, "drafter": "hint", "block_size": 12}]
 # Runs, one precision after the other, since all systems of one are in memory: bar, size, precision,
-# and how many times as fast as our greedy decoding exact decoding should be.
+# and the wanted speed of exact decoding relative to our greedy decoding.
 RUNS = (
     ("1", GROWN, "float32", 2.2),
     ("2", GROWN, "int8", 1.6),
@@ -65,7 +65,7 @@ RUNS = (
     ("3", OWN, "int8", 1.25),
 )
 AGAINST_PEER = (("float32", 4.0), ("int8", 3.0))
-# What has the profile of a bar that is missed, and what was tried.
+# Pages with the profile of a missed bar, and what was tried.
 PAGES = {
     "1": "sequential-head.md",
     "2": "sequential-head.md",
@@ -86,7 +86,7 @@ class Bar(NamedTuple):
     wanted: float
     values: Sequence[float]  # by repetition; empty = not measured in this run
     before: Sequence[float] = ()  # the same of the older commit
-    at_most: bool = False  # a share, which should not be larger
+    at_most: bool = False  # a share, for which `wanted` is an upper limit
     told: str = ""  # in place of a verdict
 
     @property
@@ -96,7 +96,7 @@ class Bar(NamedTuple):
         return ratios(*pair) if self.before else []
 
     def factor(self, absolute: bool) -> float:
-        """What was reached of what counts; 1 and more is met."""
+        """The reached share of the criterion; the bar is met at 1 or more."""
         if self.before and not absolute:
             return statistics.median(self.against_before) / ENOUGH
         middle = statistics.median(self.values)
@@ -115,7 +115,7 @@ class Bar(NamedTuple):
 def systems(
     dtype: str, with_peer: bool, with_before: bool, block_sizes: Sequence[int]
 ) -> list[System]:
-    """Greedy and exact of ours and of the older commit, and CTranslate2's, by number of threads."""
+    """Greedy and exact of ours and of the older commit, and CTranslate2 greedy, by threads."""
     found = []
     for threads in THREADS:
         fewer = {"threads": threads} if threads < max(THREADS) else {}
@@ -135,7 +135,7 @@ def systems(
 
 
 def parts(args: argparse.Namespace) -> dict[str, Callable[[], Any]]:
-    """What is measured, one after the other."""
+    """The measurements, in order."""
     options = Options(
         *(f"{args.work}/bars", args.pair, args.test, args.sentences),
         work=args.work,
@@ -157,10 +157,11 @@ def parts(args: argparse.Namespace) -> dict[str, Callable[[], Any]]:
 
 
 def older(args: argparse.Namespace, grown: bool) -> tuple[str, Mapping[str, Any]]:
-    """As `Workload.before`, of its own pair or of `--before-pair`.
+    """The older commit for `Workload.before`, with its own pair or `--before-pair`.
 
-    What it may not read is written for it as fairseq's checkpoints, which commits of all times do:
-    a pair that is grown, so that its verifier has the weights that ours has, or that was given.
+    A grown or given pair may be in a format that it cannot read, so the pair is written as fairseq
+    checkpoints, which every commit reads. A grown pair's verifier then has the same weights as
+    ours.
     """
     if args.before is None:
         return "", {}
@@ -217,7 +218,7 @@ def server(args: argparse.Namespace) -> Record:
 
 
 def bars(record: Mapping[str, Any]) -> Iterator[Bar]:
-    """All of them, in order; those of parts that are not in the record have no figures."""
+    """All bars, in order; those of parts that are not in the record have no values."""
     runs = {name: Results(found) for name, found in record.items() if name.startswith(SIZES)}
     for bar, size, dtype, wanted in RUNS:
         for threads in THREADS:
@@ -256,7 +257,7 @@ def bars(record: Mapping[str, Any]) -> Iterator[Bar]:
 def _fastest(
     results: Results | None, engine: str, role: str, threads: int | None = None
 ) -> Record | None:
-    """An engine's best cell on so many threads, or on any; None where it was not measured."""
+    """An engine's fastest cell on that many threads, or on any; None if it was not measured."""
     rows = [(cell, cell["row"]) for cell in results.cells] if results else []
     found = [
         cell
@@ -308,7 +309,7 @@ def _shown(values: Sequence[float], share: bool = False) -> str:
 
 
 def _decodings(name: str, results: Results) -> str:
-    """Every row of a run, greedy decoding of both commits among them."""
+    """Every row of a run, including greedy decoding of both commits."""
     record, shown = results.record, table_of(results, results.settings[0])
     told = (
         f"{record['num_sentences']} sentences, {record['setting']['repeats']} repetitions, two "
@@ -334,7 +335,7 @@ def _hints_and_server(record: Mapping[str, Any]) -> Iterator[str]:
 
 
 def main(args: argparse.Namespace) -> None:
-    """Measure what the log has not, and write the page after each part."""
+    """Measure the parts that the log lacks, and write the page after each part."""
     output = Path(f"{args.output}.md")
     check_output(output, "--output", replaced=True)
     given = len(args.hints) != 1
@@ -343,7 +344,7 @@ def main(args: argparse.Namespace) -> None:
         require(Path(path).is_file(), f"--hints {path}: there is no such file.")
     if args.before_pair is not None:
         require(args.before is not None, "--before-pair: add --before, the checkout that reads it.")
-        read_bundle(args.before_pair)  # says in a sentence where it is none
+        read_bundle(args.before_pair)  # raises UserError if it is none
     before = args.before and commit_of(args.before)
     machine, kernels = describe("cpu"), str(best_set())
     record: Record = {

@@ -1,9 +1,9 @@
-"""The bars: python -m benchmarks.bars --help."""
+"""The speed bars: python -m benchmarks.bars --help."""
 
 import sys
 
 if __name__ == "__main__":
-    # Not above, as in the file of this name above: each engine's process imports this one.
+    # Not above, as in benchmarks/__main__.py: each engine's process imports this file.
     from benchmarks.bars import COMMAND
 
     sys.exit(COMMAND.run())

@@ -1,7 +1,7 @@
-"""One file an engine: everything that can translate with the verifier's weights.
+"""Engines, one file each: everything that can translate with the verifier's weights.
 
-Adding one is a file with a function `load(system, workload, threads) -> Engine`, named in ENGINES.
-What stands here is all that the harness knows of an engine.
+To add one, write a file with a function `load(system, workload, threads) -> Engine` and name it in
+ENGINES. This module is all that the harness knows of an engine.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from specdec_plugins.formats.marian import export_marian
 from specdec_plugins.formats.models import read_model_of
 
 ENGINES = ("before", "ctranslate2", "fairseq", "ours", "published", "transformers")
-# Who writes weights as a peer reads them: the verifier's for an engine, the assistant's for a role.
+# Exporters of weights for a peer: the verifier's for an engine, the assistant's for a role.
 _EXPORTS: dict[str, Callable[..., Path]] = {
     "ctranslate2": export_ctranslate2,
     "transformers": export_marian,
@@ -33,14 +33,14 @@ _EXPORTS: dict[str, Callable[..., Path]] = {
 
 @dataclass(frozen=True)
 class Lengths:
-    """Limits that every engine keeps: those of fairseq's search."""
+    """Length limits of every engine: those of fairseq's search."""
 
-    min_len: int = 1  # target tokens before the end of the sentence may come
+    min_len: int = 1  # target tokens before the end of the sentence is allowed
     max_len: int = 200  # target tokens at most, the end of the sentence included
 
     @property
     def fixed(self) -> bool:
-        """True if every output has the same length, as random weights need it."""
+        """True if every output has the same length, which random weights need."""
         return self.min_len >= self.max_len - 1
 
 
@@ -54,7 +54,7 @@ class Workload:
     device: str = "cpu"  # or "cuda"
     max_batch: int = 1  # sentences that will be decoded together at most
     work: str = ""  # folder for converted weights
-    # A checkout of an older commit, and what its translator is made of: fields of `Settings`.
+    # A checkout of an older commit, and the fields of `Settings` for its translator.
     before: tuple[str, Mapping[str, Any]] = ("", {})
 
     def converted(self, name: str) -> Path:
@@ -66,17 +66,17 @@ class Workload:
 
 @dataclass(frozen=True)
 class Output:
-    """What one call of `translate` gave."""
+    """The result of one call of `translate`."""
 
     tokens: list[list[str]]  # a list for each sentence, in their order; no end of sentence
     stats: DecodeStats | None = None  # rounds, and seconds by part; None where there are no rounds
-    seconds: float = 0.0  # that the call took; whoever timed it fills it in
+    seconds: float = 0.0  # of the call; filled in by the caller that timed it
 
 
 class Engine:
-    """Something loaded that translates; those of others tell nothing of rounds and parts."""
+    """A loaded engine; those of other projects report no rounds and parts."""
 
-    pid: int | None = None  # of the process that computes, where that is not the engine's own
+    pid: int | None = None  # of the computing process, if that is not the engine's own
 
     def __init__(self, decode: Callable[[Sequence[Sentence]], list[list[str]]]) -> None:
         self._decode = decode
@@ -86,12 +86,12 @@ class Engine:
         return Output(self._decode(batch))
 
     def parts(self, batch: Sequence[Sentence]) -> dict[str, float]:
-        """Seconds by part of one `translate`, not timed otherwise; empty where nobody can say."""
+        """Seconds by part of one `translate`, not timed otherwise; empty if the engine has none."""
         return {}
 
 
 def load(system: System, workload: Workload, threads: int) -> Engine:
-    """The engine that the system names; only then are its packages imported."""
+    """Load the engine that the system names; its packages are imported only now."""
     assert system.engine in ENGINES
     module = importlib.import_module(f"benchmarks.engines.{system.engine}")
     engine: Engine = module.load(system, workload, threads)
@@ -99,7 +99,7 @@ def load(system: System, workload: Workload, threads: int) -> Engine:
 
 
 def convert(workload: Workload, names: Collection[str]) -> None:
-    """Write anew what these engines and roles read; their precisions are made when they load."""
+    """Rewrite the models that these engines and roles read; precision is applied at load."""
     pair = workload.pair
     if pair.model is not None:
         if "ctranslate2" in names:

@@ -1,7 +1,7 @@
 """An older commit of this project, in a checkout of its own with its kernels built.
 
-A process in the checkout runs that commit's code. It is asked through the Python interface alone,
-which docs/python.md describes and older commits have, too: tokens in, tokens and counts out.
+A process in the checkout runs that commit's code. Only the Python interface of docs/python.md is
+used, which older commits also have: tokens in, tokens and counts out.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _NO_TEXT = {"tokenizer": None, "bpe": None, "bpe_codes": None, "greedy_like": "f
 
 
 class Before(Engine):
-    """A process that answers each line of JSON with one."""
+    """A process that answers each line of JSON with another."""
 
     def __init__(self, checkout: str, *arguments: Any) -> None:
         """Raises UserError where the process does not start."""
@@ -70,7 +70,7 @@ class Before(Engine):
 
 
 def load(system: System, workload: Workload, threads: int) -> Before:
-    """Raises UserError where no older checkout was named."""
+    """Raises UserError if no older checkout was named."""
     checkout, settings = workload.before
     require(bool(checkout), "needs a checkout of an older commit, and none was named.")
     options, lengths = system.options, workload.lengths
@@ -85,6 +85,6 @@ def load(system: System, workload: Workload, threads: int) -> Before:
         more |= {"strategy": "AR"}
     else:
         more |= {"block_size": options["k"]} if "k" in options else {}
-        # Which was not the default then.
+        # int8 was not the default then.
         more |= {"drafter_dtype": "int8"} if system.dtype == "float32" else {}
     return Before(str(Path(checkout).resolve()), threads, {**settings, **_NO_TEXT, **more})

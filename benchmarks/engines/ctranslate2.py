@@ -1,4 +1,4 @@
-"""CTranslate2, the engine to beat, as its documentation recommends it for latency."""
+"""CTranslate2, configured as its documentation recommends for latency."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def load(system: System, workload: Workload, threads: int) -> Engine:
         "max_input_length": 0,  # cut nothing
     }
 
-    # Its own converter for transformers leaves it to the tokenizer to end a source.
+    # Its own converter for transformers relies on the tokenizer to end a source.
     end = ["</s>"] if workload.pair.model is not None else []
 
     def decode(batch: Sequence[Sentence]) -> list[list[str]]:

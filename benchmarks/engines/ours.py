@@ -20,7 +20,7 @@ from specdec_plugins.errors import require
 
 
 class Ours(Engine):
-    """What the command line would load, given token ids."""
+    """The translator that the command line would load, given token ids."""
 
     def __init__(self, translator: SpeculativeTranslator) -> None:
         assert isinstance(translator.decoder, SpeculativeDecoder)
@@ -35,13 +35,13 @@ class Ours(Engine):
         return Output(tokens, self.decoder.stats)
 
     def target_ids(self, batch: Sequence[Sentence]) -> list[list[int]]:
-        """The same as ids of the target dictionary, the end of the sentence included."""
+        """The translations as ids of the target dictionary, the end of the sentence included."""
         requests = [self.request(sentence) for sentence in batch]
         done = {result.id: result for result in self.decoder.run(requests)}
         return [done[request.id].token_ids for request in requests]
 
     def parts(self, batch: Sequence[Sentence]) -> dict[str, float]:
-        """Every part waits for the device."""
+        """Seconds by part; every part waits for the device."""
         usual = self.decoder.config
         self.decoder.config = replace(usual, measure_time=True)
         self.translate(batch)
@@ -49,7 +49,7 @@ class Ours(Engine):
         return self.decoder.stats.seconds
 
     def request(self, sentence: Sentence) -> Request:
-        """What the engine is asked for. Raises UserError where the sentence is too long."""
+        """The request to the engine. Raises UserError if the sentence is too long."""
         settings, limits = self._translator.settings, self._translator.limits
         require(
             len(sentence.ids) <= limits.source,
@@ -57,7 +57,7 @@ class Ours(Engine):
             f"{limits.source} that the models have positions for.",
         )
         max_len = settings.max_len(len(sentence.ids), limits.target)
-        # The number is the seed of what is random in a scripted draft.
+        # The number seeds the randomness of a scripted draft.
         params = settings.decode_params(max_len, sentence.number, limits.block_size)
         return Request(str(sentence.number), sentence.ids, params)
 
@@ -106,5 +106,5 @@ def settings_of(system: System, workload: Workload) -> Settings:
 
 
 def _plain(settings: Settings) -> Settings:
-    """One token at a time."""
+    """The settings for one token at a time."""
     return replace(settings, strategy="AR", beta=1, tau=0.0)

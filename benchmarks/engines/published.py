@@ -1,7 +1,7 @@
-"""SpecDec as its published `inference.py` computes it: for orientation, on this project's networks.
+"""SpecDec as its published `inference.py` computes it, on this project's networks, for orientation.
 
 Both models encode the source, both decode the whole prefix again every round, and finished rows
-stay until the whole batch is done. Not imitated: that program's loops over tokens in Python.
+stay until the whole batch is done. That program's loops over tokens in Python are not imitated.
 """
 
 from __future__ import annotations
@@ -61,8 +61,8 @@ class UncachedVerifier(TransformerVerifier):
 def load(system: System, workload: Workload, threads: int) -> ours.Ours:
     """Raises UserError where the pair has no drafter."""
     pair, settings = workload.pair, workload.pair.settings
-    # Whatever the network was trained for: it encodes for itself, drafts from the whole prefix, and
-    # takes the best token of each position.
+    # Whatever it was trained for, the drafter has its own encoder, reads the whole prefix and takes
+    # the best token of each position.
     options = {**settings.drafter_options, "share_encoder": False, "cache": False}
     settings = replace(settings, drafter_options=options, bigrams=None)
     engine = ours.load(system, replace(workload, pair=replace(pair, settings=settings)), threads)

@@ -1,7 +1,7 @@
-"""A drafter that computes as the real one does and then proposes what a script says.
+"""A drafter that runs the real one and then proposes tokens of a script.
 
-The script is the verifier's greedy output, corrupted at a set rate: what the *engine* costs at a
-given acceptance, whatever the drafter has learnt. No result of a trained pair.
+The script is the verifier's greedy output, corrupted at a set rate. It shows what the *engine*
+costs at a given acceptance, whatever the drafter has learnt. It is no result of a trained pair.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ Script = Mapping[tuple[int, ...], Sequence[int]]
 class ScriptedDrafter:
     """Proposes the right token of a position with a fixed probability, else a wrong one.
 
-    The real drafter's `propose` runs first and its draft is dropped, lengths and all, so that a
-    round costs what it would cost and the draft ends where the script does. Whether a token is
-    right is a hash of its position, drawn anew for every row.
+    The real drafter's `propose` runs first, so that a round has its real cost. Its draft and
+    lengths are dropped, so that the draft ends where the script does. A hash of the position,
+    different for every row, decides whether a token is right.
     """
 
     def __init__(self, inner: Drafter, script: Script, acceptance: float, eos: int) -> None:
@@ -41,7 +41,7 @@ class ScriptedDrafter:
         self._acceptance = acceptance
         self._eos = eos
         self._rows: list[Sequence[int]] = []
-        self._table: Tensor | None = None  # [B, T] int64: the script, eos behind their ends
+        self._table: Tensor | None = None  # [B, T] int64: the scripts, padded with eos
         self.max_positions = inner.max_positions
         self.max_block_size = inner.max_block_size
 
@@ -68,10 +68,10 @@ class ScriptedDrafter:
         assert self._table is not None, "propose before admit"
         self._inner.propose(asked)
         columns = torch.arange(width, device=budget.device)
-        place = prefix.lengths[:, None] - 1 + columns  # of the script's tokens, [B, K]
+        place = prefix.lengths[:, None] - 1 + columns  # positions in the script, [B, K]
         right = self._table.gather(1, place.clamp(max=self._table.shape[1] - 1))
         kept = asked.random.uniform(prefix.lengths, width, Stream.PROPOSE) < self._acceptance
-        # Any other token will do for a wrong one, as long as it does not end the sentence.
+        # Any other token will do as a wrong one, if it does not end the sentence.
         wrong = torch.where(right == self._eos + 2, self._eos + 3, self._eos + 2)
         draft = Draft(torch.where(kept, right, wrong), budget)
         return until_end(draft, self._eos, may_wait=budget.device.type == "cpu")

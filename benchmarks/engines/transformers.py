@@ -14,7 +14,7 @@ from specdec_plugins.app.settings import DTYPES
 from specdec_plugins.formats.dictionaries import Dictionary, ours
 from specdec_plugins.formats.marian import load_marian
 
-_NUM_LOOKED_UP = 10  # tokens, as the library's documentation has it
+_NUM_LOOKED_UP = 10  # tokens, as in the library's documentation
 
 
 def load(system: System, workload: Workload, threads: int) -> Engine:
@@ -48,7 +48,7 @@ def load(system: System, workload: Workload, threads: int) -> Engine:
         tokens = torch.tensor(rows, device=model.device)
         mask = (tokens != pad).long()
         found = model.generate(input_ids=tokens, attention_mask=mask, **options)
-        # Column 0 is the start token, which may be the end of a sentence, too.
+        # Column 0 is the start token, which may also be the end of a sentence.
         return [words.codec.tokens([our_ids[i] for i in row[1:]]) for row in found.tolist()]
 
     return Engine(decode)

@@ -1,8 +1,8 @@
-"""An accelerator that is not there: tensors of a device of their own, computed on the CPU.
+"""A simulated accelerator: tensors on a device of their own, computed on the CPU.
 
-It keeps CUDA's rule that operands lie on one device, so what forgets to send a tensor along, or
-makes one on the CPU in the middle of a pass, fails here as it would there. Speed and memory are not
-imitated, and half precision is the CPU's.
+It enforces CUDA's rule that operands are on one device, so code that forgets to move a tensor, or
+creates one on the CPU in the middle of a pass, fails here as on a GPU. Speed and memory are not
+simulated, and half precision is the CPU's.
 
 `python -m benchmarks.gpu.accelerator MODULE ARGUMENT...` runs a program that may be given
 `--device simulated`.
@@ -28,14 +28,14 @@ from torch.utils.backend_registration import _setup_privateuseone_for_python_bac
 _setup_privateuseone_for_python_backend("simulated")
 DEVICE, HOST = torch.device("simulated:0"), torch.device("cpu")
 
-# CUDA takes these with operands of both sides: copies, and what lies there indexed from the host.
+# CUDA takes these with operands of both sides: copies, and device tensors indexed from the host.
 COPIES = {"aten::copy_", "aten::_to_copy"}
 INDEXING = {"aten::index", "aten::index_put", "aten::index_put_", "aten::_index_put_impl_"}
-WAITS: list[str] = []  # what has made the host wait for the device so far
+WAITS: list[str] = []  # operations that have made the host wait for the device so far
 
 
 class OnAccelerator(Tensor):
-    """A tensor that says it lies on the accelerator; `host` holds its numbers."""
+    """A tensor that reports the accelerator as its device; `host` holds its numbers."""
 
     host: Tensor
 
@@ -60,7 +60,7 @@ class OnAccelerator(Tensor):
     ) -> Any:
         return _compute(operation, args, kwargs or {})
 
-    # C++ reads these two past the dispatcher.
+    # In C++ these two bypass the dispatcher.
 
     def tolist(self) -> list[Any]:
         WAITS.append("tolist")
@@ -72,13 +72,13 @@ class OnAccelerator(Tensor):
 
 @contextmanager
 def accelerator() -> Iterator[None]:
-    """While this is entered, `device="simulated"` makes tensors there."""
+    """A context in which `device="simulated"` creates tensors on the accelerator."""
     with _Operations(), _FromNumbers(), mock.patch.object(torch, "Generator", _Generator):
         yield
 
 
 class _Generator(torch.Generator):
-    """What draws for the device is the host's."""
+    """A generator for the device is the host's."""
 
     def __new__(cls, device: Any = HOST) -> _Generator:
         there = torch.device(device).type == DEVICE.type
@@ -93,7 +93,7 @@ class _Operations(TorchDispatchMode):
 
 
 class _FromNumbers(TorchFunctionMode):
-    """What fills a tensor past the dispatcher is split in two."""
+    """Splits functions that fill a tensor without the dispatcher in two: create, then move."""
 
     def __torch_function__(
         self, function: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
@@ -109,7 +109,7 @@ class _FromNumbers(TorchFunctionMode):
 
 
 def _compute(operation: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """The operation on the host, its result on the device that it belongs to."""
+    """Run the operation on the host; returns the result on the device that it belongs to."""
     name = operation._schema.name
     _check_devices(name, args, kwargs)
     there = [x for x in pytree.tree_leaves((args, kwargs)) if isinstance(x, OnAccelerator)]
@@ -121,13 +121,13 @@ def _compute(operation: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> A
         WAITS.append(name)
     args, kwargs = pytree.tree_map_only(torch.device, lambda _: HOST, (args, kwargs))
     result = operation(*_map(_host, args), **_map(_host, kwargs))
-    if name == "aten::copy_":  # onto its first operand, whatever the second is
+    if name == "aten::copy_":  # the result is its first operand, whatever the second is
         return args[0]
-    # What is written in place stays the object that it was.
+    # A tensor that is written in place stays the same object.
     written = {id(x.host): x for x in there}
     if target.type != DEVICE.type:
         return result
-    # Made in inference mode, a view of a weight would have no version, which torch wants to set.
+    # A view of a weight made in inference mode would have no version, which torch tries to set.
     with torch.inference_mode(False):
         return _map(lambda x: written[id(x)] if id(x) in written else OnAccelerator(x), result)
 
@@ -136,9 +136,9 @@ def _check_devices(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> 
     if name in COPIES:
         return
     if name in INDEXING and isinstance(args[0], OnAccelerator):
-        args = (args[0], *args[2:])  # without the indices, which may lie on either side
+        args = (args[0], *args[2:])  # without the indices, which may be on either side
     tensors = [x for x in pytree.tree_leaves((args, kwargs)) if isinstance(x, Tensor)]
-    # A number in a tensor without dimensions may come from anywhere.
+    # A tensor without dimensions may be on any device.
     here = [x for x in tensors if not isinstance(x, OnAccelerator) and x.dim() > 0]
     if here and any(isinstance(x, OnAccelerator) for x in tensors):
         raise RuntimeError(f"{name}: expected all tensors on one device, found {DEVICE} and cpu")
@@ -153,7 +153,7 @@ def _map(function: Callable[[Tensor], Tensor], tree: Any) -> Any:
 
 
 def run_module(module: str, *arguments: str) -> None:
-    """A program in whose threads, too, the device exists: what is entered counts for one thread."""
+    """Run a program with the device in all its threads: a context counts for one thread only."""
     run_plainly = threading.Thread.run
 
     def run(self: threading.Thread) -> None:

@@ -1,7 +1,7 @@
-"""Is all well on a GPU? One command for a bare machine: scripts/gpu-check.sh --help.
+"""Checks the project on a GPU, with one command for a bare machine: scripts/gpu-check.sh --help.
 
-What is checked stands in `parts.py`. Here each part gets a process of its own, whose time is
-bounded and whose end, whatever it is, ends nothing else; what became of each check is reported.
+`parts.py` defines the checks. Each part runs in a process of its own, with a time limit, so that
+a crash affects no other part. The result of each check is reported.
 """
 
 from __future__ import annotations
@@ -34,9 +34,9 @@ NEEDED = (
     "fairseq-fixed", "hydra-core", "omegaconf", "antlr4-python3-runtime", "bitarray", "cffi",
     "pycparser", "sacremoses", "subword-nmt",
 )  # fmt: skip
-MARKER = "gpu-check.json"  # stands in every folder of this program from the beginning
-_OURS = ("gpu-check.", "bench.", "round.", "logs", "work")  # what its names begin with
-_CELL = 160  # characters of what was found
+MARKER = "gpu-check.json"  # in every folder of this program from the beginning
+_OURS = ("gpu-check.", "bench.", "round.", "logs", "work")  # prefixes of names in it
+_CELL = 160  # most characters in a cell of the table
 
 
 def main(args: argparse.Namespace) -> int:
@@ -85,7 +85,7 @@ def read_lines(path: Path) -> list[str]:
 
 
 def emptied(folder: Path) -> Path:
-    """The folder, new or without the last run's files; UserError where others are in it."""
+    """The folder, new or without the last run's files. Raises UserError if it holds others."""
     check_output(folder, "--output", folder=True)
     found = sorted(path.name for path in folder.iterdir()) if folder.is_dir() else []
     others = [name for name in found if not name.startswith(_OURS)]
@@ -115,7 +115,7 @@ def machine(device: str) -> dict[str, Any]:
 
 
 def install(wheels: Path, folder: Path) -> list[Record]:
-    """Each package that is missing, from its wheel; a record of each that was."""
+    """Install each missing package from its wheel; returns a record of each."""
     records = []
     pip = [sys.executable, "-m", "pip", "install", "--no-index", "--no-deps", "--find-links"]
     for package in NEEDED:
@@ -132,7 +132,7 @@ def install(wheels: Path, folder: Path) -> list[Record]:
 
 
 def run_part(name: str, folder: Path, device: str) -> list[Record]:
-    """A record of each check of a part, which is stopped when its time is up."""
+    """Run a part, stopped when its time is up; returns a record of each check."""
     seconds = PARTS[name].seconds * (SLOWER if device == SIMULATED else 1)
     program = [sys.executable, "-m", "benchmarks.gpu.parts", name, str(folder), device]
     with (folder / f"logs/{name}.log").open("w", encoding="utf-8") as log:
@@ -145,18 +145,18 @@ def run_part(name: str, folder: Path, device: str) -> list[Record]:
         except subprocess.TimeoutExpired:
             end = f"stopped after {seconds} s"
         finally:
-            with suppress(ProcessLookupError):  # and what it has started
+            with suppress(ProcessLookupError):  # also what it has started
                 os.killpg(process.pid, signal.SIGKILL)
             process.wait()
     return ended(name, folder / f"work/{name}.jsonl", end)
 
 
 def ended(part: str, path: Path, end: str | None) -> list[Record]:
-    """What became of each check; those that had only begun have failed for the reason `end`."""
+    """The result of each check; those that had only begun have failed for the reason `end`."""
     latest: dict[str, Record] = {}
     if path.is_file():
         for line in path.read_text(encoding="utf-8").splitlines():
-            with suppress(json.JSONDecodeError):  # the last may be cut
+            with suppress(json.JSONDecodeError):  # the last line may be cut
                 told = json.loads(line)
                 latest[told["check"]] = {"part": part, **told}
     for told in latest.values():
@@ -173,7 +173,7 @@ def _record(part: str, check: str, status: str, found: str, expected: str) -> Re
 
 
 def report(folder: Path, record: Record, checks: Sequence[Record]) -> None:
-    """gpu-check.md and gpu-check.json."""
+    """Write gpu-check.md and gpu-check.json."""
     counts = Counter(check["status"] for check in checks)
     facts = [f"* {name}: {value}" for name, value in record["machine"].items()]
     told = ", ".join(f"{counts[status]} {status}" for status in (OK, FAILED, NOT_DONE))

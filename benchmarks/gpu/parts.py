@@ -1,8 +1,8 @@
-"""What scripts/gpu-check.sh checks, part by part; each part runs in a process of its own.
+"""The checks of scripts/gpu-check.sh, part by part; each part runs in a process of its own.
 
     python -m benchmarks.gpu.parts PART FOLDER DEVICE
 
-appends to FOLDER/work/PART.jsonl when a check begins and when it ends, so that whoever waits knows
+appends to FOLDER/work/PART.jsonl when a check begins and when it ends, so that the parent knows
 how far a process came that crashed or was stopped.
 """
 
@@ -33,13 +33,13 @@ from specdec_plugins.app.translator import number_sentences
 class Part:
     """Checks that share a process."""
 
-    seconds: int  # it may take
+    seconds: int  # time limit
     checks: Callable[[Place], list[Check]]
-    at_once: int = 1  # checks, on a GPU
+    at_once: int = 1  # checks in parallel, on a GPU
 
 
 def exactness(place: Place) -> list[Check]:
-    """The whole text, by scripts/check_exactness.py's own function."""
+    """The whole text, by the function of scripts/check_exactness.py."""
     numbered = number_sentences(place.lines[: place.size(10**6, 4)])
 
     def check(dtype: str) -> str:
@@ -57,7 +57,7 @@ def exactness(place: Place) -> list[Check]:
 
 
 def bench(place: Place) -> list[Check]:
-    """`make bench-gpu` on the bundled pair and grown, with few sentences and rows."""
+    """`make bench-gpu` on the bundled pair as it is and grown, with few sentences and rows."""
     rows = ["ours greedy*", "ours exact*", "fairseq greedy*"][: 3 if find_spec("fairseq") else 2]
     common = ["--pair", BUNDLED, "--test", SAMPLES, "--work", place.folder / "work/bench"]
     common += ["--batch-rows", "* greedy", "ours exact", "--threads", 2, "--repeats", 1]
@@ -115,7 +115,7 @@ PARTS = {
 
 
 def run_part(name: str, place: Place) -> None:
-    """Do its checks, and write of each when it begins and how it ends."""
+    """Run the checks of a part; record when each begins and how it ends."""
     part = PARTS[name]
     with (place.folder / f"work/{name}.jsonl").open("a", encoding="utf-8") as records:
 
@@ -142,7 +142,7 @@ def attempt(check: Check) -> tuple[str, str, float]:
     began = time.perf_counter()
     try:
         status, found = OK, check.run()
-    except Exception as error:  # is told, and the next check begins
+    except Exception as error:  # reported; the next check runs
         traceback.print_exc()
         lines = [line for line in str(error).splitlines() if line.strip()]
         status, found = FAILED, f"{type(error).__name__}: {' '.join(lines)[:500]}"

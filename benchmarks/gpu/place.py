@@ -1,4 +1,4 @@
-"""What every check is made of, and where and how large everything is."""
+"""What a check is, and the folder, the device and the sizes of a run."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pathlib import Path
 from benchmarks.reports import ROOT
 
 SIMULATED = "simulated"
-SLOWER = 15  # times as long may a rehearsal take, beside whatever else the machine does
+SLOWER = 15  # factor on the time limits of a rehearsal, as the machine may be busy
 CAPTIONS, BUNDLED = ROOT / "benchmarks/models/captions.en-de", ROOT / "data/models/en-de"
 SAMPLES = ROOT / "data/samples/en-de.tsv"
 OK, FAILED, NOT_DONE, BEGUN = "ok", "failed", "not done", "begun"
@@ -19,7 +19,7 @@ OK, FAILED, NOT_DONE, BEGUN = "ok", "failed", "not done", "begun"
 
 @dataclass(frozen=True)
 class Check:
-    """One thing that is done. `run` returns what was found, and raises where it is a fault."""
+    """One check. `run` returns what was found, and raises on a fault."""
 
     name: str
     expected: str
@@ -29,7 +29,7 @@ class Check:
 
 @dataclass(frozen=True)
 class Place:
-    """Where and how large everything is."""
+    """The folder, the device and the sizes of a run."""
 
     folder: Path
     device: str
@@ -46,7 +46,7 @@ class Place:
         return (self.folder / "work/text.txt").read_text(encoding="utf-8").splitlines()
 
     def entered(self) -> AbstractContextManager[None]:
-        """While it is, tensors may be made on the device."""
+        """A context in which tensors can be created on the device."""
         if not self.rehearses:
             return nullcontext()
         from benchmarks.gpu.accelerator import accelerator
@@ -54,7 +54,7 @@ class Place:
         return accelerator()
 
     def call(self, name: str, *command: object, seconds: float) -> str:
-        """What a program says, kept as a log, too. Raises RuntimeError where it fails."""
+        """The output of a program, also kept as a log. Raises RuntimeError if it fails."""
         log = self.folder / "logs" / f"{name}.log"
         with log.open("w", encoding="utf-8") as out:
             done = subprocess.run(

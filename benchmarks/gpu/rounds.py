@@ -1,4 +1,4 @@
-"""What one round of decoding costs, by torch.profiler: kernels, launches, gaps, waits."""
+"""The cost of one round of decoding, by torch.profiler: kernels, launches, gaps, waits."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def profile_round(settings: Settings, line: str, output: Path) -> str:
     (sentence,) = number_sentences([line])
     request = translator.prepare(sentence)
     assert isinstance(request, Request)
-    list(decoder.run([request]))  # what is done once is done
+    list(decoder.run([request]))  # gets one-time work out of the way
     on_gpu = decoder.verifier.device.type == "cuda"
     activities = [ProfilerActivity.CPU, *([ProfilerActivity.CUDA] if on_gpu else [])]
     with decoder.session([request]) as session:
@@ -60,7 +60,7 @@ def profile_round(settings: Settings, line: str, output: Path) -> str:
 
 
 def _simulated_waits(device: torch.device) -> list[str]:
-    """What has made the host wait for the simulated accelerator; empty for other devices."""
+    """The waits of the host for the simulated accelerator so far; empty for other devices."""
     if device.type in ("cpu", "cuda"):
         return []
     from benchmarks.gpu.accelerator import WAITS
@@ -71,8 +71,8 @@ def _simulated_waits(device: torch.device) -> list[str]:
 def costs(events: Iterable[Mapping[str, Any]]) -> dict[str, float]:
     """Counts, and microseconds, of a chrome trace's complete events.
 
-    busy us: with work on the device, overlapping work once; gap us: from its first work to its
-    last without any.
+    busy us: time with work on the device, overlapping work counted once; gap us: time without any,
+    from its first work to its last.
     """
     whole = [e for e in events if e.get("ph") == "X"]
     of_cpu = [e for e in whole if e.get("cat") in ("cpu_op", "cuda_runtime", "cuda_driver")]
@@ -104,7 +104,7 @@ def _span(events: Sequence[Mapping[str, Any]]) -> float:
 
 
 def kernels(events: Iterable[Mapping[str, Any]]) -> list[tuple[str, int, float]]:
-    """The dearest: name, times, microseconds; of the device, or where it did nothing of the CPU."""
+    """The costliest: name, times, microseconds; of the device, or of the CPU if it did nothing."""
     whole = [e for e in events if e.get("ph") == "X"]
     chosen = [e for e in whole if e.get("cat") in _ON_DEVICE]
     chosen = chosen or [e for e in whole if e.get("cat") == "cpu_op"]

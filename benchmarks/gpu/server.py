@@ -1,4 +1,4 @@
-"""A server on the device: started, asked everything, stopped."""
+"""Starts a server on the device, sends it every kind of request, and stops it."""
 
 from __future__ import annotations
 

@@ -20,7 +20,7 @@ _SMALL = "--encoder-layers 1 --decoder-layers 2 --width 32 --ffn 64 --heads 2"
 _RUN = "--updates 2 --warmup 1 --lr 1e-2 --batch-tokens 512 --max-tokens 512 --workers 1"
 _DRAFTER = f"{_RUN} --best-by loss --decoder-layers 1"
 _ON_VERIFIER = f"--verifier-path {CAPTIONS}/verifier.pt"
-# What train.py trains: a command of specdec_plugins.training.run, or the flags of train.py.
+# Each training: a command of specdec_plugins.training.run (None = train.py itself), and its flags.
 TRAININGS = {
     "verifier": ("verifier", f"{_RUN} {_SMALL}"),
     "block": ("drafter", f"{_DRAFTER} --arch block --block-size 5"),
@@ -120,25 +120,25 @@ def training(place: Place) -> list[Check]:
             needs=("fairseq", "sacremoses", "subword_nmt"),
         )
         for at, name in enumerate(TRAININGS)
-        # A CPU takes long for both.
+        # Both would take long on a CPU.
         for precision in (PRECISIONS[at % 2 :][:1] if place.rehearses else PRECISIONS)
     ]
 
 
 class Gradients:
-    """Each training's loss and gradients on the device, from the checkpoint that it has left."""
+    """Each training's loss and gradients on the device, from the checkpoint that it left."""
 
     def __init__(self, place: Place) -> None:
         self._place = place
 
     def check(self, name: str, dtype: str) -> str:
-        """Raises where the loss in float32 is not the CPU's, or anything is not finite."""
+        """Raises if the loss in float32 is not the CPU's, or anything is not finite."""
         loss, norm = self._update(name, dtype, self._place.device)
         assert math.isfinite(loss), f"loss {loss}"
         assert math.isfinite(norm), f"norm of the gradients {norm}"
         assert norm > 0, "no gradient"
         told = f"loss {loss:.4f}, norm of the gradients {norm:.3g}"
-        if dtype != "float32" or name.startswith("block"):  # whose masks the device draws
+        if dtype != "float32" or name.startswith("block"):  # the device draws a block's masks
             return told
         expected, _ = self._update(name, dtype, "cpu")
         assert math.isclose(loss, expected, rel_tol=1e-3), f"loss {loss}, on the CPU {expected}"

@@ -1,4 +1,4 @@
-"""Decoding on a device against the words that the CPU gives in float64."""
+"""Compares decoding on a device with the CPU's output in float64."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ _PATHS = ("verifier", "drafter_checkpoint", "bigrams")
 
 
 def settings_of(folder: Path, given: dict[str, Any]) -> Settings:
-    """A pair's settings but for what is given; without the tokenisers words are tokens."""
+    """A pair's settings, overridden by `given`; without the tokenisers, words are tokens."""
     paths = {name: str(folder / given[name]) for name in _PATHS if given.get(name)}
     given = {**given, **paths, "max_len_a": 2.0, "max_len_b": 8}
     if not (find_spec("sacremoses") and find_spec("subword_nmt")):
@@ -72,7 +72,7 @@ def decodings() -> dict[str, Settings]:
         for schedule in sorted(set(SCHEDULES.names()) - {"constant"}):
             name = f"{drafter}, exact, {schedule}"
             made[name] = settings_of(folder, {**own, "schedule": schedule})
-    for rule in ("exact", "top_beta"):  # those that judge trees
+    for rule in ("exact", "top_beta"):  # those that verify trees
         own = {"rule": rule, **_RULES.get(rule, {}), "tree": 12}
         made[f"block_fast with head, {rule}, a tree"] = settings_of(BUNDLED, own)
     for batch in (1, 8):
@@ -83,7 +83,7 @@ def decodings() -> dict[str, Settings]:
 
 
 class Words:
-    """Token ids that decodings give, on the device and on the CPU in float64."""
+    """Decoded token ids, on the device and on the CPU in float64."""
 
     def __init__(self, place: Place, dtype: str) -> None:
         self.place, self.dtype = place, dtype
@@ -93,7 +93,7 @@ class Words:
         self._known: dict[str, list[list[int]]] = {}
 
     def _hints(self, settings: Settings) -> list[str | None] | None:
-        """Translations that go wrong on the way."""
+        """Greedy translations without their fifth word, so that they go wrong on the way."""
         if not settings.reads_hints:
             return None
         plain = replace(settings, drafter="lookup", drafter_checkpoint=None, strategy="AR")
@@ -110,7 +110,7 @@ class Words:
         return [(request, done[request.id]) for request in requests]
 
     def expected(self, settings: Settings) -> list[list[int]]:
-        """On the CPU in float64; where words are the verifier's greedy ones, by the verifier."""
+        """The output on the CPU in float64; the verifier's own if it must be greedy."""
         if settings.drafts and _is_greedy(settings):
             settings = replace(settings, **_PLAIN, strategy="AR", drafter="lookup", rule=None,
                                schedule="constant", drafter_options={})  # fmt: skip
@@ -122,13 +122,13 @@ class Words:
         return self._known[key]
 
     def check(self, settings: Settings) -> str:
-        """Raises AssertionError for a word that differs though rounding does not explain it."""
+        """Raises AssertionError for a difference that rounding does not explain."""
         on_device = replace(settings, device=self.place.device, dtype=self.dtype)
         with self.place.entered():
             found = self.found(settings, load_translator(on_device))
         if settings.strategy == "drafter" and self.dtype != "float32":
             return f"{len(found)} sentences, which nothing verifies"
-        # What is drafted in 16 bits differs, and relaxed words and samples with it.
+        # Drafts in 16 bits differ, and with them relaxed output and samples.
         is_told = self.dtype == "float32" or _is_greedy(settings)
         expected = self.expected(settings) if is_told else [[] for _ in found]
         differing = [pair for pair, ids in zip(found, expected, strict=True) if pair[1] != ids]
@@ -141,9 +141,9 @@ class Words:
         return f"{same} no word more than {max(gaps):.1e} nats under what the rule allows"
 
     def _gap(self, settings: Settings, request: Request, ids: list[int]) -> float:
-        """Nats by which float64 misses what the rule allows, at most, over the words of an output.
+        """The most nats, in float64, by which a token of an output misses what the rule allows.
 
-        Raises AssertionError where rounding does not explain it.
+        Raises AssertionError if rounding does not explain it.
         """
         plain = replace(settings, **_PLAIN, strategy="AR", drafter="lookup", rule=None, beta=1,
                         tau=0.0, top_k=0, drafter_options={})  # fmt: skip
@@ -164,7 +164,7 @@ class Words:
         return max(0.0, float(gaps.max()))
 
     def check_streams(self) -> str:
-        """Streams in turns say what each sentence gets alone."""
+        """Interleaved streams give each sentence the text that it gets alone."""
         settings = settings_of(BUNDLED, {"device": self.place.device, "dtype": self.dtype})
         with self.place.entered():
             translator = load_translator(settings)

@@ -3,11 +3,11 @@
     python -m benchmarks.serving.load FOLDER -s en -t de --texts FILE --seconds 14 --output NAME
     python -m benchmarks.serving.load FOLDER -s en -t de --texts FILE --seconds 0 --mixed 10000
 
-starts a server for each mode (speculation on, off, adaptive) and sends them, in turns, the texts
-from 1 to 64 clients at once, each number of them for so many seconds; --mixed adds a load over all
-routes with clients that hang up or are killed, bodies too large or not JSON. Every answer is
-compared with the plain decoding of its text in this process; afterwards the server must be empty,
-its log must have every request once, and its metrics must agree with the counts here.
+starts a server for each mode (speculation on, off, adaptive). From 1 to 64 concurrent clients send
+the texts to the servers in turns, for --seconds at each concurrency. --mixed adds a load over all
+routes, with clients that hang up or are killed and bodies that are too large or not JSON. Every
+answer is compared with the plain decoding of its text in this process. Afterwards the server must
+be empty, its log must have every request once, and its metrics must agree with the counts here.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ MODES: dict[str, tuple[str, ...]] = {
 
 @dataclass(frozen=True)
 class Load:
-    """What is sent in one run: for so many seconds, or so many requests of all kinds."""
+    """The load of one run: requests for `seconds`, or `mixed` requests of all kinds."""
 
     mode: str
     concurrency: int
@@ -57,7 +57,7 @@ class Load:
 
     @property
     def name(self) -> str:
-        """No two loads of one server share it."""
+        """Unique among the loads of one server."""
         again = f"-{self.repeat}" if self.repeat else ""
         return f"{self.mode}-{self.concurrency}{'-mixed' if self.mixed else ''}{again}"
 
@@ -100,7 +100,7 @@ def measure(server: Server, reference: Reference, load: Load) -> Record:
 
 
 def run(args: argparse.Namespace, reference: Reference) -> list[Record]:
-    """All loads of each mode, whose servers are there all along and take turns."""
+    """All loads of each mode; the servers of all modes run throughout and take turns."""
     given = {"-s": args.source_lang, "-t": args.target_lang, "--device": args.device}
     flags = [word for flag, value in given.items() if value for word in (flag, value)]
     flags += [args.model] if args.model else []
@@ -130,7 +130,7 @@ def run(args: argparse.Namespace, reference: Reference) -> list[Record]:
 def report(
     output: str | None, reference: Reference, results: Sequence[Record], arguments: Sequence[str]
 ) -> None:
-    """Print the page; write it and the record where they are wanted."""
+    """Print the page; with `output`, write it and the record."""
     device = reference.model.decoder.verifier.device.type
     facts = {**describe(device), "threads": torch.get_num_threads()}
     mixed = [result for result in results if result["load"]["mixed"]]
@@ -217,7 +217,7 @@ def verdict(results: Sequence[Record]) -> str:
 
 
 def reference_of(args: argparse.Namespace) -> Reference:
-    """The right answers to the texts, by the model that the servers will have."""
+    """The right answers to the texts, by the same model as the servers'."""
     lines = args.texts.read_text(encoding="utf-8").split("\n")
     texts = [line for line in lines if line.strip()][: args.max_texts]
     torch.set_num_threads(args.threads)
@@ -229,7 +229,7 @@ def reference_of(args: argparse.Namespace) -> Reference:
 
 
 def main(args: argparse.Namespace) -> int:
-    """Exit status: 0 well, 1 something was wrong."""
+    """Exit status: 0 without faults, 1 with faults."""
     if args.output is not None:
         check_output(f"{args.output}.json", "--output")
     reference = reference_of(args)

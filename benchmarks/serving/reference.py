@@ -1,4 +1,4 @@
-"""What the server should answer, and whether what it counts agrees with what its clients have seen.
+"""The server's expected answers, and whether its counts agree with those of its clients.
 
 The right answer is the plain decoding of every text, in this process.
 """
@@ -25,7 +25,7 @@ _KINDS = {400: "bad_request", 413: "too_large", 429: "overloaded", 499: "cancell
 
 
 class Reference:
-    """Right answers; and, decoded one after the other, the loop to compare a server with."""
+    """Right answers, decoded one after the other: also the loop to compare a server with."""
 
     def __init__(self, model: ServedModel, texts: Sequence[str]) -> None:
         self.model = model
@@ -81,11 +81,11 @@ def balance(
     change: Mapping[str, float],
     logged: Mapping[str, Sequence[int]],
 ) -> tuple[list[str], list[str]]:
-    """Tokens, requests and failures as both sides count them, and what does not agree.
+    """Tokens, requests and failures as both sides count them, and the disagreements.
 
     change: of the server's metrics in this run. logged: the log's status codes of its requests.
-    What the server may have done for clients that left, or for answers that do not tell, makes a
-    span of the clients' count.
+    The clients' count is a range where the server may have worked for clients that left, or for
+    answers that do not report it.
     """
     known, slack = _work(reference, tally, reference.model.limits.block_size)
     codes = Counter(chain.from_iterable(logged.values()))
@@ -109,7 +109,7 @@ def balance(
 
 
 def _work(reference: Reference, tally: Tally, block_size: int) -> tuple[Counter[str], Counter[str]]:
-    """What was decoded, by metric: for sure, and at most beyond that."""
+    """The work done, by metric: what is certain, and the most beyond that."""
     known: Counter[str] = Counter()
     slack: Counter[str] = Counter()
     for row in (row for answer in tally.answers for row in answer.speculation):
@@ -125,7 +125,7 @@ def _work(reference: Reference, tally: Tally, block_size: int) -> tuple[Counter[
 
 
 def _log_faults(tally: Tally, logged: Mapping[str, Sequence[int]]) -> list[str]:
-    """Every answer has one line in the log, under its id and with its status."""
+    """Answers without exactly one line in the log, under their id and with their status."""
     faults = []
     for request_id in tally.codes.keys() | logged.keys():
         codes, answered = logged.get(request_id), tally.codes.get(request_id)

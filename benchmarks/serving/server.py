@@ -17,7 +17,7 @@ from pathlib import Path
 
 from prometheus_client.parser import text_string_to_metric_families
 
-_START = 300.0  # seconds, also to stop
+_START = 300.0  # seconds to start, or to stop
 _LINE = re.compile(r"request_id=(\S+) method=POST path='/\w+' status=(\d+)")
 # Metrics that are also summed by one of their labels.
 _LABELS = {"specdec_requests_total": "code", "specdec_request_failures_total": "kind"}
@@ -45,19 +45,19 @@ class Server:
         return dict(sums)
 
     def wait_until_idle(self, seconds: float = 300.0) -> dict[str, float]:
-        """The metrics once nothing decodes or waits. RuntimeError where a row stays behind."""
+        """The metrics once nothing decodes or waits. Raises RuntimeError if a row stays behind."""
         end = time.monotonic() + seconds
         while time.monotonic() < end:
             now = self.metrics()
             busy = now["specdec_queue_size"] + now["specdec_batch_rows"]
-            # The request that asks is under way itself.
+            # The request for the metrics is itself active.
             if busy == 0 and now["specdec_requests_active"] == 1:
                 return now
             time.sleep(0.2)
         raise RuntimeError("sentences are left in the server although nobody waits for them")
 
     def logged(self, run: str) -> dict[str, list[int]]:
-        """The log's status codes by request id, where this begins with the name of a run."""
+        """The log's status codes by request id, for ids that begin with the name of a run."""
         codes: dict[str, list[int]] = {}
         for request_id, code in _LINE.findall(self._log.read_text()):
             if request_id.startswith(f"{run}."):
@@ -65,14 +65,14 @@ class Server:
         return codes
 
     def errors(self) -> list[str]:
-        """What the log says that no test asked for."""
+        """Errors and tracebacks in the log."""
         lines = self._log.read_text().splitlines()
         return [line for line in lines if " ERROR " in line or line.startswith("Traceback")]
 
 
 @contextmanager
 def serving(flags: Sequence[str], threads: int) -> Iterator[Server]:
-    """Raises RuntimeError where it does not start or does not stop well."""
+    """A running server. Raises RuntimeError if it does not start or does not stop cleanly."""
     command = [sys.executable, "-m", "specdec_plugins.serving.cli", *flags, "--port", "0"]
     command += ["--threads", str(threads), "--log-level", "info"]
     environment = {**os.environ, "OMP_NUM_THREADS": str(threads)}

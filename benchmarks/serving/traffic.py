@@ -34,7 +34,7 @@ PATHS = {GENERATE: "/generate", STREAM: "/generate_stream", TRANSLATE: "/transla
 _BAD = (b'{"inputs": "half', b'{"inputs": "caf\xe9"}', b"[1, 2]")
 _MAX_TRIES = 200
 _KILLED_CONNECTIONS = 8
-# A client that asks for streams, reads the first bytes, and then does nothing until it is killed.
+# A client that requests streams, reads the first bytes, and then does nothing until it is killed.
 _DOOMED = """
 import socket, sys, time
 port, request = int(sys.argv[1]), bytes.fromhex(sys.argv[2])
@@ -49,7 +49,7 @@ time.sleep(600)
 
 @dataclass
 class Answer:
-    """A translation, and what the server said about how it came about, where it did."""
+    """A translation, and the server's details about its speculation, if any."""
 
     index: int  # of the text
     text: str
@@ -58,14 +58,14 @@ class Answer:
 
 @dataclass
 class Tally:
-    """What came of a run's requests."""
+    """The results of a run's requests."""
 
     answers: list[Answer] = field(default_factory=list)
     latencies: list[float] = field(default_factory=list)  # seconds, of good requests
     codes: dict[str, int] = field(default_factory=dict)  # of every answer, by request id
-    left: list[int] = field(default_factory=list)  # texts of requests that nobody waited for
+    left: list[int] = field(default_factory=list)  # texts of requests whose clients left
     kinds: Counter[str] = field(default_factory=Counter)  # of every request
-    faults: list[str] = field(default_factory=list)  # what should not have happened
+    faults: list[str] = field(default_factory=list)  # anything unexpected
     retries: int = 0  # after 429
     seconds: float = 0.0
 
@@ -78,7 +78,7 @@ class Traffic:
     """One run of requests to a server on loopback, from as many clients as wanted."""
 
     def __init__(self, port: int, name: str, texts: Sequence[str], target_lang: str) -> None:
-        """name: begins the ids of all requests; no two runs of one server may share it."""
+        """name: prefix of all request ids; no two runs of one server may share it."""
         self.tally = Tally()
         self._port = port
         self._name = name
@@ -87,7 +87,7 @@ class Traffic:
         self._random = random.Random(name)
 
     async def run_for(self, seconds: float, concurrency: int) -> Tally:
-        """Requests to /generate, as many as there is time for."""
+        """As many requests to /generate as there is time for."""
         end = time.perf_counter() + seconds
         endless = itertools.takewhile(lambda _: time.perf_counter() < end, itertools.count())
         return await self._run(((GENERATE, number) for number in endless), concurrency, {})
@@ -162,7 +162,7 @@ class Traffic:
             self.tally.faults.append(f"{kind}: {code} {content[:200]!r}")
 
     async def _leave(self, kind: str, index: int, request_id: str) -> None:
-        """Hang up after a moment, politely or by a reset of the connection."""
+        """Leave after a moment, by closing or by resetting the connection."""
         self.tally.left.append(index)
         route = STREAM if index % 2 else GENERATE
         _, writer = await self._open(PATHS[route], self._body(route, index), request_id)
@@ -198,7 +198,7 @@ class Traffic:
         """Status, headers and content of the answer."""
         reader, writer = await self._open(path, body, request_id)
         try:
-            # A refused body may still be on its way when the answer is here.
+            # A refused body may still be in transit when the answer arrives.
             answer = await reader.read()
         finally:
             writer.close()
@@ -213,7 +213,7 @@ class Traffic:
 
 
 def _request(path: str, body: bytes, request_id: str) -> bytes:
-    # HTTP/1.0: the answer ends where the connection does, in whole pieces.
+    # HTTP/1.0: the answer is not chunked and ends with the connection.
     head = (
         f"POST {path} HTTP/1.0\r\nHost: localhost\r\nX-Request-ID: {request_id}\r\n"
         f"Content-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n"
@@ -222,7 +222,7 @@ def _request(path: str, body: bytes, request_id: str) -> bytes:
 
 
 def read_answer(kind: str, index: int, content: bytes) -> Answer:
-    """Raises ValueError or KeyError where it is none."""
+    """Parse an answer. Raises ValueError or KeyError if it is none."""
     if kind == TRANSLATE:
         return Answer(index, json.loads(content)["translatedText"])
     if kind == GENERATE:

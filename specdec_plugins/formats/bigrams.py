@@ -1,4 +1,4 @@
-"""Bigrams on disk: safetensors, named by the fields of `Bigrams`."""
+"""Bigrams on disk: safetensors, with tensors named after the fields of `Bigrams`."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ _INTEGERS = ("starts", "tokens")
 
 
 def count_bigrams(sentences: Iterable[Sequence[int]], dictionary: Dictionary) -> Bigrams:
-    """Of target sentences in the dictionary's ids, each of which ends in eos."""
+    """Count the bigrams of target sentences, in the dictionary's ids, each ending in eos."""
     return Bigrams.count(sentences, len(dictionary), dictionary.special.start)
 
 
 def write_bigrams(bigrams: Bigrams, path: Path) -> None:
-    """Probabilities in half precision. Raises UserError where the file cannot be written."""
+    """Probabilities are stored in half precision. Raises UserError if writing fails."""
     stored = {
         name: tensor if name in _INTEGERS else tensor.half()
         for name, tensor in ((name, getattr(bigrams, name)) for name in _NAMES)
@@ -65,7 +65,7 @@ def read_bigrams(path: str | Path, vocab_size: int) -> Bigrams:
 
 
 def _is_sound(bigrams: Bigrams) -> bool:
-    """True if no entry points outside: what is read is followed without being asked again."""
+    """True if shapes, indices and values are valid; later code reads them without checks."""
     starts, tokens, size = bigrams.starts, bigrams.tokens, bigrams.vocab_size
     shapes = [tuple(t.shape) for t in (starts, tokens, bigrams.log_probs, bigrams.backoffs)]
     if shapes != [(size + 1,), (len(tokens),), (len(tokens),), (size,)]:

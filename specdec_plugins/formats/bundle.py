@@ -1,7 +1,7 @@
-"""Bundles: a folder with all that translating one language pair needs; docs/bundles.md.
+"""Bundles: a folder with everything needed to translate one language pair; docs/bundles.md.
 
-Weights lie in safetensors under fairseq's parameter names, settings in a JSON that people can read.
-Nothing is unpickled, and fairseq is not needed.
+Weights are in safetensors under fairseq's parameter names, settings in readable JSON. Nothing is
+unpickled, and fairseq is not needed.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ from specdec_plugins.formats.pretrained.config import CONFIG, GENERATION
 from specdec_plugins.formats.pretrained.tokenizer import FILES
 
 FORMAT = "specdec-bundle"
-# 1: a drafter shares nothing with its verifier; 3: the tokenizer is of a model of transformers
+# 1: a drafter shares no tensors with its verifier; 3: the tokenizer is a transformers model's
 VERSIONS = (1, 2, 3)
-PRETRAINED = "pretrained"  # such a tokenizer's name
+PRETRAINED = "pretrained"  # the name of such a tokenizer
 SETTINGS = "bundle.json"
 CARD, CODES, BIGRAMS = "README.md", "bpe.codes", "bigrams.safetensors"
 WEIGHTS_SUFFIX = ".safetensors"
-# Metadata of a file of weights: names of tensors that are stored in it under another name, or in
-# the verifier's file. One entry: of several the order would vary.
+# Metadata of a weights file: names of tensors that are stored in it under another name, or in the
+# verifier's file. It is one entry, because the order of several would vary.
 ALIASES, OF_VERIFIER = "aliases", "verifier:"
 
 FileName = NewType("FileName", str)  # of a file in the bundle's own folder
@@ -54,7 +54,7 @@ class Text(TypedDict, total=False):
 
 
 class Defaults(TypedDict, total=False):
-    """Settings of decoding that a bundle may give."""
+    """Decoding settings that a bundle may give."""
 
     block_size: int
     beta: int
@@ -71,7 +71,7 @@ class Part:
 
     weights: FileName
     kind: str  # a name in NETWORKS
-    architecture: Mapping[str, Any]  # of its configuration
+    architecture: Mapping[str, Any]  # the fields of its configuration
 
     def __post_init__(self) -> None:
         NETWORKS.get(self.kind)
@@ -83,13 +83,13 @@ class DraftingPart:
 
     name: str  # registered name
     options: Mapping[str, Any]
-    network: Part | None = None  # whose entries stand beside these in the file
-    bigrams: FileName | None = None  # how well drafted tokens go together
+    network: Part | None = None  # its entries are beside these in the file
+    bigrams: FileName | None = None  # score pairs of drafted tokens
 
 
 @dataclass(frozen=True)
 class BundleSettings:
-    """What `bundle.json` says."""
+    """The contents of `bundle.json`."""
 
     source_lang: str  # empty = one of several must be chosen
     target_lang: str
@@ -161,9 +161,9 @@ def read_bundle(folder: str | Path) -> BundleSettings:
 
 
 def _read(kind: type[_Record], record: Any, where: str, **known: Any) -> _Record:
-    """An object of the JSON as a dataclass, or as a TypedDict, which has no other entries.
+    """A JSON object as a dataclass, or as a TypedDict, which allows no other entries.
 
-    known: fields that are not read off it. Raises UserError naming the entry that does not fit.
+    known: fields that are not read from it. Raises UserError naming the entry that does not fit.
     """
     require(
         isinstance(record, dict), f"{where}: must be an object, not {record!r}; correct the file."
@@ -180,7 +180,7 @@ def _read(kind: type[_Record], record: Any, where: str, **known: Any) -> _Record
 
 
 def _fitting(hint: Any, value: Any, name: str, where: str) -> Any:
-    """The value of an entry; raises UserError where it is not of the annotated type."""
+    """The value of an entry. Raises UserError if it is not of the annotated type."""
     wanted = misfit(hint, value)
     require(wanted is None, f"{where}: {name!r} must be {wanted}, not {value!r}; correct the file.")
     if value is not None and FileName in (hint, *get_args(hint)):
@@ -191,9 +191,9 @@ def _fitting(hint: Any, value: Any, name: str, where: str) -> Any:
 
 
 def read_weights(path: str | Path) -> Model:
-    """The model of a file of weights in a bundle.
+    """The model in a weights file of a bundle.
 
-    Raises UserError where the file is missing, damaged, or not named by the bundle's settings.
+    Raises UserError if the file is missing, damaged, or not named by the bundle's settings.
     """
     path = Path(path)
     if not is_bundle(path.parent):
@@ -219,7 +219,7 @@ def read_weights(path: str | Path) -> Model:
 
 
 def _read_tensors(path: Path, verifier: Path) -> State:
-    """All tensors of a file, and those of its names that the verifier's file holds."""
+    """All tensors of a file, including those that are stored in the verifier's file."""
     try:
         with safe_open(path, framework="pt") as file:
             aliases = (file.metadata() or {}).get(ALIASES, "{}")
@@ -246,7 +246,7 @@ def _check_finite(state: State) -> None:
 
 
 def _aliases(text: str, stored: State) -> State:
-    """Stored tensors under their other names; raises ValueError where the text is damaged."""
+    """Stored tensors under their aliases. Raises ValueError if the text is damaged."""
     aliases = json.loads(text)
     if not isinstance(aliases, dict):
         raise ValueError(f"its {ALIASES} are no JSON object")
@@ -267,14 +267,14 @@ class Contents:
     drafter_name: str | None = None  # registered name
     drafter: Model | None = None  # None = a drafter without weights of its own, or no drafter
     drafter_options: Mapping[str, Any] = field(default_factory=dict)
-    bigrams: Path | None = None  # how well drafted tokens go together
+    bigrams: Path | None = None  # score pairs of drafted tokens
     codes: Path | None = None  # of BPE
     text: Mapping[str, Any] = field(default_factory=dict)  # tokenizer, lowercase, ...
     defaults: Mapping[str, Any] = field(default_factory=dict)
     card: str = ""  # Markdown
 
     def symbols(self) -> list[Path]:
-        """The files that say which symbols there are."""
+        """The files that define the symbols."""
         if self.text.get("tokenizer") != PRETRAINED:
             return [self.data / f"dict.{lang}.txt" for lang in (self.source_lang, self.target_lang)]
         paths = (self.data / name for name in (CONFIG, GENERATION, *FILES))
@@ -288,10 +288,10 @@ def write_bundle(
     force: bool = False,
     check: Callable[[Path], object] | None = None,
 ) -> None:
-    """Write a bundle; nothing appears in its place before it is whole.
+    """Write a bundle atomically.
 
-    dtype: of the stored weights. check: called with the finished bundle before it takes its place.
-    Raises UserError where the folder is taken (without `force`, or by something else), a file
+    dtype: of the stored weights. check: called with the finished bundle before it is moved into
+    place. Raises UserError if the folder is taken (without `force`, or by something else), a file
     cannot be read or written, a weight is too large for the dtype, or `check` raises one.
     """
     languages = (contents.source_lang, contents.target_lang)
@@ -324,9 +324,9 @@ def write_bundle(
 def _write_part(
     model: Model, folder: Path, name: str, dtype: torch.dtype, known: Mapping[_Content, str]
 ) -> tuple[Part, dict[_Content, str]]:
-    """Stores each content once, and none that the verifier's file holds, under its `known` name.
+    """Store each distinct tensor once, except those that the verifier's file holds (`known`).
 
-    Returns the entry of the settings, and the names of what was stored.
+    Returns the entry of the settings, and the name of each stored tensor by its content.
     """
     state = _rounded(model, dtype)
     first: dict[_Content, str] = {}

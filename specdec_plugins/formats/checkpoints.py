@@ -1,7 +1,7 @@
-"""fairseq checkpoints: read without running code that a file brings along, written whole.
+"""fairseq checkpoints: read without running code from the file, and written atomically.
 
-``torch.load`` refuses every class that it was not told about. The names below are all that today's
-and the published checkpoints need: settings and containers, none of which acts when it is built.
+``torch.load`` refuses every class that is not registered. The classes below are all that today's
+and the published checkpoints need: settings and containers, which are harmless to construct.
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ def _harmless_types() -> list[Any]:
 
 
 class _Ignored:
-    """Stands for a numpy array of the meters that ``--eval-bleu`` leaves in a checkpoint.
+    """Replaces the numpy arrays of the meters that ``--eval-bleu`` leaves in a checkpoint.
 
-    Nobody needs them to decode; whatever the file would build from them is dropped unread.
+    Decoding does not need them; whatever the file would build from them is dropped unread.
     """
 
     def __init__(self, *unused: object) -> None:
@@ -59,9 +59,9 @@ def allow_fairseq_checkpoints(between_workers: bool = False) -> None:
     """Let ``torch.load`` of this process read fairseq checkpoints in its safe mode.
 
     fairseq calls ``torch.load`` itself, so its command lines need the names registered for the
-    whole process. Call it from an entry point, never at import; repeated calls change nothing.
-    With ``between_workers`` (imports fairseq) its workers can also hand each other a checkpoint
-    that one of them has read, in which an index stands for each tensor.
+    whole process. Call this from an entry point, never at import; it is idempotent. With
+    ``between_workers`` (imports fairseq) fairseq's workers can also pass each other a checkpoint
+    that one of them has read, in which an index replaces each tensor.
     """
     torch.serialization.add_safe_globals(_harmless_types())
     if between_workers:
@@ -91,13 +91,13 @@ def load_checkpoint(path: str | Path) -> dict[str, Any]:
 
 def _load_safely(path: Path) -> Any:
     try:
-        # On its way out the context forgets every type that it was given, even one that was
-        # allowed before: it must get the others only.
+        # On exit the context forgets every type that it was given, even one that was allowed
+        # before, so it gets only the others.
         allowed = torch.serialization.get_safe_globals()
         types = [t for t in _harmless_types() if t not in allowed]
         types += [(_Ignored, name) for name in _NUMPY_NAMES]
         with torch.serialization.safe_globals(types), warnings.catch_warnings():
-            # About foreign pickles; what is wrong with them is said below.
+            # Faults of foreign pickles are reported below.
             warnings.filterwarnings("ignore", message="Detected pickle protocol")
             return torch.load(path, map_location="cpu", weights_only=True)
     except OSError as error:
@@ -128,9 +128,9 @@ def _explain_refusal(path: Path, message: str) -> str:
 
 
 def save_checkpoint(checkpoint: dict[str, Any], path: str | Path) -> None:
-    """Write a checkpoint beside its place and rename it; folders are made as needed.
+    """Write a checkpoint beside its place and rename it; missing folders are created.
 
-    Raises ``UserError`` where the file cannot be written; an older file then stays as it was.
+    Raises ``UserError`` if the file cannot be written; an older file then stays as it was.
     """
     try:
         with written_whole(Path(path)) as part, part.open("wb") as file:
@@ -151,7 +151,7 @@ def untrained(
         "criterion": None,
         "optimizer_history": [{**history, "lr_scheduler_state": {}, "num_updates": 0}],
         "task_state": {},
-        # A running mean begins here, too; the tensors are written once.
+        # A running mean also starts from these tensors, which are written once.
         "extra_state": {"epoch": 1, "train_iterator": {"epoch": 1}, "ema": state},
         "last_optimizer_state": None,
     }

@@ -1,6 +1,6 @@
-"""A verifier as a model of CTranslate2, through its specification and its converter for fairseq.
+"""Exports a verifier to CTranslate2, through its specification and its converter for fairseq.
 
-That converter reads modules, for which fairseq would have to be there; here it is given weights.
+That converter reads fairseq modules. Here it is given weights, so fairseq is not needed.
 """
 
 from __future__ import annotations
@@ -38,8 +38,8 @@ def export_ctranslate2(
     """Write the folder, for `ctranslate2.Translator(folder)`; tokens are those of BPE text.
 
     quantization: of the stored weights, such as int8 or float16; None = float32, which a
-    translator can still quantise when it loads them. The end of the source is added by itself.
-    Raises UserError where ctranslate2 is not installed, the folder is taken, or CTranslate2 cannot
+    translator can still quantise when it loads them. The translator adds eos to the source itself.
+    Raises UserError if ctranslate2 is not installed, the folder is taken, or CTranslate2 cannot
     express the model.
     """
     specs = imported("ctranslate2.specs", "convert")
@@ -77,7 +77,7 @@ def _specification(verifier: Model, dictionaries: Dictionaries) -> Any:
             "no_final_norm": not stack.final_norm,
         }
         if name == "Decoder":
-            norms["alignment_heads"] = 0  # as its converter for fairseq has it: none are asked for
+            norms["alignment_heads"] = 0  # as in its converter for fairseq
         specs.append(new(stack.num_layers, stack.num_heads, **norms, **options))
     spec = transformer_spec.TransformerSpec(*specs)
     state = {name: tensor.float() for name, tensor in verifier.state.items()}
@@ -89,14 +89,14 @@ def _specification(verifier: Model, dictionaries: Dictionaries) -> Any:
         getattr(converter, f"set_transformer_{side}")(getattr(spec, side), module)
     spec.register_source_vocabulary(_vocabulary(dictionaries.source))
     spec.register_target_vocabulary(_vocabulary(dictionaries.target))
-    # A source ends with the end of a sentence, and fairseq's targets start with it.
+    # A source ends with eos, and fairseq's targets start with it.
     spec.config.decoder_start_token = dictionaries.target.symbols[dictionaries.target.start]
     spec.config.add_source_eos = True
     return spec
 
 
 def _expressible(verifier: Model) -> TransformerConfig:
-    """Its configuration; raises UserError where CTranslate2 has no such model."""
+    """The verifier's configuration. Raises UserError if CTranslate2 cannot express the model."""
     config: TransformerConfig = verifier.config
     has_one_width = config.input_dim == config.decoder.dim == config.output_dim
     asked = [
@@ -112,9 +112,9 @@ def _expressible(verifier: Model) -> TransformerConfig:
 
 
 class _Weights:
-    """Weights under one name, as CTranslate2's converter reads a module of fairseq's.
+    """Weights under one name, which CTranslate2's converter reads like a fairseq module.
 
-    A part that there is not is None; the parts of a list are numbered.
+    A missing part is None; the parts of a list are numbered.
     """
 
     def __init__(self, state: State, name: str) -> None:
@@ -131,5 +131,5 @@ class _Weights:
 
 
 def _vocabulary(dictionary: Dictionary) -> list[str]:
-    """In CTranslate2's words: padding is `<blank>`."""
+    """The symbols as CTranslate2 names them: padding is `<blank>`."""
     return ["<blank>" if s == "<pad>" else s for s in dictionary.symbols]

@@ -1,8 +1,8 @@
 """fairseq's dictionaries (`dict.xx.txt`) without fairseq: one, and the two of a folder.
 
-Everything here counts as fairseq does: `<s>` 0, `<pad>` 1, `</s>` 2, `<unk>` 3, then the others.
-M2M-100, NLLB, BART and mBART come from fairseq and count so themselves; MarianMT has its special
-symbols elsewhere and no `<s>`. An *order* says for each of our ids which id of such a file's it is.
+Ids are numbered as in fairseq: `<s>` 0, `<pad>` 1, `</s>` 2, `<unk>` 3, then the other symbols.
+M2M-100, NLLB, BART and mBART come from fairseq and use the same numbers. MarianMT has its special
+symbols elsewhere and no `<s>`. An *order* maps each of our ids to the id in such a model's files.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ class Dictionary:
     def __init__(
         self, symbols: Iterable[str] = (), language: str | None = None, start: int = eos
     ) -> None:
-        """The special symbols, then these; a repeated one takes the later id.
+        """The special symbols, then `symbols`; a repeated symbol gets the later id.
 
-        start: the id that opens a decoder's input; fairseq starts a target with its eos.
+        start: the first id of the decoder's input; fairseq starts a target with eos.
         """
         self.language = language
         self.start = start
@@ -74,11 +74,11 @@ class Dictionary:
 
     @property
     def special(self) -> SpecialTokens:
-        """What the decoding core needs."""
+        """The special ids that the decoding core needs."""
         return SpecialTokens(start=self.start, pad=self.pad, eos=self.eos, unk=self.unk)
 
     def index(self, symbol: str) -> int:
-        """Its id, or that of `<unk>`."""
+        """The symbol's id, or that of `<unk>`."""
         return self._ids.get(symbol, self.unk)
 
     def encode_line(self, line: str, append_eos: bool = True) -> list[int]:
@@ -91,13 +91,13 @@ class Dictionary:
         return " ".join(self.symbols[i] for i in ids if i not in (self.bos, self.eos))
 
     def ids_in(self, other: Dictionary) -> list[int]:
-        """For each symbol here its id in the other dictionary, or that of `<unk>`."""
+        """For each symbol of this dictionary, its id in the other one, or that of `<unk>`."""
         return [other.index(symbol) for symbol in self.symbols]
 
 
 @dataclass(frozen=True)
 class Dictionaries:
-    """Both sides' symbols, and the languages that name their files."""
+    """The dictionaries of both sides, and the languages that name their files."""
 
     source: Dictionary
     target: Dictionary
@@ -110,8 +110,8 @@ def load_dictionaries(
 ) -> Dictionaries:
     """The two dictionaries of a folder; languages that are not given come from file names.
 
-    A prepared folder names its direction by its data files (`train.en-de.en.idx`). Raises
-    UserError where the folder, a dictionary, or the direction cannot be found.
+    The data files of a prepared folder name its direction (`train.en-de.en.idx`). Raises
+    UserError if the folder, a dictionary, or the direction cannot be found.
     """
     require(Path(folder).is_dir(), f"{folder}: is no folder; give the one that holds dict.*.txt.")
     if source_lang is None or target_lang is None:
@@ -142,17 +142,17 @@ def _infer_languages(folder: Path, source: str | None, target: str | None) -> tu
     )
 
 
-# --- of transformers' models ---------------------------------------------------------------------
+# --- for transformers' models --------------------------------------------------------------------
 
 _OURS = (Dictionary.pad, Dictionary.eos, Dictionary.unk)
 
 
 def order_of(size: int, pad: int, eos: int, unk: int, start: int) -> list[int]:
-    """Our ids to those of the file, which the arguments are; `size` is that of its table.
+    """Maps our ids to the file's. The arguments are ids of the file; `size` is that of its table.
 
-    Where the file counts as we do, it is the identity. Else our `<s>` opens the decoder's input: it
-    is a second copy of the row `start`, so that padding, with which MarianMT begins a target, never
-    stands in a prefix. A model may not emit a copy.
+    If the file has our numbers, this is the identity. Otherwise our `<s>` opens the decoder's
+    input. It is a copy of the row `start`, so that padding, with which MarianMT begins a target,
+    never occurs in a prefix. A model must not emit the copy.
     """
     if (pad, eos, unk) == _OURS:
         return list(range(size))
@@ -161,21 +161,21 @@ def order_of(size: int, pad: int, eos: int, unk: int, start: int) -> list[int]:
 
 
 def start_of(order: Sequence[int], start: int) -> int:
-    """Our id of what opens the decoder's input; `start` is the file's."""
+    """Our id of the token that opens the decoder's input; `start` is the file's id."""
     return order.index(start)  # a copy comes first
 
 
 def ours(order: Sequence[int]) -> dict[int, int]:
-    """The file's ids to ours; a copy has none of its own."""
+    """Maps the file's ids to ours, but never to a copy."""
     return {theirs: index for index, theirs in enumerate(order)}  # a copy comes first
 
 
 def dictionary_of(
     vocabulary: Mapping[str, int], order: Sequence[int], start: int, language: str | None = None
 ) -> Dictionary:
-    """The symbols of a file in our order; rows that it has no symbol for are made up.
+    """The symbols of a file in our order; rows without a symbol get a made-up one.
 
-    start: the file's id of what opens the decoder's input.
+    start: the file's id of the token that opens the decoder's input.
     """
     symbols = {index: symbol for symbol, index in vocabulary.items()}
     num_special = 1 + len(_OURS)

@@ -1,4 +1,4 @@
-"""fairseq's own beam search on the verifier: the baseline, in the words of the other strategies."""
+"""fairseq's own beam search on the verifier: the baseline, with the other decoders' interface."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ _CPU = torch.device("cpu")
 
 @dataclass(frozen=True)
 class SearchConfig:
-    """fairseq's generation flags, under its names and with its defaults."""
+    """fairseq's generation flags, with its names and defaults."""
 
     beam: int = 5
     lenpen: float = 1.0  # below 1 favours short hypotheses, above 1 long ones
     max_len_a: float = 0.0  # at most max_len_a * source length + max_len_b tokens, eos not counted
     max_len_b: int = 200
-    min_len: int = 1  # tokens before eos may come; a forced prefix is exempt
+    min_len: int = 1  # tokens before eos is allowed; a forced prefix is exempt
     unkpen: float = 0.0  # subtracted from the log-probability of <unk>
     no_repeat_ngram_size: int = 0  # 0 = repetitions are allowed
     max_rows: int = 1  # sentences that `run` searches at once
@@ -72,7 +72,7 @@ class FairseqSearch:
         from fairseq.sequence_generator import SequenceGenerator
 
         self.config = config
-        self.stats = DecodeStats()  # it has no rounds, so it counts none
+        self.stats = DecodeStats()  # the search has no rounds to count
         self._device = device
         self._pad = target_dictionary.pad()
         self._model = model
@@ -97,11 +97,11 @@ class FairseqSearch:
 
     @property
     def max_target_tokens(self) -> int:
-        """The longest target that the model has positions for, eos, which comes after it, aside."""
+        """The longest target that the model has positions for, without the eos after it."""
         return int(self._generator.max_len) - 1
 
     def run(self, requests: Sequence[Request]) -> Iterator[RowResult]:
-        """The best hypothesis of each request, as the other decoders give their results."""
+        """Yields the best hypothesis of each request, in the same form as the other decoders."""
         for start in range(0, len(requests), self.config.max_rows):
             rows = requests[start : start + self.config.max_rows]
             before = time.perf_counter()
@@ -111,7 +111,7 @@ class FairseqSearch:
             for request, (best, *_) in zip(rows, found, strict=True):
                 result = RowResult(request, best.token_ids, seconds=seconds)
                 result.score = best.score * len(best.token_ids) ** self.config.lenpen
-                # fairseq appends eos to what it cuts, one token behind the limit.
+                # fairseq appends eos to a hypothesis that it cuts, one token past the limit.
                 is_cut = len(best.token_ids) > request.params.max_len
                 result.finish_reason = FinishReason.LENGTH if is_cut else FinishReason.EOS
                 yield result
@@ -119,11 +119,11 @@ class FairseqSearch:
     def search(
         self, sources: Sequence[Sequence[int]], prefixes: Sequence[Sequence[int]] | None = None
     ) -> list[list[Hypothesis]]:
-        """For each source (ids, eos last) its hypotheses, best first, in the order of the sources.
+        """The hypotheses of each source (ids, eos last), best first, in the order of the sources.
 
-        fairseq takes limits from the whole batch (--max-len-a from the padded width, --min-len
-        not while anyone's prefix is forced), so that rows searched together here share what
-        these depend on: no answer depends on its neighbours. Raises UserError where the search
+        fairseq derives limits from the whole batch: --max-len-a from the padded width, and
+        --min-len does not apply while any row's prefix is forced. So only rows that agree in these
+        are searched together, and no result depends on other rows. Raises UserError if the search
         finds nothing for a source.
         """
         prefixes = prefixes or [[]] * len(sources)
@@ -159,10 +159,10 @@ class FairseqSearch:
 
 
 def _repeat_blocker(size: int) -> Any:
-    """fairseq's blocker of repeated n-grams, made to look at the tokens that are there.
+    """fairseq's blocker of repeated n-grams, restricted to the tokens generated so far.
 
-    In fairseq 0.12 it is handed the buffer of the whole hypothesis, takes the padding at its end
-    for the last n-gram, and blocks nothing.
+    fairseq 0.12 passes it the buffer of the whole hypothesis. It takes the padding at the end for
+    the last n-gram, and blocks nothing.
     """
     from fairseq.ngram_repeat_block import NGramRepeatBlock
 
@@ -188,13 +188,13 @@ def load_fairseq_search(
     """The search on a checkpoint, with the dictionaries of the folder `data`.
 
     languages: those of the folder, if given; else those that it was trained on. Raises UserError
-    where fairseq is not installed, the file is no checkpoint or one of the other direction, or
+    if fairseq is not installed, the file is no checkpoint or one of the other direction, or
     fairseq cannot build its model.
     """
     state = _checked(Path(path), Path(data), languages)
     checkpoint_utils = imported("fairseq.checkpoint_utils", "train")
     allow_fairseq_checkpoints()
-    logging.getLogger("hydra").setLevel(logging.INFO)  # fairseq would print what it notes
+    logging.getLogger("hydra").setLevel(logging.INFO)  # else hydra's debug messages are printed
     overrides: dict[str, Any] = {"data": str(data), "eval_bleu": False}
     sides = zip(("source_lang", "target_lang"), languages, strict=True)
     overrides |= {side: language for side, language in sides if language is not None}
@@ -205,7 +205,7 @@ def load_fairseq_search(
                 [str(path)], arg_overrides=overrides, state=state
             )
     except Exception as error:
-        # A checkpoint of another task or version fails anywhere; the cause stays in the chain.
+        # A checkpoint of another task or version can fail anywhere; the cause stays in the chain.
         reason = " ".join(f"{type(error).__name__}: {error}".split())
         raise UserError(
             f"{path}: fairseq cannot load it with the dictionaries in {data}: {reason[:300]}"
@@ -215,9 +215,9 @@ def load_fairseq_search(
 
 
 def _checked(path: Path, data: Path, asked: Languages) -> dict[str, Any] | None:
-    """Say in a sentence what is wrong with a file before fairseq opens it; raises UserError.
+    """Check a file before fairseq opens it. Raises UserError naming the fault.
 
-    Returns a checkpoint in fairseq's form where the file is none: None = fairseq may open it.
+    Returns a fairseq checkpoint made from a bundle's weights; None = fairseq can open the file.
     """
     if path.suffix == WEIGHTS_SUFFIX:
         model = read_weights(path)

@@ -1,9 +1,9 @@
-"""A verifier as a folder that transformers loads as a MarianMT model.
+"""Exports a verifier as a folder that transformers loads as a MarianMT model.
 
-MarianMT is the post-norm Transformer of fairseq under other names, but for its positions: its
-sinusoids have other frequencies and begin two rows earlier. Its table is a weight, though, so ours
-goes into the file, learned or not. transformers leaves the table out of what it saves itself: what
-was saved again by `save_pretrained` has lost it.
+MarianMT is fairseq's post-norm Transformer under other names, except for positions: its sinusoids
+have other frequencies and begin two rows earlier. Its position table is a weight, so the export
+stores ours there, learned or not. `save_pretrained` omits the table: a folder that transformers has
+saved again has lost it.
 """
 
 from __future__ import annotations
@@ -56,11 +56,10 @@ def export_marian(
 ) -> Path:
     """Write the folder; float32, token ids as in our dictionaries, greedy search by default.
 
-    `AutoTokenizer` maps BPE text there, as Marian's own tokenizer knows sentencepiece only; where
-    the target has other symbols, `target_tokenizer.json` has them. text: arguments of
-    `TextPipeline`, for this project to read raw text by when it reads the folder back. Raises
-    UserError where transformers is not installed, the folder is taken, or MarianMT cannot express
-    the model.
+    `AutoTokenizer` maps BPE text there, as Marian's own tokenizer reads sentencepiece only. If the
+    target has other symbols, `target_tokenizer.json` has them. text: arguments of `TextPipeline`,
+    by which this project reads raw text when it loads the folder. Raises UserError if transformers
+    is not installed, the folder is taken, or MarianMT cannot express the model.
     """
     transformers = import_transformers()
     config = _expressible(verifier)
@@ -89,7 +88,7 @@ def export_marian(
 
 
 def _write_text(made: Path, dictionaries: Dictionaries, text: dict[str, Any]) -> None:
-    """How lines become tokens, and the codes of BPE, whose path is `bpe_codes`."""
+    """Write the text settings, and copy the BPE codes, whose path is `bpe_codes`."""
     if text.get("bpe_codes") is not None:
         shutil.copyfile(text["bpe_codes"], made / CODES)
         text["bpe_codes"] = CODES
@@ -104,7 +103,7 @@ def load_marian(folder: str | Path, dtype: torch.dtype = torch.float32) -> Maria
 
 
 def positions_of(verifier: Model, side: str, stack: StackConfig) -> Tensor:
-    """The table [max_positions, D] float32 of what is added at each position, from the first."""
+    """The table of position embeddings, from the first position: [max_positions, D] float32."""
     if stack.positions == "none":
         return torch.zeros(stack.max_positions, stack.dim)
     first = Dictionary.pad + 1
@@ -119,14 +118,14 @@ def import_transformers() -> Any:
     try:
         import torchaudio  # noqa: F401
     except (ImportError, OSError):
-        # fairseq brings one that may fit no torch of today, and transformers would load it, too.
+        # fairseq installs one that may not fit today's torch, and transformers would load it too.
         checks: Any = transformers.utils
         checks.is_torchaudio_available = lambda: False
     return transformers
 
 
 def _expressible(verifier: Model) -> TransformerConfig:
-    """Its configuration; raises UserError where MarianMT has no such model."""
+    """The verifier's configuration. Raises UserError if MarianMT cannot express the model."""
     config: TransformerConfig = verifier.config
     stacks = (config.encoder, config.decoder)
     widths = {*(stack.dim for stack in stacks), config.input_dim, config.output_dim}
@@ -163,7 +162,7 @@ def _marian_settings(config: TransformerConfig) -> dict[str, Any]:
 
 
 def _weights(verifier: Model, config: TransformerConfig, num_positions: int) -> dict[str, Tensor]:
-    """Under MarianMT's names, which are fairseq's behind a prefix."""
+    """The weights under MarianMT's names, which are fairseq's with a prefix."""
     named: dict[str, Tensor] = {}
     state = dict(verifier.state)
     bias = state.pop("decoder.output_projection.bias", torch.zeros(config.decoder.vocab_size))
@@ -177,12 +176,12 @@ def _weights(verifier: Model, config: TransformerConfig, num_positions: int) -> 
     if config.share_embeddings and config.tie_output:
         named["model.shared.weight"] = named.pop("model.encoder.embed_tokens.weight")
         del named["model.decoder.embed_tokens.weight"], named["lm_head.weight"]
-    # Tensors that share memory are refused by safetensors.
+    # safetensors refuses tensors that share memory.
     return {name: tensor.clone().contiguous() for name, tensor in named.items()}
 
 
 def _tokenizer(dictionary: Dictionary) -> Any:
-    """Symbols between spaces to ids, with the end of the sentence behind them."""
+    """A tokenizer of space-separated symbols that appends eos."""
     from tokenizers import Tokenizer, models, pre_tokenizers, processors
 
     ids = {symbol: index for index, symbol in enumerate(dictionary.symbols)}

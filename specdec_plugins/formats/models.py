@@ -1,5 +1,5 @@
-"""Trained models in files: read from fairseq's checkpoints, of whatever age, and from bundles; and
-written back as checkpoints, which fairseq's trainer and fairseq-generate load.
+"""Trained models in files: read from bundles and fairseq checkpoints of any age, and written as
+checkpoints that fairseq's trainer and fairseq-generate load.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ from specdec_plugins.formats.bundle import WEIGHTS_SUFFIX, read_weights
 from specdec_plugins.formats.checkpoints import load_checkpoint, untrained
 from specdec_plugins.formats.dictionaries import Dictionary
 
-_VERSION = 3.0  # from 2 on a stack may end in a norm, from 3 on layers are laid out as today
+_VERSION = 3.0  # from 2 on, a stack may end in a norm; from 3 on, layers have today's layout
 _CPU = torch.device("cpu")
 Languages = tuple[str | None, str | None]  # source, target
 _Network = TypeVar("_Network", bound=TrainedNetwork)
 
-# Buffers that say how a file was written, and tables that are computed anyway.
+# Buffers that mark the format of a file, and position tables that are computed anyway.
 _IGNORED = re.compile(r"\.version$|\.embed_positions\.(_float_tensor|weights)$")
 
 _OLD_NORMS = {
@@ -50,7 +50,7 @@ def read_model(path: str | Path) -> Model:
 def read_model_of(
     cls: type[TrainedNetwork], path: str | Path, source: Dictionary, target: Dictionary
 ) -> Model:
-    """The same, of that class of network, trained with these dictionaries; or UserError."""
+    """The model of a file. UserError also for another class, direction or size of dictionaries."""
     model = read_model(path)
     kind = NETWORKS.get(model.kind)
     require(
@@ -64,9 +64,9 @@ def read_model_of(
 
 
 def check_direction(path: str | Path, trained: Languages, asked: Languages) -> None:
-    """Raises UserError where a model is asked for the opposite of what it was trained for.
+    """Raises UserError if a model is asked to translate in the opposite direction.
 
-    Other names may mean the same languages, so only their exchange is refused.
+    Other names may mean the same languages, so only exchanged ones are refused.
     """
     source, target = trained
     require(
@@ -88,9 +88,9 @@ def load_network(
 ) -> _Network:
     """The network of that class in a file, in eval mode.
 
-    With `exit_layer` its decoder ends after so many layers, as if it had no others. Raises
-    UserError where the file is no such model, uses an option that the network does not have,
-    was trained with other dictionaries, or has no such layer.
+    With `exit_layer` its decoder is cut after that many layers. Raises UserError if the file is no
+    such model, uses an option that the network does not have, was trained with other dictionaries,
+    or has no such layer.
     """
     model = read_model_of(cls, path, source, target)
     if exit_layer is not None:
@@ -101,7 +101,7 @@ def load_network(
 
 
 class TrainingRecord:
-    """What a checkpoint says about its model: flat or nested, of today or of years ago."""
+    """The settings of a checkpoint: flat or nested, in today's or an old format."""
 
     def __init__(self, checkpoint: dict[str, Any], path: Path) -> None:
         config = checkpoint.get("cfg")
@@ -118,9 +118,9 @@ class TrainingRecord:
         return str(self.get("_name") or self.get("arch") or "unknown")
 
     def get(self, name: str, default: Any = None) -> Any:
-        """The value of a flag, of the model or else of the task.
+        """The value of a flag of the model, or else of the task.
 
-        `encoder_layers` may also stand as `encoder.layers`.
+        `encoder_layers` may also be stored as `encoder.layers`.
         """
         group, _, rest = name.partition("_")
         holders = ((self._model, name), (_read(self._model, group), rest), (self._task, name))
@@ -138,10 +138,10 @@ def _read(holder: Any, name: str) -> Any:
 
 
 def read_checkpoint(path: str | Path) -> Model:
-    """The model of a fairseq checkpoint, of the first kind of network that knows its `--arch`.
+    """The model of a fairseq checkpoint; its `--arch` determines the kind of network (`kind_of`).
 
-    Raises UserError where the file is no such checkpoint, or uses an option that the networks do
-    not have.
+    Raises UserError if the file is no such checkpoint, or uses an option that the network does not
+    have.
     """
     path = Path(path)
     require(
@@ -153,7 +153,7 @@ def read_checkpoint(path: str | Path) -> Model:
     state = upgrade(checkpoint["model"])
     tied = record.get("share_decoder_input_output_embed") or record.get("share_all_embeddings")
     if tied and "decoder.embed_tokens.weight" in state:
-        # Older versions did not write the projection where it is the embeddings.
+        # Older versions did not store a projection that is tied to the embeddings.
         state.setdefault("decoder.output_projection.weight", state["decoder.embed_tokens.weight"])
     kind = kind_of(record.arch)
     with located(path):
@@ -189,7 +189,7 @@ def _modern(name: str, tensor: Tensor) -> State:
 def to_checkpoint(model: Model, source_lang: str, target_lang: str) -> dict[str, Any]:
     """A checkpoint as fairseq's trainer reads it, before the first update; float32 weights.
 
-    Raises UserError where fairseq has no option for what the model does.
+    Raises UserError if fairseq has no option for some part of the model.
     """
     if not isinstance(model.config, TransformerConfig):
         raise UserError(
@@ -208,7 +208,7 @@ def to_checkpoint(model: Model, source_lang: str, target_lang: str) -> dict[str,
 
 
 def _in_float32(state: State) -> State:
-    """Tied weights stay one tensor, which a file holds once."""
+    """The state in float32. Tied weights stay one tensor, which a file stores once."""
     converted: dict[int, Tensor] = {}
     for tensor in state.values():
         converted.setdefault(id(tensor), tensor.float())
@@ -238,7 +238,7 @@ def _check_expressible(model: Model, encoder: StackConfig, decoder: StackConfig)
 
 
 def flags_of(model: Model) -> dict[str, Any]:
-    """The flags of fairseq that build this network, as far as it has them; defaults spelt out."""
+    """The fairseq flags that build this network, as far as they exist; defaults are spelt out."""
     config: TransformerConfig = model.config
     encoder, decoder = config.encoder, config.decoder
     settings: dict[str, Any] = {

@@ -1,4 +1,4 @@
-"""Where a program writes: asked before the work begins, and filled whole or not at all."""
+"""Output paths: checked before the work begins, and written atomically."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from specdec_plugins.errors import UserError, require
 def check_output(
     path: str | Path, flag: str = "", *, replaced: bool = False, folder: bool = False
 ) -> None:
-    """Raises UserError where an output cannot be written; every program asks before its work.
+    """Raises UserError if an output cannot be written; every program checks this before its work.
 
     flag: what the user gave the path with, for the message. replaced: the file is written beside
-    its place and renamed, as `save_checkpoint` does. folder: the output is a folder. In these two
-    cases missing folders are made; else the file's folder must be there.
+    its place and renamed, as `save_checkpoint` does. folder: the output is a folder. In the last
+    two cases missing folders are created; otherwise the file's folder must exist.
     """
     path, named = Path(path), f"{flag} {path}".lstrip()
     if folder:
@@ -41,12 +41,12 @@ def check_output(
 
 
 def temporary(path: Path) -> Path:
-    """The name under which ``path`` is written until it is whole (in the same file system)."""
+    """The name of ``path`` while it is being written (in the same file system)."""
     return path.with_name(f".{path.name}.part")
 
 
 def remove(path: Path) -> None:
-    """Remove a file, a folder or a link, if it is there."""
+    """Remove a file, a folder or a link, if it exists."""
     if path.is_dir() and not path.is_symlink():
         shutil.rmtree(path)
     else:
@@ -57,7 +57,7 @@ def remove(path: Path) -> None:
 def written_whole(path: Path) -> Iterator[Path]:
     """Yields a temporary name; renames it to ``path`` when the block ends without an error.
 
-    A file or a folder; where anything fails, what was there before is there again.
+    ``path`` is a file or a folder. On any error its old content is restored.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     part, old = temporary(path), path.with_name(f".{path.name}.old")
@@ -79,9 +79,9 @@ def written_whole(path: Path) -> Iterator[Path]:
 
 @contextmanager
 def new_folder(folder: str | Path, marker: str, force: bool = False) -> Iterator[Path]:
-    """A temporary folder that takes the given place when the block ends without an error.
+    """Yields a temporary folder; renames it to ``folder`` when the block ends without an error.
 
-    marker: a file that every folder of this kind holds. Raises UserError where the place is taken
+    marker: a file that every folder of this kind holds. Raises UserError if the place is taken
     (unless, with `force`, by a folder of this kind) or cannot be written to.
     """
     folder = Path(folder)

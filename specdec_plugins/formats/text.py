@@ -1,7 +1,7 @@
-"""Raw text to BPE tokens and back: the one pipeline of preparation, decoding and serving.
+"""Raw text to BPE tokens and back: the one pipeline for preparation, decoding and serving.
 
 Training data and live input must agree to the character, or the model reads tokens that it never
-saw. So nothing else in the project tokenises, applies BPE, joins it or detokenises.
+saw. So no other code in the project tokenises, applies or joins BPE, or detokenises.
 """
 
 from __future__ import annotations
@@ -18,17 +18,17 @@ from specdec_plugins.errors import UserError, imported, read_text, require
 BPE_SEPARATOR = "@@"
 
 # Characters at which some reader of the prepared files would break a line (``str.splitlines``,
-# universal newlines). A line must stay one line; none of them carries meaning in a sentence.
+# universal newlines). None of them carries meaning in a sentence.
 _LINE_BREAKERS = re.compile("[\x00-\x1f\x7f\x85\u2028\u2029]")
 _SPACES = re.compile(r"\s+")
 
-# Codes join digits too, but in few of their lines.
+# BPE codes contain digits too, but on few lines.
 _MOSTLY = 0.9
 
 _DASH = "@-@"
 _FIRST_CJK = 0x1100
 _MARKS = set("'\"`„“”")
-_READ_WHOLE = ("cs",)  # whose detokenisation asks for a sentence's last words
+_READ_WHOLE = ("cs",)  # their detokenisation depends on the last words of a sentence
 
 # Romanian is written with a comma below; much text holds the look-alike cedilla letters of older
 # character sets, which would double the vocabulary.
@@ -37,7 +37,7 @@ _ROMANIAN_TO_ASCII = str.maketrans("ȘșȚțĂăÂâÎî", "SsTtAaAaIi")
 
 
 def load_codes(path: str | Path) -> Any:
-    """The ``subword_nmt.apply_bpe.BPE`` of a codes file, or a ``UserError`` naming what is bad."""
+    """The ``subword_nmt.apply_bpe.BPE`` of a codes file. Raises ``UserError`` naming a fault."""
     apply_bpe = imported("subword_nmt.apply_bpe", "text")
     text = read_text(path, "the BPE codes", "give the file that subword-nmt learn-bpe wrote")
     _check_codes(path, text.split("\n"))
@@ -45,10 +45,10 @@ def load_codes(path: str | Path) -> Any:
 
 
 def _check_codes(path: str | Path, lines: Sequence[str]) -> None:
-    """Raises ``UserError`` for a dictionary, and for a line that is no pair of subwords.
+    """Raises ``UserError`` for a dictionary, and for a line that is not a pair of subwords.
 
-    subword-nmt would apply a dictionary as if its counts were subwords, and would end the process
-    at a bad line, which a server must not do.
+    subword-nmt would treat the counts of a dictionary as subwords, and would exit the process at a
+    bad line, which a server must not do.
     """
     seconds = [fields[1] for fields in map(str.split, lines) if len(fields) > 1]
     if sum(map(str.isdecimal, seconds)) > _MOSTLY * len(seconds):
@@ -67,12 +67,12 @@ def _check_codes(path: str | Path, lines: Sequence[str]) -> None:
 
 
 def join_bpe(tokens: str) -> str:
-    """Join BPE pieces to words; a dangling separator at the end of a cut line goes too."""
+    """Join BPE pieces to words; a dangling separator at the end of a cut line is removed too."""
     return (tokens.strip() + " ").replace(BPE_SEPARATOR + " ", "").rstrip()
 
 
 def _is_mark(word: str) -> bool:
-    """True for words of quotation marks only."""
+    """True for words that consist of quotation marks."""
     return set(word.replace("&quot;", '"').replace("&apos;", "'")) <= _MARKS
 
 
@@ -85,14 +85,14 @@ class TextPipeline:
     """Turns a raw line into the tokens that a model reads, and a model's tokens into a line.
 
     ``source_lang`` and ``target_lang`` are two-letter codes; unknown ones get English rules, as
-    in Moses. ``tokenizer`` None means text that is tokenised already, ``bpe`` None text whose
-    tokens are words (or BPE was applied already). ``codes`` is the file of BPE codes.
-    ``dash_splits`` turns ``a-b`` into ``a @-@ b``, as some published WMT14 data have it.
-    ``strip_diacritics`` writes Romanian without its marks, as some published WMT16 data have it.
+    in Moses. ``tokenizer`` None means text that is already tokenised, ``bpe`` None text whose
+    tokens are words (or BPE was already applied). ``codes`` is the file of BPE codes.
+    ``dash_splits`` turns ``a-b`` into ``a @-@ b``, as in some published WMT14 data.
+    ``strip_diacritics`` removes Romanian diacritics, as in some published WMT16 data.
 
-    Where a language is Romanian, cedilla letters become comma letters on both sides.
+    If a language is Romanian, cedilla letters become comma letters on both sides.
 
-    Raises ``UserError`` where a package or the codes file is missing or malformed. The packages
+    Raises ``UserError`` if a package or the codes file is missing or malformed. The packages
     are imported when a pipeline is built, not with this module.
     """
 
@@ -129,7 +129,7 @@ class TextPipeline:
         self._bpe = None if bpe is None or codes is None else load_codes(codes)
 
     def encode(self, line: str) -> str:
-        """BPE tokens, separated by single spaces, of one raw source line; "" for an empty one."""
+        """The BPE tokens of one raw source line, separated by single spaces; "" if it is empty."""
         return self.segment(self.tokenize(line, "source"))
 
     def encode_target(self, line: str) -> str:
@@ -137,18 +137,18 @@ class TextPipeline:
         return self.segment(self.tokenize(line, "target"))
 
     def decode(self, tokens: str) -> str:
-        """The line that a user reads, of space-separated target tokens: BPE joined, detokenised."""
+        """Join and detokenise space-separated target tokens to the line that a user reads."""
         words = self.join(tokens)
         if self._detokenizer is None:
             return words
         return str(self._detokenizer.detokenize(words.split(), return_str=True))
 
     def settled(self, tokens: Sequence[str]) -> int:
-        """How many of the first target tokens have a text that no later token changes.
+        """The number of leading target tokens whose text no later token changes.
 
-        `decode` of all tokens is that of these, a space, and that of the rest, whatever follows.
-        The place is between two letters: only punctuation leans on its neighbours. Quotation marks
-        open and close in turns, so none may be open there.
+        Whatever follows, `decode` of all tokens is that of these, a space, and that of the rest.
+        The split is between two letters, as only punctuation attaches to its neighbours. Quotation
+        marks open and close in turns, so none may be open at the split.
         """
         if self._detokenizer is None or self._languages["target"] in _READ_WHOLE:
             return 0
@@ -162,7 +162,7 @@ class TextPipeline:
                 if _is_mark(word):
                     open_marks ^= {word}
                 if _DASH in (previous, word) and (_is_mark(word) or _is_mark(previous)):
-                    open_marks.add(_DASH)  # it joins its neighbours to one word: no mark to count
+                    open_marks.add(_DASH)  # joins a mark into a word: marks no longer count
                 previous, word = word, ""
         return settled
 
@@ -173,8 +173,7 @@ class TextPipeline:
             normalizer, tokenizer = self._moses[side]
             splits = {"aggressive_dash_splits": self._dash_splits, "return_str": True}
             line = str(tokenizer.tokenize(normalizer.normalize(line), **splits))
-        # The tokeniser lets through the line breakers that lie outside ASCII, and exotic spaces
-        # at which fairseq would split a token in two.
+        # The tokeniser lets through exotic spaces, at which fairseq would split a token in two.
         return _SPACES.sub(" ", line).strip()
 
     def segment(self, words: str) -> str:
@@ -182,7 +181,7 @@ class TextPipeline:
         return words if self._bpe is None else str(self._bpe.segment(words))
 
     def join(self, tokens: str) -> str:
-        """Words of BPE tokens; the same tokens where there is no BPE."""
+        """The words of BPE tokens; the tokens themselves without BPE."""
         return tokens.strip() if self._bpe is None else join_bpe(tokens)
 
     def _normalize(self, line: str, language: str) -> str:

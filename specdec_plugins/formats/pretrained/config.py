@@ -1,8 +1,8 @@
-"""What config.json and generation_config.json of a transformers folder say, without transformers.
+"""Reads config.json and generation_config.json of a transformers folder, without transformers.
 
-`ARCHITECTURES` is the list of what can be read: for one more, add an entry, and say in `FIELDS` or
-`HARMLESS` what its configuration has beyond the others'. Nothing is passed over in silence: a field
-that is in no list here is refused by name, as it may change what the model says.
+`ARCHITECTURES` lists what can be read. To support another one, add an entry, and list in `FIELDS`
+or `HARMLESS` the fields that only its configuration has. No field is silently ignored: one that is
+in no list here is refused by name, because it may change the output.
 """
 
 from __future__ import annotations
@@ -23,19 +23,19 @@ CONFIG, GENERATION = "config.json", "generation_config.json"
 
 @dataclass(frozen=True)
 class Architecture:
-    """What a `model_type` settles, whatever its config.json says."""
+    """What a `model_type` determines, whatever its config.json says."""
 
     defaults: Mapping[str, Any] = field(default_factory=dict)  # where they differ from `FIELDS`
-    pre_norm: bool = False  # a norm before each block, and one behind the last layer
+    pre_norm: bool = False  # a norm before each block, and one after the last layer
     norm_embedding: bool = False
     sinusoids: bool = False  # fairseq's, computed; else a table of positions is read
-    position_rows: int = 0  # rows of that table in front of position 0
+    position_rows: int = 0  # rows of that table before position 0
     logits_bias: bool = True
 
 
 _FAIRSEQ = {"pad_token_id": 1, "bos_token_id": 0, "eos_token_id": 2}
 _BART = {**_FAIRSEQ, "decoder_start_token_id": 2, "vocab_size": 50265}
-_MARIAN_PAD = 58100  # which begins a text, too
+_MARIAN_PAD = 58100  # also begins a target
 
 ARCHITECTURES = {
     "marian": Architecture(
@@ -58,7 +58,7 @@ ARCHITECTURES = {
     ),
 }
 
-# Why some architectures that people have are not there.
+# Why some common architectures are not supported.
 _REASONS = {
     "t5": "its positions are relative",
     "nllb-moe": "its layers are mixtures of experts",
@@ -90,7 +90,7 @@ _ALIASES = {  # other names of fields
     "hidden_size": "d_model",
 }
 
-ACTIVATIONS = {  # of transformers, by our names
+ACTIVATIONS = {  # transformers' names to ours
     "relu": "relu",
     "relu2": "relu_squared",
     "gelu": "gelu",
@@ -103,7 +103,7 @@ ACTIVATIONS = {  # of transformers, by our names
     "silu": "swish",
 }
 
-# Fields of generation that are honoured, and those that must be at a value that changes nothing.
+# Generation fields that are honoured, and those that must have a value without effect.
 HONOURED = (
     *("decoder_start_token_id", "bos_token_id", "eos_token_id", "pad_token_id"),
     *("forced_bos_token_id", "forced_eos_token_id", "bad_words_ids", "no_repeat_ngram_size"),
@@ -125,7 +125,7 @@ NEUTRAL: dict[str, tuple[Any, ...]] = {
     "pruned_heads": (None, {}),
     "quantization_config": (None,),
 }
-# Other ways to choose, in whose place comes the best token, or a rule that samples.
+# Other search methods, replaced by greedy decoding or a rule that samples.
 _SEARCH = ("num_beams", "do_sample")
 
 HARMLESS = {
@@ -151,7 +151,7 @@ HARMLESS = {
     *("sep_token_id", "cls_token_id", "mask_token_id", "unk_token_id"),
     *("do_blenderbot_90_layernorm", "force_bos_token_to_be_generated", "eos_token_ids"),
     *("student_encoder_layers", "student_decoder_layers", "replacing_rate"),
-    # What the architecture settles; transformers reads none of them either.
+    # Determined by the architecture; transformers reads none of them either.
     *("normalize_before", "normalize_embedding", "add_final_layer_norm", "add_bias_logits"),
     *("static_position_embeddings", "extra_pos_embeddings", "save_step"),
 }
@@ -159,11 +159,11 @@ HARMLESS = {
 
 @dataclass(frozen=True)
 class Generation:
-    """What the model's own greedy `generate` would do, in our ids and counts."""
+    """The settings of the model's own greedy `generate`, in our ids and counts."""
 
     start: int  # the decoder's first input
-    min_len: int  # tokens after the start token before eos may come, as `DecodeParams` counts
-    max_len: int | None  # and at most; None = the file does not say
+    min_len: int  # tokens after the start token before eos is allowed, as `DecodeParams` counts
+    max_len: int | None  # the most tokens; None = the file does not say
     constraints: Constraints
 
 
@@ -173,9 +173,9 @@ class PretrainedConfig:
 
     folder: Path
     model_type: str  # a name in ARCHITECTURES
-    fields: Mapping[str, Any]  # FIELDS, of config.json or by default
-    generate: Mapping[str, Any]  # HONOURED, where the files have them
-    notices: tuple[str, ...]  # what a user should be told, a sentence each
+    fields: Mapping[str, Any]  # FIELDS, from config.json or by default
+    generate: Mapping[str, Any]  # those of HONOURED that the files have
+    notices: tuple[str, ...]  # messages for the user, a sentence each
 
     @property
     def architecture(self) -> Architecture:
@@ -183,12 +183,12 @@ class PretrainedConfig:
 
     @property
     def vocab_size(self) -> int:
-        """Rows of the source's table of embeddings."""
+        """Rows of the source embedding table."""
         return int(self.fields["vocab_size"])
 
     @property
     def decoder_vocab_size(self) -> int:
-        """Rows of the target's; the same table, where it is shared."""
+        """Rows of the target embedding table, which may be the source's."""
         return int(self.fields["decoder_vocab_size"] or self.vocab_size)
 
     @property
@@ -210,7 +210,7 @@ class PretrainedConfig:
 
     @property
     def forced_bos_token_id(self) -> int | None:
-        """The first token of every text, where there is one."""
+        """The forced first token of every target, if there is one."""
         return self.generate.get("forced_bos_token_id")
 
     def _token(self, name: str) -> int:
@@ -224,7 +224,7 @@ class PretrainedConfig:
         return value
 
     def network(self, num_source: int, num_target: int) -> TransformerConfig:
-        """The network's shape, for tables of so many rows; the weights tell the rest."""
+        """The network's configuration for tables of that size; the weights determine the rest."""
         fields, architecture = self.fields, self.architecture
 
         def stack(side: str, vocab_size: int) -> StackConfig:
@@ -250,9 +250,9 @@ class PretrainedConfig:
         )
 
     def generation(self, target_order: Sequence[int], num_forced: int | None = None) -> Generation:
-        """What generation asks for; `target_order` says which id of the file's each of ours is.
+        """The generation settings; `target_order` maps our ids to the file's.
 
-        num_forced: tokens that every text begins with, where not only this configuration says so.
+        num_forced: tokens that every target begins with, if not set by this configuration alone.
         """
         # `min_length` and `max_length` count the start token, the others do not.
         asked = self.generate
@@ -270,7 +270,7 @@ class PretrainedConfig:
         )
 
     def _constraints(self, id_of: Mapping[int, int], num_forced: int) -> Constraints:
-        """In our ids, which `id_of` has for those of the file."""
+        """The constraints in our ids; `id_of` maps ids of the file to ours."""
         asked = self.generate
         last = asked.get("forced_eos_token_id")
         words = [w for w in asked.get("bad_words_ids") or () if w != [self.eos_token_id]]
@@ -296,7 +296,7 @@ class PretrainedConfig:
 
 
 def is_pretrained(folder: str | Path) -> bool:
-    """True if it holds a config.json that names a type of model."""
+    """True if the folder has a config.json with a `model_type`."""
     try:
         found = json.loads((Path(folder) / CONFIG).read_text(encoding="utf-8"))
     except (OSError, ValueError):
@@ -305,7 +305,7 @@ def is_pretrained(folder: str | Path) -> bool:
 
 
 def read_config(folder: str | Path) -> PretrainedConfig:
-    """The configuration of a folder. Raises UserError where it cannot be decoded here as meant."""
+    """The configuration of a folder. Raises UserError if it cannot be decoded as it specifies."""
     folder = Path(folder)
     path = folder / CONFIG
     given = _read(path, "a model that transformers has saved")
@@ -338,7 +338,7 @@ def _unknown_architecture(path: Path, model_type: object) -> str:
 
 
 def _check_head(path: Path, architectures: Collection[str]) -> None:
-    """Raises UserError where the model was made for something else than text."""
+    """Raises UserError if the model is not for conditional generation."""
     for name in architectures:
         require(
             not any(head in name for head in ("Classification", "Answering", "CausalLM")),
@@ -348,7 +348,7 @@ def _check_head(path: Path, architectures: Collection[str]) -> None:
 
 
 def _check_known(path: Path, given: Mapping[str, Any]) -> None:
-    """Raises UserError for a field that no list here has, or whose value is not supported."""
+    """Raises UserError for a field in no list here, or with an unsupported value."""
     known = {*FIELDS, *_ALIASES, *HONOURED, *NEUTRAL, *HARMLESS}
     for name, value in given.items():
         require(
@@ -385,9 +385,9 @@ def _check_fields(path: Path, fields: Mapping[str, Any]) -> None:
 def _generation(
     folder: Path, config: Mapping[str, Any], defaults: Mapping[str, Any]
 ) -> tuple[dict[str, Any], tuple[str, ...]]:
-    """What is honoured, of generation_config.json or, where there is none, of config.json.
+    """The honoured fields of generation_config.json or, if there is none, of config.json.
 
-    And what to tell the user: which search is not done.
+    Also the notices for the user, about a search that is not done.
     """
     path, asked = folder / GENERATION, config
     if path.is_file():
@@ -397,7 +397,7 @@ def _generation(
         path = folder / CONFIG
     found = {name: asked[name] for name in HONOURED if asked.get(name) is not None}
     special = ["pad_token_id", "eos_token_id"]
-    if "bos_token_id" not in found:  # which opens the decoder's input where nothing else does
+    if "bos_token_id" not in found:  # it opens the decoder's input by default
         special.append("decoder_start_token_id")
     for name in special:
         value = config.get(name, defaults.get(name))
@@ -411,7 +411,7 @@ def _generation(
 
 
 def _check_generation(path: Path, found: Mapping[str, Any]) -> None:
-    """Raises UserError for what is of another kind than it should be."""
+    """Raises UserError for a value of the wrong type or range."""
     for name, value in found.items():
         if name == "bad_words_ids":
             is_right = isinstance(value, list) and all(
@@ -432,7 +432,7 @@ def _check_generation(path: Path, found: Mapping[str, Any]) -> None:
 
 
 def _notices(path: Path, asked: Mapping[str, Any]) -> tuple[str, ...]:
-    """One sentence where another search than the greedy one is asked for."""
+    """One sentence if the configuration asks for a search other than greedy."""
     beams, samples = asked.get("num_beams") or 1, asked.get("do_sample")
     if beams == 1 and not samples:
         return ()

@@ -1,11 +1,11 @@
-"""Languages: those of the published models, in the order of their tokens, and their names."""
+"""The languages of the published models, in the order of their tokens, and their names."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Sequence
 
-# What folders without a list of their added tokens go by.
+# Used for folders without a list of their added tokens.
 _PUBLISHED = {
     "m2m100": """
         af am ar ast az ba be bg bn br bs ca ceb cs cy da de el en es et fa ff fi fr fy ga gd gl gu
@@ -49,7 +49,7 @@ _PUBLISHED = {
     """,
 }
 
-NAMES = {  # in English, for people who read a list
+NAMES = {  # in English, for display
     "ar": "Arabic", "bg": "Bulgarian", "ca": "Catalan", "cs": "Czech", "da": "Danish",
     "de": "German", "el": "Greek", "en": "English", "es": "Spanish", "et": "Estonian",
     "fa": "Persian", "fi": "Finnish", "fr": "French", "ga": "Irish", "he": "Hebrew",
@@ -67,29 +67,29 @@ _THREE_LETTERS = {  # ISO 639-3, with NLLB's own choices, to the two letters abo
     "pol": "pl", "por": "pt", "ron": "ro", "rus": "ru", "slk": "sk", "slv": "sl", "srp": "sr",
     "swe": "sv", "tur": "tr", "ukr": "uk", "vie": "vi", "zho": "zh",
 }  # fmt: skip
-_REGION = re.compile(r"[_-].*")  # of de_DE, the script of deu_Latn
+_REGION = re.compile(r"[_-].*")  # the region of de_DE, the script of deu_Latn
 
 
 def published(name: str) -> list[str]:
-    """The languages of a model; those that mBART-50 added stand behind those of mBART."""
+    """The languages of a model; for mBART-50, those of mBART come first."""
     codes = _PUBLISHED[name].split()
     return published("mbart25") + codes if name == "mbart50" else codes
 
 
 def plain(code: str) -> str:
-    """The two letters of a language that a model calls `deu_Latn`, `de_DE` or `de`."""
+    """The two-letter code of a language that a model calls `deu_Latn`, `de_DE` or `de`."""
     base = _REGION.sub("", code)
     return _THREE_LETTERS.get(base, base)
 
 
 def name_of(code: str) -> str:
-    """English; the code itself where it is not in the list."""
+    """The English name; the code itself if it is not in the list."""
     name = NAMES.get(plain(code), code)
     return f"{name} ({code})" if name != code and "_" in code else name
 
 
 def find(asked: str, known: Sequence[str]) -> str | None:
-    """The one of the known codes that is meant: itself, or the only one of that language."""
+    """The known code that `asked` means: the same code, or the only one of that language."""
     if asked in known:
         return asked
     alike = [code for code in known if plain(code) == plain(asked)]

@@ -1,8 +1,9 @@
-"""Text to the ids of a model's files and back, as transformers' tokenizers have it.
+"""Text to the ids of a model's files and back, as transformers' tokenizers do it.
 
-Two kinds: sentencepiece with a vocabulary beside it (MarianMT, M2M-100, and NLLB and mBART as they
-were first published), and whatever `tokenizer.json` describes. Ids are those of the files, without
-the tokens that frame a source.
+Three kinds: sentencepiece with a vocabulary beside it (MarianMT, M2M-100, and NLLB and mBART as they
+were first published), whatever `tokenizer.json` describes, and the text pipeline of this project's
+exported models. Ids are those of the files, without
+the tokens around a source.
 """
 
 from __future__ import annotations
@@ -17,15 +18,15 @@ from specdec_plugins.errors import UserError, imported, require
 from specdec_plugins.formats.dictionaries import Dictionary
 from specdec_plugins.formats.text import TextPipeline
 
-_FEW = 0.1  # of a vocabulary's symbols, which any part of a model knows
+_FEW = 0.1  # least share of a vocabulary's symbols that a sentencepiece model knows
 _UNDERLINE = "\u2581"  # sentencepiece's mark of a space
 _CODE = re.compile(r">>.*?<<", re.DOTALL)  # MarianMT's target language, at the start of a source
-# transformers' own, of English text that was once cut into words.
+# transformers' own list, for English text that was tokenised into words.
 _CLEANED = (" .", " ?", " !", " ,", " ' ", " n't", " 'm", " 's", " 've", " 're")
 
 
-TEXT, CODES = "text.json", "bpe.codes"  # of a model of this project that was exported
-Added = dict[str, dict[str, Any]]  # tokens that a text may hold; what transformers says of each
+TEXT, CODES = "text.json", "bpe.codes"  # of an exported model of this project
+Added = dict[str, dict[str, Any]]  # tokens that a text may contain; their settings in transformers
 
 
 class Segmenter(Protocol):
@@ -40,9 +41,9 @@ class Segmenter(Protocol):
 
 
 def read_json(path: Path, otherwise: Any = None) -> Any:
-    """A file of JSON; `otherwise`, where it is given and the file is not there.
+    """The contents of a JSON file, or `otherwise` if given and the file is missing.
 
-    Raises UserError where the file cannot be read.
+    Raises UserError if the file cannot be read.
     """
     try:
         return json.loads(path.read_text(encoding="utf-8"))
@@ -57,7 +58,7 @@ def read_json(path: Path, otherwise: Any = None) -> Any:
 
 
 def missing(path: Path) -> UserError:
-    """What to say where a tokenizer's file is not there."""
+    """The error for a missing tokenizer file."""
     return UserError(
         f"{path}: there is no such file, and the model's tokenizer needs it; copy it from where "
         "the model came from."
@@ -65,7 +66,7 @@ def missing(path: Path) -> UserError:
 
 
 def read_vocabulary(path: Path) -> dict[str, int]:
-    """Symbols and ids of a `vocab.json`. Raises UserError where it is something else."""
+    """Symbols and ids of a `vocab.json`. Raises UserError if it is something else."""
     found = read_json(path)
     is_one = isinstance(found, dict) and all(isinstance(index, int) for index in found.values())
     require(is_one, f"{path}: expected symbols and their ids; download it again.")
@@ -73,7 +74,7 @@ def read_vocabulary(path: Path) -> dict[str, int]:
 
 
 class Spm:
-    """A file of sentencepiece."""
+    """A sentencepiece model file."""
 
     def __init__(self, path: Path) -> None:
         """Raises UserError where it is missing or damaged."""
@@ -98,7 +99,7 @@ class Spm:
 
 
 class SpmSegmenter:
-    """sentencepiece's pieces, with ids of a vocabulary of their own."""
+    """sentencepiece pieces with ids from a separate vocabulary."""
 
     def __init__(
         self,
@@ -111,7 +112,7 @@ class SpmSegmenter:
         cleans: bool = False,
         takes_codes: bool = False,
     ) -> None:
-        """cleans: spaces before English punctuation go; takes_codes: MarianMT's `>>deu<<`."""
+        """cleans: drop spaces before English punctuation; takes_codes: MarianMT's `>>deu<<`."""
         self.vocabulary = vocabulary
         self.special = frozenset(vocabulary[t] for t, how in added.items() if how["special"])
         self._encoder, self._decoder = encoder, decoder
@@ -159,10 +160,10 @@ class SpmSegmenter:
 
 
 class JsonSegmenter:
-    """What the package tokenizers reads or is told."""
+    """A tokenizer of the package tokenizers, read from a file or built."""
 
     def __init__(self, tokenizer: Any, cleans: bool = False) -> None:
-        """cleans: spaces before English punctuation go, unless the tokens are BPE's."""
+        """cleans: drop spaces before English punctuation, unless the model is BPE."""
         self._tokenizer = tokenizer
         tokenizer.no_truncation()
         tokenizer.no_padding()
@@ -173,7 +174,7 @@ class JsonSegmenter:
 
     @classmethod
     def read(cls, path: Path, cleans: bool = False) -> JsonSegmenter:
-        """Of a `tokenizer.json`; UserError where it is missing or damaged."""
+        """Read a `tokenizer.json`. Raises UserError if it is missing or damaged."""
         tokenizers = imported("tokenizers", "text")
         try:
             return cls(tokenizers.Tokenizer.from_file(str(path)), cleans)
@@ -188,16 +189,16 @@ class JsonSegmenter:
         return cleaned(text) if self._cleans else text
 
     def frame(self) -> tuple[list[int], list[int]]:
-        """What its own post-processor puts before a text and behind it."""
+        """The ids that its own post-processor puts before a text and after it."""
         bare, whole = self.encode("a"), list(self._tokenizer.encode("a").ids)
         at = [i for i in range(len(whole)) if whole[i : i + len(bare)] == bare]
         return whole[: at[0]], whole[at[0] + len(bare) :]
 
 
 class TextSegmenter:
-    """Words and BPE as this project's own models have them, and the symbols that these become."""
+    """Words and BPE as in this project's own models, and the ids of the resulting symbols."""
 
-    special = frozenset(range(4))  # as fairseq counts
+    special = frozenset(range(4))  # as in fairseq
 
     def __init__(self, pipeline: TextPipeline, vocabulary: Mapping[str, int], side: str) -> None:
         """side: source or target."""
@@ -207,7 +208,7 @@ class TextSegmenter:
 
     @classmethod
     def read(cls, folder: Path, source: Segmenter, target: Segmenter) -> list[TextSegmenter]:
-        """Both sides of an exported model. Raises UserError where its files are at fault."""
+        """Both sides of an exported model. Raises UserError if its files are faulty."""
         record = {k: v for k, v in read_json(folder / TEXT).items() if v is not None}
         plain = {"tokenizer": None, "bpe": None}  # where the file says nothing
         codes = folder / CODES if record.pop("bpe_codes", None) else None
@@ -231,14 +232,14 @@ class TextSegmenter:
 
 
 def cleaned(text: str) -> str:
-    """Without the spaces that `clean_up_tokenization_spaces` is about."""
+    """The text without the spaces that `clean_up_tokenization_spaces` removes."""
     for spaced in _CLEANED:
         text = text.replace(spaced, spaced.strip())
     return text
 
 
 def byte_bpe(vocabulary: Path, merges: Path, added: Added, spaced: bool) -> Any:
-    """BART's `tokenizers.Tokenizer`. spaced: a text begins as if a space stood before it."""
+    """BART's `tokenizers.Tokenizer`. spaced: encode a text as if a space preceded it."""
     tokenizers = imported("tokenizers", "text")
     symbols = read_vocabulary(vocabulary)
     if not merges.is_file():

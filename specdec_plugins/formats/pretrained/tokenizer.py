@@ -1,8 +1,8 @@
-"""The tokenizer of a folder of transformers': lines to our ids and back, for each of its languages.
+"""The tokenizer of a transformers folder: lines to our ids and back, for each of its languages.
 
-Needs the packages sentencepiece or tokenizers, and no transformers. What encodes and decodes as
-the files say is in `segmenters.py`; here is what each kind of tokenizer puts around a source, and
-which of its tokens stand for languages.
+Needs the packages sentencepiece or tokenizers, but not transformers. `segmenters.py` encodes and
+decodes as the files specify. This module adds what each kind of tokenizer puts around a source,
+and which of its tokens are languages.
 """
 
 from __future__ import annotations
@@ -34,22 +34,22 @@ SETTINGS, SPECIAL, JSON = "tokenizer_config.json", "special_tokens_map.json", "t
 SPM, VOCABULARY, ADDED = "sentencepiece.bpe.model", "vocab.json", "added_tokens.json"
 TARGET_JSON, TARGET_VOCABULARY = "target_tokenizer.json", "target_vocab.json"
 SOURCE_SPM, TARGET_SPM, MERGES = "source.spm", "target.spm", "merges.txt"
-# All that a tokenizer may consist of; a bundle keeps them as they are.
+# All files that a tokenizer may consist of; a bundle keeps them unchanged.
 FILES = (
     *(SETTINGS, SPECIAL, JSON, SPM, VOCABULARY, ADDED, TARGET_JSON, TARGET_VOCABULARY),
     *(SOURCE_SPM, TARGET_SPM, MERGES, TEXT, CODES),
 )
 
-Frame = tuple[list[int], list[int]]  # what stands before a source and behind it
+Frame = tuple[list[int], list[int]]  # the ids before a source and after it
 _USUAL = {
     **{"bos": "<s>", "eos": "</s>", "unk": "<unk>", "sep": "</s>", "pad": "<pad>", "cls": "<s>"},
     "mask": "<mask>",
 }
-_MOSTLY = 0.5  # of a line's characters: letters; of a model's tokens: those with a symbol
+_MOSTLY = 0.5  # share of a line's characters: letters; of a model's tokens: those with a symbol
 
 
 class Ids(Protocol):
-    """What of a model's configuration is about its tokens; ids are those of its files."""
+    """The part of a model's configuration about its tokens; ids are those of its files."""
 
     @property
     def model_type(self) -> str: ...
@@ -69,13 +69,13 @@ class Ids(Protocol):
 
 @dataclass(frozen=True)
 class Kind:
-    """What one kind of tokenizer has around its sources and targets."""
+    """What one kind of tokenizer puts around its sources and targets."""
 
-    languages: str = ""  # their tokens: a regular expression whose group is the code
-    published: str = ""  # whose languages a folder has that lists none
+    languages: str = ""  # regular expression of language tokens; its group is the code
+    published: str = ""  # model whose languages a folder has if it lists none
     usual: tuple[str, ...] = tuple(_USUAL)  # special tokens that a folder need not name
-    opens_source: bool = False  # the source's language stands before the text, not behind its end
-    target_opens_source: bool = False  # the target's does, and the source has none
+    opens_source: bool = False  # the source language comes before the text, not after eos
+    target_opens_source: bool = False  # the target language does; the source has no language token
 
 
 _REGIONS = "([a-z]{2}_[A-Z]{2})"
@@ -84,13 +84,13 @@ M2M100 = Kind("__(.+)__", "m2m100", ("bos", "eos", "unk", "sep", "pad"), opens_s
 NLLB = Kind("([a-z]{3}_[A-Z][a-z]{3})", "nllb200", opens_source=True)
 MBART50 = Kind(_REGIONS, "mbart50", opens_source=True)
 MBART = Kind(_REGIONS, "mbart25")
-PLAIN = Kind()  # BART, and whatever has no languages
+PLAIN = Kind()  # BART, and every model without languages
 _CLASSES = {"MBart50": MBART50, "MBart": MBART, "Nllb": NLLB, "M2M100": M2M100, "Marian": MARIAN}
 
 
 @dataclass(frozen=True)
 class Languages:
-    """Those that a model reads and writes, as it calls them; none where nobody says."""
+    """The languages that a model reads and writes, under its own names; empty if unknown."""
 
     model: str  # what messages call it
     sources: tuple[str, ...]
@@ -99,9 +99,9 @@ class Languages:
     target: str | None = None
 
     def choose(self, source: str | None, target: str | None) -> tuple[str | None, str | None]:
-        """Those that are meant, None where nothing was asked for and nothing is the default.
+        """The model's names of the languages; None where none is requested and none is the default.
 
-        Raises UserError for languages that the model does not have, with those that it has.
+        Raises UserError for a language that the model does not have, listing those that it has.
         """
         return (
             self._choose("source", source, self.sources, self.source),
@@ -124,7 +124,7 @@ class Languages:
         return found
 
     def unchosen(self, side: str) -> UserError:
-        """What to say where a language must be chosen."""
+        """The error for a language that must be chosen."""
         known = self.sources if side == "source" else self.targets
         return UserError(
             f"{self.model} has several {side} languages; choose one, with --{side}-lang or in the "
@@ -133,12 +133,12 @@ class Languages:
 
 
 class PretrainedTokenizer:
-    """Both sides' symbols in our order, and everything between a line and their ids."""
+    """The symbols of both sides in our order, and the conversion between lines and ids."""
 
     def __init__(
         self, folder: Path, kind: Kind, config: Ids, source: Segmenter, target: Segmenter
     ) -> None:
-        """Raises UserError where the files do not fit the model."""
+        """Raises UserError if the files do not fit the model."""
         settings = read_settings(folder)
         self._name, self.kind = f"the model {folder.resolve().name}", kind
         self._source, self._target = source, target
@@ -153,7 +153,7 @@ class PretrainedTokenizer:
         self._source_ids, self._target_ids = ours(self.source_order), ours(self.target_order)
         self._codes = self._language_tokens()
         self.languages, self._first = self._find_languages(config, settings)
-        self._legacy = bool(settings.get("legacy_behaviour"))  # NLLB's language behind its end
+        self._legacy = bool(settings.get("legacy_behaviour"))  # NLLB's language after eos
         self._frame: Frame = ([], [self.source.eos])
         if isinstance(source, JsonSegmenter) and not self._codes:
             before, behind = source.frame()
@@ -161,7 +161,7 @@ class PretrainedTokenizer:
             self._frame = ([ids[i] for i in before], [ids[i] for i in behind])
 
     def _language_tokens(self) -> dict[str, int]:
-        """Our source ids of the tokens of languages, by their codes."""
+        """Our source ids of the language tokens, by their codes."""
         found = dict[str, int]()
         by_id = sorted(self._source.vocabulary.items(), key=lambda item: item[1])
         for symbol, index in by_id if self.kind.languages else ():
@@ -174,7 +174,7 @@ class PretrainedTokenizer:
     def _find_languages(
         self, config: Ids, settings: Mapping[str, Any]
     ) -> tuple[Languages, dict[str | None, list[int]]]:
-        """And what targets in them begin with; under None for any other."""
+        """The languages, and the ids that targets in each begin with; None = any other language."""
         start, forced = self.target.start, config.forced_bos_token_id
         first: dict[str | None, list[int]] = {None: []}
         if forced is not None:
@@ -191,7 +191,7 @@ class PretrainedTokenizer:
         targets: tuple[str, ...]
         if self.kind.target_opens_source or not codes:
             sources, targets = (source,) if source else (), codes or ((target,) if target else ())
-        elif start in by_id:  # mBART as it was first tuned: its start says the language
+        elif start in by_id:  # mBART as first fine-tuned: its start token is the language
             sources, targets = codes, (by_id[start],)
         else:
             sources, targets = codes, codes
@@ -201,20 +201,20 @@ class PretrainedTokenizer:
 
     @property
     def num_forced(self) -> int:
-        """Tokens that every target begins with, whatever its language."""
+        """The number of tokens that every target begins with, whatever its language."""
         return max(map(len, self._first.values()))
 
     def first_ids(self, target_lang: str | None) -> list[int]:
-        """Our ids of what a target begins with, whatever the source.
+        """Our ids that a target begins with, whatever the source.
 
-        Raises UserError where its language must be chosen.
+        Raises UserError if its language must be chosen.
         """
         if target_lang is None and len(self._first) > 1:
             raise self.languages.unchosen("target")
         return self._first.get(target_lang, self._first[None])
 
     def encode(self, line: str) -> list[int]:
-        """Our ids of source text, nothing around them; raises UserError for what is no text."""
+        """Our ids of source text, without frame. Raises UserError for input that is not text."""
         return self._encoded(self._source, self._source_ids, self.source, line)
 
     def encode_target(self, line: str) -> list[int]:
@@ -222,10 +222,10 @@ class PretrainedTokenizer:
         return self._encoded(self._target, self._target_ids, self.target, line)
 
     def framed(self, ids: Sequence[int], source: str | None, target: str | None) -> list[int]:
-        """A source with what the model expects around it. The languages are as it calls them.
+        """A source with the ids that the model expects around it; languages under its own names.
 
-        Raises UserError where one must be chosen. With MarianMT's models a source may begin with
-        the token of a target language of its own.
+        Raises UserError if a language must be chosen. A MarianMT source may itself begin with the
+        token of a target language.
         """
         before, behind = self.frame(source, target)
         if self.kind.target_opens_source and {*ids[:1]} & {*self._codes.values()}:
@@ -235,7 +235,7 @@ class PretrainedTokenizer:
         return [*before, *ids, *behind]
 
     def frame(self, source: str | None, target: str | None) -> Frame:
-        """What stands around a source."""
+        """The ids before a source and after it."""
         if not self._codes:
             return self._frame
         end = [self.source.eos]
@@ -270,16 +270,16 @@ class PretrainedTokenizer:
         return ids
 
     def decode(self, ids: Sequence[int]) -> str:
-        """The text of our target ids; special tokens leave none, as in transformers."""
+        """The text of our target ids, without special tokens, as in transformers."""
         return self._target.decode([self.target_order[i] for i in ids])
 
     def is_mark(self, index: int) -> bool:
-        """True for one of our target ids that is no token of a translation."""
+        """True if one of our target ids is a special token other than unk."""
         return index != self.target.unk and self.target_order[index] in self._target.special
 
 
 def read_settings(folder: Path) -> dict[str, Any]:
-    """What `tokenizer_config.json` says; older folders have a part of it in a file beside it."""
+    """The contents of `tokenizer_config.json`; older folders have a part of it in a second file."""
     settings = read_json(folder / SETTINGS, {})
     if "added_tokens_decoder" not in settings:
         settings |= read_json(folder / SPECIAL, {})
@@ -287,7 +287,7 @@ def read_settings(folder: Path) -> dict[str, Any]:
 
 
 def read_tokenizer(folder: Path, config: Ids) -> PretrainedTokenizer:
-    """Raises UserError where a file is missing, damaged, or of another model."""
+    """Raises UserError if a file is missing, damaged, or of another model."""
     settings = read_settings(folder)
     kind = _kind_of(folder, config, settings)
     cleans = bool(settings.get("clean_up_tokenization_spaces"))
@@ -311,7 +311,7 @@ def read_tokenizer(folder: Path, config: Ids) -> PretrainedTokenizer:
 
 
 def _kind_of(folder: Path, config: Ids, settings: Mapping[str, Any]) -> Kind:
-    """By the class that the folder names; else by the model, and by its files."""
+    """The kind of tokenizer: by the class that the folder names, else by model type and files."""
     name, model = str(settings.get("tokenizer_class", "")), config.model_type
     named = next((kind for prefix, kind in _CLASSES.items() if name.startswith(prefix)), None)
     if named is not None:
@@ -325,7 +325,7 @@ def _kind_of(folder: Path, config: Ids, settings: Mapping[str, Any]) -> Kind:
 
 
 def _added(folder: Path, kind: Kind, settings: Mapping[str, Any]) -> Added:
-    """Tokens that a text may hold, in the order of their ids, where the files tell these."""
+    """Added tokens that a text may contain, in the order of their ids, if the files give these."""
     found: Added = {}
     for index, token in settings.get("added_tokens_decoder", {}).items():
         found[token["content"]] = {**token, "id": int(index)}
@@ -343,7 +343,7 @@ def _added(folder: Path, kind: Kind, settings: Mapping[str, Any]) -> Added:
 
 
 def _completed(vocabulary: dict[str, int], added: Added, codes: Sequence[str]) -> dict[str, int]:
-    """With ids for added tokens: those that are told, and the next ones; languages come first."""
+    """The vocabulary with ids for added tokens: given ids, then new ones, languages first."""
     told = {content: token["id"] for content, token in added.items() if "id" in token}
     vocabulary = vocabulary | told
     for content in (*codes, *added):
@@ -354,7 +354,7 @@ def _completed(vocabulary: dict[str, int], added: Added, codes: Sequence[str]) -
 def _marian(
     folder: Path, settings: Mapping[str, Any], cleans: bool
 ) -> tuple[SpmSegmenter, SpmSegmenter]:
-    """Both sides."""
+    """The segmenters of both sides."""
     spms = [Spm(folder / name) for name in (SOURCE_SPM, TARGET_SPM)]
     added = _added(folder, MARIAN, settings)
     symbols = _completed(read_vocabulary(folder / VOCABULARY), added, ())
@@ -365,16 +365,16 @@ def _marian(
     unk = _content(settings.get("unk_token", _USUAL["unk"]))
     how: dict[str, Any] = {"unk": unk, "cleans": cleans, "takes_codes": True}
     source = SpmSegmenter(spms[0], spms[0], symbols, added, **how)
-    # transformers joins the target's pieces as the source's where they share a vocabulary.
+    # With a shared vocabulary, transformers joins target pieces with the source's model.
     return source, SpmSegmenter(spms[1], spms[0 if is_shared else 1], others, added, **how)
 
 
 def _fairseq(folder: Path, kind: Kind, settings: Mapping[str, Any], cleans: bool) -> SpmSegmenter:
-    """M2M-100, and NLLB and mBART without a `tokenizer.json`."""
+    """The segmenter of M2M-100, and of NLLB and mBART without a `tokenizer.json`."""
     spm, added = Spm(folder / SPM), _added(folder, kind, settings)
     if kind is M2M100:
         symbols = read_vocabulary(folder / VOCABULARY)
-    else:  # fairseq's own first, then sentencepiece's behind its three
+    else:  # fairseq's special symbols, then sentencepiece's after its three
         symbols = {s: i for i, s in enumerate(("<s>", "<pad>", "</s>", "<unk>", *spm.pieces[3:]))}
     if "<mask>" in added:
         added["<mask>"].setdefault("lstrip", True)  # it takes the space before it
@@ -396,7 +396,7 @@ def _content(token: Any) -> str:
 def _order(
     folder: Path, side: Segmenter, size: int, settings: Mapping[str, Any], start: int
 ) -> list[int]:
-    """Raises UserError where the model has no such tokens."""
+    """The order of one side. Raises UserError if its tokens do not fit the model."""
     ids = {}
     for name in ("pad", "eos", "unk"):
         symbol = _content(settings.get(f"{name}_token", _USUAL[name]))

@@ -1,4 +1,4 @@
-"""The weights of a transformers folder, as a model of ours: fairseq's names, rows in our order."""
+"""Reads the weights of a transformers folder as our model: fairseq's names, rows in our order."""
 
 from __future__ import annotations
 
@@ -29,17 +29,17 @@ _OUTPUT = "decoder.output_projection"
 _POSITIONS = tuple(f"{side}.embed_positions.weight" for side in ("encoder", "decoder"))
 _NEVER = -1e4  # logit of a token that the model does not have; float16 can hold it
 
-# How years ago files said who wrote them, and tables that are computed anyway.
+# Format marks of old files, and position tables that are computed anyway.
 _IGNORED = re.compile(r"\.version$|\.embed_positions\.weights$")
 
 
 def read_model(
     config: PretrainedConfig, source_order: Sequence[int], target_order: Sequence[int]
 ) -> Model:
-    """The verifier in a folder; the orders say which row of the file's tables each of ours is.
+    """The verifier in a folder; the orders map our rows to rows of the file's tables.
 
-    A row that stands twice in the target's order is a copy where it stands first, and never
-    emitted. Raises UserError where the weights are missing, damaged or of another shape.
+    If a row occurs twice in the target order, the first is a copy, which is never emitted. Raises
+    UserError if the weights are missing, damaged or of another shape.
     """
     path, stored = _read(config.folder)
     state = _own_names(stored, config)
@@ -66,7 +66,7 @@ def read_model(
     if shape.output_bias:
         state[f"{_OUTPUT}.bias"] = bias
     if not config.architecture.sinusoids:
-        # fairseq's tables begin behind the id of padding.
+        # fairseq's tables begin after the padding id.
         missing = (0, 0, Dictionary.pad + 1 - config.architecture.position_rows, 0)
         for name in _POSITIONS:
             state[name] = pad(state[name], missing)
@@ -82,7 +82,7 @@ def _same(first: Tensor, second: Tensor) -> bool:
 
 
 def _own_names(stored: State, config: PretrainedConfig) -> State:
-    """Without the prefix, with what files leave out: names of tied tables, computed positions."""
+    """The state without prefix, with what files omit: names of tied tables, computed positions."""
     state = {n.removeprefix("model."): t for n, t in stored.items() if not _IGNORED.search(n)}
     if config.fields["tie_word_embeddings"]:
         shared = config.fields["share_encoder_decoder_embeddings"]
@@ -171,7 +171,7 @@ def _listed(names: Iterable[str]) -> str:
 
 
 def _read(folder: Path) -> tuple[Path, State]:
-    """All tensors of a folder, and the file that holds them or says which files do."""
+    """All tensors of a folder, and the file that holds them or names the shards."""
     for name, load in ((SAFE, _load_safetensors), (PICKLED, _load_pickled)):
         path, index = folder / name, folder / (name + INDEX)
         if path.is_file():
@@ -187,7 +187,7 @@ def _read(folder: Path) -> tuple[Path, State]:
 
 
 def _shards(index: Path) -> list[Path]:
-    """The files that an index names, each beside it."""
+    """The shards that an index names, each beside it."""
     try:
         names = sorted(set(json.loads(index.read_text(encoding="utf-8"))["weight_map"].values()))
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
@@ -209,7 +209,7 @@ def _load_safetensors(path: Path) -> State:
 
 
 def _load_pickled(path: Path) -> State:
-    """In safe mode only: a file that asks to run code is not read."""
+    """Load in safe mode only: a file that asks to run code is refused."""
     try:
         state = torch.load(path, map_location="cpu", weights_only=True)
     except OSError as error:
