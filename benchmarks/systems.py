@@ -225,7 +225,7 @@ class Options:
             yield System("ours", EXACT, dtype, {"k": block_size})
         for beta, tau in self.relaxed:
             yield System("ours", RELAXED, dtype, {"beta": beta, "tau": tau})
-        # Only with a block drafter: early exit needs the verifier to score the tokens that it drafted.
+        # Only with a block drafter: early exit needs the verifier to score what it drafted.
         for share in self.scripted if of_block_drafter else ():
             yield System("ours", SCRIPTED, dtype, {"acceptance": share})
 

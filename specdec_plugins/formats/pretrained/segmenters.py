@@ -1,9 +1,8 @@
 """Text to the ids of a model's files and back, as transformers' tokenizers do it.
 
-Three kinds: sentencepiece with a vocabulary beside it (MarianMT, M2M-100, and NLLB and mBART as they
-were first published), whatever `tokenizer.json` describes, and the text pipeline of this project's
-exported models. Ids are those of the files, without
-the tokens around a source.
+Three kinds: sentencepiece with a vocabulary beside it (MarianMT, M2M-100, and NLLB and mBART as
+first published), whatever `tokenizer.json` describes, and the text pipeline of this project's
+exported models. Ids are those of the files, without the tokens around a source.
 """
 
 from __future__ import annotations
