@@ -66,7 +66,7 @@ def command(*program: str) -> str:
 
 
 def shown(argument: str) -> str:
-    """An argument as a reader can use it: a path from the working directory, or its name if outside.
+    """An argument for a report: a path from the working directory, or its name if outside.
 
     An argument may be two paths separated by a comma.
     """
