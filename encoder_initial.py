@@ -25,25 +25,26 @@ POSITIONS = ("max-source-positions", "max-target-positions")
 # What each switch means, and the architectures that have it on unless it is negated.
 SWITCHES = {
     "src-embedding-copy": "masked positions get a mixture of the source's embeddings (both)",
-    "apply-bert-init": "weights that start fresh are drawn as BERT's were (block)",
-    "freeze-encoder": "the encoder stays the verifier's, whose output the drafter reads "
+    "apply-bert-init": "initialise new weights as BERT does (block)",
+    "freeze-encoder": "keep the verifier's encoder, so that the drafter can read its output "
     "(block_fast)",
-    "cached-prefix": "the prefix sees nothing behind it and is computed once (block_fast)",
-    "scale-encoder-embedding": "times sqrt(d) (block_fast, if the verifier does)",
-    "scale-decoder-embedding": "times sqrt(d) (block_fast)",
-    "swish": "the activation of that name (block_fast, if the verifier's)",
+    "cached-prefix": "the prefix does not attend to later tokens and is computed once (block_fast)",
+    "scale-encoder-embedding": "multiply by sqrt(d) (block_fast, if the verifier does)",
+    "scale-decoder-embedding": "multiply by sqrt(d) (block_fast)",
+    "swish": "use the swish activation (block_fast, if the verifier does)",
 }
 # fairseq's own switches, which train.py cannot negate.
 OF_FAIRSEQ = {
-    "encoder-learned-pos": "learned source positions, not sinusoids (block; block_fast has what "
-    "the verifier has)",
+    "encoder-learned-pos": "learned source positions, not sinusoids (block; block_fast as the "
+    "verifier)",
     "decoder-learned-pos": "learned target positions, not sinusoids (both)",
-    "share-all-embeddings": "one table for both sides (if the verifier has one); frozen with the "
-    "encoder",
-    "share-decoder-input-output-embed": "the projection is the table (if the verifier's is)",
-    "encoder-normalize-before": "norms before the encoder's layers (block_fast has what the "
-    "verifier has)",
-    "layernorm-embedding": "a norm of the source's embeddings (likewise)",
+    "share-all-embeddings": "one embedding table for both sides (if the verifier has one); frozen "
+    "with the encoder",
+    "share-decoder-input-output-embed": "the output projection is the embedding table (if the "
+    "verifier's is)",
+    "encoder-normalize-before": "layer norms before the encoder's layers (block_fast as the "
+    "verifier)",
+    "layernorm-embedding": "normalise the source's embeddings (likewise)",
 }
 
 
@@ -51,7 +52,7 @@ def numbers(text: str) -> list[int]:
     parts = text.split(",")
     if not all(part.isdecimal() and int(part) for part in parts):
         raise argparse.ArgumentTypeError(
-            f"expected layers, counted from 1, with commas between them, such as 1,6, not {text!r}"
+            f"expected comma-separated layer numbers from 1, such as 1,6, not {text!r}"
         )
     return list(map(int, parts))
 
@@ -93,29 +94,29 @@ COMMAND = cli.CommandLine(
     [
         ("--verifier", cli.REQUIRED, Path, "checkpoint of the verifier"),
         ("--output", cli.REQUIRED, Path, "checkpoint to write"),
-        ("--data", None, Path, "the drafter's data folder: check dictionaries"),
+        ("--data", None, Path, "the drafter's data folder, to check dictionaries"),
         ("--verifier-data", None, Path, "the verifier's data folder"),
-        ("--from", None, Path, "an earlier drafter of the same network, a checkpoint or a bundle: "
-         "all that is not the verifier's starts as there"),
-        ("--seed", 1, int, "of the weights that start fresh"),
+        ("--from", None, Path, "an earlier drafter with the same network (checkpoint or bundle), "
+         "whose weights initialise all that is not the verifier's"),
+        ("--seed", 1, int, "for newly initialised weights"),
         ("--init-decoder-from-verifier", None, cli.EITHER, "copy the decoder's layers too, as far "
          "as the verifier has them (block_fast)"),
         ("--decoder-layers-from", None, numbers, "which of the verifier's decoder layers to copy, "
          "counted from 1, such as 1,6 (default: spread evenly from the first to the last; the "
-         "last where there is one to copy to)"),
+         "last if only one is copied)"),
         ("--copy-positions", None, cli.EITHER, "start learned positions from the verifier's: the "
          "encoder's, and the decoder's if it scales its embeddings (block_fast)"),
         ("--print-flags", False, bool, "print nothing but the flags for train.py that fit the "
          "checkpoint, for scripts"),
         ("--arch", "block", ("block", "block_fast"), "block: as published; block_fast: the "
-         "verifier's encoder as it is, two decoder layers, a prefix that is computed once. The "
-         "names in brackets below are those that have a switch on"),
+         "verifier's encoder as it is, two decoder layers, a prefix that is computed once. "
+         "Brackets below name the architectures that have a switch on"),
         *((f"--{name}", None, _NUMBER, "default: the verifier's") for name in SIZES),
-        ("--sequential-head", None, cli.at_least(0), "hidden width of the head that tells each "
-         "position the token before it; 0 = none (default: twice the width for block_fast with a "
-         "tied projection, else 0)"),
-        ("--head-attention", None, cli.at_least(0), "attention heads by which that head reads the "
-         "source; 0 = none (default: the decoder's for block_fast, else 0)"),
+        ("--sequential-head", None, cli.at_least(0), "hidden width of the sequential head, which "
+         "tells each position the token before it; 0 = none (default: twice the width for "
+         "block_fast with a tied projection, else 0)"),
+        ("--head-attention", None, cli.at_least(0), "attention heads with which the sequential "
+         "head reads the source; 0 = none (default: the decoder's for block_fast, else 0)"),
         *((f"--{name}", None, _NUMBER, "default for block: 1000") for name in POSITIONS),
         *((f"--{name}", None, cli.EITHER, text) for name, text in (SWITCHES | OF_FAIRSEQ).items()),
     ],

@@ -14,7 +14,9 @@ def _run() -> int:
     except ModuleNotFoundError as error:
         if error.name != "torch":
             raise
-        sys.exit("inference.py: error: no torch is installed; `make setup`, then .venv/bin/python")
+        sys.exit(
+            "inference.py: error: torch is not installed; run `make setup`, then .venv/bin/python"
+        )
     return main()
 
 

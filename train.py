@@ -112,7 +112,7 @@ def _check_folders(cfg: Any) -> None:
             raise UserError(f"{folder}: no such folder; give the one fairseq-preprocess wrote")
         if not any(Path(folder).glob("dict.*.txt")):
             raise UserError(
-                f"{folder}: holds no dict.*.txt, so fairseq-preprocess did not write it"
+                f"{folder}: holds no dict.*.txt; give the folder fairseq-preprocess wrote"
             )
     check_output(cfg.checkpoint.save_dir, "--save-dir", folder=True)
 

@@ -72,7 +72,7 @@ def small(large: Any, num_layers: int) -> Any:
         layers = getattr(large.model, side).layers
         require(
             num_layers <= len(layers),
-            f"--layers {num_layers}: the model has {len(layers)} of the {side}; give fewer.",
+            f"--layers {num_layers}: the model's {side} has {len(layers)} layers; give fewer.",
         )
         for layer in range(num_layers):
             origin = layer if layer < num_layers - 1 else len(layers) - 1
@@ -144,32 +144,35 @@ def write(model: Any, origin: Path, output: Path) -> None:
 
 def main(args: argparse.Namespace) -> None:
     kind = read_config(args.model).model_type
-    require(kind == "marian", f"{args.model}: is of type {kind!r}; give a MarianMT folder.")
+    require(kind == "marian", f"{args.model}: model type is {kind!r}; give a MarianMT folder.")
     import_transformers().utils.logging.disable_progress_bar()
     lines = read_monolingual(args.text)[: args.sentences]
     torch.manual_seed(args.seed)  # transformers takes no generator
     model = small(load_marian(args.model), args.layers).train()
     pairs = translations(args.model, lines)
-    require(bool(pairs), f"{args.text}: the model ends no translation of it; give other text.")
+    require(
+        bool(pairs),
+        f"{args.text}: no translation ended in an end-of-sentence token; give other text.",
+    )
     generator = torch.Generator().manual_seed(args.seed)
     loss = train(model, pairs, args.updates, args.lr, generator)
     write(model, args.model, args.output)
-    logger.info("%s: %d sentences, loss %.3f at the end", args.output, len(pairs), loss)
+    logger.info("%s: trained on %d sentences, final loss %.3f", args.output, len(pairs), loss)
 
 
 COMMAND = cli.CommandLine(
     "benchmarks.assistant",
-    "Train a small MarianMT model on what a large one says, to assist it in transformers.",
+    "Train a small MarianMT model on a large one's translations, to assist it in transformers.",
     main,
     [
         ("model", None, Path, "MarianMT folder"),
-        ("--text", cli.REQUIRED, Path, "text in its source language, a sentence a line"),
+        ("--text", cli.REQUIRED, Path, "text in the model's source language, one sentence a line"),
         ("--output", cli.REQUIRED, Path, "folder to write"),
-        ("--layers", 2, cli.at_least(1), "of each side"),
-        ("--sentences", 8_000, cli.at_least(1), "of the text, at most"),
-        ("--updates", 400, cli.at_least(1), f"of {_ROWS} sentences each"),
-        ("--lr", 1e-3, cli.at_least(0, float), "highest learning rate"),
-        ("--seed", 1, int, "of new weights, dropout and the order of the text"),
+        ("--layers", 2, cli.at_least(1), "layers of the encoder, and of the decoder"),
+        ("--sentences", 8_000, cli.at_least(1), "sentences of the text to use, at most"),
+        ("--updates", 400, cli.at_least(1), f"updates of {_ROWS} sentences each"),
+        ("--lr", 1e-3, cli.at_least(0, float), "peak learning rate"),
+        ("--seed", 1, int, "seed of new weights, dropout and the order of the text"),
     ],
     interrupted="interrupted; nothing was written",
 )

@@ -97,14 +97,14 @@ def read_systems(path: Path, given: Mapping[str, Any]) -> dict[str, Settings]:
         unknown = next(iter(sorted(one.keys() - set(CHOICES))), None)
         require(
             unknown is None,
-            f"{where}: {unknown!r} is no choice of a system; choose of: {', '.join(CHOICES)}.",
+            f"{where}: {unknown!r} is not a setting of a system; use: {', '.join(CHOICES)}.",
         )
         paths = {key: str(path.parent / one[key]) for key in _PATHS if one.get(key) is not None}
         with located(f"{where}, {name!r}"):
             try:
                 systems[name] = make_settings({**given, **one, **paths})
             except TypeError as error:
-                raise UserError(f"a value of the wrong type ({error}).") from error
+                raise UserError(f"a setting has a value of the wrong type ({error}).") from error
     return systems
 
 
@@ -189,18 +189,18 @@ def comparison_parser() -> argparse.ArgumentParser:
     )
     add, number = parser.add_argument, at_least(1)
     add("--ways", type=Path, required=True, metavar="FILE", help="JSON list of systems")
-    add("--reference", type=Path, metavar="FILE", help="translations to score against")
-    add("--report", metavar="PATH", help="writes PATH.json, PATH.md and PATH.png")
-    add("--no-picture", action="store_true", help="no PATH.png, which needs matplotlib")
-    add("--repeats", type=number, default=3, metavar="N", help="default: 3; medians are printed")
-    add("--chunk", type=number, default=20, metavar="N", help="sentences at a time (default: 20)")
+    add("--reference", type=Path, metavar="FILE", help="reference translations to score against")
+    add("--report", metavar="PATH", help="write PATH.json, PATH.md and PATH.png")
+    add("--no-picture", action="store_true", help="write no PATH.png, which needs matplotlib")
+    add("--repeats", type=number, default=3, metavar="N", help="median of N runs (default: 3)")
+    add("--chunk", type=number, default=20, metavar="N", help="sentences per turn (default: 20)")
     add("--sentences", type=int, metavar="N", help="only the first N lines (default: all)")
-    add("--threads", type=number, default=torch.get_num_threads(), metavar="N", help="of the CPU")
+    add("--threads", type=number, default=torch.get_num_threads(), metavar="N", help="CPU threads")
     add(
         "--clock",
         choices=CLOCKS,
         default="wall",
-        help="cpu counts this process's own time, for machines that others use (default: wall)",
+        help="cpu: the CPU time of this process, for machines in use by others (default: wall)",
     )
     return parser
 
@@ -211,7 +211,7 @@ def _sentences(rest: list[str], limit: int | None) -> list[Sentence]:
     files = FileOptions(**{name: given[name] for name in names if name in given})
     with open_sentences(files) as lines:
         sentences = list(lines)[:limit]
-    require(bool(sentences), f"{files.input_path}: is empty; expected one sentence a line.")
+    require(bool(sentences), f"{files.input_path}: empty; expected one sentence a line.")
     return sentences
 
 

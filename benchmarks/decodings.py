@@ -198,8 +198,8 @@ def summary(
             f"{shown}\n",
             f"{_meaning(named)}\n",
             f"BLEU: {bleu.get_signature()}",
-            "accepted tokens: a round's mean, the verifier's own counted, the end of sentence not",
-            "limits of all: 200 tokens, no <pad>, no empty translation; "
+            "accepted tokens: mean per round, with the verifier's own, without the end of sentence",
+            "limits of all systems: 200 tokens, no <pad>, no empty translation; "
             f"relaxed: beta {beta}, tau {tau:g}",
         )
     )

@@ -133,5 +133,5 @@ def near_ties(cells: Sequence[Cell], workload: Workload) -> list[str]:
         exactness = check_exactness(settings, again)
         lines += [f"{where}, against our greedy: {found}" for found in exactness.differences]
         if gone := len(again) - len(exactness.differences):
-            lines.append(f"{where}, against our greedy: {gone} more, not seen in a second run")
+            lines.append(f"{where}, against our greedy: {gone} more, not repeated in a second run")
     return lines

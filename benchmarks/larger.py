@@ -107,14 +107,14 @@ def _checked(model: Model, size: Size) -> TransformerConfig:
     """The model's configuration. Raises UserError if it cannot be made that large."""
     config = model.config
     if not isinstance(config, TransformerConfig):
-        raise UserError(f"{model.path}: {model.arch} cannot be made larger; take a block drafter.")
+        raise UserError(f"{model.path}: {model.arch} cannot be made larger; use a block drafter.")
     encoder, decoder = config.encoder, config.decoder
     with located(model.path):
         one_width = len({encoder.dim, decoder.dim, config.input_dim, config.output_dim}) == 1
-        require(one_width, "has stacks or embeddings of several widths; one will do.")
+        require(one_width, "its stacks or embeddings have several widths; expected one.")
         require(
             size.width % decoder.dim == 0 and size.width > decoder.dim,
-            f"is {decoder.dim} wide; ask for a width of twice that or another multiple, not for "
+            f"the model is {decoder.dim} wide; give a larger multiple of that as the width, not "
             f"{size.width}.",
         )
         for what, now, then in (
@@ -122,17 +122,17 @@ def _checked(model: Model, size: Size) -> TransformerConfig:
             ("decoder layers", decoder.num_layers, size.decoder_layers),
             ("types", max(encoder.vocab_size, decoder.vocab_size), size.types),
         ):
-            require(now <= then, f"has {now} {what} already; ask for as many or more.")
+            require(now <= then, f"the model already has {now} {what}; give at least that many.")
         ends_in_norm = not decoder.normalize_before or decoder.final_norm
-        require(ends_in_norm, "its decoder ends without a norm, which carries what is needed here.")
+        require(ends_in_norm, "its decoder ends without a norm, so it cannot be made larger.")
         if isinstance(config, BlockConfig):
             require(
                 config.scale_embedding == config.scale_decoder,
-                "scales the embeddings of one stack only, which no wider one suits; take a drafter "
-                "of --arch block_fast.",
+                "the model scales the embeddings of one stack only, so no wider one is equivalent; "
+                "use a drafter of --arch block_fast.",
             )
             as_deep = decoder.num_layers == size.decoder_layers
-            require(as_deep, "reads positions at every layer of its decoder, so it stays as deep.")
+            require(as_deep, "every layer of its decoder reads positions, so it stays as deep.")
     return config
 
 

@@ -53,8 +53,8 @@ class Pair:
         """The pair in a folder. Raises UserError where a file is missing."""
         require(
             is_bundle(folder) or not is_pretrained(folder),
-            f"{folder}: is a model of transformers; name it with --model, beside a bundle that "
-            "scripts/drafter.sh or scripts/convert.sh bundle has made of it.",
+            f"{folder}: this is a transformers model; name it with --model, beside a bundle that "
+            "scripts/drafter.sh or scripts/convert.sh bundle made from it.",
         )
         languages = {"source_lang": source_lang, "target_lang": target_lang}
         given: dict[str, Any] = {"data": str(folder), **languages}
@@ -78,15 +78,14 @@ class Pair:
             kind = read_config(folder).model_type
             require(
                 kind == "marian",
-                f"{folder}: is a model of type {kind!r}, which is not compared; give a MarianMT "
-                "folder.",
+                f"{folder}: expected a MarianMT folder, found a model of type {kind!r}.",
             )
         theirs = read_words(make_settings({"data": str(model), "strategy": "AR"})).dictionaries
         mine = self.dictionaries()
         require(
             (theirs.source, theirs.target) == (mine.source, mine.target),
-            f"{model}: has other symbols than {self.settings.data}; give the folder that this "
-            "bundle was made of.",
+            f"{model}: its symbols differ from those of {self.settings.data}; give the folder that "
+            "this bundle was made from.",
         )
         helper = None if assistant is None else str(assistant)
         return replace(self, model=str(model), assistant=helper)
@@ -129,7 +128,7 @@ class Pair:
         """What the peers read, if that is no conversion of ours; mostly empty."""
         if self.model is None:
             return ""
-        told = "transformers reads the MarianMT folder as it is, CTranslate2 by its converter"
+        told = "transformers reads the MarianMT folder as it is, CTranslate2 through its converter"
         if self.assistant is None:
             return f"{told}."
         shape = read_config(self.assistant).fields
@@ -203,6 +202,6 @@ def read_test_set(path: str, pair: Pair, limit: int | None = None) -> TestSet:
         for number, ids in encoded
         if len(ids) > reader.num_framing
     ]
-    require(bool(sentences), f"{path}: holds no sentence.")
+    require(bool(sentences), f"{path}: every source is empty; give a file with sentences.")
     references = [lines[s.number - 1][1] for s in sentences]
     return TestSet(Path(path.split(",")[0]).name, sentences, references, reader)

@@ -42,7 +42,7 @@ def pyplot() -> ModuleType:
     except ImportError as error:
         raise UserError(
             "A picture needs matplotlib; install it with the extra 'compare'. (compare_ways.py "
-            "does without it where it is given --no-picture.)"
+            "runs without it if given --no-picture.)"
         ) from error
     # fairseq turns on all logging, and matplotlib logs many fonts.
     logging.getLogger("matplotlib").setLevel(logging.WARNING)
@@ -115,7 +115,7 @@ def draw_comparison(rows: Rows, path: Path) -> None:
         left = left + widths
     speed.set_yticks(range(len(rows)), [row["name"] for row in rows])
     speed.invert_yaxis()
-    speed.set_xlabel("speed, times greedy decoding with the same verifier")
+    speed.set_xlabel("speed relative to greedy decoding with the same verifier")
     time.set_xlabel("ms a sentence")
     for axes, title in ((speed, "guarantee"), (time, "time")):  # above the bars
         axes.legend(title=title, loc="lower center", bbox_to_anchor=(0.5, 1.0), ncols=3)
@@ -169,7 +169,7 @@ def _speed_by_batch(results: Results, axes: Any) -> None:
     _plot(axes, points, _styles(results))
     axes.set_xscale("log", base=2)
     axes.set_xticks(batches, labels=batches)
-    axes.set(title=f"Speed, threads {results.threads}", xlabel="sentences a batch")
+    axes.set(title=f"Speed, threads {results.threads}", xlabel="batch size, sentences")
     axes.set(ylabel="tokens a second", ylim=(0, None))
 
 
@@ -182,7 +182,7 @@ def _acceptance_by_position(results: Results, axes: Any) -> None:
     _plot(axes, points, _styles(results))
     axes.xaxis.get_major_locator().set_params(integer=True)
     axes.set(title="Acceptance, batch 1", xlabel="position in the draft")
-    axes.set(ylabel="share of rounds that kept it", ylim=(0, 1))
+    axes.set(ylabel="share of rounds that accepted it", ylim=(0, 1))
 
 
 def _speed_against_bleu(results: Results, axes: Any) -> None:
@@ -304,7 +304,7 @@ def chosen_rows(rows: Rows) -> Rows:
 def _speed_by_length(rows: Rows, axes: Any) -> None:
     parts = [(row["name"], part) for row in chosen_rows(rows) for part in row["by_length"]]
     _plot(axes, ((name, span(part), part["speed_against_greedy"]) for name, part in parts))
-    axes.set(xlabel="words of the source", ylabel="speed against greedy decoding", ylim=(0, None))
+    axes.set(xlabel="source words", ylabel="speed against greedy decoding", ylim=(0, None))
 
 
 def span(part: Record, between: str = "-", behind: str = "+") -> str:

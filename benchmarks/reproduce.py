@@ -228,15 +228,15 @@ def report(record: Record, plots: Sequence[str]) -> str:
     by_length = [(row["name"], part) for row in chosen_rows(rows) for part in row["by_length"]]
     parts = [
         f"# {record['title']}",
-        f"{total} sentences, {together}, {record['dtype']}. Limits of all: those of fairseq's "
-        "search, at most 200 tokens.",
+        f"{total} sentences, {together}, {record['dtype']}. Limits of all systems: those of "
+        "fairseq's search, at most 200 tokens.",
         f"```\n{record['command']}\n```",
         f"Machine: {in_words(record['machine'])}; torch threads {record['threads']}.",
         *(_pieces(name, found) for name, found in record.get("training", {}).items()),
         *([PUBLISHED.strip()] if record["pair"] == "en-de" else []),
         "## All systems",
         table(_columns(list(rows[0]["scores"]), total), rows),
-        "Accepted tokens: a round's mean, the verifier's own counted, the end of sentence not. p: "
+        "Accepted tokens: mean per round, with the verifier's own, without the end of sentence. p: "
         f"paired bootstrap of BLEU against beam 5, {record['bootstrap_samples']} samples.",
         "\n".join(f"* {metric}: `{signature}`" for metric, signature in signatures.items()),
         "## By sentence length",
@@ -256,10 +256,10 @@ def _pieces(name: str, pieces: Sequence[dict[str, Any]]) -> str:
         return f"{text} one piece."
     text += f" {len(pieces)} pieces"
     if not restarts:
-        return f"{text}, each continued with the optimizer of the last."
+        return f"{text}, each continued with the optimizer state of the one before."
     return (
-        f"{text}; at update {', '.join(restarts)} it went on from float16 weights alone, with an "
-        "optimizer that restarted and a short warm-up."
+        f"{text}; at update {', '.join(restarts)} it resumed from float16 weights alone, with a "
+        "new optimizer state and a short warm-up."
     )
 
 
@@ -308,25 +308,30 @@ def main(args: argparse.Namespace) -> None:
 _NUMBER = at_least(1)
 COMMAND = cli.CommandLine(
     "reproduce.sh",
-    "The experiments of the SpecDec paper on a bundle and a test set: tables, plots, JSON. Run "
-    "again, it goes on where it stopped.",
+    "Run the experiments of the SpecDec paper on a bundle and a test set: tables, plots, JSON. The "
+    "same command resumes a stopped run.",
     main,
     [
         ("data", None, str, "folder of a bundle"),
         ("--input", cli.REQUIRED, Path, "raw sources, one a line"),
         ("--reference", cli.REQUIRED, Path, "raw references, one a line"),
         ("--output", cli.REQUIRED, str, "writes OUTPUT.json, OUTPUT.md, OUTPUT.*.svg"),
-        ("--sentences", None, _NUMBER, "only the first so many (default: all)"),
-        ("--block-sizes", None, [_NUMBER], "default: 5 10 15 20 25 30"),
-        ("--betas", [1, 3, 5], [_NUMBER], "default: 1 3 5"),
-        ("--taus", [0.5, 1.0, 1.5, 2.0, 2.5, 3.0], [float], "default: 0.5 to 3 by 0.5"),
-        ("--batch", 1, _NUMBER, "sentences at once"),
-        ("--samples", 1000, _NUMBER, "of the bootstrap"),
-        ("--title", "", str, "of the report (default: of the bundle and the test set)"),
-        ("--training", None, Path, "--out of the recipe, to tell its pieces"),
-        ("--dtype", "float32", str, "of the networks"),
-        ("--threads", None, _NUMBER, "of torch"),
-        ("--cpu", False, bool, "leave a GPU alone"),
+        ("--sentences", None, _NUMBER, "number of sentences, from the start (default: all)"),
+        ("--block-sizes", None, [_NUMBER], "block sizes (default: 5 10 15 20 25 30, if trained)"),
+        ("--betas", [1, 3, 5], [_NUMBER], "beta values (default: 1 3 5)"),
+        (
+            "--taus",
+            [0.5, 1.0, 1.5, 2.0, 2.5, 3.0],
+            [float],
+            "tau values (default: 0.5 to 3 by 0.5)",
+        ),
+        ("--batch", 1, _NUMBER, "sentences decoded together"),
+        ("--samples", 1000, _NUMBER, "samples of the bootstrap"),
+        ("--title", "", str, "title of the report (default: names of bundle and test set)"),
+        ("--training", None, Path, "--out of the recipe, to report its training"),
+        ("--dtype", "float32", str, "precision of the networks"),
+        ("--threads", None, _NUMBER, "torch threads"),
+        ("--cpu", False, bool, "do not use a GPU"),
     ],
 )
 

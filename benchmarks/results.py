@@ -115,19 +115,19 @@ def _facts(record: Record) -> str:
 
 
 _NOTES = """\
-* Medians of the repetitions, in brackets from where to where; ratios are taken within one \
-repetition. p50 and p95 are over sentences: the time of the batch that each was in.
-* Comparisons are with the greedy search of {reference} in float32, and with CTranslate2's and our \
-own greedy decoding in the precision of the line, on the threads that suit them best.
-* Memory: what the process of a system took at most beyond an idle one with torch loaded (on a \
-GPU: torch's tensors, which CTranslate2's are none of).
-* Accepted tokens: tokens a round, the verifier's own counted and the end of the sentence not \
+* Medians of the repetitions, with their range in brackets; ratios are taken within one \
+repetition. p50 and p95 are over sentences; the time of a sentence is that of its batch.
+* Speeds are relative to the greedy search of {reference} in float32, and to CTranslate2's and our \
+own greedy decoding in the precision of the row, each at its fastest number of threads.
+* Memory: the peak of a system's process beyond an idle process with torch loaded (on a GPU: of \
+torch's tensors, which leaves out CTranslate2's).
+* Accepted tokens: tokens a round, with the verifier's own and without the end of the sentence \
 (Xia et al. 2023).
 """
 _SCRIPTED = """\
-* **scripted**: the drafter computes as always, and then the verifier's greedy output is proposed \
-instead, each token right with the given probability. It shows what the engine costs at that \
-acceptance, and is no result of a trained pair.
+* **scripted**: the drafter computes as usual, but its draft is replaced by the verifier's greedy \
+output, each token right with the given probability. This shows the engine's cost at that \
+acceptance; it is not a result of a trained pair.
 """
 
 

@@ -25,8 +25,8 @@ from specdec_plugins.formats.output import check_output
 
 DESCRIPTION = """\
 Decode one test file with one set of verifier weights in every engine: fairseq's search,
-transformers, CTranslate2 and this project's. Rows are interleaved and repeated on the same cores;
-written are OUTPUT.json, OUTPUT.md and plots as OUTPUT.<plot>.png.
+transformers, CTranslate2 and this project's. Rows are interleaved and repeated on the same cores.
+The command writes OUTPUT.json, OUTPUT.md and plots as OUTPUT.<plot>.png.
 """
 _NUM_RANDOM = 20  # sentences
 

@@ -64,9 +64,8 @@ def random_shape(text: str) -> tuple[Size, int]:
     least = 2 * len(Dictionary())
     require(
         layers >= 1 and dim >= _HEAD and dim % _HEAD == 0 and types >= least,
-        f"--random-weights {text}: wants LAYERSxDIMxTYPES, the drafter's decoder layers behind it "
-        f"if they are others; 1 layer or more, a width that is a multiple of {_HEAD}, and {least} "
-        "types or more.",
+        f"--random-weights {text}: expected LAYERSxDIMxTYPES[xDRAFTER_LAYERS], 1 layer or more, "
+        f"a width that is a multiple of {_HEAD}, and {least} types or more.",
     )
     return Size(layers, layers, dim, types), drafter_layers
 
@@ -80,7 +79,7 @@ def grow(pair: Pair, size: Size, folder: Path, bits: int = 16) -> None:
     something else, or a model cannot be made that large.
     """
     settings, origin, found = pair.settings, Path(pair.settings.data), pair.dictionaries()
-    note = f"Grown from {pair.name}: its words and its acceptance, at the cost of {size}"
+    note = f"Grown from {pair.name}: the same output and acceptance, at the cost of {size}"
     note += f", in {bits} bits."
 
     def grown(model: Model, size: Size) -> Model:

@@ -324,7 +324,7 @@ def main(args: argparse.Namespace) -> None:
     folder: Path = args.output
     check_output(folder, "--output", folder=True)
     model_file = folder / "model" / "model.safetensors"
-    require(not model_file.exists(), f"{model_file}: is there already; name another folder.")
+    require(not model_file.exists(), f"{model_file}: already exists; name another folder.")
     folder.mkdir(parents=True, exist_ok=True)
     counts = collect(folder)
     torch.set_num_threads(args.threads)
@@ -334,7 +334,7 @@ def main(args: argparse.Namespace) -> None:
     (folder / "model" / "tokenizer_config.json").write_text(json.dumps(limits), encoding="utf-8")
     card = ["# Summaries of Python definitions", "", __doc__.split("\n\n")[2], ""]
     packages = [f"| {n} | {licence} | {counts[n]} |" for n, (_, licence) in roots().items()]
-    card += ["| text of | licence | pairs |", "| --- | --- | ---: |", *packages, ""]
+    card += ["| package | licence | pairs |", "| --- | --- | ---: |", *packages, ""]
     card += ["| CPU minutes | updates | valid loss |", "| ---: | ---: | ---: |", *curve, ""]
     card += copied(folder)
     (folder / "model" / "README.md").write_text("\n".join(card), encoding="utf-8")
@@ -344,7 +344,7 @@ def copied(folder: Path) -> list[str]:
     """A table of what `lookup` would gain with a model that writes the references."""
     files = (str(folder / "model" / name) for name in ("vocab.json", "merges.txt"))
     data = Data(ByteLevelBPETokenizer(*files), read_pairs(folder, "test")[:NUM_REPLAYED])
-    rows = ["| `lookup`, blocks of | tokens a round of the references |", "| ---: | ---: |"]
+    rows = ["| `lookup`, block size | tokens a round on the references |", "| ---: | ---: |"]
     return [*rows, *(f"| {size} | {tokens_a_round(data, size):.2f} |" for size in BLOCKS), ""]
 
 
@@ -354,11 +354,11 @@ COMMAND = CommandLine(
     main,
     [
         ("--output", REQUIRED, Path, "folder for text and model"),
-        ("--minutes", 25.0, at_least(0.01, float), "of a processor's time, to train"),
-        ("--threads", 1, at_least(1), "to train with"),
-        ("--seed", 1, int, "of the first weights and the order of the text"),
+        ("--minutes", 25.0, at_least(0.01, float), "CPU minutes of training"),
+        ("--threads", 1, at_least(1), "CPU threads of training"),
+        ("--seed", 1, int, "seed of the initial weights and the order of the text"),
     ],
-    interrupted="stopped; the text is written, and the model of the last minute",
+    interrupted="stopped; the text and the last saved model are on disk",
 )
 
 if __name__ == "__main__":

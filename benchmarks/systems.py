@@ -66,13 +66,13 @@ def _tolerance(text: str) -> tuple[int, float]:
 def _probability(text: str) -> float:
     share = float(text)
     if not 0 <= share <= 1:
-        raise ArgumentTypeError(f"a probability is from 0 to 1, not {text}")
+        raise ArgumentTypeError(f"expected a probability from 0 to 1, not {text}")
     return share
 
 
-_language = "default: from the names of the dictionaries"
-_what = partial(option, group="what is measured with")
-_how = partial(option, group="how")
+_language = "language code (default: from the names of the dictionaries)"
+_what = partial(option, group="what is measured")
+_how = partial(option, group="how it is measured")
 _rows = partial(option, group="rows")
 _count = at_least(1)
 
@@ -81,10 +81,10 @@ _count = at_least(1)
 class Options:
     """What is measured, where, how often, and what is written."""
 
-    output: str = _how(MISSING, "beginning of the names of the results", "OUTPUT", required=True)
+    output: str = _how(MISSING, "prefix of the names of the results", "OUTPUT", required=True)
     pair: str | None = _what(None, "verifier, drafter, dictionaries and BPE codes", "FOLDER")
     test: str | None = _what(
-        None, "raw text: a TSV with source and target first, or SOURCE,TARGET", "FILE"
+        None, "raw text: a TSV with source and target in columns 1 and 2, or SOURCE,TARGET", "FILE"
     )
     sentences: int | None = _what(None, "the first N of the test file (default: all)", type=_count)
     source_lang: str | None = _what(None, _language, "LANG", flags=("--source-lang", "-s"))
@@ -95,38 +95,38 @@ class Options:
         "LAYERSxDIMxTYPES[xDRAFTER_LAYERS], decoded to --length tokens each",
         "SHAPE",
     )
-    length: int = _what(30, "of random outputs", type=_count)
+    length: int = _what(30, "tokens of an output with random weights", type=_count)
     grow: str | None = _what(
         None,
-        "the pair made larger, LAYERSxWIDTHxTYPES: its words and its acceptance, at the cost of "
-        "that shape (benchmarks/shapes.py)",
+        "grow the pair to LAYERSxWIDTHxTYPES: the same output and acceptance, at the cost of that "
+        "shape (benchmarks/shapes.py)",
         "SHAPE",
     )
     grow_bits: int = _what(
         16,
-        "what holds the weights of that: 16, as published models have them, or 32",
+        "bits of a weight of the grown pair: 16, as in published models, or 32",
         "BITS",
         choices=(16, 32),
         type=int,
     )
     model: str | None = _what(
         None,
-        "the MarianMT folder that the pair, a bundle, was made of: transformers and CTranslate2's "
-        "converter read it as it is, and fairseq, which cannot, has no rows",
+        "MarianMT folder that the pair, a bundle, was made from: transformers and CTranslate2's "
+        "converter read it as it is; fairseq cannot read it and has no rows",
         "FOLDER",
     )
     assistant: str | None = _what(
-        None, "smaller MarianMT folder to assist that (benchmarks/assistant.py)", "FOLDER"
+        None, "MarianMT folder of a smaller model to assist it (benchmarks/assistant.py)", "FOLDER"
     )
-    device: str = _how("cpu", "what all engines compute on", choices=("cpu", "cuda"))
-    work: str = _how("runs/bench", "for converted weights", "FOLDER")
-    threads: Sequence[int] = _how((2,), "default: 2", "N", nargs="+", type=_count)
-    batches: Sequence[int] = _how((1,), "default: 1", "N", nargs="+", type=_count)
+    device: str = _how("cpu", "device that all engines compute on", choices=("cpu", "cuda"))
+    work: str = _how("runs/bench", "folder for converted weights", "FOLDER")
+    threads: Sequence[int] = _how((2,), "threads (default: 2)", "N", nargs="+", type=_count)
+    batches: Sequence[int] = _how((1,), "batch sizes (default: 1)", "N", nargs="+", type=_count)
     repeats: int = _how(3, "repetitions", type=_count)
     turn: int = _how(25, "sentences that a row decodes before the next one does", type=_count)
     dtypes: Sequence[str] = _rows(
         ("float32", "int8"),
-        "precisions; each engine runs those that it has (default: float32 int8)",
+        "precisions; each engine runs those that it supports (default: float32 int8)",
         nargs="+",
         choices=sorted({dtype for dtypes in PRECISIONS.values() for dtype in dtypes}),
     )
@@ -157,7 +157,7 @@ class Options:
     )
     batch_rows: Sequence[str] = _rows(
         ("*",),
-        "of these, those measured at batches above 1 (default: all that can)",
+        "of these, the rows to measure at batch sizes above 1 (default: all that can be)",
         "PATTERN",
         nargs="+",
     )
@@ -169,13 +169,13 @@ class Options:
             require(both, "give --pair and --test, or --random-weights.")
         else:
             none = not (self.pair or self.test)
-            require(none, "--random-weights makes its own pair and test; leave the others out.")
-            told = "--grow is about a trained pair; leave it out, or --random-weights."
+            require(none, "--random-weights replaces --pair and --test; leave them out.")
+            told = "--grow needs a trained pair; leave out --grow or --random-weights."
             require(not self.grow, told)
         alone = self.assistant is None or self.model is not None
-        require(alone, "--assistant is beside --model; a pair's own is assistant.pt in its folder.")
+        require(alone, "--assistant needs --model; a pair's own is assistant.pt in its folder.")
         grown = self.model is None or not (self.grow or self.random_weights)
-        require(grown, "--model is about a pair as it is; leave it out, or the other shape.")
+        require(grown, "--model does not go with --grow or --random-weights; leave one out.")
         usable = self.device == "cpu" or torch.cuda.is_available()
         require(usable, "--device cuda: torch sees no GPU here; leave the flag out.")
 
@@ -197,7 +197,7 @@ class Options:
         ]
         chosen = [one for one in systems if one.is_like(self.rows)]
         names = ", ".join(sorted({one.name for one in systems}))
-        require(bool(chosen), f"--rows: none of the rows has such a name; there are: {names}.")
+        require(bool(chosen), f"--rows: no row has a name that matches; there are: {names}.")
         return chosen
 
     def _all(self, drafter: str | None, assistant: bool) -> Iterator[System]:

@@ -101,19 +101,19 @@ def main(args: argparse.Namespace) -> int:
     with quiet_libraries():
         exact = run(args.data, "cpu" if args.cpu else None, args.test, args.sentences)
     seconds = time.monotonic() - began
-    print(f"\ndemo: {seconds:.0f} s in all. Now type sentences of your own: make translate")
+    print(f"\ndemo: {seconds:.0f} s in total. To translate your own sentences: make translate")
     return 0 if exact else 1
 
 
 COMMAND = cli.CommandLine(
     "demo.py",
-    "Sentences translated in every way that there is, by the bundled pair of models.",
+    "Translate sample sentences with every decoding method and the bundled pair of models.",
     main,
     [
         ("data", cli.OPTIONAL, str, "folder of a bundle (default: the bundled pair)"),
         ("--test", SAMPLES, str, "TSV, or SOURCE,TARGET (default: samples)"),
-        ("--sentences", None, int, "only the first so many (default: all)"),
-        ("--cpu", False, bool, "leave a GPU alone"),
+        ("--sentences", None, int, "translate only the first N (default: all)"),
+        ("--cpu", False, bool, "do not use a GPU"),
     ],
     interrupted="interrupted",
 )

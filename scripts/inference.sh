@@ -53,7 +53,7 @@ scripts=$(dirname -- "${BASH_SOURCE[0]}")
     ${block_size:+--block-size "$block_size"} "$@" && exit
 status=$?
 if ((status == 2)); then # bad input, which inference.py has explained
-    echo "inference.sh: files can be set, too: data_dir=FOLDER checkpoint_path=FILE" \
+    echo "inference.sh: files can also be set in the environment: data_dir=FOLDER checkpoint_path=FILE" \
         "AR_checkpoint_path=FILE input_path=FILE output_path=FILE" >&2
 fi
 exit "$status"

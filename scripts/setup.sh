@@ -68,7 +68,7 @@ find_python() {
     fi
   done
   ((best < 9)) ||
-    die "Python 3.11 or 3.12 with its venv module is needed, and none was found:${faults:- no python at all;}" \
+    die "no Python 3.11 or 3.12 with its venv module was found:${faults:- no python at all;}" \
       "install one, or name it: make PYTHON=/path/to/python3.12 ..."
 }
 
@@ -118,7 +118,7 @@ watch() {
   trap - INT TERM
   wait "$pid" || {
     tail -n 25 "$LOG" >&2
-    die "failed: $text; the lines above are the end of $LOG. The same command again continues here"
+    die "failed: $text; the lines above are the end of $LOG. Run the same command again to continue"
   }
 }
 
@@ -175,7 +175,7 @@ install_torch() {
   elif offers_cpu_torch "$torch" --index-url "$CPU_INDEX"; then
     watch "installing $torch built for the CPU" pip_install --no-deps --index-url "$CPU_INDEX" "$torch"
   else
-    echo "setup: no index within reach has $torch built for the CPU; the build for GPUs works too,"
+    echo "setup: no reachable index has $torch built for the CPU; the build for GPUs works too,"
     echo "setup: but downloads several GB. To stop that: make TORCH_INDEX_URL=<an index of CPU builds>"
     watch "installing $torch built for GPUs" pip_install --no-deps "$torch"
   fi
@@ -184,7 +184,7 @@ install_torch() {
 # Without build isolation, for which pip would download a second torch to build fairseq with. A set
 # CUDA_HOME makes fairseq's build look for CUDA sources that its package does not contain.
 install_project() {
-  watch "installing what torch needs and what is used to build" pip_install torch numpy cython pybind11
+  watch "installing torch's dependencies and the build tools" pip_install torch numpy cython pybind11
   local text="installing everything else"
   [[ ! -d $VENV/lib/python3.11 ]] || text+="; compiling fairseq takes minutes"
   watch "$text" env -u CUDA_HOME -u CUDA_PATH "${PIP[@]}" install --verbose --progress-bar raw \
@@ -216,10 +216,10 @@ main() {
     return
   fi
   exec 9>.setup.lock
-  flock --nonblock 9 || { echo "setup: waiting for another one in this folder"; flock 9; }
+  flock --nonblock 9 || { echo "setup: waiting for another set-up in this folder"; flock 9; }
 
   [[ ! -e $VENV || -e $LOG ]] ||
-    die "$VENV is there and was not made by this script: move it away or delete it, then run again"
+    die "$VENV exists but was not made by this script: move it away or delete it, then run again"
   if ! venv_fits || [[ $(cat "$VENV/place" 2>/dev/null) != "$PWD" ]]; then
     find_python
     check_compiler

@@ -35,7 +35,7 @@ def main() -> None:
     require(all(lines == first for lines in found.values()), f"the kernels disagree: {found}")
     told = " and with ".join(sorted(found))
     print(f"decoded the bundled pair with {told}: {' '.join(first)}", flush=True)
-    require("Schaltfläche" in first[0], "that is no translation")
+    require("Schaltfläche" in first[0], "the output is not the expected translation")
     check_server(first)
 
 
@@ -70,7 +70,7 @@ def check_kernels() -> list[str]:
     from specdec_plugins.decoding.networks.cpu import ops
 
     place = Path(specdec_plugins.__file__).resolve()
-    require(place.is_relative_to(Path(sys.prefix).resolve()), f"{place} is not the wheel's")
+    require(place.is_relative_to(Path(sys.prefix).resolve()), f"{place} is not from the wheel")
     sets = ops.instruction_sets()
     require(bool(sets), "the kernels are not in the wheel")
     print(f"kernels: {', '.join(sets)}", flush=True)
@@ -100,7 +100,7 @@ def check_server(expected: list[str]) -> None:
         kernels = str(client.info()["kernels"])
         require(kernels.startswith("native"), f"the server decodes with {kernels}")
         said = [client.generate(line)["generated_text"] for line in SENTENCES]
-        require(said == expected, f"the server says {said}")
+        require(said == expected, f"the server gives other translations: {said}")
         process.send_signal(signal.SIGTERM)
         status = process.wait(PATIENCE)
         require(status == 0, f"the server stopped with status {status}")

@@ -73,15 +73,15 @@ def make_wheel(steps: Steps, python: str) -> Path:
     strange = strange_instructions(built, steps.folder / "kernels")
     require(
         not strange,
-        f"the kernels need this machine's processor, in {', '.join(strange[:3])}; unset CFLAGS and "
-        "CXXFLAGS (-march=native), as the kernels choose their instruction set when they run.",
+        f"kernel functions need this machine's processor ({', '.join(strange[:3])}); unset CFLAGS "
+        "and CXXFLAGS (-march=native), as the kernels choose their instruction set at run time.",
     )
     wheel = tagged(steps, built)
     trial = installed(steps, python, wheel)
     elsewhere = steps.folder / "elsewhere"
     elsewhere.mkdir()
     program: Words = [trial / "bin/python", "-I", ROOT / "scripts/try_wheel.py"]
-    for line in steps.run("trying it", program, bare(trial), elsewhere).splitlines():
+    for line in steps.run("testing the wheel", program, bare(trial), elsewhere).splitlines():
         _say(f"  {line}")
     return wheel
 
@@ -148,7 +148,7 @@ class Steps:
         status, said = self._watch(title, command, env, cwd)
         if status:
             sys.stderr.write("\n".join(said.splitlines()[-25:]) + "\n")
-            raise UserError(f"{self.name}: {title} failed; the end of what it said is above.")
+            raise UserError(f"{self.name}: {title} failed; the end of its output is above.")
         return said
 
     def succeed(self, title: str, command: Words, env: dict[str, str] | None = None) -> bool:
@@ -203,7 +203,7 @@ def bare(environment: Path) -> dict[str, str]:
 
 def new_environment(steps: Steps, name: str, python: str) -> Path:
     folder = steps.folder / name
-    steps.run(f"a new environment, {name}", [python, "-m", "venv", folder])
+    steps.run(f"creating the environment {name}", [python, "-m", "venv", folder])
     # The pip bundled with a Python may be years old.
     steps.run("installing pip", [*pip_install(folder), "--upgrade", "pip"])
     return folder
@@ -231,7 +231,7 @@ def build(steps: Steps, python: str) -> Path:
     """The wheel as setup.py makes it."""
     tools = new_environment(steps, "tools", python)
     needed = ["setuptools", "wheel", "pybind11"]
-    steps.run("installing what builds", [*pip_install(tools), *needed])
+    steps.run("installing build tools", [*pip_install(tools), *needed])
     source = steps.folder / "source"
     source.mkdir()
     command: Words = [tools / "bin/python", *_PIP, "wheel", "--no-deps", "--no-build-isolation"]
@@ -292,7 +292,7 @@ def tagged(steps: Steps, wheel: Path) -> Path:
         _say(f"  {found.name}")
         return found
     reason = "auditwheel failed" if has_tool else "auditwheel cannot be installed"
-    _say(f"  {reason}, so {wheel.name} keeps its tag: it is for systems such as this one")
+    _say(f"  {reason}, so {wheel.name} keeps its tag, for systems like this one")
     return wheel
 
 
@@ -320,7 +320,7 @@ def torch_index(steps: Steps, install: Words) -> list[str]:
         title = "looking for torch built for the CPU" + f" in {CPU_INDEX}" * bool(index)
         if steps.succeed(title, [*ask, *index]) and not _needs_cuda(report):
             return index
-    _say("  no index within reach has it; the build for GPUs works too, but is several GB")
+    _say("  no reachable index has it; the build for GPUs works too, but takes several GB")
     return []
 
 
@@ -333,16 +333,16 @@ def _needs_cuda(report: Path) -> bool:
 COMMAND = CommandLine(
     "wheel.sh",
     "Build wheels with compiled kernels, for every Python 3.11 and 3.12 here that has its headers, "
-    "and try each in an environment of its own without compiler and without fairseq. "
-    "TORCH_INDEX_URL in the environment names the index to take torch from.",
+    "and test each in its own environment without a compiler and without fairseq. The environment "
+    "variable TORCH_INDEX_URL names the index to install torch from.",
     main,
     [
-        ("--output", REQUIRED, Path, "folder for the wheels; those of the same name are replaced"),
-        ("--pythons", None, "PYTHON", "programs to build for (default: all that are on the PATH)"),
-        ("--work", None, Path, "folder to work in, which needs 2 GB (default: that of the system "
-         "for temporary files); nothing is left in it"),
+        ("--output", REQUIRED, Path, "folder for the wheels; wheels of the same name are replaced"),
+        ("--pythons", None, "PYTHON", "Python programs to build for (default: all on the PATH)"),
+        ("--work", None, Path, "folder for temporary files, which needs 2 GB (default: the "
+         "system's); nothing is left in it"),
     ],
-    interrupted="stopped; the wheels that were told to be ready are, and nothing else is left",
+    interrupted="stopped; wheels reported as ready are complete, and nothing else is left",
 )  # fmt: skip
 
 if __name__ == "__main__":

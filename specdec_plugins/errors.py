@@ -60,7 +60,7 @@ def run_command(
         message = str(error)
         if is_out_of_memory:
             way_out = "use a smaller --batch or --dtype float16"
-            message = f"the GPU's memory does not suffice; {way_out}. {message}"
+            message = f"out of GPU memory; {way_out}. {message}"
         return refuse(prog, message)
 
 

@@ -211,9 +211,9 @@ def test_an_earlier_drafter_of_other_sizes_is_refused(program: Program, tmp_path
     program.output.unlink()
     start = ("--from", str(tmp_path / "other.pt"))
     error = program.refused(*FAST.split(), "--decoder-layers", "1", *start)
-    assert re.search(r"decoder\.head\.\S+ is \[[\d, ]+\], where this drafter's is \[", error)
+    assert re.search(r"decoder\.head\.\S+ is \[[\d, ]+\], but this drafter's is \[", error)
     error = program.refused(*FAST.split(), "--decoder-layers", "2", *start)
-    assert re.search(r"decoder\.layers\.1\.\S+ is missing, where", error)
+    assert re.search(r"decoder\.layers\.1\.\S+ is missing, but", error)
     without = captions(tmp_path / "bundle", drafter_name=None, drafter=None)
     assert "has no drafter with weights" in program.refused(*FAST.split(), "--from", str(without))
 

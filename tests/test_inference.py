@@ -315,7 +315,7 @@ def test_an_interrupted_run_is_continued(monkeypatch: pytest.MonkeyPatch, cli: C
     out.write_text(out.read_text() + "half a li")
     records.write_text("".join(records.read_text().splitlines(keepends=True)[:12]) + '{"id": 13')
     message = cli.refused(*flags, "--resume", "--beta", "2")
-    assert "was begun with beta 1, not 2" in message
+    assert "was started with beta 1, not 2" in message
     assert cli.infer(*flags, "--resume", "--batch", "3") == expected
     ids = [json.loads(line)["id"] for line in records.read_text().splitlines()]
     assert ids == list(range(1, 21))
@@ -343,7 +343,7 @@ def test_an_interrupted_run_is_continued(monkeypatch: pytest.MonkeyPatch, cli: C
             '--drafter early_exit --drafter-options {"exit_layer":2}',
             "no exit after layer 2",
         ),
-        (b"s1\n", '--drafter-options {"x":1}', "of drafter 'block'; it knows"),
+        (b"s1\n", '--drafter-options {"x":1}', "of drafter 'block'; its options"),
     ],
 )
 def test_bad_input_is_said_in_a_line(content: bytes, flags: str, message: str, cli: Cli) -> None:
@@ -385,14 +385,14 @@ def test_files_that_differ_in_length_are_named(cli: Cli) -> None:
 
 def test_a_folder_that_does_not_say_its_direction(cli: Cli) -> None:
     argv = [flag for flag in cli.arguments() if flag not in ("-s", "-t", "en", "de")]
-    assert "say it with --source-lang" in cli.refused(argv=argv)
+    assert "set --source-lang" in cli.refused(argv=argv)
     assert main([*argv, "--target-lang", "de"]) == 0
 
 
 @pytest.mark.parametrize("strategy", STRATEGIES)
 def test_languages_that_are_swapped(strategy: str, cli: Cli) -> None:
     message = cli.refused("--strategy", strategy, "-s", "de", "-t", "en")
-    assert "was trained from en to de; exchange --source-lang and --target-lang" in message
+    assert "was trained from en to de; swap --source-lang and --target-lang" in message
     assert not cli.out.exists()
 
 

@@ -108,8 +108,8 @@ class Bar(NamedTuple):
         factor = self.factor(absolute)
         if factor >= 1:
             return "met"
-        anyway = ", though what is wanted is met" if self.factor(True) >= 1 else ""
-        return f"**missed**: {factor:.2f} of it{anyway}"
+        anyway = ", though the wanted value is met" if self.factor(True) >= 1 else ""
+        return f"**missed**: {factor:.2f} of the bar{anyway}"
 
 
 def systems(
@@ -175,7 +175,7 @@ def older(args: argparse.Namespace, grown: bool) -> tuple[str, Mapping[str, Any]
         grow(pair, grown_size(args.grow), folder)
     written = Path(args.work, "before.grown" if grown else "before.own").resolve()
     status = convert.main(["fairseq", str(folder), "--output", str(written), "--force"])
-    require(status == 0, f"{folder}: could not be written for {args.before}.")
+    require(status == 0, f"{folder}: could not be converted for {args.before}.")
     languages = {"source_lang": both.source_lang, "target_lang": both.target_lang}
     return args.before, settings_from_files(written, {"data": str(written), **languages})
 
@@ -274,10 +274,10 @@ def page(record: Mapping[str, Any]) -> str:
     before = record["before"] or "an older commit"
     missed = {bar.number for bar in found if bar.values and bar.factor(absolute) < 1}
     links = [f"* {bar}: [{PAGES[bar]}]({PAGES[bar]})" for bar in sorted(missed)]
-    beside = f"{ENOUGH} times what {before} gives beside it, where that was measured"
+    beside = f"{ENOUGH} times what {before} reaches in the same run, where that was measured"
     if record.get("before_pair"):
         beside += f", decoding {record['before_pair']}"
-    counts = "what is wanted" if absolute or not record["before"] else beside
+    counts = "the wanted value" if absolute or not record["before"] else beside
     columns: Columns = {
         "bar": lambda bar: bar.number,
         "what": lambda bar: bar.what,
@@ -288,14 +288,14 @@ def page(record: Mapping[str, Any]) -> str:
         "verdict": lambda bar: bar.verdict(absolute),
     }
     sections = [
-        "# The bars of the project's speed",
+        "# The project's speed bars",
         f"`{record['command']}`",
         f"{in_words(record['machine'])}; kernels for {record['instruction_set']}. Pinned cores, "
-        "one sentence at a time, exact mode; medians of the repetitions, from where to where in "
-        "brackets, ratios within one repetition. Of block sizes the faster one counts, in float32 "
-        f"with the drafter in int8. On this machine a bar is {counts}.",
+        "one sentence at a time, exact mode; medians of the repetitions with their range in "
+        "brackets, ratios within one repetition. The fastest block size counts; in float32 the "
+        f"drafter is in int8. On this machine the bar is {counts}.",
         table(columns, found),
-        *(["Missed; where the time goes, and what was tried:", "\n".join(links)] if links else []),
+        *(["Missed: where the time goes, and what was tried:", "\n".join(links)] if links else []),
         *(_decodings(name, Results(record[name])) for name in record if name.startswith(SIZES)),
         *_hints_and_server(record),
     ]
@@ -313,7 +313,7 @@ def _decodings(name: str, results: Results) -> str:
     record, shown = results.record, table_of(results, results.settings[0])
     told = (
         f"{record['num_sentences']} sentences, {record['setting']['repeats']} repetitions, two "
-        f"threads where none are named. Verifier: {record['pair']['verifier']}. Drafter: "
+        f"threads unless a row names others. Verifier: {record['pair']['verifier']}. Drafter: "
         f"{record['pair']['drafter']}."
     )
     return f"## {name.capitalize()}\n\n{told}\n\n{shown}"
@@ -322,9 +322,9 @@ def _decodings(name: str, results: Results) -> str:
 def _hints_and_server(record: Mapping[str, Any]) -> Iterator[str]:
     for one in record.get(HINTS, ()):
         shown = table(compare.COLUMNS, one["rows"].values())
-        yield f"## Hints ({one['hint']}), {one['dtype']}\n\nGrown, one thread.\n\n{shown}"
+        yield f"## Hints ({one['hint']}), {one['dtype']}\n\nGrown pair, one thread.\n\n{shown}"
     if not record.get(HINTS, ["not reached"]):
-        yield "Hints were not measured: `--hints` was not given, as the project has no such text."
+        yield "Hints were not measured: `--hints` was not given. The project has no such text."
     if SERVER in record:
         results = record[SERVER]["results"]
         shown = load.timed_table(results, record[SERVER]["plain"])
@@ -339,7 +339,7 @@ def main(args: argparse.Namespace) -> None:
     output = Path(f"{args.output}.md")
     check_output(output, "--output", replaced=True)
     given = len(args.hints) != 1
-    require(given, "--hints: give the sources and a file of hints for them, or several.")
+    require(given, "--hints: give the sources and at least one file of hints for them.")
     for path in args.hints:
         require(Path(path).is_file(), f"--hints {path}: there is no such file.")
     if args.before_pair is not None:
@@ -371,22 +371,22 @@ def main(args: argparse.Namespace) -> None:
 _NUMBER = cli.at_least(1)
 COMMAND = cli.CommandLine(
     "python -m benchmarks.bars",
-    "Every bar that the project holds its speed to, measured in one run and written as one page.",
+    "Measure every speed bar of the project in one run, and write one page.",
     main,
     [
-        ("--output", "benchmarks/results/bars", str, "writes OUTPUT.md"),
-        ("--pair", "data/models/en-de", str, "bundle, in the older checkout, too"),
+        ("--output", "benchmarks/results/bars", str, "write OUTPUT.md"),
+        ("--pair", "data/models/en-de", str, "bundle, with the same path in the older checkout"),
         ("--test", "data/samples/en-de.tsv", str, "TSV of raw parallel text, or SOURCE,TARGET"),
-        ("--grow", "6x512x32000", str, "size to measure the pair at, beside its own"),
+        ("--grow", "6x512x32000", str, "size to grow the pair to, measured beside its own"),
         ("--before", None, str, "checkout of an older commit with its kernels built"),
-        ("--before-pair", None, str, "bundle that it decodes, one that it can (default: its own)"),
-        ("--hints", [], "FILE", "sources, and files with hints for them: a line for each source"),
-        ("--hinted", 60, _NUMBER, "of these sources, the first so many"),
-        ("--sentences", None, _NUMBER, "of every text, the first so many (default: all)"),
+        ("--before-pair", None, str, "bundle that the older commit can decode (default: its own)"),
+        ("--hints", [], "FILE", "file of sources, then files with a hint for each line"),
+        ("--hinted", 60, _NUMBER, "number of these sources to use"),
+        ("--sentences", None, _NUMBER, "number of lines of every text to use (default: all)"),
         ("--repeats", 3, _NUMBER, "repetitions"),
-        ("--block-sizes", [4], [_NUMBER], "of exact decoding, beside the bundle's own"),
-        ("--clients", [1, 4, 8, 16, 32, 64], [_NUMBER], "of the server at once"),
-        ("--seconds", 5.0, float, "of each load of the server"),
+        ("--block-sizes", [4], [_NUMBER], "block sizes of exact decoding, beside the bundle's own"),
+        ("--clients", [1, 4, 8, 16, 32, 64], [_NUMBER], "numbers of concurrent clients"),
+        ("--seconds", 5.0, float, "seconds of each load of the server"),
         ("--work", "runs/bars", str, "folder for grown and converted models"),
     ],
 )

@@ -66,13 +66,13 @@ class Before(Engine):
         assert self._process.stdout is not None
         if line := self._process.stdout.readline():
             return json.loads(line)
-        raise UserError("the older commit's process ended; what it said stands above.")
+        raise UserError("the older commit's process ended; its output is above.")
 
 
 def load(system: System, workload: Workload, threads: int) -> Before:
     """Raises UserError if no older checkout was named."""
     checkout, settings = workload.before
-    require(bool(checkout), "needs a checkout of an older commit, and none was named.")
+    require(bool(checkout), "needs a checkout of an older commit, and none was given.")
     options, lengths = system.options, workload.lengths
     more = {
         "dtype": system.dtype,

@@ -42,13 +42,13 @@ _CELL = 160  # most characters in a cell of the table
 def main(args: argparse.Namespace) -> int:
     """Exit status: 1 if a check failed."""
     usable = args.rehearse or torch.cuda.is_available()
-    require(usable, "torch sees no GPU here; add --rehearse to go through it on the CPU.")
+    require(usable, "torch sees no GPU here; add --rehearse to run smaller checks on the CPU.")
     unknown = next((part for part in args.parts or () if part not in PARTS), None)
     names = ", ".join(PARTS)
-    require(unknown is None, f"--parts: there is no {unknown!r}; there are {names}.")
+    require(unknown is None, f"--parts: there is no part {unknown!r}; choose from {names}.")
     lines = read_lines(args.text or SAMPLES)
     is_there = args.wheels is None or args.wheels.is_dir()
-    require(is_there, f"--wheels {args.wheels}: no such folder; name one with wheels, or omit it.")
+    require(is_there, f"--wheels {args.wheels}: no such folder; give one with wheels, or omit it.")
     folder = emptied(args.output)
     for name in ("logs", "work"):
         (folder / name).mkdir()
@@ -78,9 +78,9 @@ def read_lines(path: Path) -> list[str]:
         text = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         reason = getattr(error, "strerror", None) or error
-        raise UserError(f"--text {path}: cannot be read ({reason}); give UTF-8 lines.") from error
+        raise UserError(f"--text {path}: cannot be read ({reason}); give UTF-8 text.") from error
     lines = [line for row in text.splitlines() if (line := row.split("\t")[0].strip())]
-    require(bool(lines), f"--text {path}: holds no line.")
+    require(bool(lines), f"--text {path}: no text found; give one sentence a line.")
     return lines
 
 
@@ -91,8 +91,8 @@ def emptied(folder: Path) -> Path:
     others = [name for name in found if not name.startswith(_OURS)]
     require(
         not found or (MARKER in found and not others),
-        f"--output {folder}: holds {(others or found or [''])[0]}, which is not of a run of this "
-        "program; name another folder.",
+        f"--output {folder}: contains {(others or found or [''])[0]}, which no run of this "
+        "program wrote; name another folder.",
     )
     folder = folder.resolve()
     for name in found:
@@ -126,8 +126,8 @@ def install(wheels: Path, folder: Path) -> list[Record]:
         log = folder / f"logs/wheel.{package}.log"
         log.write_text(done.stdout + done.stderr, encoding="utf-8")
         status, last = (FAILED if done.returncode else OK), (done.stderr or done.stdout).strip()
-        found = last.splitlines()[-1] if last else "nothing was said"
-        records.append(_record("wheels", package, status, found, "it is installed"))
+        found = last.splitlines()[-1] if last else "no output"
+        records.append(_record("wheels", package, status, found, "an installed package"))
     return records
 
 
@@ -161,7 +161,7 @@ def ended(part: str, path: Path, end: str | None) -> list[Record]:
                 latest[told["check"]] = {"part": part, **told}
     for told in latest.values():
         if told["status"] == BEGUN:
-            told |= {"status": FAILED, "found": end or "it has no end"}
+            told |= {"status": FAILED, "found": end or "it did not finish"}
     if end is not None:
         latest[""] = _record(part, "the whole part", FAILED, end, "all checks, in time")
     return list(latest.values())
@@ -205,16 +205,16 @@ def _cell(name: str, check: Record) -> str:
 COMMAND = CommandLine(
     "gpu-check.sh",
     "Check decoding, training, the server and the speed on a GPU, in under ten minutes and without "
-    "a network. Exit status 1 if a check failed; the report names each, and what was not done.",
+    "a network. Exit status 1 if a check failed; the report names those, and any not done.",
     main,
     [
-        ("--output", REQUIRED, Path, "of the report; of a run before it is written anew"),
-        ("--wheels", None, Path, "folder with wheels of what is missing"),
-        ("--text", None, Path, "what is decoded, a sentence a line, or the first column of a TSV"),
-        ("--rehearse", False, bool, "on the CPU, for a device that is simulated, and smaller"),
-        ("--parts", None, "PART", f"only these: {', '.join(PARTS)}"),
+        ("--output", REQUIRED, Path, "folder for the report; an earlier report is replaced"),
+        ("--wheels", None, Path, "folder with the wheels of missing packages"),
+        ("--text", None, Path, "text to decode: one sentence a line, or the first column of a TSV"),
+        ("--rehearse", False, bool, "run smaller checks on the CPU, with a simulated device"),
+        ("--parts", None, "PART", f"run only these parts, of: {', '.join(PARTS)}"),
     ],
-    interrupted="stopped; the report tells what was done until then",
+    interrupted="stopped; the report covers the parts that had finished",
 )
 
 if __name__ == "__main__":

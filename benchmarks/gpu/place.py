@@ -67,6 +67,6 @@ class Place:
             )
         said = log.read_text(encoding="utf-8", errors="replace")
         if done.returncode:
-            last = (said.strip() or "it said nothing").splitlines()[-1]
+            last = (said.strip() or "no output").splitlines()[-1]
             raise RuntimeError(f"exit status {done.returncode}: {last} (logs/{log.name})")
         return said

@@ -38,7 +38,7 @@ def profile_round(settings: Settings, line: str, output: Path) -> str:
     with decoder.session([request]) as session:
         for _ in range(_WARM_UP):
             session.step()
-        assert len(session), f"the line is over in {_WARM_UP} rounds; take a longer one"
+        assert len(session), f"the line ends within {_WARM_UP} rounds; give a longer one"
         waits = _simulated_waits(decoder.verifier.device)
         waits.clear()
         with torch.profiler.profile(activities=activities) as profiler:

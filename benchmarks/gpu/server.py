@@ -65,19 +65,19 @@ class Served:
 
     def generate(self, **parameters: Any) -> str:
         text = self._client.generate(self._line, **parameters)["generated_text"]
-        assert text.strip(), "an empty text"
+        assert text.strip(), "the text is empty"
         return str(text)
 
     def stream(self) -> str:
         *events, last = self._client.stream(self._line)
         text, whole = last["generated_text"], self.generate()
-        assert text == whole, f"{text!r}, whole {whole!r}"
+        assert text == whole, f"streamed {text!r}, generated {whole!r}"
         return f"{len(events) + 1} events"
 
     def translate(self) -> str:
         lines = self._place.lines[: self._place.size(10, 2)]
         texts = self._client.translate(lines)
-        assert len(texts) == len(lines), f"{len(texts)} texts of {len(lines)}"
+        assert len(texts) == len(lines), f"{len(texts)} texts for {len(lines)} lines"
         assert all(text.strip() for text in texts), f"an empty text: {texts}"
         return f"{len(texts)} texts"
 
@@ -89,7 +89,7 @@ class Served:
             return f"{len(response.read())} bytes"
 
     def stop(self) -> str:
-        assert self._process is not None, "it was not started"
+        assert self._process is not None, "the server was not started"
         self._process.send_signal(signal.SIGTERM)
         status = self._process.wait(30)
         assert status == 0, f"exit status {status} (logs/serving.log)"

@@ -106,8 +106,8 @@ def _moved(folder: Path) -> str:
     bad = [name for name in floating if not states[1][name].isfinite().all()]
     assert not bad, f"not finite: {', '.join(bad)}"
     moved = [name for name in floating if not torch.equal(states[0][name], states[1][name])]
-    assert moved, "no weight moved"
-    return f"{len(moved)} of {len(floating)} tensors moved"
+    assert moved, "no weight changed"
+    return f"{len(moved)} of {len(floating)} tensors changed"
 
 
 def training(place: Place) -> list[Check]:
@@ -115,7 +115,7 @@ def training(place: Place) -> list[Check]:
     return [
         Check(
             f"{name}, {precision}",
-            "finite losses, and weights that move",
+            "finite losses, and weights that change",
             partial(done.check, name, precision),
             needs=("fairseq", "sacremoses", "subword_nmt"),
         )
@@ -152,7 +152,7 @@ class Gradients:
 
         specdec_plugins.register()
         left = sorted((self._place.folder / "work").glob(f"{_label(name, '*')}/checkpoint_last.pt"))
-        assert left, "its training has left no checkpoint"
+        assert left, "the training left no checkpoint"
         still = {"dropout": 0.0, "start_p": 0.0, "minus_p": 0.0, "max_layer_skip": 0.0}
         (model,), cfg, task = checkpoint_utils.load_model_ensemble_and_task([str(left[-1])], still)
         criterion = task.build_criterion(cfg.criterion)

@@ -127,7 +127,7 @@ class Words:
         with self.place.entered():
             found = self.found(settings, load_translator(on_device))
         if settings.strategy == "drafter" and self.dtype != "float32":
-            return f"{len(found)} sentences, which nothing verifies"
+            return f"{len(found)} sentences, not compared, as nothing verifies them"
         # Drafts in 16 bits differ, and with them relaxed output and samples.
         is_told = self.dtype == "float32" or _is_greedy(settings)
         expected = self.expected(settings) if is_told else [[] for _ in found]
@@ -138,7 +138,7 @@ class Words:
         gaps = [self._gap(settings, *pair) for pair in differing]
         same = f"{len(found) - len(differing)} of {len(found)} sentences the same, in the others"
         same = same if is_told else f"{len(found)} sentences,"
-        return f"{same} no word more than {max(gaps):.1e} nats under what the rule allows"
+        return f"{same} no word more than {max(gaps):.1e} nats below what the rule allows"
 
     def _gap(self, settings: Settings, request: Request, ids: list[int]) -> float:
         """The most nats, in float64, by which a token of an output misses what the rule allows.
@@ -158,7 +158,7 @@ class Words:
         for at, gap in enumerate(gaps.tolist()):
             tolerance = rounding(DTYPES[self.dtype], logits[at])
             assert gap < tolerance, (
-                f"sentence {request.id}, token {at}: {ids[at]} lies {gap:.1e} nats under what the "
+                f"sentence {request.id}, token {at}: {ids[at]} is {gap:.1e} nats below what the "
                 f"rule allows (rounding: up to {tolerance:.1e})"
             )
         return max(0.0, float(gaps.max()))
@@ -202,11 +202,11 @@ def decoding(dtype: str, place: Place) -> list[Check]:
     chosen = decodings()
     if place.rehearses and dtype != "float32":  # a CPU takes long for them
         chosen = {name: s for name, s in chosen.items() if s.schedule == "constant"}
-    told = "the words of the CPU in float64"
+    told = "the CPU's output in float64"
     if dtype != "float32":
-        told = "words that the rule allows in float64, but for rounding"
+        told = "tokens that the rule allows in float64, up to rounding"
     made = [
         Check(name, told, partial(words.check, s if "batch" in name else replace(s, batch=batch)))
         for name, s in chosen.items()
     ]
-    return [*made, Check("streams in turns", "each as if alone", words.check_streams)]
+    return [*made, Check("streams in turns", "each as when alone", words.check_streams)]

@@ -123,7 +123,7 @@ def run(args: argparse.Namespace, reference: Reference) -> list[Record]:
         calls = [partial(turn, mode) for mode in servers]
         made = interleave(calls, loads, count=lambda _: 1, unit="load")
         for server, [results] in zip(servers.values(), made, strict=True):
-            results[-1]["faults"] += [f"the log says: {line}" for line in server.errors()]
+            results[-1]["faults"] += [f"in the log: {line}" for line in server.errors()]
     return [result for [results] in made for result in results]
 
 
@@ -190,13 +190,13 @@ def timed_table(results: Sequence[Record], plain: float) -> str:
 def _mixed(result: Record) -> str:
     load = result["load"]
     kinds = ", ".join(f"{num} {kind}" for kind, num in sorted(result["kinds"].items()))
-    codes = ", ".join(f"{num} with {code}" for code, num in sorted(result["codes"].items()))
+    codes = ", ".join(f"{num} with status {code}" for code, num in sorted(result["codes"].items()))
     figures = "".join(f"\n* {figure}" for figure in result["figures"])
     return (
         f"## {result['num_requests']} mixed requests, {load['concurrency']} clients, "
         f"speculation {load['mode']}\n\n"
-        f"* Sent: {kinds}; {result['retries']} tried again after 429.\n"
-        f"* The log has: {codes}. In {result['seconds']:.0f} s; latency p50 {result['p50']:.3f}, "
+        f"* Sent: {kinds}; {result['retries']} retried after 429.\n"
+        f"* In the log: {codes}. Time {result['seconds']:.0f} s; latency p50 {result['p50']:.3f}, "
         f"p95 {result['p95']:.3f}, p99 {result['p99']:.3f} s.{figures}"
     )
 
@@ -207,10 +207,10 @@ def verdict(results: Sequence[Record]) -> str:
         f"* FAULT ({Load(**r['load']).name}): {line}" for r in results for line in r["faults"]
     ]
     told = "\n".join(faults) or (
-        "No fault: every good request was answered, every answer is the plain decoding of its "
-        "text, no row stayed behind, every answer stands in the log once under its id, and the "
-        "metrics agree with the clients' counts. Spans are what clients that left may have had "
-        "decoded, and rounds of answers that do not tell them."
+        "No fault: every good request was answered, every answer equals the plain decoding of its "
+        "text, no row was left in the server, the log has every answer once under its id, and the "
+        "metrics agree with the clients' counts. Ranges allow for work for clients that left, and "
+        "for answers that do not report their rounds."
     )
     ties = "; ".join(sorted(near_ties) or ["none"])
     return f"{told}\n\nNear-ties (two best logits less than 1e-4 apart): {ties}"
@@ -243,18 +243,18 @@ COMMAND = cli.CommandLine(
     "Load test of specdec-serve: latency and tokens a second by concurrency, and correct answers.",
     main,
     [
-        ("model", cli.OPTIONAL, str, "folder (default: the bundled pair)"),
-        ("-s --source-lang", None, str, "of the pair"),
-        ("-t --target-lang", None, str, "of the pair"),
+        ("model", cli.OPTIONAL, str, "folder of the pair (default: the bundled pair)"),
+        ("-s --source-lang", None, str, "source language of the pair"),
+        ("-t --target-lang", None, str, "target language of the pair"),
         ("--texts", cli.REQUIRED, Path, "one text a line"),
-        ("--max-texts", 1000, int, "of the file, from its start"),
-        ("--seconds", 14, float, "for each mode and concurrency; 0 = no table"),
-        ("--repeats", 1, cli.at_least(1), "of all; medians are reported"),
-        ("--concurrency", "1,2,4,8,16,32,64", str, "clients at once"),
-        ("--modes", ",".join(MODES), str, "of these"),
+        ("--max-texts", 1000, int, "texts to use, from the start of the file"),
+        ("--seconds", 14, float, "seconds for each mode and concurrency; 0 = no table"),
+        ("--repeats", 1, cli.at_least(1), "repetitions of all loads; medians are reported"),
+        ("--concurrency", "1,2,4,8,16,32,64", str, "numbers of concurrent clients"),
+        ("--modes", ",".join(MODES), str, "modes to run"),
         ("--mixed", 0, int, "requests of a mixed load at the highest concurrency"),
-        ("--threads", torch.get_num_threads(), int, "of the server"),
-        ("--device", None, str, "that the server computes on"),
+        ("--threads", torch.get_num_threads(), int, "threads of the server"),
+        ("--device", None, str, "device that the server computes on"),
         ("--output", None, str, "write OUTPUT.json and OUTPUT.md"),
     ],
     interrupted="interrupted; nothing was written.",

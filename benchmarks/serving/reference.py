@@ -51,7 +51,7 @@ class Reference:
         faults: list[str] = []
         for index in sorted({one.index for one in tally.answers if not self.is_right(one)}):
             gap = self._gap(index)
-            said = f"text {index + 1}: differs; smallest gap of its two best logits {gap:.1e}"
+            said = f"text {index + 1}: differs; smallest gap between two best logits {gap:.1e}"
             (ties if gap < NEAR_TIE else faults).append(said)
         if len(tally.answers) != tally.num_good:
             faults.append(f"{tally.num_good} good requests, {len(tally.answers)} answers")

@@ -54,7 +54,7 @@ class Server:
             if busy == 0 and now["specdec_requests_active"] == 1:
                 return now
             time.sleep(0.2)
-        raise RuntimeError("sentences are left in the server although nobody waits for them")
+        raise RuntimeError("the server still holds sentences that no client waits for")
 
     def logged(self, run: str) -> dict[str, list[int]]:
         """The log's status codes by request id, for ids that begin with the name of a run."""

@@ -157,7 +157,7 @@ class PretrainedCodec(Codec):
         ids = self.tokenizer.encode(line) if line.strip() else []
         require(
             self._source.pad not in ids,
-            "the text spells the token for padding, which the model would pass over; write it in "
+            "the text contains the padding token, which the model would ignore; write it in "
             "another way, for instance with spaces between its characters.",
         )
         return self.tokenizer.framed(ids, *self._chosen)

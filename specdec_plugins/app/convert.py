@@ -52,43 +52,43 @@ _CARD = """\
 
     python inference.py FOLDER --input-path raw.{source} --output-path raw.{target}
 
-On what data these models were trained, under which licences, how well they translate and what they
-are not good for was not recorded when this bundle was made. Write it here before you pass them on.
+The training data of these models, their licences, quality and limits were not recorded when this
+bundle was made. Describe them here before you pass the bundle on.
 """
 
 
 def make_parser() -> argparse.ArgumentParser:
     parser = Parser(prog="convert.sh", description="Convert models between formats.")
     formats = parser.add_subparsers(dest="to", required=True, metavar="FORMAT")
-    help_ = "checkpoints of fairseq, or a model of transformers, into a bundle"
+    help_ = "fairseq checkpoints or a transformers model to a bundle"
     _add_bundle(formats.add_parser("bundle", help=help_))
     helps = {
-        "fairseq": "a bundle into checkpoints for fairseq, with dictionaries and codes",
-        "marian": "a verifier into MarianMT for transformers (extra 'convert')",
-        "ctranslate2": "a verifier into a model of CTranslate2 (extra 'convert')",
+        "fairseq": "a bundle to fairseq checkpoints, with dictionaries and codes",
+        "marian": "a verifier to MarianMT for transformers (extra 'convert')",
+        "ctranslate2": "a verifier to a CTranslate2 model (extra 'convert')",
     }
     for name, text in helps.items():
         add = (command := formats.add_parser(name, help=text)).add_argument
         add("source", metavar="SOURCE", help="a bundle" + ", or a checkpoint" * (name != "fairseq"))
         if name != "fairseq":
-            add("--data", metavar="FOLDER", help="of a checkpoint: the folder with dict.<lang>.txt")
+            add("--data", metavar="FOLDER", help="for a checkpoint: folder with dict.<lang>.txt")
             _add_settings(command, *_LANGUAGES)
         if name == "ctranslate2":
-            add("--quantization", metavar="TYPE", help="of the weights on disk (default: float32)")
+            add("--quantization", metavar="TYPE", help="of weights on disk (default: float32)")
         _add_output(command)
     return parser
 
 
 def _add_bundle(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
-    helped = "folder with dict.<lang>.txt, a model of transformers, or a bundle (its verifier)"
+    helped = "folder with dict.<lang>.txt, a transformers model, or a bundle (its verifier)"
     add("data", metavar="FOLDER", help=helped)
     models = ("verifier", "drafter_checkpoint", "drafter", "drafter_options", "bigrams")
     _add_settings(
         parser, *models, *_LANGUAGES, *Defaults.__annotations__, *RAW_TEXT, "tokenizer", "bpe_codes"
     )
     parser.set_defaults(**dict.fromkeys(RAW_TEXT, False), tokenizer="moses", drafter_options={})
-    dtype = "of stored weights (default: float16, and a model of transformers as it is)"
+    dtype = "of stored weights (default: float16; bundles and transformers models keep theirs)"
     add("--dtype", choices=STORED, help=dtype)
     add("--card", metavar="FILE", type=Path, help="Markdown about the models; becomes README.md")
     _add_output(parser)
@@ -133,7 +133,7 @@ def _to_bundle(args: argparse.Namespace) -> None:
         drafter.check_dictionaries(*sides)
     if args.bigrams is not None:
         takes = name is not None and needs_of(name).bigrams
-        require(takes, "--bigrams are the block drafter's; leave them out.")
+        require(takes, "--bigrams is for the block drafter only; omit it.")
         read_bigrams(args.bigrams, len(sides[1]))
     if args.bpe_codes is not None:
         load_codes(args.bpe_codes)
@@ -213,8 +213,8 @@ def _direction(folder: Path, bundle: BundleSettings) -> tuple[str, str]:
     """A bundle's languages. Raises UserError if no other engine can read its dictionaries."""
     require(
         bundle.text.get("tokenizer") != PRETRAINED,
-        f"{folder}: was made of a model of transformers; convert that with the other engine's own "
-        "converter.",
+        f"{folder}: was made from a transformers model; convert that model with the other engine's "
+        "own converter.",
     )
     return bundle.source_lang, bundle.target_lang
 
@@ -247,7 +247,7 @@ def _to_engine(args: argparse.Namespace) -> None:
             text["bpe_codes"] = source / text["bpe_codes"]
         source = source / bundle.verifier.weights
     else:
-        require(args.data is not None, f"{source}: is no bundle; add --data with dict.<lang>.txt.")
+        require(args.data is not None, f"{source}: not a bundle; add --data with dict.<lang>.txt.")
         dictionaries = load_dictionaries(args.data, args.source_lang, args.target_lang)
     verifier = read_model_of(Transformer, source, dictionaries.source, dictionaries.target)
     if args.to == "marian":

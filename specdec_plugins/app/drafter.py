@@ -73,14 +73,14 @@ class Plan:
             return
         require(
             is_bundle(folder) and bool((part := read_bundle(folder).drafter) and part.network),
-            f"--from {folder}: no bundle with a drafter that learned; give what an earlier "
-            "drafter.sh wrote, or leave --from out.",
+            f"--from {folder}: not a bundle with a trained drafter; give one that drafter.sh "
+            "wrote, or omit --from.",
         )
         theirs = read_words(make_settings({"data": str(folder), "strategy": "AR"})).dictionaries
         require(
             theirs.target.symbols == words.dictionaries.target.symbols,
-            f"--from {folder}: its drafter writes other types than {self.args.model} does; leave "
-            "--from out.",
+            f"--from {folder}: its target vocabulary differs from that of {self.args.model}; omit "
+            "--from.",
         )
 
     def _find_model(self) -> dict[str, Any]:
@@ -187,7 +187,7 @@ def main(args: argparse.Namespace) -> None:
     except OSError as error:
         raise UserError(f"{plan.work}: cannot be written ({error.strerror}).") from error
     except Paused as paused:
-        sys.stdout.write(f"drafter.sh: waits in: {paused}; the same command goes on\n")
+        sys.stdout.write(f"drafter.sh: unfinished: {paused}; run the same command to resume\n")
         raise SystemExit(UNFINISHED) from None
     sys.stdout.write(f"drafter.sh: done; the bundle is {args.output}\n")
 
@@ -196,8 +196,8 @@ def _help_out(plan: Plan, translation: Command) -> None:
     """Translate one shard; shard 0 runs the steps before and after."""
     require(
         plan.data.is_dir(),
-        f"{plan.data}: is not there yet; start the command with --shard-id 0 first, which encodes "
-        "the text, and this one then.",
+        f"{plan.data}: does not exist yet; first start the command with --shard-id 0, which "
+        "encodes the text.",
     )
     environment = plan.environment()
     status = subprocess.run(translation.words, env={**os.environ, **environment}, check=False)
@@ -208,29 +208,29 @@ def _help_out(plan: Plan, translation: Command) -> None:
 _NUMBER = cli.at_least(1)
 COMMAND = cli.CommandLine(
     "drafter.sh",
-    "Train a drafter for a model that you have: translate text with it, train on what it says, "
-    "measure now and then, and bundle both. Run again, it goes on where it stopped.",
+    "Train a drafter for an existing model: translate text with the model, train on its output, "
+    "measure at intervals, and bundle both. The same command resumes an interrupted run.",
     main,
     [
-        ("model", None, Path, "a bundle, a model of transformers (MarianMT, M2M-100, NLLB, BART, "
-         "mBART), or a folder with verifier.pt of fairseq, dict.<lang>.txt and bpe.codes"),
+        ("model", None, Path, "a bundle, a transformers model (MarianMT, M2M-100, NLLB, BART, "
+         "mBART), or a folder with fairseq's verifier.pt, dict.<lang>.txt and bpe.codes"),
         ("--text", cli.REQUIRED, Path, "text in the model's source language, a sentence a line; "
          "plain, .gz or .xz"),
         ("--output", cli.REQUIRED, Path, "bundle to write; its parts are kept in OUTPUT.work"),
-        ("-s --source-lang", None, str, "of a model with several languages"),
-        ("-t --target-lang", None, str, "likewise"),
-        ("--hours", 4.0, cli.at_least(0.001, float), "translate (a quarter of them at most) and "
-         "train for so long, all calls together"),
+        ("-s --source-lang", None, str, "source language of a model with several"),
+        ("-t --target-lang", None, str, "target language of a model with several"),
+        ("--hours", 4.0, cli.at_least(0.001, float), "hours to translate (a quarter at "
+         "most) and train, over all calls"),
         *HOW,
-        ("--device", None, ("cpu", "cuda"), "default: a GPU where there is one"),
-        ("--num-shards", 1, _NUMBER, "machines that translate, in a folder that they share"),
-        ("--shard-id", 0, cli.at_least(0), "from 0, which does all else"),
-        ("--ray", None, str, "translate on the Ray cluster of this address, or on 'local'"),
+        ("--device", None, ("cpu", "cuda"), "default: a GPU if there is one"),
+        ("--num-shards", 1, _NUMBER, "machines that translate, in a shared folder"),
+        ("--shard-id", 0, cli.at_least(0), "number of this machine, from 0; 0 runs all else"),
+        ("--ray", None, str, "address of a Ray cluster to translate on, or 'local'"),
         ("--ray-workers", 2, _NUMBER, "verifiers on the cluster"),
-        ("--list", False, bool, "print the commands and do nothing"),
+        ("--list", False, bool, "print the commands without running them"),
     ],
-    epilog=f"Exit status: 0 done, 2 bad input or settings, {UNFINISHED} other shards are at work "
-    "and the same command goes on.",
+    epilog=f"Exit status: 0 done, 2 bad input or settings, {UNFINISHED} other shards are "
+    "unfinished; the same command resumes.",
 )  # fmt: skip
 
 if __name__ == "__main__":

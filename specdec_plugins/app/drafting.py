@@ -70,22 +70,22 @@ _TRAINER = [
 _CARD = """\
 # {model}, with a drafter
 
-The model of `{model}`, as it was, and a drafter that was trained on {sentences:,} sentences of its
-own greedy output, for the text `{text}`. The drafter changes no word of what the model says.
-Translating took {minutes:.0f} minutes; what came then:
+The unchanged model `{model}`, and a drafter that was trained on {sentences:,} sentences of the
+model's greedy output for the text `{text}`. The drafter does not change the model's output.
+Translating took {minutes:.0f} minutes. Training:
 
 | hours of training | updates | accepted tokens | times as fast as greedy | same texts |
 |---:|---:|---:|---:|---:|
 {rows}
 
-Measured on {lines} lines of the text that were held out, speed and texts on the first {timed} of
-them, one at a time on {device}, beside whatever else that machine did. The best of them is in this
-bundle. It was made by
+Measured on {lines} held-out lines of the text; speed and texts on the first {timed} of them, one at
+a time on {device}, which may have had other load. This bundle holds the drafter with the most
+accepted tokens. It was made by
 
     {command}
 
-On what data the model was trained, under which licence, and what it is not good for, is said where
-it comes from; say it here, too, before you pass the bundle on.
+See the model's own documentation for its training data, licence and limits, and repeat them here
+before you pass the bundle on.
 """
 
 
@@ -99,8 +99,8 @@ def read_monolingual(path: Path) -> list[str]:
     lines = sorted({line for line in lines if line})
     require(
         len(lines) >= LEAST_LINES,
-        f"{path}: has {len(lines)} different lines of text; give {LEAST_LINES} at the very least, "
-        "and tens of thousands for a drafter that is of use.",
+        f"{path}: has {len(lines)} different lines of text; give at least {LEAST_LINES}, and tens "
+        "of thousands for a useful drafter.",
     )
     random.Random(1).shuffle(lines)
     return lines
@@ -121,8 +121,8 @@ def check_language(path: Path, lines: Sequence[str], codec: Codec) -> None:
     share = num_unknown / num_pieces
     require(
         share <= _MOST_UNKNOWN,
-        f"{path}: the model does not know {share:.0%} of its pieces; give text in the language "
-        f"that it reads{f' ({codec.source_lang})' if codec.source_lang else ''}.",
+        f"{path}: the model does not know {share:.0%} of its subwords; give text in the model's "
+        f"source language{f' ({codec.source_lang})' if codec.source_lang else ''}.",
     )
 
 
@@ -147,7 +147,7 @@ def encode(args: argparse.Namespace) -> None:
                 if words.codec.num_framing < len(ids) <= longest:
                     write(torch.tensor(ids, dtype=torch.int64), "")
                     num_kept += 1
-    logger.info("%s: %d of %d lines, without those too long", args.output, num_kept, len(lines))
+    logger.info("%s: %d of %d lines, to train on", args.output, num_kept, len(lines))
 
 
 def _encoded(codec: Codec, line: str) -> list[int]:
@@ -255,8 +255,8 @@ class Training:
         self.num_sentences = int(counts["sentences"] - counts["left_out"])
         require(
             self.num_sentences > 0,
-            f"{args.model}: of {counts['sentences']} translations none came to an end; see what "
-            "the model makes of that text, or give other text.",
+            f"{args.model}: none of {counts['sentences']} translations ended in an end-of-sentence "
+            "token; check the model's output for this text, or give other text.",
         )
         # Translating used part of the hours: at most half, as several shards share the work.
         self.seconds = counts["seconds"]
@@ -342,7 +342,7 @@ class Training:
             begun = next((name for name in ("bf16", "fp16") if common[name]), "fp32")
             require(
                 wanted in (None, begun),
-                f"{self.folder}: the training was begun in {begun}; omit --precision {wanted}, or "
+                f"{self.folder}: training was started in {begun}; omit --precision {wanted}, or "
                 "give another --output.",
             )
             return begun
@@ -438,20 +438,20 @@ def _translate_greedily(args: argparse.Namespace) -> None:
 
 
 HOW: tuple[cli.Flag, ...] = (  # flags for training
-    ("--from", None, Path, "a bundle with an earlier drafter, which goes on to learn"),
+    ("--from", None, Path, "a bundle whose drafter is trained further"),
     ("--every", None, cli.at_least(0.01, float), "minutes between checkpoints, each of which is "
      "measured (default: a tenth of the hours, 30 at most)"),
-    ("--patience", 4, _NUMBER, "end where so many measurements brought no more"),
+    ("--patience", 4, _NUMBER, "stop after so many measurements without improvement"),
     ("--block-size", 8, _NUMBER, "tokens drafted at once"),
-    ("--dropout", 0.1, cli.at_least(0, float, 1), "of the training; 0 learns faster where the "
+    ("--dropout", 0.1, cli.at_least(0, float, 1), "of the training; 0 learns faster if the "
      "text is too large to be read more than a few times"),
-    ("--precision", None, ("fp32", "fp16", "bf16"), "of the training, which keeps the one it has "
-     "(default: fp16 on GPUs, bf16 on CPUs that have products of it, else fp32)"),
+    ("--precision", None, ("fp32", "fp16", "bf16"), "precision of the training, kept on resuming "
+     "(default: fp16 on GPUs, bf16 on CPUs with bf16 products, else fp32)"),
 )  # fmt: skip
 COMMANDS: dict[str, cli.CommandLine] = {
     "encode": cli.CommandLine(
         "drafting encode",
-        "Encode text as a model reads it, into a folder of fairseq's data without targets.",
+        "Encode text for a model, as a fairseq data folder without targets.",
         encode,
         [
             ("--bundle", cli.REQUIRED, Path, "the model"),
@@ -461,15 +461,15 @@ COMMANDS: dict[str, cli.CommandLine] = {
     ),
     "translate": cli.CommandLine(
         "drafting translate",
-        "Give such a folder the model's greedy translations. Run again, it goes on.",
+        "Add the model's greedy translations to such data. The same command resumes.",
         _translate_greedily,
         [
-            ("data", None, Path, "of drafting encode"),
+            ("data", None, Path, "output of drafting encode"),
             ("--path", cli.REQUIRED, Path, "weights in a bundle"),
             ("--output", cli.REQUIRED, Path, "folder to write"),
-            ("--chunk-size", 256, _NUMBER, "sentences lost by a stop"),
-            ("--hours", 0.0, cli.at_least(0, float), "go on with what is there then"),
-            ("--cpu", False, bool, "leave a GPU alone"),
+            ("--chunk-size", 256, _NUMBER, "sentences lost if it is stopped"),
+            ("--hours", 0.0, cli.at_least(0, float), "translate for so long; 0 = all"),
+            ("--cpu", False, bool, "do not use a GPU"),
             *distill.SHARED_OUT,
             distill.UNTIL,
         ],
@@ -477,18 +477,18 @@ COMMANDS: dict[str, cli.CommandLine] = {
     ),
     "train": cli.CommandLine(
         "drafting train",
-        "Train a drafter on that in pieces, each of which is measured, until it brings no more.",
+        "Train a drafter on the translations, measuring at intervals, until it stops improving.",
         train,
         [
-            ("--bundle", cli.REQUIRED, Path, "the verifier's"),
-            ("--data", cli.REQUIRED, Path, "of drafting translate"),
+            ("--bundle", cli.REQUIRED, Path, "the verifier's bundle"),
+            ("--data", cli.REQUIRED, Path, "output of drafting translate"),
             ("--output", cli.REQUIRED, Path, "folder of the checkpoints"),
-            ("--model", cli.REQUIRED, str, "name of what the verifier is from, for the card"),
-            ("--text", cli.REQUIRED, str, "likewise"),
-            ("--told", cli.REQUIRED, str, "the command that makes all of it, for the card"),
-            ("--hours", cli.REQUIRED, cli.at_least(0, float), "with translating, in all calls"),
+            ("--model", cli.REQUIRED, str, "name of the original model, for the card"),
+            ("--text", cli.REQUIRED, str, "name of the text, for the card"),
+            ("--told", cli.REQUIRED, str, "the whole command, for the card"),
+            ("--hours", cli.REQUIRED, cli.at_least(0, float), "translating included, in all calls"),
             *HOW,
-            ("--cpu", False, bool, "use no GPU"),
+            ("--cpu", False, bool, "do not use a GPU"),
             distill.UNTIL,
         ],
         environment="cpu precision until",

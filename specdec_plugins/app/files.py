@@ -204,14 +204,14 @@ class FileOptions:
         "line n is what the translation of line n must begin with, in the form of the input",
         "FILE",
     )
-    prefix_column: bool = _beside(False, "the same after a tab in each line of the input")
+    prefix_column: bool = _beside(False, "as --prefix-file, after a tab in each line of the input")
     hint_file: str | None = _hints(
         None,
-        "line n is a translation of nearly the same text as line n, in the form of the input, or "
-        "empty: --drafter hint drafts from it, and in exact mode it changes no word",
+        "line n is a translation of nearly the same text as line n of the input, in the form of "
+        "the input, or empty: --drafter hint drafts from it; in exact mode it changes no word",
         "FILE",
     )
-    hint_column: bool = _hints(False, "the same after a tab in each line of the input")
+    hint_column: bool = _hints(False, "as --hint-file, after a tab in each line of the input")
     input_path: str = _file(STANDARD, "UTF-8 lines; '-', the default: standard input", "FILE")
     output_path: str = _file(STANDARD, "'-', the default: standard output", "FILE")
     json_path: str | None = _file(
@@ -229,12 +229,12 @@ class FileOptions:
     )
     resume: bool = _file(
         False,
-        "continue an output that was interrupted: its complete lines are kept and as many lines of "
-        "the input skipped. OUTPUT.resume, which stands beside an unfinished output, tells whether "
-        "it came from the same input and settings; without it the count has to do",
+        "continue an interrupted output: keep its complete lines and skip as many lines of the "
+        "input. OUTPUT.resume, beside an unfinished output, records the input and settings and is "
+        "checked; without it only the lines are counted",
     )
-    progress: bool | None = _report(None, "a progress bar (default: at a terminal)")
-    quiet: bool = _report(False, "no summary")
+    progress: bool | None = _report(None, "show a progress bar (default: at a terminal)")
+    quiet: bool = _report(False, "print no summary")
     diagnose: bool = _report(
         False,
         "explain the speed: acceptance by position, time by part, and a comparison with plain "
@@ -242,8 +242,8 @@ class FileOptions:
     )
     diagnose_targets: str | None = _report(
         None,
-        "targets that the drafter was trained on, as BPE text, parallel to the input: how well "
-        "they match what the verifier says",
+        "targets that the drafter was trained on, as BPE text, parallel to the input: report how "
+        "well they match the verifier's output",
         "FILE",
     )
     debug: bool = _report(False, "show where an error was raised")
@@ -268,7 +268,7 @@ class FileOptions:
             )
         require(
             self.json_path is None or not is_same_place(self.json_path, self.output_path),
-            "--json-path and --output-path name the same place; give them two.",
+            "--json-path and --output-path name the same place; give two different ones.",
         )
         require(
             self.inputs.count(STANDARD) <= 1,
@@ -277,7 +277,7 @@ class FileOptions:
         )
         require(
             self.diagnose or self.diagnose_targets is None,
-            "--diagnose-targets belongs to --diagnose; add it.",
+            "--diagnose-targets needs --diagnose; add it.",
         )
 
     @property
@@ -347,7 +347,7 @@ def _in_step(
             longer = next(name for name, line in zip(names, lines, strict=True) if line)
             raise UserError(
                 f"{short}: has {number} lines, fewer than {longer}; "
-                "the files must have a line each for every sentence."
+                "each file must have one line for every sentence."
             )
         yield lines
 
@@ -387,13 +387,13 @@ class Journal:
             ) from error
         if (other := first_difference(settings, self._settings)) is not None:
             raise UserError(
-                f"{self.output_path}: was begun with {other} {settings.get(other)!r}, not "
+                f"{self.output_path}: was started with {other} {settings.get(other)!r}, not "
                 f"{self._settings.get(other)!r}; use the same settings, or start without --resume."
             )
         if complete_lines < lines:
             raise UserError(
                 f"{self.output_path}: holds {complete_lines} complete lines (its JSON lines "
-                f"counted as well), but {lines} were written; so start without --resume."
+                f"counted as well), but {lines} were written; start without --resume."
             )
         self._recorded = recorded
         return True
@@ -406,8 +406,8 @@ class Journal:
         self._count(islice(sentences, num_lines))
         require(
             self.lines == num_lines,
-            f"The output holds {num_lines} lines and the input only {self.lines}; it belongs to "
-            "another input, so start without --resume.",
+            f"The output holds {num_lines} lines and the input only {self.lines}, so the output "
+            "is from another input; start without --resume.",
         )
 
     def record(self, sentences: Iterable[Sentence]) -> None:

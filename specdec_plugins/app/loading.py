@@ -55,7 +55,7 @@ log = logging.getLogger("specdec")
 
 VERIFIER, DRAFTER = "verifier.pt", "drafter.pt"  # usual names of checkpoints in a folder
 NO_MODEL = (  # follows the name of a folder
-    "is no model; give a bundle, a folder of transformers (config.json, weights and tokenizer), or "
+    "not a model; give a bundle, a transformers folder (config.json, weights and tokenizer), or "
     f"one with fairseq's {VERIFIER} and its dict.<lang>.txt."
 )
 _Network = TypeVar("_Network", bound=TrainedNetwork)
@@ -78,7 +78,7 @@ def make_settings(given: Mapping[str, Any]) -> Settings:
     if folder is None:
         require(
             not (given.get("verifier") or given.get("drafter_checkpoint")),
-            "a checkpoint was named without its dictionaries; give their folder, too.",
+            "a checkpoint was given without its dictionaries; give their folder, too.",
         )
         folder = str(default_bundle())
     defaults: dict[str, Any] = {}
@@ -377,8 +377,8 @@ def _drafter_dictionaries(settings: Settings, own: Dictionaries) -> Dictionaries
     theirs = load_dictionaries(folder, own.source_lang, own.target_lang)
     require(
         theirs.target == own.target,
-        f"{folder}: the drafter's dict.{own.target_lang}.txt is not the verifier's; take one that "
-        "was trained with the same target dictionary.",
+        f"{folder}: the drafter's dict.{own.target_lang}.txt is not the verifier's; give a drafter "
+        "that was trained with the same target dictionary.",
     )
     return theirs
 
@@ -417,7 +417,7 @@ def _common_limits(
     require(
         longest is None or block_size <= longest,
         f"{settings.drafter_checkpoint}: the drafter was trained for blocks of {trained} tokens; "
-        f"ask for a --block-size of at most {longest}, not {block_size}.",
+        f"give a --block-size of at most {longest}, not {block_size}.",
     )
     if not isinstance(network, EncoderDecoder):  # no positions of its own
         return replace(limits, block_size=block_size)

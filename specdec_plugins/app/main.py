@@ -47,14 +47,14 @@ BRACKETS = ("[", "]")
 COLOURS = ("\033[1;32m", "\033[0m")  # bold green
 
 EXPLANATION = (
-    "Type a sentence and press Enter; an empty line or ctrl-D ends. What is marked {marked} came\n"
-    "from the drafter in one block and was accepted; the rest is the verifier's own.\n"
+    "Type a sentence and press Enter; an empty line or ctrl-D ends. Text marked {marked}\n"
+    "was drafted in one block and accepted; the rest is the verifier's own.\n"
 )
 
 
 DESCRIPTION = """\
-Translate lines of text with a fairseq Transformer (the verifier), faster through a drafter that
-proposes blocks of tokens. With --beta 1 the output is exactly the verifier's greedy output.
+Translate lines of text with a Transformer (the verifier), sped up by a drafter that proposes blocks
+of tokens. With --beta 1 the output is exactly the verifier's greedy output.
 """
 
 EPILOG = """\
@@ -75,7 +75,7 @@ def make_parser() -> argparse.ArgumentParser:
 def _add_published(parser: argparse.ArgumentParser) -> None:
     """Flags of the published command that change nothing here; other values are refused."""
     add = parser.add_argument_group(
-        "accepted so that published commands run; they change nothing here"
+        "accepted for compatibility with published commands; no effect here"
     ).add_argument
     add("--user-dir", metavar="FOLDER")
     add("--task", choices=("translation_lev_modified", "translation"))
@@ -122,7 +122,7 @@ def say(message: str) -> None:
 def main(argv: Sequence[str] | None = None) -> int:
     """Run inference.py; returns the exit status."""
     debug = "--debug" in (sys.argv if argv is None else argv)
-    told = f"interrupted; what was written is complete lines, and {RESUME}."
+    told = f"interrupted; the output holds complete lines only, and {RESUME}."
     return run_command("inference.py", lambda: Run(*parse_options(argv)).run(), debug, told)
 
 
@@ -130,9 +130,8 @@ def translate(argv: Sequence[str] | None = None) -> int:
     """Run scripts/translate.py: interactively or in a pipe, by default with a bundle."""
     parser = Parser(
         prog="translate.py",
-        description="Translate what is typed, or a pipe, with a bundle or a model of "
-        "transformers. At a terminal the blocks of the drafter are marked. inference.py has all "
-        "the other ways.",
+        description="Translate typed or piped lines with a bundle or a transformers model. At a "
+        "terminal, accepted blocks of the drafter are marked. inference.py has all other options.",
     )
     languages = ("source_lang", "target_lang")
     add_options(parser, Settings, only=("data", *languages, "device", *EXACT, "block_size"))
@@ -221,8 +220,8 @@ class Run:
         for translation in done:
             if translation.finish_reason == FinishReason.ERROR.value:
                 say(
-                    f"line {translation.number}: the verifier's logits are not numbers, so it is "
-                    "left empty; use --dtype float32 where its numbers overflow."
+                    f"line {translation.number}: the verifier's logits are not numbers, so the "
+                    "line is left empty; use --dtype float32 if a smaller type overflows."
                 )
 
     def _report(
@@ -251,7 +250,7 @@ class Prompt:
 
     def run(self, ask: Callable[[str], str]) -> None:
         """Translate lines from `ask`, which is `input`, until an empty line or its end."""
-        self._say(EXPLANATION.format(marked="so".join(self._marks)))
+        self._say(EXPLANATION.format(marked="like this".join(self._marks)))
         with suppress(EOFError):
             while line := ask(PROMPT).strip():
                 try:

@@ -161,7 +161,7 @@ def _tolerance(settings: Settings) -> str:
     if settings.beta == 1:
         return ""
     if settings.tau == 0:
-        return f" (beta {settings.beta}, but tau 0 tolerates nothing but ties; try --tau 1)"
+        return f" (beta {settings.beta}, but tau 0 accepts only ties; try --tau 1)"
     return f" (beta {settings.beta}, tau {settings.tau:g})"
 
 
@@ -175,8 +175,8 @@ def _sampling(settings: Settings) -> str:
 def _rounds(stats: DecodeStats) -> str:
     per_row = stats.rounds / stats.rows if stats.rows else 0.0
     return (
-        f"mean accepted tokens {stats.mean_accepted_tokens:.4f} (tokens a round, the last one of "
-        "each counted and the end of sentence not; "
+        f"mean accepted tokens {stats.mean_accepted_tokens:.4f} (tokens a round, the last of "
+        "each round counted and the end of sentence not; "
         f"{stats.mean_emitted_tokens:.4f} with it); {stats.rounds} rounds, {per_row:.2f} a sentence"
     )
 
@@ -320,8 +320,8 @@ def _figures(
 
 def _what_it_saves(drafter: BlockNatDrafter) -> str:
     """What the drafter reuses, and what it computes again."""
-    reads = "reads the verifier's encoder output" if drafter.encoded_by else "encodes itself"
-    again = "computes its whole prefix anew each round"
+    reads = "reads the verifier's encoder output" if drafter.encoded_by else "runs its own encoder"
+    again = "recomputes its whole prefix each round"
     keeps = "keeps its prefix from round to round" if drafter.keeps_prefix else again
     return f"the drafter {reads} and {keeps}"
 
@@ -367,7 +367,7 @@ def give_advice(
     if draft > verify:
         advice.append(
             f"Drafting takes {draft:.0%} of the time and verifying {verify:.0%}: a drafter with "
-            "fewer decoder layers, or a shorter block, would pay."
+            "fewer decoder layers, or a shorter block, would help."
         )
     if encode > LONG_ENCODING:
         advice.append(
@@ -391,10 +391,10 @@ def _advise_on_training(stats: DecodeStats, targets: TargetMatch) -> list[str]:
     cause = (
         "its targets match the verifier, so train it longer or make it larger"
         if targets.lengths
-        else "the commonest cause is training on targets that this verifier did not write: "
+        else "the most common cause is training on targets that this verifier did not write: "
         "check with --diagnose-targets, and distil with scripts/distill.sh"
     )
     return [
         f"Only {first:.0%} of first drafted tokens are kept ({POOR_FIRST:.0%} is common for a "
-        f"drafter that knows its verifier); {cause}."
+        f"drafter trained on its verifier's output); {cause}."
     ]

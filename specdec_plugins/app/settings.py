@@ -55,9 +55,9 @@ class Settings:
 
     data: str = option(
         MISSING,
-        "a bundle, which brings models, languages and codes (flags override them), a model of "
-        "transformers (MarianMT, M2M-100, NLLB, BART, mBART), or a folder with dict.<lang>.txt "
-        "(default: the bundled pair)",
+        "a bundle, which brings models, languages and codes (flags override them), a transformers "
+        "model (MarianMT, M2M-100, NLLB, BART, mBART), or a folder with dict.<lang>.txt (default: "
+        "the bundled pair)",
         "FOLDER",
         flags=("data",),
         nargs="?",
@@ -68,49 +68,49 @@ class Settings:
     )
     drafter_data: str | None = _model(
         None,
-        "dict.<lang>.txt of an assistant whose source dictionary is another (default: the "
-        "positional FOLDER); symbols are found by name, and the target dictionary must be the same",
+        "folder with the dict.<lang>.txt of an assistant with another source dictionary (default: "
+        "the positional FOLDER); symbols are matched by name; target dictionaries must be the same",
         "FOLDER",
     )
     source_lang: str | None = _model(
         None,
-        "of a model with several languages, as it calls them or by two letters (default: the "
-        "model's own, or from the names of the dictionaries)",
+        "source language of a model with several, as the model calls it or by two letters "
+        "(default: the model's own, or from the names of the dictionaries)",
         "LANG",
         flags=("--source-lang", "-s"),
     )
     target_lang: str | None = _model(
         None,
-        "of a model with several languages, as it calls them or by two letters (default: the "
-        "model's own, or from the names of the dictionaries)",
+        "target language of a model with several, as the model calls it or by two letters "
+        "(default: the model's own, or from the names of the dictionaries)",
         "LANG",
         flags=("--target-lang", "-t"),
     )
 
     device: str | None = _machine(
         None,
-        "do not use a GPU (default: use one where there is one)",
+        "do not use a GPU (default: use one if there is one)",
         flags=("--cpu",),
         action="store_const",
         const="cpu",
     )
     dtype: str = _machine(
         "float32",
-        "of the networks (default: float32); int8: products of 8-bit integers, CPU only",
+        "precision of the networks (default: float32); int8: 8-bit integer products, CPU only",
         choices=tuple(DTYPES),
         alias=("--fp16", "float16"),
     )
     drafter_dtype: str | None = _machine(
         None,
-        "of the network that drafts, whose drafts are checked, so exact mode stays exact (default: "
-        "int8 beside a verifier in float32 where a CPU uses this project's kernels, else the "
+        "precision of the drafter's network; drafts are verified, so exact mode stays exact "
+        "(default: int8 beside a float32 verifier on a CPU with this project's kernels, else the "
         "verifier's)",
         choices=("float32", "int8"),
     )
     kernels: str = _machine(
         "native",
-        "whose products a CPU computes in float32 and 8 bits: native, this project's own, where "
-        "they were built (default), or torch's",
+        "kernels for float32 and 8-bit products on a CPU: native, this project's own, if they were "
+        "built (default), or torch's",
         choices=KERNELS,
     )
 
@@ -121,13 +121,17 @@ class Settings:
         "at a time with the first --exit-layer decoder layers alone, unverified",
         choices=STRATEGIES,
     )
-    exit_layer: int | None = _decoding(None, "of --strategy early-exit")
-    batch: int = _decoding(1, "sentences at once", least=1)
-    beam: int = _decoding(5, "of --strategy fairseq", least=1)
+    exit_layer: int | None = _decoding(None, "decoder layers to use, for --strategy early-exit")
+    batch: int = _decoding(1, "sentences decoded at once", least=1)
+    beam: int = _decoding(5, "beam size, for --strategy fairseq", least=1)
     beta: int = _decoding(
-        1, "accept among the verifier's N best (default: 1, exactly its greedy output)", least=1
+        1,
+        "accept any of the verifier's N best tokens (default: 1, exactly its greedy output)",
+        least=1,
     )
-    tau: float = _decoding(0.0, "and at most X nats under its best (default: 0)", least=0)
+    tau: float = _decoding(
+        0.0, "accept none more than X nats below the verifier's best (default: 0)", least=0
+    )
     block_size: int | None = _decoding(
         None,
         "tokens drafted a round (default: what the drafter was trained for)",
@@ -143,11 +147,11 @@ class Settings:
     drafter: str = _decoding("block", "how to draft (default: block)", choices=DRAFTERS)
     drafter_options: Mapping[str, Any] = _decoding({}, "settings of the drafter")
     bigrams: str | None = _decoding(
-        None, "of scripts/count-bigrams.sh: drafted tokens are chosen to go together, too", "FILE"
+        None, "output of scripts/count-bigrams.sh, to draft tokens that go together", "FILE"
     )
     rule: str | None = _decoding(None, "default: exact for beta 1, else top_beta", choices=RULES)
     schedule: str = _decoding(
-        "constant", "how many to draft (default: constant)", choices=SCHEDULES
+        "constant", "how many tokens to draft (default: constant)", choices=SCHEDULES
     )
     schedule_options: Mapping[str, Any] = _decoding({}, "settings of the schedule")
     temperature: float = _decoding(
@@ -158,18 +162,18 @@ class Settings:
     )
     top_k: int = _decoding(0, "for rules that sample (default: 0, all)", least=0)
     top_p: float = _decoding(1.0, "for rules that sample (default: 1, all)", least=LEAST, most=1)
-    seed: int = _decoding(0, "of rules that sample; line n draws with N + n")
+    seed: int = _decoding(0, "for rules that sample; line n uses N + n")
 
     greedy_like: str = _limit(
         "published",
         "published: the plain argmax (default); fairseq: never <pad>, and no end of sentence as "
-        "first token, as fairseq's own search has it",
+        "first token, as in fairseq's own search",
         choices=("published", "fairseq"),
     )
     max_len_a: float = _limit(
         0.0,
-        "at most A * source tokens + B target tokens; each sentence's own source counts, its end "
-        "included, and never more than the model has positions for (default: 0)",
+        "at most A * source tokens + B target tokens; counts each sentence's own source, its end "
+        "included, and never exceeds the model's positions (default: 0)",
         "A",
         least=0,
     )
@@ -177,7 +181,7 @@ class Settings:
     min_len: int | None = _limit(None, "no end of sentence before N target tokens", least=0)
     lenpen: float = _limit(1.0, "--strategy fairseq only (default: 1)")
     unkpen: float = _limit(0.0, "--strategy fairseq only (default: 0)")
-    no_repeat_ngram_size: int = _limit(0, "--strategy fairseq only (default: 0, any)", least=0)
+    no_repeat_ngram_size: int = _limit(0, "--strategy fairseq only (default: 0, off)", least=0)
 
     tokenizer: str | None = _text(
         None,
@@ -193,15 +197,17 @@ class Settings:
         choices=BPES,
         type=or_none,
     )
-    bpe_codes: str | None = _text(None, "of subword-nmt learn-bpe", "FILE")
-    lowercase: bool = _text(False, "raw text of models trained on lower case")
-    dash_splits: bool = _text(False, "of models trained on a @-@ b for a-b")
-    strip_diacritics: bool = _text(False, "of Romanian models trained without them")
+    bpe_codes: str | None = _text(None, "codes from subword-nmt learn-bpe", "FILE")
+    lowercase: bool = _text(False, "lower-case raw text, for models trained on lower case")
+    dash_splits: bool = _text(False, "split a-b into a @-@ b, for models trained so")
+    strip_diacritics: bool = _text(
+        False, "strip Romanian diacritics, for models trained without them"
+    )
     remove_bpe: str | None = _text(
         "@@ ",
-        "how to join subwords where the input is BPE text: the mark between them, or "
-        "'sentencepiece' (default: '@@ '); 'none' leaves them apart. A bundle's input is BPE text "
-        "where this is given, raw text where it is not",
+        "how to join subwords if the input is BPE text: the mark between them, or 'sentencepiece' "
+        "(default: '@@ '); 'none' leaves them apart. A bundle's input is BPE text if this is "
+        "given, else raw text",
         "SYMBOL",
         flags=("--remove-bpe", "--post-process"),
         nargs="?",
@@ -210,7 +216,7 @@ class Settings:
     )
     prefix_size: int = _line(
         0,
-        "force only the first N tokens of each prefix, which is then taken for a whole reference "
+        "force only the first N tokens of each prefix, which is then read as a whole reference "
         "whose end counts as a token, as in fairseq (default: 0, all)",
         least=0,
     )
@@ -231,18 +237,18 @@ class Settings:
             "fairseq's search has no int8; use --dtype float32, or another --strategy.",
         )
         wants = f"--strategy {self.strategy} needs"
-        lacks = "is no folder"
+        lacks = "is not a folder"
         if Path(self.data).is_dir():
             lacks = f"holds no {BUNDLE_SETTINGS} and no config.json of transformers"
         require(
             self.verifier is not None or self.strategy == "drafter",
-            f"{self.data} {lacks}, so it is no bundle, and {wants} the verifier's checkpoint; give "
-            "it with --AR-path.",
+            f"{self.data} {lacks}, so it is not a bundle, and {wants} the verifier's checkpoint; "
+            "give it with --AR-path.",
         )
         require(
             self.tokenizer != PRETRAINED or self.strategy != "fairseq",
-            f"{self.data}: fairseq's search reads checkpoints of fairseq's; use another --strategy "
-            "with this model.",
+            f"{self.data}: fairseq's search reads only fairseq's checkpoints; use another "
+            "--strategy with this model.",
         )
         network = self.needs.network if self.drafts else None
         require(
@@ -251,12 +257,12 @@ class Settings:
         )
         require(
             self.drafter_dtype is None or (network is not None and network.int8),
-            f"--drafter-dtype is about a network that drafts; {self.drafter} has none that can be "
-            "in int8.",
+            f"--drafter-dtype needs a drafter network that can run in int8, and {self.drafter} has "
+            "none in use; omit the flag.",
         )
         require(
             self.drafter_dtype in (None, self.dtype) or self.dtype == "float32",
-            f"--drafter-dtype {self.drafter_dtype} goes with --dtype float32, not {self.dtype}.",
+            f"--drafter-dtype {self.drafter_dtype} needs --dtype float32, not {self.dtype}.",
         )
         require(
             (self.bpe is None) == (self.bpe_codes is None),
@@ -273,7 +279,7 @@ class Settings:
         )
         require(
             self.strategy != "drafter" or not self.needs.verifier,
-            f"The drafter {self.drafter!r} is no model of its own, so it cannot decode alone; "
+            f"The drafter {self.drafter!r} needs a verifier, so it cannot decode alone; "
             "use it with --strategy specdec.",
         )
         require(
@@ -296,7 +302,7 @@ class Settings:
         """Refuse settings that have no effect without others."""
         told = "{flag} belongs to fairseq's search; use it with --strategy fairseq only."
         self._refuse(_SEARCH_ONLY, self.strategy != "fairseq", told)
-        told = "{flag} is about raw text; add --tokenizer or --bpe."
+        told = "{flag} applies to raw text only; add --tokenizer or --bpe."
         self._refuse(RAW_TEXT, not self.raw_text, told)
         for name, need in (("drafter_data", "own_source"), ("bigrams", "bigrams")):
             takers = [d for d in DRAFTERS.names() if getattr(needs_of(d), need)]

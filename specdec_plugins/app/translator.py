@@ -111,7 +111,7 @@ class SpeculativeTranslator:
 
     def translate_in_blocks(self, line: str) -> BlockTranslation:
         """A translation and which of its parts were drafted. Raises UserError as `stream` does."""
-        decoder = self._engine("tell its blocks")
+        decoder = self._engine("report its blocks")
         began = time.perf_counter()
         request = self.prepare(Sentence(1, line))
         if isinstance(request, Translation):
@@ -184,7 +184,7 @@ class SpeculativeTranslator:
         max_len = self.settings.max_len(len(source_ids), self.limits.target)
         if len(forced_ids) >= max_len:
             raise UserError(
-                f"{sentence.where}: its target prefix has {len(forced_ids)} tokens where at most "
+                f"{sentence.where}: its target prefix has {len(forced_ids)} tokens, but at most "
                 f"{max_len - 1} leave room for more; shorten it, or raise --max-len-b."
             )
         params = self.settings.decode_params(
@@ -266,7 +266,10 @@ def number_sentences(
 ) -> list[Sentence]:
     """Sentences numbered from 1. Raises UserError if there are not as many hints as lines."""
     hints = [None] * len(lines) if hints is None else hints
-    require(len(hints) == len(lines), f"there are {len(lines)} lines and {len(hints)} hints.")
+    require(
+        len(hints) == len(lines),
+        f"expected one hint for each of {len(lines)} lines, found {len(hints)}.",
+    )
     return [
         Sentence(n, line, where=f"sentence {n}", hint=hint)
         for n, (line, hint) in enumerate(zip(lines, hints, strict=True), 1)

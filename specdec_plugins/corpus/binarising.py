@@ -101,7 +101,7 @@ def preprocess(command: Sequence[str], output: Path, log: Path, codes: Path | No
     status = _watched(command, output, log)
     lines = log.read_text(encoding="utf-8", errors="replace").strip().split("\n")
     if status != 0:
-        raise UserError(f"fairseq-preprocess failed: {lines[-1]} (all of it: {log})")
+        raise UserError(f"fairseq-preprocess failed: {lines[-1]} (full log: {log})")
     for line in lines:
         _report(line)
     (output / "preprocess.log").unlink(missing_ok=True)  # names the temporary folder
@@ -140,8 +140,8 @@ def _report(line: str) -> None:
     )
     if float(percent) > _SUSPICIOUS_PERCENT and name.startswith("train"):
         logger.warning(
-            "%s: %s %% of the tokens are not in the dictionary; the BPE codes and the "
-            "dictionary belong together, and to this tokenisation",
+            "%s: %s %% of the tokens are not in the dictionary; check that the BPE codes, the "
+            "dictionary and the tokenisation belong together",
             name,
             percent,
         )
@@ -166,7 +166,7 @@ def _sentences(prefix: Path) -> Iterator[list[int]]:
     if dataset is None or len(dataset) == 0:
         raise UserError(
             f"{prefix}: no binarised sentences; give a folder that scripts/distill.sh or "
-            "fairseq-preprocess has written, and the --split that is there"
+            "fairseq-preprocess wrote, and a --split that it contains"
         )
     for index in tqdm(range(len(dataset)), desc="reading", unit=" sentences"):
         yield dataset[index].tolist()
@@ -289,11 +289,11 @@ def _check_known(path: Path, known: int, unknown: int) -> None:
     """Raises UserError if the file is for other vocabularies."""
     require(
         known > 0,
-        f"{path}: none of its pairs has both types in the dictionaries; give a file of the "
-        "models' own subwords, and the direction in which they translate",
+        f"{path}: no pair has both types in the dictionaries; give a file made with the models' "
+        "own subwords and translation direction",
     )
     if unknown:
-        logger.warning("%s: %d pairs have a type that the dictionaries lack", path, unknown)
+        logger.warning("%s: skipped %d pairs with a type not in the dictionaries", path, unknown)
 
 
 def _counted(args: argparse.Namespace, both: Dictionaries) -> Likely:
@@ -335,13 +335,13 @@ def _best(args: argparse.Namespace, likely: Likely, shares: NDArray[numpy.float6
 def _way(args: argparse.Namespace) -> str:
     """The source of the types; fills in its flags. Raises UserError for flags of other sources."""
     files = [name for name in ("lexical", "vmap") if getattr(args, name) is not None]
-    require(len(files) < 2, "--lexical and --vmap both say which types are likely; give one")
+    require(len(files) < 2, "give either --lexical or --vmap, not both")
     way = files[0] if files else "text"
     for name in {**_BEST, **_ALIGNED}:
         is_given = getattr(args, name) is not None
         require(
             name in _WAYS[way] or not is_given,
-            f"--{name} says nothing about --{way}, whose file has the types; leave it out",
+            f"--{name} does not apply to --{way}, whose file lists the types; leave it out",
         )
         if not is_given:
             setattr(args, name, _WAYS[way].get(name))
@@ -357,13 +357,13 @@ def shortlist(args: argparse.Namespace) -> None:
     checkpoint = load_checkpoint(args.path)
     model = checkpoint["model"]
     if "decoder.head.state.bias" not in model:
-        raise UserError(f"{args.path}: no drafter with a sequential head, which alone has a use")
+        raise UserError(f"{args.path}: not a drafter with a sequential head, as a shortlist needs")
     both = load_dictionaries(args.data, args.source_lang, args.target_lang)
     sizes = [len(model[f"{side}.embed_tokens.weight"]) for side in ("encoder", "decoder")]
     require(
         sizes == [len(both.source), len(both.target)],
-        f"{args.path}: was trained with dictionaries of {sizes[0]} and {sizes[1]} types, and those "
-        f"in {args.data} have {len(both.source)} and {len(both.target)}; give its own folder",
+        f"{args.path}: trained with dictionaries of {sizes[0]} and {sizes[1]} types, but those in "
+        f"{args.data} have {len(both.source)} and {len(both.target)}; give its own data folder",
     )
     likely = (_counted if way == "text" else _read)(args, both)
     _store(model, likely, sizes[0])
@@ -380,43 +380,43 @@ def _store(model: dict[str, torch.Tensor], likely: Likely, num_sources: int) -> 
 
 COMMAND = cli.CommandLine(
     "count-bigrams.sh",
-    "Count which target token follows which in binarised text, for the block drafter.",
+    "Count target bigrams in binarised text, for the block drafter.",
     main,
     [
-        ("data", None, Path, "folder of distilled data: what the verifier says"),
-        ("--split", "train", str, "which part to count"),
+        ("data", None, Path, "folder of distilled data (the verifier's output)"),
+        ("--split", "train", str, "split to count"),
         ("--output", cli.REQUIRED, Path, "safetensors file to write"),
-        ("-s --source-lang", None, str, "default: from the names of files"),
-        ("-t --target-lang", None, str, "default: from the names of files"),
+        ("-s --source-lang", None, str, "default: from the file names"),
+        ("-t --target-lang", None, str, "default: from the file names"),
     ],
 )
 
 SHORTLIST = cli.CommandLine(
     "add-shortlist.sh",
-    "Give a drafter with a sequential head the target types that source types make likely: "
-    "counted in what the verifier says, or read from the file of another engine.",
+    "Add a shortlist to a drafter with a sequential head: the likely target types of each source "
+    "type, counted in the verifier's output or read from a file of another engine.",
     shortlist,
     [
-        ("data", None, Path, "folder of distilled data (what the verifier says); of dictionaries, "
-         "where a file has the types"),
+        ("data", None, Path, "folder of distilled data (the verifier's output); with --lexical or "
+         "--vmap, a folder of dictionaries"),
         ("--path", cli.REQUIRED, Path, "checkpoint of the drafter"),
         ("--output", cli.REQUIRED, Path, "checkpoint to write"),
         ("--lexical", None, Path, "Marian's lexical shortlist as text (lex.s2t): target type, "
          "source type, probability; plain, .gz or .xz"),
         ("--vmap", None, Path, "CTranslate2's vocabulary map (vmap.txt): source types, a tab, "
          "target types; plain, .gz or .xz"),
-        ("--types", None, cli.at_least(1), "the most target types of a source type (Marian's "
+        ("--types", None, cli.at_least(1), "most target types per source type (Marian's "
          "'best'; default: 40; --vmap: all)"),
-        ("--least", None, cli.at_least(0, float), "a target type's least share of a source type's "
-         "translations (default: 0.005; --vmap: all)"),
-        ("--common", 200, cli.at_least(0), "most frequent target types, which every sentence may "
-         "draft (Marian's 'first'); of a file, by the dictionary's order"),
-        ("--iterations", None, cli.at_least(1), "of the alignment, IBM model 1 (default: 4)"),
-        ("--sentences", None, cli.at_least(1), "to align; they take about 10 KB of memory each "
+        ("--least", None, cli.at_least(0, float), "smallest share of a source type's "
+         "translations that a target type needs (default: 0.005; --vmap: all)"),
+        ("--common", 200, cli.at_least(0), "number of frequent target types that every sentence "
+         "may draft (Marian's 'first'); with --lexical or --vmap, by dictionary order"),
+        ("--iterations", None, cli.at_least(1), "iterations of IBM model 1 (default: 4)"),
+        ("--sentences", None, cli.at_least(1), "sentences to align, about 10 KB of memory each "
          "(default: 100000)"),
-        ("--split", None, str, "which part to align (default: train)"),
-        ("-s --source-lang", None, str, "default: from the names of files"),
-        ("-t --target-lang", None, str, "default: from the names of files"),
+        ("--split", None, str, "split to align (default: train)"),
+        ("-s --source-lang", None, str, "default: from the file names"),
+        ("-t --target-lang", None, str, "default: from the file names"),
     ],
 )  # fmt: skip
 

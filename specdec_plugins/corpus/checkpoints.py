@@ -48,7 +48,7 @@ def last_checkpoints(folder: Path, number: int, by: str) -> list[Path]:
     return _highest(
         [(int(match[1]), path) for match, path in found],
         number,
-        f"checkpoints of an {by} in {folder} (fairseq writes them with {flag})",
+        f"{by} checkpoints in {folder} (fairseq writes them with {flag})",
     )
 
 
@@ -57,7 +57,7 @@ def best_checkpoints(folder: Path, number: int, metric: str | None) -> list[Path
     found = _named(folder, _BEST)
     metrics = sorted({match["metric"] for match, _ in found})
     if metric is None and len(metrics) > 1:
-        raise UserError(f"{folder} has checkpoints by {', '.join(metrics)}; choose with --metric")
+        raise UserError(f"{folder} has checkpoints by {', '.join(metrics)}; give a --metric")
     metric = metric or (metrics[0] if metrics else "METRIC")
     sign = -1 if _LOWER_IS_BETTER.search(metric) else 1
     return _highest(
@@ -70,13 +70,13 @@ def best_checkpoints(folder: Path, number: int, metric: str | None) -> list[Path
 
 def _named(folder: Path, pattern: re.Pattern[str]) -> list[tuple[re.Match[str], Path]]:
     if not folder.is_dir():
-        raise UserError(f"{folder}: no such folder of checkpoints")
+        raise UserError(f"{folder}: no such folder; give a folder of checkpoints")
     return [(m, path) for path in folder.iterdir() if (m := pattern.fullmatch(path.name))]
 
 
 def _highest(found: Sequence[tuple[float, Path]], number: int, what: str) -> list[Path]:
     if len(found) < number:
-        raise UserError(f"wanted {number}, found {len(found)} {what}")
+        raise UserError(f"expected at least {number}, found {len(found)} {what}")
     return [path for _, path in sorted(found)[-number:]]
 
 
@@ -95,7 +95,7 @@ def average(paths: Sequence[Path]) -> dict[str, Any]:
             if not weight.is_floating_point():
                 continue
             if not bool(torch.isfinite(weight).all()):
-                raise UserError(f"{path}: {name} holds NaN or infinity; leave this one out")
+                raise UserError(f"{path}: {name} holds NaN or infinity; leave this file out")
             wide = weight.to(torch.float64, copy=True)
             sums[name] = wide if name not in sums else sums[name].add_(wide)
     checkpoint["model"] = changed(
@@ -112,10 +112,10 @@ def _check_alike(
     names = {name for name, weight in weights.items() if weight.is_floating_point()}
     odd = sorted(names ^ sums.keys()) if sums else []
     if odd:
-        raise UserError(f"{differ}: {odd[0]} is in one of them only ({len(odd)} such weights)")
+        raise UserError(f"{differ}: {odd[0]} is in only one of them ({len(odd)} such weights)")
     for name in sorted(names & sums.keys()):
         mine, theirs = list(weights[name].shape), list(sums[name].shape)
-        require(mine == theirs, f"{differ}: {name} is {mine} and {theirs}")
+        require(mine == theirs, f"{differ}: {name} has shapes {mine} and {theirs}")
 
 
 def changed(
@@ -137,10 +137,10 @@ def changed(
 
 def _choose(args: argparse.Namespace) -> list[Path]:
     first, *more = paths = [Path(path) for path in args.inputs]
-    require(not (args.last and args.best), "give either --last N or --best N")
+    require(not (args.last and args.best), "give either --last N or --best N, not both")
     if not (args.last or args.best):
         is_file = not any(path.is_dir() for path in paths)
-        require(is_file, f"{first}: a folder; say which with --last N or --best N")
+        require(is_file, f"{first}: a folder; choose checkpoints with --last N or --best N")
         return paths
     require(not more, "--last and --best take one folder of checkpoints")
     if args.last:
@@ -188,7 +188,7 @@ def open_piece(folder: Path, until: float, now: float) -> list[str]:
     Raises UserError if the weights cannot be read, and SystemExit if no time is left.
     """
     if until and until - now < SHORTEST:
-        logger.info("%s: no time is left; the same command goes on", folder)
+        logger.info("%s: no time is left; run the same command to resume", folder)
         raise SystemExit(UNFINISHED)
     start, checkpoint = _furthest(folder)
     try:
@@ -250,10 +250,10 @@ COMMAND = cli.CommandLine(
     main,
     [
         ("inputs", None, "PATH", "a folder, or the files to average"),
-        ("--last", None, cli.at_least(1), "so many of a folder, the last ones"),
-        ("--best", None, cli.at_least(1), "so many of a folder, the best ones"),
-        ("--by", "epoch", ("epoch", "update"), "for --last"),
-        ("--metric", None, str, "for --best, where the folder has several"),
+        ("--last", None, cli.at_least(1), "average this many of the folder's last checkpoints"),
+        ("--best", None, cli.at_least(1), "average this many of the folder's best checkpoints"),
+        ("--by", "epoch", ("epoch", "update"), "kind of checkpoint that --last takes"),
+        ("--metric", None, str, "metric of --best, if the folder has several"),
         ("--output", cli.REQUIRED, Path, "checkpoint to write"),
     ],
 )

@@ -45,7 +45,7 @@ class LengthRules:
     def __post_init__(self) -> None:
         require(
             self.min_length <= self.max_length,
-            f"--min-length {self.min_length} and --max-length {self.max_length} keep nothing",
+            f"--min-length {self.min_length} must not exceed --max-length {self.max_length}",
         )
 
     def verdict(self, source: str, target: str) -> str | None:
@@ -205,7 +205,10 @@ def split_off(
     first = _first_of_each(pairs, held, seen)
     best = nsmallest(sum(sizes), ((hashed(f"{name} {source}"), pair) for source, pair in first))
     is_enough = len(seen) >= 2 * sum(sizes)
-    require(is_enough, f"only {len(seen)} sources to choose from; take less")
+    require(
+        is_enough,
+        f"only {len(seen)} sources to choose from, half of which must stay in training; take fewer",
+    )
     ordered = (pair for _, pair in best)
     return [list(islice(ordered, size)) for size in sizes]
 
@@ -261,7 +264,9 @@ def choose_hints(pairs: Iterable[Pair], held: HeldOutSentences, number: int) -> 
             if len(hints) == number:
                 break
     else:
-        raise UserError(f"--hints: found {len(hints)} pairs with a neighbour; ask for no more")
+        raise UserError(
+            f"--hints: only {len(hints)} pairs have a similar training pair; take no more than that"
+        )
     return hints
 
 

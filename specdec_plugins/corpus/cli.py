@@ -50,7 +50,7 @@ class CommandLine:
     flags: Sequence[Flag]
     environment: str = ""  # flags that the environment may set: max-length by MAX_LENGTH
     epilog: str | None = None
-    interrupted: str = "stopped; what is finished is on disk, run the same command to go on"
+    interrupted: str = "stopped; finished work is on disk, run the same command to resume"
 
     def parser(self) -> argparse.ArgumentParser:
         """The parser of the flags and ``--debug``."""

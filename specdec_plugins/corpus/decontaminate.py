@@ -66,8 +66,8 @@ def training_corpora(
         if not Path(item).is_dir():
             if RESEARCH_ONLY.search(Path(item).name) and not with_research:
                 raise UserError(
-                    f"{item}: Multi30k is for research and education only, so models that are "
-                    "passed on must not learn from it; leave it out, or give --research-data"
+                    f"{item}: Multi30k is for research and education only, so models to be "
+                    "distributed must not learn from it; leave it out, or add --research-data"
                 )
             corpora.append(ParallelFile.parse(item))
             continue
@@ -157,7 +157,7 @@ def _by_name(
             raise UserError(f"{flag} {item}: expected NAME={wanted} with {kind} above 0")
         if names.count(name) != 1:
             raise UserError(
-                f"{flag} {item}: {names.count(name)} corpora are called {name!r}; expected one, of "
+                f"{flag} {item}: {names.count(name)} corpora are named {name!r}, expected one: "
                 f"{', '.join(names)}"
             )
         found[name] = numbers
@@ -168,7 +168,7 @@ def main(args: argparse.Namespace) -> None:
     corpora, left_out = training_corpora(args.train, args.pair, args.research_data)
     require(
         args.clean or not (args.per_source or args.split_off or args.hints),
-        "--per-source, --split-off and --hints are parts of cleaning; add --clean",
+        "--per-source, --split-off and --hints are part of cleaning; add --clean",
     )
     names = [name_of(corpus) for corpus in corpora]
     weights = {n: w for n, [w] in _by_name("--weights", args.weights, names, float).items()}
@@ -257,29 +257,29 @@ def _choose(
 
 COMMAND = cli.CommandLine(
     "decontaminate.sh",
-    "Put training files together without the sentences of dev and test sets. A corpus is a TSV "
-    "file, or SOURCE_FILE,TARGET_FILE; plain, .gz or .xz; FILE:FROM-TO takes some lines.",
+    "Merge training files without the sentences of dev and test sets. A corpus is a TSV file or "
+    "SOURCE_FILE,TARGET_FILE (plain, .gz or .xz); FILE:FROM-TO takes only those lines.",
     main,
     [
         ("--pair", cli.REQUIRED, str, "languages, such as en-de"),
-        ("--train", cli.REQUIRED, "CORPUS", "files, or folders of train.*"),
+        ("--train", cli.REQUIRED, "CORPUS", "files, or folders with train.* files"),
         ("--valid", cli.REQUIRED, "CORPUS", "dev set"),
         ("--test", [], "CORPUS", "test sets"),
-        ("--also", [], "CORPUS", "held out, and no test set here"),
+        ("--also", [], "CORPUS", "further held-out files, not written as test sets"),
         ("--out", cli.REQUIRED, Path, "folder to write"),
-        ("--clean", False, bool, "drop what does not look like a translation in Latin letters, and "
-         "near-duplicates"),
-        ("--max-words", 60, cli.at_least(1), "a side, with --clean"),
-        ("--weights", [], "NAME=N", "write the pairs of the corpus train.NAME.* so often; 0.3: "
-         "three of ten (default: once)"),
-        ("--per-source", [], "NAME=N", "keep so many pairs whose sources differ in case, digits "
-         "and punctuation alone (default: 1)"),
-        ("--split-off", [], "NAME=TEST,DEV", "take so many pairs out of a corpus as NAME.test.tsv "
+        ("--clean", False, bool, "drop pairs that do not look like translations in Latin letters, "
+         "and near-duplicates"),
+        ("--max-words", 60, cli.at_least(1), "words per side, with --clean"),
+        ("--weights", [], "NAME=N", "write each pair of the corpus train.NAME.* N times; 0.3: "
+         "three of ten pairs (default: 1)"),
+        ("--per-source", [], "NAME=N", "keep N of the pairs whose sources differ only in case, "
+         "digits and punctuation (default: 1)"),
+        ("--split-off", [], "NAME=TEST,DEV", "move TEST and DEV pairs of a corpus to NAME.test.tsv "
          "and NAME.dev.tsv"),
-        ("--hints", [], "NAME=N", "take so many pairs out of a corpus whose sources are like one "
-         "that stays: NAME.hints.tsv, with that one and how like"),
-        ("--research-data", False, bool, "take Multi30k too: for research only"),
-        ("--bad-lines", "refuse", ("refuse", "skip"), "of the training files"),
+        ("--hints", [], "NAME=N", "move N pairs whose source is similar to one that stays to "
+         "NAME.hints.tsv, each with that pair and the similarity"),
+        ("--research-data", False, bool, "include Multi30k: for research only"),
+        ("--bad-lines", "refuse", ("refuse", "skip"), "bad lines of the training files"),
     ],
 )  # fmt: skip
 

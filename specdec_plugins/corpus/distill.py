@@ -53,7 +53,7 @@ class Distillation:
         self.checkpoint, self.output = args.path.resolve(), args.output.resolve()
         require(
             self.output != self.data.folder,
-            f"--output {self.output}: is the data itself; give another folder",
+            f"--output {self.output}: this is the input data; give another folder",
         )
         self.parts = self.output.with_name(self.output.name + ".parts")
         self.num_sentences = self.data.num_sentences()
@@ -102,7 +102,8 @@ class Distillation:
             return False
         require(
             stamp.is_file() and read_json(stamp)["settings"] == self.settings,
-            f"{self.output}: holds something else; give another output, or remove it",
+            f"{self.output}: exists with other data or settings; give another --output, or "
+            "remove that folder",
         )
         logger.info("%s: done already", self.output)
         return True
@@ -118,8 +119,8 @@ class Distillation:
         changed = first_difference(read_json(path), self.settings)
         require(
             changed is None,
-            f"{self.parts} was begun with another {changed}; give another output, or remove "
-            "that folder to begin again",
+            f"{self.parts} was started with a different {changed}; give another --output, or "
+            "remove that folder to start over",
         )
 
     def translate(self) -> bool:
@@ -182,7 +183,7 @@ class Distillation:
         if missing:
             raise UserError(
                 f"{self.parts}: {len(missing)} of {len(chunks)} chunks are missing (the first is "
-                f"{missing[0]}); run the shards that have them, chunk c is of shard c modulo shards"
+                f"{missing[0]}); run their shards, chunk c belongs to shard c modulo --num-shards"
             )
         with locked(self.parts, wait=True):
             if self.is_done():
@@ -196,7 +197,7 @@ class Distillation:
                         shutil.copyfile(path, part / path.name)
                 write_json(part / "distilled.json", {"settings": self.settings, "counts": counts})
         logger.info(
-            "%s: %d sentences, %d of them too long for the verifier (their own target kept)",
+            "%s: %d sentences, %d of them too long for the verifier (original targets kept)",
             self.output,
             counts["sentences"],
             counts["originals"],
@@ -214,7 +215,7 @@ class Distillation:
                 content, span = read_json(self.chunk_path(chunk)), self._span(chunk)
                 require(
                     len(content["lines"]) == len(span),
-                    f"{self.parts}: chunks are damaged; remove the folder, run it again",
+                    f"{self.parts}: damaged chunks; remove the folder and run the command again",
                 )
                 counts["sentences"] += len(span)
                 counts["originals"] += len(content["originals"])
@@ -242,7 +243,7 @@ def main(args: argparse.Namespace, teacher: type[Teacher] | None = None) -> None
     )
     require(
         args.ray is None or args.num_shards == 1,
-        "--ray shares all chunks out itself; omit --num-shards",
+        "--ray distributes all chunks itself; omit --num-shards",
     )
     work = Distillation(args, teacher)
     if work.is_done():
@@ -253,7 +254,7 @@ def main(args: argparse.Namespace, teacher: type[Teacher] | None = None) -> None
         finished = work.translate()
         others = len(work.missing(work.chunks()))
         if not finished:
-            logger.info("time is up; %d chunks are missing, and the same command goes on", others)
+            logger.info("time is up; %d chunks missing, run the same command to resume", others)
             raise SystemExit(UNFINISHED)
         if others:
             logger.info("this shard is done; %d chunks of other shards are missing", others)
@@ -263,42 +264,41 @@ def main(args: argparse.Namespace, teacher: type[Teacher] | None = None) -> None
 
 _NUMBER = cli.at_least(1)
 SHARED_OUT: tuple[cli.Flag, ...] = (
-    ("--num-shards", 1, _NUMBER, "machines at work"),
-    ("--shard-id", 0, cli.at_least(0), "from 0"),
-    ("--ray", None, str, "share the chunks out on the Ray cluster of this address, or on 'local' "
-     "processes; what dies is done again (default: no Ray)"),
-    ("--ray-workers", 2, _NUMBER, "verifiers on the cluster"),
+    ("--num-shards", 1, _NUMBER, "number of machines"),
+    ("--shard-id", 0, cli.at_least(0), "number of this machine, from 0"),
+    ("--ray", None, str, "distribute the chunks on the Ray cluster at this address, or on 'local' "
+     "processes; chunks of workers that die are repeated (default: no Ray)"),
+    ("--ray-workers", 2, _NUMBER, "workers on the cluster, each with a verifier"),
 )  # fmt: skip
 UNTIL: cli.Flag = (
-    "--until", 0.0, cli.at_least(0, float), "stop at that Unix time, behind a chunk or an update, "
-    f"with exit status {UNFINISHED}; the same command goes on (default: no end)"
+    "--until", 0.0, cli.at_least(0, float), "stop at this Unix time, after a chunk or an update, "
+    f"with exit status {UNFINISHED}; run the same command to resume (default: no limit)"
 )  # fmt: skip
 COMMAND = cli.CommandLine(
     "distill.sh",
     "Translate a training set with the verifier and binarise the result as a new data-bin with "
-    "the same dictionaries, dev and test sets. Run again, the command goes on where it "
-    "stopped.",
+    "the same dictionaries, dev and test sets. The command resumes when it is run again.",
     main,
     [
         ("data", None, Path, "data-bin to distil"),
         ("--path", cli.REQUIRED, Path, "checkpoint of the verifier"),
         ("--output", cli.REQUIRED, Path, "data-bin to write"),
-        ("--subset", "train", str, "part of the data-bin"),
-        ("--engine", "fairseq", tuple(TEACHERS), "whose beam search; ctranslate2's computes in 8 "
-         "bits on a CPU, and is several times as fast (extra 'convert')"),
-        ("--beam", 5, _NUMBER, "1 is greedy"),
-        ("--lenpen", 1.0, float, "above 1 favours long outputs"),
+        ("--subset", "train", str, "split of the data-bin"),
+        ("--engine", "fairseq", tuple(TEACHERS), "engine of the beam search; ctranslate2 computes "
+         "in 8 bits on a CPU, and is several times as fast there (extra 'convert')"),
+        ("--beam", 5, _NUMBER, "beam size; 1 is greedy"),
+        ("--lenpen", 1.0, float, "length penalty; above 1 favours long outputs"),
         ("--max-len-a", 0.0, cli.at_least(0, float), "at most A * source tokens + B target tokens"),
         ("--max-len-b", 200, _NUMBER, "see --max-len-a"),
-        ("--max-tokens", 4096, _NUMBER, "source tokens a batch"),
+        ("--max-tokens", 4096, _NUMBER, "source tokens per batch"),
         ("--fp16", False, bool, "half precision, on a GPU"),
-        ("--cpu", False, bool, "leave a GPU alone"),
-        ("--chunk-size", 2000, _NUMBER, "sentences lost by a stop"),
+        ("--cpu", False, bool, "do not use a GPU"),
+        ("--chunk-size", 2000, _NUMBER, "sentences per chunk; a stop loses the current chunk"),
         *SHARED_OUT,
         UNTIL,
-        ("--hours", 0.0, cli.at_least(0, float), "translate for so long, all calls together, and "
-         "go on with what is there (default: everything)"),
-        ("--merge", False, bool, "only put finished chunks together"),
+        ("--hours", 0.0, cli.at_least(0, float), "hours to translate, over all runs; then binarise "
+         "the finished chunks (default: translate everything)"),
+        ("--merge", False, bool, "only merge finished chunks"),
     ],
     environment="beam lenpen max-len-a max-len-b max-tokens until",
 )  # fmt: skip

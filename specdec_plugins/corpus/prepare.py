@@ -64,7 +64,7 @@ class Preparation:
         self._folder = args.out.resolve()
         self._dictionaries = [path.resolve() for path in (args.dict, args.dict_tgt) if path]
         for path in self._dictionaries:
-            check_file(path, "a dictionary, a token and its count on each line")
+            check_file(path, "a dictionary with a token and its count on each line")
         self._given_codes = args.codes and args.codes.resolve()
         if self._given_codes:
             check_file(self._given_codes, "a file of BPE codes")
@@ -125,7 +125,7 @@ class Preparation:
                     else:
                         write(pair)
             if dropped:
-                logger.info("%d pairs have a held-out sentence: not trained on", dropped)
+                logger.info("dropped %d pairs that have a held-out sentence", dropped)
             if bad.skipped:
                 logger.warning("%d bad lines skipped; the first: %s", bad.skipped, bad.first)
 
@@ -236,13 +236,13 @@ class Preparation:
 def _check_flags(args: argparse.Namespace, has_valid: bool, has_tests: bool) -> None:
     require(
         has_valid != bool(args.split_valid),
-        "give either --valid FILE or --split-valid N (and not 0)",
+        "give either --valid FILE or --split-valid N, with N above 0",
     )
     require(
         not (has_tests and args.split_test), "give either --test FILE or --split-test N, not both"
     )
-    require(args.src != args.tgt, f"source and target are both {args.src!r}; they differ")
-    require(not (args.cover_latin and args.dict), "give either --cover-latin or --dict")
+    require(args.src != args.tgt, f"--src and --tgt are both {args.src!r}; they must differ")
+    require(not (args.cover_latin and args.dict), "give either --cover-latin or --dict, not both")
     require(
         bool(args.dict or not args.dict_tgt), "--dict-tgt needs --dict, the source's dictionary"
     )
@@ -287,22 +287,22 @@ def shared_flags(num_merges: int, max_ratio: float, bad_lines: str) -> tuple[cli
     number, yes_or_no = cli.at_least(1), ("yes", "no")
     return (
         ("--merges", num_merges, number, "joint BPE merges"),
-        ("--codes", None, Path, "reuse these BPE codes instead of learning"),
+        ("--codes", None, Path, "reuse these BPE codes instead of learning them"),
         ("--dict", None, Path, "reuse this dictionary (for both sides)"),
         ("--dict-tgt", None, Path, "the target's own dictionary, with --dict"),
         ("--cover-latin", False, bool, "learn a joint dictionary that can spell every printable "
          "Latin character, and drops rare characters of other scripts"),
-        ("--max-subwords", None, number, "a side, training, behind BPE (default: any number)"),
-        ("--min-length", 1, number, "words a side, training"),
-        ("--max-length", 250, number, "words a side, training"),
-        ("--max-ratio", max_ratio, cli.at_least(1, float), "longer/shorter side"),
-        ("--lowercase", "no", yes_or_no, "both sides"),
-        ("--strip-diacritics", "no", yes_or_no, "Romanian without marks"),
-        ("--dash-splits", "auto", ("auto", "yes", "no"), "write a-b as a @-@ b; auto: where the "
-         "given dictionary has it"),
-        ("--bad-lines", bad_lines, ("refuse", "skip"), "training lines that are not UTF-8 or have "
-         "a wrong shape"),
-        ("--workers", len(os.sched_getaffinity(0)), number, "processes at once"),
+        ("--max-subwords", None, number, "most subwords per side, training (default: no limit)"),
+        ("--min-length", 1, number, "fewest words per side, training"),
+        ("--max-length", 250, number, "most words per side, training"),
+        ("--max-ratio", max_ratio, cli.at_least(1, float), "longer/shorter side, training"),
+        ("--lowercase", "no", yes_or_no, "lowercase both sides"),
+        ("--strip-diacritics", "no", yes_or_no, "remove Romanian diacritics"),
+        ("--dash-splits", "auto", ("auto", "yes", "no"), "write a-b as a @-@ b; auto: if the "
+         "given dictionary has @-@"),
+        ("--bad-lines", bad_lines, ("refuse", "skip"), "what to do with training lines that are "
+         "not UTF-8 or have the wrong number of columns"),
+        ("--workers", len(os.sched_getaffinity(0)), number, "parallel processes"),
     )  # fmt: skip
 
 
@@ -324,25 +324,25 @@ def main(args: argparse.Namespace) -> None:
     Preparation(args, train, valid, tests).run()
 
 
-_SPLIT = "take so many pairs out of the training set instead of"
+_SPLIT = "take this many pairs out of the training set instead of"
 COMMAND = cli.CommandLine(
     "prepare-tsv.sh",
-    "Prepare any parallel text for fairseq. A corpus is a TSV file, or SOURCE_FILE,TARGET_FILE;"
-    " plain, .gz or .xz. Run again, the command resumes.",
+    "Prepare any parallel text for fairseq. A corpus is a TSV file or SOURCE_FILE,TARGET_FILE "
+    "(plain, .gz or .xz). The command resumes when it is run again.",
     main,
     [
         ("--src", cli.REQUIRED, str, "source language, such as en"),
         ("--tgt", cli.REQUIRED, str, "target language, such as de"),
-        ("--train", cli.REQUIRED, "CORPUS", "to learn from"),
+        ("--train", cli.REQUIRED, "CORPUS", "training corpora"),
         ("--valid", [], "CORPUS", "dev set"),
-        ("--test", [], "CORPUS", "each becomes a test set"),
+        ("--test", [], "CORPUS", "test sets, one per corpus"),
         ("--split-valid", 0, cli.at_least(0), f"{_SPLIT} --valid"),
         ("--split-test", 0, cli.at_least(0), f"{_SPLIT} --test"),
         ("--columns", None, str, "source and target column of TSV files, such as 2,1 (default: "
-         "the two)"),
-        ("--tokenizer", "moses", ("moses", "none"), "none: words are separated by spaces already"),
-        ("--bpe", "subword_nmt", ("subword_nmt", "none"), "none: the text is BPE already, or is "
-         "to stay words"),
+         "the only two)"),
+        ("--tokenizer", "moses", ("moses", "none"), "none: the text is tokenised already"),
+        ("--bpe", "subword_nmt", ("subword_nmt", "none"), "none: the text has BPE already, or "
+         "needs none"),
         ("--out", cli.REQUIRED, Path, "folder to write"),
         *shared_flags(num_merges=10_000, max_ratio=3.0, bad_lines="refuse"),
     ],

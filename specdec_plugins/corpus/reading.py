@@ -51,13 +51,13 @@ class ParallelFile:
         if len(sides) > 2:
             raise UserError(f"{item}: expected one TSV file, or SOURCE_FILE,TARGET_FILE")
         for side in sides:
-            what = "one side of a corpus" if sides[1:] else "a TSV, or two sides with a comma"
-            check_file(Path(side), f"a file of text: {what}")
+            what = "one side of a corpus" if sides[1:] else "a TSV, or two files with a comma"
+            check_file(Path(side), f"a text file: {what}")
         paths = [Path(side).resolve() for side in sides]
         first = int(span["first"] or 1) if span else 1
         last = int(span["last"]) if span and span["last"] else None
         if first < 1 or (last is not None and last < first):
-            raise UserError(f"{item}: the part is empty; lines count from 1, as in FILE:1-200")
+            raise UserError(f"{item}: empty line range; lines count from 1, as in FILE:1-200")
         if len(paths) == 2:
             return cls(paths[0], paths[1], None, first, last, item)
         return cls(paths[0], None, columns, first, last, item)
@@ -117,12 +117,12 @@ def read_lines(path: Path, bad: BadLines) -> Iterator[str | None]:
         try:
             for number, raw in enumerate(file, 1):  # noqa: B007 - used after the loop
                 if number == 1 and raw.startswith(_UTF16_MARKS):
-                    raise UserError(f"{path}: is UTF-16; convert it: iconv -f UTF-16 -t UTF-8")
+                    raise UserError(f"{path}: UTF-16; convert it with iconv -f UTF-16 -t UTF-8")
                 yield _decode(raw, f"{path}, line {number}", number == 1, said, bad)
         except (EOFError, lzma.LZMAError, gzip.BadGzipFile, OSError) as error:
             raise UserError(
                 f"{path}, after line {number}: damaged or not what its name says ({error}); "
-                "fetch or pack it again"
+                "download or compress it again"
             ) from error
     if number == 0:
         raise UserError(f"{path}: empty; give a file with at least one line")
@@ -136,7 +136,7 @@ def _decode(raw: bytes, where: str, first: bool, said: set[str], bad: BadLines) 
     raw = raw.removesuffix(b"\n")
     if raw.endswith(b"\r"):
         raw = raw.removesuffix(b"\r")
-        repairs.append("line ends are CRLF; the CR of each is")
+        repairs.append("line ends are CRLF; every CR is")
     for kind in repairs:
         if kind not in said:
             logger.warning("%s: %s removed", where, kind)
@@ -156,7 +156,7 @@ def decoded(raw: bytes) -> str:
         at = error.start
         raise ValueError(f"not UTF-8 (byte {at + 1} of the line is 0x{raw[at]:02x})") from error
     if "\0" in text:
-        raise ValueError("holds a NUL character, so it is no text or UTF-16")
+        raise ValueError("holds a NUL character, so it is UTF-16 or not text")
     return text
 
 
@@ -172,7 +172,7 @@ def read_pairs(corpus: ParallelFile, bad: BadLines) -> Iterator[Pair]:
         yield pair
     if not found:
         raise UserError(
-            f"{corpus.given or corpus.source}: the part is empty; the file has fewer lines"
+            f"{corpus.given or corpus.source}: empty line range; the file has fewer lines"
         )
 
 
@@ -205,8 +205,8 @@ def _read_two_sides(source: Path, target: Path, bad: BadLines) -> Iterator[Pair]
         if left is end or right is end:
             shorter, longer = (source, target) if left is end else (target, source)
             raise UserError(
-                f"{shorter} ends after line {number}, but {longer} goes on; the two sides of a "
-                "corpus must have as many lines"
+                f"{shorter} ends after line {number}, but {longer} continues; the two sides of a "
+                "corpus must have the same number of lines"
             )
         if isinstance(left, str) and isinstance(right, str):
             yield left, right

@@ -163,8 +163,8 @@ class Log:
             raise UserError(f"{self.path}: damaged; delete it to start over") from error
         if unlike is not None:
             raise UserError(
-                f"{self.path}: was begun with another {unlike}; run it as it was begun, or "
-                "delete the file to start over"
+                f"{self.path}: was started with a different value of {unlike}; use the same value, "
+                "or delete the file to start over"
             )
         if len(whole) < len(data):
             self.path.write_bytes(whole)
@@ -211,7 +211,7 @@ class Steps:
     ) -> bool:
         """The same for a step that continues its own unfinished output, as a training does.
 
-        ``action`` is told whether the existing output was begun with the same settings; any other
+        ``action`` is told whether the existing output was started with the same settings; any other
         output is removed first. Users may tidy up a finished output: it is not compared again.
         """
         wanted = as_json(settings)
@@ -251,9 +251,9 @@ class Steps:
             return "starting"
         before = stamp["wanted"]
         if before["inputs"] != wanted["inputs"]:
-            return "what it reads has changed, doing it again"
+            return "its inputs have changed, running it again"
         if (key := first_difference(before, wanted)) is not None:
-            return f"{key} was {before.get(key)!r} and is {wanted.get(key)!r}, doing it again"
+            return f"{key} was {before.get(key)!r} and is {wanted.get(key)!r}, running it again"
         if stamp["outputs"] != self._fingerprints(outputs):
-            return "what it wrote is missing or was changed, doing it again"
+            return "its outputs are missing or have changed, running it again"
         return None

@@ -41,8 +41,8 @@ def check_same_length(lines: Mapping[str, Sequence[str]]) -> None:
     for name, found in others:
         if len(found) != len(expected):
             raise UserError(
-                f"{name} has {len(found)} lines, {first} has {len(expected)}; every source line "
-                "needs one line in each, an empty one included"
+                f"{name} has {len(found)} lines, {first} has {len(expected)}; each needs one "
+                "line for every source line, even an empty one"
             )
 
 
@@ -205,28 +205,28 @@ def evaluate(args: argparse.Namespace) -> None:
 COMMANDS = {
     "evaluate": cli.CommandLine(
         "evaluate.sh",
-        "Score translations: all scores and a test.",
+        "Score translations; with --baseline, also test the difference.",
         evaluate,
         [
-            ("output", None, Path, "translations, one a line"),
-            ("reference", None, Path, "raw references, one a line"),
-            ("--baseline", None, Path, "other translations: paired bootstrap"),
+            ("output", None, Path, "translations, one per line"),
+            ("reference", None, Path, "raw references, one per line"),
+            ("--baseline", None, Path, "translations to compare with, by paired bootstrap"),
             ("--src", "en", str, "source language"),
             ("--tgt", "de", str, "target language"),
             ("--tokenized", False, bool, "output and baseline are Moses tokens (BPE joined or "
              "not): detokenise them first"),
-            ("--samples", 1000, cli.at_least(100), "of the bootstrap"),
-            ("--json", None, Path, "write the scores here, too"),
+            ("--samples", 1000, cli.at_least(100), "samples of the bootstrap"),
+            ("--json", None, Path, "also write the scores to this file"),
         ],
         environment="src tgt samples",
     ),
     "ref": cli.CommandLine(
         "ref.sh",
-        "Compound-split BLEU as published.",
+        "Compute compound-split BLEU as published.",
         ref,
         [
-            ("log", None, Path, "log of fairseq-generate: its T- lines"),
-            ("output", None, Path, "tokenised translations, one a line"),
+            ("log", None, Path, "log of fairseq-generate, with references as T- lines"),
+            ("output", None, Path, "tokenised translations, one per line"),
         ],
     ),
 }  # fmt: skip

@@ -112,7 +112,7 @@ class Teacher:
         dictionaries = load_dictionaries(data.folder, data.source_lang, data.target_lang)
         model = read_model(checkpoint)
         is_verifier = model.kind == "transformer"
-        require(is_verifier, f"{checkpoint}: is {model.arch}; distil with the verifier")
+        require(is_verifier, f"{checkpoint}: expected a verifier, found {model.arch}")
         model.check_dictionaries(dictionaries.source, dictionaries.target)
         self._dictionary = dictionaries.target
         self._longest = model.config.encoder.max_positions  # end mark included

@@ -61,8 +61,8 @@ class Work:
                     yield from chunk
             except BrokenProcessPool as error:
                 raise UserError(
-                    "a worker was stopped from outside, perhaps for want of memory; run the same "
-                    "command again with fewer --workers"
+                    "a worker process was killed, perhaps for lack of memory; run the command "
+                    "again with fewer --workers"
                 ) from error
 
     def transform(self, chunk: list[Pair]) -> list[Pair]:
@@ -135,6 +135,6 @@ def learn_codes(paths: Sequence[Path], output: Path, num_merges: int) -> None:
                 counts.update(line.split())
     words = [f"{word} {count}" for word, count in counts.items()]
     if all(len(word) == 1 for word in counts):  # subword-nmt would fail
-        raise UserError("the training text has no words to learn BPE from; give more, or --codes")
+        raise UserError("the training text has no words to learn BPE from; add text, or --codes")
     with output.open("w", encoding="utf-8") as file:
         learn_bpe.learn_bpe(words, file, num_merges, is_dict=True)

@@ -111,7 +111,7 @@ class Store:
                 fault = _fault(part, members)
                 if fault is not None:
                     remove(part)
-                    raise UserError(f"{url}: {fault}; removed, so run it again")
+                    raise UserError(f"{url}: {fault}; it was removed, run the command again")
             part.rename(path)
         entry = {"bytes": path.stat().st_size, "sha256": sha256(path)}
         write_json(self._record, {**known, name: entry})
@@ -123,9 +123,9 @@ class Store:
             raise UserError(
                 f"{path}: not the archive that was accepted before ({size} bytes, sha256 "
                 f"{digest[:12]}...); remove it to fetch it again, or remove {self._record} to "
-                "accept what is there"
+                "accept this file"
             )
-        logger.info("%s: as recorded", path.name)
+        logger.info("%s: matches its record", path.name)
 
 
 def _fetch(url: str, part: Path, path: Path) -> None:
@@ -252,8 +252,8 @@ def check_same_segments(source: list[Segment], target: list[Segment], name: str)
     for left, right in zip(source, target, strict=True):
         if left[:2] != right[:2]:
             raise UserError(
-                f"{name}: segment {left[1]} of document {left[0]!r} stands where the reference "
-                f"has {right[1]} of {right[0]!r}; fetch the archive again"
+                f"{name}: the source has segment {left[1]} of document {left[0]!r} where the "
+                f"reference has {right[1]} of {right[0]!r}; fetch the archive again"
             )
 
 
@@ -262,7 +262,7 @@ def main(args: argparse.Namespace) -> None:
     direction = args.direction or data_set.directions[0]
     if direction not in data_set.directions:
         choices = " or ".join(data_set.directions)
-        raise UserError(f"--direction {direction}: {args.data_set} has {choices}")
+        raise UserError(f"--direction {direction}: expected {choices} for {args.data_set}")
     args.src, args.tgt = languages = direction.split("-")
     args.out = (args.out or Path("work", args.data_set)).resolve()
     store = Store((args.archives or args.out / "archives").resolve(), args.mirror)
@@ -276,13 +276,13 @@ def main(args: argparse.Namespace) -> None:
 
 COMMAND = cli.CommandLine(
     "prepare-wmt*.sh",
-    "Fetch and prepare a published data set. Downloads resume; run again, the command goes on "
-    "where it stopped.",
+    "Fetch and prepare a published data set. Downloads and steps resume when the command is run "
+    "again.",
     main,
     [
         # Given by the script that the user runs.
         ("data_set", None, tuple(sorted(DATA_SETS)), argparse.SUPPRESS),
-        ("--direction", None, str, "such as ro-en (default: as the data set is named)"),
+        ("--direction", None, str, "such as ro-en (default: that of the data set's name)"),
         ("--archives", None, Path, "folder of archives (default: OUT/archives)"),
         ("--mirror", None, str, "address of a folder that holds all archives by name"),
         ("--out", None, Path, "folder to write (default: work/ and the name of the data set)"),

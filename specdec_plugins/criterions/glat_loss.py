@@ -28,12 +28,13 @@ class GlatLossConfig(FairseqDataclass):
     plain_loss: float = field(
         default=0.2,
         metadata={
-            "help": "weight of the loss before a sequential head, whose best tokens are its choice"
+            "help": "weight of the loss of the logits before the sequential head, which give its "
+            "candidates"
         },
     )
     place_decay: float = field(
         default=1.0,
-        metadata={"help": "weight of a position in the loss, against that of the one before it"},
+        metadata={"help": "weight of a position in the loss, relative to the one before it"},
     )
 
 
@@ -156,7 +157,7 @@ class GlatLoss(FairseqCriterion):
             raise UserError(f"--plain-loss is {plain_loss}, expected 0 or more")
         if not 0 < place_decay <= 1:
             raise UserError(
-                f"--place-decay is {place_decay}, expected more than 0 and at most 1 (all alike)"
+                f"--place-decay is {place_decay}, expected more than 0 and at most 1 (equal)"
             )
         self.label_smoothing = label_smoothing
         self.plain_loss = plain_loss

@@ -28,7 +28,7 @@ from specdec_plugins.errors import UserError
 class EarlyExitLossConfig(LabelSmoothedCrossEntropyCriterionConfig):
     exit_scale: float = field(
         default=0.2,
-        metadata={"help": "how much the exits weigh beside the whole decoder; 0 = nothing"},
+        metadata={"help": "weight of the exits relative to the whole decoder; 0 = none"},
     )
 
 
@@ -100,7 +100,7 @@ class EarlyExitLoss(LabelSmoothedCrossEntropyCriterion):
 class MedusaLossConfig(FairseqDataclass):
     head_decay: float = field(
         default=0.8,
-        metadata={"help": "head k weighs this to the power of k, as places far ahead are harder"},
+        metadata={"help": "weight of head k: this to the power of k, as later tokens are harder"},
     )
 
 

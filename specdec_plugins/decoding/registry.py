@@ -13,7 +13,7 @@ _WORDS = {
     int: "a whole number",
     float: "a number",
     bool: "true or false",
-    str: "a text",
+    str: "a string",
     Mapping: "an object",
     type(None): "null",
 }
@@ -59,7 +59,7 @@ class Registry(Generic[T]):
             if option not in kinds:
                 known = ", ".join(kinds) or "none"
                 raise UserError(
-                    f"There is no option {option!r} of {self.kind} {name!r}; it knows: {known}."
+                    f"There is no option {option!r} of {self.kind} {name!r}; its options: {known}."
                 )
             if wanted := misfit(kinds[option], value):
                 raise UserError(

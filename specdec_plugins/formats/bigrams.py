@@ -47,13 +47,13 @@ def read_bigrams(path: str | Path, vocab_size: int) -> Bigrams:
         ) from error
     if sorted(stored) != sorted(_NAMES):
         raise UserError(
-            f"{path}: holds {', '.join(sorted(stored))} and no bigrams; give a file that "
+            f"{path}: not bigrams (it holds {', '.join(sorted(stored))}); give a file that "
             "scripts/count-bigrams.sh has written."
         )
     size = len(stored["frequencies"])
     if size != vocab_size:
         raise UserError(
-            f"{path}: counts {size} symbols and the target dictionary has {vocab_size}; count "
+            f"{path}: counts {size} symbols, but the target dictionary has {vocab_size}; count "
             "again with the models' own dictionary."
         )
     bigrams = Bigrams(

@@ -122,8 +122,8 @@ def default_bundle() -> Path:
         if is_bundle(folder):
             return folder
     raise UserError(
-        "no pair of models is bundled with this copy of the project; name a folder that holds one, "
-        "which scripts/convert.sh bundle writes."
+        "no pair of models is bundled with this copy of the project; give the folder of a bundle, "
+        "as scripts/convert.sh bundle writes it."
     )
 
 
@@ -135,10 +135,10 @@ def read_bundle(folder: str | Path) -> BundleSettings:
     path = Path(folder) / SETTINGS
     record = read_object(path, "the settings", "give the folder of a bundle")
     if record.get("format") != FORMAT:
-        raise UserError(f"{path}: expected the format {FORMAT!r}; this is no bundle.")
+        raise UserError(f"{path}: expected the format {FORMAT!r}; this is not a bundle.")
     if (version := record.get("version")) not in VERSIONS:
         raise UserError(
-            f"{path}: is of format version {version}, and this program reads versions 1 to "
+            f"{path}: has format version {version}, but this program reads versions 1 to "
             f"{VERSIONS[-1]}; use the program that wrote it, or convert its models again."
         )
 
@@ -172,7 +172,7 @@ def _read(kind: type[_Record], record: Any, where: str, **known: Any) -> _Record
     names = list(record) if is_typeddict(kind) else [n for n in hints if n not in known]
     if unknown := [name for name in names if name not in hints]:
         raise UserError(
-            f"{where}: there is no entry {unknown[0]!r}; choose of: {', '.join(hints)}."
+            f"{where}: there is no entry {unknown[0]!r}; choose one of: {', '.join(hints)}."
         )
     values = {name: _fitting(hints[name], record.get(name), name, where) for name in names}
     with located(where):
@@ -198,21 +198,21 @@ def read_weights(path: str | Path) -> Model:
     path = Path(path)
     if not is_bundle(path.parent):
         raise UserError(
-            f"{path}: weights are read together with the {SETTINGS} of their bundle, and there is "
+            f"{path}: weights are read together with the {SETTINGS} of their bundle, but there is "
             "none beside them; give a file inside a bundle, or a fairseq checkpoint."
         )
     settings = read_bundle(path.parent)
     drafter = settings.drafter and settings.drafter.network
     part = next((p for p in (settings.verifier, drafter) if p and p.weights == path.name), None)
     if part is None:
-        raise UserError(f"{path}: {path.parent / SETTINGS} names no weights {path.name}.")
+        raise UserError(f"{path}: {path.parent / SETTINGS} does not name {path.name}.")
     state = _read_tensors(path, path.parent / settings.verifier.weights)
     try:
         with located(path):
             config = NETWORKS.get(part.kind).described(dict(part.architecture), state)
     except (TypeError, KeyError, AttributeError) as error:
         raise UserError(
-            f"{path.parent / SETTINGS}: the architecture of {path.name} is not one of kind "
+            f"{path.parent / SETTINGS}: the architecture of {path.name} does not fit the kind "
             f"{part.kind} ({error}); convert the model again."
         ) from error
     return Model(path, part.kind, part.kind, config, state)
@@ -233,7 +233,7 @@ def _read_tensors(path: Path, verifier: Path) -> State:
     except OSError as error:
         raise UserError(f"{path}: cannot be read ({error.strerror or error}).") from error
     except (SafetensorError, ValueError) as error:
-        raise UserError(f"{path}: damaged or no safetensors file ({error}); copy it again.") from (
+        raise UserError(f"{path}: damaged or not safetensors ({error}); copy it again.") from (
             error
         )
 
@@ -249,10 +249,10 @@ def _aliases(text: str, stored: State) -> State:
     """Stored tensors under their aliases. Raises ValueError if the text is damaged."""
     aliases = json.loads(text)
     if not isinstance(aliases, dict):
-        raise ValueError(f"its {ALIASES} are no JSON object")
+        raise ValueError(f"its {ALIASES} are not a JSON object")
     for name, other in aliases.items():
         if not isinstance(other, str) or other not in stored:
-            raise ValueError(f"{name} stands for {other!r}, which is not there")
+            raise ValueError(f"{name} is an alias of {other!r}, which is missing")
     return {name: stored[other] for name, other in aliases.items()}
 
 
@@ -359,6 +359,6 @@ def _rounded(model: Model, dtype: torch.dtype) -> dict[str, Tensor]:
         if not bool(torch.isfinite(rounded[name]).all()):
             raise UserError(
                 f"{model.path}: {name} holds values that {str(dtype).removeprefix('torch.')} "
-                "cannot; store it with --dtype float32."
+                "cannot represent; store it with --dtype float32."
             )
     return rounded

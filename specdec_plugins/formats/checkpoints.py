@@ -119,7 +119,7 @@ def _explain_refusal(path: Path, message: str) -> str:
         return f"{path}: damaged or not a checkpoint; copy it again or train it again"
     name = message.split(marker, 1)[1].split()[0]
     if name.startswith("omegaconf."):
-        return f"{path}: holds settings of omegaconf, which is missing; pip install omegaconf"
+        return f"{path}: needs omegaconf, which is not installed; pip install omegaconf"
     return (
         f"{path}: refused, because it asks to load {name}, which a fairseq checkpoint does not "
         "need and which could run code; use a checkpoint from a source that you trust, written "

@@ -47,7 +47,7 @@ def export_ctranslate2(
     choices = specs.model_spec.ACCEPTED_MODEL_TYPES
     require(
         quantization is None or quantization in choices,
-        f"CTranslate2 stores no {quantization!r}; choose one of: {', '.join(choices)}.",
+        f"CTranslate2 does not support {quantization!r}; choose one of: {', '.join(choices)}.",
     )
     spec = _specification(verifier, dictionaries)
 
@@ -101,10 +101,10 @@ def _expressible(verifier: Model) -> TransformerConfig:
     has_one_width = config.input_dim == config.decoder.dim == config.output_dim
     asked = [
         (config.activation in _ACTIVATIONS, f"the activation {config.activation}"),
-        (has_one_width, "a decoder whose embeddings have another width"),
+        (has_one_width, "a decoder whose embeddings have a different width"),
     ]
     for side, stack in (("encoder", config.encoder), ("decoder", config.decoder)):
-        what = f"a norm after the last {side} layer where layers end in one"
+        what = f"a norm after the last {side} layer of a post-norm stack"
         asked.append((stack.normalize_before or not stack.final_norm, what))
     for condition, what in asked:
         verifier.only_if(condition, "CTranslate2", what)

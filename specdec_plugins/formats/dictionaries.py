@@ -51,13 +51,13 @@ class Dictionary:
                 fields = fields[0].rsplit(" ", 1)
             if len(fields) != 2 or not fields[1].lstrip("-").isdigit():
                 raise UserError(
-                    f"{path}, line {number}: expected a symbol, a space and its count; is this "
-                    "a dictionary of fairseq-preprocess?"
+                    f"{path}, line {number}: expected a symbol, a space and its count; give "
+                    "a dictionary that fairseq-preprocess wrote."
                 )
             symbol = fields[0]
             if symbol in seen and not overwrite:
                 raise UserError(
-                    f"{path}, line {number}: the symbol {symbol!r} is there already; delete one "
+                    f"{path}, line {number}: the symbol {symbol!r} is defined already; delete one "
                     f"of the lines, or mark the later one with {_OVERWRITE}."
                 )
             seen.add(symbol)
@@ -113,7 +113,9 @@ def load_dictionaries(
     The data files of a prepared folder name its direction (`train.en-de.en.idx`). Raises
     UserError if the folder, a dictionary, or the direction cannot be found.
     """
-    require(Path(folder).is_dir(), f"{folder}: is no folder; give the one that holds dict.*.txt.")
+    require(
+        Path(folder).is_dir(), f"{folder}: not a folder; give the folder that holds dict.*.txt."
+    )
     if source_lang is None or target_lang is None:
         source_lang, target_lang = _infer_languages(Path(folder), source_lang, target_lang)
     sides = [
@@ -137,8 +139,8 @@ def _infer_languages(folder: Path, source: str | None, target: str | None) -> tu
     if len(found) == 2 and len(others) == 1:
         return source or others[0], target or others[0]
     raise UserError(
-        f"{folder}: which of {', '.join(found)} is the source is not clear from the file names; "
-        "say it with --source-lang and --target-lang."
+        f"{folder}: the file names do not tell which of {', '.join(found)} is the source; set "
+        "--source-lang and --target-lang."
     )
 
 

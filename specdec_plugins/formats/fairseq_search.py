@@ -148,7 +148,7 @@ class FairseqSearch:
         if not all(found):
             raise UserError(
                 "fairseq's search found no translation for a sentence; "
-                "loosen --no-repeat-ngram-size or raise --max-len-b."
+                "relax --no-repeat-ngram-size or raise --max-len-b."
             )
         return [[Hypothesis(h["tokens"].tolist(), float(h["score"])) for h in row] for row in found]
 

@@ -71,8 +71,8 @@ def check_direction(path: str | Path, trained: Languages, asked: Languages) -> N
     source, target = trained
     require(
         asked != (target, source) or source == target,
-        f"{path}: was trained from {source} to {target}; exchange --source-lang and --target-lang, "
-        "or give the checkpoint of the other direction.",
+        f"{path}: was trained from {source} to {target}; swap --source-lang and --target-lang, or "
+        "give a checkpoint of the other direction.",
     )
 
 
@@ -193,7 +193,7 @@ def to_checkpoint(model: Model, source_lang: str, target_lang: str) -> dict[str,
     """
     if not isinstance(model.config, TransformerConfig):
         raise UserError(
-            f"{model.path}: {NETWORKS.get(model.kind).noun} is no encoder-decoder of fairseq's; "
+            f"{model.path}: {NETWORKS.get(model.kind).noun} is not a fairseq encoder-decoder; "
             "convert its verifier."
         )
     _check_expressible(model, model.config.encoder, model.config.decoder)
@@ -223,17 +223,18 @@ def _check_expressible(model: Model, encoder: StackConfig, decoder: StackConfig)
     ):
         require(
             fits,
-            f"{model.path}: fairseq's {side} ends in a norm where its layers begin with one, and "
-            "only there; this model cannot be written as one of its checkpoints.",
+            f"{model.path}: fairseq's {side} ends in a norm if its layers begin with one, and only "
+            "then; this model cannot be written as a fairseq checkpoint.",
         )
     require(
         not model.config.output_bias and model.config.activation != "swish",
         f"{model.path}: fairseq has neither a bias of logits nor the activation swish; this model "
-        "cannot be written as one of its checkpoints.",
+        "cannot be written as a fairseq checkpoint.",
     )
     require(
         (encoder.positions == "none") == (decoder.positions == "none"),
-        f"{model.path}: fairseq has positions on both sides or on neither, this model on one.",
+        f"{model.path}: fairseq has positions on both sides or on neither; this model, which has "
+        "them on one, cannot be written as a fairseq checkpoint.",
     )
 
 

@@ -88,11 +88,11 @@ def new_folder(folder: str | Path, marker: str, force: bool = False) -> Iterator
     check_output(folder, folder=True)
     found = sorted(folder.iterdir()) if folder.is_dir() else []
     if found and not force:
-        raise UserError(f"{folder}: is there already; name another place, or add --force.")
+        raise UserError(f"{folder}: already exists; give another folder, or add --force.")
     if found and (folder / marker not in found or any(path.is_dir() for path in found)):
         raise UserError(
-            f"{folder}: holds no {marker} or other folders, so this program did not write it; name "
-            "another place."
+            f"{folder}: lacks {marker} or holds other folders, so this program did not write it; "
+            "give another folder."
         )
     try:
         with written_whole(folder) as made:

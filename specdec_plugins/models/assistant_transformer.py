@@ -74,7 +74,7 @@ class AssistantTransformer(TransformerModel):
     def add_args(parser: ArgumentParser) -> None:
         TransformerModel.add_args(parser)
         parser.add_argument(
-            "--verifier-path", metavar="FILE", help="checkpoint whose encoder it reads"
+            "--verifier-path", metavar="FILE", help="verifier checkpoint whose encoder it reads"
         )
 
     @classmethod

@@ -29,11 +29,11 @@ SWITCHES = {
     "apply_bert_init": "initialise weights as BERT does: normal with standard deviation 0.02",
     "scale_encoder_embedding": "scale the encoder's token embeddings by sqrt(d), as the verifier "
     "does (published drafters do not)",
-    "scale_decoder_embedding": "scale the decoder's too",
-    "freeze_encoder": "leave the encoder as the initial checkpoint has it, dropout off: it stays "
-    "the verifier's, whose output the drafter then reads instead of encoding again",
-    "cached_prefix": "let a prefix position see none behind it, so that decoding can keep its "
-    "state; the block goes on seeing everything",
+    "scale_decoder_embedding": "scale the decoder's token embeddings too",
+    "freeze_encoder": "keep the encoder of the initial checkpoint, without dropout: it stays the "
+    "verifier's, so that the drafter can read the verifier's output instead of encoding again",
+    "cached_prefix": "let prefix positions see only the prefix up to them, so that decoding can "
+    "cache their states; the block still sees everything",
     "swish": "the activation x * sigmoid(x), which --activation-fn lacks",
 }
 
@@ -86,15 +86,14 @@ class BlockDrafter(TransformerModel):
             "--head-attention",
             type=int,
             metavar="N",
-            help="attention heads by which the sequential head reads the source behind the token "
-            "before; 0 = none (default: the decoder's where --sequential-head is left to "
-            "block_fast, else 0)",
+            help="attention heads with which the sequential head reads the source; 0 = none "
+            "(default: the decoder's if --sequential-head is left to block_fast, else 0)",
         )
         parser.add_argument(
             "--start-token",
             type=int,
             metavar="ID",
-            help="target id that opens the verifier's input, which a sequential head is told "
+            help="target id that opens the verifier's input, which a sequential head reads "
             "before the first token (default: that of </s>, as in fairseq)",
         )
 

@@ -41,7 +41,7 @@ class MedusaHeads(BaseFairseqModel):
             "--verifier-path", metavar="FILE", help="checkpoint that the heads are trained on"
         )
         parser.add_argument(
-            "--num-heads", type=int, metavar="K", help="tokens drafted a round (default: 5)"
+            "--num-heads", type=int, metavar="K", help="tokens drafted per round (default: 5)"
         )
 
     @classmethod

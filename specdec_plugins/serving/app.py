@@ -145,7 +145,7 @@ async def _answer(request: Request, error: Exception) -> Response:
         message = error.detail
         if message == HTTPStatus(error.status_code).phrase:
             asked = f"{request.method} {request.url.path}"
-            message = f"{asked}: {message}; GET /docs lists what there is."
+            message = f"{asked}: {message}; GET /docs lists the routes."
         error = ServiceError(error.status_code, message, error.headers)
     assert isinstance(error, ServiceError)
     record = request.app.state.service.refusal(error)

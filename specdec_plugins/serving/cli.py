@@ -31,7 +31,7 @@ def make_parser() -> argparse.ArgumentParser:
         prog="specdec-serve",
         description="Serve translations by speculative decoding over HTTP.",
         epilog=f"An API key is read from the environment variable {KEY_VARIABLE}, or from "
-        "--api-key-file; without one everyone who reaches the address may translate.",
+        "--api-key-file; without a key, anyone who can reach the address may translate.",
         allow_abbrev=False,
     )
     add_options(parser, ModelOptions, ServerSettings, ProcessOptions)
@@ -42,7 +42,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Serve until a signal; returns the exit status."""
     given = vars(make_parser().parse_args(argv))
     logging.basicConfig(level=given.get("log_level", "info").upper(), format=LOG_LINE)
-    told = "interrupted before it served."
+    told = "interrupted before the server started."
     return run_command("specdec-serve", lambda: _run(given), "debug" in given, told)
 
 
@@ -67,7 +67,7 @@ def check_address(host: str, port: int) -> None:
         socket.create_server((host, port), family=family).close()
     except OSError as error:
         raise UserError(
-            f"nobody can listen at --host {host} --port {port} ({error.strerror}); name an address "
+            f"cannot listen on --host {host} --port {port} ({error.strerror}); name an address "
             "of this machine, such as 127.0.0.1, or 0.0.0.0 for all of them, and a free port."
         ) from error
 

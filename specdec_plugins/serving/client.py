@@ -103,7 +103,9 @@ class Client:
         try:
             request = urllib.request.Request(self.url + path, data, headers)
         except ValueError as error:
-            raise ClientError(f"{self.url}: is no address such as {DEFAULT_URL}.") from error
+            raise ClientError(
+                f"{self.url}: not an address; give one such as {DEFAULT_URL}."
+            ) from error
         with self._open(request) as response:
             try:
                 yield response
@@ -134,10 +136,10 @@ def _object(data: bytes, address: str, *fields: str) -> dict[str, Any]:
     try:
         found = json.loads(data)
     except ValueError as error:
-        raise ClientError(f"{address}: answered with what is no JSON ({error}).") from error
+        raise ClientError(f"{address}: the answer is not JSON ({error}).") from error
     if not isinstance(found, dict) or not found.keys() >= set(fields):
         raise ClientError(
-            f"{address}: answered with JSON that is not this project's; check the address."
+            f"{address}: the answer is JSON, but not from a specdec server; check the address."
         )
     return found
 

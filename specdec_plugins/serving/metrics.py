@@ -43,33 +43,33 @@ class Metrics:
         )
         text = "Requests without a translation, by kind of error."
         self.failures = self._counter("request_failures", text, ("kind",))
-        text = "From a request's first byte until its answer was sent."
+        text = "Seconds from a request's first byte until its answer was sent."
         self.request_seconds = self._histogram(
             "request_seconds", text, ("route",), buckets=_SECONDS
         )
-        self.active = self._gauge("requests_active", "Requests under way.")
-        self.queue_size = self._gauge("queue_size", "Sentences that wait.")
-        text = "From when a sentence was accepted until it joined the batch."
+        self.active = self._gauge("requests_active", "Requests in progress.")
+        self.queue_size = self._gauge("queue_size", "Sentences waiting in the queue.")
+        text = "Seconds from when a sentence was accepted until it joined the batch."
         self.queue_seconds = self._histogram("queue_seconds", text, buckets=(0.0, *_SECONDS))
-        self.batch_rows = self._gauge("batch_rows", "Sentences that decode now.")
-        text = "Sentences in a round of the batch."
+        self.batch_rows = self._gauge("batch_rows", "Sentences decoding now.")
+        text = "Sentences decoded together in a round."
         self.batch_size = self._histogram("batch_size", text, buckets=_ROWS)
-        text = "Time of the engine by part: encode, draft (drafter), verify (verifier), rest."
+        text = "Engine seconds by part: encode, draft (drafter), verify (verifier), rest."
         self.part_seconds = self._counter("part_seconds", text, ("part",))
         self.tokens = self._counter("tokens", "Target tokens decoded, ends of sentences included.")
         self.sentences = self._counter("sentences", "Sentences answered.")
-        text = "Decoding time of a sentence over its tokens, waiting left out."
+        text = "Decoding seconds of a sentence divided by its tokens, without time in the queue."
         self.token_seconds = self._histogram("token_seconds", text, buckets=_TOKEN_SECONDS)
 
     def _add_speculation(self) -> None:
         self.rounds = self._counter("rounds", "Rounds, counted by sentence.")
         self.drafted = self._counter("drafted_tokens", "Tokens proposed.")
         self.accepted = self._counter("accepted_tokens", "Proposed tokens that were kept.")
-        text = "Tokens that needed no pass of the verifier of their own: tokens less rounds."
+        text = "Tokens without a verifier pass of their own: tokens minus rounds."
         self.skipped = self._counter("skipped_tokens", text)
-        text = "Accepted tokens of one round, of rounds that drafted."
+        text = "Accepted tokens per round, over rounds that drafted."
         self.accepted_round = self._histogram("accepted_tokens_per_round", text, buckets=_LENGTHS)
-        text = "Mean tokens a round of one sentence, the verifier's own counted."
+        text = "Mean tokens per round of a sentence, the verifier's own included."
         self.mean_tokens = self._histogram("tokens_per_round_of_a_sentence", text, buckets=_MEANS)
         text = "Rounds that drafted this position of the block, from 1."
         self.position_drafted = self._counter("position_drafted_tokens", text, ("position",))

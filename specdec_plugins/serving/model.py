@@ -94,7 +94,7 @@ def decode_settings(options: ModelOptions) -> Settings:
     checkpoints.
     """
     folder = Path(options.data or default_bundle())
-    require(folder.is_dir(), f"{folder}: is no folder; give the one that holds the models.")
+    require(folder.is_dir(), f"{folder}: not a folder; give the folder that holds the models.")
     named = given_to(Settings, vars(options))
     given = {name: value for name, value in named.items() if value is not None}
     if options.drafter == NONE:
@@ -123,11 +123,11 @@ def _checkpoints(folder: Path, given: Mapping[str, Any]) -> dict[str, Any]:
     settings = settings_from_files(folder, given)
     require("verifier" in settings or any(folder.glob("dict.*.txt")), f"{folder}: {NO_MODEL}")
     for field, file, what in (
-        ("verifier", VERIFIER, "checkpoint; name the verifier's with --verifier."),
-        ("bpe_codes", CODES, "file; name the BPE codes of the models with --bpe-codes."),
+        ("verifier", VERIFIER, "checkpoint; give the verifier's with --verifier."),
+        ("bpe_codes", CODES, "file; give the models' BPE codes with --bpe-codes."),
     ):
         path = Path(settings.get(field) or folder / file)
-        require(path.is_file(), f"{path}: there is no such {what}")
+        require(path.is_file(), f"{path}: no such {what}")
     return settings
 
 

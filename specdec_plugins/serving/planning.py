@@ -60,8 +60,8 @@ def make_plan(
     if len(sentences) > settings.max_waiting:
         raise ServiceError(
             413,
-            f"{len(sentences)} sentences are more than the {settings.max_waiting} that "
-            "may wait; send the text in parts.",
+            f"{len(sentences)} sentences exceed the queue's limit of {settings.max_waiting}; "
+            "send the text in parts.",
         )
     requests = []
     hint_ids = _hint_ids(parts, hints, model, split) if any(hints) else [[]] * len(sentences)
@@ -98,7 +98,7 @@ def _hint_ids(
     """
     require(
         model.settings.reads_hints,
-        "This server's drafter reads no hints; omit hint, or start it with --drafter hint.",
+        "This server's drafter reads no hints; omit hint, or start the server with --drafter hint.",
     )
     found = []
     for part, hint in zip(parts, hints, strict=True):
@@ -122,7 +122,7 @@ def row_params(options: Parameters, model: ServedModel, settings: ServerSettings
     require(can_draft or not options.use_drafter, "This server has no drafter; omit use_drafter.")
     limit = min(settings.max_new_tokens, model.limits.target)
     max_len = limit if options.max_new_tokens is None else options.max_new_tokens
-    require(max_len <= limit, f"max_new_tokens {max_len} is more than the {limit} of this server.")
+    require(max_len <= limit, f"max_new_tokens {max_len} exceeds this server's limit of {limit}.")
     defaults: dict[str, Any] = {"block_size": model.limits.block_size, "tau": settings.tau}
     defaults["min_len"] = model.settings.minimum
     if options.do_sample:

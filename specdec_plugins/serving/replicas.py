@@ -124,7 +124,7 @@ class Replica:
     def check_health(self) -> None:
         """Ray replaces a replica if this raises."""
         if self.app.state.service.worker.status == "failing":
-            raise RuntimeError("rounds of this engine fail")
+            raise RuntimeError("this engine's decoding rounds fail")
 
 
 def _application(

@@ -123,7 +123,7 @@ def _check_translate(
         message = "Only the format 'text' is supported; send text without markup."
         raise ServiceError(400, message)
     if body.alternatives > limit:
-        message = f"{body.alternatives} alternatives are more than the {limit} a request."
+        message = f"{body.alternatives} alternatives exceed this server's limit of {limit}."
         raise ServiceError(413, message)
     return asked
 

@@ -56,24 +56,24 @@ def _setting(name: str, record: type = ServerSettings) -> Any:
 
 _HINT = (
     "a translation of nearly the same text, to draft from; with beta 1 it changes no word. Its "
-    "sentences go with those of the text where there are as many"
+    "sentences are matched to those of the text if there are as many"
 )
 
 
-_LANGUAGE = "of a model with several languages, one of GET /languages; null = the server's own"
+_LANGUAGE = "for a model with several languages: one of GET /languages; null = the server's default"
 
 
 class Parameters(Refusing):
     """How to decode. Omitted fields take the server's defaults."""
 
     max_new_tokens: Count | None = _setting("max_new_tokens")
-    do_sample: bool = _field("draw from the model instead of its best token", False)
+    do_sample: bool = _field("sample tokens instead of taking the best one", False)
     temperature: Finite | None = _setting("temperature")
-    top_k: Count | None = _field("of samples: draw from the k best; null = all")
+    top_k: Count | None = _field("sample from the k best tokens; null = from all")
     top_p: Finite | None = _setting("top_p")
-    seed: Seed | None = _field("of samples; null = a new one, told in details")
+    seed: Seed | None = _field("seed of samples; null = a new one, reported in details")
     details: bool = _field("add tokens, rounds and timings to the answer", False)
-    use_drafter: bool | None = _field("false = one token a step")
+    use_drafter: bool | None = _field("false = decode without drafts, one token a step")
     block_size: Count | None = _setting("block_size", ModelOptions)
     beta: Count | None = _setting("beta")
     tau: Finite | None = _setting("tau")
@@ -86,7 +86,7 @@ class Parameters(Refusing):
     def _sampling(self) -> Parameters:
         for name in ("temperature", "top_k", "top_p"):
             if getattr(self, name) is not None and not self.do_sample:
-                raise _refused(name, "belongs to sampling; add do_sample")
+                raise _refused(name, "applies only to sampling; add do_sample")
         return self
 
 
@@ -108,14 +108,14 @@ class RootRequest(GenerateRequest):
 class TranslateRequest(Refusing):
     """A request as LibreTranslate takes it."""
 
-    q: str | list[str] = Field(description="a text, or several")
-    source: str = Field(description="language code, or 'auto' for the server's own")
+    q: str | list[str] = Field(description="a text, or a list of texts")
+    source: str = Field(description="language code, or 'auto' for the server's default")
     target: str
-    format: str = _field("only 'text'", "text")
-    alternatives: int = _field("samples beside the translation, none of them twice", 0, ge=0)
+    format: str = _field("only 'text' is supported", "text")
+    alternatives: int = _field("number of distinct samples besides the translation", 0, ge=0)
     api_key: str | None = None
-    seed: Seed | None = _field("of the alternatives")
-    hint: str | list[str] | None = _field(f"{_HINT}; a list where q is one")
+    seed: Seed | None = _field("seed of the alternatives")
+    hint: str | list[str] | None = _field(f"{_HINT}; a list if q is one")
 
     @model_validator(mode="after")
     def _hints(self) -> TranslateRequest:
@@ -124,7 +124,7 @@ class TranslateRequest(Refusing):
                 len(given) if isinstance(given, list) else None for given in (self.q, self.hint)
             )
             if num_texts != num_hints:
-                raise _refused("hint", "must be as 'q' is: one text, or a list of as many")
+                raise _refused("hint", "must match 'q': one text, or a list of as many")
         return self
 
 

@@ -80,13 +80,13 @@ class Service:
         hints = hints or [options.hint or ""] * len(texts)
         settings, num_characters = self.settings, sum(map(len, (*texts, *hints)))
         if len(texts) > settings.max_texts:
-            message = f"{len(texts)} texts are more than the {settings.max_texts} a request."
+            message = f"{len(texts)} texts exceed the limit of {settings.max_texts} a request."
             raise ServiceError(413, message)
         if num_characters > settings.max_characters:
             raise ServiceError(
                 413,
-                f"{num_characters} characters are more than the {settings.max_characters} "
-                "that a request may have; send the text in parts.",
+                f"{num_characters} characters exceed the limit of {settings.max_characters} a "
+                "request; send the text in parts.",
             )
         try:
             return await self.with_text(

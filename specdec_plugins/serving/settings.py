@@ -33,12 +33,14 @@ class ModelOptions:
     data: str | None = _model(
         "data",
         default=None,
-        help="a bundle, a model of transformers (MarianMT, M2M-100, NLLB, BART, mBART), or a "
+        help="a bundle, a transformers model (MarianMT, M2M-100, NLLB, BART, mBART), or a "
         "folder with verifier.pt, drafter.pt, dict.<lang>.txt and bpe.codes (default: the bundled "
         "pair)",
     )
     verifier: str | None = _model(
-        "verifier", flags=("--verifier",), help="checkpoint (default: the one in FOLDER)"
+        "verifier",
+        flags=("--verifier",),
+        help="checkpoint of the verifier (default: the one in FOLDER)",
     )
     drafter_checkpoint: str | None = _model(
         "drafter_checkpoint",
@@ -48,31 +50,42 @@ class ModelOptions:
     source_lang: str | None = _model("source_lang")
     target_lang: str | None = _model("target_lang")
     tokenizer: str | None = option(
-        None, "default: the bundle's, else moses", choices=(*TOKENIZERS, NONE), group="models"
+        None,
+        "of raw text (default: the bundle's, else moses)",
+        choices=(*TOKENIZERS, NONE),
+        group="models",
     )
-    bpe_codes: str | None = _model("bpe_codes", metavar="FILE", help="default: those in FOLDER")
+    bpe_codes: str | None = _model(
+        "bpe_codes", metavar="FILE", help="BPE codes (default: those in FOLDER)"
+    )
     device: str | None = option(
-        None, "cpu, cuda, cuda:1 (default: a GPU where there is one)", "NAME", group="models"
+        None, "such as cpu, cuda or cuda:1 (default: a GPU if there is one)", "NAME", group="models"
     )
     dtype: str = _model(
-        "dtype", alias=None, choices=sorted(DTYPES), help="default: float32; int8 on a CPU only"
+        "dtype",
+        alias=None,
+        choices=sorted(DTYPES),
+        help="precision of the networks (default: float32); int8 on a CPU only",
     )
     drafter_dtype: str | None = _model(
-        "drafter_dtype", help="default: int8 beside float32 on a CPU, else the verifier's"
+        "drafter_dtype",
+        help="precision of the drafter (default: int8 beside float32 on a CPU, else --dtype)",
     )
 
     drafter: str | None = _speculation(
         "drafter",
         default=None,
         choices=(*DRAFTERS.names(), NONE),
-        help="default: the bundle's, or block where FOLDER has a checkpoint, else none",
+        help="how to draft (default: the bundle's, or block if FOLDER has a drafter, else none)",
     )
     drafter_options: Mapping[str, Any] | None = _speculation("drafter_options", default=None)
     bigrams: str | None = _speculation(
-        "bigrams", help="of scripts/count-bigrams.sh (default: the folder's)"
+        "bigrams", help="output of scripts/count-bigrams.sh (default: the one in FOLDER)"
     )
     schedule: str | None = _speculation(
-        "schedule", default=None, help="default: the bundle's, else constant"
+        "schedule",
+        default=None,
+        help="how many tokens to draft (default: the bundle's, else constant)",
     )
     schedule_options: Mapping[str, Any] | None = _speculation("schedule_options", default=None)
     block_size: int | None = _speculation(
@@ -86,7 +99,7 @@ class ModelOptions:
         check(self)
         require(
             self.drafter != NONE or not self.drafter_options,
-            "--drafter-options are for a drafter; there is none.",
+            "--drafter-options needs a drafter; omit it, or choose a --drafter.",
         )
 
 
@@ -95,34 +108,37 @@ class ServerSettings:
     """Limits of a server, and defaults of its requests."""
 
     beta: int = _default(
-        "beta", help="accept among the verifier's N best (default: the bundle's, else 1, exact)"
+        "beta",
+        help="accept any of the verifier's N best tokens (default: the bundle's, else 1, exact)",
     )
     tau: float = _default(
-        "tau", help="and at most X nats under its best (default: the bundle's, else 0)"
+        "tau", help="accept none more than X nats below its best (default: the bundle's, else 0)"
     )
-    temperature: float = _default("temperature", default=0.7, help="of samples", advice="")
-    top_p: float = _default("top_p", default=0.95, help="of samples")
+    temperature: float = _default(
+        "temperature", default=0.7, help="temperature of samples", advice=""
+    )
+    top_p: float = _default("top_p", default=0.95, help="probability mass to sample from")
     max_new_tokens: int = option(
         200,
-        "target tokens of a sentence, its end included; also the bound",
+        "most target tokens of a sentence, its end included; requests may not ask for more",
         least=1,
         group="defaults of requests",
     )
 
-    max_rows: int = _limit(32, "sentences that decode at once", least=1)
-    max_waiting: int = _limit(1000, "sentences in line; more are answered with 429", least=1)
-    max_body: int = _limit(1_000_000, "of a request", "BYTES", least=1)
-    max_characters: int = _limit(20_000, "of all texts of a request", least=1)
-    max_texts: int = _limit(100, "of a request", least=1)
-    max_alternatives: int = _limit(5, "of a text", least=0)
+    max_rows: int = _limit(32, "sentences decoded at once", least=1)
+    max_waiting: int = _limit(1000, "sentences in the queue; more are answered with 429", least=1)
+    max_body: int = _limit(1_000_000, "size of a request's body", "BYTES", least=1)
+    max_characters: int = _limit(20_000, "characters in all texts of a request", least=1)
+    max_texts: int = _limit(100, "texts in a request", least=1)
+    max_alternatives: int = _limit(5, "alternatives of a text", least=0)
     request_timeout: float = _limit(
         120.0, "from when a request is read until its answer is complete", "SECONDS", above=0
     )
     body_timeout: float = _limit(
-        30.0, "until all of a request's body has arrived", "SECONDS", above=0
+        30.0, "until a request's whole body has arrived", "SECONDS", above=0
     )
     shutdown_timeout: float = _limit(
-        60.0, "for accepted work after a signal to stop", "SECONDS", above=0
+        60.0, "to finish accepted work after a signal to stop", "SECONDS", above=0
     )
     api_key: str | None = None  # None = everyone may translate
 
@@ -136,29 +152,31 @@ class ProcessOptions:
     """Where the server listens, what it computes with, and how many engines it starts."""
 
     host: str = _process("127.0.0.1", "address to listen on", "HOST")
-    port: int = _process(8080, "0 = any free one", "PORT", least=0, most=65535)
+    port: int = _process(8080, "port to listen on; 0 = any free one", "PORT", least=0, most=65535)
     api_key_file: str | None = _process(
-        None, "first line: the key that requests must carry", "FILE"
+        None, "file whose first line is the key that requests must send", "FILE"
     )
-    threads: int | None = _process(None, "of torch on a CPU (default: torch's own)", least=1)
+    threads: int | None = _process(
+        None, "torch's threads on a CPU (default: its own choice)", least=1
+    )
     part_times: bool | None = _process(
         None,
-        "metrics of drafter and verifier time (default: on a CPU, where they cost nothing); on a "
-        "GPU every part then waits for the device",
+        "measure drafter and verifier time for the metrics (default: on a CPU, where it costs "
+        "nothing); on a GPU every part then waits for the device",
     )
     log_level: str = _process(
-        "info", "of what is told", choices=("debug", "info", "warning", "error")
+        "info", "lowest level to log", choices=("debug", "info", "warning", "error")
     )
-    debug: bool = _process(False, "show where an error was raised")
+    debug: bool = _process(False, "show stack traces of errors")
 
-    replicas: int | None = _replica(None, "engines, each with a model of its own", least=1)
+    replicas: int | None = _replica(None, "engines, each with its own model", least=1)
     replica_gpus: float | None = _replica(
-        None, "GPUs of each, 0.5 for half a one (default: 1 where GPUs are used)", least=0
+        None, "GPUs per engine, 0.5 for half of one (default: 1 if GPUs are used)", least=0
     )
 
     def __post_init__(self) -> None:
         check(self)
         require(
             self.replicas is not None or self.replica_gpus is None,
-            "--replica-gpus is about --replicas; give both, or neither.",
+            "--replica-gpus needs --replicas; give both, or omit --replica-gpus.",
         )

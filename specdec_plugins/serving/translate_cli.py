@@ -37,7 +37,7 @@ _ASKED = (*EXACT, "max_new_tokens")
 _LANGUAGES = ("source_lang", "target_lang")
 
 _text = partial(like, files.FileOptions, group="texts")
-_how = partial(option, group="how")
+_how = partial(option, group="how to translate")
 
 
 @dataclass(frozen=True)
@@ -48,14 +48,12 @@ class TranslateOptions:
     output_path: str = _text("output_path", flags=("--output",))
     whole_lines: bool = option(False, "do not split lines into sentences", group="texts")
     processes: int = _how(
-        1,
-        "each with a model of its own and one thread (default: 1); 0 = as many as there are cores",
-        least=0,
+        1, "each with its own model and one thread (default: 1); 0 = one per core", least=0
     )
-    server: str | None = _how(None, "translate there, and load no model here", "URL")
-    requests: int = _how(16, "at once, with --server", least=1)
-    progress: bool | None = like(files.FileOptions, "progress", group="how")
-    debug: bool = like(files.FileOptions, "debug", group="how")
+    server: str | None = _how(None, "translate through this server, and load no model here", "URL")
+    requests: int = _how(16, "requests sent at once, with --server", least=1)
+    progress: bool | None = like(files.FileOptions, "progress", group="how to translate")
+    debug: bool = like(files.FileOptions, "debug", group="how to translate")
 
     def __post_init__(self) -> None:
         check(self)
@@ -77,7 +75,7 @@ def make_parser() -> argparse.ArgumentParser:
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line; returns the exit status."""
     given = vars(make_parser().parse_args(argv))
-    told, refused = "interrupted; what was written is complete lines.", (UserError, ServiceError)
+    told, refused = "interrupted; only complete lines were written.", (UserError, ServiceError)
     return run_command(_NAME, lambda: _run(given), "debug" in given, told, refused)
 
 
@@ -115,7 +113,7 @@ def _translator(
     num_ahead = 2 if size > 1 else 0
     pool: Executor
     if how.server is not None:
-        require("data" not in given, "--server has a model already; omit the folder.")
+        require("data" not in given, "--server uses the server's own model; omit the folder.")
         translate = _remote(how.server, given, how)
         pool, size, num_ahead = ThreadPoolExecutor(how.requests), 1, num_ahead * how.requests
     else:

@@ -24,7 +24,7 @@ log = logging.getLogger("specdec.serving")
 
 _STOPPED = (503, "The server is shutting down; try another one.")
 _UNDECODABLE = (500, "This sentence could not be decoded; the server's log has the reason.")
-_DIED = (500, "The engine of this server has failed; try another one, or later.")
+_DIED = (500, "The engine of this server has failed; try another server, or try again later.")
 _LOST_AFTER = 3  # consecutive rows that failed alone: the device is likely lost
 _numbers = itertools.count()
 
@@ -307,7 +307,7 @@ class BatchWorker:
         try:
             self._session.step()
         except Exception:
-            log.exception("the batch could not be emptied; a new one is begun")
+            log.exception("the batch could not be emptied; starting a new one")
             self._renew()
         self._metrics.batch_rows.set(0)
 
@@ -324,7 +324,7 @@ class BatchWorker:
             self._refuse(rows[0], "request_id=%s cannot be decoded", error)
             return
         ids = " ".join(sorted({f"request_id={row.submission.request_id}" for row in rows}))
-        log.warning("a round failed; looking for its cause (%r) in %s", error, ids)
+        log.warning("a round failed (%r); looking for its cause in %s", error, ids)
         half = len(rows) // 2
         self._apart.extendleft([rows[half:], rows[:half]])
 

@@ -36,14 +36,14 @@ class BlockTranslationConfig(TranslationConfig):
     left_pad_source: bool = field(default=False, metadata={"help": "pad the source on the left"})
     noise: ChoiceEnum(NOISES) = field(  # type: ignore[valid-type]
         default="block_mask",
-        metadata={"help": "what is hidden of a target: block_mask hides one block behind a prefix"},
+        metadata={"help": "what is masked in a target: block_mask masks one block after a prefix"},
     )
     block_size: int = field(default=25, metadata={"help": "tokens masked at once, 1 or more"})
     blocks_per_sentence: int = field(
         default=1,
         metadata={
-            "help": "blocks drawn of each target, which share its prefix: several times the signal "
-            "for little more than one block's cost; more than 1 needs --cached-prefix"
+            "help": "blocks drawn from each target, which share its prefix: several times the "
+            "signal for little more than the cost of one; more than 1 needs --cached-prefix"
         },
     )
     start_p: float = field(
@@ -51,10 +51,10 @@ class BlockTranslationConfig(TranslationConfig):
         metadata={"help": "glancing: share of wrong predictions revealed at the first update"},
     )
     minus_p: float = field(
-        default=0.2, metadata={"help": "glancing: by how much that share falls in the end"}
+        default=0.2, metadata={"help": "glancing: by how much that share falls in total"}
     )
     total_up: int = field(
-        default=300_000, metadata={"help": "glancing: updates until the share has fallen"}
+        default=300_000, metadata={"help": "glancing: updates until the share is lowest"}
     )
     eval_block_decoding: bool = field(
         default=False,
@@ -68,10 +68,10 @@ class BlockTranslationConfig(TranslationConfig):
         default=None, metadata={"help": "checkpoint of the verifier for --eval-block-decoding"}
     )
     eval_beta: int = field(
-        default=1, metadata={"help": "accept among this many best tokens; 1 is greedy output"}
+        default=1, metadata={"help": "accept any of this many best tokens; 1 is greedy output"}
     )
     eval_tau: float = field(
-        default=0.0, metadata={"help": "how far below the best token, in nats, one is accepted"}
+        default=0.0, metadata={"help": "accept tokens at most this many nats below the best one"}
     )
     seed: int = II("common.seed")
 
@@ -104,15 +104,15 @@ class BlockTranslationTask(TranslationTask):
         model = super().build_model(cfg, from_checkpoint)
         if self.cfg.blocks_per_sentence > 1 and not model.decoder.cached_prefix:
             raise UserError(
-                "--blocks-per-sentence above 1 needs a prefix that sees nothing behind it; give "
-                "--cached-prefix (part of --arch block_fast), or 1 block a sentence"
+                "--blocks-per-sentence above 1 needs a prefix that does not see the blocks; add "
+                "--cached-prefix (part of --arch block_fast), or use 1 block per sentence"
             )
         return model
 
     def build_generator(self, models: Any, args: Any, **kwargs: Any) -> Any:
         raise UserError(
-            "a drafter alone has no search of fairseq's kind: decode with inference.py, which "
-            "takes the drafter by --path and its verifier by --AR-path"
+            "fairseq's search cannot decode with a drafter; run inference.py, with the drafter as "
+            "--path and its verifier as --AR-path"
         )
 
     def train_step(
@@ -206,7 +206,7 @@ def check_settings(cfg: BlockTranslationConfig) -> None:
         require(is_possible, f"--{flag} is {value}, expected {wanted}")
     require(
         not cfg.left_pad_source,
-        "--left-pad-source True does not suit the drafter; leave the flag out",
+        "the drafter does not support --left-pad-source True; leave the flag out",
     )
     require(
         cfg.start_p >= cfg.minus_p,
@@ -215,15 +215,15 @@ def check_settings(cfg: BlockTranslationConfig) -> None:
     )
     require(
         not cfg.eval_bleu,
-        "--eval-bleu searches token by token, which a drafter cannot; "
+        "--eval-bleu decodes token by token, which a drafter cannot do; "
         "give --eval-block-decoding instead, with --verifier-path if there is a verifier",
     )
     require(
         cfg.verifier_path is None or cfg.eval_block_decoding,
-        "--verifier-path is for --eval-block-decoding; give both",
+        "--verifier-path needs --eval-block-decoding; give both",
     )
     require(
         cfg.verifier_path is not None or (cfg.eval_beta, cfg.eval_tau) == (1, 0.0),
-        "--eval-beta and --eval-tau are about what a verifier accepts; give --verifier-path "
-        "and --eval-block-decoding too",
+        "--eval-beta and --eval-tau set what a verifier accepts; also give --verifier-path and "
+        "--eval-block-decoding",
     )

@@ -94,7 +94,7 @@ class Runner:
                 )
                 num_run += done
                 if not done:
-                    self._say(f"{title}: done before")
+                    self._say(f"{title}: done already")
         return num_run
 
     def _run(self, title: str, command: Command, begun: bool) -> None:
@@ -128,9 +128,9 @@ class Runner:
             raise Paused(command.title)
         if status != 0:
             raise UserError(
-                f"{command.title}: failed with exit status {status}; the end of {path} reads\n"
+                f"{command.title}: failed with exit status {status}; {path} ends with\n"
                 + textwrap.indent("\n".join(last_lines(path)), "    ")
-                + "\nThe same command again continues here"
+                + "\nRun the same command again to resume here"
             )
         self._say(f"{start}    {time.monotonic() - began:4.0f} s  done")
 

@@ -138,14 +138,14 @@ def _frozen_encoder(args: Namespace, verifier: Namespace) -> dict[str, Any]:
     """Settings of an encoder that stays the verifier's; raises ``UserError`` if it cannot."""
     require(
         not verifier.no_token_positional_embeddings,
-        f"{args.verifier} has no positions, the drafter has: its encoder cannot be kept; add "
-        "--no-freeze-encoder",
+        f"{args.verifier} has no positions but the drafter does, so its encoder cannot be frozen; "
+        "add --no-freeze-encoder",
     )
     scaled = not verifier.no_scale_embedding
     require(
         args.scale_encoder_embedding in (None, scaled),
         f"{args.verifier} {'scales' if scaled else 'does not scale'} its embeddings, and a "
-        "frozen encoder must do the same; leave the flag about it out",
+        "frozen encoder must do the same; leave out --[no-]scale-encoder-embedding",
     )
     return {
         "activation_fn": verifier.activation_fn,
@@ -175,8 +175,8 @@ def _refuse_other_sizes(args: Namespace, drafter: Namespace, verifier: Namespace
     for side in copied:
         require(
             getattr(verifier, f"{side}_normalize_before") == norms[side],
-            f"{args.verifier} normalises before each {side} layer, the drafter after it: its "
-            f"layers are of no use here; train a verifier without --{side}-normalize-before, "
+            f"{args.verifier} normalises before each {side} layer and the drafter after it, so "
+            f"layers cannot be copied; train a verifier without --{side}-normalize-before, "
             "or the drafter without an initial checkpoint",
         )
 
@@ -281,18 +281,18 @@ def _copy_encoder(copy: _Copy, source: StateDict, drafter: Namespace, verifier: 
     if drafter.activation_fn != verifier.activation_fn:
         copy.report.append(
             f"note        these layers were trained with {verifier.activation_fn}; the published "
-            f"drafter goes on with {drafter.activation_fn}"
+            f"drafter uses {drafter.activation_fn}"
         )
     copy.take("source embeddings", [SOURCE_EMBEDDING], source)
     if drafter.freeze_encoder:
-        copy.report.append("frozen      the encoder: it stays what the verifier's is")
+        copy.report.append("frozen      the encoder: it stays identical to the verifier's")
 
 
 def _copy_positions(copy: _Copy, source: StateDict, side: str, wanted: bool) -> None:
     """Initialise learned positions of a side from the verifier's, learned or sinusoidal."""
     name, what = f"{side}.embed_positions.weight", f"{side} positions"
     if name not in copy.state:
-        copy.report.append(f"not copied  {what}: sinusoids here, nothing to learn")
+        copy.report.append(f"not copied  {what}: sinusoidal here, nothing to learn")
         return
     mine, theirs = copy.state[name], source.get(name)
     given, why = {}, "learned here; --copy-positions would copy them"
@@ -300,7 +300,7 @@ def _copy_positions(copy: _Copy, source: StateDict, side: str, wanted: bool) -> 
         given[name] = SinusoidalPositionalEmbedding.get_embedding(*mine.shape, padding_idx=1)
         what += " (the verifier's sinusoids)"
     elif wanted and theirs is not None and theirs.size(1) != mine.size(1):
-        why = f"{theirs.size(1)} wide in the verifier"
+        why = f"the verifier's have width {theirs.size(1)}"
     elif wanted and theirs is not None:
         shared = min(len(mine), len(theirs))
         given[name] = torch.cat([theirs[:shared], mine[shared:]])
@@ -316,7 +316,7 @@ def _copy_decoder(copy: _Copy, source: StateDict, drafter: Namespace, args: Name
         chosen = _chosen_layers(source, drafter.decoder_layers, args.decoder_layers_from)
         theirs = chosen_layers(source, [layer - 1 for layer in chosen], "decoder.layers.")
         what += f", the verifier's {', '.join(map(str, chosen))}"
-        why = "the verifier's decoder is less deep"
+        why = "the verifier's decoder is shallower"
     copy.take(what, layers, theirs, why)
     # Positions would drown embeddings that are not scaled as the verifier's are.
     wanted = args.copy_positions and drafter.scale_decoder_embedding
@@ -348,9 +348,9 @@ def _copy_drafter(copy: _Copy, drafter: Namespace, path: Path) -> None:
         mine, found = list(copy.state[name].shape), list(theirs.get(name, torch.empty(0)).shape)
         require(
             mine == found,
-            f"--from {path}: its {name} is {found if name in theirs else 'missing'}, where this "
-            f"drafter's is {mine}; give one that was trained for such a verifier with the same "
-            "flags, or leave it out",
+            f"--from {path}: its {name} is {found if name in theirs else 'missing'}, but this "
+            f"drafter's is {mine}; give one that was trained with the same flags for a verifier of "
+            "these sizes, or leave --from out",
         )
     copy.take(f"the drafter of {path}", names, theirs)
 
@@ -375,7 +375,7 @@ def _copy_target_embeddings(
     if drafter.share_all_embeddings:
         for name in names:
             copy.state[name] = copy.state[SOURCE_EMBEDDING]
-        copy.report.append(f"copied      {what}: shared with these")
+        copy.report.append(f"copied      {what}: shared with the source embeddings")
     elif not wanted:
         copy.take(what, names, {}, "not shared with the source")
     else:
@@ -429,8 +429,8 @@ def grown_verifier(
 def _refuse_other_shapes(path: Path, flags: Mapping[str, Any], wanted: Mapping[str, int]) -> None:
     require(
         bool(flags.get("share_all_embeddings")),
-        f"{path}: has several tables of embeddings, and train-verifier.sh trains one for both "
-        "sides and the output; start from a bundle that has one, or leave --from out.",
+        f"{path}: has several embedding tables, but train-verifier.sh trains one for both sides "
+        "and the output; start from a bundle that has one, or leave --from out.",
     )
     for side in ("encoder", "decoder"):
         for flag, name in _WIDTHS.items():

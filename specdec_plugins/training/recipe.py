@@ -112,18 +112,20 @@ def make_preset(name: str, changes: Sequence[str]) -> Preset:
     for change in changes:
         key, _, text = change.partition("=")
         if key not in kinds:
-            raise UserError(f"--set {change}: there is no {key!r}; one of: {', '.join(kinds)}.")
+            raise UserError(
+                f"--set {change}: there is no {key!r}; choose one of: {', '.join(kinds)}."
+            )
         try:
             values[key] = kinds[key](text)
         except ValueError as error:
-            raise UserError(f"--set {change}: expected a number behind '='.") from error
+            raise UserError(f"--set {change}: expected a number after '='.") from error
         if values[key] < 0 or (values[key] == 0 and key not in MAY_BE_ZERO):
             raise UserError(f"--set {change}: must be more than 0.")
     changed = replace(preset, **values)
     unread = [name for name in values if name in _NOT_BY_HOURS]
     if changed.drafter_hours and unread:
         raise UserError(
-            f"--set {unread[0]}: nothing reads it where the drafter is trained for "
+            f"--set {unread[0]}: it has no effect if the drafter is trained for "
             f"{changed.drafter_hours:g} hours; add drafter_hours=0, or leave it out."
         )
     return changed
@@ -167,7 +169,7 @@ class Recipe:
         self.start = vars(args)["from"]  # a keyword of Python
         require(
             not self.start or is_bundle(self.start),
-            f"--from {self.start}: is no bundle; give a folder with bundle.json.",
+            f"--from {self.start}: not a bundle; give a folder with bundle.json.",
         )
         require(
             args.minutes is None or args.minutes > 0,
@@ -349,7 +351,7 @@ def write_record(recipe: Recipe, command: Sequence[str], seconds: float) -> None
 
 
 def main(args: argparse.Namespace) -> None:
-    require(Path.cwd() == ROOT, f"run it in {ROOT}, where the scripts are that its commands name.")
+    require(Path.cwd() == ROOT, f"run it in {ROOT}, since its commands call the scripts there.")
     recipe = Recipe(args)
     if args.list:
         for command in recipe.commands():
@@ -366,7 +368,7 @@ def main(args: argparse.Namespace) -> None:
     try:
         Runner(Path(recipe.out), environment).run(recipe.commands())
     except Paused as paused:
-        sys.stdout.write(f"recipe: time is up in: {paused}; the same command goes on\n")
+        sys.stdout.write(f"recipe: time is up in: {paused}; run the command again to resume\n")
         raise SystemExit(UNFINISHED) from None
     finally:
         write_record(recipe, sys.argv[1:], time.time() - began)
@@ -376,36 +378,36 @@ def main(args: argparse.Namespace) -> None:
 COMMAND = cli.CommandLine(
     "recipe.sh",
     "Train a verifier and a block drafter: mix, prepare, train a teacher, distil, train the "
-    "verifier and the drafter on what it says, average, bundle, report. Run again, it goes on "
-    "where it stopped. Run it in the root of the repository.",
+    "verifier and the drafter on its output, average, bundle, report. The command resumes when it "
+    "is run again. Run it in the root of the repository.",
     main,
     [
-        ("--preset", "small", tuple(PRESETS), "sizes"),
+        ("--preset", "small", tuple(PRESETS), "preset of sizes and training lengths"),
         ("--set", [], "NAME=VALUE", "change values of the preset"),
         ("--pair", "en-de", str, "languages"),
-        ("--train", [], "CORPUS", "files, or folders of train.*"),
-        ("--valid", [], "CORPUS", "dev set; FILE:FROM-TO takes some lines"),
+        ("--train", [], "CORPUS", "files, or folders with train.* files"),
+        ("--valid", [], "CORPUS", "dev set; FILE:FROM-TO takes only those lines"),
         ("--test", [], "CORPUS", "test sets"),
-        ("--also", [], "CORPUS", "held out, and no test set here"),
-        ("--research-data", False, bool, "take Multi30k too, which is left out"),
-        ("--prepared", "", str, "instead: OUT of a preparation script"),
-        ("--from", "", str, "start from the verifier of this bundle: its subwords and "
-         "its weights, some twice where it is less deep"),
-        ("--out", cli.REQUIRED, str, "where everything is kept"),
-        ("--minutes", None, float, "train and distil for so long in this call; loading and "
+        ("--also", [], "CORPUS", "further held-out files, not test sets here"),
+        ("--research-data", False, bool, "include Multi30k, which is left out by default"),
+        ("--prepared", "", str, "OUT of a preparation script, instead of --train and --valid"),
+        ("--from", "", str, "start from the verifier of this bundle, with its subwords and "
+         "weights; layers are repeated if it is shallower"),
+        ("--out", cli.REQUIRED, str, "folder for everything"),
+        ("--minutes", None, float, "minutes to train and distil in this run; loading and "
          "validation come on top"),
         ("--workers", None, int, "GPUs, or processes on CPUs"),
-        ("--precision", "", ("fp32", "fp16", "bf16"), "of the trainings (default: fp16 on GPUs, "
-         "fp32 on CPUs)"),
+        ("--precision", "", ("fp32", "fp16", "bf16"), "precision of the trainings (default: "
+         "fp16 on GPUs, fp32 on CPUs)"),
         ("--drafter-arch", "block", ("block", "block_fast"), "block: as published; block_fast: the "
          "cheaper one of scripts/train.sh"),
-        ("--cpu", False, bool, "use no GPU"),
-        ("--ray", "", str, "distil on the Ray cluster of this address, or on 'local'"),
-        ("--report-flags", "", str, "of scripts/reproduce.sh, in one word"),
-        ("--list", False, bool, "print the commands and do nothing"),
+        ("--cpu", False, bool, "do not use a GPU"),
+        ("--ray", "", str, "distil on the Ray cluster at this address, or on 'local' processes"),
+        ("--report-flags", "", str, "flags of scripts/reproduce.sh, in one quoted argument"),
+        ("--list", False, bool, "print the commands without running them"),
     ],
-    epilog=f"Exit status: 0 done, 2 bad input or settings, {UNFINISHED} time is up and the "
-    "same command goes on.",
+    epilog=f"Exit status: 0 done, 2 bad input or settings, {UNFINISHED} time is up: run the same "
+    "command to resume.",
 )  # fmt: skip
 
 if __name__ == "__main__":

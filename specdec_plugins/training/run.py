@@ -54,37 +54,37 @@ PUBLISHED = {
 
 # Flags: name, default, type or choices, help.
 _FOLDERS = (
-    ("data", cli.REQUIRED, Path, "folder of fairseq-preprocess"),
-    ("save-dir", cli.REQUIRED, Path, "of the checkpoints; a run that was stopped continues there"),
+    ("data", cli.REQUIRED, Path, "folder that fairseq-preprocess wrote"),
+    ("save-dir", cli.REQUIRED, Path, "folder of the checkpoints; a stopped run continues there"),
 )
 _SCHEDULE = (
     ("lr", float, "peak learning rate"),
-    ("dropout", float, "of the model"),
-    ("warmup", _NUMBER, "updates until the peak"),
-    ("updates", _NUMBER, "updates in all"),
-    ("batch-tokens", _NUMBER, "target tokens an update, all workers together"),
+    ("dropout", float, "dropout of the model"),
+    ("warmup", _NUMBER, "warm-up updates until the peak"),
+    ("updates", _NUMBER, "total number of updates"),
+    ("batch-tokens", _NUMBER, "target tokens per update, over all workers"),
 )
 _MACHINE = (
     ("max-tokens", 4096, _NUMBER, "tokens that a worker computes at once"),
     ("workers", None, _NUMBER, "GPUs, or processes on CPUs (default: all GPUs, or one process)"),
     ("precision", None, ("fp32", "fp16", "bf16"), "default: fp16 on GPUs, fp32 on CPUs"),
-    ("until", 0, cli.at_least(0), f"end this piece at that Unix time with exit status {UNFINISHED};"
-     " the same command goes on. What must travel to another machine: weights.pt (float16), "
-     "pieces.json and the checkpoints to average of SAVE_DIR (default: no end)"),
-    ("seed", 1, int, "of initialisation and training"),
-    ("python", None, str, "interpreter (default: that of .venv)"),
+    ("until", 0, cli.at_least(0), f"end this piece at this Unix time with exit status {UNFINISHED};"
+     " run the same command to resume. To continue on another machine, copy weights.pt (float16),"
+     " pieces.json and the checkpoints to average from SAVE_DIR (default: no limit)"),
+    ("seed", 1, int, "seed of initialisation and training"),
+    ("python", None, str, "Python interpreter (default: that of .venv)"),
 )  # fmt: skip
 _VERIFIER = (
     ("from", None, str, "checkpoint of the same sizes, or a bundle to grow, to start from (without "
-     "its optimizer); a bundle's types are found by name, and a deeper model has layers twice"),
+     "its optimizer); a bundle's types are matched by name, and a deeper model repeats layers"),
     ("encoder-layers", 6, _NUMBER, "layers of the encoder"),
     ("decoder-layers", 6, _NUMBER, "layers of the decoder"),
-    ("width", 512, _NUMBER, "of embeddings and layers"),
-    ("ffn", 2048, _NUMBER, "inner width of the feed-forward parts"),
-    ("heads", 8, _NUMBER, "of attention"),
-    ("label-smoothing", 0.1, cli.at_least(0, float), "share of the probability for all types"),
-    ("end-lr", None, cli.at_least(0, float), "the rate falls to it in a straight line, up to the "
-     "last update (default: it falls as the inverse square root of the updates)"),
+    ("width", 512, _NUMBER, "width of embeddings and layers"),
+    ("ffn", 2048, _NUMBER, "inner width of the feed-forward layers"),
+    ("heads", 8, _NUMBER, "attention heads"),
+    ("label-smoothing", 0.1, cli.at_least(0, float), "share of probability spread over all types"),
+    ("end-lr", None, cli.at_least(0, float), "learning rate of the last update, which is reached "
+     "linearly (default: the rate falls as the inverse square root of the updates)"),
 )  # fmt: skip
 _DRAFTER = (
     ("verifier", cli.REQUIRED, str, "checkpoint whose encoder the drafter starts from"),
@@ -95,18 +95,18 @@ _DRAFTER = (
     )),
     ("block-size", 25, _NUMBER, "tokens drafted at once"),
     ("arch", "block", ("block", "block_fast"), "block: as published; block_fast: the verifier's "
-     "encoder as it is, and a prefix that is computed once"),
-    ("decoder-layers", None, _NUMBER, "of the drafter (default: the verifier's; block_fast: 2)"),
+     "frozen encoder, and a cached prefix"),
+    ("decoder-layers", None, _NUMBER, "decoder layers (default: the verifier's; block_fast: 2)"),
     ("sequential-head", None, cli.at_least(0), "hidden width of the head that tells each position "
      "of a block the token before it; 0 is none (default: none; block_fast: twice its width)"),
-    ("head-attention", None, cli.at_least(0), "attention heads by which it reads the source; 0 is "
-     "none (default: none; block_fast: the verifier's)"),
-    ("blocks", None, _NUMBER, "drawn of a sentence in an update, behind a prefix that they share; "
-     "above 1 without glancing (default: 1; block_fast: 4)"),
-    ("hours", None, cli.at_least(1e-6, float), "in place of --updates: train for so long, all "
-     "pieces together, while the rate falls to 1e-5 (default: --updates)"),
-    ("best-by", "accepted", ("accepted", "loss"), "what the best checkpoint is chosen by: the mean "
-     "accepted tokens of the dev set, decoded with the verifier, or the loss"),
+    ("head-attention", None, cli.at_least(0), "attention heads with which it reads the source; 0 "
+     "is none (default: none; block_fast: the verifier's)"),
+    ("blocks", None, _NUMBER, "blocks per sentence in an update, after a prefix that they share; "
+     "above 1 turns off glancing (default: 1; block_fast: 4)"),
+    ("hours", None, cli.at_least(1e-6, float), "hours to train in place of --updates, over all "
+     "pieces, while the learning rate falls to 1e-5 (default: --updates)"),
+    ("best-by", "accepted", ("accepted", "loss"), "criterion of the best checkpoint: mean accepted "
+     "tokens of the dev set, decoded with the verifier, or the loss"),
 )  # fmt: skip
 
 
@@ -290,26 +290,26 @@ def _command(
     name: str, description: str, train: Any, table: Sequence[Any], defaults: Sequence[Any]
 ) -> cli.CommandLine:
     schedule = ((n, value, *more) for (n, *more), value in zip(_SCHEDULE, defaults, strict=True))
-    rows = (*_FOLDERS, *table, *schedule, *_MACHINE, ("cpu", False, bool, "use no GPU"))
+    rows = (*_FOLDERS, *table, *schedule, *_MACHINE, ("cpu", False, bool, "do not use a GPU"))
     flags = [(f"--{flag}", default, kind, text) for flag, default, kind, text in rows]
     # The script itself reads PYTHON.
     environment = " ".join(flag for flag, *_ in rows if flag != "python")
-    behind = "What stands behind -- is given to train.py."
+    behind = "Arguments after -- are passed to train.py."
     return cli.CommandLine(name, description, train, flags, environment, behind)
 
 
 COMMANDS = {
     "verifier": _command(
         "train-verifier.sh",
-        "Train a verifier: fairseq's Transformer on prepared or distilled data, or one that goes "
-        "on.",
+        "Train a verifier, fairseq's Transformer, on prepared or distilled data, from scratch or "
+        "from a checkpoint.",
         train_verifier,
         _VERIFIER,
         Published(7e-4, 0.1, 4000, 100_000, 32_000),
     ),
     "drafter": _command(
         "train.sh",
-        "Train a drafter for a trained verifier: initial checkpoint first, then train.py as "
+        "Train a drafter for a trained verifier: write an initial checkpoint, then run train.py as "
         "published. A small run on a CPU: scripts/train.sh --data D --verifier V.pt --save-dir S "
         "--cpu --block-size 8 --updates 3000 --warmup 300 --batch-tokens 4096 --lr 1e-3",
         train_drafter,

@@ -77,8 +77,8 @@ class PolynomialDecayRestarts(_Restarting, PolynomialDecayLRSchedule):
 @dataclass
 class FallingOverTimeConfig(FairseqDataclass):
     warmup_updates: int = field(default=200, metadata={"help": "updates until the peak"})
-    end_learning_rate: float = field(default=1e-5, metadata={"help": "of the last update"})
-    hours: float = field(default=1.0, metadata={"help": "of training until then"})
+    end_learning_rate: float = field(default=1e-5, metadata={"help": "rate of the last update"})
+    hours: float = field(default=1.0, metadata={"help": "hours of training until then"})
     lr: list[float] = II("optimization.lr")
 
 

@@ -220,7 +220,7 @@ def test_an_absent_default_is_one_sentence(
     assert translate_cli.main([]) == 2
     told = capsys.readouterr().err
     assert told.count("no pair of models is bundled") == told.count("\n") == 2
-    with pytest.raises(UserError, match="named without its dictionaries"):
+    with pytest.raises(UserError, match="given without its dictionaries"):
         make_settings({"verifier": "v.pt"})
 
 

@@ -117,13 +117,13 @@ def test_stopped_in_three_steps_it_goes_on_and_decodes_the_same_words(
     for mark in (work / "verifier", parts / "chunk-000000.json", work / "training" / "initial.pt"):
         status, told = command.run(mark.exists)
         assert status == 130, told
-        assert "the same command to go on" in told
+        assert "the same command to resume" in told
         assert all(path.stat().st_mtime_ns == then for path, then in chunks.items())
         chunks = {path: path.stat().st_mtime_ns for path in parts.glob("chunk-*")}
     assert chunks
     status, told = command.run()
     assert status == 0, told
-    assert "[2/5] encode the text: done before" in told
+    assert "[2/5] encode the text: done already" in told
     points = [line for line in curve.read_text().splitlines()[1:] if "accepted" in line]
     assert points
     card = (output / "README.md").read_text()
@@ -145,7 +145,7 @@ def test_stopped_in_three_steps_it_goes_on_and_decodes_the_same_words(
     assert bundle.drafter.network is not None
     assert bundle.drafter.network.architecture["shortlist_common"] > 0
     # All is done, and nothing is done again.
-    assert command.run()[1].count("done before") == 5
+    assert command.run()[1].count("done already") == 5
 
 
 @pytest.mark.parametrize("kind", ["captions", "m2m_100", "bart", "mbart"])
@@ -268,7 +268,7 @@ def test_a_training_keeps_its_precision_and_a_new_one_has_what_the_cpu_has(
         common = {name: name == begun for name in ("fp16", "bf16")}
         save_checkpoint({"cfg": {"common": common}, "model": {}}, training.folder / LAST)
     if chosen is UserError:
-        refused("was begun in fp16; omit --precision fp32, or give another", training._precision)
+        refused("was started in fp16; omit --precision fp32, or give another", training._precision)
     else:
         assert training._precision() == chosen
 
@@ -299,16 +299,16 @@ def test_a_bundle_and_a_checkpoint_are_models_too(text: Path, tmp_path: Path) ->
     ("change", "sentence"),
     [
         ({"--text": ""}, "empty"),
-        ({"--text": "one line\n" * 300}, "has 1 different lines of text; give 200"),
+        ({"--text": "one line\n" * 300}, "has 1 different lines of text; give at least 200"),
         ({"--text": "".join(f"{chr(c)} {chr(c + 1)}\n" for c in range(0x4E00, 0x5000))},
-         "does not know .* of its pieces; give text in the language that it reads .en."),
-        ({"model": "nothing"}, "is no model; give a bundle, a folder of transformers"),
+         "does not know .* of its subwords; give text in the model's source language .en."),
+        ({"model": "nothing"}, "not a model; give a bundle, a transformers folder"),
         ({"--output": "other"}, "holds something else; give another folder"),
         ({"--output": "captions"}, "is the model itself"),
         ({"--output": "text.en"}, "is a file"),
-        ({"--from": "nothing"}, "--from .*nothing: no bundle with a drafter that learned"),
-        ({"--from": "alone"}, "--from .*alone: no bundle with a drafter that learned"),
-        ({"--from": "bundled"}, "--from .*bundled: its drafter writes other types than .*captions"),
+        ({"--from": "nothing"}, "--from .*nothing: not a bundle with a trained drafter; give one"),
+        ({"--from": "alone"}, "--from .*alone: not a bundle with a trained drafter; give one"),
+        ({"--from": "bundled"}, "--from .*bundled: its target vocabulary differs from .*captions"),
     ],
 )  # fmt: skip
 def test_what_cannot_be_is_refused_in_a_sentence(

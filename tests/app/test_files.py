@@ -192,7 +192,7 @@ def test_the_same_input_goes_on_behind_what_is_there(output: str, complete: int)
         (3, "axc", {}, "came from another input"),
         (2, "a", {}, "holds 2 lines and the input only 1"),
         (1, "ab", {}, "holds 1 complete lines .*, but 2 were written"),
-        (2, "ab", {"beta": 3}, "was begun with beta 1, not 3"),
+        (2, "ab", {"beta": 3}, "was started with beta 1, not 3"),
     ],
 )
 def test_another_input_or_output_or_other_settings_are_refused(

@@ -93,7 +93,7 @@ def test_the_command_line_knows_it(tmp_path: Path) -> None:
         ({"drafter_checkpoint": VERIFIER, "strategy": "drafter"}, "cannot decode alone"),
         ({"drafter_checkpoint": VERIFIER, "bigrams": "b"}, "--bigrams is for --drafter block"),
         ({"drafter_checkpoint": VERIFIER, "drafter_data": "d"}, "is for --drafter assistant"),
-        ({"drafter_checkpoint": VERIFIER, "drafter_dtype": "int8"}, "none that can be in int8"),
+        ({"drafter_checkpoint": VERIFIER, "drafter_dtype": "int8"}, "none in use; omit the flag"),
     ],
 )
 def test_what_it_does_not_take_is_refused(given: dict[str, Any], told: str) -> None:

@@ -112,9 +112,9 @@ def test_unknown_flags_and_values_end_with_one_line(
         ("--tree 8 --strategy drafter", "--tree is for --strategy specdec with --drafter block"),
         ("--tree 8 --drafter lookup", "--tree is for --strategy specdec with --drafter block"),
         ("--dtype int8 --strategy fairseq", "fairseq's search has no int8"),
-        ("--drafter-dtype int8 --strategy AR", "--drafter-dtype is about a network that drafts"),
-        ("--drafter-dtype int8 --drafter lookup", "--drafter-dtype is about a network that dr"),
-        ("--drafter-dtype int8 --fp16", "--drafter-dtype int8 goes with --dtype float32"),
+        ("--drafter-dtype int8 --strategy AR", "--drafter-dtype needs a drafter network that can"),
+        ("--drafter-dtype int8 --drafter lookup", "--drafter-dtype needs a drafter network that"),
+        ("--drafter-dtype int8 --fp16", "--drafter-dtype int8 needs --dtype float32"),
         ("--lenpen 2", "--lenpen belongs to fairseq's search"),
         ("--no-repeat-ngram-size 3", "--no-repeat-ngram-size belongs to fairseq's search"),
         ("--rule exact --beta 2", "--rule exact takes no tolerance"),
@@ -127,10 +127,10 @@ def test_unknown_flags_and_values_end_with_one_line(
         ("--strategy fairseq --rule exact", "--strategy fairseq verifies nothing"),
         (
             '--strategy AR --schedule-options {"start":2}',
-            "no option 'start' of draft schedule 'constant'; it knows: none",
+            "no option 'start' of draft schedule 'constant'; its options: none",
         ),
         ("--drafter-data folder", "--drafter-data is for --drafter assistant"),
-        ('--drafter lookup --drafter-options {"n":2}', "it knows: max_ngram, min_ngram"),
+        ('--drafter lookup --drafter-options {"n":2}', "its options: max_ngram, min_ngram"),
         ('--drafter assistant --drafter-options {"confidence":2}', "confidence must be within"),
         ('--schedule heuristic --schedule-options {"start":0}', "start must be 1 or more"),
         ("--strategy drafter --min-len 2", "it cannot follow --min-len"),
@@ -139,7 +139,7 @@ def test_unknown_flags_and_values_end_with_one_line(
         ("--exit-layer 2", "--exit-layer N belong together"),
         ("--bpe subword_nmt", "belong together"),
         ("--bpe-codes codes", "belong together"),
-        ("--lowercase", "--lowercase is about raw text"),
+        ("--lowercase", "--lowercase applies to raw text"),
         ("--prefix-size 2", "give one with --prefix-file"),
         ("--prefix-column --prefix-file p", "exclude each other"),
         ("--prefix-file -", "Only one of"),
@@ -150,7 +150,7 @@ def test_unknown_flags_and_values_end_with_one_line(
         ("--output-path o --json-path o", "name the same place"),
         ("--output-path o --json-path ./o", "name the same place"),
         ("--json-path -", "name the same place"),
-        ("--diagnose-targets t", "belongs to --diagnose"),
+        ("--diagnose-targets t", "needs --diagnose; add"),
         ("--diagnose --strategy AR", "use it with --strategy specdec"),
     ],
 )
@@ -162,11 +162,11 @@ def test_settings_that_cannot_be(flags: str, message: str) -> None:
 @pytest.mark.parametrize(
     ("given", "message"),
     [
-        ("", "no bundle, and --strategy specdec needs the verifier's checkpoint; give it with"),
+        ("", "not a bundle, and --strategy specdec needs the verifier's checkpoint; give it with"),
         ("--AR-path v", "needs the drafter's checkpoint; give it with --path"),
         ("--strategy drafter", "needs the drafter's checkpoint"),
         ("--AR-path v --drafter medusa", "needs the drafter's checkpoint"),
-        ("--strategy drafter --drafter medusa --path h", "'medusa' is no model of its own"),
+        ("--strategy drafter --drafter medusa --path h", "'medusa' needs a verifier, so it cannot"),
     ],
 )
 def test_missing_checkpoints(given: str, message: str) -> None:
@@ -179,9 +179,9 @@ def test_missing_checkpoints(given: str, message: str) -> None:
 def test_a_bundle_that_is_none_is_named(tmp_path: Path) -> None:
     for folder, fault in (
         (tmp_path, "holds no bundle.json and no config.json of transformers"),
-        (tmp_path / "typo", "is no folder"),
+        (tmp_path / "typo", "is not a folder"),
     ):
-        with pytest.raises(UserError, match=f"{folder} {fault}, so it is no bundle"):
+        with pytest.raises(UserError, match=f"{folder} {fault}, so it is not a bundle"):
             parse_options([str(folder)])
 
 

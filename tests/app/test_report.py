@@ -44,7 +44,7 @@ def report(strategy: str, seconds: float = 2.0, **changes: object) -> tuple[list
 
 
 def test_a_summary() -> None:
-    assert "tau 0 tolerates nothing but ties; try --tau 1" in report("specdec", beta=3)[0][3]
+    assert "tau 0 accepts only ties; try --tau 1" in report("specdec", beta=3)[0][3]
     lines, tally = report("specdec", beta=3, tau=0.5)
     assert (tally.sentences, tally.tokens, len(tally.latencies)) == (3, 8, 2)
     assert lines[0] == "3 sentences (1 empty)"

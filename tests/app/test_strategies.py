@@ -120,7 +120,7 @@ def test_a_line_without_words_has_no_blocks(line: str) -> None:
 def test_a_search_without_rounds_is_refused() -> None:
     search = translator()
     search.decoder = object()  # type: ignore[assignment]
-    with pytest.raises(UserError, match="cannot tell its blocks"):
+    with pytest.raises(UserError, match="cannot report its blocks"):
         search.translate_in_blocks("a b")
 
 

@@ -110,7 +110,7 @@ def test_hints_are_as_many_as_lines_and_for_who_reads_them() -> None:
     assert [t.text for t in it.translate(["a b", "c"], [None, ""])] == [
         t.text for t in it.translate(["a b", "c"])
     ]
-    with pytest.raises(UserError, match="there are 2 lines and 1 hints"):
+    with pytest.raises(UserError, match="one hint for each of 2 lines, found 1"):
         it.translate(["a", "b"], ["c"])
     with pytest.raises(UserError, match="sentence 2: has a hint, which only --drafter hint"):
         it.translate(["a", "b"], ["", "c"])
@@ -124,7 +124,7 @@ def test_what_does_not_fit_is_named_before_anything_is_decoded() -> None:
     assert it.decoder.stats.rounds == 0
     assert texts(it, ["a b c"]) == ["c c b b a a"]
     prefixed = translator(max_len_b=3)
-    with pytest.raises(UserError, match="line 9: its target prefix has 3 tokens where at most 2"):
+    with pytest.raises(UserError, match="line 9: its target prefix has 3 tokens, but at most 2"):
         prefixed.translate_sentences([Sentence(9, "a", "p q r", "line 9")])
 
 

@@ -63,9 +63,12 @@ def test_systems_have_what_is_common_and_what_is_their_own(tmp_path: Path) -> No
         ([], "expected a JSON list of systems"),
         ({"name": "x"}, "expected a JSON list of systems"),
         ([{"drafter": "lookup"}], "system 1: expected an object with a name"),
-        ([{"name": "x", "batch": 3}], "system 1: 'batch' is no choice of a system; choose of: str"),
+        ([{"name": "x", "batch": 3}], "system 1: 'batch' is not a setting of a system; use: str"),
         ([{"name": "x", "drafter": "block"}], "system 1, 'x': --strategy specdec needs the"),
-        ([{"name": "x", "drafter": "lookup", "beta": "3"}], "system 1, 'x': a value of the wrong"),
+        (
+            [{"name": "x", "drafter": "lookup", "beta": "3"}],
+            "system 1, 'x': a setting has a value of the wrong",
+        ),
         ([{"name": "x", "drafter": "lookup"}] * 2, "two systems are named 'x'"),
     ],
 )

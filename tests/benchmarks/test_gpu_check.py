@@ -51,7 +51,7 @@ def test_words_that_differ_need_a_near_tie(place: Place) -> None:
         torch.testing.assert_close(logits[2], next_logits(decoder.verifier, request, ids[:2]))
         assert done._gap(settings, request, ids) == 0
         wrong = [*ids[:2], ids[2] + 1, *ids[3:]]
-        with pytest.raises(AssertionError, match="token 2: .* under what the rule allows"):
+        with pytest.raises(AssertionError, match="token 2: .* below what the rule allows"):
             done._gap(settings, request, wrong)
 
 
@@ -121,10 +121,10 @@ def test_a_wheel_that_is_missing_is_told(place: Place, monkeypatch: pytest.Monke
     [
         ([], "torch sees no GPU here; add --rehearse"),
         (["--rehearse", "--text", "/nowhere"], "--text /nowhere: cannot be read"),
-        (["--rehearse", "--text", "/dev/null"], "--text /dev/null: holds no line"),
+        (["--rehearse", "--text", "/dev/null"], "--text /dev/null: no text found"),
         (["--rehearse", "--wheels", "/nowhere"], "--wheels /nowhere: no such folder"),
-        (["--rehearse", "--parts", "decodings"], "--parts: there is no 'decodings'"),
-        (["--rehearse"], "holds notes.txt, which is not of a run of this program"),
+        (["--rehearse", "--parts", "decodings"], "--parts: there is no part 'decodings'"),
+        (["--rehearse"], "contains notes.txt, which no run of this program wrote"),
     ],
 )
 def test_refusals(

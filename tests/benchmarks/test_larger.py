@@ -204,9 +204,9 @@ def test_a_shared_encoder_stays_shared(tmp_path: Path) -> None:
     [
         ({}, replace(SIZE, width=16), "is 16 wide"),
         ({}, replace(SIZE, width=40), "is 16 wide"),
-        ({}, replace(SIZE, encoder_layers=1), "has 2 encoder layers already"),
-        ({}, replace(SIZE, decoder_layers=1), "has 2 decoder layers already"),
-        ({}, replace(SIZE, types=20), "has 34 types already"),
+        ({}, replace(SIZE, encoder_layers=1), "already has 2 encoder layers"),
+        ({}, replace(SIZE, decoder_layers=1), "already has 2 decoder layers"),
+        ({}, replace(SIZE, types=20), "already has 34 types"),
         ({"decoder_input_dim": 8}, SIZE, "several widths"),
         ({**PRE_NORM, "no_decoder_final_norm": True}, SIZE, "ends without a norm"),
         (DRAFTER, SIZE, "stays as deep"),

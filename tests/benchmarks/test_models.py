@@ -106,7 +106,7 @@ def test_the_small_model_begins_as_the_first_and_last_layers(opus: Path) -> None
     whole, again = small(large, 2), large
     logits = (m.eval()(input_ids=source, decoder_input_ids=source).logits for m in (whole, again))
     assert torch.equal(*logits)
-    refused("--layers 3: the model has 2 of the encoder", small, large, 3)
+    refused("--layers 3: the model's encoder has 2 layers", small, large, 3)
 
 
 def test_what_is_learnt_is_what_the_model_says(opus: Path) -> None:
@@ -122,11 +122,13 @@ def test_folders_that_do_not_belong_together_are_refused(
 ) -> None:
     bundle = bundle_of(opus, tmp_path / "bundle")
     pair = Pair.of(bundle, None, None)
-    refused("has other symbols than .*bundle; give the folder", pair.beside, exported, None)
+    refused(
+        "its symbols differ from those of .*bundle; give the folder", pair.beside, exported, None
+    )
     refused("name it with --model, beside a bundle", Pair.of, opus, None, None)
     other = tmp_path / "bart"
     folders.small_model(other, "bart")
-    refused("is a model of type 'bart'", pair.beside, other, None)
-    refused("is a model of type 'bart'", pair.beside, opus, other)
-    refused("is of type 'bart'", assistant.COMMAND, other, "--text", "t", "--output", "o")
+    refused("expected a MarianMT folder, found a model of type 'bart'", pair.beside, other, None)
+    refused("expected a MarianMT folder, found a model of type 'bart'", pair.beside, opus, other)
+    refused("model type is 'bart'", assistant.COMMAND, other, "--text", "t", "--output", "o")
     assert replace(pair, model="m").model == "m"

@@ -77,7 +77,7 @@ def test_the_report_tells_where_the_optimizer_restarted(record: dict[str, Any]) 
     last = {"start": "optimizer restarted", "first_update": 70, "last_update": 90}
     training = {"drafter": [first, killed, last], "teacher": [first]}
     text = report({**record, "training": training}, [])
-    assert "Training of the drafter: 90 updates in 3 pieces; at update 70 it went on from" in text
+    assert "Training of the drafter: 90 updates in 3 pieces; at update 70 it resumed from" in text
     assert "Training of the teacher: 70 updates in one piece." in text
 
 
@@ -110,12 +110,12 @@ def test_a_run_that_was_stopped_goes_on_with_the_same_command(
     with monkeypatch.context() as stopped:
         stopped.setattr(reproduce, "figures", stop)
         assert reproduce.COMMAND.run([*words, "--block-sizes", "2", "5"]) == 130
-    assert "stopped; what is finished is on disk, run the same command" in capsys.readouterr().err
+    assert "stopped; finished work is on disk, run the same command" in capsys.readouterr().err
     log = tmp_path / "report.turns.jsonl"
     # What it is of, two sentences, and nothing behind the last line's end.
     assert len(log.read_text(encoding="utf-8").split("\n")) == 4
     assert reproduce.COMMAND.run([*words, "--block-sizes", "5"]) == 2
-    assert "was begun with another grid" in capsys.readouterr().err
+    assert "was started with a different value of grid" in capsys.readouterr().err
     assert reproduce.COMMAND.run([*words, "--block-sizes", "2", "5"]) == 0
     text = (tmp_path / "report.md").read_text(encoding="utf-8")
     assert "| k 2, exact " in text

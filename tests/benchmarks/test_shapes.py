@@ -78,7 +78,7 @@ def test_results_of_a_grown_pair_say_so(tmp_path: Path, capsys: pytest.CaptureFi
     flags += ["--grow", "3x32x50", "--work", str(tmp_path / "work"), "--rows", "ours greedy"]
     flags += ["--dtypes", "float32", "--threads", "1", "--repeats", "1"]
     assert run.main([*flags, "--output", str(tmp_path / "result")]) == 0
-    note = "Grown from tiny: its words and its acceptance, at the cost of 3+3 layers, 32 wide, 50"
+    note = "Grown from tiny: the same output and acceptance, at the cost of 3+3 layers, 32 wide, 50"
     assert f"**{note} types, in 16 bits.**" in (tmp_path / "result.md").read_text(encoding="utf-8")
     record = json.loads((tmp_path / "result.json").read_text(encoding="utf-8"))
     assert record["pair"]["note"].startswith(note)
@@ -106,7 +106,7 @@ def test_shapes_that_cannot_be_are_refused(
     for flags, message in (
         ([*bundled, "--grow", "6x512"], "LAYERSxWIDTHxTYPES"),
         ([*bundled, "--grow", "6x500x32000"], "is 256 wide"),
-        (["--random-weights", "1x64x40", "--grow", "6x512x32000"], "about a trained pair"),
+        (["--random-weights", "1x64x40", "--grow", "6x512x32000"], "needs a trained pair"),
     ):
         assert run.main([*flags, *out]) == 2
         assert message in capsys.readouterr().err

@@ -86,7 +86,7 @@ def test_text_and_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None
     card = (tmp_path / "model" / "README.md").read_text()
     assert "| specdec_plugins | MIT |" in card
     assert "| CPU minutes | updates | valid loss |\n| ---: | ---: | ---: |\n| 0 | 1 |" in card
-    assert "| `lookup`, blocks of | tokens a round of the references |" in card
+    assert "| `lookup`, block size | tokens a round on the references |" in card
     sources = [source for source, _ in held_out][:6]
     said = [
         [
@@ -99,5 +99,5 @@ def test_text_and_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None
     ]
     assert said[0] == said[1]
     assert all(len(tokens) >= 20 for _, tokens in said[0])
-    with pytest.raises(UserError, match=r"model\.safetensors: is there already"):
+    with pytest.raises(UserError, match=r"model\.safetensors: already exists"):
         COMMAND("--output", tmp_path)

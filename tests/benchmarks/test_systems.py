@@ -73,7 +73,7 @@ def test_patterns_choose_systems() -> None:
 def test_flags_that_do_not_fit_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("torch.cuda.is_available", lambda: False)
     refused("give --pair and --test", lambda: asked(pair=()))
-    refused("leave the others out", asked, "--random-weights", "1x64x40")
+    refused("replaces --pair and --test; leave them out", asked, "--random-weights", "1x64x40")
     refused("torch sees no GPU", asked, "--device", "cuda")
 
 

@@ -75,7 +75,7 @@ def test_research_data_is_left_out_of_folders_and_refused_by_name(corpora: Path)
     [
         ("none.tsv", "none.tsv: no such file"),
         ("dev.tsv:9-10", "the file has fewer lines"),
-        ("dev.tsv:3-2", "the part is empty"),
+        ("dev.tsv:3-2", "empty line range"),
     ],
 )
 def test_parts_that_are_not_there(corpora: Path, item: str, sentence: str) -> None:
@@ -131,7 +131,7 @@ def test_a_weight_that_is_no_whole_number(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("flags", "sentence"),
     [
-        (["--weights", "chat=3"], "0 corpora are called 'chat'; expected one, of one"),
+        (["--weights", "chat=3"], "0 corpora are named 'chat', expected one: one"),
         (["--weights", "one=0"], "expected NAME=N with numbers above 0"),
         (["--weights", "one=inf"], "expected NAME=N with numbers above 0"),
         (["--clean", "--per-source", "one=1.5"], "expected NAME=N with whole numbers above 0"),

@@ -72,7 +72,7 @@ def test_ctranslate2_translates_as_its_model_does_alone(
         [[(_, line)]] = model.translate([index], max_tokens=1)
         assert found[index] == model._dictionary.encode_line(line)
     # What another engine said is not mixed in.
-    refused("holds something else", distil, verifier, tmp_path / "kd")
+    refused("exists with other data or settings", distil, verifier, tmp_path / "kd")
 
 
 def test_all_else_is_the_original(verifier: Verifier, distilled: Path) -> None:
@@ -245,9 +245,10 @@ def test_shards_put_together_equal_one_run(
 def test_other_settings_are_refused(verifier: Verifier, tmp_path: Path) -> None:
     output = tmp_path / "kd"
     distil(verifier, output, "--num-shards", 9, "--shard-id", 8)
-    refused(r"begun with another beam; give another output", distil, verifier, output, "--beam", 1)
+    message = "started with a different beam; give another --output"
+    refused(message, distil, verifier, output, "--beam", 1)
     distil(verifier, output)
-    refused("holds something else", distil, verifier, output, "--lenpen", 0.5)
+    refused("exists with other data or settings", distil, verifier, output, "--lenpen", 0.5)
     distil(verifier, output)  # the same again: done already
 
 
@@ -266,7 +267,7 @@ def test_impossible_settings_leave_nothing_behind(
     verifier: Verifier, tmp_path: Path, flags: list[object], sentence: str
 ) -> None:
     refused(sentence, distil, verifier, tmp_path / "kd", *flags)
-    refused("is the data itself", distil, verifier, verifier.data)
+    refused("this is the input data", distil, verifier, verifier.data)
     assert not list(tmp_path.iterdir())
 
 

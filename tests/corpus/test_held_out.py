@@ -69,6 +69,6 @@ def test_hints_have_a_neighbour_that_is_like_and_not_the_same(
         assert hint.pair[0].split()[:-1] == hint.neighbour[0].split()[:-1]
         assert not {hint.pair, hint.neighbour} & set(pairs[:5])
     assert choose_hints(pairs[::-1], held, 8) == hints
-    refused("found 15 pairs with a neighbour", choose_hints, pairs, held, 16)
+    refused("only 15 pairs have a similar", choose_hints, pairs, held, 16)
     monkeypatch.setattr("specdec_plugins.corpus.cleaning.find_spec", lambda name: None)
     refused("extra 'corpus'", choose_hints, pairs, held, 1)

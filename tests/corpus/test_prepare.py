@@ -116,9 +116,9 @@ def test_a_changed_setting_redoes_what_depends_on_it(
     caplog.set_level("INFO")
     caplog.clear()
     prepare.COMMAND(*flags, "--max-ratio", "20")
-    assert "tokenise-train: max_ratio was 3.0 and is 20.0, doing it again" in caplog.text
+    assert "tokenise-train: max_ratio was 3.0 and is 20.0, running it again" in caplog.text
     assert "tokenise-valid: done already" in caplog.text
-    assert "bpe-train: what it reads has changed" in caplog.text
+    assert "bpe-train: its inputs have changed" in caplog.text
     assert len(lines(tmp_path / "out" / "bpe" / "train.de")) == 37
 
 
@@ -178,17 +178,17 @@ def test_dev_and_test_are_split_off_the_same_way_each_time(
     [
         (["--split-valid", "3"], "either --valid FILE or --split-valid N"),
         (["--split-test", "3"], "either --test FILE or --split-test N"),
-        (["--tgt", "en"], "source and target are both 'en'"),
+        (["--tgt", "en"], "--src and --tgt are both 'en'"),
         (["--train", "none.tsv"], "none.tsv: no such file"),
         (["--train", "a,b,c"], "expected one TSV file, or SOURCE_FILE,TARGET_FILE"),
         (["--codes", "none"], "none: no such file"),
-        (["--train", "."], "a folder; expected a file of text: a TSV, or two sides with a comma"),
-        (["--valid", "dev.en,."], "dev.en: no such file; expected a file of text: one side"),
+        (["--train", "."], "a folder; expected a text file: a TSV, or two files with a comma"),
+        (["--valid", "dev.en,."], "dev.en: no such file; expected a text file: one side"),
         (["--dict", "."], "a folder; expected a dictionary"),
         (["--codes", "."], "a folder; expected a file of BPE codes"),
         (["--dict-tgt", "none"], "--dict-tgt needs --dict"),
         (["--cover-latin", "--dict", "none"], "either --cover-latin or --dict"),
-        (["--min-length", "9", "--max-length", "8"], "keep nothing"),
+        (["--min-length", "9", "--max-length", "8"], "must not exceed"),
         (["--columns", "1,1"], "expected two different numbers from 1"),
         (["--columns", "0,x"], "expected two different numbers from 1"),
     ],
@@ -205,7 +205,7 @@ def test_impossible_settings(
     [
         ("a\tb\nc\n", "line 2: expected 2 columns"),
         ("", "empty; give a file with at least one line"),
-        (None, "the two sides of a corpus must have as many lines"),
+        (None, "the two sides of a corpus must have the same number of lines"),
     ],
 )
 def test_a_corpus_that_cannot_be_read_leaves_nothing_behind(

@@ -98,7 +98,7 @@ def test_sides_of_different_length(lines: tuple[int, int], shorter: str, tmp_pat
     ("name", "content", "sentence"),
     [
         ("a.tsv", b"", "empty; give a file"),
-        ("a.tsv", "a\tb\n".encode("utf-16"), "is UTF-16"),
+        ("a.tsv", "a\tb\n".encode("utf-16"), "UTF-16; convert"),
         ("a.tsv.gz", b"a\tb\n", "damaged or not what its name says"),
         ("a.tsv.gz", gzip.compress(tsv(PAIRS * 99), mtime=0)[:-20], "damaged or not"),
         ("a.tsv.xz", lzma.compress(tsv(PAIRS * 99))[:-20], "damaged or not"),

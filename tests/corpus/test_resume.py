@@ -80,7 +80,7 @@ def test_whatever_changed_makes_it_run_again_and_says_so(
         copy.outputs[0].unlink()
     assert copy.run(size=2 if change == "setting" else 1)
     assert copy.read() == [copy.source.read_text()] * 2
-    assert ("size was 1 and is 2" if change == "setting" else "doing it again") in caplog.text
+    assert ("size was 1 and is 2" if change == "setting" else "running it again") in caplog.text
 
 
 def test_a_moved_folder_is_not_done_again(copy: Copy, tmp_path: Path) -> None:
@@ -158,7 +158,7 @@ def test_a_log_keeps_its_whole_entries(tmp_path: Path) -> None:
     assert log.entries == [{"seconds": 1.5}]
     log.add([1])
     assert Log(path, {"lines": 3, "ways": ["a", "b"]}).entries == [{"seconds": 1.5}, [1]]
-    refused("begun with another lines", Log, path, {"lines": 4, "ways": ["a", "b"]})
+    refused("started with a different value of lines", Log, path, {"lines": 4, "ways": ["a", "b"]})
     log.remove()
     assert Log(path, {"lines": 4}).entries == []
     for content in ("no JSON\n", "[1]\n", ""):

@@ -91,7 +91,7 @@ def test_bad_lines_of_ctranslate2_s_map(tmp_path: Path, line: str) -> None:
 
 
 def test_files_of_other_vocabularies_are_refused(tmp_path: Path) -> None:
-    message = "none of its pairs has both types in the dictionaries"
+    message = "no pair has both types in the dictionaries"
     refused(message, binarising.read_lexical, _written(tmp_path, "the das 0.5\n"), BOTH)
     refused(message, binarising.read_vmap, _written(tmp_path, "das\tthe\n"), BOTH)
     refused("empty; give a file", binarising.read_vmap, _written(tmp_path, ""), BOTH)
@@ -133,9 +133,9 @@ def test_flags_of_the_command_that_do_not_go_together(tmp_path: Path) -> None:
     file = _written(tmp_path, "das the 1\n")
     words = (CAPTIONS, "-s", "en", "-t", "de", "--path", drafter, "--output", tmp_path / "out")
     for flags, message in (
-        (("--lexical", file, "--vmap", file), "give one"),
-        (("--lexical", file, "--sentences", 5), "--sentences says nothing about --lexical"),
-        (("--vmap", file, "--types", 5), "--types says nothing about --vmap"),
+        (("--lexical", file, "--vmap", file), "give either --lexical or --vmap"),
+        (("--lexical", file, "--sentences", 5), "--sentences does not apply to --lexical"),
+        (("--vmap", file, "--types", 5), "--types does not apply to --vmap"),
         (("--vmap", tmp_path / "none"), "--vmap .*none: no such file"),
     ):
         refused(message, binarising.SHORTLIST, *words, *flags)
@@ -171,7 +171,7 @@ def test_a_drafter_is_given_its_list(tmp_path: Path, monkeypatch: pytest.MonkeyP
         settings = drafter_args(arch="block_fast", sequential_head=head, block_size=4)
         save_checkpoint(untrained(settings, model.state_dict()), drafter)
         if head == 0:
-            with pytest.raises(UserError, match="no drafter with a sequential head"):
+            with pytest.raises(UserError, match="not a drafter with a sequential head"):
                 binarising.SHORTLIST(*words)
     binarising.SHORTLIST(*words)
     network = read_checkpoint(listed).network(torch.float32, torch.device("cpu"))

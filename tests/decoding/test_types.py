@@ -109,7 +109,7 @@ def test_options_become_the_config(good: dict[str, Any], things: Registry[Plain]
 @pytest.mark.parametrize(
     ("wrong", "words"),
     [
-        ({"sise": 5}, "no option 'sise' of thing 'a'; it knows: size"),
+        ({"sise": 5}, "no option 'sise' of thing 'a'; its options: size"),
         ({"size": "two"}, "'size' of thing 'a' must be a whole number, not 'two'"),
         ({"size": 2.5}, "a whole number, not 2.5"),
         ({"size": True}, "a whole number, not True"),

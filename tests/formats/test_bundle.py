@@ -149,14 +149,14 @@ def test_a_bundle_appears_whole_or_not_at_all_and_replaces_bundles_alone(folder:
     assert not list(folder.glob("*bundle*"))
     place = bundled(folder)
     contents = Contents(folder, "en", "de", model_of(folder), card="new")
-    refused("is there already; name another place, or add --force", write_bundle, contents, place)
+    refused("already exists; give another folder, or add --force", write_bundle, contents, place)
     write_bundle(contents, place, force=True)
     assert (place / "README.md").read_text() == "new"
     # Nothing but a bundle is replaced by one.
     with pytest.raises(UserError, match="other folders, so this program did not write it"):
         write_bundle(contents, folder, force=True)
     (place / "bundle.json").rename(place / "thesis.txt")
-    refused("holds no bundle.json.*; name another place", write_bundle, contents, place, force=True)
+    refused("lacks bundle.json .*; give another folder", write_bundle, contents, place, force=True)
     with pytest.raises(UserError, match="thesis.txt: is a file; give the name of a folder"):
         write_bundle(contents, place / "thesis.txt", force=True)
     assert (place / "thesis.txt").read_text().startswith("{")
@@ -201,8 +201,8 @@ def test_what_cannot_be_replaced_stays(
     ("changes", "message"),
     [
         ({"format": "zip"}, "expected the format 'specdec-bundle'"),
-        ({"version": 4}, "is of format version 4, and this program reads versions 1 to 3"),
-        ({"source_lang": None}, "'source_lang' must be a text, not None"),
+        ({"version": 4}, "has format version 4, but this program reads versions 1 to 3"),
+        ({"source_lang": None}, "'source_lang' must be a string, not None"),
         *(
             ({"verifier": {"weights": odd, "kind": VERIFIER}}, f"'{odd}' must be the name of a")
             for odd in ("../v", "..", "")
@@ -214,8 +214,8 @@ def test_what_cannot_be_replaced_stays(
         ),
         ({"defaults": {"beta": True}}, "defaults: 'beta' must be a whole number, not True"),
         ({"defaults": {"k": 1}}, "defaults: there is no entry 'k'"),
-        ({"text": {"tokenizer": 1}}, "text: 'tokenizer' must be a text or null, not 1"),
-        ({"drafter": {"options": {}}}, "drafter: 'name' must be a text"),
+        ({"text": {"tokenizer": 1}}, "text: 'tokenizer' must be a string or null, not 1"),
+        ({"drafter": {"options": {}}}, "drafter: 'name' must be a string"),
         ({"drafter": {"name": "block", "options": {}, "bigrams": "/b"}}, "'/b' must be the name"),
     ],
 )
@@ -234,7 +234,7 @@ def test_damage_is_told(folder: Path) -> None:
     architecture = record["verifier"]["architecture"]
     architecture["wings"] = 2
     settings.write_text(json.dumps(record))
-    refused("architecture of verifier.safetensors is not one of kind", read_model, weights)
+    refused("architecture of verifier.safetensors does not fit the kind", read_model, weights)
     del architecture["wings"]
     architecture["encoder"]["dim"] = 32
     settings.write_text(json.dumps(record))
@@ -248,7 +248,7 @@ def test_damage_is_told(folder: Path) -> None:
     weights.write_bytes(whole[:-9])
     refused("verifier.safetensors: damaged", read_model, weights)
     (place / "other.safetensors").touch()
-    refused("names no weights other.safetensors", read_model, place / "other.safetensors")
+    refused("bundle.json does not name other.safetensors", read_model, place / "other.safetensors")
     settings.write_text("{")
     refused("bundle.json: not JSON", read_bundle, place)
     settings.unlink()
@@ -258,9 +258,9 @@ def test_damage_is_told(folder: Path) -> None:
 @pytest.mark.parametrize(
     ("aliases", "message"),
     [
-        ('{"a": "b"}', "a stands for 'b', which is not there"),
-        ('{"a": ["b"]}', r"a stands for \['b'\], which"),
-        ('["a"]', "its aliases are no JSON object"),
+        ('{"a": "b"}', "a is an alias of 'b', which is missing"),
+        ('{"a": ["b"]}', r"a is an alias of \['b'\], which"),
+        ('["a"]', "its aliases are not a JSON object"),
         ("{", "Expecting property name"),
     ],
 )

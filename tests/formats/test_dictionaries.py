@@ -52,8 +52,8 @@ def test_reads_and_encodes_as_fairseq_does(tmp_path: Path) -> None:
         ("a 5\nb\n", "line 2: expected a symbol, a space and its count"),
         ("a five\n", "line 1: expected a symbol"),
         ("a 5\n\n", "line 2: expected a symbol"),
-        ("a 5\na 4\n", "line 2: the symbol 'a' is there already"),
-        ("<pad> 5\n", "line 1: the symbol '<pad>' is there already"),
+        ("a 5\na 4\n", "line 2: the symbol 'a' is defined already"),
+        ("<pad> 5\n", "line 1: the symbol '<pad>' is defined already"),
     ],
 )
 def test_a_malformed_line_is_named(text: str, message: str, tmp_path: Path) -> None:
@@ -94,13 +94,13 @@ def test_they_come_back(stored: Path) -> None:
 
 
 def test_what_is_none_is_refused(stored: Path, tmp_path: Path) -> None:
-    refused("counts 9 symbols and the target dictionary has 8", read_bigrams, stored, VOCAB - 1)
+    refused("counts 9 symbols, but the target dictionary has 8", read_bigrams, stored, VOCAB - 1)
     with pytest.raises(UserError, match=r"nowhere: cannot be read as bigrams .*count-bigrams\.sh"):
         read_bigrams(tmp_path / "nowhere", VOCAB)
     (tmp_path / "text").write_text("w1 w2\n")
     refused("text: cannot be read as bigrams", read_bigrams, tmp_path / "text", VOCAB)
     save_file({"weight": torch.zeros(2)}, tmp_path / "weights")
-    refused("weights: holds weight and no bigrams", read_bigrams, tmp_path / "weights", VOCAB)
+    refused(r"weights: not bigrams \(it holds weight\)", read_bigrams, tmp_path / "weights", VOCAB)
     refused("cannot be written", write_bigrams, counted(), tmp_path / "no" / "folder")
 
 

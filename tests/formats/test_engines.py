@@ -225,7 +225,7 @@ def test_ctranslate2_refuses_by_name(tmp_path: Path) -> None:
     assert model.config is not None
     changes: list[tuple[dict[str, Any], str]] = [
         ({"activation": "relu_squared"}, "the activation relu_squared"),
-        ({"decoder_output_dim": 12}, "a decoder whose embeddings have another width"),
+        ({"decoder_output_dim": 12}, "a decoder whose embeddings have a different width"),
         ({"encoder": replace(model.config.encoder, final_norm=True)}, "a norm after the last enc"),
     ]
     for change, message in changes:

@@ -91,8 +91,8 @@ def test_what_fairseq_has_no_option_for_is_refused(tmp_path: Path) -> None:
     stack = StackConfig(1, 8, 8, 2, 10, 20)
     odd = replace(stack, final_norm=True)
     for config, message in (
-        (TransformerConfig(odd, stack), "fairseq's encoder ends in a norm where its layers"),
-        (TransformerConfig(stack, odd), "fairseq's decoder ends in a norm where its layers"),
+        (TransformerConfig(odd, stack), "fairseq's encoder ends in a norm if its layers"),
+        (TransformerConfig(stack, odd), "fairseq's decoder ends in a norm if its layers"),
         (TransformerConfig(replace(stack, positions="none"), stack), "positions on both sides"),
     ):
         model = Model(tmp_path / "v", "transformer", "transformer", config, {})
@@ -102,10 +102,13 @@ def test_what_fairseq_has_no_option_for_is_refused(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["marian", "/nowhere"], "/nowhere: is no bundle; add --data"),
+        (["marian", "/nowhere"], "/nowhere: not a bundle; add --data"),
         (["fairseq", "/nowhere"], "/nowhere/bundle.json: the settings cannot be read"),
-        (["bundle", "/nowhere", "--AR-path", "v.pt"], "/nowhere: is no folder"),
-        (["ctranslate2", "BUNDLE", "--quantization", "int1"], "stores no 'int1'; choose one of"),
+        (["bundle", "/nowhere", "--AR-path", "v.pt"], "/nowhere: not a folder"),
+        (
+            ["ctranslate2", "BUNDLE", "--quantization", "int1"],
+            "CTranslate2 does not support 'int1'; choose one of",
+        ),
     ],
 )
 def test_mistakes_are_one_sentence(

@@ -204,7 +204,7 @@ def test_dictionaries_of_another_size_are_refused(verifier: Saved, folder: Path)
 def test_other_models_are_refused(verifier: Saved, folder: Path, tmp_path: Path) -> None:
     _, args, _ = verifier
     torch.save({"args": args, "model": {"encoder.conv.weight": torch.zeros(1)}}, tmp_path / "c.pt")
-    refused("c.pt: no Transformer of fairseq that translates", load, tmp_path / "c.pt", folder)
+    refused("c.pt: not a fairseq translation Transformer: it has", load, tmp_path / "c.pt", folder)
     torch.save({"model": {"encoder.conv.weight": torch.zeros(1)}}, tmp_path / "n.pt")
     refused("ensembles are not supported", load, Path(f"{verifier[2]}:{verifier[2]}"), folder)
     refused("n.pt: the checkpoint does not say what its model is", load, tmp_path / "n.pt", folder)
@@ -230,9 +230,9 @@ def test_weights_that_do_not_fit_are_named() -> None:
     fits = {"weight": torch.zeros(3, 2), "bias": torch.zeros(3)}
     fill(network, fits)
     refused("the checkpoint lacks the weights bias;", fill, network, {"weight": fits["weight"]})
-    with pytest.raises(UserError, match="weights of another kind of model, gate;"):
+    with pytest.raises(UserError, match="weights of another kind of model: gate;"):
         fill(network, {**fits, "gate": torch.zeros(1)})
-    refused("weights of unexpected size, bias;", fill, network, {**fits, "bias": torch.zeros(4)})
+    refused("weights of unexpected size: bias;", fill, network, {**fits, "bias": torch.zeros(4)})
     refused("a, b, c and 2 more", fill, network, {**fits, **dict.fromkeys("abcde", torch.zeros(1))})
 
 

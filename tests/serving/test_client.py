@@ -62,7 +62,10 @@ def test_refusals_carry_the_servers_sentence(client: Client) -> None:
     with pytest.raises(ClientError, match="beta") as caught:
         client.generate("w1", beta=0)
     assert caught.value.status == 422
-    for url, message in (("http://127.0.0.1:9", "cannot be reached"), ("nonsense", "no address")):
+    for url, message in (
+        ("http://127.0.0.1:9", "cannot be reached"),
+        ("nonsense", "not an address"),
+    ):
         with pytest.raises(ClientError, match=message):
             Client(url).info()
 
@@ -111,10 +114,10 @@ LONGER = "Content-Length: 99\r\n"  # than what comes
     ("message", "body", "fields"),
     [
         ("its answer broke off", b'{"generated_', {"length": LONGER}),
-        ("answered with what is no JSON", b"<html>", {}),
-        ("answered with what is no JSON", b"\xff", {}),
-        ("JSON that is not this project's", b"[]", {}),
-        ("JSON that is not this project's", b'{"status": "ok"}', {}),
+        ("the answer is not JSON", b"<html>", {}),
+        ("the answer is not JSON", b"\xff", {}),
+        ("JSON, but not from a specdec server", b"[]", {}),
+        ("JSON, but not from a specdec server", b'{"status": "ok"}', {}),
         ("answered with status 500", b'{"err', {"length": LONGER, "status": 500}),
     ],
 )
@@ -130,7 +133,7 @@ def test_answers_that_are_none(
     [
         (b"", None, "its answer broke off"),
         (b'data: {"index": 1, "gener', None, "its answer broke off"),
-        (b"data: nonsense\n\n", None, "answered with what is no JSON"),
+        (b"data: nonsense\n\n", None, "the answer is not JSON"),
         (b'data: {"error": "It failed."}\n\n', None, "It failed"),
         (b"", threading.Event(), "its answer broke off .*reset by peer"),
     ],
@@ -236,7 +239,7 @@ def test_lines_that_cannot_be_decoded_are_empty_and_told(
     [
         (["--server", "http://127.0.0.1:9"], "cannot be reached"),
         (["/nowhere", "--server", "http://x"], "omit the folder"),
-        (["/nowhere"], "is no folder"),
+        (["/nowhere"], "not a folder"),
         (["/nowhere", "--processes", "-1"], "--processes"),
     ],
 )

@@ -165,9 +165,9 @@ def test_a_missing_library_is_one_sentence(
 @pytest.mark.parametrize(
     ("files", "options", "message"),
     [
-        ([], {}, "is no model; give a bundle, a folder of transformers .*, or one with fairseq's"),
-        (["dict.en.txt"], {}, "verifier.pt: there is no such checkpoint"),
-        (["verifier.pt"], {}, "bpe.codes: there is no such file"),
+        ([], {}, "not a model; give a bundle, a transformers folder .*, or one with fairseq's"),
+        (["dict.en.txt"], {}, "verifier.pt: no such checkpoint"),
+        (["verifier.pt"], {}, "bpe.codes: no such file"),
         (["verifier.pt", "bpe.codes"], {"drafter": "block"}, "needs the drafter's checkpoint"),
     ],
 )
@@ -193,11 +193,11 @@ def test_a_folder_says_how_to_draft(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["/nowhere"], "/nowhere: is no folder"),
-        (["/nowhere", "--replicas", "2"], "/nowhere: is no folder"),
+        (["/nowhere"], "/nowhere: not a folder"),
+        (["/nowhere", "--replicas", "2"], "/nowhere: not a folder"),
         ([str(CAPTIONS), "--replicas", "2"], "--source-lang"),
         (["--replicas", "0"], "--replicas must be 1 or more"),
-        (["--replica-gpus", "1"], "give both, or neither"),
+        (["--replica-gpus", "1"], "needs --replicas; give both, or omit"),
         (["--replica-gpus", "-1"], "--replica-gpus"),
         (["--port", "TAKEN"], "Address already in use"),
         (["--max-rows", "0"], "--max-rows must be 1 or more"),
@@ -206,7 +206,7 @@ def test_a_folder_says_how_to_draft(tmp_path: Path) -> None:
         (["--api-key-file", "/nowhere"], "/nowhere: the API key cannot be read"),
         (["--port", "99999"], "--port must be .*at most 65535"),
         (["--host", "192.0.2.1"], "--host 192.0.2.1 .*name an address of this machine"),
-        (["--drafter", "none", "--drafter-options", '{"x": 1}'], "there is none"),
+        (["--drafter", "none", "--drafter-options", '{"x": 1}'], "needs a drafter; omit it"),
     ],
 )
 def test_mistakes_are_one_sentence_before_anything_is_loaded(

@@ -75,9 +75,9 @@ def _step(task: Any, sample: dict[str, Any], update: int | None = None) -> dict[
         ({"total_up": 0}, "--total-up is 0"),
         ({"left_pad_source": True}, "--left-pad-source"),
         ({"eval_bleu": True}, "--eval-bleu"),
-        ({"verifier_path": "v.pt"}, "--verifier-path is for --eval-block-decoding"),
+        ({"verifier_path": "v.pt"}, "--verifier-path needs --eval-block-decoding"),
         ({"eval_beta": 3}, "--eval-beta"),
-        ({"eval_block_decoding": True, "eval_tau": 1.0}, "--eval-tau are about what a verifier"),
+        ({"eval_block_decoding": True, "eval_tau": 1.0}, "--eval-tau set what a verifier"),
     ],
 )
 def test_impossible_settings_are_refused(changes: dict[str, Any], message: str) -> None:

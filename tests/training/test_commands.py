@@ -47,7 +47,7 @@ def test_runs_in_order_shows_each_command_and_does_nothing_again(traced: Traced)
     assert "[2/3] two\n    bash -c 'echo two" in said
     num_run, said = traced.run()
     assert (num_run, traced.ran) == (0, [])
-    assert said.count("done before") == 3
+    assert said.count("done already") == 3
 
 
 def test_a_changed_command_runs_again_with_all_after_it(traced: Traced) -> None:

@@ -75,7 +75,7 @@ def test_from_a_bundle_take_its_subwords_and_its_weights() -> None:
 
 
 def test_from_something_else_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match=r"is no bundle; give a folder with bundle\.json"):
+    with pytest.raises(UserError, match=r"not a bundle; give a folder with bundle\.json"):
         made("--from", str(tmp_path))
 
 

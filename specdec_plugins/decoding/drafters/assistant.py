@@ -161,13 +161,13 @@ def checked_assistant(context: DraftContext) -> Verifier:
         raise UserError("The drafter 'assistant' needs a smaller model; name its checkpoint.")
     require(
         assistant.vocab_size == verifier.vocab_size and assistant.special == verifier.special,
-        f"The assistant has a target dictionary of {assistant.vocab_size} symbols and the "
-        f"verifier one of {verifier.vocab_size}: they must be the same.",
+        f"The assistant's target dictionary ({assistant.vocab_size} symbols) is not the verifier's "
+        f"({verifier.vocab_size} symbols); use an assistant with the same one.",
     )
     require(
         assistant.max_target_positions >= verifier.max_target_positions,
         f"The assistant has {assistant.max_target_positions} target positions, fewer than the "
-        f"verifier's {verifier.max_target_positions}: take one with as many.",
+        f"verifier's {verifier.max_target_positions}; use one with as many.",
     )
     return assistant
 
@@ -183,8 +183,8 @@ def _shared_encoder(
         return None
     if not isinstance(verifier, SupportsEncoderOutput):
         raise UserError(
-            "The assistant is to read the verifier's encoding of the source, and this verifier "
-            f"gives none; use encoder {_OWN!r}."
+            "This verifier gives no encoding of the source for the assistant to read; use encoder "
+            f"{_OWN!r}."
         )
     if not isinstance(assistant, ReadsEncoderOutput):
         raise UserError(
@@ -193,8 +193,8 @@ def _shared_encoder(
         )
     require(
         assistant.encoder_dim == verifier.encoder_dim,
-        f"The assistant reads encodings of {assistant.encoder_dim} numbers and the verifier gives "
-        f"{verifier.encoder_dim}; take an assistant that was trained on this verifier's encoder, "
-        f"or use encoder {_OWN!r}.",
+        f"The assistant reads encodings of width {assistant.encoder_dim}, but the verifier's have "
+        f"width {verifier.encoder_dim}; use an assistant trained on this verifier's encoder, or "
+        f"encoder {_OWN!r}.",
     )
     return verifier, assistant

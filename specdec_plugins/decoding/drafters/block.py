@@ -62,7 +62,7 @@ class BlockNatDrafter(ContextDrafter):
             )
             require(
                 self.candidates is None or self.candidates >= 1,
-                f"candidates must be at least 1, not {self.candidates}: a draft is chosen of them.",
+                f"candidates must be at least 1, not {self.candidates}: drafts come from them.",
             )
             require(
                 0 <= self.bigram_weight < float("inf"),
@@ -84,8 +84,8 @@ class BlockNatDrafter(ContextDrafter):
         )
         require(
             not config.confidence or (self.network.decoder.head is not None and not context.tree),
-            "confidence is that of a sequential head (--arch block_fast) in a chain of drafts: a "
-            "tree (--tree) holds the likeliest tokens already; omit one of them.",
+            "confidence applies to a sequential head (--arch block_fast) that drafts a chain; omit "
+            "it, or omit --tree, which drafts the likeliest tokens already.",
         )
         self._eos = context.verifier.special.eos
         self._bigrams = _suitable_bigrams(context, self.network) if config.bigram_weight else None
@@ -344,7 +344,8 @@ def _sharing(
         return verifier
     require(
         wanted is None,
-        "share_encoder: the drafter's encoder is not this verifier's, so it cannot read its "
-        "output; leave the option out, or train one with --freeze-encoder from this verifier.",
+        "share_encoder: the drafter's encoder differs from this verifier's, so the drafter cannot "
+        "read its output; omit the option, or train a drafter with --freeze-encoder from this "
+        "verifier.",
     )
     return None

@@ -93,7 +93,7 @@ def _checked_verifier(context: DraftContext, exit_layer: int) -> SupportsEarlyEx
     last = verifier.num_layers - 1
     require(
         last >= 1,
-        "The verifier has a single decoder layer, so it cannot be left early; use another drafter.",
+        "The verifier has a single decoder layer, so it cannot exit early; use another drafter.",
     )
     require(
         1 <= exit_layer <= last,

@@ -73,10 +73,7 @@ class LookupDrafter(ContextDrafter):
 
 def check_ngrams(least: int, most: int) -> None:
     """Raises UserError for lengths of n-grams that no match can have."""
-    require(
-        1 <= least <= most,
-        f"min_ngram must be from 1 to max_ngram, not {least} with max_ngram {most}.",
-    )
+    require(1 <= least <= most, f"min_ngram must be from 1 to max_ngram ({most}), not {least}.")
 
 
 def match_lengths(text: Tensor, prefix: Prefix, max_ngram: int) -> Tensor:

@@ -68,7 +68,7 @@ class MedusaDrafter(ContextDrafter):
             )
         require(
             heads.dim == verifier.hidden_dim,
-            f"The heads read states of {heads.dim} numbers and the verifier gives "
+            f"The heads read states of width {heads.dim}, but the verifier's have width "
             f"{verifier.hidden_dim}; use heads that were trained on this verifier.",
         )
         self._verifier, self._heads = verifier, heads

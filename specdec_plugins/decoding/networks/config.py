@@ -100,7 +100,8 @@ class TransformerConfig:
         )
         require(
             not self.tie_output or self.input_dim == self.output_dim,
-            "The output projection can share the target's embeddings only if these have its size.",
+            "The output projection can share the target's embeddings only if both have the same "
+            "width.",
         )
 
     @property
@@ -147,7 +148,8 @@ class BlockConfig(TransformerConfig):
         )
         require(
             self.input_dim == self.decoder.dim == self.output_dim,
-            "The block drafter has no projection of its embeddings.",
+            "The block drafter has no projection of its embeddings; make them as wide as the "
+            "decoder.",
         )
         require(
             self.decoder.positions != "none",
@@ -155,7 +157,7 @@ class BlockConfig(TransformerConfig):
         )
         require(
             not self.copy_source or self.encoder.dim == self.decoder.dim,
-            "The block drafter copies source embeddings only where both stacks are equally wide.",
+            "The block drafter copies source embeddings only if both stacks have the same width.",
         )
         require(
             not self.sequential_head or self.tie_output,
@@ -165,14 +167,14 @@ class BlockConfig(TransformerConfig):
         require(
             not self.head_attention
             or (self.sequential_head > 0 and self.decoder.dim % self.head_attention == 0),
-            f"A sequential head cannot read the source by {self.head_attention} attention heads: "
-            f"it must be there, and its width, {self.decoder.dim}, be split over them.",
+            f"head_attention {self.head_attention} needs a sequential head, and must divide the "
+            f"decoder's width, {self.decoder.dim}.",
         )
         require(
             not self.shortlist_common or self.sequential_head > 0,
-            "A shortlist is for a drafter with a sequential head.",
+            "A shortlist needs a drafter with a sequential head.",
         )
-        require(self.block_size >= 1, f"A block has 1 token or more, not {self.block_size}.")
+        require(self.block_size >= 1, f"block_size must be 1 or more, not {self.block_size}.")
 
     @property
     def longest_block(self) -> int:

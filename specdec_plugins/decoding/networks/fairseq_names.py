@@ -116,9 +116,7 @@ class EncoderDecoder(TrainedNetwork):
 def _weight(state: State, name: str) -> Tensor:
     """Raises UserError where there is no weight of that name."""
     if name not in state:
-        raise UserError(
-            f"no Transformer of fairseq that translates: it has no weights named {name}."
-        )
+        raise UserError(f"not a fairseq translation Transformer: it has no weights named {name}.")
     return state[name]
 
 

@@ -54,7 +54,10 @@ class MedusaHeads(TrainedNetwork):
     @classmethod
     def described(cls, architecture: dict[str, Any], state: State) -> MedusaConfig:
         """The weights alone determine it; earlier bundles store nothing else."""
-        require("blocks.weight" in state, "holds no heads: it has no weights named blocks.weight.")
+        require(
+            "blocks.weight" in state,
+            "not a checkpoint of Medusa heads: it has no weights named blocks.weight.",
+        )
         rows, dim = state["blocks.weight"].shape
         return MedusaConfig(rows // dim, dim)
 

@@ -129,7 +129,7 @@ class Model:
         """Raises UserError unless the condition holds: the engine cannot express `what`."""
         require(
             condition,
-            f"{self.path}: {engine} cannot express {what}; keep fairseq or this project for it.",
+            f"{self.path}: {engine} cannot express {what}; use fairseq or this project for it.",
         )
 
     def until(self, exit_layer: int) -> Model:
@@ -155,9 +155,9 @@ def fill(network: nn.Module, state: State) -> None:
     """Load every weight, and nothing else. Raises UserError where the two do not match."""
     expected = network.state_dict()
     _complain("lacks the weights", expected.keys() - state.keys())
-    _complain("has weights of another kind of model,", state.keys() - expected.keys())
+    _complain("has weights of another kind of model:", state.keys() - expected.keys())
     wrong = {name for name, tensor in state.items() if tensor.shape != expected[name].shape}
-    _complain("has weights of unexpected size,", wrong)
+    _complain("has weights of unexpected size:", wrong)
     network.load_state_dict(state)
 
 
@@ -166,6 +166,6 @@ def _complain(what: str, names: Iterable[str]) -> None:
     if listed:
         more = f" and {len(listed) - 3} more" if len(listed) > 3 else ""
         raise UserError(
-            f"the checkpoint {what} {', '.join(listed[:3])}{more}; give one of the kind of model "
-            "that was asked for."
+            f"the checkpoint {what} {', '.join(listed[:3])}{more}; give one of the "
+            "requested kind of model."
         )

@@ -77,7 +77,9 @@ class Adaptive(DraftSchedule):
             )
             require(self.margin >= 0, f"margin must be 0 or more, not {self.margin}.")
             require(self.evidence > 0, f"evidence must be above 0, not {self.evidence}.")
-            require(self.probe_every >= 10, f"probe_every must be 10 or more: {self.probe_every}.")
+            require(
+                self.probe_every >= 10, f"probe_every must be 10 or more, not {self.probe_every}."
+            )
             require(self.patience >= 2, f"patience must be 2 or more, not {self.patience}.")
             costs = (self.plain_seconds, self.round_seconds, self.token_seconds)
             given = [cost for cost in costs if cost is not None]

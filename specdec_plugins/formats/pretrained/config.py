@@ -62,7 +62,7 @@ ARCHITECTURES = {
 _REASONS = {
     "t5": "its positions are relative",
     "nllb-moe": "its layers are mixtures of experts",
-    "pegasus": "its positions and norms are others",
+    "pegasus": "its positions and norms are different",
     "blenderbot": "it is made for dialogues",
 }
 _REASONS |= dict.fromkeys(("mt5", "umt5", "longt5", "switch_transformers"), _REASONS["t5"])
@@ -217,8 +217,8 @@ class PretrainedConfig:
         value = self.generate.get(name)
         require(
             isinstance(value, int) and 0 <= value < self.decoder_vocab_size,
-            f"{self.folder / CONFIG}: {name} is {value}, where one id below the vocabulary's size "
-            f"of {self.decoder_vocab_size} is needed; restore the model's own file.",
+            f"{self.folder / CONFIG}: {name} is {value}, expected one id below the vocabulary's "
+            f"size of {self.decoder_vocab_size}; restore the model's own file.",
         )
         assert isinstance(value, int)
         return value
@@ -317,7 +317,7 @@ def read_config(folder: str | Path) -> PretrainedConfig:
     for alias, name in _ALIASES.items():
         require(
             given.setdefault(name, given.get(alias, FIELDS[name])) == given.get(alias, given[name]),
-            f"{path}: {alias} is {given.get(alias)} and {name}, which is the same, {given[name]}; "
+            f"{path}: {alias} is {given.get(alias)} and {name}, its synonym, is {given[name]}; "
             "delete the wrong one.",
         )
     defaults = {**FIELDS, **ARCHITECTURES[model_type].defaults}
@@ -342,8 +342,8 @@ def _check_head(path: Path, architectures: Collection[str]) -> None:
     for name in architectures:
         require(
             not any(head in name for head in ("Classification", "Answering", "CausalLM")),
-            f"{path}: the folder holds a {name}, which does not write a text for a text; give one "
-            "for conditional generation.",
+            f"{path}: the model is a {name}, which does not map a text to a text; give a model for "
+            "conditional generation.",
         )
 
 
@@ -353,8 +353,8 @@ def _check_known(path: Path, given: Mapping[str, Any]) -> None:
     for name, value in given.items():
         require(
             name in known or name.startswith("_"),
-            f"{path}: {name!r} is not known here, so it might change the model's output; if it is "
-            "a mere note, delete it from the file.",
+            f"{path}: unknown entry {name!r}, which might change the model's output; if it does "
+            "not, delete it from the file.",
         )
         require(
             name not in NEUTRAL or value in NEUTRAL[name],
@@ -368,7 +368,7 @@ def _check_fields(path: Path, fields: Mapping[str, Any]) -> None:
     activation = fields["activation_function"]
     require(
         activation in ACTIVATIONS,
-        f"{path}: the activation {activation!r} is not supported; a model with one of these is: "
+        f"{path}: the activation {activation!r} is not supported; supported are: "
         f"{', '.join(ACTIVATIONS)}.",
     )
     for name, value in fields.items():
@@ -377,8 +377,8 @@ def _check_fields(path: Path, fields: Mapping[str, Any]) -> None:
         is_right = type(value) is wanted and (wanted is not int or value > 0)
         require(
             optional or is_right,
-            f"{path}: {name} is {value!r}, which is no {wanted.__name__} that a model can have; "
-            "restore the model's own file.",
+            f"{path}: {name} is {value!r}, which is not a valid {wanted.__name__}; restore the "
+            "model's own file.",
         )
 
 
@@ -391,7 +391,7 @@ def _generation(
     """
     path, asked = folder / GENERATION, config
     if path.is_file():
-        asked = _read(path, "a model's settings of generation")
+        asked = _read(path, "a model's generation settings")
         _check_known(path, asked)
     else:
         path = folder / CONFIG
@@ -438,7 +438,7 @@ def _notices(path: Path, asked: Mapping[str, Any]) -> tuple[str, ...]:
         return ()
     what = f"a beam search (num_beams {beams})" if beams > 1 else "sampling (do_sample)"
     return (
-        f"{path} asks for {what}; here the model decodes greedily, which is what 'exact' is about.",
+        f"{path} asks for {what}; here the model decodes greedily, and 'exact' refers to that.",
     )
 
 

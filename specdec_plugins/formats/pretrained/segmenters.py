@@ -59,7 +59,7 @@ def read_json(path: Path, otherwise: Any = None) -> Any:
 def missing(path: Path) -> UserError:
     """The error for a missing tokenizer file."""
     return UserError(
-        f"{path}: there is no such file, and the model's tokenizer needs it; copy it from where "
+        f"{path}: there is no such file, but the model's tokenizer needs it; copy it from where "
         "the model came from."
     )
 
@@ -84,7 +84,7 @@ class Spm:
         try:
             self._model.Load(str(path))
         except (RuntimeError, OSError) as error:
-            raise UserError(f"{path}: no model of sentencepiece; download it again.") from error
+            raise UserError(f"{path}: not a sentencepiece model; download it again.") from error
 
     @property
     def pieces(self) -> list[str]:
@@ -122,7 +122,7 @@ class SpmSegmenter:
         require(
             num_known >= _FEW * len(vocabulary),
             f"{encoder.path}: knows {num_known} of the vocabulary's {len(vocabulary)} symbols, so "
-            "it is cut or of another model; download it again.",
+            "it is truncated or of another model; download it again.",
         )
         longest_first = sorted(added, key=len, reverse=True)
         self._splits = re.compile(f"({'|'.join(map(re.escape, longest_first))})")
@@ -178,7 +178,7 @@ class JsonSegmenter:
         try:
             return cls(tokenizers.Tokenizer.from_file(str(path)), cleans)
         except Exception as error:  # the package raises no class of its own
-            raise UserError(f"{path}: no tokenizer ({error}); download it again.") from error
+            raise UserError(f"{path}: not a tokenizer ({error}); download it again.") from error
 
     def encode(self, text: str) -> list[int]:
         return list(self._tokenizer.encode(text, add_special_tokens=False).ids)
@@ -215,7 +215,7 @@ class TextSegmenter:
             pipeline = TextPipeline(**plain | record, codes=codes)
         except TypeError as error:
             raise UserError(
-                f"{folder / TEXT}: says no way to read text ({error}); export the model again."
+                f"{folder / TEXT}: unusable text settings ({error}); export the model again."
             ) from error
         sides = (("source", source), ("target", target))
         return [cls(pipeline, side.vocabulary, name) for name, side in sides]
@@ -248,7 +248,7 @@ def byte_bpe(vocabulary: Path, merges: Path, added: Added, spaced: bool) -> Any:
         tokenizer = tokenizers.Tokenizer(tokenizers.models.BPE(*read))
     except Exception as error:  # the package raises no class of its own
         raise UserError(
-            f"{merges}: no merges for the vocabulary beside it ({error}); download both again."
+            f"{merges}: does not fit the vocabulary beside it ({error}); download both again."
         ) from error
     tokenizer.pre_tokenizer = tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=spaced)
     tokenizer.decoder = tokenizers.decoders.ByteLevel()

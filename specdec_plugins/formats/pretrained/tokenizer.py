@@ -116,10 +116,11 @@ class Languages:
         if asked is None:
             return known[0] if len(known) == 1 else find(default or "", known)
         found = find(asked, known)
-        does = "reads" if side == "source" else "writes"
+        does = "read" if side == "source" else "write"
         require(
             found is not None,
-            f"{self.model} {does} no {asked!r}; give a {side} language of: {', '.join(known)}.",
+            f"{self.model} does not {does} {asked!r}; give a {side} language of: "
+            f"{', '.join(known)}.",
         )
         return found
 
@@ -180,7 +181,7 @@ class PretrainedTokenizer:
         if forced is not None:
             require(
                 forced in self._target_ids,
-                f"{self._name} is to begin with token {forced}, which it does not have; correct "
+                f"{self._name} must begin with token {forced}, which it does not have; correct "
                 "forced_bos_token_id in its generation_config.json.",
             )
             first[None] = [self._target_ids[forced]]
@@ -254,8 +255,8 @@ class PretrainedTokenizer:
             line.encode()
         except UnicodeEncodeError as error:
             raise UserError(
-                f"the text holds half a character ({line[error.start]!r}), which no tokenizer can "
-                "read; decode all of it as UTF-8 or UTF-16."
+                f"the text holds half a surrogate pair ({line[error.start]!r}), which no tokenizer "
+                "can read; decode all of it as UTF-8 or UTF-16."
             ) from error
         ids = [known.get(index, dictionary.unk) for index in side.encode(line)]
         if dictionary.unk in ids:
@@ -402,21 +403,21 @@ def _order(
         symbol = _content(settings.get(f"{name}_token", _USUAL[name]))
         require(
             side.vocabulary.get(symbol, size) < size,
-            f"{folder}: the tokenizer's {symbol!r} is none of the model's {size} tokens; take "
-            "both from one model.",
+            f"{folder}: the tokenizer's {symbol!r} is not one of the model's {size} tokens; "
+            "take both from the same model.",
         )
         ids[name] = side.vocabulary[symbol]
     # BART's models may lack <mask>, which no text needs.
     num_more = sum(i >= size and i not in side.special for i in side.vocabulary.values())
     require(
         num_more == 0,
-        f"{folder}: the tokenizer has {num_more} tokens more than the model's {size}; take both "
-        "from one model.",
+        f"{folder}: the tokenizer has {num_more} more tokens than the model's {size}; take both "
+        "from the same model.",
     )
     num_symbols = len(side.vocabulary)
     require(
         num_symbols > _MOSTLY * size,
-        f"{folder}: the tokenizer has {num_symbols} of the model's {size} tokens; take both from "
-        "one model.",
+        f"{folder}: the tokenizer has only {num_symbols} of the model's {size} tokens; take both "
+        "from the same model.",
     )
     return order_of(size, **ids, start=start)

@@ -151,17 +151,17 @@ def _check(path: Path, state: State, expected: dict[str, tuple[int, ...]]) -> No
     shapes = {name: tuple(tensor.shape) for name, tensor in state.items()}
     for what, names in (
         ("lacks the weights", expected.keys() - shapes.keys()),
-        ("has weights that its config.json knows nothing of,", shapes.keys() - expected.keys()),
+        ("has weights that config.json does not describe,", shapes.keys() - expected.keys()),
     ):
         require(
             not names,
-            f"{path}: {what} {_listed(names)}; download config.json and weights of one model.",
+            f"{path}: {what} {_listed(names)}; download config.json and weights of the same model.",
         )
     wrong = next((name for name in sorted(expected) if shapes[name] != expected[name]), "")
     require(
         not wrong,
-        f"{path}: {wrong} has the shape {shapes.get(wrong)} where config.json wants "
-        f"{expected.get(wrong)}; download config.json and weights of one model.",
+        f"{path}: {wrong} has the shape {shapes.get(wrong)}, but config.json implies "
+        f"{expected.get(wrong)}; download config.json and weights of the same model.",
     )
 
 
@@ -182,7 +182,7 @@ def _read(folder: Path) -> tuple[Path, State]:
                 state |= load(shard)
             return index, state
     raise UserError(
-        f"{folder}: holds no weights, neither {SAFE} nor {PICKLED}; download one of them to it."
+        f"{folder}: holds no weights, neither {SAFE} nor {PICKLED}; download one of them into it."
     )
 
 
@@ -191,7 +191,7 @@ def _shards(index: Path) -> list[Path]:
     try:
         names = sorted(set(json.loads(index.read_text(encoding="utf-8"))["weight_map"].values()))
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-        raise UserError(f"{index}: is no index of weights; download it again.") from error
+        raise UserError(f"{index}: not an index of weights; download it again.") from error
     require(
         all(isinstance(name, str) and Path(name).name == name for name in names),
         f"{index}: names files outside its folder; download it again.",
@@ -225,7 +225,7 @@ def _load_pickled(path: Path) -> State:
         )
     require(
         isinstance(state, dict) and all(isinstance(t, Tensor) for t in state.values()),
-        f"{path}: holds something else than weights; give a model that transformers has saved.",
+        f"{path}: holds something other than weights; give a model that transformers has saved.",
     )
     return dict(state)
 

@@ -234,7 +234,7 @@ function compare(lane, plain) {
     return;
   }
   const speed = speedUp(plain.end / lane.end);
-  const same = lane.text === plain.text ? "the same text" : "another text";
+  const same = lane.text === plain.text ? "the same text" : "a different text";
   const figures = `${count(lane.numRounds, "round")} instead of ${count(plain.numRounds, "step")}, `
     + `${(lane.numTokens / lane.numRounds).toFixed(1)} tokens a round, ${same}; this time `;
   $("verdict").replaceChildren(figures, element("strong", "", speed), ".");

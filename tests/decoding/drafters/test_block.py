@@ -301,7 +301,7 @@ def test_an_encoder_of_another_kind_is_not_shared() -> None:
         drafter = DRAFTERS.build("block", DraftContext(verifier, network))
         assert isinstance(drafter, BlockNatDrafter)
         assert not drafter.encoded_by
-        with pytest.raises(UserError, match="encoder is not this verifier's"):
+        with pytest.raises(UserError, match="encoder differs from this verifier's"):
             DRAFTERS.build(
                 "block", DraftContext(verifier, network), options={"share_encoder": True}
             )
@@ -357,5 +357,5 @@ def test_a_draft_stops_where_its_head_is_unsure() -> None:
             kinds.add((is_cut, length > 0))
     assert kinds == {(True, True), (True, False), (False, True)}
     for tree, head in ((0, 0), (4, 16)):
-        with pytest.raises(UserError, match="confidence is that of a sequential head"):
+        with pytest.raises(UserError, match="confidence applies to a sequential head"):
             drafter_of(block_drafter(sequential_head=head), ROWS, tree, confidence=0.2)

@@ -61,7 +61,7 @@ def test_what_cannot_be_read_is_refused() -> None:
         DRAFTERS.build("medusa", DraftContext(Rows(), heads()))  # type: ignore[arg-type]
     with pytest.raises(UserError, match="--arch medusa_heads"):
         DRAFTERS.build("medusa", DraftContext(verifier))
-    with pytest.raises(UserError, match="states of 8 numbers and the verifier gives 16"):
+    with pytest.raises(UserError, match="states of width 8, but the verifier's have width 16"):
         DRAFTERS.build("medusa", DraftContext(verifier, heads(dim=8)))
     assert not verifier.with_hidden
     assert DRAFTERS.build("medusa", DraftContext(verifier, heads(6))).max_block_size == 6

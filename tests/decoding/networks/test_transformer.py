@@ -80,7 +80,7 @@ def test_runs_in_lower_precision(dtype: torch.dtype) -> None:
         (transformer, {"encoder": {"num_heads": 3}}, "cannot be split over 3 attention heads"),
         (transformer, {"decoder": {"positions": "rotary"}}, "choose one of: sinusoidal"),
         (transformer, {"activation": "mish"}, "no activation 'mish'; choose one of: gelu"),
-        (block_drafter, {"block_size": 0}, "A block has 1 token or more, not 0"),
+        (block_drafter, {"block_size": 0}, "block_size must be 1 or more, not 0"),
         (
             block_drafter,
             {"decoder_input_dim": 8, "share_embeddings": False, "tie_output": False},

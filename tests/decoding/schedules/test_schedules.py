@@ -487,7 +487,7 @@ def test_round_costs_are_of_one_time() -> None:
         ("adaptive", {"plain_seconds": 1.0}, "together"),
         ("adaptive", {**COSTS, "plain_seconds": 0.0}, "together"),
         ("adaptive", {**COSTS, "token_seconds": -1.0}, "together"),
-        ("constant", {"size": 3}, "it knows: none"),
+        ("constant", {"size": 3}, "its options: none"),
         ("wishful", {}, "choose one of: adaptive, constant, heuristic, target_confidence"),
     ],
 )

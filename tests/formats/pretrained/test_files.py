@@ -99,19 +99,19 @@ def test_a_beam_search_is_told_of_once_and_none_is_not(folder: Path) -> None:
     [
         (CONFIG, {"model_type": "t5"}, "'t5' are not supported .its positions are relative.; give"),
         (CONFIG, {"model_type": "whisper"}, "models of type 'whisper' are not supported; give one"),
-        (CONFIG, {"architectures": ["BartForSequenceClassification"]}, "does not write a text"),
-        (CONFIG, {"mystery": 3}, "'mystery' is not known here, .* delete it from the file"),
+        (CONFIG, {"architectures": ["BartForSequenceClassification"]}, "does not map a text"),
+        (CONFIG, {"mystery": 3}, "unknown entry 'mystery', .* delete it from the file"),
         (CONFIG, {"quantization_config": {}}, "quantization_config is {}, which is not supported"),
         (CONFIG, {"activation_function": "quick_gelu"}, "activation 'quick_gelu' is not supported"),
         (CONFIG, {"num_hidden_layers": 5}, "num_hidden_layers is 5 and encoder_layers, .* 1;"),
-        (CONFIG, {"d_model": "wide"}, "d_model is 'wide', which is no int"),
-        (CONFIG, {"decoder_layers": 1}, "its config.json knows nothing of, decoder.layers.1"),
+        (CONFIG, {"d_model": "wide"}, "d_model is 'wide', which is not a valid int"),
+        (CONFIG, {"decoder_layers": 1}, "config.json does not describe, decoder.layers.1"),
         (
             CONFIG,
             {"decoder_layers": 3},
             r"lacks the weights decoder\.layers\.2.* and \d+ more; dow",
         ),
-        (CONFIG, {"encoder_ffn_dim": 9}, r"fc1\.bias has the shape \(20,\) where .* wants \(9,\)"),
+        (CONFIG, {"encoder_ffn_dim": 9}, r"fc1\.bias has the shape \(20,\), but .* implies \(9,\)"),
         (
             CONFIG,
             {"d_model": 15, "encoder_attention_heads": 2},
@@ -129,7 +129,11 @@ def test_a_beam_search_is_told_of_once_and_none_is_not(folder: Path) -> None:
         (GENERATION, {"force_words_ids": [[4]]}, "force_words_ids is .* not supported"),
         (GENERATION, {"eos_token_id": [2, 3]}, r"eos_token_id is \[2, 3\], which is not supported"),
         (GENERATION, {"bad_words_ids": [4]}, r"bad_words_ids is \[4\], which is not supported"),
-        (GENERATION, {"decoder_start_token_id": 99}, "decoder_start_token_id is 99, where one id"),
+        (
+            GENERATION,
+            {"decoder_start_token_id": 99},
+            "decoder_start_token_id is 99, expected one id",
+        ),
         (GENERATION, {"bad_words_ids": [[99]]}, "names tokens that the vocabulary does not have"),
     ],
 )
@@ -156,10 +160,10 @@ def test_missing_and_damaged_files_are_told_of(folder: Path) -> None:
     torch.save({"a": os.system}, folder / PICKLED)
     refused("holds more than weights and could run code", read, folder)
     torch.save([1], folder / PICKLED)
-    refused("holds something else than weights", read, folder)
+    refused("holds something other than weights", read, folder)
     (folder / PICKLED).unlink()
     for text, message in (
-        ("[]", "is no index of weights"),
+        ("[]", "not an index of weights"),
         ('{"weight_map": {"a": "../b"}}', "names files outside its folder"),
         ('{"weight_map": {"a": "b.safetensors"}}', "b.safetensors: cannot be read"),
     ):
