@@ -110,7 +110,7 @@ class Preparation:
         args, training = self._args, split == "train"
         sizes = (args.split_valid, args.split_test) if training else (0, 0)
         made = [split, *(name for name, size in zip(("valid", "test"), sizes, strict=True) if size)]
-        bad = BadLines(training and args.bad_lines == "skip")
+        bad = BadLines(training and args.bad_lines == "skip", can_skip=training)
 
         def collect(parts: Sequence[Path]) -> None:
             sides = dict(zip(made, zip(parts[::2], parts[1::2], strict=True), strict=True))

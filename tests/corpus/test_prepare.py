@@ -222,6 +222,18 @@ def test_a_corpus_that_cannot_be_read_leaves_nothing_behind(
     assert not list((tmp_path / "new" / "out").iterdir())
 
 
+@pytest.mark.parametrize(
+    ("split", "ending"), [("train", "damaged.tsv, line 1: .*, or skip bad lines$"), ("test", None)]
+)
+def test_only_bad_lines_of_the_training_text_can_be_skipped(
+    split: str, ending: str | None, flags: list[str], tmp_path: Path
+) -> None:
+    damaged = tmp_path / "damaged.tsv"
+    damaged.write_bytes(b"a\xff\tb\n")
+    ending = ending or r"damaged.tsv, line 1: (?!.*skip bad lines)"
+    refused(ending, prepare.COMMAND, *flags, f"--{split}", damaged, "--bad-lines", "refuse")
+
+
 def test_dashes_are_split_where_the_dictionary_shows_it(flags: list[str], tmp_path: Path) -> None:
     dictionary = tmp_path / "dict.txt"
     for content, expected in (("der 9\n@-@ 5\n", True), ("der 9\na@-@ 5\n", False)):
