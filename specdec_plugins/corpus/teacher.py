@@ -289,9 +289,12 @@ def _connect(address: str, num_workers: int) -> None:
         except Exception as error:  # ray has no exception class for a node that did not start
             ray.shutdown()
             if is_last:
+                reason = _last_line(error)
                 raise UserError(
-                    f"--ray {address}: no cluster answers there ({_last_line(error)}); start "
-                    f"one with ray start --head, give --ray {LOCAL}, or omit --ray"
+                    f"--ray {LOCAL}: no cluster could be started here ({reason}); omit --ray"
+                    if is_local
+                    else f"--ray {address}: no cluster answers there ({reason}); start one with "
+                    f"ray start --head, give --ray {LOCAL}, or omit --ray"
                 ) from error
 
 

@@ -129,6 +129,25 @@ def test_without_ray_one_process_does_it(
     assert len(chunks(tmp_path / "kd")) == 5
 
 
+@pytest.mark.parametrize(
+    ("address", "sentence"),
+    [
+        ("local", "--ray local: no cluster could be started here.*no room.*; omit --ray"),
+        ("10.0.0.1:6379", "--ray 10.0.0.1:6379: no cluster answers there.*; start one with"),
+    ],
+)
+def test_a_cluster_that_is_not_there(
+    verifier: Verifier, address: str, sentence: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    ray = pytest.importorskip("ray")
+
+    def fail(**_: object) -> None:
+        raise RuntimeError("no room")
+
+    monkeypatch.setattr(ray, "init", fail)
+    refused(sentence, distil, verifier, tmp_path / "kd", "--ray", address)
+
+
 def test_time_that_is_up_is_told_and_costs_nothing(verifier: Verifier, tmp_path: Path) -> None:
     with pytest.raises(SystemExit) as stopped:
         distil(verifier, tmp_path / "kd", "--until", time.time() - 1)
