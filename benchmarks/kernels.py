@@ -126,8 +126,8 @@ def precision(int8: bool) -> str:
 @torch.inference_mode()
 def main() -> int:
     parser = Parser(prog="python -m benchmarks.kernels", description="Time CPU passes of few rows.")
-    parser.add_argument("--threads", type=int, default=1)
-    parser.add_argument("--repeats", type=int, default=30)
+    parser.add_argument("--threads", type=int, default=1, help="of every engine")
+    parser.add_argument("--repeats", type=int, default=30, help="timed passes, of which the median")
     parser.add_argument("--cold", action="store_true", help="empty the caches before each pass")
     parser.add_argument("--sets", nargs="+", default=instruction_sets(), metavar="NAME")
     parser.add_argument("--size", default="6x512x32000", metavar="LAYERSxWIDTHxTYPES")
