@@ -79,8 +79,8 @@ setup(
     ext_modules=[KERNELS],
     entry_points={
         "console_scripts": [
-            "specdec-serve = specdec_plugins.serving.cli:main",
-            "specdec-translate = specdec_plugins.serving.translate_cli:main",
+            "specdec-serve = specdec_plugins.serving:serve",
+            "specdec-translate = specdec_plugins.serving:translate",
         ]
     },
     install_requires=["torch>=2.6", "numpy>=1.26", "safetensors>=0.5", "tqdm>=4.66"],

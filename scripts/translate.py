@@ -10,7 +10,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from specdec_plugins.app.main import translate  # noqa: E402
+from specdec_plugins.errors import run_program  # noqa: E402
 
 if __name__ == "__main__":
-    sys.exit(translate())
+    sys.exit(run_program("specdec_plugins.app.main", "translate"))

@@ -1,4 +1,4 @@
-"""The one error that users see without a stack trace, and how command lines report it."""
+"""How command lines start and end, and the one error that users see without a stack trace."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import argparse
 import importlib
 import json
 import os
+import signal
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -23,6 +24,34 @@ class UserError(ValueError):
     The message names the file, line or flag, what was expected, and what to do about it. Command
     lines print it with ``refuse``; any other exception is a bug and keeps its stack trace.
     """
+
+
+def run_program(module: str, function: str = "main") -> int:
+    """Import a command's module, which takes seconds, and call its function; returns its status.
+
+    Before and after the call, ctrl-C ends the process at once: an import may swallow a
+    KeyboardInterrupt, and the end of the interpreter would print it.
+    """
+    if sys.stderr is None:  # a closed descriptor: messages are dropped, as whoever closed it wants
+        sys.stderr = open(os.devnull, "w")  # noqa: SIM115 - until the process ends
+    # A shell has its background jobs ignore ctrl-C, which they should go on doing.
+    is_heeded = signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+    def heed(action: Any) -> None:
+        if is_heeded:
+            signal.signal(signal.SIGINT, action)
+
+    status = INTERRUPTED
+    heed(lambda *_: os._exit(INTERRUPTED))
+    command = getattr(importlib.import_module(module), function)
+    try:
+        heed(signal.default_int_handler)
+        status = command()
+    except KeyboardInterrupt:  # outside of what `run_command` guards
+        pass
+    finally:
+        heed(lambda *_: os._exit(status))
+    return status
 
 
 def refuse(name: str, error: UserError | str) -> int:

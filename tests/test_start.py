@@ -1,0 +1,85 @@
+"""Commands while they start: ctrl-C, and standard streams that somebody has closed."""
+
+from __future__ import annotations
+
+import re
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from specdec_plugins.errors import INTERRUPTED
+from tests.bundles import ROOT
+from tests.programs import talking_to
+
+# An import that is slow, and that swallows an interrupt as some of torch's do.
+SLOW_TORCH = """\
+import sys, time
+print("importing", flush=True)
+try:
+    time.sleep(60)
+except BaseException:
+    sys.exit("swallowed")
+"""
+COMMANDS: dict[str, list[object]] = {
+    "inference.py": [ROOT / "inference.py"],
+    "translate.py": [ROOT / "scripts" / "translate.py"],
+    **{
+        name: ["-c", f"import sys; from {module} import {function}; sys.exit({function}())"]
+        for name, module, function in re.findall(
+            r'"(specdec-\w+) = ([\w.]+):(\w+)"', (ROOT / "setup.py").read_text(encoding="utf-8")
+        )
+    },
+}
+
+
+def test_both_console_scripts_are_among_them() -> None:
+    assert COMMANDS.keys() == {"inference.py", "translate.py", "specdec-serve", "specdec-translate"}
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_ctrl_c_during_a_slow_import_ends_without_a_word(command: str, tmp_path: Path) -> None:
+    (tmp_path / "torch.py").write_text(SLOW_TORCH)
+    paths = f"{tmp_path}:{ROOT}"
+    with talking_to(sys.executable, *COMMANDS[command], PYTHONPATH=paths) as (process, _, out):
+        assert out.readline() == b"importing\n"
+        process.send_signal(signal.SIGINT)
+        _, said = process.communicate(timeout=30)
+    assert (process.returncode, said) == (INTERRUPTED, b"")
+
+
+def test_ctrl_c_stays_ignored_in_a_background_job(tmp_path: Path) -> None:
+    (tmp_path / "torch.py").write_text("import os, signal\nos.kill(os.getpid(), signal.SIGINT)\n")
+    (tmp_path / "work.py").write_text("import torch\ndef main(): return 7\n")
+    program = "import sys; from specdec_plugins.errors import run_program; "
+    program += "sys.exit(run_program('work'))"
+    done = subprocess.run(
+        [sys.executable, "-c", program],
+        env={"PYTHONPATH": f"{tmp_path}:{ROOT}"},
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_IGN),
+        check=False,
+    )
+    assert done.returncode == 7
+
+
+@pytest.mark.parametrize("when", ["before", "behind"])
+def test_ctrl_c_outside_of_a_commands_own_guard(when: str, tmp_path: Path) -> None:
+    """At the end of the interpreter a Python handler would print a traceback."""
+    work = {"before": "ctrl_c()", "behind": "atexit.register(ctrl_c) and 3"}[when]
+    (tmp_path / "work.py").write_text(
+        "import atexit, os, signal\n"
+        "def ctrl_c(): os.kill(os.getpid(), signal.SIGINT)\n"
+        f"def main(): return {work}\n"
+    )
+    program = "import sys; from specdec_plugins.errors import run_program; "
+    program += "sys.exit(run_program('work'))"
+    done = subprocess.run(
+        [sys.executable, "-c", program],
+        env={"PYTHONPATH": f"{tmp_path}:{ROOT}"},
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+        capture_output=True,
+        check=False,
+    )
+    assert (done.returncode, done.stderr) == (INTERRUPTED if when == "before" else 3, b"")
