@@ -2,11 +2,13 @@
 # Translate a file with the published settings. The variables below can be set in the environment;
 # flags override them, and every other flag of inference.py can be added:
 #   scripts/inference.sh --beta 3 --tau 1.0 --block-size 15
+#   scripts/inference.sh models/mine --input-path my.en       # the folder of data_dir comes first
 #   data_dir=work/mine/data-bin output_path=my.de scripts/inference.sh --strategy AR
 set -euo pipefail
 
 # The defaults are the output of scripts/prepare-wmt14-en-de.sh, and of scripts/train-verifier.sh and
 # scripts/train.sh with the folders of the README (--save-dir verifier, drafter).
+[[ ${1:--} == -* ]] || { data_dir=$1 && shift; }
 data_dir=${data_dir:-work/wmt14-en-de/data-bin}    # folder with dict.en.txt and dict.de.txt, or a
                                                    # bundle, which holds all but the input
 checkpoint_path=${checkpoint_path:-}               # the drafter: drafter/checkpoint_last.pt

@@ -128,6 +128,13 @@ def test_inference_takes_what_the_other_scripts_write(prepared: Path) -> None:
     assert arguments[arguments.index("--output-path") + 1] == "output/test.de"
 
 
+def test_inference_takes_its_folder_as_first_argument_too(prepared: Path) -> None:
+    _, arguments = inference(prepared, "other/data-bin", "--quiet", data_dir="not/this")
+    assert arguments[1] == "other/data-bin"
+    assert arguments.count("other/data-bin") == 1
+    assert arguments[-1] == "--quiet"
+
+
 def test_inference_says_what_names_the_files_where_one_is_wrong(prepared: Path) -> None:
     (refusing := prepared / "refusing").write_text("#!/bin/sh\nexit $STATUS\n")
     refusing.chmod(0o755)
