@@ -145,19 +145,21 @@ def test_a_single_number_that_16_bits_cannot_hold_keeps_all_in_32(number: float)
 def in_steps(rows: Tensor) -> tuple[Tensor, Tensor]:
     """Codes [N, K] int64, -127 to 127, of rows [N, K], and the size of a step of each row, [N]."""
     largest = rows.abs().amax(1)
-    inverse = torch.where(largest > 0, 127 / largest, 0)
+    inverse = 127 / largest
+    inverse = torch.where(inverse < math.inf, inverse, 0)
     return (rows * inverse[:, None]).round().long(), largest / 127
 
 
 def extremes(width: int) -> Tensor:
-    """Rows whose codes are all 127, all -127, either by turns, none, one alone, and all ties."""
+    """Rows whose codes are all 127, all -127, either by turns, none, one alone, and all ties; and
+    one whose numbers times 127 divided by the largest are no numbers."""
     signs = torch.ones(width)
     signs[1::2] = -1
     alone = torch.zeros(width)
     alone[-1] = -3e-7
     ties = torch.arange(width) % 254 - 126.5
     ties[0] = 127
-    return torch.stack([signs.abs(), -signs.abs(), signs, 0 * signs, alone, ties])
+    return torch.stack([signs.abs(), -signs.abs(), signs, 0 * signs, alone, ties, 1e-37 * signs])
 
 
 @pytest.mark.parametrize("instruction_set", SETS)

@@ -9,6 +9,7 @@
 
 #include <pybind11/pybind11.h>
 
+#include <cmath>
 #include <cstdint>
 #include <stdexcept>
 #include <string>
@@ -19,6 +20,16 @@
 #endif
 
 namespace specdec {
+
+// NaN is larger than any number, so that a maximum never hides one.
+inline float larger_of(float a, float b) { return b > a || b != b ? b : a; }
+
+// The step of 8-bit codes, -127 to 127. Where the largest is NaN or infinite the step is NaN, and so
+// is all that it scales.
+inline float step_of(float largest) { return largest < INFINITY ? largest / 127.0f : NAN; }
+
+// Whether numbers times 127 / largest are codes; if not (0, below 1e-36, infinite, NaN), all are 0.
+inline bool may_scale(float inverse) { return inverse > 0 && inverse < INFINITY; }
 
 // A linear layer, its weights laid out in panels of outputs: [panel][in][outputs of a panel], and
 // with 8 bits [panel][in / 4][outputs of a panel][4].

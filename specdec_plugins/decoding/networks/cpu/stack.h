@@ -106,13 +106,11 @@ inline float largest_size(const float* x, int64_t count) {
   float tops[kLanes] = {};
   int64_t k = 0;
   for (; k + kLanes <= count; k += kLanes)
-    for (int lane = 0; lane < kLanes; ++lane) {
-      const float size = std::fabs(x[k + lane]);
-      tops[lane] = size > tops[lane] ? size : tops[lane];
-    }
+    for (int lane = 0; lane < kLanes; ++lane)
+      tops[lane] = larger_of(tops[lane], std::fabs(x[k + lane]));
   float largest = 0;
-  for (; k < count; ++k) largest = std::max(largest, std::fabs(x[k]));
-  for (float top : tops) largest = std::max(largest, top);
+  for (; k < count; ++k) largest = larger_of(largest, std::fabs(x[k]));
+  for (float top : tops) largest = larger_of(largest, top);
   return largest;
 }
 
@@ -127,12 +125,13 @@ struct Codes {
     for (int64_t n = 0; n < rows; ++n) {
       const float* row = weight.data + n * in;
       const float largest = largest_size(row, in);
-      const float inverse = largest > 0 ? 127 / largest : 0;
+      const float inverse = 127 / largest;
+      steps[n] = step_of(largest);
+      if (!may_scale(inverse)) continue;
       for (int k = 0; k < in; ++k) {
         all[n * width + k] = int8_t(int((row[k] * inverse + kRounding) - kRounding));
         sums[n] += all[n * width + k];
       }
-      steps[n] = largest / 127;
     }
   }
 
