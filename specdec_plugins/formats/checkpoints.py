@@ -1,7 +1,7 @@
 """fairseq checkpoints: read without running code from the file, and written atomically.
 
 ``torch.load`` refuses every class that is not registered. The classes below are all that today's
-and the published checkpoints need: settings and containers, which are harmless to construct.
+and the published checkpoints need: settings, containers and numbers, all harmless to construct.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import warnings
 from pathlib import Path
 from typing import Any
 
+import numpy
 import torch
 
 from specdec_plugins.errors import UserError
@@ -21,8 +22,15 @@ from specdec_plugins.formats.output import written_whole
 
 
 def _harmless_types() -> list[Any]:
-    """The classes that a fairseq checkpoint may hold; omegaconf's only where it is installed."""
+    """What a fairseq checkpoint may hold: settings, containers, and the arrays of numbers that
+    ``--eval-bleu`` leaves in the meters. omegaconf's classes only where it is installed.
+    """
     types: list[Any] = [argparse.Namespace, collections.defaultdict, typing.Any, dict, list, int]
+    types += [numpy.ndarray, numpy.dtype]
+    types += [type(numpy.dtype(kind)) for kind in ("i4", "i8", "f4", "f8")]
+    makers: list[Any] = [number.__reduce__()[0] for number in (numpy.array(0), numpy.int64(0))]
+    for make in makers:  # under the names of numpy 1 and 2, whichever is installed
+        types += [(make, f"numpy.{core}.multiarray.{make.__name__}") for core in ("core", "_core")]
     try:
         from omegaconf import DictConfig, ListConfig
         from omegaconf.base import ContainerMetadata, Metadata
@@ -30,29 +38,6 @@ def _harmless_types() -> list[Any]:
     except ModuleNotFoundError:
         return types
     return [*types, DictConfig, ListConfig, AnyNode, Metadata, ContainerMetadata]
-
-
-class _Ignored:
-    """Replaces the numpy arrays of the meters that ``--eval-bleu`` leaves in a checkpoint.
-
-    Decoding does not need them; whatever the file would build from them is dropped unread.
-    """
-
-    def __init__(self, *unused: object) -> None:
-        pass
-
-    def __setstate__(self, unused: object) -> None:
-        pass
-
-
-_NUMPY_NAMES = (
-    "numpy._core.multiarray._reconstruct",
-    "numpy._core.multiarray.scalar",
-    "numpy.core.multiarray._reconstruct",
-    "numpy.core.multiarray.scalar",
-    "numpy.dtype",
-    "numpy.ndarray",
-)
 
 
 def allow_fairseq_checkpoints(between_workers: bool = False) -> None:
@@ -95,7 +80,6 @@ def _load_safely(path: Path) -> Any:
         # before, so it gets only the others.
         allowed = torch.serialization.get_safe_globals()
         types = [t for t in _harmless_types() if t not in allowed]
-        types += [(_Ignored, name) for name in _NUMPY_NAMES]
         with torch.serialization.safe_globals(types), warnings.catch_warnings():
             # Faults of foreign pickles are reported below.
             warnings.filterwarnings("ignore", message="Detected pickle protocol")
