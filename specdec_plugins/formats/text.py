@@ -90,7 +90,8 @@ class TextPipeline:
     ``dash_splits`` turns ``a-b`` into ``a @-@ b``, as in some published WMT14 data.
     ``strip_diacritics`` removes Romanian diacritics, as in some published WMT16 data.
 
-    If a language is Romanian, cedilla letters become comma letters on both sides.
+    Letters are composed (Unicode NFC). If a language is Romanian, cedilla letters become comma
+    letters on both sides.
 
     Raises ``UserError`` if a package or the codes file is missing or malformed. The packages
     are imported when a pipeline is built, not with this module.
@@ -185,9 +186,10 @@ class TextPipeline:
         return tokens.strip() if self._bpe is None else join_bpe(tokens)
 
     def _normalize(self, line: str, language: str) -> str:
+        # Vocabularies hold composed letters; macOS, for one, writes a letter and its accent apart.
+        line = unicodedata.normalize("NFC", line)
         if "ro" in self._languages.values():
-            # NFC first: a letter followed by a combining cedilla or comma is the same letter.
-            line = unicodedata.normalize("NFC", line).translate(_CEDILLA_TO_COMMA)
+            line = line.translate(_CEDILLA_TO_COMMA)
         if self._strip_diacritics and language == "ro":
             line = line.translate(_ROMANIAN_TO_ASCII)
         return line.lower() if self._lowercase else line

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import unicodedata
 from pathlib import Path
 from typing import Literal
 
@@ -91,6 +92,14 @@ def test_cedilla_becomes_comma_on_both_sides(raw: str, expected: str) -> None:
     pipeline = TextPipeline("en", "ro", None, None)
     assert pipeline.encode(raw) == pipeline.encode_target(raw) == expected
     assert TextPipeline("tr", "en", None, None).encode("Beşiktaş") == "Beşiktaş"
+
+
+@pytest.mark.parametrize("tokenizer", ["moses", None])
+def test_letters_are_composed_on_both_sides(tokenizer: Literal["moses"] | None) -> None:
+    pipeline = TextPipeline("en", "de", tokenizer, None)
+    for composed in ("café", "Zürich"):
+        decomposed = unicodedata.normalize("NFD", composed)
+        assert pipeline.encode(decomposed) == pipeline.encode_target(decomposed) == composed
 
 
 def test_diacritics_are_stripped_from_romanian_alone() -> None:
