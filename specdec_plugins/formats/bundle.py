@@ -22,7 +22,7 @@ from torch import Tensor
 from specdec_plugins.decoding.networks.trained import NETWORKS, Model, State
 from specdec_plugins.decoding.registry import misfit
 from specdec_plugins.errors import UserError, located, read_object, require
-from specdec_plugins.formats.output import new_folder
+from specdec_plugins.formats.output import is_file_name, new_folder
 from specdec_plugins.formats.pretrained.config import CONFIG, GENERATION
 from specdec_plugins.formats.pretrained.tokenizer import FILES
 
@@ -185,8 +185,8 @@ def _fitting(hint: Any, value: Any, name: str, where: str) -> Any:
     require(wanted is None, f"{where}: {name!r} must be {wanted}, not {value!r}; correct the file.")
     if value is not None and FileName in (hint, *get_args(hint)):
         # A bundle is self-contained.
-        is_plain = Path(value).name == value and value not in ("", "..")
-        require(is_plain, f"{where}: {value!r} must be the name of a file in the same folder.")
+        told = f"{where}: {value!r} must be the name of a file in the same folder."
+        require(is_file_name(value), told)
     return value
 
 

@@ -40,6 +40,11 @@ def check_output(
     )
 
 
+def is_file_name(name: object) -> bool:
+    """True for the name of a file in the folder of the file that mentions it."""
+    return isinstance(name, str) and Path(name).name == name and name not in ("", "..")
+
+
 def temporary(path: Path) -> Path:
     """The name of ``path`` while it is being written (in the same file system)."""
     return path.with_name(f".{path.name}.part")

@@ -1,8 +1,8 @@
 """Reads config.json and generation_config.json of a transformers folder, without transformers.
 
 `ARCHITECTURES` lists what can be read. To support another one, add an entry, and list in `FIELDS`
-or `HARMLESS` the fields that only its configuration has. No field is silently ignored: one that is
-in no list here is refused by name, because it may change the output.
+or `HARMLESS` the fields that only its configuration has. No field is silently ignored: a value that
+is known to change the output is refused (`NEUTRAL`), and a field in no list here is told of.
 """
 
 from __future__ import annotations
@@ -124,6 +124,13 @@ NEUTRAL: dict[str, tuple[Any, ...]] = {
     "is_encoder_decoder": (None, True),
     "pruned_heads": (None, {}),
     "quantization_config": (None,),
+    # of config.json: other networks, whose weights may have the same names and shapes
+    **dict.fromkeys(("rope_theta", "rope_scaling", "rope_parameters", "sliding_window"), (None,)),
+    **dict.fromkeys(("attention_type", "attention_window", "attention_multiplier"), (None,)),
+    **dict.fromkeys(("final_logit_softcapping", "attn_logit_softcapping"), (None,)),
+    **dict.fromkeys(("logit_scale", "logits_scaling", "residual_multiplier"), (None, 1)),
+    "position_embedding_type": (None, "absolute"),
+    "layer_norm_eps": (None, 1e-5),
 }
 # Other search methods, replaced by greedy decoding or a rule that samples.
 _SEARCH = ("num_beams", "do_sample")
@@ -313,7 +320,7 @@ def read_config(folder: str | Path) -> PretrainedConfig:
     if model_type not in ARCHITECTURES:
         raise UserError(_unknown_architecture(path, model_type))
     _check_head(path, given.get("architectures") or ())
-    _check_known(path, given)
+    unknown = _check_known(path, given)
     for alias, name in _ALIASES.items():
         require(
             given.setdefault(name, given.get(alias, FIELDS[name])) == given.get(alias, given[name]),
@@ -324,7 +331,7 @@ def read_config(folder: str | Path) -> PretrainedConfig:
     fields = {name: given.get(name, defaults[name]) for name in FIELDS}
     _check_fields(path, fields)
     generate, notices = _generation(folder, given, defaults)
-    config = PretrainedConfig(folder, model_type, fields, generate, notices)
+    config = PretrainedConfig(folder, model_type, fields, generate, (*unknown, *notices))
     with located(path):
         config.network(config.vocab_size, config.decoder_vocab_size)
     return config
@@ -347,20 +354,25 @@ def _check_head(path: Path, architectures: Collection[str]) -> None:
         )
 
 
-def _check_known(path: Path, given: Mapping[str, Any]) -> None:
-    """Raises UserError for a field in no list here, or with an unsupported value."""
-    known = {*FIELDS, *_ALIASES, *HONOURED, *NEUTRAL, *HARMLESS}
+def _check_known(path: Path, given: Mapping[str, Any]) -> tuple[str, ...]:
+    """A notice of the fields in no list here. Raises UserError for an unsupported value.
+
+    Later versions of transformers write new fields, most of which change nothing.
+    """
     for name, value in given.items():
-        require(
-            name in known or name.startswith("_"),
-            f"{path}: unknown entry {name!r}, which might change the model's output; if it does "
-            "not, delete it from the file.",
-        )
         require(
             name not in NEUTRAL or value in NEUTRAL[name],
             f"{path}: {name} is {value!r}, which is not supported; delete it from the file to "
             "decode without it.",
         )
+    known = {*FIELDS, *_ALIASES, *HONOURED, *NEUTRAL, *HARMLESS}
+    unknown = [name for name in given if name not in known and not name.startswith("_")]
+    if not unknown:
+        return ()
+    return (
+        f"{path}: ignoring {', '.join(unknown)}, unknown here; if transformers gives other text, "
+        "the reason may be there.",
+    )
 
 
 def _check_fields(path: Path, fields: Mapping[str, Any]) -> None:
@@ -392,9 +404,9 @@ def _generation(
     path, asked = folder / GENERATION, config
     if path.is_file():
         asked = _read(path, "a model's generation settings")
-        _check_known(path, asked)
+        notices = _check_known(path, asked)
     else:
-        path = folder / CONFIG
+        path, notices = folder / CONFIG, ()
     found = {name: asked[name] for name in HONOURED if asked.get(name) is not None}
     special = ["pad_token_id", "eos_token_id"]
     if "bos_token_id" not in found:  # it opens the decoder's input by default
@@ -407,7 +419,7 @@ def _generation(
         if isinstance(found.get(name), list) and len(found[name]) == 1:
             found[name] = found[name][0]
     _check_generation(path, found)
-    return found, _notices(path, asked)
+    return found, (*notices, *_notices(path, asked))
 
 
 def _check_generation(path: Path, found: Mapping[str, Any]) -> None:

@@ -15,6 +15,7 @@ from typing import Any, Protocol
 
 from specdec_plugins.errors import UserError, require
 from specdec_plugins.formats.dictionaries import Dictionary, dictionary_of, order_of, ours
+from specdec_plugins.formats.pretrained.config import CONFIG
 from specdec_plugins.formats.pretrained.languages import find, published
 from specdec_plugins.formats.pretrained.segmenters import (
     CODES,
@@ -85,7 +86,12 @@ NLLB = Kind("([a-z]{3}_[A-Z][a-z]{3})", "nllb200", opens_source=True)
 MBART50 = Kind(_REGIONS, "mbart50", opens_source=True)
 MBART = Kind(_REGIONS, "mbart25")
 PLAIN = Kind()  # BART, and every model without languages
-_CLASSES = {"MBart50": MBART50, "MBart": MBART, "Nllb": NLLB, "M2M100": M2M100, "Marian": MARIAN}
+_CLASSES = {  # by `tokenizer_class`, without Tokenizer and Fast at its end
+    **{"MBart50": MBART50, "MBart": MBART, "Nllb": NLLB, "M2M100": M2M100, "Marian": MARIAN},
+    **{"Bart": PLAIN, "Roberta": PLAIN},
+}
+# Classes that only say which package computes.
+_GENERIC = ("", "PreTrained", "TokenizersBackend", "PythonBackend", "SentencePieceBackend")
 
 
 @dataclass(frozen=True)
@@ -312,11 +318,19 @@ def read_tokenizer(folder: Path, config: Ids) -> PretrainedTokenizer:
 
 
 def _kind_of(folder: Path, config: Ids, settings: Mapping[str, Any]) -> Kind:
-    """The kind of tokenizer: by the class that the folder names, else by model type and files."""
-    name, model = str(settings.get("tokenizer_class", "")), config.model_type
-    named = next((kind for prefix, kind in _CLASSES.items() if name.startswith(prefix)), None)
-    if named is not None:
-        return named
+    """The kind of tokenizer: by the class that the folder names, else by model type and files.
+
+    Raises UserError for another class: what it puts around a text is not known.
+    """
+    said = settings.get("tokenizer_class") or read_json(folder / CONFIG, {}).get("tokenizer_class")
+    name, model = str(said or "").removesuffix("Fast").removesuffix("Tokenizer"), config.model_type
+    if name in _CLASSES:
+        return _CLASSES[name]
+    require(
+        name in _GENERIC,
+        f"{folder}: its tokenizer_class {said!r} is not supported; give a model with one of: "
+        f"{', '.join(f'{name}Tokenizer' for name in _CLASSES)}.",
+    )
     if model == "m2m_100":
         return M2M100 if (folder / VOCABULARY).exists() else NLLB
     if model == "mbart":

@@ -20,6 +20,7 @@ from specdec_plugins.decoding.networks import StackConfig
 from specdec_plugins.decoding.networks.trained import VERIFIER, Model, State
 from specdec_plugins.errors import UserError, require
 from specdec_plugins.formats.dictionaries import Dictionary, ours
+from specdec_plugins.formats.output import is_file_name
 from specdec_plugins.formats.pretrained.config import PretrainedConfig
 
 SAFE, PICKLED, INDEX = "model.safetensors", "pytorch_model.bin", ".index.json"
@@ -193,7 +194,7 @@ def _shards(index: Path) -> list[Path]:
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise UserError(f"{index}: not an index of weights; download it again.") from error
     require(
-        all(isinstance(name, str) and Path(name).name == name for name in names),
+        all(map(is_file_name, names)),
         f"{index}: names files outside its folder; download it again.",
     )
     return [index.parent / name for name in names]

@@ -94,13 +94,25 @@ def test_a_beam_search_is_told_of_once_and_none_is_not(folder: Path) -> None:
     assert "asks for sampling" in read_config(folder).notices[0]
 
 
+def test_unknown_fields_are_told_of_once_and_change_nothing(folder: Path) -> None:
+    expected, notices = read(folder).state_dict(), read_config(folder).notices
+    change(folder / CONFIG, mystery=3, second={"a": 1}, sliding_window=None)
+    change(folder / GENERATION, wonder=True)
+    told, more, *others = read_config(folder).notices
+    assert told.startswith(f"{folder / CONFIG}: ignoring mystery, second, unknown here; if")
+    assert more.startswith(f"{folder / GENERATION}: ignoring wonder, unknown here")
+    assert tuple(others) == notices
+    for name, tensor in read(folder).state_dict().items():
+        assert torch.equal(tensor, expected[name])
+
+
 @pytest.mark.parametrize(
     ("file", "entries", "message"),
     [
         (CONFIG, {"model_type": "t5"}, "'t5' are not supported .its positions are relative.; give"),
         (CONFIG, {"model_type": "whisper"}, "models of type 'whisper' are not supported; give one"),
         (CONFIG, {"architectures": ["BartForSequenceClassification"]}, "does not map a text"),
-        (CONFIG, {"mystery": 3}, "unknown entry 'mystery', .* delete it from the file"),
+        (CONFIG, {"rope_theta": 1e4}, "rope_theta is 10000.0, which is not supported; delete it"),
         (CONFIG, {"quantization_config": {}}, "quantization_config is {}, which is not supported"),
         (CONFIG, {"activation_function": "quick_gelu"}, "activation 'quick_gelu' is not supported"),
         (CONFIG, {"num_hidden_layers": 5}, "num_hidden_layers is 5 and encoder_layers, .* 1;"),
@@ -164,7 +176,7 @@ def test_missing_and_damaged_files_are_told_of(folder: Path) -> None:
     (folder / PICKLED).unlink()
     for text, message in (
         ("[]", "not an index of weights"),
-        ('{"weight_map": {"a": "../b"}}', "names files outside its folder"),
+        *((f'{{"weight_map": {{"a": "{n}"}}}}', "names files outside") for n in ("../b", "..", "")),
         ('{"weight_map": {"a": "b.safetensors"}}', "b.safetensors: cannot be read"),
     ):
         (folder / "model.safetensors.index.json").write_text(text)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,6 +21,7 @@ from tests.formats.pretrained.toys import (
     nllb_files,
     spm_files,
 )
+from tests.refusals import refused
 
 LINES = lines_of()
 
@@ -192,3 +194,22 @@ def test_a_folder_that_lists_no_languages_has_the_published_ones(
     tokenizer = read_tokenizer(tmp_path, Ids("mbart", size, size))
     assert tokenizer.target.symbols[901:] == [*known, "<mask>"]
     assert tokenizer.languages.targets == tuple(known)
+
+
+@pytest.mark.parametrize("place", ["tokenizer_config.json", "config.json"])
+def test_a_tokenizer_of_another_class_is_refused_by_name(tmp_path: Path, place: str) -> None:
+    """SMaLL-100 has M2M-100's files, but the language of the target before the source."""
+    codes = published("m2m100")
+    m2m_files(tmp_path, LINES, codes)
+    size = len(json.loads((tmp_path / "vocab.json").read_text())) + len(codes)
+    settings = tmp_path / "tokenizer_config.json"
+    found = json.loads(settings.read_text())
+    del found["tokenizer_class"]
+    for name in ("SMALL100Tokenizer", "PreTrainedTokenizerFast"):
+        settings.write_text(json.dumps(found))
+        (tmp_path / place).write_text(json.dumps({**found, "tokenizer_class": name}))
+        given = (tmp_path, Ids("m2m_100", size, size))
+        if name.startswith("SMALL"):
+            refused("tokenizer_class 'SMALL100Tokenizer' is not supported", read_tokenizer, *given)
+        else:  # a name that tells nothing
+            assert read_tokenizer(*given).languages.targets == tuple(codes)
