@@ -69,8 +69,8 @@ def run_command(
 ) -> int:
     """Exit status of a command line. Bugs keep their stack trace; with `debug`, all errors do.
 
-    work: returns a status, or None for success; interrupted: the message after ctrl-C;
-    refused: errors that are reported in one sentence.
+    work: returns a status, or None for success; interrupted: the message after ctrl-C, if its
+    KeyboardInterrupt has none; refused: errors that are reported in one sentence.
     """
     try:
         return work() or 0
@@ -84,7 +84,7 @@ def run_command(
         if debug or not (is_out_of_memory or isinstance(error, (*refused, KeyboardInterrupt))):
             raise
         if isinstance(error, KeyboardInterrupt):
-            sys.stderr.write(f"{prog}: {interrupted}\n")
+            sys.stderr.write(f"{prog}: {str(error) or interrupted}\n")
             return INTERRUPTED
         message = str(error)
         if is_out_of_memory:

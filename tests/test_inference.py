@@ -323,6 +323,16 @@ def test_an_interrupted_run_is_continued(monkeypatch: pytest.MonkeyPatch, cli: C
     assert cli.infer(*flags, "--resume") == expected
 
 
+@pytest.mark.parametrize("special", ["-", "/dev/null"])
+def test_what_cannot_be_continued_is_not_promised_to_be(
+    special: str, monkeypatch: pytest.MonkeyPatch, cli: Cli
+) -> None:
+    broken_after(monkeypatch, 0, KeyboardInterrupt())
+    assert main(cli.arguments("--output-path", special)) == 130
+    told = cli.capsys.readouterr().err.splitlines()[-1]
+    assert told == "inference.py: interrupted; the output holds complete lines only."
+
+
 @pytest.mark.parametrize(
     ("content", "flags", "message"),
     [

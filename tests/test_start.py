@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import signal
 import subprocess
@@ -10,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from specdec_plugins.errors import INTERRUPTED
+from specdec_plugins.errors import BAD_INPUT, INTERRUPTED
 from tests.bundles import ROOT
 from tests.programs import talking_to
 
@@ -23,6 +24,8 @@ try:
 except BaseException:
     sys.exit("swallowed")
 """
+# Runs `main` of work.py.
+WORK = "import sys; from specdec_plugins.errors import run_program; sys.exit(run_program('work'))"
 COMMANDS: dict[str, list[object]] = {
     "inference.py": [ROOT / "inference.py"],
     "translate.py": [ROOT / "scripts" / "translate.py"],
@@ -53,10 +56,8 @@ def test_ctrl_c_during_a_slow_import_ends_without_a_word(command: str, tmp_path:
 def test_ctrl_c_stays_ignored_in_a_background_job(tmp_path: Path) -> None:
     (tmp_path / "torch.py").write_text("import os, signal\nos.kill(os.getpid(), signal.SIGINT)\n")
     (tmp_path / "work.py").write_text("import torch\ndef main(): return 7\n")
-    program = "import sys; from specdec_plugins.errors import run_program; "
-    program += "sys.exit(run_program('work'))"
     done = subprocess.run(
-        [sys.executable, "-c", program],
+        [sys.executable, "-c", WORK],
         env={"PYTHONPATH": f"{tmp_path}:{ROOT}"},
         preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_IGN),
         check=False,
@@ -73,13 +74,24 @@ def test_ctrl_c_outside_of_a_commands_own_guard(when: str, tmp_path: Path) -> No
         "def ctrl_c(): os.kill(os.getpid(), signal.SIGINT)\n"
         f"def main(): return {work}\n"
     )
-    program = "import sys; from specdec_plugins.errors import run_program; "
-    program += "sys.exit(run_program('work'))"
     done = subprocess.run(
-        [sys.executable, "-c", program],
+        [sys.executable, "-c", WORK],
         env={"PYTHONPATH": f"{tmp_path}:{ROOT}"},
         preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
         capture_output=True,
         check=False,
     )
     assert (done.returncode, done.stderr) == (INTERRUPTED if when == "before" else 3, b"")
+
+
+def test_a_closed_standard_error_costs_the_messages_alone(tmp_path: Path) -> None:
+    (tmp_path / "work.py").write_text(
+        "from specdec_plugins.errors import refuse\ndef main(): return refuse('work', 'bad')\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", WORK],
+        env={"PYTHONPATH": f"{tmp_path}:{ROOT}"},
+        preexec_fn=lambda: os.close(2),
+        check=False,
+    )
+    assert done.returncode == BAD_INPUT

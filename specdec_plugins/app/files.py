@@ -1,14 +1,13 @@
-"""Input and output of lines: strict reading, writing of complete lines only, and resuming."""
+"""Lines of files: strict reading, resuming, and the options that name the files."""
 
 from __future__ import annotations
 
 import hashlib
 import json
 import os
-import stat
 import sys
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import AbstractContextManager, ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from itertools import islice, zip_longest
@@ -23,9 +22,7 @@ from specdec_plugins.app.types import Sentence
 from specdec_plugins.corpus import reading
 from specdec_plugins.corpus.resume import first_difference, write_json
 from specdec_plugins.errors import UserError, require
-from specdec_plugins.formats.output import check_output
-
-STANDARD = "-"  # standard input or output, where a path is expected
+from specdec_plugins.formats.output import STANDARD, check_output, is_file
 
 T = TypeVar("T")
 
@@ -37,9 +34,10 @@ _FREE = {"batch", "device"}
 def open_input(path: str) -> Iterator[BinaryIO]:
     """The bytes of a file, or of standard input for '-'.
 
-    Raises UserError if the file is missing or unreadable.
+    Raises UserError if the file is missing or unreadable, or standard input is closed.
     """
     if path == STANDARD:
+        require(sys.stdin is not None, "standard input is closed; name a file to read.")
         yield sys.stdin.buffer
         return
     try:
@@ -104,6 +102,7 @@ def check_places(inputs: Sequence[str], outputs: Sequence[str]) -> None:
     """Raises UserError if an output cannot be written, or is an input as well."""
     for output in outputs:
         if output == STANDARD:
+            require(sys.stdout is not None, "standard output is closed; name a file to write.")
             continue
         check_output(output)
         require(
@@ -119,74 +118,6 @@ def is_same_place(path: str, other: str) -> bool:
     if os.path.exists(path) and os.path.exists(other):
         return os.path.samefile(path, other)
     return os.path.realpath(path) == os.path.realpath(other)
-
-
-class LineWriter(AbstractContextManager["LineWriter"]):
-    """Writes complete lines, unbuffered.
-
-    The first write opens and truncates the file, even if it writes no lines; errors before that
-    cost no earlier output. If a write fails or is interrupted, a regular file is cut back to its
-    last complete line.
-    """
-
-    def __init__(self, path: str, keep: int = 0, advice: str = "") -> None:
-        """keep: number of lines of an existing file to keep; the rest is dropped.
-
-        advice: how to go on after a failed write; it ends the message.
-        """
-        self.path = path
-        self._keep = keep
-        self._advice = advice
-        self._fd: int | None = None
-
-    def write(self, lines: Sequence[str]) -> None:
-        """Append lines, each without its line end.
-
-        Raises UserError if the output cannot be opened or is full, BrokenPipeError if its reader is
-        gone.
-        """
-        if self._fd is None:
-            try:
-                self._fd = self._open()
-            except OSError as error:
-                raise UserError(f"{self.path}: cannot be written ({error.strerror}).") from error
-        data = "".join(f"{line}\n" for line in lines).encode("utf-8")
-        begin, pending = os.fstat(self._fd).st_size, memoryview(data)
-        try:
-            while pending:
-                pending = pending[os.write(self._fd, pending) :]
-        except BaseException as error:
-            # Standard output may lead to a file with other writers, so it is never cut.
-            if self.path != STANDARD and stat.S_ISREG(os.fstat(self._fd).st_mode):
-                # By the file's size: an interrupt may have come between a write and its count.
-                written = data[: os.fstat(self._fd).st_size - begin]
-                os.ftruncate(self._fd, begin + written.rfind(b"\n") + 1)
-            if isinstance(error, BrokenPipeError) or not isinstance(error, OSError):
-                raise
-            raise UserError(
-                f"{self.path}: cannot be written ({error.strerror}); "
-                f"what was written before is complete{self._advice}."
-            ) from error
-
-    def _open(self) -> int:
-        """A descriptor at the end of the kept lines.
-
-        It bypasses Python's buffer, which could be flushed in the middle of a line.
-        """
-        if self.path == STANDARD:
-            return os.dup(sys.stdout.fileno())
-        size = 0
-        if self._keep:
-            with open(self.path, "rb") as kept:
-                size = sum(len(line) for line in islice(kept, self._keep))
-        fd = os.open(self.path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o666)
-        if stat.S_ISREG(os.fstat(fd).st_mode):
-            os.ftruncate(fd, size)
-        return fd
-
-    def __exit__(self, *_: object) -> None:
-        if self._fd is not None:
-            os.close(self._fd)
 
 
 _beside = partial(option, group="forced beginnings, and long lines")
@@ -359,12 +290,13 @@ class Journal:
     that is not a regular file, such as a pipe or a device, has no journal.
     """
 
-    def __init__(self, output_path: str, settings: Settings) -> None:
+    def __init__(self, output_path: str, settings: Settings, advice: str = "") -> None:
+        """advice: as of `LineWriter`."""
         self.output_path = output_path
+        self._advice = advice
         self.lines = 0  # of the input, read so far
         self._hash = hashlib.sha256()  # of these lines
-        is_file = os.path.isfile(output_path) or not os.path.exists(output_path)
-        self._path = Path(f"{output_path}.resume") if output_path != STANDARD and is_file else None
+        self._path = Path(f"{output_path}.resume") if is_file(output_path) else None
         made_from = {k: v for k, v in asdict(settings).items() if k not in _FREE}
         # A JSON round trip, so that it compares equal to what is read from a file.
         self._settings: dict[str, Any] = json.loads(json.dumps(made_from))
@@ -411,11 +343,21 @@ class Journal:
         )
 
     def record(self, sentences: Iterable[Sentence]) -> None:
-        """Record atomically that the output now holds these, too."""
+        """Record atomically that the output now holds these, too.
+
+        Raises UserError if the record cannot be written; an earlier one is left as it was.
+        """
         self._count(sentences)
-        if self._path is not None:
-            lines = {"lines": self.lines, "input": self._hash.hexdigest()}
+        if self._path is None:
+            return
+        lines = {"lines": self.lines, "input": self._hash.hexdigest()}
+        try:
             write_json(self._path, {**lines, "settings": self._settings})
+        except OSError as error:
+            raise UserError(
+                f"{self._path}: cannot be written ({error.strerror}); {self.output_path} holds "
+                f"{self.lines} complete lines{self._advice}."
+            ) from error
 
     def _count(self, sentences: Iterable[Sentence]) -> None:
         """Raises UserError if the lines recorded came from another input."""

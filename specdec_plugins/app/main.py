@@ -14,10 +14,8 @@ from dataclasses import dataclass
 from typing import Any, TextIO
 
 from specdec_plugins.app.files import (
-    STANDARD,
     FileOptions,
     Journal,
-    LineWriter,
     buffer_size,
     check_places,
     count_lines,
@@ -34,12 +32,14 @@ from specdec_plugins.app.types import BlockTranslation, Translation
 from specdec_plugins.decoding.types import FinishReason
 from specdec_plugins.errors import Parser, UserError, require, run_command
 from specdec_plugins.formats.bundle import read_bundle
+from specdec_plugins.formats.output import LineWriter, is_file
 from specdec_plugins.formats.pretrained.config import is_pretrained
 
 UNDECODABLE = 1  # some line is empty, because its logits are not numbers
 
 BUFFER_SIZE = 1000  # lines
-RESUME = "--resume continues it"
+INTERRUPTED = "interrupted; the output holds complete lines only"
+RESUME = ", and --resume continues it"
 MIB = 2**20
 
 PROMPT = "> "
@@ -122,8 +122,9 @@ def say(message: str) -> None:
 def main(argv: Sequence[str] | None = None) -> int:
     """Run inference.py; returns the exit status."""
     debug = "--debug" in (sys.argv if argv is None else argv)
-    told = f"interrupted; the output holds complete lines only, and {RESUME}."
-    return run_command("inference.py", lambda: Run(*parse_options(argv)).run(), debug, told)
+    return run_command(
+        "inference.py", lambda: Run(*parse_options(argv)).run(), debug, "interrupted."
+    )
 
 
 def translate(argv: Sequence[str] | None = None) -> int:
@@ -145,7 +146,7 @@ def translate(argv: Sequence[str] | None = None) -> int:
             if "data" in given:
                 read_bundle(given["data"])  # raises a clear error if it is no bundle
         settings = make_settings(asked)
-        if not sys.stdin.isatty():
+        if sys.stdin is None or not sys.stdin.isatty():
             return Run(settings, FileOptions(buffer_size=1, progress=False, quiet=True)).run()
         import readline  # noqa: F401  (lines can be edited and recalled)
 
@@ -163,10 +164,17 @@ class Run:
         self.settings = settings
         self.files = files
         self.tally = Tally()
-        self.journal = Journal(files.output_path, settings)
+        self._advice = RESUME if all(map(is_file, files.outputs)) else ""
+        self.journal = Journal(files.output_path, settings, self._advice)
 
     def run(self) -> int:
         """Do the cheap checks, load, then decode buffer by buffer; returns the exit status."""
+        try:
+            return self._run()
+        except KeyboardInterrupt as error:
+            raise KeyboardInterrupt(f"{INTERRUPTED}{self._advice}.") from error
+
+    def _run(self) -> int:
         with ExitStack() as stack:
             sentences = stack.enter_context(open_sentences(self.files))
             kept = self._check_outputs()
@@ -178,9 +186,9 @@ class Run:
             translator = load_translator(self.settings, with_scores=bool(self.files.json_path))
             diagnosis = Diagnosis(translator) if self.files.diagnose else None
             self.journal.skip(sentences, kept)
-            advice = "" if STANDARD in self.files.outputs else f", and {RESUME}"
             writers = [
-                stack.enter_context(LineWriter(path, kept, advice)) for path in self.files.outputs
+                stack.enter_context(LineWriter(path, kept, self._advice))
+                for path in self.files.outputs
             ]
             start, source = time.perf_counter(), self.files.input_path
             bar = stack.enter_context(progress_bar(source, self.files.progress, kept))

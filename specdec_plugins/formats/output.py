@@ -1,14 +1,26 @@
-"""Output paths: checked before the work begins, and written atomically."""
+"""Output paths: checked before the work begins, and written atomically or by complete lines."""
 
 from __future__ import annotations
 
+import errno
+import fcntl
 import os
 import shutil
-from collections.abc import Iterator
-from contextlib import contextmanager
+import stat
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from itertools import islice
 from pathlib import Path
 
 from specdec_plugins.errors import UserError, require
+
+STANDARD = "-"  # standard input or output, where a path is expected
+
+
+def is_file(output: str) -> bool:
+    """Whether an output is a regular file, or will be one; not a pipe, a device or '-'."""
+    return output != STANDARD and (os.path.isfile(output) or not os.path.exists(output))
 
 
 def check_output(
@@ -106,3 +118,86 @@ def new_folder(folder: str | Path, marker: str, force: bool = False) -> Iterator
     except OSError as error:
         name = error.filename or folder
         raise UserError(f"{name}: {error.strerror or error}; nothing was written.") from error
+
+
+class LineWriter(AbstractContextManager["LineWriter"]):
+    """Writes complete lines, unbuffered.
+
+    The first write opens and truncates the file, even if it writes no lines; errors before that
+    cost no earlier output. If a write fails or is interrupted, a regular file is cut back to its
+    last complete line.
+    """
+
+    def __init__(self, path: str, keep: int = 0, advice: str = "") -> None:
+        """keep: number of lines of an existing file to keep; the rest is dropped.
+
+        advice: how to go on after a failed write; it ends the message.
+        """
+        self.path = path
+        self._keep = keep
+        self._advice = advice
+        self._fd: int | None = None
+
+    def write(self, lines: Sequence[str]) -> None:
+        """Append lines, each without its line end.
+
+        Raises UserError if the output cannot be opened, is full, or is written by another process,
+        BrokenPipeError if its reader is gone.
+        """
+        if self._fd is None:
+            try:
+                self._fd = self._open()
+            except OSError as error:
+                raise UserError(f"{self.path}: cannot be written ({error.strerror}).") from error
+        data = "".join(f"{line}\n" for line in lines).encode("utf-8")
+        begin, pending = os.fstat(self._fd).st_size, memoryview(data)
+        try:
+            while pending:
+                pending = pending[os.write(self._fd, pending) :]
+        except BaseException as error:
+            # Standard output may lead to a file with other writers, so it is never cut.
+            if self.path != STANDARD and stat.S_ISREG(os.fstat(self._fd).st_mode):
+                # By the file's size: an interrupt may have come between a write and its count.
+                written = data[: os.fstat(self._fd).st_size - begin]
+                os.ftruncate(self._fd, begin + written.rfind(b"\n") + 1)
+            if isinstance(error, BrokenPipeError) or not isinstance(error, OSError):
+                raise
+            raise UserError(
+                f"{self.path}: cannot be written ({error.strerror}); "
+                f"what was written before is complete{self._advice}."
+            ) from error
+
+    def _open(self) -> int:
+        """A descriptor at the end of the kept lines.
+
+        It bypasses Python's buffer, which could be flushed in the middle of a line.
+        """
+        if self.path == STANDARD:
+            return os.dup(sys.stdout.fileno())
+        size = 0
+        if self._keep:
+            with open(self.path, "rb") as kept:
+                size = sum(len(line) for line in islice(kept, self._keep))
+        fd = os.open(self.path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o666)
+        if stat.S_ISREG(os.fstat(fd).st_mode):
+            self._lock(fd)
+            os.ftruncate(fd, size)
+        return fd
+
+    def _lock(self, fd: int) -> None:
+        """Keep other processes from writing; the lock ends with the descriptor."""
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            os.close(fd)
+            raise UserError(
+                f"{self.path}: another run is writing it; wait for its end, or name another file."
+            ) from None
+        except OSError as error:
+            if error.errno not in (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP):
+                raise
+            # A file system without locks, as some clusters have; it can be written all the same.
+
+    def __exit__(self, *_: object) -> None:
+        if self._fd is not None:
+            os.close(self._fd)

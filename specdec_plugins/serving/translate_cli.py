@@ -20,6 +20,7 @@ from specdec_plugins.app import files
 from specdec_plugins.app.options import add_options, build, check, like, option
 from specdec_plugins.app.settings import EXACT
 from specdec_plugins.errors import Parser, UserError, require, run_command
+from specdec_plugins.formats.output import LineWriter
 from specdec_plugins.serving.cli import KEY_VARIABLE
 from specdec_plugins.serving.client import Client
 from specdec_plugins.serving.errors import ServiceError
@@ -88,7 +89,7 @@ def _run(given: dict[str, Any]) -> int:
         stream = stack.enter_context(files.open_input(source))
         texts = (line.text for line in files.read_lines(stream, files.name_of(source)))
         translations = _translator(given, options, texts, stack)
-        writer = stack.enter_context(files.LineWriter(target))
+        writer = stack.enter_context(LineWriter(target))
         bar = stack.enter_context(files.progress_bar(source, options.progress))
         num_failed = 0
         for lines in translations:

@@ -2,26 +2,30 @@
 
 from __future__ import annotations
 
+import errno
 import io
 import os
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from specdec_plugins.app import files
 from specdec_plugins.app.files import (
     Journal,
-    LineWriter,
+    check_places,
     count_lines,
     is_same_place,
+    open_input,
     progress_bar,
     read_lines,
 )
 from specdec_plugins.app.settings import Settings
 from specdec_plugins.app.types import Sentence
 from specdec_plugins.errors import UserError
+from specdec_plugins.formats import output as outputs
+from specdec_plugins.formats.output import LineWriter
 
 
 def texts(data: bytes) -> list[str]:
@@ -108,7 +112,7 @@ def test_a_write_cut_short_leaves_complete_lines(
     with LineWriter(str(path)) as writer:
         writer.write(["before"])
         with monkeypatch.context() as patch:
-            patch.setattr(files.os, "write", cut_short)
+            patch.setattr(outputs.os, "write", cut_short)
             with pytest.raises((KeyboardInterrupt, UserError)) as raised:
                 writer.write(["one", "two"])
         after = "before\n" + ("one\n" if accepted > 3 else "")
@@ -124,6 +128,39 @@ def test_a_full_device_is_said(advice: str) -> None:
     told = rf"\(No space left on device\); what was written before is complete{advice}\.$"
     with LineWriter("/dev/full", advice=advice) as writer, pytest.raises(UserError, match=told):
         writer.write(["a"])
+
+
+def test_two_runs_do_not_write_one_output(tmp_path: Path) -> None:
+    path = str(tmp_path / "out")
+    with LineWriter(path) as first, LineWriter(path, keep=1) as second:
+        first.write(["a", "b"])
+        with pytest.raises(UserError, match=r"out: another run is writing it; wait for its end"):
+            second.write(["c"])
+        assert count_lines(path) == 2
+    with LineWriter(path, keep=1) as third:
+        third.write(["c"])
+    assert Path(path).read_text(encoding="utf-8") == "a\nc\n"
+
+
+def test_an_output_without_locks_is_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def no_locks(*_: object) -> None:
+        raise OSError(errno.ENOLCK, "No locks available")
+
+    monkeypatch.setattr(outputs.fcntl, "flock", no_locks)
+    with LineWriter(str(tmp_path / "out")) as writer:
+        writer.write(["a"])
+    assert count_lines(str(tmp_path / "out")) == 1
+
+
+def test_closed_standard_streams_are_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("stdin", "stdout"):
+        monkeypatch.setattr(sys, name, None)
+    with pytest.raises(UserError, match="standard input is closed; name a file"):
+        open_input("-").__enter__()
+    with pytest.raises(UserError, match="standard output is closed; name a file"):
+        check_places([], ["-"])
 
 
 def test_only_what_can_be_read_twice_is_counted(tmp_path: Path) -> None:
@@ -217,6 +254,19 @@ def test_without_a_record_the_count_has_to_do(output: str) -> None:
     rest = sentences("x", "y", "z")
     journal.skip(rest, 2)
     assert [s.text for s in rest] == ["z"]
+
+
+def test_a_record_for_which_there_is_no_room(output: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: object, **__: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    journal = Journal(output, settings(), ", and --resume continues it")
+    monkeypatch.setattr(Path, "write_text", full)
+    told = r"out.resume: cannot be written \(No .*\); .*out holds 3 complete lines, and --resume c"
+    with pytest.raises(UserError, match=told):
+        journal.record(sentences("a", "b", "c"))
+    monkeypatch.undo()
+    assert resume(output, 3, *"abcd") == ["d"]
 
 
 @pytest.mark.parametrize("content", ["", "[]", '{"lines": 1}', '{"settings": 3, "lines": 1}'])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import socket
 import struct
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -223,6 +224,16 @@ def verifier(monkeypatch: pytest.MonkeyPatch) -> GatedVerifier:
 def test_the_same_without_a_server(translate: Translate) -> None:
     assert translate("\n".join(LINES).encode()) == (0, "\n".join([*WANTED, ""]))
     assert translate(b"w4 w1. w2", "--whole-lines") == (0, expected("w4 w1. w2") + "\n")
+
+
+@pytest.mark.parametrize(("name", "what"), [("stdin", "input"), ("stdout", "output")])
+def test_a_closed_stream_is_said_before_a_model_is_loaded(
+    name: str, what: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(translate_cli, "load_model", lambda _: pytest.fail("loaded"))
+    monkeypatch.setattr(sys, name, None)
+    assert main([]) == 2
+    assert f"standard {what} is closed" in capsys.readouterr().err
 
 
 def test_lines_that_cannot_be_decoded_are_empty_and_told(
