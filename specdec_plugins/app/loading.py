@@ -31,7 +31,7 @@ from specdec_plugins.decoding.networks import (
 from specdec_plugins.decoding.networks.fairseq_names import EncoderDecoder
 from specdec_plugins.decoding.networks.trained import Model, TrainedNetwork
 from specdec_plugins.decoding.schedules import SCHEDULES
-from specdec_plugins.decoding.types import DecodeParams, Drafter, Verifier
+from specdec_plugins.decoding.types import DecodeParams, Drafter, Guarantee, Verifier
 from specdec_plugins.decoding.verifier import TransformerVerifier
 from specdec_plugins.errors import require
 from specdec_plugins.formats.bigrams import read_bigrams
@@ -293,15 +293,16 @@ def _load_engine(settings: Settings, words: Words, with_scores: bool) -> tuple[D
 def drafting_dtype(settings: Settings) -> str:
     """The dtype of the drafting network: the one asked for, else int8 or the verifier's.
 
-    The default is int8 beside a float32 verifier where this project's kernels compute: it takes
-    half the time, and the verifier checks the draft. Unverified drafts are
-    computed as precisely as the settings ask.
+    The default is int8 beside a float32 verifier where this project's kernels compute, which takes
+    half the time, if the rule gives the verifier's text or distribution whatever is drafted.
+    Other drafts are computed as precisely as the settings ask, because text would depend on it.
     """
     on_cpu = choose_device(settings.device).type == "cpu"
     has_kernels = on_cpu and settings.kernels == "native" and best_set() is not None
     network = settings.needs.network
     can_be_quick = has_kernels and network is not None and network.int8
-    is_checked = settings.strategy == "specdec"
+    fixed = settings.acceptance.guarantee(settings.beta) is not Guarantee.NONE
+    is_checked = settings.strategy == "specdec" and fixed
     quick = can_be_quick and is_checked and settings.dtype == "float32"
     return settings.drafter_dtype or ("int8" if quick else settings.dtype)
 

@@ -102,9 +102,9 @@ class Settings:
     )
     drafter_dtype: str | None = _machine(
         None,
-        "precision of the drafter's network; drafts are verified, so exact mode stays exact "
-        "(default: int8 beside a float32 verifier on a CPU with this project's kernels, else the "
-        "verifier's)",
+        "precision of the drafter's network, which never changes exact output (default: int8 "
+        "beside a float32 verifier on a CPU with this project's kernels, for exact output and "
+        "sampling; else the verifier's)",
         choices=("float32", "int8"),
     )
     kernels: str = _machine(

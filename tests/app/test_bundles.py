@@ -68,7 +68,9 @@ def test_a_block_scores_to_the_last_bit_what_a_step_scores() -> None:
     ("given", "wanted"),
     [
         ({}, [False, True]),
-        ({"beta": 3, "tau": 1.0}, [False, True]),
+        ({"rule": "speculative_sampling"}, [False, True]),
+        ({"rule": "top_beta", "tau": 1.0}, [False, True]),  # beta 1
+        ({"beta": 3, "tau": 1.0}, [False, False]),  # the draft decides the text
         ({"drafter_dtype": "float32"}, [False, False]),
         ({"kernels": "torch"}, [False, False]),
         ({"strategy": "drafter"}, [False, False]),  # nobody checks it
