@@ -104,6 +104,27 @@ def _check(cfg: Any) -> None:
         if path is not None and path != "checkpoint_last.pt":
             load_checkpoint(path)  # raises a clear error if it is bad
     _check_folders(cfg)
+    _check_dictionaries(cfg)
+
+
+def _check_dictionaries(cfg: Any) -> None:
+    """Refuse to go on with other dictionaries, and have every checkpoint record those in use."""
+    from omegaconf import open_dict
+
+    from specdec_plugins.formats.checkpoints import load_checkpoint
+    from specdec_plugins.formats.dictionaries import load_dictionaries
+    from specdec_plugins.formats.models import DIGESTS, TrainingRecord
+
+    languages = [getattr(cfg.task, f"{side}_lang", None) for side in ("source", "target")]
+    both = load_dictionaries(cfg.task.data.split(os.pathsep)[0], *languages)
+    restored, start = cfg.checkpoint.restore_file, cfg.checkpoint.finetune_from_model
+    if restored == "checkpoint_last.pt":
+        restored = os.path.join(cfg.checkpoint.save_dir, restored)
+    for path in (Path(restored), *([Path(start)] if start else [])):
+        if path.is_file():
+            TrainingRecord(load_checkpoint(path), path).check_dictionaries(both)
+    with open_dict(cfg):
+        cfg[DIGESTS] = both.digests
 
 
 def _check_folders(cfg: Any) -> None:

@@ -36,6 +36,7 @@ from specdec_plugins.errors import UserError, require
 from specdec_plugins.formats.bundle import read_bundle
 from specdec_plugins.formats.checkpoints import load_checkpoint, save_checkpoint
 from specdec_plugins.formats.dictionaries import Dictionary
+from specdec_plugins.formats.models import DIGESTS
 from specdec_plugins.formats.output import written_whole
 from specdec_plugins.training.recipe import flags
 
@@ -390,7 +391,8 @@ class Training:
         state |= {name: initial[name] for name in frozen & state.keys()}
         if "decoder.head.state.bias" in state:
             state |= self._shortlist()
-        return {"args": last.get("args"), "cfg": last.get("cfg"), "model": state}
+        # Without the digests of dictionaries: the data's have numbers in place of symbols.
+        return {"args": None, "cfg": {**last["cfg"], DIGESTS: None}, "model": state}
 
     def _shortlist(self) -> dict[str, Any]:
         """The shortlist's tensors; computed once, from data and dictionaries alone."""
@@ -407,16 +409,11 @@ class Training:
         rows = [[f"{point[name]:.4g}" for name in names] for point in self.curve.entries]
         args = self.args
         return _CARD.format(
-            model=args.model,
-            text=args.text,
-            sentences=self.num_sentences,
-            minutes=self.seconds / 60,
-            lines=len(self.lines),
-            timed=len(self.lines[:_TIMED]),
+            model=args.model, text=args.text, command=args.told, sentences=self.num_sentences,
+            minutes=self.seconds / 60, lines=len(self.lines), timed=len(self.lines[:_TIMED]),
             rows="\n".join(f"| {' | '.join(row)} |" for row in rows),
             device="a CPU" if args.cpu else "whatever torch found first, a GPU or a CPU",
-            command=args.told,
-        )
+        )  # fmt: skip
 
 
 def train(args: argparse.Namespace) -> None:

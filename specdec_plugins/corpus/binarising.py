@@ -33,6 +33,7 @@ from specdec_plugins.errors import UserError, not_installed, require
 from specdec_plugins.formats.bigrams import count_bigrams, write_bigrams
 from specdec_plugins.formats.checkpoints import load_checkpoint, save_checkpoint
 from specdec_plugins.formats.dictionaries import Dictionaries, Dictionary, load_dictionaries
+from specdec_plugins.formats.models import TrainingRecord
 from specdec_plugins.formats.output import check_output
 
 # Above this share of unknown tokens, the dictionary was not made for this text.
@@ -365,6 +366,7 @@ def shortlist(args: argparse.Namespace) -> None:
         f"{args.path}: trained with dictionaries of {sizes[0]} and {sizes[1]} types, but those in "
         f"{args.data} have {len(both.source)} and {len(both.target)}; give its own data folder",
     )
+    TrainingRecord(checkpoint, args.path).check_dictionaries(both)
     likely = (_counted if way == "text" else _read)(args, both)
     _store(model, likely, sizes[0])
     save_checkpoint(checkpoint, args.output)

@@ -19,9 +19,10 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
-from specdec_plugins.decoding.networks.trained import NETWORKS, Model, State
+from specdec_plugins.decoding.networks.trained import NETWORKS, Digests, Model, State
 from specdec_plugins.decoding.registry import misfit
 from specdec_plugins.errors import UserError, located, read_object, require
+from specdec_plugins.formats.dictionaries import load_dictionaries
 from specdec_plugins.formats.output import is_file_name, new_folder
 from specdec_plugins.formats.pretrained.config import CONFIG, GENERATION
 from specdec_plugins.formats.pretrained.tokenizer import FILES
@@ -215,7 +216,13 @@ def read_weights(path: str | Path) -> Model:
             f"{path.parent / SETTINGS}: the architecture of {path.name} does not fit the kind "
             f"{part.kind} ({error}); convert the model again."
         ) from error
-    return Model(path, part.kind, part.kind, config, state)
+    return Model(path, part.kind, part.kind, config, state, digests=_digests(path.parent, settings))
+
+
+def _digests(folder: Path, settings: BundleSettings) -> Digests:
+    if settings.text.get("tokenizer") == PRETRAINED:
+        return None, None
+    return load_dictionaries(folder, settings.source_lang, settings.target_lang).digests
 
 
 def _read_tensors(path: Path, verifier: Path) -> State:

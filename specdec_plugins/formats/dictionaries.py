@@ -7,6 +7,7 @@ symbols elsewhere and no `<s>`. An *order* maps each of our ids to the id in suc
 
 from __future__ import annotations
 
+import hashlib
 import io
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -77,6 +78,11 @@ class Dictionary:
         """The special ids that the decoding core needs."""
         return SpecialTokens(start=self.start, pad=self.pad, eos=self.eos, unk=self.unk)
 
+    @property
+    def digest(self) -> str:
+        """A hash of the symbols in their order; checkpoints record it."""
+        return hashlib.sha256("\n".join(self.symbols).encode()).hexdigest()
+
     def index(self, symbol: str) -> int:
         """The symbol's id, or that of `<unk>`."""
         return self._ids.get(symbol, self.unk)
@@ -103,6 +109,11 @@ class Dictionaries:
     target: Dictionary
     source_lang: str
     target_lang: str
+
+    @property
+    def digests(self) -> list[str]:
+        """Of the source's and the target's dictionary."""
+        return [self.source.digest, self.target.digest]
 
 
 def load_dictionaries(

@@ -16,19 +16,22 @@ from torch import Tensor
 from specdec_plugins.decoding.networks import BlockConfig, StackConfig, TransformerConfig
 from specdec_plugins.decoding.networks.trained import (
     NETWORKS,
+    Digests,
     Model,
     State,
     TrainedNetwork,
+    check_digests,
     kind_of,
 )
 from specdec_plugins.errors import UserError, located, require
 from specdec_plugins.formats.bundle import WEIGHTS_SUFFIX, read_weights
 from specdec_plugins.formats.checkpoints import load_checkpoint, untrained
-from specdec_plugins.formats.dictionaries import Dictionary
+from specdec_plugins.formats.dictionaries import Dictionaries, Dictionary
 
 _VERSION = 3.0  # from 2 on, a stack may end in a norm; from 3 on, layers have today's layout
 _CPU = torch.device("cpu")
 Languages = tuple[str | None, str | None]  # source, target
+DIGESTS = "dictionaries"  # the entry of a checkpoint's settings
 _Network = TypeVar("_Network", bound=TrainedNetwork)
 
 # Buffers that mark the format of a file, and position tables that are computed anyway.
@@ -105,8 +108,10 @@ class TrainingRecord:
 
     def __init__(self, checkpoint: dict[str, Any], path: Path) -> None:
         config = checkpoint.get("cfg")
+        self._path = path
         self._task = config.get("task") if config is not None else None
         self._model = config.get("model") if config is not None else checkpoint.get("args")
+        self._digests = _read(checkpoint.get("args") if config is None else config, DIGESTS)
         if self._model is None:
             raise UserError(
                 f"{path}: the checkpoint does not say what its model is (neither 'cfg' nor "
@@ -116,6 +121,15 @@ class TrainingRecord:
     @property
     def arch(self) -> str:
         return str(self.get("_name") or self.get("arch") or "unknown")
+
+    @property
+    def digests(self) -> Digests:
+        """Of the dictionaries, as train.py records them."""
+        return self._digests or (None, None)
+
+    def check_dictionaries(self, both: Dictionaries) -> None:
+        """Raises UserError if others are recorded."""
+        check_digests(self._path, self.digests, both.source, both.target)
 
     def get(self, name: str, default: Any = None) -> Any:
         """The value of a flag of the model, or else of the task.
@@ -159,7 +173,7 @@ def read_checkpoint(path: str | Path) -> Model:
     with located(path):
         config = NETWORKS.get(kind).configure(state, record)
     languages = (record.get("source_lang"), record.get("target_lang"))
-    return Model(path, kind, record.arch, config, state, languages)
+    return Model(path, kind, record.arch, config, state, languages, record.digests)
 
 
 def upgrade(state: State) -> State:
@@ -198,7 +212,7 @@ def to_checkpoint(model: Model, source_lang: str, target_lang: str) -> dict[str,
         )
     _check_expressible(model, model.config.encoder, model.config.decoder)
     settings = {**flags_of(model), "source_lang": source_lang}
-    settings |= {"target_lang": target_lang, "data": None}
+    settings |= {"target_lang": target_lang, "data": None, DIGESTS: list(model.digests)}
     state = _in_float32(model.state)
     for side, stack in (("encoder", model.config.encoder), ("decoder", model.config.decoder)):
         state[f"{side}.version"] = torch.tensor([_VERSION])

@@ -17,8 +17,8 @@ from torch import Tensor
 from specdec_plugins.errors import UserError, require
 from specdec_plugins.formats.bundle import WEIGHTS_SUFFIX, is_bundle, read_bundle
 from specdec_plugins.formats.checkpoints import load_checkpoint, untrained
-from specdec_plugins.formats.dictionaries import load_dictionaries
-from specdec_plugins.formats.models import TrainingRecord, flags_of, read_model, upgrade
+from specdec_plugins.formats.dictionaries import Dictionaries, load_dictionaries
+from specdec_plugins.formats.models import DIGESTS, TrainingRecord, flags_of, read_model, upgrade
 from specdec_plugins.models.assistant_transformer import chosen_layers, spaced_layers
 from specdec_plugins.models.block_drafter import (
     SWITCHES,
@@ -216,7 +216,9 @@ def initialise_drafter(args: Namespace) -> tuple[dict[str, Any], list[str]]:
     drafter = drafter_settings(args, verifier, source)
     target = source.get(TARGET_EMBEDDING, source[SOURCE_EMBEDDING])
     sizes = {"source": len(source[SOURCE_EMBEDDING]), "target": len(target)}
-    _check_dictionaries(args, sizes)
+    recorded = TrainingRecord(checkpoint, args.verifier)
+    both = _check_dictionaries(args, sizes, recorded)
+    setattr(drafter, DIGESTS, both.digests if both else recorded.digests)
     with torch.random.fork_rng(devices=[]):  # fairseq's modules take no generator
         torch.default_generator.manual_seed(args.seed)
         model = BlockDrafter.build_model(drafter, numbered_dictionaries(*sizes.values()))
@@ -239,11 +241,16 @@ def _read(path: Path) -> dict[str, Any]:
     return {"args": settings, "model": {n: t.float() for n, t in model.state.items()}}
 
 
-def _check_dictionaries(args: Namespace, sizes: dict[str, int]) -> None:
-    """Raises ``UserError`` if the data's dictionaries differ from the verifier's, or in size."""
+def _check_dictionaries(
+    args: Namespace, sizes: dict[str, int], recorded: TrainingRecord
+) -> Dictionaries | None:
+    """The data's dictionaries, if it was given.
+
+    Raises ``UserError`` if they differ from the verifier's, or in size.
+    """
     if args.data is None:
         require(args.verifier_data is None, "--verifier-data is compared with --data; give both")
-        return
+        return None
     mine = load_dictionaries(args.data)
     theirs = mine if args.verifier_data is None else load_dictionaries(args.verifier_data)
     for side, size in sizes.items():
@@ -261,6 +268,8 @@ def _check_dictionaries(args: Namespace, sizes: dict[str, int]) -> None:
             f"the {side} dictionary in {args.data} has {len(first)} types, the verifier "
             f"{args.verifier} has {size}; binarise the data with the verifier's dictionaries",
         )
+    recorded.check_dictionaries(mine)
+    return mine
 
 
 def numbered_dictionaries(source_size: int, target_size: int) -> Namespace:

@@ -362,13 +362,14 @@ def test_what_is_measured_is_the_mean_of_the_last_updates(training: Training) ->
     names = ("encoder.embed_tokens.weight", "decoder.embed_tokens.weight", "decoder.w")
     first, last, mean = ({n: torch.full((2,), x) for n in names} for x in (1.0, 2.0, 3.0))
     save_checkpoint({"model": first}, training.folder / "initial.pt")
-    whole = training._whole({"model": last, "extra_state": {"ema_fp32_params": mean}})["model"]
+    emas: dict[str, Any] = {"ema_fp32_params": mean}
+    whole = training._whole({"model": last, "cfg": {}, "extra_state": emas})["model"]
     assert {name: tensor[0].item() for name, tensor in whole.items()} == {
         "encoder.embed_tokens.weight": 1.0,  # frozen
         "decoder.embed_tokens.weight": 1.0,  # the same table
         "decoder.w": 3.0,
     }
-    begun_before = training._whole({"model": last, "extra_state": {}})["model"]
+    begun_before = training._whole({"model": last, "cfg": {}, "extra_state": {}})["model"]
     assert begun_before["decoder.w"][0] == 2.0
 
 

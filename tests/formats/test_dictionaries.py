@@ -60,6 +60,12 @@ def test_a_malformed_line_is_named(text: str, message: str, tmp_path: Path) -> N
     refused(f"dict.en.txt, {message}", Dictionary.load, write(tmp_path, text))
 
 
+def test_the_digest_is_of_symbols_and_their_order(tmp_path: Path) -> None:
+    made = [Dictionary.load(write(tmp_path, t)) for t in ("a 5\nb 3\n", "a 9\nb 1\n", "b 5\na 3\n")]
+    digests = [dictionary.digest for dictionary in made]
+    assert (digests[0] == digests[1], digests[0] == digests[2]) == (True, False)
+
+
 def test_an_unreadable_file_is_named(tmp_path: Path) -> None:
     refused("nowhere.txt: the dictionary cannot be read", Dictionary.load, tmp_path / "nowhere.txt")
     path = tmp_path / "dict.txt"

@@ -5,12 +5,21 @@ from __future__ import annotations
 import re
 import shlex
 import shutil
+import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 import torch
 
+import encoder_initial
+import train
+from specdec_plugins.app import convert
+from specdec_plugins.app import main as inference
+from specdec_plugins.corpus import distill
 from specdec_plugins.formats.checkpoints import load_checkpoint
+from specdec_plugins.formats.dictionaries import load_dictionaries
+from specdec_plugins.formats.models import read_model
 from specdec_plugins.training.run import main as train_main
 from tests.programs import python, run
 from tests.refusals import told
@@ -119,6 +128,61 @@ def test_the_fast_drafter_leaves_the_verifier_s_encoder_alone(
     assert "reads the verifier's encoder output and keeps its prefix" in speculative.stderr
     plain = decoded(data, tmp_path, *models, "--strategy", "AR")
     assert speculative.stdout == plain.stdout
+
+
+@pytest.fixture(scope="module")
+def reordered(tmp_path_factory: pytest.TempPathFactory, data: Path) -> Path:
+    """The data with two types exchanged in both dictionaries."""
+    folder = tmp_path_factory.mktemp("reordered") / "bin"
+    shutil.copytree(data, folder)
+    for path in folder.glob("dict.*.txt"):
+        first, second, *others = path.read_text(encoding="utf-8").splitlines()
+        path.write_text("\n".join([second, first, *others]) + "\n", encoding="utf-8")
+    return folder
+
+
+@pytest.mark.parametrize("program", ["resumed", "initial", "distilled", "bundled", "decoded"])
+def test_dictionaries_of_another_content_are_refused(
+    program: str,
+    data: Path,
+    reordered: Path,
+    verifier: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    folder, output = str(reordered), str(tmp_path / "out")
+    (tmp_path / "in").write_text("wa\n", encoding="utf-8")
+    resume = ["train.py", folder, "--arch", "transformer", *SIZES, "--task", "translation", "--cpu"]
+    monkeypatch.setattr(sys, "argv", [*resume, "--save-dir", str(verifier.parent)])
+    calls: dict[str, Callable[[], object]] = {
+        "resumed": train.main,
+        "initial": lambda: encoder_initial.COMMAND.run(
+            ["--verifier", str(verifier), "--data", folder, "--output", output]
+        ),
+        "distilled": lambda: distill.COMMAND.run(
+            [folder, "--path", str(verifier), "--output", output, "--cpu"]
+        ),
+        "bundled": lambda: convert.main(
+            ["bundle", folder, "--AR-path", str(verifier), "--output", output]
+        ),
+        "decoded": lambda: inference.main(
+            [folder, "--AR-path", str(verifier), "--strategy", "AR"]
+            + ["--input-path", str(tmp_path / "in"), "--output-path", output]
+        ),
+    }
+    said = told(capsys, calls[program])
+    assert f"{verifier}: was made with another source dictionary" in said
+    assert not Path(output).exists()
+
+
+def test_a_drafter_records_the_dictionaries_of_its_data(
+    data: Path, initial: Path, trained: tuple[Path, str], verifier: Path
+) -> None:
+    both = load_dictionaries(data).digests
+    assert load_checkpoint(verifier)["cfg"]["dictionaries"] == both
+    assert load_checkpoint(initial)["args"].dictionaries == both
+    assert read_model(trained[0] / "checkpoint_last.pt").digests == both
 
 
 def test_two_processes_on_cpus_train_together(tmp_path: Path, data: Path, initial: Path) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from abc import abstractmethod
-from collections.abc import Iterable, Sized
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, ClassVar, Protocol, TypeVar
@@ -21,6 +21,20 @@ from specdec_plugins.decoding.registry import Registry
 from specdec_plugins.errors import UserError, located, require
 
 State = dict[str, Tensor]
+
+
+class Symbols(Protocol):
+    """A dictionary, as far as it is compared."""
+
+    def __len__(self) -> int: ...
+
+    @property
+    def digest(self) -> str:
+        """A hash of its content."""
+
+
+_SIDES = ("source", "target")
+Digests = Sequence[str | None]  # of the source's and the target's dictionary; None = not recorded
 
 
 class TrainingSettings(Protocol):
@@ -91,6 +105,7 @@ class Model:
     config: Any  # of its network class
     state: State  # tied weights under each of their names
     languages: tuple[str | None, str | None] = (None, None)  # source, target; if the file says
+    digests: Digests = (None, None)  # of the dictionaries that it was trained with
 
     @property
     def num_weights(self) -> int:
@@ -113,17 +128,17 @@ class Model:
             network = NETWORKS.get(self.kind).read(self.config, self.state)
         return network.to(device=device, dtype=dtype).eval().requires_grad_(False)
 
-    def check_dictionaries(self, source: Sized, target: Sized) -> None:
-        """Raises UserError where the model was trained with dictionaries of another size."""
-        if not isinstance(self.config, TransformerConfig):
-            return
-        sides = (("source", self.config.encoder, source), ("target", self.config.decoder, target))
-        for side, stack, dictionary in sides:
-            require(
-                stack.vocab_size == len(dictionary),
-                f"{self.path}: the checkpoint has {stack.vocab_size} {side} symbols and the {side} "
-                f"dictionary {len(dictionary)}; give the dictionaries it was trained with.",
-            )
+    def check_dictionaries(self, source: Symbols, target: Symbols) -> None:
+        """Raises UserError where the model was trained with other dictionaries."""
+        if isinstance(self.config, TransformerConfig):
+            stacks = (self.config.encoder, self.config.decoder)
+            for side, stack, own in zip(_SIDES, stacks, (source, target), strict=True):
+                require(
+                    stack.vocab_size == len(own),
+                    f"{self.path}: the checkpoint has {stack.vocab_size} {side} symbols and the "
+                    f"{side} dictionary {len(own)}; give the dictionaries it was trained with.",
+                )
+        check_digests(self.path, self.digests, source, target)
 
     def only_if(self, condition: bool, engine: str, what: str) -> None:
         """Raises UserError unless the condition holds: the engine cannot express `what`."""
@@ -143,6 +158,16 @@ class Model:
         state = {n: t for n, t in self.state.items() if layer_number("decoder", n) < exit_layer}
         decoder = replace(self.config.decoder, num_layers=exit_layer)
         return replace(self, state=state, config=replace(self.config, decoder=decoder))
+
+
+def check_digests(path: Path, recorded: Digests, source: Symbols, target: Symbols) -> None:
+    """Raises UserError where a file was made with dictionaries of other content."""
+    for side, digest, own in zip(_SIDES, recorded, (source, target), strict=True):
+        require(
+            digest in (None, own.digest),
+            f"{path}: was made with another {side} dictionary, of other symbols or in another "
+            "order; give the data folder whose dictionaries it was made with.",
+        )
 
 
 def layer_number(side: str, name: str) -> int:
