@@ -1,12 +1,13 @@
 """Train with fairseq and this plugin; the flags are those of fairseq-train.
 
-Unlike fairseq-train, it trains in several processes on CPUs under torch's launcher (``torchrun
---nproc-per-node 2 train.py ... --cpu``) and in bfloat16 on GPUs and CPUs (``--bf16``), and refuses
-impossible settings before any model is built.
+Unlike fairseq-train, it trains in several processes under torch's launcher (``torchrun
+--nproc-per-node 2 train.py ...``) on CPUs too, and in bfloat16 on GPUs and CPUs (``--bf16``), and
+refuses impossible settings before any model is built.
 """
 
 from __future__ import annotations
 
+import logging
 import os
 import sys
 import warnings
@@ -24,20 +25,22 @@ PLUGIN = Path(__file__).resolve().parent / "specdec_plugins"
 
 
 def command_line(given: Sequence[str], environment: Mapping[str, str]) -> list[str]:
-    """The arguments for fairseq, which load the plugin and connect a launcher's CPU processes.
+    """The arguments for fairseq, which load the plugin and connect a launcher's processes."""
+    import torch
 
-    fairseq derives a process's device from the number of GPUs, which fails on a machine without
-    any. There, the arguments give everything that it would derive.
-    """
     arguments = list(given)
     if not _has(arguments, "--user-dir"):
         arguments += ["--user-dir", str(PLUGIN)]
-    launched = int(environment.get("WORLD_SIZE", "1")) > 1 and "RANK" in environment
-    if launched and "--cpu" in arguments and not _has(arguments, "--distributed-init-method"):
+    num_processes = environment.get("WORLD_SIZE", "1")
+    if num_processes != "1" and not _has(arguments, "--distributed-init-method"):
+        # fairseq finds out by itself only where a process sees several GPUs.
         arguments += ["--distributed-init-method", "env://", "--distributed-no-spawn"]
-        arguments += ["--distributed-world-size", environment["WORLD_SIZE"]]
+        arguments += ["--distributed-world-size", num_processes]
         arguments += ["--distributed-rank", environment["RANK"]]
-        arguments += ["--distributed-backend", "gloo", "--ddp-backend", "legacy_ddp"]
+        if "--cpu" in arguments or not torch.cuda.is_available():
+            arguments += ["--distributed-backend", "gloo", "--ddp-backend", "legacy_ddp"]
+        else:
+            arguments += ["--device-id", environment["LOCAL_RANK"]]
     return arguments
 
 
@@ -142,24 +145,36 @@ def _run(cfg: Any) -> None:
     import torch
     from fairseq.data.plasma_utils import PlasmaStore
     from fairseq.distributed import utils as distributed_utils
-    from fairseq_cli.train import main as train
 
-    from specdec_plugins.training.on_cpu import quick_bfloat16
-
-    on_cpu = not torch.cuda.is_available() or cfg.common.cpu
     # Held until the end: the shared memory of --use-plasma-view lives as long as its server.
     server = PlasmaStore(path=cfg.common.plasma_path) if cfg.common.use_plasma_view else None
     if cfg.common.profile:
         with torch.cuda.profiler.profile(), torch.autograd.profiler.emit_nvtx():
-            distributed_utils.call_main(cfg, train)
+            distributed_utils.call_main(cfg, _train)
     else:
-        with quick_bfloat16() if on_cpu and cfg.common.bf16 else nullcontext():
-            distributed_utils.call_main(cfg, train)
+        distributed_utils.call_main(cfg, _train)
     del server
 
 
-def main() -> int:
-    import fairseq_cli.train  # noqa: F401  (first: it sets up the log that others write to)
+def _train(cfg: Any) -> None:
+    """What each process of the training runs; fairseq may have started this one."""
+    _prepare()
+    import torch
+    from fairseq_cli.train import main as train
+
+    from specdec_plugins.training.on_cpu import quick_bfloat16
+
+    on_cpu = cfg.common.cpu or not torch.cuda.is_available()
+    with quick_bfloat16() if on_cpu and cfg.common.bf16 else nullcontext():
+        train(cfg)
+
+
+def _prepare() -> None:
+    """Load fairseq and the plugin into this process."""
+    if "fairseq_cli.train" not in sys.modules:
+        # Its import sets up the log, unless other parts of fairseq have written to it before.
+        logging.root.handlers.clear()
+    import fairseq_cli.train  # noqa: F401
 
     import specdec_plugins
 
@@ -167,6 +182,10 @@ def main() -> int:
     warnings.filterwarnings("ignore", message=r"(?s).*(hydra\.cc|hydra\.experimental)")
     warnings.filterwarnings("ignore", message=r"\s*The version_base parameter is not specified")
     specdec_plugins.register()
+
+
+def main() -> int:
+    _prepare()
     try:
         cfg = _settings(command_line(sys.argv[1:], os.environ))
         _check(cfg)

@@ -6,12 +6,13 @@ import sys
 from pathlib import Path
 
 import pytest
+import torch
 
 import train
 from tests.refusals import told
 
 PLUGIN = str(Path(train.__file__).parent / "specdec_plugins")
-LAUNCHED = {"WORLD_SIZE": "2", "RANK": "1", "MASTER_ADDR": "localhost", "MASTER_PORT": "1"}
+LAUNCHED = {"WORLD_SIZE": "4", "RANK": "3", "LOCAL_RANK": "1"}
 
 
 def test_the_plugin_is_loaded_unless_one_is_named() -> None:
@@ -20,17 +21,28 @@ def test_the_plugin_is_loaded_unless_one_is_named() -> None:
         assert train.command_line(given, {}) == given
 
 
-def test_launched_processes_on_cpus_find_each_other() -> None:
-    added = train.command_line(["data", "--user-dir", "x", "--cpu"], LAUNCHED)[4:]
+@pytest.mark.parametrize(
+    ("flags", "has_gpus", "more"),
+    [
+        ("", True, "--device-id 1"),  # a process that sees one GPU, too
+        ("", False, "--distributed-backend gloo --ddp-backend legacy_ddp"),
+        ("--cpu", True, "--distributed-backend gloo --ddp-backend legacy_ddp"),
+    ],
+)
+def test_launched_processes_train_together(
+    flags: str, has_gpus: bool, more: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: has_gpus)
+    given = ["data", "--user-dir", "x", *flags.split()]
+    added = train.command_line(given, LAUNCHED)[len(given) :]
     assert added[:3] == ["--distributed-init-method", "env://", "--distributed-no-spawn"]
-    assert added[3:7] == ["--distributed-world-size", "2", "--distributed-rank", "1"]
-    assert added[7:] == ["--distributed-backend", "gloo", "--ddp-backend", "legacy_ddp"]
+    assert added[3:7] == ["--distributed-world-size", "4", "--distributed-rank", "3"]
+    assert added[7:] == more.split()
 
 
 @pytest.mark.parametrize(
     ("flags", "environment"),
     [
-        ([], LAUNCHED),  # on GPUs fairseq finds everything itself
         (["--cpu"], {}),
         (["--cpu"], {"WORLD_SIZE": "1", "RANK": "0"}),
         (["--cpu", "--distributed-init-method", "tcp://host:1"], LAUNCHED),

@@ -19,7 +19,7 @@ from specdec_plugins.corpus import cli
 from specdec_plugins.corpus.checkpoints import LAST, WEIGHTS, close_piece, open_piece
 from specdec_plugins.corpus.cli import UNFINISHED, logger
 from specdec_plugins.corpus.reading import check_file
-from specdec_plugins.errors import UserError
+from specdec_plugins.errors import UserError, require
 from specdec_plugins.formats.bundle import is_bundle
 from specdec_plugins.formats.checkpoints import save_checkpoint
 
@@ -260,8 +260,14 @@ def _processes(args: argparse.Namespace) -> tuple[list[Any], list[Any], int, dic
     import torch
 
     num_gpus = 0 if args.cpu else torch.cuda.device_count()
-    launcher = [args.python or sys.executable]
     num_workers = args.workers or num_gpus or 1
+    if num_gpus:
+        few = f"--workers {num_workers}: this machine has {num_gpus} GPUs; lower it, or add --cpu"
+        require(num_workers <= num_gpus, few)
+    launcher = [args.python or sys.executable]
+    if num_workers > 1:
+        launcher += ["-m", "torch.distributed.run", "--standalone"]
+        launcher += ["--nproc-per-node", num_workers]
     precision = args.precision or ("fp16" if num_gpus else "fp32")
     environment = dict(os.environ)
     if num_gpus:
@@ -269,9 +275,6 @@ def _processes(args: argparse.Namespace) -> tuple[list[Any], list[Any], int, dic
     else:
         device = ["--cpu"]
         environment = KEEP_MEMORY | environment
-        if num_workers > 1:
-            launcher += ["-m", "torch.distributed.run", "--standalone"]
-            launcher += ["--nproc-per-node", num_workers]
     if precision != "fp32":
         device.append(f"--{precision}")
     return launcher, device, num_workers, environment

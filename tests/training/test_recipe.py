@@ -8,6 +8,7 @@ from itertools import pairwise
 from pathlib import Path
 
 import pytest
+import torch
 
 from benchmarks import reproduce
 from specdec_plugins.app import convert, drafter
@@ -17,7 +18,7 @@ from specdec_plugins.training import recipe, run
 from specdec_plugins.training.recipe import PRESETS, make_preset
 from tests.bundles import ROOT
 from tests.programs import run as run_program
-from tests.refusals import refused
+from tests.refusals import refused, told
 
 BUNDLE = "data/models/en-de"
 FLAGS = shlex.split("--train a.tsv.xz,b.tsv --valid dev.tsv:5- --test t1.tsv t2.tsv --out work/x")
@@ -187,6 +188,28 @@ def test_trainings_on_a_cpu_keep_their_memory(
         for _, environment in trained("--cpu"):
             assert environment["MALLOC_MMAP_THRESHOLD_"] == kept
             assert environment["GLIBC_TUNABLES"] == "glibc.malloc.hugetlb=1"
+
+
+@pytest.mark.parametrize("num_gpus", [0, 8])
+def test_several_workers_have_one_launcher(
+    num_gpus: int, trained: Callable[..., list[Call]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: num_gpus)
+    for command, _ in trained("--workers", "8"):
+        assert command[1:4] == ["-m", "torch.distributed.run", "--standalone"]
+        assert command[4:7] == ["--nproc-per-node", "8", str(ROOT / "train.py")]
+        assert ("--cpu" in command) == (num_gpus == 0)
+    for command, _ in trained("--workers", "1"):
+        assert command[1] == str(ROOT / "train.py")
+        assert (("--distributed-world-size", "1") in pairwise(command)) == (num_gpus > 0)
+
+
+def test_more_workers_than_gpus_are_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    flags = ["--data", str(tmp_path), "--save-dir", str(tmp_path / "new"), "--workers", "3"]
+    assert "--workers 3: this machine has 2 GPUs" in told(capsys, run.main, ["verifier", *flags])
 
 
 def test_a_prepared_folder_takes_the_place_of_corpora() -> None:
