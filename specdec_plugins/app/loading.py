@@ -261,7 +261,9 @@ def _load_search(settings: Settings) -> tuple[Decoder, Limits]:
 def _load_engine(settings: Settings, words: Words, with_scores: bool) -> tuple[Decoder, Limits]:
     dictionaries = words.dictionaries
     target, shared, network = dictionaries.target, None, None
-    verifier: Verifier = Unverified(len(target), target.special, choose_device(settings.device))
+    verifier: Verifier = Unverified(
+        len(target), target.special, choose_device(settings.device), len(dictionaries.source)
+    )
     limits, theirs = Limits(10**9, 10**9, 0), dictionaries
     if settings.verifier is not None:
         shared = _load_verifier(settings, words)
@@ -394,7 +396,8 @@ def build_decoder(
     """The decoder made of the loaded parts. constraints: the model's own."""
     if settings.strategy == "drafter":
         assert method.drafter is not None
-        target = Unverified(verifier.vocab_size, verifier.special, verifier.device)
+        sizes = (verifier.vocab_size, verifier.special, verifier.device, verifier.source_vocab_size)
+        target = Unverified(*sizes)
         return DrafterDecoder(method.drafter, target, EngineConfig(settings.batch))
     never = ((verifier.special.pad,),) if settings.ban_pad else ()
     constraints = replace(constraints, bad_words=constraints.bad_words + never)

@@ -16,10 +16,11 @@ import torch
 
 from specdec_plugins.app.options import check, option, or_none
 from specdec_plugins.decoding.drafters import DRAFTERS, Needs, needs_of
+from specdec_plugins.decoding.extend import JudgesTrees
 from specdec_plugins.decoding.networks import KERNELS
 from specdec_plugins.decoding.rules import RULES
 from specdec_plugins.decoding.schedules import SCHEDULES
-from specdec_plugins.decoding.types import LEAST, AcceptanceRule, DecodeParams, JudgesTrees
+from specdec_plugins.decoding.types import LEAST, AcceptanceRule, DecodeParams
 from specdec_plugins.errors import UserError, require
 from specdec_plugins.formats.bundle import PRETRAINED
 from specdec_plugins.formats.bundle import SETTINGS as BUNDLE_SETTINGS

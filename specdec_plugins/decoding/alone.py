@@ -22,16 +22,18 @@ from specdec_plugins.decoding.types import (
     Stateful,
     Verdict,
 )
-from specdec_plugins.errors import UserError
+from specdec_plugins.errors import UserError, require
 
 
 @dataclass(frozen=True)
 class Unverified(Stateful):
-    """The target side without a verifier: no scores, no state."""
+    """What requests must keep to without a verifier: no scores, no state."""
 
     vocab_size: int
     special: SpecialTokens
     device: torch.device
+    source_vocab_size: int
+    max_source_positions: int = 10**9
     max_target_positions: int = 10**9
 
     def fresh(self) -> Unverified:
@@ -82,6 +84,12 @@ class DrafterDecoder(SpeculativeDecoder):
     def __init__(
         self, drafter: Drafter, target: Unverified, config: EngineConfig | None = None
     ) -> None:
+        """Raises UserError where the config asks for scores, which only a verifier gives."""
+        require(
+            config is None or not config.with_scores,
+            "A drafter that decodes alone gives no scores, as no verifier computes them; leave out "
+            "with_scores.",
+        )
         method = Method(drafter, KeepAll(), Constant(Constant.Config()))
         super().__init__(target, method, config)
 

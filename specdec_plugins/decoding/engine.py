@@ -401,6 +401,7 @@ class SpeculativeDecoder:
 def check_request(request: Request, verifier: Verifier, method: Method) -> None:
     """Raises UserError where the parts cannot do what the request asks."""
     params, drafter = request.params, method.drafter
+    _check_source(request, verifier)
     longest = verifier.max_target_positions
     require(
         params.max_len <= longest,
@@ -429,3 +430,16 @@ def check_request(request: Request, verifier: Verifier, method: Method) -> None:
             == (plain.temperature, plain.top_k, plain.top_p),
             "temperature, top_k and top_p need a rule that samples; this one does not.",
         )
+
+
+def _check_source(request: Request, verifier: Verifier) -> None:
+    longest, size = verifier.max_source_positions, verifier.source_vocab_size
+    require(
+        len(request.source_ids) <= longest,
+        f"Request {request.id!r}: its source has {len(request.source_ids)} tokens, and the model "
+        f"has positions for {longest}; split it.",
+    )
+    require(
+        all(0 <= token < size for token in request.source_ids),
+        f"Request {request.id!r}: its source must hold token ids below {size}.",
+    )

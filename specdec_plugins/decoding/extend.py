@@ -6,7 +6,7 @@ Only `until_eos` decides where a sentence ends; `rounds.h` is its C++ twin.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import cast
+from typing import Protocol, cast, runtime_checkable
 
 import torch
 from torch import Tensor
@@ -19,7 +19,6 @@ from specdec_plugins.decoding.types import (
     AcceptanceRule,
     Case,
     Draft,
-    JudgesTrees,
     Outcome,
     Prefix,
     Round,
@@ -28,6 +27,17 @@ from specdec_plugins.decoding.types import (
     Tree,
     Verdict,
 )
+
+
+@runtime_checkable
+class JudgesTrees(Protocol):
+    """An acceptance rule that also judges trees."""
+
+    def says(self, case: Case) -> Tensor:
+        """[B, K+1] int64: the token that follows each node of the draft's tree.
+
+        A child that equals it is accepted; if none does, it is the verifier's own token.
+        """
 
 
 @dataclass(frozen=True)

@@ -23,7 +23,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from functools import cached_property
-from typing import Any, Protocol, Self, runtime_checkable
+from typing import Any, Protocol, Self
 
 import torch
 from torch import Tensor
@@ -305,6 +305,14 @@ class Target(Protocol):
 class Verifier(Target, Stateful, Protocol):
     """The model whose output is reproduced."""
 
+    @property
+    def source_vocab_size(self) -> int:
+        """Types of the source side."""
+
+    @property
+    def max_source_positions(self) -> int:
+        """The longest source, eos included."""
+
     def fresh(self) -> Verifier:
         """A new instance without rows, over the same weights."""
 
@@ -373,17 +381,6 @@ class AcceptanceRule(Protocol):
 
     def judge(self, case: Case) -> Verdict:
         """How much of each row's draft is kept, and what follows it."""
-
-
-@runtime_checkable
-class JudgesTrees(Protocol):
-    """An acceptance rule that also judges trees."""
-
-    def says(self, case: Case) -> Tensor:
-        """[B, K+1] int64: the token that follows each node of the draft's tree.
-
-        A child that equals it is accepted; if none does, it is the verifier's own token.
-        """
 
 
 RULES: Registry[AcceptanceRule] = Registry("acceptance rule")

@@ -35,10 +35,11 @@ class TransformerVerifier:
         self.special = special
         self.device = network.decoder.embedding.tokens.weight.device
         config = network.config
+        self.source_vocab_size = config.encoder.vocab_size
         self.vocab_size = config.decoder.vocab_size
         self.num_layers = config.decoder.num_layers
         self.encoder_dim, self.hidden_dim = config.encoder.dim, config.output_dim
-        self.max_source_positions = config.encoder.max_positions  # eos included
+        self.max_source_positions = config.encoder.max_positions
         self.max_target_positions = config.decoder.max_positions
         self._cache = self._new_cache(0)
         self._memory: SourceMemory | None = None

@@ -70,7 +70,8 @@ class BlockEvaluation:
         longest = [DecodeParams().max_len, twin.config.decoder.max_positions - block_size]
         config = EngineConfig(max_rows=_MAX_ROWS, measure_time=False)
         if self.verifier is None:
-            nobody = Unverified(len(self._target.symbols), self._target.special, device)
+            num_targets, source = len(self._target.symbols), twin.config.encoder
+            nobody = Unverified(num_targets, self._target.special, device, source.vocab_size)
             drafter = DRAFTERS.build("block", DraftContext(nobody, twin))
             self._decoder = DrafterDecoder(drafter, nobody, config)
         else:

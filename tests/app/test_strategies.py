@@ -34,9 +34,10 @@ def request(name: str, *words: int, block: int = 4, max_len: int = 50) -> Reques
     return Request(name, [*words, EOS], DecodeParams(block_size=block, max_len=max_len))
 
 
-def alone(drafter: ScriptedDrafter, max_rows: int = 2) -> DrafterDecoder:
-    target = Unverified(len(DICTIONARY), DICTIONARY.special, torch.device("cpu"))
-    return DrafterDecoder(drafter, target, EngineConfig(max_rows))
+def alone(drafter: ScriptedDrafter, max_rows: int = 2, **config: bool) -> DrafterDecoder:
+    size = len(DICTIONARY)
+    target = Unverified(size, DICTIONARY.special, torch.device("cpu"), source_vocab_size=size)
+    return DrafterDecoder(drafter, target, EngineConfig(max_rows, **config))
 
 
 def plain(config: EngineConfig) -> SpeculativeDecoder:
@@ -75,6 +76,11 @@ def test_a_silent_drafter_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ScriptedDrafter, "propose", propose)
     with pytest.raises(UserError, match="proposed nothing"):
         list(alone(ScriptedDrafter()).run([request("1", 4)]))
+
+
+def test_a_drafter_alone_gives_no_scores() -> None:
+    with pytest.raises(UserError, match="gives no scores, .* leave out with_scores"):
+        alone(ScriptedDrafter(), with_scores=True)
 
 
 def test_latency_runs_from_joining_to_the_end() -> None:

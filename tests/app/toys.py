@@ -84,6 +84,8 @@ class ScriptedVerifier(Rows):
     vocab_size: int = len(DICTIONARY)
     special: SpecialTokens = DICTIONARY.special
     device: torch.device = torch.device("cpu")
+    source_vocab_size: int = len(DICTIONARY)
+    max_source_positions: int = 100
     max_target_positions: int = 100
     rows_seen: list[int] = field(default_factory=list)
 
@@ -126,7 +128,8 @@ def translator(
     )
     verifier = ScriptedVerifier()
     if strategy == "drafter":
-        target = Unverified(verifier.vocab_size, verifier.special, verifier.device)
+        size = verifier.vocab_size
+        target = Unverified(size, verifier.special, verifier.device, source_vocab_size=size)
         alone = DrafterDecoder(ScriptedDrafter(), target, EngineConfig(batch))
         return SpeculativeTranslator(settings, codec(), alone, Limits(source, 90, 4))
     drafter = ScriptedDrafter() if strategy == "specdec" else None

@@ -45,9 +45,12 @@ def on_networks() -> SpeculativeDecoder:
     return SpeculativeDecoder(verifier, method_of(drafter), EngineConfig(2, 0.01))
 
 
+UNVERIFIED = Unverified(9, SPECIAL, CPU, source_vocab_size=12)
+
+
 def alone() -> SpeculativeDecoder:
     drafter = ScriptedDrafter(TABLE, SCRIPTS["always"])
-    return DrafterDecoder(drafter, Unverified(9, SPECIAL, CPU), EngineConfig(2))
+    return DrafterDecoder(drafter, UNVERIFIED, EngineConfig(2))
 
 
 MAKES: dict[str, tuple[Make, list[Request]]] = {

@@ -106,6 +106,7 @@ class TableVerifier(Rows):
         super().__init__()
         self.keep_cache = keep_cache  # slow in batches of thousands
         self.table = table
+        self.source_vocab_size, self.max_source_positions = len(table), 60
         self.vocab_size = table.shape[-1]
         self.max_target_positions = max_target_positions
         self.hidden_dim = self.vocab_size
