@@ -62,10 +62,10 @@ _SCHEDULE = (
     ("dropout", float, "dropout of the model"),
     ("warmup", _NUMBER, "warm-up updates until the peak"),
     ("updates", _NUMBER, "total number of updates"),
-    ("batch-tokens", _NUMBER, "target tokens per update, over all workers"),
+    ("batch-tokens", _NUMBER, "maximum target tokens per update, over all workers"),
 )
 _MACHINE = (
-    ("max-tokens", 4096, _NUMBER, "tokens that a worker computes at once"),
+    ("max-tokens", 4096, _NUMBER, "maximum tokens that a worker computes at once"),
     ("workers", None, _NUMBER, "GPUs, or processes on CPUs (default: all GPUs, or one process)"),
     ("precision", None, ("fp32", "fp16", "bf16"), "default: fp16 on GPUs, fp32 on CPUs"),
     ("until", 0, cli.at_least(0), f"end this piece at this Unix time with exit status {UNFINISHED};"
@@ -226,18 +226,20 @@ def _train(args: argparse.Namespace, flags: Sequence[Any]) -> None:
         piece = open_piece(args.save_dir, args.until, time.time())
     if (args.save_dir / LAST).is_file():
         logger.info("continuing from %s", args.save_dir / LAST)
-    # Rounded up: an update sees at least the tokens of the recipe.
-    update_freq = -(-args.batch_tokens // (args.max_tokens * num_workers))
+    num_passes = -(-args.batch_tokens // (args.max_tokens * num_workers))
+    tokens = max(1, args.batch_tokens // (num_passes * num_workers))  # of a worker's pass
     command = [
         *launcher, ROOT / "train.py", args.data, *flags, "--dropout", args.dropout,
         "--lr", args.lr, "--warmup-updates", args.warmup, "--lr-scheduler", *schedule,
         "--keep-last-epochs", 10, "--log-interval", 100, "--max-update", args.updates,
-        "--max-tokens", args.max_tokens, "--update-freq", update_freq, "--seed", args.seed,
+        "--max-tokens", tokens, "--max-tokens-valid", args.max_tokens,
+        "--update-freq", num_passes, "--seed", args.seed,
         "--save-dir", args.save_dir, *device, *piece, *args.flags,
     ]  # fmt: skip
     logger.info(
-        "%d updates of %d tokens, %d worker(s)", args.updates, args.batch_tokens, num_workers
-    )
+        "%d updates of at most %d tokens: %d worker(s), %d passes each, %d tokens a pass",
+        args.updates, num_workers * num_passes * tokens, num_workers, num_passes, tokens,
+    )  # fmt: skip
     status = call(list(map(str, command)), environment)
     if status == 0 and in_pieces:
         status = close_piece(args.save_dir, args.updates, time.time())

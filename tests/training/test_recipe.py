@@ -204,6 +204,24 @@ def test_several_workers_have_one_launcher(
         assert (("--distributed-world-size", "1") in pairwise(command)) == (num_gpus > 0)
 
 
+@pytest.mark.parametrize("workers", [1, 3, 8])
+def test_an_update_has_the_tokens_that_the_recipe_says(
+    workers: int, trained: Callable[..., list[Call]], caplog: pytest.LogCaptureFixture
+) -> None:
+    """Or, where they cannot be divided, a few less; the log gives the number in any case."""
+    caplog.set_level("INFO", logger=run.logger.name)
+    preset = PRESETS["base"]
+    asked = [preset.verifier_tokens, preset.verifier_tokens, preset.drafter_tokens]
+    calls = trained("--cpu", "--preset", "base", "--workers", str(workers))
+    for (command, _), tokens in zip(calls, asked, strict=True):
+        given = dict(pairwise(command))
+        at_once, num_passes = int(given["--max-tokens"]), int(given["--update-freq"])
+        assert at_once <= int(given["--max-tokens-valid"]) == preset.max_tokens
+        product = at_once * num_passes * workers
+        assert tokens - num_passes * workers < product <= tokens
+        assert f"updates of at most {product} tokens" in caplog.text
+
+
 def test_more_workers_than_gpus_are_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
