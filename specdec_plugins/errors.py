@@ -16,6 +16,7 @@ from typing import Any, NoReturn
 BAD_INPUT = 2  # exit status of errors that a user can fix; Python's own 1 is a bug
 INTERRUPTED = 130  # 128 + SIGINT, as shells count
 BROKEN_PIPE = 141  # 128 + SIGPIPE
+TERMINATED = 143  # 128 + SIGTERM
 
 
 class UserError(ValueError):
@@ -46,6 +47,8 @@ def run_program(module: str, function: str = "main") -> int:
     command = getattr(importlib.import_module(module), function)
     try:
         heed(signal.default_int_handler)
+        # Else the process ends at once, and leaves half a line or the processes that it started.
+        signal.signal(signal.SIGTERM, lambda *_: sys.exit(TERMINATED))
         status = command()
     except KeyboardInterrupt:  # outside of what `run_command` guards
         pass

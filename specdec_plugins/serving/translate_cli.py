@@ -5,13 +5,16 @@ from __future__ import annotations
 import argparse
 import multiprocessing
 import os
+import signal
 import sys
+import threading
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor, Future, ProcessPoolExecutor, ThreadPoolExecutor
-from contextlib import ExitStack
+from concurrent.futures.process import BrokenProcessPool
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
-from functools import partial
+from functools import cache, partial
 from typing import Any
 
 import torch
@@ -117,21 +120,63 @@ def _translator(
         require("data" not in given, "--server uses the server's own model; omit the folder.")
         translate = _remote(how.server, given, how)
         pool, size, num_ahead = ThreadPoolExecutor(how.requests), 1, num_ahead * how.requests
+        stack.callback(pool.shutdown, wait=False, cancel_futures=True)
     else:
         model = build(ModelOptions, given)
         bounds = {"max_characters": _UNBOUNDED, "max_waiting": _UNBOUNDED}
         settings = build(ServerSettings, {**request_defaults(model), **given, **bounds})
-        # Loaded for several processes, too: a bad path is reported once, before they start.
-        translate = _local(model, settings, how)
         num_processes = how.processes or os.cpu_count() or 1
         if num_processes == 1:
-            return map(translate, files.in_buffers(texts, size))
-        # Not fork: torch's threads do not survive it.
-        context = multiprocessing.get_context("spawn")
-        pool = ProcessPoolExecutor(num_processes, context, _start, (model, settings, how))
+            return map(_local(model, settings, how), files.in_buffers(texts, size))
+        pool = stack.enter_context(_processes(num_processes, model, settings, how))
         translate, num_ahead = _translate, num_ahead * num_processes
-    stack.callback(pool.shutdown, wait=False, cancel_futures=True)
     return _in_order(pool, translate, files.in_buffers(texts, size), num_ahead)
+
+
+@contextmanager
+def _processes(count: int, *arguments: Any) -> Iterator[Executor]:
+    """Processes that load a model each, and end with the block.
+
+    Raises UserError if one of them is killed.
+    """
+    others = multiprocessing.active_children()
+    # Not fork: torch's threads do not survive it.
+    context = multiprocessing.get_context("spawn")
+    pool = ProcessPoolExecutor(count, context, _start, arguments)
+    try:
+        yield pool
+    except BrokenProcessPool as error:
+        raise UserError(
+            "one of --processes was killed, perhaps because memory was short; use fewer of them."
+        ) from error
+    finally:
+        pool.shutdown(wait=False, cancel_futures=True)
+        for process in multiprocessing.active_children():
+            if process not in others:
+                process.kill()  # in the middle of its lines, if a signal ended the block
+
+
+_STOPPING = (signal.SIGINT, signal.SIGTERM)
+
+
+@contextmanager
+def _holding_signals() -> Iterator[None]:
+    """Processes that start in the block heed no signal to stop: this one does, and ends them.
+
+    It gets such a signal at the end of the block, as half a start would be a traceback there.
+    """
+    held = list[int]()
+    # Blocked for the new process, which inherits that; other threads of this one still get it.
+    mask = signal.pthread_sigmask(signal.SIG_BLOCK, _STOPPING)
+    handlers = [signal.signal(number, lambda n, _: held.append(n)) for number in _STOPPING]
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+        for number, handler in zip(_STOPPING, handlers, strict=True):
+            signal.signal(number, handler)
+        for stopped in held:
+            signal.raise_signal(stopped)
 
 
 def _in_order(
@@ -139,7 +184,8 @@ def _in_order(
 ) -> Iterator[list[str | None]]:
     pending: deque[Future[list[str | None]]] = deque()
     for buffer in buffers:
-        pending.append(pool.submit(translate, buffer))
+        with _holding_signals():
+            pending.append(pool.submit(translate, buffer))
         if len(pending) > num_ahead:
             yield pending.popleft().result()
     while pending:
@@ -164,14 +210,24 @@ def _local(model: ModelOptions, settings: ServerSettings, how: TranslateOptions)
     return lambda lines: translate_texts(lines, options, loaded, settings)
 
 
-_own: TranslateLines  # in a process of the pool
+_own: Callable[[], TranslateLines]  # in a process of the pool
 
 
 def _start(*arguments: Any) -> None:
     global _own
+    threading.Thread(target=_end_with_parent, daemon=True).start()
     torch.set_num_threads(1)
-    _own = _local(*arguments)
+    # Loaded by the first call, whose caller gets its errors; here they would break the pool.
+    _own = cache(partial(_local, *arguments))
+
+
+def _end_with_parent() -> None:
+    """However it ends: a killed process cannot end its children."""
+    parent = multiprocessing.parent_process()
+    assert parent is not None
+    parent.join()
+    os._exit(1)
 
 
 def _translate(lines: list[str]) -> list[str | None]:
-    return _own(lines)
+    return _own()(lines)

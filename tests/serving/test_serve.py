@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import http.client
 import json
+import os
 import re
 import signal
 import socket
@@ -16,7 +17,7 @@ from typing import Any
 import httpx
 import pytest
 
-from specdec_plugins.errors import UserError
+from specdec_plugins.errors import INTERRUPTED, TERMINATED, UserError
 from specdec_plugins.serving import translate_cli
 from specdec_plugins.serving.cli import KEY_VARIABLE, main, read_key
 from specdec_plugins.serving.client import Client
@@ -24,7 +25,8 @@ from specdec_plugins.serving.model import ServedModel, decode_settings, load_mod
 from specdec_plugins.serving.planning import translate_texts
 from specdec_plugins.serving.schemas import Parameters
 from specdec_plugins.serving.settings import ModelOptions, ServerSettings
-from tests.bundles import CAPTIONS
+from tests.bundles import CAPTIONS, ROOT
+from tests.programs import talking_to
 from tests.serving.toys import START, ServerProcess, free_port, wait_until
 
 PAIR = (str(CAPTIONS), "-s", "en", "-t", "de", "--device", "cpu", "--dtype", "float64")
@@ -140,11 +142,67 @@ def test_stopping_finishes_what_was_accepted(server: ServerProcess, expected: li
 
 
 @pytest.mark.integration
-def test_files_on_several_processes(tmp_path: Path, expected: list[str]) -> None:
+def test_files_on_several_processes(
+    tmp_path: Path, expected: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(translate_cli, "load_model", lambda _: pytest.fail("loaded once too often"))
     (source := tmp_path / "in").write_text("\n".join(LINES * 8))
     files = ["--input", str(source), "--output", str(tmp_path / "out")]
     assert translate_cli.main([*PAIR, *files, "--processes", "2"]) == 0
     assert (tmp_path / "out").read_text().splitlines() == expected * 8
+
+
+@pytest.mark.integration
+def test_what_a_process_cannot_load_is_said_once(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    (source := tmp_path / "in").write_text("\n".join(LINES * 8))
+    assert translate_cli.main([str(CAPTIONS), "--input", str(source), "--processes", "2"]) == 2
+    (told,) = capfd.readouterr().err.splitlines()
+    assert "set --source-lang and --target-lang" in told
+
+
+@pytest.mark.integration
+def test_a_killed_process_is_said() -> None:
+    told = "one of --processes was killed, perhaps because memory was short"
+    with pytest.raises(UserError, match=told), translate_cli._processes(1) as pool:
+        pool.submit(os._exit, 9).result()
+
+
+@pytest.mark.integration
+@pytest.mark.parametrize(
+    ("number", "status", "told"),
+    [
+        (signal.SIGINT, INTERRUPTED, "specdec-translate: interrupted; only complete lines .*\n"),
+        (signal.SIGTERM, TERMINATED, ""),
+        (signal.SIGKILL, -signal.SIGKILL, ".*"),  # Python counts what nobody could clear away
+    ],
+)
+def test_no_process_outlives_the_one_that_started_it(
+    number: int, status: int, told: str, tmp_path: Path
+) -> None:
+    (source := tmp_path / "in").write_text("\n".join(LINES * 500))
+    program = "import sys; from specdec_plugins.serving import translate; sys.exit(translate())"
+    command = ["-c", program, *PAIR, "--input", source, "--processes", "2"]
+    with talking_to(sys.executable, *command, PYTHONPATH=str(ROOT)) as (process, _, _out):
+        listed = Path(f"/proc/{process.pid}/task/{process.pid}/children")
+        wait_until(lambda: len(listed.read_text().split()) == 3, START)  # one counts
+        children = [int(word) for word in listed.read_text().split()]
+        # A terminal sends ctrl-C to all of them, a job manager its signal to the first.
+        for pid in [process.pid, *(children if number == signal.SIGINT else [])]:
+            os.kill(pid, number)
+        _, said = process.communicate()
+    assert process.returncode == status
+    assert re.fullmatch(told, said.decode(), re.DOTALL)
+    wait_until(lambda: not any(map(is_running, children)), START)
+
+
+def is_running(pid: int) -> bool:
+    try:
+        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except OSError:
+        return False
+    return state != "Z"
 
 
 def test_sampling_and_tolerance_with_real_networks(model: ServedModel, expected: list[str]) -> None:
