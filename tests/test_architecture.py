@@ -262,4 +262,4 @@ def parameters(function: Any) -> list[str]:
 def test_the_package_has_no_more_files_than_a_reader_can_keep_in_mind() -> None:
     # 130 before models of transformers were read (formats/pretrained), which are the rest.
     kinds = (".py", ".cpp", ".h", ".inc")
-    assert sum(path.suffix in kinds for path in PACKAGE.rglob("*")) <= 136
+    assert sum(path.suffix in kinds for path in PACKAGE.rglob("*")) <= 138

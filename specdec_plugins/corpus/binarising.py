@@ -35,6 +35,7 @@ from specdec_plugins.formats.checkpoints import load_checkpoint, save_checkpoint
 from specdec_plugins.formats.dictionaries import Dictionaries, Dictionary, load_dictionaries
 from specdec_plugins.formats.models import TrainingRecord
 from specdec_plugins.formats.output import check_output
+from specdec_plugins.formats.text import PROTECTED
 
 # Above this share of unknown tokens, the dictionary was not made for this text.
 _SUSPICIOUS_PERCENT = 1.0
@@ -71,8 +72,9 @@ def _latin() -> list[str]:
 def latin_vocabulary(counts: Counter[str]) -> list[tuple[str, int]]:
     """A joint vocabulary that can spell any text in Latin letters, frequent types first.
 
-    Every character of ``_latin`` is a type, within a word and at its end. Rare types, and rare
-    characters of other scripts, would waste embeddings and are left out.
+    Every character of ``_latin`` is a type, within a word and at its end, and so is each symbol
+    that stands for a protected span. Rare types, and rare characters of other scripts, would waste
+    embeddings and are left out.
     """
     types = {
         token: number
@@ -82,6 +84,8 @@ def latin_vocabulary(counts: Counter[str]) -> list[tuple[str, int]]:
     for character in _latin():
         for token in (character, f"{character}@@"):
             types.setdefault(token, counts[token] or 1)
+    for symbol in PROTECTED:
+        types.setdefault(symbol, counts[symbol] or 1)
     return sorted(types.items(), key=lambda item: (-item[1], item[0]))
 
 

@@ -16,7 +16,7 @@ import argparse
 import hashlib
 import re
 import sys
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -87,6 +87,7 @@ class Mix:
     rules: PairRules | None  # None: pairs are taken as they are
     weights: Mapping[str, float]  # how often each pair of a corpus is written; 1 if not named
     per_source: Mapping[str, int]  # near-duplicates kept of a source; 1 if not named
+    joined: float = 0.0  # the share of pairs that are also written with those before them
 
     def write(
         self, out: TextIO, corpora: Sequence[ParallelFile], held: HeldOutSentences, bad: BadLines
@@ -97,6 +98,7 @@ class Mix:
             name = name_of(corpus)
             found = counts.setdefault(corpus.given, Counter())
             seen = NearDuplicates(self.per_source.get(name, 1)) if self.rules else None
+            last = deque[Pair](maxlen=3)
             for pair in tqdm(self.read(corpus, bad), desc=name, unit=" pairs", mininterval=0.5):
                 pair = unescape(pair) if self.rules else pair
                 verdict = self._verdict(pair, held, seen)
@@ -104,6 +106,11 @@ class Mix:
                 if verdict == KEPT:
                     text = line(pair)
                     out.write(text * times(text, self.weights.get(name, 1)))
+                    last.append(pair)
+                    if times(text, self.joined):
+                        # Two or three sentences in, so that as many come out.
+                        together = list(last)[-2 - times(f"three: {text}", 0.5) :]
+                        out.write(line([" ".join(side) for side in zip(*together, strict=True)]))
         return counts
 
     def read(self, corpus: ParallelFile, bad: BadLines) -> Iterator[Pair]:
@@ -178,7 +185,8 @@ def main(args: argparse.Namespace) -> None:
     )
     source_lang, _, target_lang = args.pair.partition("-")
     rules = PairRules(source_lang, target_lang, args.max_words) if args.clean else None
-    mix, bad = Mix(rules, weights, per_source), BadLines(args.bad_lines == "skip")
+    mix = Mix(rules, weights, per_source, args.joined)
+    bad = BadLines(args.bad_lines == "skip")
     sizes = _by_name("--split-off", args.split_off, names, int, 2)
     held, held_out = HeldOutSentences(), {"valid": args.valid}
     held_out |= {f"test{number or ''}": [item] for number, item in enumerate(args.test)}
@@ -274,6 +282,9 @@ COMMAND = cli.CommandLine(
          "three of ten pairs (default: 1)"),
         ("--per-source", [], "NAME=N", "keep N of the pairs whose sources differ only in case, "
          "digits and punctuation (default: 1)"),
+        ("--joined", 0.0, cli.at_least(0, float, 1), "share of pairs that are also written as one "
+         "pair with one or two of the same corpus before them, so that several sentences in give "
+         "several out"),
         ("--split-off", [], "NAME=TEST,DEV", "move TEST and DEV pairs of a corpus to NAME.test.tsv "
          "and NAME.dev.tsv"),
         ("--hints", [], "NAME=N", "move N pairs whose source is similar to one that stays to "

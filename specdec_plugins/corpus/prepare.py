@@ -163,21 +163,22 @@ class Preparation:
         logger.info("%s pairs: %s", split, dropped)
 
     def _learn(self) -> None:
-        tokenised, given, merges = self._pair("tok", "train"), self._given_codes, self._args.merges
+        tokenised, given, more = self._pair("tok", "train"), self._given_codes, self._args.more
+        merges = more if given else self._args.merges
 
         def learn(parts: Sequence[Path]) -> None:
-            if given:
+            if given and not more:
                 shutil.copyfile(given, parts[0])
             else:
-                learn_codes(tokenised, parts[0], merges)
+                learn_codes(tokenised, parts[0], merges, given)
 
         if self._codes:
             self._steps.run(
                 "codes",
                 learn,
-                inputs=[given] if given else tokenised,
+                inputs=[*([given] if given else []), *(tokenised if merges else [])],
                 outputs=[self._codes],
-                settings={"merges": "given" if given else merges},
+                settings={"merges": merges, "given": bool(given)},
             )
 
     def _segment(self, split: str) -> None:
@@ -242,6 +243,7 @@ def _check_flags(args: argparse.Namespace, has_valid: bool, has_tests: bool) -> 
         not (has_tests and args.split_test), "give either --test FILE or --split-test N, not both"
     )
     require(args.src != args.tgt, f"--src and --tgt are both {args.src!r}; they must differ")
+    require(not (args.more and not args.codes), "--more needs --codes, the merges to go on from")
     require(not (args.cover_latin and args.dict), "give either --cover-latin or --dict, not both")
     require(
         bool(args.dict or not args.dict_tgt), "--dict-tgt needs --dict, the source's dictionary"
@@ -288,6 +290,7 @@ def shared_flags(num_merges: int, max_ratio: float, bad_lines: str) -> tuple[cli
     return (
         ("--merges", num_merges, number, "joint BPE merges"),
         ("--codes", None, Path, "reuse these BPE codes instead of learning them"),
+        ("--more", 0, cli.at_least(0), "further merges to learn after those of --codes"),
         ("--dict", None, Path, "reuse this dictionary (for both sides)"),
         ("--dict-tgt", None, Path, "the target's own dictionary, with --dict"),
         ("--cover-latin", False, bool, "learn a joint dictionary that can spell every printable "

@@ -17,6 +17,10 @@ from specdec_plugins.errors import UserError, imported, read_text, require
 
 BPE_SEPARATOR = "@@"
 
+# Each stands for one span that a model must copy and not translate, such as a placeholder or an
+# address. Private-use characters occur in no text, and the tokeniser makes a word of each.
+PROTECTED = tuple(map(chr, range(0xE000, 0xE010)))
+
 # Characters at which some reader of the prepared files would break a line (``str.splitlines``,
 # universal newlines). None of them carries meaning in a sentence.
 _LINE_BREAKERS = re.compile("[\x00-\x1f\x7f\x85\u2028\u2029]")

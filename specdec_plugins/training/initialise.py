@@ -1,9 +1,9 @@
-"""Initial checkpoints: a drafter's from its verifier, and a verifier's from a shallower one."""
+"""The initial checkpoint of a drafter, from its verifier."""
 
 from __future__ import annotations
 
 from argparse import Namespace
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -395,89 +395,3 @@ def _copy_target_embeddings(
         copy.take(what, names, theirs | {PROJECTION: output})
         if tied:
             copy.state[PROJECTION] = copy.state[TARGET_EMBEDDING]
-
-
-# --- a verifier -----------------------------------------------------------------------------------
-
-# Flags of fairseq and of train-verifier.sh.
-_WIDTHS = {"embed_dim": "width", "ffn_embed_dim": "ffn", "attention_heads": "heads"}
-
-
-def grown_verifier(
-    bundle: Path, data: Path, wanted: Mapping[str, int], seed: int
-) -> tuple[dict[str, Any], str]:
-    """The checkpoint that a verifier starts from, and a sentence that says what it took over.
-
-    Types are matched by name, layers by even spacing: a deeper model has some of them twice, as in
-    Gong et al. 2019 (Efficient training of BERT by progressively stacking).
-
-    bundle: the folder of a verifier whose embeddings and output projection are one table.
-    data: the folder of fairseq-preprocess with the new types, one dictionary for both sides.
-    wanted: `encoder_layers`, `decoder_layers`, `width`, `ffn` and `heads` of the new verifier.
-    Raises UserError if these conflict.
-    """
-    settings = read_bundle(bundle)
-    path = bundle / settings.verifier.weights
-    model = read_model(path)
-    flags = flags_of(model)
-    _refuse_other_shapes(path, flags, wanted)
-    old = load_dictionaries(bundle, settings.source_lang, settings.target_lang).target.symbols
-    new = load_dictionaries(data).target.symbols
-    state = {name: tensor.float() for name, tensor in model.state.items()}
-    table, num_taken = _table(state["decoder.embed_tokens.weight"], old, new, seed)
-    for side in ("encoder", "decoder"):
-        state = _deeper(state, f"{side}.layers.", wanted[f"{side}_layers"])
-        flags[f"{side}_layers"] = wanted[f"{side}_layers"]
-    for name in state:
-        if name.endswith(("embed_tokens.weight", "output_projection.weight")):
-            state[name] = table
-    told = f"{num_taken} of {len(new)} types and the layers of {path}"
-    return untrained(Namespace(**flags), state), told
-
-
-def _refuse_other_shapes(path: Path, flags: Mapping[str, Any], wanted: Mapping[str, int]) -> None:
-    require(
-        bool(flags.get("share_all_embeddings")),
-        f"{path}: has several embedding tables, but train-verifier.sh trains one for both sides "
-        "and the output; start from a bundle that has one, or leave --from out.",
-    )
-    for side in ("encoder", "decoder"):
-        for flag, name in _WIDTHS.items():
-            given = flags[f"{side}_{flag}"]
-            require(
-                given == wanted[name],
-                f"{path}: --{name} is {given} there and {wanted[name]} here; a verifier can "
-                f"become deeper, not wider: give --{name} {given}, or leave --from out.",
-            )
-
-
-def _table(given: Tensor, old: Sequence[str], new: Sequence[str], seed: int) -> tuple[Tensor, int]:
-    """Embeddings [V, D] of the new types, and how many are copied; types missing from the old ones
-    are initialised as by fairseq.
-    """
-    width = given.size(1)
-    generator = torch.Generator().manual_seed(seed)
-    table = torch.randn(len(new), width, generator=generator) * width**-0.5
-    ids = {symbol: index for index, symbol in enumerate(old)}
-    pairs = [(row, ids[symbol]) for row, symbol in enumerate(new) if symbol in ids]
-    rows, theirs = torch.tensor(pairs).unbind(1)
-    table[rows] = given[theirs]
-    return table, len(pairs)
-
-
-def _deeper(state: dict[str, Tensor], prefix: str, depth: int) -> dict[str, Tensor]:
-    """The state with ``depth`` layers: first, last and evenly between, some of them twice."""
-    there = 1 + max(int(name.split(".")[2]) for name in state if name.startswith(prefix))
-    chosen = spread_layers(depth, there)
-    others = {name: tensor for name, tensor in state.items() if not name.startswith(prefix)}
-    return others | {n: t.clone() for n, t in chosen_layers(state, chosen, prefix).items()}
-
-
-def spread_layers(num_wanted: int, num_given: int) -> Sequence[int]:
-    """Numbers, from 0, of the given layers that initialise the wanted ones.
-
-    >>> spread_layers(6, 4)
-    [0, 1, 1, 2, 2, 3]
-    """
-    steps = max(num_wanted - 1, 1)
-    return [round(index * (num_given - 1) / steps) for index in range(num_wanted)]

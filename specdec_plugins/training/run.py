@@ -138,7 +138,7 @@ def train_verifier(args: argparse.Namespace) -> None:
 def _grow(args: argparse.Namespace, bundle: Path) -> Path:
     """Write the checkpoint that a verifier of these sizes starts from."""
     # Imported late: it imports fairseq, which would slow down --help.
-    from specdec_plugins.training.initialise import grown_verifier
+    from specdec_plugins.training.growing import grown_verifier
 
     checkpoint, told = grown_verifier(bundle, args.data, vars(args), args.seed)
     path: Path = args.save_dir / "initial.pt"

@@ -142,3 +142,18 @@ def test_a_weight_that_is_no_whole_number(tmp_path: Path) -> None:
 def test_impossible_mixes(corpora: Path, flags: list[str], sentence: str) -> None:
     refused(sentence, run, corpora, "--train", corpora, *flags)
     assert not (corpora / "mix").exists()
+
+
+def test_neighbours_are_joined_too(corpora: Path) -> None:
+    pairs = [(f"Sentence {n}.", f"Satz {n}.") for n in range(200)]
+    write(corpora / "long.tsv", pairs)
+    lines = run(corpora, "--train", corpora / "long.tsv", "--joined", "0.1")
+    joined = [line for line in lines if line.count("Sentence") > 1]
+    assert [line for line in lines if line not in joined] == ["\t".join(pair) for pair in pairs]
+    assert 10 <= len(joined) <= 30
+    for line in joined:
+        source, target = line.split("\t")
+        numbers = [int(word.rstrip(".")) for word in source.split() if word[0].isdigit()]
+        assert numbers == list(range(numbers[0], numbers[-1] + 1))
+        assert target == " ".join(f"Satz {n}." for n in numbers)
+    assert {line.count("Sentence") for line in joined} == {2, 3}

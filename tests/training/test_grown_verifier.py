@@ -10,8 +10,12 @@ import torch
 from specdec_plugins.errors import UserError
 from specdec_plugins.formats.bundle import default_bundle, read_weights
 from specdec_plugins.formats.checkpoints import load_checkpoint
+from specdec_plugins.formats.dictionaries import load_dictionaries
 from specdec_plugins.formats.models import read_model
-from specdec_plugins.training.initialise import grown_verifier, spread_layers
+from specdec_plugins.formats.text import load_codes
+from specdec_plugins.training import growing
+from specdec_plugins.training.growing import grown_verifier, spread_layers
+from tests.decoding.networks import toys
 from tests.programs import run
 
 pytestmark = pytest.mark.fairseq
@@ -48,7 +52,6 @@ def test_types_come_by_name_and_layers_as_often_as_needed(reordered: Path, tmp_p
     table = state["decoder.embed_tokens.weight"]
     assert torch.equal(table[:4], given["decoder.embed_tokens.weight"][:4].float())
     assert torch.equal(table[5:].flip(0), given["decoder.embed_tokens.weight"][6:].float())
-    assert 0.5 < table[4].norm() < 1.5  # as fairseq's fresh ones
     for side, depth, layers in (
         ("encoder", 7, [0, 1, 2, 2, 3, 4, 5]),
         ("decoder", 8, [0, 1, 1, 2, 3, 4, 4, 5]),
@@ -62,9 +65,49 @@ def test_types_come_by_name_and_layers_as_often_as_needed(reordered: Path, tmp_p
     read_model(path)  # every weight is there, and of the right shape
 
 
-def test_other_widths_are_refused(reordered: Path) -> None:
-    with pytest.raises(UserError, match=r"--width is 256 there and 512 here.*give --width 256"):
-        grown_verifier(default_bundle(), reordered, {**SIZES, "width": 512}, seed=1)
+def test_a_wider_verifier_computes_the_same(
+    reordered: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Exactly, where neither sinusoids (of another width) nor noise in the embeddings change it."""
+    monkeypatch.setattr(growing, "_EMBEDDING_NOISE", 0)
+    sizes = {"encoder_layers": 6, "decoder_layers": 6, "width": 512, "ffn": 2048, "heads": 8}
+    checkpoint, _ = grown_verifier(default_bundle(), reordered, sizes, seed=1)
+    same = {**sizes, "width": 256, "ffn": 1024, "heads": 4}
+    small, _ = grown_verifier(default_bundle(), reordered, same, seed=1)
+    logits, num_copies = [], []
+    for made in (small, checkpoint):
+        made["args"].no_token_positional_embeddings = True
+        path = reordered / f"{len(logits)}.pt"
+        torch.save(made, path)
+        network = read_model(path).network(torch.float64, torch.device("cpu"))
+        source, target = torch.tensor([[7, 30, 55, 2]]), torch.tensor([[2, 9, 40]])
+        logits.append(toys.full_logits(network, source, target))
+        heads = made["model"]["encoder.layers.0.fc1.weight"]
+        num_copies.append(len(heads.unique(dim=0)) / 1024)
+    torch.testing.assert_close(*logits, rtol=1e-4, atol=1e-4)  # float32 weights
+    assert num_copies == [1, 2]  # no two units are the same: they can learn apart
+
+
+def test_a_new_type_is_the_mean_of_its_pieces(reordered: Path) -> None:
+    checkpoint, _ = grown_verifier(default_bundle(), reordered, SIZES, seed=1)
+    table = checkpoint["model"]["decoder.embed_tokens.weight"]
+    bundle = default_bundle()
+    given = read_weights(bundle / "verifier.safetensors").state["decoder.embed_tokens.weight"]
+    old = load_dictionaries(bundle, "en", "de").target
+    pieces = load_codes(bundle / "bpe.codes").segment("brandneu").split()
+    assert len(pieces) > 1
+    expected = given[[old.symbols.index(piece) for piece in pieces]].float().mean(0)
+    torch.testing.assert_close(table[4], expected)
+
+
+def test_other_shapes_are_refused(reordered: Path) -> None:
+    for sizes, say in (
+        ({"width": 384}, r"--width is 256 there and 384 here.*give --width 256"),
+        ({"width": 512}, r"--ffn is 1024 there and 1024 here.*give --ffn 2048"),
+        ({"width": 128}, r"give --width 256"),
+    ):
+        with pytest.raises(UserError, match=say):
+            grown_verifier(default_bundle(), reordered, {**SIZES, **sizes}, seed=1)
 
 
 @pytest.mark.integration
