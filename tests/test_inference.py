@@ -425,19 +425,7 @@ def test_debug_shows_where(cli: Cli) -> None:
 def test_the_script_flows_in_a_pipe_and_takes_flags(folder: Path) -> None:
     names = {"data_dir": folder, "checkpoint_path": folder / "drafter.pt", "input_path": "-"}
     names |= {"AR_checkpoint_path": folder / "verifier.pt", "output_path": "-"}
-    flags = [
-        "--cpu",
-        "--buffer-size",
-        "1",
-        "--beta",
-        "3",
-        "--tau",
-        "1.0",
-        "--block-size",
-        "5",
-        "--max-len-b",
-        "9",
-    ]
+    flags = ["--cpu", "--beta", "3", "--tau", "1.0", "--block-size", "5", "--max-len-b", "9"]
     script = ROOT / "scripts" / "inference.sh"
     variables = {name: str(value) for name, value in names.items()}
     with talking_to(script, *flags, **variables) as (process, into, out):

@@ -6,13 +6,15 @@ import hashlib
 import json
 import os
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from itertools import islice, zip_longest
 from pathlib import Path
-from typing import Any, BinaryIO, TypeVar
+from select import select
+from typing import Any, TypeVar
 
 from tqdm import tqdm
 
@@ -30,25 +32,59 @@ T = TypeVar("T")
 _FREE = {"batch", "device"}
 
 
+class Arriving(Iterator[bytes]):
+    """The lines of a descriptor, with their ends, as they arrive."""
+
+    def __init__(self, fd: int) -> None:
+        self._fd = fd
+        self._lines: deque[bytes] = deque()
+        self._part: list[bytes] = []  # of a line whose end has not arrived
+        self._is_open = True
+
+    def __next__(self) -> bytes:
+        while not self._lines and self._is_open:
+            self._read()
+        if not self._lines:
+            raise StopIteration
+        return self._lines.popleft()
+
+    def is_awaited(self) -> bool:
+        """Whether neither the next line nor the end of the input has arrived yet."""
+        while not self._lines and self._is_open and select([self._fd], [], [], 0)[0]:
+            self._read()
+        return self._is_open and not self._lines
+
+    def _read(self) -> None:
+        data = os.read(self._fd, 1 << 16)
+        *ended, part = data.split(b"\n")
+        for line in ended:
+            self._lines.append(b"".join([*self._part, line, b"\n"]))
+            self._part = []
+        self._part.append(part)
+        self._is_open = bool(data)
+        if not data and any(self._part):  # the last line has no end
+            self._lines.append(b"".join(self._part))
+
+
 @contextmanager
-def open_input(path: str) -> Iterator[BinaryIO]:
-    """The bytes of a file, or of standard input for '-'.
+def open_input(path: str) -> Iterator[Arriving]:
+    """The lines of a file, or of standard input for '-'.
 
     Raises UserError if the file is missing or unreadable, or standard input is closed.
     """
     if path == STANDARD:
         require(sys.stdin is not None, "standard input is closed; name a file to read.")
-        yield sys.stdin.buffer
+        yield Arriving(sys.stdin.fileno())
         return
     try:
-        file = open(path, "rb")  # noqa: SIM115 - closed below, opened where its errors are caught
+        file = open(path, "rb", 0)  # noqa: SIM115 - closed below, opened where errors are caught
     except OSError as error:
         raise UserError(f"{path}: cannot be read ({error.strerror}); check the name.") from error
     with file:
-        yield file
+        yield Arriving(file.fileno())
 
 
-def read_lines(stream: BinaryIO, name: str) -> Iterator[Sentence]:
+def read_lines(stream: Iterable[bytes], name: str) -> Iterator[Sentence]:
     """Decode line by line. Only a newline ends a line; a carriage return before it is dropped.
 
     Raises UserError with the number of a line that is not UTF-8 text.
@@ -66,21 +102,23 @@ def read_lines(stream: BinaryIO, name: str) -> Iterator[Sentence]:
         yield Sentence(number, text, where=f"{name}, line {number}")
 
 
-def in_buffers(items: Iterable[T], size: int) -> Iterator[list[T]]:
-    """Consecutive lists of `size` items, the last one shorter."""
-    iterator = iter(items)
-    while buffer := list(islice(iterator, size)):
+def in_buffers(
+    items: Iterable[T], size: int, is_awaited: Callable[[], bool] = lambda: False
+) -> Iterator[list[T]]:
+    """Consecutive lists of `size` items; shorter at the end, or if the next item `is_awaited`."""
+    buffer = list[T]()
+    for item in items:
+        buffer.append(item)
+        if len(buffer) == size or is_awaited():
+            yield buffer
+            buffer = []
+    if buffer:
         yield buffer
 
 
 def count_lines(path: str) -> int:
     """Number of complete lines of a file, which a resumed run may keep; 0 if it is missing."""
     return reading.count_lines(Path(path)) if os.path.exists(path) else 0
-
-
-def buffer_size(path: str, size: int) -> int:
-    """Lines to decode together: 1 at a terminal, where a person waits for every line."""
-    return 1 if path == STANDARD and sys.stdin.isatty() else size
 
 
 def progress_bar(path: str, shown: bool | None, done: int = 0) -> Any:
@@ -151,10 +189,10 @@ class FileOptions:
         "tokens a round, finish reason, milliseconds",
         "FILE",
     )
-    buffer_size: int | None = _file(
-        None,
-        "lines that are read, sorted by length, decoded and written together (default: 1000, and 1 "
-        "at a terminal)",
+    buffer_size: int = _file(
+        1000,
+        "lines that are read, sorted by length, decoded and written together (default: 1000); "
+        "fewer if no more have arrived, from a pipe or a terminal",
         "LINES",
         least=1,
     )
@@ -228,20 +266,31 @@ def name_of(path: str) -> str:
     return "standard input" if path == STANDARD else path
 
 
-@contextmanager
-def open_sentences(files: FileOptions) -> Iterator[Iterator[Sentence]]:
-    """The input's lines, joined with those of the parallel files and read lazily.
+class Sentences(Iterator[Sentence]):
+    """The input's lines, joined with those of the parallel files and read lazily."""
 
-    Raises UserError if a file is missing, and later if a line is not UTF-8 or the files differ in
-    length.
+    def __init__(self, joined: Iterator[Sentence], streams: Sequence[Arriving]) -> None:
+        self._joined = joined
+        self._streams = streams
+
+    def __next__(self) -> Sentence:
+        return next(self._joined)
+
+    def is_awaited(self) -> bool:
+        """Whether some line of the next sentence has not arrived yet."""
+        return any(stream.is_awaited() for stream in self._streams)
+
+
+@contextmanager
+def open_sentences(files: FileOptions) -> Iterator[Sentences]:
+    """Raises UserError if a file is missing; the sentences if a line is not UTF-8, or the files
+    differ in length.
     """
     with ExitStack() as stack:
         names = [name_of(path) for path in files.inputs]
-        streams = [
-            read_lines(stack.enter_context(open_input(path)), name)
-            for path, name in zip(files.inputs, names, strict=True)
-        ]
-        yield (_joined(files, lines) for lines in _in_step(names, streams))
+        streams = [stack.enter_context(open_input(path)) for path in files.inputs]
+        lines = [read_lines(*pair) for pair in zip(streams, names, strict=True)]
+        yield Sentences((_joined(files, step) for step in _in_step(names, lines)), streams)
 
 
 def _joined(files: FileOptions, lines: Sequence[Sentence]) -> Sentence:

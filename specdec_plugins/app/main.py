@@ -16,7 +16,6 @@ from typing import Any, TextIO
 from specdec_plugins.app.files import (
     FileOptions,
     Journal,
-    buffer_size,
     check_places,
     count_lines,
     in_buffers,
@@ -37,7 +36,6 @@ from specdec_plugins.formats.pretrained.config import is_pretrained
 
 UNDECODABLE = 1  # some line is empty, because its logits are not numbers
 
-BUFFER_SIZE = 1000  # lines
 INTERRUPTED = "interrupted; the output holds complete lines only"
 RESUME = ", and --resume continues it"
 MIB = 2**20
@@ -192,8 +190,8 @@ class Run:
             ]
             start, source = time.perf_counter(), self.files.input_path
             bar = stack.enter_context(progress_bar(source, self.files.progress, kept))
-            size = self.files.buffer_size or buffer_size(source, BUFFER_SIZE)
-            for buffer in in_buffers(sentences, size):
+            size = self.files.buffer_size
+            for buffer in in_buffers(sentences, size, sentences.is_awaited):
                 done = translator.translate_sentences(buffer, bar.update)
                 self._write(writers, done)
                 self.journal.record(buffer)

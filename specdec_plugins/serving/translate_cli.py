@@ -91,7 +91,7 @@ def _run(given: dict[str, Any]) -> int:
     with ExitStack() as stack:
         stream = stack.enter_context(files.open_input(source))
         texts = (line.text for line in files.read_lines(stream, files.name_of(source)))
-        translations = _translator(given, options, texts, stack)
+        translations = _translator(given, options, texts, stream.is_awaited, stack)
         writer = stack.enter_context(LineWriter(target))
         bar = stack.enter_context(files.progress_bar(source, options.progress))
         num_failed = 0
@@ -109,17 +109,20 @@ def _run(given: dict[str, Any]) -> int:
 
 
 def _translator(
-    given: Mapping[str, Any], how: TranslateOptions, texts: Iterator[str], stack: ExitStack
+    given: Mapping[str, Any],
+    how: TranslateOptions,
+    texts: Iterator[str],
+    is_awaited: Callable[[], bool],
+    stack: ExitStack,
 ) -> Iterator[list[str | None]]:
     """Load models; returns translated lists of lines, in order, as they become ready."""
-    size = files.buffer_size(how.input_path, _BUFFER)
-    # A person who types waits for each line; else read ahead enough to keep all workers busy.
-    num_ahead = 2 if size > 1 else 0
+    buffers = files.in_buffers(texts, _BUFFER if how.server is None else 1, is_awaited)
+    num_ahead = 2  # for each worker, so that none waits
     pool: Executor
     if how.server is not None:
         require("data" not in given, "--server uses the server's own model; omit the folder.")
         translate = _remote(how.server, given, how)
-        pool, size, num_ahead = ThreadPoolExecutor(how.requests), 1, num_ahead * how.requests
+        pool, num_ahead = ThreadPoolExecutor(how.requests), num_ahead * how.requests
         stack.callback(pool.shutdown, wait=False, cancel_futures=True)
     else:
         model = build(ModelOptions, given)
@@ -127,10 +130,10 @@ def _translator(
         settings = build(ServerSettings, {**request_defaults(model), **given, **bounds})
         num_processes = how.processes or os.cpu_count() or 1
         if num_processes == 1:
-            return map(_local(model, settings, how), files.in_buffers(texts, size))
+            return map(_local(model, settings, how), buffers)
         pool = stack.enter_context(_processes(num_processes, model, settings, how))
         translate, num_ahead = _translate, num_ahead * num_processes
-    return _in_order(pool, translate, files.in_buffers(texts, size), num_ahead)
+    return _in_order(pool, translate, buffers, num_ahead, is_awaited)
 
 
 @contextmanager
@@ -180,13 +183,18 @@ def _holding_signals() -> Iterator[None]:
 
 
 def _in_order(
-    pool: Executor, translate: TranslateLines, buffers: Iterator[list[str]], num_ahead: int
+    pool: Executor,
+    translate: TranslateLines,
+    buffers: Iterator[list[str]],
+    num_ahead: int,
+    is_awaited: Callable[[], bool],
 ) -> Iterator[list[str | None]]:
+    """Results of buffers, of which so many are read ahead; all of them while input is awaited."""
     pending: deque[Future[list[str | None]]] = deque()
     for buffer in buffers:
         with _holding_signals():
             pending.append(pool.submit(translate, buffer))
-        if len(pending) > num_ahead:
+        while pending and (len(pending) > num_ahead or is_awaited()):
             yield pending.popleft().result()
     while pending:
         yield pending.popleft().result()

@@ -13,9 +13,11 @@ from typing import Any
 import pytest
 
 from specdec_plugins.app.files import (
+    Arriving,
     Journal,
     check_places,
     count_lines,
+    in_buffers,
     is_same_place,
     open_input,
     progress_bar,
@@ -62,6 +64,31 @@ def test_what_is_no_text_is_named_when_it_is_reached(data: bytes, message: str) 
     assert next(lines).text == "good"
     with pytest.raises(UserError, match=message):
         list(lines)
+
+
+def test_lines_are_taken_as_they_arrive() -> None:
+    read_end, write_end = os.pipe()
+    lines = Arriving(read_end)
+    buffers = in_buffers(lines, 3, lines.is_awaited)
+    with open(read_end, "rb"), open(write_end, "wb", buffering=0) as pipe:
+        assert lines.is_awaited()
+        pipe.write(b"a\nb\nhalf ")
+        assert next(buffers) == [b"a\n", b"b\n"]
+        assert lines.is_awaited()
+        pipe.write(b"a line\n" + b"c\n" * 3)
+        assert not lines.is_awaited()
+        assert next(buffers) == [b"half a line\n", b"c\n", b"c\n"]
+        pipe.write(b"d" * 5000 + b"\ne")
+        pipe.close()
+        assert [*buffers] == [[b"c\n", b"d" * 5000 + b"\n", b"e"]]
+        assert not lines.is_awaited()  # at its end
+
+
+@pytest.mark.parametrize("data", [b"", b"\n", b"a", b"a\n", b"\n\na", b"ab\n" * 50_000])
+def test_a_files_lines_are_those_of_python(data: bytes, tmp_path: Path) -> None:
+    (tmp_path / "in").write_bytes(data)
+    with open_input(str(tmp_path / "in")) as lines:
+        assert [*lines] == io.BytesIO(data).readlines()
 
 
 def test_lines_are_on_disk_at_once(tmp_path: Path) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import json
 import re
 import shutil
@@ -130,10 +129,10 @@ def test_every_command_takes_a_folder_and_the_bundle_made_of_it(
         paths += ["--whole-lines", "--device", "cpu"]
         assert translate_cli.main([str(place), *languages, *paths]) == 0
         outputs[place, "specdec-translate"] = (tmp_path / "out").read_text()
-        piped = io.TextIOWrapper(io.BytesIO((tmp_path / "in").read_bytes()))
-        monkeypatch.setattr(sys, "stdin", piped)
         capfd.readouterr()
-        assert main.translate([str(place), *languages, "--cpu"]) == 0
+        with (tmp_path / "in").open() as piped, monkeypatch.context() as patch:
+            patch.setattr(sys, "stdin", piped)
+            assert main.translate([str(place), *languages, "--cpu"]) == 0
         outputs[place, "translate.py"] = capfd.readouterr().out
     assert len({*outputs.values()}) == 1, outputs
     refused_by = told(capfd, convert.main, ["fairseq", str(bundle), "--output", str(tmp_path)])

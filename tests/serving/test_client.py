@@ -210,6 +210,30 @@ def test_a_pipe_in_place_of_a_file(client: Client, tmp_path: Path) -> None:
     assert target.read_text(encoding="utf-8") == f"{expected('w1')}\n{expected('w2')}\n"
 
 
+@pytest.mark.parametrize("here", [True, False])
+@pytest.mark.usefixtures("verifier")
+def test_a_program_gets_each_line_before_it_writes_the_next(
+    here: bool, client: Client, tmp_path: Path
+) -> None:
+    target = tmp_path / "out"
+    read_end, write_end = os.pipe()
+
+    def write_and_wait() -> None:
+        with open(write_end, "wb", buffering=0) as pipe:
+            for number in (1, 2):
+                pipe.write(f"w{number}\n".encode())
+                wait_until(lambda number=number: target_lines() == number)  # type: ignore[misc]
+
+    def target_lines() -> int:
+        return target.read_bytes().count(b"\n") if target.exists() else 0
+
+    with open(read_end, "rb"), ThreadPoolExecutor() as pool:
+        written = pool.submit(write_and_wait)
+        where = [] if here else ["--server", client.url]
+        assert main([*where, "--input", f"/dev/fd/{read_end}", "--output", str(target)]) == 0
+        written.result()
+
+
 @pytest.fixture
 def verifier(monkeypatch: pytest.MonkeyPatch) -> GatedVerifier:
     """Of the model that specdec-translate loads, whatever it is told."""
