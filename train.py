@@ -131,6 +131,8 @@ def _check_dictionaries(cfg: Any) -> None:
 
 
 def _check_folders(cfg: Any) -> None:
+    from specdec_plugins.corpus.checkpoints import check_save_dir
+
     for folder in str(getattr(cfg.task, "data", None) or ".").split(os.pathsep):
         if not os.path.isdir(folder):
             raise UserError(f"{folder}: no such folder; give the one fairseq-preprocess wrote")
@@ -138,7 +140,9 @@ def _check_folders(cfg: Any) -> None:
             raise UserError(
                 f"{folder}: holds no dict.*.txt; give the folder fairseq-preprocess wrote"
             )
-    check_output(cfg.checkpoint.save_dir, "--save-dir", folder=True)
+    check_output(cfg.checkpoint.save_dir, "--save-dir", inputs=(), folder=True)
+    read = (getattr(cfg.task, "verifier_path", None), cfg.checkpoint.finetune_from_model)
+    check_save_dir(Path(cfg.checkpoint.save_dir), read)
 
 
 def _run(cfg: Any) -> None:

@@ -243,7 +243,7 @@ def main() -> int:
         # Checked before the long decoding.
         kinds = ("json", "md") if args.no_picture else ("json", "md", "png")
         for kind in kinds if args.report is not None else ():
-            check_output(f"{args.report}.{kind}")
+            check_output(f"{args.report}.{kind}", inputs=(args.ways, args.reference))
         if args.report is not None and not args.no_picture:
             pyplot()
         rows = run(args, rest)

@@ -46,7 +46,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     def work() -> None:
         options = build(Options, given)
         # Checked before the long measurement.
-        check_output(f"{options.output}.json", "--output", replaced=True)
+        inputs = options.test.split(",") if options.test else []
+        check_output(f"{options.output}.json", "--output", inputs=inputs, replaced=True)
         plots.pyplot()
         results = Results(run(options))
         write(results, options.output)

@@ -322,7 +322,7 @@ def rounds_of(drafter: Drafter, source: Tensor, target: Tensor, block_size: int)
 
 def main(args: argparse.Namespace) -> None:
     folder: Path = args.output
-    check_output(folder, "--output", folder=True)
+    check_output(folder, "--output", inputs=(), folder=True)
     model_file = folder / "model" / "model.safetensors"
     require(not model_file.exists(), f"{model_file}: already exists; name another folder.")
     folder.mkdir(parents=True, exist_ok=True)

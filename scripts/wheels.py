@@ -48,9 +48,9 @@ print(json.dumps(["%d.%d" % sys.version_info[:2], sys.executable, header, has_ve
 
 
 def main(args: argparse.Namespace) -> None:
-    check_output(args.output, "--output", folder=True)
+    check_output(args.output, "--output", inputs=(), folder=True)
     if args.work is not None:
-        check_output(args.work, "--work", folder=True)
+        check_output(args.work, "--work", inputs=(), folder=True)
         args.work.mkdir(parents=True, exist_ok=True)
     for tool, package in (("objdump", "binutils"), (os.environ.get("CXX", "g++"), "g++")):
         is_there = shutil.which(tool.split()[0]) is not None

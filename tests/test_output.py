@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import os
+import re
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -13,10 +14,12 @@ import pytest
 import encoder_initial
 from benchmarks import bars
 from benchmarks.serving import load
-from specdec_plugins.corpus import binarising, checkpoints, scoring
+from specdec_plugins.app import drafter
+from specdec_plugins.corpus import binarising, checkpoints, decontaminate, distill, prepare, scoring
 from specdec_plugins.errors import UserError
 from specdec_plugins.formats.output import check_output
-from tests.refusals import refused
+from specdec_plugins.training import run
+from tests.refusals import refused, told
 
 Run = Callable[[Sequence[str]], int]
 PAIR = str(Path(__file__).resolve().parent.parent / "data" / "models" / "en-de")
@@ -123,20 +126,24 @@ def test_a_program_asks_before_its_work(
     assert ("no folder" if kind == FILE else "cannot be written") in said
 
 
+def into(path: str | Path, **how: bool) -> None:
+    check_output(path, inputs=(), **how)
+
+
 def test_a_file_and_a_folder_are_told_apart(tmp_path: Path) -> None:
     (file := tmp_path / "file").touch()
     with pytest.raises(UserError, match=r"^--output .*: is a folder; give the name of a file"):
-        check_output(tmp_path, "--output")
-    refused(r"file: is a file; give the name of a folder", check_output, file, folder=True)
-    check_output(file)
-    check_output(tmp_path, folder=True)
+        check_output(tmp_path, "--output", inputs=())
+    refused(r"file: is a file; give the name of a folder", into, file, folder=True)
+    into(file)
+    into(tmp_path, folder=True)
 
 
 def test_missing_folders_are_made_only_where_the_program_does(tmp_path: Path) -> None:
     lost = tmp_path / "a" / "b"
-    check_output(lost, replaced=True)
-    check_output(lost, folder=True)
-    refused(r"there is no folder .*a; create it first", check_output, lost)
+    into(lost, replaced=True)
+    into(lost, folder=True)
+    refused(r"there is no folder .*a; create it first", into, lost)
     assert list(tmp_path.iterdir()) == []
 
 
@@ -146,8 +153,93 @@ def test_permissions_are_asked_of_what_will_be_written(
     """A file that is replaced needs its folder's permission, one that is written its own."""
     (file := tmp_path / "file").touch()
     monkeypatch.setattr(os, "access", lambda path, mode: Path(path) != tmp_path)
-    check_output(file)
-    check_output("/dev/null")
+    into(file)
+    into("/dev/null")
     for output, made in ((file, {"replaced": True}), (tmp_path, {"folder": True})):
-        refused("cannot be written", check_output, output, **made)
-    refused("cannot be written", check_output, tmp_path / "new")
+        refused("cannot be written", into, output, **made)
+    refused("cannot be written", into, tmp_path / "new")
+
+
+def test_an_input_is_known_by_any_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data" / "one").touch()
+    (tmp_path / "soft").symlink_to("data/one")
+    (tmp_path / "hard").hardlink_to("data/one")
+    (tmp_path / "folder").symlink_to("data")
+    for name in ("data/one", "soft", "hard", "folder/../data/one", "folder/one", tmp_path / "soft"):
+        for output in ("data/one", "soft", "hard"):
+            refused(f"{output}: is an input as well", check_output, output, inputs=[None, name])
+        check_output("data/two", inputs=[name])
+    for name in ("data/one", "soft", "folder/one", "data/new"):
+        for output in ("data", "folder", "."):
+            refused("is in this folder", check_output, output, inputs=[name], folder=True)
+        check_output("data/new folder", inputs=[name], folder=True)
+
+
+# Each program with an output that is one of its inputs, spelt in another way: `x/..` is nothing.
+IN_PLACE: dict[str, tuple[Run, str]] = {
+    "inference.py": (PROGRAMS["inference.py"][0], "--input-path a --output-path x/../a"),
+    "specdec-translate": (PROGRAMS["specdec-translate"][0], "--input a --output x/../a"),
+    "count-bigrams.sh": (binarising.COMMAND.run, "data --output x/../data/dict.de.txt"),
+    "add-shortlist.sh": (binarising.SHORTLIST.run, "data --path a.pt --output x/../a.pt"),
+    "average-checkpoints": (checkpoints.COMMAND.run, "a.pt b.pt --output x/../b.pt"),
+    "average --last": (checkpoints.COMMAND.run, "run --last 1 --output run/checkpoint_last.pt"),
+    "evaluate.sh": (scoring.COMMANDS["evaluate"].run, "a b --json x/../b"),
+    "encoder_initial.py": (encoder_initial.COMMAND.run, "--verifier a.pt --output x/../a.pt"),
+    "compare_ways.py": (PROGRAMS["compare_ways.py"][0], "--ways w.json --report x/../w"),
+    "convert.sh": (PROGRAMS["convert.sh"][0], "bundle data --output x/../data --force"),
+    "convert.sh inside": (
+        PROGRAMS["convert.sh"][0],
+        "bundle data --AR-path run/a.pt --output x/../run --force",
+    ),
+    "drafter.sh": (drafter.COMMAND.run, "data --text a --output x/../data"),
+    "distill.sh": (distill.COMMAND.run, "data --path a.pt --output x/../data"),
+    "distill.sh inside": (distill.COMMAND.run, "data --path run/a.pt --output x/../run"),
+    "prepare-tsv.sh": (
+        prepare.COMMAND.run,
+        "--src en --tgt de --train x/../raw/train.en,raw/train.de --split-valid 1 --out .",
+    ),
+    "prepare-tsv.sh --codes": (
+        prepare.COMMAND.run,
+        "--src en --tgt de --train t.tsv --split-valid 1 --codes bpe.codes --out x/..",
+    ),
+    "decontaminate.sh": (
+        decontaminate.COMMAND.run,
+        "--pair en-de --train x/../train.tsv --valid t.tsv --out .",
+    ),
+    "decontaminate.sh --also": (
+        decontaminate.COMMAND.run,
+        "--pair en-de --train t.tsv --valid t.tsv --test t.tsv --also raw/test.tsv --out raw",
+    ),
+    "train.sh": (run.COMMANDS["drafter"].run, "--data data --verifier LAST --save-dir x/../run"),
+    "train-verifier.sh": (run.COMMANDS["verifier"].run, "--data data --from LAST --save-dir run"),
+}
+
+
+@pytest.mark.fairseq
+@pytest.mark.parametrize("program", IN_PLACE)
+def test_no_program_writes_over_its_inputs(
+    program: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for folder in ("x", "data", "raw", "run"):
+        (tmp_path / folder).mkdir()
+    names = ["a", "b", "a.pt", "b.pt", "w.json", "bpe.codes", "t.tsv", "train.tsv"]
+    names += ["raw/train.en", "raw/train.de", "raw/test.tsv", "run/a.pt", "data/bundle.json"]
+    names += ["run/checkpoint1.pt", "run/checkpoint_last.pt"]
+    names += [f"data/train.en-de.{end}" for end in ("en.bin", "de.bin", "en.idx", "de.idx")]
+    for name in (*names, "data/dict.en.txt", "data/dict.de.txt"):
+        (tmp_path / name).write_text("a 1\n", encoding="utf-8")
+
+    def content() -> dict[Path, str]:
+        return {p: p.read_text(encoding="utf-8") for p in tmp_path.rglob("*") if p.is_file()}
+
+    before = content()
+    main, words = IN_PLACE[program]
+    said = told(capsys, main, words.replace("LAST", "run/checkpoint_last.pt").split())
+    assert re.search("is an input as well|is in this folder|belongs to the training", said), said
+    assert content() == before

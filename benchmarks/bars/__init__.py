@@ -337,7 +337,7 @@ def _hints_and_server(record: Mapping[str, Any]) -> Iterator[str]:
 def main(args: argparse.Namespace) -> None:
     """Measure the parts that the log lacks, and write the page after each part."""
     output = Path(f"{args.output}.md")
-    check_output(output, "--output", replaced=True)
+    check_output(output, "--output", inputs=(*args.test.split(","), *args.hints), replaced=True)
     given = len(args.hints) != 1
     require(given, "--hints: give the sources and at least one file of hints for them.")
     for path in args.hints:

@@ -49,7 +49,7 @@ def main(args: argparse.Namespace) -> int:
     lines = read_lines(args.text or SAMPLES)
     is_there = args.wheels is None or args.wheels.is_dir()
     require(is_there, f"--wheels {args.wheels}: no such folder; give one with wheels, or omit it.")
-    folder = emptied(args.output)
+    folder = emptied(args.output, (args.text, args.wheels))
     for name in ("logs", "work"):
         (folder / name).mkdir()
     (folder / "work/text.txt").write_text("\n".join(lines) + "\n", encoding="utf-8")
@@ -84,9 +84,9 @@ def read_lines(path: Path) -> list[str]:
     return lines
 
 
-def emptied(folder: Path) -> Path:
+def emptied(folder: Path, inputs: Sequence[Path | None] = ()) -> Path:
     """The folder, new or without the last run's files. Raises UserError if it holds others."""
-    check_output(folder, "--output", folder=True)
+    check_output(folder, "--output", inputs=inputs, folder=True)
     found = sorted(path.name for path in folder.iterdir()) if folder.is_dir() else []
     others = [name for name in found if not name.startswith(_OURS)]
     require(

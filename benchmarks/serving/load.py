@@ -231,7 +231,7 @@ def reference_of(args: argparse.Namespace) -> Reference:
 def main(args: argparse.Namespace) -> int:
     """Exit status: 0 without faults, 1 with faults."""
     if args.output is not None:
-        check_output(f"{args.output}.json", "--output")
+        check_output(f"{args.output}.json", "--output", inputs=(args.texts,))
     reference = reference_of(args)
     results = run(args, reference)
     report(args.output, reference, results, sys.argv[1:])

@@ -114,7 +114,9 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _convert(args: argparse.Namespace) -> None:
-    check_output(args.output, "--output", folder=True)
+    names = ("source", "data", "verifier", "drafter_checkpoint", "bigrams", "bpe_codes", "card")
+    inputs = [getattr(args, name, None) for name in names]
+    check_output(args.output, "--output", inputs=inputs, folder=True)
     if args.to == "bundle":
         _to_bundle(args)
     elif args.to == "fairseq":

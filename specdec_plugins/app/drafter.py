@@ -56,11 +56,8 @@ class Plan:
 
     def _check_output(self) -> None:
         output = self.args.output
-        check_output(output, "--output", folder=True)
-        require(
-            output.resolve() != self.args.model.resolve(),
-            f"--output {output}: is the model itself; give another folder.",
-        )
+        inputs = (self.args.model, self.args.text, vars(self.args)["from"])
+        check_output(output, "--output", inputs=inputs, folder=True)
         is_ours = (self.work / ".stamps").is_dir() and is_bundle(output)
         require(
             is_ours or not output.is_dir() or not any(output.iterdir()),

@@ -24,7 +24,7 @@ from specdec_plugins.app.types import Sentence
 from specdec_plugins.corpus import reading
 from specdec_plugins.corpus.resume import first_difference, write_json
 from specdec_plugins.errors import UserError, require
-from specdec_plugins.formats.output import STANDARD, check_output, is_file
+from specdec_plugins.formats.output import STANDARD, check_output, is_file, is_same_place
 
 T = TypeVar("T")
 
@@ -142,20 +142,7 @@ def check_places(inputs: Sequence[str], outputs: Sequence[str]) -> None:
         if output == STANDARD:
             require(sys.stdout is not None, "standard output is closed; name a file to write.")
             continue
-        check_output(output)
-        require(
-            not any(is_same_place(path, output) for path in inputs),
-            f"{output}: is an input as well; write to another file.",
-        )
-
-
-def is_same_place(path: str, other: str) -> bool:
-    """Whether two paths name one file, existing or not; links are followed."""
-    if STANDARD in (path, other):
-        return path == other
-    if os.path.exists(path) and os.path.exists(other):
-        return os.path.samefile(path, other)
-    return os.path.realpath(path) == os.path.realpath(other)
+        check_output(output, inputs=inputs)
 
 
 _beside = partial(option, group="forced beginnings, and long lines")

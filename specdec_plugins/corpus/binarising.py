@@ -27,6 +27,7 @@ from numpy.typing import NDArray
 from tqdm import tqdm
 
 from specdec_plugins.corpus import cli
+from specdec_plugins.corpus.checkpoints import check_checkpoint
 from specdec_plugins.corpus.cli import logger
 from specdec_plugins.corpus.reading import BadLines, check_file, read_lines
 from specdec_plugins.errors import UserError, not_installed, require
@@ -153,13 +154,18 @@ def _report(line: str) -> None:
 
 
 def main(args: argparse.Namespace) -> None:
-    check_output(args.output, "--output")
+    check_output(args.output, "--output", inputs=_files(args.data))
     dictionaries = load_dictionaries(args.data, args.source_lang, args.target_lang)
     source, target = dictionaries.source_lang, dictionaries.target_lang
     prefix = args.data / f"{args.split}.{source}-{target}.{target}"
     bigrams = count_bigrams(_sentences(prefix), dictionaries.target)
     write_bigrams(bigrams, args.output)
     logger.info("wrote %s: %s pairs", args.output, f"{len(bigrams.tokens):,}")
+
+
+def _files(data: Path) -> list[Path]:
+    """What fairseq-preprocess has written there."""
+    return [path for kind in ("dict.*.txt", "*.bin", "*.idx") for path in data.glob(kind)]
 
 
 def _sentences(prefix: Path) -> Iterator[list[int]]:
@@ -357,7 +363,7 @@ def _way(args: argparse.Namespace) -> str:
 
 def shortlist(args: argparse.Namespace) -> None:
     """Write the drafter with a shortlist of the types that it may draft."""
-    check_output(args.output, "--output")
+    check_checkpoint(args.output, (args.path, args.lexical, args.vmap, *_files(args.data)))
     way = _way(args)
     checkpoint = load_checkpoint(args.path)
     model = checkpoint["model"]

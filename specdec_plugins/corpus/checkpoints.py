@@ -14,7 +14,7 @@ from __future__ import annotations
 import argparse
 import re
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -38,6 +38,7 @@ RESTARTED_AT = "restarted_at"  # read by the schedules that restart
 _EPOCH = re.compile(r"checkpoint(\d+)\.pt")
 _UPDATE = re.compile(r"checkpoint_\d+_(\d+)\.pt")
 _BEST = re.compile(r"checkpoint\.best_(?P<metric>.+)_(?P<value>-?\d+\.\d+)\.pt")
+_FIXED = re.compile(r"checkpoint_(last|best)\.pt|weights\.pt")
 _LOWER_IS_BETTER = re.compile(r"loss|ppl|perplexity|wer", re.IGNORECASE)
 
 
@@ -148,9 +149,34 @@ def _choose(args: argparse.Namespace) -> list[Path]:
     return best_checkpoints(first, args.best, args.metric)
 
 
+def _is_of_training(path: Path) -> bool:
+    """Whether a checkpoint has a name that trainings give, and resume from."""
+    return any(names.fullmatch(path.name) for names in (_EPOCH, _UPDATE, _BEST, _FIXED))
+
+
+def check_checkpoint(path: Path, inputs: Iterable[Path | None]) -> None:
+    """As `check_output`, for a command that makes one checkpoint of others.
+
+    Raises UserError also if it would replace a checkpoint of a training.
+    """
+    check_output(path, "--output", inputs=inputs, replaced=True)
+    require(
+        not (path.exists() and _is_of_training(path)),
+        f"--output {path}: belongs to the training in that folder, which would resume from it; "
+        "choose another name.",
+    )
+
+
+def check_save_dir(folder: Path, inputs: Iterable[str | Path | None]) -> None:
+    """Raises UserError if a training there would overwrite a checkpoint that it reads."""
+    for path in inputs:
+        if path is not None and _is_of_training(Path(path)):
+            check_output(folder / Path(path).name, "--save-dir", inputs=[path], replaced=True)
+
+
 def main(args: argparse.Namespace) -> None:
-    check_output(args.output, "--output", replaced=True)
     paths = _choose(args)
+    check_checkpoint(args.output, paths)
     logger.info("averaging %s", ", ".join(path.name for path in paths))
     checkpoint = average(paths)
     save_checkpoint(checkpoint, args.output)

@@ -17,8 +17,10 @@ import hashlib
 import re
 import sys
 from collections import Counter, deque
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from typing import TextIO, TypeVar
 
@@ -38,9 +40,9 @@ from specdec_plugins.corpus.cleaning import (
 )
 from specdec_plugins.corpus.cli import logger
 from specdec_plugins.corpus.reading import BadLines, Pair, ParallelFile, read_pairs
-from specdec_plugins.corpus.resume import write_json
+from specdec_plugins.corpus.resume import leaving_nothing_empty, write_json
 from specdec_plugins.errors import UserError, located, require
-from specdec_plugins.formats.output import written_whole
+from specdec_plugins.formats.output import check_output, written_whole
 
 RESEARCH_ONLY = re.compile("multi30k", re.IGNORECASE)
 _NAME = re.compile(r"(?:train|dev|test)\.(?P<name>.+)\.\w+-\w+\.tsv(?:\.[gx]z)?")
@@ -50,6 +52,8 @@ _WRITTEN: dict[type, tuple[re.Pattern[str], str]] = {
     int: (re.compile(r"\d+"), "whole numbers"),
     float: (re.compile(r"\d+(\.\d+)?"), "numbers"),
 }
+_REPORT = "report.json"
+_PARTS = ("test", "dev")  # that --split-off takes
 _ONE_CELL = {ord(character): " " for character in "\t\n"}
 
 
@@ -87,6 +91,8 @@ class Mix:
     rules: PairRules | None  # None: pairs are taken as they are
     weights: Mapping[str, float]  # how often each pair of a corpus is written; 1 if not named
     per_source: Mapping[str, int]  # near-duplicates kept of a source; 1 if not named
+    split_off: Mapping[str, Sequence[int]]  # sizes of the test and dev set taken from a corpus
+    hints: Mapping[str, int]  # pairs with a similar one, taken from a corpus
     joined: float = 0.0  # the share of pairs that are also written with those before them
 
     def write(
@@ -144,11 +150,6 @@ def times(text: str, weight: float) -> int:
     return int(weight) + (int.from_bytes(digest, "big") < weight % 1 * 2**64)
 
 
-def _write(path: Path, rows: Iterable[Sequence[str]]) -> None:
-    with written_whole(path) as part:
-        part.write_text("".join(map(line, rows)), encoding="utf-8")
-
-
 def _by_name(
     flag: str, items: Sequence[str], names: Sequence[str], number: type[_N], count: int = 1
 ) -> dict[str, list[_N]]:
@@ -171,13 +172,12 @@ def _by_name(
     return found
 
 
-def main(args: argparse.Namespace) -> None:
-    corpora, left_out = training_corpora(args.train, args.pair, args.research_data)
+def _mix(args: argparse.Namespace, names: Sequence[str]) -> Mix:
+    """The mix that the flags describe, of corpora of these names."""
     require(
         args.clean or not (args.per_source or args.split_off or args.hints),
         "--per-source, --split-off and --hints are part of cleaning; add --clean",
     )
-    names = [name_of(corpus) for corpus in corpora]
     weights = {n: w for n, [w] in _by_name("--weights", args.weights, names, float).items()}
     per_source, hints = (
         {name: number for name, [number] in _by_name(flag, items, names, int).items()}
@@ -185,56 +185,95 @@ def main(args: argparse.Namespace) -> None:
     )
     source_lang, _, target_lang = args.pair.partition("-")
     rules = PairRules(source_lang, target_lang, args.max_words) if args.clean else None
-    mix = Mix(rules, weights, per_source, args.joined)
-    bad = BadLines(args.bad_lines == "skip")
     sizes = _by_name("--split-off", args.split_off, names, int, 2)
-    held, held_out = HeldOutSentences(), {"valid": args.valid}
-    held_out |= {f"test{number or ''}": [item] for number, item in enumerate(args.test)}
-    num_held = _hold_out(args.out, {**held_out, "also": args.also}, held)
-    chosen = _choose(args.out, mix, corpora, held, sizes, hints)
-    with written_whole(args.out / "train.tsv") as part, part.open("w", encoding="utf-8") as file:
-        counts = mix.write(file, corpora, held, bad)
-    report = {
-        "training": {name: dict(found) for name, found in counts.items()},
-        "weights": weights,
-        "left_out": left_out,
-        "held_out": {**held_out, "also": args.also},
-        "held_out_pairs": num_held,
-        "chosen": chosen,
-        "bad_lines": bad.skipped,
-    }
-    write_json(args.out / "report.json", report)
+    return Mix(rules, weights, per_source, sizes, hints, args.joined)
+
+
+def main(args: argparse.Namespace) -> None:
+    corpora, left_out = training_corpora(args.train, args.pair, args.research_data)
+    mix, bad = _mix(args, list(map(name_of, corpora))), BadLines(args.bad_lines == "skip")
+    given = {"valid": args.valid}
+    given |= {f"test{number or ''}": [item] for number, item in enumerate(args.test)}
+    given["also"] = args.also
+    sets = {name: [ParallelFile.parse(i, (1, 2)) for i in items] for name, items in given.items()}
+    _check_output(args.out, mix, corpora, sets)
+    held = HeldOutSentences()
+    with leaving_nothing_empty([args.out]), _writing(args.out) as place:
+        num_held = _hold_out(place, sets, held)
+        chosen = _choose(place, mix, corpora, held)
+        with place("train.tsv").open("w", encoding="utf-8") as file:
+            counts = mix.write(file, corpora, held, bad)
+        require(
+            any(found[KEPT] for found in counts.values()),
+            f"no training pair is left ({_told(sum(counts.values(), Counter()))}); check that the "
+            "dev and test sets are other text, and which rules of --clean fit it",
+        )
+        report = {
+            "training": {name: dict(found) for name, found in counts.items()},
+            "weights": mix.weights,
+            "left_out": left_out,
+            "held_out": given,
+            "held_out_pairs": num_held,
+            "chosen": chosen,
+            "bad_lines": bad.skipped,
+        }
+        write_json(place(_REPORT), report)
     _say(counts, left_out)
+
+
+def _check_output(
+    out: Path, mix: Mix, corpora: Sequence[ParallelFile], sets: Mapping[str, Sequence[ParallelFile]]
+) -> None:
+    """Raises UserError if a file to be written is an input, or was not written by this command."""
+    inputs = [path for corpus in (*corpora, *chain(*sets.values())) for path in corpus.paths]
+    taken = [f"{name}.{part}" for name in mix.split_off for part in _PARTS]
+    taken += [f"{name}.hints" for name in mix.hints]
+    for path in (out / f"{name}.tsv" for name in ("train", *(sets.keys() - {"also"}), *taken)):
+        check_output(path, "--out", inputs=inputs, replaced=True)
+        require(
+            not path.exists() or (out / _REPORT).exists(),
+            f"--out {path}: exists, and was not written by this command; give another folder",
+        )
+
+
+@contextmanager
+def _writing(out: Path) -> Iterator[Callable[[str], Path]]:
+    """Yields a function that names a place to write a file; all are put in place at the end."""
+    with ExitStack() as stack:
+        yield lambda name: stack.enter_context(written_whole(out / name))
 
 
 def _say(counts: Mapping[str, Counter[str]], left_out: Sequence[str]) -> None:
     for name in left_out:
         logger.info("%s: left out, for research only", name)
     for name, found in counts.items():
-        words = ", ".join(f"{number} {verdict}" for verdict, number in sorted(found.items()))
-        logger.info("%s: %s", name, words)
+        logger.info("%s: %s", name, _told(found))
 
 
-def _hold_out(out: Path, sets: Mapping[str, Sequence[str]], held: HeldOutSentences) -> int:
+def _told(found: Counter[str]) -> str:
+    return ", ".join(f"{number} {verdict}" for verdict, number in sorted(found.items()) if number)
+
+
+def _write(path: Path, rows: Iterable[Sequence[str]]) -> None:
+    path.write_text("".join(map(line, rows)), encoding="utf-8")
+
+
+def _hold_out(
+    place: Callable[[str], Path], sets: Mapping[str, Sequence[ParallelFile]], held: HeldOutSentences
+) -> int:
     """Hold out the pairs of these files, and write each set except "also"; returns their number."""
-    files = {name: [ParallelFile.parse(i, (1, 2)) for i in items] for name, items in sets.items()}
     number = 0
-    for name, corpora in files.items():
+    for name, corpora in sets.items():
         pairs = [pair for corpus in corpora for pair in read_pairs(corpus, BadLines())]
         number += len(pairs)
         held.add(pairs)
         if name != "also":
-            _write(out / f"{name}.tsv", pairs)
+            _write(place(f"{name}.tsv"), pairs)
     return number
 
 
 def _choose(
-    out: Path,
-    mix: Mix,
-    corpora: Sequence[ParallelFile],
-    held: HeldOutSentences,
-    sizes: Mapping[str, Sequence[int]],
-    hints: Mapping[str, int],
+    place: Callable[[str], Path], mix: Mix, corpora: Sequence[ParallelFile], held: HeldOutSentences
 ) -> dict[str, int]:
     """Write the sets taken from training corpora, hold them out, and return their sizes.
 
@@ -244,19 +283,19 @@ def _choose(
     found = {}
     for corpus in corpora:
         name = name_of(corpus)
-        if name in sizes:
+        if name in mix.split_off:
             pairs = mix.read(corpus, BadLines(True))
             telling = (pair for pair in pairs if len(pair[0].split()) >= _MIN_WORDS)
             with located(f"--split-off {name}"):
-                parts = split_off(telling, held, name, sizes[name])
-            for split, part in zip(("test", "dev"), parts, strict=True):
-                _write(out / f"{name}.{split}.tsv", part)
+                parts = split_off(telling, held, name, mix.split_off[name])
+            for split, part in zip(_PARTS, parts, strict=True):
+                _write(place(f"{name}.{split}.tsv"), part)
                 taken += part
                 found[f"{name}.{split}"] = len(part)
-        if name in hints:
-            chosen = choose_hints(mix.read(corpus, BadLines(True)), held, hints[name])
+        if name in mix.hints:
+            chosen = choose_hints(mix.read(corpus, BadLines(True)), held, mix.hints[name])
             rows = [(*h.pair, *h.neighbour, str(h.similarity)) for h in chosen]
-            _write(out / f"{name}.hints.tsv", rows)
+            _write(place(f"{name}.hints.tsv"), rows)
             taken += [hint.pair for hint in chosen]
             found[f"{name}.hints"] = len(chosen)
     held.add(taken)
@@ -292,6 +331,7 @@ COMMAND = cli.CommandLine(
         ("--research-data", False, bool, "include Multi30k: for research only"),
         ("--bad-lines", "refuse", ("refuse", "skip"), "bad lines of the training files"),
     ],
+    interrupted="stopped; nothing was written",
 )  # fmt: skip
 
 if __name__ == "__main__":

@@ -36,7 +36,7 @@ from specdec_plugins.corpus.teacher import (
     translate_on_cluster,
 )
 from specdec_plugins.errors import UserError, not_installed, require
-from specdec_plugins.formats.output import written_whole
+from specdec_plugins.formats.output import check_output, written_whole
 
 SEARCH = ("beam", "lenpen", "max_len_a", "max_len_b", "fp16")  # flags that change a translation
 
@@ -51,10 +51,8 @@ class Distillation:
         self.args, self._kind = args, teacher or TEACHERS[args.engine]
         self.data = DataBin.find(args.data.resolve(), args.subset)
         self.checkpoint, self.output = args.path.resolve(), args.output.resolve()
-        require(
-            self.output != self.data.folder,
-            f"--output {self.output}: this is the input data; give another folder",
-        )
+        inputs = (self.data.folder, self.checkpoint)
+        check_output(args.output, "--output", inputs=inputs, folder=True)
         self.parts = self.output.with_name(self.output.name + ".parts")
         self.num_sentences = self.data.num_sentences()
 

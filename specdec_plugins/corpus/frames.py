@@ -119,7 +119,7 @@ def pairs(path: Path, max_words: int) -> Iterator[tuple[str, str]]:
 
 
 def main(args: argparse.Namespace) -> None:
-    check_output(args.output, "--output")
+    check_output(args.output, "--output", inputs=(args.dictionary,))
     number = 0
     with written_whole(args.output) as part, part.open("w", encoding="utf-8") as file:
         for left, right in pairs(args.dictionary, args.max_words):

@@ -45,6 +45,7 @@ from specdec_plugins.corpus.tokenising import (
     writing,
 )
 from specdec_plugins.errors import UserError, located, require
+from specdec_plugins.formats.output import check_output
 from specdec_plugins.formats.text import load_codes
 
 
@@ -60,6 +61,11 @@ class Preparation:
     ) -> None:
         """Raises UserError if flags conflict or a file is missing."""
         _check_flags(args, bool(valid), bool(tests))
+        inputs = [path for corpus in (*train, *valid, *tests) for path in corpus.paths]
+        inputs += filter(None, (args.codes, args.dict, args.dict_tgt))
+        for name in ("raw", "tok", "bpe", "data-bin"):
+            check_output(args.out / name, "--out", inputs=inputs, folder=True)
+        check_output(args.out / "bpe.codes", "--out", inputs=inputs, replaced=True)
         self._args = args
         self._folder = args.out.resolve()
         self._dictionaries = [path.resolve() for path in (args.dict, args.dict_tgt) if path]

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from specdec_plugins.corpus.cli import logger
-from specdec_plugins.errors import UserError
+from specdec_plugins.errors import UserError, require
 from specdec_plugins.formats.output import remove, written_whole
 
 
@@ -170,6 +170,9 @@ class Log:
             self.path.write_bytes(whole)
 
 
+_STARTING = "starting"  # why a step runs that has never run
+
+
 class Steps:
     """The steps of one output folder; stamps lie in ``folder/.stamps``."""
 
@@ -195,9 +198,16 @@ class Steps:
         if reason is None:
             logger.info("%s: done already", name)
             return False
+        for path in outputs if reason == _STARTING else ():
+            require(
+                not path.exists(),
+                f"{path}: exists, and was not written by this command; give another folder",
+            )
         logger.info("%s: %s", name, reason)
         with leaving_nothing_empty(path.parent for path in outputs), ExitStack() as stack:
             action([stack.enter_context(written_whole(path)) for path in outputs])
+            # A run that is killed while the outputs are renamed has left its mark.
+            self._set_stamp(name, wanted, "begun")
         self._set_stamp(name, wanted, self._fingerprints(outputs))
         return True
 
@@ -248,7 +258,7 @@ class Steps:
     ) -> str | None:
         """Why the step must run, or None if its stamp still matches."""
         if not stamp:
-            return "starting"
+            return _STARTING
         before = stamp["wanted"]
         if before["inputs"] != wanted["inputs"]:
             return "its inputs have changed, running it again"

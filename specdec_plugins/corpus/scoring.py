@@ -173,7 +173,8 @@ def _detokenised(path: Path, args: argparse.Namespace) -> list[str]:
 
 def evaluate(args: argparse.Namespace) -> None:
     if args.json is not None:
-        check_output(args.json, "--json", replaced=True)
+        inputs = (args.output, args.reference, args.baseline)
+        check_output(args.json, "--json", inputs=inputs, replaced=True)
     lines = {str(args.reference): read_lines(args.reference)}
     for path in (args.output, args.baseline):
         if path is not None:

@@ -8,7 +8,7 @@ import os
 import shutil
 import stat
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from itertools import islice
 from pathlib import Path
@@ -23,16 +23,36 @@ def is_file(output: str) -> bool:
     return output != STANDARD and (os.path.isfile(output) or not os.path.exists(output))
 
 
-def check_output(
-    path: str | Path, flag: str = "", *, replaced: bool = False, folder: bool = False
-) -> None:
-    """Raises UserError if an output cannot be written; every program checks this before its work.
+def is_same_place(path: str | Path, other: str | Path) -> bool:
+    """Whether two paths name one file or folder, existing or not; links are followed."""
+    if STANDARD in (path, other):
+        return path == other
+    if os.path.exists(path) and os.path.exists(other):
+        return os.path.samefile(path, other)
+    return os.path.realpath(path) == os.path.realpath(other)
 
-    flag: what the user gave the path with, for the message. replaced: the file is written beside
-    its place and renamed, as `save_checkpoint` does. folder: the output is a folder. In the last
-    two cases missing folders are created; otherwise the file's folder must exist.
+
+def check_output(
+    path: str | Path,
+    flag: str = "",
+    *,
+    inputs: Iterable[str | Path | None],
+    replaced: bool = False,
+    folder: bool = False,
+) -> None:
+    """Raises UserError if an output cannot be written, or if writing it would destroy an input.
+
+    Every program checks this before its work. flag: what the user gave the path with, for the
+    message. inputs: what the program reads, wherever it is; None = not given. replaced: the file is
+    written beside its place and renamed, as `save_checkpoint` does. folder: the output is a folder,
+    all of which is written. In the last two cases missing folders are created; otherwise the file's
+    folder must exist.
     """
-    path, named = Path(path), f"{flag} {path}".lstrip()
+    named = f"{flag} {path}".lstrip()
+    for given in inputs:
+        if given is not None:
+            _check_apart(path, named, given, folder)
+    path = Path(path)
     if folder:
         is_other = path.exists() and not path.is_dir()
         require(not is_other, f"{named}: is a file; give the name of a folder.")
@@ -49,6 +69,19 @@ def check_output(
     require(
         is_possible and os.access(place, os.W_OK),
         f"{named}: cannot be written; choose another place or change permissions.",
+    )
+
+
+def _check_apart(path: str | Path, named: str, given: str | Path, folder: bool) -> None:
+    """Raises UserError if the output is this input, or the folder that it is in."""
+    require(
+        not is_same_place(given, path),
+        f"{named}: is an input as well; write to another {'folder' if folder else 'file'}.",
+    )
+    above = (*Path(given).absolute().parents, *Path(os.path.realpath(given)).parents)
+    require(
+        not (folder and any(is_same_place(parent, path) for parent in above)),
+        f"{named}: the input {given} is in this folder; write to another one.",
     )
 
 
@@ -102,7 +135,7 @@ def new_folder(folder: str | Path, marker: str, force: bool = False) -> Iterator
     (unless, with `force`, by a folder of this kind) or cannot be written to.
     """
     folder = Path(folder)
-    check_output(folder, folder=True)
+    check_output(folder, inputs=(), folder=True)
     found = sorted(folder.iterdir()) if folder.is_dir() else []
     if found and not force:
         raise UserError(f"{folder}: already exists; give another folder, or add --force.")

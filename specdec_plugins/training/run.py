@@ -16,7 +16,13 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from specdec_plugins.corpus import cli
-from specdec_plugins.corpus.checkpoints import LAST, WEIGHTS, close_piece, open_piece
+from specdec_plugins.corpus.checkpoints import (
+    LAST,
+    WEIGHTS,
+    check_save_dir,
+    close_piece,
+    open_piece,
+)
 from specdec_plugins.corpus.cli import UNFINISHED, logger
 from specdec_plugins.corpus.reading import check_file
 from specdec_plugins.errors import UserError, require
@@ -116,6 +122,7 @@ def _check(args: argparse.Namespace, checkpoint: str | None, flag: str) -> None:
         raise UserError(f"--data {args.data}: no such folder")
     if checkpoint is not None:
         check_file(checkpoint, "a checkpoint of fairseq", flag)
+        check_save_dir(args.save_dir, [checkpoint, vars(args)["from"]])
 
 
 def train_verifier(args: argparse.Namespace) -> None:

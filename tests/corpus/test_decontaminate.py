@@ -63,6 +63,35 @@ def test_either_side_counts_and_case_and_punctuation_do_not(corpora: Path) -> No
     assert (mix / "test.tsv").read_text() == "The end!\tDas Ende!\n"
 
 
+def test_an_interrupted_mix_leaves_the_last_one(
+    corpora: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def files() -> dict[Path, str]:
+        return {path: path.read_text() for path in (corpora / "mix").rglob("*")}
+
+    run(corpora, "--train", corpora)
+    before = files()
+    monkeypatch.setattr(decontaminate.Mix, "_verdict", lambda *given: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        run(corpora, "--train", corpora, valid="dev.tsv:1-1")
+    assert files() == before
+
+
+def test_somebody_s_file_is_not_replaced(corpora: Path) -> None:
+    (corpora / "mix").mkdir()
+    mine = write(corpora / "mix" / "valid.tsv", [("Mine", "Meins")])
+    refused("valid.tsv: exists, and was not written by", run, corpora, "--train", corpora)
+    assert mine.read_text() == "Mine\tMeins\n"
+    assert list((corpora / "mix").iterdir()) == [mine]
+
+
+def test_a_mix_of_nothing_is_refused(corpora: Path) -> None:
+    same = corpora / "dev.tsv"
+    message = r"no training pair is left \(3 source is held out\)"
+    refused(message, run, corpora, "--train", same, valid="dev.tsv")
+    assert not (corpora / "mix").exists()
+
+
 def test_research_data_is_left_out_of_folders_and_refused_by_name(corpora: Path) -> None:
     by_name = corpora / "train.multi30k.en-de.tsv"
     refused("research and education only", run, corpora, "--train", by_name)

@@ -83,6 +83,34 @@ def test_whatever_changed_makes_it_run_again_and_says_so(
     assert ("size was 1 and is 2" if change == "setting" else "running it again") in caplog.text
 
 
+def test_what_it_did_not_write_is_not_replaced(copy: Copy) -> None:
+    copy.outputs[1].parent.mkdir()
+    copy.outputs[1].write_text("somebody's")
+    refused("out/b: exists, and was not written by this command", copy.run)
+    assert copy.outputs[1].read_text() == "somebody's"
+    copy.outputs[1].unlink()
+    assert copy.run()
+
+
+def test_a_kill_while_the_outputs_are_renamed_is_no_obstacle(
+    copy: Copy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rename = Path.rename
+
+    def cut(path: Path, target: Path) -> None:
+        rename(path, target)
+        if target in copy.outputs:
+            raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "rename", cut)
+        with pytest.raises(KeyboardInterrupt):
+            copy.run()
+    assert any(path.exists() for path in copy.outputs)
+    assert copy.run()
+    assert copy.read() == ["one", "one"]
+
+
 def test_a_moved_folder_is_not_done_again(copy: Copy, tmp_path: Path) -> None:
     copy.run()
     moved = tmp_path.with_name(tmp_path.name + "-moved")
