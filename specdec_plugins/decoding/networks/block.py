@@ -149,7 +149,6 @@ class BidirectionalDecoder(nn.Module):
             source_mask=source.mask,
             copied=source.extras,
             lists=[row.packed for row in listed],
-            types=[row.types for row in listed],
             candidates=num_candidates or 0,
             drafted=drafted,
             counts=lengths,

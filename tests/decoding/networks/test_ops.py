@@ -238,6 +238,49 @@ def test_what_a_kernel_cannot_read_is_copied_or_refused() -> None:
         ops.native.best(logits, torch.empty(8, dtype=torch.int64)[::2], 1)  # is written in place
 
 
+ONE = torch.ones(1, dtype=torch.int64)
+LOGITS = torch.zeros(1, 2, 4)
+
+
+@pytest.mark.parametrize(
+    ("call", "error", "words"),
+    [
+        (lambda: ops.native.best(LOGITS, torch.zeros(1, 64).long(), 1), ValueError, "in rows"),
+        (lambda: ops.native.best(LOGITS, ONE, 1), ValueError, "an axis more"),
+        (lambda: rank(LOGITS, torch.tensor([[1, 2**33]])), IndexError, "8589934592 is not in the"),
+        (lambda: rank(LOGITS, torch.tensor([[1, -1]])), IndexError, "token -1 is not in the"),
+        (
+            lambda: leading_log_prob(LOGITS, torch.tensor([[1, 4]]), 2 * ONE),
+            IndexError,
+            "token 4 is not in the vocabulary",
+        ),
+        (lambda: leading_log_prob(LOGITS, ONE[None], ONE), ValueError, "differ in columns"),
+        (lambda: leading_best(LOGITS[0], ONE[None], ONE), TypeError, "incompatible function"),
+        (lambda: leading_best(LOGITS, ONE[None], torch.ones(2).long()), ValueError, "in rows"),
+        (lambda: leading_best(LOGITS, torch.zeros(1, 3).long(), ONE), ValueError, "in columns"),
+        (lambda: ops.failed(LOGITS, ONE, torch.ones(2).bool()), ValueError, "differ in rows"),
+        (
+            lambda: ops.scored_tokens(ONE[None], 2 * ONE, ONE[None], ONE, pad=1),
+            IndexError,
+            "length of a prefix is out of range",
+        ),
+    ],
+)
+def test_what_does_not_fit_together_is_refused(
+    call: Callable[[], object], error: type[Exception], words: str
+) -> None:
+    with pytest.raises(error, match=words):
+        call()
+
+
+def test_lengths_past_a_draft_count_for_its_end() -> None:
+    logits = torch.zeros(1, 2, 8)
+    logits[..., 3] = 1
+    check_alike(lambda: leading_best(logits, torch.tensor([[3]]), torch.tensor([5])))
+    sums = both(lambda: leading_log_prob(logits, torch.tensor([[3, 4]]), torch.tensor([5])))
+    torch.testing.assert_close(*sums)
+
+
 def test_leading_true_counts_to_the_first_false() -> None:
     mask = torch.tensor([[1, 1, 0, 1], [0, 1, 1, 1], [1, 1, 1, 1], [0, 0, 0, 0]]).bool()
     assert leading_true(mask).tolist() == [2, 0, 4, 0]

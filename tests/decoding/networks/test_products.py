@@ -7,6 +7,7 @@ import copy
 import math
 from dataclasses import replace
 from itertools import product
+from typing import Any
 
 import pytest
 import torch
@@ -308,6 +309,45 @@ def test_a_token_scored_in_a_tree_is_what_it_is_alone(int8: bool, instruction_se
         window = case.cache.window(len(way), width=4)
         alone = kernels(x[:, way].contiguous(), window.mask, window, case.memory)
         assert torch.equal(scored[:, node], alone[:, -1])
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"x": torch.zeros(3, 6, 4)}, "differ in (width|positions)"),
+        ({"stop": 4}, "no such layers"),
+        ({"source": ()}, "layers have no source"),
+        ({"at": torch.full((18,), 10**6)}, "position in the storage is out of range"),
+        ({"mask": torch.zeros(3, 1, 6, 10**4)}, "too wide"),
+        ({"mask": torch.zeros(2, 1, 6, 8)}, "other rows"),
+        ({"columns": torch.full((3, 6), 6)}, "no such column"),
+        ({"storage": None, "at": None}, "too wide"),
+    ],
+)
+def test_a_pass_stays_within_its_tensors(change: dict[str, Any], words: str) -> None:
+    case = Case(NativeLayers(stack_of_layers()))
+    window = case.cache.window(6, width=4)
+    given = {
+        **{"x": case.x, "out": torch.empty(3, 6, DIM), "first": 0, "stop": 3},
+        **{"mask": window.mask, "storage": window.storage, "at": window.at},
+        **{"source": case.memory.keys_values, "source_mask": case.memory.mask},
+        **{"positions": None, "columns": None, "threads": 1},
+    }
+    assert isinstance(case.layers, NativeLayers)
+    case.layers.compiled.run(**given)
+    with pytest.raises((ValueError, IndexError), match=words):
+        case.layers.compiled.run(**{**given, **change})
+
+
+def test_products_of_other_shapes_are_refused() -> None:
+    with pytest.raises(ValueError, match="differ in inputs"):
+        NativeLinear(linear(64, 40))(torch.zeros(2, 32))
+    with pytest.raises(ValueError, match="no such activation"):
+        NativeLayers(stack_of_layers(activation="tanh"))
+    with pytest.raises(ValueError, match="a product needs inputs"):
+        ops.native.PackedWeights(torch.zeros(4, 0), bias=None, int8=False, instruction_set="")
+    assert NativeLinear(linear(24, 40))(torch.zeros(0, 24)).shape == (0, 40)
+    assert NativeLayers(stack_of_layers(source=0))(torch.zeros(0, 3, DIM), None).shape[0] == 0
 
 
 def test_layers_that_were_quantised_before_are_left_alone() -> None:

@@ -7,7 +7,9 @@
 #include <cstdint>
 #include <cstdlib>
 #include <cstring>
+#include <exception>
 #include <memory>
+#include <mutex>
 #include <stdexcept>
 #include <string>
 #include <vector>
@@ -131,53 +133,75 @@ static const Isa& best_isa() {
   return isa;
 }
 
-// Calls work(row) for every row, distributed over the threads.
+// Calls work(row) for every row, distributed over the threads. What it throws is thrown to the
+// caller, as no exception may leave a thread of a team.
 template <typename Work>
 static void for_rows(int64_t rows, int threads, const Work& work) {
+  std::exception_ptr failure;
+  std::mutex mutex;
   in_team(int(std::min<int64_t>(rows, threads)), [&](int thread, int team) {
-    for (int64_t row = rows * thread / team; row < rows * (thread + 1) / team; ++row) work(row);
+    try {
+      for (int64_t row = rows * thread / team; row < rows * (thread + 1) / team; ++row) work(row);
+    } catch (...) {
+      const std::lock_guard<std::mutex> lock(mutex);
+      failure = std::current_exception();
+    }
   });
+  if (failure) std::rethrow_exception(failure);
 }
 
-// `out` has an entry for each row of logits: of all but their last axis.
+// The width of logits with an entry in `out` for each row: for all but their last axis.
+template <typename T>
+static int width_of(const Floats<kAny>& logits, const Tensor<T, kAny>& out) {
+  check(logits.axes == out.axes + 1 && logits.size(-1) > 0, "logits need an axis more, of types");
+  for (int axis = 0; axis < out.axes; ++axis) check_same("rows", logits.size(axis), out.size(axis));
+  return int(logits.size(-1));
+}
 
-static void best(const Floats& logits, const Tensor<int64_t>& out, int threads) {
-  const int width = int(logits.size(-1));
+static void best(const Floats<kAny>& logits, const Tensor<int64_t, kAny>& out, int threads) {
+  const int width = width_of(logits, out);
   const auto best_of = best_isa().best_of;
   for_rows(out.count(), threads, [&](int64_t row) {
     out.data[row] = best_of(logits.data + row * width, width);
   });
 }
 
-static void log_total(const Floats& logits, const Tensor<float>& out, int threads) {
-  const int width = int(logits.size(-1));
+static void log_total(const Floats<kAny>& logits, const Tensor<float, kAny>& out, int threads) {
+  const int width = width_of(logits, out);
   const auto log_total_of = best_isa().log_total_of;
   for_rows(out.count(), threads, [&](int64_t row) {
     out.data[row] = log_total_of(logits.data + row * width, width);
   });
 }
 
-static void rank(const Floats& logits, const Integers& tokens, const Tensor<int64_t>& out,
-                 int threads) {
-  const int width = int(logits.size(-1));
+static void rank(const Floats<kAny>& logits, const Integers<kAny>& tokens,
+                 const Tensor<int64_t, kAny>& out, int threads) {
+  const int width = width_of(logits, out);
+  check_same("rows", out.count(), tokens.count());
   const auto rank_of = best_isa().rank_of;
   for_rows(out.count(), threads, [&](int64_t row) {
+    check_token(tokens.data[row], width);
     out.data[row] = rank_of(logits.data + row * width, width, tokens.data[row]);
   });
 }
 
 // Reads the logits of a row only up to the first mismatch with its draft.
-static void leading_best(const Floats& logits, const Integers& drafted, const Integers& lengths,
-                         const Tensor<int64_t>& num_kept, const Tensor<int64_t>& behind,
-                         int threads) {
-  const int64_t columns = logits.size(1);
+static void leading_best(const Floats<3>& logits, const Integers<2>& drafted,
+                         const Integers<1>& lengths, const Tensor<int64_t, 1>& num_kept,
+                         const Tensor<int64_t, 1>& behind, int threads) {
+  const int64_t drafts = drafted.size(1), columns = drafts + 1;
   const int width = int(logits.size(2));
+  check_same("rows", logits.size(0), drafted.size(0), lengths.size(0), num_kept.size(0),
+             behind.size(0));
+  check_same("columns", columns, logits.size(1));
+  check(width > 0, "there are no types");
   const auto best_of = best_isa().best_of;
   for_rows(num_kept.count(), threads, [&](int64_t row) {
+    const int64_t length = std::min(lengths.data[row], drafts);
     int64_t kept = 0, own = 0;
     for (;; ++kept) {
       own = best_of(logits.data + (row * columns + kept) * width, width);
-      if (kept >= lengths.data[row] || drafted.data[row * (columns - 1) + kept] != own) break;
+      if (kept >= length || drafted.data[row * drafts + kept] != own) break;
     }
     num_kept.data[row] = kept;
     behind.data[row] = own;
@@ -185,9 +209,11 @@ static void leading_best(const Floats& logits, const Integers& drafted, const In
 }
 
 // Which active rows fail: the largest of their logits at `columns` [B] is not finite.
-static void failed(const Floats& logits, const Integers& columns, const Tensor<const bool>& active,
-                   const Tensor<bool>& out) {
+static void failed(const Floats<3>& logits, const Integers<1>& columns,
+                   const Tensor<const bool, 1>& active, const Tensor<bool, 1>& out) {
   const int64_t length = logits.size(1), width = logits.size(2);
+  check_same("rows", logits.size(0), columns.size(0), active.size(0), out.size(0));
+  check(length > 0, "there are no columns");
   for (int64_t row = 0; row < out.count(); ++row) {
     const int64_t column = std::clamp<int64_t>(columns.data[row], 0, length - 1);
     const float* own = logits.data + (row * length + column) * width;
@@ -195,28 +221,40 @@ static void failed(const Floats& logits, const Integers& columns, const Tensor<c
   }
 }
 
-static void leading_log_prob(const Floats& logits, const Integers& tokens, const Integers& lengths,
-                             const Tensor<double>& sums, int threads) {
+static void leading_log_prob(const Floats<3>& logits, const Integers<2>& tokens,
+                             const Integers<1>& lengths, const Tensor<double, 1>& sums,
+                             int threads) {
   const int64_t columns = logits.size(1);
   const int width = int(logits.size(2));
+  check_same("rows", logits.size(0), tokens.size(0), lengths.size(0), sums.size(0));
+  check_same("columns", columns, tokens.size(1));
   const auto log_total_of = best_isa().log_total_of;
   for_rows(sums.count(), threads, [&](int64_t row) {
     double sum = 0;
-    for (int64_t entry = row * columns; entry < row * columns + lengths.data[row]; ++entry) {
+    const int64_t length = std::min(lengths.data[row], columns);
+    for (int64_t entry = row * columns; entry < row * columns + length; ++entry) {
       const float* own = logits.data + entry * width;
+      check_token(tokens.data[entry], width);
       sum += double(own[tokens.data[entry]]) - log_total_of(own, width);
     }
     sums.data[row] = sum;
   });
 }
 
-static void best_paths(const Floats& logits, const Integers& before,
-                       const Tensor<const int32_t>& starts, const Tensor<const int32_t>& tokens,
-                       const Floats& log_probs, const Floats& backoffs, const Floats& frequencies,
-                       float weight, int candidates, const Tensor<int64_t>& paths, int threads) {
-  const Bigrams bigrams{starts.data, tokens.data, log_probs.data, backoffs.data, frequencies.data};
+static void best_paths(const Floats<3>& logits, const Integers<1>& before, const Types& starts,
+                       const Types& tokens, const Floats<1>& log_probs, const Floats<1>& backoffs,
+                       const Floats<1>& frequencies, float weight, int candidates,
+                       const Tensor<int64_t, 2>& paths, int threads) {
+  const Bigrams bigrams{starts.data,   tokens.data,      tokens.size(0), log_probs.data,
+                        backoffs.data, frequencies.data};
   const int length = int(logits.size(1)), width = int(logits.size(2));
+  check_same("rows", logits.size(0), before.size(0), paths.size(0));
+  check_same("positions", length, paths.size(1));
+  check_same("types", width, starts.size(0) - 1, backoffs.size(0), frequencies.size(0));
+  check_same("bigrams", tokens.size(0), log_probs.size(0));
+  check(0 < candidates && candidates <= width, "there are no such candidates");
   for_rows(logits.size(0), threads, [&](int64_t row) {
+    check_token(before.data[row], width);
     best_path(logits.data + row * length * width, length, width, before.data[row], bigrams, weight,
               candidates, best_isa(), paths.data + row * length);
   });
@@ -224,15 +262,26 @@ static void best_paths(const Floats& logits, const Integers& before,
 
 // The input of a block drafter: scaled embeddings, and the embeddings of the positions. A `mask`
 // token gets a mixture of the source's embeddings, by the query of its position.
-static void embed_block(const Integers& tokens, const Floats& table, float scale,
-                        const Integers& positions, const Floats& position_table, int64_t offset,
-                        int64_t last, int64_t mask, const std::optional<Floats>& queries,
-                        const std::optional<Tensor<const float, true>>& keys,
-                        const std::optional<Tensor<const float, true>>& values,
-                        const std::optional<Floats>& source_mask, const Tensor<float>& out,
-                        const Tensor<float>& places) {
-  const int64_t dim = table.size(1), width = tokens.size(1);
-  const Mask seen = mask_of(source_mask, keys ? int(keys->size(1)) : 0);
+static void embed_block(const Integers<2>& tokens, const Floats<2>& table, float scale,
+                        const Integers<2>& positions, const Floats<2>& position_table,
+                        int64_t offset, int64_t last, int64_t mask,
+                        const std::optional<Floats<2>>& queries,
+                        const std::optional<Rows<3>>& keys, const std::optional<Rows<3>>& values,
+                        const std::optional<Floats<4>>& source_mask, const Tensor<float, 3>& out,
+                        const Tensor<float, 3>& places) {
+  const int64_t dim = table.size(1), width = tokens.size(1), rows = tokens.size(0);
+  check_same("tokens", tokens.count(), positions.count(), out.size(0) * out.size(1),
+             places.size(0) * places.size(1));
+  check_same("width", dim, position_table.size(1), out.size(2), places.size(2));
+  check(0 <= offset && 0 <= last && offset + last < position_table.size(0), "positions are missing");
+  const Mask seen = mask_of(source_mask, rows, 1, keys ? int(keys->size(1)) : 0);
+  if (queries) {
+    check(keys && values, "there is nothing to copy");
+    check_same("positions", position_table.size(0), queries->size(0));
+    check_same("rows", rows, keys->size(0), values->size(0));
+    check_same("source positions", seen.width, keys->size(1), values->size(1));
+    check_same("width", dim, queries->size(1), keys->size(2), values->size(2));
+  }
   std::vector<float> scores(seen.width + 16);
   for (int64_t i = 0; i < tokens.count(); ++i) {
     const int64_t row = i / width, token = tokens.data[i];
@@ -255,26 +304,25 @@ static void embed_block(const Integers& tokens, const Floats& table, float scale
 
 // The embedding tables of a decoder, and its layers.
 struct Tables {
-  Floats tokens;
+  Floats<2> tokens;
   float scale;
-  Floats positions;
+  Floats<2> positions;
   int64_t offset, last;
   std::shared_ptr<Stack> stack;
 };
 
 // New tokens of every row: positions, masks, and where they go in the storage of all rows.
 struct Window {
-  Owned<int64_t> positions, at;
-  Owned<float> seen;
-  Window(const Owned<int64_t>& tokens, const Integers& cached, const Tensor<float, true>& storage,
-         int live, const std::optional<Integers>& last_seen = {})
-      : positions(tokens.sizes),
-        at({tokens.sizes[0] * tokens.sizes[1]}),
-        seen({tokens.sizes[0], 1, tokens.sizes[1], live}) {
-    const int64_t rows = tokens.sizes[0], capacity = storage.size(1) / rows;
-    const int64_t most = *std::max_element(cached.data, cached.data + rows);
-    if (most + tokens.sizes[1] > live || live > capacity)
-      throw std::out_of_range("a pass is longer than there is room for in the cache");
+  Owned<int64_t, 2> positions;
+  Owned<int64_t, 1> at;
+  Owned<float, 4> seen;
+  Window(int64_t rows, int64_t width, const Integers<1>& cached, const Storage& storage, int live,
+         const std::optional<Integers<2>>& last_seen = {})
+      : positions(rows, width), at(rows * width), seen(rows, int64_t(1), width, int64_t(live)) {
+    const int64_t capacity = storage.size(1) / rows;
+    check_same("rows", rows, cached.size(0));
+    check_within(cached, 0, live - width, "the length of a cached prefix");
+    if (live > capacity) throw std::out_of_range("the cache has no room for a pass");
     open_window(cached, last_seen, 0, capacity, positions.written(), at.written(), seen.written());
   }
 };
@@ -286,17 +334,17 @@ class Scorer {
   Scorer(Tables tables, std::shared_ptr<PackedWeights> output)
       : own_(std::move(tables)), output_(std::move(output)) {}
 
-  void score(const Integers& prefix, const Integers& lengths, const Integers& draft,
-             const Integers& num_drafted, int64_t pad, const Integers& cached,
-             const Tensor<float, true>& storage, int live,
-             const std::vector<Tensor<const float, true>>& source,
-             const std::optional<Floats>& source_mask, const Tensor<float>& logits,
+  void score(const Integers<2>& prefix, const Integers<1>& lengths, const Integers<2>& draft,
+             const Integers<1>& num_drafted, int64_t pad, const Integers<1>& cached,
+             const Storage& storage, int live, const std::vector<Rows<5>>& source,
+             const std::optional<Floats<4>>& source_mask, const Tensor<float, 3>& logits,
              int threads) const {
     const int64_t rows = lengths.count(), width = draft.size(1) + 1, dim = own_.tokens.size(1);
-    Owned<int64_t> tokens({rows, width});
+    check(rows > 0, "a pass needs rows");
+    Owned<int64_t, 2> tokens(rows, width);
     scored_tokens(prefix, lengths, draft, num_drafted, pad, tokens.written());
-    Window window(tokens, cached, storage, live);
-    Owned<float> x({rows, width, dim}), states({rows, width, dim});
+    Window window(rows, width, cached, storage, live);
+    Owned<float, 3> x(rows, width, dim), states(rows, width, dim);
     embed(tokens.read(), own_.tokens, own_.scale, window.positions.read(), own_.positions,
           own_.offset, own_.last, x.written());
     own_.stack->run(x.read(), states.written(), 0, own_.stack->size(), window.seen.read(), storage,
@@ -312,7 +360,7 @@ class Scorer {
 // A block drafter that chooses among listed types, from prefixes to drafts, likewise.
 class BlockDrafter {
  public:
-  BlockDrafter(Tables tables, int64_t mask, int64_t pad, std::optional<Floats> queries,
+  BlockDrafter(Tables tables, int64_t mask, int64_t pad, std::optional<Floats<2>> queries,
                std::shared_ptr<Head> head)
       : own_(std::move(tables)),
         mask_(mask),
@@ -321,18 +369,21 @@ class BlockDrafter {
         head_(std::move(head)) {}
 
   // Returns the longest of the draft lengths `counts`, cut at `budget` and after an eos.
-  int64_t draft(const Integers& prefix, const Integers& lengths, const Integers& num_masks,
-                const Integers& budget, int64_t eos, const Integers& cached,
-                const Tensor<float, true>& storage, int live,
-                const std::vector<Tensor<const float, true>>& source,
-                const std::optional<Floats>& source_mask,
-                const std::vector<Tensor<const float, true>>& copied,
-                const std::vector<std::shared_ptr<PackedWeights>>& lists,
-                const std::vector<Tensor<const int32_t>>& types, int candidates,
-                const Tensor<int64_t>& drafted, const Tensor<int64_t>& counts,
-                const Tensor<float>& confidences, int threads) const {
+  int64_t draft(const Integers<2>& prefix, const Integers<1>& lengths,
+                const Integers<1>& num_masks, const Integers<1>& budget, int64_t eos,
+                const Integers<1>& cached, const Storage& storage, int live,
+                const std::vector<Rows<5>>& source, const std::optional<Floats<4>>& source_mask,
+                const std::vector<Rows<3>>& copied,
+                const std::vector<std::shared_ptr<PackedWeights>>& lists, int candidates,
+                const Tensor<int64_t, 2>& drafted, const Tensor<int64_t, 1>& counts,
+                const Tensor<float, 2>& confidences, int threads) const {
     const int64_t rows = lengths.count(), dim = own_.tokens.size(1), used = drafted.size(1);
-    Owned<int64_t> before({rows});
+    check(rows > 0 && used > 0, "a draft needs rows and columns");
+    check_same("rows", rows, prefix.size(0), num_masks.size(0), budget.size(0), cached.size(0),
+               counts.size(0));
+    check_within(lengths, 1, prefix.size(1), "the length of a prefix");
+    check_within(cached, 0, live, "the length of a cached prefix");
+    Owned<int64_t, 1> before(rows);
     int64_t lacking = 0, masks = used;  // the most of any row
     for (int64_t row = 0; row < rows; ++row) {
       const int64_t known = lengths.data[row] - 1;
@@ -341,19 +392,19 @@ class BlockDrafter {
       before.values[row] = prefix.data[row * prefix.size(1) + known];
     }
     const int64_t width = lacking + masks;
-    Owned<int64_t> tokens({rows, width}), last_seen({rows, width}), columns({rows, used});
+    Owned<int64_t, 2> tokens(rows, width), last_seen(rows, width), columns(rows, used);
     open_block(prefix, lengths, cached, num_masks, mask_, pad_, tokens.written(),
                last_seen.written(), columns.written());
-    Window window(tokens, cached, storage, live, last_seen.read());
-    Owned<float> x({rows, width, dim}), places({rows, width, dim}), states({rows, used, dim});
-    std::optional<Tensor<const float, true>> keys, values;
+    Window window(rows, width, cached, storage, live, last_seen.read());
+    Owned<float, 3> x(rows, width, dim), places(rows, width, dim), states(rows, used, dim);
+    std::optional<Rows<3>> keys, values;
     if (!copied.empty()) keys = copied.at(0), values = copied.at(1);
     embed_block(tokens.read(), own_.tokens, own_.scale, window.positions.read(), own_.positions,
                 own_.offset, own_.last, mask_, queries_, keys, values, source_mask, x.written(),
                 places.written());
     own_.stack->run(x.read(), states.written(), 0, own_.stack->size(), window.seen.read(), storage,
                     window.at.read(), source, source_mask, places.read(), columns.read(), threads);
-    walk_blocks(states.read(), std::nullopt, lists, types, before.read(), own_.tokens, *head_,
+    walk_blocks(states.read(), std::nullopt, lists, before.read(), own_.tokens, *head_,
                 source, source_mask, candidates, drafted, confidences, threads);
     for (int64_t row = 0; row < rows; ++row) {
       const int64_t most = std::clamp<int64_t>(budget.data[row], 0, used);
@@ -365,7 +416,7 @@ class BlockDrafter {
  private:
   Tables own_;
   int64_t mask_, pad_;
-  std::optional<Floats> queries_;
+  std::optional<Floats<2>> queries_;
   std::shared_ptr<Head> head_;
 };
 
@@ -394,7 +445,7 @@ PYBIND11_MODULE(_kernels, module) {
              arg("log_probs"), arg("backoffs"), arg("frequencies"), arg("weight"),
              arg("candidates"), arg("paths"), arg("threads"));
   module.def("walk_blocks", &walk_blocks, arg("states"), arg("logits"), arg("lists"),
-             arg("types"), arg("before"), arg("embeddings"), arg("head"), arg("source"),
+             arg("before"), arg("embeddings"), arg("head"), arg("source"),
              arg("source_mask"), arg("candidates"), arg("drafted"), arg("confidences"),
              arg("threads"));
   module.def("count_tokens", &count_tokens, arg("tokens"), arg("pad"), arg("positions"),
@@ -429,12 +480,12 @@ PYBIND11_MODULE(_kernels, module) {
   module.def("scored_tokens", &scored_tokens, arg("prefix"), arg("lengths"), arg("draft"),
              arg("num_drafted"), arg("pad"), arg("out"));
   py::class_<PackedWeights, std::shared_ptr<PackedWeights>>(module, "PackedWeights")
-      .def(py::init<const Floats&, const std::optional<Floats>&, bool, const std::string&>(),
+      .def(py::init<const Floats<2>&, const std::optional<Floats<1>>&, bool, const std::string&>(),
            arg("weight"), arg("bias"), arg("int8"), arg("instruction_set"))
       .def_property_readonly("bits", &PackedWeights::bits)
-      .def("multiply", &PackedWeights::multiply, arg("x"), arg("out"), arg("threads"));
+      .def("multiply", &PackedWeights::multiply<kAny>, arg("x"), arg("out"), arg("threads"));
   py::class_<Choices>(module, "Choices")
-      .def(py::init<Floats, const PackedWeights&>(), arg("weight"), arg("like"))
+      .def(py::init<Floats<2>, const PackedWeights&>(), arg("weight"), arg("like"))
       .def("pick", &Choices::pick, arg("outputs"));
   py::class_<Stack, std::shared_ptr<Stack>>(module, "Stack")
       .def(py::init<int, int, int>(), arg("dim"), arg("heads"), arg("ffn"))
@@ -444,10 +495,10 @@ PYBIND11_MODULE(_kernels, module) {
            arg("storage"), arg("at"), arg("source"), arg("source_mask"), arg("positions"),
            arg("columns"), arg("threads"));
   py::class_<Tables>(module, "Tables")
-      .def(py::init<Floats, float, Floats, int64_t, int64_t, std::shared_ptr<Stack>>(),
+      .def(py::init<Floats<2>, float, Floats<2>, int64_t, int64_t, std::shared_ptr<Stack>>(),
            arg("tokens"), arg("scale"), arg("positions"), arg("offset"), arg("last"), arg("stack"));
   py::class_<Head, std::shared_ptr<Head>>(module, "Head")
-      .def(py::init<Tensor<const Bfloat16>, std::shared_ptr<PackedWeights>,
+      .def(py::init<Tensor<const Bfloat16, 2>, std::shared_ptr<PackedWeights>,
                     std::shared_ptr<PackedWeights>, std::shared_ptr<PackedWeights>, int>(),
            arg("table"), arg("state"), arg("out"), arg("context"), arg("heads"));
   py::class_<Scorer>(module, "Scorer")
@@ -456,10 +507,11 @@ PYBIND11_MODULE(_kernels, module) {
            arg("num_drafted"), arg("pad"), arg("cached"), arg("storage"), arg("live"),
            arg("source"), arg("source_mask"), arg("logits"), arg("threads"));
   py::class_<BlockDrafter>(module, "BlockDrafter")
-      .def(py::init<Tables, int64_t, int64_t, std::optional<Floats>, std::shared_ptr<Head>>(),
+      .def(py::init<Tables, int64_t, int64_t, std::optional<Floats<2>>,
+                    std::shared_ptr<Head>>(),
            arg("tables"), arg("mask"), arg("pad"), arg("queries"), arg("head"))
       .def("draft", &BlockDrafter::draft, arg("prefix"), arg("lengths"), arg("num_masks"),
            arg("budget"), arg("eos"), arg("cached"), arg("storage"), arg("live"), arg("source"),
-           arg("source_mask"), arg("copied"), arg("lists"), arg("types"), arg("candidates"),
+           arg("source_mask"), arg("copied"), arg("lists"), arg("candidates"),
            arg("drafted"), arg("counts"), arg("confidences"), arg("threads"));
 }

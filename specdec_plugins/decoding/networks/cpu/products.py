@@ -189,7 +189,6 @@ class NativeHead(nn.Module):
             states=states,
             logits=logits if isinstance(logits, Tensor) else None,
             lists=[] if isinstance(logits, Tensor) else [row.packed for row in logits],
-            types=[] if isinstance(logits, Tensor) else [row.types for row in logits],
             before=before,
             embeddings=embeddings,
             head=self.compiled(embeddings),

@@ -17,10 +17,13 @@
 namespace specdec {
 
 // The new positions of each row, where they go in the storage, and their masks.
-inline void open_window(const Integers& lengths, const std::optional<Integers>& last_seen, int skip,
-                        int64_t capacity, const Tensor<int64_t>& positions,
-                        const Tensor<int64_t>& at, const Tensor<float>& mask) {
-  const int64_t count = positions.size(1), live = mask.size(-1);
+inline void open_window(const Integers<1>& lengths, const std::optional<Integers<2>>& last_seen,
+                        int skip, int64_t capacity, const Tensor<int64_t, 2>& positions,
+                        const Tensor<int64_t, 1>& at, const Tensor<float, 4>& mask) {
+  const int64_t count = positions.size(1), live = mask.size(3);
+  check_same("rows", lengths.size(0), positions.size(0), mask.size(0));
+  check_same("positions", positions.count(), at.size(0), mask.size(0) * mask.size(2),
+             last_seen ? last_seen->count() : at.size(0));
   for (int64_t row = 0; row < positions.size(0); ++row)
     for (int64_t column = 0; column < count; ++column) {
       const int64_t entry = row * count + column;
@@ -37,10 +40,15 @@ inline void open_window(const Integers& lengths, const std::optional<Integers>& 
 
 // The tokens of a pass: those that a row's cache lacks, then masks and padding; the last position
 // that each may attend to; and the columns of the first masks.
-inline void open_block(const Integers& prefix, const Integers& lengths, const Integers& cached,
-                       const Integers& num_masks, int64_t mask, int64_t pad,
-                       const Tensor<int64_t>& tokens, const Tensor<int64_t>& last_seen,
-                       const Tensor<int64_t>& used) {
+inline void open_block(const Integers<2>& prefix, const Integers<1>& lengths,
+                       const Integers<1>& cached, const Integers<1>& num_masks, int64_t mask,
+                       int64_t pad, const Tensor<int64_t, 2>& tokens,
+                       const Tensor<int64_t, 2>& last_seen, const Tensor<int64_t, 2>& used) {
+  check_same("rows", prefix.size(0), lengths.size(0), cached.size(0), num_masks.size(0),
+             tokens.size(0), last_seen.size(0), used.size(0));
+  check_same("columns", tokens.size(1), last_seen.size(1));
+  check_within(lengths, 1, prefix.size(1), "the length of a prefix");
+  check_within(cached, 0, prefix.size(1), "the length of a cached prefix");
   for (int64_t row = 0; row < tokens.size(0); ++row) {
     const int64_t* own = prefix.data + row * prefix.size(1);
     const int64_t known = lengths.data[row] - 1;  // less the start token
@@ -57,9 +65,10 @@ inline void open_block(const Integers& prefix, const Integers& lengths, const In
 }
 
 // The position of each token, not counting padding, and the padding mask.
-inline void count_tokens(const Integers& tokens, int64_t pad, const Tensor<int64_t>& positions,
-                         const Tensor<bool>& padding) {
+inline void count_tokens(const Integers<2>& tokens, int64_t pad,
+                         const Tensor<int64_t, 2>& positions, const Tensor<bool, 2>& padding) {
   const int64_t width = tokens.size(1);
+  check_same("tokens", tokens.count(), positions.count(), padding.count());
   for (int64_t row = 0; row < tokens.size(0); ++row)
     for (int64_t i = row * width, count = 0; i < (row + 1) * width; ++i) {
       padding.data[i] = tokens.data[i] == pad;
@@ -68,17 +77,15 @@ inline void count_tokens(const Integers& tokens, int64_t pad, const Tensor<int64
     }
 }
 
-inline void check_token(int64_t token, int64_t vocab_size) {
-  if (token < 0 || token >= vocab_size)
-    throw std::out_of_range("token " + std::to_string(token) + " is not in the vocabulary");
-}
-
 // Scaled embeddings of tokens plus those of their positions. Positions past the table get its last
 // row: only junk may lie there.
-inline void embed(const Integers& tokens, const Floats& table, float scale,
-                  const Integers& positions, const Floats& position_table, int64_t offset,
-                  int64_t last, const Tensor<float>& out) {
+inline void embed(const Integers<2>& tokens, const Floats<2>& table, float scale,
+                  const Integers<2>& positions, const Floats<2>& position_table, int64_t offset,
+                  int64_t last, const Tensor<float, 3>& out) {
   const int64_t dim = table.size(1);
+  check_same("tokens", tokens.count(), positions.count(), out.size(0) * out.size(1));
+  check_same("width", dim, position_table.size(1), out.size(2));
+  check(0 <= offset && 0 <= last && offset + last < position_table.size(0), "positions are missing");
   for (int64_t i = 0; i < tokens.count(); ++i) {
     const int64_t token = tokens.data[i];
     check_token(token, table.size(0));
@@ -90,9 +97,8 @@ inline void embed(const Integers& tokens, const Floats& table, float scale,
 }
 
 // The types that a sentence's own make likely and the common ones, ascending; returns how many.
-inline int64_t list_types(const Integers& source_ids, const Tensor<const int32_t>& starts,
-                          const Tensor<const int32_t>& types, const Tensor<const int32_t>& common,
-                          const Tensor<int32_t>& out) {
+inline int64_t list_types(const Integers<1>& source_ids, const Types& starts, const Types& types,
+                          const Types& common, const Tensor<int32_t, 1>& out) {
   std::vector<uint8_t> listed(out.count());
   const auto mark = [&](const int32_t* first, const int32_t* stop) {
     for (; first < stop; ++first) check_token(*first, out.count()), listed[*first] = 1;
@@ -117,8 +123,9 @@ inline int64_t up_to_eos(const int64_t* tokens, int64_t length, int64_t eos) {
 }
 
 // The same for the valid tokens of each row, and whether there is an eos.
-inline void until_eos(const Integers& tokens, const Integers& lengths, int64_t eos,
-                      const Tensor<int64_t>& kept, const Tensor<bool>& ended) {
+inline void until_eos(const Integers<2>& tokens, const Integers<1>& lengths, int64_t eos,
+                      const Tensor<int64_t, 1>& kept, const Tensor<bool, 1>& ended) {
+  check_same("rows", tokens.size(0), lengths.size(0), kept.size(0), ended.size(0));
   for (int64_t row = 0; row < kept.count(); ++row) {
     const int64_t* own = tokens.data + row * tokens.size(1);
     const int64_t length = std::clamp<int64_t>(lengths.data[row], 0, tokens.size(1));
@@ -128,10 +135,11 @@ inline void until_eos(const Integers& tokens, const Integers& lengths, int64_t e
 }
 
 // A draft, continued by its row's hint: drafters/hint.py.
-inline void follow(const Integers& hints, const Integers& prefix, const Integers& lengths,
-                   const Integers& drafted, const Integers& num_drafted, const Integers& budget,
-                   int min_ngram, int max_ngram, int64_t eos, const Tensor<int64_t>& tokens,
-                   const Tensor<int64_t>& counts, const Tensor<int64_t>& matched) {
+inline void follow(const Integers<2>& hints, const Integers<2>& prefix, const Integers<1>& lengths,
+                   const Integers<2>& drafted, const Integers<1>& num_drafted,
+                   const Integers<1>& budget, int min_ngram, int max_ngram, int64_t eos,
+                   const Tensor<int64_t, 2>& tokens, const Tensor<int64_t, 1>& counts,
+                   const Tensor<int64_t, 1>& matched) {
   const int64_t width = tokens.size(1);
   for (int64_t row = 0; row < tokens.size(0); ++row) {
     const int64_t* hint = hints.data + row * hints.size(1);
@@ -166,13 +174,17 @@ inline void follow(const Integers& hints, const Integers& prefix, const Integers
 }
 
 // Appends a verdict to the prefix, cut after eos and at the longest length.
-inline void extend(const Integers& draft, const Integers& num_accepted, const Integers& next_tokens,
-                   const Integers& max_len, int64_t eos, const Tensor<int64_t>& prefix,
-                   const Tensor<int64_t>& prefix_lengths, const Tensor<bool>& active,
-                   const Tensor<int64_t>& tokens, const Tensor<int64_t>& lengths,
-                   const Tensor<int64_t>& accepted, const Tensor<bool>& ended,
-                   const Tensor<bool>& full) {
+inline void extend(const Integers<2>& draft, const Integers<1>& num_accepted,
+                   const Integers<1>& next_tokens, const Integers<1>& max_len, int64_t eos,
+                   const Tensor<int64_t, 2>& prefix, const Tensor<int64_t, 1>& prefix_lengths,
+                   const Tensor<bool, 1>& active, const Tensor<int64_t, 2>& tokens,
+                   const Tensor<int64_t, 1>& lengths, const Tensor<int64_t, 1>& accepted,
+                   const Tensor<bool, 1>& ended, const Tensor<bool, 1>& full) {
   const int64_t rows = draft.size(0), drafted = draft.size(1), width = prefix.size(1);
+  check_same("rows", rows, num_accepted.size(0), next_tokens.size(0), max_len.size(0),
+             prefix.size(0), prefix_lengths.size(0), active.size(0), tokens.size(0),
+             lengths.size(0), accepted.size(0), ended.size(0), full.size(0));
+  check_same("columns", drafted + 1, tokens.size(1));
   for (int64_t row = 0; row < rows; ++row) {
     int64_t* own = tokens.data + row * (drafted + 1);
     std::copy_n(draft.data + row * drafted, drafted, own);
@@ -181,6 +193,7 @@ inline void extend(const Integers& draft, const Integers& num_accepted, const In
     const int64_t offered = std::clamp<int64_t>(num_accepted.data[row] + 1, 0, drafted + 1);
     if (offered > 0) own[offered - 1] = next_tokens.data[row];
     int64_t& length = prefix_lengths.data[row];
+    if (length < 1 || length > width) throw std::out_of_range("a prefix has no such length");
     const bool was_active = active.data[row];
     const int64_t until_eos = std::find(own, own + offered, eos) - own;
     const int64_t wanted = std::min(until_eos + 1, offered);
@@ -198,9 +211,9 @@ inline void extend(const Integers& draft, const Integers& num_accepted, const In
 }
 
 // The wanted tokens, capped at the room of the row and the drafter: extend.py.
-inline void fit_budget(const Integers& wanted, const Integers& max_len, const Integers& lengths,
-                       const Tensor<const bool>& active, int64_t own, int64_t positions,
-                       const Tensor<int64_t>& fitted) {
+inline void fit_budget(const Integers<1>& wanted, const Integers<1>& max_len,
+                       const Integers<1>& lengths, const Tensor<const bool, 1>& active, int64_t own,
+                       int64_t positions, const Tensor<int64_t, 1>& fitted) {
   for (int64_t row = 0; row < fitted.count(); ++row) {
     const int64_t most = std::min(max_len.data[row] - own, positions);
     const int64_t room = std::min(wanted.data[row], most - (lengths.data[row] - 1));
@@ -209,9 +222,14 @@ inline void fit_budget(const Integers& wanted, const Integers& max_len, const In
 }
 
 // The last committed token of each row and its draft, with padding in place of junk.
-inline void scored_tokens(const Integers& prefix, const Integers& lengths, const Integers& draft,
-                          const Integers& num_drafted, int64_t pad, const Tensor<int64_t>& out) {
+inline void scored_tokens(const Integers<2>& prefix, const Integers<1>& lengths,
+                          const Integers<2>& draft, const Integers<1>& num_drafted, int64_t pad,
+                          const Tensor<int64_t, 2>& out) {
   const int64_t width = draft.size(1);
+  check_same("rows", prefix.size(0), lengths.size(0), draft.size(0), num_drafted.size(0),
+             out.size(0));
+  check_same("columns", width + 1, out.size(1));
+  check_within(lengths, 1, prefix.size(1), "the length of a prefix");
   for (int64_t row = 0; row < lengths.count(); ++row) {
     int64_t* own = out.data + row * (width + 1);
     const int64_t count = std::clamp<int64_t>(num_drafted.data[row], 0, width);
@@ -222,8 +240,9 @@ inline void scored_tokens(const Integers& prefix, const Integers& lengths, const
 }
 
 // Counts tokens judged and accepted, of each row and of all: schedules/adaptive.py.
-inline void count_judged(const Integers& lengths, const Integers& accepted,
-                         const Tensor<float>& counts, const Tensor<float>& pool, float decay) {
+inline void count_judged(const Integers<1>& lengths, const Integers<1>& accepted,
+                         const Tensor<float, 2>& counts, const Tensor<float, 1>& pool,
+                         float decay) {
   const int64_t rows = lengths.count();
   float judged_of_all = 0, accepted_of_all = 0;
   for (int64_t row = 0; row < rows; ++row) {
@@ -236,7 +255,7 @@ inline void count_judged(const Integers& lengths, const Integers& accepted,
 }
 
 // The width of draft that promises the most tokens a second.
-inline int64_t best_width(const Floats& counts, const Floats& pool, const Integers& block,
+inline int64_t best_width(const Floats<2>& counts, const Floats<1>& pool, const Integers<1>& block,
                           const std::vector<double>& costs, double weight, double margin) {
   const int64_t rows = block.count(), widths = int64_t(costs.size());
   std::vector<double> expected(widths);
@@ -274,12 +293,15 @@ inline bool are_numbers(const float* x, int64_t width) {
 struct Bigrams {
   const int32_t* starts;
   const int32_t* tokens;
+  int64_t count;  // of pairs
   const float* log_probs;
   const float* backoffs;
   const float* frequencies;
 
   float log_prob(int64_t before, int64_t after) const {
-    const int32_t *first = tokens + starts[before], *last = tokens + starts[before + 1];
+    const int32_t start = starts[before], stop = starts[before + 1];
+    if (start < 0 || start > stop || stop > count) throw std::out_of_range("bigrams are cut off");
+    const int32_t *first = tokens + start, *last = tokens + stop;
     const int32_t* found = std::lower_bound(first, last, int32_t(after));
     if (found != last && *found == after) return log_probs[found - tokens];
     return backoffs[before] + frequencies[after];

@@ -116,7 +116,7 @@ inline float largest_size(const float* x, int64_t count) {
 
 // Rows of weights [out, in] in 8 bits, in their own order.
 struct Codes {
-  explicit Codes(const Floats& weight) : in(int(weight.size(1))), width((in + 3) / 4 * 4) {
+  explicit Codes(const Floats<2>& weight) : in(int(weight.size(1))), width((in + 3) / 4 * 4) {
     constexpr float kRounding = 12582912.0f;  // 1.5 * 2^23: adding it rounds to even
     const int64_t rows = weight.size(0);
     all.resize(size_t(rows) * width);
@@ -145,36 +145,44 @@ struct Codes {
 // kernels' own layout.
 class PackedWeights {
  public:
-  // Some outputs of weights in 8 bits, without a bias.
-  PackedWeights(const Codes& codes, const Tensor<const int32_t>& outputs, const Isa& isa)
-      : isa(isa), outputs_(outputs.data), memory_(scratch_memory) {
-    linear.out = int(outputs.size(0));
-    linear.in = codes.in;
-    open_panels();
-    pack_int8(codes);
-  }
-
-  PackedWeights(const Floats& weight, const std::optional<Floats>& bias, bool int8,
-                const std::string& instruction_set,
-                const std::optional<Tensor<const int32_t>>& outputs = {})
-      : isa(isa_of(instruction_set)),
-        outputs_(data_of(outputs)),
-        memory_(outputs ? scratch_memory : weight_memory) {
-    linear.out = int(outputs ? outputs->size(0) : weight.size(0));
-    linear.in = int(weight.size(1));
-    open_panels();
-    if (bias) std::copy_n(bias->data, linear.out, bias_.data);
+  PackedWeights(const Floats<2>& weight, const std::optional<Floats<1>>& bias, bool int8,
+                const std::string& instruction_set)
+      : isa(isa_of(instruction_set)), num_all(weight.size(0)), memory_(weight_memory) {
+    open(weight.size(0), weight.size(1));
+    if (bias) {
+      check_same("outputs", weight.size(0), bias->size(0));
+      std::copy_n(bias->data, linear.out, bias_.data);
+    }
     if (int8)
       pack_int8(Codes(weight));
-    else if (outputs || !isa.has_half || !pack_half(weight.data))
+    else if (!isa.has_half || !pack_half(weight.data))
+      pack_float(weight.data);
+  }
+
+  // Some outputs of weights, without a bias; in 8 bits if there are `codes`.
+  PackedWeights(const Floats<2>& weight, const Codes* codes, const Types& outputs, const Isa& isa)
+      : isa(isa),
+        types(outputs.data, outputs.data + outputs.count()),
+        num_all(weight.size(0)),
+        memory_(scratch_memory) {
+    for (int32_t type : types) check_token(type, num_all);
+    open(outputs.count(), weight.size(1));
+    if (codes)
+      pack_int8(*codes);
+    else
       pack_float(weight.data);
   }
 
   // Bits of one weight.
   int bits() const { return linear.codes ? 8 : linear.halves ? 16 : 32; }
 
-  void multiply(const Floats& x, const Tensor<float>& out, int threads) const {
+  // x: [..., in]; out: [..., out].
+  template <int rank>
+  void multiply(const Floats<rank>& x, const Tensor<float, rank>& out, int threads) const {
+    check(x.axes > 0, "a product needs rows");
+    check_same("inputs", linear.in, x.size(-1));
     const int rows = int(x.count() / linear.in);
+    check_same("outputs", int64_t(rows) * linear.out, out.count());
     const Product product{x.data, rows, out.data};
     const Scratch scratch =
         scratch_for({}, linear.codes ? size_t(rows + 1) * (linear.in + 3) : 0, rows, 0, threads);
@@ -184,12 +192,17 @@ class PackedWeights {
   }
 
   const Isa& isa;
+  const std::vector<int32_t> types;  // which outputs of a larger product; empty = all
+  const int64_t num_all;             // outputs of that
   Linear linear;
 
  private:
   size_t padded() const { return size_t(panels_) * isa.panel; }  // outputs
 
-  void open_panels() {
+  void open(int64_t out, int64_t in) {
+    check(out > 0 && in > 0, "a product needs inputs and outputs");
+    linear.out = int(out);
+    linear.in = int(in);
     panels_ = (linear.out + isa.panel - 1) / isa.panel;
     bias_.grow(padded());
     linear.bias = bias_.data;
@@ -267,9 +280,8 @@ class PackedWeights {
     linear.offset = offset_.data;
   }
 
-  size_t row_of(int n) const { return size_t(outputs_ ? outputs_[n] : n); }
+  size_t row_of(int n) const { return size_t(types.empty() ? n : types[n]); }
 
-  const int32_t* outputs_;  // valid while packing
   int panels_ = 0;
   // Of weights for one sentence's outputs: they are small and short-lived.
   std::shared_ptr<void> (*const memory_)(size_t);
@@ -282,27 +294,30 @@ class PackedWeights {
 // Weights of which a few outputs are packed at a time; for 8 bits they are rounded only once.
 class Choices {
  public:
-  Choices(Floats weight, const PackedWeights& like)
-      : weight_(std::move(weight)), isa_(like.isa), codes_(like.linear.codes ? new Codes(weight_) : nullptr) {}
+  Choices(Floats<2> weight, const PackedWeights& like)
+      : weight_(std::move(weight)),
+        isa_(like.isa),
+        codes_(like.linear.codes ? new Codes(weight_) : nullptr) {}
 
-  std::shared_ptr<PackedWeights> pick(const Tensor<const int32_t>& outputs) const {
-    for (int64_t i = 0; i < outputs.count(); ++i) check_token(outputs.data[i], weight_.size(0));
-    if (codes_) return std::make_shared<PackedWeights>(*codes_, outputs, isa_);
-    return std::make_shared<PackedWeights>(weight_, std::nullopt, false, isa_.name, outputs);
+  std::shared_ptr<PackedWeights> pick(const Types& outputs) const {
+    return std::make_shared<PackedWeights>(weight_, codes_.get(), outputs, isa_);
   }
 
  private:
-  Floats weight_;
+  Floats<2> weight_;
   const Isa& isa_;
   std::unique_ptr<Codes> codes_;
 };
 
-using NormTensors = std::tuple<Floats, Floats, float>;  // gain, bias, epsilon
+using NormTensors = std::tuple<Floats<1>, Floats<1>, float>;  // gain, bias, epsilon
 
-// Of an additive mask [B or 1, 1, n or 1, width], or none, where all `width` are seen.
-inline Mask mask_of(const std::optional<Floats>& mask, int width) {
+// Of an additive mask [rows or 1, 1, queries or 1, width], or none, where all `width` are seen.
+inline Mask mask_of(const std::optional<Floats<4>>& mask, int64_t rows, int64_t asking, int width) {
   if (!mask) return {nullptr, 0, 0, width};
   const int64_t queries = mask->size(2), seen = mask->size(3);
+  check((mask->size(0) == 1 || mask->size(0) == rows) && mask->size(1) == 1 &&
+            (queries == 1 || queries == asking),
+        "a mask has other rows or queries");
   bool has_gaps = false;
   for (const float* own = mask->data; own < mask->data + mask->count(); own += seen)
     for (int64_t t = 1; t < seen; ++t) has_gaps |= own[t - 1] == -INFINITY && own[t] != -INFINITY;
@@ -310,44 +325,71 @@ inline Mask mask_of(const std::optional<Floats>& mask, int width) {
           has_gaps};
 }
 
+// Keys and values of one layer's source, for a mask over them.
+inline SourceStates states_of(const Rows<5>& source, int64_t rows, int dim, const Mask& mask) {
+  check_same("rows", rows, source.size(0));
+  check_same("source positions", mask.width, source.size(1));
+  check_same("width", 2 * dim, source.size(2) * source.size(3) * source.size(4));
+  return {source.data, source.row_stride};
+}
+
 // The layers of an encoder or a decoder.
 class Stack {
  public:
-  Stack(int dim, int heads, int ffn) : dim_(dim), heads_(heads), ffn_(ffn) {}
+  Stack(int dim, int heads, int ffn) : dim_(dim), heads_(heads), ffn_(ffn) {
+    check(dim > 0 && heads > 0 && ffn > 0 && dim % heads == 0, "no such layers");
+  }
 
   void add(const std::vector<std::shared_ptr<PackedWeights>>& products,
            const std::vector<NormTensors>& norms, bool norm_before, const std::string& activation) {
     Layer layer;
     layer.reads_source = products.size() == 6;
     layer.norm_before = norm_before;
-    layer.activation = activation == "relu"    ? Activation::relu
-                       : activation == "gelu"  ? Activation::gelu
-                       : activation == "swish" ? Activation::swish
-                                               : Activation::none;
-    std::vector<Linear*> linears = {&layer.qkv, &layer.out, &layer.up, &layer.down};
+    layer.activation = activation_of(activation);
+    struct Part {
+      Linear* linear;
+      int in, out;
+    };
+    std::vector<Part> parts = {{&layer.qkv, dim_, 3 * dim_},
+                               {&layer.out, dim_, dim_},
+                               {&layer.up, dim_, ffn_},
+                               {&layer.down, ffn_, dim_}};
     std::vector<Norm*> owns = {&layer.self_norm, &layer.ffn_norm};
     if (layer.reads_source) {
-      linears.insert(linears.begin() + 2, {&layer.query, &layer.cross_out});
+      parts.insert(parts.begin() + 2, {{&layer.query, dim_, dim_}, {&layer.cross_out, dim_, dim_}});
       owns.insert(owns.begin() + 1, &layer.cross_norm);
     }
-    for (size_t i = 0; i < linears.size(); ++i) *linears[i] = products.at(i)->linear;
-    for (size_t i = 0; i < owns.size(); ++i) *owns[i] = copied(norms.at(i));
+    check_same("products", parts.size(), products.size());
+    check_same("norms", owns.size(), norms.size());
+    for (size_t i = 0; i < parts.size(); ++i) {
+      const Linear& own = products[i]->linear;
+      check_same("width", parts[i].in, own.in);
+      check_same("width", parts[i].out, own.out);
+      check(&products[i]->isa == &products[0]->isa, "products are of several instruction sets");
+      *parts[i].linear = own;
+    }
+    for (size_t i = 0; i < owns.size(); ++i) *owns[i] = copied(norms[i]);
     isa_ = &products[0]->isa;
+    reads_source_ |= layer.reads_source;
     layers_.push_back(layer);
     products_.insert(products_.end(), products.begin(), products.end());
   }
 
   int size() const { return int(layers_.size()); }
 
-  // Runs x through layers first .. stop - 1, to `out`.
-  void run(const Floats& x, const Tensor<float>& out, int first, int stop,
-           const std::optional<Floats>& mask,
-           const std::optional<Tensor<float, true>>& storage,
-           const std::optional<Integers>& at,
-           const std::vector<Tensor<const float, true>>& source,
-           const std::optional<Floats>& source_mask, const std::optional<Floats>& positions,
-           const std::optional<Integers>& columns, int threads) const {
+  // Runs x [B, n, D] through layers first .. stop - 1, to `out` [B, n or m, D].
+  void run(const Floats<3>& x, const Tensor<float, 3>& out, int first, int stop,
+           const std::optional<Floats<4>>& mask, const std::optional<Storage>& storage,
+           const std::optional<Integers<1>>& at, const std::vector<Rows<5>>& source,
+           const std::optional<Floats<4>>& source_mask, const std::optional<Floats<3>>& positions,
+           const std::optional<Integers<2>>& columns, int threads) const {
     const int rows = int(x.size(0)), queries = int(x.size(1));
+    check(0 <= first && first < stop && stop <= size(), "there are no such layers");
+    check_same("rows", rows, out.size(0), columns ? columns->size(0) : rows);
+    check_same("columns", out.size(1), columns ? columns->size(1) : queries);
+    check_same("width", dim_, x.size(2), out.size(2));
+    check_same("positions", x.count(), positions ? positions->count() : x.count());
+    if (!out.count()) return;
     Pass pass;
     pass.rows = rows;
     pass.queries = queries;
@@ -355,22 +397,25 @@ class Stack {
     pass.heads = heads_;
     pass.input = x.data;
     pass.positions = data_of(positions);
-    pass.mask = mask_of(mask, queries);
-    if (storage) {
-      pass.storage = storage->data;
-      pass.layer_stride = storage->row_stride;
-      pass.capacity = storage->size(1) / rows;
-      pass.at = data_of(at);
-    }
+    pass.mask = mask_of(mask, rows, queries, queries);
+    if (storage) open_storage(*storage, at, stop, pass);
+    check(pass.mask.width <= (storage ? pass.capacity : queries), "a mask is too wide");
     std::vector<SourceStates> states;
-    for (const auto& layer : source) states.push_back({layer.data, layer.row_stride});
+    if (reads_source_) {
+      check(int64_t(source.size()) >= stop, "layers have no source");
+      pass.source_mask = mask_of(source_mask, rows, 1, int(source[0].size(1)));
+      for (const auto& layer : source)
+        states.push_back(states_of(layer, rows, dim_, pass.source_mask));
+    }
     pass.source = states.data();
-    pass.source_mask = mask_of(source_mask, source.empty() ? 0 : int(source[0].size(1)));
     pass.columns = data_of(columns);
     pass.num_columns = int(out.size(1));
     std::vector<int64_t> asking_rows;
-    for (int64_t i = 0; pass.columns && i < int64_t(rows) * pass.num_columns; ++i)
-      asking_rows.push_back(i / pass.num_columns * queries + pass.columns[i]);
+    for (int64_t i = 0; pass.columns && i < int64_t(rows) * pass.num_columns; ++i) {
+      const int64_t column = pass.columns[i];
+      check(0 <= column && column < queries, "there is no such column");
+      asking_rows.push_back(i / pass.num_columns * queries + column);
+    }
     pass.asking_rows = asking_rows.data();
     pass.output = out.data;
     const size_t m = size_t(rows) * queries, dim = dim_, wide = std::max(dim_, ffn_);
@@ -385,9 +430,31 @@ class Stack {
   }
 
  private:
+  static Activation activation_of(const std::string& name) {
+    if (name == "relu") return Activation::relu;
+    if (name == "gelu") return Activation::gelu;
+    if (name == "swish") return Activation::swish;
+    check(name == "linear", "there is no such activation");
+    return Activation::none;
+  }
+
+  // Where a pass writes its keys and values.
+  void open_storage(const Storage& storage, const std::optional<Integers<1>>& at, int stop,
+                    Pass& pass) const {
+    check(storage.size(0) >= stop && storage.size(1) % pass.rows == 0, "the storage is another's");
+    check_same("width", 2 * dim_, storage.size(2) * storage.size(3) * storage.size(4));
+    check_same("positions", int64_t(pass.rows) * pass.queries, at ? at->size(0) : 0);
+    check_within(*at, 0, storage.size(1) - 1, "a position in the storage");
+    pass.storage = storage.data;
+    pass.layer_stride = storage.row_stride;
+    pass.capacity = storage.size(1) / pass.rows;
+    pass.at = at->data;
+  }
+
   Norm copied(const NormTensors& norm) {
     const auto& [gain, bias, epsilon] = norm;
-    const auto keep = [&](const Floats& values) {
+    check_same("width", dim_, gain.size(0), bias.size(0));
+    const auto keep = [&](const Floats<1>& values) {
       norms_.emplace_back(values.data, values.data + dim_);
       return norms_.back().data();
     };
@@ -396,6 +463,7 @@ class Stack {
   }
 
   int dim_, heads_, ffn_;
+  bool reads_source_ = false;
   const Isa* isa_ = nullptr;
   std::vector<Layer> layers_;
   std::vector<std::shared_ptr<PackedWeights>> products_;
@@ -404,21 +472,44 @@ class Stack {
 
 // The weights of a sequential head.
 struct Head {
-  Tensor<const Bfloat16> table;  // [V, H], or [V, H + D] where it reads the source
+  Head(Tensor<const Bfloat16, 2> table, std::shared_ptr<PackedWeights> state,
+       std::shared_ptr<PackedWeights> out, std::shared_ptr<PackedWeights> context, int heads)
+      : table(std::move(table)),
+        state(std::move(state)),
+        out(std::move(out)),
+        context(std::move(context)),
+        heads(heads) {
+    const int dim = this->state->linear.in, hidden = this->out->linear.in;
+    check(!heads || this->context, "the head has no context");
+    check_same("width", this->table.size(1), this->state->linear.out, hidden + (heads ? dim : 0));
+    check_same("width", dim, this->out->linear.out, heads ? this->context->linear.in : dim);
+    check_same("hidden width", hidden, heads ? this->context->linear.out : hidden);
+    check(!heads || dim % heads == 0, "heads do not divide the width");
+  }
+
+  Tensor<const Bfloat16, 2> table;  // [V, H], or [V, H + D] where it reads the source
   std::shared_ptr<PackedWeights> state, out, context;
   int heads;
 };
 
 // Drafts the blocks of all rows with a sequential head (heads.py). The last of the source's keys
 // and values are the head's, if it reads any. With `candidates` 0, all listed types are candidates.
-inline void walk_blocks(const Floats& states, const std::optional<Floats>& logits,
+inline void walk_blocks(const Floats<3>& states, const std::optional<Floats<3>>& logits,
                         const std::vector<std::shared_ptr<PackedWeights>>& lists,
-                        const std::vector<Tensor<const int32_t>>& types, const Integers& before,
-                        const Floats& embeddings, const Head& head,
-                        const std::vector<Tensor<const float, true>>& source,
-                        const std::optional<Floats>& source_mask, int candidates,
-                        const Tensor<int64_t>& drafted, const Tensor<float>& confidences,
+                        const Integers<1>& before, const Floats<2>& embeddings, const Head& head,
+                        const std::vector<Rows<5>>& source,
+                        const std::optional<Floats<4>>& source_mask, int candidates,
+                        const Tensor<int64_t, 2>& drafted, const Tensor<float, 2>& confidences,
                         int threads) {
+  const int64_t num_types = embeddings.size(0);
+  check_same("rows", states.size(0), before.size(0), drafted.size(0), confidences.size(0),
+             logits ? logits->size(0) : lists.size());
+  check_same("positions", states.size(1), drafted.size(1), confidences.size(1),
+             logits ? logits->size(1) : states.size(1));
+  check_same("types", num_types, head.table.size(0), logits ? logits->size(2) : num_types);
+  check_same("width", states.size(2), embeddings.size(1), head.state->linear.in);
+  check(candidates > 0 || (candidates == 0 && !logits), "there are no candidates");
+  if (!drafted.count()) return;
   Walk walk;
   walk.rows = int(states.size(0));
   walk.length = int(states.size(1));
@@ -426,24 +517,26 @@ inline void walk_blocks(const Floats& states, const std::optional<Floats>& logit
   walk.hidden = head.out->linear.in;
   walk.told = int(head.table.size(1));
   walk.heads = head.heads;
-  walk.width = int(embeddings.size(0));
+  walk.width = int(num_types);
   walk.count = std::min(candidates, walk.width);
-  if (logits && !walk.count) throw std::invalid_argument("no types are listed");
   walk.state = head.state->linear;
   walk.out = head.out->linear;
   if (head.heads) {
-    const auto& own = source.at(source.size() - 1);
+    check(!source.empty(), "the head has no source");
     walk.context = head.context->linear;
-    walk.source = {own.data, own.row_stride};
-    walk.source_mask = mask_of(source_mask, int(own.size(1)));
+    walk.source_mask = mask_of(source_mask, walk.rows, 1, int(source.back().size(1)));
+    walk.source = states_of(source.back(), walk.rows, walk.dim, walk.source_mask);
   }
   walk.states = states.data;
   walk.logits = data_of(logits);
   std::vector<Linear> linears;
   std::vector<const int32_t*> listed;
-  for (size_t row = 0; row < lists.size(); ++row) {
-    linears.push_back(lists[row]->linear);
-    listed.push_back(types.at(row).data);
+  for (const auto& list : lists) {
+    check_same("width", walk.dim, list->linear.in);
+    check(!list->types.empty(), "no types are listed");
+    check_same("types", num_types, list->num_all);
+    linears.push_back(list->linear);
+    listed.push_back(list->types.data());
     const int64_t scored = walk.count ? walk.length : 1;
     walk.scores_stride = std::max(walk.scores_stride, scored * linears.back().out);
   }
@@ -455,7 +548,7 @@ inline void walk_blocks(const Floats& states, const std::optional<Floats>& logit
   std::vector<int64_t> blocks;
   for (int row = 0; row < walk.rows; ++row) {
     blocks.push_back(int64_t(row) * walk.length);
-    check_token(before.data[row], embeddings.size(0));
+    check_token(before.data[row], num_types);
   }
   walk.blocks = blocks.data();
   const size_t rows = walk.rows, places = rows * walk.length;

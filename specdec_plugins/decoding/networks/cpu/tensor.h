@@ -1,4 +1,4 @@
-// Tensors from Python: typed, checked, and read in place.
+// Tensors from Python: their type, rank and device are checked, and they are read in place.
 //
 // This reads a few attributes of the Python object, which costs a fraction of a microsecond;
 // linking torch instead would tie a build to one version of it.
@@ -11,19 +11,24 @@
 #include <algorithm>
 #include <cstdint>
 #include <optional>
+#include <stdexcept>
+#include <string>
 #include <type_traits>
 #include <utility>
 #include <vector>
 
 namespace specdec {
 
+constexpr int kAny = 0;  // any rank
+
 // On the CPU and dense: if it is not dense, one of `const T` is copied, and one of `T`, which is
 // written in place, is refused. With `strided_rows` the first axis may have any stride.
-template <typename T, bool strided_rows = false>
+template <typename T, int rank, bool strided_rows = false>
 struct Tensor {
+  static constexpr int kMost = rank == kAny ? 6 : rank;  // axes
   T* data = nullptr;
-  int axes = 0;
-  int64_t sizes[6] = {};
+  int axes = rank;
+  int64_t sizes[kMost] = {};
   int64_t row_stride = 0;  // from one entry of the first axis to the next
   pybind11::object owner;
 
@@ -39,34 +44,65 @@ struct Bfloat16 {
   uint16_t bits;  // the upper half of a float32
 };
 
+template <int rank>
+using Floats = Tensor<const float, rank>;
+template <int rank>
+using Integers = Tensor<const int64_t, rank>;
+template <int rank>
+using Rows = Tensor<const float, rank, true>;  // of any stride
+using Types = Tensor<const int32_t, 1>;
+// Keys and values: [layers, rows * positions, 2, heads, head width].
+using Storage = Tensor<float, 5, true>;
+
 // A vector that can be used as a tensor of these sizes.
-template <typename T>
+template <typename T, int rank>
 struct Owned {
-  std::vector<std::remove_const_t<T>> values;
-  std::vector<int64_t> sizes;
-  explicit Owned(std::vector<int64_t> sizes) : sizes(std::move(sizes)) {
-    values.resize(fill<T>(nullptr).count());
+  std::vector<T> values;
+  int64_t sizes[rank];
+  template <typename... Sizes>
+  explicit Owned(Sizes... sizes) : values((int64_t(sizes) * ...)), sizes{sizes...} {
+    static_assert(sizeof...(Sizes) == rank);
   }
-  Tensor<T> written() { return fill<T>(values.data()); }
-  Tensor<const T> read() const { return fill<const T>(values.data()); }
+  Tensor<T, rank> written() { return fill<T>(values.data()); }
+  Tensor<const T, rank> read() const { return fill<const T>(values.data()); }
 
  private:
   template <typename U>
-  Tensor<U> fill(U* data) const {
-    Tensor<U> tensor;
+  Tensor<U, rank> fill(U* data) const {
+    Tensor<U, rank> tensor;
     tensor.data = data;
-    tensor.axes = int(sizes.size());
-    std::copy(sizes.begin(), sizes.end(), tensor.sizes);
+    std::copy_n(sizes, rank, tensor.sizes);
     return tensor;
   }
 };
 
-using Floats = Tensor<const float>;
-using Integers = Tensor<const int64_t>;
-
-template <typename T, bool strided_rows>
-T* data_of(const std::optional<Tensor<T, strided_rows>>& tensor) {
+template <typename T, int rank, bool strided_rows>
+T* data_of(const std::optional<Tensor<T, rank, strided_rows>>& tensor) {
   return tensor ? tensor->data : nullptr;
+}
+
+// What callers must keep to, so that a kernel stays within its tensors. ValueError and IndexError.
+
+inline void check(bool holds, const char* what) {
+  if (!holds) throw std::invalid_argument(what);
+}
+
+// Sizes of the same thing in several tensors.
+template <typename... Sizes>
+void check_same(const char* what, int64_t first, Sizes... others) {
+  if (((int64_t(others) != first) || ...))
+    throw std::invalid_argument(std::string("tensors differ in ") + what);
+}
+
+inline void check_within(const Integers<1>& values, int64_t least, int64_t most, const char* what) {
+  for (int64_t i = 0; i < values.count(); ++i)
+    if (values.data[i] < least || values.data[i] > most)
+      throw std::out_of_range(std::string(what) + " is out of range");
+}
+
+inline void check_token(int64_t token, int64_t vocab_size) {
+  if (token < 0 || token >= vocab_size)
+    throw std::out_of_range("token " + std::to_string(token) + " is not in the vocabulary");
 }
 
 // Names and types, looked up once when the module is imported, and never released.
@@ -111,9 +147,9 @@ struct Torch {
 
 namespace pybind11::detail {
 
-template <typename T, bool strided_rows>
-struct type_caster<specdec::Tensor<T, strided_rows>> {
-  using Value = specdec::Tensor<T, strided_rows>;
+template <typename T, int rank, bool strided_rows>
+struct type_caster<specdec::Tensor<T, rank, strided_rows>> {
+  using Value = specdec::Tensor<T, rank, strided_rows>;
   PYBIND11_TYPE_CASTER(Value, const_name("Tensor"));
 
   bool load(handle source, bool) {
@@ -129,10 +165,10 @@ struct type_caster<specdec::Tensor<T, strided_rows>> {
     }
     const object shape = attribute(torch.shape);
     value.axes = int(PyTuple_GET_SIZE(shape.ptr()));
-    if (value.axes > 6) return false;
+    if (rank == specdec::kAny ? value.axes > Value::kMost : value.axes != rank) return false;
     for (int axis = 0; axis < value.axes; ++axis)
       value.sizes[axis] = PyLong_AsLongLong(PyTuple_GET_ITEM(shape.ptr(), axis));
-    if (strided_rows) value.row_stride = stride_of(call(torch.stride), 0);
+    if (strided_rows && value.axes) value.row_stride = stride_of(call(torch.stride), 0);
     value.data = static_cast<T*>(PyLong_AsVoidPtr(call(torch.data_ptr).ptr()));
     return !PyErr_Occurred();
   }
