@@ -373,6 +373,13 @@ def test_an_empty_input_gives_an_empty_output(more: list[str], cli: Cli) -> None
     assert not (cli.tmp / "out.resume").exists()
 
 
+def test_lines_end_as_they_did(cli: Cli) -> None:
+    first, second = cli.infer(lines=["s1 s2", "s3"])
+    cli.source.write_bytes(b"s1 s2\r\n\r\ns3\n")
+    assert main(cli.arguments()) == 0
+    assert cli.out.read_bytes().decode() == f"{first}\r\n\r\n{second}\n"
+
+
 def test_lines_before_a_bad_buffer_are_kept(cli: Cli) -> None:
     cli.source = cli.tmp / "in"
     cli.source.write_bytes(b"s1\ns2\ns3\n\xff\n")

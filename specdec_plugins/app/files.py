@@ -85,11 +85,13 @@ def open_input(path: str) -> Iterator[Arriving]:
 
 
 def read_lines(stream: Iterable[bytes], name: str) -> Iterator[Sentence]:
-    """Decode line by line. Only a newline ends a line; a carriage return before it is dropped.
+    """Decode line by line. Only a newline ends a line; a carriage return before it belongs to it.
 
-    Raises UserError with the number of a line that is not UTF-8 text.
+    Raises UserError with the number of a line that is not UTF-8 text, or for a file of other kind.
     """
     for number, raw in enumerate(stream, 1):
+        if number == 1:
+            reading.check_beginning(raw, name)
         try:
             text = reading.decoded(raw)
         except ValueError as error:
@@ -98,8 +100,9 @@ def read_lines(stream: Iterable[bytes], name: str) -> Iterator[Sentence]:
             ) from error
         if number == 1:
             text = text.removeprefix("\ufeff")  # byte order mark
-        text = text.removesuffix("\n").removesuffix("\r")
-        yield Sentence(number, text, where=f"{name}, line {number}")
+        text = text.removesuffix("\n")
+        end = "\r" if text.endswith("\r") else ""
+        yield Sentence(number, text.removesuffix(end), where=f"{name}, line {number}", end=end)
 
 
 def in_buffers(

@@ -27,7 +27,7 @@ from specdec_plugins.app.options import add_options, build, given_to
 from specdec_plugins.app.report import Diagnosis, Tally, peak_memory, summary
 from specdec_plugins.app.settings import EXACT, Settings, choose_device
 from specdec_plugins.app.translator import SpeculativeTranslator, load_translator
-from specdec_plugins.app.types import BlockTranslation, Translation
+from specdec_plugins.app.types import BlockTranslation, Sentence, Translation
 from specdec_plugins.decoding.types import FinishReason
 from specdec_plugins.errors import Parser, UserError, require, run_command
 from specdec_plugins.formats.bundle import read_bundle
@@ -193,11 +193,11 @@ class Run:
             size = self.files.buffer_size
             for buffer in in_buffers(sentences, size, sentences.is_awaited):
                 done = translator.translate_sentences(buffer, bar.update)
-                self._write(writers, done)
+                self._write(writers, buffer, done)
                 self.journal.record(buffer)
                 if diagnosis is not None:
                     diagnosis.observe(buffer)
-            self._write(writers, [])
+            self._write(writers, [], [])
             seconds = time.perf_counter() - start
             self.journal.remove()
         self._report(translator, seconds, diagnosis)
@@ -217,9 +217,11 @@ class Run:
             )
         return kept
 
-    def _write(self, writers: Sequence[LineWriter], done: Sequence[Translation]) -> None:
+    def _write(
+        self, writers: Sequence[LineWriter], buffer: Sequence[Sentence], done: Sequence[Translation]
+    ) -> None:
         """Write the texts and, if asked for, the JSON lines."""
-        writers[0].write([t.text for t in done])
+        writers[0].write([t.text + s.end for t, s in zip(done, buffer, strict=True)])
         for records in writers[1:]:
             records.write([json.dumps(t.to_dict(), ensure_ascii=False) for t in done])
         self.tally.add(done)

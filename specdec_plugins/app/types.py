@@ -38,6 +38,7 @@ class Sentence:
     source_lang: str | None = None  # None = the translator's own
     target_lang: str | None = None
     target: str | None = None  # the drafter's training target, as tokens; for a diagnosis
+    end: str = ""  # a carriage return that ended the line, as it should end the translation
 
 
 @dataclass(frozen=True)

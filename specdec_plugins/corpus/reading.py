@@ -20,7 +20,14 @@ Pair = tuple[str, str]
 _SPAN = re.compile(r"(?P<files>.+):(?P<first>\d*)-(?P<last>\d*)")
 
 _UTF8_MARK = b"\xef\xbb\xbf"
-_UTF16_MARKS = (b"\xff\xfe", b"\xfe\xff")
+# How files begin that are not plain UTF-8: what they are, and what makes text of them.
+_OTHER_KINDS = (
+    (rb"\xff\xfe|\xfe\xff", "UTF-16; convert it with iconv -f UTF-16 -t UTF-8"),
+    (rb"\x1f\x8b", "compressed by gzip; decompress it, for example with zcat"),
+    (rb"\xfd7zXZ\0", "compressed by xz; decompress it, for example with xzcat"),
+    (rb"BZh[1-9]1AY&SY", "compressed by bzip2; decompress it, for example with bzcat"),
+    (rb"\x28\xb5\x2f\xfd", "compressed by zstd; decompress it, for example with zstdcat"),
+)
 
 
 @dataclass(frozen=True)
@@ -116,8 +123,8 @@ def read_lines(path: Path, bad: BadLines) -> Iterator[str | None]:
     with open_bytes(path) as file:
         try:
             for number, raw in enumerate(file, 1):  # noqa: B007 - used after the loop
-                if number == 1 and raw.startswith(_UTF16_MARKS):
-                    raise UserError(f"{path}: UTF-16; convert it with iconv -f UTF-16 -t UTF-8")
+                if number == 1:
+                    check_beginning(raw, str(path))
                 yield _decode(raw, f"{path}, line {number}", number == 1, said, bad)
         except (EOFError, lzma.LZMAError, gzip.BadGzipFile, OSError) as error:
             raise UserError(
@@ -126,6 +133,12 @@ def read_lines(path: Path, bad: BadLines) -> Iterator[str | None]:
             ) from error
     if number == 0:
         raise UserError(f"{path}: empty; give a file with at least one line")
+
+
+def check_beginning(raw: bytes, name: str) -> None:
+    """Raises UserError if a file that begins so is compressed, or UTF-16."""
+    for beginning, told in _OTHER_KINDS:
+        require(re.match(beginning, raw) is None, f"{name}: {told}")
 
 
 def _decode(raw: bytes, where: str, first: bool, said: set[str], bad: BadLines) -> str | None:

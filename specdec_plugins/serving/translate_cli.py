@@ -90,7 +90,8 @@ def _run(given: dict[str, Any]) -> int:
     files.check_places([source], [target])
     with ExitStack() as stack:
         stream = stack.enter_context(files.open_input(source))
-        texts = (line.text for line in files.read_lines(stream, files.name_of(source)))
+        read = files.read_lines(stream, files.name_of(source))
+        texts = (line.text + line.end for line in read)  # white space stays as it is
         translations = _translator(given, options, texts, stream.is_awaited, stack)
         writer = stack.enter_context(LineWriter(target))
         bar = stack.enter_context(files.progress_bar(source, options.progress))

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import bz2
 import errno
+import gzip
 import io
+import lzma
 import os
 import sys
 from collections.abc import Iterator
@@ -49,6 +52,26 @@ def texts(data: bytes) -> list[str]:
 )
 def test_only_newlines_end_lines(data: bytes, expected: list[str]) -> None:
     assert texts(data) == expected
+
+
+def test_a_carriage_return_is_the_end_of_its_line() -> None:
+    lines = read_lines([b"a\r\n", b"b\n", b"\r\n", b"c\r"], "in.txt")
+    assert [line.end for line in lines] == ["\r", "", "\r", "\r"]
+
+
+@pytest.mark.parametrize(
+    ("data", "told"),
+    [
+        (gzip.compress(b"a\nb\n"), "compressed by gzip; decompress it, for example with zcat"),
+        (bz2.compress(b"a\nb\n"), "compressed by bzip2; .* bzcat"),
+        (lzma.compress(b"a\nb\n"), "compressed by xz; .* xzcat"),
+        (b"\x28\xb5\x2f\xfd\x04\x00", "compressed by zstd; .* zstdcat"),
+        ("a\n".encode("utf-16"), "UTF-16; convert it with iconv"),
+    ],
+)
+def test_what_makes_text_of_another_file_is_said(data: bytes, told: str) -> None:
+    with pytest.raises(UserError, match=f"^in.txt: {told}"):
+        texts(data)
 
 
 @pytest.mark.parametrize(

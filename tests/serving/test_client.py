@@ -250,6 +250,13 @@ def test_the_same_without_a_server(translate: Translate) -> None:
     assert translate(b"w4 w1. w2", "--whole-lines") == (0, expected("w4 w1. w2") + "\n")
 
 
+@pytest.mark.usefixtures("verifier")
+def test_lines_end_as_they_did(translate: Translate, tmp_path: Path) -> None:
+    assert translate(b"w1\r\n \t\r\nw2\n")[0] == 0
+    wanted = f"{expected('w1')}\r\n \t\r\n{expected('w2')}\n"
+    assert (tmp_path / "out").read_bytes().decode() == wanted
+
+
 @pytest.mark.parametrize(("name", "what"), [("stdin", "input"), ("stdout", "output")])
 def test_a_closed_stream_is_said_before_a_model_is_loaded(
     name: str, what: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
