@@ -9,7 +9,6 @@ from setuptools import find_packages, setup
 TEXT = [
     "sacremoses>=0.1.1",
     "sentencepiece>=0.2",
-    "subword-nmt>=0.3.8",
     "tokenizers>=0.22",  # for transformers models
 ]
 TRAIN = [
@@ -18,6 +17,7 @@ TRAIN = [
     "joblib>=1.4",
     "omegaconf==2.3.0",
     "sacrebleu>=2.4",
+    "subword-nmt>=0.3.8",  # learns BPE
     *TEXT,
 ]
 SERVE = [

@@ -156,10 +156,10 @@ def _further_merges(counts: Counter[str], codes: Path, number: int) -> Iterator[
     """The most frequent pairs of pieces of these words, each merged before the next is chosen."""
     from subword_nmt import learn_bpe
 
-    segment = load_codes(codes).segment_tokens
+    segment = load_codes(codes).segment
     pieces = Counter[tuple[str, ...]]()
     for word, count in counts.items():
-        found = [piece.removesuffix("@@") for piece in segment([word])]
+        found = [piece.removesuffix("@@") for piece in segment(word).split(" ")]
         pieces[(*found[:-1], f"{found[-1]}</w>")] += count
     vocabulary = pieces.most_common()
     stats, places = learn_bpe.get_pair_statistics(vocabulary)

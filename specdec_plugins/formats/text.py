@@ -6,10 +6,12 @@ saw. So no other code in the project tokenises, applies or joins BPE, or detoken
 
 from __future__ import annotations
 
-import io
 import re
 import unicodedata
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from functools import lru_cache
+from heapq import heapify, heappop, heappush
+from itertools import groupby
 from pathlib import Path
 from typing import Any, Literal
 
@@ -26,6 +28,13 @@ PROTECTED = tuple(map(chr, range(0xE000, 0xE010)))
 _LINE_BREAKERS = re.compile("[\x00-\x1f\x7f\x85\u2028\u2029]")
 _SPACES = re.compile(r"\s+")
 
+# Words whose subwords are remembered. Longer ones are rare, and could fill the memory.
+_NUM_REMEMBERED, _LONGEST_REMEMBERED = 50_000, 100
+_WORD_END = "</w>"  # in BPE codes
+
+# A rule of the normaliser, which moves a quotation mark before dots, and what stands for it here.
+_DOTS_AND_QUOTE, _RUN_OF_DOTS = r'(\.+)"(\s*[^<])', r'(\.+)(?:"(\s*[^<]))?'
+
 # BPE codes contain digits too, but on few lines.
 _MOSTLY = 0.9
 
@@ -40,19 +49,76 @@ _CEDILLA_TO_COMMA = str.maketrans("ŞşŢţ", "ȘșȚț")
 _ROMANIAN_TO_ASCII = str.maketrans("ȘșȚțĂăÂâÎî", "SsTtAaAaIi")
 
 
-def load_codes(path: str | Path) -> Any:
-    """The ``subword_nmt.apply_bpe.BPE`` of a codes file. Raises ``UserError`` naming a fault."""
-    apply_bpe = imported("subword_nmt.apply_bpe", "text")
+class Bpe:
+    """Cuts words into subwords by the codes of subword-nmt, exactly as its `apply_bpe` does.
+
+    `apply_bpe` takes quadratic time for a long word, and remembers every word that it ever saw, so
+    one caller of a server could stop it. Here the time is n log(n), and the memory bounded.
+    """
+
+    def __init__(self, lines: Sequence[str]) -> None:
+        """lines: those of a file that `load_codes` has checked."""
+        has_header = lines[0].startswith("#version:")
+        # In version 0.1, which has no header, the end of a word is a symbol of its own.
+        self._is_old = not has_header or lines[0].split()[1] == "0.1"
+        pairs = [tuple(line.strip("\r ").split(" ")) for line in lines[has_header:] if line]
+        self._ranks = {pair: rank for rank, pair in reversed([*enumerate(pairs)])}
+        self._remembered = lru_cache(_NUM_REMEMBERED)(self._split)
+
+    def segment(self, words: str) -> str:
+        """The subwords of space-separated words, separated by spaces."""
+        return " ".join(
+            self._remembered(word) if len(word) <= _LONGEST_REMEMBERED else self._split(word)
+            for word in words.split(" ")
+            if word
+        )
+
+    def _split(self, word: str) -> str:
+        """Merges the pair learned first wherever it stands, then the next, until none is left."""
+        if len(word) == 1:
+            return word
+        letters, last = word[:-1], word[-1]
+        end = [last, _WORD_END] if self._is_old else [last + _WORD_END]
+        symbols = [*letters, *end, ""]  # merged ones become empty; "" is also what is past the end
+        before, after = [*range(-1, len(symbols) - 1)], [*range(1, len(symbols)), 0]
+
+        def found(starts: Iterable[int]) -> Iterator[tuple[int, int]]:
+            for left in starts:
+                rank = self._ranks.get((symbols[left], symbols[after[left]]))
+                if rank is not None:
+                    yield rank, left
+
+        queue = [*found(range(len(symbols) - 1))]
+        heapify(queue)
+        while queue:
+            rank, merged = queue[0][0], []
+            while queue and queue[0][0] == rank:
+                left = heappop(queue)[1]
+                right = after[left]
+                if self._ranks.get((symbols[left], symbols[right])) == rank:  # else outdated
+                    symbols[left], symbols[right] = symbols[left] + symbols[right], ""
+                    after[left], before[after[right]] = after[right], left
+                    merged.append(left)
+            for pair in found(i for left in merged for i in (before[left], left)):
+                heappush(queue, pair)
+        *pieces, last = filter(None, symbols)
+        if last != _WORD_END:
+            pieces.append(last.removesuffix(_WORD_END))
+        return f"{BPE_SEPARATOR} ".join(pieces)
+
+
+def load_codes(path: str | Path) -> Bpe:
+    """Raises ``UserError`` naming a fault of the file."""
     text = read_text(path, "the BPE codes", "give the file that subword-nmt learn-bpe wrote")
-    _check_codes(path, text.split("\n"))
-    return apply_bpe.BPE(io.StringIO(text), separator=BPE_SEPARATOR)
+    lines = text.split("\n")
+    _check_codes(path, lines)
+    return Bpe(lines)
 
 
 def _check_codes(path: str | Path, lines: Sequence[str]) -> None:
     """Raises ``UserError`` for a dictionary, and for a line that is not a pair of subwords.
 
-    subword-nmt would treat the counts of a dictionary as subwords, and would exit the process at a
-    bad line, which a server must not do.
+    The counts of a dictionary would be taken for subwords.
     """
     seconds = [fields[1] for fields in map(str.split, lines) if len(fields) > 1]
     if sum(map(str.isdecimal, seconds)) > _MOSTLY * len(seconds):
@@ -70,6 +136,25 @@ def _check_codes(path: str | Path, lines: Sequence[str]) -> None:
             )
 
 
+def _moses(package: Any, language: str) -> tuple[Any, Any]:
+    """The normaliser and the tokeniser of a language, in time that grows as the text does."""
+    normalizer = package.MosesPunctNormalizer(language)
+    # A run of dots without a quotation mark behind it would be read again from each of its dots.
+    normalizer.substitutions = [
+        (_RUN_OF_DOTS, _quote_before_dots) if pattern == _DOTS_AND_QUOTE else (pattern, text)
+        for pattern, text in normalizer.substitutions
+    ]
+    tokenizer = package.MosesTokenizer(language)
+    # Both would make a set of all letters of Unicode for each word with a dot inside.
+    tokenizer.isanyalpha = frozenset(tokenizer.IsAlpha).intersection
+    tokenizer.islower = frozenset(tokenizer.IsLower).issuperset
+    return normalizer, tokenizer
+
+
+def _quote_before_dots(match: re.Match[str]) -> str:
+    return match[0] if match[2] is None else f'"{match[1]}{match[2]}'
+
+
 def join_bpe(tokens: str) -> str:
     """Join BPE pieces to words; a dangling separator at the end of a cut line is removed too."""
     return (tokens.strip() + " ").replace(BPE_SEPARATOR + " ", "").rstrip()
@@ -83,6 +168,13 @@ def _is_mark(word: str) -> bool:
 def _is_letter(character: str) -> bool:
     """True for one letter of a script that is written with spaces."""
     return character.isalpha() and ord(character) < _FIRST_CJK
+
+
+def _composed(line: str) -> str:
+    """Unicode's NFC. `normalize` would sort a long run of marks in quadratic time."""
+    runs = groupby(line, lambda character: unicodedata.combining(character) > 0)
+    parts = (sorted(run, key=unicodedata.combining) if marks else run for marks, run in runs)
+    return unicodedata.normalize("NFC", "".join(map("".join, parts)))
 
 
 class TextPipeline:
@@ -129,7 +221,7 @@ class TextPipeline:
         if tokenizer == "moses":
             moses = imported("sacremoses", "text")
             for side, lang in self._languages.items():
-                self._moses[side] = moses.MosesPunctNormalizer(lang), moses.MosesTokenizer(lang)
+                self._moses[side] = _moses(moses, lang)
             self._detokenizer = moses.MosesDetokenizer(target_lang)
         self._bpe = None if bpe is None or codes is None else load_codes(codes)
 
@@ -191,7 +283,7 @@ class TextPipeline:
 
     def _normalize(self, line: str, language: str) -> str:
         # Vocabularies hold composed letters; macOS, for one, writes a letter and its accent apart.
-        line = unicodedata.normalize("NFC", line)
+        line = _composed(line)
         if "ro" in self._languages.values():
             line = line.translate(_CEDILLA_TO_COMMA)
         if self._strip_diacritics and language == "ro":

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +30,7 @@ from specdec_plugins.formats.pretrained.languages import plain
 from specdec_plugins.serving.settings import NONE, ModelOptions
 
 Split = Callable[[str], Sequence[str]]
+_SHOWN = 20  # characters at either end of a long word by which a line is split
 
 
 @dataclass(frozen=True)
@@ -136,12 +139,29 @@ def whole_lines(language: str | None) -> Split:
     return lambda line: [line]
 
 
-@cache
 def sentence_splitter(language: str | None) -> Split:
     """Splits by the rules of a language, or of English if it has none."""
     package = imported("sentence_splitter", "serve")
-    try:
-        split: Split = package.SentenceSplitter(language=plain(language or "en")).split
-    except package.SentenceSplitterException:
-        split = package.SentenceSplitter(language="en").split
-    return split
+    code = plain(language or "en")
+    folder = Path(package.__file__).parent / "non_breaking_prefixes"
+    return _splitter(code if f"{code}.txt" in os.listdir(folder) else "en")
+
+
+@cache
+def _splitter(code: str) -> Split:
+    """The package's splitter of one of its languages, in time that grows as the text does.
+
+    The package searches each word, in cubic time if it is a run of dots. Its rules look only at
+    the ends of words and at the spaces between them, so it is shown both ends of long words.
+    """
+    split = imported("sentence_splitter", "serve").SentenceSplitter(code).split
+
+    def sentences(line: str) -> list[str]:
+        words = [word for word in line.strip().split(" ") if word]
+        if len(words) < 2:
+            return words
+        shown = (w if len(w) <= 2 * _SHOWN else w[:_SHOWN] + w[-_SHOWN:] for w in words)
+        left = iter(words)
+        return [" ".join(islice(left, one.count(" ") + 1)) for one in split(" ".join(shown))]
+
+    return sentences

@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
+import io
 import sys
+import time
 import unicodedata
+from functools import lru_cache
 from pathlib import Path
 from typing import Literal
 
 import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
 
-from specdec_plugins.formats.text import TextPipeline
+from specdec_plugins.formats.bundle import default_bundle
+from specdec_plugins.formats.text import Bpe, TextPipeline
 from tests.programs import python
 from tests.refusals import refused
 
+BUNDLED = default_bundle() / "bpe.codes"
 CODES = "#version: 0.2\nH a\nu s</w>\nHa us</w>\n"
 
 
@@ -46,6 +53,70 @@ def test_bpe_is_applied_and_undone(codes: Path) -> None:
     assert pipeline.encode("Haus, Ha.") == "Haus , H@@ a ."
     assert pipeline.decode("Haus , H@@ a .") == "Haus, Ha."
     assert pipeline.decode("Haus H@@") == "Haus H"
+
+
+MERGES = st.lists(
+    st.tuples(*[st.text("ab", min_size=1, max_size=4)] * 2, st.sampled_from(["", "</w>"])),
+    min_size=1,
+    max_size=20,
+)
+
+
+@given(st.sampled_from(["", "#version: 0.1\n", "#version: 0.2\n"]), MERGES, st.text("abc "))
+def test_bpe_is_that_of_subword_nmt(
+    header: str, merges: list[tuple[str, str, str]], words: str
+) -> None:
+    apply_bpe = pytest.importorskip("subword_nmt.apply_bpe")
+    codes = header + "".join(f"{left} {right}{end}\n" for left, right, end in merges)
+    if header != "#version: 0.2\n":
+        codes += "a </w>\nab </w>\n"
+    reference = apply_bpe.BPE(io.StringIO(codes))
+    assert Bpe(codes.split("\n")).segment(words) == reference.segment(words)
+
+
+def test_bpe_remembers_no_more_words_than_fit(codes: Path) -> None:
+    bpe = TextPipeline("de", "de", None, codes=codes)._bpe
+    assert bpe is not None
+    for number in range(50_100):
+        bpe.segment(str(number))
+    num_words = bpe._remembered.cache_info().currsize
+    bpe.segment("1" * 1000)
+    assert bpe._remembered.cache_info().currsize == num_words <= 50_000
+
+
+def word_of_many_merges(codes: Path) -> str:
+    """A word that needs as many different merges as 20,000 characters can hold."""
+    pairs = (line.split() for line in codes.read_text(encoding="utf-8").splitlines()[1:])
+    return "".join(a + b for a, b in pairs if b.isalpha() and a.isalpha())[:20_000]
+
+
+REPEATED = st.builds(
+    lambda head, part, tail: (head + part * (20_000 // len(part)) + tail)[:20_000],
+    *(st.text(max_size=3), st.text("aA1.,'\"«»()&-…ß\u0301\u0323 ", min_size=1, max_size=4)),
+    st.text(max_size=3),
+)
+
+
+@pytest.mark.parametrize("language", ["en", "de"])
+@settings(max_examples=15, deadline=None)
+@given(line=REPEATED)
+@example(line=word_of_many_merges(BUNDLED))
+@example(line="." * 20_000)
+@example(line="…" * 20_000)
+@example(line="'." * 10_000)
+@example(line="a.b. " * 4_000)
+@example(line="a" + "\u0301" * 9_999 + "\u0323" * 10_000)
+def test_no_line_takes_long(language: str, line: str) -> None:
+    """The server has one thread for texts, and takes 20,000 characters."""
+    pipeline = pipelines(language)
+    start = time.process_time()
+    pipeline.encode(line)
+    assert time.process_time() - start < 1
+
+
+@lru_cache
+def pipelines(language: str) -> TextPipeline:
+    return TextPipeline(language, "de", codes=BUNDLED)
 
 
 def test_a_line_comes_back(codes: Path) -> None:
@@ -109,13 +180,13 @@ def test_diacritics_are_stripped_from_romanian_alone() -> None:
 
 
 def test_what_is_missing_is_said(tmp_path: Path) -> None:
-    for given, settings, sentence in (
+    for arguments, options, sentence in (
         ((), {"codes": tmp_path / "none"}, "none: the BPE codes cannot be read"),
         ((), {}, "needs a file of codes"),
         (("x", None), {}, "unknown tokenizer 'x'"),
         ((None, "x"), {}, "unknown BPE 'x'"),
     ):
-        refused(sentence, TextPipeline, "en", "de", *given, **settings)
+        refused(sentence, TextPipeline, "en", "de", *arguments, **options)
 
 
 @pytest.mark.parametrize(

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import time
+
 import pytest
-from hypothesis import given
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
+from sentence_splitter import SentenceSplitter
 
 from specdec_plugins.serving.model import Split, sentence_splitter
 from specdec_plugins.serving.planning import TextPlan, segment
@@ -55,3 +58,44 @@ def test_no_character_is_lost(text: str) -> None:
     assert "".join(parts) == text
     assert all(s and s == s.strip() and len(s.splitlines()) == 1 for s in parts[1::2])
     assert all(not gap.strip() for gap in parts[0::2])
+
+
+@given(st.lists(st.sampled_from([*"aA1. ,'\"()?-\t\u00a0", "Dr. ", "z. B. ", "No. 5", ". He "])))
+def test_sentences_are_those_of_the_package(parts: list[str]) -> None:
+    text = "".join(parts)
+    assert segment(text, ENGLISH) == segment(text, SentenceSplitter("en").split)
+
+
+def test_a_long_word_ends_a_sentence_as_others_do() -> None:
+    long = "x" * 500
+    text = f"See {long}. It is (in {long}.) Dr. {long} came. {long} went."
+    assert segment(text, ENGLISH)[1::2] == [
+        f"See {long}.", f"It is (in {long}.)", f"Dr. {long} came. {long} went."
+    ]  # fmt: skip
+
+
+@settings(max_examples=15, deadline=None)
+@given(
+    st.text(" aA.'\"?()\n", max_size=3),
+    st.text(" aA.'\"?()\n", min_size=1, max_size=5),
+    st.sampled_from(["", "a b", " B"]),
+)
+@example("", ".", "a b")
+@example("", "a.", "a b")
+@example(".'", " ", "b")
+@example("", "a", " b")
+@example("", "." * 39 + "a ", "")
+@example("", "a b\n", "")
+def test_no_text_takes_long(head: str, part: str, tail: str) -> None:
+    """The server has one thread for texts, and takes 20,000 characters."""
+    text = head + part * (20_000 // len(part)) + tail
+    start = time.process_time()
+    assert "".join(segment(text, ENGLISH)) == text
+    assert time.process_time() - start < 2
+
+
+def test_languages_of_callers_fill_no_memory() -> None:
+    english = sentence_splitter("en")
+    assert all(sentence_splitter(f"q{i}") is english for i in range(20))
+    assert sentence_splitter("../non_breaking_prefixes/de") is english
+    assert sentence_splitter("deu_Latn") is sentence_splitter("de") is not english
