@@ -15,7 +15,15 @@ import encoder_initial
 from benchmarks import bars
 from benchmarks.serving import load
 from specdec_plugins.app import drafter
-from specdec_plugins.corpus import binarising, checkpoints, decontaminate, distill, prepare, scoring
+from specdec_plugins.corpus import (
+    binarising,
+    checkpoints,
+    decontaminate,
+    distill,
+    frames,
+    prepare,
+    scoring,
+)
 from specdec_plugins.errors import UserError
 from specdec_plugins.formats.output import check_output
 from specdec_plugins.training import run
@@ -187,6 +195,7 @@ IN_PLACE: dict[str, tuple[Run, str]] = {
     "average --last": (checkpoints.COMMAND.run, "run --last 1 --output run/checkpoint_last.pt"),
     "evaluate.sh": (scoring.COMMANDS["evaluate"].run, "a b --json x/../b"),
     "encoder_initial.py": (encoder_initial.COMMAND.run, "--verifier a.pt --output x/../a.pt"),
+    "frames": (frames.COMMAND.run, "t.tsv --output x/../t.tsv"),
     "compare_ways.py": (PROGRAMS["compare_ways.py"][0], "--ways w.json --report x/../w"),
     "convert.sh": (PROGRAMS["convert.sh"][0], "bundle data --output x/../data --force"),
     "convert.sh inside": (

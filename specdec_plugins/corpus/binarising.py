@@ -38,8 +38,9 @@ from specdec_plugins.formats.models import TrainingRecord
 from specdec_plugins.formats.output import check_output
 from specdec_plugins.formats.text import PROTECTED
 
-# Above this share of unknown tokens, the dictionary was not made for this text.
-_SUSPICIOUS_PERCENT = 1.0
+# Unknown tokens, in per cent. Above the first, something was made for other text; above the second,
+# a model would learn next to nothing.
+_SUSPICIOUS, _USELESS = 2.0, 20.0
 
 # Minimum counts in the training text: of a type, and of a non-Latin character.
 _MIN_COUNT, _MIN_FOREIGN = 5, 20
@@ -50,7 +51,7 @@ _ALIGNED = {"iterations": 4, "sentences": 100_000, "split": "train"}
 _WAYS: dict[str, dict[str, Any]] = {"text": {**_BEST, **_ALIGNED}, "lexical": _BEST, "vmap": {}}
 
 _REPORT = re.compile(
-    r"\[(?P<lang>[^\]]+)\] (?P<file>\S+): (?P<sents>\d+) sents, (?P<tokens>\d+) tokens, "
+    r"\[(?P<lang>[^\]]+)\] (?P<file>.+): (?P<sents>\d+) sents, (?P<tokens>\d+) tokens, "
     r"(?P<percent>[\d.]+)% replaced"
 )
 
@@ -94,10 +95,13 @@ def _is_foreign(token: str) -> bool:
     return len(token) == 1 and ord(token) > 0x24F
 
 
-def preprocess(command: Sequence[str], output: Path, log: Path, codes: Path | None) -> None:
+def preprocess(
+    command: Sequence[str], output: Path, log: Path, codes: Path | None, force: bool
+) -> None:
     """Run fairseq-preprocess with these flags; copies BPE codes beside the dictionaries.
 
-    Raises UserError, naming the log, if it fails.
+    Raises UserError, naming the log, if it fails, and (without `force`) if a dictionary lacks much
+    of a text.
     """
     if importlib.util.find_spec("fairseq_cli") is None:
         raise not_installed("fairseq", "train")
@@ -108,8 +112,8 @@ def preprocess(command: Sequence[str], output: Path, log: Path, codes: Path | No
     lines = log.read_text(encoding="utf-8", errors="replace").strip().split("\n")
     if status != 0:
         raise UserError(f"fairseq-preprocess failed: {lines[-1]} (full log: {log})")
-    for line in lines:
-        _report(line)
+    for found in filter(None, map(_REPORT.search, lines)):
+        _report(found, force)
     (output / "preprocess.log").unlink(missing_ok=True)  # names the temporary folder
     if codes is not None:
         shutil.copyfile(codes, output / "bpe.codes")
@@ -136,21 +140,19 @@ def _watched(command: Sequence[str], output: Path, log: Path) -> int:
     return process.returncode
 
 
-def _report(line: str) -> None:
-    found = _REPORT.search(line)
-    if found is None:
+def _report(found: re.Match[str], force: bool) -> None:
+    """Say what was binarised. Raises UserError if much of it is unknown, unless `force`."""
+    name, percent = Path(found["file"]).name, float(found["percent"])
+    told = f"{name}: {found['sents']} lines, {found['tokens']} tokens, {percent} % unknown"
+    if percent <= _SUSPICIOUS:
+        logger.info("%s", told)
         return
-    name, percent = Path(found["file"]).name, found["percent"]
-    logger.info(
-        "%s: %s lines, %s tokens, %s %% unknown", name, found["sents"], found["tokens"], percent
+    told += (
+        f" to the dictionary; check that it is text in {found['lang']}, and that dictionary and "
+        "BPE codes were made together, for these languages and this tokenisation"
     )
-    if float(percent) > _SUSPICIOUS_PERCENT and name.startswith("train"):
-        logger.warning(
-            "%s: %s %% of the tokens are not in the dictionary; check that the BPE codes, the "
-            "dictionary and the tokenisation belong together",
-            name,
-            percent,
-        )
+    require(force or percent <= _USELESS, f"{told}; --force binarises it all the same")
+    logger.warning("%s", told)
 
 
 def main(args: argparse.Namespace) -> None:

@@ -233,7 +233,7 @@ class Preparation:
         log = self._folder / "preprocess.log"
         self._steps.run(
             "binarise",
-            lambda parts: preprocess(command, parts[0], log, self._codes),
+            lambda parts: preprocess(command, parts[0], log, self._codes, self._args.force),
             inputs=[*inputs, *given, *([self._codes] if self._codes else [])],
             outputs=[self._folder / "data-bin"],
             settings={"splits": self._splits, "dictionaries": len(given)},
@@ -311,6 +311,8 @@ def shared_flags(num_merges: int, max_ratio: float, bad_lines: str) -> tuple[cli
          "given dictionary has @-@"),
         ("--bad-lines", bad_lines, ("refuse", "skip"), "what to do with training lines that are "
          "not UTF-8 or have the wrong number of columns"),
+        ("--force", False, bool, "go on although more than a fifth of a text is unknown to the "
+         "dictionary"),
         ("--workers", len(os.sched_getaffinity(0)), number, "parallel processes"),
     )  # fmt: skip
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from specdec_plugins.corpus import prepare
+from specdec_plugins.corpus import binarising, prepare
 from specdec_plugins.corpus.prepare import Preparation
 from specdec_plugins.corpus.reading import ParallelFile
 from specdec_plugins.formats.text import TextPipeline
@@ -52,7 +52,9 @@ def binarised(folder: Path, split: str, language: str) -> list[str]:
 @pytest.mark.fairseq
 @pytest.mark.integration
 def test_from_raw_text_to_a_data_bin_and_again(flags: list[str], tmp_path: Path) -> None:
+    flags = [*flags, "--force"]  # some test sentences have other letters
     done = script("prepare-tsv.sh", *flags, cwd=tmp_path)
+    assert "test1.en: 4 lines, 48 tokens, 72.9 % unknown to the dictionary; check" in done.stderr
     assert "train pairs: 1 empty, 36 kept, 1 lengths too unlike" in done.stderr
     out, data = tmp_path / "out", tmp_path / "out" / "data-bin"
 
@@ -75,6 +77,41 @@ def test_from_raw_text_to_a_data_bin_and_again(flags: list[str], tmp_path: Path)
     script("prepare-tsv.sh", *flags, *reuse, cwd=tmp_path)
     for path in data.iterdir():
         assert (tmp_path / "second" / "data-bin" / path.name).read_bytes() == path.read_bytes()
+
+
+@pytest.mark.parametrize(
+    ("percent", "force", "level"),
+    [
+        ("2.0", False, "INFO"),
+        ("2.1", False, "WARNING"),
+        ("20.0", False, "WARNING"),
+        ("20.1", False, None),
+        ("94.7", True, "WARNING"),
+    ],
+)
+def test_text_that_the_dictionary_does_not_know(
+    percent: str,
+    force: bool,
+    level: str | None,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """Each set and side, in a folder with a space in its name, too."""
+    line = "[de] /a b/valid.de: 5 sents, 48 tokens, {}% replaced (by <unk>)\n"
+    log = line.format("0.0") + line.format(percent)
+    monkeypatch.setattr(binarising, "_watched", lambda *given: not given[2].write_text(log))
+    caplog.set_level("INFO")
+
+    def work() -> None:
+        binarising.preprocess([], tmp_path / "out", tmp_path / "log", None, force)
+
+    if level is None:
+        refused(rf"valid.de: .* {percent} % unknown to .*text in de.*; --force", work)
+    else:
+        work()
+        assert [record.levelname for record in caplog.records] == ["INFO", level]
+        assert f"valid.de: 5 lines, 48 tokens, {percent} % unknown" in caplog.text
 
 
 @pytest.fixture
