@@ -86,6 +86,8 @@ def describe(device: str) -> dict[str, str | int]:
     processor = field_of(Path("/proc/cpuinfo"), "model name") or platform.processor()
     facts: dict[str, str | int] = {
         "processor": processor or platform.machine(),
+        # It decides which library multiplies matrices in CTranslate2: MKL on Intel, else oneDNN.
+        "vendor": field_of(Path("/proc/cpuinfo"), "vendor_id") or "unknown",
         "cores": os.cpu_count() or 0,
         "device": torch.cuda.get_device_name() if device == "cuda" else "cpu",
         "python": platform.python_version(),

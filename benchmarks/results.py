@@ -118,7 +118,8 @@ _NOTES = """\
 * Medians of the repetitions, with their range in brackets; ratios are taken within one \
 repetition. p50 and p95 are over sentences; the time of a sentence is that of its batch.
 * Speeds are relative to the greedy search of {reference} in float32, and to CTranslate2's and our \
-own greedy decoding in the precision of the row, each at its fastest number of threads.
+own greedy decoding in the precision of the row, each in its fastest row of the table: with all \
+threads, with one, or with several workers that share a batch.
 * Memory: the peak of a system's process beyond an idle process with torch loaded (on a GPU: of \
 torch's tensors, which leaves out CTranslate2's).
 * Accepted tokens: tokens a round, with the verifier's own and without the end of the sentence \

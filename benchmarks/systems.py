@@ -36,9 +36,11 @@ class System:
     engine: str  # a name in ENGINES
     role: str  # "greedy", "exact" and so on: what bars and ratios look for
     dtype: str
-    # Of the engine; "threads" is a number that it uses instead of the run's larger one.
+    # Of the engine; "threads" is a number that it uses instead of the run's larger one, "workers" a
+    # number of translators that share a batch, each with as many of the threads.
     options: Mapping[str, Any] = field(default_factory=dict)
     only_single: bool = False  # no batches, or none worth measuring
+    only_batches: bool = False
 
     @property
     def name(self) -> str:
@@ -181,7 +183,9 @@ class Options:
 
     def takes(self, system: System, batch: int) -> bool:
         """True if the system is measured at that batch."""
-        return batch == 1 or (system.is_like(self.batch_rows) and not system.only_single)
+        if batch == 1:
+            return not system.only_batches
+        return system.is_like(self.batch_rows) and not system.only_single
 
     def systems(self, drafter: str | None, assistant: bool = False) -> list[System]:
         """The selected systems, in the order of the table: fairseq, the peers, then ours.
@@ -210,8 +214,11 @@ class Options:
             if assistant:
                 yield System("transformers", ASSISTED, dtype, only_single=True)
         for dtype in self.dtypes:
-            yield from self._with_fewer_threads(System("ctranslate2", BEAM, dtype))
-            yield from self._with_fewer_threads(System("ctranslate2", GREEDY, dtype))
+            for role in (BEAM, GREEDY):
+                system = System("ctranslate2", role, dtype)
+                yield from self._with_fewer_threads(system)
+                if self.device == "cpu" and (most := max(self.threads)) > 1:
+                    yield replace(system, options={"workers": most}, only_batches=True)
         if drafter == "block":
             yield System("published", EXACT, self.dtypes[0])
         for dtype in self.dtypes:

@@ -65,6 +65,7 @@ def expected(workload: Workload) -> list[list[str]]:
     [
         System("fairseq", "greedy", "float32"),
         *(System(engine, "greedy", "float32") for engine in PEERS),
+        System("ctranslate2", "greedy", "float32", {"workers": 2}),
         System("published", "exact", "float32"),
         EXACT,
         System("ours", "exact", "float32", {"k": 2}),

@@ -43,14 +43,14 @@ def test_what_is_compared_depends_on_the_drafter() -> None:
 
 def test_engines_that_a_second_thread_may_slow_down_get_one_as_well() -> None:
     words = ("--dtypes", "int8", "--relaxed", "--rows", "c*", "ours *")
-    both = [(f"{name}", f"{name} (threads 1)") for name in names(*words)]
-    assert names(*words, "--threads", "1", "2") == [name for pair in both for name in pair]
-    assert [name for name, _ in both] == [
-        "ctranslate2 beam 5",
-        "ctranslate2 greedy",
-        "ours greedy",
-        "ours exact",
-    ]
+    plain = ["ctranslate2 beam 5", "ctranslate2 greedy", "ours greedy", "ours exact"]
+    assert names(*words) == plain
+    expected = [f"{name}{detail}" for name in plain for detail in ("", " (threads 1)")]
+    found = asked(*words, "--threads", "1", "2").systems("block")
+    assert [one.name for one in found if not one.only_batches] == expected
+    # In batches CTranslate2 may also share a batch among translators of one thread each.
+    shared = [one.name for one in found if one.only_batches]
+    assert shared == [f"ctranslate2 {role} (workers 2)" for role in ("beam 5", "greedy")]
 
 
 def test_other_blocks_are_drafted_in_each_precision() -> None:
@@ -68,6 +68,7 @@ def test_patterns_choose_systems() -> None:
     assert options.takes(exact, 8)
     assert not options.takes(greedy, 8)
     assert not options.takes(System("ours", "exact", "float32", only_single=True), 8)
+    assert not options.takes(System("ours", "exact", "float32", only_batches=True), 1)
 
 
 def test_flags_that_do_not_fit_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
