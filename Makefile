@@ -2,7 +2,7 @@
 SHELL := bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help setup demo demo-train translate test check format bench bench-bars bench-gpu bench-models
+.PHONY: help setup demo demo-train translate test check format bench bench-gpu bench-models
 
 PY := .venv/bin/python
 # Processes for the tests; each computes on one thread.
@@ -15,14 +15,8 @@ PAIR ?= data/models/en-de
 TEST ?= data/samples/en-de.tsv
 RESULT ?= benchmarks/results/$(notdir $(PAIR:/=)).$(basename $(notdir $(TEST)))
 BENCH = $(PY) -m benchmarks --pair $(PAIR) --test $(TEST) --batch-rows '* greedy' 'ours exact'
-# `make bench-bars`: BEFORE is a checkout of an older commit with its kernels built, to compare with;
-# BEFORE_PAIR is a bundle that it can read; HINTS are sources and files of hints for them.
-BEFORE ?=
-BEFORE_PAIR ?=
-HINTS ?=
-BARS_FLAGS ?=
-# All rows at batch 1; only greedy decoding and SpecDec at larger batches.
-BENCH_FLAGS ?= --threads 2 --batches 1 4 8 16 32 64
+# All rows one sentence at a time; only greedy decoding and SpecDec in batches.
+BENCH_FLAGS ?= --threads 2 --batches 1 16 --sentences 40
 # `make bench-models` compares a MarianMT folder, a bundle of it with a drafter, and a smaller model
 # that assists it in transformers and is trained on TEXT; MODEL defaults to the bundled pair's.
 MODEL ?= runs/models/en-de
@@ -56,13 +50,7 @@ test: setup  ## pass the tests (TEST_FLAGS='-k exact' for some)
 	@echo "test: pytest in $(TEST_PROCESSES) processes"
 	@OMP_NUM_THREADS=1 $(PY) -m pytest -n $(TEST_PROCESSES) $(TEST_FLAGS)
 
-bench-bars: setup  ## measure every bar that the speed is held to (BEFORE=, HINTS=, BARS_FLAGS=)
-	@$(PY) -m benchmarks.bars --pair $(PAIR) --test $(TEST) $(if $(BEFORE),--before $(BEFORE)) \
-	  $(if $(BEFORE_PAIR),--before-pair $(BEFORE_PAIR)) $(if $(HINTS),--hints $(HINTS)) $(BARS_FLAGS)
-
-# Given PAIR, TEST or RESULT, `make bench` makes one table only.
-ONE_TABLE = $(filter command,$(origin PAIR) $(origin TEST) $(origin RESULT))
-bench: setup $(if $(ONE_TABLE),,bench-bars)  ## that, and every engine side by side; the latter alone with PAIR=, TEST= or RESULT= (BENCH_FLAGS=)
+bench: setup  ## every engine side by side, on the bundled pair or on PAIR= and TEST= (RESULT=, BENCH_FLAGS=)
 	@$(BENCH) --output $(RESULT) $(BENCH_FLAGS)
 
 bench-gpu: setup  ## every engine side by side on a GPU (BENCH_GPU_FLAGS=)

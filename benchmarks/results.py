@@ -1,4 +1,4 @@
-"""A finished run: the queries of table, plots and bars on its record, and its Markdown page."""
+"""A finished run: the queries of table and plots on its record, and its Markdown page."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ Setting = tuple[int, int]  # threads, batch
 
 
 class Results:
-    """A record, with the queries of table, plots and bars."""
+    """A record, with the queries of table and plots."""
 
     def __init__(self, record: Record) -> None:
         self.record = record

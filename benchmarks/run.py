@@ -5,10 +5,9 @@ from __future__ import annotations
 import argparse
 import json
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
 
 from benchmarks import plots
 from benchmarks.engines import Lengths, Workload, convert
@@ -18,7 +17,7 @@ from benchmarks.pair import Pair, TestSet, read_test_set
 from benchmarks.reports import Record, command, describe
 from benchmarks.results import Results, page
 from benchmarks.shapes import grow, grown_size, random_pair, random_sentences, random_shape
-from benchmarks.systems import Options, System
+from benchmarks.systems import Options
 from specdec_plugins.app.options import add_options, build
 from specdec_plugins.errors import Parser, run_command
 from specdec_plugins.formats.output import check_output
@@ -67,20 +66,13 @@ def write(results: Results, output: str) -> None:
     Path(f"{output}.md").write_text("\n".join(whole) + "\n", encoding="utf-8")
 
 
-def run(
-    options: Options,
-    systems: Sequence[System] = (),
-    before: tuple[str, Mapping[str, Any]] = ("", {}),
-) -> Record:
-    """Measure; returns the record of the run.
-
-    systems: in place of those that the options name. before: as in `Workload`.
-    """
+def run(options: Options) -> Record:
+    """Measure; returns the record of the run."""
     pair, test, lengths = _subject(options)
-    systems = systems or options.systems(pair.drafter, pair.assistant is not None)
+    systems = options.systems(pair.drafter, pair.assistant is not None)
     work = str(Path(options.work) / f"converted.{pair.name}")
     workload = Workload(
-        *(pair, test.sentences, lengths, options.device, max(options.batches), work, before)
+        *(pair, test.sentences, lengths, options.device, max(options.batches), work)
     )
     convert(workload, {name for one in systems for name in (one.engine, one.role)})
     cells = measure(systems, workload, options)

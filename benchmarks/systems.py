@@ -34,7 +34,7 @@ class System:
     """One line of the table."""
 
     engine: str  # a name in ENGINES
-    role: str  # "greedy", "exact" and so on: what bars and ratios look for
+    role: str  # "greedy", "exact" and so on: what ratios look for
     dtype: str
     # Of the engine; "threads" is a number that it uses instead of the run's larger one, "workers" a
     # number of translators that share a batch, each with as many of the threads.

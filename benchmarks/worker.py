@@ -83,12 +83,12 @@ class Worker:
             torch.cuda.reset_peak_memory_stats()
         else:
             with suppress(OSError):  # resets VmHWM, see proc(5)
-                Path(f"/proc/{self._pid}/clear_refs").write_text("5", encoding="ascii")
+                Path("/proc/self/clear_refs").write_text("5", encoding="ascii")
 
     def peak(self) -> int:
         """Peak bytes beyond the idle process: of torch's tensors on a GPU, else of the process."""
         device = self._workload.device
-        found = _status("VmHWM", self._pid) if device == "cpu" else None
+        found = _status("VmHWM") if device == "cpu" else None
         return (found or report.peak_memory(torch.device(device))) - self._idle
 
     def run(self, batches: Batches) -> list[Output]:
@@ -101,7 +101,7 @@ class Worker:
             output = self._engine.translate(batch)
             self._synchronise()
             outputs.append(replace(output, seconds=time.perf_counter() - start))
-        rest(self._clock)
+        rest()
         return outputs
 
     def parts(self, batches: Batches) -> dict[str, float]:
@@ -110,28 +110,17 @@ class Worker:
         total: Counter[str] = Counter()
         for batch in batches:
             total.update(self._engine.parts(batch))
-        rest(self._clock)
+        rest()
         return dict(total)
-
-    @property
-    def _pid(self) -> int | str:
-        """The id of the computing process, as in /proc."""
-        return (self._engine and self._engine.pid) or "self"
-
-    def _clock(self) -> float:
-        """CPU seconds of the computing process."""
-        if self._pid == "self":
-            return time.process_time()
-        return time.clock_gettime(~int(self._pid) << 3 | 2)  # see clock_getcpuclockid(3)
 
     def _synchronise(self) -> None:
         if self._workload.device == "cuda":
             torch.cuda.synchronize()
 
 
-def _status(name: str, pid: int | str = "self") -> int | None:
+def _status(name: str) -> int | None:
     """Bytes, see proc(5); None on systems without it."""
-    found = field_of(Path(f"/proc/{pid}/status"), name)
+    found = field_of(Path("/proc/self/status"), name)
     return None if found is None else int(found.split()[0]) * 1024
 
 

@@ -12,7 +12,6 @@ from pathlib import Path
 import pytest
 
 import encoder_initial
-from benchmarks import bars
 from benchmarks.serving import load
 from specdec_plugins.app import drafter
 from specdec_plugins.corpus import (
@@ -80,7 +79,6 @@ PROGRAMS = {
         "benchmarks.run.run",
         REPLACED,
     ),
-    "python -m benchmarks.bars": (bars.COMMAND.run, ["--output"], "benchmarks.bars.run", REPLACED),
     "python -m benchmarks.serving.load": (
         load.COMMAND.run,
         ["--texts", os.devnull, "--output"],

@@ -8,10 +8,9 @@ from __future__ import annotations
 
 import importlib
 import shutil
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from benchmarks.marian import to_ctranslate2
 from benchmarks.pair import Pair, Sentence
@@ -22,7 +21,7 @@ from specdec_plugins.formats.ctranslate2 import export_ctranslate2
 from specdec_plugins.formats.marian import export_marian
 from specdec_plugins.formats.models import read_model_of
 
-ENGINES = ("before", "ctranslate2", "fairseq", "ours", "published", "transformers")
+ENGINES = ("ctranslate2", "fairseq", "ours", "published", "transformers")
 # Exporters of weights for a peer: the verifier's for an engine, the assistant's for a role.
 _EXPORTS: dict[str, Callable[..., Path]] = {
     "ctranslate2": export_ctranslate2,
@@ -54,8 +53,6 @@ class Workload:
     device: str = "cpu"  # or "cuda"
     max_batch: int = 1  # sentences that will be decoded together at most
     work: str = ""  # folder for converted weights
-    # A checkout of an older commit, and the fields of `Settings` for its translator.
-    before: tuple[str, Mapping[str, Any]] = ("", {})
 
     def converted(self, name: str) -> Path:
         """Where a peer, or its assistant, finds its model: as given, or where `convert` put it."""
@@ -75,8 +72,6 @@ class Output:
 
 class Engine:
     """A loaded engine; those of other projects report no rounds and parts."""
-
-    pid: int | None = None  # of the computing process, if that is not the engine's own
 
     def __init__(self, decode: Callable[[Sequence[Sentence]], list[list[str]]]) -> None:
         self._decode = decode

@@ -25,8 +25,7 @@ def test_no_two_systems_share_a_name_and_a_precision() -> None:
     words = ("--block-sizes", "4", "8", "--scripted-acceptance", "0.5")
     systems = asked(*words).systems("block", assistant=True)
     assert len({(one.name, one.dtype) for one in systems}) == len(systems)
-    # An older commit stands beside the bars alone.
-    assert {one.engine for one in systems} == set(ENGINES) - {"before"} == set(PRECISIONS)
+    assert {one.engine for one in systems} == set(ENGINES) == set(PRECISIONS)
     # Each engine has the precisions that it computes in.
     of_int8 = {one.engine for one in systems if one.dtype == "int8"}
     assert of_int8 == {"ctranslate2", "ours"}
