@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import ExitStack, contextmanager
@@ -161,10 +161,16 @@ def _further_merges(counts: Counter[str], codes: Path, number: int) -> Iterator[
     for word, count in counts.items():
         found = [piece.removesuffix("@@") for piece in segment(word).split(" ")]
         pieces[(*found[:-1], f"{found[-1]}</w>")] += count
-    vocabulary = pieces.most_common()
-    stats, places = learn_bpe.get_pair_statistics(vocabulary)
+    vocabulary, least = pieces.most_common(), 0
+    stats: dict[tuple[str, str], int] = {}
     for _ in tqdm(range(number), desc="learning further merges", unit=" merges"):
-        pair = max(stats, key=lambda pair: (stats[pair], pair))
+        pair = max(stats, key=lambda pair: (stats[pair], pair), default=None)
+        if pair is None or stats[pair] < least:
+            # Most pairs are too rare for many merges to come, and would be compared at each.
+            every, places = learn_bpe.get_pair_statistics(vocabulary)
+            least = max(every.values()) // 16
+            stats = defaultdict(int, {p: count for p, count in every.items() if count >= least})
+            pair = max(stats, key=lambda pair: (stats[pair], pair))
         yield pair
         changes = learn_bpe.replace_pair(pair, vocabulary, places)
         learn_bpe.update_pair_statistics(pair, changes, stats, places)
