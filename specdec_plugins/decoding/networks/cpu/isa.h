@@ -91,6 +91,9 @@ struct Pass {
   float* output = nullptr;           // [B, n, D], or [B, m, D]
 };
 
+// Rows that every thread quantises for itself: cheaper than waiting for each other.
+constexpr int ROWS_ALONE = 64;
+
 // Memory of one pass, shared by its threads.
 struct Scratch {
   float* x;         // [M, D] the residual stream
@@ -98,10 +101,12 @@ struct Scratch {
   float* branch;    // [M, D] output of attention
   float* qkv;       // [M, 3 D]
   float* hidden;    // [M, ffn]
-  uint8_t* codes;   // [threads, M, widest input padded to 4]
-  float* steps;     // [threads, M]
+  uint8_t* codes;   // [threads, ROWS_ALONE, widest input padded to 4]
+  float* steps;     // [threads, ROWS_ALONE]
   float* scores;    // [threads, widest mask padded to 16]
   int64_t codes_stride, steps_stride, scores_stride;  // a thread
+  uint8_t* shared_codes;  // [M, widest input padded to 4], where M > ROWS_ALONE
+  float* shared_steps;    // [M]
 };
 
 struct Product {

@@ -13,6 +13,7 @@
 #include <stdexcept>
 #include <string>
 #include <tuple>
+#include <utility>
 #include <vector>
 
 #if defined(__linux__)
@@ -60,6 +61,7 @@ struct Aligned {
   size_t size = 0;
   void grow(size_t wanted, std::shared_ptr<void> (*memory)(size_t) = scratch_memory) {
     if (wanted <= size) return;
+    *this = {};  // before there are two
     owner = memory(wanted * sizeof(T));
     data = static_cast<T*>(owner.get());
     std::memset(data, 0, wanted * sizeof(T));
@@ -70,35 +72,54 @@ struct Aligned {
   std::shared_ptr<void> owner;
 };
 
-inline Scratch scratch_for(const std::vector<size_t>& floats, size_t codes, size_t steps,
-                           size_t scores, int threads) {
-  // One set for each Python thread that decodes; it grows to fit the largest pass.
-  thread_local Aligned<float> numbers;
-  thread_local Aligned<uint8_t> bytes;
-  const auto padded = [](size_t count) { return (count + 63) / 64 * 64; };
-  size_t total = 0;
-  for (size_t count : floats) total += padded(count);
-  const size_t steps_stride = padded(steps), scores_stride = padded(scores);
-  numbers.grow(total + threads * (steps_stride + scores_stride));
-  const size_t codes_stride = padded(codes);
-  bytes.grow(threads * codes_stride);
-  float* next = numbers.data;
-  const auto take = [&](size_t count) {
-    float* taken = next;
-    next += padded(count);
-    return taken;
+// The memory of one pass. Each Python thread that decodes keeps its blocks from pass to pass, unless
+// a pass was so long that asking for them again costs nothing beside it.
+class Arena {
+ public:
+  // floats: of each part of a Scratch. rows, wide: of the largest input that is quantised; wide 0 =
+  // none is. scores: of one thread.
+  Arena(const std::vector<size_t>& floats, size_t rows, size_t wide, size_t scores, int threads) {
+    const bool shares = rows > ROWS_ALONE;
+    const size_t few = shares ? ROWS_ALONE : rows;
+    scratch.steps_stride = padded(wide ? few : 0);
+    scratch.scores_stride = padded(scores);
+    scratch.codes_stride = padded(wide ? (few + 1) * (wide + 3) : 0);
+    size_t total = threads * (scratch.steps_stride + scratch.scores_stride) + padded(shares ? rows : 0);
+    for (size_t count : floats) total += padded(count);
+    blocks().numbers.grow(total);
+    blocks().bytes.grow(threads * scratch.codes_stride +
+                        (shares && wide ? (rows + 1) * (wide + 3) : 0));
+    float* next = blocks().numbers.data;
+    const auto take = [&](size_t count) { return std::exchange(next, next + padded(count)); };
+    float** const parts[] = {&scratch.x, &scratch.normed, &scratch.branch, &scratch.qkv,
+                             &scratch.hidden};
+    for (size_t i = 0; i < floats.size(); ++i) *parts[i] = take(floats[i]);
+    scratch.steps = take(threads * scratch.steps_stride);
+    scratch.scores = take(threads * scratch.scores_stride);
+    scratch.shared_steps = next;
+    scratch.codes = blocks().bytes.data;
+    scratch.shared_codes = scratch.codes + threads * scratch.codes_stride;
+  }
+  Arena(const Arena&) = delete;
+  ~Arena() {
+    constexpr size_t kKept = size_t(32) << 20;  // bytes
+    if (blocks().numbers.size * sizeof(float) > kKept) blocks().numbers = {};
+    if (blocks().bytes.size > kKept) blocks().bytes = {};
+  }
+
+  Scratch scratch{};
+
+ private:
+  struct Blocks {
+    Aligned<float> numbers;
+    Aligned<uint8_t> bytes;
   };
-  Scratch s{};
-  float** const parts[] = {&s.x, &s.normed, &s.branch, &s.qkv, &s.hidden};
-  for (size_t i = 0; i < floats.size(); ++i) *parts[i] = take(floats[i]);
-  s.steps = take(threads * steps_stride);
-  s.scores = take(threads * scores_stride);
-  s.codes = bytes.data;
-  s.codes_stride = codes_stride;
-  s.steps_stride = steps_stride;
-  s.scores_stride = scores_stride;
-  return s;
-}
+  static Blocks& blocks() {
+    thread_local Blocks own;
+    return own;
+  }
+  static size_t padded(size_t count) { return (count + 63) / 64 * 64; }
+};
 
 // In lanes, so that the compiler vectorises it.
 inline float largest_size(const float* x, int64_t count) {
@@ -184,10 +205,9 @@ class PackedWeights {
     const int rows = int(x.count() / linear.in);
     check_same("outputs", int64_t(rows) * linear.out, out.count());
     const Product product{x.data, rows, out.data};
-    const Scratch scratch =
-        scratch_for({}, linear.codes ? size_t(rows + 1) * (linear.in + 3) : 0, rows, 0, threads);
+    const Arena arena({}, rows, linear.codes ? linear.in : 0, 0, threads);
     in_team(threads, [&](int thread, int team) {
-      isa.multiply(linear, product, scratch, thread, team);
+      isa.multiply(linear, product, arena.scratch, thread, team);
     });
   }
 
@@ -422,10 +442,10 @@ class Stack {
     const bool has_codes = std::any_of(products_.begin(), products_.end(),
                                        [](const auto& product) { return product->linear.codes; });
     const int seen = std::max(pass.mask.width, pass.source_mask.width);
-    const Scratch scratch = scratch_for({m * dim, m * dim, m * dim, 3 * m * dim, m * wide},
-                                        has_codes ? (m + 1) * (wide + 3) : 0, m, seen + 16, threads);
+    const Arena arena({m * dim, m * dim, m * dim, 3 * m * dim, m * wide}, m, has_codes ? wide : 0,
+                      seen + 16, threads);
     in_team(threads, [&](int thread, int team) {
-      isa_->run_layers(layers_.data(), first, stop, pass, scratch, thread, team);
+      isa_->run_layers(layers_.data(), first, stop, pass, arena.scratch, thread, team);
     });
   }
 
@@ -556,15 +576,13 @@ inline void walk_blocks(const Floats<3>& states, const std::optional<Floats<3>>&
   walk.candidates = room.data();
   walk.drafted = drafted.data;
   walk.confidences = confidences.data;
-  const size_t codes = std::max((places + 1) * (walk.dim + 3), (rows + 1) * (walk.hidden + 3));
-  const Scratch scratch = scratch_for({places * walk.told, rows * (walk.told + walk.dim),
-                                       rows * walk.dim, rows * walk.scores_stride,
-                                       rows * walk.hidden},
-                                      walk.state.codes ? codes : 0, places,
-                                      walk.source_mask.width + 16, threads);
-  walk.scores = scratch.qkv;
+  const int wide = std::max(walk.dim, walk.hidden);
+  const Arena arena({places * walk.told, rows * (walk.told + walk.dim), rows * walk.dim,
+                     rows * walk.scores_stride, rows * walk.hidden},
+                    places, walk.state.codes ? wide : 0, walk.source_mask.width + 16, threads);
+  walk.scores = arena.scratch.qkv;
   const Isa& isa = head.state->isa;
-  in_team(threads, [&](int thread, int team) { isa.walk(walk, scratch, thread, team); });
+  in_team(threads, [&](int thread, int team) { isa.walk(walk, arena.scratch, thread, team); });
 }
 
 }  // namespace specdec
