@@ -9,15 +9,18 @@ from __future__ import annotations
 
 import logging
 import os
+import signal
 import sys
 import warnings
-from collections.abc import Mapping, Sequence
-from contextlib import nullcontext
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
+from copy import deepcopy
 from pathlib import Path
+from threading import Thread
 from typing import Any
 
 from specdec_plugins.corpus.reading import check_file
-from specdec_plugins.errors import Parser, UserError, refuse
+from specdec_plugins.errors import ENDING, INTERRUPTED, Parser, Stopped, UserError, handling, refuse
 from specdec_plugins.formats.output import check_output
 
 NAME = "train.py"
@@ -161,7 +164,10 @@ def _run(cfg: Any) -> None:
 
 
 def _train(cfg: Any) -> None:
-    """What each process of the training runs; fairseq may have started this one."""
+    """What each process of the training runs; fairseq may have started this one.
+
+    Raises Stopped if a signal ended it, after saving.
+    """
     _prepare()
     import torch
     from fairseq_cli.train import main as train
@@ -169,8 +175,63 @@ def _train(cfg: Any) -> None:
     from specdec_plugins.training.on_cpu import quick_bfloat16
 
     on_cpu = cfg.common.cpu or not torch.cuda.is_available()
-    with quick_bfloat16() if on_cpu and cfg.common.bf16 else nullcontext():
+    faster = quick_bfloat16() if on_cpu and cfg.common.bf16 else nullcontext()
+    with faster, _saving() as told:
         train(cfg)
+    if told:
+        raise Stopped(told[0])
+
+
+@contextmanager
+def _saving() -> Iterator[list[int]]:
+    """Make fairseq save after the current update and end, in all processes, once one of them is
+    told to by ctrl-C or one of ``ENDING``; yields the signals. A second ctrl-C ends at once.
+    """
+    import torch
+    from fairseq.distributed import utils as distributed_utils
+    from fairseq_cli import train as loop
+
+    told: list[int] = []
+    train, validate_and_save = loop.train, loop.validate_and_save
+
+    def tell(number: int) -> None:
+        if told and number == signal.SIGINT:
+            raise KeyboardInterrupt
+        told.append(number)
+
+    def train_an_epoch(*given: Any) -> Any:
+        with handling(tell, (signal.SIGINT, *ENDING)):  # before, there is nothing to save
+            return train(*given)
+
+    def save_if_told(cfg: Any, trainer: Any, *given: Any) -> Any:
+        is_told = bool(told)
+        if trainer.data_parallel_world_size > 1:  # all must end with the same update
+            number = torch.tensor(float(is_told), device=trainer.device)
+            distributed_utils.all_reduce(number, trainer.data_parallel_process_group)
+            is_told = bool(number)
+        if is_told:
+            cfg = deepcopy(cfg)  # validating may take longer than the sender waits
+            cfg.optimization.stop_time_hours, cfg.dataset.disable_validation = 1e-9, True
+        return validate_and_save(cfg, trainer, *given)
+
+    os.register_at_fork(after_in_child=_obey_only_parent)
+    loop.train, loop.validate_and_save = train_an_epoch, save_if_told
+    try:
+        yield told
+    finally:
+        loop.train, loop.validate_and_save = train, validate_and_save
+
+
+def _obey_only_parent() -> None:
+    """Spare a process that loads data from signals to all processes: saving still needs it."""
+
+    def wait() -> None:
+        while signal.sigwaitinfo({signal.SIGTERM}).si_pid != os.getppid():
+            pass
+        os._exit(0)
+
+    signal.pthread_sigmask(signal.SIG_BLOCK, ENDING)
+    Thread(target=wait, daemon=True).start()
 
 
 def _prepare() -> None:
@@ -189,8 +250,8 @@ def _prepare() -> None:
 
 
 def main() -> int:
-    _prepare()
     try:
+        _prepare()
         cfg = _settings(command_line(sys.argv[1:], os.environ))
         _check(cfg)
         _run(cfg)
@@ -199,13 +260,16 @@ def main() -> int:
     except FileNotFoundError as error:
         # A part of the data is missing; fairseq notices only when it loads it.
         return refuse(NAME, f"{error}; check the data folder")
-    except KeyboardInterrupt:
+    except KeyboardInterrupt as stop:
+        what, status = "interrupted", INTERRUPTED
+        if isinstance(stop, Stopped):
+            what, status = f"saved and ended after {stop.signal}", stop.status
         print(
-            "train.py: interrupted; without --restore-file and --reset-* the same command "
+            f"train.py: {what}; without --restore-file and --reset-* the same command "
             "continues from the last checkpoint",
             file=sys.stderr,
         )
-        return 130
+        return status
     return 0
 
 

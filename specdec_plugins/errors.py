@@ -8,8 +8,8 @@ import json
 import os
 import signal
 import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -17,6 +17,8 @@ BAD_INPUT = 2  # exit status of errors that a user can fix; Python's own 1 is a 
 INTERRUPTED = 130  # 128 + SIGINT, as shells count
 BROKEN_PIPE = 141  # 128 + SIGPIPE
 TERMINATED = 143  # 128 + SIGTERM
+# What schedulers, containers and lost terminals send; ctrl-C is Python's own.
+ENDING = (signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1)
 
 
 class UserError(ValueError):
@@ -57,6 +59,45 @@ def run_program(module: str, function: str = "main") -> int:
     return status
 
 
+class Stopped(KeyboardInterrupt):
+    """One of the signals ``ENDING``: as ctrl-C, but with that signal's exit status."""
+
+    def __init__(self, number: int) -> None:
+        super().__init__()
+        self.signal = signal.Signals(number).name
+        self.status = 128 + number  # as shells count
+
+
+@contextmanager
+def handling(act: Callable[[int], object], numbers: Iterable[int] = ENDING) -> Iterator[None]:
+    """Inside the block, a signal calls ``act`` with its number; signals ignored before, as under
+    nohup, stay ignored. Only the main thread may enter the block.
+    """
+    before = {number: signal.getsignal(number) for number in numbers}
+    heeded = [number for number, handler in before.items() if handler is not signal.SIG_IGN]
+    try:
+        for number in heeded:
+            signal.signal(number, lambda number, _: act(number))
+        yield
+    finally:
+        for number in heeded:
+            signal.signal(number, before[number])
+
+
+def stopping() -> AbstractContextManager[None]:
+    """Inside the block the first of ``ENDING`` raises Stopped. Later ones do nothing: they would
+    cut off what the first one ends.
+    """
+    seen: list[int] = []
+
+    def stop(number: int) -> None:
+        seen.append(number)
+        if len(seen) == 1:
+            raise Stopped(number)
+
+    return handling(stop)
+
+
 def refuse(name: str, error: UserError | str) -> int:
     """Print a command's error to standard error; returns the exit status."""
     sys.stderr.write(f"{name}: error: {error}\n")
@@ -88,7 +129,7 @@ def run_command(
             raise
         if isinstance(error, KeyboardInterrupt):
             sys.stderr.write(f"{prog}: {str(error) or interrupted}\n")
-            return INTERRUPTED
+            return error.status if isinstance(error, Stopped) else INTERRUPTED
         message = str(error)
         if is_out_of_memory:
             way_out = "use a smaller --batch or --dtype float16"

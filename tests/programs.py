@@ -45,10 +45,14 @@ def python(*command: object, expect: int = 0) -> Done:
 
 
 @contextmanager
-def talking_to(*command: object, **variables: str) -> Iterator[Talk]:
-    """A program, what it reads and what it writes, as bytes; it ends with the block."""
+def talking_to(*command: object, process_group: int = -1, **variables: str) -> Iterator[Talk]:
+    """A program, what it reads and what it writes, as bytes; it ends with the block.
+
+    process_group: 0 = its own, as a terminal gives it.
+    """
     pipe, words = subprocess.PIPE, [str(part) for part in command]
     heeding: dict[str, Any] = {"env": _environment(**variables), "preexec_fn": _heed_interrupts}
+    heeding["process_group"] = process_group
     with subprocess.Popen(words, stdin=pipe, stdout=pipe, stderr=pipe, **heeding) as process:
         assert process.stdin is not None
         assert process.stdout is not None

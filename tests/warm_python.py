@@ -42,7 +42,8 @@ fork = int(answers.readline())
 if signal.SIGINT in signal.sigpending():  # sent before the fork was there to get it
     os.kill(fork, signal.SIGINT)
 signal.signal(signal.SIGINT, signal.SIG_IGN)
-signal.signal(signal.SIGTERM, lambda *_: os.kill(fork, signal.SIGTERM))
+for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1):
+    signal.signal(number, lambda number, _: os.kill(fork, number))
 status = int(answers.readline())
 if status < 0:
     if -status != signal.SIGKILL:

@@ -10,7 +10,6 @@ from __future__ import annotations
 import argparse
 import os
 import shlex
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -31,7 +30,7 @@ from specdec_plugins.errors import UserError, require
 from specdec_plugins.formats.bundle import is_bundle, read_bundle
 from specdec_plugins.formats.output import check_output
 from specdec_plugins.formats.pretrained.config import is_pretrained
-from specdec_plugins.training.commands import Command, Paused, Runner
+from specdec_plugins.training.commands import Command, Paused, Runner, running
 from specdec_plugins.training.recipe import flags
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -197,9 +196,10 @@ def _help_out(plan: Plan, translation: Command) -> None:
         "encodes the text.",
     )
     environment = plan.environment()
-    status = subprocess.run(translation.words, env={**os.environ, **environment}, check=False)
-    if status.returncode not in (0, UNFINISHED):
-        raise SystemExit(status.returncode)
+    with running(translation.words, env={**os.environ, **environment}) as process:
+        status = process.wait()
+    if status not in (0, UNFINISHED):
+        raise SystemExit(status)
 
 
 _NUMBER = cli.at_least(1)

@@ -38,6 +38,7 @@ from specdec_plugins.formats.checkpoints import load_checkpoint, save_checkpoint
 from specdec_plugins.formats.dictionaries import Dictionary
 from specdec_plugins.formats.models import DIGESTS
 from specdec_plugins.formats.output import written_whole
+from specdec_plugins.training.commands import running
 from specdec_plugins.training.recipe import flags
 
 LEAST_LINES = 200  # different lines of text
@@ -305,9 +306,8 @@ class Training:
         return float(load_checkpoint(path)["extra_state"]["previous_training_time"]) / 3600
 
     def _train(self, stop: float, began: float, begun: float) -> None:
-        with subprocess.Popen(
-            self.command(stop), stdout=subprocess.PIPE, text=True, errors="replace"
-        ) as process:
+        reading = {"stdout": subprocess.PIPE, "text": True, "errors": "replace"}
+        with running(self.command(stop), **reading) as process:
             assert process.stdout is not None
             for line in process.stdout:
                 sys.stdout.write(line)

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from specdec_plugins.errors import Parser, run_command
+from specdec_plugins.errors import Parser, run_command, stopping
 
 logger = logging.getLogger("specdec.corpus")
 
@@ -101,7 +101,8 @@ class CommandLine:
         logging.basicConfig(format="%(message)s", level=logging.INFO, stream=sys.stderr)
         logging.getLogger("sacrebleu").setLevel(logging.WARNING)
         logging.getLogger("fairseq").setLevel(logging.WARNING)  # it logs all files it opens
-        return run_command(self.name, lambda: self.main(args), args.debug, self.interrupted)
+        with stopping():
+            return run_command(self.name, lambda: self.main(args), args.debug, self.interrupted)
 
 
 def run_named(commands: Mapping[str, CommandLine]) -> int:

@@ -82,7 +82,9 @@ def leaving_nothing_empty(folders: Iterable[Path]) -> Iterator[None]:
 
 @contextmanager
 def locked(folder: Path, wait: bool = False) -> Iterator[None]:
-    """Keep a second run out of ``folder``, or let it ``wait``; the lock ends with the process.
+    """Keep a second run out of ``folder``, or let it ``wait``.
+
+    The lock ends with this process and the programs to which it left it (``training.commands``).
 
     If the block fails before it has written anything, a new folder is removed again.
     """
@@ -113,6 +115,8 @@ def _lock_file(folder: Path, wait: bool) -> Iterator[Path]:
                 raise UserError(
                     f"{folder}: another run is writing here; wait for it, or give another folder"
                 ) from None
+            # Programs that this one starts may keep the lock, so that it outlasts a killed process.
+            os.set_inheritable(file.fileno(), True)
             # A run that failed may have removed the file between open and lock.
             if path.exists() and os.path.samestat(os.fstat(file.fileno()), path.stat()):
                 yield path

@@ -2,29 +2,33 @@
 
 from __future__ import annotations
 
+import ctypes
 import hashlib
 import os
 import re
 import shlex
+import signal
 import subprocess
 import sys
 import textwrap
 import time
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TextIO
+from typing import Any, TextIO
 
 from specdec_plugins.corpus.cli import UNFINISHED
 from specdec_plugins.corpus.resume import Steps, locked
-from specdec_plugins.errors import UserError
+from specdec_plugins.errors import Stopped, UserError
 
 NUM_LAST_LINES = 20  # of a log: shown if a command failed, searched for its progress
 _TAIL = 1 << 14  # bytes read to find them
 TERMINAL_PAUSE, LOG_PAUSE = 0.5, 15.0  # seconds between two reports of progress
 COLUMNS = 100
+_LIBC = ctypes.CDLL(None)
+_PR_SET_PDEATHSIG = 1  # of prctl(2)
 
 
 class Paused(Exception):
@@ -44,6 +48,29 @@ def updates(total: int) -> Callable[[str], str | None]:
         return found and f"update {found[2]} of {total}, loss {found[1]}"
 
     return read
+
+
+@contextmanager
+def running(words: Sequence[str], **how: Any) -> Iterator[subprocess.Popen[Any]]:
+    """Start a program; it has ended when the block has. how: more arguments of Popen.
+
+    The program gets SIGTERM, at which a training saves and ends, if the block raises or this
+    process is killed. On ctrl-C it gets that itself. It keeps the locks of ``corpus.resume`` that
+    this process holds, for no second run may begin before it has ended.
+    """
+    process = subprocess.Popen(words, close_fds=False, preexec_fn=_end_with_parent, **how)
+    try:
+        yield process
+    except BaseException as error:
+        if isinstance(error, Stopped) or not isinstance(error, KeyboardInterrupt):
+            process.terminate()
+        raise
+    finally:
+        process.communicate()  # reads what is left of a pipe, too
+
+
+def _end_with_parent() -> None:
+    _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
 
 
 @dataclass(frozen=True)
@@ -103,17 +130,19 @@ class Runner:
         began = time.monotonic()
         path = self.folder / "logs" / f"{command.name}.log"
         path.parent.mkdir(parents=True, exist_ok=True)
-        with path.open("ab" if begun else "wb") as log:
-            process = subprocess.Popen(
+        start, end = ("\r\033[K", "") if self.out.isatty() else ("", "\n")
+        pause = self.pause or (TERMINAL_PAUSE if self.out.isatty() else LOG_PAUSE)
+        environment = {**os.environ, **self.environment, "PYTHONUNBUFFERED": "1"}
+        with (
+            path.open("ab" if begun else "wb") as log,
+            running(
                 command.words,
-                env={**os.environ, **self.environment, "PYTHONUNBUFFERED": "1"},
+                env=environment,
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=subprocess.STDOUT,
-            )
-        start, end = ("\r\033[K", "") if self.out.isatty() else ("", "\n")
-        pause = self.pause or (TERMINAL_PAUSE if self.out.isatty() else LOG_PAUSE)
-        try:
+            ) as process,
+        ):
             while process.poll() is None:
                 with suppress(subprocess.TimeoutExpired):
                     process.wait(pause)
@@ -121,9 +150,7 @@ class Runner:
                 told = filter(None, map(command.progress, reversed(last_lines(path))))
                 words = next(told, "starting")
                 self._say(f"{start}    {time.monotonic() - began:4.0f} s  {words}", end)
-        finally:
-            # On ctrl-C, the program receives it too, and ends its own work.
-            status = process.wait()
+        status = process.returncode
         if status == UNFINISHED:
             raise Paused(command.title)
         if status != 0:

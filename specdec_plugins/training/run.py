@@ -28,6 +28,7 @@ from specdec_plugins.corpus.reading import check_file
 from specdec_plugins.errors import UserError, require
 from specdec_plugins.formats.bundle import is_bundle
 from specdec_plugins.formats.checkpoints import save_checkpoint
+from specdec_plugins.training.commands import running
 
 ROOT = Path(__file__).resolve().parents[2]
 _NUMBER = cli.at_least(1)
@@ -247,7 +248,12 @@ def _train(args: argparse.Namespace, flags: Sequence[Any]) -> None:
         "%d updates of at most %d tokens: %d worker(s), %d passes each, %d tokens a pass",
         args.updates, num_workers * num_passes * tokens, num_workers, num_passes, tokens,
     )  # fmt: skip
-    status = call(list(map(str, command)), environment)
+    try:
+        status = call(list(map(str, command)), environment)
+    except KeyboardInterrupt:  # train.py has saved
+        if in_pieces and (args.save_dir / LAST).is_file():
+            close_piece(args.save_dir, args.updates, time.time())
+        raise
     if status == 0 and in_pieces:
         status = close_piece(args.save_dir, args.updates, time.time())
     if status:
@@ -278,7 +284,8 @@ def _processes(args: argparse.Namespace) -> tuple[list[Any], list[Any], int, dic
         launcher += ["-m", "torch.distributed.run", "--standalone"]
         launcher += ["--nproc-per-node", num_workers]
     precision = args.precision or ("fp16" if num_gpus else "fp32")
-    environment = dict(os.environ)
+    # Seconds that torchrun leaves its workers to save in; its default may be too few.
+    environment = {"TORCH_ELASTIC_SHUTDOWN_TIMEOUT": "600", **os.environ}
     if num_gpus:
         device = ["--distributed-world-size", num_workers]
     else:
@@ -290,12 +297,9 @@ def _processes(args: argparse.Namespace) -> tuple[list[Any], list[Any], int, dic
 
 
 def call(command: Sequence[str], environment: Mapping[str, str]) -> int:
-    """Run a program; returns its exit status. It receives ctrl-C too, and ends its own work."""
-    process = subprocess.Popen(command, env=environment)
-    try:
+    """Run a program; returns its exit status."""
+    with running(command, env=environment) as process:
         return process.wait()
-    finally:
-        process.wait()
 
 
 def _command(

@@ -3,13 +3,35 @@
 from __future__ import annotations
 
 import io
+import signal
+import sys
+import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from specdec_plugins.errors import UserError
 from specdec_plugins.training.commands import Command, Paused, Runner, show, updates
+from tests.bundles import ROOT
+from tests.programs import talking_to
 from tests.refusals import refused
+
+# A training that takes a moment to save when it is told to end, and what runs it.
+TRAINING = """\
+trap 'sleep 0.5; touch {0}/saved; exit 0' TERM
+touch {0}/begun
+while true; do sleep 0.05; done
+"""
+PROGRAM = """\
+import sys
+from pathlib import Path
+from specdec_plugins.corpus import cli
+from specdec_plugins.training.commands import Command, Runner
+main = lambda args: Runner(args.folder, {}).run([Command("train", ["bash", "-c", args.script])])
+flags = [("folder", None, Path, ""), ("script", None, str, "")]
+sys.exit(cli.CommandLine("recipe.sh", "", main, flags).run())
+"""
 
 
 class Traced:
@@ -143,3 +165,30 @@ def test_a_command_whose_time_is_up_goes_on_the_next_time(tmp_path: Path) -> Non
         runner.run([command])
     assert runner.run([command]) == 1
     assert runner.run([command]) == 0
+
+
+def wait(until: Callable[[], bool]) -> None:
+    end = time.monotonic() + 30
+    while not until():
+        assert time.monotonic() < end
+        time.sleep(0.01)
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGKILL])
+def test_a_signal_to_the_run_reaches_its_training_which_saves_before_another_begins(
+    number: signal.Signals, tmp_path: Path
+) -> None:
+    words = (sys.executable, "-c", PROGRAM, tmp_path, TRAINING.format(tmp_path))
+    begun, saved = tmp_path / "begun", tmp_path / "saved"
+    with talking_to(*words, PYTHONPATH=str(ROOT)) as (process, _, _):
+        wait(begun.exists)
+        process.send_signal(number)
+        process.send_signal(number)  # some senders repeat themselves
+        if number == signal.SIGKILL:  # which leaves nobody to wait
+            assert process.wait() == -signal.SIGKILL
+            runner = Runner(tmp_path, {}, io.StringIO())
+            refused("another run is writing here", runner.run, [Command("other", ["true"])])
+            wait(saved.exists)
+            return
+        assert process.wait() == 128 + number
+    assert saved.exists()

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shlex
 import shutil
+import signal
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -21,7 +23,7 @@ from specdec_plugins.formats.checkpoints import load_checkpoint
 from specdec_plugins.formats.dictionaries import load_dictionaries
 from specdec_plugins.formats.models import read_model
 from specdec_plugins.training.run import main as train_main
-from tests.programs import python, run
+from tests.programs import python, run, talking_to
 from tests.refusals import told
 from tests.training.conftest import SIZES, decoded
 from tests.warm_python import warm_python
@@ -192,6 +194,29 @@ def test_two_processes_on_cpus_train_together(tmp_path: Path, data: Path, initia
     assert "training on 2 devices" in done.stdout
     checkpoint = load_checkpoint(tmp_path / "checkpoint_last.pt")
     assert checkpoint["optimizer_history"][-1]["num_updates"] == 2
+
+
+@pytest.mark.parametrize(
+    ("number", "num_processes"), [(signal.SIGUSR1, 1), (signal.SIGINT, 1), (signal.SIGTERM, 2)]
+)
+def test_a_signal_saves_the_update_and_ends(
+    number: signal.Signals, num_processes: int, tmp_path: Path, data: Path
+) -> None:
+    """Without validating: what sends the signal does not wait for long."""
+    launcher = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", num_processes]
+    words = [warm_python(), *(launcher if num_processes > 1 else [])]
+    never = str(10**6)
+    flags = ["--max-update", never, "--save-interval", never, "--validate-interval", never]
+    words += _command(data, tmp_path, *flags)
+    with talking_to(*words, process_group=0) as (process, _, out):
+        assert any(b"num_updates=3," in line for line in out)
+        os.killpg(process.pid, number)
+        log = out.read().decode()
+    assert process.returncode == (128 + number if num_processes == 1 else 1)
+    assert "valid on" not in log
+    (updates,) = re.findall(r"Saved checkpoint .* @ (\d+) updates", log)
+    last = load_checkpoint(tmp_path / "checkpoint_last.pt")
+    assert last["optimizer_history"][-1]["num_updates"] == int(updates) >= 3
 
 
 def test_fairseq_generate_reads_what_train_py_wrote(data: Path, verifier: Path) -> None:
