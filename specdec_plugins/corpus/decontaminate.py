@@ -43,6 +43,7 @@ from specdec_plugins.corpus.reading import BadLines, Pair, ParallelFile, read_pa
 from specdec_plugins.corpus.resume import leaving_nothing_empty, write_json
 from specdec_plugins.errors import UserError, located, require
 from specdec_plugins.formats.output import check_output, written_whole
+from specdec_plugins.formats.pretrained.languages import plain
 
 RESEARCH_ONLY = re.compile("multi30k", re.IGNORECASE)
 _NAME = re.compile(r"(?:train|dev|test)\.(?P<name>.+)\.\w+-\w+\.tsv(?:\.[gx]z)?")
@@ -172,6 +173,15 @@ def _by_name(
     return found
 
 
+def _languages(pair: str) -> tuple[str, str]:
+    found = pair.split("-")
+    require(
+        len(found) == 2 and all(found),
+        f"--pair {pair}: expected two languages, such as en-de or en_GB-de",
+    )
+    return plain(found[0]), plain(found[1])
+
+
 def _mix(args: argparse.Namespace, names: Sequence[str]) -> Mix:
     """The mix that the flags describe, of corpora of these names."""
     require(
@@ -183,13 +193,13 @@ def _mix(args: argparse.Namespace, names: Sequence[str]) -> Mix:
         {name: number for name, [number] in _by_name(flag, items, names, int).items()}
         for flag, items in (("--per-source", args.per_source), ("--hints", args.hints))
     )
-    source_lang, _, target_lang = args.pair.partition("-")
-    rules = PairRules(source_lang, target_lang, args.max_words) if args.clean else None
+    rules = PairRules(*_languages(args.pair), args.max_words) if args.clean else None
     sizes = _by_name("--split-off", args.split_off, names, int, 2)
     return Mix(rules, weights, per_source, sizes, hints, args.joined)
 
 
 def main(args: argparse.Namespace) -> None:
+    _languages(args.pair)
     corpora, left_out = training_corpora(args.train, args.pair, args.research_data)
     mix, bad = _mix(args, list(map(name_of, corpora))), BadLines(args.bad_lines == "skip")
     given = {"valid": args.valid}

@@ -13,6 +13,7 @@ from __future__ import annotations
 import argparse
 import math
 import os
+import re
 import shutil
 import sys
 from collections import Counter
@@ -44,8 +45,9 @@ from specdec_plugins.corpus.tokenising import (
     write_clean,
     writing,
 )
-from specdec_plugins.errors import UserError, located, require
+from specdec_plugins.errors import UserError, imported, located, require
 from specdec_plugins.formats.output import check_output
+from specdec_plugins.formats.pretrained.languages import plain
 from specdec_plugins.formats.text import load_codes
 
 
@@ -249,11 +251,36 @@ def _check_flags(args: argparse.Namespace, has_valid: bool, has_tests: bool) -> 
         not (has_tests and args.split_test), "give either --test FILE or --split-test N, not both"
     )
     require(args.src != args.tgt, f"--src and --tgt are both {args.src!r}; they must differ")
+    for flag, language in (("--src", args.src), ("--tgt", args.tgt)):
+        require(
+            "-" not in language,
+            f"{flag} {language}: fairseq's file names have '-' between languages; write "
+            f"{language.replace('-', '_')}",
+        )
+        if args.tokenizer == "moses":
+            _check_language(flag, language)
     require(not (args.more and not args.codes), "--more needs --codes, the merges to go on from")
     require(not (args.cover_latin and args.dict), "give either --cover-latin or --dict, not both")
     require(
         bool(args.dict or not args.dict_tgt), "--dict-tgt needs --dict, the source's dictionary"
     )
+
+
+def _check_language(flag: str, language: str) -> None:
+    """Raises UserError for what is no language code; warns if the tokeniser does not know it."""
+    code = plain(language)
+    require(
+        re.fullmatch("[a-z]{2,3}", code) is not None,
+        f"{flag} {language}: expected the code of a language, such as de or de_DE, by which its "
+        "tokeniser is chosen",
+    )
+    known = imported("sacremoses.corpus", "text").NonbreakingPrefixes().available_langs
+    if code not in known:
+        logger.warning(
+            "%s %s: the tokeniser has no abbreviations of this language and takes the English ones",
+            flag,
+            language,
+        )
 
 
 def _splits_dashes(dictionaries: Sequence[Path]) -> bool:

@@ -21,6 +21,7 @@ from specdec_plugins.corpus import cli, reading
 from specdec_plugins.corpus.resume import write_json
 from specdec_plugins.errors import UserError, imported
 from specdec_plugins.formats.output import check_output
+from specdec_plugins.formats.pretrained.languages import plain
 from specdec_plugins.formats.text import TextPipeline, join_bpe
 
 _DASH = re.compile(r"(\S)-(\S)")
@@ -183,7 +184,7 @@ def evaluate(args: argparse.Namespace) -> None:
     references, outputs = lines[str(args.reference)], lines[str(args.output)]
 
     scores = score(outputs, references)
-    if (args.src, args.tgt) == ("en", "de"):
+    if (plain(args.src), plain(args.tgt)) == ("en", "de"):
         scores.append(compound_bleu(outputs, references, args.tgt))
     comparisons: Sequence[Comparison] = []
     if args.baseline is not None:
@@ -199,8 +200,8 @@ def evaluate(args: argparse.Namespace) -> None:
             f"bootstrap, {args.samples} samples)\n"
         )
     if args.json is not None:
-        plain = {"scores": list(map(asdict, scores)), "tests": list(map(asdict, comparisons))}
-        write_json(args.json, plain)
+        record = {"scores": list(map(asdict, scores)), "tests": list(map(asdict, comparisons))}
+        write_json(args.json, record)
 
 
 COMMANDS = {

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from specdec_plugins.errors import UserError, imported, read_text, require
+from specdec_plugins.formats.pretrained.languages import plain
 
 BPE_SEPARATOR = "@@"
 
@@ -180,10 +181,10 @@ def _composed(line: str) -> str:
 class TextPipeline:
     """Turns a raw line into the tokens that a model reads, and a model's tokens into a line.
 
-    ``source_lang`` and ``target_lang`` are two-letter codes; unknown ones get English rules, as
-    in Moses. ``tokenizer`` None means text that is already tokenised, ``bpe`` None text whose
-    tokens are words (or BPE was already applied). ``codes`` is the file of BPE codes.
-    ``dash_splits`` turns ``a-b`` into ``a @-@ b``, as in some published WMT14 data.
+    ``source_lang`` and ``target_lang`` are two-letter codes, or names such as de_DE and DE; unknown
+    ones get English rules, as in Moses. ``tokenizer`` None means text that is already tokenised,
+    ``bpe`` None text whose tokens are words (or BPE was already applied). ``codes`` is the file of
+    BPE codes. ``dash_splits`` turns ``a-b`` into ``a @-@ b``, as in some published WMT14 data.
     ``strip_diacritics`` removes Romanian diacritics, as in some published WMT16 data.
 
     Letters are composed (Unicode NFC). If a language is Romanian, cedilla letters become comma
@@ -213,7 +214,7 @@ class TextPipeline:
             bpe is None or codes is not None,
             "subword_nmt BPE needs a file of codes; give it with --bpe-codes",
         )
-        self._languages = {"source": source_lang, "target": target_lang}
+        self._languages = {"source": plain(source_lang), "target": plain(target_lang)}
         self._lowercase, self._dash_splits = lowercase, dash_splits
         self._strip_diacritics = strip_diacritics
         self._moses: dict[str, tuple[Any, Any]] = {}  # normaliser and tokeniser of each side
@@ -222,7 +223,7 @@ class TextPipeline:
             moses = imported("sacremoses", "text")
             for side, lang in self._languages.items():
                 self._moses[side] = _moses(moses, lang)
-            self._detokenizer = moses.MosesDetokenizer(target_lang)
+            self._detokenizer = moses.MosesDetokenizer(self._languages["target"])
         self._bpe = None if bpe is None or codes is None else load_codes(codes)
 
     def encode(self, line: str) -> str:

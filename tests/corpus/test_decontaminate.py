@@ -160,6 +160,7 @@ def test_a_weight_that_is_no_whole_number(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("flags", "sentence"),
     [
+        (["--pair", "ende"], "--pair ende: expected two languages, such as en-de"),
         (["--weights", "chat=3"], "0 corpora are named 'chat', expected one: one"),
         (["--weights", "one=0"], "expected NAME=N with numbers above 0"),
         (["--weights", "one=inf"], "expected NAME=N with numbers above 0"),

@@ -216,6 +216,8 @@ def test_dev_and_test_are_split_off_the_same_way_each_time(
         (["--split-valid", "3"], "either --valid FILE or --split-valid N"),
         (["--split-test", "3"], "either --test FILE or --split-test N"),
         (["--tgt", "en"], "--src and --tgt are both 'en'"),
+        (["--tgt", "german"], "--tgt german: expected the code of a language, such as de or de_DE"),
+        (["--src", "en-GB"], "--src en-GB: .*; write en_GB"),
         (["--train", "none.tsv"], "none.tsv: no such file"),
         (["--train", "a,b,c"], "expected one TSV file, or SOURCE_FILE,TARGET_FILE"),
         (["--codes", "none"], "none: no such file"),
@@ -269,6 +271,17 @@ def test_only_bad_lines_of_the_training_text_can_be_skipped(
     damaged.write_bytes(b"a\xff\tb\n")
     ending = ending or r"damaged.tsv, line 1: (?!.*skip bad lines)"
     refused(ending, prepare.COMMAND, *flags, f"--{split}", damaged, "--bad-lines", "refuse")
+
+
+def test_a_language_without_rules_is_said(
+    flags: list[str], caplog: pytest.LogCaptureFixture
+) -> None:
+    for name, warned in (("de_AT", False), ("tr", True)):
+        caplog.clear()
+        args = prepare.COMMAND.parse(*flags, "--tgt", name)
+        corpus = [ParallelFile(Path(args.train[0]))]
+        assert Preparation(args, corpus, corpus, []).text.target_lang == name
+        assert ("--tgt tr: the tokeniser has no abbreviations" in caplog.text) == warned
 
 
 def test_dashes_are_split_where_the_dictionary_shows_it(flags: list[str], tmp_path: Path) -> None:

@@ -110,6 +110,8 @@ def test_evaluate_script(tmp_path: Path) -> None:
     pipeline = scoring.TextPipeline("en", "de", bpe=None)
     tokens = write(tmp_path / "tok", [pipeline.encode_target(line) for line in OUTPUTS])
     again = script("evaluate.sh", tokens, reference, "--tokenized", "--tgt", "ro", cwd=tmp_path)
+    named = script("evaluate.sh", output, reference, "--src", "EN", "--tgt", "de_DE", cwd=tmp_path)
+    assert named.stdout.splitlines() == done.stdout.splitlines()[:3]
     assert again.stdout.splitlines() == done.stdout.splitlines()[:2]
 
     fewer = write(tmp_path / "short", OUTPUTS[:-1])

@@ -48,6 +48,12 @@ def test_each_side_follows_its_own_language() -> None:
     )
 
 
+@pytest.mark.parametrize("name", ["de_DE", "de-AT", "DE", "deu_Latn"])
+def test_a_language_has_many_names(name: str) -> None:
+    assert words(name, "en").encode("bzw. Ein, am 19. Mai") == "bzw. Ein , am 19. Mai"
+    assert words("en", name).encode_target("bzw. Ein") == "bzw. Ein"
+
+
 def test_bpe_is_applied_and_undone(codes: Path) -> None:
     pipeline = TextPipeline("de", "de", codes=codes)
     assert pipeline.encode("Haus, Ha.") == "Haus , H@@ a ."

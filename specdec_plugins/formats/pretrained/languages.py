@@ -77,8 +77,8 @@ def published(name: str) -> list[str]:
 
 
 def plain(code: str) -> str:
-    """The two-letter code of a language that a model calls `deu_Latn`, `de_DE` or `de`."""
-    base = _REGION.sub("", code)
+    """The two-letter code of a language that is called `deu_Latn`, `de_DE`, `de-DE` or `DE`."""
+    base = _REGION.sub("", code).lower()
     return _THREE_LETTERS.get(base, base)
 
 
