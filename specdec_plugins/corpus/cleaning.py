@@ -13,6 +13,7 @@ import unicodedata
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import cache
 from heapq import nsmallest
 from importlib.util import find_spec
 from itertools import islice
@@ -81,18 +82,19 @@ def key(sentence: str) -> str:
 
 @dataclass(frozen=True)
 class PairRules:
-    """Rules that a raw pair in Latin letters must satisfy to count as a translation."""
+    """Rules that a raw pair must satisfy to count as a translation."""
 
     source_lang: str
     target_lang: str
     max_words: int = 60  # a side
+    scripts: Sequence[frozenset[str]] = (frozenset(), frozenset())  # of each side; see scripts_of
 
     def verdict(self, source: str, target: str) -> str | None:
         """Why a pair is dropped; None if it is kept."""
         left, right = source.split(), target.split()
         return (
             self._shape(left, right)
-            or _letters(source, target)
+            or self._letters(source, target)
             or ("copy" if key(source) == key(target) and len(left) > 2 else None)
             or self._language(left, right)
             or ("other numbers" if len(_numbers(source) ^ _numbers(target)) >= 3 else None)
@@ -108,6 +110,18 @@ class PairRules:
             return "lengths too unlike"
         return "word too long" if max(map(len, left + right)) > _LONGEST_WORD else None
 
+    def _letters(self, *sides: str) -> str | None:
+        for side in sides:
+            # A vowel sign, as of Hindi, is a mark.
+            if sum(unicodedata.category(c)[0] in "LM" for c in side) < 0.5 * len(
+                side.replace(" ", "")
+            ):
+                return "too few letters"
+        for side, scripts in zip(sides, self.scripts, strict=True):
+            if any(_script(c) not in scripts for c in side if ord(c) > _LAST_LATIN and c.isalpha()):
+                return "other script"
+        return None
+
     def _language(self, left: list[str], right: list[str]) -> str | None:
         if _looks_like(right, self.source_lang, rather_than=self.target_lang):
             return "target in the source's language"
@@ -116,12 +130,20 @@ class PairRules:
         return None
 
 
-def _letters(source: str, target: str) -> str | None:
-    for side in (source, target):
-        if sum(c.isalpha() for c in side) < 0.5 * len(side.replace(" ", "")):
-            return "too few letters"
-    is_other = any(ord(c) > _LAST_LATIN and c.isalpha() for c in source + target)
-    return "other script" if is_other else None
+@cache
+def _script(letter: str) -> str:
+    """The script that a letter's name in Unicode begins with, such as GREEK."""
+    return unicodedata.name(letter, "").split(" ")[0]
+
+
+def scripts_of(sentences: Iterable[str]) -> frozenset[str]:
+    """The scripts of at least one letter in a hundred, those of Western Latin left out."""
+    letters = Counter(c for sentence in sentences for c in sentence if c.isalpha())
+    counts: Counter[str] = Counter()
+    for letter, number in letters.items():
+        if ord(letter) > _LAST_LATIN:
+            counts[_script(letter)] += number
+    return frozenset(s for s, number in counts.items() if number >= letters.total() / 100)
 
 
 def _looks_like(words: list[str], language: str, rather_than: str) -> bool:

@@ -19,7 +19,7 @@ import sys
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import chain
 from pathlib import Path
 from typing import TextIO, TypeVar
@@ -34,6 +34,7 @@ from specdec_plugins.corpus.cleaning import (
     PairRules,
     choose_hints,
     keys_of,
+    scripts_of,
     split_off,
     tidy,
     unescape,
@@ -209,7 +210,10 @@ def main(args: argparse.Namespace) -> None:
     _check_output(args.out, mix, corpora, sets)
     held = HeldOutSentences()
     with leaving_nothing_empty([args.out]), _writing(args.out) as place:
-        num_held = _hold_out(place, sets, held)
+        held_out = _hold_out(place, sets, held)
+        if mix.rules:
+            scripts = [scripts_of(side) for side in zip(*held_out, strict=True)]
+            mix = replace(mix, rules=replace(mix.rules, scripts=scripts))
         chosen = _choose(place, mix, corpora, held)
         with place("train.tsv").open("w", encoding="utf-8") as file:
             counts = mix.write(file, corpora, held, bad)
@@ -223,7 +227,7 @@ def main(args: argparse.Namespace) -> None:
             "weights": mix.weights,
             "left_out": left_out,
             "held_out": given,
-            "held_out_pairs": num_held,
+            "held_out_pairs": len(held_out),
             "chosen": chosen,
             "bad_lines": bad.skipped,
         }
@@ -258,6 +262,9 @@ def _say(counts: Mapping[str, Counter[str]], left_out: Sequence[str]) -> None:
         logger.info("%s: left out, for research only", name)
     for name, found in counts.items():
         logger.info("%s: %s", name, _told(found))
+        verdict, number = found.most_common(1)[0]
+        if verdict != KEPT and number > found.total() / 2:
+            logger.warning("%s: most pairs were dropped (%s); is it meant so?", name, verdict)
 
 
 def _told(found: Counter[str]) -> str:
@@ -270,16 +277,16 @@ def _write(path: Path, rows: Iterable[Sequence[str]]) -> None:
 
 def _hold_out(
     place: Callable[[str], Path], sets: Mapping[str, Sequence[ParallelFile]], held: HeldOutSentences
-) -> int:
-    """Hold out the pairs of these files, and write each set except "also"; returns their number."""
-    number = 0
+) -> list[Pair]:
+    """Hold out the pairs of these files, and write each set except "also"; returns the pairs."""
+    found = []
     for name, corpora in sets.items():
         pairs = [pair for corpus in corpora for pair in read_pairs(corpus, BadLines())]
-        number += len(pairs)
+        found += pairs
         held.add(pairs)
         if name != "also":
             _write(place(f"{name}.tsv"), pairs)
-    return number
+    return found
 
 
 def _choose(
@@ -324,8 +331,8 @@ COMMAND = cli.CommandLine(
         ("--test", [], "CORPUS", "test sets"),
         ("--also", [], "CORPUS", "further held-out files, not written as test sets"),
         ("--out", cli.REQUIRED, Path, "folder to write"),
-        ("--clean", False, bool, "drop pairs that do not look like translations in Latin letters, "
-         "and near-duplicates"),
+        ("--clean", False, bool, "drop pairs that do not look like translations, or have letters "
+         "that are neither Latin nor of a script of the dev and test sets, and near-duplicates"),
         ("--max-words", 60, cli.at_least(1), "words per side, with --clean"),
         ("--weights", [], "NAME=N", "write each pair of the corpus train.NAME.* N times; 0.3: "
          "three of ten pairs (default: 1)"),

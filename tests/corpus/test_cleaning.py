@@ -9,6 +9,7 @@ from specdec_plugins.corpus.cleaning import (
     NearDuplicates,
     PairRules,
     keys_of,
+    scripts_of,
     tidy,
     unescape,
 )
@@ -60,6 +61,17 @@ RULES = PairRules("en", "de", max_words=6)
 )
 def test_what_a_translation_looks_like(source: str, target: str, verdict: str | None) -> None:
     assert RULES.verdict(source, target) == verdict
+
+
+def test_letters_follow_the_scripts_of_the_held_out_text() -> None:
+    scripts = [scripts_of(["π", "Der Kreis" * 20]), scripts_of(["Σ", "Это хорошо " * 20])]
+    assert scripts == [frozenset(), {"CYRILLIC"}]
+    rules = PairRules("de", "ru", scripts=scripts)
+    assert rules.verdict("Gut so", "Хорошо, Anna") is None
+    assert rules.verdict("Gut", "好的") == "other script"
+    assert rules.verdict("Хорошо", "Хорошо") == "other script"
+    hindi = PairRules("en", "hi", scripts=[frozenset(), scripts_of(["हिन्दी?"])])
+    assert hindi.verdict("Hindi?", "हिन्दी?") is None
 
 
 def test_long_sentences_are_more_alike_and_languages_without_common_words_not_judged() -> None:

@@ -142,6 +142,15 @@ def test_a_clean_mix_with_weights_and_sets_of_its_own(tmp_path: Path) -> None:
     assert report["chosen"] == {"chat.test": 5, "chat.dev": 3}
 
 
+def test_clean_text_in_another_script(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    kept = ("Open the window.", "Открой окно.")
+    write(tmp_path / "text.tsv", [kept, ("A fish.", "一条鱼在这里"), ("Two.", "两个")])
+    write(tmp_path / "dev.tsv", [("The end!", "Вот и всё!")])
+    flags = ["--pair", "en-ru", "--clean"]
+    assert run_mix(tmp_path, "--train", tmp_path / "text.tsv", *flags) == ["\t".join(kept)]
+    assert "most pairs were dropped (other script)" in caplog.text
+
+
 def test_a_weight_that_is_no_whole_number(tmp_path: Path) -> None:
     pairs = [(f"Line {number}.", f"Zeile {number}.") for number in range(400)]
     write(tmp_path / "text.tsv", pairs)
