@@ -315,7 +315,7 @@ def test_an_interrupted_run_is_continued(monkeypatch: pytest.MonkeyPatch, cli: C
     out.write_text(out.read_text() + "half a li")
     records.write_text("".join(records.read_text().splitlines(keepends=True)[:12]) + '{"id": 13')
     message = cli.refused(*flags, "--resume", "--beta", "2")
-    assert "was started with beta 1, not 2" in message
+    assert "was started with --beta 1, not --beta 2" in message
     assert cli.infer(*flags, "--resume", "--batch", "3") == expected
     ids = [json.loads(line)["id"] for line in records.read_text().splitlines()]
     assert ids == list(range(1, 21))

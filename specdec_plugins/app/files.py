@@ -7,9 +7,9 @@ import json
 import os
 import sys
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import islice, zip_longest
 from pathlib import Path
@@ -19,17 +19,13 @@ from typing import Any, TypeVar
 from tqdm import tqdm
 
 from specdec_plugins.app.options import check, option
-from specdec_plugins.app.settings import Settings
 from specdec_plugins.app.types import Sentence
 from specdec_plugins.corpus import reading
-from specdec_plugins.corpus.resume import first_difference, write_json
+from specdec_plugins.corpus.resume import as_json, first_difference, write_json
 from specdec_plugins.errors import UserError, require
 from specdec_plugins.formats.output import STANDARD, check_output, is_file, is_same_place
 
 T = TypeVar("T")
-
-# Settings that may differ between runs that write one output: they change speed, not lines.
-_FREE = {"batch", "device"}
 
 
 class Arriving(Iterator[bytes]):
@@ -329,16 +325,16 @@ class Journal:
     that is not a regular file, such as a pipe or a device, has no journal.
     """
 
-    def __init__(self, output_path: str, settings: Settings, advice: str = "") -> None:
-        """advice: as of `LineWriter`."""
+    def __init__(
+        self, output_path: str, origin: Mapping[str, Mapping[str, Any]], advice: str = ""
+    ) -> None:
+        """origin: of `loading.origin`; advice: as of `LineWriter`."""
         self.output_path = output_path
         self._advice = advice
         self.lines = 0  # of the input, read so far
         self._hash = hashlib.sha256()  # of these lines
         self._path = Path(f"{output_path}.resume") if is_file(output_path) else None
-        made_from = {k: v for k, v in asdict(settings).items() if k not in _FREE}
-        # A JSON round trip, so that it compares equal to what is read from a file.
-        self._settings: dict[str, Any] = json.loads(json.dumps(made_from))
+        self._origin = as_json(origin)
         self._recorded: dict[str, Any] | None = None
 
     def read(self, complete_lines: int) -> bool:
@@ -350,16 +346,23 @@ class Journal:
             return False
         try:
             recorded = json.loads(self._path.read_text(encoding="utf-8"))
-            settings, lines = dict(recorded["settings"]), int(recorded["lines"])
-            str(recorded["input"])
+            values, contents = (dict(recorded["origin"][part]) for part in ("values", "contents"))
+            lines, _ = int(recorded["lines"]), str(recorded["input"])
         except (OSError, ValueError, KeyError, TypeError) as error:
             raise UserError(
                 f"{self._path}: is damaged; delete it to continue by the number of lines alone."
             ) from error
-        if (other := first_difference(settings, self._settings)) is not None:
+        now = self._origin["values"]
+        if (flag := first_difference(values, now)) is not None:
+            was, given = (_told(flag, found.get(flag)) for found in (values, now))
             raise UserError(
-                f"{self.output_path}: was started with {other} {settings.get(other)!r}, not "
-                f"{self._settings.get(other)!r}; use the same settings, or start without --resume."
+                f"{self.output_path}: was started with {was}, not {given}; use the same settings, "
+                "or start without --resume."
+            )
+        if (role := first_difference(contents, self._origin["contents"])) is not None:
+            raise UserError(
+                f"{self.output_path}: was started with other contents of the {role}; give the same "
+                "model, or start without --resume."
             )
         if complete_lines < lines:
             raise UserError(
@@ -391,7 +394,7 @@ class Journal:
             return
         lines = {"lines": self.lines, "input": self._hash.hexdigest()}
         try:
-            write_json(self._path, {**lines, "settings": self._settings})
+            write_json(self._path, {**lines, "origin": self._origin})
         except OSError as error:
             raise UserError(
                 f"{self._path}: cannot be written ({error.strerror}); {self.output_path} holds "
@@ -417,3 +420,11 @@ class Journal:
         """Remove the journal of a complete output."""
         if self._path is not None:
             self._path.unlink(missing_ok=True)
+
+
+def _told(flag: str, value: Any) -> str:
+    """What a user has to type for this value."""
+    if value is None or value is False or value == {}:
+        return f"no {flag}"
+    typed = value if isinstance(value, str) else json.dumps(value)
+    return flag if value is True else f"{flag} {typed}"

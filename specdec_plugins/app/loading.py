@@ -6,8 +6,9 @@ A bundle, or the files of a folder, provide what the user does not give.
 from __future__ import annotations
 
 import logging
+import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -15,9 +16,10 @@ import torch
 from torch import Tensor
 
 from specdec_plugins.app.codec import Codec, PretrainedCodec
-from specdec_plugins.app.options import given_to
+from specdec_plugins.app.options import declared, given_to
 from specdec_plugins.app.settings import DTYPES, EXACT, RAW_TEXT, Settings, choose_device
 from specdec_plugins.app.types import Decoder, Limits
+from specdec_plugins.corpus.resume import content_hash
 from specdec_plugins.decoding.alone import DrafterDecoder, Unverified
 from specdec_plugins.decoding.constraints import FREE, Constraints
 from specdec_plugins.decoding.drafters import DRAFTERS, DraftContext, needs_of
@@ -39,16 +41,19 @@ from specdec_plugins.formats.bundle import (
     BIGRAMS,
     CODES,
     PRETRAINED,
+    SETTINGS,
     BundleSettings,
     default_bundle,
     is_bundle,
     read_bundle,
+    tokenizer_files,
 )
 from specdec_plugins.formats.dictionaries import Dictionaries, Dictionary, load_dictionaries
 from specdec_plugins.formats.models import load_network
 from specdec_plugins.formats.pretrained.config import PretrainedConfig, is_pretrained, read_config
 from specdec_plugins.formats.pretrained.tokenizer import read_tokenizer
 from specdec_plugins.formats.pretrained.weights import read_model as read_pretrained
+from specdec_plugins.formats.pretrained.weights import weight_files
 from specdec_plugins.formats.text import TextPipeline
 
 log = logging.getLogger("specdec")
@@ -222,6 +227,48 @@ def read_words(settings: Settings) -> Words:
     both = load_dictionaries(settings.data, *asked)
     text = text_pipeline(settings, both) if settings.raw_text else None
     return Words(Codec(both.source, both.target, text, settings.remove_bpe), both)
+
+
+# Settings that may differ between runs that write one output: they change speed, not lines.
+_FREE = {"batch", "device"}
+_PATHS = {"data", "verifier", "drafter_checkpoint", "drafter_data", "bigrams", "bpe_codes"}
+
+
+def origin(settings: Settings) -> dict[str, dict[str, Any]]:
+    """What the lines of an output depend on: values by flag, and contents of files by their role.
+
+    How a path or a default was spelled does not count. A missing file has no content: loading it
+    is what refuses it. Raises UserError as `load_dictionaries`, and if a file cannot be read.
+    """
+    in_force = {"rule": settings.rule_name}
+    paths = {
+        "verifier": _weight_files(settings.verifier),
+        "drafter": _weight_files(settings.drafter_checkpoint),
+        "bigrams": [settings.bigrams],
+        "BPE codes": [settings.bpe_codes],
+    }
+    contents: dict[str, list[str]] = {}
+    if settings.tokenizer == PRETRAINED:
+        paths["tokenizer"] = tokenizer_files(Path(settings.data))
+    else:
+        both = load_dictionaries(settings.data, settings.source_lang, settings.target_lang)
+        in_force |= {"source_lang": both.source_lang, "target_lang": both.target_lang}
+        contents["dictionaries"] = both.digests
+        theirs = _drafter_dictionaries(settings, both)
+        contents["drafter's dictionaries"] = theirs.digests
+    for role, files in paths.items():
+        there = [Path(file) for file in files if file is not None and os.path.isfile(file)]
+        contents[role] = [content_hash(file) for file in there]
+    names = [f.name for f in fields(settings) if f.name not in _FREE | _PATHS]
+    values = {declared(Settings, n).flag(n): in_force.get(n, getattr(settings, n)) for n in names}
+    return {"values": values, "contents": contents}
+
+
+def _weight_files(path: str | None) -> Sequence[str | Path | None]:
+    """The files of a network's weights and of its architecture, where that is in another file."""
+    if path is None or not os.path.isdir(path):
+        return [path, path and Path(path).parent / SETTINGS]
+    return weight_files(Path(path))
 
 
 def load_parts(settings: Settings, with_scores: bool = False) -> tuple[Codec, Decoder, Limits]:

@@ -22,7 +22,7 @@ from specdec_plugins.app.files import (
     open_sentences,
     progress_bar,
 )
-from specdec_plugins.app.loading import make_settings
+from specdec_plugins.app.loading import make_settings, origin
 from specdec_plugins.app.options import add_options, build, given_to
 from specdec_plugins.app.report import Diagnosis, Tally, peak_memory, summary
 from specdec_plugins.app.settings import EXACT, Settings, choose_device
@@ -163,7 +163,8 @@ class Run:
         self.files = files
         self.tally = Tally()
         self._advice = RESUME if all(map(is_file, files.outputs)) else ""
-        self.journal = Journal(files.output_path, settings, self._advice)
+        made_from = origin(settings) if is_file(files.output_path) else {}
+        self.journal = Journal(files.output_path, made_from, self._advice)
 
     def run(self) -> int:
         """Do the cheap checks, load, then decode buffer by buffer; returns the exit status."""

@@ -109,6 +109,12 @@ class BundleSettings:
         return {"format": FORMAT, "version": version, **record}
 
 
+def tokenizer_files(folder: Path) -> list[Path]:
+    """The files of a transformers model's folder that define its symbols."""
+    paths = (folder / name for name in (CONFIG, GENERATION, *FILES))
+    return [path for path in paths if path.exists()]
+
+
 def is_bundle(folder: str | Path) -> bool:
     return (Path(folder) / SETTINGS).is_file()
 
@@ -284,8 +290,7 @@ class Contents:
         """The files that define the symbols."""
         if self.text.get("tokenizer") != PRETRAINED:
             return [self.data / f"dict.{lang}.txt" for lang in (self.source_lang, self.target_lang)]
-        paths = (self.data / name for name in (CONFIG, GENERATION, *FILES))
-        return [path for path in paths if path.exists()]
+        return tokenizer_files(self.data)
 
 
 def write_bundle(

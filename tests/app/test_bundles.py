@@ -2,15 +2,24 @@
 
 from __future__ import annotations
 
+import os
+import shutil
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from specdec_plugins.app import loading
-from specdec_plugins.app.loading import DRAFTER, VERIFIER, make_settings, settings_from_files
+from specdec_plugins.app.loading import (
+    DRAFTER,
+    VERIFIER,
+    make_settings,
+    origin,
+    settings_from_files,
+)
 from specdec_plugins.app.main import main
 from specdec_plugins.app.translator import SpeculativeTranslator, number_sentences
+from specdec_plugins.corpus.resume import first_difference
 from specdec_plugins.decoding.networks import with_fast_products
 from specdec_plugins.errors import UserError
 from specdec_plugins.formats import bundle as bundle_module
@@ -125,6 +134,47 @@ def test_flags_go_before_it(given: dict[str, Any], wanted: dict[str, Any], relax
         assert getattr(settings, name) == value, name
 
 
+def same_origin(bundle: Path, **given: Any) -> bool:
+    """Whether a run with these settings may go on with an output of the bundle's."""
+    return origin(make_settings({"data": str(bundle)})) == origin(make_settings(given))
+
+
+def test_how_a_model_is_named_is_no_part_of_an_outputs_origin(
+    bundle: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (link := tmp_path / "link").symlink_to(bundle)
+    renamed = shutil.copytree(bundle, tmp_path / "copy") / "other.codes"
+    shutil.move(renamed.parent / CODES, renamed)
+    monkeypatch.chdir(tmp_path)
+    for name in (f"{bundle}/", os.path.relpath(bundle), str(link)):
+        assert same_origin(bundle, data=name)
+    same = {"rule": "exact", "source_lang": "en", "batch": 3, "device": "cpu"}
+    assert same_origin(bundle, data="copy", bpe="subword_nmt", bpe_codes=str(renamed), **same)
+    assert not same_origin(bundle, data=str(bundle), rule="top_beta")
+
+
+@pytest.mark.parametrize(
+    ("file", "role"),
+    [
+        ("verifier.safetensors", "verifier"),
+        ("drafter.safetensors", "drafter"),
+        ("bpe.codes", "BPE codes"),
+        ("dict.de.txt", "dictionaries"),
+    ],
+)
+def test_another_model_in_the_same_place_is_another_origin(
+    file: str, role: str, bundle: Path, tmp_path: Path
+) -> None:
+    settings = make_settings({"data": str(shutil.copytree(bundle, tmp_path / "copy"))})
+    before, size = origin(settings), (tmp_path / "copy" / file).stat().st_size
+    with (tmp_path / "copy" / file).open("r+b") as opened:
+        opened.seek(size // 2)
+        opened.write(b"?")  # of the same size
+    after = origin(settings)
+    assert first_difference(before["contents"], after["contents"]) == role
+    assert before["values"] == after["values"]
+
+
 def test_the_direction_is_fixed(bundle: Path) -> None:
     with pytest.raises(UserError, match="translates from en to de; omit the languages"):
         make_settings({"data": str(bundle), "source_lang": "de"})
@@ -219,7 +269,7 @@ def test_an_absent_default_is_one_sentence(
 ) -> None:
     monkeypatch.setattr(bundle_module, "__file__", str(tmp_path / "a" / "b" / "bundle.py"))
     assert main([]) == 2
-    assert translate_cli.main([]) == 2
+    assert translate_cli.main(["--input", os.devnull]) == 2
     told = capsys.readouterr().err
     assert told.count("no pair of models is bundled") == told.count("\n") == 2
     with pytest.raises(UserError, match="given without its dictionaries"):

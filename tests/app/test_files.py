@@ -26,7 +26,6 @@ from specdec_plugins.app.files import (
     progress_bar,
     read_lines,
 )
-from specdec_plugins.app.settings import Settings
 from specdec_plugins.app.types import Sentence
 from specdec_plugins.errors import UserError
 from specdec_plugins.formats import output as outputs
@@ -241,9 +240,9 @@ def test_one_place_has_many_names(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     assert not is_same_place("-", "./-")
 
 
-def settings(**changes: object) -> Settings:
-    given = {"verifier": "v", "drafter_checkpoint": "d", **changes}
-    return Settings("data", **given)  # type: ignore[arg-type]
+def origin(contents: str = "", **values: object) -> dict[str, dict[str, object]]:
+    flags = {f"--{name}": value for name, value in {"beta": 1, "top-k": None, **values}.items()}
+    return {"values": flags, "contents": {"verifier": [contents]}}
 
 
 def sentences(*texts: str) -> Iterator[Sentence]:
@@ -254,12 +253,12 @@ def sentences(*texts: str) -> Iterator[Sentence]:
 def output(tmp_path: Path) -> str:
     """An output of which two lines, from inputs a and b, are recorded."""
     path = str(tmp_path / "out")
-    Journal(path, settings()).record(sentences("a", "b"))
+    Journal(path, origin()).record(sentences("a", "b"))
     return path
 
 
-def resume(output: str, complete: int, *texts: str, **changes: object) -> list[str]:
-    journal = Journal(output, settings(**changes))
+def resume(output: str, complete: int, *texts: str, **changes: Any) -> list[str]:
+    journal = Journal(output, origin(**changes))
     assert journal.read(complete)
     rest = sentences(*texts)
     journal.skip(rest, complete)
@@ -269,7 +268,7 @@ def resume(output: str, complete: int, *texts: str, **changes: object) -> list[s
 @pytest.mark.parametrize("complete", [2, 3])
 def test_the_same_input_goes_on_behind_what_is_there(output: str, complete: int) -> None:
     # A third line may have been written just before the record of it could be.
-    assert resume(output, complete, *"abcd", batch=7, device="cpu") == ["c", "d"][complete - 2 :]
+    assert resume(output, complete, *"abcd") == ["c", "d"][complete - 2 :]
 
 
 @pytest.mark.parametrize(
@@ -279,7 +278,10 @@ def test_the_same_input_goes_on_behind_what_is_there(output: str, complete: int)
         (3, "axc", {}, "came from another input"),
         (2, "a", {}, "holds 2 lines and the input only 1"),
         (1, "ab", {}, "holds 1 complete lines .*, but 2 were written"),
-        (2, "ab", {"beta": 3}, "was started with beta 1, not 3"),
+        (2, "ab", {"beta": 3}, "was started with --beta 1, not --beta 3; use the same"),
+        (2, "ab", {"top-k": 5}, "was started with no --top-k, not --top-k 5"),
+        (2, "ab", {"lowercase": True}, "was started with no --lowercase, not --lowercase;"),
+        (2, "ab", {"contents": "c"}, "was started with other contents of the verifier; give"),
     ],
 )
 def test_another_input_or_output_or_other_settings_are_refused(
@@ -291,15 +293,15 @@ def test_another_input_or_output_or_other_settings_are_refused(
 
 @pytest.mark.parametrize("beside", ["prefix", "hint"])
 def test_another_prefix_or_hint_is_another_input(output: str, beside: str) -> None:
-    journal = Journal(output, settings())
+    journal = Journal(output, origin())
     assert journal.read(2)
     with pytest.raises(UserError, match="came from another input"):
         journal.skip(iter([Sentence(1, "a"), Sentence(2, "b", **{beside: "c"})]), 2)
 
 
 def test_without_a_record_the_count_has_to_do(output: str) -> None:
-    Journal(output, settings()).remove()
-    journal = Journal(output, settings())
+    Journal(output, origin()).remove()
+    journal = Journal(output, origin())
     assert not journal.read(2)
     rest = sentences("x", "y", "z")
     journal.skip(rest, 2)
@@ -310,7 +312,7 @@ def test_a_record_for_which_there_is_no_room(output: str, monkeypatch: pytest.Mo
     def full(*_: object, **__: object) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    journal = Journal(output, settings(), ", and --resume continues it")
+    journal = Journal(output, origin(), ", and --resume continues it")
     monkeypatch.setattr(Path, "write_text", full)
     told = r"out.resume: cannot be written \(No .*\); .*out holds 3 complete lines, and --resume c"
     with pytest.raises(UserError, match=told):
@@ -319,8 +321,10 @@ def test_a_record_for_which_there_is_no_room(output: str, monkeypatch: pytest.Mo
     assert resume(output, 3, *"abcd") == ["d"]
 
 
-@pytest.mark.parametrize("content", ["", "[]", '{"lines": 1}', '{"settings": 3, "lines": 1}'])
+@pytest.mark.parametrize(
+    "content", ["", "[]", '{"lines": 1}', '{"origin": {"values": 3}, "lines": 1}']
+)
 def test_a_damaged_record_is_said(output: str, content: str) -> None:
     Path(f"{output}.resume").write_text(content, encoding="utf-8")
     with pytest.raises(UserError, match=r"out.resume: is damaged; delete it"):
-        Journal(output, settings()).read(2)
+        Journal(output, origin()).read(2)

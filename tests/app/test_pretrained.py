@@ -14,7 +14,9 @@ from typing import Any
 import pytest
 
 from specdec_plugins.app import convert, main
+from specdec_plugins.app.loading import make_settings, origin
 from specdec_plugins.app.translator import SpeculativeTranslator, number_sentences
+from specdec_plugins.corpus.resume import first_difference
 from specdec_plugins.formats.marian import import_transformers
 from specdec_plugins.serving import cli, translate_cli
 from tests.formats.pretrained.toys import SMALL, lines_of
@@ -95,6 +97,20 @@ def test_each_row_of_a_batch_has_its_own_languages(small: Small, name: str) -> N
     assert len({*texts}) == 3
 
 
+@pytest.mark.parametrize(
+    ("file", "role"), [("model.safetensors", "verifier"), ("tokenizer.json", "tokenizer")]
+)
+def test_another_model_in_the_same_place_is_another_origin(
+    file: str, role: str, small: Small, tmp_path: Path
+) -> None:
+    folder = shutil.copytree(small("nllb"), tmp_path / "copy")
+    settings = make_settings({"data": str(folder)})
+    before = origin(settings)
+    assert before == origin(make_settings({"data": str(small("nllb"))}))
+    (folder / file).write_bytes(b"?" + (folder / file).read_bytes()[1:])
+    assert first_difference(before["contents"], origin(settings)["contents"]) == role
+
+
 def test_neither_transformers_nor_fairseq_is_needed(
     small: Small, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -135,7 +151,9 @@ def test_every_command_takes_a_folder_and_the_bundle_made_of_it(
             assert main.translate([str(place), *languages, "--cpu"]) == 0
         outputs[place, "translate.py"] = capfd.readouterr().out
     assert len({*outputs.values()}) == 1, outputs
-    refused_by = told(capfd, convert.main, ["fairseq", str(bundle), "--output", str(tmp_path)])
+    refused_by = told(
+        capfd, convert.main, ["fairseq", str(bundle), "--output", str(tmp_path / "c")]
+    )
     assert "was made from a transformers model; convert" in refused_by
 
 

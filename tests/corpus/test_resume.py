@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
 
-from specdec_plugins.corpus.resume import Log, Steps, locked
+from specdec_plugins.corpus.resume import Log, Steps, content_hash, locked
 from specdec_plugins.formats.output import written_whole
 from tests.refusals import refused
 
@@ -35,6 +36,27 @@ class Copy:
 
     def read(self) -> list[str]:
         return [path.read_text() for path in self.outputs]
+
+
+def test_a_hash_is_of_the_whole_content_or_of_parts_all_over_it(tmp_path: Path) -> None:
+    path = tmp_path / "file"
+
+    def noticed(size: int) -> list[int]:
+        """At which places another byte makes another hash."""
+
+        def hash_of(data: bytes) -> str:
+            path.write_bytes(data)
+            return content_hash(path, most=64)
+
+        data = bytes(size)
+        same = hash_of(data)
+        return [i for i in range(size) if hash_of(data[:i] + b"x" + data[i + 1 :]) != same]
+
+    assert noticed(60) == [*range(60)]
+    some = noticed(200)
+    assert (len(some), some[0], some[-1]) == (64, 0, 199)
+    assert max(b - a for a, b in pairwise(some)) == 4
+    refused(r"none: cannot be read \(No such file", content_hash, tmp_path / "none")
 
 
 @pytest.fixture

@@ -171,20 +171,30 @@ def _listed(names: Iterable[str]) -> str:
     return ", ".join(first) + (f" and {more} more" if more else "")
 
 
-def _read(folder: Path) -> tuple[Path, State]:
-    """All tensors of a folder, and the file that holds them or names the shards."""
-    for name, load in ((SAFE, _load_safetensors), (PICKLED, _load_pickled)):
+def weight_files(folder: Path) -> list[Path]:
+    """The file of a folder's weights, or an index and the shards that it names.
+
+    Raises UserError if there is none, or the index is damaged.
+    """
+    for name in (SAFE, PICKLED):
         path, index = folder / name, folder / (name + INDEX)
         if path.is_file():
-            return path, load(path)
+            return [path]
         if index.is_file():
-            state: State = {}
-            for shard in _shards(index):
-                state |= load(shard)
-            return index, state
+            return [index, *_shards(index)]
     raise UserError(
         f"{folder}: holds no weights, neither {SAFE} nor {PICKLED}; download one of them into it."
     )
+
+
+def _read(folder: Path) -> tuple[Path, State]:
+    """All tensors of a folder, and the file that holds them or names the shards."""
+    path, *shards = weight_files(folder)
+    load = _load_safetensors if path.name.startswith(SAFE) else _load_pickled
+    state: State = {}
+    for file in shards or [path]:
+        state |= load(file)
+    return path, state
 
 
 def _shards(index: Path) -> list[Path]:
