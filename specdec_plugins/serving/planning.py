@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import secrets
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
 from typing import Any
@@ -39,6 +39,22 @@ class TextPlan:
             for parts in self.texts
         ]
 
+    def only(self, chosen: Sequence[int]) -> TextPlan:
+        """The plan of some of its texts."""
+        left = iter(self.requests)
+        requests = [[*islice(left, len(parts) // 2)] for parts in self.texts]
+        chosen_requests = [request for i in chosen for request in requests[i]]
+        return TextPlan([self.texts[i] for i in chosen], chosen_requests, self.seed)
+
+    def decoded_with(self, params: DecodeParams, seed: int) -> TextPlan:
+        """The same texts, to be decoded in another way; each sentence has a seed of its own."""
+        requests = [
+            # The first sentence has the request's seed.
+            replace(r, params=replace(params, seed=(seed + index * 0x9E3779B97F4A7C15) % SEEDS))
+            for index, r in enumerate(self.requests)
+        ]
+        return TextPlan(self.texts, requests, seed)
+
 
 def make_plan(
     texts: Sequence[str],
@@ -46,8 +62,12 @@ def make_plan(
     model: ServedModel,
     settings: ServerSettings,
     hints: Sequence[str] = (),
+    take: Callable[[int], None] = lambda num: None,
+    copies: int = 1,
 ) -> TextPlan:
-    """hints: one for each text, or none at all; drafter `hint` drafts from them.
+    """hints: one for each text, or none at all; drafter `hint` drafts from them. copies: how often
+    each sentence will be decoded at once. take: is told how many sentences that are, before the
+    longer part of the work, and may raise ServiceError.
 
     Raises UserError or ServiceError if a text or an option cannot be served.
     """
@@ -57,22 +77,23 @@ def make_plan(
     parts = [segment(text, split) for text in texts]
     seed = secrets.randbelow(SEEDS) if options.seed is None else options.seed
     sentences = [sentence for part in parts for sentence in part[1::2]]
-    if len(sentences) > settings.max_waiting:
+    num = len(sentences) * copies
+    if num > settings.max_waiting:
+        fewer = " or ask for fewer alternatives" if copies > 1 else ""
         raise ServiceError(
             413,
-            f"{len(sentences)} sentences exceed the queue's limit of {settings.max_waiting}; "
-            "send the text in parts.",
+            f"{num} sentences exceed the queue's limit of {settings.max_waiting}; send the text in "
+            f"parts{fewer}.",
         )
+    take(num)
     requests = []
     hint_ids = _hint_ids(parts, hints, model, split) if any(hints) else [[]] * len(sentences)
     for index, sentence in enumerate(sentences):
         source_ids = _source_ids(sentence, codec, model.limits.source)
-        # The first sentence has the request's seed; each other sentence has its own.
-        own = replace(params, seed=(seed + index * 0x9E3779B97F4A7C15) % SEEDS)
         name = f"sentence {index + 1}"
-        requests.append(Request(name, source_ids, own, [*codec.first_ids], hint_ids[index]))
+        requests.append(Request(name, source_ids, params, [*codec.first_ids], hint_ids[index]))
         check_request(requests[-1], model.decoder.verifier, model.decoder.method)
-    return TextPlan(parts, requests, seed)
+    return TextPlan(parts, requests, seed).decoded_with(params, seed)
 
 
 def _source_ids(sentence: str, codec: Codec, longest: int) -> list[int]:

@@ -10,7 +10,6 @@ from fastapi.responses import JSONResponse, Response
 from prometheus_client import CONTENT_TYPE_LATEST
 
 from specdec_plugins.app.report import kernels_in_use
-from specdec_plugins.errors import UserError
 from specdec_plugins.formats.pretrained.languages import name_of
 from specdec_plugins.serving import schemas, stream
 from specdec_plugins.serving.errors import ServiceError
@@ -94,7 +93,8 @@ async def post_translate(
 ) -> schemas.TranslateResponse:
     """Translate a text or a list of texts, in the shape of LibreTranslate."""
     check_key(service, request, body.api_key)
-    languages = _check_translate(service, body)
+    _check_translate(service, body)
+    languages = (None if body.source == "auto" else body.source, body.target)
     is_one = isinstance(body.q, str)
     texts = [body.q] if isinstance(body.q, str) else body.q
     hints = [body.hint] if isinstance(body.hint, str) else body.hint or []
@@ -103,29 +103,21 @@ async def post_translate(
         best, others = await stream.while_connected(request, work)
     alternatives = (others[0] if is_one else others) if body.alternatives else None
     return schemas.TranslateResponse(
-        translatedText=best[0] if is_one else best, alternatives=alternatives
+        translatedText=best[0] if is_one else best,
+        alternatives=alternatives,
+        note=service.note_on(others, body.alternatives),
     )
 
 
-def _check_translate(
-    service: Service, body: schemas.TranslateRequest
-) -> tuple[str | None, str | None]:
-    """The requested languages. Raises ServiceError for a request that cannot be served."""
-    model, limit = service.model, service.settings.max_alternatives
-    asked = (None if body.source == "auto" else body.source, body.target)
-    try:
-        model.codec.between(*asked)
-    except UserError as error:
-        direction = f"from {body.source[:20]} to {body.target[:20]}"
-        message = f"This server does not translate {direction}: {error}"
-        raise ServiceError(400, message) from error
+def _check_translate(service: Service, body: schemas.TranslateRequest) -> None:
+    """Raises ServiceError for a request that cannot be served."""
+    limit = service.settings.max_alternatives
     if body.format != "text":
         message = "Only the format 'text' is supported; send text without markup."
         raise ServiceError(400, message)
     if body.alternatives > limit:
         message = f"{body.alternatives} alternatives exceed this server's limit of {limit}."
         raise ServiceError(413, message)
-    return asked
 
 
 @router.get("/languages")

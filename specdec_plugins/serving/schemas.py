@@ -195,6 +195,7 @@ class StreamResponse(BaseModel):
 class TranslateResponse(BaseModel):
     translatedText: str | list[str]  # noqa: N815  # LibreTranslate's name
     alternatives: list[str] | list[list[str]] | None = None
+    note: str | None = None  # why there are fewer alternatives than were asked for
 
 
 class Language(BaseModel):

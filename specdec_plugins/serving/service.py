@@ -5,9 +5,10 @@ from __future__ import annotations
 import asyncio
 import importlib.metadata
 import secrets
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import asynccontextmanager, closing
+from contextlib import asynccontextmanager, closing, contextmanager
+from itertools import islice
 from typing import TypeVar
 
 from specdec_plugins.decoding.types import SEEDS, Request
@@ -15,7 +16,7 @@ from specdec_plugins.errors import UserError
 from specdec_plugins.serving.errors import ServiceError
 from specdec_plugins.serving.metrics import Metrics
 from specdec_plugins.serving.model import ServedModel
-from specdec_plugins.serving.planning import TextPlan, make_plan
+from specdec_plugins.serving.planning import TextPlan, make_plan, row_params
 from specdec_plugins.serving.request_ids import current_id
 from specdec_plugins.serving.schemas import ErrorResponse, Parameters
 from specdec_plugins.serving.settings import ServerSettings
@@ -71,11 +72,12 @@ class Service:
         )
 
     async def plan(
-        self, texts: Sequence[str], options: Parameters, hints: Sequence[str] = ()
+        self, texts: Sequence[str], options: Parameters, hints: Sequence[str] = (), copies: int = 1
     ) -> TextPlan:
-        """hints: one for each text; without them, all have the options' hint.
+        """To be decoded at once, as nothing keeps its places in the queue.
 
-        Raises ServiceError if a text or an option cannot be served.
+        hints: one for each text; without them, all have the options' hint. copies: how often each
+        sentence will be decoded. Raises ServiceError if a text or an option cannot be served.
         """
         hints = hints or [options.hint or ""] * len(texts)
         settings, num_characters = self.settings, sum(map(len, (*texts, *hints)))
@@ -88,12 +90,24 @@ class Service:
                 f"{num_characters} characters exceed the limit of {settings.max_characters} a "
                 "request; send the text in parts.",
             )
-        try:
+        with self._refusing(400):
+            self.model.codec.between(options.source_lang, options.target_lang)
+        with self._refusing(), self.worker.places() as take:
             return await self.with_text(
-                lambda: make_plan(texts, options, self.model, settings, hints)
+                lambda: make_plan(texts, options, self.model, settings, hints, take, copies)
             )
+
+    @contextmanager
+    def _refusing(self, status: int = 422) -> Iterator[None]:
+        """Raises ServiceError in place of UserError."""
+        try:
+            yield
         except UserError as error:
-            raise ServiceError(422, str(error)) from error
+            raise ServiceError(status, str(error)) from error
+
+    @property
+    def _temperatures(self) -> list[float]:
+        return [self.settings.temperature * heat for heat in _HEAT]
 
     async def translate(
         self,
@@ -104,46 +118,51 @@ class Service:
         hints: Sequence[str] = (),
     ) -> tuple[list[str], list[list[str]]]:
         """The translation of each text, and up to `num` samples that differ from it and from
-        each other. Fewer if all lots of samples give too few.
+        each other. Fewer if all lots of samples give too few; `note_on` says so.
         """
-        first = secrets.randbelow(SEEDS) if seed is None else seed
         plain = Parameters(source_lang=languages[0], target_lang=languages[1])
-        heats = [self.settings.temperature * heat for heat in _HEAT for _ in range(num)]
-        drawn = [
-            plain.model_copy(
-                update={"do_sample": True, "seed": (first + 1 + i) % SEEDS, "temperature": heat}
-            )
-            for i, heat in enumerate(heats)
-        ]
+        first = secrets.randbelow(SEEDS) if seed is None else seed
+        hot = [Parameters(do_sample=True, temperature=heat) for heat in self._temperatures if num]
+        with self._refusing():
+            drawn = [row_params(how, self.model, self.settings) for how in hot]
+        plan = await self.plan(texts, plain, hints, 1 + num)
+
+        def lot(part: TextPlan, number: int) -> list[TextPlan]:
+            seeds = range(first + 1 + number * num, first + 1 + (number + 1) * num)
+            return [part.decoded_with(drawn[number], one % SEEDS) for one in seeds]
+
         # The first lot decodes beside the translation; others only for texts that lack samples.
-        try:
-            async with asyncio.TaskGroup() as group:
-                options = (plain, *drawn[:num])
-                work = (self._translate(texts, how, hints) for how in options)
-                tasks = [group.create_task(one) for one in work]
-        except BaseExceptionGroup as failures:
-            raise failures.exceptions[0] from None
-        best, *samples = (task.result() for task in tasks)
+        # They take the places in the queue that the first has left.
+        best, *samples = await self._translations([plan, *lot(plan, 0)])
         chosen = [_distinct(best[i], [s[i] for s in samples], num) for i in range(len(texts))]
-        for sample in drawn[num:]:
+        for number in range(1, len(drawn)):
             short = [i for i, found in enumerate(chosen) if len(found) < num and texts[i].strip()]
             if not short:
                 break
-            more = await self._translate([texts[i] for i in short], sample)
-            for i, text in zip(short, more, strict=True):
-                chosen[i] = _distinct(best[i], [*chosen[i], text], num)
+            samples = await self._translations(lot(plan.only(short), number))
+            for place, i in enumerate(short):
+                chosen[i] = _distinct(best[i], [*chosen[i], *(s[place] for s in samples)], num)
         return best, chosen
 
-    async def _translate(
-        self, texts: Sequence[str], options: Parameters, hints: Sequence[str] = ()
-    ) -> list[str]:
-        plan = await self.plan(texts, options, hints)
-        return await self.join(plan, await self.decode(plan))
+    def note_on(self, samples: Sequence[Sequence[str]], num: int) -> str | None:
+        """Why there are fewer samples of some texts than `num`; None if there are not."""
+        if all(len(found) == num for found in samples):
+            return None
+        return (
+            f"Some texts have fewer than {num} alternatives, because the model gives no others at "
+            f"temperatures up to {self._temperatures[-1]:g}."
+        )
 
-    async def decode(self, plan: TextPlan) -> list[BatchRow]:
-        """Decode all sentences of a plan. Cancelling this frees their rows."""
-        with closing(Subscription(self.worker, plan.requests)) as subscription:
-            for row in range(len(plan.requests)):
+    async def _translations(self, plans: Sequence[TextPlan]) -> list[list[str]]:
+        """The texts of plans, which decode together."""
+        requests = [request for plan in plans for request in plan.requests]
+        left = iter(await self.decode(requests))
+        return [await self.join(plan, [*islice(left, len(plan.requests))]) for plan in plans]
+
+    async def decode(self, requests: Sequence[Request]) -> list[BatchRow]:
+        """Decode sentences. Cancelling this frees their rows."""
+        with closing(Subscription(self.worker, requests)) as subscription:
+            for row in range(len(requests)):
                 async for _ in subscription.rounds(row):
                     pass
         self.answered(subscription.rows)

@@ -30,7 +30,7 @@ _INCOMPLETE = "\ufffd"
 async def generate(service: Service, text: str, options: Parameters) -> schemas.GenerateResponse:
     """The translation of one text."""
     plan = await service.plan([text], options)
-    rows = await service.decode(plan)
+    rows = await service.decode(plan.requests)
     answer = schemas.GenerateResponse(generated_text=(await service.join(plan, rows))[0])
     if options.details:
         answer.details = make_details(plan, rows, options)

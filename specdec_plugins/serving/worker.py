@@ -9,8 +9,8 @@ import threading
 import time
 from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Callable, Collection, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 
 from specdec_plugins.decoding.engine import Session
@@ -106,7 +106,7 @@ class BatchWorker:
         metrics: Metrics,
         when_failed: Callable[[], None] = lambda: None,
     ) -> None:
-        """settings: `max_rows` and `max_waiting` bound the batch and its queue.
+        """settings: `max_rows` bounds the batch, and `max_waiting` the places in its queue.
 
         when_failed: called on the worker's thread if it dies of a bug.
         """
@@ -122,6 +122,7 @@ class BatchWorker:
         # Shared with callers, under the lock:
         self._wake = threading.Condition()
         self._line: deque[Submission] = deque()  # with waiting sentences, in turn
+        self._num_reserved = 0  # places for sentences that are being prepared
         self._hung_up: set[Submission] = set()
         self.has_died = False  # of a bug: nothing more will be decoded
         self.is_closing = False
@@ -151,18 +152,43 @@ class BatchWorker:
         with self._wake:
             return sum(len(submission.waiting) for submission in self._line)
 
+    @contextmanager
+    def places(self) -> Iterator[Callable[[int], None]]:
+        """Yields a function that reserves places in the queue until the block ends.
+
+        It may be called in any thread, before a submission of so many sentences is prepared. Raises
+        ServiceError if there is no room, or if the block has ended.
+        """
+        num_taken, is_open = 0, True
+
+        def take(num: int) -> None:
+            nonlocal num_taken
+            with self._wake:
+                waiting = self.num_waiting + self._num_reserved
+                if not is_open or waiting + num > self._settings.max_waiting:
+                    message = f"{waiting} sentences are waiting already; try again later."
+                    retry_after = max(1, math.ceil(waiting * self._pace))
+                    raise ServiceError(429, message, {"Retry-After": str(retry_after)})
+                num_taken += num
+                self._num_reserved += num
+
+        try:
+            yield take
+        finally:
+            with self._wake:
+                is_open = False
+                self._num_reserved -= num_taken
+
     def submit(self, submission: Submission) -> None:
-        """Queue a submission. If that is impossible, raises ServiceError and queues nothing."""
+        """Queue a submission, which `places` has made room for.
+
+        Raises ServiceError and queues nothing if nothing will be decoded any more.
+        """
         with self._wake:
             if self.has_died:
                 raise ServiceError(*_DIED)
             if self.is_closing:
                 raise ServiceError(*_STOPPED)
-            waiting = self.num_waiting
-            if waiting + len(submission.rows) > self._settings.max_waiting:
-                message = f"{waiting} sentences are waiting already; try again later."
-                retry_after = max(1, math.ceil(waiting * self._pace))
-                raise ServiceError(429, message, {"Retry-After": str(retry_after)})
             submission.submitted_at = time.monotonic()
             self._line.append(submission)
             self._metrics.queue_size.set(self.num_waiting)
@@ -324,7 +350,7 @@ class BatchWorker:
             self._refuse(rows[0], "request_id=%s cannot be decoded", error)
             return
         ids = " ".join(sorted({f"request_id={row.submission.request_id}" for row in rows}))
-        log.warning("a round failed (%r); looking for its cause in %s", error, ids)
+        log.warning("a round failed (%.300r); looking for its cause in %s", error, ids)
         half = len(rows) // 2
         self._apart.extendleft([rows[half:], rows[:half]])
 

@@ -173,6 +173,7 @@ def test_a_text_without_words_stays_as_it_is(server: Running, blank: str) -> Non
     answer = server.client.post("/translate", json=body).json()
     assert answer["translatedText"] == [blank, expected("w1")]
     assert answer["alternatives"][0] == []
+    assert "fewer than 1 alternatives" in answer["note"]
 
 
 @pytest.mark.parametrize(
@@ -190,7 +191,7 @@ def test_a_text_without_words_stays_as_it_is(server: Running, blank: str) -> Non
 def test_translate(server: Running, wanted: Any, how: dict[str, Any]) -> None:
     response = server.client.post("/translate", **how)
     assert response.status_code == 200, response.text
-    assert response.json() == {"translatedText": wanted, "alternatives": None}
+    assert response.json() == {"translatedText": wanted, "alternatives": None, "note": None}
 
 
 def test_alternatives_differ_and_are_reproducible(server: Running) -> None:
@@ -201,8 +202,40 @@ def test_alternatives_differ_and_are_reproducible(server: Running) -> None:
         assert len({text, *others}) == 1 + len(others)
     assert first["translatedText"] == [expected("w1 w1"), expected("w2")]
     assert len(first["alternatives"][0]) == 3
+    assert ("fewer" in str(first["note"])) == (len(first["alternatives"][1]) < 3)
     alone = server.client.post("/translate", json={**body, "q": "w1 w1"}).json()
     assert alone["alternatives"] == first["alternatives"][0]
+    assert alone["note"] is None
+
+
+class Counting(ToyCodec):
+    """Counts how often it reads a sentence."""
+
+    num = 0
+
+    def source_ids(self, line: str) -> list[int]:
+        self.num += 1
+        return super().source_ids(line)
+
+
+def test_alternatives_are_cut_into_subwords_once_and_what_never_fits_is_not_to_be_retried() -> None:
+    codec = Counting()
+    with running(toy_model(codec=codec), max_waiting=6) as there:
+        body = {"q": "w1. w2.", **LANGUAGES, "alternatives": 2}
+        answer = there.client.post("/translate", json=body)
+        assert (answer.status_code, codec.num) == (200, 2)
+        for too_many in ({**body, "q": "w1. w2. w3."}, {**body, "alternatives": 3}):
+            message = check_error(there.client.post("/translate", json=too_many), 413)
+            assert "fewer alternatives" in message
+        assert codec.num == 2
+        wait_until(there.is_idle)
+        assert there.client.post("/translate", json=body).status_code == 200
+
+
+@pytest.mark.parametrize("route", ["/generate", "/generate_stream"])
+def test_a_language_that_is_not_served_has_one_status(server: Running, route: str) -> None:
+    body = {"inputs": "w1", "parameters": {"target_lang": "fr"}}
+    assert "'fr'" in check_error(server.client.post(route, json=body), 400)
 
 
 def test_the_root_is_generate_for_clients_that_know_only_an_address(server: Running) -> None:

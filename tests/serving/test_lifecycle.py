@@ -128,6 +128,26 @@ def test_a_full_line_is_answered_with_429_and_loses_nothing() -> None:
             assert answer(client)[1]["generated_text"] == expected(word)
 
 
+def test_a_full_line_refuses_before_a_text_is_cut_into_subwords() -> None:
+    lines: list[str] = []
+
+    class Recorded(ToyCodec):
+        def source_ids(self, line: str) -> list[int]:
+            lines.append(line)
+            return super().source_ids(line)
+
+    with running(toy_model(codec=Recorded()), max_waiting=1, max_rows=1) as server:
+        server.gate.clear()
+        clients = []
+        for num_waiting, word in enumerate(("w1", "w2")):
+            clients.append(send(server, "/generate", word))
+            wait_for_rows(server, 1, num_waiting)
+        assert server.client.post("/generate", json={"inputs": "w3"}).status_code == 429
+        assert lines == ["w1", "w2"]
+        server.gate.set()
+        assert [answer(client)[0] for client in clients] == [200, 200]
+
+
 class SlowVerifier(GatedVerifier):
     """Takes its time over every round."""
 

@@ -79,9 +79,8 @@ def test_what_the_server_says_of_its_languages(small: Small) -> None:
             ("/generate", {"inputs": "ᚠᚢᚦ", "parameters": {"target_lang": "de"}}),
         ]
         messages = [client.post(path, json=body).json()["error"] for path, body in bodies]
-        assert "from auto to xx: the model nllb does not write 'xx'; give a" in messages[0]
         message = "the model nllb does not write 'xx'; give a target language of"
-        assert messages[1].startswith(message)
+        assert all(one.startswith(message) for one in messages[:2])
         assert "has several target languages; choose one, with --target-lang or in" in messages[2]
         assert "the tokenizer of the model nllb knows no letter of 'ᚠᚢᚦ'" in messages[3]
 

@@ -60,10 +60,10 @@ class Inbox(Submission):
 class ToyWorker(BatchWorker):
     """Of at most four rows."""
 
-    def __init__(self) -> None:
+    def __init__(self, **limits: int) -> None:
         self.verifier = GatedVerifier()
         sessions = toy_model(verifier=self.verifier).decoder
-        super().__init__(sessions.open, ServerSettings(max_rows=4), Metrics())
+        super().__init__(sessions.open, ServerSettings(max_rows=4, **limits), Metrics())
 
     def take(self, *inboxes: Inbox) -> None:
         """All of them before anything is decoded."""
@@ -171,3 +171,22 @@ def test_what_is_left_when_the_time_to_close_is_over_is_failed(worker: ToyWorker
     assert not worker.close(timeout=0.01)
     worker.verifier.allow(0)  # the round under way ends, and a second one would stop at the gate
     assert inbox.wait().statuses == [503] * 9
+
+
+def test_places_bound_what_waits_and_what_is_being_prepared() -> None:
+    worker = ToyWorker(max_waiting=5)  # that never starts
+    with worker.places() as take:
+        take(3)
+        with worker.places() as other:
+            other(2)
+            with pytest.raises(ServiceError, match="5 sentences are waiting"):
+                take(1)
+        with pytest.raises(ServiceError):
+            other(1)  # its block has ended
+        take(2)
+    worker.submit(Inbox("w1", "w2", "w3"))
+    with worker.places() as take:
+        take(2)
+        with pytest.raises(ServiceError, match="try again later") as caught:
+            take(1)
+    assert caught.value.status == 429
