@@ -1,5 +1,6 @@
 """Package metadata; the tools are configured in pyproject.toml."""
 
+from hashlib import sha256
 from pathlib import Path
 
 from pybind11.setup_helpers import Pybind11Extension
@@ -51,14 +52,18 @@ DEV = [
 BUNDLES = "specdec_plugins.bundles"
 
 NATIVE = "specdec_plugins/decoding/networks/cpu"
+SOURCES = sorted(p for p in Path(NATIVE).iterdir() if p.suffix in (".cpp", ".h", ".inc"))
 # Optional: if it cannot be built, torch's own products are used, and decoding is slower.
 KERNELS = Pybind11Extension(
     "specdec_plugins.decoding.networks.cpu._kernels",
     [f"{NATIVE}/module.cpp"],
-    depends=sorted(str(path) for path in Path(NATIVE).glob("*.[hi]*")),
+    depends=["setup.py", *map(str, SOURCES)],
     cxx_std=17,
-    extra_compile_args=["-O3", "-fopenmp"],
-    extra_link_args=["-fopenmp"],
+    # Compared when the module is loaded: ops.py.
+    define_macros=[("SOURCES", sha256(b"".join(p.read_bytes() for p in SOURCES)).hexdigest())],
+    # Last, so that no CFLAGS reorder sums or drop the checks for NaN.
+    extra_compile_args=["-O3", "-fopenmp", "-fno-fast-math", "-ffp-contract=fast"],
+    extra_link_args=["-fopenmp", "-fno-fast-math"],
     optional=True,
 )
 

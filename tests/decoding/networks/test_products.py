@@ -10,6 +10,7 @@ import sys
 from dataclasses import replace
 from itertools import product
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -80,6 +81,26 @@ def test_the_kernels_were_built() -> None:
     assert "plain" in SETS
 
 
+@pytest.mark.parametrize(
+    ("found", "fault"),
+    [
+        (ModuleNotFoundError("No module named '_kernels'"), "were not compiled"),
+        (ImportError("undefined symbol: GOMP"), "cannot be loaded (undefined symbol: GOMP)"),
+        (SimpleNamespace(sources="of last week"), "are older than their sources"),
+    ],
+)
+def test_a_module_that_cannot_serve_says_why(
+    found: Any, fault: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def imported(name: str) -> Any:
+        if isinstance(found, Exception):
+            raise found
+        return found
+
+    monkeypatch.setattr(ops, "import_module", imported)
+    assert ops._load() == (None, fault)
+
+
 def test_another_instruction_set_can_be_put_first(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SPECDEC_INSTRUCTION_SET", "plain")
     assert instruction_sets() == ["plain", *(name for name in SETS if name != "plain")]
@@ -93,6 +114,7 @@ def test_without_kernels_a_network_for_a_cpu_warns_once(
 ) -> None:
     ops.warn_if_missing.cache_clear()
     monkeypatch.setattr(ops, "native", None)
+    monkeypatch.setattr(ops, "_fault", "were lost")
     with_fast_products(transformer().float(), kernels="torch")
     with torch.device("meta"):
         with_fast_products(nn.Sequential(nn.Linear(2, 2)))
@@ -100,6 +122,7 @@ def test_without_kernels_a_network_for_a_cpu_warns_once(
     for _ in range(2):
         with_fast_products(transformer().float())
     (message,) = caplog.messages
+    assert message.startswith("The kernels for CPUs were lost, so decoding")
     assert "install a C++ compiler" in message
     ops.warn_if_missing.cache_clear()
 

@@ -426,6 +426,7 @@ PYBIND11_MODULE(_kernels, module) {
   namespace py = pybind11;
   using namespace specdec;
   module.doc() = "Kernels whose result for a row depends on that row alone.";
+  module.attr("sources") = STRING(SOURCES);  // their hash: setup.py
   module.def("instruction_sets", [] {
     std::vector<std::string> found;
     for (const Isa* isa : usable()) found.emplace_back(isa->name);

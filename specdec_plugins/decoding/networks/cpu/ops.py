@@ -12,7 +12,9 @@ from __future__ import annotations
 import logging
 import math
 from functools import cache
+from hashlib import sha256
 from importlib import import_module
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -22,15 +24,26 @@ from torch.nn import functional as F
 from specdec_plugins.errors import UserError
 
 
-def _load() -> Any:
-    """The extension module, or None where it was installed without a compiler."""
+def _load() -> tuple[Any, str]:
+    """The extension module, or None and what is wrong with it."""
     try:
-        return import_module("specdec_plugins.decoding.networks.cpu._kernels")
-    except ImportError:
-        return None
+        module = import_module("specdec_plugins.decoding.networks.cpu._kernels")
+    except ModuleNotFoundError:
+        return None, "were not compiled"
+    except ImportError as error:
+        return None, f"cannot be loaded ({error})"
+    if _sources() not in ("", module.sources):
+        return None, "are older than their sources"
+    return module, ""
 
 
-native = _load()
+def _sources() -> str:
+    """The hash of the C++ files, as in setup.py; empty where they were not installed."""
+    paths = sorted(p for p in Path(__file__).parent.iterdir() if p.suffix in (".cpp", ".h", ".inc"))
+    return sha256(b"".join(p.read_bytes() for p in paths)).hexdigest() if paths else ""
+
+
+native, _fault = _load()
 
 _DTYPES = (torch.float32, torch.int64)
 log = logging.getLogger("specdec.decoding")
@@ -43,12 +56,13 @@ def compiled(tensor: Tensor) -> bool:
 
 @cache
 def warn_if_missing() -> None:
-    """Warn once if the kernels were not built, and say how to get them."""
+    """Warn once if there are no kernels, and say why and how to get them."""
     if native is None:
         log.warning(
-            "The kernels for CPUs were not compiled, so decoding on a CPU takes several times as "
-            "long. To get them, install a C++ compiler and Python's headers (on Debian and Ubuntu: "
-            "apt-get install g++ python3-dev), then run `make setup`, or pip install, again."
+            "The kernels for CPUs %s, so decoding on a CPU takes several times as long. To get "
+            "them, install a C++ compiler and Python's headers (on Debian and Ubuntu: apt-get "
+            "install g++ python3-dev), then run `make setup`, or pip install, again.",
+            _fault,
         )
 
 
