@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from specdec_plugins.app.codec import Codec, PretrainedCodec
-from specdec_plugins.app.options import declared, given_to
+from specdec_plugins.app.options import flag_of, given_to
 from specdec_plugins.app.settings import DTYPES, EXACT, RAW_TEXT, Settings, choose_device
 from specdec_plugins.app.types import Decoder, Limits
 from specdec_plugins.corpus.resume import content_hash
@@ -170,7 +170,7 @@ def _tuned(bundle: BundleSettings, given: Mapping[str, Any]) -> dict[str, Any]:
     defaults = dict(bundle.defaults)
     if given.get("strategy", "specdec") != "specdec":
         return {k: v for k, v in defaults.items() if k not in _SPECULATION}
-    if "rule" in given:
+    if "rule" in given or given.get("beta") == EXACT["beta"]:
         return {k: v for k, v in defaults.items() if k not in EXACT}
     return defaults
 
@@ -260,7 +260,7 @@ def origin(settings: Settings) -> dict[str, dict[str, Any]]:
         there = [Path(file) for file in files if file is not None and os.path.isfile(file)]
         contents[role] = [content_hash(file) for file in there]
     names = [f.name for f in fields(settings) if f.name not in _FREE | _PATHS]
-    values = {declared(Settings, n).flag(n): in_force.get(n, getattr(settings, n)) for n in names}
+    values = {flag_of(Settings, n): in_force.get(n, getattr(settings, n)) for n in names}
     return {"values": values, "contents": contents}
 
 

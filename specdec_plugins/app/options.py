@@ -122,7 +122,7 @@ class Option:
 
     def _help(self) -> str:
         is_empty = self.default in (None, MISSING, {}) or self.default is False
-        is_told = is_empty or "default:" in self.help
+        is_told = is_empty or "default" in self.help
         return self.help if is_told else f"{self.help} (default: {self.default})"
 
 
@@ -144,6 +144,12 @@ def like(record: type, name: str, **changes: Any) -> Any:
 def declared(record: type, name: str) -> Option:
     """The declaration of a record's field of that name."""
     return _options(record)[name]
+
+
+def flag_of(record: type, name: str) -> str:
+    """The flag of a record's field, for messages; its name if no flag sets it."""
+    one = _options(record).get(name)
+    return name if one is None else one.flag(name)
 
 
 def check(record: Any) -> None:

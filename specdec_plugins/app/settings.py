@@ -37,6 +37,7 @@ EXACT = {"beta": 1, "tau": 0.0}  # no tolerance, whatever a bundle was tuned to
 TOKENIZERS = ("moses", PRETRAINED)
 BPES = ("subword_nmt",)
 
+NO_TOLERANCE = "--tau {value:g} has no effect with --beta 1; add --beta 3, or omit --tau."
 _JUDGED = ("specdec", "AR", "early-exit")  # strategies that use an acceptance rule
 _SAMPLING = ("temperature", "top_k", "top_p")  # settings of rules that sample
 _SEARCH_ONLY = ("lenpen", "unkpen", "no_repeat_ngram_size")  # of fairseq's search
@@ -238,13 +239,15 @@ class Settings:
             "fairseq's search has no int8; use --dtype float32, or another --strategy.",
         )
         wants = f"--strategy {self.strategy} needs"
-        lacks = "is not a folder"
-        if Path(self.data).is_dir():
-            lacks = f"holds no {BUNDLE_SETTINGS} and no config.json of transformers"
+        lacks = self.verifier is None and self.strategy != "drafter"
         require(
-            self.verifier is not None or self.strategy == "drafter",
-            f"{self.data} {lacks}, so it is not a bundle, and {wants} the verifier's checkpoint; "
-            "give it with --AR-path.",
+            not lacks or Path(self.data).is_dir(),
+            f"{self.data}: not a folder; give the folder that holds the models.",
+        )
+        require(
+            not lacks,
+            f"{self.data} holds no {BUNDLE_SETTINGS} and no config.json of transformers, so it is "
+            f"not a bundle, and {wants} the verifier's checkpoint; give it with --AR-path.",
         )
         require(
             self.tokenizer != PRETRAINED or self.strategy != "fairseq",
@@ -314,6 +317,7 @@ class Settings:
         self._refuse(("tree",), self.strategy != "specdec" or self.drafter not in takers, told)
         told = f"--rule {self.rule_name} judges chains only; omit {{flag}}."
         self._refuse(("tree",), not isinstance(self.acceptance, JudgesTrees), told)
+        self._refuse(("tau",), self.beta == 1, NO_TOLERANCE)
         is_judged = self.strategy in _JUDGED
         in_force = f"--rule {self.rule_name}" if is_judged else f"--strategy {self.strategy}"
         told = "{flag} {value:g} is for rules that sample, and " + in_force + " does not; add "

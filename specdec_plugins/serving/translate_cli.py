@@ -21,7 +21,7 @@ import torch
 
 from specdec_plugins.app import files
 from specdec_plugins.app.options import add_options, build, check, like, option
-from specdec_plugins.app.settings import EXACT
+from specdec_plugins.app.settings import EXACT, NO_TOLERANCE
 from specdec_plugins.errors import Parser, UserError, require, run_command
 from specdec_plugins.formats.output import LineWriter
 from specdec_plugins.serving.cli import KEY_VARIABLE
@@ -129,6 +129,8 @@ def _translator(
         model = build(ModelOptions, given)
         bounds = {"max_characters": _UNBOUNDED, "max_waiting": _UNBOUNDED}
         settings = build(ServerSettings, {**request_defaults(model), **given, **bounds})
+        is_tolerant = settings.beta > 1 or not given.get("tau")
+        require(is_tolerant, NO_TOLERANCE.format(value=settings.tau))
         num_processes = how.processes or os.cpu_count() or 1
         if num_processes == 1:
             return map(_local(model, settings, how), buffers)

@@ -78,7 +78,7 @@ def test_a_block_scores_to_the_last_bit_what_a_step_scores() -> None:
     [
         ({}, [False, True]),
         ({"rule": "speculative_sampling"}, [False, True]),
-        ({"rule": "top_beta", "tau": 1.0}, [False, True]),  # beta 1
+        ({"rule": "top_beta"}, [False, True]),  # beta 1
         ({"beta": 3, "tau": 1.0}, [False, False]),  # the draft decides the text
         ({"drafter_dtype": "float32"}, [False, False]),
         ({"kernels": "torch"}, [False, False]),
@@ -116,6 +116,8 @@ def test_the_bundle_fills_in(relaxed: Path) -> None:
     ("given", "wanted"),
     [
         ({"beta": 1, "tau": 0.0}, {"beta": 1, "tau": 0.0, "block_size": 7}),
+        ({"beta": 1}, {"beta": 1, "tau": 0.0}),
+        ({"tau": 0.5}, {"beta": 3, "tau": 0.5}),
         ({"rule": "exact"}, {"beta": 1, "tau": 0.0, "rule_name": "exact"}),
         ({"strategy": "AR"}, {"beta": 1, "block_size": None, "max_len_b": 90}),
         ({"drafter": "lookup"}, {"drafter_checkpoint": None, "verifier": "BUNDLE"}),

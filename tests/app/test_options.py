@@ -122,6 +122,8 @@ def test_unknown_flags_and_values_end_with_one_line(
         ("--temperature 0.5", "--temperature 0.5 is for rules that sample, and --rule exact does"),
         ("--beta 3 --top-k 5", "--top-k 5 is for rules that sample, and --rule top_beta does not"),
         ("--strategy AR --top-p 0.5", "add --rule speculative_sampling, or omit --top-p"),
+        ("--tau 1", "--tau 1 has no effect with --beta 1; add --beta 3, or omit --tau"),
+        ("--rule speculative_sampling --tau 1", "--tau 1 has no effect with --beta 1"),
         ("--strategy fairseq --top-k 5", "and --strategy fairseq does not"),
         ("--strategy drafter --rule exact", "--strategy drafter verifies nothing"),
         ("--strategy fairseq --rule exact", "--strategy fairseq verifies nothing"),
@@ -169,20 +171,26 @@ def test_settings_that_cannot_be(flags: str, message: str) -> None:
         ("--strategy drafter --drafter medusa --path h", "'medusa' needs a verifier, so it cannot"),
     ],
 )
-def test_missing_checkpoints(given: str, message: str) -> None:
+def test_missing_checkpoints(given: str, message: str, tmp_path: Path) -> None:
     with pytest.raises(UserError, match=message):
-        parse_options(["data", *given.split()])
+        parse_options([str(tmp_path), *given.split()])
     for strategy in ("AR", "fairseq"):
         parse_options(["data", "--AR-path", "v", "--strategy", strategy])
 
 
 def test_a_bundle_that_is_none_is_named(tmp_path: Path) -> None:
-    for folder, fault in (
-        (tmp_path, "holds no bundle.json and no config.json of transformers"),
-        (tmp_path / "typo", "is not a folder"),
-    ):
-        with pytest.raises(UserError, match=f"{folder} {fault}, so it is not a bundle"):
-            parse_options([str(folder)])
+    told = f"{tmp_path} holds no bundle.json and no config.json of transformers, so it is not a"
+    with pytest.raises(UserError, match=told):
+        parse_options([str(tmp_path)])
+    (tmp_path / "bundle.json").touch()
+    for name in ("typo", "bundle.json"):
+        with pytest.raises(UserError, match=f"{name}: not a folder; give the folder that holds"):
+            parse_options([str(tmp_path / name)])
+
+
+def test_no_help_tells_a_default_twice() -> None:
+    for action in make_parser()._actions:
+        assert str(action.help).count("default") < 2, action.option_strings
 
 
 @pytest.mark.parametrize("name", ["cuda:99", "nonsense"])

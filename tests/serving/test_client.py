@@ -283,6 +283,7 @@ def test_lines_that_cannot_be_decoded_are_empty_and_told(
         (["/nowhere", "--server", "http://x"], "omit the folder"),
         (["/nowhere"], "not a folder"),
         (["/nowhere", "--processes", "-1"], "--processes"),
+        (["--tau", "1"], "--tau 1 has no effect with --beta 1; add --beta 3"),
     ],
 )
 def test_mistakes_are_one_sentence(
