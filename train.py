@@ -8,6 +8,7 @@ refuses impossible settings before any model is built.
 from __future__ import annotations
 
 import logging
+import multiprocessing
 import os
 import signal
 import sys
@@ -236,10 +237,10 @@ def _obey_only_parent() -> None:
 
 def _prepare() -> None:
     """Load fairseq and the plugin into this process."""
-    if "fairseq_cli.train" not in sys.modules:
-        # Its import sets up the log, unless other parts of fairseq have written to it before.
+    if multiprocessing.parent_process() is not None:
+        # fairseq started this process, and has written to the log before it is set up below.
         logging.root.handlers.clear()
-    import fairseq_cli.train  # noqa: F401
+    import fairseq_cli.train  # noqa: F401  (first: it sets up the log that others write to)
 
     import specdec_plugins
 
