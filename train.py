@@ -171,14 +171,16 @@ def _train(cfg: Any) -> None:
     """
     _prepare()
     import torch
-    from fairseq_cli.train import main as train
+    from fairseq_cli import train
 
     from specdec_plugins.training.on_cpu import quick_bfloat16
+    from specdec_plugins.training.trainer import Trainer
 
+    train.Trainer = Trainer
     on_cpu = cfg.common.cpu or not torch.cuda.is_available()
     faster = quick_bfloat16() if on_cpu and cfg.common.bf16 else nullcontext()
     with faster, _saving() as told:
-        train(cfg)
+        train.main(cfg)
     if told:
         raise Stopped(told[0])
 

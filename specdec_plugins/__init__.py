@@ -16,7 +16,7 @@ _REGISTERING_MODULES = (
     "specdec_plugins.models.block_drafter",
     "specdec_plugins.models.early_exit_transformer",
     "specdec_plugins.models.medusa_heads",
-    "specdec_plugins.training.schedules",
+    "specdec_plugins.training.trainer",
     "specdec_plugins.tasks.translation_lev_modified",
 )
 

@@ -31,7 +31,9 @@ from specdec_plugins.formats.output import check_output
 
 LAST, WEIGHTS, RECORD = "checkpoint_last.pt", "weights.pt", "pieces.json"
 SHORTEST = 5.0  # seconds; a piece that would be shorter is not begun
-RESTARTED_AT = "restarted_at"  # read by the schedules that restart
+# Keys in a checkpoint, of the schedule's state and of the optimizer's (training.trainer).
+RESTARTED_AT = "restarted_at"  # the update it resumes from
+FLOAT32 = "float32"  # the weights that a model in 16 bits has rounded
 
 # fairseq's file names. A random number follows the three decimals of a best checkpoint, to tell
 # equal values apart; read as further decimals, it reorders only equal values.
@@ -190,7 +192,8 @@ def num_updates(checkpoint: dict[str, Any]) -> int:
 
 def portable(checkpoint: dict[str, Any]) -> dict[str, Any]:
     """The same checkpoint in float16 and without moments; training can resume from it."""
-    optimizer = checkpoint.get("last_optimizer_state")
+    optimizer = dict(checkpoint.get("last_optimizer_state") or {})
+    optimizer.pop(FLOAT32, None)
     history = [dict(entry) for entry in checkpoint.get("optimizer_history") or []]
     if history:
         state = history[-1].get("lr_scheduler_state") or {}
@@ -200,7 +203,7 @@ def portable(checkpoint: dict[str, Any]) -> dict[str, Any]:
         "model": half(checkpoint["model"]),
         "optimizer_history": history,
         # Without state, Adam restarts its moments; it still needs its parameter groups.
-        "last_optimizer_state": optimizer and {**optimizer, "state": {}},
+        "last_optimizer_state": {**optimizer, "state": {}} if optimizer else None,
     }
 
 

@@ -73,13 +73,13 @@ def test_a_training_goes_on_elsewhere_from_weights_alone(
 def test_the_rate_rises_again_behind_a_restart(name: str) -> None:
     from fairseq.optim.sgd import SGD
 
-    from specdec_plugins.training import schedules
+    from specdec_plugins.training import trainer
 
     falling = {"end_learning_rate": 0.1, "total_num_update": 50, "power": 1.0}
     values = {"warmup_updates": 10, "warmup_init_lr": 0.0, "lr": [1.0], **falling}
     values |= {"momentum": 0.0, "weight_decay": 0.0}
     cfg = SimpleNamespace(**values, force_anneal=None, restart_warmup_updates=4)
-    restarting = getattr(schedules, name)
+    restarting = getattr(trainer, name)
     _, of_fairseq = restarting.__bases__
     weight = torch.nn.Parameter(torch.zeros(1))
     with_restart, stock = (

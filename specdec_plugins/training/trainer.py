@@ -1,0 +1,259 @@
+"""fairseq's trainer, whose training goes on as if it had not stopped, and its learning rates.
+
+``Batches`` and ``FP16Optimizer`` save what fairseq's own would lose. Two schedules restart, and one
+falls with the hours of training.
+"""
+
+import copy
+import hashlib
+import time
+from dataclasses import dataclass, field
+from itertools import chain
+from typing import Any
+
+import numpy
+import torch
+from fairseq import optim
+from fairseq.data.iterators import EpochBatchIterator
+from fairseq.dataclass import FairseqDataclass
+from fairseq.optim.lr_scheduler import FairseqLRScheduler, register_lr_scheduler
+from fairseq.optim.lr_scheduler.inverse_square_root_schedule import (
+    InverseSquareRootLRScheduleConfig,
+    InverseSquareRootSchedule,
+)
+from fairseq.optim.lr_scheduler.polynomial_decay_schedule import (
+    PolynomialDecayLRSchedule,
+    PolynomialDecayLRScheduleConfig,
+)
+from fairseq.trainer import Trainer as FairseqTrainer
+from omegaconf import II
+from torch import Tensor
+
+from specdec_plugins.corpus.checkpoints import FLOAT32, RESTARTED_AT
+from specdec_plugins.errors import require
+
+ELAPSED = "elapsed"  # in a checkpoint's scheduler state: seconds of training so far
+
+
+class Trainer(FairseqTrainer):
+    """Trains as fairseq's, in one process or several, each of which may stop and go on."""
+
+    def get_train_iterator(self, epoch: int, *given: Any, **named: Any) -> Any:
+        # A cached iterator would keep the batches of the epoch in which this process began.
+        named["disable_iterator_cache"] = True
+        batches = super().get_train_iterator(epoch, *given, **named)
+        batches.__class__ = Batches  # fairseq's tasks name the class that they make
+        batches.limits = {
+            "max_tokens": self.cfg.dataset.max_tokens,
+            "max_sentences": self.cfg.dataset.batch_size,
+            "required_batch_size_multiple": self.cfg.dataset.required_batch_size_multiple,
+        }
+        return batches
+
+    def state_dict(self) -> dict[str, Any]:
+        """fairseq's, but with the float32 weights of a model in 16 bits, which training goes by."""
+        state: dict[str, Any] = super().state_dict()
+        if whole := (state.get("last_optimizer_state") or {}).get(FLOAT32):
+            pairs = zip(self.optimizer.fp16_params, whole, strict=True)
+            at = {rounded.data_ptr(): weight for rounded, weight in pairs}
+            weights = state["model"].items()
+            state["model"] = {name: at.get(w.data_ptr(), w) for name, w in weights}
+        return state
+
+    def load_checkpoint(self, *given: Any, **named: Any) -> Any:
+        extra_state = super().load_checkpoint(*given, **named)
+        if extra_state is not None and self.cfg.ema.store_ema:
+            # The mean takes in the weights of every so many updates, wherever training stopped.
+            self.ema.update_freq_counter = self.get_num_updates() % self.cfg.ema.ema_update_freq
+        return extra_state
+
+
+class Batches(EpochBatchIterator):
+    """The batches of an epoch.
+
+    What is left of an epoch goes on in batches of another size, or with other workers: each
+    sentence is in one batch of the epoch, however often the training stops.
+    """
+
+    limits: dict[str, Any]  # of a batch, as the dataset's batch_by_size takes them
+    before: Tensor | None = None  # [N], bool: sentences that other batches of this epoch had
+
+    def state_dict(self) -> dict[str, Any]:
+        state: dict[str, Any] = super().state_dict()
+        if done := state["iterations_in_epoch"]:
+            dealt = self._dealt()
+            seen = torch.zeros(len(self.dataset), dtype=torch.bool)
+            seen[numpy.concatenate([batch for worker in dealt for batch in worker[:done]])] = True
+            seen = seen if self.before is None else seen | self.before
+            state["sentences"] = {"of": _digest(dealt), "before": self.before, "seen": seen}
+        return state
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Raises ``UserError`` if the data has another number of sentences."""
+        if sentences := state_dict.get("sentences"):
+            self.epoch, self.shuffle = state_dict["epoch"], state_dict["shuffle"]
+            self._leave_out(sentences["before"])
+            if _digest(self._dealt()) != sentences["of"]:
+                self._leave_out(sentences["seen"])
+                state_dict = {**state_dict, "iterations_in_epoch": 0}
+        super().load_state_dict(state_dict)
+
+    def _leave_out(self, sentences: Tensor | None) -> None:
+        if sentences is None:
+            return
+        require(
+            len(sentences) == len(self.dataset),
+            f"The data has {len(self.dataset)} sentences, and {len(sentences)} where this training "
+            "stopped; restore the data, or add --reset-dataloader to begin with the new one.",
+        )
+        ids = numpy.concatenate(self.frozen_batches)  # shortest first
+        left = ids[~sentences.cpu().numpy()[ids]]
+        if len(left):  # else all that is left is too long for a batch now
+            self._frozen_batches = tuple(self.dataset.batch_by_size(left, **self.limits))
+            self.before = sentences.cpu()
+
+    def _dealt(self) -> list[list[Any]]:
+        """The batches of each worker in this epoch, in its order."""
+        workers = [copy.copy(self) for _ in range(self.num_shards)]
+        for number, worker in enumerate(workers):
+            worker.shard_id, worker._supports_prefetch = number, False
+        return [worker.ordered_batches(self.epoch, False, self.shuffle) for worker in workers]
+
+
+def _digest(dealt: list[list[Any]]) -> str:
+    digest = hashlib.sha256()
+    for batch in chain.from_iterable(dealt):
+        digest.update(numpy.array([len(batch), *batch]).tobytes())
+    return digest.hexdigest()
+
+
+class FP16Optimizer(optim.FP16Optimizer):
+    """fairseq's, for fp16 and bf16, with all of its state.
+
+    It updates float32 weights, and rounds them into the model. fairseq saves the model alone, and
+    of the loss scale neither its age nor its overflows. The name is in checkpoints.
+    """
+
+    def state_dict(self) -> dict[str, Any]:
+        state = {**super().state_dict(), FLOAT32: [weight.cpu() for weight in self._whole()]}
+        if self.scaler is not None:
+            state["scaler"] = {n: v for n, v in vars(self.scaler).items() if n.startswith("_")}
+        return state
+
+    def load_state_dict(self, state_dict: dict[str, Any], optimizer_overrides: Any = None) -> None:
+        super().load_state_dict(state_dict, optimizer_overrides)
+        if FLOAT32 in state_dict:  # not in older checkpoints
+            for weight, saved in zip(self._whole(), state_dict[FLOAT32], strict=True):
+                weight.copy_(saved)
+        for name, value in state_dict.get("scaler", {}).items():
+            setattr(self.scaler, name, value)
+
+    def _whole(self) -> list[Tensor]:
+        """The float32 weights, each in the shape of its parameter."""
+        if not self.has_flat_params:
+            return [weight.data for weight in self.fp32_params]
+        (flat,) = self.fp32_params.values()
+        parts = flat.data.split([weight.numel() for weight in self.fp16_params])
+        return [part.view_as(w) for part, w in zip(parts, self.fp16_params, strict=True)]
+
+
+optim.FP16Optimizer = FP16Optimizer  # which the trainer makes
+
+
+@dataclass
+class _Restarts:
+    # No postponed annotations in this module: fairseq reads this type itself.
+    restart_warmup_updates: int = field(
+        default=100,
+        metadata={"help": "updates over which the rate rises again after the optimizer restarted"},
+    )
+
+
+@dataclass
+class InverseSqrtRestartsConfig(_Restarts, InverseSquareRootLRScheduleConfig):
+    pass
+
+
+@dataclass
+class PolynomialDecayRestartsConfig(_Restarts, PolynomialDecayLRScheduleConfig):
+    pass
+
+
+class _Restarting(FairseqLRScheduler):
+    """One of fairseq's schedules, times a ramp after the update recorded in the checkpoint.
+
+    A checkpoint without Adam's moments (``corpus.checkpoints`` writes them) records that update.
+    Adam then knows the gradient's scale from few updates; the ramp keeps their steps short.
+    """
+
+    restarted_at: int | None = None
+
+    def state_dict(self) -> dict[str, Any]:
+        return {**super().state_dict(), RESTARTED_AT: self.restarted_at}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        super().load_state_dict(state_dict)
+        self.restarted_at = state_dict.get(RESTARTED_AT)
+
+    def step_update(self, num_updates: int) -> float:
+        rate: float = super().step_update(num_updates)
+        ramp = self.cfg.restart_warmup_updates
+        if self.restarted_at is not None and ramp > 0:
+            rate *= min(1.0, (num_updates - self.restarted_at + 1) / ramp)
+            self.optimizer.set_lr(rate)
+        return rate
+
+
+@register_lr_scheduler("inverse_sqrt_restarts", dataclass=InverseSqrtRestartsConfig)
+class InverseSqrtRestarts(_Restarting, InverseSquareRootSchedule):
+    pass
+
+
+@register_lr_scheduler("polynomial_decay_restarts", dataclass=PolynomialDecayRestartsConfig)
+class PolynomialDecayRestarts(_Restarting, PolynomialDecayLRSchedule):
+    pass
+
+
+@dataclass
+class FallingOverTimeConfig(FairseqDataclass):
+    warmup_updates: int = field(default=200, metadata={"help": "updates until the peak"})
+    end_learning_rate: float = field(default=1e-5, metadata={"help": "rate of the last update"})
+    hours: float = field(default=1.0, metadata={"help": "hours of training until then"})
+    lr: list[float] = II("optimization.lr")
+
+
+@register_lr_scheduler("falling_over_time", dataclass=FallingOverTimeConfig)
+class FallingOverTime(FairseqLRScheduler):
+    """Falls linearly over the hours of all pieces of a training, after a warm-up.
+
+    Neither the time between pieces counts, nor, as for --stop-time-hours, the time of a killed
+    piece after its last checkpoint.
+    """
+
+    def __init__(self, cfg: Any, optimizer: Any) -> None:
+        super().__init__(cfg, optimizer)
+        self._before, self._began = 0.0, time.monotonic()
+        self.step_update(0)
+
+    @property
+    def elapsed(self) -> float:
+        return self._before + time.monotonic() - self._began
+
+    def state_dict(self) -> dict[str, Any]:
+        return {**super().state_dict(), ELAPSED: self.elapsed}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        super().load_state_dict(state_dict)
+        self._before, self._began = state_dict.get(ELAPSED, 0.0), time.monotonic()
+
+    def step(self, epoch: int, val_loss: float | None = None) -> float:
+        rate: float = self.optimizer.get_lr()
+        return rate
+
+    def step_update(self, num_updates: int) -> float:
+        peak, end = self.cfg.lr[0], self.cfg.end_learning_rate
+        left = max(0.0, 1 - self.elapsed / (3600 * self.cfg.hours))
+        warmth = min(1.0, (num_updates + 1) / max(1, self.cfg.warmup_updates))
+        rate: float = warmth * (end + (peak - end) * left)
+        self.optimizer.set_lr(rate)
+        return rate
