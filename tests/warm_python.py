@@ -29,6 +29,8 @@ CALLER = """\
 #!{python} -IS
 import json, os, signal, socket, sys
 PYTHON, words = {python!r}, sys.argv[1:]
+if words[:1] == ["-u"]:  # as torchrun calls it
+    words = words[1:]
 if not words or words[0] != "-m" and words[0].startswith("-"):
     os.execv(PYTHON, [PYTHON, *words])
 signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])
@@ -107,7 +109,8 @@ def _keep(link: socket.socket) -> list[str]:
             link.sendall(f"{os.waitstatus_to_exitcode(status)}\n".encode())
         os._exit(0)
     words, sys.executable, folder, environment, group = asked
-    os.setpgid(0, group)
+    with suppress(PermissionError):  # a group of another session, as torchrun makes them
+        os.setpgid(0, group)
     for number, file in enumerate(files):
         os.dup2(file, number)
         os.close(file)

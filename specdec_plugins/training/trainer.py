@@ -27,7 +27,7 @@ from fairseq.optim.lr_scheduler.polynomial_decay_schedule import (
 )
 from fairseq.trainer import Trainer as FairseqTrainer
 from omegaconf import II
-from torch import Tensor
+from torch import Tensor, distributed
 
 from specdec_plugins.corpus.checkpoints import FLOAT32, RESTARTED_AT
 from specdec_plugins.errors import require
@@ -237,6 +237,7 @@ class FallingOverTime(FairseqLRScheduler):
 
     @property
     def elapsed(self) -> float:
+        """By the clock of this process."""
         return self._before + time.monotonic() - self._began
 
     def state_dict(self) -> dict[str, Any]:
@@ -252,7 +253,11 @@ class FallingOverTime(FairseqLRScheduler):
 
     def step_update(self, num_updates: int) -> float:
         peak, end = self.cfg.lr[0], self.cfg.end_learning_rate
-        left = max(0.0, 1 - self.elapsed / (3600 * self.cfg.hours))
+        elapsed = [self.elapsed]
+        if distributed.is_initialized():
+            # All workers go by the clock of the first, or their weights would drift apart.
+            distributed.broadcast_object_list(elapsed)
+        left = max(0.0, 1 - elapsed[0] / (3600 * self.cfg.hours))
         warmth = min(1.0, (num_updates + 1) / max(1, self.cfg.warmup_updates))
         rate: float = warmth * (end + (peak - end) * left)
         self.optimizer.set_lr(rate)

@@ -187,15 +187,6 @@ def test_a_drafter_records_the_dictionaries_of_its_data(
     assert read_model(trained[0] / "checkpoint_last.pt").digests == both
 
 
-def test_two_processes_on_cpus_train_together(tmp_path: Path, data: Path, initial: Path) -> None:
-    launcher = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
-    flags = ["--max-update", "2", "--restore-file", initial, *RESTORE]
-    done = python(*launcher, *_command(data, tmp_path, *flags))
-    assert "training on 2 devices" in done.stdout
-    checkpoint = load_checkpoint(tmp_path / "checkpoint_last.pt")
-    assert checkpoint["optimizer_history"][-1]["num_updates"] == 2
-
-
 @pytest.mark.parametrize(
     ("number", "num_processes"), [(signal.SIGUSR1, 1), (signal.SIGINT, 1), (signal.SIGTERM, 2)]
 )

@@ -3,13 +3,20 @@
 from __future__ import annotations
 
 import shlex
+import socket
+from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
+from multiprocessing import get_context
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
+import torch
 
+from specdec_plugins.formats.checkpoints import load_checkpoint
 from tests.bundles import ROOT
-from tests.programs import python
+from tests.programs import python, run
 from tests.training.conftest import SIZES
+from tests.warm_python import warm_python
 
 pytestmark = [pytest.mark.fairseq, pytest.mark.integration]
 
@@ -39,3 +46,75 @@ def test_a_process_that_fairseq_starts_knows_the_plugin(tmp_path: Path, data: Pa
         "--distributed-backend", "gloo", "--distributed-init-method", f"file://{tmp_path}/meeting",
     )  # fmt: skip
     assert "num_updates=1" in done.stdout
+
+
+def same_weights(one: Path, other: Path) -> None:
+    states = [load_checkpoint(folder / "checkpoint_last.pt")["model"] for folder in (one, other)]
+    torch.testing.assert_close(*states, rtol=0, atol=0)
+
+
+def free_port() -> int:
+    with socket.socket() as one:
+        one.bind(("127.0.0.1", 0))
+        port: int = one.getsockname()[1]
+        return port
+
+
+def test_two_machines_or_two_workers_that_go_on_train_the_same_drafter(
+    tmp_path: Path, data: Path
+) -> None:
+    guide = (ROOT / "docs/recipes.md").read_text(encoding="utf-8")
+    (line,) = (line for line in guide.splitlines() if line.startswith("torchrun --nnodes"))
+    line = line.replace("HOST", "127.0.0.1").replace("29500", str(free_port()))
+    line = line.replace("--nproc-per-node 4", "--nproc-per-node 1").removesuffix(" train.py ...")
+    torchrun = ["-m", "torch.distributed.run"]
+    flags = ["train.py", data, *DRAFTER, *SIZES, "--disable-validation", "--num-workers", "0"]
+
+    def train(*launcher: str, folder: str, updates: int) -> None:
+        more = ["--save-dir", tmp_path / folder, "--max-update", updates]
+        python(*torchrun, *launcher, *flags, *more)
+
+    def machine(number: int) -> None:
+        words = line.replace("--node-rank 0", f"--node-rank {number}").split()[1:]
+        train(*words, folder="machines", updates=5)
+
+    with ThreadPoolExecutor(2) as both:
+        list(both.map(machine, range(2)))
+    for updates in (3, 5):
+        train("--standalone", "--nproc-per-node", "2", folder="workers", updates=updates)
+    same_weights(tmp_path / "machines", tmp_path / "workers")
+
+
+def test_two_workers_train_a_verifier_and_go_on(tmp_path: Path, data: Path) -> None:
+    command = ["scripts/train-verifier.sh", "--data", data, "--cpu", "--workers", "2"]
+    command += ["--width", "16", "--ffn", "32", "--heads", "2", "--encoder-layers", "1"]
+    command += ["--decoder-layers", "1", "--batch-tokens", "100", "--max-tokens", "30"]
+    for folder, updates in (("once", 5), ("pieces", 3), ("pieces", 5)):
+        flags = ["--save-dir", tmp_path / folder, "--updates", updates]
+        done = run(*command, *flags, "--", "--disable-validation", PYTHON=warm_python())
+        assert "training on 2 devices" in done.stdout
+    same_weights(tmp_path / "once", tmp_path / "pieces")
+
+
+def _rate(folder: Path, rank: int) -> float:
+    """Of a worker that has trained for half an hour by its own clock, as has no other."""
+    from fairseq.optim.sgd import SGD
+
+    from specdec_plugins.training.trainer import FallingOverTime
+
+    meeting = f"file://{folder}/meeting"
+    torch.distributed.init_process_group("gloo", meeting, world_size=2, rank=rank)
+    cfg = SimpleNamespace(
+        lr=[1.0], end_learning_rate=0.0, hours=1, warmup_updates=1, momentum=0.0, weight_decay=0.0
+    )
+    schedule = FallingOverTime(cfg, SGD(cfg, [torch.nn.Parameter(torch.zeros(1))]))
+    schedule.load_state_dict({**schedule.state_dict(), "elapsed": 1800.0 * (1 - rank)})
+    return schedule.step_update(10)
+
+
+def test_all_workers_go_by_the_clock_of_the_first(tmp_path: Path) -> None:
+    import specdec_plugins.training.trainer  # noqa: F401  (once, not in each worker)
+
+    with ProcessPoolExecutor(2, get_context("fork")) as workers:
+        rates = list(workers.map(_rate, [tmp_path] * 2, range(2)))
+    assert rates[0] == rates[1] == pytest.approx(0.5, abs=0.1)
