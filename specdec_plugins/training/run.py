@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import shlex
 import subprocess
 import sys
 import time
@@ -234,22 +235,17 @@ def _train(args: argparse.Namespace, flags: Sequence[Any]) -> None:
         piece = open_piece(args.save_dir, args.until, time.time())
     if (args.save_dir / LAST).is_file():
         logger.info("continuing from %s", args.save_dir / LAST)
-    num_passes = -(-args.batch_tokens // (args.max_tokens * num_workers))
-    tokens = max(1, args.batch_tokens // (num_passes * num_workers))  # of a worker's pass
     command = [
         *launcher, ROOT / "train.py", args.data, *flags, "--dropout", args.dropout,
         "--lr", args.lr, "--warmup-updates", args.warmup, "--lr-scheduler", *schedule,
         "--keep-last-epochs", 10, "--log-interval", 100, "--max-update", args.updates,
-        "--max-tokens", tokens, "--max-tokens-valid", args.max_tokens,
-        "--update-freq", num_passes, "--seed", args.seed,
+        *_batch(args, num_workers), "--seed", args.seed,
         "--save-dir", args.save_dir, *device, *piece, *args.flags,
     ]  # fmt: skip
-    logger.info(
-        "%d updates of at most %d tokens: %d worker(s), %d passes each, %d tokens a pass",
-        args.updates, num_workers * num_passes * tokens, num_workers, num_passes, tokens,
-    )  # fmt: skip
+    words = list(map(str, command))
+    logger.info("%s", shlex.join(words))
     try:
-        status = call(list(map(str, command)), environment)
+        status = call(words, environment)
     except KeyboardInterrupt:  # train.py has saved
         if in_pieces and (args.save_dir / LAST).is_file():
             close_piece(args.save_dir, args.updates, time.time())
@@ -258,6 +254,18 @@ def _train(args: argparse.Namespace, flags: Sequence[Any]) -> None:
         status = close_piece(args.save_dir, args.updates, time.time())
     if status:
         raise SystemExit(status)
+
+
+def _batch(args: argparse.Namespace, num_workers: int) -> list[Any]:
+    """The flags for updates of --batch-tokens, or a few less if the workers cannot share them."""
+    num_passes = -(-args.batch_tokens // (args.max_tokens * num_workers))
+    tokens = max(1, args.batch_tokens // (num_passes * num_workers))  # of a worker's pass
+    logger.info(
+        "%d updates of at most %d tokens: %d worker(s), %d passes each, %d tokens a pass",
+        args.updates, num_workers * num_passes * tokens, num_workers, num_passes, tokens,
+    )  # fmt: skip
+    whole = ["--max-tokens-valid", args.max_tokens]
+    return ["--max-tokens", tokens, *whole, "--update-freq", num_passes]
 
 
 def _schedule(args: argparse.Namespace) -> list[Any]:
