@@ -97,8 +97,9 @@ def read_monolingual(path: Path) -> list[str]:
     Raises UserError if the file is missing or too small.
     """
     check_file(path, "text in the model's source language, a sentence a line", "--text")
-    lines = [line.strip() for line in read_lines(path, BadLines(skip=True)) if line]
-    lines = sorted({line for line in lines if line})
+    bad = BadLines(skip=True)
+    lines = sorted({text for line in read_lines(path, bad) if line and (text := line.strip())})
+    bad.warn()
     require(
         len(lines) >= LEAST_LINES,
         f"{path}: has {len(lines)} different lines of text; give at least {LEAST_LINES}, and tens "

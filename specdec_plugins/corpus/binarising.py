@@ -282,7 +282,7 @@ def read_vmap(path: Path, both: Dictionaries) -> tuple[dict[tuple[int, int], flo
 
 
 def _lines(path: Path) -> Iterator[tuple[int, str]]:
-    for number, line in enumerate(read_lines(path, BadLines(can_skip=False)), 1):
+    for number, line in enumerate(read_lines(path, BadLines()), 1):
         assert line is not None, "bad lines are refused"
         yield number, line
 

@@ -40,7 +40,7 @@ from specdec_plugins.corpus.cleaning import (
     unescape,
 )
 from specdec_plugins.corpus.cli import logger
-from specdec_plugins.corpus.reading import BadLines, Pair, ParallelFile, read_pairs
+from specdec_plugins.corpus.reading import BadLines, Pair, ParallelFile, read_pairs, warn_of_repeats
 from specdec_plugins.corpus.resume import leaving_nothing_empty, write_json
 from specdec_plugins.errors import UserError, located, require
 from specdec_plugins.formats.output import check_output, written_whole
@@ -202,7 +202,8 @@ def _mix(args: argparse.Namespace, names: Sequence[str]) -> Mix:
 def main(args: argparse.Namespace) -> None:
     _languages(args.pair)
     corpora, left_out = training_corpora(args.train, args.pair, args.research_data)
-    mix, bad = _mix(args, list(map(name_of, corpora))), BadLines(args.bad_lines == "skip")
+    warn_of_repeats(corpora)
+    mix, bad = _mix(args, list(map(name_of, corpora))), BadLines(args.bad_lines == "skip", True)
     given = {"valid": args.valid}
     given |= {f"test{number or ''}": [item] for number, item in enumerate(args.test)}
     given["also"] = args.also
@@ -233,6 +234,7 @@ def main(args: argparse.Namespace) -> None:
         }
         write_json(place(_REPORT), report)
     _say(counts, left_out)
+    bad.warn()
 
 
 def _check_output(

@@ -35,6 +35,7 @@ from specdec_plugins.corpus.reading import (
     check_file,
     count_lines,
     read_pairs,
+    warn_of_repeats,
 )
 from specdec_plugins.corpus.resume import Steps, locked, read_json, write_json
 from specdec_plugins.corpus.tokenising import (
@@ -46,6 +47,7 @@ from specdec_plugins.corpus.tokenising import (
     writing,
 )
 from specdec_plugins.errors import UserError, imported, located, require
+from specdec_plugins.formats.dictionaries import Dictionary
 from specdec_plugins.formats.output import check_output
 from specdec_plugins.formats.pretrained.languages import plain
 from specdec_plugins.formats.text import load_codes
@@ -63,16 +65,13 @@ class Preparation:
     ) -> None:
         """Raises UserError if flags conflict or a file is missing."""
         _check_flags(args, bool(valid), bool(tests))
-        inputs = [path for corpus in (*train, *valid, *tests) for path in corpus.paths]
-        inputs += filter(None, (args.codes, args.dict, args.dict_tgt))
-        for name in ("raw", "tok", "bpe", "data-bin"):
-            check_output(args.out / name, "--out", inputs=inputs, folder=True)
-        check_output(args.out / "bpe.codes", "--out", inputs=inputs, replaced=True)
+        _check_output(args, [*train, *valid, *tests])
         self._args = args
         self._folder = args.out.resolve()
         self._dictionaries = [path.resolve() for path in (args.dict, args.dict_tgt) if path]
         for path in self._dictionaries:
             check_file(path, "a dictionary with a token and its count on each line")
+            Dictionary.load(path)
         self._given_codes = args.codes and args.codes.resolve()
         if self._given_codes:
             check_file(self._given_codes, "a file of BPE codes")
@@ -122,7 +121,7 @@ class Preparation:
 
         def collect(parts: Sequence[Path]) -> None:
             sides = dict(zip(made, zip(parts[::2], parts[1::2], strict=True), strict=True))
-            chosen = _split_off(corpora, BadLines(bad.skip), sizes)
+            chosen = _split_off(corpora, BadLines(bad.skip, bad.can_skip), sizes)
             held, dropped = HeldOutSentences(chain(*chosen.values())), 0
             for name in made[1:]:
                 write_clean(sides[name], chosen[name], None)
@@ -134,8 +133,7 @@ class Preparation:
                         write(pair)
             if dropped:
                 logger.info("dropped %d pairs that have a held-out sentence", dropped)
-            if bad.skipped:
-                logger.warning("%d bad lines skipped; the first: %s", bad.skipped, bad.first)
+            bad.warn()
 
         self._steps.run(
             f"collect-{split}",
@@ -266,6 +264,15 @@ def _check_flags(args: argparse.Namespace, has_valid: bool, has_tests: bool) -> 
     )
 
 
+def _check_output(args: argparse.Namespace, corpora: Sequence[ParallelFile]) -> None:
+    """Raises UserError if a preparation would overwrite its own input."""
+    inputs = [path for corpus in corpora for path in corpus.paths]
+    inputs += filter(None, (args.codes, args.dict, args.dict_tgt))
+    for name in ("raw", "tok", "bpe", "data-bin"):
+        check_output(args.out / name, "--out", inputs=inputs, folder=True)
+    check_output(args.out / "bpe.codes", "--out", inputs=inputs, replaced=True)
+
+
 def _check_language(flag: str, language: str) -> None:
     """Raises UserError for what is no language code; warns if the tokeniser does not know it."""
     code = plain(language)
@@ -359,6 +366,7 @@ def main(args: argparse.Namespace) -> None:
         [ParallelFile.parse(item, columns) for item in items]
         for items in (args.train, args.valid, args.test)
     )
+    warn_of_repeats(train, [*valid, *tests])
     Preparation(args, train, valid, tests).run()
 
 

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import gzip
 import lzma
+import math
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from itertools import islice, zip_longest
+from itertools import combinations, islice, product, zip_longest
 from pathlib import Path
 from typing import BinaryIO, cast
 
@@ -74,23 +75,47 @@ class ParallelFile:
         return [self.source] if self.target is None else [self.source, self.target]
 
 
+def warn_of_repeats(train: Sequence[ParallelFile], held_out: Sequence[ParallelFile] = ()) -> None:
+    """Say which lines are given twice for training, or also to be held out of it."""
+
+    def same_lines(one: ParallelFile, other: ParallelFile) -> bool:
+        firsts, lasts = (one.first, other.first), (one.last or math.inf, other.last or math.inf)
+        return one.paths == other.paths and max(firsts) <= min(lasts)
+
+    for one, other in combinations(train, 2):
+        if same_lines(one, other):
+            logger.warning("%s: given twice, so each of its pairs counts twice", other.given)
+    for one, other in product(train, held_out):
+        if same_lines(one, other):
+            logger.warning(
+                "%s: is both trained on and a dev or test set, whose scores then say nothing",
+                other.given,
+            )
+
+
 @dataclass
 class BadLines:
     """How bad lines are handled: refused (``skip`` False), or skipped with their pair and counted.
 
-    ``can_skip``: whether the error message suggests skipping.
+    ``can_skip``: whether the command has a flag for it, which the error message then names.
     """
 
     skip: bool = False
-    can_skip: bool = True
+    can_skip: bool = False
     skipped: int = 0
     first: str = ""
 
     def report(self, sentence: str) -> None:
         if not self.skip:
-            raise UserError(sentence + (", or skip bad lines" if self.can_skip else ""))
+            way_out = ", or skip such lines with --bad-lines skip" if self.can_skip else ""
+            raise UserError(sentence + way_out)
         self.first = self.first or sentence
         self.skipped += 1
+
+    def warn(self) -> None:
+        """Say how many lines were skipped, if any."""
+        if self.skipped:
+            logger.warning("%d bad lines skipped; the first: %s", self.skipped, self.first)
 
 
 def check_file(path: str | Path, expected: str, flag: str = "") -> None:
@@ -204,7 +229,8 @@ def _read_tsv(path: Path, columns: tuple[int, int] | None, bad: BadLines) -> Ite
         if len(cells) != expected:
             bad.report(
                 f"{path}, line {number}: expected {expected} columns separated by tabs, found "
-                f"{len(cells)}; correct the line, name the columns"
+                f"{len(cells)}; correct the line, or have prepare-tsv.sh read two columns of the "
+                "file (--columns 1,2)"
             )
             continue
         yield cells[source_at], cells[target_at]

@@ -30,7 +30,7 @@ _TARGET = re.compile(r"T-(\d+)\t(.*)")
 
 def read_lines(path: Path) -> list[str]:
     """The lines of a UTF-8 text file; only LF ends a line, so that none is split or lost."""
-    lines = [line or "" for line in reading.read_lines(path, reading.BadLines(can_skip=False))]
+    lines = [line or "" for line in reading.read_lines(path, reading.BadLines())]
     if not "".join(lines).strip():
         raise UserError(f"{path}: empty; there is nothing to score")
     return lines

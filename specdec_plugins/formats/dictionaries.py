@@ -51,8 +51,9 @@ class Dictionary:
             if overwrite:
                 fields = fields[0].rsplit(" ", 1)
             if len(fields) != 2 or not fields[1].lstrip("-").isdigit():
+                what = "; these are BPE codes" if text.startswith("#version:") else ""
                 raise UserError(
-                    f"{path}, line {number}: expected a symbol, a space and its count; give "
+                    f"{path}, line {number}: expected a symbol, a space and its count{what}; give "
                     "a dictionary that fairseq-preprocess wrote."
                 )
             symbol = fields[0]

@@ -85,6 +85,18 @@ def test_somebody_s_file_is_not_replaced(corpora: Path) -> None:
     assert list((corpora / "mix").iterdir()) == [mine]
 
 
+def test_a_corpus_given_twice_and_skipped_lines_are_said(
+    corpora: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = corpora / "train.one.en-de.tsv.xz"
+    assert len(run(corpora, "--train", corpora, path)) == 4
+    assert f"{path}: given twice, so each of its pairs counts twice" in caplog.text
+    (corpora / "bad.tsv").write_bytes(b"a\tb\n\xff\tc\n")
+    refused("--bad-lines skip", run, corpora, "--train", corpora / "bad.tsv")
+    assert run(corpora, "--train", corpora / "bad.tsv", "--bad-lines", "skip") == ["a\tb"]
+    assert "1 bad lines skipped; the first: " in caplog.text
+
+
 def test_a_mix_of_nothing_is_refused(corpora: Path) -> None:
     same = corpora / "dev.tsv"
     message = r"no training pair is left \(3 source is held out\)"

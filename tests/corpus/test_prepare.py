@@ -262,15 +262,39 @@ def test_a_corpus_that_cannot_be_read_leaves_nothing_behind(
 
 
 @pytest.mark.parametrize(
-    ("split", "ending"), [("train", "damaged.tsv, line 1: .*, or skip bad lines$"), ("test", None)]
+    ("split", "ending"),
+    [
+        ("train", "damaged.tsv, line 1: .*, or skip such lines with --bad-lines skip$"),
+        ("test", None),
+    ],
 )
 def test_only_bad_lines_of_the_training_text_can_be_skipped(
     split: str, ending: str | None, flags: list[str], tmp_path: Path
 ) -> None:
     damaged = tmp_path / "damaged.tsv"
     damaged.write_bytes(b"a\xff\tb\n")
-    ending = ending or r"damaged.tsv, line 1: (?!.*skip bad lines)"
+    ending = ending or r"damaged.tsv, line 1: (?!.*--bad-lines)"
     refused(ending, prepare.COMMAND, *flags, f"--{split}", damaged, "--bad-lines", "refuse")
+
+
+def test_lines_that_are_given_twice_are_said(
+    flags: list[str], tmp_path: Path, no_fairseq: None, caplog: pytest.LogCaptureFixture
+) -> None:
+    train, test = tmp_path / "train.tsv", tmp_path / "test.tsv"
+    shared = [*flags, "--test", test, "--valid"]
+    prepare.COMMAND(*shared, f"{train}:30-", "--train", f"{train}:1-29")
+    assert "given twice" not in caplog.text
+    assert "both trained on" not in caplog.text
+    prepare.COMMAND(*shared, f"{train}:29-", "--train", f"{train}:1-29", train, "--out", tmp_path)
+    assert f"{train}: given twice" in caplog.text
+    assert f"{train}:29-: is both trained on and a dev or test set" in caplog.text
+
+
+def test_codes_in_place_of_a_dictionary_are_known(flags: list[str], tmp_path: Path) -> None:
+    (tmp_path / "codes").write_text("#version: 0.2\nÄ h</w>\n", encoding="utf-8")
+    message = "codes, line 1: .*; these are BPE codes"
+    refused(message, prepare.COMMAND, *flags, "--dict", tmp_path / "codes")
+    assert not (tmp_path / "out").exists()
 
 
 def test_a_language_without_rules_is_said(
