@@ -17,12 +17,10 @@ RESULT ?= benchmarks/results/$(notdir $(PAIR:/=)).$(basename $(notdir $(TEST)))
 BENCH = $(PY) -m benchmarks --pair $(PAIR) --test $(TEST) --batch-rows '* greedy' 'ours exact'
 # All rows one sentence at a time; only greedy decoding and SpecDec in batches.
 BENCH_FLAGS ?= --threads 2 --batches 1 16 --sentences 40
-# `make bench-models` compares a MarianMT folder, a bundle of it with a drafter, and a smaller model
-# that assists it in transformers and is trained on TEXT; MODEL defaults to the bundled pair's.
+# `make bench-models` compares a MarianMT folder and a bundle of it with a drafter; MODEL defaults to
+# the bundled pair's.
 MODEL ?= runs/models/en-de
 BUNDLE ?= $(MODEL:/=).bundle
-ASSISTANT ?= $(MODEL:/=).assistant
-TEXT ?= data/sample/train.en
 BENCH_MODELS_FLAGS ?= --threads 1 --batches 1 16 --relaxed --turn 8
 BENCH_GPU_FLAGS ?= --threads 2 --batches 1 4 8 16 32 64 --dtypes float32 float16
 
@@ -56,9 +54,9 @@ bench: setup  ## every engine side by side, on the bundled pair or on PAIR= and 
 bench-gpu: setup  ## every engine side by side on a GPU (BENCH_GPU_FLAGS=)
 	@$(BENCH) --output $(RESULT).gpu --device cuda $(BENCH_GPU_FLAGS)
 
-bench-models: setup $(MODEL)/config.json $(BUNDLE)/bundle.json $(ASSISTANT)/config.json  ## the same for a MarianMT folder (MODEL=, BUNDLE=, TEXT=, TEST=)
-	@$(PY) -m benchmarks --pair $(BUNDLE) --model $(MODEL) --assistant $(ASSISTANT) --test $(TEST) \
-	  --rows 'transformers greedy' 'transformers assisted' 'ctranslate2 greedy*' 'ours greedy*' 'ours exact*' \
+bench-models: setup $(MODEL)/config.json $(BUNDLE)/bundle.json  ## the same for a MarianMT folder (MODEL=, BUNDLE=, TEST=)
+	@$(PY) -m benchmarks --pair $(BUNDLE) --model $(MODEL) --test $(TEST) \
+	  --rows 'transformers greedy' 'ctranslate2 greedy*' 'ours greedy*' 'ours exact*' \
 	  --output benchmarks/results/models $(BENCH_MODELS_FLAGS)
 
 runs/models/en-de/config.json: | setup
@@ -66,9 +64,6 @@ runs/models/en-de/config.json: | setup
 
 runs/models/en-de.bundle/bundle.json: runs/models/en-de/config.json
 	@scripts/convert.sh bundle $(<D) --path data/models/en-de/drafter.safetensors --block-size 5 --output $(@D)
-
-%.assistant/config.json: %/config.json
-	@$(PY) -m benchmarks.assistant $(<D) --text $(TEXT) --output $(@D)
 
 check: setup  ## look for faults without running anything: ruff, mypy, shellcheck
 	@echo "check: ruff"

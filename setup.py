@@ -32,7 +32,7 @@ SERVE = [
 ]
 # Other engines that a verifier can be converted to, and measured against.
 CONVERT = ["ctranslate2>=4.8", "transformers>=5.20"]
-COMPARE = ["matplotlib>=3.9", "sacrebleu>=2.4"]  # scripts/compare_ways.py
+COMPARE = ["matplotlib>=3.9", "sacrebleu>=2.4"]  # scripts/reproduce.sh
 BENCH = [*COMPARE, *CONVERT]
 # To find similar sentences; the rest of text preparation needs nothing more.
 CORPUS = ["rapidfuzz>=3.9", "scikit-learn>=1.5"]

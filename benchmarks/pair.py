@@ -28,6 +28,7 @@ from specdec_plugins.formats.pretrained.config import is_pretrained, read_config
 from specdec_plugins.formats.text import TextPipeline
 
 ASSISTANT = "assistant.pt"
+_PEERS = "transformers reads the MarianMT folder as it is, CTranslate2 through its converter."
 NOTE = "note.txt"  # a sentence that every result of the pair repeats
 
 
@@ -69,17 +70,16 @@ class Pair:
         assistant = folder / ASSISTANT
         return cls(settings, str(assistant) if assistant.is_file() else None)
 
-    def beside(self, model: Path, assistant: Path | None) -> Pair:
+    def beside(self, model: Path) -> Pair:
         """The same pair, but peers read the MarianMT folder that its bundle was made of.
 
-        assistant: the folder of a smaller one. Raises UserError if they do not belong together.
+        Raises UserError if they do not belong together.
         """
-        for folder in filter(None, (model, assistant)):
-            kind = read_config(folder).model_type
-            require(
-                kind == "marian",
-                f"{folder}: expected a MarianMT folder, found a model of type {kind!r}.",
-            )
+        kind = read_config(model).model_type
+        require(
+            kind == "marian",
+            f"{model}: expected a MarianMT folder, found a model of type {kind!r}.",
+        )
         theirs = read_words(make_settings({"data": str(model), "strategy": "AR"})).dictionaries
         mine = self.dictionaries()
         require(
@@ -87,8 +87,7 @@ class Pair:
             f"{model}: its symbols differ from those of {self.settings.data}; give the folder that "
             "this bundle was made from.",
         )
-        helper = None if assistant is None else str(assistant)
-        return replace(self, model=str(model), assistant=helper)
+        return replace(self, model=str(model), assistant=None)
 
     @property
     def name(self) -> str:
@@ -121,19 +120,8 @@ class Pair:
             "drafter": drafter,
             "drafter_weights": num_weights,
             "note": note.read_text(encoding="utf-8").strip() if note.is_file() else "",
-            "model": self._peers(),
+            "model": _PEERS if self.model is not None else "",
         }
-
-    def _peers(self) -> str:
-        """What the peers read, if that is no conversion of ours; mostly empty."""
-        if self.model is None:
-            return ""
-        told = "transformers reads the MarianMT folder as it is, CTranslate2 through its converter"
-        if self.assistant is None:
-            return f"{told}."
-        shape = read_config(self.assistant).fields
-        layers = f"{shape['encoder_layers']}+{shape['decoder_layers']}"
-        return f"{told}; the assistant has {layers} layers, {shape['d_model']} wide."
 
     def words(self) -> Words:
         """Converts between ids and tokens, or lines for a transformers model."""

@@ -9,8 +9,6 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-import numpy
-
 from benchmarks.reports import Record
 from benchmarks.results import Results, speed_ups
 from benchmarks.systems import EXACT, GREEDY, RELAXED, SCRIPTED, System
@@ -27,12 +25,6 @@ _NUM_COLOURS, _LINES, _MARKERS = 10, ("-", "--", ":", "-."), "os^v"
 _COMPARED = (("fairseq", GREEDY), ("ctranslate2", GREEDY), ("ours", GREEDY), ("ours", EXACT))
 
 # Readable for the colour-blind (Okabe and Ito 2008); each also has its own hatch.
-_BY_GUARANTEE = {
-    "greedy": {"color": "#0072B2", "hatch": ""},
-    "distribution": {"color": "#E69F00", "hatch": "//"},
-    "none": {"color": "#999999", "hatch": ".."},
-}
-_PARTS = (("drafter", "#D55E00"), ("verifier", "#0072B2"), ("rest", "#CCCCCC"))
 
 
 def pyplot() -> ModuleType:
@@ -41,8 +33,7 @@ def pyplot() -> ModuleType:
         import matplotlib
     except ImportError as error:
         raise UserError(
-            "A picture needs matplotlib; install it with the extra 'compare'. (compare_ways.py "
-            "runs without it if given --no-picture.)"
+            "A picture needs matplotlib; install it with the extra 'compare'."
         ) from error
     # fairseq turns on all logging, and matplotlib logs many fonts.
     logging.getLogger("matplotlib").setLevel(logging.WARNING)
@@ -86,41 +77,6 @@ def _draw(
             figure.savefig(written[-1], dpi=120, metadata=undated)
         plt.close(figure)
     return written
-
-
-def draw_comparison(rows: Rows, path: Path) -> None:
-    """Write a PNG: each system's speed to the left, the parts of its time to the right."""
-    plt = pyplot()
-    figure, (speed, time) = plt.subplots(
-        1, 2, sharey=True, figsize=(12, 1.2 + 0.34 * len(rows)), layout="constrained"
-    )
-    for guarantee, style in _BY_GUARANTEE.items():
-        of = {at: row["speed"] for at, row in enumerate(rows) if row["guarantee"] == guarantee}
-        if of:
-            least, middle, most = (
-                numpy.array([f(speeds) for speeds in of.values()])
-                for f in (min, statistics.median, max)
-            )
-            ends = [middle - least, most - middle]
-            speed.barh(list(of), middle, xerr=ends, label=guarantee, **style)
-    speed.axvline(1.0, color="black", linewidth=0.8)
-    draft, verify, total = (
-        numpy.array([1000 * statistics.median(row[part]) for row in rows])
-        for part in ("draft", "verify", "total")
-    )
-    rest = (total - draft - verify).clip(min=0)
-    left = numpy.zeros(len(rows))
-    for (part, colour), widths in zip(_PARTS, (draft, verify, rest), strict=True):
-        time.barh(range(len(rows)), widths, left=left, color=colour, label=part)
-        left = left + widths
-    speed.set_yticks(range(len(rows)), [row["name"] for row in rows])
-    speed.invert_yaxis()
-    speed.set_xlabel("speed relative to greedy decoding with the same verifier")
-    time.set_xlabel("ms a sentence")
-    for axes, title in ((speed, "guarantee"), (time, "time")):  # above the bars
-        axes.legend(title=title, loc="lower center", bbox_to_anchor=(0.5, 1.0), ncols=3)
-    figure.savefig(path, dpi=120)
-    plt.close(figure)
 
 
 def _plot(

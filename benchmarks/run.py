@@ -106,8 +106,7 @@ def _subject(options: Options) -> tuple[Pair, TestSet, Lengths]:
         grow(pair, grown_size(options.grow), folder, options.grow_bits)
         pair = Pair.of(folder, *languages)
     if options.model is not None:
-        assistant = options.assistant and Path(options.assistant)
-        pair = pair.beside(Path(options.model), assistant or None)
+        pair = pair.beside(Path(options.model))
     return pair, read_test_set(options.test, pair, options.sentences), Lengths()
 
 

@@ -117,9 +117,6 @@ class Options:
         "converter read it as it is; fairseq cannot read it and has no rows",
         "FOLDER",
     )
-    assistant: str | None = _what(
-        None, "MarianMT folder of a smaller model to assist it (benchmarks/assistant.py)", "FOLDER"
-    )
     device: str = _how("cpu", "device that all engines compute on", choices=("cpu", "cuda"))
     work: str = _how("runs/bench", "folder for converted weights", "FOLDER")
     threads: Sequence[int] = _how((2,), "threads (default: 2)", "N", nargs="+", type=_count)
@@ -174,8 +171,6 @@ class Options:
             require(none, "--random-weights replaces --pair and --test; leave them out.")
             told = "--grow needs a trained pair; leave out --grow or --random-weights."
             require(not self.grow, told)
-        alone = self.assistant is None or self.model is not None
-        require(alone, "--assistant needs --model; a pair's own is assistant.pt in its folder.")
         grown = self.model is None or not (self.grow or self.random_weights)
         require(grown, "--model does not go with --grow or --random-weights; leave one out.")
         usable = self.device == "cpu" or torch.cuda.is_available()

@@ -67,12 +67,6 @@ PROGRAMS = {
         "specdec_plugins.corpus.binarising.count_bigrams",
         FILE,
     ),
-    "compare_ways.py": (
-        module("scripts.compare_ways"),
-        ["--ways", os.devnull, "--no-picture", "--report"],
-        "benchmarks.compare.run",
-        FILE,
-    ),
     "python -m benchmarks": (
         module("benchmarks.run"),
         ["--pair", PAIR, "--test", "lines.tsv", "--output"],
@@ -194,7 +188,6 @@ IN_PLACE: dict[str, tuple[Run, str]] = {
     "evaluate.sh": (scoring.COMMANDS["evaluate"].run, "a b --json x/../b"),
     "encoder_initial.py": (encoder_initial.COMMAND.run, "--verifier a.pt --output x/../a.pt"),
     "frames": (frames.COMMAND.run, "t.tsv --output x/../t.tsv"),
-    "compare_ways.py": (PROGRAMS["compare_ways.py"][0], "--ways w.json --report x/../w"),
     "convert.sh": (PROGRAMS["convert.sh"][0], "bundle data --output x/../data --force"),
     "convert.sh inside": (
         PROGRAMS["convert.sh"][0],

@@ -56,8 +56,7 @@ class Workload:
 
     def converted(self, name: str) -> Path:
         """Where a peer, or its assistant, finds its model: as given, or where `convert` put it."""
-        given = {"transformers": self.pair.model, ASSISTED: self.pair.assistant}
-        own = given.get(name) if self.pair.model is not None else None
+        own = self.pair.model if name == "transformers" else None
         return Path(own or Path(self.work) / name)
 
 

@@ -9,7 +9,6 @@ from pathlib import Path
 
 import pytest
 
-import benchmarks.compare
 import benchmarks.gpu.check
 import benchmarks.reproduce
 import benchmarks.run
@@ -43,7 +42,6 @@ PARSERS = [
     binarising.SHORTLIST.parser,
     encoder_initial.COMMAND.parser,
     benchmarks.run.parser,
-    benchmarks.compare.comparison_parser,
     benchmarks.reproduce.COMMAND.parser,
     benchmarks.gpu.check.COMMAND.parser,
     wheels.COMMAND.parser,
