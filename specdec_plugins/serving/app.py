@@ -1,4 +1,4 @@
-"""The web application: routes, limits, errors, the page, and the worker's lifetime."""
+"""The web application: connections, limits, routes, errors, the page, and the worker's lifetime."""
 
 from __future__ import annotations
 
@@ -7,29 +7,34 @@ import logging
 import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from functools import partial
 from http import HTTPStatus
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 from fastapi import FastAPI
 from fastapi.responses import FileResponse
 from fastapi_offline import FastAPIOffline
+from starlette.datastructures import Headers
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
+from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from specdec_plugins.serving.errors import HUNG_UP, KINDS, ServiceError
 from specdec_plugins.serving.model import ServedModel
 from specdec_plugins.serving.request_ids import RequestIds, current_id
-from specdec_plugins.serving.routes import router
+from specdec_plugins.serving.routes import bearer, router
 from specdec_plugins.serving.service import Service, version
 from specdec_plugins.serving.settings import ServerSettings
 
 log = logging.getLogger("specdec.serving")
 
-# Not "auto": the server must not depend on what else is installed beside uvicorn.
-UVICORN: dict[str, Any] = {"loop": "asyncio", "http": "h11"}
+_JSON = "application/json"
+_MONITORED = ("/health", "/metrics")
+_PATIENCE = 8  # a body is read up to so many times its limit before the connection is closed
 _PAGE = Path(__file__).parent / "page"
 # The page loads nothing from elsewhere and must not be framed.
 _PAGE_HEADERS = {
@@ -69,6 +74,7 @@ def create_app(
     app.add_exception_handler(ServiceError, _answer)
     app.add_exception_handler(HTTPException, _answer)
     routes = frozenset(getattr(route, "path", "") for route in (*router.routes, *app.routes))
+    app.add_middleware(Gate, service=service)
     app.add_middleware(RequestLog, service=service, routes=routes)
     app.add_middleware(RequestIds)  # added last, so it comes first
     return app
@@ -86,8 +92,127 @@ def _add_page(app: FastAPI) -> None:
         serve(name, f"/{name}")
 
 
+def uvicorn_options(settings: ServerSettings) -> dict[str, Any]:
+    """How uvicorn serves the application, whatever else is installed beside it."""
+    return {"loop": "asyncio", "http": partial(Connection, settings)}
+
+
+class Connection(H11Protocol):
+    """uvicorn's, with a limit of their number and of the time that a client may do nothing."""
+
+    def __init__(self, settings: ServerSettings, **given: Any) -> None:
+        super().__init__(**given)
+        self._most, self._patience = settings.max_connections, settings.body_timeout
+        self._timer: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: Any) -> None:
+        super().connection_made(transport)
+        if len(self.connections) > self._most:
+            transport.abort()
+        else:
+            self._wait_for(self._next_request)
+
+    def on_response_complete(self) -> None:
+        super().on_response_complete()
+        self._wait_for(self._next_request)
+
+    def pause_writing(self) -> None:
+        super().pause_writing()
+        self._wait_for(self.transport.abort)
+
+    def resume_writing(self) -> None:
+        super().resume_writing()
+        self._stop_waiting()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        super().connection_lost(exc)
+        self._stop_waiting()
+
+    def _wait_for(self, too_late: Callable[[], object]) -> None:
+        self._stop_waiting()
+        self._timer = self.loop.call_later(self._patience, too_late)
+
+    def _stop_waiting(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+
+    def _next_request(self) -> None:
+        """Close the connection if none has begun; `Gate` waits for what follows its head."""
+        if self.cycle is None or self.cycle.response_complete:
+            self.transport.abort()
+
+
+class Gate:
+    """ASGI middleware, inside `RequestLog`: refuses what it can, and reads bodies of bounded size.
+
+    Headers decide before a body is read, and its size before anything is done with it.
+    """
+
+    def __init__(self, app: ASGIApp, service: Service) -> None:
+        self._app = app
+        self._service = service
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http" or scope["method"] != "POST":
+            await self._app(scope, receive, send)
+            return
+        refusal = self._refusal(scope["path"], Headers(scope=scope))
+        body = await self._body(receive, keeps=refusal is None)
+        if refusal is not None:
+            raise refusal
+        messages = iter([{"type": "http.request", "body": body, "more_body": False}])
+
+        async def received() -> Message:
+            return next(messages, None) or await receive()
+
+        await self._app(scope, received, send)
+
+    def _refusal(self, path: str, headers: Headers) -> ServiceError | None:
+        """What the headers alone decide."""
+        key, kind = bearer(headers), headers.get("content-type", "").partition(";")[0].strip()
+        origin = headers.get("origin")
+        try:
+            if key is not None or path != "/translate":  # whose body may hold the key
+                self._service.check_key(key or b"")
+        except ServiceError as error:
+            return error
+        # A page may send these types to any address without asking; its own server is no stranger.
+        if origin and urlsplit(origin).netloc != headers.get("host") and kind != _JSON:
+            return ServiceError(403, f"A page of {origin[:100]} must send its request as {_JSON}.")
+        if kind.startswith("multipart/"):
+            return ServiceError(415, f"A body of {kind[:100]} is not read; send {_JSON} or a form.")
+        return None
+
+    async def _body(self, receive: Receive, keeps: bool) -> bytes:
+        """Read a body of bounded size in bounded time, also one that is not kept.
+
+        A client that is still writing when the connection closes never sees the answer.
+        """
+        settings, num_bytes, parts = self._service.settings, 0, list[bytes]()
+        more = True
+        try:
+            async with asyncio.timeout(settings.body_timeout):
+                while more and num_bytes < _PATIENCE * settings.max_body:
+                    message = await receive()
+                    if message["type"] == "http.disconnect":
+                        raise ClientDisconnect
+                    part, more = message.get("body", b""), message.get("more_body", False)
+                    num_bytes += len(part)
+                    if keeps and num_bytes <= settings.max_body:
+                        parts.append(part)
+        except TimeoutError as error:
+            raise ServiceError(408, "The body did not arrive in time.") from error
+        if keeps and num_bytes > settings.max_body:
+            raise ServiceError(413, f"The body is larger than {settings.max_body} bytes.")
+        return b"".join(parts)
+
+
 class RequestLog:
-    """ASGI middleware, inside `RequestIds`: counts requests, and answers unexpected errors."""
+    """ASGI middleware, inside `RequestIds`: counts requests, and answers errors outside of routes.
+
+    A HEAD is answered as a GET, whose body the server leaves out, and a slash at a path's end is
+    ignored.
+    """
 
     def __init__(self, app: ASGIApp, service: Service, routes: frozenset[str]) -> None:
         self._app = app
@@ -98,6 +223,9 @@ class RequestLog:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
+        method = scope["method"]
+        plain = {"method": "GET" if method == "HEAD" else method}
+        scope = {**scope, **plain, "path": scope["path"].rstrip("/") or "/"}
         begin, code, hung_up = time.monotonic(), None, False
 
         async def send_noted(message: Message) -> None:
@@ -114,6 +242,9 @@ class RequestLog:
         except asyncio.CancelledError:
             hung_up = True
             raise
+        except ServiceError as error:  # of `Gate`
+            answer = await _answer(Request(scope), error)
+            await answer(scope, receive, send_noted)
         except Exception as error:  # unexpected
             log.error("request_id=%s failed", current_id.get(), exc_info=error)
             if code is not None:
@@ -123,20 +254,22 @@ class RequestLog:
             await answer(scope, receive, send_noted)
         finally:
             seen = HUNG_UP if code is None or hung_up else code
-            self._count(scope, seen, time.monotonic() - begin)
+            self._count(method, scope["path"], seen, time.monotonic() - begin)
 
-    def _count(self, scope: Scope, code: int, seconds: float) -> None:
+    def _count(self, method: str, path: str, code: int, seconds: float) -> None:
         # Unknown paths must not become labels.
-        route = scope["path"] if scope["path"] in self._routes else "other"
+        route = path if path in self._routes else "other"
         metrics = self._service.metrics
         metrics.active.dec()
         if code == HUNG_UP:
             metrics.failures.labels(KINDS[HUNG_UP]).inc()
         metrics.requests.labels(route, code).inc()
         metrics.request_seconds.labels(route).observe(seconds)
-        asked = f"method={scope['method']} path={scope['path'][:200]!r}"
+        # Monitors would fill the log.
+        level = logging.DEBUG if path in _MONITORED and code == 200 else logging.INFO
+        asked = f"method={method} path={path[:200]!r}"
         done = f"status={code} ms={seconds * 1000:.1f}"
-        log.info(f"request_id={current_id.get()} {asked} {done}")
+        log.log(level, f"request_id={current_id.get()} {asked} {done}")
 
 
 async def _answer(request: Request, error: Exception) -> Response:

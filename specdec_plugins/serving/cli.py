@@ -80,7 +80,7 @@ def serve(model: ServedModel, settings: ServerSettings, host: str, port: int) ->
     # Web packages take a second to import; a wrong path should be reported at once.
     import uvicorn
 
-    from specdec_plugins.serving.app import UVICORN, create_app
+    from specdec_plugins.serving.app import create_app, uvicorn_options
 
     _announce(model, host, port)
 
@@ -95,7 +95,7 @@ def serve(model: ServedModel, settings: ServerSettings, host: str, port: int) ->
         log_config=None,
         access_log=False,
         server_header=False,
-        **UVICORN,
+        **uvicorn_options(settings),
         timeout_graceful_shutdown=math.ceil(settings.shutdown_timeout),
     )
     server = uvicorn.Server(config)

@@ -14,6 +14,7 @@ KINDS = {
     405: "method_not_allowed",
     408: "bad_request",
     413: "too_large",
+    415: "bad_request",
     422: "validation",
     429: "overloaded",
     HUNG_UP: "cancelled",

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import urllib.parse
 from collections.abc import Awaitable, Callable
 from typing import Annotated, Any, TypeVar
@@ -244,7 +243,6 @@ class Info(BaseModel):
 _FORM = "application/x-www-form-urlencoded"
 _LISTS = frozenset({"q"})  # form fields that may be repeated
 _NO_OBJECT = ("json_invalid", "model_type")  # errors of a body that is no JSON object
-_PATIENCE = 8  # a body is read up to so many times its limit before the connection is closed
 
 
 def body_of(model: type[M]) -> Callable[[Request], Awaitable[M]]:
@@ -255,7 +253,7 @@ def body_of(model: type[M]) -> Callable[[Request], Awaitable[M]]:
     """
 
     async def read(request: Request) -> M:
-        body = await _body(request)
+        body = await request.body()
         is_form = request.headers.get("content-type", "").partition(";")[0].strip() == _FORM
         try:
             if is_form and body.lstrip()[:1] != b"{":
@@ -276,27 +274,6 @@ def schema_of(model: type[BaseModel]) -> dict[str, Any]:
         schema["properties"]["parameters"] = schema.pop("$defs")["Parameters"]
     content = {"application/json": {"schema": schema}}
     return {"requestBody": {"required": True, "content": content}}
-
-
-async def _body(request: Request) -> bytes:
-    """Read a body of bounded size, in bounded time."""
-    settings: ServerSettings = request.app.state.service.settings
-    limit, num_bytes, parts = settings.max_body, 0, []
-    declared = request.headers.get("content-length", "")
-    try:
-        async with asyncio.timeout(settings.body_timeout):
-            async for part in request.stream():
-                num_bytes += len(part)
-                if num_bytes <= limit:
-                    parts.append(part)
-                # A client that is still writing when the connection closes never sees the answer.
-                elif num_bytes >= _PATIENCE * limit:
-                    break
-    except TimeoutError as error:
-        raise ServiceError(408, "The body did not arrive in time.") from error
-    if num_bytes > limit or (declared.isdecimal() and int(declared) > limit):
-        raise ServiceError(413, f"The body is larger than {limit} bytes.")
-    return b"".join(parts)
 
 
 def _form(body: bytes) -> dict[str, Any]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import hmac
 import importlib.metadata
 import secrets
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
@@ -63,6 +64,13 @@ class Service:
             seconds = self.settings.request_timeout
             message = f"The translation took longer than {seconds:g} seconds."
             raise ServiceError(504, message) from error
+
+    def check_key(self, given: bytes) -> None:
+        """Raises ServiceError if the server has a key, and this is another one."""
+        key = self.settings.api_key
+        if key is not None and not hmac.compare_digest(given, key.encode()):
+            message = "This server needs an API key; send it as 'api_key' or as a bearer token."
+            raise ServiceError(403, message)
 
     def refusal(self, error: ServiceError) -> ErrorResponse:
         """Count an error; returns the answer to the current request."""

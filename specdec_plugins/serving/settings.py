@@ -134,8 +134,13 @@ class ServerSettings:
     request_timeout: float = _limit(
         120.0, "from when a request is read until its answer is complete", "SECONDS", above=0
     )
+    max_connections: int = _limit(500, "open connections; more are closed at once", least=1)
     body_timeout: float = _limit(
-        30.0, "until a request's whole body has arrived", "SECONDS", above=0
+        30.0,
+        "until a connection sends a request's head, then its whole body, and until a reader who "
+        "stopped reads on",
+        "SECONDS",
+        above=0,
     )
     shutdown_timeout: float = _limit(
         60.0, "to finish accepted work after a signal to stop", "SECONDS", above=0

@@ -352,12 +352,77 @@ def test_addresses_that_do_not_exist(server: Running) -> None:
 def test_request_ids(server: Running, caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.INFO, "specdec.serving"):
         given, made = (
-            server.client.get("/health", headers={"X-Request-ID": name}).headers["x-request-id"]
+            server.client.get("/info", headers={"X-Request-ID": name}).headers["x-request-id"]
             for name in ("my-id.1", "a b status=200")
         )
     assert (given, len(made)) == ("my-id.1", 32)
     for request_id in (given, made):
         assert any(f"request_id={request_id} " in line for line in caplog.messages)
+
+
+def test_monitors_do_not_fill_the_log(server: Running, caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.DEBUG, "specdec.serving"):
+        for path in ("/health", "/metrics", "/info"):
+            server.client.get(path)
+            wait_until(lambda path=path: f"path='{path}'" in caplog.text)
+    told = {r.message.split("path='")[1].split("'")[0]: r.levelname for r in caplog.records}
+    assert told == {"/health": "DEBUG", "/metrics": "DEBUG", "/info": "INFO"}
+
+
+@pytest.mark.parametrize("path", ["/", "/page.js", "/docs", "/health", "/info", "/languages"])
+def test_head_is_get_without_a_body(server: Running, path: str) -> None:
+    whole, head = server.client.get(path), server.client.head(path)
+    assert (head.status_code, head.content) == (200, b"")
+    for name in ("content-type", "content-length"):
+        assert head.headers[name] == whole.headers[name]
+
+
+def test_a_slash_at_the_end_changes_nothing(server: Running) -> None:
+    client = server.client
+    assert client.get("/health/").json() == {"status": "ok"}
+    assert client.post("/generate/", json={"inputs": "w1"}).json()["generated_text"]
+    assert client.post("/translate/", json={"q": "w1", **LANGUAGES}).status_code == 200
+    check_error(client.get("/nothing/"), 404)
+    check_error(client.get("/generate/"), 405)
+
+
+def test_a_body_of_several_parts_is_refused_by_name(server: Running) -> None:
+    answer = server.client.post("/translate", files={"q": (None, "w1")}, data=LANGUAGES)
+    assert "multipart/form-data is not read; send application/json or" in check_error(answer, 415)
+
+
+def test_pages_of_others_cannot_send_requests_without_being_asked(server: Running) -> None:
+    """A browser asks before it sends JSON, but not before it sends a form or plain text."""
+    client, body = server.client, {"q": "w1", **LANGUAGES}
+    own, foreign = f"http://127.0.0.1:{server.port}", "http://other.example"
+    for origin, kind, status in (
+        (foreign, "text/plain", 403),
+        (foreign, FORM["content-type"], 403),
+        ("null", "text/plain", 403),
+        (foreign, "application/json", 200),
+        (own, "text/plain", 200),
+        (own, FORM["content-type"], 200),
+    ):
+        headers = {"origin": origin, "content-type": kind}
+        answer = client.post("/translate", content=json.dumps(body), headers=headers)
+        if status == 403:
+            assert "application/json" in check_error(answer, 403)
+        assert answer.status_code == status, (origin, kind)
+
+
+def test_the_key_is_asked_for_before_the_body_is_looked_at() -> None:
+    with running(api_key="k", max_body=1000) as there:
+        for content in (b"{", b"x" * 5_000, b'{"inputs": "w1"}'):
+            for headers in ({}, {"Authorization": "Bearer other"}):
+                answer = there.client.post("/generate", content=content, headers=headers)
+                check_error(answer, 403)
+        wrong = {"Authorization": "Bearer other"}
+        check_error(there.client.post("/translate", content=b"{", headers=wrong), 403)
+        # Somebody else's credentials are no key; the body may have it.
+        body = {"q": "w1", **LANGUAGES, "api_key": "k"}
+        basic = {"Authorization": "Basic dTpw"}
+        assert there.client.post("/translate", json=body, headers=basic).status_code == 200
+        assert there.metric("specdec_request_failures_total", kind="forbidden") == 7
 
 
 def test_the_api_key() -> None:

@@ -212,6 +212,54 @@ def test_a_body_that_never_comes_is_not_waited_for() -> None:
         assert answer(send_half(server))[0] == 408
 
 
+def is_closed(client: socket.socket) -> bool:
+    """True if the server closes the connection before the test gives up."""
+    client.settimeout(PATIENCE)
+    try:
+        return client.recv(1) == b""
+    except ConnectionError:
+        return True
+
+
+def test_connections_are_limited() -> None:
+    with running(max_connections=2) as server:
+        address = ("127.0.0.1", server.port)
+        first, second = (socket.create_connection(address) for _ in range(2))
+        with first, socket.create_connection(address) as third:
+            assert is_closed(third)
+            second.close()
+            wait_until(lambda: server.client.get("/health").status_code == 200)
+
+
+@pytest.mark.parametrize("begun", [b"", b"GET /health HTTP/1.1\r\nHos"])
+def test_a_request_that_does_not_begin_is_not_waited_for(begun: bytes) -> None:
+    with running(body_timeout=0.1) as server, send_head(server, begun) as client:
+        assert is_closed(client)
+
+
+def send_head(server: Running, begun: bytes) -> socket.socket:
+    """A connection whose first request is answered, and whose second has only begun."""
+    client = socket.create_connection(("127.0.0.1", server.port))
+    client.sendall(b"GET /health HTTP/1.1\r\nHost: x\r\n\r\n")
+    assert read(client).read() == b'{"status":"ok"}'
+    client.sendall(begun)
+    return client
+
+
+def test_a_reader_who_stops_holds_nothing_for_long() -> None:
+    text = " ".join(f"w{i % 12} w{i % 5}." for i in range(1500))
+    with running(body_timeout=0.3, max_waiting=2000, max_rows=32) as server:
+        body = json.dumps({"inputs": text}).encode()
+        with socket.socket() as client:
+            client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1)
+            client.connect(("127.0.0.1", server.port))
+            head = f"POST /generate_stream HTTP/1.1\r\nHost: x\r\nContent-Length: {len(body)}\r\n"
+            client.sendall(head.encode() + b"\r\n" + body)
+            wait_for(server, "requests_active", 1)
+            wait_for(server, "requests_total", 1, route="/generate_stream", code="499")
+            wait_until(server.is_idle)
+
+
 def test_a_body_that_breaks_off_is_a_hang_up(server: Running) -> None:
     with send_half(server):
         wait_for(server, "requests_active", 1)

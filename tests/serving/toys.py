@@ -31,7 +31,7 @@ from specdec_plugins.decoding.rules.top_beta import TopBeta
 from specdec_plugins.decoding.schedules import SCHEDULES
 from specdec_plugins.decoding.types import DecodeParams, Draft, Prefix, Request, Scores
 from specdec_plugins.formats.pretrained.tokenizer import Languages
-from specdec_plugins.serving.app import UVICORN, create_app
+from specdec_plugins.serving.app import create_app, uvicorn_options
 from specdec_plugins.serving.model import ServedModel
 from specdec_plugins.serving.service import Service
 from specdec_plugins.serving.settings import ServerSettings
@@ -199,11 +199,13 @@ class Running:
 def running(model: ServedModel | None = None, **settings: Any) -> Iterator[Running]:
     """Serve a toy over real sockets; afterwards nothing may be left in the batch."""
     options = {"max_new_tokens": MAX_LEN, "max_rows": 4, **settings}
-    app = create_app(model or toy_model(), ServerSettings(**options))
+    limits = ServerSettings(**options)
+    app = create_app(model or toy_model(), limits)
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))
         port = listener.getsockname()[1]
-        config = uvicorn.Config(app, log_config=None, access_log=False, lifespan="on", **UVICORN)
+        how: dict[str, Any] = {"log_config": None, "access_log": False, "lifespan": "on"}
+        config = uvicorn.Config(app, **how, **uvicorn_options(limits))
         server = uvicorn.Server(config)
         thread = threading.Thread(target=server.run, args=([listener],), daemon=True)
         thread.start()
