@@ -51,21 +51,36 @@ EXPLANATION = (
 
 
 DESCRIPTION = """\
-Translate lines of text with a Transformer (the verifier), sped up by a drafter that proposes blocks
-of tokens. With --beta 1 the output is exactly the verifier's greedy output.
+Translate lines of text with a Transformer (the verifier), sped up by a drafter
+that proposes blocks of tokens. With --beta 1 the output is exactly the
+verifier's greedy output.
 """
 
 EPILOG = """\
-One line in gives one line out, in the same order; an empty line gives an empty line. Exit status: 0
-done, 1 an error of this program, 2 bad input or settings, 130 interrupted. Whatever happens, the
-output holds complete lines only; --resume continues it.
+examples:
+  %(prog)s --input-path raw.en --output-path raw.de       # the bundled pair
+  %(prog)s models/mine --batch 16 < raw.en > raw.de       # a bundle
+  %(prog)s data-bin --AR-path verifier.pt --path drafter.pt \\
+      --beta 3 --tau 1.0 < test.bpe.en > test.de               # fairseq's
+
+One line in gives one line out, in the same order; an empty line gives an empty
+line. Whatever happens, the output holds complete lines only; --resume continues
+it. Exit status: 0 done, 1 a line that cannot be decoded (which is said) or an
+error of this program, 2 bad input or settings, 130 interrupted.
 """
 
 
 def make_parser() -> argparse.ArgumentParser:
     """The parser; every destination is a field of `Settings` or `FileOptions`."""
-    parser = Parser(prog="inference.py", description=DESCRIPTION, epilog=EPILOG, allow_abbrev=False)
-    add_options(parser, Settings, FileOptions)
+    parser = Parser(
+        prog="inference.py",
+        usage="%(prog)s [FOLDER] [flags]",
+        description=DESCRIPTION,
+        epilog=EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    add_options(parser, Settings, FileOptions, first=("files",))
     _add_published(parser)
     return parser
 

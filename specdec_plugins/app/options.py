@@ -164,13 +164,18 @@ def check(record: Any) -> None:
 
 
 def add_options(
-    parser: argparse.ArgumentParser, *records: type, only: Collection[str] = ()
+    parser: argparse.ArgumentParser,
+    *records: type,
+    only: Collection[str] = (),
+    first: Sequence[str] = (),
 ) -> None:
-    """Add flags for the fields of records, in the groups that they name; `only`: some fields.
+    """Add flags for the fields of records, in the groups that they name.
 
-    Their destinations are the names of the fields; flags that are not given are left out.
+    only: some fields; first: groups that --help shows before the others. Destinations are the names
+    of the fields; flags that are not given are left out.
     """
-    groups: dict[str | None, Any] = {None: parser}
+    groups: dict[str | None, Any] = {name: parser.add_argument_group(name) for name in first}
+    groups[None] = parser
     for record in records:
         kinds = get_type_hints(record)
         for name, one in _options(record).items():

@@ -36,6 +36,22 @@ _NAME = "specdec-translate"
 _BUFFER = 64  # lines that are decoded together
 _UNBOUNDED = 2**31  # limits that protect a server do not apply to local use
 
+DESCRIPTION = """\
+Translate lines of text. A line may hold several sentences; white space and
+empty lines are kept.
+"""
+
+EPILOG = """\
+examples:
+  %(prog)s < raw.en > raw.de                           # the bundled pair
+  %(prog)s models/mine --processes 4 --input raw.en --output raw.de
+  %(prog)s --server http://127.0.0.1:8080 < raw.en > raw.de
+
+One line in gives one line out, in the same order, as soon as it is ready. Exit
+status: 0 done, 1 a line that cannot be decoded (which is said) or an error of
+this program, 2 bad input or settings, 130 interrupted.
+"""
+
 # Settings that a server takes with a request.
 _ASKED = (*EXACT, "max_new_tokens")
 _LANGUAGES = ("source_lang", "target_lang")
@@ -66,13 +82,15 @@ class TranslateOptions:
 def make_parser() -> argparse.ArgumentParser:
     parser = Parser(
         prog=_NAME,
-        description="Translate lines of text. A line may hold several sentences; white space "
-        "and empty lines are kept.",
+        usage="%(prog)s [FOLDER] [flags]",
+        description=DESCRIPTION,
+        epilog=EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
     )
+    add_options(parser, TranslateOptions)
     add_options(parser, ModelOptions)
     add_options(parser, ServerSettings, only=(*_ASKED, "max_rows"))
-    add_options(parser, TranslateOptions)
     return parser
 
 

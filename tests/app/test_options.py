@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import math
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from pathlib import Path
@@ -16,6 +17,7 @@ from specdec_plugins.app.main import make_parser, parse_options
 from specdec_plugins.app.options import add_options, build, check, declared, like, option
 from specdec_plugins.app.settings import Settings, choose_device
 from specdec_plugins.errors import UserError
+from specdec_plugins.serving import translate_cli
 
 MODELS = ["data", "--path", "d.pt", "--AR-path", "v.pt"]
 PUBLISHED = (
@@ -186,6 +188,17 @@ def test_a_bundle_that_is_none_is_named(tmp_path: Path) -> None:
     for name in ("typo", "bundle.json"):
         with pytest.raises(UserError, match=f"{name}: not a folder; give the folder that holds"):
             parse_options([str(tmp_path / name)])
+
+
+@pytest.mark.parametrize("parser", [make_parser(), translate_cli.make_parser()])
+def test_help_begins_with_the_files_and_ends_with_examples(parser: argparse.ArgumentParser) -> None:
+    text = parser.format_help()
+    files = text.index("\nfiles:" if "\nfiles:" in text else "\ntexts:")
+    assert files < text.index("\nmodels:") < text.index("\nexamples:\n") < text.index("status: 0")
+    assert text.index("[FOLDER] [flags]\n") < 60
+    examples = text.partition("examples:\n")[2].replace("\\\n", "")
+    commands = re.findall(rf"(?m)^ +{parser.prog} ([^<#\n]*)", examples)
+    assert [bool(parser.parse_args(command.split())) for command in commands] == [True] * 3
 
 
 def test_no_help_tells_a_default_twice() -> None:
