@@ -337,8 +337,8 @@ class Session:
 class SpeculativeDecoder:
     """Decodes requests for any number of concurrent callers, each in its own session.
 
-    Weights are shared. The next session reuses the parts of a closed one: their storage, and what
-    the schedule has learnt. Thread-safe.
+    Weights are shared. The next session reuses the emptied parts of a closed one, and with them
+    what the schedule has learnt. Thread-safe.
     """
 
     new_session: ClassVar[Callable[..., Session]] = Session

@@ -186,11 +186,12 @@ class LayerStack(nn.ModuleList):
         source: SourceMemory | None = None,
         span: range | None = None,  # of the layers to run; None = all
         positions: Tensor | None = None,  # [B, n, D], added to what each layer reads
-        columns: Tensor | None = None,  # [B, m] int64, whose output of the last layer is wanted
+        columns: Tensor | None = None,  # [B, m] int64, whose output is wanted
     ) -> Tensor:  # [B, n, D], or [B, m, D]
         """The output of the last layer of the span; each layer that runs writes to the store."""
-        for index in range(len(self)) if span is None else span:
-            wanted = columns if index == len(self) - 1 else None
+        span = range(len(self)) if span is None else span
+        for index in span:
+            wanted = columns if index == span[-1] else None
             if wanted is not None and mask is not None and mask.shape[2] > 1:
                 mask = take(mask[:, 0], wanted)[:, None]
             keys_values = None if source is None else source.keys_values[index]

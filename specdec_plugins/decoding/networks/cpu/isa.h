@@ -85,7 +85,7 @@ struct Pass {
   const int64_t* at = nullptr;       // [B * n] rows of the storage
   const SourceStates* source = nullptr;  // for each layer
   Mask source_mask;
-  const int64_t* columns = nullptr;  // [B, m] whose output is wanted of the last layer; null = all
+  const int64_t* columns = nullptr;  // [B, m] whose output is wanted; null = all
   int num_columns = 0;                // m
   const int64_t* asking_rows = nullptr;  // [B * m] b * n + column, where there are columns
   float* output = nullptr;           // [B, n, D], or [B, m, D]

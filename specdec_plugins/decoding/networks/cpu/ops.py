@@ -1,10 +1,10 @@
-"""Each kernel with its torch twin; `compiled` alone chooses between them.
+"""The steps of a round, each by a kernel or, where `compiled` says no, by torch's operations.
 
 The kernels are this project's own, in C++ in this folder, for CPUs. A round is a few passes over
 layers and a dozen small steps around them. torch launches some twenty operations a layer and a
 dozen for each of those steps, on a few integers or on a few rows that are as wide as a vocabulary;
-here each is one call. Tensors are passed by name and checked in C++ (tensor.h). The twin runs
-everywhere else, and tests check that the two agree (tests/decoding/networks/test_ops.py).
+here each is one call, which checks its tensors (tensor.h). Tests check that kernels and torch agree
+(tests/decoding/networks/test_ops.py). Kernels for whole layers: products.py.
 """
 
 from __future__ import annotations

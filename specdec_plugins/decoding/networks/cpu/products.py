@@ -123,7 +123,7 @@ class NativeLayers(nn.Module):
         source: SourceMemory | None = None,
         span: range | None = None,  # of the layers to run; None = all
         positions: Tensor | None = None,  # [B, n, D], added to what each layer reads
-        columns: Tensor | None = None,  # [B, m] int64, whose output of the last layer is wanted
+        columns: Tensor | None = None,  # [B, m] int64, whose output is wanted
     ) -> Tensor:  # [B, n, D], or [B, m, D]
         """The output of the last layer of the span; each layer that runs writes to the store."""
         span = range(len(self)) if span is None else span
