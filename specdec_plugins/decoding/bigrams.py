@@ -9,7 +9,7 @@ as ever, so the text does not change.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import cached_property
 
@@ -22,6 +22,21 @@ from specdec_plugins.decoding.networks.cpu import ops
 _PRIOR = 10.0  # weight k of the prior, frequency alone, in tokens
 _SELDOM = 2  # pairs seen less often get no entry
 _UNSEEN = 0.1  # added to each token's count
+_AT_ONCE = 2**22  # tokens held in memory while counting
+
+
+def _parts(sentences: Iterable[Sequence[int]]) -> Iterator[tuple[Tensor, Tensor]]:
+    """Consecutive sentences, many at once: their tokens in a row [N], and their lengths [S]."""
+    part: list[Tensor] = []
+    num_tokens = 0
+    for sentence in sentences:
+        part.append(torch.as_tensor(sentence, dtype=torch.int64))
+        num_tokens += len(sentence)
+        if num_tokens >= _AT_ONCE:
+            yield torch.cat(part), torch.tensor(list(map(len, part)))
+            part, num_tokens = [], 0
+    if part:
+        yield torch.cat(part), torch.tensor(list(map(len, part)))
 
 
 @dataclass(frozen=True)
@@ -41,16 +56,15 @@ class Bigrams:
     @staticmethod
     def count(sentences: Iterable[Sequence[int]], vocab_size: int, start: int) -> Bigrams:
         """Count target sentences, each of token ids below `vocab_size` and ending in eos."""
-        before: list[int] = []
-        after: list[int] = []
-        for sentence in sentences:
-            before += [start, *sentence[:-1]]
-            after += sentence
-        pairs = torch.tensor(before, dtype=torch.int64) * vocab_size + torch.tensor(
-            after, dtype=torch.int64
-        )
-        keys, counts = pairs.unique(return_counts=True)  # type: ignore[no-untyped-call]
-        tallies = torch.bincount(torch.tensor(after, dtype=torch.int64), minlength=vocab_size)
+        keys, counts = torch.empty(2, 0, dtype=torch.int64)
+        for tokens, lengths in _parts(sentences):
+            before = tokens.roll(1)
+            before[lengths.cumsum(0) - lengths] = start
+            found, numbers = torch.unique(before * vocab_size + tokens, return_counts=True)
+            keys, places = torch.unique(torch.cat([keys, found]), return_inverse=True)
+            numbers = torch.cat([counts, numbers])
+            counts = torch.zeros_like(keys).index_add_(0, places, numbers)
+        tallies = torch.bincount(keys % vocab_size, counts.double(), vocab_size).long()
         share = (tallies + _UNSEEN).double() / (tallies + _UNSEEN).sum()
         firsts = torch.bincount(keys // vocab_size, counts.double(), vocab_size)
         keys, counts = keys[counts >= _SELDOM], counts[counts >= _SELDOM]
