@@ -6,7 +6,7 @@ import operator
 import resource
 import sys
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy
@@ -30,9 +30,14 @@ from specdec_plugins.errors import UserError
 from specdec_plugins.formats.bundle import PRETRAINED
 
 
-def percentile(values: Sequence[float], share: float) -> float:
-    """Nearest rank: the smallest value that at least that share of values does not exceed."""
-    return float(numpy.quantile(values, share, method="inverted_cdf")) if values else 0.0
+def percentile(values: Iterable[float], share: float) -> float:
+    """Nearest rank: the smallest value that at least that share of values does not exceed.
+
+    values: a list, or a counter of values.
+    """
+    counts = sorted(Counter(values).items())
+    reached = numpy.cumsum([count for _, count in counts])
+    return counts[numpy.searchsorted(reached, share * reached[-1])][0] if counts else 0.0
 
 
 def peak_memory(device: torch.device) -> int:
@@ -49,12 +54,13 @@ class Tally:
 
     reasons: Counter[str] = field(default_factory=Counter)  # sentences by finish reason
     tokens: int = 0  # target tokens, forced ones included and eos not
-    latencies: list[float] = field(default_factory=list)  # seconds, of sentences that were decoded
+    # Seconds of sentences that were decoded, in three digits, so that millions take no memory.
+    latencies: Counter[float] = field(default_factory=Counter)
 
     def add(self, translations: Sequence[Translation]) -> None:
         self.reasons.update(t.finish_reason for t in translations)
         self.tokens += sum(len(t.tokens) for t in translations)
-        self.latencies += [t.seconds for t in translations if t.seconds]
+        self.latencies.update(float(f"{t.seconds:.2e}") for t in translations if t.seconds)
 
     @property
     def sentences(self) -> int:
@@ -191,20 +197,27 @@ WORTH_DRAFTING = 0.95  # share of accepted tokens that a shorter block should st
 
 @dataclass
 class TargetMatch:
-    """How well training targets match the verifier's own output; one entry per target."""
+    """How well training targets match the verifier's own output."""
 
-    matching: list[int] = field(default_factory=list)  # positions that are the verifier's argmax
-    lengths: list[int] = field(default_factory=list)  # all positions, eos included
+    targets: int = 0
+    identical: int = 0  # those that match everywhere, and so are the verifier's greedy output
+    positions: int = 0  # of all targets, eos included
+    matching: int = 0  # those that are the verifier's argmax
+
+    def add(self, matching: Sequence[int], lengths: Sequence[int]) -> None:
+        """Count targets: positions that are the verifier's argmax, and all of each."""
+        self.targets += len(lengths)
+        self.identical += sum(map(operator.eq, matching, lengths))
+        self.positions += sum(lengths)
+        self.matching += sum(matching)
 
     @property
     def position_share(self) -> float:
-        return sum(self.matching) / max(sum(self.lengths), 1)
+        return self.matching / max(self.positions, 1)
 
     @property
     def sentence_share(self) -> float:
-        """Share of targets that match everywhere, and so are the verifier's greedy output."""
-        identical = sum(map(operator.eq, self.matching, self.lengths))
-        return identical / max(len(self.lengths), 1)
+        return self.identical / max(self.targets, 1)
 
 
 @torch.inference_mode()
@@ -268,8 +281,8 @@ class Diagnosis:
                     pairs.append((request, [*ids, verifier.special.eos]))
         for start in range(0, len(pairs), 16):
             requests, targets = zip(*pairs[start : start + 16], strict=True)
-            self.targets.matching += match_targets(verifier, requests, targets)
-            self.targets.lengths += map(len, targets)
+            matching = match_targets(verifier, requests, targets)
+            self.targets.add(matching, [*map(len, targets)])
 
     def report(self) -> str:
         """Figures first, then advice, one sentence per line."""
@@ -282,11 +295,11 @@ class Diagnosis:
         drafter = self._decoder.method.drafter
         if isinstance(drafter, BlockNatDrafter):
             lines.append(_what_it_saves(drafter))
-        if targets.lengths:
+        if targets.targets:
             lines.append(
-                f"training targets: {targets.position_share:.1%} of {sum(targets.lengths)} "
+                f"training targets: {targets.position_share:.1%} of {targets.positions} "
                 f"positions are the verifier's own choice, {targets.sentence_share:.1%} of "
-                f"{len(targets.lengths)} sentences are its greedy output"
+                f"{targets.targets} sentences are its greedy output"
             )
         is_trained = self._translator.settings.needs.network is not None
         advice = give_advice(stats, with_drafter, plain, targets, is_trained)
@@ -380,7 +393,7 @@ def give_advice(
 
 def _advise_on_training(stats: DecodeStats, targets: TargetMatch) -> list[str]:
     first = stats.acceptance_by_position[0]
-    if targets.lengths and targets.position_share < POOR_TARGETS:
+    if targets.targets and targets.position_share < POOR_TARGETS:
         return [
             f"Only {targets.position_share:.0%} of the drafter's training targets match the "
             f"verifier (distilled ones: {POOR_TARGETS:.0%} or more): decode the training sources "
@@ -390,7 +403,7 @@ def _advise_on_training(stats: DecodeStats, targets: TargetMatch) -> list[str]:
         return []
     cause = (
         "its targets match the verifier, so train it longer or make it larger"
-        if targets.lengths
+        if targets.targets
         else "the most common cause is training on targets that this verifier did not write: "
         "check with --diagnose-targets, and distil with scripts/distill.sh"
     )
