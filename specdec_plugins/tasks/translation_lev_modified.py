@@ -2,6 +2,7 @@
 
 # No postponed annotations here: fairseq makes flags from the types of the settings' fields.
 import json
+import logging
 from argparse import Namespace
 from dataclasses import dataclass, field
 from typing import Any, Optional  # fairseq's flags know Optional[X], not X | None
@@ -28,7 +29,9 @@ from specdec_plugins.tasks.block_mask import (
     share_prefix,
 )
 
+logger = logging.getLogger(__name__)
 NOISES = ("block_mask",)
+_SELDOM = 0.05  # share of targets
 
 
 @dataclass
@@ -88,6 +91,20 @@ class BlockTranslationTask(TranslationTask):
         self._update = -1
         self._num_batches = 0  # seen in the present update
         self._evaluation: BlockEvaluation | None = None
+
+    def load_dataset(
+        self, split: str, epoch: int = 1, combine: bool = False, **kwargs: Any
+    ) -> None:
+        """Load a split; warns of blocks that nearly no target fills."""
+        super().load_dataset(split, epoch, combine, **kwargs)
+        long = float((self.datasets[split].tgt_sizes >= self.cfg.block_size).mean())
+        if split == self.cfg.train_subset and long < _SELDOM:
+            logger.warning(
+                "--block-size %d: only %.1f %% of the targets have so many tokens; smaller blocks "
+                "train and draft faster",
+                self.cfg.block_size,
+                100 * long,
+            )
 
     def build_model(self, cfg: Any, from_checkpoint: bool = False) -> Any:
         """Build the drafter; in training also the evaluation that validates it."""

@@ -13,6 +13,7 @@ import torch
 from fairseq.data import ListDataset
 from fairseq.data.language_pair_dataset import LanguagePairDataset
 from fairseq.logging import metrics
+from fairseq.tasks.translation import TranslationTask
 from sacrebleu import corpus_bleu
 
 from specdec_plugins.decoding.networks.cache import SourceMemory
@@ -82,6 +83,25 @@ def _step(task: Any, sample: dict[str, Any], update: int | None = None) -> dict[
 )
 def test_impossible_settings_are_refused(changes: dict[str, Any], message: str) -> None:
     refused(message, make_task, **changes)
+
+
+@pytest.mark.parametrize(("block_size", "split", "said"), [
+    (10, "train", False), (11, "train", True), (11, "valid", False),
+])  # fmt: skip
+def test_blocks_that_no_target_fills_are_said(
+    block_size: int,
+    split: str,
+    said: bool,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    task = make_task(block_size=block_size)
+    loaded = _dataset(task, 60)  # of at most 10 tokens
+    monkeypatch.setattr(
+        TranslationTask, "load_dataset", lambda self, *given: self.datasets.update({split: loaded})
+    )
+    task.load_dataset(split)
+    assert ("--block-size 11: only 0.0 % of the targets" in caplog.text) == said
 
 
 def test_training_masks_anew_but_repeats_itself_after_a_restart() -> None:
