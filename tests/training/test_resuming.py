@@ -81,6 +81,25 @@ def test_a_checkpoint_in_16_bits_holds_the_weights_in_full(tmp_path: Path, data:
     assert travelling["model"]["encoder.layers.0.fc1.weight"].dtype == torch.float16
 
 
+def test_weights_in_one_tensor_as_on_a_gpu_come_back_too(
+    data: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from specdec_plugins.training.trainer import FP16Optimizer
+
+    monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
+    flags = [str(data), *COMMON, *SIZES, *VERIFIER, "--fp16"]
+    cfg = train._settings(train.command_line(flags, {}))
+    cfg.common.fp16_no_flatten_grads = False
+    weights = [torch.nn.Parameter(torch.full(size, 0.5).half()) for size in ((2, 3), (4,))]
+    before, after = (FP16Optimizer.build_optimizer(cfg, weights) for _ in range(2))
+    (whole,) = before.fp32_params.values()
+    whole.data.copy_(torch.arange(10) / 3)
+    state = before.state_dict()
+    assert [tuple(weight.shape) for weight in state["float32"]] == [(2, 3), (4,)]
+    after.load_state_dict(state)
+    assert after.fp32_params[0].equal(whole)
+
+
 class _Machine:
     """The trainers of a number of workers, without their models."""
 
