@@ -7,8 +7,6 @@ refuses impossible settings before any model is built.
 
 from __future__ import annotations
 
-import logging
-import multiprocessing
 import os
 import signal
 import sys
@@ -169,7 +167,6 @@ def _train(cfg: Any) -> None:
 
     Raises Stopped if a signal ended it, after saving.
     """
-    _prepare()
     import torch
     from fairseq_cli import train
 
@@ -239,9 +236,6 @@ def _obey_only_parent() -> None:
 
 def _prepare() -> None:
     """Load fairseq and the plugin into this process."""
-    if multiprocessing.parent_process() is not None:
-        # fairseq started this process, and has written to the log before it is set up below.
-        logging.root.handlers.clear()
     import fairseq_cli.train  # noqa: F401  (first: it sets up the log that others write to)
 
     import specdec_plugins
@@ -276,5 +270,7 @@ def main() -> int:
     return 0
 
 
+if __name__ == "__mp_main__":  # imported by a process that fairseq starts
+    _prepare()
 if __name__ == "__main__":
     sys.exit(main())

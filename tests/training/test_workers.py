@@ -26,20 +26,17 @@ DRAFTER = shlex.split(
     "--cpu"
 )
 # fairseq starts a process for each GPU that it counts. One is as good as several: it is new.
-SPAWNED = f"""
-import sys
-sys.path.insert(0, {str(ROOT)!r})
+SPAWNING = f"""
 import torch
 torch.cuda.device_count = lambda: 1
-import train
-if __name__ == "__main__":
-    sys.exit(train.main())
+__file__ = {str(ROOT / "train.py")!r}
+exec(compile(open(__file__).read(), __file__, "exec"))
 """
 
 
 def test_a_process_that_fairseq_starts_knows_the_plugin(tmp_path: Path, data: Path) -> None:
-    program = tmp_path / "spawned.py"
-    program.write_text(SPAWNED, encoding="utf-8")
+    program = tmp_path / "spawning.py"
+    program.write_text(SPAWNING, encoding="utf-8")
     done = python(
         program, data, *DRAFTER, *SIZES, "--save-dir", tmp_path, "--max-update", "1",
         "--disable-validation", "--num-workers", "0", "--distributed-world-size", "1",
