@@ -158,6 +158,15 @@ class BidirectionalDecoder(nn.Module):
         width = max(1, longest)
         return Draft(drafted[:, :width], lengths, confidences=confidences[:, :width])
 
+    def prepare(self) -> None:
+        """See `TrainedNetwork.prepare`."""
+        if self.copy is not None:
+            self._queries()
+        if self.head is not None:
+            self.head.prepare(self.tokens.weight, lists=self.shortlist is not None)
+        if self.drafts_at_once:
+            _ = self._drafter
+
     @cached_property
     def _drafter(self) -> Any:
         """The kernels' block drafter, over these weights."""
@@ -277,6 +286,9 @@ class BlockDrafter(EncoderDecoder):
         source, target = token_tables(config)
         self.encoder = Encoder(config, source)
         self.decoder = BidirectionalDecoder(config, target)
+
+    def prepare(self) -> None:
+        self.decoder.prepare()
 
     def adopt(self, verifier: TrainedNetwork) -> None:
         """Share the verifier's encoder if it is equal, and its table of tokens."""

@@ -122,7 +122,7 @@ class SequentialHead(nn.Module):
 
     with h_k the last state and e the token embedding, not scaled; without attention heads there is
     neither q nor C. The twin of ``models.block_decoder``, where the sources are. T norm(e(t)) is a
-    table over the vocabulary, computed on first use: [V, H + D], H the hidden width, or
+    table over the vocabulary, computed once: [V, H + D], H the hidden width, or
     [V, H] without attention.
     """
 
@@ -158,6 +158,10 @@ class SequentialHead(nn.Module):
             table = torch.cat([self.token(part).to(dtype) for part in parts])
             self._table = table
         return table
+
+    def prepare(self, embeddings: Tensor, lists: bool) -> None:
+        """Make what is kept for these embeddings [V, D]; `lists`: shortlists are drafted from."""
+        self.table(embeddings)
 
     def listed(self, types: Tensor, embeddings: Tensor) -> Listed:
         """The shortlist of a row, of types [N] int32 of the embeddings [V, D]."""

@@ -78,6 +78,12 @@ class TrainedNetwork(nn.Module):
         fill(network, state)
         return network
 
+    def prepare(self) -> None:
+        """Make what is computed from the weights once, so that no sentence waits for it.
+
+        Called when weights, device and products are final.
+        """
+
     def adopt(self, verifier: TrainedNetwork) -> None:
         """Share the parts that equal the verifier's, so that memory holds them once.
 

@@ -170,6 +170,11 @@ class CachedDecoder(nn.Module):
         )
         return logits
 
+    def prepare(self) -> None:
+        """See `TrainedNetwork.prepare`."""
+        if self.scores_at_once:
+            _ = self._scorer
+
     @cached_property
     def _scorer(self) -> Any:
         """The kernels' scorer, over these weights."""
@@ -230,6 +235,9 @@ class Transformer(EncoderDecoder):
         source, target = token_tables(config)
         self.encoder = Encoder(config, source)
         self.decoder = CachedDecoder(config, target)
+
+    def prepare(self) -> None:
+        self.decoder.prepare()
 
 
 def token_tables(config: TransformerConfig) -> tuple[nn.Embedding, nn.Embedding]:

@@ -21,6 +21,7 @@ from specdec_plugins.decoding.networks.cache import CacheWindow, SourceMemory
 from specdec_plugins.decoding.networks.cpu import ops
 from specdec_plugins.decoding.networks.heads import Choice, Listed, SequentialHead
 from specdec_plugins.decoding.networks.layers import Layer, LayerStack, PositionTable
+from specdec_plugins.decoding.networks.trained import TrainedNetwork
 from specdec_plugins.errors import require
 
 _WIDE = 1024  # inputs from which torch reorders transposed int8 weights, slowly, at each call
@@ -158,15 +159,25 @@ class NativeHead(nn.Module):
         super().__init__()
         self._head = head
         self.scorer, self.keys_values = head.scorer, head.keys_values
-        self._choices: Any = None  # the weights that shortlists are picked from, made on first use
+        self._choices: Any = None
         self._compiled: Any = None
+
+    def prepare(self, embeddings: Tensor, lists: bool) -> None:
+        """See `SequentialHead.prepare`."""
+        self.compiled(embeddings)
+        if lists:
+            self._choosing(embeddings)
 
     def listed(self, types: Tensor, embeddings: Tensor) -> Listed:
         """See `SequentialHead.listed`; the projection has the precision of the other products."""
+        return Listed(types, self._choosing(embeddings).pick(outputs=types))
+
+    def _choosing(self, embeddings: Tensor) -> Any:
+        """The weights that shortlists are picked from."""
         if self._choices is None:
             like = cast(NativeLinear, self._head.out).packed
             self._choices = ops.native.Choices(weight=embeddings.detach(), like=like)
-        return Listed(types, self._choices.pick(outputs=types))
+        return self._choices
 
     def draft(
         self,
@@ -269,7 +280,7 @@ FAST_PRODUCTS = (Int8Linear, NativeLinear, NativeLayers)
 
 
 def with_fast_products(network: _Network, int8: bool = False, kernels: str = "native") -> _Network:
-    """The network, its layers replaced in place by the fastest ones for its device.
+    """The network, its layers replaced in place by the fastest ones for its device, and prepared.
 
     `kernels`: "native" uses this project's own, for float32 and 8 bits on a CPU, if they were
     built; "torch" uses torch's alone. With `int8` all linear layers are quantised. Raises UserError
@@ -279,6 +290,8 @@ def with_fast_products(network: _Network, int8: bool = False, kernels: str = "na
         _use_kernels(network, int8)
     if int8:
         _quantise(network)
+    if isinstance(network, TrainedNetwork):
+        network.prepare()
     return network
 
 
