@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
+import os
+import signal
 import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
@@ -13,6 +16,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
+import uvicorn
 from fastapi import FastAPI
 from fastapi.responses import FileResponse
 from fastapi_offline import FastAPIOffline
@@ -23,7 +27,8 @@ from starlette.responses import JSONResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-from specdec_plugins.serving.errors import HUNG_UP, KINDS, ServiceError
+from specdec_plugins.errors import INTERRUPTED
+from specdec_plugins.serving.errors import HUNG_UP, KINDS, STOPPED, ServiceError
 from specdec_plugins.serving.model import ServedModel
 from specdec_plugins.serving.request_ids import RequestIds, current_id
 from specdec_plugins.serving.routes import bearer, router
@@ -92,11 +97,6 @@ def _add_page(app: FastAPI) -> None:
         serve(name, f"/{name}")
 
 
-def uvicorn_options(settings: ServerSettings) -> dict[str, Any]:
-    """How uvicorn serves the application, whatever else is installed beside it."""
-    return {"loop": "asyncio", "http": partial(Connection, settings)}
-
-
 class Connection(H11Protocol):
     """uvicorn's, with a limit of their number and of the time that a client may do nothing."""
 
@@ -140,6 +140,45 @@ class Connection(H11Protocol):
         """Close the connection if none has begun; `Gate` waits for what follows its head."""
         if self.cycle is None or self.cycle.response_complete:
             self.transport.abort()
+
+
+class Server(uvicorn.Server):
+    """uvicorn's, which goes on serving for a while after SIGTERM, and ends at a second ctrl-C.
+
+    While it goes on, /health says 503, so that whoever distributes requests sends no more of them.
+    """
+
+    def __init__(self, app: FastAPI, settings: ServerSettings, **given: Any) -> None:
+        """given: to uvicorn's `Config`."""
+        config: dict[str, Any] = {
+            "loop": "asyncio",  # whatever else is installed beside it
+            "http": partial(Connection, settings),
+            "log_config": None,
+            "access_log": False,
+            "server_header": False,
+            "timeout_graceful_shutdown": math.ceil(settings.shutdown_timeout),
+        }
+        super().__init__(uvicorn.Config(app, **config, **given))
+        self._service: Service = app.state.service
+        self._drain_timeout = settings.drain_timeout
+        self._drained_at: float | None = None
+
+    def handle_exit(self, sig: int, frame: Any) -> None:
+        is_first, self._service.is_stopping = not self._service.is_stopping, True
+        if is_first and sig == signal.SIGTERM and self._drain_timeout:
+            log.info("stopping; going on to serve for %g seconds", self._drain_timeout)
+            self._drained_at = time.monotonic() + self._drain_timeout
+        elif is_first or sig != signal.SIGINT:
+            super().handle_exit(sig, frame)
+        else:
+            # Not by an exception: threads at work would keep the interpreter from ending.
+            os.write(2, b"specdec-serve: interrupted twice; accepted work is lost.\n")
+            os._exit(INTERRUPTED)
+
+    async def on_tick(self, counter: int) -> bool:
+        if self._drained_at is not None and time.monotonic() >= self._drained_at:
+            self.should_exit = True
+        return await super().on_tick(counter)
 
 
 class Gate:
@@ -239,22 +278,26 @@ class RequestLog:
             await self._app(scope, receive, send_noted)
         except ClientDisconnect:
             hung_up = True
-        except asyncio.CancelledError:
-            hung_up = True
-            raise
-        except ServiceError as error:  # of `Gate`
-            answer = await _answer(Request(scope), error)
-            await answer(scope, receive, send_noted)
-        except Exception as error:  # unexpected
-            log.error("request_id=%s failed", current_id.get(), exc_info=error)
-            if code is not None:
+        except (Exception, asyncio.CancelledError) as error:
+            told = self._told(error)
+            hung_up = told is None
+            if told is None or code is not None:
                 raise
-            message = "The server failed; its log has the reason under this request's id."
-            answer = await _answer(Request(scope), ServiceError(500, message))
+            answer = await _answer(Request(scope), told)
             await answer(scope, receive, send_noted)
         finally:
             seen = HUNG_UP if code is None or hung_up else code
             self._count(method, scope["path"], seen, time.monotonic() - begin)
+
+    def _told(self, error: BaseException) -> ServiceError | None:
+        """How the client is told; None if nobody waits any more."""
+        if isinstance(error, ServiceError):  # of `Gate`
+            return error
+        if isinstance(error, asyncio.CancelledError):
+            return ServiceError(*STOPPED) if self._service.is_stopping else None
+        log.error("request_id=%s failed", current_id.get(), exc_info=error)  # unexpected
+        message = "The server failed; its log has the reason under this request's id."
+        return ServiceError(500, message)
 
     def _count(self, method: str, path: str, code: int, seconds: float) -> None:
         # Unknown paths must not become labels.

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import logging
-import math
 import os
 import signal
 import socket
@@ -78,9 +77,7 @@ def serve(model: ServedModel, settings: ServerSettings, host: str, port: int) ->
     Returns 1 if the engine fails. That ends the server, too: a restarted process can translate.
     """
     # Web packages take a second to import; a wrong path should be reported at once.
-    import uvicorn
-
-    from specdec_plugins.serving.app import create_app, uvicorn_options
+    from specdec_plugins.serving.app import Server, create_app
 
     _announce(model, host, port)
 
@@ -88,23 +85,18 @@ def serve(model: ServedModel, settings: ServerSettings, host: str, port: int) ->
         server.should_exit = True
 
     app = create_app(model, settings, when_failed=stop)
-    config = uvicorn.Config(
-        app,
-        host=host,
-        port=port,
-        log_config=None,
-        access_log=False,
-        server_header=False,
-        **uvicorn_options(settings),
-        timeout_graceful_shutdown=math.ceil(settings.shutdown_timeout),
-    )
-    server = uvicorn.Server(config)
+    server = Server(app, settings, host=host, port=port)
     # When all is finished, uvicorn raises the signal that stopped it again, for the handlers that
     # were there before. These ignore it, so that a stop on request is a success.
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda *_: None)
     server.run()
-    return 0 if server.started and not app.state.service.worker.has_died else 1
+    service = app.state.service
+    if server.started and not service.has_ended:
+        log.error("ending, although some work has not ended")
+        logging.shutdown()
+        os._exit(1)  # else the interpreter would wait for its threads
+    return 0 if server.started and not service.worker.has_died else 1
 
 
 def _announce(model: ServedModel, host: str, port: int) -> None:

@@ -23,6 +23,8 @@ KINDS = {
     504: "timeout",
 }
 
+STOPPED = (503, "The server is shutting down; try another one.")
+
 
 class ServiceError(Exception):
     """An HTTP status and a message for people."""

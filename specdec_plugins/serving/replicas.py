@@ -123,8 +123,8 @@ class Replica:
 
     def check_health(self) -> None:
         """Ray replaces a replica if this raises."""
-        if self.app.state.service.worker.status == "failing":
-            raise RuntimeError("this engine's decoding rounds fail")
+        if self.app.state.service.status == "failing":
+            raise RuntimeError("this engine's decoding rounds fail, or its text thread is stuck")
 
 
 def _application(

@@ -129,7 +129,7 @@ async def get_languages(service: TheService) -> list[schemas.Language]:
 @router.get("/health", responses={503: {"model": schemas.Health}})
 async def get_health(service: TheService) -> Response:
     """200 while the server can translate."""
-    status = service.worker.status
+    status = service.status
     return JSONResponse({"status": status}, 200 if status == "ok" else 503)
 
 

@@ -6,8 +6,9 @@ import asyncio
 import hmac
 import importlib.metadata
 import secrets
+import time
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import asynccontextmanager, closing, contextmanager
 from itertools import islice
 from typing import TypeVar
@@ -24,6 +25,9 @@ from specdec_plugins.serving.settings import ServerSettings
 from specdec_plugins.serving.worker import BatchRow, BatchWorker, RowRound, Submission
 
 T = TypeVar("T")
+
+# Seconds. No text of a permitted size keeps the text thread as long.
+_STUCK_AFTER = 10.0
 
 # Samples are drawn in lots, each as large as the number of alternatives. Each lot multiplies the
 # temperature by its factor here, because a confident model repeats itself.
@@ -44,11 +48,25 @@ class Service:
         # One thread, because a text pipeline need not be thread-safe; its own, because tokenising a
         # long text on the event loop would hold up every other request.
         self._text_thread = ThreadPoolExecutor(1, "specdec-text")
+        self._text_began: float | None = None  # when it began what it does, on the clock of `time`
+        self.is_stopping = False  # still serves, but will not for long
+        self.has_ended = False  # no thread is left at work
+
+    @property
+    def status(self) -> str:
+        """ok, stopping, or failing: no translation can be expected."""
+        began = self._text_began
+        if began is not None and time.monotonic() - began > _STUCK_AFTER:
+            return "failing"
+        status = self.worker.status
+        return "stopping" if status == "ok" and self.is_stopping else status
 
     def close(self) -> None:
         """Finish accepted work, as far as time allows."""
-        self.worker.close(self.settings.shutdown_timeout)
-        self._text_thread.shutdown()
+        ends = self.worker.close(self.settings.shutdown_timeout)
+        last = self._text_thread.submit(int)  # behind what it is doing
+        self.has_ended = last in wait([last], _STUCK_AFTER).done and ends
+        self._text_thread.shutdown(wait=False, cancel_futures=True)
 
     def deadline(self) -> float:
         """The deadline of a request that has just been read, on the event loop's clock."""
@@ -190,7 +208,15 @@ class Service:
 
     async def with_text(self, work: Callable[[], T]) -> T:
         """The result of `work`, run on the text thread."""
-        return await asyncio.get_running_loop().run_in_executor(self._text_thread, work)
+
+        def timed() -> T:
+            self._text_began = time.monotonic()
+            try:
+                return work()
+            finally:
+                self._text_began = None
+
+        return await asyncio.get_running_loop().run_in_executor(self._text_thread, timed)
 
 
 def version() -> str:

@@ -142,6 +142,12 @@ class ServerSettings:
         "SECONDS",
         above=0,
     )
+    drain_timeout: float = _limit(
+        5.0,
+        "to go on serving after SIGTERM, while /health tells others to send no more",
+        "SECONDS",
+        least=0,
+    )
     shutdown_timeout: float = _limit(
         60.0, "to finish accepted work after a signal to stop", "SECONDS", above=0
     )

@@ -16,13 +16,12 @@ from dataclasses import dataclass, field, replace
 from specdec_plugins.decoding.engine import Session
 from specdec_plugins.decoding.types import FinishReason, Request, RowEvent
 from specdec_plugins.errors import UserError
-from specdec_plugins.serving.errors import ServiceError
+from specdec_plugins.serving.errors import STOPPED, ServiceError
 from specdec_plugins.serving.metrics import Metrics
 from specdec_plugins.serving.settings import ServerSettings
 
 log = logging.getLogger("specdec.serving")
 
-_STOPPED = (503, "The server is shutting down; try another one.")
 _UNDECODABLE = (500, "This sentence could not be decoded; the server's log has the reason.")
 _DIED = (500, "The engine of this server has failed; try another server, or try again later.")
 _LOST_AFTER = 3  # consecutive rows that failed alone: the device is likely lost
@@ -188,7 +187,7 @@ class BatchWorker:
             if self.has_died:
                 raise ServiceError(*_DIED)
             if self.is_closing:
-                raise ServiceError(*_STOPPED)
+                raise ServiceError(*STOPPED)
             submission.submitted_at = time.monotonic()
             self._line.append(submission)
             self._metrics.queue_size.set(self.num_waiting)
@@ -219,7 +218,7 @@ class BatchWorker:
         return not self._thread.is_alive()
 
     def _run(self) -> None:
-        reason = _STOPPED
+        reason = STOPPED
         try:
             while self._take_turn():
                 pass

@@ -30,7 +30,7 @@ GUIDE = (ROOT / "docs" / "serving.md").read_text(encoding="utf-8")
 BLOCKS = re.findall(r"^```sh\n(.*?)^```", GUIDE, re.MULTILINE | re.DOTALL)
 LINES = "\n".join(BLOCKS).replace("\\\n", " ").splitlines()
 CURLS = [line for line in LINES if line.startswith("curl ")]
-PATIENCE = ServerSettings().shutdown_timeout
+PATIENCE = ServerSettings().drain_timeout + ServerSettings().shutdown_timeout
 PORT = ProcessOptions().port
 
 

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import http.client
 import json
+import os
 import signal
 import socket
+import sys
 import threading
 import time
 from collections.abc import Iterator, Sequence
@@ -16,12 +18,15 @@ import httpx
 import pytest
 
 from specdec_plugins.decoding.types import Draft, Prefix, Scores
-from specdec_plugins.serving import routes
+from specdec_plugins.serving import routes, service
 from specdec_plugins.serving.cli import serve
 from specdec_plugins.serving.metrics import Metrics
 from specdec_plugins.serving.settings import ServerSettings
+from tests.programs import talking_to
 from tests.serving.toys import (
     PATIENCE,
+    ROOT,
+    START,
     GatedVerifier,
     Running,
     ToyCodec,
@@ -354,20 +359,102 @@ def signals() -> Iterator[None]:
         signal.signal(number, handler)
 
 
+def listens(port: int) -> bool:
+    with socket.socket() as client:
+        return client.connect_ex(("127.0.0.1", port)) == 0
+
+
+@pytest.mark.usefixtures("signals")
+def test_a_server_that_is_to_stop_says_so_and_goes_on_for_a_while() -> None:
+    port = free_port()
+    url = f"http://127.0.0.1:{port}"
+
+    def ask() -> list[int]:
+        wait_until(lambda: listens(port))
+        before = httpx.get(f"{url}/health").status_code
+        os.kill(os.getpid(), signal.SIGTERM)
+        wait_until(lambda: httpx.get(f"{url}/health").status_code != before)
+        health = httpx.get(f"{url}/health")
+        assert health.json() == {"status": "stopping"}
+        answer = httpx.post(f"{url}/generate", json={"inputs": "w1"}, timeout=PATIENCE)
+        return [before, health.status_code, answer.status_code]
+
+    with ThreadPoolExecutor(1) as pool:
+        codes = pool.submit(ask)
+        assert serve(toy_model(), ServerSettings(drain_timeout=1.0), "127.0.0.1", port) == 0
+        assert codes.result() == [200, 503, 200]
+    assert not listens(port)
+
+
+def test_a_text_that_does_not_end_is_told_by_health(
+    server: Running, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(service, "_STUCK_AFTER", 0.05)
+    may_end = threading.Event()
+    monkeypatch.setattr(service, "make_plan", lambda *_: may_end.wait(PATIENCE) and 1 / 0)
+    with send(server, "/generate", "w1"):
+        wait_until(lambda: server.client.get("/health").status_code == 503)
+        assert server.client.get("/health").json() == {"status": "failing"}
+        may_end.set()
+        wait_until(lambda: server.client.get("/health").status_code == 200)
+
+
+WORK = """
+import sys, threading
+from specdec_plugins.serving import cli, service
+from specdec_plugins.serving.settings import ServerSettings
+from tests.serving.toys import toy_model
+model = toy_model()
+if sys.argv[2] == "decoding":
+    model.decoder.verifier.gate.clear()
+else:
+    service.make_plan = lambda *_: threading.Event().wait()
+    service._STUCK_AFTER = 0.1
+settings = ServerSettings(shutdown_timeout=0.1)
+cli.logging.basicConfig(level="INFO")
+sys.exit(cli.serve(model, settings, "127.0.0.1", int(sys.argv[1])))
+"""
+
+
+@pytest.mark.parametrize(
+    ("work", "signals", "status", "said"),
+    [
+        ("decoding", 2, 130, "specdec-serve: interrupted twice; accepted work is lost."),
+        ("text", 1, 1, "ERROR:specdec.serving:ending, although some work has not ended"),
+    ],
+)
+def test_nothing_keeps_a_server_from_ending(
+    work: str, signals: int, status: int, said: str
+) -> None:
+    port = free_port()
+    with talking_to(sys.executable, "-c", WORK, port, work, PYTHONPATH=str(ROOT)) as (process, *_):
+        wait_until(lambda: listens(port), START)
+        with socket.create_connection(("127.0.0.1", port)) as client:
+            body = b'{"inputs": "w1"}'
+            head = f"POST /generate HTTP/1.1\r\nHost: x\r\nContent-Length: {len(body)}\r\n\r\n"
+            client.sendall(head.encode() + body)
+            active = f"http://127.0.0.1:{port}/metrics"
+            wait_until(lambda: "specdec_requests_active 2.0" in httpx.get(active).text)
+            for _ in range(signals):
+                process.send_signal(signal.SIGINT)
+                time.sleep(0.05)  # one signal, not two that become one
+            log = process.communicate(timeout=PATIENCE)[1].decode()
+            if signals == 1:
+                assert answer(client)[1]["error_type"] == "stopping"
+    assert (process.returncode, log.splitlines()[-1]) == (status, said)
+    assert "Traceback" not in log
+
+
 @pytest.mark.usefixtures("broken", "signals")
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
 def test_a_server_whose_engine_died_ends_with_an_error() -> None:
     port = free_port()
-    # A server that lives on is stopped as by its supervisor, and ends with 0.
-    end = threading.Timer(PATIENCE, signal.raise_signal, (signal.SIGTERM,))
-
-    def listens() -> bool:
-        with socket.socket() as client:
-            return client.connect_ex(("127.0.0.1", port)) == 0
+    # A server that lives on is stopped as by a person, and ends with 0.
+    end = threading.Timer(PATIENCE, signal.raise_signal, (signal.SIGINT,))
 
     def ask() -> int:
         end.start()
-        wait_until(listens)
+        wait_until(lambda: listens(port))
         url = f"http://127.0.0.1:{port}/generate"
         return httpx.post(url, json={"inputs": "w1"}, timeout=PATIENCE).status_code
 

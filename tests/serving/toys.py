@@ -20,7 +20,6 @@ from typing import Any
 
 import httpx
 import torch
-import uvicorn
 from prometheus_client.parser import text_string_to_metric_families
 
 from specdec_plugins.app.settings import Settings
@@ -31,7 +30,7 @@ from specdec_plugins.decoding.rules.top_beta import TopBeta
 from specdec_plugins.decoding.schedules import SCHEDULES
 from specdec_plugins.decoding.types import DecodeParams, Draft, Prefix, Request, Scores
 from specdec_plugins.formats.pretrained.tokenizer import Languages
-from specdec_plugins.serving.app import create_app, uvicorn_options
+from specdec_plugins.serving.app import Server, create_app
 from specdec_plugins.serving.model import ServedModel
 from specdec_plugins.serving.service import Service
 from specdec_plugins.serving.settings import ServerSettings
@@ -204,9 +203,7 @@ def running(model: ServedModel | None = None, **settings: Any) -> Iterator[Runni
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))
         port = listener.getsockname()[1]
-        how: dict[str, Any] = {"log_config": None, "access_log": False, "lifespan": "on"}
-        config = uvicorn.Config(app, **how, **uvicorn_options(limits))
-        server = uvicorn.Server(config)
+        server = Server(app, limits, lifespan="on")
         thread = threading.Thread(target=server.run, args=([listener],), daemon=True)
         thread.start()
         wait_until(lambda: server.started)
