@@ -9,7 +9,14 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from specdec_plugins.app.loading import DRAFTER, VERIFIER, make_settings, read_words
+from specdec_plugins.app.loading import (
+    DRAFTER,
+    VERIFIER,
+    check_folder,
+    make_settings,
+    read_words,
+    settings_from_files,
+)
 from specdec_plugins.app.options import add_options
 from specdec_plugins.app.settings import DTYPES, RAW_TEXT, Settings
 from specdec_plugins.app.translator import load_translator
@@ -168,6 +175,11 @@ def _verifier(
         return {"tokenizer": PRETRAINED}, languages, (both.source, both.target), words.read_model()
     if args.verifier is None and is_bundle(args.data):
         return _of_bundle(args)
+    check_folder(args.data)
+    if args.verifier is None:  # a folder of fairseq's files with their usual names
+        found = settings_from_files(Path(args.data), {})
+        for name in ("verifier", "drafter_checkpoint", "bigrams", "bpe_codes"):
+            setattr(args, name, getattr(args, name) or found.get(name))
     require(args.verifier is not None, "give the verifier's checkpoint with --AR-path.")
     both = load_dictionaries(args.data, args.source_lang, args.target_lang)
     verifier = read_model_of(Transformer, args.verifier, both.source, both.target)
@@ -249,6 +261,7 @@ def _to_engine(args: argparse.Namespace) -> None:
             text["bpe_codes"] = source / text["bpe_codes"]
         source = source / bundle.verifier.weights
     else:
+        check_folder(source)
         require(args.data is not None, f"{source}: not a bundle; add --data with dict.<lang>.txt.")
         dictionaries = load_dictionaries(args.data, args.source_lang, args.target_lang)
     verifier = read_model_of(Transformer, source, dictionaries.source, dictionaries.target)

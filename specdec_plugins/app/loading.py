@@ -86,6 +86,7 @@ def make_settings(given: Mapping[str, Any]) -> Settings:
             "a checkpoint was given without its dictionaries; give their folder, too.",
         )
         folder = str(default_bundle())
+    check_folder(folder)
     defaults: dict[str, Any] = {}
     if is_bundle(folder):
         defaults = _defaults(Path(folder), given)
@@ -94,6 +95,16 @@ def make_settings(given: Mapping[str, Any]) -> Settings:
         defaults = {"verifier": str(folder), **_of_pretrained(Path(folder), given)}
         defaults |= {"strategy": "AR"} if is_plain else {}
     return Settings(str(folder), **{**defaults, **given})
+
+
+def check_folder(folder: str | Path) -> None:
+    """Raises UserError for a model of CTranslate2, which this project writes and does not read."""
+    is_theirs = (Path(folder) / "model.bin").is_file() and not is_pretrained(folder)
+    require(
+        not is_theirs or is_bundle(folder),
+        f"{folder}: is a model of CTranslate2, which nothing else reads; give the bundle or the "
+        "checkpoint that it was made from.",
+    )
 
 
 def _defaults(folder: Path, given: Mapping[str, Any]) -> dict[str, Any]:

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from specdec_plugins.app.convert import main
+from specdec_plugins.app.main import main as decode
 from tests.bundles import ROOT
 
 PAIR = ROOT / "benchmarks" / "models" / "captions.en-de"
@@ -33,6 +34,31 @@ def test_what_would_not_decode_is_no_bundle(
     assert convert(tmp_path / "bundle", *flags) == 2
     assert message in capsys.readouterr().err
     assert not list(tmp_path.iterdir())
+
+
+def test_what_fairseq_reads_comes_back_without_more_flags(tmp_path: Path) -> None:
+    bigrams = ["--bigrams", str(PAIR / "bigrams.safetensors"), "--dtype", "float32"]
+    made, fairseq, again = (tmp_path / name for name in ("made", "fairseq", "again"))
+    assert convert(made, "--path", str(PAIR / "drafter.pt"), *bigrams) == 0
+    assert main(["fairseq", str(made), "--output", str(fairseq)]) == 0
+    languages = ["-s", "en", "-t", "de", "--dtype", "float32"]
+    assert main(["bundle", str(fairseq), *languages, "--output", str(again)]) == 0
+    for name in ("verifier.safetensors", "drafter.safetensors", "bigrams.safetensors", "bpe.codes"):
+        assert (again / name).read_bytes() == (made / name).read_bytes()
+
+
+@pytest.mark.parametrize("command", ["bundle", "marian", "ctranslate2", "decode"])
+def test_a_model_of_ctranslate2_is_named(
+    command: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name in ("model.bin", "config.json", "shared_vocabulary.json"):
+        (tmp_path / name).write_text("{}")
+    folder, output = str(tmp_path), str(tmp_path.with_name("out"))
+    if command == "decode":
+        assert decode([folder, "--input-path", __file__, "--output-path", output]) == 2
+    else:
+        assert main([command, folder, "--output", output]) == 2
+    assert f"{folder}: is a model of CTranslate2" in capsys.readouterr().err
 
 
 def test_a_pair_becomes_a_bundle(tmp_path: Path) -> None:
