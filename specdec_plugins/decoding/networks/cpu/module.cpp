@@ -321,8 +321,10 @@ struct Window {
       : positions(rows, width), at(rows * width), seen(rows, int64_t(1), width, int64_t(live)) {
     const int64_t capacity = storage.size(1) / rows;
     check_same("rows", rows, cached.size(0));
-    check_within(cached, 0, live - width, "the length of a cached prefix");
-    if (live > capacity) throw std::out_of_range("the cache has no room for a pass");
+    check_within(cached, 0, capacity, "the length of a cached prefix");
+    const int64_t most = *std::max_element(cached.data, cached.data + rows);
+    if (most + width > live || live > capacity)
+      throw std::out_of_range("a pass is longer than there is room for in the cache");
     open_window(cached, last_seen, 0, capacity, positions.written(), at.written(), seen.written());
   }
 };
