@@ -41,8 +41,11 @@ from specdec_plugins.app.settings import choose_device
 from specdec_plugins.app.translator import SpeculativeTranslator, load_translator, number_sentences
 from specdec_plugins.app.types import Sentence
 from specdec_plugins.corpus import cli, scoring
+from specdec_plugins.corpus.cleaning import num_seen
 from specdec_plugins.corpus.cli import at_least
+from specdec_plugins.corpus.reading import BadLines, ParallelFile, read_pairs
 from specdec_plugins.corpus.resume import Log, fingerprint
+from specdec_plugins.errors import require
 from specdec_plugins.formats.bundle import read_bundle
 
 # The limits of fairseq's search for all: no <pad>, no empty translation, at most 200 tokens.
@@ -98,10 +101,23 @@ def block_sizes(trained: int, wanted: Sequence[int] | None) -> Sequence[int]:
 
 
 def read_test(args: argparse.Namespace) -> tuple[list[Sentence], list[str]]:
-    lines = {str(path): scoring.read_lines(path) for path in (args.input, args.reference)}
-    scoring.check_same_length(lines)
-    sources, references = (found[: args.sentences] for found in lines.values())
-    return number_sentences(sources), references
+    by_file = bool(args.input and args.reference)
+    require(by_file != bool(args.test), "give either --test, or --input and --reference.")
+    if args.test:
+        pairs = read_pairs(ParallelFile.parse(args.test, (1, 2)), BadLines())
+        sources, references = map(list, zip(*pairs, strict=True))
+    else:
+        lines = {str(path): scoring.read_lines(path) for path in (args.input, args.reference)}
+        scoring.check_same_length(lines)
+        sources, references = lines.values()
+    return number_sentences(sources[: args.sentences]), references[: args.sentences]
+
+
+def seen_in_training(file: Path, sources: Sequence[str], references: Sequence[str]) -> Record:
+    """How many sentences of each side of the test set the training text has."""
+    training = read_pairs(ParallelFile(file), BadLines())
+    found = num_seen(list(zip(sources, references, strict=True)), training)
+    return dict(zip(("sources", "targets"), found, strict=True))
 
 
 def open_log(args: argparse.Namespace, systems: Sequence[str], texts: Sequence[str]) -> Log:
@@ -137,7 +153,7 @@ def run(args: argparse.Namespace) -> tuple[Record, Log]:
     decodings = decode(systems, ordered, args.batch, log=log)
     language = settings.target_lang or ""
     record = {
-        "title": args.title or f"{Path(args.data).name} on {args.input.name}",
+        "title": args.title or f"{Path(args.data).name} on {(args.input or Path(args.test)).name}",
         "command": command("scripts/reproduce.sh"),
         "machine": describe(choose_device(settings.device).type),
         "batch": args.batch,
@@ -146,6 +162,7 @@ def run(args: argparse.Namespace) -> tuple[Record, Log]:
         "pair": f"{settings.source_lang}-{language}",
         "bootstrap_samples": args.samples,
         "training": read_pieces(args.training) if args.training else {},
+        "seen": seen_in_training(args.seen, sources, references) if args.seen else None,
         **figures(decodings, points, sources, references, language, args.samples),
     }
     return record, log
@@ -232,6 +249,7 @@ def report(record: Record, plots: Sequence[str]) -> str:
         "fairseq's search, at most 200 tokens.",
         f"```\n{record['command']}\n```",
         f"Machine: {in_words(record['machine'])}; torch threads {record['threads']}.",
+        *([_seen(**record["seen"])] if record.get("seen") else []),
         *(_pieces(name, found) for name, found in record.get("training", {}).items()),
         *([PUBLISHED.strip()] if record["pair"] == "en-de" else []),
         "## All systems",
@@ -245,6 +263,15 @@ def report(record: Record, plots: Sequence[str]) -> str:
     if plots:
         parts += ["## Plots", "\n".join(f"![{name}]({name})" for name in plots)]
     return "\n\n".join(parts)
+
+
+def _seen(sources: int, targets: int) -> str:
+    if not sources + targets:
+        return "The training text has none of these sentences."
+    return (
+        f"The training text has {sources} of the sources and {targets} of the references, apart "
+        "from case, punctuation and spaces: scores may be too good."
+    )
 
 
 def _pieces(name: str, pieces: Sequence[dict[str, Any]]) -> str:
@@ -313,8 +340,16 @@ COMMAND = cli.CommandLine(
     main,
     [
         ("data", None, str, "folder of a bundle"),
-        ("--input", cli.REQUIRED, Path, "raw sources, one a line"),
-        ("--reference", cli.REQUIRED, Path, "raw references, one a line"),
+        ("--input", None, Path, "raw sources, one a line"),
+        ("--reference", None, Path, "raw references, one a line"),
+        (
+            "--test",
+            None,
+            str,
+            "raw sources and references as a TSV file or SOURCES,REFERENCES "
+            "(plain, .gz or .xz); FILE:FROM-TO takes only those lines",
+        ),
+        ("--seen", None, Path, "training text, a TSV file: how many of the sentences it has"),
         ("--output", cli.REQUIRED, str, "writes OUTPUT.json, OUTPUT.md, OUTPUT.*.svg"),
         ("--sentences", None, _NUMBER, "number of sentences, from the start (default: all)"),
         ("--block-sizes", None, [_NUMBER], "block sizes (default: 5 10 15 20 25 30, if trained)"),

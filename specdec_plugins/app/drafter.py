@@ -26,16 +26,17 @@ from specdec_plugins.app.loading import (
 from specdec_plugins.corpus import cli
 from specdec_plugins.corpus.checkpoints import LAST
 from specdec_plugins.corpus.cli import UNFINISHED
+from specdec_plugins.corpus.distill import UNTIL
 from specdec_plugins.errors import UserError, require
 from specdec_plugins.formats.bundle import is_bundle, read_bundle
 from specdec_plugins.formats.output import check_output
 from specdec_plugins.formats.pretrained.config import is_pretrained
-from specdec_plugins.training.commands import Command, Paused, Runner, running
-from specdec_plugins.training.recipe import flags
+from specdec_plugins.training.commands import REDO, Command, Paused, Runner, flags, running
 
 ROOT = Path(__file__).resolve().parents[2]
 _CHECKPOINTS = (VERIFIER, "checkpoint_best.pt", LAST)  # file names of a verifier
 _TRANSLATING = 0.25  # largest share of the hours
+_ENVIRONMENT = {"PYTHON": sys.executable, "PYTHONPATH": str(ROOT)}  # of the commands
 
 
 class Plan:
@@ -43,6 +44,10 @@ class Plan:
 
     def __init__(self, args: argparse.Namespace) -> None:
         """Raises UserError if the model, the text or the output is unsuitable."""
+        # One spelling of each path, so that another one is no other command.
+        for name in ("model", "text", "output", "from"):
+            path: Path | None = vars(args)[name]
+            vars(args)[name] = path and path.resolve()
         self.args = args
         self.work = args.output.with_name(f"{args.output.name}.work")
         self.verifier, self.data = self.work / "verifier", self.work / "data"
@@ -92,34 +97,49 @@ class Plan:
         return settings_from_files(folder, {**given, "verifier": str(found[0])})
 
     def commands(self) -> list[Command]:
-        """All commands, in order. Devices and numbers of workers are in `environment` instead."""
-        args, training = self.args, self.training
-        # Everything derived from the text is removed with its encoding.
-        encoded = (self.data, self.distilled, self.work / "distilled.parts", training)
+        """All commands, in order."""
+        args, start = self.args, vars(self.args)["from"]
+        drafter = {"path": self.training / BEST, "card": self.training / CARD}
+        return [
+            *self._translated(),
+            Command(
+                "train the drafter",
+                _module("drafting", "train", *self._training()),
+                [str(self.training)],
+                self._aside(),
+                inputs=[str(start)] if start else [],
+                lengths=("--hours", "--every", "--patience"),
+            ),
+            Command(
+                "bundle both",
+                _bundle(self.verifier, **drafter, output=args.output),
+                [str(args.output)],
+            ),
+        ]
+
+    def _translated(self) -> list[Command]:
+        args = self.args
+        encode = flags(bundle=self.verifier, text=args.text, output=self.data)
         weights = self.verifier / "verifier.safetensors"
-        convert = [*_module("convert", "bundle"), "--force"]
+        translate = [str(self.data), *flags(path=weights, output=self.distilled)]
         return [
             Command(
                 "convert the model",
-                [*convert, str(args.model), *self._conversion(), *flags(output=self.verifier)],
-                (str(self.verifier),),
+                _bundle(args.model, *self._conversion(), output=self.verifier),
+                [str(self.verifier)],
+                inputs=[str(args.model)],
             ),
             Command(
                 "encode the text",
-                _module("drafting", "encode")
-                + flags(bundle=self.verifier, text=args.text, output=self.data),
-                tuple(map(str, encoded)),
+                _module("drafting", "encode", *encode),
+                [str(self.data)],
+                inputs=[str(args.text)],
             ),
             Command(
                 "translate it",
-                _module("drafting", "translate", str(self.data))
-                + flags(path=weights, output=self.distilled),
-            ),
-            Command("train the drafter", _module("drafting", "train") + self._training()),
-            Command(
-                "bundle both",
-                [*convert, str(self.verifier)]
-                + flags(path=training / BEST, card=training / CARD, output=args.output),
+                _module("drafting", "translate", *translate),
+                [str(self.distilled), f"{self.distilled}.parts"],
+                self._translating(),
             ),
         ]
 
@@ -138,8 +158,15 @@ class Plan:
             bundle=self.verifier, data=self.distilled, output=self.training, hours=args.hours,
             every=args.every, patience=args.patience, block_size=args.block_size,
             dropout=args.dropout, model=args.model.resolve().name, text=args.text.name,
-            told=self._told(), from_=vars(args)["from"],
+            from_=vars(args)["from"],
         )  # fmt: skip
+
+    def _aside(self) -> list[str]:
+        """Flags of the training that do not change it."""
+        args = self.args
+        return flags(
+            told=self._told(), cpu=self._on_cpu, precision=args.precision, until=args.until or None
+        )
 
     def _told(self) -> str:
         """The command as the model card shows it: with names of model and text, without paths."""
@@ -151,15 +178,18 @@ class Plan:
         words = flags(text=args.text.name, output="BUNDLE", hours=args.hours, **more)
         return shlex.join(["scripts/drafter.sh", args.model.resolve().name, *words])
 
-    def environment(self) -> dict[str, str]:
-        """Variables that the commands read as flags."""
+    @property
+    def _on_cpu(self) -> bool:
+        return bool(self.args.device == "cpu")
+
+    def _translating(self) -> list[str]:
+        """Flags for where and how long to translate."""
         args = self.args
-        share = _TRANSLATING * args.hours if args.num_shards == 1 else 0
-        told = {"HOURS": share, "NUM_SHARDS": args.num_shards, "SHARD_ID": args.shard_id}
-        told |= {"CPU": "1" if args.device == "cpu" else "", "RAY": args.ray or ""}
-        told |= {"RAY_WORKERS": args.ray_workers, "PRECISION": args.precision or ""}
-        words = {name: str(value) if value else "" for name, value in told.items()}
-        return {**words, "PYTHON": sys.executable, "PYTHONPATH": str(ROOT)}
+        return flags(
+            hours=_TRANSLATING * args.hours if args.num_shards == 1 else None,
+            num_shards=args.num_shards, shard_id=args.shard_id, ray=args.ray,
+            ray_workers=args.ray_workers, cpu=self._on_cpu, until=args.until or None,
+        )  # fmt: skip
 
 
 def _module(name: str, *words: str) -> list[str]:
@@ -167,19 +197,23 @@ def _module(name: str, *words: str) -> list[str]:
     return [str(ROOT / "scripts" / "python.sh"), "-m", f"specdec_plugins.app.{name}", *words]
 
 
+def _bundle(model: Path, *words: str, **outputs: Path) -> list[str]:
+    return _module("convert", "bundle", "--force", str(model), *words, *flags(**outputs))
+
+
 def main(args: argparse.Namespace) -> None:
     plan = Plan(args)
     commands = plan.commands()
     if args.list:
         for command in commands:
-            sys.stdout.write(f"{command.title}\n    {command}\n")
+            sys.stdout.write(f"{command.title} ({command.name})\n    {command}\n")
         return
     try:
         plan.work.mkdir(parents=True, exist_ok=True)
         if args.shard_id:
             _help_out(plan, commands[2])
             return
-        Runner(plan.work, plan.environment()).run(commands)
+        Runner(plan.work, _ENVIRONMENT).run(commands, args.redo)
     except OSError as error:
         raise UserError(f"{plan.work}: cannot be written ({error.strerror}).") from error
     except Paused as paused:
@@ -195,8 +229,7 @@ def _help_out(plan: Plan, translation: Command) -> None:
         f"{plan.data}: does not exist yet; first start the command with --shard-id 0, which "
         "encodes the text.",
     )
-    environment = plan.environment()
-    with running(translation.words, env={**os.environ, **environment}) as process:
+    with running(translation.line, env={**os.environ, **_ENVIRONMENT}) as process:
         status = process.wait()
     if status not in (0, UNFINISHED):
         raise SystemExit(status)
@@ -224,10 +257,12 @@ COMMAND = cli.CommandLine(
         ("--shard-id", 0, cli.at_least(0), "number of this machine, from 0; 0 runs all else"),
         ("--ray", None, str, "address of a Ray cluster to translate on, or 'local'"),
         ("--ray-workers", 2, _NUMBER, "verifiers on the cluster"),
-        ("--list", False, bool, "print the commands without running them"),
+        UNTIL,
+        REDO,
+        ("--list", False, bool, "print the steps and their commands without running them"),
     ],
-    epilog=f"Exit status: 0 done, 2 bad input or settings, {UNFINISHED} other shards are "
-    "unfinished; the same command resumes.",
+    epilog=f"Exit status: 0 done, 2 bad input or settings, {UNFINISHED} time is up, or other "
+    "shards are unfinished; the same command resumes.",
 )  # fmt: skip
 
 if __name__ == "__main__":

@@ -38,8 +38,7 @@ from specdec_plugins.formats.checkpoints import load_checkpoint, save_checkpoint
 from specdec_plugins.formats.dictionaries import Dictionary
 from specdec_plugins.formats.models import DIGESTS
 from specdec_plugins.formats.output import written_whole
-from specdec_plugins.training.commands import running
-from specdec_plugins.training.recipe import flags
+from specdec_plugins.training.commands import flags, running
 
 LEAST_LINES = 200  # different lines of text
 _HELD_OUT, _TIMED = 200, 40  # maximum lines to measure with, and to time
@@ -471,7 +470,6 @@ COMMANDS: dict[str, cli.CommandLine] = {
             *distill.SHARED_OUT,
             distill.UNTIL,
         ],
-        environment="hours cpu num-shards shard-id ray ray-workers until",
     ),
     "train": cli.CommandLine(
         "drafting train",
@@ -489,7 +487,6 @@ COMMANDS: dict[str, cli.CommandLine] = {
             ("--cpu", False, bool, "do not use a GPU"),
             distill.UNTIL,
         ],
-        environment="cpu precision until",
     ),
 }
 

@@ -18,7 +18,7 @@ from specdec_plugins.errors import UserError, require
 Pair = tuple[str, str]
 
 # A part of a file, counted in lines from 1: FILE:100-200, FILE:-200, FILE:100-
-_SPAN = re.compile(r"(?P<files>.+):(?P<first>\d*)-(?P<last>\d*)")
+_SPAN = re.compile(r"(?P<files>.+)(?P<span>:\d*-\d*)")
 
 _UTF8_MARK = b"\xef\xbb\xbf"
 # How files begin that are not plain UTF-8: what they are, and what makes text of them.
@@ -29,6 +29,15 @@ _OTHER_KINDS = (
     (rb"BZh[1-9]1AY&SY", "compressed by bzip2; decompress it, for example with bzcat"),
     (rb"\x28\xb5\x2f\xfd", "compressed by zstd; decompress it, for example with zstdcat"),
 )
+
+
+def split_item(item: str) -> tuple[list[str], str]:
+    """The files that a user names as one corpus, existing or not, and the ``:FROM-TO`` or nothing
+    behind them.
+    """
+    found = None if Path(item).is_file() else _SPAN.fullmatch(item)
+    files = found["files"] if found else item
+    return [files] if Path(files).is_file() else files.split(","), found["span"] if found else ""
 
 
 @dataclass(frozen=True)
@@ -52,18 +61,15 @@ class ParallelFile:
 
         Raises UserError if a file does not exist or the part is empty.
         """
-        span = None if Path(item).is_file() else _SPAN.fullmatch(item)
-        sides = [span["files"] if span else item]
-        if not Path(sides[0]).is_file():
-            sides = sides[0].split(",")
+        sides, span = split_item(item)
         if len(sides) > 2:
             raise UserError(f"{item}: expected one TSV file, or SOURCE_FILE,TARGET_FILE")
         for side in sides:
             what = "one side of a corpus" if sides[1:] else "a TSV, or two files with a comma"
             check_file(Path(side), f"a text file: {what}")
         paths = [Path(side).resolve() for side in sides]
-        first = int(span["first"] or 1) if span else 1
-        last = int(span["last"]) if span and span["last"] else None
+        bounds = span[1:].split("-") if span else ("", "")
+        first, last = int(bounds[0] or 1), int(bounds[1]) if bounds[1] else None
         if first < 1 or (last is not None and last < first):
             raise UserError(f"{item}: empty line range; lines count from 1, as in FILE:1-200")
         if len(paths) == 2:

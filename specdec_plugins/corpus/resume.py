@@ -4,6 +4,7 @@
 - ``Steps``: skips a finished step. Its stamp, a small JSON file, holds its settings and
   fingerprints of its inputs and outputs. A step whose stamp no longer matches runs again, and the
   reason is logged. An interruption loses the running step, never a finished one.
+- ``content``: what a file or folder holds, wherever it is, for longer jobs than these steps.
 - ``Log``: an append-only file of results, for work whose every part should be kept.
 - ``locked``: one run at a time in a folder.
 """
@@ -21,7 +22,7 @@ from typing import Any
 
 from specdec_plugins.corpus.cli import logger
 from specdec_plugins.errors import UserError, require
-from specdec_plugins.formats.output import remove, written_whole
+from specdec_plugins.formats.output import written_whole
 
 
 def write_json(path: Path, value: Any) -> None:
@@ -74,6 +75,19 @@ def content_hash(path: Path, most: int = 64 << 20) -> str:
     except OSError as error:
         raise UserError(f"{path}: cannot be read ({error.strerror})") from error
     return found.hexdigest()
+
+
+def content(path: Path) -> str:
+    """A hash of what a file holds, or a folder's files but hidden ones and Markdown."""
+    if path.is_file():
+        return content_hash(path)
+    inner = sorted(file.relative_to(path) for file in path.rglob("*") if file.is_file())
+    told = (
+        f"{name} {content_hash(path / name)}\n"
+        for name in inner
+        if name.suffix != ".md" and not any(part.startswith(".") for part in name.parts)
+    )
+    return hashlib.sha256("".join(told).encode()).hexdigest()
 
 
 def fingerprint(path: Path) -> str:
@@ -234,32 +248,6 @@ class Steps:
             # A run that is killed while the outputs are renamed has left its mark.
             self._set_stamp(name, wanted, "begun")
         self._set_stamp(name, wanted, self._fingerprints(outputs))
-        return True
-
-    def run_in_place(
-        self,
-        name: str,
-        action: Callable[[bool], object],
-        *,
-        outputs: Sequence[Path],
-        settings: Mapping[str, Any],
-    ) -> bool:
-        """The same for a step that continues its own unfinished output, as a training does.
-
-        ``action`` is told whether the existing output was started with the same settings; any other
-        output is removed first. Users may tidy up a finished output: it is not compared again.
-        """
-        wanted = as_json(settings)
-        stamp = self._stamp(name)
-        if stamp == {"wanted": wanted, "outputs": "done"}:
-            return False
-        begun = stamp == {"wanted": wanted, "outputs": "begun"}
-        if not begun:
-            for path in outputs:
-                remove(path)
-            self._set_stamp(name, wanted, "begun")
-        action(begun)
-        self._set_stamp(name, wanted, "done")
         return True
 
     def _stamp(self, name: str) -> dict[str, Any]:

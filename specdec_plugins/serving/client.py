@@ -3,22 +3,17 @@
 from __future__ import annotations
 
 import http.client
-import ipaddress
 import json
 import time
 import urllib.error
-import urllib.parse
 import urllib.request
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
 from specdec_plugins.errors import UserError
-from specdec_plugins.serving.errors import KINDS
 
 DEFAULT_URL = "http://127.0.0.1:8080"
-_STATUSES = {kind: status for status, kind in reversed(KINDS.items())}
-_LONGEST_PAUSE = 8.0  # seconds
 _BROKEN = (OSError, http.client.HTTPException)  # errors that a connection may raise at any time
 
 
@@ -42,27 +37,24 @@ class Client:
         timeout: float = 180.0,
         patience: float = 60.0,
     ) -> None:
-        """timeout: seconds without a byte. patience: seconds to retry while the server is busy or,
-        once it has answered, while it cannot be reached, as when it is restarted.
-        """
+        """timeout: seconds without a byte; patience: seconds to retry while it is busy."""
         self.url = url.rstrip("/")
         self._api_key = api_key
         self._timeout = timeout
         self._patience = patience
-        self._has_answered = False
-        self._languages: dict[str, str] | None = None  # the server's defaults, once known
 
     def translate(self, text: str | Sequence[str], **fields: Any) -> Any:
         """A text's translation, or a list of them for a list; `fields` as in POST /translate.
 
         With `alternatives`, the whole answer. Raises ClientError.
         """
-        if self._languages is None and not {"source", "target"} <= fields.keys():
+        languages: dict[str, Any] = {}
+        if not {"source", "target"} <= fields.keys():
             info = self._ask("/info", None, "source", "target")
             # A server with several languages may have no defaults.
-            self._languages = {"source": info["source"] or "auto", "target": info["target"] or ""}
-        body = {"q": text if isinstance(text, str) else list(text), **(self._languages or {})}
-        answer = self._ask("/translate", {**body, **fields}, "translatedText")
+            languages = {"source": info["source"] or "auto", "target": info["target"] or ""}
+        q = text if isinstance(text, str) else list(text)
+        answer = self._ask("/translate", {"q": q, **languages, **fields}, "translatedText")
         return answer if fields.get("alternatives") else answer["translatedText"]
 
     def generate(self, text: str, **parameters: Any) -> dict[str, Any]:
@@ -86,8 +78,7 @@ class Client:
                 if line.startswith(b"data:") and line.endswith(b"\n"):
                     event = _object(line.removeprefix(b"data:"), self.url)
                     if "error" in event:
-                        status = _STATUSES.get(event.get("error_type", ""), 500)
-                        raise ClientError(str(event["error"]), status)
+                        raise ClientError(str(event["error"]), 500)
                     is_whole = event.get("generated_text") is not None
                     yield event
         if not is_whole:
@@ -111,47 +102,30 @@ class Client:
         data = None if body is None else json.dumps(body).encode()
         try:
             request = urllib.request.Request(self.url + path, data, headers)
-            opener = _opener(self.url)
         except ValueError as error:
             raise ClientError(
                 f"{self.url}: not an address; give one such as {DEFAULT_URL}."
             ) from error
-        with self._open(request, opener) as response:
+        with self._open(request) as response:
             try:
                 yield response
             except _BROKEN as error:
                 reason = str(error) or type(error).__name__
                 raise ClientError(f"{self.url}: its answer broke off ({reason}).") from error
 
-    def _open(self, request: urllib.request.Request, opener: urllib.request.OpenerDirector) -> Any:
-        end, pause = time.monotonic() + self._patience, 0.25
+    def _open(self, request: urllib.request.Request) -> Any:
+        end = time.monotonic() + self._patience
         while True:
             try:
-                response = opener.open(request, timeout=self._timeout)
-                self._has_answered = True
-                return response
+                return urllib.request.urlopen(request, timeout=self._timeout)
+            except urllib.error.HTTPError as error:
+                refusal = _refusal(error)
+                if error.code != 429 or time.monotonic() + refusal.retry_after > end:
+                    raise refusal from error
+                time.sleep(refusal.retry_after)
             except _BROKEN as error:
-                failure = self._failure(error)
-                passing = (None, 429, 503) if self._has_answered else (429,)
-                pause = failure.retry_after or min(2 * pause, _LONGEST_PAUSE)
-                if failure.status not in passing or time.monotonic() + pause > end:
-                    raise failure from error
-            time.sleep(pause)
-
-    def _failure(self, error: Exception) -> ClientError:
-        if isinstance(error, urllib.error.HTTPError):
-            return _refusal(error)
-        return ClientError(f"{self.url}: cannot be reached ({getattr(error, 'reason', error)}).")
-
-
-def _opener(url: str) -> urllib.request.OpenerDirector:
-    """What opens the addresses of a server; on this machine, without the environment's proxies."""
-    host = urllib.parse.urlsplit(url).hostname or ""
-    try:
-        is_here = ipaddress.ip_address(host).is_loopback
-    except ValueError:  # a name
-        is_here = host == "localhost"
-    return urllib.request.build_opener(*[urllib.request.ProxyHandler({})] * is_here)
+                reason = getattr(error, "reason", error)
+                raise ClientError(f"{self.url}: cannot be reached ({reason}).") from error
 
 
 def _object(data: bytes, address: str, *fields: str) -> dict[str, Any]:

@@ -33,7 +33,6 @@ from specdec_plugins.serving.settings import ModelOptions, ServerSettings
 TranslateLines = Callable[[list[str]], list[str | None]]  # None = could not be decoded
 
 _NAME = "specdec-translate"
-_PATIENCE = 300.0  # seconds: a server that is restarted finishes its work, and loads models
 _BUFFER = 64  # lines that are decoded together
 _UNBOUNDED = 2**31  # limits that protect a server do not apply to local use
 
@@ -223,7 +222,7 @@ def _in_order(
 
 
 def _remote(url: str, given: Mapping[str, Any], how: TranslateOptions) -> TranslateLines:
-    client = Client(url, os.environ.get(KEY_VARIABLE), patience=_PATIENCE)
+    client = Client(url, os.environ.get(KEY_VARIABLE))
     client.info()
     parameters = {name: given[name] for name in (*_ASKED, *_LANGUAGES) if name in given}
     parameters["split_sentences"] = not how.whole_lines

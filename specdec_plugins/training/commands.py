@@ -1,9 +1,12 @@
-"""Runs commands in sequence, each once: logs, progress, and resuming."""
+"""Runs commands in sequence, each once: logs, progress, and resuming.
+
+A command is done if its stamp says so for the same settings: what its result depends on. If these
+differ from those of the outputs that are there, the run is refused before anything is touched.
+"""
 
 from __future__ import annotations
 
 import ctypes
-import hashlib
 import os
 import re
 import shlex
@@ -15,18 +18,23 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from functools import partial
+from functools import cached_property
 from pathlib import Path
 from typing import Any, TextIO
 
-from specdec_plugins.corpus.cli import UNFINISHED
-from specdec_plugins.corpus.resume import Steps, locked
+from specdec_plugins.corpus.cli import UNFINISHED, Flag
+from specdec_plugins.corpus.resume import content, locked, read_json, write_json
 from specdec_plugins.errors import Stopped, UserError
+from specdec_plugins.formats.output import remove
 
 NUM_LAST_LINES = 20  # of a log: shown if a command failed, searched for its progress
 _TAIL = 1 << 14  # bytes read to find them
 TERMINAL_PAUSE, LOG_PAUSE = 0.5, 15.0  # seconds between two reports of progress
 COLUMNS = 100
+REDO: Flag = (
+    "--redo", [], "STEP", "run these steps anew, and those that use their results; what they "
+    "replace is kept as NAME.old until the new is whole"
+)  # fmt: skip
 _LIBC = ctypes.CDLL(None)
 _PR_SET_PDEATHSIG = 1  # of prctl(2)
 
@@ -73,56 +81,293 @@ def _end_with_parent() -> None:
     _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
 
 
+def flags(**values: object) -> list[str]:
+    """``width=3`` becomes ``--width 3``; True gives the flag alone, a list gives all its values,
+    and empty values are left out.
+    """
+    words = []
+    for name, value in values.items():
+        if value is None or value is False or value in ("", [], ()):
+            continue
+        words.append("--" + name.strip("_").replace("_", "-"))
+        if isinstance(value, list | tuple):
+            words += map(str, value)
+        elif value is not True:
+            words.append(f"{value:g}" if isinstance(value, float) else str(value))
+    return words
+
+
+def name_of(title: str) -> str:
+    """A title, or a name, as the name of a command."""
+    return "-".join(re.findall(r"\w+", title.lower()))
+
+
 @dataclass(frozen=True)
 class Command:
-    """A program with its arguments, which resumes where it was stopped or starts anew."""
+    """A program with its arguments, which resumes where it was stopped or starts anew.
+
+    Whoever makes it spells each path in one way, whatever the user typed: absolute, without links,
+    or relative to the folder in which all commands are run.
+    """
 
     title: str
     words: Sequence[str]  # the program first
-    outputs: Sequence[str] = ()  # removed if another command wrote them
+    outputs: Sequence[str] = ()  # all that it writes
+    aside: Sequence[str] = ()  # further words, which do not change the result: devices, workers
+    inputs: Sequence[str] = ()  # what it reads that no other command writes
+    lengths: Sequence[str] = ()  # flags for how far it goes: others make it go on, not begin
     progress: Callable[[str], str | None] = last_words  # of one line; None: it shows none
 
     @property
     def name(self) -> str:
         """The name of its log and its stamp."""
-        return "-".join(re.findall(r"\w+", self.title.lower()))
+        return name_of(self.title)
+
+    @property
+    def line(self) -> list[str]:
+        """All words, those aside before ``--``, behind which another program's begin."""
+        words = list(self.words)
+        cut = words.index("--") if "--" in words else len(words)
+        return [*words[:cut], *self.aside, *words[cut:]]
 
     def __str__(self) -> str:
         """The command line, quoted for a shell."""
-        return shlex.join(self.words)
+        return shlex.join(self.line)
+
+    def reads(self, other: Command) -> bool:
+        """Whether it reads what another command writes."""
+        return any(
+            word == path or word.startswith(f"{path}/")
+            for path in other.outputs
+            for word in self.words
+        )
+
+    def settings(self, folder: Path, before: Mapping[str, str]) -> dict[str, str]:
+        """All that its result depends on, apart from other commands: flags and contents of inputs.
+
+        Paths in the folder are relative to it, all others are names, so that both may be moved. An
+        input that is gone counts as unchanged since ``before``.
+        """
+        paths = sorted({*self.inputs, *self.outputs}, key=len, reverse=True)
+        flag = "program"
+        found = {flag: Path(self.words[0]).name}
+        for word in self.words[1:]:
+            for path in paths:
+                word = word.replace(path, Path(path).name)
+            word = "." if word == str(folder) else word.replace(f"{folder}/", "")
+            if word.startswith("--"):
+                flag, word = word, ""
+            found[flag] = f"{found.get(flag, '')} {word}".strip()
+        for name in sorted({Path(path).name for path in self.inputs}):
+            key = f"content of {name}"
+            same = [Path(path) for path in sorted(self.inputs) if Path(path).name == name]
+            is_there = all(path.exists() for path in same)
+            found[key] = " ".join(map(content, same)) if is_there else before.get(key, "")
+        return found
+
+
+class Step:
+    """A command in a folder of runs, and what is known and to be done about its outputs.
+
+    Its stamp, a JSON file, holds the ``settings`` of the command that made them; their ``state``:
+    begun, done, or "replacing" while old ones are put aside; ``made``, a number that is another one
+    whenever it began anew; ``kept``: outputs that are put aside; ``renewed``: whether it began anew
+    or went on in a run that is not over yet, so that what reads its outputs has to follow.
+    """
+
+    def __init__(
+        self, command: Command, folder: Path, before: Sequence[Step], is_named: bool
+    ) -> None:
+        """before: the earlier steps; is_named: the user wants it anew."""
+        self.command, self._is_named = command, is_named
+        self._path = folder / ".stamps" / f"{command.name}.json"
+        self._stamp: dict[str, Any] = dict(read_json(self._path)) if self._path.is_file() else {}
+        sources = [step for step in before if command.reads(step.command)]
+        self._is_behind = any(step.is_renewed for step in sources)
+        self._settings = command.settings(folder, self._stamp.get("settings", {}))
+        self._settings |= {f"result of {s.command.title}": str(s.made) for s in sources}
+        known = self._stamp.get("settings", {})
+        names = sorted({*known, *self._settings})
+        self._unlike = [name for name in names if known.get(name) != self._settings.get(name)]
+
+    @property
+    def _state(self) -> str | None:
+        state: str | None = self._stamp.get("state")
+        return state
+
+    @property
+    def _there(self) -> list[Path]:
+        """Outputs that exist; an empty folder is none."""
+        return [path for path in map(Path, self.command.outputs) if _is_there(path)]
+
+    @property
+    def _replaces(self) -> bool:
+        """Whether it begins anew and puts its outputs aside."""
+        is_asked = self._is_named or (self._is_behind and bool(self._stamp))
+        return (is_asked and not self._stamp.get("renewed")) or self._state == "replacing"
+
+    @property
+    def _begins(self) -> bool:
+        """Whether it begins with nothing that could be lost."""
+        has_failed = self._state == "begun" and bool(self._unlike) and not self._there
+        return not self._stamp or has_failed
+
+    @property
+    def _goes_further(self) -> bool:
+        return bool(self._stamp and self._unlike) and {*self._unlike} <= {*self.command.lengths}
+
+    @property
+    def is_renewed(self) -> bool:
+        return self._replaces or self._goes_further or bool(self._stamp.get("renewed"))
+
+    @cached_property
+    def made(self) -> int:
+        is_new = self._replaces or self._begins
+        return time.time_ns() if is_new else int(self._stamp.get("made", 0))
+
+    @property
+    def is_done(self) -> bool:
+        return self._state == "done" and not self._unlike and not self._replaces
+
+    def check(self) -> None:
+        """Raises UserError if it would destroy or mistake what is there."""
+        title, redo = self.command.title, f"--redo {self.command.name}"
+        for path in self._there if self._replaces else ():
+            if _is_there(_aside(path)):
+                raise UserError(
+                    f"{title}: {_aside(path)} is kept from an earlier --redo; remove it, or give "
+                    "it another name"
+                )
+        if self._replaces or self._goes_further:
+            return
+        where = ", ".join(map(str, self._there)) or f"what {self._path.parent.parent} holds"
+        anew = (
+            f"{redo} to make it and what follows from it anew; the old is kept as NAME.old until "
+            "the new is whole"
+        )
+        if not self._stamp and self._there:
+            raise UserError(
+                f"{title}: {where} exists, and no command here has made it; give another folder, "
+                f"or {anew}"
+            )
+        if self._unlike and not self._begins:
+            raise UserError(
+                f"{title}: {where} was made by {self._other()}; use its flags and inputs, give "
+                f"another folder, or {anew}"
+            )
+
+    def _other(self) -> str:
+        """What is different about the command of the stamp."""
+        before, now = self._stamp.get("settings"), self._settings
+        if before is None:
+            return "an earlier version of this project, which can finish it"
+
+        def told(name: str, settings: Mapping[str, str]) -> str:
+            return (settings[name] or "given") if name in settings else "not given"
+
+        unlike = [
+            f"{name} {told(name, before)} -> {told(name, now)}"
+            if name.startswith("-")
+            else f"another {name}"
+            for name in self._unlike
+        ]
+        return f"another command ({'; '.join(unlike)})"
+
+    def begin(self) -> bool:
+        """Make the outputs ready; returns whether the command goes on with them."""
+        if self._replaces:
+            was_interrupted = self._state == "replacing"
+            if not was_interrupted:
+                self._set(state="replacing", kept=list(map(str, self._there)))
+            for path in self._there:
+                path.rename(_aside(path))
+            self._set(settings=self._settings, state="begun", made=self.made, renewed=True)
+            return False
+        if self._begins:
+            self._set(settings=self._settings, state="begun", made=self.made)
+            return False
+        if self._goes_further:
+            self._set(settings=self._settings, state="begun", renewed=True)
+        return True
+
+    def end(self) -> None:
+        """Its outputs are whole; what was kept of others goes."""
+        for path in self._stamp.get("kept", ()):
+            remove(_aside(Path(path)))
+        self._set(state="done", kept=[])
+
+    def rest(self) -> None:
+        """All that follows from it has followed."""
+        if self._stamp.get("renewed"):
+            self._set(renewed=False)
+
+    def _set(self, **values: Any) -> None:
+        self._stamp |= values
+        write_json(self._path, self._stamp)
+
+
+def _aside(path: Path) -> Path:
+    return path.with_name(f"{path.name}.old")
+
+
+def _is_there(path: Path) -> bool:
+    return any(path.iterdir()) if path.is_dir() else os.path.lexists(path)
 
 
 @dataclass(frozen=True)
 class Runner:
-    """Runs commands. Finished ones are skipped; from a changed command on, all run again."""
+    """Runs commands, each once, and never over what another command has made."""
 
-    folder: Path  # of logs and stamps
+    folder: Path  # of logs and stamps, spelt as in the commands
     environment: Mapping[str, str]  # added to this process's own
     out: TextIO = sys.stdout
     pause: float | None = None  # seconds between progress reports; None: shorter on a terminal
 
-    def run(self, commands: Sequence[Command]) -> int:
+    def run(
+        self,
+        commands: Sequence[Command],
+        redo: Sequence[str] = (),
+        record: Callable[[], object] = lambda: None,
+    ) -> int:
         """Run the commands; returns how many were run.
 
-        Raises UserError if a command fails or another run works in the folder, and Paused if a
-        command's time is up.
+        redo: titles or names of commands to run anew, with all that read their outputs; record:
+        called at the end, however the work ends. Raises UserError if a command fails, another run
+        works in the folder, or something there was made otherwise, and Paused if a command's time
+        is up.
         """
-        steps = Steps(self.folder)
-        history, num_run = "", 0
         with locked(self.folder):
-            for number, command in enumerate(commands, 1):
-                history = hashlib.sha256(f"{history}\n{command}".encode()).hexdigest()
-                title = f"[{number}/{len(commands)}] {command.title}"
-                done = steps.run_in_place(
-                    command.name,
-                    partial(self._run, title, command),
-                    outputs=[Path(path) for path in command.outputs],
-                    settings={"command": str(command), "history": history},
-                )
-                num_run += done
-                if not done:
-                    self._say(f"{title}: done already")
+            steps = self._plan(commands, redo)
+            try:
+                num_run = sum(self._do(number, steps) for number in range(len(steps)))
+            finally:
+                record()
+            for step in steps:
+                step.rest()
         return num_run
+
+    def _plan(self, commands: Sequence[Command], redo: Sequence[str]) -> list[Step]:
+        asked = {name_of(word) for word in redo}
+        names = [command.name for command in commands]
+        if unknown := asked - {*names}:
+            raise UserError(f"--redo {min(unknown)}: there is no such step; choose from {names}")
+        steps: list[Step] = []
+        for command in commands:
+            steps.append(Step(command, self.folder, steps, command.name in asked))
+        for step in steps:
+            step.check()
+        return steps
+
+    def _do(self, number: int, steps: Sequence[Step]) -> bool:
+        """Run a step unless it is done; returns whether it ran."""
+        step = steps[number]
+        title = f"[{number + 1}/{len(steps)}] {step.command.title}"
+        if step.is_done:
+            self._say(f"{title}: done already")
+            return False
+        self._run(title, step.command, step.begin())
+        step.end()
+        return True
 
     def _run(self, title: str, command: Command, begun: bool) -> None:
         """Run a command; its log is rewritten, or appended to if the command was begun before."""
@@ -136,7 +381,7 @@ class Runner:
         with (
             path.open("ab" if begun else "wb") as log,
             running(
-                command.words,
+                command.line,
                 env=environment,
                 stdin=subprocess.DEVNULL,
                 stdout=log,

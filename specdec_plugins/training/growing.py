@@ -47,7 +47,7 @@ def grown_verifier(
     path = bundle / settings.verifier.weights
     model = read_model(path)
     flags = flags_of(model)
-    times = _times_wider(path, flags, wanted)
+    times = times_wider(bundle, wanted)
     old = load_dictionaries(bundle, settings.source_lang, settings.target_lang).target.symbols
     new = load_dictionaries(data).target.symbols
     generator = torch.Generator().manual_seed(seed)
@@ -69,8 +69,13 @@ def grown_verifier(
     return untrained(Namespace(**flags), state), told
 
 
-def _times_wider(path: Path, flags: Mapping[str, Any], wanted: Mapping[str, int]) -> int:
-    """How often the wanted verifier has every unit of the given one. Raises UserError."""
+def times_wider(bundle: Path, wanted: Mapping[str, int]) -> int:
+    """How often the wanted verifier has every unit of the given one.
+
+    Raises UserError if it is not a multiple of it.
+    """
+    path = bundle / read_bundle(bundle).verifier.weights
+    flags = flags_of(read_model(path))
     require(
         bool(flags.get("share_all_embeddings")),
         f"{path}: has several embedding tables, but train-verifier.sh trains one for both sides "

@@ -12,17 +12,20 @@ import shlex
 import sys
 import time
 import tomllib
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, fields, replace
+from itertools import count
 from pathlib import Path
 from typing import Any
 
 from specdec_plugins.corpus import cli
 from specdec_plugins.corpus.cli import UNFINISHED
+from specdec_plugins.corpus.decontaminate import name_of
+from specdec_plugins.corpus.reading import ParallelFile, split_item
 from specdec_plugins.corpus.resume import read_json, write_json
 from specdec_plugins.errors import UserError, require
 from specdec_plugins.formats.bundle import is_bundle
-from specdec_plugins.training.commands import Command, Paused, Runner, updates
+from specdec_plugins.training.commands import REDO, Command, Paused, Runner, flags, updates
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 SAMPLES = "data/samples/en-de.tsv"
@@ -68,6 +71,7 @@ class Preset:
     distillation: tuple[str, ...] = ()  # more flags of scripts/distill.sh
 
     def __post_init__(self) -> None:
+        check_heads(self.width, self.heads)
         for name in ("verifier_updates", "retrain_updates", "drafter_updates"):
             # One more, since fairseq writes none at an update that also ends an epoch.
             needed = (self.averaged + 1) * self.save_updates
@@ -79,6 +83,16 @@ class Preset:
                     f"checkpoints, one every {self.save_updates} updates; expected {needed} or "
                     "more, or a smaller save_updates or averaged."
                 )
+
+
+def check_heads(width: int, heads: int) -> None:
+    """Raises UserError unless each head gets the same part of the width."""
+    nearest = ", ".join(str(n) for n in range(1, width + 1) if width % n == 0)
+    require(
+        width % heads == 0,
+        f"{heads} attention heads cannot share a width of {width}: width must be a multiple of "
+        f"heads; give another width, or one of {nearest} heads.",
+    )
 
 
 def _preset(values: dict[str, Any]) -> Preset:
@@ -131,20 +145,16 @@ def make_preset(name: str, changes: Sequence[str]) -> Preset:
     return changed
 
 
-def flags(**values: object) -> list[str]:
-    """``width=3`` becomes ``--width 3``; True gives the flag alone, a list gives all its values,
-    and empty values are left out.
-    """
-    words = []
-    for name, value in values.items():
-        if value is None or value is False or value in ("", [], ()):
-            continue
-        words.append("--" + name.strip("_").replace("_", "-"))
-        if isinstance(value, list | tuple):
-            words += map(str, value)
-        elif value is not True:
-            words.append(f"{value:g}" if isinstance(value, float) else str(value))
-    return words
+def spelt(path: str | Path) -> str:
+    """The one spelling of a path: without links, relative to the repository in the repository."""
+    real = Path(path).resolve()
+    return str(real.relative_to(ROOT) if real.is_relative_to(ROOT) else real)
+
+
+def _item(item: str) -> str:
+    """A corpus, and the part of it that is wanted, with paths in that spelling."""
+    files, part = split_item(item)
+    return ",".join(map(spelt, files)) + part
 
 
 def script(name: str, *words: str, **values: object) -> list[str]:
@@ -175,15 +185,20 @@ class Recipe:
             args.minutes is None or args.minutes > 0,
             f"--minutes {args.minutes}: must be more than 0.",
         )
-        self.args, self.out = args, args.out
+        self.args, self.out = args, spelt(args.out)
+        self.until = args.minutes and int(time.time() + 60 * args.minutes)
         self.preset = make_preset(args.preset, args.set)
-        self.train, self.tests = (
-            [item for word in words for item in _split(word)] for words in (args.train, args.test)
+        self.train, self.valid, self.tests, self.also = (
+            [_item(item) for word in words for item in _split(word)]
+            for words in (args.train, args.valid, args.test, args.also)
         )
+        self.text = spelt(args.prepared) if args.prepared else self.path("prepared")
+        if self.start:
+            self.start = spelt(self.start)
+            # Imported late: it imports fairseq, which takes seconds.
+            from specdec_plugins.training.growing import times_wider
 
-    @property
-    def text(self) -> str:
-        return self.args.prepared or self.path("prepared")
+            times_wider(Path(self.start), asdict(self.preset))
 
     @property
     def verifier(self) -> str:
@@ -209,32 +224,63 @@ class Recipe:
             title = "train the verifier on it"
             found += self._trained("verifier", title, p.retrain_updates, again)
         found += self._drafter_by_hours() if p.drafter_hours else self._drafter(distilled)
-        return [*found, *self._reports()]
+        found += self._reports()
+        given = set(self._given())
+        return [
+            replace(
+                command,
+                inputs=[path for key, path in given if any(key in word for word in command.words)],
+            )
+            for command in found
+        ]
+
+    def _given(self) -> Iterator[tuple[str, str]]:
+        """What the user gives: a path as commands name it, and a file or folder that they read."""
+        for item in (*self.train, *self.valid, *self.tests, *self.also):
+            files, _ = split_item(item)
+            for path in map(Path, files):
+                found = path.glob(f"train.*.{self.args.pair}.tsv*") if path.is_dir() else [path]
+                yield from ((str(path), str(file)) for file in found)
+        if self.start:
+            yield self.start, self.start
+        if self.args.prepared:
+            raw = (f"raw/train.{self.source}", f"raw/test.{self.source}", f"raw/test.{self.target}")
+            for name in ("data-bin", "bpe.codes", *raw):
+                yield f"{self.text}/{name}", f"{self.text}/{name}"
 
     def _data(self) -> list[Command]:
         p, args, mix = self.preset, self.args, self.path("mix")
         clean = script(
-            "decontaminate.sh", pair=args.pair, train=self.train, valid=args.valid,
-            test=self.tests, also=[*args.also, *([SAMPLES] if args.pair == "en-de" else [])],
+            "decontaminate.sh", pair=args.pair, train=self.train, valid=self.valid,
+            also=[*self.also, *([SAMPLES] if args.pair == "en-de" else [])],
             research_data=args.research_data, split_off=p.split_off, out=mix,
         )  # fmt: skip
-        own = [name.split("=")[0] for name in p.split_off]  # sets taken from a training corpus
-        tests = [f"{mix}/test{number or ''}.tsv" for number in range(len(self.tests))]
         prepare = script(
             "prepare-tsv.sh", src=self.source, tgt=self.target, train=f"{mix}/train.tsv",
-            valid=[f"{mix}/valid.tsv", *(f"{mix}/{name}.dev.tsv" for name in own)],
-            test=[*tests, *(f"{mix}/{name}.test.tsv" for name in own)],
+            valid=[f"{mix}/valid.tsv", *(f"{mix}/{name}.dev.tsv" for name in self._own)],
             codes=self.start and f"{self.start}/bpe.codes", merges=None if self.start else p.merges,
             max_length=p.max_words, max_ratio=p.max_ratio, out=self.path("prepared"),
         )  # fmt: skip
         return [
-            Command("mix the training files without held-out sentences", [*clean, *p.mix], (mix,)),
+            Command(
+                "mix the training files without held-out sentences",
+                [*clean, *p.mix],
+                (mix,),
+                # Held out as well. A set that is added when the mix is made is only scored, and the
+                # report says what the mix has of it: otherwise all would have to be trained anew.
+                flags(test=self.tests),
+            ),
             Command(
                 "prepare tokens, subwords, binary data",
                 [*prepare, *p.vocabulary],
                 (self.path("prepared"),),
             ),
         ]
+
+    @property
+    def _own(self) -> list[str]:
+        """Corpora of which dev and test sets are taken."""
+        return [name.split("=")[0] for name in self.preset.split_off]
 
     def _verifier(self, data: str, lr: float, warmup: int, start: str) -> list[str]:
         p = self.preset
@@ -253,11 +299,11 @@ class Recipe:
             block_size=p.block_size, decoder_layers=p.drafter_layers, lr=p.drafter_lr,
             warmup=p.drafter_warmup, batch_tokens=p.drafter_tokens, best_by="loss",
         )  # fmt: skip
-        count = script("count-bigrams.sh", data, output=bigrams)
+        bigrams_of = script("count-bigrams.sh", data, output=bigrams)
         both = self._bundle("bundle", path=self.path("drafter.pt"), bigrams=bigrams)
         return [
             *self._trained("drafter", "train the drafter", p.drafter_updates, words),
-            Command("count what follows what in the data", count, (bigrams,)),
+            Command("count what follows what in the data", bigrams_of, (bigrams,)),
             Command("bundle both models", both, (self.path("bundle"),)),
         ]
 
@@ -267,20 +313,32 @@ class Recipe:
         words = script(
             "drafter.sh", alone, text=f"{self.text}/raw/train.{self.source}", output=both,
             hours=self.preset.drafter_hours, block_size=self.preset.block_size,
-            dropout=self.preset.dropout, precision=self.args.precision,
-            device="cpu" if self.args.cpu else "", ray=self.args.ray,
+            dropout=self.preset.dropout,
+        )  # fmt: skip
+        machine = flags(
+            precision=self.args.precision, device="cpu" if self.args.cpu else "",
+            ray=self.args.ray, until=self.until,
         )  # fmt: skip
         return [
             Command("bundle the verifier", self._bundle("verifier-bundle"), (alone,)),
-            Command("train its drafter and bundle both", words, (both,)),
+            Command(
+                "train its drafter and bundle both",
+                words,
+                (both, f"{both}.work"),
+                machine,
+                lengths=("--hours",),
+            ),
         ]
 
     def _trained(self, name: str, title: str, num: int, words: list[str]) -> list[Command]:
         """Train one of the models for ``num`` updates, and average its last checkpoints."""
         p, folder = self.preset, self.path(name)
         train = words + flags(
-            save_dir=folder, updates=num, dropout=p.dropout, max_tokens=p.max_tokens,
+            save_dir=folder, updates=num, dropout=p.dropout, max_tokens=p.max_tokens
+        )
+        machine = flags(
             workers=self.args.workers, precision=self.args.precision, cpu=self.args.cpu,
+            until=self.until,
         )  # fmt: skip
         train += ["--", *flags(
             save_interval_updates=p.save_updates, keep_interval_updates=p.averaged,
@@ -289,7 +347,7 @@ class Recipe:
         average = script("average-checkpoints", folder, last=p.averaged, by="update",
                          output=f"{folder}.pt")  # fmt: skip
         return [
-            Command(title, train, (folder,), updates(num)),
+            Command(title, train, (folder,), machine, progress=updates(num)),
             Command(f"average the {name}", average, (f"{folder}.pt",)),
         ]
 
@@ -298,10 +356,13 @@ class Recipe:
         # A weak teacher repeats itself endlessly on some sentences.
         words = script(
             "distill.sh", f"{self.text}/data-bin", path=self.path("teacher.pt"), output=output,
-            beam=self.preset.beam, max_len_a=2, max_len_b=20, cpu=self.args.cpu, ray=self.args.ray,
+            beam=self.preset.beam, max_len_a=2, max_len_b=20,
         )  # fmt: skip
-        words += self.preset.distillation
-        return Command("distil the training set", words, (output, f"{output}.parts"))
+        machine = flags(cpu=self.args.cpu, ray=self.args.ray, until=self.until)
+        outputs = (output, f"{output}.parts")
+        return Command(
+            "distil the training set", [*words, *self.preset.distillation], outputs, machine
+        )
 
     def _bundle(self, name: str, **drafter: str) -> list[str]:
         """Bundle the verifier with its BPE codes, and with a drafter if one is given."""
@@ -314,19 +375,28 @@ class Recipe:
 
     def _reports(self) -> list[Command]:
         found = []
-        count = 1 if self.args.prepared else len(self.tests) + len(self.preset.split_off)
-        for name in (f"test{number or ''}" for number in range(count)):
+        for name, words in self._test_sets():
             output = self.path(f"report-{name}")
-            raw = f"{self.text}/raw/{name}"
             words = script(
-                "reproduce.sh", self.path("bundle"), input=f"{raw}.{self.source}",
-                reference=f"{raw}.{self.target}", output=output, training=self.out,
-                cpu=self.args.cpu,
-            )  # fmt: skip
+                "reproduce.sh", self.path("bundle"), *words, output=output, training=self.out
+            )
             words += shlex.split(self.args.report_flags)
             outputs = [f"{output}.md", f"{output}.json"]
-            found.append(Command(f"report on {name}", words, outputs))
+            found.append(Command(f"report on {name}", words, outputs, flags(cpu=self.args.cpu)))
         return found
+
+    def _test_sets(self) -> Iterator[tuple[str, list[str]]]:
+        """The name of each test set, which is that of its file, and the flags that give it."""
+        if self.args.prepared:
+            raw = f"{self.text}/raw/test"
+            yield "test", flags(input=f"{raw}.{self.source}", reference=f"{raw}.{self.target}")
+            return
+        mix, names = self.path("mix"), list[str]()
+        for item in (*self.tests, *(f"{mix}/{name}.test.tsv" for name in self._own)):
+            name = name_of(ParallelFile(Path(split_item(item)[0][0])))
+            numbered = (f"{name}{number or ''}" for number in count())
+            names.append(next(free for free in numbered if free not in names))
+            yield names[-1], flags(test=item, seen=f"{mix}/train.tsv")
 
 
 def _split(word: str) -> list[str]:
@@ -355,23 +425,23 @@ def main(args: argparse.Namespace) -> None:
     recipe = Recipe(args)
     if args.list:
         for command in recipe.commands():
-            sys.stdout.write(f"{command.title}\n    {command}\n")
+            sys.stdout.write(f"{command.title} ({command.name})\n    {command}\n")
         return
     began = time.time()
-    # Read by the scripts that train and distil; 0: no time limit.
-    until = "0" if args.minutes is None else str(int(began + 60 * args.minutes))
-    environment = {"PYTHON": sys.executable, "PYTHONPATH": str(ROOT), "UNTIL": until}
+    environment = {"PYTHON": sys.executable, "PYTHONPATH": str(ROOT)}
     try:
         Path(recipe.out).mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise UserError(f"--out {recipe.out}: cannot be written ({error.strerror}).") from error
     try:
-        Runner(Path(recipe.out), environment).run(recipe.commands())
+        Runner(Path(recipe.out), environment).run(
+            recipe.commands(),
+            args.redo,
+            lambda: write_record(recipe, sys.argv[1:], time.time() - began),
+        )
     except Paused as paused:
         sys.stdout.write(f"recipe: time is up in: {paused}; run the command again to resume\n")
         raise SystemExit(UNFINISHED) from None
-    finally:
-        write_record(recipe, sys.argv[1:], time.time() - began)
     sys.stdout.write(f"recipe: done; the bundle is {recipe.path('bundle')}\n")
 
 
@@ -404,7 +474,8 @@ COMMAND = cli.CommandLine(
         ("--cpu", False, bool, "do not use a GPU"),
         ("--ray", "", str, "distil on the Ray cluster at this address, or on 'local' processes"),
         ("--report-flags", "", str, "flags of scripts/reproduce.sh, in one quoted argument"),
-        ("--list", False, bool, "print the commands without running them"),
+        REDO,
+        ("--list", False, bool, "print the steps and their commands without running them"),
     ],
     epilog=f"Exit status: 0 done, 2 bad input or settings, {UNFINISHED} time is up: run the same "
     "command to resume.",

@@ -30,6 +30,7 @@ from specdec_plugins.errors import UserError, require
 from specdec_plugins.formats.bundle import is_bundle
 from specdec_plugins.formats.checkpoints import save_checkpoint
 from specdec_plugins.training.commands import running
+from specdec_plugins.training.recipe import check_heads
 
 ROOT = Path(__file__).resolve().parents[2]
 _NUMBER = cli.at_least(1)
@@ -128,6 +129,7 @@ def _check(args: argparse.Namespace, checkpoint: str | None, flag: str) -> None:
 
 
 def train_verifier(args: argparse.Namespace) -> None:
+    check_heads(args.width, args.heads)
     start = vars(args)["from"]
     grows = start is not None and is_bundle(start)
     _check(args, None if grows else start, "--from")

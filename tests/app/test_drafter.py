@@ -31,6 +31,7 @@ from specdec_plugins.formats.bundle import read_bundle
 from specdec_plugins.formats.checkpoints import load_checkpoint, save_checkpoint
 from specdec_plugins.formats.dictionaries import Dictionary
 from specdec_plugins.formats.models import read_model
+from specdec_plugins.training import commands
 from tests.bundles import CAPTIONS, ROOT, captions
 from tests.formats.pretrained import toys as folders
 from tests.refusals import refused
@@ -278,6 +279,47 @@ def test_what_a_cpu_multiplies_is_what_its_flags_say() -> None:
     assert drafting.multiplies_bfloat16() == bool({"avx512_bf16", "amx_bf16"} & set(flags))
 
 
+@pytest.fixture
+def stubbed(monkeypatch: pytest.MonkeyPatch) -> Callable[..., list[tuple[str, bool]]]:
+    """Run drafter.sh with commands that only make their outputs; returns which ran, and whether
+    they went on.
+    """
+    ran: list[tuple[str, bool]] = []
+
+    def work(_: object, title: str, command: commands.Command, begun: bool) -> None:
+        ran.append((command.title, begun))
+        for output in map(Path, command.outputs):
+            output.mkdir(exist_ok=True)
+            (output / "bundle.json").touch()
+
+    def run(*words: object) -> list[tuple[str, bool]]:
+        ran.clear()
+        drafter.main(drafter.COMMAND.parse(*words))
+        return list(ran)
+
+    monkeypatch.setattr(commands.Runner, "_run", work)
+    return run
+
+
+def test_a_finished_drafter_stays_whatever_its_paths_and_machine_are_called(
+    text: Path, stubbed: Callable[..., list[tuple[str, bool]]], tmp_path: Path
+) -> None:
+    bundle, out = captions(tmp_path / "captions"), tmp_path / "out"
+    assert len(stubbed(bundle, "--text", text, "--output", out)) == 5
+    spelt = ("--text", os.path.relpath(text), "--output", f"{tmp_path}/captions/../out/")
+    assert stubbed(f"{bundle}/", *spelt) == []
+    machine = ("--device", "cpu", "--precision", "bf16", "--ray", "local", "--num-shards", 2)
+    assert stubbed(bundle, *spelt, *machine) == []
+    refused(
+        r"train the drafter: .*/training was made by .*\(--block-size 8 -> 12\); .* "
+        "--redo train-the-drafter",
+        *(stubbed, bundle, *spelt, "--block-size", 12),
+    )
+    assert [path.name for path in sorted(tmp_path.iterdir())] == ["captions", "out", "out.work"]
+    further = [("train the drafter", True), ("bundle both", False)]
+    assert stubbed(bundle, *spelt, "--hours", 5) == further
+
+
 def plan(*words: object) -> drafter.Plan:
     return drafter.Plan(drafter.COMMAND.parse(*words))
 
@@ -308,7 +350,7 @@ def test_a_bundle_and_a_checkpoint_are_models_too(text: Path, tmp_path: Path) ->
         ({"--output": "text.en"}, "is an input as well"),
         ({"--from": "nothing"}, "--from .*nothing: not a bundle with a trained drafter; give one"),
         ({"--from": "alone"}, "--from .*alone: not a bundle with a trained drafter; give one"),
-        ({"--from": "bundled"}, "--from .*bundled: its target vocabulary differs from .*captions"),
+        ({"--from": "bundled"}, "--from .*en-de: its target vocabulary differs from .*captions"),
     ],
 )  # fmt: skip
 def test_what_cannot_be_is_refused_in_a_sentence(
@@ -333,7 +375,7 @@ def test_an_earlier_drafter_goes_on_to_learn(
     bundle = captions(tmp_path / "captions")
     flags = ("--text", text, "--output", tmp_path / "both", "--from", bundle)
     command = plan(bundle, *flags).commands()[3]
-    words = command.words[command.words.index("train") + 1 :]
+    words = command.line[command.line.index("train") + 1 :]
     args = drafting.COMMANDS["train"].parse(*words)
     assert vars(args)["from"] == bundle
     assert args.told.endswith("--hours 4 --from captions")

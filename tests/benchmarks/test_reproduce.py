@@ -12,6 +12,7 @@ from benchmarks.decodings import BEAM, GREEDY, Decoding
 from benchmarks.plots import REPRODUCTION_PLOTS, chosen_rows, draw_reproduction
 from benchmarks.reproduce import figures, report
 from tests.bundles import captions
+from tests.refusals import refused
 
 SOURCES = ["a b c", " ".join(["w"] * 15), "d e", " ".join(["w"] * 40)]
 REFERENCES = [f"the dog number {n} sees the small cat in its garden" for n in range(4)]
@@ -79,6 +80,28 @@ def test_the_report_tells_where_the_optimizer_restarted(record: dict[str, Any]) 
     text = report({**record, "training": training}, [])
     assert "Training of the drafter: 90 updates in 3 pieces; at update 70 it resumed from" in text
     assert "Training of the teacher: 70 updates in one piece." in text
+
+
+def test_a_report_on_a_part_of_a_file_says_what_training_has_seen_of_it(
+    record: dict[str, Any], tmp_path: Path
+) -> None:
+    (test := tmp_path / "test.tsv").write_text(
+        "no\tnein\nA dog.\tEin Hund.\nA cat.\tKatze\n...\t-\n"
+    )
+    (mix := tmp_path / "train.tsv").write_text("a DOG\tHund\n!\t?\nCat\tkatze\nA dog\tkatze\n")
+    words = ("bundle", "--output", "x", "--seen", mix, "--test", f"{test}:2-")
+    args = reproduce.COMMAND.parse(*words)
+    sentences, references = reproduce.read_test(args)
+    sources = [sentence.text for sentence in sentences]
+    assert (sources, references) == (["A dog.", "A cat.", "..."], ["Ein Hund.", "Katze", "-"])
+    seen = reproduce.seen_in_training(args.seen, sources, references)
+    assert seen == {"sources": 1, "targets": 1}
+    assert "has 1 of the sources and 1 of the references" in report({**record, "seen": seen}, [])
+    seen = dict.fromkeys(seen, 0)
+    assert "The training text has none of these" in report({**record, "seen": seen}, [])
+    for given in ((), ("--test", test, "--input", test, "--reference", test)):
+        args = reproduce.COMMAND.parse("bundle", "--output", "x", *given)
+        refused("give either --test, or --input and --reference", reproduce.read_test, args)
 
 
 def test_plots_are_the_same_each_time(record: dict[str, Any], tmp_path: Path) -> None:

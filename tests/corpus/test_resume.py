@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from specdec_plugins.corpus.resume import Log, Steps, content_hash, locked
+from specdec_plugins.corpus.resume import Log, Steps, content, content_hash, locked
 from specdec_plugins.formats.output import written_whole
 from tests.refusals import refused
 
@@ -164,38 +164,20 @@ def test_two_runs_cannot_share_a_folder_and_one_that_cannot_be_made_is_named(
     refused("cannot be written", locked(tmp_path / "file" / "x").__enter__)
 
 
-class Training:
-    """A step that writes in place, and gets half of its work done at the first attempt."""
-
-    def __init__(self, folder: Path) -> None:
-        self.output = folder / "checkpoints"
-        self.steps = Steps(folder)
-        self.begun: list[bool] = []
-
-    def run(self, **settings: object) -> bool:
-        return self.steps.run_in_place(
-            "train", self.action, outputs=[self.output], settings=settings
-        )
-
-    def action(self, begun: bool) -> None:
-        self.begun.append(begun)
-        if not self.output.exists():
-            self.output.mkdir()
-            raise KeyboardInterrupt
-
-
-def test_a_step_in_place_continues_its_own_output_and_no_other(tmp_path: Path) -> None:
-    training = Training(tmp_path)
-    with pytest.raises(KeyboardInterrupt):
-        training.run(width=1)
-    assert training.run(width=1)
-    assert not training.run(width=1)
-    with pytest.raises(KeyboardInterrupt):  # what the other settings made is gone
-        training.run(width=2)
-    assert training.begun == [False, True, False]
-    assert training.run(width=2)
-    training.output.rmdir()  # what is finished may be cleared up
-    assert not training.run(width=2)
+def test_what_a_file_or_a_folder_holds(tmp_path: Path) -> None:
+    (folder := tmp_path / "a" / "b").mkdir(parents=True)
+    (folder / "weights").write_text("1")
+    whole = content(tmp_path / "a")
+    (tmp_path / "a").rename(other := tmp_path / "c")
+    (other / "README.md").touch()
+    (other / ".cache").mkdir()
+    (other / ".cache" / "file").touch()
+    assert content(other) == whole
+    (other / "b" / "weights").write_text("2")
+    assert content(other) not in (whole, content(other / "b"), content(other / "b" / "weights"))
+    (other / "b" / "weights").write_text("1")
+    (other / "b" / "weights").rename(other / "b" / "others")
+    assert content(other) != whole
 
 
 def test_a_log_keeps_its_whole_entries(tmp_path: Path) -> None:
@@ -211,6 +193,6 @@ def test_a_log_keeps_its_whole_entries(tmp_path: Path) -> None:
     refused("started with a different value of lines", Log, path, {"lines": 4, "ways": ["a", "b"]})
     log.remove()
     assert Log(path, {"lines": 4}).entries == []
-    for content in ("no JSON\n", "[1]\n", ""):
-        path.write_text(content)
+    for text in ("no JSON\n", "[1]\n", ""):
+        path.write_text(text)
         refused("damaged", Log, path, {"lines": 3})

@@ -71,54 +71,6 @@ def test_refusals_carry_the_servers_sentence(client: Client) -> None:
             Client(url).info()
 
 
-def test_languages_are_asked_for_once(server: Running, client: Client) -> None:
-    def num_asked() -> float:
-        return server.metric("specdec_requests_total", route="/info", code="200")
-
-    before = num_asked()
-    assert [client.translate(f"w{i}") for i in range(3)] == [expected(f"w{i}") for i in range(3)]
-    wait_until(lambda: num_asked() == before + 1)
-
-
-def test_proxies_of_the_environment_are_not_asked_for_this_machine(
-    client: Client, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    for name in ("http_proxy", "HTTP_PROXY", "all_proxy"):
-        monkeypatch.setenv(name, "http://127.0.0.1:9")
-    for name in ("no_proxy", "NO_PROXY"):
-        monkeypatch.delenv(name, raising=False)
-    assert client.info()["source"] == "en"
-    by_name = Client(client.url.replace("127.0.0.1", "localhost"))
-    assert by_name.info()["source"] == "en"
-
-
-def test_an_error_in_a_stream_keeps_its_status() -> None:
-    with running(max_new_tokens=MAX_LEN, request_timeout=0.3) as there:
-        there.verifier.allow(1)
-        with pytest.raises(ClientError, match="took longer") as caught:
-            list(Client(f"http://127.0.0.1:{there.port}").stream("w0"))
-        assert caught.value.status == 504
-        there.gate.set()
-        wait_until(there.is_idle)
-
-
-def test_a_server_that_is_restarted_is_waited_for() -> None:
-    with running() as there:
-        client = Client(f"http://127.0.0.1:{there.port}", patience=PATIENCE)
-        stranger = Client(client.url, patience=PATIENCE)
-        client.info()
-    with ThreadPoolExecutor(1) as pool:
-        answer = pool.submit(client.generate, "w1")
-        with pytest.raises(ClientError, match="cannot be reached"):  # at once: it never was
-            stranger.info()
-        with running(port=there.port):
-            assert answer.result()["generated_text"] == expected("w1")
-    client = Client(client.url, patience=0.5)
-    client._has_answered = True
-    with pytest.raises(ClientError, match="cannot be reached"):
-        client.info()
-
-
 Call = Callable[[Client], Any]
 
 

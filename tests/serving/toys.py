@@ -195,17 +195,13 @@ class Running:
 
 
 @contextmanager
-def running(model: ServedModel | None = None, port: int = 0, **settings: Any) -> Iterator[Running]:
-    """Serve a toy over real sockets; afterwards nothing may be left in the batch.
-
-    port: where one served before; 0 = any.
-    """
+def running(model: ServedModel | None = None, **settings: Any) -> Iterator[Running]:
+    """Serve a toy over real sockets; afterwards nothing may be left in the batch."""
     options = {"max_new_tokens": MAX_LEN, "max_rows": 4, **settings}
     limits = ServerSettings(**options)
     app = create_app(model or toy_model(), limits)
     with socket.socket() as listener:
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        listener.bind(("127.0.0.1", port))
+        listener.bind(("127.0.0.1", 0))
         port = listener.getsockname()[1]
         server = Server(app, limits, lifespan="on")
         thread = threading.Thread(target=server.run, args=([listener],), daemon=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shlex
 from collections.abc import Callable, Mapping
 from itertools import pairwise
@@ -15,6 +16,7 @@ from specdec_plugins.app import convert, drafter
 from specdec_plugins.corpus import checkpoints, decontaminate, distill, prepare
 from specdec_plugins.errors import UserError
 from specdec_plugins.training import recipe, run
+from specdec_plugins.training.commands import Command, Runner, flags
 from specdec_plugins.training.recipe import PRESETS, make_preset
 from tests.bundles import ROOT
 from tests.programs import run as run_program
@@ -64,7 +66,7 @@ def test_every_script_is_there_knows_its_flags_and_finds_its_files(preset: str) 
                 path = words[words.index(flag) + 1]
                 assert any(path.startswith(output) for output in outputs), (command.title, path)
         outputs += command.outputs
-    assert any("report-test1" in path for path in outputs)
+    assert {"work/x/report-t1.md", "work/x/report-t2.json"} <= set(outputs)
 
 
 def test_from_a_bundle_take_its_subwords_and_its_weights() -> None:
@@ -105,6 +107,75 @@ def trained(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., li
         return calls
 
     return train
+
+
+@pytest.fixture
+def stubbed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., list[str]]:
+    """Run a recipe whose commands write a word to each of their outputs; returns which ran."""
+    for name in ("a.tsv", "b.tsv", "c.tsv"):
+        (tmp_path / name).write_text("x\ty\n")
+    ran: list[str] = []
+
+    def work(_: object, title: str, command: Command, begun: bool) -> None:
+        ran.append(command.name)
+        for output in map(Path, command.outputs):
+            output = output if output.suffix else output / "checkpoint_last.pt"
+            output.parent.mkdir(exist_ok=True)
+            assert not output.exists()
+            output.write_text("a week on a GPU")
+
+    monkeypatch.setattr(Runner, "_run", work)
+
+    def run(*flags: object) -> list[str]:
+        ran.clear()
+        words = ["--train", tmp_path / "a.tsv", "--valid", tmp_path / "b.tsv", *flags]
+        recipe.main(recipe.COMMAND.parse("--preset", "base", *words))
+        return list(ran)
+
+    return run
+
+
+def test_a_finished_recipe_stays_whatever_its_paths_and_machine_are_called(
+    stubbed: Callable[..., list[str]], tmp_path: Path
+) -> None:
+    out, test = tmp_path / "out", tmp_path / "b.tsv"
+    common = ("--test", test, "--out")
+    assert len(stubbed(*common, out)) == 12
+    (tmp_path / "link").symlink_to(out)
+    for spelling in (f"{out}/", os.path.relpath(out), tmp_path / "link", f"{out}/../out"):
+        assert stubbed(*common, spelling) == []
+    machine = "--workers 4 --precision bf16 --cpu --ray local --minutes 9"
+    assert stubbed("--test", os.path.relpath(test), "--out", out, *machine.split()) == []
+    before = (out / "recipe.json").read_text()
+    told = r"another command \(--dropout 0.1 -> 0.3; --lr 0.0007 -> 0.1\)"
+    changes = ("--set", "verifier_lr=0.1", "dropout=0.3")
+    refused(f"train the teacher: .*/teacher was made by {told}", stubbed, *common, out, *changes)
+    assert (out / "recipe.json").read_text() == before
+    assert (out / "teacher" / "checkpoint_last.pt").read_text() == "a week on a GPU"
+
+
+def test_another_test_set_is_scored_and_nothing_else_is_done(
+    stubbed: Callable[..., list[str]], tmp_path: Path
+) -> None:
+    one, two = tmp_path / "b.tsv", tmp_path / "c.tsv"
+    out = ("--out", tmp_path / "out")
+    stubbed("--test", one, *out)
+    assert stubbed("--test", one, two, *out) == ["report-on-c"]
+    assert stubbed("--test", two, *out) == []
+    assert stubbed("--test", two, one, f"{two}:1-", *out) == ["report-on-c1"]
+
+
+def test_training_text_that_changed_or_is_gone(
+    stubbed: Callable[..., list[str]], tmp_path: Path
+) -> None:
+    out = ("--out", tmp_path / "out")
+    stubbed(*out)
+    (tmp_path / "a.tsv").write_text("z\ty\n")
+    refused("mix .*another content of a.tsv", stubbed, *out)
+    redone = stubbed(*out, "--redo", "mix the training files without held-out sentences")
+    assert len(redone) == 11
+    (tmp_path / "a.tsv").unlink()
+    assert stubbed(*out) == []
 
 
 @pytest.mark.fairseq
@@ -249,10 +320,21 @@ def test_a_prepared_folder_takes_the_place_of_corpora() -> None:
         ("--train a.tsv --valid b --out o --set wide=3", "there is no 'wide'"),
         ("--train a.tsv --valid b --out o --set retrain_updates=9", "too few to save"),
         ("--train a.tsv --valid b --out o --preset en-de --set drafter_lr=1", "for 10 hours; add"),
+        ("--train a.tsv --valid b --out o --set heads=5", "5 attention heads cannot share a width"),
+        (
+            f"--train a.tsv --valid b --out o --from {BUNDLE} --set heads=8",
+            "--heads is 4 there and 8 here; a verifier can become wider only if",
+        ),
     ],
 )
 def test_what_does_not_go_together_is_refused(flags: str, sentence: str) -> None:
     refused(sentence, recipe.Recipe, recipe.COMMAND.parse(*flags.split()))
+
+
+def test_heads_that_do_not_fit_are_refused_before_the_data_is_read() -> None:
+    args = run.COMMANDS["verifier"].parse("--data", "x", "--save-dir", "y", "--heads", 6)
+    told = "give another width, or one of 1, 2, 4, 8, 16, 32, 64, 128, 256, 512 heads"
+    refused(told, run.train_verifier, args)
 
 
 def test_values_of_a_preset_can_be_changed() -> None:
@@ -270,16 +352,20 @@ def test_the_mix_of_a_preset_and_its_own_sets() -> None:
     assert "tatoeba=6" in args.weights
     text = PARSERS["prepare-tsv.sh"]().parse_args(prepare[1:])
     assert text.valid == ["work/x/mix/valid.tsv", "work/x/mix/tatoeba.dev.tsv"]
-    assert text.test[-1] == "work/x/mix/tatoeba.test.tsv"
     assert (text.cover_latin, text.max_subwords, text.merges) == (True, 100, 9400)
     given = commands("--preset", "en-de")
-    assert sum("reproduce.sh" in words[0] for words in given) == 3
+    reports = [words[1:] for words in given if "reproduce.sh" in words[0]]
+    reporting = [reproduce.COMMAND.parser().parse_args(words) for words in reports]
+    assert [args.test for args in reporting] == [
+        *("t1.tsv", "t2.tsv", "work/x/mix/tatoeba.test.tsv")
+    ]
+    assert {str(args.seen) for args in reporting} == {"work/x/mix/train.tsv"}
     teacher = next(words for words in given if words[0] == "scripts/distill.sh")
     assert PARSERS["distill.sh"]().parse_args(teacher[1:]).engine == "ctranslate2"
 
 
 def test_flags_of_calls() -> None:
-    words = recipe.flags(width=3, cpu=True, ray="", workers=None, lr=5e-4, test=["a", "b"], from_=0)
+    words = flags(width=3, cpu=True, ray="", workers=None, lr=5e-4, test=["a", "b"], from_=0)
     assert words == shlex.split("--width 3 --cpu --lr 0.0005 --test a b --from 0")
 
 
