@@ -7,6 +7,7 @@ falls with the hours of training.
 import copy
 import hashlib
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from itertools import chain
 from typing import Any
@@ -39,16 +40,19 @@ class Trainer(FairseqTrainer):
     """Trains as fairseq's, in one process or several, each of which may stop and go on."""
 
     def get_train_iterator(self, epoch: int, *given: Any, **named: Any) -> Any:
-        # A cached iterator would keep the batches of the epoch in which this process began.
-        named["disable_iterator_cache"] = True
         batches = super().get_train_iterator(epoch, *given, **named)
         batches.__class__ = Batches  # fairseq's tasks name the class that they make
+        batches.made_for = self._batches
         batches.limits = {
             "max_tokens": self.cfg.dataset.max_tokens,
             "max_sentences": self.cfg.dataset.batch_size,
             "required_batch_size_multiple": self.cfg.dataset.required_batch_size_multiple,
         }
         return batches
+
+    def _batches(self, epoch: int) -> Any:
+        fresh = {"load_dataset": False, "disable_iterator_cache": True}
+        return super().get_train_iterator(epoch, **fresh).frozen_batches
 
     def state_dict(self) -> dict[str, Any]:
         """fairseq's, but with the float32 weights of a model in 16 bits, which training goes by."""
@@ -69,14 +73,21 @@ class Trainer(FairseqTrainer):
 
 
 class Batches(EpochBatchIterator):
-    """The batches of an epoch.
+    """The batches of an epoch, which depend on no earlier one.
 
     What is left of an epoch goes on in batches of another size, or with other workers: each
     sentence is in one batch of the epoch, however often the training stops.
     """
 
+    made_for: Callable[[int], Any]  # an epoch's batches
     limits: dict[str, Any]  # of a batch, as the dataset's batch_by_size takes them
     before: Tensor | None = None  # [N], bool: sentences that other batches of this epoch had
+
+    def next_epoch_itr(self, *given: Any, **named: Any) -> Any:
+        # fairseq keeps the batches of the epoch in which a process began.
+        if self.next_epoch_idx != self.epoch:
+            self._frozen_batches, self.before = self.made_for(self.next_epoch_idx), None
+        return super().next_epoch_itr(*given, **named)
 
     def state_dict(self) -> dict[str, Any]:
         state: dict[str, Any] = super().state_dict()

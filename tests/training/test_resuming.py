@@ -153,6 +153,17 @@ def test_every_sentence_is_seen_once_an_epoch_by_any_number_of_workers(data: Pat
         assert state["epoch"] == epoch + 1
 
 
+def test_the_epoch_after_one_with_other_batches_has_all_sentences(data: Path) -> None:
+    _, state = _Machine(data, 1, 20).ids({"epoch": 1}, 2)
+    batches = _Machine(data, 1, 14).workers[0].get_train_iterator(1)
+    batches.load_state_dict(state)
+    numbers = [sum(len(batch["id"]) for batch in batches.next_epoch_itr()) for _ in range(2)]
+    assert 0 < numbers[0] < numbers[1] == 41
+    next(batches.next_epoch_itr())
+    state = batches.state_dict()
+    assert (state["epoch"], state["sentences"]["before"]) == (3, None)
+
+
 def test_other_data_in_the_middle_of_an_epoch_is_refused(data: Path) -> None:
     machine = _Machine(data, 1, 20)
     _, state = machine.ids({"epoch": 1}, 2)
