@@ -44,8 +44,9 @@ USER 10001
 EXPOSE 8080
 # Long enough for accepted work to finish; see --shutdown-timeout.
 STOPSIGNAL SIGTERM
+# Asks the port that the server was told, the last one that its command line names.
 HEALTHCHECK --interval=15s --timeout=5s --start-period=120s CMD \
-  ["python", "-c", "import urllib.request; urllib.request.urlopen('http://127.0.0.1:8080/health', timeout=4)"]
+  ["python", "-c", "import http.client, re, sys; port = re.findall(r'--port[=\\0](\\d+)', open('/proc/1/cmdline').read())[-1]; asked = http.client.HTTPConnection('127.0.0.1', int(port), timeout=4); asked.request('GET', '/health'); sys.exit(asked.getresponse().status != 200)"]
 # Inside a container loopback would be out of everybody's reach.
 ENTRYPOINT ["specdec-serve", "--host", "0.0.0.0", "--port", "8080"]
 # The bundled pair; for others their folder and its languages, and any other flags.

@@ -6,6 +6,8 @@ import configparser
 import json
 import re
 import shlex
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -105,7 +107,6 @@ def test_images_and_units_start_the_server_with_flags_that_it_has() -> None:
     given = vars(parse([*entry[1:], *instruction("CMD")]))
     assert given["port"] == PORT
     assert f"EXPOSE {PORT}\n" in DOCKERFILE
-    assert f"127.0.0.1:{PORT}/health" in " ".join(instruction(" "))
     parse([*entry[1:], *shlex.split(by_default(COMPOSE["services"]["specdec"]["command"]))])
     example = re.search(r'SPECDEC_FLAGS="(.*?)"', (ROOT / "compose.yaml").read_text())
     assert example
@@ -116,6 +117,21 @@ def test_images_and_units_start_the_server_with_flags_that_it_has() -> None:
     parse(shlex.split(unit["Service"]["ExecStart"])[1:])
     assert float(unit["Service"]["TimeoutStopSec"]) > PATIENCE
     assert unit["Service"]["RestartPreventExitStatus"] == str(BAD_INPUT)
+
+
+def test_the_health_check_asks_the_port_that_was_given_last(tmp_path: Path) -> None:
+    python, _, program = instruction(" ")
+    assert python == "python"
+    assert "/proc/1/cmdline" in program
+    place = tmp_path / "cmdline"
+    program = program.replace("/proc/1/cmdline", str(place))
+    words = ["docker-init", "--", *instruction("ENTRYPOINT")]
+    with running() as server:
+        for given in (["--port", str(server.port)], [f"--port={server.port}"]):
+            place.write_text("\0".join([*words, *given, ""]))
+            assert subprocess.run([sys.executable, "-c", program], check=False).returncode == 0
+        server.service.is_stopping = True
+        assert subprocess.run([sys.executable, "-c", program], check=False).returncode == 1
 
 
 def test_containers_wait_for_accepted_work_and_can_be_stopped_while_they_load() -> None:
