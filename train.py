@@ -19,6 +19,7 @@ from threading import Thread
 from typing import Any
 
 from specdec_plugins.corpus.reading import check_file
+from specdec_plugins.corpus.resume import locked
 from specdec_plugins.errors import ENDING, INTERRUPTED, Parser, Stopped, UserError, handling, refuse
 from specdec_plugins.formats.output import check_output
 
@@ -63,35 +64,14 @@ def _settings(arguments: Sequence[str]) -> Any:
     if cfg.common.bf16 and not _has(arguments, "--tpu"):
         # fairseq takes bfloat16 to mean a TPU; CPUs and GPUs have it now.
         cfg.common.tpu = False
-    _as_restored(cfg, arguments)
     if cfg.common.fp16 and cfg.common.cpu:
         # fairseq expects flattened half-precision gradients on a GPU.
         cfg.common.fp16_no_flatten_grads = True
     return cfg
 
 
-def _as_restored(cfg: Any, arguments: Sequence[str]) -> None:
-    """Unless told otherwise, a resumed block drafter keeps its head, or stays without one.
-
-    ``--arch block_fast`` had no head at first, then one that did not read the source. Such
-    checkpoints still resume.
-    """
-    from specdec_plugins.decoding.networks.block import head_width
-    from specdec_plugins.formats.checkpoints import load_checkpoint
-
-    path = Path(cfg.checkpoint.save_dir, cfg.checkpoint.restore_file)
-    head = getattr(cfg.model, "sequential_head", None)
-    if head is None or _has(arguments, "--sequential-head") or not path.is_file():
-        return
-    weights = load_checkpoint(str(path))["model"]
-    cfg.model.sequential_head = head_width(weights)
-    if "decoder.head.context.weight" not in weights:
-        cfg.model.head_attention = 0
-
-
 def _check(cfg: Any) -> None:
     """Refuse what cannot work before data and model are loaded; raises ``UserError``."""
-    from specdec_plugins.formats.checkpoints import load_checkpoint
     from specdec_plugins.tasks.translation_lev_modified import check_settings
 
     if getattr(cfg.task, "_name", None) == "translation_lev_modified":
@@ -101,35 +81,12 @@ def _check(cfg: Any) -> None:
         arch = str(getattr(cfg.model, "arch", None) or getattr(cfg.model, "_name", None))
         if not arch.startswith("block"):
             raise UserError(f"--arch {arch} cannot fill masked blocks; give --arch block")
-    restored = cfg.checkpoint.restore_file
-    if restored != "checkpoint_last.pt":
+    if cfg.checkpoint.restore_file != "checkpoint_last.pt":
         expected = "a checkpoint; fairseq would train without it"
-        check_file(restored, expected, "--restore-file")
-    for path in (restored, cfg.checkpoint.finetune_from_model):
-        if path is not None and path != "checkpoint_last.pt":
-            load_checkpoint(path)  # raises a clear error if it is bad
+        check_file(cfg.checkpoint.restore_file, expected, "--restore-file")
+    if cfg.checkpoint.finetune_from_model is not None:
+        check_file(cfg.checkpoint.finetune_from_model, "a checkpoint", "--finetune-from-model")
     _check_folders(cfg)
-    _check_dictionaries(cfg)
-
-
-def _check_dictionaries(cfg: Any) -> None:
-    """Refuse to go on with other dictionaries, and have every checkpoint record those in use."""
-    from omegaconf import open_dict
-
-    from specdec_plugins.formats.checkpoints import load_checkpoint
-    from specdec_plugins.formats.dictionaries import load_dictionaries
-    from specdec_plugins.formats.models import DIGESTS, TrainingRecord
-
-    languages = [getattr(cfg.task, f"{side}_lang", None) for side in ("source", "target")]
-    both = load_dictionaries(cfg.task.data.split(os.pathsep)[0], *languages)
-    restored, start = cfg.checkpoint.restore_file, cfg.checkpoint.finetune_from_model
-    if restored == "checkpoint_last.pt":
-        restored = os.path.join(cfg.checkpoint.save_dir, restored)
-    for path in (Path(restored), *([Path(start)] if start else [])):
-        if path.is_file():
-            TrainingRecord(load_checkpoint(path), path).check_dictionaries(both)
-    with open_dict(cfg):
-        cfg[DIGESTS] = both.digests
 
 
 def _check_folders(cfg: Any) -> None:
@@ -145,6 +102,60 @@ def _check_folders(cfg: Any) -> None:
     check_output(cfg.checkpoint.save_dir, "--save-dir", inputs=(), folder=True)
     read = (getattr(cfg.task, "verifier_path", None), cfg.checkpoint.finetune_from_model)
     check_save_dir(Path(cfg.checkpoint.save_dir), read)
+
+
+def _begin(cfg: Any, arguments: Sequence[str], is_first: bool) -> None:
+    """Fit the settings to the checkpoint that the training starts from, if there is one.
+
+    is_first: this process may put another checkpoint in the place of a damaged one. Raises
+    UserError if no checkpoint can be used, or it was trained with other dictionaries.
+    """
+    from specdec_plugins.corpus.checkpoints import LAST, restored
+    from specdec_plugins.formats.checkpoints import load_checkpoint
+
+    given, folder = cfg.checkpoint, Path(cfg.checkpoint.save_dir)
+    path, checkpoint = folder / LAST, None
+    if given.restore_file == LAST:
+        checkpoint = restored(folder, is_first)
+    elif given.restore_file:
+        path = Path(given.restore_file)
+        checkpoint = load_checkpoint(path)
+    if checkpoint is None and given.finetune_from_model is not None:
+        path = Path(given.finetune_from_model)
+        checkpoint = load_checkpoint(path)
+    if checkpoint is not None and not _has(arguments, "--sequential-head"):
+        _as_restored(cfg, checkpoint["model"])
+    _check_dictionaries(cfg, path, checkpoint)
+
+
+def _as_restored(cfg: Any, weights: dict[str, Any]) -> None:
+    """Unless told otherwise, a resumed block drafter keeps its head, or stays without one.
+
+    ``--arch block_fast`` had no head at first, then one that did not read the source. Such
+    checkpoints still resume.
+    """
+    from specdec_plugins.decoding.networks.block import head_width
+
+    if getattr(cfg.model, "sequential_head", None) is None:
+        return
+    cfg.model.sequential_head = head_width(weights)
+    if "decoder.head.context.weight" not in weights:
+        cfg.model.head_attention = 0
+
+
+def _check_dictionaries(cfg: Any, path: Path, checkpoint: dict[str, Any] | None) -> None:
+    """Refuse to go on with other dictionaries, and have every checkpoint record those in use."""
+    from omegaconf import open_dict
+
+    from specdec_plugins.formats.dictionaries import load_dictionaries
+    from specdec_plugins.formats.models import DIGESTS, TrainingRecord
+
+    languages = [getattr(cfg.task, f"{side}_lang", None) for side in ("source", "target")]
+    both = load_dictionaries(cfg.task.data.split(os.pathsep)[0], *languages)
+    if checkpoint is not None:
+        TrainingRecord(checkpoint, path).check_dictionaries(both)
+    with open_dict(cfg):
+        cfg[DIGESTS] = both.digests
 
 
 def _run(cfg: Any) -> None:
@@ -249,9 +260,15 @@ def _prepare() -> None:
 def main() -> int:
     try:
         _prepare()
-        cfg = _settings(command_line(sys.argv[1:], os.environ))
+        arguments = command_line(sys.argv[1:], os.environ)
+        cfg = _settings(arguments)
         _check(cfg)
-        _run(cfg)
+        # Of several processes the first writes, and keeps others out of the folder.
+        rank = os.environ.get("RANK") or os.environ.get("SLURM_PROCID") or 0
+        is_first = not (int(rank) or cfg.distributed_training.distributed_rank)
+        with locked(Path(cfg.checkpoint.save_dir)) if is_first else nullcontext():
+            _begin(cfg, arguments, is_first)
+            _run(cfg)
     except UserError as error:
         return refuse(NAME, error)
     except FileNotFoundError as error:

@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import sys
+from argparse import Namespace
 from pathlib import Path
 
 import pytest
 import torch
 
 import train
+from specdec_plugins.corpus.checkpoints import LAST
+from specdec_plugins.corpus.resume import locked
+from specdec_plugins.formats.checkpoints import load_checkpoint, save_checkpoint, untrained
+from tests import fairseq_checkpoints
 from tests.refusals import told
 
 PLUGIN = str(Path(train.__file__).parent / "specdec_plugins")
@@ -66,8 +71,7 @@ def test_nothing_is_added_where_nothing_is_missing(
         ("--eval-block-decoding --verifier-path none.pt", "--verifier-path none.pt: no such file"),
         ("--eval-block-decoding --verifier-path tests", "--verifier-path tests: a folder"),
         ("--arch transformer", "--arch transformer cannot fill masked blocks; give --arch block"),
-        ("--restore-file train.py", "train.py: damaged or not a checkpoint"),
-        ("--finetune-from-model none.pt", "none.pt: no such checkpoint"),
+        ("--finetune-from-model none.pt", "--finetune-from-model none.pt: no such file"),
         ("", "nowhere: no such folder"),
         ("--noise random_delete", "'random_delete' (choose from 'block_mask')"),
     ],
@@ -81,3 +85,54 @@ def test_impossible_settings_are_refused_in_a_sentence(
     assert not Path("checkpoints").exists()
     assert error.startswith("train.py: error: ")
     assert message in error
+
+
+TRAIN = "--arch block --task translation_lev_modified --criterion glat_loss --cpu -s en -t de"
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """--save-dir of a training whose settings can work, and which ends when it would begin."""
+    data, save = fairseq_checkpoints.dictionaries(tmp_path), tmp_path / "save"
+    monkeypatch.setattr(
+        sys, "argv", ["train.py", str(data), *TRAIN.split(), "--save-dir", str(save)]
+    )
+    monkeypatch.setattr(train, "_run", lambda cfg: None)
+    return save
+
+
+@pytest.mark.fairseq
+@pytest.mark.parametrize("flag", ["--restore-file", "--finetune-from-model"])
+def test_a_file_that_is_no_checkpoint_is_refused(
+    flag: str, folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys, "argv", [*sys.argv, flag, "train.py"])
+    assert "train.py: damaged or not a checkpoint" in told(capsys, train.main)
+    assert not folder.exists()
+
+
+@pytest.mark.fairseq
+def test_a_second_training_in_a_folder_is_refused(
+    folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with locked(folder):
+        assert "another run is writing here" in told(capsys, train.main)
+        monkeypatch.setenv("RANK", "1")  # a process of the training that holds the lock
+        assert train.main() == 0
+    monkeypatch.setenv("RANK", "0")
+    assert train.main() == 0
+
+
+@pytest.mark.fairseq
+def test_the_first_process_alone_replaces_a_damaged_checkpoint(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole = {**untrained(Namespace(arch="block"), {}), "last_optimizer_state": {}}
+    save_checkpoint(whole, folder / "checkpoint1.pt")
+    (folder / LAST).write_bytes(b"cut")
+    monkeypatch.setenv("RANK", "1")
+    assert train.main() == 0
+    assert (folder / LAST).read_bytes() == b"cut"
+    monkeypatch.setenv("RANK", "0")
+    assert train.main() == 0
+    assert load_checkpoint(folder / LAST)["args"].arch == "block"

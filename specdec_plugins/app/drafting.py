@@ -25,7 +25,7 @@ from specdec_plugins.app.codec import Codec
 from specdec_plugins.app.loading import make_settings, read_words
 from specdec_plugins.app.translator import SpeculativeTranslator
 from specdec_plugins.corpus import binarising, cli, distill
-from specdec_plugins.corpus.checkpoints import LAST
+from specdec_plugins.corpus.checkpoints import LAST, restored
 from specdec_plugins.corpus.cli import UNFINISHED, logger
 from specdec_plugins.corpus.reading import BadLines, check_file, read_lines
 from specdec_plugins.corpus.resume import Log, read_json, sha256
@@ -418,6 +418,7 @@ class Training:
 
 def train(args: argparse.Namespace) -> None:
     args.output.mkdir(parents=True, exist_ok=True)
+    restored(args.output)
     training = Training(args)
     while not training.is_over:
         training.piece()

@@ -24,12 +24,13 @@ from tqdm import tqdm
 
 from specdec_plugins.corpus import cli
 from specdec_plugins.corpus.cli import UNFINISHED, logger
-from specdec_plugins.corpus.resume import read_json, write_json
+from specdec_plugins.corpus.resume import locked, read_json, write_json
 from specdec_plugins.errors import UserError, require
 from specdec_plugins.formats.checkpoints import load_checkpoint, save_checkpoint
 from specdec_plugins.formats.output import check_output
 
 LAST, WEIGHTS, RECORD = "checkpoint_last.pt", "weights.pt", "pieces.json"
+REPLACED = "checkpoint_last.pt.replaced"  # a last checkpoint in whose place another one came
 SHORTEST = 5.0  # seconds; a piece that would be shorter is not begun
 # Keys in a checkpoint, of the schedule's state and of the optimizer's (training.trainer).
 RESTARTED_AT = "restarted_at"  # the update it resumes from
@@ -97,8 +98,6 @@ def average(paths: Sequence[Path]) -> dict[str, Any]:
         for name, weight in weights.items():
             if not weight.is_floating_point():
                 continue
-            if not bool(torch.isfinite(weight).all()):
-                raise UserError(f"{path}: {name} holds NaN or infinity; leave this file out")
             wide = weight.to(torch.float64, copy=True)
             sums[name] = wide if name not in sums else sums[name].add_(wide)
     checkpoint["model"] = changed(
@@ -214,19 +213,17 @@ def half(weights: dict[str, Tensor]) -> dict[str, Tensor]:
 def open_piece(folder: Path, until: float, now: float) -> list[str]:
     """Flags of train.py for this piece.
 
-    Raises UserError if the weights cannot be read, and SystemExit if no time is left.
+    Raises UserError if the weights cannot be read or another run writes in the folder, and
+    SystemExit if no time is left.
     """
     if until and until - now < SHORTEST:
         logger.info("%s: no time is left; run the same command to resume", folder)
         raise SystemExit(UNFINISHED)
-    start, checkpoint = _furthest(folder)
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise UserError(f"{folder}: cannot be written ({error.strerror})") from error
-    pieces = read_pieces(folder)
-    pieces.append({"start": start, "first_update": num_updates(checkpoint), "began": now})
-    write_json(folder / RECORD, pieces)
+    with locked(folder):
+        checkpoint = restored(folder) or {}
+        first = num_updates(checkpoint)
+        piece = {"start": _how(checkpoint), "first_update": first, "began": now}
+        write_json(folder / RECORD, [*read_pieces(folder), piece])
     if not until:
         return []
     # fairseq counts the time of earlier runs, which the checkpoint records.
@@ -234,27 +231,67 @@ def open_piece(folder: Path, until: float, now: float) -> list[str]:
     return ["--stop-time-hours", f"{(before + until - now) / 3600:.6f}"]
 
 
-def _furthest(folder: Path) -> tuple[str, dict[str, Any]]:
-    """How this piece starts, and from what; weights ahead of ``checkpoint_last.pt`` replace it."""
+def _how(checkpoint: dict[str, Any]) -> str:
+    """How a piece starts from this checkpoint."""
+    if not checkpoint:
+        return "fresh"
+    optimizer = checkpoint.get("last_optimizer_state") or {}
+    return "continued" if optimizer.get("state") else "optimizer restarted"
+
+
+def restored(folder: Path, may_write: bool = True) -> dict[str, Any] | None:
+    """The checkpoint from which the training in ``folder`` goes on; None if there is none.
+
+    That is ``checkpoint_last.pt`` unless it is missing, cannot be used or is behind ``weights.pt``:
+    then the one with the most updates takes its place, if this process ``may_write``. Raises
+    UserError if there are checkpoints to go on from, but none that can be used.
+    """
     last, weights = folder / LAST, folder / WEIGHTS
-    here = load_checkpoint(last) if last.is_file() else None
-    travelled = load_checkpoint(weights) if weights.is_file() else None
-    if travelled and (here is None or num_updates(travelled) > num_updates(here)):
-        save_checkpoint(travelled, last)
-        return "optimizer restarted", travelled
-    return ("fresh", {}) if here is None else ("continued", here)
+    faults: list[UserError] = []
+    path, checkpoint = last, _usable(last, faults)
+    others = sorted({*folder.glob("checkpoint*.pt")} - {last}) if checkpoint is None else []
+    for other in (*others, weights):
+        found = _usable(other, faults)
+        if found is None or (other in others and found.get("last_optimizer_state") is None):
+            continue  # those that are kept for an average cannot be resumed
+        if checkpoint is None or num_updates(found) > num_updates(checkpoint):
+            path, checkpoint = other, found
+    if checkpoint is None and faults:
+        raise UserError(
+            f"{faults[0]}; no other checkpoint of {folder} can take its place, so give another "
+            "--save-dir to start anew"
+        )
+    if checkpoint is not None and may_write:
+        for fault in faults:
+            logger.warning("%s", fault)
+        if path != last:
+            logger.info("going on from %s, update %d", path, num_updates(checkpoint))
+            if last.is_file():
+                last.replace(folder / REPLACED)
+            save_checkpoint(checkpoint, last)
+    return checkpoint
+
+
+def _usable(path: Path, faults: list[UserError]) -> dict[str, Any] | None:
+    """The checkpoint, or None if it is missing or, with an entry in ``faults``, cannot be used."""
+    try:
+        return load_checkpoint(path) if path.is_file() else None
+    except UserError as error:
+        faults.append(error)
+        return None
 
 
 def close_piece(folder: Path, updates: int, now: float) -> int:
     """Write ``weights.pt`` and record the piece; returns the exit status: 0, or UNFINISHED."""
-    checkpoint = load_checkpoint(folder / LAST)
-    done = num_updates(checkpoint)
-    save_checkpoint(portable(checkpoint), folder / WEIGHTS)
-    for path in sorted(folder.glob("checkpoint_*_*.pt")):
-        _slim(path)
-    pieces = read_pieces(folder)
-    pieces[-1] |= {"last_update": done, "seconds": round(now - pieces[-1].pop("began"), 1)}
-    write_json(folder / RECORD, pieces)
+    with locked(folder):
+        checkpoint = load_checkpoint(folder / LAST)
+        done = num_updates(checkpoint)
+        save_checkpoint(portable(checkpoint), folder / WEIGHTS)
+        for path in sorted(folder.glob("checkpoint_*_*.pt")):
+            _slim(path)
+        pieces = read_pieces(folder)
+        pieces[-1] |= {"last_update": done, "seconds": round(now - pieces[-1].pop("began"), 1)}
+        write_json(folder / RECORD, pieces)
     logger.info("%s: update %d of %d, %d pieces", folder, done, updates, len(pieces))
     return 0 if done >= updates else UNFINISHED
 

@@ -11,7 +11,6 @@
 
 from __future__ import annotations
 
-import fcntl
 import hashlib
 import json
 import os
@@ -22,7 +21,7 @@ from typing import Any
 
 from specdec_plugins.corpus.cli import logger
 from specdec_plugins.errors import UserError, require
-from specdec_plugins.formats.output import written_whole
+from specdec_plugins.formats.output import lock, written_whole
 
 
 def write_json(path: Path, value: Any) -> None:
@@ -144,12 +143,10 @@ def _lock_file(folder: Path, wait: bool) -> Iterator[Path]:
                 f"{folder}: cannot be written ({error.strerror}); give another folder"
             ) from error
         with file:
-            try:
-                fcntl.flock(file, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
-            except BlockingIOError:
-                raise UserError(
-                    f"{folder}: another run is writing here; wait for it, or give another folder"
-                ) from None
+            require(
+                lock(file.fileno(), wait),
+                f"{folder}: another run is writing here; wait for it, or give another folder",
+            )
             # Programs that this one starts may keep the lock, so that it outlasts a killed process.
             os.set_inheritable(file.fileno(), True)
             # A run that failed may have removed the file between open and lock.

@@ -8,9 +8,13 @@ from __future__ import annotations
 
 import argparse
 import collections
+import os
 import pickle
+import shutil
 import typing
 import warnings
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -59,8 +63,8 @@ def load_checkpoint(path: str | Path) -> dict[str, Any]:
     """Read a fairseq checkpoint onto the CPU, in safe mode only.
 
     Returns the checkpoint's dictionary; ``"model"`` is its state dict. Raises ``UserError`` where
-    the file is missing, damaged, written by something else, or holds objects outside the list of
-    harmless names (the file is then not executed).
+    the file is missing, damaged, written by something else, holds objects outside the list of
+    harmless names (the file is then not executed), or weights that are not numbers.
     """
     path = Path(path)
     if not path.is_file():
@@ -71,7 +75,20 @@ def load_checkpoint(path: str | Path) -> dict[str, Any]:
             f"{path}: not a fairseq checkpoint (it has no 'model' entry with weights); "
             "give a file that fairseq-train or train.py wrote"
         )
+    if (name := not_finite(checkpoint["model"])) is not None:
+        raise UserError(
+            f"{path}: {name} holds NaN or infinity, so its training had diverged; take an earlier "
+            "checkpoint, or train again with a lower --lr"
+        )
     return checkpoint
+
+
+def not_finite(weights: Mapping[str, Any]) -> str | None:
+    """The first of these tensors that holds NaN or infinity; None if there is none."""
+    for name, weight in weights.items():
+        if torch.is_tensor(weight) and not bool(torch.isfinite(weight).all()):
+            return name
+    return None
 
 
 def _load_safely(path: Path) -> Any:
@@ -114,13 +131,37 @@ def _explain_refusal(path: Path, message: str) -> str:
 def save_checkpoint(checkpoint: dict[str, Any], path: str | Path) -> None:
     """Write a checkpoint beside its place and rename it; missing folders are created.
 
-    Raises ``UserError`` if the file cannot be written; an older file then stays as it was.
+    When this returns, it is on disk. Raises ``UserError`` if the file cannot be written; an older
+    file then stays as it was.
     """
+    with _written(Path(path)) as part, part.open("wb") as file:
+        torch.save(checkpoint, file)
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def copy_checkpoint(source: str | Path, path: str | Path) -> None:
+    """Copy a checkpoint beside its place and rename it; errors as of ``save_checkpoint``."""
+    with _written(Path(path)) as part:
+        shutil.copyfile(source, part)
+
+
+@contextmanager
+def _written(path: Path) -> Iterator[Path]:
     try:
-        with written_whole(Path(path)) as part, part.open("wb") as file:
-            torch.save(checkpoint, file)
-    except OSError as error:
-        raise UserError(f"{path}: cannot be written ({error.strerror or error})") from error
+        with written_whole(path) as part:
+            yield part
+    except (OSError, RuntimeError) as error:
+        # torch ends an archive that cannot be written with an error of its own.
+        fault: BaseException | None = error
+        while fault is not None and not isinstance(fault, OSError):
+            fault = fault.__context__
+        if fault is None:
+            raise
+        raise UserError(
+            f"{path}: cannot be written ({fault.strerror or fault}); checkpoints that were written "
+            "before are whole: make room or choose another place, and run the same command again"
+        ) from error
 
 
 def untrained(

@@ -153,6 +153,22 @@ def new_folder(folder: str | Path, marker: str, force: bool = False) -> Iterator
         raise UserError(f"{name}: {error.strerror or error}; nothing was written.") from error
 
 
+def lock(fd: int, wait: bool = False) -> bool:
+    """Keep other processes from locking an open file; False: one of them has locked it.
+
+    The lock ends with the descriptor and its copies, so with the process, however it ends.
+    """
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
+    except BlockingIOError:
+        return False
+    except OSError as error:
+        if error.errno not in (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP):
+            raise
+        # A file system without locks, as some clusters have; it can be written all the same.
+    return True
+
+
 class LineWriter(AbstractContextManager["LineWriter"]):
     """Writes complete lines, unbuffered.
 
@@ -213,23 +229,14 @@ class LineWriter(AbstractContextManager["LineWriter"]):
                 size = sum(len(line) for line in islice(kept, self._keep))
         fd = os.open(self.path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o666)
         if stat.S_ISREG(os.fstat(fd).st_mode):
-            self._lock(fd)
+            if not lock(fd):
+                os.close(fd)
+                raise UserError(
+                    f"{self.path}: another run is writing it; wait for its end, or name another "
+                    "file."
+                )
             os.ftruncate(fd, size)
         return fd
-
-    def _lock(self, fd: int) -> None:
-        """Keep other processes from writing; the lock ends with the descriptor."""
-        try:
-            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            os.close(fd)
-            raise UserError(
-                f"{self.path}: another run is writing it; wait for its end, or name another file."
-            ) from None
-        except OSError as error:
-            if error.errno not in (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP):
-                raise
-            # A file system without locks, as some clusters have; it can be written all the same.
 
     def __exit__(self, *_: object) -> None:
         if self._fd is not None:

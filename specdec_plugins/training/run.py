@@ -23,9 +23,11 @@ from specdec_plugins.corpus.checkpoints import (
     check_save_dir,
     close_piece,
     open_piece,
+    restored,
 )
 from specdec_plugins.corpus.cli import UNFINISHED, logger
 from specdec_plugins.corpus.reading import check_file
+from specdec_plugins.corpus.resume import locked
 from specdec_plugins.errors import UserError, require
 from specdec_plugins.formats.bundle import is_bundle
 from specdec_plugins.formats.checkpoints import save_checkpoint
@@ -134,7 +136,8 @@ def train_verifier(args: argparse.Namespace) -> None:
     grows = start is not None and is_bundle(start)
     _check(args, None if grows else start, "--from")
     if grows and _is_new(args):
-        start = _grow(args, Path(start))
+        with locked(args.save_dir):
+            start = _grow(args, Path(start))
     # The vocabulary is joint, so one table serves both sides and the output.
     flags = [
         "--task", "translation", "--arch", "transformer", "--share-all-embeddings",
@@ -160,7 +163,8 @@ def _grow(args: argparse.Namespace, bundle: Path) -> Path:
 
 
 def _is_new(args: argparse.Namespace) -> bool:
-    return not any((args.save_dir / name).is_file() for name in (LAST, WEIGHTS))
+    """Whether there is no checkpoint to go on from."""
+    return not (args.save_dir / LAST).is_file() and restored(args.save_dir, False) is None
 
 
 def _sizes(args: argparse.Namespace, side: str) -> list[Any]:
@@ -179,7 +183,8 @@ def train_drafter(args: argparse.Namespace) -> None:
     initial = args.save_dir / "initial.pt"
     # Rebuilt each time, since its flags describe the network; it takes seconds. It comes first,
     # since it refuses a verifier that does not fit, and then leaves no folder.
-    network = initial_flags(args, initial)
+    with locked(args.save_dir):
+        network = initial_flags(args, initial)
     resets = [f"--reset-{what}" for what in ("optimizer", "dataloader", "lr-scheduler", "meters")]
     flags = [
         "--user-dir", ROOT / "specdec_plugins", "--task", "translation_lev_modified",

@@ -1,22 +1,26 @@
 """fairseq's trainer, whose training goes on as if it had not stopped, and its learning rates.
 
-``Batches`` and ``FP16Optimizer`` save what fairseq's own would lose. Two schedules restart, and one
-falls with the hours of training.
+``Trainer`` writes whole checkpoints of finite numbers; ``Batches`` and ``FP16Optimizer`` save what
+fairseq's own would lose. Two schedules restart, and one falls with the hours of training.
 """
 
 import copy
 import hashlib
+import os
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from itertools import chain
+from math import isfinite
+from pathlib import Path
 from typing import Any
 
 import numpy
 import torch
-from fairseq import optim
+from fairseq import optim, utils
 from fairseq.data.iterators import EpochBatchIterator
 from fairseq.dataclass import FairseqDataclass
+from fairseq.file_io import PathManager
 from fairseq.optim.lr_scheduler import FairseqLRScheduler, register_lr_scheduler
 from fairseq.optim.lr_scheduler.inverse_square_root_schedule import (
     InverseSquareRootLRScheduleConfig,
@@ -30,8 +34,9 @@ from fairseq.trainer import Trainer as FairseqTrainer
 from omegaconf import II
 from torch import Tensor, distributed
 
-from specdec_plugins.corpus.checkpoints import FLOAT32, RESTARTED_AT
-from specdec_plugins.errors import require
+from specdec_plugins.corpus.checkpoints import FLOAT32, LAST, RESTARTED_AT
+from specdec_plugins.errors import UserError, require
+from specdec_plugins.formats.checkpoints import copy_checkpoint, not_finite, save_checkpoint
 
 ELAPSED = "elapsed"  # in a checkpoint's scheduler state: seconds of training so far
 
@@ -64,12 +69,67 @@ class Trainer(FairseqTrainer):
             state["model"] = {name: at.get(w.data_ptr(), w) for name, w in weights}
         return state
 
-    def load_checkpoint(self, *given: Any, **named: Any) -> Any:
-        extra_state = super().load_checkpoint(*given, **named)
+    def load_checkpoint(self, filename: str, *given: Any, **named: Any) -> Any:
+        """Raises UserError if the checkpoint is of another model, criterion or optimizer."""
+        try:
+            extra_state = super().load_checkpoint(filename, *given, **named)
+        except AssertionError as error:  # another criterion or optimizer, with the way out
+            raise UserError(f"{filename}: {error}") from error
+        except Exception as error:
+            if not isinstance(fault := error.__context__, RuntimeError):
+                raise
+            _, *unlike = (line.strip() for line in str(fault).splitlines())
+            raise UserError(
+                f"{filename}: is a model of other sizes, types or --arch ({unlike[0]}); give those "
+                "with which it was trained, or another --save-dir"
+            ) from error
         if extra_state is not None and self.cfg.ema.store_ema:
             # The mean takes in the weights of every so many updates, wherever training stopped.
             self.ema.update_freq_counter = self.get_num_updates() % self.cfg.ema.ema_update_freq
         return extra_state
+
+    def save_checkpoint(self, filename: str, extra_state: dict[str, Any]) -> str | None:
+        """Raises UserError if the file cannot be written, or a loss or weight is not finite."""
+        if not self.should_save_checkpoint_on_current_rank:
+            return None
+        state = utils.move_to_cpu(self.state_dict())
+        state["extra_state"].update(extra_state)
+        if (name := not_finite(state["model"])) is not None:
+            raise self._diverged(name)
+        value = extra_state.get("val_loss")
+        if value is not None and not isfinite(value):
+            raise self._diverged("the validation's " + self.cfg.checkpoint.best_checkpoint_metric)
+        save_checkpoint(state, filename)
+        return os.path.abspath(filename)
+
+    def clip_grad_norm(self, clip_norm: float) -> Tensor:
+        """The norm of the gradient. Raises UserError if it is not finite, as the loss then."""
+        try:
+            norm: Tensor = super().clip_grad_norm(clip_norm)
+        except FloatingPointError as error:  # in float16, no scale of the loss is small enough
+            raise self._diverged("the gradient") from error
+        if not (self.cfg.common.amp or bool(torch.isfinite(norm).all())):
+            raise self._diverged("the gradient")
+        return norm
+
+    def _diverged(self, what: str) -> UserError:
+        last = Path(self.cfg.checkpoint.save_dir, LAST)
+        start = f"from {last}, or give an earlier checkpoint as --restore-file"
+        if not last.is_file():
+            start = "from the start, as nothing was saved yet"
+        return UserError(
+            f"update {self.get_num_updates() + 1}: {what} is NaN or infinite, so the training has "
+            f"diverged; lower --lr and run the same command again, which goes on {start}"
+        )
+
+
+def _copy(src_path: str, dst_path: str, overwrite: bool = False) -> bool:
+    """PathManager.copy, which leaves half a file where it is interrupted."""
+    copy_checkpoint(src_path, dst_path)
+    return True
+
+
+PathManager.copy = staticmethod(_copy)
 
 
 class Batches(EpochBatchIterator):

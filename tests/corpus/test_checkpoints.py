@@ -16,6 +16,7 @@ from specdec_plugins.corpus.checkpoints import (
     last_checkpoints,
     open_piece,
     read_pieces,
+    restored,
 )
 from specdec_plugins.corpus.cli import UNFINISHED
 from specdec_plugins.formats.checkpoints import load_checkpoint, save_checkpoint
@@ -171,3 +172,65 @@ def test_weights_travel_in_half_and_the_optimizer_starts_anew(tmp_path: Path) ->
     open_piece(there, until=0, now=1.0)
     assert read_pieces(there)[-1]["first_update"] == 70
     assert close_piece(there, updates=70, now=2.0) == 0
+
+
+LAST = "checkpoint_last.pt"
+
+
+def cut(path: Path) -> None:
+    """As fairseq's own copy leaves a file that it could not finish."""
+    path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
+
+
+def diverged(updates: int) -> dict[str, Any]:
+    return {**checkpoint(updates), "model": {"embed": torch.tensor([1.0, torch.nan])}}
+
+
+@pytest.mark.parametrize("fault", ["cut", "diverged", "missing"])
+def test_a_training_goes_on_from_the_furthest_whole_checkpoint(
+    fault: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO")
+    for updates in (8, 9, 10):
+        save_checkpoint(checkpoint(updates), tmp_path / f"checkpoint_1_{updates}.pt")
+    save_checkpoint({**checkpoint(11), "last_optimizer_state": None}, tmp_path / "checkpoint3.pt")
+    save_checkpoint(checkpoint(6), tmp_path / "weights.pt")
+    save_checkpoint(diverged(20), tmp_path / "checkpoint_best.pt")
+    if fault != "missing":
+        save_checkpoint(diverged(12) if fault == "diverged" else checkpoint(12), tmp_path / LAST)
+    if fault == "cut":
+        cut(tmp_path / LAST)
+    before = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
+
+    found = restored(tmp_path, may_write=False)
+    assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before
+    open_piece(tmp_path, until=0, now=1.0)
+    assert found is not None
+    assert [checkpoints.num_updates(c) for c in (found, load_checkpoint(tmp_path / LAST))] == [
+        10
+    ] * 2
+    assert "checkpoint_1_10.pt, update 10" in caplog.text
+    said = {"cut": "_last.pt: damaged", "diverged": "_last.pt: embed holds NaN", "missing": ""}
+    assert said[fault] in caplog.text
+    if fault != "missing":  # what cannot be used is kept, nevertheless
+        assert (tmp_path / "checkpoint_last.pt.replaced").read_bytes() == before[LAST]
+    (piece,) = read_pieces(tmp_path)
+    assert (piece["start"], piece["first_update"]) == ("continued", 10)
+
+
+def test_a_whole_last_checkpoint_is_taken_as_it_is(tmp_path: Path) -> None:
+    assert restored(tmp_path / "none") is None
+    save_checkpoint(checkpoint(9), tmp_path / LAST)
+    save_checkpoint(checkpoint(10), tmp_path / "checkpoint_1_10.pt")
+    save_checkpoint(checkpoint(9), tmp_path / "weights.pt")
+    cut(tmp_path / "weights.pt")
+    before = {path.name: path.stat().st_ino for path in tmp_path.iterdir()}
+    assert checkpoints.num_updates(restored(tmp_path) or {}) == 9
+    assert {path.name: path.stat().st_ino for path in tmp_path.iterdir()} == before
+
+
+def test_nothing_begins_anew_over_checkpoints_that_cannot_be_used(tmp_path: Path) -> None:
+    save_checkpoint(checkpoint(9), tmp_path / LAST)
+    cut(tmp_path / LAST)
+    for call in (restored, lambda folder: open_piece(folder, until=0, now=1.0)):
+        refused("checkpoint_last.pt: damaged.*no other.*give another --save-dir", call, tmp_path)

@@ -6,8 +6,10 @@ import argparse
 import io
 import os
 import pickle
+import resource
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +19,7 @@ import torch
 
 from specdec_plugins.formats.checkpoints import (
     allow_fairseq_checkpoints,
+    copy_checkpoint,
     load_checkpoint,
     save_checkpoint,
 )
@@ -142,6 +145,16 @@ def test_damaged_and_foreign_files_are_named(tmp_path: Path, content: Any, sente
         refused("no such checkpoint", load_checkpoint, nothing)
 
 
+@pytest.mark.parametrize("value", [torch.nan, torch.inf, -torch.inf])
+def test_a_model_that_has_diverged_is_refused(value: float, tmp_path: Path) -> None:
+    path = tmp_path / "bad.pt"
+    weights = {"good": torch.ones(2), "bad": torch.tensor([1.0, value]).half()}
+    save_checkpoint({"model": weights}, path)
+    refused(
+        r"bad\.pt: bad holds NaN or infinity.*earlier checkpoint.*lower --lr", load_checkpoint, path
+    )
+
+
 def test_folders_are_made_and_nothing_else_is_left(tmp_path: Path) -> None:
     path = tmp_path / "new" / "a.pt"
     save_checkpoint({"model": {}}, path)
@@ -149,18 +162,30 @@ def test_folders_are_made_and_nothing_else_is_left(tmp_path: Path) -> None:
     refused("cannot be written", save_checkpoint, {"model": {}}, path / "b.pt")
 
 
-def test_a_failed_write_leaves_the_old_file(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@contextmanager
+def room_for(size: int) -> Iterator[None]:
+    """No file that this process writes can grow beyond so many bytes."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+
+
+@pytest.mark.parametrize("room", [0, 1000, 100_000])
+def test_a_full_disk_leaves_the_old_file_and_no_half_of_a_new_one(
+    tmp_path: Path, room: int
 ) -> None:
-    path = tmp_path / "a.pt"
-    save_checkpoint({"model": {"w": 1}}, path)
-    before = path.read_bytes()
-
-    def fill_disk(checkpoint: object, file: object) -> None:
-        file.write(b"half")  # type: ignore[attr-defined]
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr(torch, "save", fill_disk)
-    refused(r"a\.pt: cannot be written \(No space left", save_checkpoint, {"model": {"w": 2}}, path)
-    assert path.read_bytes() == before
-    assert [p.name for p in tmp_path.iterdir()] == ["a.pt"]
+    old, large = tmp_path / "a.pt", tmp_path / "large.pt"
+    save_checkpoint({"model": {"w": 1}}, old)
+    save_checkpoint({"model": {"w": torch.zeros(99_999)}}, large)
+    before = old.read_bytes()
+    with room_for(room):
+        full = r"a\.pt: cannot be written \(File too large\).*before are whole: make room"
+        refused(full, save_checkpoint, {"model": {"w": torch.zeros(99_999)}}, old)
+        refused(full, copy_checkpoint, large, old)
+    assert old.read_bytes() == before
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["a.pt", "large.pt"]
+    copy_checkpoint(large, old)
+    assert old.read_bytes() == large.read_bytes()

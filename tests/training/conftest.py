@@ -36,14 +36,18 @@ SIZES = shlex.split(
 )
 
 
+STOCK = shlex.split(
+    "--arch transformer --task translation --criterion label_smoothed_cross_entropy "
+    "--optimizer adam --lr 1e-3 --max-tokens 100 --cpu"
+)
+
+
 @pytest.fixture(scope="session")
 def verifier(tmp_path_factory: pytest.TempPathFactory, data: Path) -> Path:
     """A stock Transformer after two updates, validated by fairseq's own BLEU."""
     folder = tmp_path_factory.mktemp("verifier")
     python(
-        "train.py", data, "--arch", "transformer", *SIZES, "--task", "translation",
-        "--criterion", "label_smoothed_cross_entropy", "--optimizer", "adam", "--lr", "1e-3",
-        "--max-tokens", "100", "--max-update", "2", "--cpu", "--save-dir", folder,
+        "train.py", data, *STOCK, *SIZES, "--max-update", "2", "--save-dir", folder,
         "--eval-bleu", "--eval-bleu-args", '{"beam": 1, "max_len_b": 9}',
     )  # fmt: skip
     return folder / "checkpoint_last.pt"
