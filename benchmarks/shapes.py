@@ -109,7 +109,7 @@ def grow(pair: Pair, size: Size, folder: Path, bits: int = 16) -> None:
     words = [made_up_dictionary(side, size.types) for side in (found.source, found.target)]
     with tempfile.TemporaryDirectory() as scratch:
         if settings.bigrams is not None:
-            bigrams = read_bigrams(settings.bigrams, len(found.target)).widened(size.types)
+            bigrams = read_bigrams(settings.bigrams, found.target).widened(size.types)
             contents = replace(contents, bigrams=Path(scratch) / BIGRAMS)
             write_bigrams(bigrams, Path(scratch) / BIGRAMS)
         _write(contents, words, folder, note)

@@ -143,7 +143,7 @@ def _to_bundle(args: argparse.Namespace) -> None:
     if args.bigrams is not None:
         takes = name is not None and needs_of(name).bigrams
         require(takes, "--bigrams is for the block drafter only; omit it.")
-        read_bigrams(args.bigrams, len(sides[1]))
+        read_bigrams(args.bigrams, sides[1])
     if args.bpe_codes is not None:
         load_codes(args.bpe_codes)
     card = args.card and read_text(args.card, "the model card", "name another file")

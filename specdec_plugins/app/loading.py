@@ -424,7 +424,7 @@ def _draft_context(
         network,
         source_to_target=ids_in(own.target),
         source_to_assistant=ids_in(theirs.source),
-        bigrams=None if bigrams is None else read_bigrams(bigrams, len(own.target)),
+        bigrams=None if bigrams is None else read_bigrams(bigrams, own.target),
         sampling=settings.acceptance.samples,
         tree=settings.tree,
     )

@@ -161,7 +161,7 @@ def main(args: argparse.Namespace) -> None:
     source, target = dictionaries.source_lang, dictionaries.target_lang
     prefix = args.data / f"{args.split}.{source}-{target}.{target}"
     bigrams = count_bigrams(_sentences(prefix), dictionaries.target)
-    write_bigrams(bigrams, args.output)
+    write_bigrams(bigrams, args.output, dictionaries.target)
     logger.info("wrote %s: %s pairs", args.output, f"{len(bigrams.tokens):,}")
 
 

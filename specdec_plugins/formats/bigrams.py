@@ -7,14 +7,15 @@ from dataclasses import fields
 from pathlib import Path
 
 import torch
-from safetensors import SafetensorError
-from safetensors.torch import load_file, save_file
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
 
 from specdec_plugins.decoding.bigrams import Bigrams
 from specdec_plugins.errors import UserError
 from specdec_plugins.formats.dictionaries import Dictionary
 
 _NAMES = [f.name for f in fields(Bigrams)]
+_DIGEST = "dictionary"  # of the metadata
 _INTEGERS = ("starts", "tokens")
 
 
@@ -23,23 +24,28 @@ def count_bigrams(sentences: Iterable[Sequence[int]], dictionary: Dictionary) ->
     return Bigrams.count(sentences, len(dictionary), dictionary.special.start)
 
 
-def write_bigrams(bigrams: Bigrams, path: Path) -> None:
-    """Probabilities are stored in half precision. Raises UserError if writing fails."""
+def write_bigrams(bigrams: Bigrams, path: Path, dictionary: Dictionary | None = None) -> None:
+    """Probabilities are stored in half precision. Raises UserError if writing fails.
+
+    dictionary: the one whose symbols they count; the file then records its content.
+    """
     stored = {
         name: tensor if name in _INTEGERS else tensor.half()
         for name, tensor in ((name, getattr(bigrams, name)) for name in _NAMES)
     }
     try:
-        save_file(stored, path)
+        save_file(stored, path, {_DIGEST: dictionary.digest} if dictionary else None)
         path.chmod(0o644)
     except (OSError, SafetensorError) as error:
         raise UserError(f"{path}: cannot be written ({error}).") from error
 
 
-def read_bigrams(path: str | Path, vocab_size: int) -> Bigrams:
-    """Raises UserError where the file is missing, damaged, or counts another vocabulary."""
+def read_bigrams(path: str | Path, dictionary: Dictionary) -> Bigrams:
+    """Raises UserError where the file is missing, damaged, or counts another dictionary."""
     try:
-        stored = load_file(path)
+        with safe_open(path, framework="pt") as file:
+            digest = (file.metadata() or {}).get(_DIGEST, dictionary.digest)
+            stored = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
     except (OSError, SafetensorError) as error:
         raise UserError(
             f"{path}: cannot be read as bigrams ({error}); give a file that "
@@ -51,10 +57,13 @@ def read_bigrams(path: str | Path, vocab_size: int) -> Bigrams:
             "scripts/count-bigrams.sh has written."
         )
     size = len(stored["frequencies"])
-    if size != vocab_size:
+    if size != len(dictionary) or digest != dictionary.digest:
+        told = (
+            f"has {len(dictionary)}" if size != len(dictionary) else "has others, or another order"
+        )
         raise UserError(
-            f"{path}: counts {size} symbols, but the target dictionary has {vocab_size}; count "
-            "again with the models' own dictionary."
+            f"{path}: counts {size} symbols, but the target dictionary {told}; count again with "
+            "the models' own dictionary."
         )
     bigrams = Bigrams(
         **{name: t.int() if name in _INTEGERS else t.float() for name, t in stored.items()}

@@ -21,6 +21,7 @@ from specdec_plugins.decoding.types import FinishReason, Request, RowResult
 from specdec_plugins.errors import UserError, imported, require
 from specdec_plugins.formats.bundle import WEIGHTS_SUFFIX, read_bundle, read_weights
 from specdec_plugins.formats.checkpoints import allow_fairseq_checkpoints, load_checkpoint
+from specdec_plugins.formats.dictionaries import load_dictionaries
 from specdec_plugins.formats.models import Languages, TrainingRecord, check_direction, to_checkpoint
 
 _CPU = torch.device("cpu")
@@ -224,7 +225,8 @@ def _checked(path: Path, data: Path, asked: Languages) -> dict[str, Any] | None:
         kind, arch = model.kind, model.arch
     else:
         record = TrainingRecord(load_checkpoint(path), path)
-        check_direction(path, (record.get("source_lang"), record.get("target_lang")), asked)
+        trained = (record.get("source_lang"), record.get("target_lang"))
+        check_direction(path, trained, asked)
         arch = record.arch
         kind = kind_of(arch)
     require(
@@ -233,6 +235,9 @@ def _checked(path: Path, data: Path, asked: Languages) -> dict[str, Any] | None:
         "use; give the verifier's checkpoint with --AR-path.",
     )
     if path.suffix != WEIGHTS_SUFFIX:
+        if any(record.digests):
+            languages = (one or other for one, other in zip(asked, trained, strict=True))
+            record.check_dictionaries(load_dictionaries(data, *languages))
         return None
     bundle = read_bundle(path.parent)
     checkpoint = to_checkpoint(model, bundle.source_lang, bundle.target_lang)

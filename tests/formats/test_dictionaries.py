@@ -79,6 +79,7 @@ def test_symbols_count_in_their_order_and_map_to_another_dictionary() -> None:
 
 
 VOCAB = 9
+TARGET = Dictionary([f"s{i}" for i in range(VOCAB - 4)])
 
 
 @pytest.fixture
@@ -92,7 +93,7 @@ def counted() -> Bigrams:
 
 
 def test_they_come_back(stored: Path) -> None:
-    found, expected = read_bigrams(stored, VOCAB), counted()
+    found, expected = read_bigrams(stored, TARGET), counted()
     for name in (f.name for f in fields(Bigrams)):
         one, other = getattr(found, name), getattr(expected, name)
         assert one.dtype == other.dtype
@@ -100,14 +101,24 @@ def test_they_come_back(stored: Path) -> None:
 
 
 def test_what_is_none_is_refused(stored: Path, tmp_path: Path) -> None:
-    refused("counts 9 symbols, but the target dictionary has 8", read_bigrams, stored, VOCAB - 1)
+    refused(
+        "counts 9 symbols, but the target dictionary has 5", read_bigrams, stored, Dictionary(["a"])
+    )
     with pytest.raises(UserError, match=r"nowhere: cannot be read as bigrams .*count-bigrams\.sh"):
-        read_bigrams(tmp_path / "nowhere", VOCAB)
+        read_bigrams(tmp_path / "nowhere", TARGET)
     (tmp_path / "text").write_text("w1 w2\n")
-    refused("text: cannot be read as bigrams", read_bigrams, tmp_path / "text", VOCAB)
+    refused("text: cannot be read as bigrams", read_bigrams, tmp_path / "text", TARGET)
     save_file({"weight": torch.zeros(2)}, tmp_path / "weights")
-    refused(r"weights: not bigrams \(it holds weight\)", read_bigrams, tmp_path / "weights", VOCAB)
+    refused(r"weights: not bigrams \(it holds weight\)", read_bigrams, tmp_path / "weights", TARGET)
     refused("cannot be written", write_bigrams, counted(), tmp_path / "no" / "folder")
+
+
+def test_bigrams_of_another_dictionary_are_refused(stored: Path) -> None:
+    other = Dictionary(reversed(TARGET.symbols[4:]))
+    read_bigrams(stored, other)  # written before the dictionary was recorded
+    write_bigrams(counted(), stored, TARGET)
+    read_bigrams(stored, TARGET)
+    refused("counts 9 symbols, but .* has others, or another order", read_bigrams, stored, other)
 
 
 @pytest.mark.parametrize(
@@ -124,7 +135,7 @@ def test_what_is_none_is_refused(stored: Path, tmp_path: Path) -> None:
 def test_what_points_outside_is_refused(stored: Path, name: str, at: int, value: float) -> None:
     tensors = load_file(stored)
     save_file({**tensors, "log_probs": tensors["log_probs"][:-1].clone()}, stored)
-    refused("damaged", read_bigrams, stored, VOCAB)  # a part that is too short
+    refused("damaged", read_bigrams, stored, TARGET)  # a part that is too short
     tensors[name][at] = value
     save_file(tensors, stored)
-    refused("damaged; count the bigrams again", read_bigrams, stored, VOCAB)
+    refused("damaged; count the bigrams again", read_bigrams, stored, TARGET)

@@ -9,6 +9,7 @@ import shutil
 import signal
 import sys
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -143,7 +144,7 @@ def reordered(tmp_path_factory: pytest.TempPathFactory, data: Path) -> Path:
     return folder
 
 
-@pytest.mark.parametrize("program", ["resumed", "initial", "distilled", "bundled", "decoded"])
+@pytest.mark.parametrize("program", ["resumed", "initial", "distilled", "bundled", "AR", "fairseq"])
 def test_dictionaries_of_another_content_are_refused(
     program: str,
     data: Path,
@@ -168,11 +169,11 @@ def test_dictionaries_of_another_content_are_refused(
         "bundled": lambda: convert.main(
             ["bundle", folder, "--AR-path", str(verifier), "--output", output]
         ),
-        "decoded": lambda: inference.main(
-            [folder, "--AR-path", str(verifier), "--strategy", "AR"]
-            + ["--input-path", str(tmp_path / "in"), "--output-path", output]
-        ),
     }
+    decode = [folder, "--AR-path", str(verifier), "--input-path", str(tmp_path / "in")]
+    for strategy in ("AR", "fairseq"):
+        words = [*decode, "--output-path", output, "--strategy", strategy]
+        calls[strategy] = partial(inference.main, words)
     said = told(capsys, calls[program])
     assert f"{verifier}: was made with another source dictionary" in said
     assert not Path(output).exists()
