@@ -32,6 +32,7 @@ from specdec_plugins.serving.errors import HUNG_UP, KINDS, STOPPED, ServiceError
 from specdec_plugins.serving.model import ServedModel
 from specdec_plugins.serving.request_ids import RequestIds, current_id
 from specdec_plugins.serving.routes import bearer, router
+from specdec_plugins.serving.schemas import FORM
 from specdec_plugins.serving.service import Service, version
 from specdec_plugins.serving.settings import ServerSettings
 
@@ -219,7 +220,9 @@ class Gate:
         if origin and urlsplit(origin).netloc != headers.get("host") and kind != _JSON:
             return ServiceError(403, f"A page of {origin[:100]} must send its request as {_JSON}.")
         if kind.startswith("multipart/"):
-            return ServiceError(415, f"A body of {kind[:100]} is not read; send {_JSON} or a form.")
+            return ServiceError(
+                415, f"A body of {kind[:100]} is not read; send {_JSON}, or {FORM}."
+            )
         return None
 
     async def _body(self, receive: Receive, keeps: bool) -> bytes:

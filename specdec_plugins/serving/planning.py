@@ -124,9 +124,10 @@ def _hint_ids(
     found = []
     for part, hint in zip(parts, hints, strict=True):
         num_sentences, own = len(part) // 2, segment(hint, split)[1::2]
-        if len(own) != num_sentences:
-            own = [" ".join(own)] * num_sentences
-        found += [model.codec.target_ids(sentence) for sentence in own]
+        if len(own) == num_sentences:
+            found += [model.codec.target_ids(sentence) for sentence in own]
+        else:
+            found += [model.codec.target_ids(" ".join(own))] * num_sentences
     return found
 
 

@@ -240,7 +240,7 @@ class Info(BaseModel):
     needs_api_key: bool
 
 
-_FORM = "application/x-www-form-urlencoded"
+FORM = "application/x-www-form-urlencoded"
 _LISTS = frozenset({"q"})  # form fields that may be repeated
 _NO_OBJECT = ("json_invalid", "model_type")  # errors of a body that is no JSON object
 
@@ -254,7 +254,7 @@ def body_of(model: type[M]) -> Callable[[Request], Awaitable[M]]:
 
     async def read(request: Request) -> M:
         body = await request.body()
-        is_form = request.headers.get("content-type", "").partition(";")[0].strip() == _FORM
+        is_form = request.headers.get("content-type", "").partition(";")[0].strip() == FORM
         try:
             if is_form and body.lstrip()[:1] != b"{":
                 return model.model_validate(_form(body))

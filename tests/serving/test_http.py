@@ -15,6 +15,7 @@ import pytest
 from specdec_plugins.decoding.drafters import DRAFTERS, DraftContext
 from specdec_plugins.decoding.engine import EngineConfig, SpeculativeDecoder
 from specdec_plugins.serving.errors import KINDS
+from specdec_plugins.serving.model import ServedModel
 from tests.serving.toys import (
     Running,
     ToyCodec,
@@ -388,7 +389,10 @@ def test_a_slash_at_the_end_changes_nothing(server: Running) -> None:
 
 def test_a_body_of_several_parts_is_refused_by_name(server: Running) -> None:
     answer = server.client.post("/translate", files={"q": (None, "w1")}, data=LANGUAGES)
-    assert "multipart/form-data is not read; send application/json or" in check_error(answer, 415)
+    assert (
+        "multipart/form-data is not read; send application/json, or application/x-www"
+        in check_error(answer, 415)
+    )
 
 
 def test_pages_of_others_cannot_send_requests_without_being_asked(server: Running) -> None:
@@ -452,16 +456,33 @@ def test_a_server_without_drafter_or_sampling_says_so() -> None:
         assert (info["drafter"], info["max_alternatives"]) == (None, 0)
 
 
-def test_hints_save_rounds_and_change_no_word() -> None:
-    """One for each sentence where there are as many, else all of it for each; nonsense, too."""
-    model = toy_model()
+def hinted(model: ServedModel) -> ServedModel:
+    """With drafter `hint`."""
     verifier = model.decoder.verifier
     method = replace(model.decoder.method, drafter=DRAFTERS.build("hint", DraftContext(verifier)))
-    model = replace(
+    return replace(
         model,
         decoder=SpeculativeDecoder(verifier, method, EngineConfig(max_rows=4)),
         settings=replace(model.settings, drafter="hint"),
     )
+
+
+def test_a_hint_for_many_sentences_is_read_once() -> None:
+    hints = []
+
+    class Recorded(ToyCodec):
+        def target_ids(self, line: str) -> list[int]:
+            hints.append(line)
+            return super().target_ids(line)
+
+    with running(hinted(toy_model(codec=Recorded()))) as there:
+        generate(there, "w1. w2. w3. w4.", hint="t1 t2")
+    assert hints == ["t1 t2"]
+
+
+def test_hints_save_rounds_and_change_no_word() -> None:
+    """One for each sentence where there are as many, else all of it for each; nonsense, too."""
+    model = hinted(toy_model())
     right = expected("w5 w2.") + ". " + expected("w7")
     text, wanted = "w5 w2. w7", f"{expected('w5 w2.')} {expected('w7')}"
     with running(model) as there:
