@@ -1,6 +1,5 @@
 #!/usr/bin/env bash
 # Any parallel text to a data-bin for fairseq, with raw references for scoring. All flags: --help
-# MERGES, MAX_LENGTH and MAX_RATIO can be set in the environment.
 #
 #   scripts/prepare-tsv.sh --src en --tgt de --train a.tsv.xz b.en,b.de --valid dev.tsv \
 #       --test test.tsv --out work/mine

@@ -1,8 +1,7 @@
 #!/usr/bin/env bash
 # WMT14 English-German: europarl v7, commoncrawl, news-commentary v9; newstest2013, newstest2014.
 # All flags: --help. The other direction: --direction de-en. Published BPE codes and dictionary:
-# --codes FILE --dict FILE. OUT, MERGES, MAX_LENGTH, MAX_RATIO and BAD_LINES can be set in the
-# environment.
+# --codes FILE --dict FILE.
 #
 #   scripts/prepare-wmt14-en-de.sh --out work/wmt14-en-de
 exec "$(dirname "${BASH_SOURCE[0]}")/python.sh" -m specdec_plugins.corpus.wmt wmt14-en-de "$@"

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Train a drafter for a trained verifier: initial checkpoint first, then train.py as published.
-# All flags: --help; each can be set in the environment (SAVE_DIR=... for --save-dir).
+# All flags: --help
 #
 #   scripts/train.sh --data work/mine/distilled --verifier verifier/checkpoint_last.pt --save-dir drafter
 exec "$(dirname "${BASH_SOURCE[0]}")/python.sh" -m specdec_plugins.training.run drafter "$@"

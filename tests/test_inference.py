@@ -430,12 +430,11 @@ def test_debug_shows_where(cli: Cli) -> None:
 
 @pytest.mark.integration
 def test_the_script_flows_in_a_pipe_and_takes_flags(folder: Path) -> None:
-    names = {"data_dir": folder, "checkpoint_path": folder / "drafter.pt", "input_path": "-"}
-    names |= {"AR_checkpoint_path": folder / "verifier.pt", "output_path": "-"}
-    flags = ["--cpu", "--beta", "3", "--tau", "1.0", "--block-size", "5", "--max-len-b", "9"]
+    flags = ["--path", folder / "drafter.pt", "--AR-path", folder / "verifier.pt"]
+    flags += ["--input-path", "-", "--output-path", "-"]
+    flags += ["--cpu", "--beta", "3", "--tau", "1.0", "--block-size", "5", "--max-len-b", "9"]
     script = ROOT / "scripts" / "inference.sh"
-    variables = {name: str(value) for name, value in names.items()}
-    with talking_to(script, *flags, **variables) as (process, into, out):
+    with talking_to(script, folder, *flags) as (process, into, out):
         for _ in range(2):
             into.write(b"s1 s2\n")
             into.flush()

@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import logging
 import math
-import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -48,7 +47,6 @@ class CommandLine:
     description: str
     main: Callable[[argparse.Namespace], int | None]  # an exit status; None: 0
     flags: Sequence[Flag]
-    environment: str = ""  # flags that the environment may set: max-length by MAX_LENGTH
     epilog: str | None = None
     interrupted: str = "stopped; finished work is on disk, run the same command to resume"
 
@@ -82,14 +80,7 @@ class CommandLine:
         return made
 
     def parse(self, *words: object) -> argparse.Namespace:
-        """Parse the words; they override flags from the environment."""
-        switches = {names for names, _, kind, _ in self.flags if kind is bool}
-        begin = []
-        for flag in self.environment.split():
-            value = os.environ.get(flag.upper().replace("-", "_"))
-            if value:
-                begin.append(f"--{flag}" if f"--{flag}" in switches else f"--{flag}={value}")
-        return self.parser().parse_args([*begin, *map(str, words)])
+        return self.parser().parse_args(list(map(str, words)))
 
     def __call__(self, *words: object) -> None:
         self.main(self.parse(*words))

@@ -298,7 +298,6 @@ COMMAND = cli.CommandLine(
          "the finished chunks (default: translate everything)"),
         ("--merge", False, bool, "only merge finished chunks"),
     ],
-    environment="beam lenpen max-len-a max-len-b max-tokens until",
 )  # fmt: skip
 
 if __name__ == "__main__":

@@ -392,7 +392,6 @@ COMMAND = cli.CommandLine(
         ("--out", cli.REQUIRED, Path, "folder to write"),
         *shared_flags(num_merges=10_000, max_ratio=3.0, bad_lines="refuse"),
     ],
-    environment="merges max-length max-ratio",
 )  # fmt: skip
 
 if __name__ == "__main__":

@@ -220,7 +220,6 @@ COMMANDS = {
             ("--samples", 1000, cli.at_least(100), "samples of the bootstrap"),
             ("--json", None, Path, "also write the scores to this file"),
         ],
-        environment="src tgt samples",
     ),
     "ref": cli.CommandLine(
         "ref.sh",

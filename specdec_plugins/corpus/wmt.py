@@ -288,7 +288,6 @@ COMMAND = cli.CommandLine(
         ("--out", None, Path, "folder to write (default: work/ and the name of the data set)"),
         *shared_flags(num_merges=32_000, max_ratio=1.5, bad_lines="skip"),
     ],
-    environment="out merges max-length max-ratio bad-lines",
 )
 
 if __name__ == "__main__":

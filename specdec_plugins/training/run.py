@@ -1,7 +1,6 @@
 """Train a verifier or a drafter with train.py: defaults, processes, pieces.
 
-The command lines are those of ``scripts/train-verifier.sh`` and ``scripts/train.sh``. Every default
-can be set in the environment, --save-dir by SAVE_DIR; a flag overrides it.
+The command lines are those of ``scripts/train-verifier.sh`` and ``scripts/train.sh``.
 """
 
 from __future__ import annotations
@@ -323,10 +322,8 @@ def _command(
     schedule = ((n, value, *more) for (n, *more), value in zip(_SCHEDULE, defaults, strict=True))
     rows = (*_FOLDERS, *table, *schedule, *_MACHINE, ("cpu", False, bool, "do not use a GPU"))
     flags = [(f"--{flag}", default, kind, text) for flag, default, kind, text in rows]
-    # The script itself reads PYTHON.
-    environment = " ".join(flag for flag, *_ in rows if flag != "python")
     behind = "Arguments after -- are passed to train.py."
-    return cli.CommandLine(name, description, train, flags, environment, behind)
+    return cli.CommandLine(name, description, train, flags, behind)
 
 
 COMMANDS = {

@@ -279,8 +279,8 @@ def test_fairseq_is_not_needed(bundle: Path, expected: list[str]) -> None:
 def test_the_published_script_takes_it(
     bundle: Path, places: tuple[str, str], expected: list[str]
 ) -> None:
-    files = dict(zip(("input_path", "output_path"), places, strict=True))
-    script("inference.sh", "--cpu", "--quiet", cwd=ROOT, data_dir=str(bundle), **files)
+    files = ("--input-path", places[0], "--output-path", places[1])
+    script("inference.sh", bundle, "--cpu", "--quiet", *files, cwd=ROOT)
     assert taken(places[1]) == expected
 
 

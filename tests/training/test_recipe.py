@@ -369,15 +369,14 @@ def test_flags_of_calls() -> None:
     assert words == shlex.split("--width 3 --cpu --lr 0.0005 --test a b --from 0")
 
 
-def test_the_environment_gives_defaults_and_flags_go_before_it(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    for name, value in {"LR": "2e-3", "BATCH_TOKENS": "64", "WORKERS": "", "CPU": "1"}.items():
-        monkeypatch.setenv(name, value)
-    for name in ("DATA", "VERIFIER", "SAVE_DIR"):  # which are needed, whoever gives them
-        monkeypatch.setenv(name, "x")
-    args = run.COMMANDS["drafter"].parse("--batch-tokens", "32")
-    assert (args.lr, args.batch_tokens, args.workers, args.cpu) == (2e-3, 32, None, True)
+def test_no_variable_of_the_environment_is_a_flag(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Shells and kernels set ARCH, clusters WORKERS and HOURS."""
+    words = ("--data", "x", "--verifier", "x", "--save-dir", "x")
+    args = run.COMMANDS["drafter"].parse(*words)
+    for name in vars(args):
+        monkeypatch.setenv(name.upper(), "x86_64")
+        monkeypatch.setenv(name, "x86_64")
+    assert run.COMMANDS["drafter"].parse(*words) == args
 
 
 @pytest.mark.parametrize(
