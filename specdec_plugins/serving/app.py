@@ -32,7 +32,7 @@ from specdec_plugins.serving.errors import HUNG_UP, KINDS, STOPPED, ServiceError
 from specdec_plugins.serving.model import ServedModel
 from specdec_plugins.serving.request_ids import RequestIds, current_id
 from specdec_plugins.serving.routes import bearer, router
-from specdec_plugins.serving.schemas import FORM
+from specdec_plugins.serving.schemas import FORM, content_type
 from specdec_plugins.serving.service import Service, version
 from specdec_plugins.serving.settings import ServerSettings
 
@@ -209,8 +209,7 @@ class Gate:
 
     def _refusal(self, path: str, headers: Headers) -> ServiceError | None:
         """What the headers alone decide."""
-        key, kind = bearer(headers), headers.get("content-type", "").partition(";")[0].strip()
-        origin = headers.get("origin")
+        key, origin, kind = bearer(headers), headers.get("origin"), content_type(headers)
         try:
             if key is not None or path != "/translate":  # whose body may hold the key
                 self._service.check_key(key or b"")

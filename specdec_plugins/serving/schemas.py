@@ -8,6 +8,7 @@ from typing import Annotated, Any, TypeVar
 
 from pydantic import BaseModel, BeforeValidator, Field, ValidationError, model_validator
 from pydantic_core import ErrorDetails, PydanticCustomError
+from starlette.datastructures import Headers
 from starlette.requests import Request
 
 from specdec_plugins.app.options import declared
@@ -254,7 +255,7 @@ def body_of(model: type[M]) -> Callable[[Request], Awaitable[M]]:
 
     async def read(request: Request) -> M:
         body = await request.body()
-        is_form = request.headers.get("content-type", "").partition(";")[0].strip() == FORM
+        is_form = content_type(request.headers) == FORM
         try:
             if is_form and body.lstrip()[:1] != b"{":
                 return model.model_validate(_form(body))
@@ -265,6 +266,11 @@ def body_of(model: type[M]) -> Callable[[Request], Awaitable[M]]:
             raise ServiceError(422 if is_object else 400, _sentence(fault)) from error
 
     return read
+
+
+def content_type(headers: Headers) -> str:
+    """Of a body, without its parameters."""
+    return headers.get("content-type", "").partition(";")[0].strip().lower()
 
 
 def schema_of(model: type[BaseModel]) -> dict[str, Any]:
