@@ -44,7 +44,7 @@ from specdec_plugins.corpus.reading import BadLines, Pair, ParallelFile, read_pa
 from specdec_plugins.corpus.resume import leaving_nothing_empty, write_json
 from specdec_plugins.errors import UserError, located, require
 from specdec_plugins.formats.output import check_output, written_whole
-from specdec_plugins.formats.pretrained.languages import plain
+from specdec_plugins.formats.pretrained.languages import code_of
 
 RESEARCH_ONLY = re.compile("multi30k", re.IGNORECASE)
 _NAME = re.compile(r"(?:train|dev|test)\.(?P<name>.+)\.\w+-\w+\.tsv(?:\.[gx]z)?")
@@ -180,7 +180,7 @@ def _languages(pair: str) -> tuple[str, str]:
         len(found) == 2 and all(found),
         f"--pair {pair}: expected two languages, such as en-de or en_GB-de",
     )
-    return plain(found[0]), plain(found[1])
+    return code_of(found[0], "--pair"), code_of(found[1], "--pair")
 
 
 def _mix(args: argparse.Namespace, names: Sequence[str]) -> Mix:

@@ -13,13 +13,12 @@ from __future__ import annotations
 import argparse
 import math
 import os
-import re
 import shutil
 import sys
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict
-from itertools import chain
+from itertools import chain, count
 from pathlib import Path
 
 from tqdm import tqdm
@@ -48,8 +47,8 @@ from specdec_plugins.corpus.tokenising import (
 )
 from specdec_plugins.errors import UserError, imported, located, require
 from specdec_plugins.formats.dictionaries import Dictionary
-from specdec_plugins.formats.output import check_output
-from specdec_plugins.formats.pretrained.languages import plain
+from specdec_plugins.formats.output import check_output, written_whole
+from specdec_plugins.formats.pretrained.languages import code_of
 from specdec_plugins.formats.text import load_codes
 
 
@@ -230,14 +229,42 @@ class Preparation:
             prefixes = [self._folder / "bpe" / s for s in self._splits if s.startswith(flag)]
             if prefixes:
                 command += [f"--{flag}pref", ",".join(map(str, prefixes))]
-        log = self._folder / "preprocess.log"
+        log, data = self._folder / "preprocess.log", self._folder / "data-bin"
+
+        def binarise(parts: Sequence[Path]) -> None:
+            preprocess(command, parts[0], log, self._codes, self._args.force)
+            _keep_dictionaries(data, parts[0])
+
         self._steps.run(
             "binarise",
-            lambda parts: preprocess(command, parts[0], log, self._codes, self._args.force),
+            binarise,
             inputs=[*inputs, *given, *([self._codes] if self._codes else [])],
-            outputs=[self._folder / "data-bin"],
+            outputs=[data],
             settings={"splits": self._splits, "dictionaries": len(given)},
         )
+
+
+def _keep_dictionaries(old: Path, new: Path) -> None:
+    """Copy dictionaries and codes of a folder that others are about to replace.
+
+    Models that were trained with them are of no use without them.
+    """
+    files = [path for name in ("dict.*.txt", "bpe.codes") for path in sorted(old.glob(name))]
+    if all((new / path.name).is_file() and _is_same(path, new / path.name) for path in files):
+        return
+    places = (old.with_name(f"dictionaries.old{number or ''}") for number in count())
+    place = next(place for place in places if not place.exists())
+    with written_whole(place) as part:
+        part.mkdir()
+        for path in files:
+            shutil.copyfile(path, part / path.name)
+    logger.warning("dictionaries have changed; models of the earlier ones need %s", place)
+
+
+def _is_same(path: Path, other: Path) -> bool:
+    if path.suffix != ".txt":
+        return path.read_bytes() == other.read_bytes()
+    return Dictionary.load(path) == Dictionary.load(other)  # whatever their counts
 
 
 def _check_flags(args: argparse.Namespace, has_valid: bool, has_tests: bool) -> None:
@@ -275,14 +302,8 @@ def _check_output(args: argparse.Namespace, corpora: Sequence[ParallelFile]) -> 
 
 def _check_language(flag: str, language: str) -> None:
     """Raises UserError for what is no language code; warns if the tokeniser does not know it."""
-    code = plain(language)
-    require(
-        re.fullmatch("[a-z]{2,3}", code) is not None,
-        f"{flag} {language}: expected the code of a language, such as de or de_DE, by which its "
-        "tokeniser is chosen",
-    )
     known = imported("sacremoses.corpus", "text").NonbreakingPrefixes().available_langs
-    if code not in known:
+    if code_of(language, flag) not in known:
         logger.warning(
             "%s %s: the tokeniser has no abbreviations of this language and takes the English ones",
             flag,

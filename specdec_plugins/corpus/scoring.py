@@ -21,7 +21,7 @@ from specdec_plugins.corpus import cli, reading
 from specdec_plugins.corpus.resume import write_json
 from specdec_plugins.errors import UserError, imported
 from specdec_plugins.formats.output import check_output
-from specdec_plugins.formats.pretrained.languages import plain
+from specdec_plugins.formats.pretrained.languages import code_of
 from specdec_plugins.formats.text import TextPipeline, join_bpe
 
 _DASH = re.compile(r"(\S)-(\S)")
@@ -173,6 +173,7 @@ def _detokenised(path: Path, args: argparse.Namespace) -> list[str]:
 
 
 def evaluate(args: argparse.Namespace) -> None:
+    languages = (code_of(args.src, "--src"), code_of(args.tgt, "--tgt"))
     if args.json is not None:
         inputs = (args.output, args.reference, args.baseline)
         check_output(args.json, "--json", inputs=inputs, replaced=True)
@@ -184,7 +185,7 @@ def evaluate(args: argparse.Namespace) -> None:
     references, outputs = lines[str(args.reference)], lines[str(args.output)]
 
     scores = score(outputs, references)
-    if (plain(args.src), plain(args.tgt)) == ("en", "de"):
+    if languages == ("en", "de"):
         scores.append(compound_bleu(outputs, references, args.tgt))
     comparisons: Sequence[Comparison] = []
     if args.baseline is not None:

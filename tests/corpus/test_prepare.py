@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 import pytest
@@ -288,6 +289,29 @@ def test_lines_that_are_given_twice_are_said(
     prepare.COMMAND(*shared, f"{train}:29-", "--train", f"{train}:1-29", train, "--out", tmp_path)
     assert f"{train}: given twice" in caplog.text
     assert f"{train}:29-: is both trained on and a dev or test set" in caplog.text
+
+
+def test_dictionaries_of_earlier_models_are_kept(
+    flags: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def binarise(command: object, folder: Path, log: Path, codes: Path, force: bool) -> None:
+        folder.mkdir()
+        words = sorted(set((tmp_path / "out/bpe/train.en").read_text().split()))
+        (folder / "dict.en.txt").write_text("".join(f"{word} 1\n" for word in words))
+        (folder / "bpe.codes").write_bytes(codes.read_bytes())
+
+    monkeypatch.setattr(prepare, "preprocess", binarise)
+    prepare.COMMAND(*flags)
+    data, old = tmp_path / "out" / "data-bin", tmp_path / "out" / "dictionaries.old"
+    before = {path.name: path.read_bytes() for path in data.iterdir()}
+    codes = shutil.copyfile(data / "bpe.codes", tmp_path / "codes")
+    train = str(tmp_path / "train.tsv")
+    prepare.COMMAND(*flags, "--train", train, train, "--codes", codes)
+    assert not old.exists()  # more text of the same words
+    prepare.COMMAND(*flags, "--merges", "20")
+    assert {path.name: path.read_bytes() for path in old.iterdir()} == before
+    prepare.COMMAND(*flags, "--merges", "10")
+    assert {path.name for path in old.with_name("dictionaries.old1").iterdir()} == before.keys()
 
 
 def test_codes_in_place_of_a_dictionary_are_known(flags: list[str], tmp_path: Path) -> None:

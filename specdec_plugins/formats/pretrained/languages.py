@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
+from specdec_plugins.errors import require
+
 # Used for folders without a list of their added tokens.
 _PUBLISHED = {
     "m2m100": """
@@ -80,6 +82,16 @@ def plain(code: str) -> str:
     """The two-letter code of a language that is called `deu_Latn`, `de_DE`, `de-DE` or `DE`."""
     base = _REGION.sub("", code).lower()
     return _THREE_LETTERS.get(base, base)
+
+
+def code_of(name: str, flag: str) -> str:
+    """The `plain` code of a language that a user gave. Raises UserError for what is none."""
+    code = plain(name)
+    require(
+        re.fullmatch("[a-z]{2,3}", code) is not None,
+        f"{flag} {name}: expected the code of a language, such as de or de_DE",
+    )
+    return code
 
 
 def name_of(code: str) -> str:
