@@ -25,7 +25,7 @@ from specdec_plugins.app.codec import Codec
 from specdec_plugins.app.loading import make_settings, read_words
 from specdec_plugins.app.translator import SpeculativeTranslator
 from specdec_plugins.corpus import binarising, cli, distill
-from specdec_plugins.corpus.checkpoints import LAST, restored
+from specdec_plugins.corpus.checkpoints import LAST, kept_precision, restored
 from specdec_plugins.corpus.cli import UNFINISHED, logger
 from specdec_plugins.corpus.reading import BadLines, check_file, read_lines
 from specdec_plugins.corpus.resume import Log, read_json, sha256
@@ -337,18 +337,9 @@ class Training:
 
         Raises UserError if a resumed training has another precision than the one given.
         """
-        wanted: str | None = self.args.precision
-        if (self.folder / LAST).is_file():
-            common = load_checkpoint(self.folder / LAST)["cfg"]["common"]
-            begun = next((name for name in ("bf16", "fp16") if common[name]), "fp32")
-            require(
-                wanted in (None, begun),
-                f"{self.folder}: training was started in {begun}; omit --precision {wanted}, or "
-                "give another --output.",
-            )
-            return begun
+        kept = kept_precision(self.folder, self.args.precision)
         on_cpu = self.args.cpu or not torch.cuda.is_available()
-        return wanted or ("bf16" if on_cpu and multiplies_bfloat16() else None)
+        return kept or ("bf16" if on_cpu and multiplies_bfloat16() else None)
 
     def _say(self, line: str, hours_left: float) -> None:
         """Print the progress after a line of the trainer that reports it."""

@@ -189,6 +189,24 @@ def num_updates(checkpoint: dict[str, Any]) -> int:
     return int(history[-1].get("num_updates", 0))
 
 
+def kept_precision(folder: Path, wanted: str | None) -> str | None:
+    """The precision in which the training in a folder was started, or else the one wanted.
+
+    Raises UserError if they differ: so do the states of their optimizers.
+    """
+    checkpoint = restored(folder, may_write=False)
+    if checkpoint is None:
+        return wanted
+    common = checkpoint["cfg"]["common"]
+    begun = next((name for name in ("bf16", "fp16") if common[name]), "fp32")
+    require(
+        wanted in (None, begun),
+        f"{folder}: training was started in {begun}; omit --precision {wanted}, or give another "
+        "folder.",
+    )
+    return begun
+
+
 def portable(checkpoint: dict[str, Any]) -> dict[str, Any]:
     """The same checkpoint in float16 and without moments; training can resume from it."""
     optimizer = dict(checkpoint.get("last_optimizer_state") or {})

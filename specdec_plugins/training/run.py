@@ -21,6 +21,7 @@ from specdec_plugins.corpus.checkpoints import (
     WEIGHTS,
     check_save_dir,
     close_piece,
+    kept_precision,
     open_piece,
     restored,
 )
@@ -77,7 +78,8 @@ _SCHEDULE = (
 _MACHINE = (
     ("max-tokens", 4096, _NUMBER, "maximum tokens that a worker computes at once"),
     ("workers", None, _NUMBER, "GPUs, or processes on CPUs (default: all GPUs, or one process)"),
-    ("precision", None, ("fp32", "fp16", "bf16"), "default: fp16 on GPUs, fp32 on CPUs"),
+    ("precision", None, ("fp32", "fp16", "bf16"), "precision of the training, kept on resuming "
+     "(default: fp16 on GPUs, fp32 on CPUs)"),
     ("until", 0, cli.at_least(0), f"end this piece at this Unix time with exit status {UNFINISHED};"
      " run the same command to resume. To continue on another machine, copy weights.pt (float16),"
      " pieces.json and the checkpoints to average from SAVE_DIR (default: no limit)"),
@@ -297,7 +299,8 @@ def _processes(args: argparse.Namespace) -> tuple[list[Any], list[Any], int, dic
     if num_workers > 1:
         launcher += ["-m", "torch.distributed.run", "--standalone"]
         launcher += ["--nproc-per-node", num_workers]
-    precision = args.precision or ("fp16" if num_gpus else "fp32")
+    kept = kept_precision(args.save_dir, args.precision)
+    precision = kept or ("fp16" if num_gpus else "fp32")
     # Seconds that torchrun leaves its workers to save in; its default may be too few.
     environment = {"TORCH_ELASTIC_SHUTDOWN_TIMEOUT": "600", **os.environ}
     if num_gpus:

@@ -15,6 +15,7 @@ from benchmarks import reproduce
 from specdec_plugins.app import convert, drafter
 from specdec_plugins.corpus import checkpoints, decontaminate, distill, prepare
 from specdec_plugins.errors import UserError
+from specdec_plugins.formats.checkpoints import save_checkpoint
 from specdec_plugins.training import recipe, run
 from specdec_plugins.training.commands import Command, Runner, flags
 from specdec_plugins.training.recipe import PRESETS, make_preset
@@ -291,6 +292,23 @@ def test_an_update_has_the_tokens_that_the_recipe_says(
         product = at_once * num_passes * workers
         assert tokens - num_passes * workers < product <= tokens
         assert f"updates of at most {product} tokens" in caplog.text
+
+
+def test_a_training_goes_on_in_its_precision_on_any_machine(
+    tmp_path: Path,
+    trained: Callable[..., list[Call]],
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    common = {"fp16": False, "bf16": True}
+    save_checkpoint({"cfg": {"common": common}, "model": {}}, tmp_path / "save/checkpoint_last.pt")
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 8)
+    for command, _ in trained():
+        assert "--bf16" in command
+        assert "--fp16" not in command
+    flags = ["--data", tmp_path, "--save-dir", tmp_path / "save", "--precision", "fp16"]
+    said = told(capsys, run.main, ["verifier", *map(str, flags)])
+    assert "started in bf16; omit --precision fp16" in said
 
 
 def test_more_workers_than_gpus_are_refused(
