@@ -59,7 +59,7 @@ TWO_DICTIONARIES: dict[str, dict[str, Any]] = {
     "assistant": ASSISTANT,
     "assistant, sampling": {**ASSISTANT, "rule": "speculative_sampling", "seed": 3},
 }
-OTHERS = ("a training step", "a tensor left on the host", "copies to the host", "draws", "trees")
+OTHERS = ("a training step", "a tensor left on the host", "copies to the host", "draws")
 
 
 def load(folder: Path, device: str, settings: dict[str, Any]) -> SpeculativeTranslator:
@@ -141,27 +141,6 @@ def count_copies(folder: Path) -> None:
         assert [len(waits) for waits in counts] == [2, 2, 1], counts
 
 
-def trees() -> None:
-    """With the bundled pair, whose drafter has a head; the host waits no more than for chains."""
-    from benchmarks.gpu.accelerator import WAITS, accelerator
-
-    lines = ["Who is there?", "Close the window."]
-
-    def decoded(device: str, tree: int) -> tuple[list[str], int]:
-        settings = {"dtype": "float64", "max_len_b": 4, "block_size": 3, "batch": 2}
-        translator = SpeculativeTranslator.from_pretrained(device=device, tree=tree, **settings)
-        WAITS.clear()
-        return [t.text for t in translator.translate(lines)], translator.stats.rounds
-
-    expected, _ = decoded("cpu", 0)
-    with accelerator():
-        texts, rounds = decoded("simulated", 0)
-        num_waits = len(WAITS) - rounds
-        for_trees, rounds = decoded("simulated", 7)
-        assert texts == for_trees == expected
-        assert len(WAITS) - rounds <= num_waits, WAITS
-
-
 def refuse() -> None:
     from benchmarks.gpu.accelerator import accelerator
 
@@ -205,9 +184,7 @@ def main(one_dictionary: Path, two_dictionaries: Path) -> None:
         for name, settings in decodings.items()
     }
     runs |= dict(
-        zip(
-            OTHERS, (train, refuse, partial(count_copies, one_dictionary), draw, trees), strict=True
-        )
+        zip(OTHERS, (train, refuse, partial(count_copies, one_dictionary), draw), strict=True)
     )
     sys.stdout.write(json.dumps({name: failure(run) for name, run in runs.items()}))
 

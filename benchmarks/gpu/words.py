@@ -25,7 +25,7 @@ from specdec_plugins.decoding.types import Guarantee, Request
 # Every drafter, with models that are in the repository.
 _OF_BLOCKS = {"drafter_checkpoint": "drafter.pt", "bigrams": "bigrams.safetensors"}
 _ASSISTANT = {"drafter": "assistant", "drafter_checkpoint": "assistant.pt", "block_size": 4}
-_PLAIN: dict[str, Any] = {"drafter_checkpoint": None, "bigrams": None, "tree": 0}
+_PLAIN: dict[str, Any] = {"drafter_checkpoint": None, "bigrams": None}
 DRAFTERS: dict[str, tuple[Path, dict[str, Any]]] = {
     "block": (CAPTIONS, _OF_BLOCKS),
     "block_fast with head": (BUNDLED, {}),
@@ -63,7 +63,7 @@ def settings_of(folder: Path, given: dict[str, Any]) -> Settings:
 
 
 def decodings() -> dict[str, Settings]:
-    """Each drafter with each rule, in exact mode with each schedule; trees; batches; no drafter."""
+    """Each drafter with each rule, in exact mode with each schedule; batches; no drafter."""
     made = {}
     for drafter, (folder, own) in DRAFTERS.items():
         for rule in RULES.names():
@@ -72,9 +72,6 @@ def decodings() -> dict[str, Settings]:
         for schedule in sorted(set(SCHEDULES.names()) - {"constant"}):
             name = f"{drafter}, exact, {schedule}"
             made[name] = settings_of(folder, {**own, "schedule": schedule})
-    for rule in ("exact", "top_beta"):  # those that verify trees
-        own = {"rule": rule, **_RULES.get(rule, {}), "tree": 12}
-        made[f"block_fast with head, {rule}, a tree"] = settings_of(BUNDLED, own)
     for batch in (1, 8):
         made[f"block_fast with head, exact, batch {batch}"] = settings_of(BUNDLED, {"batch": batch})
     for strategy in ("AR", "drafter"):

@@ -426,7 +426,6 @@ def _draft_context(
         source_to_assistant=ids_in(theirs.source),
         bigrams=None if bigrams is None else read_bigrams(bigrams, own.target),
         sampling=settings.acceptance.samples,
-        tree=settings.tree,
     )
 
 

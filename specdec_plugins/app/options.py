@@ -17,6 +17,8 @@ declares the same setting:
 * `build(ServerSettings, vars(namespace))` is the record; its defaults fill in absent fields.
 * `check(self)` raises UserError with the flag's name for a value out of bounds:
   "--max-rows must be 1 or more, not 0."
+* A record's `REMOVED` maps flags of earlier versions to what is to be done instead, which is the
+  answer to whoever gives one.
 * `declared(Settings, "beta")` is the declaration, for use in other schemas; in pydantic
   `Field(default=None, description=beta.help, **beta.bounds)`.
 """
@@ -177,12 +179,23 @@ def add_options(
     groups: dict[str | None, Any] = {name: parser.add_argument_group(name) for name in first}
     groups[None] = parser
     for record in records:
+        for flag, instead in getattr(record, "REMOVED", {}).items():
+            parser.add_argument(
+                flag, action=_Removed, nargs="?", const=instead, help=argparse.SUPPRESS
+            )
         kinds = get_type_hints(record)
         for name, one in _options(record).items():
             if not only or name in only:
                 if one.group not in groups:
                     groups[one.group] = parser.add_argument_group(one.group)
                 one.add(groups[one.group], name, kinds[name])
+
+
+class _Removed(argparse.Action):
+    """Refuses a flag of an earlier version, and says what to do instead."""
+
+    def __call__(self, parser: argparse.ArgumentParser, *given: Any) -> None:
+        parser.error(f"{given[-1]} was removed: {self.const}")
 
 
 def build(record: type[R], given: Mapping[str, Any]) -> R:

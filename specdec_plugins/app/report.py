@@ -119,10 +119,7 @@ def _decoding(settings: Settings, limits: Limits) -> str:
     if settings.drafts:
         helped = settings.bigrams is not None and settings.drafter_options.get("bigram_weight") != 0
         drafter = settings.drafter + " with bigrams" * helped
-        size = f"blocks of {limits.block_size}"
-        if settings.tree:
-            size = f"trees of {settings.tree}, {limits.block_size} deep"
-        parts.append(f"drafter {drafter}, {size}")
+        parts.append(f"drafter {drafter}, blocks of {limits.block_size}")
     if settings.drafts and (dtype := drafting_dtype(settings)) != settings.dtype:
         parts.append(f"drafting in {dtype}")
     kernels = kernels_in_use(settings)

@@ -10,13 +10,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import MISSING, dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 
 from specdec_plugins.app.options import check, option, or_none
 from specdec_plugins.decoding.drafters import DRAFTERS, Needs, needs_of
-from specdec_plugins.decoding.extend import JudgesTrees
 from specdec_plugins.decoding.networks import KERNELS
 from specdec_plugins.decoding.rules import RULES
 from specdec_plugins.decoding.schedules import SCHEDULES
@@ -54,6 +53,10 @@ _line = partial(option, group="forced beginnings, and long lines")
 @dataclass(frozen=True)
 class Settings:
     """How to translate. None = not given."""
+
+    REMOVED: ClassVar[Mapping[str, str]] = {
+        "--tree": "drafts are chains, which took half the time of trees; omit it"
+    }
 
     data: str = option(
         MISSING,
@@ -139,12 +142,6 @@ class Settings:
         "tokens drafted a round (default: what the drafter was trained for)",
         least=1,
         advice="--strategy AR decodes without drafts",
-    )
-    tree: int = _decoding(
-        0,
-        "draft a tree of the N likeliest tokens in place of a chain, --block-size deep at most; "
-        "for drafters with a sequential head, on a GPU (default: 0, a chain)",
-        least=0,
     )
     drafter: str = _decoding("block", "how to draft (default: block)", choices=DRAFTERS)
     drafter_options: Mapping[str, Any] = _decoding({}, "settings of the drafter")
@@ -312,11 +309,6 @@ class Settings:
             takers = [d for d in DRAFTERS.names() if getattr(needs_of(d), need)]
             told = f"{{flag}} is for --drafter {' or '.join(takers)}; omit it with {self.drafter}."
             self._refuse((name,), self.drafter not in takers, told)
-        takers = [d for d in DRAFTERS.names() if needs_of(d).tree]
-        told = f"{{flag}} is for --strategy specdec with --drafter {' or '.join(takers)}; omit it."
-        self._refuse(("tree",), self.strategy != "specdec" or self.drafter not in takers, told)
-        told = f"--rule {self.rule_name} judges chains only; omit {{flag}}."
-        self._refuse(("tree",), not isinstance(self.acceptance, JudgesTrees), told)
         self._refuse(("tau",), self.beta == 1, NO_TOLERANCE)
         is_judged = self.strategy in _JUDGED
         in_force = f"--rule {self.rule_name}" if is_judged else f"--strategy {self.strategy}"

@@ -15,7 +15,6 @@ from specdec_plugins.decoding.types import (
     Drafter,
     Guarantee,
     Prefix,
-    Round,
     RowResult,
     Scores,
     SpecialTokens,
@@ -63,14 +62,13 @@ class DrafterSession(Session):
 
     _num_own = 0
 
-    def _judge(self, draft: Draft, scores: Scores) -> tuple[Round, Tensor]:
+    def _judge(self, draft: Draft, scores: Scores) -> tuple[Verdict, Tensor]:
         batch = self._batch
         if draft.tokens.shape[1] == 0:
             raise UserError(_NOTHING)
         batch.prefix.active &= draft.lengths > 0  # so that the report finds rows without progress
         case = Case(draft, scores, batch.params, batch.random, batch.prefix.lengths)
-        last = Round(draft, scores, self.method.rule.judge(case), self._before)
-        return last, torch.zeros_like(batch.prefix.active)
+        return self.method.rule.judge(case), torch.zeros_like(batch.prefix.active)
 
     def _refuse_standstill(self, row: RowResult) -> None:
         raise UserError(_NOTHING)

@@ -224,5 +224,4 @@ def _first_rows(prefix: Prefix, last: Round, count: int) -> tuple[Prefix, Round]
         Scores(scores.logits[:count], cut(scores.hidden)),
         Verdict(verdict.num_accepted[:count], verdict.next_tokens[:count]),
         last.before,
-        cut(last.path),
     )

@@ -2,8 +2,7 @@
 
 Row i of the scores is for the token after the prefix and i drafted tokens, and is constrained by
 exactly that text. So a block is judged as if its tokens had come one at a time, whatever was
-drafted and whatever the rule. In a tree, row i is for the text that ends in node i. Without
-constraints nothing is computed.
+drafted and whatever the rule. Without constraints nothing is computed.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from specdec_plugins.decoding.types import Draft, Prefix, RowParams, Tree
+from specdec_plugins.decoding.types import Draft, Prefix, RowParams
 
 TokenIds = tuple[int, ...]
 
@@ -61,11 +60,10 @@ def constrain(
         last = None  # no row can get that far in this round
     if not has_least and not has_words and last is None and penalty == 1.0:
         return
-    tree = draft.tree
-    depths = torch.arange(num_drafted + 1, device=logits.device) if tree is None else tree.depths
-    ends = prefix.lengths[:, None] + depths  # [B, K+1] tokens before each, the start included
+    columns = torch.arange(num_drafted + 1, device=logits.device)
+    ends = prefix.lengths[:, None] + columns  # [B, K+1] tokens before each, the start included
     if penalty != 1.0:
-        _penalise(*_line_by_line(logits, prefix, draft, ends), penalty)
+        _penalise(logits, ends, _text(prefix, draft), penalty)
     if has_least:
         too_early = ends - 1 < params.min_len[:, None]
         logits[..., eos].masked_fill_(too_early, -math.inf)
@@ -99,7 +97,7 @@ def _ban_words(
     size = constraints.no_repeat_ngram_size
     if not phrases and not size:
         return
-    logits, ends, text = _line_by_line(logits, prefix, draft, ends)
+    text = _text(prefix, draft)
     for firsts, lasts in phrases:
         stands = _ends_in(text, ends, firsts)
         _ban_tokens(logits, lasts.expand(*ends.shape, -1), stands)
@@ -127,32 +125,6 @@ def _tables(
 
     single = [w[0] for w in by_length.get(1, [])]
     return torch.tensor(single, dtype=torch.int64, device=device), list(tables())
-
-
-def _line_by_line(
-    logits: Tensor, prefix: Prefix, draft: Draft, ends: Tensor
-) -> tuple[Tensor, Tensor, Tensor]:
-    """Views of logits and ends, and the texts [B, T] that they are for.
-
-    Each node of a tree ends a text of its own, so it becomes a row of its own.
-    """
-    if draft.tree is not None:
-        prefix, draft = _each_way(prefix, draft, draft.tree)
-        logits, ends = logits.view(-1, 1, logits.shape[-1]), ends.view(-1, 1)
-    return logits, ends, _text(prefix, draft)
-
-
-def _each_way(prefix: Prefix, draft: Draft, tree: Tree) -> tuple[Prefix, Draft]:
-    """A row for each node: its row's prefix, and the tokens on the path to it as the draft."""
-    num_nodes, seen = tree.parents.shape[1], tree.seen_mask
-    ways = seen.new_zeros(*tree.parents.shape, tree.height + 1, dtype=torch.int64)
-    tokens = pad(draft.tokens, (1, 0))[:, None]
-    ways.scatter_(2, tree.depths[:, None] * seen, tokens * seen)
-    own = (prefix.tokens, prefix.lengths, prefix.active)
-    text, lengths, active = (part.repeat_interleave(num_nodes, 0) for part in own)
-    return Prefix(text, lengths, active, prefix.width), Draft(
-        ways.flatten(0, 1)[:, 1:], tree.depths.flatten()
-    )
 
 
 def _text(prefix: Prefix, draft: Draft) -> Tensor:

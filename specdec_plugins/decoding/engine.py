@@ -15,7 +15,7 @@ from torch import Tensor
 
 from specdec_plugins.decoding.batch import Batch, LateDrafter, collate, to_host
 from specdec_plugins.decoding.constraints import FREE, Constraints, constrain
-from specdec_plugins.decoding.extend import Extension, extend, fitting, judge
+from specdec_plugins.decoding.extend import Extension, extend, fitting
 from specdec_plugins.decoding.networks.cpu.ops import failed, leading_log_prob
 from specdec_plugins.decoding.stats import DecodeStats, PartTimer
 from specdec_plugins.decoding.types import (
@@ -33,6 +33,7 @@ from specdec_plugins.decoding.types import (
     RowResult,
     Scores,
     Stateful,
+    Verdict,
     Verifier,
 )
 from specdec_plugins.errors import require
@@ -158,7 +159,7 @@ class Session:
         with self._timer.part("verify"):
             scores = self.verifier.score(self._batch.prefix, draft)
         with self._timer.part("rest"):
-            events = self._report(*self._conclude(draft, scores))
+            events = self._report(draft, *self._conclude(draft, scores))
         now = self._config.clock()
         for event in events:
             if event.result is not None:
@@ -275,33 +276,31 @@ class Session:
             draft = drafter.propose(batch, width)
             return draft if self._text_follows_clock else self.method.schedule.trim(draft)
 
-    def _conclude(self, draft: Draft, scores: Scores) -> tuple[Draft, Extension, Tensor]:
+    def _conclude(self, draft: Draft, scores: Scores) -> tuple[Extension, Tensor]:
         """Judge, extend, commit, and plan the next round, without synchronising the host.
 
-        Returns the draft (of a tree, the path taken), what was appended, and which rows failed,
-        [B] bool.
+        Returns what was appended, and which rows failed, [B] bool.
         """
         batch, eos = self._batch, self.verifier.special.eos
-        last, has_failed = self._judge(draft, scores)
+        verdict, has_failed = self._judge(draft, scores)
         batch.prefix.active ^= has_failed  # only active rows fail
-        extension = extend(batch.prefix, last.draft, last.verdict, batch.params, eos)
+        extension = extend(batch.prefix, draft, verdict, batch.params, eos)
         if self._config.with_scores:
             emitted = (extension.tokens, extension.lengths)
-            batch.log_probs += leading_log_prob(last.scores.logits, *emitted)
+            batch.log_probs += leading_log_prob(scores.logits, *emitted)
         for part in self._parts:
-            part.commit(batch.prefix, last)
+            part.commit(batch.prefix, Round(draft, scores, verdict, self._before))
         self._plan_budget()
-        return last.draft, extension, has_failed
+        return extension, has_failed
 
-    def _judge(self, draft: Draft, scores: Scores) -> tuple[Round, Tensor]:
+    def _judge(self, draft: Draft, scores: Scores) -> tuple[Verdict, Tensor]:
         """The rule's verdict, and the rows that failed as their logits are not finite, [B] bool."""
         batch = self._batch
         eos, constraints = self.verifier.special.eos, self._config.constraints
         constrain(scores.logits, batch.prefix, draft, batch.params, eos, constraints)
         case = Case(draft, scores, batch.params, batch.random, batch.prefix.lengths)
-        last = judge(self.method.rule, case, self._before)
-        columns = last.verdict.num_accepted
-        return last, failed(last.scores.logits, columns, batch.prefix.active)
+        verdict = self.method.rule.judge(case)
+        return verdict, failed(scores.logits, verdict.num_accepted, batch.prefix.active)
 
     def _report(self, draft: Draft, extension: Extension, failed: Tensor) -> list[RowEvent]:
         """Copy the round to the host, once, and turn it into events."""

@@ -6,38 +6,13 @@ Only `until_eos` decides where a sentence ends; `rounds.h` is its C++ twin.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Protocol, cast, runtime_checkable
 
 import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
 from specdec_plugins.decoding.networks.cpu import ops
-from specdec_plugins.decoding.networks.cpu.ops import at
-from specdec_plugins.decoding.networks.layers import take
-from specdec_plugins.decoding.types import (
-    AcceptanceRule,
-    Case,
-    Draft,
-    Outcome,
-    Prefix,
-    Round,
-    RowParams,
-    Scores,
-    Tree,
-    Verdict,
-)
-
-
-@runtime_checkable
-class JudgesTrees(Protocol):
-    """An acceptance rule that also judges trees."""
-
-    def says(self, case: Case) -> Tensor:
-        """[B, K+1] int64: the token that follows each node of the draft's tree.
-
-        A child that equals it is accepted; if none does, it is the verifier's own token.
-        """
+from specdec_plugins.decoding.types import Draft, Prefix, RowParams, Verdict
 
 
 @dataclass(frozen=True)
@@ -51,52 +26,8 @@ class Extension:
     full: Tensor  # [B] bool, the row holds max_len tokens and did not end
 
 
-def judge(rule: AcceptanceRule, case: Case, before: Outcome | None = None) -> Round:
-    """Judge a draft; returns the round that is passed to `commit`.
-
-    In a tree, the row moves from a node to the child that equals the rule's token, as long as there
-    is one. The result is a chain, the path taken, so later steps need not know about trees, except
-    a cache that holds all nodes (`Round.path`).
-    """
-    draft, scores, tree = case.draft, case.scores, case.draft.tree
-    if tree is None:
-        return Round(draft, scores, rule.judge(case), before)
-    said = cast(JudgesTrees, rule).says(case)  # [B, N+1]
-    is_kept = (draft.tokens == said.gather(1, tree.parents[:, 1:])) & draft.mask
-    path, num_accepted, num_drafted = _path(tree, pad(is_kept, (1, 0), value=True))
-    nodes = pad(path, (1, 0))  # [B, K+1]
-    own = said.gather(1, nodes.gather(1, num_accepted[:, None]))[:, 0]
-    hidden = None if scores.hidden is None else take(scores.hidden, nodes)
-    return Round(
-        Draft(draft.tokens.gather(1, (path - 1).clamp(min=0)), num_drafted),
-        Scores(take(scores.logits, nodes), hidden),
-        Verdict(num_accepted, own),
-        before,
-        path,
-    )
-
-
-def _path(tree: Tree, is_kept: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """The longest path of nodes that are all kept, [B, N+1] bool, extended to a leaf.
-
-    Returns the nodes after node 0 by depth, [B, height] int64, how many of them are kept and
-    how many there are, [B] int64 both. Node 0 is kept, and at most one child of each node.
-    """
-    is_reached = (is_kept[:, None] | ~tree.seen_mask).all(2)
-    last = (tree.depths * is_reached).argmax(1)  # [B]
-    # Extend it by what might also have been kept: to the deepest leaf, the first of equals.
-    nodes = torch.arange(is_kept.shape[1], device=is_kept.device)
-    goes_through = tree.seen_mask.gather(2, last[:, None, None].expand(-1, len(nodes), 1))[..., 0]
-    leaf = (tree.depths * goes_through).argmax(1)
-    is_on_way = at(tree.seen_mask, leaf)  # [B, N+1]
-    way = torch.zeros_like(tree.depths[:, : tree.height + 1])
-    way.scatter_(1, tree.depths * is_on_way, nodes * is_on_way)
-    depths = tree.depths.gather(1, torch.stack([last, leaf], 1))
-    return way[:, 1:], depths[:, 0], depths[:, 1]
-
-
 def narrowed(draft: Draft, width: int) -> Draft:
-    """The first `width` columns of a chain."""
+    """The first `width` columns of a draft."""
     both = (draft.probs, draft.confidences)
     probs, confidences = (None if part is None else part[:, :width] for part in both)
     lengths = draft.lengths.clamp(max=width)

@@ -156,36 +156,12 @@ class RowRandom(Protocol):
 
 
 @dataclass(frozen=True)
-class Tree:
-    """The tree of drafted tokens where several may follow one (SpecInfer, Miao et al. 2023).
-
-    Nodes are numbered like the rows of the verifier's scores: node 0 is the last committed token,
-    node n + 1 is token n of the draft. The children of a node are distinct tokens.
-    """
-
-    parents: Tensor  # [B, N+1] int64, parent of each node, always a smaller number; 0 for node 0
-    depths: Tensor  # [B, N+1] int64, distance of each node from node 0
-    height: int  # upper bound of the depths, no more than N
-
-    @cached_property
-    def seen_mask(self) -> Tensor:
-        """[B, N+1, N+1] bool: the nodes that each node attends to, its ancestors and itself."""
-        num_nodes = self.parents.shape[1]
-        seen = torch.eye(num_nodes, device=self.parents.device).repeat(len(self.parents), 1, 1)
-        seen = seen.scatter_(2, self.parents[..., None], 1.0)
-        for _ in range((self.height - 1).bit_length()):
-            seen = (seen @ seen).clamp_(max=1.0)  # doubles the distance
-        return seen.bool()
-
-
-@dataclass(frozen=True)
 class Draft:
     """What a drafter proposes. Entries past `lengths` are junk and must be ignored."""
 
     tokens: Tensor  # [B, K] int64
     lengths: Tensor  # [B] int64, 0..K; 0 = no proposal, an ordinary autoregressive step
     probs: Tensor | None = None  # [B, K, V] float32, the proposal distribution q; None = one-hot
-    tree: Tree | None = None  # None = a chain; in a tree, q is one-hot
     confidences: Tensor | None = None  # [B, K], probability of each best token, if known
 
     @property
@@ -216,7 +192,7 @@ class DraftRequest:
 class Scores:
     """The verifier's scores: `logits[b, i]` is for the token after prefix[b] + draft[b, :i].
 
-    In a tree it is for the token after node i. Rows i > draft.lengths[b] are junk.
+    Rows i > draft.lengths[b] are junk.
     """
 
     logits: Tensor  # [B, K+1, V]
@@ -256,14 +232,12 @@ class Outcome:
 
 @dataclass(frozen=True)
 class Round:
-    """One round's pipeline, as passed to `commit`. For a tree, the draft is the path that was
-    taken, extended to a leaf."""
+    """One round's pipeline, as passed to `commit`."""
 
     draft: Draft
     scores: Scores
     verdict: Verdict
     before: Outcome | None = None  # of the previous round, if any
-    path: Tensor | None = None  # [B, K] int64, tree nodes of the draft; None = no tree
 
 
 class Stateful(Protocol):

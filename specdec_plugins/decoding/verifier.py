@@ -8,15 +8,7 @@ from torch import Tensor
 from specdec_plugins.decoding.networks.cache import KVCache, SourceMemory
 from specdec_plugins.decoding.networks.cpu import ops
 from specdec_plugins.decoding.networks.transformer import Encoder, Transformer, same_encoder
-from specdec_plugins.decoding.types import (
-    Draft,
-    Prefix,
-    Round,
-    Scores,
-    SourceBatch,
-    SpecialTokens,
-    Tree,
-)
+from specdec_plugins.decoding.types import Draft, Prefix, Round, Scores, SourceBatch, SpecialTokens
 
 
 class TransformerVerifier:
@@ -82,22 +74,20 @@ class TransformerVerifier:
     def score(self, prefix: Prefix, draft: Draft) -> Scores:
         assert self._memory is not None, "score before admit"
         decoder, pad = self.network.decoder, self.special.pad
-        is_plain = not (self._ahead or self.with_hidden) and draft.tree is None
-        if is_plain and decoder.scores_at_once:
+        if not (self._ahead or self.with_hidden) and decoder.scores_at_once:
             return Scores(decoder.score(prefix, draft, pad, self._cache, self._memory))
         tokens = ops.scored_tokens(prefix.tokens, prefix.lengths, draft.tokens, draft.lengths, pad)
-        states = self._read(tokens, self._memory, prefix.width - 1, draft.tree)
+        states = self._read(tokens, self._memory, prefix.width - 1)
         logits = decoder.logits(states)
         return Scores(logits, hidden=states if self.with_hidden else None)
 
-    def _read(self, tokens: Tensor, memory: SourceMemory, width: int, tree: Tree | None) -> Tensor:
+    def _read(self, tokens: Tensor, memory: SourceMemory, width: int) -> Tensor:
         """Last states [B, n, D] of tokens [B, n] int64; resumes those that `run_ahead` began."""
         decoder, num_ahead, num_new = self.network.decoder, len(self._ahead), tokens.shape[1]
         if num_ahead == 0:
-            window = self._cache.window(num_new, width, tree=tree)
+            window = self._cache.window(num_new, width)
             states: Tensor = decoder(tokens, window, memory)
             return states
-        assert tree is None, "first layers run ahead along a chain"
         parts, self._ahead = self._ahead, []
         if num_ahead < num_new:
             window = self._cache.window(num_new - num_ahead, width, skip=num_ahead)
@@ -120,8 +110,6 @@ class TransformerVerifier:
 
     @torch.inference_mode()
     def commit(self, prefix: Prefix, last: Round) -> None:
-        if last.path is not None:
-            self._cache.keep_path(last.path)
         self._cache.crop(prefix.lengths - 1)
 
     @torch.inference_mode()

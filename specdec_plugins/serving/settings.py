@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, ClassVar
 
 from specdec_plugins.app.options import check, like, option
 from specdec_plugins.app.settings import DTYPES, TOKENIZERS, Settings
@@ -29,6 +29,8 @@ _replica = partial(option, group="several engines, through Ray Serve")
 @dataclass(frozen=True)
 class ModelOptions:
     """Which models to load, and how to draft. None = as the folder says."""
+
+    REMOVED: ClassVar[Mapping[str, str]] = Settings.REMOVED
 
     data: str | None = _model(
         "data",
@@ -91,7 +93,6 @@ class ModelOptions:
     block_size: int | None = _speculation(
         "block_size", flags=("--speculative-steps", "--block-size"), advice=""
     )
-    tree: int = _speculation("tree")
     max_rows: int = 32  # set by the flag of ServerSettings
     part_times: bool | None = None  # set by the flag of ProcessOptions
 

@@ -70,7 +70,6 @@ def test_a_block_scores_to_the_last_bit_what_a_step_scores() -> None:
         plain = decoded(strategy="AR", dtype=dtype)
         assert decoded(dtype=dtype, batch=7) == plain
         assert decoded(dtype=dtype, drafter_dtype="int8", block_size=4) == plain
-        assert decoded(dtype=dtype, tree=12, batch=4) == plain
 
 
 @pytest.mark.parametrize(

@@ -98,6 +98,19 @@ def test_unknown_flags_and_values_end_with_one_line(
     assert flags.split()[0] in told
 
 
+@pytest.mark.parametrize("flag", Settings.REMOVED)
+def test_a_removed_flag_is_answered_with_what_to_do(
+    flag: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for given in ([flag], [flag, "8"], [f"{flag}=8"]):
+        with pytest.raises(SystemExit) as raised:
+            parse_options([*MODELS, *given])
+        assert raised.value.code == 2
+        told = capsys.readouterr().err
+        assert told.count("\n") == 1
+        assert f"{flag} was removed: {Settings.REMOVED[flag]}; " in told
+
+
 @pytest.mark.parametrize(
     ("flags", "message"),
     [
@@ -109,10 +122,6 @@ def test_unknown_flags_and_values_end_with_one_line(
         ("--buffer-size 0", "--buffer-size must be 1 or more"),
         ("--max-len-b -1", "--max-len-b must be 0 or more"),
         ("--max-len-a -1", "--max-len-a must be 0 or more"),
-        ("--tree -1", "--tree must be 0 or more"),
-        ("--tree 8 --strategy AR", "--tree is for --strategy specdec with --drafter block; omit"),
-        ("--tree 8 --strategy drafter", "--tree is for --strategy specdec with --drafter block"),
-        ("--tree 8 --drafter lookup", "--tree is for --strategy specdec with --drafter block"),
         ("--dtype int8 --strategy fairseq", "fairseq's search has no int8"),
         ("--drafter-dtype int8 --strategy AR", "--drafter-dtype needs a drafter network that can"),
         ("--drafter-dtype int8 --drafter lookup", "--drafter-dtype needs a drafter network that"),

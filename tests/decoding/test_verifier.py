@@ -24,7 +24,7 @@ from specdec_plugins.decoding.types import (
 from specdec_plugins.decoding.verifier import TransformerVerifier
 from tests.decoding import toys
 from tests.decoding.networks.toys import EOS, PAD, full_logits, random_ids, transformer
-from tests.decoding.toys import CPU, SPECIAL, draft_of, forbid_waiting, tree_of
+from tests.decoding.toys import CPU, SPECIAL, draft_of, forbid_waiting
 
 POISON = 1e6
 
@@ -87,36 +87,6 @@ class Driver:
             logits[: len(draft) + 1], expected[0, first:], rtol=0, atol=1e-10
         )
 
-    def tree_round(self, size: int) -> None:
-        """Score a tree a row, check every node, keep some path and a token more."""
-        trees = [self.nodes(self.rng.randint(0, size)) for _ in self.rows]
-        prefix, draft = prefix_of(self.rows), tree_of(trees, height=4)
-        scores = self.verifier.score(prefix, draft)
-        assert draft.tree is not None
-        path, none = draft.tokens[:, : draft.tree.height] * 0, prefix.lengths * 0
-        for b, (row, nodes) in enumerate(zip(self.rows, trees, strict=True)):
-            for node in range(len(nodes) + 1):
-                way = draft.tree.seen_mask[b, node].nonzero()[1:, 0]
-                tokens = draft.tokens[b, way - 1].tolist()
-                alone = Row(row.source, row.tokens + tokens)
-                self.check(scores.logits[b, node : node + 1], alone, [])
-            # The path is that of the last node, of which as much is kept as one likes.
-            path[b, : len(way)] = way
-            row.tokens += tokens[: self.rng.randint(0, len(tokens))] + self.ids(1, 1)
-        last = Round(draft, scores, Verdict(none, none), path=path)
-        self.verifier.commit(prefix_of(self.rows), last)
-        self.poison()
-
-    def nodes(self, size: int) -> list[tuple[int, int]]:
-        nodes: list[tuple[int, int]] = []
-        depths = [0]
-        while len(nodes) < size:
-            parent = self.rng.randrange(len(nodes) + 1)
-            if depths[parent] < 4:
-                nodes.append((self.ids(1, 1)[0], parent))
-                depths.append(depths[parent] + 1)
-        return nodes
-
     def select(self) -> None:
         order = self.rng.sample(range(len(self.rows)), self.rng.randint(0, len(self.rows)))
         self.rows = [self.rows[i] for i in order]
@@ -135,13 +105,11 @@ def test_every_row_is_scored_as_if_alone(seed: int) -> None:
     """Rows join others that are far along, and a batch that is empty again."""
     driver = Driver(seed)
     for _ in range(14):
-        action = driver.rng.choice(["round", "tree", "admit", "select"])
+        action = driver.rng.choice(["round", "admit", "select"])
         if action == "admit" or not driver.rows:
             driver.admit(driver.rng.randint(1, 2), max_forced=driver.rng.choice([0, 5]))
         elif action == "select" or max(len(row.tokens) for row in driver.rows) > 40:
             driver.select()
-        elif action == "tree":
-            driver.tree_round(driver.rng.randint(0, 9))
         else:
             driver.round(driver.rng.randint(0, 4))
 

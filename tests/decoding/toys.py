@@ -35,7 +35,6 @@ from specdec_plugins.decoding.types import (
     Scores,
     SourceBatch,
     SpecialTokens,
-    Tree,
     Verifier,
 )
 
@@ -142,8 +141,7 @@ class TableVerifier(Rows):
             self._read(prefix, draft)
         fed = torch.cat([prefix.last()[:, None], draft.tokens.masked_fill(~draft.mask, 0)], 1)
         columns = torch.arange(fed.shape[1])
-        depths = columns if draft.tree is None else draft.tree.depths
-        positions = (prefix.lengths[:, None] + depths).clamp(max=self.table.shape[1] - 1)
+        positions = (prefix.lengths[:, None] + columns).clamp(max=self.table.shape[1] - 1)
         logits = self.table[self.keys[:, None], positions, fed]  # [B, K+1, V]
         junk = (columns > draft.lengths[:, None]) | ~prefix.active[:, None]
         self._check_ahead(fed, ~junk)
@@ -188,11 +186,6 @@ class TableVerifier(Rows):
         if not self.keep_cache:
             return
         for b, length in enumerate(prefix.lengths.tolist()):
-            if last.path is not None and prefix.active[b]:
-                # Node 0 is the last token that had been committed.
-                first = length - 1 - int(last.verdict.num_accepted[b]) - 1
-                nodes = [first + node for node in last.path[b].tolist()]
-                self.cache[b] = self.cache[b][: first + 1] + [self.cache[b][n] for n in nodes]
             assert len(self.cache[b]) >= length - 1 or not prefix.active[b]
             self.cache[b] = self.cache[b][: length - 1]
 
@@ -260,35 +253,6 @@ class ScriptedDrafter(Rows):
         past = torch.arange(width) >= lengths[:, None]
         drawn = torch.cat(probs, 1).masked_fill(past[..., None], torch.nan) if probs else None
         return Draft(torch.where(past, junk, drafted), lengths, drawn)
-
-
-class ScriptedTrees(ScriptedDrafter):
-    """The script's chain, and beside each of its tokens two others that are wrong, before it."""
-
-    def propose(self, asked: DraftRequest) -> Draft:
-        chain = super().propose(asked)
-        rows = []
-        for tokens, length in zip(chain.tokens.tolist(), chain.lengths.tolist(), strict=True):
-            nodes, parent = [], 0
-            for token in tokens[:length]:
-                nodes += [((token + i) % self.table.shape[-1], parent) for i in (1, 2, 0)]
-                parent = len(nodes)
-            rows.append(nodes)
-        return tree_of(rows, asked.width)
-
-
-def tree_of(rows: Sequence[Sequence[tuple[int, int]]], height: int) -> Draft:
-    """A tree for each row, of tokens and the nodes before them, counted from 1; poison behind."""
-    width = max(1, *(len(nodes) for nodes in rows))
-    tokens = torch.full((len(rows), width), NO_TOKEN)
-    parents = torch.zeros(len(rows), width + 1, dtype=torch.int64)
-    depths = torch.zeros_like(parents)
-    for row, nodes in enumerate(rows):
-        for node, (token, parent) in enumerate(nodes, 1):
-            tokens[row, node - 1], parents[row, node] = token, parent
-            depths[row, node] = depths[row, parent] + 1
-    lengths = torch.tensor([len(nodes) for nodes in rows])
-    return Draft(tokens, lengths, tree=Tree(parents, depths, min(height, width)))
 
 
 def requests(

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable
 from dataclasses import dataclass, replace
-from functools import lru_cache
 from typing import Any, Protocol, Self, runtime_checkable
 
 import torch
@@ -17,19 +14,9 @@ from specdec_plugins.decoding.networks.trained import TrainedNetwork
 from specdec_plugins.decoding.networks.transformer import Encoder
 from specdec_plugins.decoding.registry import Registry
 from specdec_plugins.decoding.sampling import best_probability, draft_token
-from specdec_plugins.decoding.types import (
-    Draft,
-    Drafter,
-    DraftRequest,
-    Stateful,
-    Target,
-    Tree,
-    Verifier,
-)
+from specdec_plugins.decoding.types import Draft, Drafter, DraftRequest, Stateful, Target, Verifier
 
 DRAFTERS: Registry[Drafter] = Registry("drafter")
-# Position, tokens [B, M] int64 drafted before it -> log-probabilities [B, M, C] of candidates.
-Chooser = Callable[[int, Tensor], Tensor]
 
 
 @dataclass(frozen=True)
@@ -43,7 +30,6 @@ class DraftContext:
     source_to_assistant: Tensor | None = None  # [V source] int64, same symbol or unk; None = same
     bigrams: Bigrams | None = None  # bigrams of the target language
     sampling: bool = False  # the rule draws from p, so a drafter should draw from its own q too
-    tree: int = 0  # nodes of a tree to draft each round; 0 = a chain
 
     def beside(self, verifier: Target) -> DraftContext:
         """The context of another session: the same weights, this verifier."""
@@ -88,7 +74,6 @@ class Needs:
     verifier: bool = True  # False = it can also decode alone
     own_source: bool = False  # the network may have a source dictionary of its own
     bigrams: bool = False  # it can use bigrams
-    tree: bool = False  # it can draft trees
 
 
 def needs_of(name: str) -> Needs:
@@ -159,50 +144,3 @@ class TokenByToken:
         if not tokens:
             return Draft.empty(len(budget), budget.device)
         return Draft(torch.stack(tokens, 1), lengths, torch.cat(probs, 1) if probs else None)
-
-
-def grow(
-    choose: Chooser,
-    candidates: Tensor,  # [B, K, C] int64, of each place
-    last: Tensor,  # [B] int64, the last committed tokens
-    budget: Tensor,  # [B] int64, the largest depth of each row
-    size: int,  # N
-    eos: int,
-) -> tuple[Tensor, Tensor, Tree]:  # tokens [B, N] int64, how many count [B] int64
-    """The likeliest nodes of depth K at most, by the product of probabilities along the path.
-
-    EAGLE-2 ranks trees this way (Li et al. 2024, arXiv 2406.16858). Works depth by depth, all nodes
-    at once, without synchronisation: at depth d no more than size - d + 1 nodes can be among the
-    likeliest, since a node is no likelier than its parent. At the end all are sorted. Nothing
-    follows an end of sentence, as it could never be kept.
-    """
-    tokens, log_probs = last[:, None], torch.zeros(len(last), 1, device=last.device)
-    found, first = [(tokens, log_probs, torch.zeros_like(tokens))], 0
-    for place in range(min(candidates.shape[1], size)):
-        reached = log_probs[..., None] + choose(place, tokens)  # [B, M, C]
-        num_kept = min(size - place, reached.shape[1] * reached.shape[2])
-        log_probs, index = reached.flatten(1).topk(num_kept)  # [B, M'] both
-        parents = index // reached.shape[2] + first
-        first += tokens.shape[1]
-        tokens = candidates[:, place].gather(1, index % reached.shape[2])
-        found.append((tokens, log_probs, parents))
-        log_probs = log_probs.masked_fill(tokens == eos, -math.inf)
-    tokens, log_probs, parents = (torch.cat(part, 1) for part in zip(*found, strict=True))
-    depths = _depths(tuple(part.shape[1] for part, _, _ in found), last.device)
-    # NaN, where a network overflowed, is not a node either.
-    is_node = (log_probs > -math.inf) & (depths <= budget[:, None])
-    ordered, order = log_probs.where(is_node, -math.inf).sort(dim=1, descending=True, stable=True)
-    order, is_node = order[:, : size + 1], ordered[:, : size + 1] > -math.inf
-    # The new index of each node; one that is left out has no child that is kept.
-    places = torch.arange(order.shape[1], device=last.device)
-    places = torch.zeros_like(tokens).scatter_(1, order, places.expand_as(order))
-    parents = places.gather(1, parents.gather(1, order)) * is_node
-    tree = Tree(parents, depths[order] * is_node, height=len(found) - 1)
-    return tokens.gather(1, order[:, 1:]), is_node[:, 1:].sum(1), tree
-
-
-@lru_cache(maxsize=64)
-def _depths(widths: tuple[int, ...], device: torch.device) -> Tensor:
-    """[M] int64: depths of so many nodes at each depth; cached, so that no copy is waited for."""
-    depths = [depth for depth, width in enumerate(widths) for _ in range(width)]
-    return torch.tensor(depths, device=device)

@@ -15,7 +15,6 @@ from specdec_plugins.decoding.drafters.base import (
     DraftContext,
     Needs,
     SupportsEncoderOutput,
-    grow,
     until_end,
 )
 from specdec_plugins.decoding.networks.block import BlockDrafter
@@ -43,7 +42,7 @@ class BlockNatDrafter(ContextDrafter):
     of encoding.
     """
 
-    needs = Needs(BlockDrafter, verifier=False, bigrams=True, tree=True)
+    needs = Needs(BlockDrafter, verifier=False, bigrams=True)
 
     @dataclass(frozen=True)
     class Config:
@@ -51,7 +50,7 @@ class BlockNatDrafter(ContextDrafter):
         cache: bool = True  # keep the prefix's keys and values, if the network was trained for it
         bigram_weight: float = 0.3  # of bigram log-probabilities, if there are bigrams; 0 = off
         # Candidates a position: with bigrams (None = 6), or with a head (None = 64, or the whole
-        # shortlist, if there is one, no tree is drafted and nothing is drawn).
+        # shortlist, if there is one and nothing is drawn).
         candidates: int | None = None  # None = as above
         shortlist: bool = True  # draft only types that the source makes likely, if the network can
         confidence: float = 0.0  # stops below this probability, 0..1, of a head's best; 0 = never
@@ -76,16 +75,9 @@ class BlockNatDrafter(ContextDrafter):
         # The verifier, if its encoder's output is read instead of encoding here
         self.encoded_by = _sharing(context, self.network, config.share_encoder)
         self._samples = context.sampling
-        self.tree_size = context.tree
         require(
-            not context.tree or self.network.decoder.head is not None,
-            "--tree needs a drafter with a sequential head (--arch block_fast), and this one has "
-            "none; omit it.",
-        )
-        require(
-            not config.confidence or (self.network.decoder.head is not None and not context.tree),
-            "confidence applies to a sequential head (--arch block_fast) that drafts a chain; omit "
-            "it, or omit --tree, which drafts the likeliest tokens already.",
+            not config.confidence or self.network.decoder.head is not None,
+            "confidence applies to a drafter with a sequential head (--arch block_fast); omit it.",
         )
         self._eos = context.verifier.special.eos
         self._bigrams = _suitable_bigrams(context, self.network) if config.bigram_weight else None
@@ -100,9 +92,9 @@ class BlockNatDrafter(ContextDrafter):
         self._shortlist = self.network.decoder.shortlist if config.shortlist else None
         self._listed: list[Listed] = []  # the shortlist of each row, if there is one
         can_draft = self.network.decoder.drafts_at_once and self.keeps_prefix
-        lists_chain = self._shortlist is not None and not self._samples and not self.tree_size
-        self._at_once = can_draft and lists_chain
-        self._num_candidates = config.candidates or (None if lists_chain else 64)
+        is_listed = self._shortlist is not None and not self._samples
+        self._at_once = can_draft and is_listed
+        self._num_candidates = config.candidates or (None if is_listed else 64)
         # Reading a value on the CPU needs no synchronisation, and every column costs.
         self._may_wait = self.network.decoder.tokens.weight.is_cpu
 
@@ -156,8 +148,6 @@ class BlockNatDrafter(ContextDrafter):
             draft = self._draft(asked, num_masks, most, num_used)
             return self._cut(draft) if self._config.confidence > 0 else draft
         states = self._predict(prefix, num_masks, most, num_used)
-        if self.tree_size:
-            return self._grow(states, asked)
         if self.network.decoder.head is not None:
             return self._cut(self._walk(states, asked))
         if self._bigrams is not None:
@@ -256,23 +246,6 @@ class BlockNatDrafter(ContextDrafter):
         drafted, confidences = head.draft(states, logits, *given, choose)
         law = torch.cat(probs, 1) if probs else None
         return Draft(drafted, asked.budget, law, confidences=confidences)
-
-    def _grow(self, states: Tensor, asked: DraftRequest) -> Draft:
-        """A tree of the tokens that the head finds likeliest; deterministic under any rule."""
-        head, embeddings = self.network.decoder.head, self.network.decoder.tokens.weight
-        assert head is not None
-        candidates, score = head.scorer(
-            states, self._logits(states), embeddings, self._num_candidates, self._memory
-        )
-        drafted, lengths, tree = grow(
-            lambda place, before: score(place, before).log_softmax(-1),
-            candidates,
-            asked.prefix.last(),
-            asked.budget,
-            self.tree_size,
-            self._eos,
-        )
-        return Draft(drafted, lengths, tree=tree)
 
     def _logits(self, states: Tensor) -> Tensor:
         """[B, K, V] of states [B, K, D], -inf for types that may not be drafted."""

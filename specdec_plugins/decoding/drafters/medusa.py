@@ -39,7 +39,7 @@ class SupportsHidden(Protocol):
 
 @DRAFTERS.register("medusa")
 class MedusaDrafter(ContextDrafter):
-    """Each head's best token, one head a position (Cai et al. 2024, section 2.1); no tree.
+    """Each head's best token, one head a position (Cai et al. 2024, section 2.1).
 
     From the state that gave the verifier's own token of a round, head k predicts the token k
     positions later. So a draft costs one small product. A row's first round, without a state yet,

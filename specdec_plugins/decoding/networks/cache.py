@@ -11,7 +11,6 @@ from torch import Tensor
 
 from specdec_plugins.decoding.networks.config import StackConfig
 from specdec_plugins.decoding.networks.cpu import ops
-from specdec_plugins.decoding.types import Tree
 
 _GRAIN = 8  # lengths are rounded up to multiples of it, for fast attention kernels
 _FIRST = 32  # initial positions a row, enough for most sentences
@@ -67,12 +66,7 @@ class KVCache:
         return self._room.shape[2]
 
     def window(
-        self,
-        num_new: int,
-        width: int,
-        skip: int = 0,
-        last_seen: Tensor | None = None,
-        tree: Tree | None = None,
+        self, num_new: int, width: int, skip: int = 0, last_seen: Tensor | None = None
     ) -> CacheWindow:
         """Room for `num_new` positions after every row and `skip` more.
 
@@ -80,19 +74,12 @@ class KVCache:
         `width + skip + num_new` positions, rounded up, not over the whole capacity. Opening a
         window changes no length; the skipped positions belong to earlier windows since the last
         `crop`. `last_seen` [B, n] int64 is the last position that each new one may attend to;
-        without it each sees itself and what is before it. The nodes of a `tree` are stored one
-        after the other, with the position of their depth, and see their ancestors.
+        without it each sees itself and what is before it.
         """
         live = self.make_room(width + skip + num_new)
-        if tree is not None:
-            last_seen = (self.lengths - 1)[:, None].repeat(1, num_new)
         positions, at, mask = ops.open_window(
             self.lengths, num_new, skip, self.capacity, live, last_seen, self._room.dtype
         )
-        if tree is not None:
-            columns = positions[:, None, None].expand(-1, -1, num_new, -1)
-            mask.scatter_(3, columns, ops.additive(tree.seen_mask, mask.dtype)[:, None])
-            positions = self.lengths[:, None] + tree.depths
         return CacheWindow(positions, mask, self.storage.flatten(1, 2), at, len(self))
 
     def opened(self, num_positions: int) -> dict[str, Any]:
@@ -107,14 +94,6 @@ class KVCache:
         self._live = live
         self._written = max(self._written, live)
         return live
-
-    def keep_path(self, path: Tensor) -> None:
-        """Move nodes [B, K] int64 of the last window's tree after its first, in that order."""
-        rows = torch.arange(len(self), device=path.device)[:, None] * self.capacity
-        first = rows + self.lengths[:, None]
-        places = first + 1 + torch.arange(path.shape[1], device=path.device)
-        storage = self.storage.flatten(1, 2)
-        storage[:, places] = storage[:, first + path]
 
     def crop(self, lengths: Tensor) -> None:
         """Keep only the first `lengths` [B] int64 positions of each row."""

@@ -184,52 +184,38 @@ class SequentialHead(nn.Module):
         int64 but the scores; None = the best, the first of equal ones. Also returns the probability
         of the best candidate of each position among the candidates, given the tokens before it.
         """
-        candidates, score = self.scorer(states, logits, embeddings, num_candidates, source)
-        drafted, confidences = [], []
-        for place in range(states.shape[1]):
-            scores, own = score(place, before[:, None])[:, 0], candidates[:, place]
-            index = scores.argmax(-1) if choose is None else choose(place, own, scores)
-            before = own.gather(1, index[:, None])[:, 0]
-            drafted.append(before)
-            confidences.append(scores.softmax(-1).amax(-1))
-        return torch.stack(drafted, 1), torch.stack(confidences, 1)
-
-    def scorer(
-        self,
-        states: Tensor,
-        logits: Tensor,
-        embeddings: Tensor,
-        num_candidates: int | None,
-        source: SourceMemory | None = None,
-    ) -> tuple[Tensor, Callable[[int, Tensor], Tensor]]:
-        """The candidates of each position, [B, K, C] int64, and what scores them; see `draft`.
-
-        The function gets a position and M possible tokens before it, [B, M] int64, and returns
-        the scores [B, M, C] after each.
-        """
         if num_candidates is None:
             allowed, rows = logits, embeddings.expand(*logits.shape, -1)  # one table, repeated
             candidates = torch.arange(len(embeddings), device=logits.device).expand(logits.shape)
         else:
             allowed, candidates = logits.topk(min(num_candidates, logits.shape[-1]))
             rows = embeddings[candidates]  # [B, K, C, D]
-        table = self.table(embeddings)
-        told: Tensor = self.state(states)  # [B, K, H + D]
+        table, told = self.table(embeddings), self.state(states)  # told: [B, K, H + D]
         bans = torch.zeros_like(allowed).masked_fill_(allowed == -math.inf, -math.inf)
+        drafted, confidences = [], []
+        for place in range(states.shape[1]):
+            corrected = states[:, place] + self._correction(told[:, place] + table[before], source)
+            scores = torch.baddbmm(bans[:, place, None], corrected[:, None], rows[:, place].mT)[
+                :, 0
+            ]
+            own = candidates[:, place]
+            index = scores.argmax(-1) if choose is None else choose(place, own, scores)
+            before = own.gather(1, index[:, None])[:, 0]
+            drafted.append(before)
+            confidences.append(scores.softmax(-1).amax(-1))
+        return torch.stack(drafted, 1), torch.stack(confidences, 1)
 
-        def score(place: int, before: Tensor) -> Tensor:
-            hidden = told[:, place, None] + table[before]  # [B, M, H + D]
-            hidden, queries = hidden[..., : self.hidden_dim], hidden[..., self.hidden_dim :]
-            if self.num_heads:
-                assert source is not None, "a head with attention reads the source"
-                hidden = hidden + self.context(self._read(queries, source)).to(hidden.dtype)
-            corrected = states[:, place, None] + self.out(F.relu(hidden))  # [B, M, D]
-            return torch.baddbmm(bans[:, place, None], corrected, rows[:, place].mT)
-
-        return candidates, score
+    def _correction(self, told: Tensor, source: SourceMemory | None) -> Tensor:
+        """What is added to states, [B, D], of `S h + T norm(e(t))`, [B, H + D]; see the class."""
+        hidden, query = told[:, : self.hidden_dim], told[:, self.hidden_dim :]
+        if self.num_heads:
+            assert source is not None, "a head with attention reads the source"
+            hidden = hidden + self.context(self._read(query, source)).to(hidden.dtype)
+        added: Tensor = self.out(F.relu(hidden))
+        return added
 
     def _read(self, queries: Tensor, source: SourceMemory) -> Tensor:
-        """Attention to the source: [B, M, D] of queries [B, M, D]."""
+        """Attention to the source: [B, D] of queries [B, D]."""
         keys_values = source.keys_values[-1]
-        asked = queries.to(keys_values.dtype).view(*queries.shape[:2], self.num_heads, -1)
-        return attend(asked, keys_values, source.mask).to(queries.dtype)
+        asked = queries.to(keys_values.dtype).view(len(queries), 1, self.num_heads, -1)
+        return attend(asked, keys_values, source.mask)[:, 0].to(queries.dtype)

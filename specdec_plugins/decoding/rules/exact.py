@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from torch import Tensor
-
-from specdec_plugins.decoding.networks.cpu.ops import best, leading_best
+from specdec_plugins.decoding.networks.cpu.ops import leading_best
 from specdec_plugins.decoding.types import RULES, Case, Guarantee, Verdict
 
 
@@ -25,6 +23,3 @@ class Exact:
 
     def judge(self, case: Case) -> Verdict:
         return Verdict(*leading_best(case.scores.logits, case.draft.tokens, case.draft.lengths))
-
-    def says(self, case: Case) -> Tensor:
-        return best(case.scores.logits)

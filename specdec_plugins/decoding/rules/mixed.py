@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import torch
-from torch import Tensor
 
 from specdec_plugins.decoding.rules.exact import Exact
 from specdec_plugins.decoding.rules.speculative_sampling import SpeculativeSampling
@@ -49,17 +48,6 @@ class MixedRule:
             torch.where(is_greedy, best.num_accepted, drawn.num_accepted),
             torch.where(is_greedy, best.next_tokens, drawn.next_tokens),
         )
-
-    def says(self, case: Case) -> Tensor:
-        """See `JudgesTrees.says`."""
-        greedy, num_greedy = self._greedy(case)
-        if num_greedy == len(case.params.requested):
-            return greedy.says(case)
-        drawn = self.sampling.says(case)
-        if not num_greedy:
-            return drawn
-        is_greedy = case.params.top_k == GREEDY_TOP_K
-        return torch.where(is_greedy[:, None], greedy.says(case), drawn)
 
     def _greedy(self, case: Case) -> tuple[Exact | TopBeta, int]:
         """The rule for greedy rows, and the number of these rows."""

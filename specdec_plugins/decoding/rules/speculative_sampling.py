@@ -45,24 +45,6 @@ class SpeculativeSampling:
         uniform = random.uniform(case.first + num_accepted, 1, Stream.NEXT)[:, 0]
         return Verdict(num_accepted, sample(weights, uniform))
 
-    def says(self, case: Case) -> Tensor:
-        """A draw from p at each node, by the random number of the position after it.
-
-        Recursive rejection (Miao et al. 2023, algorithm 2, multi-step speculative sampling)
-        reduces to this for deterministic drafts, as trees of the likeliest tokens are. Of children
-        x1, x2, ... the first is kept with probability p(x1); else the second with p(x2) /
-        (1 - p(x1)), as norm(max(0, p - q)) is p without x1; and so on. Each is thus kept with
-        probability p(xi), and any other token follows with its own: a draw from p, accepted if it
-        is a child. The random number does not depend on the draft, so the output is the same as
-        without one.
-        """
-        tree = case.draft.tree
-        assert tree is not None
-        p = warp(case.scores.logits, case.params).flatten(0, 1)  # [B * (K+1), V]
-        uniform = case.random.uniform(case.first, tree.height + 1, Stream.NEXT)
-        drawn = sample(p, uniform.gather(1, tree.depths).flatten())
-        return drawn.view_as(tree.depths)
-
 
 def rejected_distribution(draft: Draft, num_accepted: Tensor, like: Tensor) -> Tensor:
     """q of each row's rejected token, zero where none was rejected: [B, V], as `like`."""

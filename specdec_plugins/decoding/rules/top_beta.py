@@ -5,12 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import torch
-from torch import Tensor
 from torch.nn.functional import pad as pad_axes
 
 from specdec_plugins.decoding.networks.cpu.ops import at, best, leading_true, rank
-from specdec_plugins.decoding.networks.layers import take
-from specdec_plugins.decoding.types import RULES, Case, Guarantee, RowParams, Verdict
+from specdec_plugins.decoding.types import RULES, Case, Guarantee, Verdict
 
 
 @RULES.register("top_beta")
@@ -28,45 +26,17 @@ class TopBeta:
         return Guarantee.GREEDY if beta == 1 else Guarantee.NONE
 
     def judge(self, case: Case) -> Verdict:
-        draft, logits = case.draft, case.scores.logits
+        draft, logits, params = case.draft, case.scores.logits, case.params
         # logits [B, K+1, V], row i judges draft token i
         own = best(logits)  # [B, K+1]
         # Junk after a draft's end may not be a token id; the last row judges nothing.
         tokens = pad_axes(draft.tokens.masked_fill(~draft.mask, 0), (0, 1))
-        tolerated, _ = _tolerated(logits, own, tokens, case.params)
+        picked = logits.gather(-1, torch.stack([own, tokens], -1))
+        gap = picked[..., 0] - picked[..., 1]  # [B, K+1]
+        # A banned token is infinitely far below, out of reach of any tau.
+        near = (gap <= params.tau[:, None]) & (gap < torch.inf)
+        tolerated = (rank(logits, tokens) < params.beta[:, None]) & near
         # The argmax itself is always kept; with beta = 1 nothing else is.
         kept = (tolerated | (tokens == own))[:, :-1]
         num_accepted = leading_true(kept & draft.mask)
         return Verdict(num_accepted, at(own, num_accepted))
-
-    def says(self, case: Case) -> Tensor:
-        """The tolerated child with the best logit; else the argmax."""
-        draft, logits, tree = case.draft, case.scores.logits, case.draft.tree
-        assert tree is not None
-        own, parents = best(logits), tree.parents[:, 1:]  # [B, K+1], [B, K]
-        tokens = draft.tokens.masked_fill(~draft.mask, 0)
-        judged = take(logits, parents)  # [B, K, V], row i judges draft token i
-        tolerated, scores = _tolerated(judged, own.gather(1, parents), tokens, case.params)
-        tolerated = tolerated & draft.mask
-        scores = scores.masked_fill(~tolerated, -torch.inf)
-        top = torch.full_like(own, -torch.inf, dtype=scores.dtype)
-        top = top.scatter_reduce(1, parents, scores, "amax").gather(1, parents)
-        # Of equals the smallest id, as argmax does.
-        none = logits.shape[-1]
-        first = tokens.where(tolerated & (scores == top), none)
-        child = torch.full_like(own, none).scatter_reduce(1, parents, first, "amin")
-        return child.where(child < none, own)
-
-
-def _tolerated(
-    logits: Tensor,  # [B, N, V]
-    own: Tensor,  # [B, N] int64, their argmaxes
-    tokens: Tensor,  # [B, N] int64, the token that each row judges
-    params: RowParams,
-) -> tuple[Tensor, Tensor]:
-    """Whether each token is tolerated, [B, N] bool, and its logit [B, N]."""
-    picked = logits.gather(-1, torch.stack([own, tokens], -1))
-    gap = picked[..., 0] - picked[..., 1]  # [B, N]
-    # A banned token is infinitely far below, out of reach of any tau.
-    near = (gap <= params.tau[:, None]) & (gap < torch.inf)
-    return (rank(logits, tokens) < params.beta[:, None]) & near, picked[..., 1]

@@ -19,15 +19,7 @@ from specdec_plugins.decoding.networks import (
 )
 from specdec_plugins.decoding.types import Drafter
 from tests.decoding.networks.toys import randomise
-from tests.decoding.toys import (
-    SCRIPTS,
-    SPECIAL,
-    Script,
-    ScriptedDrafter,
-    ScriptedTrees,
-    TableVerifier,
-    perturbed,
-)
+from tests.decoding.toys import SCRIPTS, SPECIAL, Script, ScriptedDrafter, TableVerifier, perturbed
 
 Factory = Callable[[TableVerifier], Drafter]
 
@@ -78,16 +70,12 @@ randomise(_MEDUSA, seed=0)
 
 
 def _built(
-    name: str,
-    network: nn.Module | None = None,
-    sampling: bool = False,
-    tree: int = 0,
-    **options: Any,
+    name: str, network: nn.Module | None = None, sampling: bool = False, **options: Any
 ) -> Factory:
     """The drafter of that name, `options` for its Config."""
 
     def build(verifier: TableVerifier) -> Drafter:
-        context = DraftContext(verifier, network, SOURCE_TO_TARGET, sampling=sampling, tree=tree)
+        context = DraftContext(verifier, network, SOURCE_TO_TARGET, sampling=sampling)
         if name == "assistant":
             smaller = TableVerifier(perturbed(verifier.table, 0.7), keep_cache=verifier.keep_cache)
             context = replace(context, assistant=smaller)
@@ -118,10 +106,7 @@ FACTORIES: dict[str, Factory] = {
     "block:head, shortlist, sampling": _built("block", _LISTED, sampling=True),
     "block:head, sampling confident": _built("block", _HEAD, sampling=True, confidence=0.3),
     "block:head, sampling": _built("block", _HEAD, sampling=True, candidates=4),
-    "block:tree": _built("block", _HEAD, tree=12),
-    "block:tree, shortlist": _built("block", _LISTED, tree=5),
     # Certain also under a rule that samples.
-    "block:tree, four candidates": _built("block", _HEAD, sampling=True, tree=7, candidates=4),
     "early_exit": _built("early_exit"),
     "early_exit:confident": _built("early_exit", exit_layer=2, confidence=0.5),
     "early_exit:sampling": _built("early_exit", sampling=True, confidence=0.5),
@@ -139,9 +124,3 @@ WITH_MEMORY = {"medusa"}
 
 # The scripted drafters run through everything that the registered ones do.
 SCRIPTED = {f"scripted:{name}": _scripted(script) for name, script in SCRIPTS.items()}
-SCRIPTED |= {
-    f"scripted:trees, {name}": lambda verifier, script=SCRIPTS[name]: ScriptedTrees(
-        verifier.table, script
-    )
-    for name in ("always", "ragged")
-}

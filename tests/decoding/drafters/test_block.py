@@ -44,11 +44,9 @@ def params(*block_sizes: int) -> RowParams:
     return row_params(len(block_sizes), block_size=block_sizes)
 
 
-def drafter_of(
-    network: BlockDrafter, rows: list[Row], tree: int = 0, **options: Any
-) -> BlockNatDrafter:
+def drafter_of(network: BlockDrafter, rows: list[Row], **options: Any) -> BlockNatDrafter:
     verifier = TransformerVerifier(transformer(), SPECIAL)
-    context = DraftContext(verifier, network, tree=tree)
+    context = DraftContext(verifier, network)
     drafter = DRAFTERS.build("block", context, options=options)
     assert isinstance(drafter, BlockNatDrafter)
     drafter.admit(batch(rows))
@@ -356,6 +354,5 @@ def test_a_draft_stops_where_its_head_is_unsure() -> None:
             assert not is_cut or probs[row][length] < threshold
             kinds.add((is_cut, length > 0))
     assert kinds == {(True, True), (True, False), (False, True)}
-    for tree, head in ((0, 0), (4, 16)):
-        with pytest.raises(UserError, match="confidence applies to a sequential head"):
-            drafter_of(block_drafter(sequential_head=head), ROWS, tree, confidence=0.2)
+    with pytest.raises(UserError, match="confidence applies to a drafter with a sequential head"):
+        drafter_of(block_drafter(), ROWS, confidence=0.2)

@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor
-from torch.nn.functional import pad
 
 from specdec_plugins.decoding.batch import collate
 from specdec_plugins.decoding.drafters import DRAFTERS
@@ -20,7 +19,6 @@ from specdec_plugins.decoding.types import (
     Request,
     Round,
     SourceBatch,
-    Tree,
 )
 from specdec_plugins.errors import UserError
 from tests.decoding.drafters.factories import FACTORIES, SCRIPTED, WITH_MEMORY
@@ -98,19 +96,14 @@ class Watched:
         return draft
 
     def check_form(self, draft: Draft, budget: Tensor, width: int) -> None:
-        if draft.tree is not None:
-            self.check_tree(draft, draft.tree, budget, width)
-        else:
-            assert draft.tokens.shape[1] <= width
-            assert (draft.lengths <= budget).all()
+        assert draft.tokens.shape[1] <= width
+        assert (draft.lengths <= budget).all()
         assert (draft.lengths >= 0).all()
         assert (draft.lengths <= draft.tokens.shape[1]).all()
         if self.name in FACTORIES:
             ends = (draft.tokens == self.verifier.special.eos) & draft.mask
             self.num_ends += int(ends.sum())
             behind = ends.cumsum(1) > ends.long()
-            if draft.tree is not None:
-                behind = pad(ends, (1, 0)).gather(1, draft.tree.parents[:, 1:])
             assert not (behind & draft.mask).any()  # it could never be kept
         if draft.lengths.any():
             self.with_probs.add(draft.probs is not None)
@@ -121,21 +114,6 @@ class Watched:
             assert draft.probs.dtype is torch.float32
             assert torch.allclose(distributions.sum(-1), torch.ones(len(distributions)), atol=1e-5)
             assert (distributions.gather(-1, proposed[:, None]) > 0).all()
-
-    def check_tree(self, draft: Draft, tree: Tree, budget: Tensor, width: int) -> None:
-        """Parents first, one deeper each; children of a node differ; what is junk does no harm."""
-        parents, depths = tree.parents[:, 1:], tree.depths[:, 1:]
-        assert tree.height <= width
-        assert not tree.parents[:, 0].any()
-        assert not tree.depths[:, 0].any()
-        assert (parents < torch.arange(1, draft.tokens.shape[1] + 1)).all()
-        assert (depths <= tree.height).all()
-        assert (depths == tree.depths.gather(1, parents) + 1)[draft.mask].all()
-        assert (depths <= budget[:, None])[draft.mask].all()
-        for row in range(len(parents)):
-            nodes = zip(parents[row].tolist(), draft.tokens[row].tolist(), strict=True)
-            drafted = list(nodes)[: int(draft.lengths[row])]
-            assert len(set(drafted)) == len(drafted)
 
     def check_against_fresh(self, draft: Draft, asked: DraftRequest) -> None:
         prefix = asked.prefix

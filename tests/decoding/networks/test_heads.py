@@ -203,8 +203,14 @@ def test_what_was_drafted_decides_what_is_read() -> None:
     head = toy_head(3)
     states, logits, before, embeddings = inputs(2, 1)
     source = source_of(head, (4, 2))
-    candidates, score = head.scorer(states, logits, embeddings, 2, source)
-    found = score(0, before[:, None])[:, 0]
+    told_of = []
+
+    def choose(place: int, candidates: Tensor, scores: Tensor) -> Tensor:
+        told_of.append((candidates, scores))
+        return scores.argmax(-1)
+
+    head.draft(states, logits, before, embeddings, 2, source, choose)
+    ((candidates, found),) = told_of
     keys, values = source.keys_values[-1].unbind(2)
     for row, length in enumerate((4, 2)):
         told = head.state(states[row, 0]) + head.table(embeddings)[before[row]].float()
@@ -216,7 +222,7 @@ def test_what_was_drafted_decides_what_is_read() -> None:
             read.append(weights @ worth[:length])
         hidden = (told[:HIDDEN] + head.context.weight @ torch.cat(read)).clamp(min=0)
         corrected = states[row, 0] + head.out(hidden)
-        torch.testing.assert_close(found[row], embeddings[candidates[row, 0]] @ corrected)
+        torch.testing.assert_close(found[row], embeddings[candidates[row]] @ corrected)
 
 
 def test_a_token_that_is_none_is_refused() -> None:

@@ -33,7 +33,6 @@ from specdec_plugins.decoding.networks.cpu.products import (
     with_fast_products,
 )
 from specdec_plugins.decoding.networks.layers import LayerStack
-from specdec_plugins.decoding.types import Tree
 from specdec_plugins.decoding.verifier import TransformerVerifier
 from specdec_plugins.errors import UserError
 from tests.decoding.networks.toys import (
@@ -317,26 +316,6 @@ def test_a_token_scored_in_a_block_gets_the_logits_that_it_gets_alone(
         assert torch.equal(
             full_logits(network, alone, target[row : row + 1, :3])[0], whole[row, :3]
         )
-
-
-@pytest.mark.parametrize("instruction_set", SETS)
-@pytest.mark.parametrize("int8", [False, True])
-def test_a_token_scored_in_a_tree_is_what_it_is_alone(int8: bool, instruction_set: str) -> None:
-    """To the last bit, whatever lies between the tokens that it follows."""
-    kernels = NativeLayers(stack_of_layers(), int8, instruction_set)
-    parents = torch.tensor([0, 0, 0, 1, 2, 4, 0, 5, 7, 8, 3, 9])
-    depths = torch.tensor([0, 1, 1, 2, 2, 3, 1, 4, 5, 6, 3, 7])
-    tree = Tree(parents.expand(3, -1), depths.expand(3, -1), height=7)
-    x = torch.randn(3, 12, DIM, generator=torch.Generator().manual_seed(7))
-    case = Case(kernels)
-    window = case.cache.window(12, width=4, tree=tree)
-    assert torch.equal(window.positions, case.cache.lengths[:, None] + depths)
-    scored = kernels(x, window.mask, window, case.memory)
-    for node in range(12):
-        case, way = Case(kernels), tree.seen_mask[0, node].nonzero()[:, 0]
-        window = case.cache.window(len(way), width=4)
-        alone = kernels(x[:, way].contiguous(), window.mask, window, case.memory)
-        assert torch.equal(scored[:, node], alone[:, -1])
 
 
 @pytest.mark.parametrize(

@@ -65,7 +65,6 @@ struct Mask {
   const float* data = nullptr;  // null = everything is seen
   int64_t row_stride = 0, query_stride = 0;
   int width = 0;  // T, or S
-  bool has_gaps = false;  // some query sees a position after one that it does not see
 };
 
 // Keys and values of one layer's source, [B, S, 2, H, d].
@@ -158,7 +157,6 @@ struct Attended {
   int64_t stride;       // floats from one position to the next
   const float* mask;    // null = all are seen
   int width;            // positions
-  bool has_gaps;        // a hidden position may precede a visible one
 };
 
 struct Isa {

@@ -291,8 +291,7 @@ static void embed_block(const Integers<2>& tokens, const Floats<2>& table, float
     if (queries && token == mask) {
       const Attended source{keys->data + row * keys->row_stride,
                             values->data + row * values->row_stride, dim,
-                            seen.data ? seen.data + row * seen.row_stride : nullptr, seen.width,
-                            seen.has_gaps};
+                            seen.data ? seen.data + row * seen.row_stride : nullptr, seen.width};
       best_isa().attend(queries->data + at, source, int(dim), 1.0f, scores.data(), own);
     } else {
       std::copy_n(table.data + token * dim, dim, own);

@@ -158,7 +158,7 @@ class NativeHead(nn.Module):
     def __init__(self, head: SequentialHead) -> None:
         super().__init__()
         self._head = head
-        self.scorer, self.keys_values = head.scorer, head.keys_values
+        self.keys_values = head.keys_values
         self._choices: Any = None
         self._compiled: Any = None
 

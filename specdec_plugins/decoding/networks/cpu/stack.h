@@ -338,11 +338,7 @@ inline Mask mask_of(const std::optional<Floats<4>>& mask, int64_t rows, int64_t 
   check((mask->size(0) == 1 || mask->size(0) == rows) && mask->size(1) == 1 &&
             (queries == 1 || queries == asking),
         "a mask has other rows or queries");
-  bool has_gaps = false;
-  for (const float* own = mask->data; own < mask->data + mask->count(); own += seen)
-    for (int64_t t = 1; t < seen; ++t) has_gaps |= own[t - 1] == -INFINITY && own[t] != -INFINITY;
-  return {mask->data, mask->size(0) > 1 ? queries * seen : 0, queries > 1 ? seen : 0, int(seen),
-          has_gaps};
+  return {mask->data, mask->size(0) > 1 ? queries * seen : 0, queries > 1 ? seen : 0, int(seen)};
 }
 
 // Keys and values of one layer's source, for a mask over them.
