@@ -31,6 +31,7 @@ from specdec_plugins.corpus.resume import locked
 from specdec_plugins.errors import UserError, require
 from specdec_plugins.formats.bundle import is_bundle
 from specdec_plugins.formats.checkpoints import save_checkpoint
+from specdec_plugins.formats.dictionaries import Dictionary
 from specdec_plugins.training.commands import running
 from specdec_plugins.training.recipe import check_heads
 
@@ -139,9 +140,11 @@ def train_verifier(args: argparse.Namespace) -> None:
     if grows and _is_new(args):
         with locked(args.save_dir):
             start = _grow(args, Path(start))
-    # The vocabulary is joint, so one table serves both sides and the output.
+    # One table serves targets and output, and sources too if the vocabulary is joint.
+    vocabularies = {Dictionary.load(path).digest for path in args.data.glob("dict.*.txt")}
+    shared = "decoder-input-output-embed" if len(vocabularies) > 1 else "all-embeddings"
     flags = [
-        "--task", "translation", "--arch", "transformer", "--share-all-embeddings",
+        "--task", "translation", "--arch", "transformer", f"--share-{shared}",
         *_sizes(args, "encoder"), *_sizes(args, "decoder"),
         "--criterion", "label_smoothed_cross_entropy", "--label-smoothing", args.label_smoothing,
         "--optimizer", "adam", "--adam-betas", "(0.9, 0.98)", "--clip-norm", 1,

@@ -23,6 +23,7 @@ from specdec_plugins.corpus import distill
 from specdec_plugins.formats.checkpoints import load_checkpoint
 from specdec_plugins.formats.dictionaries import load_dictionaries
 from specdec_plugins.formats.models import read_model
+from specdec_plugins.training import run as training_run
 from specdec_plugins.training.run import main as train_main
 from tests.programs import python, run, talking_to
 from tests.refusals import told
@@ -230,7 +231,6 @@ def test_train_sh_initialises_trains_and_continues(
     python = {"PYTHON": warm_python()}
     first = run(*command, "--updates", "1", "--", "--log-interval", "1", **python)
     assert "copied      encoder layers" in first.stderr
-    assert "'best_checkpoint_metric': 'accepted'" in first.stdout
     assert re.search(r"valid on 'valid' subset .* accepted [\d.]+", first.stdout)
     more = ("--", "--disable-validation", "--log-interval", "1")
     second = run(*command, "--updates", "2", *more, **python)
@@ -241,6 +241,23 @@ def test_train_sh_initialises_trains_and_continues(
     assert checkpoint["optimizer_history"][-1]["num_updates"] == 2
     settings = checkpoint["cfg"]["model"]
     assert (settings.decoder_layers, settings.dropout) == (1, 0.2)
+    assert checkpoint["cfg"]["checkpoint"]["best_checkpoint_metric"] == "accepted"
+
+
+@pytest.mark.parametrize(
+    ("types", "shared"), [("s0 1\n", "all-embeddings"), ("t0 1\n", "decoder-input-output-embed")]
+)
+def test_embeddings_are_shared_where_the_vocabulary_is_joint(
+    types: str, shared: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "dict.en.txt").write_text("s0 1\n")
+    (tmp_path / "dict.de.txt").write_text(types)
+    calls: list[list[str]] = []
+    monkeypatch.setattr(training_run, "call", lambda command, _: calls.append(command) or 0)
+    folders = ["--data", str(tmp_path), "--save-dir", str(tmp_path / "save")]
+    assert train_main(["verifier", *folders, "--cpu"]) == 0
+    ((*_, flag),) = ([word for word in call if word.startswith("--share-")] for call in calls)
+    assert flag == f"--share-{shared}"
 
 
 @pytest.mark.parametrize(
