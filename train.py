@@ -7,6 +7,7 @@ refuses impossible settings before any model is built.
 
 from __future__ import annotations
 
+import logging
 import os
 import signal
 import sys
@@ -20,10 +21,28 @@ from typing import Any
 
 from specdec_plugins.corpus.reading import check_file
 from specdec_plugins.corpus.resume import locked
-from specdec_plugins.errors import ENDING, INTERRUPTED, Parser, Stopped, UserError, handling, refuse
+from specdec_plugins.errors import (
+    ENDING,
+    INTERRUPTED,
+    Parser,
+    Stopped,
+    UserError,
+    handling,
+    refuse,
+    require,
+)
 from specdec_plugins.formats.output import check_output
 
 NAME = "train.py"
+RENAMED = {"--min-lr": "--stop-min-lr"}  # flags of published commands, and fairseq's names today
+# Beginnings of warnings on which users cannot act: they are for the authors of fairseq.
+UNHELPFUL = (
+    r"(?s).*(hydra\.cc|hydra\.experimental)",
+    r"\s*The version_base parameter is not specified",
+    "'pin_memory' argument is set as true but no accelerator is found",
+    "Support for mismatched key_padding_mask and attn_mask is deprecated",
+    r"`torch\.cuda\.amp\.",
+)
 PLUGIN = Path(__file__).resolve().parent / "specdec_plugins"
 
 
@@ -56,6 +75,8 @@ def _settings(arguments: Sequence[str]) -> Any:
     from fairseq import options
     from fairseq.dataclass.utils import convert_namespace_to_omegaconf
 
+    for old, new in RENAMED.items():
+        require(not _has(arguments, old), f"{old}: fairseq calls this flag {new} now; give that")
     parser = options.get_training_parser()
     # Listing fairseq's hundreds of flags would bury the message about one of them.
     parser.__class__ = Parser
@@ -72,8 +93,15 @@ def _settings(arguments: Sequence[str]) -> Any:
 
 def _check(cfg: Any) -> None:
     """Refuse what cannot work before data and model are loaded; raises ``UserError``."""
+    import torch
+
     from specdec_plugins.tasks.translation_lev_modified import check_settings
 
+    require(
+        not cfg.common.fp16 or cfg.common.cpu or torch.cuda.is_available(),
+        "--fp16 needs a GPU, and torch finds none; omit it, or add --cpu to train in 16 bits all "
+        "the same",
+    )
     if getattr(cfg.task, "_name", None) == "translation_lev_modified":
         check_settings(cfg.task)
         if cfg.task.verifier_path is not None:
@@ -247,14 +275,19 @@ def _obey_only_parent() -> None:
 
 def _prepare() -> None:
     """Load fairseq and the plugin into this process."""
-    import fairseq_cli.train  # noqa: F401  (first: it sets up the log that others write to)
+    import fairseq_cli.train  # first: it sets up the log that others write to
 
     import specdec_plugins
 
-    # hydra's warnings are for fairseq's authors; users cannot act on them.
-    warnings.filterwarnings("ignore", message=r"(?s).*(hydra\.cc|hydra\.experimental)")
-    warnings.filterwarnings("ignore", message=r"\s*The version_base parameter is not specified")
+    for message in UNHELPFUL:
+        warnings.filterwarnings("ignore", message)
+    fairseq_cli.train.logger.addFilter(_is_for_users)
     specdec_plugins.register()
+
+
+def _is_for_users(record: logging.LogRecord) -> bool:
+    """All but the line with every setting, which LOGLEVEL=DEBUG shows."""
+    return isinstance(record.msg, str) or logging.root.isEnabledFor(logging.DEBUG)
 
 
 def main() -> int:

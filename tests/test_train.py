@@ -73,6 +73,7 @@ def test_nothing_is_added_where_nothing_is_missing(
         ("--arch transformer", "--arch transformer cannot fill masked blocks; give --arch block"),
         ("--finetune-from-model none.pt", "--finetune-from-model none.pt: no such file"),
         ("", "nowhere: no such folder"),
+        ("--min-lr 1e-9", "--min-lr: fairseq calls this flag --stop-min-lr now"),
         ("--noise random_delete", "'random_delete' (choose from 'block_mask')"),
     ],
 )
@@ -99,6 +100,17 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     )
     monkeypatch.setattr(train, "_run", lambda cfg: None)
     return save
+
+
+@pytest.mark.fairseq
+def test_float16_without_a_gpu_is_refused(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    monkeypatch.setattr(sys, "argv", [*sys.argv, "--fp16"])
+    assert train.main() == 0  # on a CPU because it is asked for
+    sys.argv.remove("--cpu")
+    assert "--fp16 needs a GPU, and torch finds none; omit it" in told(capsys, train.main)
 
 
 @pytest.mark.fairseq
