@@ -231,6 +231,8 @@ def test_train_sh_initialises_trains_and_continues(
     python = {"PYTHON": warm_python()}
     first = run(*command, "--updates", "1", "--", "--log-interval", "1", **python)
     assert "copied      encoder layers" in first.stderr
+    assert "'_name'" not in first.stdout  # of the settings, more than a screen full of them
+    assert "Warning" not in first.stderr
     assert re.search(r"valid on 'valid' subset .* accepted [\d.]+", first.stdout)
     more = ("--", "--disable-validation", "--log-interval", "1")
     second = run(*command, "--updates", "2", *more, **python)
