@@ -85,6 +85,9 @@ def _settings(arguments: Sequence[str]) -> Any:
     if cfg.common.bf16 and not _has(arguments, "--tpu"):
         # fairseq takes bfloat16 to mean a TPU; CPUs and GPUs have it now.
         cfg.common.tpu = False
+    if not _has(arguments, "--required-batch-size-multiple"):
+        # With its default of 8, fairseq leaves out up to seven sentences of each set.
+        cfg.dataset.required_batch_size_multiple = 1
     if cfg.common.fp16 and cfg.common.cpu:
         # fairseq expects flattened half-precision gradients on a GPU.
         cfg.common.fp16_no_flatten_grads = True
