@@ -8,6 +8,7 @@ import json
 import os
 import signal
 import sys
+import threading
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
@@ -29,38 +30,8 @@ class UserError(ValueError):
     """
 
 
-def run_program(module: str, function: str = "main") -> int:
-    """Import a command's module, which takes seconds, and call its function; returns its status.
-
-    Before and after the call, ctrl-C ends the process at once: an import may swallow a
-    KeyboardInterrupt, and the end of the interpreter would print it.
-    """
-    if sys.stderr is None:  # a closed descriptor: messages are dropped, as whoever closed it wants
-        sys.stderr = open(os.devnull, "w")  # noqa: SIM115 - until the process ends
-    # A shell has its background jobs ignore ctrl-C, which they should go on doing.
-    is_heeded = signal.getsignal(signal.SIGINT) is signal.default_int_handler
-
-    def heed(action: Any) -> None:
-        if is_heeded:
-            signal.signal(signal.SIGINT, action)
-
-    status = INTERRUPTED
-    heed(lambda *_: os._exit(INTERRUPTED))
-    command = getattr(importlib.import_module(module), function)
-    try:
-        heed(signal.default_int_handler)
-        # Else the process ends at once, and leaves half a line or the processes that it started.
-        signal.signal(signal.SIGTERM, lambda *_: sys.exit(TERMINATED))
-        status = command()
-    except KeyboardInterrupt:  # outside of what `run_command` guards
-        pass
-    finally:
-        heed(lambda *_: os._exit(status))
-    return status
-
-
 class Stopped(KeyboardInterrupt):
-    """One of the signals ``ENDING``: as ctrl-C, but with that signal's exit status."""
+    """A signal that ends a command: as ctrl-C, but with that signal's exit status."""
 
     def __init__(self, number: int) -> None:
         super().__init__()
@@ -84,8 +55,8 @@ def handling(act: Callable[[int], object], numbers: Iterable[int] = ENDING) -> I
             signal.signal(number, before[number])
 
 
-def stopping() -> AbstractContextManager[None]:
-    """Inside the block the first of ``ENDING`` raises Stopped. Later ones do nothing: they would
+def stopping(numbers: Iterable[int] = ENDING) -> AbstractContextManager[None]:
+    """Inside the block the first of these signals raises Stopped. Later ones do nothing: they would
     cut off what the first one ends.
     """
     seen: list[int] = []
@@ -95,7 +66,34 @@ def stopping() -> AbstractContextManager[None]:
         if len(seen) == 1:
             raise Stopped(number)
 
-    return handling(stop)
+    return handling(stop, numbers)
+
+
+def run_program(module: str, function: str = "main") -> int:
+    """Import a command's module, which takes seconds, and call its function; returns its status.
+
+    During the import ctrl-C ends the process at once, as an import may swallow a KeyboardInterrupt.
+    During the call the first ctrl-C or SIGTERM raises Stopped. After it ctrl-C is ignored, as the
+    end of the interpreter would print it, but ends the process if threads still work.
+    """
+    if sys.stderr is None:  # a closed descriptor: messages are dropped, as whoever closed it wants
+        sys.stderr = open(os.devnull, "w")  # noqa: SIM115 - until the process ends
+    status = INTERRUPTED
+    # A shell has its background jobs ignore ctrl-C, which they should go on doing.
+    is_heeded = signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    if is_heeded:
+        signal.signal(signal.SIGINT, lambda *_: os._exit(status))
+    command = getattr(importlib.import_module(module), function)
+    try:
+        with stopping((signal.SIGINT, signal.SIGTERM)):
+            status = command()
+    except Stopped as stop:  # outside of what `run_command` guards
+        status = stop.status
+    finally:
+        others = [t for t in threading.enumerate() if t is not threading.main_thread()]
+        if is_heeded and all(thread.daemon for thread in others):
+            signal.signal(signal.SIGINT, signal.SIG_IGN)
+    return status
 
 
 def refuse(name: str, error: UserError | str) -> int:

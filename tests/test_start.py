@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from specdec_plugins.errors import BAD_INPUT, INTERRUPTED
+from specdec_plugins.errors import BAD_INPUT, INTERRUPTED, TERMINATED
 from tests.bundles import ROOT
 from tests.programs import talking_to
 
@@ -82,6 +82,32 @@ def test_ctrl_c_outside_of_a_commands_own_guard(when: str, tmp_path: Path) -> No
         check=False,
     )
     assert (done.returncode, done.stderr) == (INTERRUPTED if when == "before" else 3, b"")
+
+
+@pytest.mark.parametrize(("first", "status"), [("SIGINT", INTERRUPTED), ("SIGTERM", TERMINATED)])
+def test_a_second_ctrl_c_does_not_cut_off_what_the_first_ends(
+    first: str, status: int, tmp_path: Path
+) -> None:
+    (tmp_path / "work.py").write_text(
+        "import atexit, os, signal\n"
+        "from specdec_plugins.errors import run_command\n"
+        "def stop(name): os.kill(os.getpid(), getattr(signal, name))\n"
+        "def work():\n"
+        f"    try: stop('{first}')\n"
+        "    finally: stop('SIGINT'); print('closed', flush=True)\n"
+        "def main():\n"
+        "    atexit.register(stop, 'SIGINT')\n"
+        "    return run_command('work', work, False, 'interrupted.')\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", WORK],
+        env={"PYTHONPATH": f"{tmp_path}:{ROOT}"},
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+        capture_output=True,
+        check=False,
+    )
+    assert (done.returncode, done.stdout) == (status, b"closed\n")
+    assert done.stderr == b"work: interrupted.\n"
 
 
 def test_a_closed_standard_error_costs_the_messages_alone(tmp_path: Path) -> None:

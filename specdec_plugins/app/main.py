@@ -186,7 +186,8 @@ class Run:
         try:
             return self._run()
         except KeyboardInterrupt as error:
-            raise KeyboardInterrupt(f"{INTERRUPTED}{self._advice}.") from error
+            error.args = (f"{INTERRUPTED}{self._advice}.",)
+            raise
 
     def _run(self) -> int:
         with ExitStack() as stack:

@@ -22,7 +22,7 @@ import torch
 from specdec_plugins.app import files
 from specdec_plugins.app.options import add_options, build, check, like, option
 from specdec_plugins.app.settings import EXACT, NO_TOLERANCE
-from specdec_plugins.errors import Parser, UserError, require, run_command
+from specdec_plugins.errors import Parser, UserError, handling, require, run_command
 from specdec_plugins.formats.output import LineWriter
 from specdec_plugins.serving.cli import KEY_VARIABLE
 from specdec_plugins.serving.client import Client
@@ -174,10 +174,10 @@ def _processes(count: int, *arguments: Any) -> Iterator[Executor]:
             "one of --processes was killed, perhaps because memory was short; use fewer of them."
         ) from error
     finally:
-        pool.shutdown(wait=False, cancel_futures=True)
         for process in multiprocessing.active_children():
             if process not in others:
                 process.kill()  # in the middle of its lines, if a signal ended the block
+        pool.shutdown(cancel_futures=True)
 
 
 _STOPPING = (signal.SIGINT, signal.SIGTERM)
@@ -192,15 +192,15 @@ def _holding_signals() -> Iterator[None]:
     held = list[int]()
     # Blocked for the new process, which inherits that; other threads of this one still get it.
     mask = signal.pthread_sigmask(signal.SIG_BLOCK, _STOPPING)
-    handlers = [signal.signal(number, lambda n, _: held.append(n)) for number in _STOPPING]
     try:
-        yield
+        with handling(held.append, _STOPPING):
+            try:
+                yield
+            finally:
+                signal.pthread_sigmask(signal.SIG_SETMASK, mask)
     finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
-        for number, handler in zip(_STOPPING, handlers, strict=True):
-            signal.signal(number, handler)
-        for stopped in held:
-            signal.raise_signal(stopped)
+        for number in held:
+            signal.raise_signal(number)
 
 
 def _in_order(

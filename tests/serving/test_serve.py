@@ -169,12 +169,15 @@ def test_a_killed_process_is_said() -> None:
         pool.submit(os._exit, 9).result()
 
 
+INTERRUPTION = "specdec-translate: interrupted; only complete lines were written."
+
+
 @pytest.mark.integration
 @pytest.mark.parametrize(
     ("number", "status", "told"),
     [
-        (signal.SIGINT, INTERRUPTED, "specdec-translate: interrupted; only complete lines .*\n"),
-        (signal.SIGTERM, TERMINATED, ""),
+        (signal.SIGINT, INTERRUPTED, f"{INTERRUPTION}\n"),
+        (signal.SIGTERM, TERMINATED, f"{INTERRUPTION}\n"),
         (signal.SIGKILL, -signal.SIGKILL, ".*"),  # Python counts what nobody could clear away
     ],
 )
