@@ -22,6 +22,7 @@ from torch import Tensor
 from specdec_plugins.decoding.networks.trained import NETWORKS, Digests, Model, State
 from specdec_plugins.decoding.registry import misfit
 from specdec_plugins.errors import UserError, located, read_object, require
+from specdec_plugins.formats.checkpoints import not_finite
 from specdec_plugins.formats.dictionaries import load_dictionaries
 from specdec_plugins.formats.output import is_file_name, new_folder
 from specdec_plugins.formats.pretrained.config import CONFIG, GENERATION
@@ -237,7 +238,8 @@ def _read_tensors(path: Path, verifier: Path) -> State:
         with safe_open(path, framework="pt") as file:
             aliases = (file.metadata() or {}).get(ALIASES, "{}")
             state: State = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-        _check_finite(state)
+        if (name := not_finite(state)) is not None:  # which `write_bundle` never writes
+            raise ValueError(f"{name} holds values that are NaN or infinite")
         stored = dict(state)
         if path != verifier and OF_VERIFIER in aliases:
             others = _read_tensors(verifier, verifier)
@@ -249,13 +251,6 @@ def _read_tensors(path: Path, verifier: Path) -> State:
         raise UserError(f"{path}: damaged or not safetensors ({error}); copy it again.") from (
             error
         )
-
-
-def _check_finite(state: State) -> None:
-    """Raises ValueError where a weight is NaN or infinite, which `write_bundle` never writes."""
-    for name, tensor in state.items():
-        if not bool(tensor.isfinite().all()):
-            raise ValueError(f"{name} holds values that are NaN or infinite")
 
 
 def _aliases(text: str, stored: State) -> State:
@@ -364,13 +359,18 @@ def _content(tensor: Tensor) -> _Content:
 
 
 def _rounded(model: Model, dtype: torch.dtype) -> dict[str, Tensor]:
-    rounded = {}
-    for name, tensor in model.state.items():
-        kept = dtype if tensor.is_floating_point() else tensor.dtype
-        rounded[name] = tensor.to(kept).contiguous()
-        if not bool(torch.isfinite(rounded[name]).all()):
-            raise UserError(
-                f"{model.path}: {name} holds values that {str(dtype).removeprefix('torch.')} "
-                "cannot represent; store it with --dtype float32."
-            )
+    if (name := not_finite(model.state)) is not None:
+        raise UserError(
+            f"{model.path}: {name} holds NaN or infinity, so its training had diverged; give an "
+            "earlier checkpoint."
+        )
+    rounded = {
+        name: tensor.to(dtype if tensor.is_floating_point() else tensor.dtype).contiguous()
+        for name, tensor in model.state.items()
+    }
+    if (name := not_finite(rounded)) is not None:
+        raise UserError(
+            f"{model.path}: {name} holds values that {str(dtype).removeprefix('torch.')} cannot "
+            "represent; store it with --dtype float32."
+        )
     return rounded

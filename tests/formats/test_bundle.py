@@ -140,6 +140,10 @@ def test_what_float16_cannot_hold_is_refused(folder: Path) -> None:
     model.state["encoder.layers.0.fc1.bias"][3] = 7e4
     with pytest.raises(UserError, match="encoder.layers.0.fc1.bias holds values that float16"):
         bundled(folder, torch.float16, verifier=model)
+    model.state["encoder.layers.0.fc1.bias"][3] = torch.nan
+    for dtype in (torch.float16, torch.float32):
+        with pytest.raises(UserError, match="fc1.bias holds NaN or infinity, so its training"):
+            bundled(folder, dtype, verifier=model)
     assert not (folder / "bundle").exists()
 
 
