@@ -316,7 +316,7 @@ def main() -> int:
             what, status = f"saved and ended after {stop.signal}", stop.status
         print(
             f"train.py: {what}; without --restore-file and --reset-* the same command "
-            "continues from the last checkpoint",
+            "continues from the last checkpoint, if there is one",
             file=sys.stderr,
         )
         return status

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 
-from specdec_plugins.errors import require
+from specdec_plugins.errors import UserError, require
 from specdec_plugins.formats.dictionaries import Dictionary
 from specdec_plugins.formats.pretrained.tokenizer import PLAIN, Languages, PretrainedTokenizer
 from specdec_plugins.formats.text import TextPipeline
 
 _SUBWORD_NMT = ("subword_nmt", "@@ ", "@@")
+_MOST_UNKNOWN = 0.1  # largest share of unknown pieces in a text
+_SAMPLED = 300  # lines checked for unknown pieces
 
 
 def join_subwords(tokens: str, symbol: str | None) -> str:
@@ -202,3 +205,23 @@ class RunningText:
             self._settled += self._codec.text(self._tail[:num_settled]) + " "
             del self._tail[:num_settled]
         return text
+
+
+def check_language(path: Path, lines: Sequence[str], codec: Codec) -> None:
+    """Raises UserError if the model does not know the text, or a language must be chosen."""
+    codec.source_ids("")
+    _ = codec.first_ids
+    num_pieces, num_unknown = 1, 0
+    for line in lines[:_SAMPLED]:
+        try:
+            ids = codec.source_ids(line)
+        except UserError:  # the tokenizer knows none of its letters
+            ids = [Dictionary.unk]
+        num_pieces += len(ids)
+        num_unknown += ids.count(Dictionary.unk)
+    share = num_unknown / num_pieces
+    require(
+        share <= _MOST_UNKNOWN,
+        f"{path}: the model does not know {share:.0%} of its subwords; give text in the model's "
+        f"source language{f' ({codec.source_lang})' if codec.source_lang else ''}.",
+    )

@@ -207,8 +207,9 @@ def _of_bundle(
 
 
 def _load(bundle: Path) -> None:
-    """Load the new bundle; raises UserError if it cannot decode."""
-    load_translator(make_settings({"data": str(bundle), "device": "cpu"}))
+    """Load the new bundle; raises UserError if it cannot decode, with drafts if it has any."""
+    drafts = {"strategy": "specdec"} if read_bundle(bundle).drafter else {}
+    load_translator(make_settings({"data": str(bundle), "device": "cpu", **drafts}))
 
 
 def _default_readme(

@@ -14,7 +14,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from specdec_plugins.app.drafting import BEST, CARD, HOW, check_language, read_monolingual
+from specdec_plugins.app.codec import check_language
+from specdec_plugins.app.drafting import HOW, best, read_monolingual
 from specdec_plugins.app.loading import (
     NO_MODEL,
     VERIFIER,
@@ -23,6 +24,7 @@ from specdec_plugins.app.loading import (
     read_words,
     settings_from_files,
 )
+from specdec_plugins.app.report import pays
 from specdec_plugins.corpus import cli
 from specdec_plugins.corpus.checkpoints import LAST
 from specdec_plugins.corpus.cli import UNFINISHED
@@ -99,7 +101,7 @@ class Plan:
     def commands(self) -> list[Command]:
         """All commands, in order."""
         args, start = self.args, vars(self.args)["from"]
-        drafter = {"path": self.training / BEST, "card": self.training / CARD}
+        bundle = flags(bundle=self.verifier, training=self.training, output=args.output)
         return [
             *self._translated(),
             Command(
@@ -110,11 +112,7 @@ class Plan:
                 inputs=[str(start)] if start else [],
                 lengths=("--hours", "--every", "--patience"),
             ),
-            Command(
-                "bundle both",
-                _bundle(self.verifier, **drafter, output=args.output),
-                [str(args.output)],
-            ),
+            Command("bundle both", _module("drafting", "bundle", *bundle), [str(args.output)]),
         ]
 
     def _translated(self) -> list[Command]:
@@ -142,6 +140,17 @@ class Plan:
                 self._translating(),
             ),
         ]
+
+    def result(self) -> str:
+        """What a finished run has made."""
+        made, speedup = f"the bundle is {self.args.output}", best(self.training)["speedup"]
+        if pays(best(self.training)):
+            return f"{made}, {speedup:g} times as fast with the drafter as without it"
+        return (
+            f"{made}, but the drafter does not pay: decoding is {speedup:g} times as fast with it "
+            "as without it, so the bundle decodes without it unless --strategy specdec is given; "
+            "train longer (--hours) or on more text"
+        )
 
     def _conversion(self) -> list[str]:
         """Flags of scripts/convert.sh."""
@@ -219,7 +228,7 @@ def main(args: argparse.Namespace) -> None:
     except Paused as paused:
         sys.stdout.write(f"drafter.sh: unfinished: {paused}; run the same command to resume\n")
         raise SystemExit(UNFINISHED) from None
-    sys.stdout.write(f"drafter.sh: done; the bundle is {args.output}\n")
+    sys.stdout.write(f"drafter.sh: done; {plan.result()}\n")
 
 
 def _help_out(plan: Plan, translation: Command) -> None:
@@ -249,8 +258,8 @@ COMMAND = cli.CommandLine(
         ("--output", cli.REQUIRED, Path, "bundle to write; its parts are kept in OUTPUT.work"),
         ("-s --source-lang", None, str, "source language of a model with several"),
         ("-t --target-lang", None, str, "target language of a model with several"),
-        ("--hours", 4.0, cli.at_least(0.001, float), "hours to translate (a quarter at "
-         "most) and train, over all calls"),
+        ("--hours", 4.0, cli.at_least(0.001, float), "hours to translate (a quarter at most) and "
+         "train, over all calls; starting, saving and measuring come on top"),
         *HOW,
         ("--device", None, ("cpu", "cuda"), "default: a GPU if there is one"),
         ("--num-shards", 1, _NUMBER, "machines that translate, in a shared folder"),

@@ -8,21 +8,23 @@ measurements is an append-only log on disk, after whose last entry training resu
 from __future__ import annotations
 
 import argparse
+import json
 import random
 import re
 import subprocess
 import sys
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import torch
 from tqdm import tqdm
 
-from specdec_plugins.app.codec import Codec
+from specdec_plugins.app import convert
+from specdec_plugins.app.codec import Codec, check_language
 from specdec_plugins.app.loading import make_settings, read_words
+from specdec_plugins.app.report import TIMED, measure, pays
 from specdec_plugins.app.translator import SpeculativeTranslator
 from specdec_plugins.corpus import binarising, cli, distill
 from specdec_plugins.corpus.checkpoints import LAST, kept_precision, restored
@@ -41,9 +43,7 @@ from specdec_plugins.formats.output import written_whole
 from specdec_plugins.training.commands import flags, running
 
 LEAST_LINES = 200  # different lines of text
-_HELD_OUT, _TIMED = 200, 40  # maximum lines to measure with, and to time
-_MOST_UNKNOWN = 0.1  # largest share of unknown pieces in the text
-_SAMPLED = 300  # lines checked for unknown pieces
+_HELD_OUT = 200  # maximum lines to measure with
 _ROWS = 64  # sentences translated at once
 SIDES = ("source", "target")  # language names in the data, whatever the model's are
 HELD_OUT_FILE = "held-out.txt"
@@ -73,7 +73,7 @@ _CARD = """\
 
 The unchanged model `{model}`, and a drafter that was trained on {sentences:,} sentences of the
 model's greedy output for the text `{text}`. The drafter does not change the model's output.
-Translating took {minutes:.0f} minutes. Training:
+Translating took {minutes:.1f} minutes. Training:
 
 | hours of training | updates | accepted tokens | times as fast as greedy | same texts |
 |---:|---:|---:|---:|---:|
@@ -81,7 +81,7 @@ Translating took {minutes:.0f} minutes. Training:
 
 Measured on {lines} held-out lines of the text; speed and texts on the first {timed} of them, one at
 a time on {device}, which may have had other load. This bundle holds the drafter with the most
-accepted tokens. It was made by
+accepted tokens{default}. It was made by
 
     {command}
 
@@ -97,8 +97,12 @@ def read_monolingual(path: Path) -> list[str]:
     """
     check_file(path, "text in the model's source language, a sentence a line", "--text")
     bad = BadLines(skip=True)
-    lines = sorted({text for line in read_lines(path, bad) if line and (text := line.strip())})
+    given = [line and line.strip() for line in read_lines(path, bad)]
+    lines = sorted({line for line in given if line})
     bad.warn()
+    logger.info(
+        "%s: %d of %d lines are empty or repeated", path, len(given) - len(lines), len(given)
+    )
     require(
         len(lines) >= LEAST_LINES,
         f"{path}: has {len(lines)} different lines of text; give at least {LEAST_LINES}, and tens "
@@ -106,26 +110,6 @@ def read_monolingual(path: Path) -> list[str]:
     )
     random.Random(1).shuffle(lines)
     return lines
-
-
-def check_language(path: Path, lines: Sequence[str], codec: Codec) -> None:
-    """Raises UserError if the model does not know the text, or a language must be chosen."""
-    codec.source_ids("")
-    _ = codec.first_ids
-    num_pieces, num_unknown = 1, 0
-    for line in lines[:_SAMPLED]:
-        try:
-            ids = codec.source_ids(line)
-        except UserError:  # the tokenizer knows none of its letters
-            ids = [Dictionary.unk]
-        num_pieces += len(ids)
-        num_unknown += ids.count(Dictionary.unk)
-    share = num_unknown / num_pieces
-    require(
-        share <= _MOST_UNKNOWN,
-        f"{path}: the model does not know {share:.0%} of its subwords; give text in the model's "
-        f"source language{f' ({codec.source_lang})' if codec.source_lang else ''}.",
-    )
 
 
 def encode(args: argparse.Namespace) -> None:
@@ -206,40 +190,6 @@ def translate(args: argparse.Namespace) -> None:
         raise SystemExit(UNFINISHED)
 
 
-def measure(
-    bundle: Path, drafter: Path, lines: Sequence[str], device: str | None
-) -> dict[str, float]:
-    """A drafter's accepted tokens, and its speed and share of equal texts against greedy decoding.
-
-    Accepted tokens are over all lines. Speed and equal texts are over the first `_TIMED`, one at a
-    time, alternating between both decoders, so that other load affects both alike.
-    """
-    common: dict[str, Any] = {"data": str(bundle), "scores": False, "device": device}
-    load = SpeculativeTranslator.from_pretrained
-    plain = load(**common, strategy="AR")
-    fast = load(**common, drafter="block", drafter_checkpoint=str(drafter), batch=_ROWS)
-    for translator in (plain, fast):  # the first call builds parts that later ones reuse
-        translator.translate(lines[:1])
-    before = replace(fast.stats)
-    fast.translate(lines)
-    rounds = fast.stats.rounds - before.rounds
-    emitted = fast.stats.emitted - before.emitted - (fast.stats.eos - before.eos)
-    timed, same = lines[:_TIMED], 0
-    seconds = {id(plain): 0.0, id(fast): 0.0}
-    for line in timed:
-        texts = []
-        for translator in (plain, fast):
-            began = time.perf_counter()
-            texts.append([str(text) for text in translator.translate([line])])
-            seconds[id(translator)] += time.perf_counter() - began
-        same += texts[0] == texts[1]
-    return {
-        "accepted": round(emitted / max(1, rounds), 3),
-        "speedup": round(seconds[id(plain)] / max(1e-9, seconds[id(fast)]), 3),
-        "same": round(same / len(timed), 3),
-    }
-
-
 def multiplies_bfloat16() -> bool:
     """Whether this CPU has instructions for bfloat16 products, which train 1.4 times as fast."""
     tell: Any = getattr(torch.cpu, "get_capabilities", dict)  # missing in older torch
@@ -263,7 +213,8 @@ class Training:
         # Translating used part of the hours: at most half, as several shards share the work.
         self.seconds = counts["seconds"]
         self.hours = args.hours - min(self.seconds / 3600, args.hours / 2)
-        self.every = (args.every or min(30.0, 6 * args.hours)) / 60
+        # A shorter piece would spend most of its time on starting, saving and measuring.
+        self.every = (args.every or min(30.0, max(2.0, 6 * args.hours))) / 60
         held_out = args.bundle.parent / "data" / HELD_OUT_FILE
         self.lines = held_out.read_text(encoding="utf-8").splitlines()
         about = {"data": sha256(args.data / "distilled.json"), "block_size": args.block_size}
@@ -396,15 +347,34 @@ class Training:
 
     def card(self) -> str:
         """The model card: Markdown with the curve."""
-        names = ("hours", "updates", "accepted", "speedup", "same")
-        rows = [[f"{point[name]:.4g}" for name in names] for point in self.curve.entries]
+        names = ("hours", "updates", "accepted", "speedup")
+        timed = len(self.lines[:TIMED])
+        rows = [
+            [*(f"{point[name]:.4g}" for name in names), f"{point['same'] * timed:.0f} of {timed}"]
+            for point in self.curve.entries
+        ]
         args = self.args
         return _CARD.format(
             model=args.model, text=args.text, command=args.told, sentences=self.num_sentences,
-            minutes=self.seconds / 60, lines=len(self.lines), timed=len(self.lines[:_TIMED]),
+            minutes=self.seconds / 60, lines=len(self.lines), timed=timed,
+            default="" if pays(best(self.folder)) else "; it decodes without it by default",
             rows="\n".join(f"| {' | '.join(row)} |" for row in rows),
             device="a CPU" if args.cpu else "whatever torch found first, a GPU or a CPU",
         )  # fmt: skip
+
+
+def best(training: Path) -> dict[str, float]:
+    """The measurement of the drafter that is kept: the first with the most accepted tokens."""
+    _, *points = (training / _CURVE).read_text(encoding="utf-8").splitlines()
+    return max(map(json.loads, points), key=lambda point: float(point["accepted"]))
+
+
+def bundle(args: argparse.Namespace) -> None:
+    """Bundle the model and its best drafter, which decodes only on request if it does not pay."""
+    words = ["bundle", "--force", args.bundle, "--path", args.training / BEST]
+    words += ["--card", args.training / CARD, "--output", args.output]
+    words += [] if pays(best(args.training)) else ["--strategy", "AR"]
+    raise SystemExit(convert.main(list(map(str, words))))
 
 
 def train(args: argparse.Namespace) -> None:
@@ -429,7 +399,7 @@ def _translate_greedily(args: argparse.Namespace) -> None:
 HOW: tuple[cli.Flag, ...] = (  # flags for training
     ("--from", None, Path, "a bundle whose drafter is trained further"),
     ("--every", None, cli.at_least(0.01, float), "minutes between checkpoints, each of which is "
-     "measured (default: a tenth of the hours, 30 at most)"),
+     "measured (default: a tenth of the hours, between 2 and 30)"),
     ("--patience", 4, _NUMBER, "stop after so many measurements without improvement"),
     ("--block-size", 8, _NUMBER, "tokens drafted at once"),
     ("--dropout", 0.1, cli.at_least(0, float, 1), "of the training; 0 learns faster if the "
@@ -461,6 +431,16 @@ COMMANDS: dict[str, cli.CommandLine] = {
             ("--cpu", False, bool, "do not use a GPU"),
             *distill.SHARED_OUT,
             distill.UNTIL,
+        ],
+    ),
+    "bundle": cli.CommandLine(
+        "drafting bundle",
+        "Bundle a model and its trained drafter.",
+        bundle,
+        [
+            ("--bundle", cli.REQUIRED, Path, "the verifier's bundle"),
+            ("--training", cli.REQUIRED, Path, "output of drafting train"),
+            ("--output", cli.REQUIRED, Path, "bundle to write"),
         ],
     ),
     "train": cli.CommandLine(

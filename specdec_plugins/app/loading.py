@@ -65,6 +65,7 @@ NO_MODEL = (  # follows the name of a folder
 )
 _Network = TypeVar("_Network", bound=TrainedNetwork)
 _SPECULATION = (*EXACT, "block_size", "schedule", "schedule_options")
+_DRAFTING = {*_SPECULATION, "drafter", "drafter_options", "drafter_checkpoint", "rule", "tree"}
 
 # Fields whose None means the same as not given.
 _AS_THE_BUNDLE_SAYS = {
@@ -179,7 +180,9 @@ def _raw_text(folder: Path, bundle: BundleSettings, given: Mapping[str, Any]) ->
 
 def _tuned(bundle: BundleSettings, given: Mapping[str, Any]) -> dict[str, Any]:
     defaults = dict(bundle.defaults)
-    if given.get("strategy", "specdec") != "specdec":
+    if _DRAFTING & given.keys():  # whoever says how to draft wants drafts
+        defaults.pop("strategy", None)
+    if {**defaults, **given}.get("strategy", "specdec") != "specdec":
         return {k: v for k, v in defaults.items() if k not in _SPECULATION}
     if "rule" in given or given.get("beta") == EXACT["beta"]:
         return {k: v for k, v in defaults.items() if k not in EXACT}

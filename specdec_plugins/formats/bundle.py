@@ -58,6 +58,7 @@ class Text(TypedDict, total=False):
 class Defaults(TypedDict, total=False):
     """Decoding settings that a bundle may give."""
 
+    strategy: str  # AR: it has a drafter that does not pay
     block_size: int
     beta: int
     tau: float

@@ -24,7 +24,7 @@ from typing import Any, TextIO
 
 from specdec_plugins.corpus.cli import UNFINISHED, Flag
 from specdec_plugins.corpus.resume import content, locked, read_json, write_json
-from specdec_plugins.errors import Stopped, UserError
+from specdec_plugins.errors import BAD_INPUT, ENDING, Stopped, UserError
 from specdec_plugins.formats.output import remove
 
 NUM_LAST_LINES = 20  # of a log: shown if a command failed, searched for its progress
@@ -66,8 +66,20 @@ def running(words: Sequence[str], **how: Any) -> Iterator[subprocess.Popen[Any]]
     process is killed. On ctrl-C it gets that itself. It keeps the locks of ``corpus.resume`` that
     this process holds, for no second run may begin before it has ended.
     """
-    process = subprocess.Popen(words, close_fds=False, preexec_fn=_end_with_parent, **how)
+    # A signal that comes while the program starts is raised once there is a process to end.
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGINT, *ENDING))
+
+    def start() -> None:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+        _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
+
     try:
+        process = subprocess.Popen(words, close_fds=False, preexec_fn=start, **how)
+    except BaseException:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+        raise
+    try:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
         yield process
     except BaseException as error:
         if isinstance(error, Stopped) or not isinstance(error, KeyboardInterrupt):
@@ -75,10 +87,6 @@ def running(words: Sequence[str], **how: Any) -> Iterator[subprocess.Popen[Any]]
         raise
     finally:
         process.communicate()  # reads what is left of a pipe, too
-
-
-def _end_with_parent() -> None:
-    _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
 
 
 def flags(**values: object) -> list[str]:
@@ -402,7 +410,8 @@ class Runner:
             raise UserError(
                 f"{command.title}: failed with exit status {status}; {path} ends with\n"
                 + textwrap.indent("\n".join(last_lines(path)), "    ")
-                + "\nRun the same command again to resume here"
+                # Its last line says what to do about what was given to it.
+                + ("" if status == BAD_INPUT else "\nRun the same command again to resume here")
             )
         self._say(f"{start}    {time.monotonic() - began:4.0f} s  done")
 

@@ -271,9 +271,10 @@ def _batch(args: argparse.Namespace, num_workers: int) -> list[Any]:
     """The flags for updates of --batch-tokens, or a few less if the workers cannot share them."""
     num_passes = -(-args.batch_tokens // (args.max_tokens * num_workers))
     tokens = max(1, args.batch_tokens // (num_passes * num_workers))  # of a worker's pass
+    length = f"{args.hours:g} hours of" if getattr(args, "hours", None) else args.updates
     logger.info(
-        "%d updates of at most %d tokens: %d worker(s), %d passes each, %d tokens a pass",
-        args.updates, num_workers * num_passes * tokens, num_workers, num_passes, tokens,
+        "%s updates of at most %d tokens: %d worker(s), %d passes each, %d tokens a pass",
+        length, num_workers * num_passes * tokens, num_workers, num_passes, tokens,
     )  # fmt: skip
     whole = ["--max-tokens-valid", args.max_tokens]
     return ["--max-tokens", tokens, *whole, "--update-freq", num_passes]
@@ -329,7 +330,8 @@ def _command(
     rows = (*_FOLDERS, *table, *schedule, *_MACHINE, ("cpu", False, bool, "do not use a GPU"))
     flags = [(f"--{flag}", default, kind, text) for flag, default, kind, text in rows]
     behind = "Arguments after -- are passed to train.py."
-    return cli.CommandLine(name, description, train, flags, behind)
+    stopped = "stopped; the same command goes on from the last checkpoint, if one was saved"
+    return cli.CommandLine(name, description, train, flags, behind, stopped)
 
 
 COMMANDS = {

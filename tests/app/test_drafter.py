@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
 import signal
 import subprocess
 import time
@@ -15,7 +16,7 @@ from typing import Any
 import pytest
 import torch
 
-from specdec_plugins.app import convert, drafter, drafting
+from specdec_plugins.app import convert, drafter, drafting, report
 from specdec_plugins.app.drafting import Training
 from specdec_plugins.app.loading import make_settings, read_words
 from specdec_plugins.app.translator import SpeculativeTranslator
@@ -298,6 +299,7 @@ def stubbed(monkeypatch: pytest.MonkeyPatch) -> Callable[..., list[tuple[str, bo
         return list(ran)
 
     monkeypatch.setattr(commands.Runner, "_run", work)
+    monkeypatch.setattr(drafter.Plan, "result", str)
     return run
 
 
@@ -482,6 +484,41 @@ def test_a_piece_ends_when_the_time_of_the_call_is_up(
     assert stops == ([] if stop is None else [pytest.approx(stop, abs=0.001)])
 
 
+def test_pieces_are_long_enough_to_be_worth_their_start(training: Training) -> None:
+    for hours, minutes in ((0.03, 2), (1, 6), (9, 30)):
+        training.args.hours = hours
+        assert 60 * Training(training.args).every == pytest.approx(minutes)
+
+
+def test_a_drafter_that_does_not_pay_is_told_and_bundled_but_not_used(
+    training: Training, text: Path, tmp_path: Path
+) -> None:
+    model, out = captions(tmp_path / "verifier"), tmp_path / "bundle"
+    made = plan(model, "--text", text, "--output", out)
+    made.training = training.folder
+    vars(training.args).update({"told": "drafter.sh", "text": "text.en", "cpu": True})
+    words = ["--bundle", model, "--training", training.folder, "--output", out]
+    shutil.copyfile(CAPTIONS / "drafter.pt", training.folder / drafting.BEST)
+    point = {"hours": 0.5, "updates": 9, "same": 1.0}
+    for accepted, speedup, slow in ((1.2, 0.4, True), (1.1, 9.0, True), (3, 2.5, False)):
+        training.curve.add(point | {"accepted": accepted, "speedup": speedup})
+        (training.folder / drafting.CARD).write_text(training.card())
+        with pytest.raises(SystemExit) as ended:
+            drafting.COMMANDS["bundle"](*words)
+        assert ended.value.code == 0
+        assert ("the drafter does not pay: decoding is 0.4 times as fast" in made.result()) == slow
+        assert ("it decodes without it by default" in (out / "README.md").read_text()) == slow
+        settings = make_settings({"data": str(out)})
+        assert settings.strategy == ("AR" if slow else "specdec")
+        for wish in ({"strategy": "specdec"}, {"block_size": 3}, {"drafter": "block"}):
+            assert make_settings({"data": str(out), **wish}).strategy == "specdec"
+        (said,) = SpeculativeTranslator.from_pretrained(str(out), device="cpu").translate(TEXT[:1])
+        assert said
+    assert "| 0.5 | 9 | 3 | 2.5 | 1 of 1 |" in training.card()
+    assert "the bundle is " in made.result()
+    assert "2.5 times as fast with the drafter as without it" in made.result()
+
+
 def test_accepted_tokens_are_those_of_all_held_out_lines_and_a_few_of_them_are_timed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -491,8 +528,8 @@ def test_accepted_tokens_are_those_of_all_held_out_lines_and_a_few_of_them_are_t
     )
     fast.translate(TEXT[:20])
     stats = fast.stats
-    monkeypatch.setattr(drafting, "_TIMED", 3)
-    found = drafting.measure(bundle, drafted, TEXT[:20], "cpu")
+    monkeypatch.setattr(report, "TIMED", 3)
+    found = report.measure(bundle, drafted, TEXT[:20], "cpu")
     assert found["accepted"] == round((stats.emitted - stats.eos) / stats.rounds, 3)
-    assert found["accepted"] != drafting.measure(bundle, drafted, TEXT[:3], "cpu")["accepted"]
+    assert found["accepted"] != report.measure(bundle, drafted, TEXT[:3], "cpu")["accepted"]
     assert found["same"] == 1

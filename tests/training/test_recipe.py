@@ -349,6 +349,18 @@ def test_what_does_not_go_together_is_refused(flags: str, sentence: str) -> None
     refused(sentence, recipe.Recipe, recipe.COMMAND.parse(*flags.split()))
 
 
+def test_a_stopped_training_does_not_promise_what_it_may_not_have(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def stop(*_: object) -> int:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(run, "call", stop)
+    words = ["--data", str(tmp_path), "--save-dir", str(tmp_path / "save"), "--cpu"]
+    assert run.main(["verifier", *words, "--until", "9999999999"]) == 130
+    assert "goes on from the last checkpoint, if one was saved" in capsys.readouterr().err
+
+
 def test_heads_that_do_not_fit_are_refused_before_the_data_is_read() -> None:
     args = run.COMMANDS["verifier"].parse("--data", "x", "--save-dir", "y", "--heads", 6)
     told = "give another width, or one of 1, 2, 4, 8, 16, 32, 64, 128, 256, 512 heads"
