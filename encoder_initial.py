@@ -12,6 +12,7 @@ import sys
 from pathlib import Path
 
 from specdec_plugins.corpus import cli
+from specdec_plugins.formats.output import check_output
 
 # Sizes that default to the verifier's; those of copied layers must equal them.
 SIZES = [
@@ -58,11 +59,11 @@ def numbers(text: str) -> list[int]:
 
 def main(args: argparse.Namespace) -> None:
     # Imported late, because fairseq takes seconds and --help should not.
-    from specdec_plugins.corpus.checkpoints import check_checkpoint
     from specdec_plugins.formats.checkpoints import save_checkpoint
     from specdec_plugins.training.initialise import initialise_drafter
 
-    check_checkpoint(args.output, inputs=(args.verifier, vars(args)["from"]))
+    inputs = (args.verifier, vars(args)["from"])
+    check_output(args.output, "--output", inputs=inputs, replaced=True)
     checkpoint, report = initialise_drafter(args)
     save_checkpoint(checkpoint, args.output)
     stream = sys.stderr if args.print_flags else sys.stdout

@@ -185,6 +185,7 @@ IN_PLACE: dict[str, tuple[Run, str]] = {
     "add-shortlist.sh": (binarising.SHORTLIST.run, "data --path a.pt --output x/../a.pt"),
     "average-checkpoints": (checkpoints.COMMAND.run, "a.pt b.pt --output x/../b.pt"),
     "average --last": (checkpoints.COMMAND.run, "run --last 1 --output run/checkpoint_last.pt"),
+    "count-bigrams.sh training": (binarising.COMMAND.run, "data --output run/checkpoint_last.pt"),
     "evaluate.sh": (scoring.COMMANDS["evaluate"].run, "a b --json x/../b"),
     "encoder_initial.py": (encoder_initial.COMMAND.run, "--verifier a.pt --output x/../a.pt"),
     "frames": (frames.COMMAND.run, "t.tsv --output x/../t.tsv"),
@@ -241,5 +242,7 @@ def test_no_program_writes_over_its_inputs(
     before = content()
     main, words = IN_PLACE[program]
     said = told(capsys, main, words.replace("LAST", "run/checkpoint_last.pt").split())
-    assert re.search("is an input as well|is in this folder|belongs to the training", said), said
+    assert re.search(
+        "is an input as well|is in this folder|belongs to the training|would overwrite", said
+    ), said
     assert content() == before

@@ -27,7 +27,6 @@ from numpy.typing import NDArray
 from tqdm import tqdm
 
 from specdec_plugins.corpus import cli
-from specdec_plugins.corpus.checkpoints import check_checkpoint
 from specdec_plugins.corpus.cli import logger
 from specdec_plugins.corpus.reading import BadLines, check_file, read_lines
 from specdec_plugins.errors import UserError, not_installed, require
@@ -365,7 +364,8 @@ def _way(args: argparse.Namespace) -> str:
 
 def shortlist(args: argparse.Namespace) -> None:
     """Write the drafter with a shortlist of the types that it may draft."""
-    check_checkpoint(args.output, (args.path, args.lexical, args.vmap, *_files(args.data)))
+    inputs = (args.path, args.lexical, args.vmap, *_files(args.data))
+    check_output(args.output, "--output", inputs=inputs, replaced=True)
     way = _way(args)
     checkpoint = load_checkpoint(args.path)
     model = checkpoint["model"]

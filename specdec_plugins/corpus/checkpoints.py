@@ -15,6 +15,7 @@ import argparse
 import re
 import sys
 from collections.abc import Callable, Iterable, Sequence
+from itertools import combinations
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +28,7 @@ from specdec_plugins.corpus.cli import UNFINISHED, logger
 from specdec_plugins.corpus.resume import locked, read_json, write_json
 from specdec_plugins.errors import UserError, require
 from specdec_plugins.formats.checkpoints import load_checkpoint, save_checkpoint
-from specdec_plugins.formats.output import check_output
+from specdec_plugins.formats.output import check_output, is_of_training, is_same_place
 
 LAST, WEIGHTS, RECORD = "checkpoint_last.pt", "weights.pt", "pieces.json"
 REPLACED = "checkpoint_last.pt.replaced"  # a last checkpoint in whose place another one came
@@ -41,7 +42,6 @@ FLOAT32 = "float32"  # the weights that a model in 16 bits has rounded
 _EPOCH = re.compile(r"checkpoint(\d+)\.pt")
 _UPDATE = re.compile(r"checkpoint_\d+_(\d+)\.pt")
 _BEST = re.compile(r"checkpoint\.best_(?P<metric>.+)_(?P<value>-?\d+\.\d+)\.pt")
-_FIXED = re.compile(r"checkpoint_(last|best)\.pt|weights\.pt")
 _LOWER_IS_BETTER = re.compile(r"loss|ppl|perplexity|wer", re.IGNORECASE)
 
 
@@ -143,6 +143,8 @@ def _choose(args: argparse.Namespace) -> list[Path]:
     if not (args.last or args.best):
         is_file = not any(path.is_dir() for path in paths)
         require(is_file, f"{first}: a folder; choose checkpoints with --last N or --best N")
+        same = [two for two in combinations(paths, 2) if is_same_place(*two)]
+        require(not same, f"{paths[-1]}: given twice; name each checkpoint once")
         return paths
     require(not more, "--last and --best take one folder of checkpoints")
     if args.last:
@@ -150,34 +152,19 @@ def _choose(args: argparse.Namespace) -> list[Path]:
     return best_checkpoints(first, args.best, args.metric)
 
 
-def _is_of_training(path: Path) -> bool:
-    """Whether a checkpoint has a name that trainings give, and resume from."""
-    return any(names.fullmatch(path.name) for names in (_EPOCH, _UPDATE, _BEST, _FIXED))
-
-
-def check_checkpoint(path: Path, inputs: Iterable[Path | None]) -> None:
-    """As `check_output`, for a command that makes one checkpoint of others.
-
-    Raises UserError also if it would replace a checkpoint of a training.
-    """
-    check_output(path, "--output", inputs=inputs, replaced=True)
-    require(
-        not (path.exists() and _is_of_training(path)),
-        f"--output {path}: belongs to the training in that folder, which would resume from it; "
-        "choose another name.",
-    )
-
-
 def check_save_dir(folder: Path, inputs: Iterable[str | Path | None]) -> None:
     """Raises UserError if a training there would overwrite a checkpoint that it reads."""
-    for path in inputs:
-        if path is not None and _is_of_training(Path(path)):
-            check_output(folder / Path(path).name, "--save-dir", inputs=[path], replaced=True)
+    for path in (Path(given) for given in inputs if given):
+        require(
+            not (is_of_training(path) and is_same_place(folder / path.name, path)),
+            f"--save-dir {folder}: the training would overwrite {path}, from which it starts; give "
+            "another folder.",
+        )
 
 
 def main(args: argparse.Namespace) -> None:
     paths = _choose(args)
-    check_checkpoint(args.output, paths)
+    check_output(args.output, "--output", inputs=paths, replaced=True)
     logger.info("averaging %s", ", ".join(path.name for path in paths))
     checkpoint = average(paths)
     save_checkpoint(checkpoint, args.output)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import fcntl
 import os
+import re
 import shutil
 import stat
 import sys
@@ -15,6 +16,7 @@ from pathlib import Path
 
 from specdec_plugins.errors import UserError, require
 
+_OF_TRAINING = re.compile(r"checkpoint(\d+|_\d+_\d+|_last|_best|\.best_.+)\.pt|weights\.pt")
 STANDARD = "-"  # standard input or output, where a path is expected
 
 
@@ -53,11 +55,7 @@ def check_output(
         if given is not None:
             _check_apart(path, named, given, folder)
     path = Path(path)
-    if folder:
-        is_other = path.exists() and not path.is_dir()
-        require(not is_other, f"{named}: is a file; give the name of a folder.")
-    else:
-        require(not path.is_dir(), f"{named}: is a folder; give the name of a file to write.")
+    _check_kind(path, named, folder)
     place = path if folder else path.parent
     if folder or replaced:
         place = next(p for p in (place.absolute(), *place.absolute().parents) if p.exists())
@@ -70,6 +68,25 @@ def check_output(
         is_possible and os.access(place, os.W_OK),
         f"{named}: cannot be written; choose another place or change permissions.",
     )
+
+
+def _check_kind(path: Path, named: str, folder: bool) -> None:
+    """Raises UserError if something of another kind is there, or a checkpoint of a training."""
+    if folder:
+        is_other = path.exists() and not path.is_dir()
+        require(not is_other, f"{named}: is a file; give the name of a folder.")
+        return
+    require(not path.is_dir(), f"{named}: is a folder; give the name of a file to write.")
+    require(
+        not (path.exists() and is_of_training(path)),
+        f"{named}: belongs to the training in that folder, which would resume from it; choose "
+        "another name.",
+    )
+
+
+def is_of_training(path: str | Path) -> bool:
+    """Whether a file has the name of a checkpoint that fairseq writes while it trains."""
+    return _OF_TRAINING.fullmatch(Path(path).name) is not None
 
 
 def _check_apart(path: str | Path, named: str, given: str | Path, folder: bool) -> None:

@@ -107,6 +107,9 @@ def test_the_script(tmp_path: Path) -> None:
     named = ["checkpoint1.pt", "checkpoint2.pt", "--output", "out/average.pt"]
     script("average-checkpoints", *named, cwd=tmp_path)
     assert load_checkpoint(tmp_path / "out" / "average.pt")["model"]["a"][0, 0] == 1.5
+    twice = ["checkpoint1.pt", "./checkpoint1.pt", "--output", "x.pt"]
+    bad = script("average-checkpoints", *twice, cwd=tmp_path, expect=2)
+    assert "checkpoint1.pt: given twice" in bad.stderr
     bad = script("average-checkpoints", ".", "--output", "x.pt", cwd=tmp_path, expect=2)
     assert "choose checkpoints with --last N or --best N" in bad.stderr
 
