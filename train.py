@@ -187,6 +187,8 @@ def _check_dictionaries(cfg: Any, path: Path, checkpoint: dict[str, Any] | None)
         TrainingRecord(checkpoint, path).check_dictionaries(both)
     with open_dict(cfg):
         cfg[DIGESTS] = both.digests
+        # Without flags fairseq infers them, and a checkpoint would not say its direction.
+        cfg.task.source_lang, cfg.task.target_lang = both.source_lang, both.target_lang
 
 
 def _run(cfg: Any) -> None:

@@ -25,7 +25,7 @@ from specdec_plugins.errors import UserError, imported, require
 from specdec_plugins.formats.ctranslate2 import export_ctranslate2
 from specdec_plugins.formats.dictionaries import Dictionaries, load_dictionaries
 from specdec_plugins.formats.fairseq_search import SearchConfig, load_fairseq_search
-from specdec_plugins.formats.models import read_model
+from specdec_plugins.formats.models import check_direction, read_model
 
 LOCAL = "local"  # in place of a cluster's address
 ROOT = Path(__file__).resolve().parents[2]
@@ -113,6 +113,7 @@ class Teacher:
         model = read_model(checkpoint)
         is_verifier = model.kind == "transformer"
         require(is_verifier, f"{checkpoint}: expected a verifier, found {model.arch}")
+        check_direction(checkpoint, model.languages, data.languages)
         model.check_dictionaries(dictionaries.source, dictionaries.target)
         self._dictionary = dictionaries.target
         self._longest = model.config.encoder.max_positions  # end mark included

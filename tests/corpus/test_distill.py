@@ -290,6 +290,15 @@ def test_impossible_settings_leave_nothing_behind(
     assert not list(tmp_path.iterdir())
 
 
+def test_data_of_the_other_direction_is_refused(verifier: Verifier, tmp_path: Path) -> None:
+    (data := tmp_path / "data").mkdir()
+    for path in verifier.data.iterdir():
+        shutil.copyfile(path, data / path.name.replace("en-de", "de-en"))
+    reverse = replace(verifier, data=data)
+    refused("was trained from en to de", distil, reverse, tmp_path / "kd")
+    assert not (tmp_path / "kd.parts").exists()
+
+
 def test_other_dictionaries_are_refused(verifier: Verifier, tmp_path: Path) -> None:
     data = tmp_path / "data"
     shutil.copytree(verifier.data, data)

@@ -187,6 +187,7 @@ def test_a_drafter_records_the_dictionaries_of_its_data(
     assert load_checkpoint(verifier)["cfg"]["dictionaries"] == both
     assert load_checkpoint(initial)["args"].dictionaries == both
     assert read_model(trained[0] / "checkpoint_last.pt").digests == both
+    assert read_model(verifier).languages == ("en", "de")  # inferred from the names of files
 
 
 @pytest.mark.parametrize(
