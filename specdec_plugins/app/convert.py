@@ -20,6 +20,7 @@ from specdec_plugins.app.loading import (
 from specdec_plugins.app.options import add_options
 from specdec_plugins.app.settings import DTYPES, RAW_TEXT, Settings
 from specdec_plugins.app.translator import load_translator
+from specdec_plugins.corpus.resume import sha256
 from specdec_plugins.decoding.drafters import needs_of
 from specdec_plugins.decoding.networks import Transformer
 from specdec_plugins.decoding.networks.trained import Model
@@ -40,7 +41,7 @@ from specdec_plugins.formats.checkpoints import save_checkpoint
 from specdec_plugins.formats.ctranslate2 import export_ctranslate2
 from specdec_plugins.formats.dictionaries import Dictionary, load_dictionaries
 from specdec_plugins.formats.marian import export_marian
-from specdec_plugins.formats.models import read_model, read_model_of, to_checkpoint
+from specdec_plugins.formats.models import check_direction, read_model, read_model_of, to_checkpoint
 from specdec_plugins.formats.output import check_output, new_folder
 from specdec_plugins.formats.pretrained.config import is_pretrained
 from specdec_plugins.formats.text import load_codes
@@ -139,6 +140,7 @@ def _to_bundle(args: argparse.Namespace) -> None:
     name, drafter = args.drafter or ("block" if args.drafter_checkpoint else None), None
     if args.drafter_checkpoint is not None:
         drafter = read_model(args.drafter_checkpoint)
+        check_direction(args.drafter_checkpoint, drafter.languages, languages)
         drafter.check_dictionaries(*sides)
     if args.bigrams is not None:
         takes = name is not None and needs_of(name).bigrams
@@ -181,10 +183,24 @@ def _verifier(
         for name in ("verifier", "drafter_checkpoint", "bigrams", "bpe_codes"):
             setattr(args, name, getattr(args, name) or found.get(name))
     require(args.verifier is not None, "give the verifier's checkpoint with --AR-path.")
+    if args.tokenizer is not None:
+        args.bpe_codes = _codes(Path(args.data), args.bpe_codes)
     both = load_dictionaries(args.data, args.source_lang, args.target_lang)
     verifier = read_model_of(Transformer, args.verifier, both.source, both.target)
     text = {"tokenizer": args.tokenizer, **{n: True for n in RAW_TEXT if getattr(args, n)}}
     return text, (both.source_lang, both.target_lang), (both.source, both.target), verifier
+
+
+def _codes(data: Path, given: str | None) -> str | None:
+    """The BPE codes by which the text of a data folder was split, which it may hold."""
+    own = data / CODES
+    if not own.is_file():
+        return given
+    require(
+        given is None or sha256(Path(given)) == sha256(own),
+        f"--bpe-codes {given}: differ from {own}, by which the text was split; omit the flag.",
+    )
+    return str(own)
 
 
 def _of_bundle(

@@ -23,6 +23,8 @@ def convert(output: Path, *flags: str) -> int:
     ("flags", "message"),
     [
         (["--beta", "0"], "beta must be 1 or more, not 0"),
+        (["--bpe-codes", "other.codes"], "other.codes: cannot be read"),
+        (["--bpe-codes", __file__], "bpe.codes, by which the text was split; omit"),
         (["--path", VERIFIER], "where a block drafter is needed"),
         (["--schedule", "heuristic", "--schedule-options", '{"bad": 1}'], "no option 'bad'"),
         (["--path", str(PAIR / "drafter.pt"), "--block-size", "11"], "trained for blocks of 10"),
