@@ -35,6 +35,7 @@ REDO: Flag = (
     "--redo", [], "STEP", "run these steps anew, and those that use their results; what they "
     "replace is kept as NAME.old until the new is whole"
 )  # fmt: skip
+_CONTENT = "content of"  # begins a setting
 _LIBC = ctypes.CDLL(None)
 _PR_SET_PDEATHSIG = 1  # of prctl(2)
 
@@ -156,21 +157,22 @@ class Command:
         Paths in the folder are relative to it, all others are names, so that both may be moved. An
         input that is gone counts as unchanged since ``before``.
         """
-        paths = sorted({*self.inputs, *self.outputs}, key=len, reverse=True)
-        flag = "program"
+        inside, flag = f"{folder}/", "program"
         found = {flag: Path(self.words[0]).name}
         for word in self.words[1:]:
-            for path in paths:
-                word = word.replace(path, Path(path).name)
-            word = "." if word == str(folder) else word.replace(f"{folder}/", "")
+            parts = word.split(",")  # of a list, or of two files that are one corpus
+            word = ",".join(
+                part.removeprefix(inside) if part.startswith(inside) else Path(part).name
+                for part in parts
+            )
             if word.startswith("--"):
                 flag, word = word, ""
             found[flag] = f"{found.get(flag, '')} {word}".strip()
-        for name in sorted({Path(path).name for path in self.inputs}):
-            key = f"content of {name}"
+        found |= {key: value for key, value in before.items() if key.startswith(_CONTENT)}
+        for name in {Path(path).name for path in self.inputs}:
             same = [Path(path) for path in sorted(self.inputs) if Path(path).name == name]
-            is_there = all(path.exists() for path in same)
-            found[key] = " ".join(map(content, same)) if is_there else before.get(key, "")
+            if all(path.exists() for path in same):
+                found[f"{_CONTENT} {name}"] = " ".join(map(content, same))
         return found
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shlex
+import shutil
 from collections.abc import Callable, Mapping
 from itertools import pairwise
 from pathlib import Path
@@ -176,6 +177,21 @@ def test_training_text_that_changed_or_is_gone(
     redone = stubbed(*out, "--redo", "mix the training files without held-out sentences")
     assert len(redone) == 11
     (tmp_path / "a.tsv").unlink()
+    assert stubbed(*out) == []
+
+
+def test_folders_of_training_text_that_changed_or_are_gone(
+    stubbed: Callable[..., list[str]], tmp_path: Path
+) -> None:
+    (folder := tmp_path / "corpora").mkdir()
+    (folder / "train.one.en-de.tsv").write_text("a\tb\n")
+    out = ("--out", tmp_path / "out", "--train", folder)
+    assert len(stubbed(*out)) == 11
+    (folder / "README").touch()
+    assert stubbed(*out) == []
+    (folder / "train.two.en-de.tsv").write_text("c\td\n")
+    refused(r"\(another content of train.two.en-de.tsv\)", stubbed, *out)
+    shutil.rmtree(folder)
     assert stubbed(*out) == []
 
 
