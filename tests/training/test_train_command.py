@@ -213,14 +213,6 @@ def test_a_signal_saves_the_update_and_ends(
     assert last["optimizer_history"][-1]["num_updates"] == int(updates) >= 3
 
 
-def test_fairseq_generate_reads_what_train_py_wrote(data: Path, verifier: Path) -> None:
-    done = python("-m", "fairseq_cli.generate", data, "--user-dir", "specdec_plugins",
-        "--path", verifier, "--gen-subset", "valid", "--beam", "2", "--max-len-b", "10", "--cpu",
-        "--required-batch-size-multiple", "1",
-    )  # fmt: skip
-    assert len(re.findall(r"^H-", done.stdout, flags=re.MULTILINE)) == 11
-
-
 def test_train_sh_initialises_trains_and_continues(
     tmp_path: Path, data: Path, verifier: Path
 ) -> None:
