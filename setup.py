@@ -34,8 +34,6 @@ SERVE = [
 CONVERT = ["ctranslate2>=4.8", "transformers>=5.20"]
 COMPARE = ["matplotlib>=3.9", "sacrebleu>=2.4"]  # scripts/reproduce.sh
 BENCH = [*COMPARE, *CONVERT]
-# To find similar sentences; the rest of text preparation needs nothing more.
-CORPUS = ["rapidfuzz>=3.9", "scikit-learn>=1.5"]
 # Several engines behind one address; distillation on many machines.
 RAY = ["ray[serve]>=2.50", *SERVE]
 DEV = [
@@ -93,7 +91,6 @@ setup(
         "text": TEXT,
         "serve": SERVE,
         "ray": RAY,
-        "corpus": CORPUS,
         "train": TRAIN,
         "convert": CONVERT,
         "compare": COMPARE,

@@ -95,14 +95,11 @@ def decode(
     log: Log | None = None,
     clock: Clock = time.perf_counter,
 ) -> list[Decoding]:
-    """Decode every sentence with every system, `size` at a time; see `measure.interleave`.
-
-    Only drafters that read hints get them.
-    """
+    """Decode every sentence with every system, `size` at a time; see `measure.interleave`."""
     for translator in systems.values():
         if isinstance(translator.decoder, SpeculativeDecoder):
             translator.decoder.config = replace(translator.decoder.config, clock=clock)
-        translator.translate_sentences(_readable(translator, sentences[:NUM_WARM_UP]))
+        translator.translate_sentences(sentences[:NUM_WARM_UP])
     calls = [partial(_timed, translator, clock) for translator in systems.values()]
     made = interleave(calls, list(in_buffers(sentences, size)), repeats, log)
     return [Decoding.of(name, found) for name, found in zip(systems, made, strict=True)]
@@ -112,7 +109,6 @@ def _timed(
     translator: SpeculativeTranslator, clock: Clock, sentences: Sequence[Sentence]
 ) -> dict[str, Any]:
     """Translations as `Translation.to_dict` has them, and seconds by part, for JSON."""
-    sentences = _readable(translator, sentences)
     before, start = dict(translator.stats.seconds), clock()
     translations = translator.translate_sentences(sentences)
     seconds = {"total": clock() - start}
@@ -121,14 +117,6 @@ def _timed(
     share = max(t.seconds for t in translations) / len(sentences)
     records = [replace(t, seconds=share).to_dict() for t in translations]
     return {"translations": records, "seconds": seconds}
-
-
-def _readable(
-    translator: SpeculativeTranslator, sentences: Sequence[Sentence]
-) -> Sequence[Sentence]:
-    if translator.settings.reads_hints:
-        return sentences
-    return [replace(sentence, hint=None) for sentence in sentences]
 
 
 def same_networks(translator: SpeculativeTranslator, **changes: Any) -> SpeculativeTranslator:

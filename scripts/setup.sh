@@ -188,7 +188,7 @@ install_project() {
   local text="installing everything else"
   [[ ! -d $VENV/lib/python3.11 ]] || text+="; compiling fairseq takes minutes"
   watch "$text" env -u CUDA_HOME -u CUDA_PATH "${PIP[@]}" install --verbose --progress-bar raw \
-    --no-build-isolation --constraint constraints.txt --editable '.[train,serve,ray,corpus,bench,dev]'
+    --no-build-isolation --constraint constraints.txt --editable '.[train,serve,ray,bench,dev]'
   compgen -G "$KERNELS/_kernels.*" >/dev/null || {
     echo "setup: the kernels for CPUs were not compiled, so decoding on a CPU takes several times as long;"
     echo "setup: to get them, install a C++ compiler and Python's headers (on Debian and Ubuntu:"

@@ -9,7 +9,7 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Any, NoReturn
@@ -140,6 +140,17 @@ class Parser(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         raise SystemExit(refuse(self.prog, f"{message}; {self.prog} --help explains every flag"))
+
+
+class _Removed(argparse.Action):
+    def __call__(self, parser: argparse.ArgumentParser, *given: Any) -> None:
+        parser.error(f"{given[-1]} was removed: {self.const}")
+
+
+def answer_removed(parser: argparse.ArgumentParser, flags: Mapping[str, str]) -> None:
+    """Refuse flags of earlier versions, each with what to do instead."""
+    for flag, instead in flags.items():
+        parser.add_argument(flag, action=_Removed, nargs="*", const=instead, help=argparse.SUPPRESS)
 
 
 def not_installed(package: str, extra: str) -> UserError:

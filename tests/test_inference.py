@@ -176,24 +176,6 @@ def test_prefixes_are_honoured(strategy: str, cli: Cli) -> None:
     assert whole[1::2] == ["s1 s2 s3"] * 3
 
 
-def test_hints_change_no_word(cli: Cli) -> None:
-    """Right ones, none, wrong ones, and ones without end; the right ones save rounds."""
-    # The drafter beside them knows nothing, so it is not asked where there is a hint.
-    unasked = ["--drafter-options", '{"agreement": 0}']
-    flags = ["--drafter", "hint", *unasked, "--block-size", "6", "--batch", "3"]
-    expected = cli.infer("--strategy", "AR")
-    others = ["", expected[0], "<unk> </s> <pad> \U0001f600", "s1 " * 5000]
-    hints = [line if i % 2 else others[i // 2 % 4] for i, line in enumerate(expected)]
-    file = cli.tmp / "hints"
-    file.write_text("\n".join(hints), encoding="utf-8")
-    records = cli.records(*flags, "--hint-file", str(file))
-    assert [r["text"] for r in records] == expected
-    for record in records[1::2]:
-        assert record["rounds"] == -(-sum(record["emitted"]) // 7)
-    column = [f"{line}\t{hint}" for line, hint in zip(LINES, hints, strict=True)]
-    assert cli.infer(*flags, "--hint-column", lines=column) == expected
-
-
 def test_json_lines(cli: Cli) -> None:
     records = cli.records("--batch", "3")
     assert [r["id"] for r in records] == list(range(1, 21))
@@ -343,8 +325,6 @@ def test_what_cannot_be_continued_is_not_promised_to_be(
         (b"s1\n", "-s fr", "dict.fr.txt"),
         (b"s1\n", "--path none.pt", "none.pt: "),
         (b"s1\ts2\ts3\n", "--prefix-column", "line 1: has more than two columns"),
-        (b"s1\ts2\ts3\n", "--drafter hint --hint-column", "a tab, and its target hint"),
-        (b"s1\ts2\n", "--hint-column", "has a hint, which only --drafter hint reads"),
         (b"s1\n", "--drafter assistant", "drafter.pt: this is a block drafter"),
         (b"s1\n", "--strategy drafter --drafter lookup", "cannot decode alone"),
         (b"s1\n", "--strategy early-exit --exit-layer 3", "no exit after layer 3"),

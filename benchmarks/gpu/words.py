@@ -42,7 +42,6 @@ DRAFTERS: dict[str, tuple[Path, dict[str, Any]]] = {
         },
     ),
     "lookup": (BUNDLED, {**_PLAIN, "drafter": "lookup"}),
-    "hint": (BUNDLED, {"drafter": "hint"}),
 }
 _RULES: dict[str, dict[str, Any]] = {
     "top_beta": {"beta": 3, "tau": 1.0},
@@ -57,8 +56,6 @@ def settings_of(folder: Path, given: dict[str, Any]) -> Settings:
     given = {**given, **paths, "max_len_a": 2.0, "max_len_b": 8}
     if not (find_spec("sacremoses") and find_spec("subword_nmt")):
         given |= {"tokenizer": None, "bpe": None, "bpe_codes": None}
-    if folder == BUNDLED and given.get("drafter") == "hint":
-        given |= {"bigrams": None}
     return replace(Pair.of(folder, "en", "de").settings, **given)
 
 
@@ -89,19 +86,11 @@ class Words:
         self.lines = short[:: max(1, len(short) // size)][:size]
         self._known: dict[str, list[list[int]]] = {}
 
-    def _hints(self, settings: Settings) -> list[str | None] | None:
-        """Greedy translations without their fifth word, so that they go wrong on the way."""
-        if not settings.reads_hints:
-            return None
-        plain = replace(settings, drafter="lookup", drafter_checkpoint=None, strategy="AR")
-        greedy = load_translator(_in_double(plain)).translate(self.lines)
-        return [" ".join(t.text.split()[:4] + t.text.split()[5:]) for t in greedy]
-
     def found(
         self, settings: Settings, translator: SpeculativeTranslator
     ) -> list[tuple[Request, list[int]]]:
         """Each sentence's request and output."""
-        sentences = number_sentences(self.lines, self._hints(settings))
+        sentences = number_sentences(self.lines)
         requests = [r for r in map(translator.prepare, sentences) if isinstance(r, Request)]
         done = {result.id: result.token_ids for result in translator.decoder.run(requests)}
         return [(request, done[request.id]) for request in requests]

@@ -14,7 +14,7 @@ from functools import partial
 from itertools import islice, zip_longest
 from pathlib import Path
 from select import select
-from typing import Any, TypeVar
+from typing import Any, ClassVar, TypeVar
 
 from tqdm import tqdm
 
@@ -145,7 +145,6 @@ def check_places(inputs: Sequence[str], outputs: Sequence[str]) -> None:
 
 
 _beside = partial(option, group="forced beginnings, and long lines")
-_hints = partial(option, group="drafting")
 _file = partial(option, group="files")
 _report = partial(option, group="reports (standard error)")
 
@@ -154,19 +153,16 @@ _report = partial(option, group="reports (standard error)")
 class FileOptions:
     """Input and output files, and reports about them."""
 
+    REMOVED: ClassVar[Mapping[str, str]] = dict.fromkeys(
+        ("--hint-file", "--hint-column"), "--drafter block drafts faster than hints did; omit it"
+    )
+
     prefix_file: str | None = _beside(
         None,
         "line n is what the translation of line n must begin with, in the form of the input",
         "FILE",
     )
     prefix_column: bool = _beside(False, "as --prefix-file, after a tab in each line of the input")
-    hint_file: str | None = _hints(
-        None,
-        "line n is a translation of nearly the same text as line n of the input, in the form of "
-        "the input, or empty: --drafter hint drafts from it; in exact mode it changes no word",
-        "FILE",
-    )
-    hint_column: bool = _hints(False, "as --hint-file, after a tab in each line of the input")
     input_path: str = _file(STANDARD, "UTF-8 lines; '-', the default: standard input", "FILE")
     output_path: str = _file(STANDARD, "'-', the default: standard output", "FILE")
     json_path: str | None = _file(
@@ -205,17 +201,10 @@ class FileOptions:
 
     def __post_init__(self) -> None:
         check(self)
-        for one, other, way_out in (
-            ("prefix-file", "prefix-column", "exclude each other; give one of them"),
-            ("hint-file", "hint-column", "exclude each other; give one of them"),
-            (
-                "prefix-column",
-                "hint-column",
-                "are about the same column; give one of them as a file",
-            ),
-        ):
-            is_given = [bool(getattr(self, name.replace("-", "_"))) for name in (one, other)]
-            require(not all(is_given), f"--{one} and --{other} {way_out}.")
+        require(
+            not (self.prefix_file and self.prefix_column),
+            "--prefix-file and --prefix-column exclude each other; give one of them.",
+        )
         for flag, path in (("--output-path", self.output_path), ("--json-path", self.json_path)):
             require(
                 not (self.resume and path == STANDARD),
@@ -227,8 +216,7 @@ class FileOptions:
         )
         require(
             self.inputs.count(STANDARD) <= 1,
-            "Only one of --input-path, --prefix-file, --hint-file and --diagnose-targets can be "
-            "standard input.",
+            "Only one of --input-path, --prefix-file and --diagnose-targets can be standard input.",
         )
         require(
             self.diagnose or self.diagnose_targets is None,
@@ -243,7 +231,7 @@ class FileOptions:
     @property
     def inputs(self) -> list[str]:
         """Files to read in parallel, the sentences first."""
-        beside = (self.prefix_file, self.hint_file, self.diagnose_targets)
+        beside = (self.prefix_file, self.diagnose_targets)
         return [self.input_path, *(path for path in beside if path is not None)]
 
 
@@ -283,22 +271,20 @@ def _joined(files: FileOptions, lines: Sequence[Sentence]) -> Sentence:
     """A line of the input, joined with its lines in the parallel files."""
     beside = dict(zip(files.inputs[1:], (line.text for line in lines[1:]), strict=True))
     line, text = lines[0], lines[0].text
-    paths = (files.prefix_file, files.hint_file, files.diagnose_targets)
-    prefix, hint, target = (beside.get(path or "") for path in paths)
+    paths = (files.prefix_file, files.diagnose_targets)
+    prefix, target = (beside.get(path or "") for path in paths)
     if files.prefix_column:
-        text, prefix = _columns(line, "prefix")
-    if files.hint_column:
-        text, hint = _columns(line, "hint")
-    return replace(line, text=text, prefix=prefix or None, hint=hint or None, target=target)
+        text, prefix = _columns(line)
+    return replace(line, text=text, prefix=prefix or None, target=target)
 
 
-def _columns(line: Sentence, name: str) -> tuple[str, str]:
+def _columns(line: Sentence) -> tuple[str, str]:
     """The sentence, and the text after its tab. Raises UserError for a second tab."""
     text, _, beside = line.text.partition("\t")
     require(
         "\t" not in beside,
-        f"{line.where}: has more than two columns; --{name}-column expects the sentence, a tab, "
-        f"and its target {name}.",
+        f"{line.where}: has more than two columns; --prefix-column expects the sentence, a tab, "
+        "and its target prefix.",
     )
     return text, beside
 
@@ -405,8 +391,7 @@ class Journal:
         """Raises UserError if the lines recorded came from another input."""
         for sentence in sentences:
             self.lines += 1
-            beside = [sentence.prefix, *([sentence.hint] if sentence.hint is not None else [])]
-            self._hash.update(json.dumps([sentence.text, *beside]).encode())
+            self._hash.update(json.dumps([sentence.text, sentence.prefix]).encode())
             recorded = self._recorded
             require(
                 not recorded

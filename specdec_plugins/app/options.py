@@ -33,7 +33,7 @@ from dataclasses import MISSING, dataclass, field, fields, replace
 from typing import Any, TypeVar, get_args, get_origin, get_type_hints
 
 from specdec_plugins.decoding.registry import Registry
-from specdec_plugins.errors import require
+from specdec_plugins.errors import answer_removed, require
 
 R = TypeVar("R")
 _KEY = "option"
@@ -179,23 +179,13 @@ def add_options(
     groups: dict[str | None, Any] = {name: parser.add_argument_group(name) for name in first}
     groups[None] = parser
     for record in records:
-        for flag, instead in getattr(record, "REMOVED", {}).items():
-            parser.add_argument(
-                flag, action=_Removed, nargs="?", const=instead, help=argparse.SUPPRESS
-            )
+        answer_removed(parser, getattr(record, "REMOVED", {}))
         kinds = get_type_hints(record)
         for name, one in _options(record).items():
             if not only or name in only:
                 if one.group not in groups:
                     groups[one.group] = parser.add_argument_group(one.group)
                 one.add(groups[one.group], name, kinds[name])
-
-
-class _Removed(argparse.Action):
-    """Refuses a flag of an earlier version, and says what to do instead."""
-
-    def __call__(self, parser: argparse.ArgumentParser, *given: Any) -> None:
-        parser.error(f"{given[-1]} was removed: {self.const}")
 
 
 def build(record: type[R], given: Mapping[str, Any]) -> R:

@@ -342,11 +342,6 @@ class Settings:
         return self.strategy in ("specdec", "drafter")
 
     @property
-    def reads_hints(self) -> bool:
-        """True if lines may have a hint: a translation of nearly the same text."""
-        return self.drafts and self.drafter == "hint"
-
-    @property
     def raw_text(self) -> bool:
         """True if lines are raw text; False if they are the model's tokens."""
         return self.tokenizer is not None or self.bpe is not None

@@ -23,7 +23,7 @@ from specdec_plugins.app.types import (
 from specdec_plugins.decoding.engine import SpeculativeDecoder
 from specdec_plugins.decoding.stats import DecodeStats
 from specdec_plugins.decoding.types import SEEDS, FinishReason, Request, RowResult
-from specdec_plugins.errors import UserError, located, require
+from specdec_plugins.errors import UserError, located
 
 
 class SpeculativeTranslator:
@@ -58,7 +58,6 @@ class SpeculativeTranslator:
     def translate(
         self,
         lines: Sequence[str],
-        hints: Sequence[str | None] | None = None,
         *,
         source_lang: str | None = None,
         target_lang: str | None = None,
@@ -67,15 +66,12 @@ class SpeculativeTranslator:
 
         source_lang, target_lang: override the translator's own, for a model with several languages.
 
-        hints: for drafter `hint`, one for each line: a translation of nearly the same text, or None
-        or an empty one. In exact mode they change no word. With a rule that samples, line n of a
-        call draws with `seed` + n, whatever the batch. Raises UserError before anything is decoded
-        if a line is longer than the model's positions, if there are not as many hints as lines, or
-        if the drafter cannot read hints.
+        With a rule that samples, line n of a call draws with `seed` + n, whatever the batch. Raises
+        UserError before anything is decoded if a line is longer than the model's positions.
         """
         sentences = [
             replace(sentence, source_lang=source_lang, target_lang=target_lang)
-            for sentence in number_sentences(lines, hints)
+            for sentence in number_sentences(lines)
         ]
         return self.translate_sentences(sentences)
 
@@ -190,9 +186,7 @@ class SpeculativeTranslator:
         params = self.settings.decode_params(
             max_len, (self.settings.seed + sentence.number) % SEEDS, self.limits.block_size
         )
-        return Request(
-            str(sentence.number), source_ids, params, forced_ids, self._hint_ids(sentence)
-        )
+        return Request(str(sentence.number), source_ids, params, forced_ids)
 
     def _forced_ids(self, sentence: Sentence) -> tuple[list[int], bool]:
         """The forced target ids, and whether they end the sentence.
@@ -206,15 +200,6 @@ class SpeculativeTranslator:
             ids = self.codec.target_ids(sentence.prefix)
         size = self.settings.prefix_size
         return (ids[:size], size > len(ids)) if size else (ids, False)
-
-    def _hint_ids(self, sentence: Sentence) -> list[int]:
-        if not sentence.hint:
-            return []
-        require(
-            self.settings.reads_hints,
-            f"{sentence.where}: has a hint, which only --drafter hint reads.",
-        )
-        return self.codec.target_ids(sentence.hint)
 
     def _fit_source(self, source_ids: list[int], codec: Codec, where: str) -> list[int]:
         longest, framing = self.limits.source, codec.num_framing
@@ -261,16 +246,6 @@ def load_translator(settings: Settings, with_scores: bool = False) -> Speculativ
     return SpeculativeTranslator(settings, *load_parts(settings, with_scores))
 
 
-def number_sentences(
-    lines: Sequence[str], hints: Sequence[str | None] | None = None
-) -> list[Sentence]:
-    """Sentences numbered from 1. Raises UserError if there are not as many hints as lines."""
-    hints = [None] * len(lines) if hints is None else hints
-    require(
-        len(hints) == len(lines),
-        f"expected one hint for each of {len(lines)} lines, found {len(hints)}.",
-    )
-    return [
-        Sentence(n, line, where=f"sentence {n}", hint=hint)
-        for n, (line, hint) in enumerate(zip(lines, hints, strict=True), 1)
-    ]
+def number_sentences(lines: Sequence[str]) -> list[Sentence]:
+    """Sentences numbered from 1."""
+    return [Sentence(n, line, where=f"sentence {n}") for n, line in enumerate(lines, 1)]

@@ -34,7 +34,6 @@ class Sentence:
     prefix: str | None = None  # what the translation must begin with
     where: str = "sentence"  # named in messages
     tokens: Sequence[str] | None = None  # the source as the model's tokens, in place of the text
-    hint: str | None = None  # a translation of nearly the same text, to draft from
     source_lang: str | None = None  # None = the translator's own
     target_lang: str | None = None
     target: str | None = None  # the drafter's training target, as tokens; for a diagnosis

@@ -15,12 +15,10 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
 from heapq import nsmallest
-from importlib.util import find_spec
 from itertools import islice
-from typing import NamedTuple
 
 from specdec_plugins.corpus.reading import Pair
-from specdec_plugins.errors import UserError, not_installed, require
+from specdec_plugins.errors import require
 
 _LAST_LATIN = 0x24F  # last code point of Latin Extended-B; Latin-1 and Extended-A lie below it
 _LONGEST_WORD = 60  # characters; longer ones are paths, keys and tables without spaces
@@ -260,74 +258,3 @@ def _first_of_each(
         if held.verdict(keys) == KEPT and (mark := hashed(keys[0])) not in seen:
             seen.add(mark)
             yield keys[0], pair
-
-
-class Hint(NamedTuple):
-    """A held-out pair, and one like it that stays in the training text."""
-
-    pair: Pair
-    neighbour: Pair
-    similarity: float  # of the two sources, 0 to 1
-
-
-_SHORTEST, _LONGEST = 8, 40  # words of a source
-_LOWEST, _HIGHEST = 0.8, 0.95  # similarity to the nearest neighbour
-_MOST_SHARED = 0.02  # share of the sources that may have a word in common
-_CANDIDATES, _BATCH = 6000, 200  # sources tried in total at most, and at once
-_NEAREST = 60  # neighbours by words, among which characters decide
-
-
-def choose_hints(pairs: Iterable[Pair], held: HeldOutSentences, number: int) -> list[Hint]:
-    """Pairs for translation with a hint: the nearest source in training is similar, not identical.
-
-    Sources are tried in the order of their hashes. TF-IDF over words finds the neighbours, and
-    character similarity judges them. Raises UserError if there are fewer than ``number``.
-    """
-    fitting = [
-        (source, pair)
-        for source, pair in _first_of_each(pairs, held, set())
-        if _SHORTEST <= len(pair[0].split()) <= _LONGEST
-    ]
-    pool = [pair for _, pair in fitting]
-    order = sorted(range(len(pool)), key=lambda i: hashed(f"hint {fitting[i][0]}"))[:_CANDIDATES]
-    hints: list[Hint] = []
-    taken: set[int] = set()
-    for index, near, similarity in _neighbours([source for source, _ in pool], order):
-        if _LOWEST <= similarity <= _HIGHEST and not {index, near} & taken:
-            hints.append(Hint(pool[index], pool[near], round(similarity, 4)))
-            taken |= {index, near}
-            if len(hints) == number:
-                break
-    else:
-        raise UserError(
-            f"--hints: only {len(hints)} pairs have a similar training pair; take no more than that"
-        )
-    return hints
-
-
-def _neighbours(sources: Sequence[str], order: Sequence[int]) -> Iterator[tuple[int, int, float]]:
-    """Yields, in this order, a source's index, that of its nearest neighbour, their similarity."""
-    if not (find_spec("rapidfuzz") and find_spec("sklearn")):
-        raise not_installed("rapidfuzz and scikit-learn", "corpus")
-    import numpy
-    from rapidfuzz import fuzz
-    from sklearn.feature_extraction.text import TfidfVectorizer
-
-    # A word of many sources says little, and would make all sources neighbours.
-    vectorizer = TfidfVectorizer(token_pattern=r"\w+", max_df=_MOST_SHARED, dtype=numpy.float32)
-    vectors = vectorizer.fit_transform(sources)
-    by_word = vectors.T.tocsr()
-    for start in range(0, len(order), _BATCH):
-        batch = order[start : start + _BATCH]
-        products = (vectors[batch] @ by_word).tocsr()
-        for row, index in enumerate(batch):
-            span = slice(products.indptr[row], products.indptr[row + 1])
-            nearest = numpy.argsort(-products.data[span])[:_NEAREST]
-            found = [
-                (fuzz.ratio(sources[index], sources[other]) / 100, int(other))
-                for other in products.indices[span][nearest]
-                if other != index
-            ]
-            if found:
-                similarity, near = max(found)
-                yield index, near, similarity

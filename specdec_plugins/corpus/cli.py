@@ -7,10 +7,10 @@ import logging
 import math
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
-from specdec_plugins.errors import Parser, run_command, stopping
+from specdec_plugins.errors import Parser, answer_removed, run_command, stopping
 
 logger = logging.getLogger("specdec.corpus")
 
@@ -49,6 +49,8 @@ class CommandLine:
     flags: Sequence[Flag]
     epilog: str | None = None
     interrupted: str = "stopped; finished work is on disk, run the same command to resume"
+    # Flags of earlier versions, and what to do instead
+    removed: Mapping[str, str] = field(default_factory=dict)
 
     def parser(self) -> argparse.ArgumentParser:
         """The parser of the flags and ``--debug``."""
@@ -60,6 +62,7 @@ class CommandLine:
             formatter_class=_Formatter,
         )
         made.add_argument("--debug", action="store_true", help="show a stack trace with an error")
+        answer_removed(made, self.removed)
         for names, default, kind, text in self.flags:
             more: dict[str, Any] = {"default": default}
             if names.startswith("-") and default is REQUIRED:

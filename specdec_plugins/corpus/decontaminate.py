@@ -2,7 +2,7 @@
 
     OUT/train.tsv          all training files concatenated, without contaminated pairs
     OUT/valid.tsv, OUT/test.tsv, OUT/test1.tsv, ...
-    OUT/NAME.test.tsv, OUT/NAME.dev.tsv, OUT/NAME.hints.tsv    taken from a corpus, if asked for
+    OUT/NAME.test.tsv, OUT/NAME.dev.tsv    taken from a corpus, if asked for
     OUT/report.json        pairs of each file: read, kept, dropped and why
 
 A training pair is dropped if either side equals a held-out sentence of its language. Case,
@@ -32,7 +32,6 @@ from specdec_plugins.corpus.cleaning import (
     HeldOutSentences,
     NearDuplicates,
     PairRules,
-    choose_hints,
     keys_of,
     scripts_of,
     split_off,
@@ -94,7 +93,6 @@ class Mix:
     weights: Mapping[str, float]  # how often each pair of a corpus is written; 1 if not named
     per_source: Mapping[str, int]  # near-duplicates kept of a source; 1 if not named
     split_off: Mapping[str, Sequence[int]]  # sizes of the test and dev set taken from a corpus
-    hints: Mapping[str, int]  # pairs with a similar one, taken from a corpus
     joined: float = 0.0  # the share of pairs that are also written with those before them
 
     def write(
@@ -186,17 +184,15 @@ def _languages(pair: str) -> tuple[str, str]:
 def _mix(args: argparse.Namespace, names: Sequence[str]) -> Mix:
     """The mix that the flags describe, of corpora of these names."""
     require(
-        args.clean or not (args.per_source or args.split_off or args.hints),
-        "--per-source, --split-off and --hints are part of cleaning; add --clean",
+        args.clean or not (args.per_source or args.split_off),
+        "--per-source and --split-off are part of cleaning; add --clean",
     )
     weights = {n: w for n, [w] in _by_name("--weights", args.weights, names, float).items()}
-    per_source, hints = (
-        {name: number for name, [number] in _by_name(flag, items, names, int).items()}
-        for flag, items in (("--per-source", args.per_source), ("--hints", args.hints))
-    )
+    numbers = _by_name("--per-source", args.per_source, names, int)
+    per_source = {name: number for name, [number] in numbers.items()}
     rules = PairRules(*_languages(args.pair), args.max_words) if args.clean else None
     sizes = _by_name("--split-off", args.split_off, names, int, 2)
-    return Mix(rules, weights, per_source, sizes, hints, args.joined)
+    return Mix(rules, weights, per_source, sizes, args.joined)
 
 
 def main(args: argparse.Namespace) -> None:
@@ -243,7 +239,6 @@ def _check_output(
     """Raises UserError if a file to be written is an input, or was not written by this command."""
     inputs = [path for corpus in (*corpora, *chain(*sets.values())) for path in corpus.paths]
     taken = [f"{name}.{part}" for name in mix.split_off for part in _PARTS]
-    taken += [f"{name}.hints" for name in mix.hints]
     for path in (out / f"{name}.tsv" for name in ("train", *(sets.keys() - {"also"}), *taken)):
         check_output(path, "--out", inputs=inputs, replaced=True)
         require(
@@ -311,12 +306,6 @@ def _choose(
                 _write(place(f"{name}.{split}.tsv"), part)
                 taken += part
                 found[f"{name}.{split}"] = len(part)
-        if name in mix.hints:
-            chosen = choose_hints(mix.read(corpus, BadLines(True)), held, mix.hints[name])
-            rows = [(*h.pair, *h.neighbour, str(h.similarity)) for h in chosen]
-            _write(place(f"{name}.hints.tsv"), rows)
-            taken += [hint.pair for hint in chosen]
-            found[f"{name}.hints"] = len(chosen)
     held.add(taken)
     return found
 
@@ -345,11 +334,10 @@ COMMAND = cli.CommandLine(
          "several out"),
         ("--split-off", [], "NAME=TEST,DEV", "move TEST and DEV pairs of a corpus to NAME.test.tsv "
          "and NAME.dev.tsv"),
-        ("--hints", [], "NAME=N", "move N pairs whose source is similar to one that stays to "
-         "NAME.hints.tsv, each with that pair and the similarity"),
         ("--research-data", False, bool, "include Multi30k: for research only"),
         ("--bad-lines", "refuse", ("refuse", "skip"), "bad lines of the training files"),
     ],
+    removed={"--hints": "nothing drafts from hints any more; omit it"},
     interrupted="stopped; nothing was written",
 )  # fmt: skip
 

@@ -102,17 +102,16 @@ class Batch:
 
 
 def collate(requests: Sequence[Request], pad: int, start: int, device: torch.device) -> SourceBatch:
-    """Right-padded sources, forced prefixes and hints of some requests."""
+    """Right-padded sources and forced prefixes of some requests."""
 
-    def padded(rows: list[list[int]], pad: int = pad) -> tuple[Tensor, Tensor]:
+    def padded(rows: list[list[int]]) -> tuple[Tensor, Tensor]:
         width = max(len(row) for row in rows)
         tokens = torch.tensor([row + [pad] * (width - len(row)) for row in rows], device=device)
         return tokens.long(), torch.tensor([len(row) for row in rows], device=device)
 
     source, source_lengths = padded([r.source_ids for r in requests])
     forced, forced_lengths = padded([[start, *r.forced_ids] for r in requests])
-    hints, _ = padded([r.hint_ids for r in requests], pad=-1)
-    return SourceBatch(source, source_lengths, forced, forced_lengths, hints)
+    return SourceBatch(source, source_lengths, forced, forced_lengths)
 
 
 def to_host(tensors: Sequence[Tensor]) -> list[list[Any]]:

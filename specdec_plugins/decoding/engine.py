@@ -412,10 +412,6 @@ def check_request(request: Request, verifier: Verifier, method: Method) -> None:
         f"Request {request.id!r}: its target prefix must hold token ids below "
         f"{verifier.vocab_size} and no end of sentence ({verifier.special.eos}).",
     )
-    require(
-        all(0 <= token < verifier.vocab_size for token in request.hint_ids),
-        f"Request {request.id!r}: its hint must hold token ids below {verifier.vocab_size}.",
-    )
     if drafter is not None and drafter.max_block_size is not None:
         require(
             params.block_size <= drafter.max_block_size,

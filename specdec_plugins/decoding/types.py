@@ -72,7 +72,6 @@ class SourceBatch:
     lengths: Tensor  # [B] int64, eos included
     forced: Tensor  # [B, P] int64, right-padded; column 0 is the start token
     forced_lengths: Tensor  # [B] int64, start token included, so at least 1
-    hints: Tensor  # [B, H] int64, `Request.hint_ids` padded with -1; all -1 without a hint
 
     def __len__(self) -> int:
         return self.tokens.shape[0]
@@ -414,7 +413,6 @@ class Request:
     source_ids: list[int]  # ends in eos
     params: DecodeParams = field(default_factory=DecodeParams)
     forced_ids: list[int] = field(default_factory=list)  # target prefix to begin with, no eos
-    hint_ids: list[int] = field(default_factory=list)  # similar translation to draft from; no eos
 
     def __post_init__(self) -> None:
         require(len(self.source_ids) > 0, f"Request {self.id!r} has an empty source.")

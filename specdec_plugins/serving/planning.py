@@ -61,13 +61,11 @@ def make_plan(
     options: Parameters,
     model: ServedModel,
     settings: ServerSettings,
-    hints: Sequence[str] = (),
     take: Callable[[int], None] = lambda num: None,
     copies: int = 1,
 ) -> TextPlan:
-    """hints: one for each text, or none at all; drafter `hint` drafts from them. copies: how often
-    each sentence will be decoded at once. take: is told how many sentences that are, before the
-    longer part of the work, and may raise ServiceError.
+    """copies: how often each sentence will be decoded at once. take: is told how many sentences
+    that are, before the longer part of the work, and may raise ServiceError.
 
     Raises UserError or ServiceError if a text or an option cannot be served.
     """
@@ -87,11 +85,10 @@ def make_plan(
         )
     take(num)
     requests = []
-    hint_ids = _hint_ids(parts, hints, model, split) if any(hints) else [[]] * len(sentences)
     for index, sentence in enumerate(sentences):
         source_ids = _source_ids(sentence, codec, model.limits.source)
         name = f"sentence {index + 1}"
-        requests.append(Request(name, source_ids, params, [*codec.first_ids], hint_ids[index]))
+        requests.append(Request(name, source_ids, params, [*codec.first_ids]))
         check_request(requests[-1], model.decoder.verifier, model.decoder.method)
     return TextPlan(parts, requests, seed).decoded_with(params, seed)
 
@@ -108,27 +105,6 @@ def _source_ids(sentence: str, codec: Codec, longest: int) -> list[int]:
             "reads; split it.",
         )
     return source_ids
-
-
-def _hint_ids(
-    parts: Sequence[Sequence[str]], hints: Sequence[str], model: ServedModel, split: Split
-) -> list[list[int]]:
-    """A hint per sentence: its counterpart if hint and text have as many sentences, else all of it.
-
-    Raises UserError if the drafter reads no hints.
-    """
-    require(
-        model.settings.reads_hints,
-        "This server's drafter reads no hints; omit hint, or start the server with --drafter hint.",
-    )
-    found = []
-    for part, hint in zip(parts, hints, strict=True):
-        num_sentences, own = len(part) // 2, segment(hint, split)[1::2]
-        if len(own) == num_sentences:
-            found += [model.codec.target_ids(sentence) for sentence in own]
-        else:
-            found += [model.codec.target_ids(" ".join(own))] * num_sentences
-    return found
 
 
 def row_params(options: Parameters, model: ServedModel, settings: ServerSettings) -> DecodeParams:

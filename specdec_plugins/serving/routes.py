@@ -89,9 +89,8 @@ async def post_translate(
     languages = (None if body.source == "auto" else body.source, body.target)
     is_one = isinstance(body.q, str)
     texts = [body.q] if isinstance(body.q, str) else body.q
-    hints = [body.hint] if isinstance(body.hint, str) else body.hint or []
     async with service.until(service.deadline()):
-        work = service.translate(texts, languages, body.seed, body.alternatives, hints)
+        work = service.translate(texts, languages, body.seed, body.alternatives)
         best, others = await stream.while_connected(request, work)
     alternatives = (others[0] if is_one else others) if body.alternatives else None
     return schemas.TranslateResponse(

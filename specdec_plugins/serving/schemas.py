@@ -54,12 +54,6 @@ def _setting(name: str, record: type = ServerSettings) -> Any:
     return _field(setting.help, **setting.bounds)
 
 
-_HINT = (
-    "a translation of nearly the same text, to draft from; with beta 1 it changes no word. Its "
-    "sentences are matched to those of the text if there are as many"
-)
-
-
 _LANGUAGE = "for a model with several languages: one of GET /languages; null = the server's default"
 
 
@@ -78,7 +72,6 @@ class Parameters(Refusing):
     beta: Count | None = _setting("beta")
     tau: Finite | None = _setting("tau")
     split_sentences: bool = _field("false = every line is one sentence", True)
-    hint: str | None = _field(_HINT)
     source_lang: str | None = _field(_LANGUAGE)
     target_lang: str | None = _field(_LANGUAGE)
 
@@ -115,17 +108,6 @@ class TranslateRequest(Refusing):
     alternatives: int = _field("number of distinct samples besides the translation", 0, ge=0)
     api_key: str | None = None
     seed: Seed | None = _field("seed of the alternatives")
-    hint: str | list[str] | None = _field(f"{_HINT}; a list if q is one")
-
-    @model_validator(mode="after")
-    def _hints(self) -> TranslateRequest:
-        if self.hint is not None:
-            num_texts, num_hints = (
-                len(given) if isinstance(given, list) else None for given in (self.q, self.hint)
-            )
-            if num_texts != num_hints:
-                raise _refused("hint", "must match 'q': one text, or a list of as many")
-        return self
 
 
 class Subword(BaseModel):

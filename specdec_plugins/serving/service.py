@@ -97,16 +97,13 @@ class Service:
             error=error.message, error_type=error.kind, request_id=current_id.get()
         )
 
-    async def plan(
-        self, texts: Sequence[str], options: Parameters, hints: Sequence[str] = (), copies: int = 1
-    ) -> TextPlan:
+    async def plan(self, texts: Sequence[str], options: Parameters, copies: int = 1) -> TextPlan:
         """To be decoded at once, as nothing keeps its places in the queue.
 
-        hints: one for each text; without them, all have the options' hint. copies: how often each
-        sentence will be decoded. Raises ServiceError if a text or an option cannot be served.
+        copies: how often each sentence will be decoded. Raises ServiceError if a text or an option
+        cannot be served.
         """
-        hints = hints or [options.hint or ""] * len(texts)
-        settings, num_characters = self.settings, sum(map(len, (*texts, *hints)))
+        settings, num_characters = self.settings, sum(map(len, texts))
         if len(texts) > settings.max_texts:
             message = f"{len(texts)} texts exceed the limit of {settings.max_texts} a request."
             raise ServiceError(413, message)
@@ -120,7 +117,7 @@ class Service:
             self.model.codec.between(options.source_lang, options.target_lang)
         with self._refusing(), self.worker.places() as take:
             return await self.with_text(
-                lambda: make_plan(texts, options, self.model, settings, hints, take, copies)
+                lambda: make_plan(texts, options, self.model, settings, take, copies)
             )
 
     @contextmanager
@@ -141,7 +138,6 @@ class Service:
         languages: tuple[str | None, str | None] = (None, None),
         seed: int | None = None,
         num: int = 0,
-        hints: Sequence[str] = (),
     ) -> tuple[list[str], list[list[str]]]:
         """The translation of each text, and up to `num` samples that differ from it and from
         each other. Fewer if all lots of samples give too few; `note_on` says so.
@@ -151,7 +147,7 @@ class Service:
         hot = [Parameters(do_sample=True, temperature=heat) for heat in self._temperatures if num]
         with self._refusing():
             drawn = [row_params(how, self.model, self.settings) for how in hot]
-        plan = await self.plan(texts, plain, hints, 1 + num)
+        plan = await self.plan(texts, plain, 1 + num)
 
         def lot(part: TextPlan, number: int) -> list[TextPlan]:
             seeds = range(first + 1 + number * num, first + 1 + (number + 1) * num)

@@ -291,12 +291,11 @@ def test_another_input_or_output_or_other_settings_are_refused(
         resume(output, complete, *texts, **changes)
 
 
-@pytest.mark.parametrize("beside", ["prefix", "hint"])
-def test_another_prefix_or_hint_is_another_input(output: str, beside: str) -> None:
+def test_another_prefix_is_another_input(output: str) -> None:
     journal = Journal(output, origin())
     assert journal.read(2)
     with pytest.raises(UserError, match="came from another input"):
-        journal.skip(iter([Sentence(1, "a"), Sentence(2, "b", **{beside: "c"})]), 2)
+        journal.skip(iter([Sentence(1, "a"), Sentence(2, "b", prefix="c")]), 2)
 
 
 def test_without_a_record_the_count_has_to_do(output: str) -> None:

@@ -98,7 +98,10 @@ def test_unknown_flags_and_values_end_with_one_line(
     assert flags.split()[0] in told
 
 
-@pytest.mark.parametrize("flag", Settings.REMOVED)
+REMOVED = {**Settings.REMOVED, **FileOptions.REMOVED}
+
+
+@pytest.mark.parametrize("flag", REMOVED)
 def test_a_removed_flag_is_answered_with_what_to_do(
     flag: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -108,7 +111,7 @@ def test_a_removed_flag_is_answered_with_what_to_do(
         assert raised.value.code == 2
         told = capsys.readouterr().err
         assert told.count("\n") == 1
-        assert f"{flag} was removed: {Settings.REMOVED[flag]}; " in told
+        assert f"{flag} was removed: {REMOVED[flag]}; " in told
 
 
 @pytest.mark.parametrize(
@@ -156,9 +159,6 @@ def test_a_removed_flag_is_answered_with_what_to_do(
         ("--prefix-size 2", "give one with --prefix-file"),
         ("--prefix-column --prefix-file p", "exclude each other"),
         ("--prefix-file -", "Only one of"),
-        ("--hint-file -", "Only one of"),
-        ("--hint-column --hint-file p", "exclude each other"),
-        ("--hint-column --prefix-column", "about the same column"),
         ("--resume", "--resume continues a file"),
         ("--output-path o --json-path o", "name the same place"),
         ("--output-path o --json-path ./o", "name the same place"),

@@ -105,17 +105,6 @@ def test_the_first_tokens_of_a_reference(size: int, expected: str, reason: str) 
     assert (done.text, done.finish_reason) == (expected, reason)
 
 
-def test_hints_are_as_many_as_lines_and_for_who_reads_them() -> None:
-    it = translator()
-    assert [t.text for t in it.translate(["a b", "c"], [None, ""])] == [
-        t.text for t in it.translate(["a b", "c"])
-    ]
-    with pytest.raises(UserError, match="one hint for each of 2 lines, found 1"):
-        it.translate(["a", "b"], ["c"])
-    with pytest.raises(UserError, match="sentence 2: has a hint, which only --drafter hint"):
-        it.translate(["a", "b"], ["", "c"])
-
-
 def test_what_does_not_fit_is_named_before_anything_is_decoded() -> None:
     it = translator(source=4)
     sentences = [Sentence(1, "a"), Sentence(2, "a b c d", where="in.txt, line 2")]

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-import pytest
-
-from specdec_plugins.corpus.cleaning import HeldOutSentences, choose_hints, keys_of, split_off
+from specdec_plugins.corpus.cleaning import HeldOutSentences, keys_of, split_off
 from specdec_plugins.corpus.reading import Pair
 from tests.refusals import refused
 
@@ -42,33 +40,3 @@ def test_a_set_is_split_off_by_the_hash_of_letters_and_digits() -> None:
     # Another corpus has its own order.
     assert split_off(corpus(), held, "others", (6, 3))[0] != test
     refused("only 98 sources to choose from", split_off, corpus(), held, "names", (90, 10))
-
-
-WORDS = ["red", "green", "blue", "brown", "white", "black", "grey", "pink"]
-
-
-def documentation() -> list[Pair]:
-    """Sources of words of their own, twenty of which come again with one word changed."""
-    pairs = [(" ".join(f"w{i}x{j}" for j in range(12)), f"Satz {i}") for i in range(120)]
-    like = [(source.rsplit(" ", 1)[0] + " otherwise", f"{t} b") for source, t in pairs[:20]]
-    return [*pairs, *like]
-
-
-def test_hints_have_a_neighbour_that_is_like_and_not_the_same(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    pytest.importorskip("rapidfuzz", reason="the extra 'corpus' brings it")
-    pairs = documentation()
-    held = HeldOutSentences(pairs[:5])
-    hints = choose_hints(pairs, held, 8)
-    assert len(hints) == 8
-    used = [pair for hint in hints for pair in (hint.pair, hint.neighbour)]
-    assert len(set(used)) == 16
-    for hint in hints:
-        assert 0.8 <= hint.similarity <= 0.95
-        assert hint.pair[0].split()[:-1] == hint.neighbour[0].split()[:-1]
-        assert not {hint.pair, hint.neighbour} & set(pairs[:5])
-    assert choose_hints(pairs[::-1], held, 8) == hints
-    refused("only 15 pairs have a similar", choose_hints, pairs, held, 16)
-    monkeypatch.setattr("specdec_plugins.corpus.cleaning.find_spec", lambda name: None)
-    refused("extra 'corpus'", choose_hints, pairs, held, 1)

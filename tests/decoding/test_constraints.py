@@ -21,7 +21,6 @@ from tests.decoding.toys import (
     TableVerifier,
     banned,
     draft_of,
-    hinted,
     method_of,
     oracle,
     prefix_of,
@@ -51,15 +50,12 @@ CASES = {
 @cache
 def jobs(block_size: int) -> list[Request]:
     """Forced prefixes, least and greatest lengths, all ragged."""
-    return hinted(
-        TABLE,
-        requests(
-            9,
-            num_forced=lambda i: i % 3,
-            block_size=block_size,
-            max_len=lambda i: (1, 6, 30)[i % 3] + i,
-            min_len=lambda i: (i % 2) * 5,
-        ),
+    return requests(
+        9,
+        num_forced=lambda i: i % 3,
+        block_size=block_size,
+        max_len=lambda i: (1, 6, 30)[i % 3] + i,
+        min_len=lambda i: (i % 2) * 5,
     )
 
 

@@ -269,7 +269,6 @@ def request(forced_ids: list[int] | None = None, **params: Any) -> Request:
         (request([9]), "below 9"),
         (request([-1]), "below 9"),
         (request([4, SPECIAL.eos]), "no end of sentence"),
-        (replace(request(), hint_ids=[9]), "its hint .* below 9"),
     ],
 )
 def test_impossible_requests_are_refused_before_decoding(bad: Request, words: str) -> None:

@@ -23,7 +23,6 @@ from tests.decoding.toys import (
     SPECIAL,
     TableVerifier,
     decode_with,
-    hinted,
     method_of,
     oracle,
     random_table,
@@ -52,11 +51,6 @@ def jobs(block_size: int, max_len: int) -> list[Request]:
 
 
 @cache
-def hinted_jobs(seed: int, block_size: int, max_len: int) -> list[Request]:
-    return hinted(table(seed), jobs(block_size, max_len))
-
-
-@cache
 def expected(seed: int, block_size: int, max_len: int) -> list[list[int]]:
     return [oracle(table(seed), request) for request in jobs(block_size, max_len)]
 
@@ -68,7 +62,7 @@ def check(name: str, rule: str, block_size: int, max_len: int, seed: int, schedu
     compact_at = (0.01, 1.0)[seed % 2]
     config = EngineConfig(NUM_ROWS, compact_at)
     decoder = SpeculativeDecoder(verifier, method_of(drafter, rule, schedule), config)
-    results = decoder.decode(hinted_jobs(seed, block_size, max_len))
+    results = decoder.decode(jobs(block_size, max_len))
     assert [r.token_ids for r in results] == expected(seed, block_size, max_len)
     stats = decoder.stats
     # Each round emits what it accepted and one token of the verifier's own, but where a row's last
@@ -93,14 +87,7 @@ def test_output_is_greedy(name: str, rule: str, block_size: int) -> None:
 
 # The drafters with a state of their own, and scripts: what a change of the budget could disturb.
 UNDER_SCHEDULES = [
-    *(
-        "assistant:reading",
-        "block:head, shortlist",
-        "early_exit:confident",
-        "hint:block",
-        "lookup",
-        "medusa",
-    ),
+    *("assistant:reading", "block:head, shortlist", "early_exit:confident", "lookup", "medusa"),
     *("scripted:always", "scripted:partly", "scripted:ragged"),
 ]
 

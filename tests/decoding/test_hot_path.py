@@ -57,9 +57,7 @@ def finished_round(with_probs: bool) -> Round:
     return Round(draft, scores, Verdict(integers(ROWS), integers(ROWS)), Outcome(3, 3, 0, 0.1))
 
 
-SOURCE = SourceBatch(
-    integers(ROWS, 6), integers(ROWS), integers(ROWS, 1), integers(ROWS), integers(ROWS, 5)
-)
+SOURCE = SourceBatch(integers(ROWS, 6), integers(ROWS), integers(ROWS, 1), integers(ROWS))
 
 
 @pytest.mark.parametrize("with_probs", [True, False])
@@ -90,9 +88,8 @@ class OnMeta(TableVerifier):
     device = META
 
 
-@pytest.mark.parametrize("name", ["hint", "lookup"])
-def test_drafters_without_a_network(name: str) -> None:
-    drafter = DRAFTERS.build(name, DraftContext(OnMeta(random_table())))
+def test_a_drafter_without_a_network() -> None:
+    drafter = DRAFTERS.build("lookup", DraftContext(OnMeta(random_table())))
     drafter.admit(SOURCE)
     rows = params()
     draft = drafter.propose(

@@ -29,7 +29,6 @@ from tests.decoding.toys import (
     ScriptedDrafter,
     TableVerifier,
     events_of,
-    hinted,
     oracle,
     random_table,
     requests,
@@ -85,8 +84,7 @@ class Counting(ScriptedDrafter):
 
 def jobs_for(name: str) -> list[Request]:
     make = sentences if name == "networks" else requests
-    jobs = make(9, lambda i: i % 3, block_size=4, max_len=lambda i: 20 + i)
-    return jobs if name == "networks" else hinted(TABLE, jobs)
+    return make(9, lambda i: i % 3, block_size=4, max_len=lambda i: 20 + i)
 
 
 def decoded(name: str, period: int, compact_at: float) -> tuple[list[list[int]], list[list[int]]]:

@@ -22,14 +22,13 @@ from tests.decoding.toys import (
     SPECIAL,
     ScriptedDrafter,
     TableVerifier,
-    hinted,
     method_of,
     random_table,
     requests,
 )
 
 TABLE = random_table()
-JOBS = hinted(TABLE, requests(6, lambda i: i % 3, block_size=4, max_len=lambda i: 9 + i, seed=5))
+JOBS = requests(6, lambda i: i % 3, block_size=4, max_len=lambda i: 9 + i, seed=5)
 Make = Callable[[], SpeculativeDecoder]
 
 

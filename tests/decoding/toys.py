@@ -275,20 +275,6 @@ def requests(
     ]
 
 
-def hinted(table: Tensor, jobs: Sequence[Request]) -> list[Request]:
-    """The same, in turns without a hint, with junk, and with nearly the greedy output."""
-
-    def hint(i: int, job: Request) -> list[int]:
-        tokens = [t for t in oracle(table, job) if t != SPECIAL.eos]
-        nearly = [4 if place % 8 == 5 else token for place, token in enumerate(tokens)]
-        return [[], [(i + 3 * j) % 9 for j in range(i)], nearly][i % 3]
-
-    return [
-        replace(job, hint_ids=[t for t in hint(i, job) if t != SPECIAL.eos])
-        for i, job in enumerate(jobs)
-    ]
-
-
 def oracle(table: Tensor, request: Request, constraints: Constraints = FREE) -> list[int]:
     """Greedy decoding by definition, one row in plain Python."""
     text, params = [SPECIAL.start, *request.forced_ids], request.params

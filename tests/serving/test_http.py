@@ -6,16 +6,12 @@ import json
 import logging
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 from typing import Any
 
 import httpx
 import pytest
 
-from specdec_plugins.decoding.drafters import DRAFTERS, DraftContext
-from specdec_plugins.decoding.engine import EngineConfig, SpeculativeDecoder
 from specdec_plugins.serving.errors import KINDS
-from specdec_plugins.serving.model import ServedModel
 from tests.serving.toys import (
     Running,
     ToyCodec,
@@ -329,9 +325,7 @@ def test_an_oversize_body_is_answered_although_the_client_still_writes(server: R
         (413, {"q": ["w1"] * 4}),
         (422, {"q": [1]}),
         (422, {"q": None}),
-        (422, {"hint": "t1"}),  # nobody here reads any
-        (422, {"hint": ["t1"]}),
-        (422, {"q": ["w1"], "hint": "t1"}),
+        (422, {"hint": "t1"}),
     ],
 )
 def test_bad_translations(server: Running, status: int, changes: dict[str, Any]) -> None:
@@ -454,50 +448,6 @@ def test_a_server_without_drafter_or_sampling_says_so() -> None:
         check_error(there.client.post("/translate", json=translation), 422)
         info = there.client.get("/info").json()
         assert (info["drafter"], info["max_alternatives"]) == (None, 0)
-
-
-def hinted(model: ServedModel) -> ServedModel:
-    """With drafter `hint`."""
-    verifier = model.decoder.verifier
-    method = replace(model.decoder.method, drafter=DRAFTERS.build("hint", DraftContext(verifier)))
-    return replace(
-        model,
-        decoder=SpeculativeDecoder(verifier, method, EngineConfig(max_rows=4)),
-        settings=replace(model.settings, drafter="hint"),
-    )
-
-
-def test_a_hint_for_many_sentences_is_read_once() -> None:
-    hints = []
-
-    class Recorded(ToyCodec):
-        def target_ids(self, line: str) -> list[int]:
-            hints.append(line)
-            return super().target_ids(line)
-
-    with running(hinted(toy_model(codec=Recorded()))) as there:
-        generate(there, "w1. w2. w3. w4.", hint="t1 t2")
-    assert hints == ["t1 t2"]
-
-
-def test_hints_save_rounds_and_change_no_word() -> None:
-    """One for each sentence where there are as many, else all of it for each; nonsense, too."""
-    model = hinted(toy_model())
-    right = expected("w5 w2.") + ". " + expected("w7")
-    text, wanted = "w5 w2. w7", f"{expected('w5 w2.')} {expected('w7')}"
-    with running(model) as there:
-        rounds = {}
-        for hint in (None, "", right, "Unsinn \U0001f600 " * 20, expected("w7")):
-            answer = generate(there, text, hint=hint)
-            assert answer["generated_text"] == wanted
-            rounds[hint] = [one["rounds"] for one in answer["details"]["speculation"]]
-        lengths = [len(expected_ids(sentence)) for sentence in ("w5 w2.", "w7")]
-        assert rounds[None] == rounds[""] == lengths
-        assert rounds[right] == [-(-n // 6) for n in lengths]
-        assert rounds[expected("w7")][1] == rounds[right][1]
-        body = {"q": [text, "w7"], **LANGUAGES, "hint": [right, ""]}
-        answer = there.client.post("/translate", json=body).json()
-        assert answer["translatedText"] == [wanted, expected("w7")]
 
 
 def test_a_stream_does_not_read_its_tokens_again_and_again() -> None:

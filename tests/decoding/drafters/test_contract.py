@@ -26,7 +26,6 @@ from tests.decoding.toys import (
     CPU,
     SPECIAL,
     TableVerifier,
-    hinted,
     history,
     method_of,
     random_table,
@@ -38,14 +37,13 @@ TABLE = random_table()
 
 
 def jobs(seed: int = 0) -> list[Request]:
-    made = requests(
+    return requests(
         9,
         num_forced=lambda i: i % 3,
         block_size=lambda i: 1 + 2 * (i % 3),
         max_len=20,
         seed=lambda i: seed + i,
     )
-    return hinted(TABLE, made)
 
 
 JOBS = jobs()
@@ -58,7 +56,7 @@ class Watched:
         self.name = name
         self.verifier = verifier
         self.inner: Drafter = ALL[name](verifier)
-        self.sources: list[tuple[list[int], list[int]]] = []  # with their hints
+        self.sources: list[list[int]] = []
         self.num_proposals = 0
         self.num_ends = 0  # of sentences that were drafted
         self.with_probs: set[bool] = set()  # whether drafts came with their distribution
@@ -71,9 +69,7 @@ class Watched:
 
     def admit(self, source: SourceBatch) -> None:
         rows = zip(source.tokens.tolist(), source.lengths.tolist(), strict=True)
-        sources = [row[:length] for row, length in rows]
-        hints = [[t for t in row if t >= 0] for row in source.hints.tolist()]
-        self.sources += zip(sources, hints, strict=True)
+        self.sources += [row[:length] for row, length in rows]
         self.inner.admit(source)
 
     def commit(self, prefix: Prefix, last: Round) -> None:
@@ -119,7 +115,7 @@ class Watched:
         prefix = asked.prefix
         verifier = TableVerifier(self.verifier.table)
         fresh = ALL[self.name](verifier)
-        rows = [Request("", ids, hint_ids=hint) for ids, hint in self.sources]
+        rows = [Request("", ids) for ids in self.sources]
         # Junk behind each row's end is poison enough: the session's prefix has it.
         source = replace(
             collate(rows, SPECIAL.pad, SPECIAL.start, CPU),
@@ -179,11 +175,6 @@ CONFIDENCE = "confidence must be within 0..1"
         ("lookup", {"min_ngram": 0}, NGRAMS),
         ("lookup", {"min_ngram": 4}, NGRAMS),
         ("lookup", {"max_ngram": 0}, NGRAMS),
-        ("hint", {"min_ngram": 0}, NGRAMS),
-        ("hint", {"min_ngram": 7}, NGRAMS),
-        ("hint", {"max_ngram": 0}, NGRAMS),
-        ("hint", {"agreement": -1}, "agreement must be 0 or more, not -1"),
-        ("hint", {"candidates": 0}, "candidates must be at least 1, not 0"),
         ("block", {"candidates": 0}, "candidates must be at least 1, not 0"),
         ("block", {"bigram_weight": -1.0}, "bigram_weight must be 0 or more, not -1"),
         ("block", {"bigram_weight": float("nan")}, "bigram_weight must be 0 or more, not nan"),

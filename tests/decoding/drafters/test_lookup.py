@@ -24,7 +24,7 @@ def sources(rows: list[list[int]]) -> SourceBatch:
     tokens = torch.tensor([[*row, EOS] + [4] * (width - len(row) - 1) for row in rows])
     lengths = torch.tensor([len(row) + 1 for row in rows])
     start = torch.full((len(rows), 1), SPECIAL.start)
-    return SourceBatch(tokens, lengths, start, torch.ones_like(lengths), hints=start[:, :0])
+    return SourceBatch(tokens, lengths, start, torch.ones_like(lengths))
 
 
 def proposals(

@@ -35,7 +35,6 @@ KEY = 1  # of the source that every row has
 NUM_DRAWS = 20_000
 MAX_LEN = 3
 SOURCE = [KEY, 5, 4, 5, 6, SPECIAL.eos]
-HINT = [5, 4, 6]
 
 
 def decode(
@@ -48,10 +47,7 @@ def decode(
     verifier = verifier or TableVerifier(TABLE, keep_cache=False)
     jobs = [
         Request(
-            id=str(i),
-            source_ids=SOURCE,
-            params=DecodeParams(max_len=MAX_LEN, seed=i, **options),
-            hint_ids=HINT if i % 2 else [],
+            id=str(i), source_ids=SOURCE, params=DecodeParams(max_len=MAX_LEN, seed=i, **options)
         )
         for i in range(NUM_DRAWS)
     ]

@@ -40,7 +40,7 @@ BEFORE: WeakKeyDictionary[DraftSchedule, Outcome] = WeakKeyDictionary()  # of th
 
 def rows(count: int) -> SourceBatch:
     ones = torch.ones(count, dtype=torch.int64)
-    return SourceBatch(ones[:, None], ones, ones[:, None], ones, ones[:, None])
+    return SourceBatch(ones[:, None], ones, ones[:, None], ones)
 
 
 def opened(name: str, count: int, **options: Any) -> DraftSchedule:

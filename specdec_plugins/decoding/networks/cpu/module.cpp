@@ -467,9 +467,6 @@ PYBIND11_MODULE(_kernels, module) {
              arg("used"));
   module.def("until_eos", &until_eos, arg("tokens"), arg("lengths"), arg("eos"), arg("kept"),
              arg("ended"));
-  module.def("follow", &follow, arg("hints"), arg("prefix"), arg("lengths"), arg("drafted"),
-             arg("num_drafted"), arg("budget"), arg("min_ngram"), arg("max_ngram"), arg("eos"),
-             arg("tokens"), arg("counts"), arg("matched"));
   module.def("count_judged", &count_judged, arg("lengths"), arg("accepted"), arg("counts"),
              arg("pool"), arg("decay"));
   module.def("best_width", &best_width, arg("counts"), arg("pool"), arg("block"), arg("costs"),

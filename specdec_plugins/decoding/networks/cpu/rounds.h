@@ -134,45 +134,6 @@ inline void until_eos(const Integers<2>& tokens, const Integers<1>& lengths, int
   }
 }
 
-// A draft, continued by its row's hint: drafters/hint.py.
-inline void follow(const Integers<2>& hints, const Integers<2>& prefix, const Integers<1>& lengths,
-                   const Integers<2>& drafted, const Integers<1>& num_drafted,
-                   const Integers<1>& budget, int min_ngram, int max_ngram, int64_t eos,
-                   const Tensor<int64_t, 2>& tokens, const Tensor<int64_t, 1>& counts,
-                   const Tensor<int64_t, 1>& matched) {
-  const int64_t width = tokens.size(1);
-  for (int64_t row = 0; row < tokens.size(0); ++row) {
-    const int64_t* hint = hints.data + row * hints.size(1);
-    const int64_t* written = prefix.data + row * prefix.size(1) + lengths.data[row];  // its end
-    const int64_t* draft = drafted.data + row * drafted.size(1);
-    const int64_t num = std::clamp<int64_t>(num_drafted.data[row], 0, drafted.size(1));
-    const int64_t known = lengths.data[row] - 1 + num;
-    const auto back = [&](int64_t i) { return i < num ? draft[num - 1 - i] : written[num - 1 - i]; };
-    int64_t size = 0, best = 0, start = 0;
-    while (size < hints.size(1) && hint[size] >= 0) ++size;
-    for (int64_t at = 0; at < size; ++at) {
-      const int64_t most = std::min<int64_t>({max_ngram, at, known});
-      int64_t length = 0;
-      while (length < most && hint[at - 1 - length] == back(length)) ++length;
-      if (known == 0 && at == 0) length = min_ngram;
-      if (length < min_ngram || length < best) continue;
-      if (length == best && std::abs(at - known) >= std::abs(start - known)) continue;
-      best = length, start = at;
-    }
-    matched.data[row] = best;
-    int64_t* out = tokens.data + row * width;
-    std::fill_n(out, width, 0);
-    int64_t count = std::min(num, width);
-    std::copy_n(draft, count, out);
-    const int64_t stop = std::min(budget.data[row], width);
-    for (int64_t at = start; best > 0 && at < size && count < stop; ++at) {
-      out[count++] = hint[at];
-      if (hint[at] == eos) break;
-    }
-    counts.data[row] = count;
-  }
-}
-
 // Appends a verdict to the prefix, cut after eos and at the longest length.
 inline void extend(const Integers<2>& draft, const Integers<1>& num_accepted,
                    const Integers<1>& next_tokens, const Integers<1>& max_len, int64_t eos,
