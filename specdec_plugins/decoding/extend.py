@@ -1,6 +1,6 @@
 """How a round extends a row: the accepted tokens, the cut after eos, the length limit.
 
-Only `until_eos` decides where a sentence ends; `rounds.h` is its C++ twin.
+Only `until_eos` decides where a sentence ends, and `up_to_eos` of `rounds.h` in the kernels.
 """
 
 from __future__ import annotations
@@ -42,18 +42,6 @@ def fitting(
     num_own: tokens that the verifier adds to each draft. Returns [B] int64, 0 for inactive rows.
     """
     most = torch.iinfo(torch.int64).max if max_positions is None else max_positions
-    if ops.compiled(wanted):
-        fitted = torch.empty_like(wanted)
-        ops.native.fit_budget(
-            wanted=wanted,
-            max_len=max_len,
-            lengths=prefix.lengths,
-            active=prefix.active,
-            own=num_own,
-            positions=most,
-            fitted=fitted,
-        )
-        return fitted
     room = (max_len - num_own).clamp(max=most) - (prefix.lengths - 1)  # without the start token
     return torch.minimum(wanted, room).clamp(min=0) * prefix.active
 
@@ -63,10 +51,6 @@ def until_eos(tokens: Tensor, lengths: Tensor, eos: int) -> tuple[Tensor, Tensor
 
     tokens: [B, N] int64, N > 0, of which `lengths` [B] int64 count. Returns [B] int64, [B] bool.
     """
-    if ops.compiled(tokens):
-        kept, ended = torch.empty_like(lengths), torch.empty_like(lengths, dtype=torch.bool)
-        ops.native.until_eos(tokens=tokens, lengths=lengths, eos=eos, kept=kept, ended=ended)
-        return kept, ended
     columns = torch.arange(tokens.shape[1], device=tokens.device)
     is_end = (tokens == eos) & (columns < lengths[:, None])
     has_end = is_end.any(1)

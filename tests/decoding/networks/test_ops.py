@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from specdec_plugins.decoding.extend import extend, fitting, until_eos
+from specdec_plugins.decoding.extend import extend
 from specdec_plugins.decoding.networks import StackConfig
 from specdec_plugins.decoding.networks.cache import KVCache
 from specdec_plugins.decoding.networks.cpu import ops
@@ -70,30 +70,10 @@ def test_rows_are_extended_alike(random: torch.Generator) -> None:
     check_alike(extended)
 
 
-def test_sentences_end_alike(random: torch.Generator) -> None:
-    tokens = integers(0, 4, (9, 7), random)[:, 1:6]  # small, so that eos comes often
-    lengths = integers(0, 5, (9,), random)
-    check_alike(lambda: until_eos(tokens, lengths, SPECIAL.eos))
-
-
-def test_budgets_are_cut_alike(random: torch.Generator) -> None:
-    lengths, active = integers(1, 9, (7,), random), integers(0, 3, (7,), random) > 0
-    prefix = Prefix(lengths[:, None], lengths, active, width=9)
-    wanted, max_len = integers(0, 6, (7,), random), integers(4, 9, (7,), random)
-    for num_own, most in ((1, None), (0, 5), (1, 7)):
-        check_alike(lambda: [fitting(wanted, prefix, max_len, num_own, most)])  # noqa: B023
-
-
 def test_what_is_scored_is_read_alike(random: torch.Generator) -> None:
     prefix, lengths = integers(0, 9, (5, 8), random), integers(1, 8, (5,), random)
     draft, num_drafted = integers(0, 9, (5, 6), random)[:, 1:4], integers(0, 3, (5,), random)
     check_alike(lambda: [ops.scored_tokens(prefix, lengths, draft, num_drafted, pad=77)])
-
-
-def test_tokens_are_counted_alike(random: torch.Generator) -> None:
-    """Padding on either side and in between."""
-    tokens = integers(0, 2, (5, 7), random)
-    check_alike(lambda: ops.count_tokens(tokens, pad=1))
 
 
 def test_windows_open_alike(random: torch.Generator) -> None:

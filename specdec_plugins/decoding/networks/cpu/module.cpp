@@ -450,8 +450,6 @@ PYBIND11_MODULE(_kernels, module) {
              arg("before"), arg("embeddings"), arg("head"), arg("source"),
              arg("source_mask"), arg("candidates"), arg("drafted"), arg("confidences"),
              arg("threads"));
-  module.def("count_tokens", &count_tokens, arg("tokens"), arg("pad"), arg("positions"),
-             arg("padding"));
   module.def("embed", &embed, arg("tokens"), arg("table"), arg("scale"), arg("positions"),
              arg("position_table"), arg("offset"), arg("last"), arg("out"));
   module.def("embed_block", &embed_block, arg("tokens"), arg("table"), arg("scale"),
@@ -465,8 +463,6 @@ PYBIND11_MODULE(_kernels, module) {
   module.def("open_block", &open_block, arg("prefix"), arg("lengths"), arg("cached"),
              arg("num_masks"), arg("mask"), arg("pad"), arg("tokens"), arg("last_seen"),
              arg("used"));
-  module.def("until_eos", &until_eos, arg("tokens"), arg("lengths"), arg("eos"), arg("kept"),
-             arg("ended"));
   module.def("count_judged", &count_judged, arg("lengths"), arg("accepted"), arg("counts"),
              arg("pool"), arg("decay"));
   module.def("best_width", &best_width, arg("counts"), arg("pool"), arg("block"), arg("costs"),
@@ -474,8 +470,6 @@ PYBIND11_MODULE(_kernels, module) {
   module.def("extend", &extend, arg("draft"), arg("num_accepted"), arg("next_tokens"),
              arg("max_len"), arg("eos"), arg("prefix"), arg("prefix_lengths"), arg("active"),
              arg("tokens"), arg("lengths"), arg("accepted"), arg("ended"), arg("full"));
-  module.def("fit_budget", &fit_budget, arg("wanted"), arg("max_len"), arg("lengths"),
-             arg("active"), arg("own"), arg("positions"), arg("fitted"));
   module.def("scored_tokens", &scored_tokens, arg("prefix"), arg("lengths"), arg("draft"),
              arg("num_drafted"), arg("pad"), arg("out"));
   py::class_<PackedWeights, std::shared_ptr<PackedWeights>>(module, "PackedWeights")

@@ -207,12 +207,8 @@ def count_tokens(tokens: Tensor, pad: int) -> tuple[Tensor, Tensor]:
 
     Returns int64 positions from 0 (junk at padding) and a bool mask, True = padding.
     """
-    if not compiled(tokens):
-        padding_mask = tokens == pad
-        return ((~padding_mask).cumsum(1) - 1).clamp(min=0), padding_mask
-    positions, padding_mask = torch.empty_like(tokens), torch.empty_like(tokens, dtype=torch.bool)
-    native.count_tokens(tokens=tokens, pad=pad, positions=positions, padding=padding_mask)
-    return positions, padding_mask
+    padding_mask = tokens == pad
+    return ((~padding_mask).cumsum(1) - 1).clamp(min=0), padding_mask
 
 
 def embed(

@@ -1,11 +1,10 @@
 // The bookkeeping of a round. In torch each of these is a dozen operations on a few integers, whose
-// call overhead exceeds their work. The twins in ops.py describe the tensors.
+// call overhead exceeds their work. Their twins (ops.py, extend.py) describe the tensors.
 
 #pragma once
 
 #include <algorithm>
 #include <cstdint>
-#include <cstdlib>
 #include <limits>
 #include <stdexcept>
 #include <string>
@@ -64,19 +63,6 @@ inline void open_block(const Integers<2>& prefix, const Integers<1>& lengths,
   }
 }
 
-// The position of each token, not counting padding, and the padding mask.
-inline void count_tokens(const Integers<2>& tokens, int64_t pad,
-                         const Tensor<int64_t, 2>& positions, const Tensor<bool, 2>& padding) {
-  const int64_t width = tokens.size(1);
-  check_same("tokens", tokens.count(), positions.count(), padding.count());
-  for (int64_t row = 0; row < tokens.size(0); ++row)
-    for (int64_t i = row * width, count = 0; i < (row + 1) * width; ++i) {
-      padding.data[i] = tokens.data[i] == pad;
-      count += !padding.data[i];
-      positions.data[i] = std::max<int64_t>(count - 1, 0);
-    }
-}
-
 // Scaled embeddings of tokens plus those of their positions. Positions past the table get its last
 // row: only junk may lie there.
 inline void embed(const Integers<2>& tokens, const Floats<2>& table, float scale,
@@ -122,18 +108,6 @@ inline int64_t up_to_eos(const int64_t* tokens, int64_t length, int64_t eos) {
   return std::min<int64_t>(std::find(tokens, tokens + length, eos) - tokens + 1, length);
 }
 
-// The same for the valid tokens of each row, and whether there is an eos.
-inline void until_eos(const Integers<2>& tokens, const Integers<1>& lengths, int64_t eos,
-                      const Tensor<int64_t, 1>& kept, const Tensor<bool, 1>& ended) {
-  check_same("rows", tokens.size(0), lengths.size(0), kept.size(0), ended.size(0));
-  for (int64_t row = 0; row < kept.count(); ++row) {
-    const int64_t* own = tokens.data + row * tokens.size(1);
-    const int64_t length = std::clamp<int64_t>(lengths.data[row], 0, tokens.size(1));
-    kept.data[row] = up_to_eos(own, length, eos);
-    ended.data[row] = length > 0 && own[kept.data[row] - 1] == eos;
-  }
-}
-
 // Appends a verdict to the prefix, cut after eos and at the longest length.
 inline void extend(const Integers<2>& draft, const Integers<1>& num_accepted,
                    const Integers<1>& next_tokens, const Integers<1>& max_len, int64_t eos,
@@ -156,29 +130,18 @@ inline void extend(const Integers<2>& draft, const Integers<1>& num_accepted,
     int64_t& length = prefix_lengths.data[row];
     if (length < 1 || length > width) throw std::out_of_range("a prefix has no such length");
     const bool was_active = active.data[row];
-    const int64_t until_eos = std::find(own, own + offered, eos) - own;
-    const int64_t wanted = std::min(until_eos + 1, offered);
+    const int64_t wanted = up_to_eos(own, offered, eos);
+    const bool has_end = wanted > 0 && own[wanted - 1] == eos;
     const int64_t room = max_len.data[row] - (length - 1);
     const int64_t most = std::min(room, width - length);
     const int64_t kept = was_active ? std::max<int64_t>(std::min(wanted, most), 0) : 0;
-    ended.data[row] = was_active && until_eos < offered && wanted <= room;
+    ended.data[row] = was_active && has_end && wanted <= room;
     full.data[row] = was_active && !ended.data[row] && kept == room;
     std::copy_n(own, kept, prefix.data + row * width + length);
     length += kept;
     active.data[row] = was_active && !ended.data[row] && !full.data[row];
     lengths.data[row] = kept;
     accepted.data[row] = std::min(num_accepted.data[row], kept);
-  }
-}
-
-// The wanted tokens, capped at the room of the row and the drafter: extend.py.
-inline void fit_budget(const Integers<1>& wanted, const Integers<1>& max_len,
-                       const Integers<1>& lengths, const Tensor<const bool, 1>& active, int64_t own,
-                       int64_t positions, const Tensor<int64_t, 1>& fitted) {
-  for (int64_t row = 0; row < fitted.count(); ++row) {
-    const int64_t most = std::min(max_len.data[row] - own, positions);
-    const int64_t room = std::min(wanted.data[row], most - (lengths.data[row] - 1));
-    fitted.data[row] = active.data[row] ? std::max<int64_t>(room, 0) : 0;
   }
 }
 
