@@ -73,9 +73,9 @@ class Trainer(FairseqTrainer):
         """Raises UserError if the checkpoint is of another model, criterion or optimizer."""
         try:
             extra_state = super().load_checkpoint(filename, *given, **named)
-        except AssertionError as error:  # another criterion or optimizer, with the way out
-            raise UserError(f"{filename}: {error}") from error
         except Exception as error:
+            if "does not match" in str(error):  # criterion or optimizer, with the way out
+                raise UserError(f"{filename}: {error}") from error
             if not isinstance(fault := error.__context__, RuntimeError):
                 raise
             _, *unlike = (line.strip() for line in str(fault).splitlines())
@@ -95,31 +95,32 @@ class Trainer(FairseqTrainer):
         state = utils.move_to_cpu(self.state_dict())
         state["extra_state"].update(extra_state)
         if (name := not_finite(state["model"])) is not None:
-            raise self._diverged(name)
+            raise self._diverged(name, self.get_num_updates())
         value = extra_state.get("val_loss")
         if value is not None and not isfinite(value):
-            raise self._diverged("the validation's " + self.cfg.checkpoint.best_checkpoint_metric)
+            metric = f"the validation's {self.cfg.checkpoint.best_checkpoint_metric}"
+            raise self._diverged(metric, self.get_num_updates())
         save_checkpoint(state, filename)
         return os.path.abspath(filename)
 
     def clip_grad_norm(self, clip_norm: float) -> Tensor:
         """The norm of the gradient. Raises UserError if it is not finite, as the loss then."""
-        try:
+        try:  # fairseq raises this error where, in float16, no scale of the loss is small enough
             norm: Tensor = super().clip_grad_norm(clip_norm)
-        except FloatingPointError as error:  # in float16, no scale of the loss is small enough
-            raise self._diverged("the gradient") from error
-        if not (self.cfg.common.amp or bool(torch.isfinite(norm).all())):
-            raise self._diverged("the gradient")
+            if not (self.cfg.common.amp or bool(torch.isfinite(norm).all())):
+                raise FloatingPointError(f"a norm of {norm}")
+        except FloatingPointError as error:
+            raise self._diverged("the gradient", self.get_num_updates() + 1) from error
         return norm
 
-    def _diverged(self, what: str) -> UserError:
+    def _diverged(self, what: str, update: int) -> UserError:
         last = Path(self.cfg.checkpoint.save_dir, LAST)
         start = f"from {last}, or give an earlier checkpoint as --restore-file"
         if not last.is_file():
             start = "from the start, as nothing was saved yet"
         return UserError(
-            f"update {self.get_num_updates() + 1}: {what} is NaN or infinite, so the training has "
-            f"diverged; lower --lr and run the same command again, which goes on {start}"
+            f"update {update}: {what} is NaN or infinite, so the training has diverged; "
+            f"lower --lr and run the same command again, which goes on {start}"
         )
 
 
