@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import errno
 import importlib
 import json
 import os
@@ -121,18 +122,24 @@ def run_command(
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return BROKEN_PIPE
     except (Exception, KeyboardInterrupt) as error:
-        # torch's, by name: commands that do not need torch do not import it.
-        is_out_of_memory = type(error).__name__ == "OutOfMemoryError"
-        if debug or not (is_out_of_memory or isinstance(error, (*refused, KeyboardInterrupt))):
+        message = _exhausted(error) or str(error)
+        if debug or not (_exhausted(error) or isinstance(error, (*refused, KeyboardInterrupt))):
             raise
         if isinstance(error, KeyboardInterrupt):
-            sys.stderr.write(f"{prog}: {str(error) or interrupted}\n")
+            sys.stderr.write(f"{prog}: {message or interrupted}\n")
             return error.status if isinstance(error, Stopped) else INTERRUPTED
-        message = str(error)
-        if is_out_of_memory:
-            way_out = "use a smaller --batch or --dtype float16"
-            message = f"out of GPU memory; {way_out}. {message}"
         return refuse(prog, message)
+
+
+def _exhausted(error: BaseException) -> str | None:
+    """What to do if memory or disk space have run out, as no check foresees; else None."""
+    # torch's, by name: commands that do not need torch do not import it.
+    if type(error).__name__ == "OutOfMemoryError":
+        return f"out of GPU memory; use a smaller --batch or --dtype float16. {error}"
+    if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
+        where = f"{error.filename}: " if error.filename else ""
+        return f"{where}{error.strerror}; make room, and run the same command again"
+    return None
 
 
 class Parser(argparse.ArgumentParser):

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import lzma
+import os
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -11,7 +13,7 @@ import pytest
 
 from specdec_plugins.corpus import decontaminate
 from specdec_plugins.corpus.reading import BadLines, ParallelFile, read_pairs
-from tests.refusals import refused
+from tests.refusals import refused, told
 
 
 def write(path: Path, pairs: Sequence[tuple[str, ...]]) -> Path:
@@ -75,6 +77,21 @@ def test_an_interrupted_mix_leaves_the_last_one(
     with pytest.raises(ZeroDivisionError):
         run(corpora, "--train", corpora, valid="dev.tsv:1-1")
     assert files() == before
+
+
+def test_a_full_disk_is_said_in_a_sentence(
+    corpora: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def fill(path: Path, rows: object) -> None:
+        path.touch()
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(decontaminate, "_write", fill)
+    words = ["--pair", "en-de", "--train", corpora, "--valid", corpora / "dev.tsv"]
+    words = [*map(str, words), "--out", str(corpora / "mix")]
+    said = told(capsys, decontaminate.COMMAND.run, words)
+    assert said.endswith("No space left on device; make room, and run the same command again\n")
+    assert not (corpora / "mix").exists()
 
 
 def test_somebody_s_file_is_not_replaced(corpora: Path) -> None:
