@@ -48,7 +48,7 @@ class CommandLine:
     main: Callable[[argparse.Namespace], int | None]  # an exit status; None: 0
     flags: Sequence[Flag]
     epilog: str | None = None
-    interrupted: str = "stopped; finished work is on disk, run the same command to resume"
+    interrupted: str = "stopped; the same command goes on from what is finished"
     # Flags of earlier versions, and what to do instead
     removed: Mapping[str, str] = field(default_factory=dict)
 

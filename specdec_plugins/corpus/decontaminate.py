@@ -40,7 +40,7 @@ from specdec_plugins.corpus.cleaning import (
 )
 from specdec_plugins.corpus.cli import logger
 from specdec_plugins.corpus.reading import BadLines, Pair, ParallelFile, read_pairs, warn_of_repeats
-from specdec_plugins.corpus.resume import leaving_nothing_empty, write_json
+from specdec_plugins.corpus.resume import locked, write_json
 from specdec_plugins.errors import UserError, located, require
 from specdec_plugins.formats.output import check_output, written_whole
 from specdec_plugins.formats.pretrained.languages import code_of
@@ -206,7 +206,7 @@ def main(args: argparse.Namespace) -> None:
     sets = {name: [ParallelFile.parse(i, (1, 2)) for i in items] for name, items in given.items()}
     _check_output(args.out, mix, corpora, sets)
     held = HeldOutSentences()
-    with leaving_nothing_empty([args.out]), _writing(args.out) as place:
+    with locked(args.out), _writing(args.out) as place:
         held_out = _hold_out(place, sets, held)
         if mix.rules:
             scripts = [scripts_of(side) for side in zip(*held_out, strict=True)]

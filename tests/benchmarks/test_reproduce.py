@@ -133,7 +133,7 @@ def test_a_run_that_was_stopped_goes_on_with_the_same_command(
     with monkeypatch.context() as stopped:
         stopped.setattr(reproduce, "figures", stop)
         assert reproduce.COMMAND.run([*words, "--block-sizes", "2", "5"]) == 130
-    assert "stopped; finished work is on disk, run the same command" in capsys.readouterr().err
+    assert "stopped; the same command goes on from what is finished" in capsys.readouterr().err
     log = tmp_path / "report.turns.jsonl"
     # What it is of, two sentences, and nothing behind the last line's end.
     assert len(log.read_text(encoding="utf-8").split("\n")) == 4

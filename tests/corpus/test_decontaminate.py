@@ -13,6 +13,7 @@ import pytest
 
 from specdec_plugins.corpus import decontaminate
 from specdec_plugins.corpus.reading import BadLines, ParallelFile, read_pairs
+from specdec_plugins.corpus.resume import locked
 from tests.refusals import refused, told
 
 
@@ -77,6 +78,12 @@ def test_an_interrupted_mix_leaves_the_last_one(
     with pytest.raises(ZeroDivisionError):
         run(corpora, "--train", corpora, valid="dev.tsv:1-1")
     assert files() == before
+
+
+def test_two_mixes_cannot_share_a_folder(corpora: Path) -> None:
+    with locked(corpora / "mix"):
+        refused("another run is writing here", run, corpora, "--train", corpora)
+    assert run(corpora, "--train", corpora)
 
 
 def test_a_full_disk_is_said_in_a_sentence(
