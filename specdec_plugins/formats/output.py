@@ -156,10 +156,11 @@ def new_folder(folder: str | Path, marker: str, force: bool = False) -> Iterator
     found = sorted(folder.iterdir()) if folder.is_dir() else []
     if found and not force:
         raise UserError(f"{folder}: already exists; give another folder, or add --force.")
-    if found and (folder / marker not in found or any(path.is_dir() for path in found)):
+    others = [path.name for path in found if path.is_dir() or is_of_training(path)]
+    if found and (folder / marker not in found or others):
+        reason = f"holds {others[0]}" if others else f"lacks {marker}"
         raise UserError(
-            f"{folder}: lacks {marker} or holds other folders, so this program did not write it; "
-            "give another folder."
+            f"{folder}: {reason}, so this program did not write it; give another folder."
         )
     try:
         with written_whole(folder) as made:

@@ -157,8 +157,11 @@ def test_a_bundle_appears_whole_or_not_at_all_and_replaces_bundles_alone(folder:
     write_bundle(contents, place, force=True)
     assert (place / "README.md").read_text() == "new"
     # Nothing but a bundle is replaced by one.
-    with pytest.raises(UserError, match="other folders, so this program did not write it"):
+    with pytest.raises(UserError, match="holds .*, so this program did not write it"):
         write_bundle(contents, folder, force=True)
+    (place / "checkpoint_last.pt").touch()
+    refused("holds checkpoint_last.pt, so", write_bundle, contents, place, force=True)
+    (place / "checkpoint_last.pt").unlink()
     (place / "bundle.json").rename(place / "thesis.txt")
     refused("lacks bundle.json .*; give another folder", write_bundle, contents, place, force=True)
     with pytest.raises(UserError, match="thesis.txt: is a file; give the name of a folder"):
