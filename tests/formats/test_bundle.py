@@ -163,7 +163,7 @@ def test_a_bundle_appears_whole_or_not_at_all_and_replaces_bundles_alone(folder:
     refused("holds checkpoint_last.pt, so", write_bundle, contents, place, force=True)
     (place / "checkpoint_last.pt").unlink()
     (place / "bundle.json").rename(place / "thesis.txt")
-    refused("lacks bundle.json .*; give another folder", write_bundle, contents, place, force=True)
+    refused("lacks bundle.json.*; give another folder", write_bundle, contents, place, force=True)
     with pytest.raises(UserError, match="thesis.txt: is a file; give the name of a folder"):
         write_bundle(contents, place / "thesis.txt", force=True)
     assert (place / "thesis.txt").read_text().startswith("{")
