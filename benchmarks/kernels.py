@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from specdec_plugins.decoding.networks import StackConfig
 from specdec_plugins.decoding.networks.cache import KVCache, SourceMemory
 from specdec_plugins.decoding.networks.cpu.ops import instruction_sets
-from specdec_plugins.decoding.networks.cpu.products import Int8Linear, NativeLayers, NativeLinear
+from specdec_plugins.decoding.networks.cpu.products import NativeLayers, NativeLinear
 from specdec_plugins.decoding.networks.layers import LayerStack
 from specdec_plugins.errors import Parser
 
@@ -62,16 +62,6 @@ def random_layers(stack: StackConfig, source: int | None) -> LayerStack:
     return LayerStack(stack, "relu", source).requires_grad_(False).half().float()
 
 
-def torchs(layers: LayerStack, int8: bool) -> LayerStack:
-    """The same layers with torch's products, which are oneDNN's."""
-    if int8:
-        for module in list(layers.modules()):
-            for name, child in list(module.named_children()):
-                if isinstance(child, nn.Linear):
-                    setattr(module, name, Int8Linear(child))
-    return layers
-
-
 def decoder_passes(stack: StackConfig, sets: Sequence[str], rows: Sequence[int]) -> Jobs:
     """All decoder layers and the projection, over `rows` positions of one sentence."""
     jobs: Jobs = {}
@@ -106,9 +96,9 @@ def decoder_pass(
 def encoder_passes(stack: StackConfig, sets: Sequence[str], tokens: Sequence[int]) -> Jobs:
     """All encoder layers over one sentence of `tokens` tokens."""
     jobs: Jobs = {}
-    for name, int8 in kinds([*sets, TORCH]):
+    for name, int8 in (*kinds(sets), (TORCH, False)):  # torch's products are oneDNN's
         layers = random_layers(stack, None)
-        own = torchs(layers, int8) if name == TORCH else NativeLayers(layers, int8, name)
+        own = layers if name == TORCH else NativeLayers(layers, int8, name)
         for count in tokens:
             x = torch.randn(1, count, stack.dim)
             jobs[name, precision(int8), f"{count}"] = partial(own, x, None)

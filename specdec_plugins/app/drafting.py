@@ -32,7 +32,7 @@ from specdec_plugins.corpus.cli import UNFINISHED, logger
 from specdec_plugins.corpus.reading import BadLines, check_file, read_lines
 from specdec_plugins.corpus.resume import Log, read_json, sha256
 from specdec_plugins.corpus.teacher import DataBin, Teacher
-from specdec_plugins.decoding.networks.cpu.products import runs_in_8_bits
+from specdec_plugins.decoding.networks import best_set
 from specdec_plugins.decoding.types import FinishReason, Request
 from specdec_plugins.errors import UserError, require
 from specdec_plugins.formats.bundle import read_bundle
@@ -153,8 +153,7 @@ class EngineTeacher(Teacher):
 
     def __init__(self, data: DataBin, checkpoint: Path, search: Any, device: torch.device) -> None:
         folder = checkpoint.parent
-        activation = read_bundle(folder).verifier.architecture["activation"]
-        in_8_bits = device.type == "cpu" and runs_in_8_bits(activation)
+        in_8_bits = device.type == "cpu" and best_set() is not None
         self._translator = SpeculativeTranslator.from_pretrained(
             str(folder), strategy="AR", batch=_ROWS, scores=False, device=str(device),
             dtype="int8" if in_8_bits else "float32",

@@ -114,8 +114,8 @@ class Settings:
     )
     kernels: str = _machine(
         "native",
-        "kernels for float32 and 8-bit products on a CPU: native, this project's own, if they were "
-        "built (default), or torch's",
+        "kernels on a CPU: native, this project's own, if they were built (default), or torch's, "
+        "which have no int8",
         choices=KERNELS,
     )
 
@@ -226,15 +226,12 @@ class Settings:
     def __post_init__(self) -> None:
         check(self)
         self._check_models()
+        self._check_precision()
         self._check_decoding()
         self._check_belonging()
         self.decode_params(max_len=1)  # refuses numbers that the engine cannot hold
 
     def _check_models(self) -> None:
-        require(
-            not (self.quantised and self.strategy == "fairseq"),
-            "fairseq's search has no int8; use --dtype float32, or another --strategy.",
-        )
         wants = f"--strategy {self.strategy} needs"
         lacks = self.verifier is None and self.strategy != "drafter"
         require(
@@ -257,6 +254,21 @@ class Settings:
             f"{wants} the drafter's checkpoint; give it with --path.",
         )
         require(
+            (self.bpe is None) == (self.bpe_codes is None),
+            "--bpe subword_nmt and --bpe-codes FILE belong together; give both or neither.",
+        )
+
+    def _check_precision(self) -> None:
+        network = self.needs.network if self.drafts else None
+        require(
+            not (self.quantised and self.strategy == "fairseq"),
+            "fairseq's search has no int8; use --dtype float32, or another --strategy.",
+        )
+        require(
+            self.kernels == "native" or "int8" not in (self.dtype, self.drafter_dtype),
+            "int8 needs this project's kernels; omit --kernels torch, or use float32.",
+        )
+        require(
             self.drafter_dtype is None or (network is not None and network.int8),
             f"--drafter-dtype needs a drafter network that can run in int8, and {self.drafter} has "
             "none in use; omit the flag.",
@@ -264,10 +276,6 @@ class Settings:
         require(
             self.drafter_dtype in (None, self.dtype) or self.dtype == "float32",
             f"--drafter-dtype {self.drafter_dtype} needs --dtype float32, not {self.dtype}.",
-        )
-        require(
-            (self.bpe is None) == (self.bpe_codes is None),
-            "--bpe subword_nmt and --bpe-codes FILE belong together; give both or neither.",
         )
 
     def _check_decoding(self) -> None:

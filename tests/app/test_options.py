@@ -129,6 +129,8 @@ def test_a_removed_flag_is_answered_with_what_to_do(
         ("--drafter-dtype int8 --strategy AR", "--drafter-dtype needs a drafter network that can"),
         ("--drafter-dtype int8 --drafter lookup", "--drafter-dtype needs a drafter network that"),
         ("--drafter-dtype int8 --fp16", "--drafter-dtype int8 needs --dtype float32"),
+        ("--dtype int8 --kernels torch", "int8 needs this project's kernels; omit --kernels torch"),
+        ("--drafter-dtype int8 --kernels torch", "int8 needs this project's kernels"),
         ("--lenpen 2", "--lenpen belongs to fairseq's search"),
         ("--no-repeat-ngram-size 3", "--no-repeat-ngram-size belongs to fairseq's search"),
         ("--rule exact --beta 2", "--rule exact takes no tolerance"),

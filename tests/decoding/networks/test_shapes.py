@@ -16,6 +16,7 @@ from torch import Tensor
 
 from specdec_plugins.decoding.networks import StackConfig
 from specdec_plugins.decoding.networks.cache import KVCache, SourceMemory
+from specdec_plugins.decoding.networks.config import ACTIVATIONS
 from specdec_plugins.decoding.networks.cpu.ops import instruction_sets
 from specdec_plugins.decoding.networks.cpu.products import NativeLayers
 from specdec_plugins.decoding.networks.layers import LayerStack
@@ -61,7 +62,7 @@ SHAPES = st.builds(
     source=st.sampled_from(WIDTHS[:11]),
     prefix=st.sampled_from((0, *WIDTHS)),
     block=st.sampled_from((1, 2, 6, 7, 8, 13, 17)),
-    activation=st.sampled_from(("relu", "gelu", "swish", "linear")),
+    activation=st.sampled_from(sorted(ACTIVATIONS)),
     norm_before=st.booleans(),
     halves=st.booleans(),
     int8=st.booleans(),

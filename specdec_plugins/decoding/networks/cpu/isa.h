@@ -50,7 +50,7 @@ struct Norm {
   float epsilon = 0;
 };
 
-enum class Activation { none, relu, gelu, swish };
+enum class Activation { none, relu, relu_squared, gelu, gelu_tanh, swish, tanh };
 
 struct Layer {
   Linear qkv, out, query, cross_out, up, down;

@@ -43,7 +43,7 @@ def _sources() -> str:
     return sha256(b"".join(p.read_bytes() for p in paths)).hexdigest() if paths else ""
 
 
-native, _fault = _load()
+native, fault = _load()
 
 _DTYPES = (torch.float32, torch.int64)
 log = logging.getLogger("specdec.decoding")
@@ -62,7 +62,7 @@ def warn_if_missing() -> None:
             "The kernels for CPUs %s, so decoding on a CPU takes several times as long. To get "
             "them, install a C++ compiler and Python's headers (on Debian and Ubuntu: apt-get "
             "install g++ python3-dev), then run `make setup`, or pip install, again.",
-            _fault,
+            fault,
         )
 
 

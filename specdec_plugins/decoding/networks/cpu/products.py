@@ -10,7 +10,6 @@ benchmarks/results/kernels.md.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import cache
 from typing import Any, TypeVar, cast
 
 import torch
@@ -24,14 +23,7 @@ from specdec_plugins.decoding.networks.layers import Layer, LayerStack, Position
 from specdec_plugins.decoding.networks.trained import TrainedNetwork
 from specdec_plugins.errors import require
 
-_WIDE = 1024  # inputs from which torch reorders transposed int8 weights, slowly, at each call
-# Outputs of these go into attention, which is computed in the precision of its input.
-_INTO_ATTENTION = ("qkv", "query", "key_value")
-
 KERNELS = ("native", "torch")
-
-_COMPILED = ("relu", "gelu", "swish", "linear")  # activations
-
 
 # A table that is both output projection and embedding, of both models, is packed once.
 _packed: dict[bool, WeakIdKeyDictionary] = {
@@ -246,50 +238,21 @@ def _first(layers: LayerStack) -> Layer:
     return cast(Layer, layers[0])
 
 
-class Int8Linear(nn.Module):
-    """A linear layer with 8-bit weights, scaled per output, and 8-bit inputs, scaled per row.
-
-    Sums of integers are exact and a row's scale depends on that row alone, so its result is the
-    same in any block and any batch. Outputs have the dtype of `scale`.
-    """
-
-    def __init__(self, linear: nn.Linear, dtype: torch.dtype = torch.float32) -> None:
-        super().__init__()
-        weight = linear.weight.detach()
-        self.out_features, in_features = weight.shape
-        largest = weight.abs().amax(1, keepdim=True).clamp(min=torch.finfo(weight.dtype).tiny)
-        codes = (weight * (127 / largest)).round().to(torch.int8)  # [N, K]
-        self.row_weight = codes.t()  # [K, N] both; the best layouts for one row, and for more
-        self.block_weight = codes.t().contiguous() if in_features >= _WIDE else self.row_weight
-        self.scale = (largest[:, 0] / 127).to(dtype)  # [N]
-        bias = linear.bias
-        self.bias = torch.zeros_like(self.scale) if bias is None else bias.detach().to(dtype)
-
-    def forward(self, x: Tensor) -> Tensor:
-        """[..., N] of [..., K]."""
-        rows = x.reshape(-1, x.shape[-1])
-        step = rows.abs().amax(1, keepdim=True) / 127  # [M, 1], of one code of the row
-        # A row of zeros is divided by zero; whatever codes that gives are multiplied by zero.
-        codes = (rows / step).round_().to(torch.int8)
-        sums = torch._int_mm(codes, self.row_weight if len(codes) == 1 else self.block_weight)
-        out = torch.addcmul(self.bias, sums * self.scale, step.to(self.scale.dtype))
-        return out.view(*x.shape[:-1], self.out_features)
-
-
-FAST_PRODUCTS = (Int8Linear, NativeLinear, NativeLayers)
+FAST_PRODUCTS = (NativeLinear, NativeLayers)
 
 
 def with_fast_products(network: _Network, int8: bool = False, kernels: str = "native") -> _Network:
     """The network, its layers replaced in place by the fastest ones for its device, and prepared.
 
-    `kernels`: "native" uses this project's own, for float32 and 8 bits on a CPU, if they were
-    built; "torch" uses torch's alone. With `int8` all linear layers are quantised. Raises UserError
-    where 8-bit products do not work. The network cannot be moved, copied or saved any more.
+    `kernels`: "native" uses this project's own, for float32 on a CPU, if they were built; "torch"
+    uses torch's alone. With `int8` all linear layers are quantised, for which there are only our
+    own. Raises UserError where they cannot be used. The network cannot be moved, copied or saved
+    any more.
     """
+    if int8:
+        _check_int8(next(network.parameters()), kernels)
     if kernels == "native":
         _use_kernels(network, int8)
-    if int8:
-        _quantise(network)
     if isinstance(network, TrainedNetwork):
         network.prepare()
     return network
@@ -300,32 +263,14 @@ def _use_kernels(network: nn.Module, int8: bool) -> None:
     if any(parameter.is_cpu for parameter in network.parameters()):
         ops.warn_if_missing()
     for parent, name, child in _children(network):
-        if isinstance(child, LayerStack) and suits_layers(child):
+        if isinstance(child, LayerStack) and suits(_first(child).up.weight):
             setattr(parent, name, NativeLayers(child, int8))
-    # A stack that is still torch's keeps torch's products: its attention is between them.
-    stacks = [module for module in network.modules() if isinstance(module, LayerStack)]
-    others = {inner for stack in stacks for inner in stack.modules()}
     for parent, name, child in _children(network):
-        if not isinstance(child, nn.Linear) or parent in others:
-            continue
-        if suits(child.weight):
+        if isinstance(child, nn.Linear) and suits(child.weight):
             setattr(parent, name, NativeLinear(child, int8))
     for parent, name, child in _children(network):
         if isinstance(child, SequentialHead) and isinstance(child.out, NativeLinear):
             setattr(parent, name, NativeHead(child))
-
-
-def _quantise(network: nn.Module) -> None:
-    """Give 8-bit weights to the linear layers that are still torch's own.
-
-    Attention in between is computed in float64. In float32, blocks and single rows differ in the
-    last bit, which could become a whole 8-bit step.
-    """
-    for parent, name, child in _children(network):
-        if isinstance(child, nn.Linear):
-            _check_int8(child.weight.device)
-            dtype = torch.float64 if name in _INTO_ATTENTION else torch.float32
-            setattr(parent, name, Int8Linear(child, dtype))
 
 
 def suits(weight: Tensor) -> bool:
@@ -334,45 +279,24 @@ def suits(weight: Tensor) -> bool:
     return fits and ops.best_set() is not None
 
 
-def suits_layers(layers: LayerStack) -> bool:
-    """The same for whole layers; False if their products have already been replaced.
-
-    A drafter that shares its verifier's layers finds them replaced if the kernels were not built.
-    """
-    up: nn.Module = _first(layers).up
-    fits = isinstance(up, nn.Linear) and suits(up.weight)
-    return fits and layers.activation in _COMPILED
-
-
-def runs_in_8_bits(activation: str) -> bool:
-    """True if there are kernels for the layers of a network on a CPU, and so 8-bit ones, too."""
-    return ops.best_set() is not None and activation in _COMPILED
-
-
 def _children(network: nn.Module) -> list[tuple[nn.Module, str, nn.Module]]:
     """All child modules, each as its parent, its name and itself."""
     return [(p, name, child) for p in network.modules() for name, child in p.named_children()]
 
 
-def _check_int8(device: torch.device) -> None:
+def _check_int8(weight: Tensor, kernels: str) -> None:
     require(
-        device.type == "cpu",
-        f"int8 networks run on the CPU only, not on {device.type}; choose the CPU, or float16.",
+        weight.device.type == "cpu",
+        f"int8 networks run on the CPU only, not on {weight.device.type}; choose the CPU, or "
+        "float16.",
+    )
+    require(weight.dtype is torch.float32, f"int8 is made of float32, not of {weight.dtype}.")
+    require(
+        kernels == "native",
+        "int8 networks need this project's kernels, not torch's; choose native, or float32.",
     )
     require(
-        _products_are_exact(),
-        "This processor's 8-bit products overflow, so int8 is not offered on it; use float32.",
+        ops.best_set() is not None,
+        f"int8 networks need the kernels for CPUs, which {ops.fault}; run `make setup`, or pip "
+        "install, again with a C++ compiler, or choose float32.",
     )
-
-
-@cache
-def _products_are_exact() -> bool:
-    """Without 8-bit dot products in hardware, some kernels add pairs in 16 bits and saturate."""
-    for num_rows in (1, 2, 16):
-        rows = torch.full((num_rows, 64), 127, dtype=torch.int8)
-        columns = torch.full((32, 64), 127, dtype=torch.int8)
-        columns[1::2] = -127
-        expected = rows.long() @ columns.long().t()
-        if not torch.equal(torch._int_mm(rows, columns.t()).long(), expected):
-            return False
-    return True

@@ -446,10 +446,14 @@ class Stack {
   }
 
  private:
+  // By the names of config.py.
   static Activation activation_of(const std::string& name) {
     if (name == "relu") return Activation::relu;
+    if (name == "relu_squared") return Activation::relu_squared;
     if (name == "gelu") return Activation::gelu;
+    if (name == "gelu_fast" || name == "gelu_accurate") return Activation::gelu_tanh;
     if (name == "swish") return Activation::swish;
+    if (name == "tanh") return Activation::tanh;
     check(name == "linear", "there is no such activation");
     return Activation::none;
   }
