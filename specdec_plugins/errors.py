@@ -31,6 +31,10 @@ class UserError(ValueError):
     """
 
 
+class UnreadableError(UserError):
+    """A text that the model cannot read, whatever the settings; others it may read."""
+
+
 class Stopped(KeyboardInterrupt):
     """A signal that ends a command: as ctrl-C, but with that signal's exit status."""
 

@@ -36,7 +36,7 @@ class Reference:
         for text in texts:
             before = model.decoder.stats.emitted
             answers = translate_texts([text], _PLAIN, model, ServerSettings())
-            self.answers += [answer or "" for answer in answers]
+            self.answers += [answer.text for answer in answers]
             self.num_tokens.append(model.decoder.stats.emitted - before)
         self.seconds = time.perf_counter() - begin
         self.num_sentences = [len(self._plan(text).requests) for text in texts]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from specdec_plugins.errors import UserError, require
+from specdec_plugins.errors import UnreadableError, UserError, require
 from specdec_plugins.formats.dictionaries import Dictionary
 from specdec_plugins.formats.pretrained.tokenizer import PLAIN, Languages, PretrainedTokenizer
 from specdec_plugins.formats.text import TextPipeline
@@ -25,8 +25,11 @@ def join_subwords(tokens: str, symbol: str | None) -> str:
         return tokens
     if symbol == "sentencepiece":
         return tokens.replace(" ", "").replace("\u2581", " ").strip()
-    mark = "@@ " if symbol in _SUBWORD_NMT else symbol
-    return (tokens + " ").replace(mark, "").rstrip()
+    return (tokens + " ").replace(_bpe_mark(symbol), "").rstrip()
+
+
+def _bpe_mark(symbol: str) -> str:
+    return "@@ " if symbol in _SUBWORD_NMT else symbol
 
 
 class Codec:
@@ -71,9 +74,29 @@ class Codec:
         return self
 
     def source_ids(self, line: str) -> list[int]:
-        """Ids of a source line, framed: with eos at the end."""
+        """Ids of a source line, framed: with eos at the end.
+
+        Raises UnreadableError if the model cannot read it.
+        """
         tokens = line if self._text is None else self._text.encode(line)
-        return self._source.encode_line(tokens)
+        return self._readable(self._source.encode_line(tokens))
+
+    def _readable(self, ids: list[int]) -> list[int]:
+        if self._source.pad in ids:
+            raise UnreadableError(
+                "the text contains the padding token, which the model would ignore; write it in "
+                "another way, for instance with spaces between its characters."
+            )
+        return ids
+
+    def separates(self, line: str, begin: int, end: int) -> bool:
+        """True if the white space line[begin:end] is between words, not between subwords."""
+        mark = self._remove_bpe
+        if self._text is not None or mark is None:
+            return True
+        if mark == "sentencepiece":
+            return line.startswith("\u2581", end)
+        return not line.endswith(_bpe_mark(mark).rstrip(), 0, begin)
 
     def source_token_ids(self, tokens: Sequence[str]) -> list[int]:
         """Ids of source tokens, whatever the form of the input; framed, too."""
@@ -155,15 +178,15 @@ class PretrainedCodec(Codec):
     def source_ids(self, line: str) -> list[int]:
         """Ids of a source line, framed as the model expects.
 
-        Raises UserError if a language must be chosen or the tokenizer cannot encode the text.
+        Raises UserError if a language must be chosen, and UnreadableError if the tokenizer cannot
+        encode the text.
         """
         ids = self.tokenizer.encode(line) if line.strip() else []
-        require(
-            self._source.pad not in ids,
-            "the text contains the padding token, which the model would ignore; write it in "
-            "another way, for instance with spaces between its characters.",
-        )
-        return self.tokenizer.framed(ids, *self._chosen)
+        return self.tokenizer.framed(self._readable(ids), *self._chosen)
+
+    def separates(self, line: str, begin: int, end: int) -> bool:
+        """True except after MarianMT's `>>deu<<`, which only the first of two pieces would have."""
+        return not (self.tokenizer.kind.target_opens_source and line.startswith(">>"))
 
     def source_token_ids(self, tokens: Sequence[str]) -> list[int]:
         ids = [self._source.index(token) for token in tokens]

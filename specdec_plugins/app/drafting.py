@@ -33,7 +33,7 @@ from specdec_plugins.corpus.reading import BadLines, check_file, read_lines
 from specdec_plugins.corpus.resume import Log, read_json, sha256
 from specdec_plugins.corpus.teacher import DataBin, Teacher
 from specdec_plugins.decoding.networks import best_set
-from specdec_plugins.decoding.types import FinishReason, Request
+from specdec_plugins.decoding.types import Request
 from specdec_plugins.errors import UserError, require
 from specdec_plugins.formats.bundle import read_bundle
 from specdec_plugins.formats.checkpoints import load_checkpoint, save_checkpoint
@@ -170,7 +170,7 @@ class EngineTeacher(Teacher):
         requests.sort(key=lambda request: len(request.source_ids), reverse=True)
         for result in self._translator.decoder.run(requests):
             *ids, last = result.token_ids
-            has_ended = result.finish_reason is FinishReason.EOS and last == self._dictionary.eos
+            has_ended = last == self._dictionary.eos
             # Including `<s>`, which begins BART's texts and is in a drafter's prefix.
             symbols = " ".join(self._dictionary.symbols[i] for i in ids)
             yield [(int(result.id), symbols if has_ended else None)]

@@ -142,8 +142,9 @@ def _of_pretrained(folder: Path, given: Mapping[str, Any]) -> dict[str, Any]:
     config = read_config(folder)
     generation = config.generation(range(config.decoder_vocab_size))
     found: dict[str, Any] = {"tokenizer": PRETRAINED, "min_len": generation.min_len or None}
-    if generation.max_len is not None:
-        found |= {"max_len_a": 0.0, "max_len_b": generation.max_len}
+    if (most := generation.max_len) is not None:
+        # A summary may end at the limit; a translation that does is not whole.
+        found |= {"max_len_b": most} if config.model_type == "bart" else {"usual_len": (0.0, most)}
     return found
 
 
@@ -179,7 +180,9 @@ def _raw_text(folder: Path, bundle: BundleSettings, given: Mapping[str, Any]) ->
 
 
 def _tuned(bundle: BundleSettings, given: Mapping[str, Any]) -> dict[str, Any]:
-    defaults = dict(bundle.defaults)
+    defaults, (a, b) = dict(bundle.defaults), Settings.usual_len
+    if {"max_len_a", "max_len_b"} & defaults.keys():
+        defaults["usual_len"] = (defaults.pop("max_len_a", a), defaults.pop("max_len_b", b))
     if _DRAFTING & given.keys():  # whoever says how to draft wants drafts
         defaults.pop("strategy", None)
     if {**defaults, **given}.get("strategy", "specdec") != "specdec":
@@ -305,7 +308,9 @@ def _load_search(settings: Settings) -> tuple[Decoder, Limits]:
     # fairseq takes seconds to import, and decoding without its search does not need it.
     from specdec_plugins.formats.fairseq_search import SearchConfig, load_fairseq_search
 
-    in_force = {"min_len": settings.minimum, "max_rows": settings.batch}
+    a, b = settings.max_lens
+    lengths = {"max_len_a": a, "max_len_b": b, "min_len": settings.minimum}
+    in_force = {**lengths, "max_rows": settings.batch}
     config = SearchConfig(**{**given_to(SearchConfig, vars(settings)), **in_force})
     assert settings.verifier is not None  # Settings refuses it
     search = load_fairseq_search(

@@ -24,17 +24,16 @@ from specdec_plugins.app.files import (
 )
 from specdec_plugins.app.loading import make_settings, origin
 from specdec_plugins.app.options import add_options, build, given_to
-from specdec_plugins.app.report import Diagnosis, Tally, peak_memory, summary
+from specdec_plugins.app.report import Diagnosis, Flaws, Tally, peak_memory, summary
 from specdec_plugins.app.settings import EXACT, Settings, choose_device
 from specdec_plugins.app.translator import SpeculativeTranslator, load_translator
 from specdec_plugins.app.types import BlockTranslation, Sentence, Translation
-from specdec_plugins.decoding.types import FinishReason
 from specdec_plugins.errors import Parser, UserError, require, run_command
 from specdec_plugins.formats.bundle import read_bundle
 from specdec_plugins.formats.output import LineWriter, is_file
 from specdec_plugins.formats.pretrained.config import is_pretrained
 
-UNDECODABLE = 1  # some line is empty, because its logits are not numbers
+INCOMPLETE = 1  # some line is cut, copied or empty
 
 INTERRUPTED = "interrupted; the output holds complete lines only"
 RESUME = ", and --resume continues it"
@@ -65,7 +64,7 @@ examples:
 
 One line in gives one line out, in the same order; an empty line gives an empty
 line. Whatever happens, the output holds complete lines only; --resume continues
-it. Exit status: 0 done, 1 a line that cannot be decoded (which is said) or an
+it. Exit status: 0 done, 1 a line is cut, copied or empty (which is said) or an
 error of this program, 2 bad input or settings, 130 interrupted.
 """
 
@@ -176,7 +175,7 @@ class Run:
     def __init__(self, settings: Settings, files: FileOptions) -> None:
         self.settings = settings
         self.files = files
-        self.tally = Tally()
+        self.tally, self.flaws = Tally(), Flaws(say)
         self._advice = RESUME if all(map(is_file, files.outputs)) else ""
         made_from = origin(settings) if is_file(files.output_path) else {}
         self.journal = Journal(files.output_path, made_from, self._advice)
@@ -205,6 +204,7 @@ class Run:
                 stack.enter_context(LineWriter(path, kept, self._advice))
                 for path in self.files.outputs
             ]
+            stack.callback(self.flaws.sum_up)
             start, source = time.perf_counter(), self.files.input_path
             bar = stack.enter_context(progress_bar(source, self.files.progress, kept))
             size = self.files.buffer_size
@@ -218,7 +218,7 @@ class Run:
             seconds = time.perf_counter() - start
             self.journal.remove()
         self._report(translator, seconds, diagnosis)
-        return UNDECODABLE if self.tally.reasons["error"] else 0
+        return INCOMPLETE if self.flaws.lines else 0
 
     def _check_outputs(self) -> int:
         """Lines of earlier outputs to keep. Raises UserError before models are loaded."""
@@ -242,12 +242,8 @@ class Run:
         for records in writers[1:]:
             records.write([json.dumps(t.to_dict(), ensure_ascii=False) for t in done])
         self.tally.add(done)
-        for translation in done:
-            if translation.finish_reason == FinishReason.ERROR.value:
-                say(
-                    f"line {translation.number}: the verifier's logits are not numbers, so the "
-                    "line is left empty; use --dtype float32 if a smaller type overflows."
-                )
+        for line, one in zip(buffer, done, strict=True):
+            self.flaws.add(one.number, line.where, one)
 
     def _report(
         self, translator: SpeculativeTranslator, seconds: float, diagnosis: Diagnosis | None
@@ -290,9 +286,10 @@ class Prompt:
         text = done.marked(*self._marks)
         each = done.num_tokens / done.rounds if done.rounds else 0.0
         rounds = "round" if done.rounds == 1 else "rounds"
+        cut = ", cut at the length limit" if done.is_cut else ""
         return (
             f"  {text}\n  {done.num_tokens} tokens in {done.rounds} {rounds}, {each:.1f} a round, "
-            f"{1000 * done.seconds:.0f} ms"
+            f"{1000 * done.seconds:.0f} ms{cut}"
         )
 
     def _say(self, text: str) -> None:

@@ -7,7 +7,7 @@ import resource
 import sys
 import time
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -17,9 +17,10 @@ import torch
 from torch.nn.utils.rnn import pad_sequence
 
 from specdec_plugins.app.loading import drafting_dtype
+from specdec_plugins.app.planning import Translated
 from specdec_plugins.app.settings import Settings, choose_device
 from specdec_plugins.app.translator import SpeculativeTranslator
-from specdec_plugins.app.types import EMPTY, Limits, Sentence, Translation
+from specdec_plugins.app.types import EMPTY, UNREADABLE, Limits, Sentence, Translation
 from specdec_plugins.decoding.alone import DrafterDecoder
 from specdec_plugins.decoding.batch import collate, open_prefix
 from specdec_plugins.decoding.drafters import BlockNatDrafter
@@ -73,6 +74,41 @@ class Tally:
         return self.reasons.total()
 
 
+_WARNINGS = 10  # of each kind, one a line; further lines are only counted
+_CUT = "cut at the length limit, so the end is missing"
+_COPIED = "copied, as the model cannot read all of it"
+_EMPTY = "left empty, as the model's scores are not numbers; try --dtype float32"
+
+
+@dataclass
+class Flaws:
+    """Lines that are not translated whole: warns of the first, and counts all."""
+
+    say: Callable[[str], object]
+    lines: dict[str, list[int]] = field(default_factory=dict)  # the first numbers of each kind
+    counts: Counter[str] = field(default_factory=Counter)  # by kind
+
+    def add(self, number: int, where: str, done: Translated | Translation) -> None:
+        """A line, by its number and as messages call it."""
+        for kind, is_so in (
+            (_EMPTY, done.has_failed),
+            (_COPIED, bool(done.fault)),
+            (_CUT, done.is_cut),
+        ):
+            self.counts[kind] += is_so
+            if is_so and self.counts[kind] <= _WARNINGS:
+                self.lines.setdefault(kind, []).append(number)
+                why = f"{done.fault} It " if kind is _COPIED else ""
+                self.say(f"{where}: {why}is {kind}.")
+
+    def sum_up(self) -> None:
+        """Say which lines had flaws, if any."""
+        for kind, numbers in self.lines.items():
+            count = self.counts[kind]
+            more = f" and {count - len(numbers)} more" if count > len(numbers) else ""
+            self.say(f"line{'s' * (count > 1)} {', '.join(map(str, numbers))}{more}: {kind}.")
+
+
 def summary(
     tally: Tally, stats: DecodeStats, settings: Settings, limits: Limits, seconds: float
 ) -> str:
@@ -101,6 +137,7 @@ def _time_shares(stats: DecodeStats) -> dict[str, float]:
 
 def _counts(tally: Tally) -> str:
     told = {EMPTY: "empty", "length": "cut at the length limit", "error": "failed"}
+    told |= {UNREADABLE: "copied"}
     counts = tally.reasons
     notes = [f"{counts[reason]} {words}" for reason, words in told.items() if counts[reason]]
     return f"{tally.sentences} sentences" + (f" ({', '.join(notes)})" if notes else "")
@@ -143,8 +180,10 @@ def kernels_in_use(settings: Settings) -> str | None:
 
 def _greedy(settings: Settings, limits: Limits) -> str:
     """What greedy means here; bans and limits differ between decoders."""
-    limit = settings.max_len_b
-    length = f"{settings.max_len_a:g} * source + {limit}" if settings.max_len_a else f"{limit}"
+    factor, limit = settings.max_lens
+    length = f"{factor:g} * source + {limit}" if factor else f"{limit}"
+    if not settings.is_bounded:
+        length += " or 3 * source"
     if settings.strategy in ("drafter", "early-exit"):
         return f"unverified; at most {length} tokens"
     promise, free = {

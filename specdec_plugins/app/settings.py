@@ -40,6 +40,7 @@ NO_TOLERANCE = "--tau {value:g} has no effect with --beta 1; add --beta 3, or om
 _JUDGED = ("specdec", "AR", "early-exit")  # strategies that use an acceptance rule
 _SAMPLING = ("temperature", "top_k", "top_p")  # settings of rules that sample
 _SEARCH_ONLY = ("lenpen", "unkpen", "no_repeat_ngram_size")  # of fairseq's search
+_GROWTH = 3  # target tokens of a source token: no translation needs as many
 RAW_TEXT = ("lowercase", "dash_splits", "strip_diacritics")
 
 _model = partial(option, group="models")
@@ -169,14 +170,16 @@ class Settings:
         "first token, as in fairseq's own search",
         choices=("published", "fairseq"),
     )
-    max_len_a: float = _limit(
-        0.0,
-        "at most A * source tokens + B target tokens; counts each sentence's own source, its end "
-        "included, and never exceeds the model's positions (default: 0)",
+    max_len_a: float | None = _limit(
+        None,
+        "cut a translation at A * source tokens + B target tokens (if only one is given: A 0, B "
+        "200); counts each sentence's own source, its end included, and never exceeds the model's "
+        "positions (default: 200 or, if more, three times the source; a sentence that needs more "
+        "is translated in pieces)",
         "A",
         least=0,
     )
-    max_len_b: int = _limit(200, "see --max-len-a", "B", least=0)
+    max_len_b: int | None = _limit(None, "see --max-len-a", "B", least=0)
     min_len: int | None = _limit(None, "no end of sentence before N target tokens", least=0)
     lenpen: float = _limit(1.0, "--strategy fairseq only (default: 1)")
     unkpen: float = _limit(0.0, "--strategy fairseq only (default: 0)")
@@ -220,8 +223,17 @@ class Settings:
         least=0,
     )
     truncate_source: bool = _line(
-        False, "cut lines that are longer than the model's positions (default: refuse them)"
+        False, "cut lines that are longer than the model's positions (default: in pieces)"
     )
+    on_unreadable: str = _line(
+        "copy",
+        "copy lines that the model cannot read, such as those in another script, to the output and "
+        "end with status 1, or fail",
+        choices=("copy", "fail"),
+    )
+
+    # The model's own A and B, where --max-len-a and --max-len-b are not given.
+    usual_len: tuple[float, int] = (0.0, 200)
 
     def __post_init__(self) -> None:
         check(self)
@@ -380,12 +392,31 @@ class Settings:
         # fairseq's own search never begins with eos.
         return 1 if self.strategy == "fairseq" or self.greedy_like == "fairseq" else 0
 
+    @property
+    def is_bounded(self) -> bool:
+        """True if a translation that reaches its length limit stays cut, as in fairseq."""
+        is_asked = self.max_len_a is not None or self.max_len_b is not None
+        return is_asked or self.strategy == "fairseq"
+
+    @property
+    def max_lens(self) -> tuple[float, int]:
+        """A and B in force: at most A * source tokens + B target tokens."""
+        a, b = self.usual_len
+        return (
+            a if self.max_len_a is None else self.max_len_a,
+            b if self.max_len_b is None else self.max_len_b,
+        )
+
     def max_len(self, num_source: int, longest: int) -> int:
         """Maximum target tokens for a source of that many tokens, eos included in both.
 
         longest: the model's positions; fairseq's search clamps to them as well.
         """
-        return max(1, min(int(self.max_len_a * num_source + self.max_len_b), longest))
+        a, b = self.max_lens
+        limit = int(a * num_source + b)
+        if not self.is_bounded:
+            limit = max(limit, _GROWTH * num_source)
+        return max(1, min(limit, longest))
 
     def decode_params(self, max_len: int, seed: int = 0, block_size: int = 0) -> DecodeParams:
         """The engine's parameters for one sentence. Raises UserError for impossible values."""

@@ -10,9 +10,11 @@ from typing import Any
 
 from specdec_plugins.app.codec import Codec, RunningText
 from specdec_plugins.app.loading import load_parts, make_settings
+from specdec_plugins.app.planning import How, Part, Plan, Text, Translated, joined
 from specdec_plugins.app.settings import Settings
 from specdec_plugins.app.types import (
     FORCED,
+    UNREADABLE,
     BlockTranslation,
     Decoder,
     Limits,
@@ -22,7 +24,7 @@ from specdec_plugins.app.types import (
 )
 from specdec_plugins.decoding.engine import SpeculativeDecoder
 from specdec_plugins.decoding.stats import DecodeStats
-from specdec_plugins.decoding.types import SEEDS, FinishReason, Request, RowResult
+from specdec_plugins.decoding.types import FinishReason, Request, RowEvent, RowResult
 from specdec_plugins.errors import UserError, located
 
 
@@ -81,7 +83,7 @@ class SpeculativeTranslator:
         For callers with their own tokeniser; `Translation.tokens` are the target tokens. A token
         that is not in the dictionary is read as `<unk>`. Raises UserError as `translate` does.
         """
-        numbered = number_sentences([""] * len(sources))
+        numbered = number_sentences([" ".join(tokens) for tokens in sources])
         return self.translate_sentences(
             [replace(s, tokens=tokens) for s, tokens in zip(numbered, sources, strict=True)]
         )
@@ -96,33 +98,57 @@ class SpeculativeTranslator:
         """
         decoder = self._engine("stream")
         sentence = Sentence(1, line, source_lang=source_lang, target_lang=target_lang)
-        request = self.prepare(sentence)
-        if isinstance(request, Translation):
-            yield request.text
+        opened, last = self._open(sentence), None
+        if isinstance(opened, Translation):
+            yield opened.text
             return
+        plan = Plan([opened])
+        while waiting := plan.waiting:
+            for part in waiting:
+                before = self._before(opened, part)
+                for event, text in self._grown(decoder, part.request):
+                    part.result, last = event.result, before + text
+                    yield last
+            plan.settle()
+        if opened.translation != last:
+            yield opened.translation
+
+    def translate_in_blocks(self, line: str) -> BlockTranslation:
+        """A translation and which of its parts were drafted. A translation that is cut stays so.
+
+        Raises UserError as `stream` does, and if the line cannot be read.
+        """
+        decoder = self._engine("report its blocks")
+        began = time.perf_counter()
+        opened = self._open(Sentence(1, line), copies=False)
+        if isinstance(opened, Translation):
+            return BlockTranslation([], 0, 0, 0.0)
+        num_tokens, num_rounds, texts = 0, 0, list[tuple[str, bool]]()
+        for part in opened.parts:
+            before, running = self._before(opened, part), RunningText(self.codec)
+            for event in decoder.events([part.request] if part.request else []):
+                ids, num_accepted = event.emitted_ids, event.num_accepted
+                for some, is_drafted in ((ids[:num_accepted], True), (ids[num_accepted:], False)):
+                    tokens = self.codec.tokens(some)
+                    num_tokens += len(tokens)
+                    texts.append((before + running.add(tokens), is_drafted))
+                num_rounds, part.result = num_rounds + 1, event.result
+        seconds = time.perf_counter() - began
+        return BlockTranslation(_spans(texts), num_tokens, num_rounds, seconds, opened.is_cut)
+
+    def _before(self, text: Text[RowResult], part: Part[RowResult]) -> str:
+        """The translation of what comes before a part."""
+        return joined(text.parts[: text.parts.index(part)]) + (part.gap or " " * part.continues)
+
+    def _grown(
+        self, decoder: SpeculativeDecoder, request: Request | None
+    ) -> Iterator[tuple[RowEvent, str]]:
+        """The rounds of a request, each with the text so far."""
+        assert request is not None
         running = RunningText(self.codec)
         running.add(self.codec.tokens(request.forced_ids))
         for event in decoder.events([request]):
-            yield running.add(self.codec.tokens(event.emitted_ids))
-
-    def translate_in_blocks(self, line: str) -> BlockTranslation:
-        """A translation and which of its parts were drafted. Raises UserError as `stream` does."""
-        decoder = self._engine("report its blocks")
-        began = time.perf_counter()
-        request = self.prepare(Sentence(1, line))
-        if isinstance(request, Translation):
-            return BlockTranslation([], 0, 0, 0.0)
-        events = list(decoder.events([request]))
-        seconds = time.perf_counter() - began
-        running, texts = RunningText(self.codec), list[tuple[str, bool]]()
-        num_tokens = 0
-        for event in events:
-            ids, num_accepted = event.emitted_ids, event.num_accepted
-            for part, is_drafted in ((ids[:num_accepted], True), (ids[num_accepted:], False)):
-                tokens = self.codec.tokens(part)
-                num_tokens += len(tokens)
-                texts.append((running.add(tokens), is_drafted))
-        return BlockTranslation(_spans(texts), num_tokens, len(events), seconds)
+            yield event, running.add(self.codec.tokens(event.emitted_ids))
 
     def _engine(self, what: str) -> SpeculativeDecoder:
         """The decoder, if it works in rounds. Raises UserError for other strategies."""
@@ -138,55 +164,71 @@ class SpeculativeTranslator:
         """Translations in the order of the sentences, whatever order they finish in.
 
         Every sentence is checked before the first is decoded. Sentences of similar length decode
-        together. `on_done` is called once for each.
+        together. `on_done` is called once for each, after its first attempt.
         """
-        done: dict[int, Translation] = {}
-        requests: list[Request] = []
-        for sentence in sentences:
-            prepared = self.prepare(sentence)
-            if isinstance(prepared, Request):
-                requests.append(prepared)
-            else:
-                done[sentence.number] = prepared
-                on_done()
-        # The longest first, so that what does not fit into memory fails early.
-        requests.sort(key=lambda request: len(request.source_ids), reverse=True)
-        for result in self.decoder.run(requests):
-            done[int(result.id)] = self._translation(result)
+        opened = [self._open(sentence) for sentence in sentences]
+        plan = Plan(text for text in opened if not isinstance(text, Translation))
+        firsts = {r.id for text in plan.texts if (r := text.parts[0].request) is not None}
+        for _ in range(len(sentences) - len(firsts)):
             on_done()
-        return [done[sentence.number] for sentence in sentences]
+        while requests := plan.requests:
+            results = dict[str, RowResult]()
+            # The longest first, so that what does not fit into memory fails early.
+            by_length = sorted(requests, key=lambda request: len(request.source_ids), reverse=True)
+            for result in self.decoder.run(by_length):
+                results[result.id] = result
+                if result.id in firsts:
+                    on_done()
+            plan.take(results[request.id] for request in requests)
+        return [
+            one if isinstance(one, Translation) else self._translation(sentence.number, one)
+            for sentence, one in zip(sentences, opened, strict=True)
+        ]
 
-    def prepare(self, sentence: Sentence) -> Request | Translation:
-        """A request, or the translation if there is nothing to decode.
+    def prepare(self, sentence: Sentence) -> Request | None:
+        """The request of a sentence; None if it is not decoded, or in pieces.
 
-        Raises UserError, naming the line, if the sentence does not fit.
+        Raises UserError, naming the line, as `translate` does.
         """
+        opened = self._open(sentence)
+        if isinstance(opened, Translation) or len(opened.parts) > 1:
+            return None
+        return opened.parts[0].request
+
+    def _open(
+        self, sentence: Sentence, copies: bool | None = None
+    ) -> Text[RowResult] | Translation:
+        """A sentence to decode, or its translation if there is nothing to decode.
+
+        copies: what cannot be read; None = as the settings say. Raises UserError, naming the line.
+        """
+        forced_ids, ends = self._forced_ids(sentence)
+        number, seed = sentence.number, self.settings.seed + sentence.number
         with located(sentence.where):
             codec = self.codec.between(sentence.source_lang, sentence.target_lang)
-            if sentence.tokens is None:
-                source_ids = codec.source_ids(sentence.text)
-            else:
-                source_ids = codec.source_token_ids(sentence.tokens)
+            how, prefix = self._how(sentence, codec, copies), [] if ends else forced_ids
+            parts: list[Part[RowResult]]
+            parts = how.parts(sentence.text, str(number), seed, prefix, sentence.tokens)
             first_ids = [*codec.first_ids]
-        if len(source_ids) <= codec.num_framing:
-            return Translation(sentence.number, "")
-        source_ids = self._fit_source(source_ids, codec, sentence.where)
-        forced_ids, ends = self._forced_ids(sentence)
-        forced_ids = first_ids + forced_ids
+        if parts[0].request is None and not parts[0].fault:
+            return Translation(number, "")
         if ends:
-            tokens = self.codec.tokens(forced_ids)
-            text = self.codec.text(tokens)
-            return Translation(sentence.number, text, tokens, finish_reason=FORCED)
-        max_len = self.settings.max_len(len(source_ids), self.limits.target)
-        if len(forced_ids) >= max_len:
-            raise UserError(
-                f"{sentence.where}: its target prefix has {len(forced_ids)} tokens, but at most "
-                f"{max_len - 1} leave room for more; shorten it, or raise --max-len-b."
-            )
-        params = self.settings.decode_params(
-            max_len, (self.settings.seed + sentence.number) % SEEDS, self.limits.block_size
+            tokens = codec.tokens(first_ids + forced_ids)
+            return Translation(number, codec.text(tokens), tokens, finish_reason=FORCED)
+        return Text(parts)
+
+    def _how(self, sentence: Sentence, codec: Codec, copies: bool | None) -> How:
+        settings, limits = self.settings, self.limits
+        return How(
+            codec,
+            settings.decode_params(1, block_size=limits.block_size),
+            longest=limits.source,
+            room=lambda num_source: settings.max_len(num_source, limits.target),
+            is_bounded=settings.is_bounded,
+            in_pieces=sentence.tokens is None and not codec.reads_texts,
+            copies=settings.on_unreadable == "copy" if copies is None else copies,
+            truncates=settings.truncate_source,
         )
-        return Request(str(sentence.number), source_ids, params, forced_ids)
 
     def _forced_ids(self, sentence: Sentence) -> tuple[list[int], bool]:
         """The forced target ids, and whether they end the sentence.
@@ -201,27 +243,24 @@ class SpeculativeTranslator:
         size = self.settings.prefix_size
         return (ids[:size], size > len(ids)) if size else (ids, False)
 
-    def _fit_source(self, source_ids: list[int], codec: Codec, where: str) -> list[int]:
-        longest, framing = self.limits.source, codec.num_framing
-        if len(source_ids) <= longest:
-            return source_ids
-        if self.settings.truncate_source:
-            end = len(source_ids) - codec.num_behind
-            return [*source_ids[: longest - codec.num_behind], *source_ids[end:]]
-        raise UserError(
-            f"{where}: has {len(source_ids) - framing} tokens, more than the {longest - framing} "
-            "that the model has positions for; split the sentence, or add --truncate-source."
-        )
-
-    def _translation(self, result: RowResult) -> Translation:
-        tokens = self.codec.tokens(result.token_ids)
+    def _translation(self, number: int, text: Text[RowResult]) -> Translation:
+        results, done = text.results, Translated.of(text)
+        ids = [] if done.has_failed else [result.token_ids for result in results]
+        scores = [result.score for result in results]
+        reason = FinishReason.LENGTH if done.is_cut else FinishReason.EOS
+        told = FinishReason.ERROR.value if done.has_failed else done.fault and UNREADABLE
         return Translation(
-            *(int(result.id), self.codec.text(tokens), tokens, result.score, result.rounds),
-            drafted=result.drafted_per_round,
-            accepted=result.accepted_per_round,
-            emitted=result.emitted_per_round,
-            finish_reason=(result.finish_reason or FinishReason.LENGTH).value,
-            seconds=result.seconds,
+            number,
+            done.text,
+            [token for row in ids for token in self.codec.tokens(row)],
+            None if None in scores or done.fault else sum(filter(None, scores)),
+            sum(result.rounds for result in results),
+            drafted=[num for result in results for num in result.drafted_per_round],
+            accepted=[num for result in results for num in result.accepted_per_round],
+            emitted=[num for result in results for num in result.emitted_per_round],
+            finish_reason=told or reason.value,
+            seconds=sum(result.seconds for result in results),
+            fault=done.fault,
         )
 
 

@@ -8,12 +8,13 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from specdec_plugins.decoding.stats import DecodeStats
-from specdec_plugins.decoding.types import Request, RowResult
+from specdec_plugins.decoding.types import FinishReason, Request, RowResult
 
 Clock = Callable[[], float]  # seconds
 
 EMPTY = "empty"  # finish reason of a line without words
 FORCED = "forced"  # of a line whose target prefix held the end of the sentence
+UNREADABLE = "unreadable"  # of a line that the model cannot read, or a part of it: it is copied
 
 
 @dataclass(frozen=True)
@@ -54,14 +55,26 @@ class Translation:
     emitted: list[int] = field(default_factory=list)  # eos included
     finish_reason: str = EMPTY
     seconds: float = 0.0  # from when it joined a batch until it was done
+    fault: str = ""  # why the line cannot be read
 
     def __str__(self) -> str:
         return self.text
+
+    @property
+    def is_cut(self) -> bool:
+        """True if it reached its length limit, and the end is missing."""
+        return self.finish_reason == FinishReason.LENGTH.value
+
+    @property
+    def has_failed(self) -> bool:
+        """True if the model's scores are not numbers; then there is no text."""
+        return self.finish_reason == FinishReason.ERROR.value
 
     def to_dict(self) -> dict[str, object]:
         """The fields of a JSON line."""
         fields = dict(vars(self))
         number, seconds = fields.pop("number"), fields.pop("seconds")
+        del fields["fault"]
         return {"id": number, **fields, "milliseconds": round(seconds * 1000, 3)}
 
 
@@ -81,6 +94,7 @@ class BlockTranslation:
     num_tokens: int  # eos left out
     rounds: int
     seconds: float
+    is_cut: bool = False  # at its length limit
 
     @property
     def text(self) -> str:

@@ -305,6 +305,7 @@ class Session:
     def _report(self, draft: Draft, extension: Extension, failed: Tensor) -> list[RowEvent]:
         """Copy the round to the host, once, and turn it into events."""
         batch, prefix = self._batch, self._batch.prefix
+        has_last = self._config.constraints.forced_last is not None
         told = [draft.tokens, draft.lengths, extension.tokens, extension.lengths]
         told += [extension.num_accepted, extension.ended, extension.full, failed]
         told += [batch.log_probs, batch.budget, prefix.lengths]
@@ -319,7 +320,9 @@ class Session:
             draft_ids, emitted_ids = tokens[:drafted], new[:emitted]
             row.observe(drafted, accepted, emitted_ids)
             if ended or full:
-                row.finish_reason = FinishReason.EOS if ended else FinishReason.LENGTH
+                # The limit may force the end of the sentence.
+                is_cut = full or (has_last and length > row.request.params.max_len)
+                row.finish_reason = FinishReason.LENGTH if is_cut else FinishReason.EOS
                 row.score = log_prob if self._config.with_scores else None
             elif broken:
                 row.finish_reason, row.token_ids = FinishReason.ERROR, []

@@ -58,6 +58,8 @@ class Metrics:
         self.part_seconds = self._counter("part_seconds", text, ("part",))
         self.tokens = self._counter("tokens", "Target tokens decoded, ends of sentences included.")
         self.sentences = self._counter("sentences", "Sentences answered.")
+        text = "Sentences cut at their length limit (truncated) or copied (unreadable)."
+        self.incomplete = self._counter("incomplete_sentences", text, ("kind",))
         text = "Decoding seconds of a sentence divided by its tokens, without time in the queue."
         self.token_seconds = self._histogram("token_seconds", text, buckets=_TOKEN_SECONDS)
 

@@ -24,7 +24,7 @@ from specdec_plugins.app.types import Limits
 from specdec_plugins.decoding.engine import EngineConfig, Method, SpeculativeDecoder
 from specdec_plugins.decoding.rules.mixed import MixedRule
 from specdec_plugins.errors import imported, require
-from specdec_plugins.formats.bundle import CODES, PRETRAINED, default_bundle, is_bundle
+from specdec_plugins.formats.bundle import CODES, default_bundle, is_bundle
 from specdec_plugins.formats.pretrained.config import is_pretrained
 from specdec_plugins.formats.pretrained.languages import plain
 from specdec_plugins.serving.settings import NONE, ModelOptions
@@ -70,6 +70,10 @@ class ServedModel:
     def eos(self) -> int:
         return self.decoder.verifier.special.eos
 
+    @property
+    def unk(self) -> int:
+        return self.decoder.verifier.special.unk
+
 
 def load_model(options: ModelOptions) -> ServedModel:
     """Load everything. Raises UserError if a file is missing or does not fit the others."""
@@ -113,12 +117,9 @@ def decode_settings(options: ModelOptions) -> Settings:
 
 
 def request_defaults(options: ModelOptions) -> dict[str, Any]:
-    """Defaults of requests that come from the model's files: tolerance and length."""
+    """Defaults of requests that come from the model's files: the tolerance."""
     settings = decode_settings(options)
-    defaults = {name: getattr(settings, name) for name in EXACT}
-    if settings.tokenizer == PRETRAINED:
-        defaults["max_new_tokens"] = settings.max_len_b
-    return defaults
+    return {name: getattr(settings, name) for name in EXACT}
 
 
 def _checkpoints(folder: Path, given: Mapping[str, Any]) -> dict[str, Any]:

@@ -4,66 +4,83 @@ from __future__ import annotations
 
 import re
 import secrets
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from itertools import islice
-from typing import Any
+from itertools import count
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from specdec_plugins.app.codec import Codec
+from specdec_plugins.app.planning import How, Part, Plan, Result, Text, Translated
 from specdec_plugins.decoding.engine import check_request
 from specdec_plugins.decoding.rules.mixed import GREEDY_TOP_K
-from specdec_plugins.decoding.types import SEEDS, DecodeParams, FinishReason, Request
+from specdec_plugins.decoding.types import SEEDS, DecodeParams, RowResult
 from specdec_plugins.errors import require
 from specdec_plugins.serving.errors import ServiceError
 from specdec_plugins.serving.model import ServedModel, Split, whole_lines
-from specdec_plugins.serving.schemas import Parameters
 from specdec_plugins.serving.settings import ServerSettings
+
+if TYPE_CHECKING:
+    from specdec_plugins.serving.schemas import Parameters
+
+R = TypeVar("R", bound=Result)
 
 _LINE = re.compile(r"[^\r\n\v\f\x1c-\x1e\x85\u2028\u2029]+")
 _ROW = {"block_size", "beta", "tau", "temperature", "top_k", "top_p"}  # as the engine names them
 
 
 @dataclass(frozen=True)
-class TextPlan:
-    """Prepared texts, and a request for each of their sentences, in the same order."""
+class Wishes:
+    """How to decode, as in `Parameters`, which needs pydantic."""
 
-    texts: list[list[str]]  # as `segment` cuts them
-    requests: list[Request]
-    seed: int
+    source_lang: str | None = None
+    target_lang: str | None = None
+    split_sentences: bool = True
+    max_new_tokens: int | None = None
+    do_sample: bool = False
+    seed: int | None = None
+    use_drafter: bool | None = None
+    block_size: int | None = None
+    beta: int | None = None
+    tau: float | None = None
+    temperature: float | None = None
+    top_k: int | None = None
+    top_p: float | None = None
 
-    def join(self, translations: Sequence[str]) -> list[str]:
-        """The texts with their sentences translated and white space unchanged."""
-        left = iter(translations)
-        return [
-            "".join(next(left) if i % 2 else gap for i, gap in enumerate(parts))
-            for parts in self.texts
-        ]
 
-    def only(self, chosen: Sequence[int]) -> TextPlan:
+class TextPlan(Plan[R]):
+    """Prepared texts."""
+
+    def __init__(self, texts: Iterable[Text[R]], seed: int) -> None:
+        super().__init__(texts)
+        self.seed = seed
+
+    def only(self, chosen: Sequence[int]) -> TextPlan[R]:
         """The plan of some of its texts."""
-        left = iter(self.requests)
-        requests = [[*islice(left, len(parts) // 2)] for parts in self.texts]
-        chosen_requests = [request for i in chosen for request in requests[i]]
-        return TextPlan([self.texts[i] for i in chosen], chosen_requests, self.seed)
+        return TextPlan([self.texts[i] for i in chosen], self.seed)
 
-    def decoded_with(self, params: DecodeParams, seed: int) -> TextPlan:
+    def decoded_with(self, params: DecodeParams, seed: int) -> TextPlan[R]:
         """The same texts, to be decoded in another way; each sentence has a seed of its own."""
-        requests = [
-            # The first sentence has the request's seed.
-            replace(r, params=replace(params, seed=(seed + index * 0x9E3779B97F4A7C15) % SEEDS))
-            for index, r in enumerate(self.requests)
-        ]
-        return TextPlan(self.texts, requests, seed)
+        seeds = ((seed + number * 0x9E3779B97F4A7C15) % SEEDS for number in count())
+
+        def again(part: Part[R]) -> Part[R]:
+            request, how = part.request, replace(part.how, params=params)
+            if request is not None:
+                # The first sentence has the request's seed.
+                own = replace(params, max_len=request.params.max_len, seed=next(seeds))
+                request = replace(request, params=own)
+            return replace(part, how=how, request=request, result=None, said=None)
+
+        return TextPlan((Text([*map(again, t.parts)], t.end) for t in self.texts), seed)
 
 
 def make_plan(
     texts: Sequence[str],
-    options: Parameters,
+    options: Parameters | Wishes,
     model: ServedModel,
     settings: ServerSettings,
     take: Callable[[int], None] = lambda num: None,
     copies: int = 1,
-) -> TextPlan:
+) -> TextPlan[R]:
     """copies: how often each sentence will be decoded at once. take: is told how many sentences
     that are, before the longer part of the work, and may raise ServiceError.
 
@@ -74,8 +91,7 @@ def make_plan(
     split = (model.splitter if options.split_sentences else whole_lines)(codec.source_lang)
     parts = [segment(text, split) for text in texts]
     seed = secrets.randbelow(SEEDS) if options.seed is None else options.seed
-    sentences = [sentence for part in parts for sentence in part[1::2]]
-    num = len(sentences) * copies
+    num = sum(len(part) // 2 for part in parts) * copies
     if num > settings.max_waiting:
         fewer = " or ask for fewer alternatives" if copies > 1 else ""
         raise ServiceError(
@@ -84,31 +100,54 @@ def make_plan(
             f"parts{fewer}.",
         )
     take(num)
-    requests = []
-    for index, sentence in enumerate(sentences):
-        source_ids = _source_ids(sentence, codec, model.limits.source)
-        name = f"sentence {index + 1}"
-        requests.append(Request(name, source_ids, params, [*codec.first_ids]))
-        check_request(requests[-1], model.decoder.verifier, model.decoder.method)
-    return TextPlan(parts, requests, seed).decoded_with(params, seed)
+    how = _how(codec, params, options, model, settings)
+    prepared: Iterator[Text[R]] = _prepared(parts, how)
+    plan = TextPlan(prepared, seed).decoded_with(params, seed)
+    for request in plan.requests:
+        check_request(request, model.decoder.verifier, model.decoder.method)
+    return plan
 
 
-def _source_ids(sentence: str, codec: Codec, longest: int) -> list[int]:
-    """Raises ServiceError if there are more than the model reads, and UserError as the codec."""
-    source_ids = codec.source_ids(sentence)
-    num_tokens, most = len(source_ids) - codec.num_framing, longest - codec.num_framing
-    if num_tokens > most:
-        start = sentence[:40] + ("..." if len(sentence) > 40 else "")
-        raise ServiceError(
-            413,
-            f"The sentence {start!r} has {num_tokens} tokens, more than the {most} that the model "
-            "reads; split it.",
-        )
-    return source_ids
+def _prepared(texts: Sequence[Sequence[str]], how: How) -> Iterator[Text[R]]:
+    """Texts as `segment` cuts them, to be decoded so."""
+    numbers = count(1)
+    for *rest, end in texts:
+        text = Text[R]([], end)
+        for gap, sentence in zip(rest[::2], rest[1::2], strict=True):
+            pieces: list[Part[R]] = how.parts(sentence, f"sentence {next(numbers)}", seed=0)
+            pieces[0].gap = gap
+            text.parts += pieces
+        yield text
 
 
-def row_params(options: Parameters, model: ServedModel, settings: ServerSettings) -> DecodeParams:
-    """The engine's parameters, except the seed of each sentence.
+def _how(
+    codec: Codec,
+    params: DecodeParams,
+    options: Parameters | Wishes,
+    model: ServedModel,
+    settings: ServerSettings,
+) -> How:
+    limit, asked = most_tokens(model, settings), options.max_new_tokens
+    own = model.settings
+    return How(
+        codec,
+        params,
+        longest=model.limits.source,
+        room=lambda num_source: own.max_len(num_source, limit) if asked is None else asked,
+        is_bounded=asked is not None or own.is_bounded,
+        in_pieces=not codec.reads_texts,
+    )
+
+
+def most_tokens(model: ServedModel, settings: ServerSettings) -> int:
+    """The most target tokens of a sentence, whatever a request asks for."""
+    return min(settings.max_new_tokens or model.limits.target, model.limits.target)
+
+
+def row_params(
+    options: Parameters | Wishes, model: ServedModel, settings: ServerSettings
+) -> DecodeParams:
+    """The engine's parameters, except the length limit and the seed of each sentence.
 
     Raises UserError if this server cannot do what is asked.
     """
@@ -118,9 +157,9 @@ def row_params(options: Parameters, model: ServedModel, settings: ServerSettings
         "This server cannot sample; omit do_sample and alternatives.",
     )
     require(can_draft or not options.use_drafter, "This server has no drafter; omit use_drafter.")
-    limit = min(settings.max_new_tokens, model.limits.target)
-    max_len = limit if options.max_new_tokens is None else options.max_new_tokens
-    require(max_len <= limit, f"max_new_tokens {max_len} exceeds this server's limit of {limit}.")
+    limit, asked_len = most_tokens(model, settings), options.max_new_tokens or 1
+    told = f"max_new_tokens {asked_len} exceeds this server's limit of {limit}."
+    require(asked_len <= limit, told)
     defaults: dict[str, Any] = {"block_size": model.limits.block_size, "tau": settings.tau}
     defaults["min_len"] = model.settings.minimum
     if options.do_sample:
@@ -128,25 +167,24 @@ def row_params(options: Parameters, model: ServedModel, settings: ServerSettings
         defaults |= {"temperature": settings.temperature, "top_p": settings.top_p}
     else:
         defaults |= {"beta": settings.beta, "top_k": GREEDY_TOP_K if model.can_sample else 0}
-    asked = options.model_dump(include=_ROW, exclude_none=True)
+    named = {name: getattr(options, name) for name in _ROW}
+    asked = {name: value for name, value in named.items() if value is not None}
     if not can_draft or options.use_drafter is False:
         asked["block_size"] = 0
-    return DecodeParams(max_len=max_len, **{**defaults, **asked})
+    return DecodeParams(**{**defaults, **asked})
 
 
 def translate_texts(
-    texts: Sequence[str], options: Parameters, model: ServedModel, settings: ServerSettings
-) -> list[str | None]:
-    """Translate as the server does, in this thread; None if a sentence's scores are not numbers.
+    texts: Sequence[str], options: Parameters | Wishes, model: ServedModel, settings: ServerSettings
+) -> list[Translated]:
+    """Translate as the server does, in this thread.
 
     Raises UserError or ServiceError if a text or an option cannot be served.
     """
-    plan = make_plan(texts, options, model, settings)
-    codec, results = model.codec, model.decoder.decode(plan.requests)
-    joined = plan.join([codec.text(codec.tokens(result.token_ids)) for result in results])
-    left = (result.finish_reason is FinishReason.ERROR for result in results)
-    failed = [any([*islice(left, len(parts) // 2)]) for parts in plan.texts]
-    return [None if bad else text for bad, text in zip(failed, joined, strict=True)]
+    plan: TextPlan[RowResult] = make_plan(texts, options, model, settings)
+    while requests := plan.requests:
+        plan.take(model.decoder.decode(requests))
+    return [*map(Translated.of, plan.texts)]
 
 
 def segment(text: str, split: Split) -> list[str]:

@@ -13,6 +13,7 @@ from specdec_plugins.app.report import kernels_in_use
 from specdec_plugins.formats.pretrained.languages import name_of
 from specdec_plugins.serving import schemas, stream
 from specdec_plugins.serving.errors import ServiceError
+from specdec_plugins.serving.planning import most_tokens
 from specdec_plugins.serving.service import Service, Subscription, version
 
 _CODES = (400, 403, 413, 415, 422, 429, 500, 503, 504)
@@ -93,9 +94,13 @@ async def post_translate(
         work = service.translate(texts, languages, body.seed, body.alternatives)
         best, others = await stream.while_connected(request, work)
     alternatives = (others[0] if is_one else others) if body.alternatives else None
+    texts, is_cut = [one.text for one in best], [one.is_cut for one in best]
+    faults = [one.fault or None for one in best]
     return schemas.TranslateResponse(
-        translatedText=best[0] if is_one else best,
+        translatedText=texts[0] if is_one else texts,
         alternatives=alternatives,
+        truncated=is_cut[0] if is_one else is_cut,
+        unreadable=faults[0] if is_one else faults,
         note=service.note_on(others, body.alternatives),
     )
 
@@ -144,7 +149,7 @@ async def get_info(service: TheService) -> schemas.Info:
         max_concurrent_requests=settings.max_waiting,
         max_batch_size=settings.max_rows,
         max_input_tokens=model.limits.source,
-        max_total_tokens=min(settings.max_new_tokens, model.limits.target),
+        max_total_tokens=most_tokens(model, settings),
         max_input_characters=settings.max_characters,
         max_alternatives=settings.max_alternatives if model.can_sample else 0,
         version=version(),

@@ -144,7 +144,14 @@ class Details(BaseModel):
     speculation: list[Speculation] = Field(description="an entry a sentence")
 
 
-class GenerateResponse(BaseModel):
+class Lacks(BaseModel):
+    """What a translation lacks."""
+
+    truncated: bool = False  # a sentence reached its length limit, and could not be divided
+    unreadable: str | None = None  # why a sentence was copied: the model cannot read it
+
+
+class GenerateResponse(Lacks):
     generated_text: str
     details: Details | None = None
 
@@ -169,14 +176,18 @@ class StreamResponse(BaseModel):
 
     index: int
     token: Token
-    generated_text: str | None = None  # on the last event only, as are details
+    generated_text: str | None = None  # on the last event only, as are the next three
     details: Details | None = None
+    truncated: bool | None = None
+    unreadable: str | None = None
     round: RoundInfo | None = None
 
 
 class TranslateResponse(BaseModel):
     translatedText: str | list[str]  # noqa: N815  # LibreTranslate's name
     alternatives: list[str] | list[list[str]] | None = None
+    truncated: bool | list[bool] = False  # as in `Lacks`; a list if q is one
+    unreadable: str | list[str | None] | None = None
     note: str | None = None  # why there are fewer alternatives than were asked for
 
 

@@ -13,6 +13,7 @@ from contextlib import asynccontextmanager, closing, contextmanager
 from itertools import islice
 from typing import TypeVar
 
+from specdec_plugins.app.planning import Translated
 from specdec_plugins.decoding.types import SEEDS, Request
 from specdec_plugins.errors import UserError
 from specdec_plugins.serving.errors import ServiceError
@@ -97,7 +98,9 @@ class Service:
             error=error.message, error_type=error.kind, request_id=current_id.get()
         )
 
-    async def plan(self, texts: Sequence[str], options: Parameters, copies: int = 1) -> TextPlan:
+    async def plan(
+        self, texts: Sequence[str], options: Parameters, copies: int = 1
+    ) -> TextPlan[BatchRow]:
         """To be decoded at once, as nothing keeps its places in the queue.
 
         copies: how often each sentence will be decoded. Raises ServiceError if a text or an option
@@ -138,7 +141,7 @@ class Service:
         languages: tuple[str | None, str | None] = (None, None),
         seed: int | None = None,
         num: int = 0,
-    ) -> tuple[list[str], list[list[str]]]:
+    ) -> tuple[list[Translated], list[list[str]]]:
         """The translation of each text, and up to `num` samples that differ from it and from
         each other. Fewer if all lots of samples give too few; `note_on` says so.
         """
@@ -149,21 +152,24 @@ class Service:
             drawn = [row_params(how, self.model, self.settings) for how in hot]
         plan = await self.plan(texts, plain, 1 + num)
 
-        def lot(part: TextPlan, number: int) -> list[TextPlan]:
+        def lot(part: TextPlan[BatchRow], number: int) -> list[TextPlan[BatchRow]]:
             seeds = range(first + 1 + number * num, first + 1 + (number + 1) * num)
             return [part.decoded_with(drawn[number], one % SEEDS) for one in seeds]
 
         # The first lot decodes beside the translation; others only for texts that lack samples.
         # They take the places in the queue that the first has left.
         best, *samples = await self._translations([plan, *lot(plan, 0)])
-        chosen = [_distinct(best[i], [s[i] for s in samples], num) for i in range(len(texts))]
+        chosen = [
+            _distinct(one.text, [s[i].text for s in samples], num) for i, one in enumerate(best)
+        ]
         for number in range(1, len(drawn)):
             short = [i for i, found in enumerate(chosen) if len(found) < num and texts[i].strip()]
             if not short:
                 break
             samples = await self._translations(lot(plan.only(short), number))
             for place, i in enumerate(short):
-                chosen[i] = _distinct(best[i], [*chosen[i], *(s[place] for s in samples)], num)
+                more = [sample[place].text for sample in samples]
+                chosen[i] = _distinct(best[i].text, [*chosen[i], *more], num)
         return best, chosen
 
     def note_on(self, samples: Sequence[Sequence[str]], num: int) -> str | None:
@@ -175,32 +181,40 @@ class Service:
             f"temperatures up to {self._temperatures[-1]:g}."
         )
 
-    async def _translations(self, plans: Sequence[TextPlan]) -> list[list[str]]:
+    async def _translations(self, plans: Sequence[TextPlan[BatchRow]]) -> list[list[Translated]]:
         """The texts of plans, which decode together."""
-        requests = [request for plan in plans for request in plan.requests]
-        left = iter(await self.decode(requests))
-        return [await self.join(plan, [*islice(left, len(plan.requests))]) for plan in plans]
+        await self.decode(*plans)
+        return await self.with_text(lambda: [[*map(Translated.of, p.texts)] for p in plans])
 
-    async def decode(self, requests: Sequence[Request]) -> list[BatchRow]:
-        """Decode sentences. Cancelling this frees their rows."""
-        with closing(Subscription(self.worker, requests)) as subscription:
-            for row in range(len(requests)):
-                async for _ in subscription.rounds(row):
-                    pass
-        self.answered(subscription.rows)
-        return subscription.rows
+    async def decode(self, *plans: TextPlan[BatchRow]) -> None:
+        """Decode what plans wait for. Cancelling this frees their rows."""
+        while requests := [request for plan in plans for request in plan.requests]:
+            with closing(Subscription(self.worker, requests)) as subscription:
+                for row in range(len(requests)):
+                    async for _ in subscription.rounds(row):
+                        pass
+            await self.take(plans, subscription.rows)
+        for plan in plans:
+            self.answered(plan)
 
-    def answered(self, rows: Sequence[BatchRow]) -> None:
+    async def take(self, plans: Sequence[TextPlan[BatchRow]], rows: Sequence[BatchRow]) -> None:
+        """Give plans the rows that they wait for, in order."""
+        left = iter(rows)
+
+        def take() -> None:
+            for plan in plans:
+                plan.take([*islice(left, len(plan.requests))])
+
+        await self.with_text(take)
+
+    def answered(self, plan: TextPlan[BatchRow]) -> None:
         """Count sentences whose translations were sent."""
-        for row in rows:
-            self.metrics.answered(len(row.token_ids), len(row.rounds), row.decode_seconds)
-
-    async def join(self, plan: TextPlan, rows: Sequence[BatchRow]) -> list[str]:
-        """The texts of a plan, translated."""
-        codec = self.model.codec
-        return await self.with_text(
-            lambda: plan.join([codec.text(codec.tokens(row.token_ids)) for row in rows])
-        )
+        for text in plan.texts:
+            for row in text.results:
+                self.metrics.answered(len(row.token_ids), len(row.rounds), row.decode_seconds)
+            for part in text.parts:
+                self.metrics.incomplete.labels("truncated").inc(part.is_cut)
+                self.metrics.incomplete.labels("unreadable").inc(bool(part.fault))
 
     async def with_text(self, work: Callable[[], T]) -> T:
         """The result of `work`, run on the text thread."""

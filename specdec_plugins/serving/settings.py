@@ -119,9 +119,10 @@ class ServerSettings:
         "temperature", default=0.7, help="temperature of samples", advice=""
     )
     top_p: float = _default("top_p", default=0.95, help="probability mass to sample from")
-    max_new_tokens: int = option(
-        200,
-        "most target tokens of a sentence, its end included; requests may not ask for more",
+    max_new_tokens: int | None = option(
+        None,
+        "most target tokens of a sentence, its end included; requests may not ask for more "
+        "(default: what the model has positions for)",
         least=1,
         group="defaults of requests",
     )

@@ -14,7 +14,8 @@ from starlette.responses import StreamingResponse
 from starlette.types import Receive, Scope, Send
 
 from specdec_plugins.app.codec import RunningText
-from specdec_plugins.decoding.types import FinishReason, RowEvent
+from specdec_plugins.app.planning import Part, Translated
+from specdec_plugins.decoding.types import RowEvent
 from specdec_plugins.serving import schemas
 from specdec_plugins.serving.errors import ServiceError
 from specdec_plugins.serving.model import ServedModel
@@ -30,25 +31,29 @@ _INCOMPLETE = "\ufffd"
 async def generate(service: Service, text: str, options: Parameters) -> schemas.GenerateResponse:
     """The translation of one text."""
     plan = await service.plan([text], options)
-    rows = await service.decode(plan.requests)
-    answer = schemas.GenerateResponse(generated_text=(await service.join(plan, rows))[0])
+    await service.decode(plan)
+    [done] = plan.texts
+    one = await service.with_text(lambda: Translated.of(done))
+    answer = schemas.GenerateResponse(
+        generated_text=one.text, truncated=one.is_cut, unreadable=one.fault or None
+    )
     if options.details:
-        answer.details = make_details(plan, rows, options)
-        sentences = [GrowingSentence(service.model, gap) for gap in plan.texts[0][0::2]]
-        added = (s.add(row.token_ids) for s, row in zip(sentences, rows, strict=False))
-        answer.details.tokens = await service.with_text(lambda: [*itertools.chain(*added)])
+        answer.details = make_details(plan, options)
+        sentences = [(GrowingSentence(service.model, part), part.result) for part in done.parts]
+        answer.details.tokens = await service.with_text(
+            lambda: [t for s, row in sentences for t in s.add(row.token_ids if row else [])]
+        )
     return answer
 
 
-def make_details(plan: TextPlan, rows: Sequence[BatchRow], options: Parameters) -> schemas.Details:
+def make_details(plan: TextPlan[BatchRow], options: Parameters) -> schemas.Details:
     """Decoding statistics of a text's sentences."""
-    ends = [row.rounds[-1].event.result for row in rows]
-    was_cut = any(end is not None and end.finish_reason is FinishReason.LENGTH for end in ends)
+    [text] = plan.texts
     return schemas.Details(
-        finish_reason="length" if was_cut else "eos_token",
-        generated_tokens=sum(len(row.token_ids) for row in rows),
+        finish_reason="length" if text.is_cut else "eos_token",
+        generated_tokens=sum(len(row.token_ids) for row in text.results),
         seed=plan.seed if options.do_sample else None,
-        speculation=[_speculation(row) for row in rows],
+        speculation=[_speculation(row) for row in text.results],
     )
 
 
@@ -71,20 +76,23 @@ def _ms(seconds: float) -> float:
 class GrowingSentence:
     """A sentence that grows token by token, each with what it adds to the text so far."""
 
-    def __init__(self, model: ServedModel, gap: str) -> None:
-        """gap: the text before the sentence, sent with the first token."""
+    def __init__(self, model: ServedModel, part: Part[BatchRow]) -> None:
         self._model = model
         self._running = RunningText(model.codec)
-        self._gap = gap
+        # Sent with the first token.
+        self._gap = part.gap or " " * part.continues
+        self._copy = part.text if part.request is None else None
         self._shown = ""  # the text, without an incomplete character at its end
         self.text = ""
 
     def add(self, ids: Sequence[int]) -> list[Token]:
-        """Append the next tokens.
+        """Append the next tokens; a sentence that is copied is one token, of no number.
 
         A token that changes text that was already sent adds nothing: the last event's text is the
         one to keep.
         """
+        if self._copy is not None:
+            return [Token(id=self._model.unk, text=self._gap + self._copy, special=False)]
         tokens = []
         for token_id in ids:
             text = self._running.add(self._model.codec.tokens([token_id]))
@@ -97,36 +105,48 @@ class GrowingSentence:
 
 
 async def events_of(
-    service: Service, plan: TextPlan, options: Parameters, subscription: Subscription
+    service: Service, plan: TextPlan[BatchRow], options: Parameters, subscription: Subscription
 ) -> AsyncIterator[list[StreamResponse]]:
     """The tokens of each round of a plan of one text, sentence after sentence.
 
     Sentences decode concurrently, but a reader joins tokens as they come. So the tokens of a later
-    sentence wait until the earlier ones are complete. Raises the error of a sentence that failed.
+    sentence wait until the earlier ones are complete. What must then be divided is not streamed.
+    Raises the error of a sentence that failed.
     """
-    [[*parts, last_gap]], num_tokens = plan.texts, 0
-    sentences = [GrowingSentence(service.model, gap) for gap in parts[0::2]]
+    [text], num_tokens, rows = plan.texts, 0, itertools.count()
+    parts = [*text.parts]
 
-    def end(last: StreamResponse) -> None:
-        service.answered(subscription.rows)
-        last.token.text += last_gap
-        [last.generated_text] = plan.join([sentence.text for sentence in sentences])
-        last.details = make_details(plan, subscription.rows, options)
+    async def end(last: StreamResponse) -> None:
+        await service.take([plan], subscription.rows)
+        await service.decode(plan)
+        done = await service.with_text(lambda: Translated.of(text))
+        last.token.text += text.end
+        last.generated_text, last.truncated = done.text, done.is_cut
+        last.unreadable, last.details = done.fault or None, make_details(plan, options)
 
-    for row, sentence in enumerate(sentences):
-        index = 0
-        async for one in subscription.rounds(row):
-            tokens = await service.with_text(partial(sentence.add, one.event.emitted_ids))
+    for part in parts:
+        sentence, index, row = GrowingSentence(service.model, part), 0, 0
+        if part.request is not None:
+            row = next(rows)
+        async for one in _copied() if part.request is None else subscription.rounds(row):
+            ids = one.event.emitted_ids if one else []
+            tokens = await service.with_text(partial(sentence.add, ids))
             events = [StreamResponse(index=i, token=t) for i, t in enumerate(tokens, num_tokens)]
-            events[0].round = _round_info(service, one, row, index, sentence.text)
-            num_tokens, index = num_tokens + len(tokens), index + 1
-            if one.event.result is not None and row == len(sentences) - 1:
-                end(events[-1])
+            if one is not None:
+                events[0].round = _round_info(service, one, row, index, sentence.text)
+            num_tokens, index, part.said = num_tokens + len(tokens), index + 1, sentence.text
+            if part is parts[-1] and (one is None or one.event.result is not None):
+                await end(events[-1])
             yield events
-    if not sentences:  # no words, no tokens, but clients wait for one
+    if not parts:  # no words, no tokens, but clients wait for one
         blank = StreamResponse(index=0, token=Token(id=service.model.eos, text="", special=True))
-        end(blank)
+        await end(blank)
         yield [blank]
+
+
+async def _copied() -> AsyncIterator[RowRound | None]:
+    """The rounds of a sentence that is copied."""
+    yield None
 
 
 def _round_info(

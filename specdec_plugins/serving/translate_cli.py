@@ -15,22 +15,26 @@ from concurrent.futures.process import BrokenProcessPool
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import cache, partial
+from itertools import count
 from typing import Any
 
 import torch
 
 from specdec_plugins.app import files
 from specdec_plugins.app.options import add_options, build, check, like, option
-from specdec_plugins.app.settings import EXACT, NO_TOLERANCE
+from specdec_plugins.app.planning import Translated
+from specdec_plugins.app.report import Flaws
+from specdec_plugins.app.settings import EXACT, NO_TOLERANCE, Settings
 from specdec_plugins.errors import Parser, UserError, handling, require, run_command
 from specdec_plugins.formats.output import LineWriter
 from specdec_plugins.serving.cli import KEY_VARIABLE
 from specdec_plugins.serving.client import Client
 from specdec_plugins.serving.errors import ServiceError
 from specdec_plugins.serving.model import load_model, request_defaults
+from specdec_plugins.serving.planning import Wishes, translate_texts
 from specdec_plugins.serving.settings import ModelOptions, ServerSettings
 
-TranslateLines = Callable[[list[str]], list[str | None]]  # None = could not be decoded
+TranslateLines = Callable[[list[str]], list[Translated]]
 
 _NAME = "specdec-translate"
 _BUFFER = 64  # lines that are decoded together
@@ -48,7 +52,7 @@ examples:
   %(prog)s --server http://127.0.0.1:8080 < raw.en > raw.de
 
 One line in gives one line out, in the same order, as soon as it is ready. Exit
-status: 0 done, 1 a line that cannot be decoded (which is said) or an error of
+status: 0 done, 1 a line is cut, copied or empty (which is said) or an error of
 this program, 2 bad input or settings, 130 interrupted.
 """
 
@@ -70,6 +74,7 @@ class TranslateOptions:
     processes: int = _how(
         1, "each with its own model and one thread (default: 1); 0 = one per core", least=0
     )
+    on_unreadable: str = like(Settings, "on_unreadable", group="how to translate")
     server: str | None = _how(None, "translate through this server, and load no model here", "URL")
     requests: int = _how(16, "requests sent at once, with --server", least=1)
     progress: bool | None = like(files.FileOptions, "progress", group="how to translate")
@@ -102,29 +107,31 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _run(given: dict[str, Any]) -> int:
-    """Translate; returns 1 if some lines could not be decoded."""
+    """Translate; returns 1 if some lines are cut, copied or could not be decoded."""
     options = build(TranslateOptions, given)
     source, target = options.input_path, options.output_path
     files.check_places([source], [target])
+    flaws = Flaws(lambda told: sys.stderr.write(f"{_NAME}: {told}\n"))
     with ExitStack() as stack:
         stream = stack.enter_context(files.open_input(source))
-        read = files.read_lines(stream, files.name_of(source))
+        name = files.name_of(source)
+        read = files.read_lines(stream, name)
         texts = (line.text + line.end for line in read)  # white space stays as it is
         translations = _translator(given, options, texts, stream.is_awaited, stack)
         writer = stack.enter_context(LineWriter(target))
+        stack.callback(flaws.sum_up)
         bar = stack.enter_context(files.progress_bar(source, options.progress))
-        num_failed = 0
+        numbers = count(1)
         for lines in translations:
-            writer.write([line or "" for line in lines])
+            for one, number in zip(lines, numbers, strict=False):
+                where = f"{name}, line {number}"
+                is_refused = one.fault and options.on_unreadable == "fail"
+                require(not is_refused, f"{where}: {one.fault}")
+                flaws.add(number, where, one)
+            writer.write([one.text for one in lines])
             bar.update(len(lines))
-            num_failed += lines.count(None)
         writer.write([])  # an empty input makes an empty output
-    if num_failed:
-        sys.stderr.write(
-            f"{_NAME}: {num_failed} lines could not be decoded, because the model's scores were "
-            "not numbers; their translations are empty lines. Try --dtype float32.\n"
-        )
-    return int(num_failed > 0)
+    return int(bool(flaws.lines))
 
 
 def _translator(
@@ -133,7 +140,7 @@ def _translator(
     texts: Iterator[str],
     is_awaited: Callable[[], bool],
     stack: ExitStack,
-) -> Iterator[list[str | None]]:
+) -> Iterator[list[Translated]]:
     """Load models; returns translated lists of lines, in order, as they become ready."""
     buffers = files.in_buffers(texts, _BUFFER if how.server is None else 1, is_awaited)
     num_ahead = 2  # for each worker, so that none waits
@@ -209,9 +216,9 @@ def _in_order(
     buffers: Iterator[list[str]],
     num_ahead: int,
     is_awaited: Callable[[], bool],
-) -> Iterator[list[str | None]]:
+) -> Iterator[list[Translated]]:
     """Results of buffers, of which so many are read ahead; all of them while input is awaited."""
-    pending: deque[Future[list[str | None]]] = deque()
+    pending: deque[Future[list[Translated]]] = deque()
     for buffer in buffers:
         with _holding_signals():
             pending.append(pool.submit(translate, buffer))
@@ -226,15 +233,18 @@ def _remote(url: str, given: Mapping[str, Any], how: TranslateOptions) -> Transl
     client.info()
     parameters = {name: given[name] for name in (*_ASKED, *_LANGUAGES) if name in given}
     parameters["split_sentences"] = not how.whole_lines
-    return lambda lines: [client.generate(line, **parameters)["generated_text"] for line in lines]
+
+    def translate(line: str) -> Translated:
+        answer = client.generate(line, **parameters)
+        # An earlier server refuses what it cannot read, and does not say what it cuts.
+        is_cut, fault = answer.get("truncated", False), answer.get("unreadable") or ""
+        return Translated(answer["generated_text"], is_cut, fault)
+
+    return lambda lines: [*map(translate, lines)]
 
 
 def _local(model: ModelOptions, settings: ServerSettings, how: TranslateOptions) -> TranslateLines:
-    # Imported here, as --server does not need the extra `serve`.
-    from specdec_plugins.serving.planning import translate_texts
-    from specdec_plugins.serving.schemas import Parameters
-
-    options = Parameters(split_sentences=not how.whole_lines)
+    options = Wishes(split_sentences=not how.whole_lines)
     loaded = load_model(model)
     return lambda lines: translate_texts(lines, options, loaded, settings)
 
@@ -258,5 +268,5 @@ def _end_with_parent() -> None:
     os._exit(1)
 
 
-def _translate(lines: list[str]) -> list[str | None]:
+def _translate(lines: list[str]) -> list[Translated]:
     return _own()(lines)

@@ -73,6 +73,12 @@ class BatchRow:
         return [token_id for one in self.rounds for token_id in one.event.emitted_ids]
 
     @property
+    def finish_reason(self) -> FinishReason | None:
+        """None = it is still decoding."""
+        last = self.rounds[-1].event.result if self.rounds else None
+        return None if last is None else last.finish_reason
+
+    @property
     def decode_seconds(self) -> float:
         """From when it joined the batch until its last round."""
         return self.rounds[-1].seconds - self.rounds[-1].queue_seconds

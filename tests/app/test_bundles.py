@@ -125,7 +125,8 @@ def test_the_bundle_fills_in(relaxed: Path) -> None:
     assert settings.drafter_checkpoint == str(relaxed / "drafter.safetensors")
     assert (settings.tokenizer, settings.bpe) == ("moses", "subword_nmt")
     assert settings.bpe_codes == str(relaxed / "bpe.codes")
-    assert {name: getattr(settings, name) for name in DEFAULTS} == DEFAULTS
+    assert (settings.beta, settings.tau, settings.block_size) == (3, 1.5, 7)
+    assert (settings.usual_len, settings.is_bounded) == ((0.0, 90), False)
     assert settings.batch == 4
 
 
@@ -136,7 +137,8 @@ def test_the_bundle_fills_in(relaxed: Path) -> None:
         ({"beta": 1}, {"beta": 1, "tau": 0.0}),
         ({"tau": 0.5}, {"beta": 3, "tau": 0.5}),
         ({"rule": "exact"}, {"beta": 1, "tau": 0.0, "rule_name": "exact"}),
-        ({"strategy": "AR"}, {"beta": 1, "block_size": None, "max_len_b": 90}),
+        ({"strategy": "AR"}, {"beta": 1, "block_size": None, "max_lens": (0.0, 90)}),
+        ({"max_len_a": 2.0}, {"max_lens": (2.0, 90), "is_bounded": True}),
         ({"drafter": "lookup"}, {"drafter_checkpoint": None, "verifier": "BUNDLE"}),
         ({"drafter_checkpoint": "d.pt"}, {"drafter_checkpoint": "d.pt", "drafter": "block"}),
         ({"verifier": "v.pt", "source_lang": None}, {"verifier": "v.pt", "source_lang": "en"}),

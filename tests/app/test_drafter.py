@@ -184,7 +184,8 @@ def assert_what_was_learnt_is_what_the_model_says(work: Path) -> None:
         *ids, last = targets[n].tolist()
         assert last == Dictionary.eos
         assert ids[: len(forced)] == forced
-        assert codec.tokens(ids) == found.tokens
+        said = codec.tokens(ids)  # cut early, as a translation that long repeats itself
+        assert said == found.tokens[: len(said)]
 
 
 def random_folder(folder: Path, model_type: str, **settings: Any) -> Path:

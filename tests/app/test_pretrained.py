@@ -67,8 +67,11 @@ def test_texts_are_those_of_generate(small: Small, name: str) -> None:
     source, target = LANGUAGES.get(name, (None, None))
     expected = generated(small(name), name, LINES, source, target)
     assert len({*expected}) > len(LINES) / 3  # not the same word for everything
+    # Cut where `generate` cuts; by default what reaches that limit is translated in pieces.
+    _, most = make_settings({"data": str(small(name))}).max_lens
     for drafting in ({}, {"drafter": "lookup", "block_size": 4}):
-        made = translator(small(name), source_lang=source, target_lang=target, **drafting)
+        how = {"source_lang": source, "target_lang": target, "max_len_b": most, **drafting}
+        made = translator(small(name), **how)
         assert [str(translation) for translation in made.translate(LINES)] == expected, drafting
         streamed = [*made.stream(LINES[0])][-1] if drafting else expected[0]
         assert streamed == expected[0]
@@ -138,17 +141,17 @@ def test_every_command_takes_a_folder_and_the_bundle_made_of_it(
     outputs = {}
     for place in (folder, bundle):
         paths = ["--input-path", str(tmp_path / "in"), "--output-path", str(tmp_path / "out")]
-        assert main.main([str(place), *languages, "--cpu", *paths]) == 0
+        assert main.main([str(place), *languages, "--cpu", *paths]) in (0, 1)  # 1: cut
         assert "greedy means no token that its generation config bans" in capfd.readouterr().err
         outputs[place, "inference.py"] = (tmp_path / "out").read_text()
         paths = ["--input", str(tmp_path / "in"), "--output", str(tmp_path / "out")]
         paths += ["--whole-lines", "--device", "cpu"]
-        assert translate_cli.main([str(place), *languages, *paths]) == 0
+        assert translate_cli.main([str(place), *languages, *paths]) in (0, 1)
         outputs[place, "specdec-translate"] = (tmp_path / "out").read_text()
         capfd.readouterr()
         with (tmp_path / "in").open() as piped, monkeypatch.context() as patch:
             patch.setattr(sys, "stdin", piped)
-            assert main.translate([str(place), *languages, "--cpu"]) == 0
+            assert main.translate([str(place), *languages, "--cpu"]) in (0, 1)
         outputs[place, "translate.py"] = capfd.readouterr().out
     assert len({*outputs.values()}) == 1, outputs
     refused_by = told(
@@ -170,9 +173,10 @@ def test_lines_without_words_and_lines_that_are_too_long(small: Small) -> None:
     empty, long, cut = made.translate(["  ", "и " * 300, "и " * 63])
     assert (empty.text, empty.finish_reason) == ("", "empty")
     assert long.text == cut.text  # of 128 positions the language and the end have two
-    strict = translator(small("nllb"), source_lang="de", target_lang="ko")
-    message = "sentence 1: has 601 tokens, more than the 126"
-    refused(message, strict.translate, ["и " * 300])
+    strict = translator(small("nllb"), source_lang="de", target_lang="ko", on_unreadable="fail")
+    message = r"sentence 1: has \d+ tokens, more than the 126"
+    refused(message, strict.translate, ["и" * 300])
+    assert strict.translate(["и " * 300])[0].finish_reason == "length"  # of one-word pieces
     tokens = strict.codec.tokenizer.source.symbols[10:14]  # type: ignore[attr-defined]
     assert strict.translate_tokens([tokens])[0].tokens
 
@@ -220,7 +224,7 @@ def test_languages_that_the_model_does_not_have(small: Small) -> None:
     ],
 )
 def test_text_that_is_none_to_the_tokenizer(small: Small, line: str, message: str) -> None:
-    refused(message, translator(small("marian")).translate, [line])
+    refused(message, translator(small("marian"), on_unreadable="fail").translate, [line])
     assert translator(small("marian")).translate(["♪ 12"])  # no letters, no language
 
 

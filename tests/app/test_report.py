@@ -64,7 +64,7 @@ def test_a_summary() -> None:
     assert report("specdec")[0][2] == f"{method}, drafting in int8, {kernels}"
     assert lines[3] == (
         "rule top_beta (beta 3, tau 0.5): may differ from the verifier's greedy output; greedy "
-        "means plain argmax, at most 200 tokens (90 positions)"
+        "means plain argmax, at most 200 or 3 * source tokens (90 positions)"
     )
     # Rounds of 5, 1 and 2 tokens without eos.
     assert lines[4].startswith("mean accepted tokens 2.6667 (")
@@ -82,14 +82,14 @@ def test_which_greedy_is_said() -> None:
     assert not any("acceptance" in line for line in lines)
     lines, _ = report("drafter", kernels="torch")
     assert lines[2].endswith(", blocks of 4, torch's kernels")
-    assert lines[3] == "unverified; at most 200 tokens"
+    assert lines[3] == "unverified; at most 200 or 3 * source tokens"
     lines, _ = report("specdec", bigrams="b")
     assert ", drafter block with bigrams, blocks of 4, " in lines[2]
     lines, _ = report("specdec", bigrams="b", drafter_options={"bigram_weight": 0})
     assert ", drafter block, blocks of 4, " in lines[2]
     lines, _ = report("early-exit", exit_layer=2)
     assert lines[2].startswith("strategy early-exit, batch 3, float32, decoder cut after layer 2")
-    assert lines[3] == "unverified; at most 200 tokens"
+    assert lines[3] == "unverified; at most 200 or 3 * source tokens"
 
 
 def test_nothing_divides_by_zero() -> None:

@@ -145,8 +145,10 @@ def converse(*lines: str) -> str:
 
 
 def test_a_conversation_goes_on_after_a_long_line_and_ends_with_an_empty_one() -> None:
-    said = converse("a b c d e f g", "c d", "", "e")
-    assert "more than the 4" in said
+    long = "a@@ b@@ c@@ d@@ e@@ f"  # one word, which is not divided
+    said = converse(long, "a b c d e f g", "c d", "", "e")
+    assert "has 6 tokens, more than the 4" in said
+    assert "  [c c b b] a [a] [g g f f] e [e d d]\n  14 tokens in 4 rounds" in said
     assert "  [d d c c]\n  4 tokens in 1 round, 4.0 a round" in said
     assert "e e" not in said
 

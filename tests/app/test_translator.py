@@ -106,8 +106,9 @@ def test_the_first_tokens_of_a_reference(size: int, expected: str, reason: str) 
 
 
 def test_what_does_not_fit_is_named_before_anything_is_decoded() -> None:
-    it = translator(source=4)
-    sentences = [Sentence(1, "a"), Sentence(2, "a b c d", where="in.txt, line 2")]
+    it = translator(source=4, on_unreadable="fail")
+    long = Sentence(2, "a b c d", where="in.txt, line 2", tokens=[*"abcd"])
+    sentences = [Sentence(1, "a"), long]
     with pytest.raises(UserError, match="in.txt, line 2: has 4 tokens, more than the 3"):
         it.translate_sentences(sentences)
     assert it.decoder.stats.rounds == 0
@@ -128,7 +129,7 @@ def test_tokens_in_and_out() -> None:
     assert [str(t) for t in done] == [t.text for t in done] == ["a a b b", "", "c c"]
     assert [t.number for t in done] == [1, 2, 3]
     with pytest.raises(UserError, match="sentence 2: has 4 tokens, more than the 3"):
-        translator(source=4).translate_tokens([["a"], list("abcd")])
+        translator(source=4, on_unreadable="fail").translate_tokens([["a"], list("abcd")])
 
 
 def test_the_statistics_are_those_of_all_calls() -> None:

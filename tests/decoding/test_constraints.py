@@ -12,7 +12,7 @@ from specdec_plugins.decoding.batch import collate
 from specdec_plugins.decoding.constraints import Constraints, constrain
 from specdec_plugins.decoding.engine import EngineConfig, SpeculativeDecoder
 from specdec_plugins.decoding.greedy import greedy
-from specdec_plugins.decoding.types import DecodeParams, Draft, Request
+from specdec_plugins.decoding.types import DecodeParams, Draft, FinishReason, Request
 from tests.decoding.drafters.factories import FACTORIES, SCRIPTED
 from tests.decoding.toys import (
     CPU,
@@ -103,6 +103,17 @@ def test_samples_and_tolerated_tokens_keep_to_them(case: str) -> None:
             for place in range(1, min(len(text), 20)):
                 assert text[place] not in banned(text[:place], constraints)
             assert constraints.forced_last in (None, *text[20:]) or text[-1] == SPECIAL.eos
+
+
+def test_a_text_that_the_limit_ends_is_said_to_be_cut() -> None:
+    verifier = TableVerifier(TABLE)
+    config = EngineConfig(constraints=Constraints(forced_last=SPECIAL.eos))
+    method = method_of(FACTORIES["lookup"](verifier), "exact")
+    results = SpeculativeDecoder(verifier, method, config).decode(jobs(5))
+    free = SpeculativeDecoder(verifier, method, EngineConfig()).decode(jobs(5))
+    assert [r.finish_reason for r in results] == [r.finish_reason for r in free]
+    assert {r.finish_reason for r in results} == {FinishReason.EOS, FinishReason.LENGTH}
+    assert all(r.token_ids[-1] == SPECIAL.eos for r in results)
 
 
 def test_each_position_is_under_its_own_prefix() -> None:

@@ -15,14 +15,17 @@ from typing import Any
 
 import pytest
 
+from specdec_plugins.errors import UnreadableError
 from specdec_plugins.serving import translate_cli
 from specdec_plugins.serving.client import Client, ClientError
 from specdec_plugins.serving.translate_cli import main
+from tests.decoding.toys import SPECIAL
 from tests.serving.toys import (
     MAX_LEN,
     PATIENCE,
     GatedVerifier,
     Running,
+    ToyCodec,
     expected,
     running,
     toy_model,
@@ -190,7 +193,7 @@ def translate(tmp_path: Path) -> Translate:
 def test_files_through_a_server(translate: Translate, client: Client, num_requests: str) -> None:
     text = "\n".join(LINES).encode()
     status, translations = translate(text, "--server", client.url, "--requests", num_requests)
-    assert (status, translations.split("\n")) == (0, [*WANTED, ""])
+    assert (status, translations.split("\n")) == (1, [*WANTED, ""])  # w0 never ends
 
 
 def test_an_old_output_makes_way_for_a_new_one_alone(translate: Translate, client: Client) -> None:
@@ -246,7 +249,7 @@ def verifier(monkeypatch: pytest.MonkeyPatch) -> GatedVerifier:
 
 @pytest.mark.usefixtures("verifier")
 def test_the_same_without_a_server(translate: Translate) -> None:
-    assert translate("\n".join(LINES).encode()) == (0, "\n".join([*WANTED, ""]))
+    assert translate("\n".join(LINES).encode()) == (1, "\n".join([*WANTED, ""]))
     assert translate(b"w4 w1. w2", "--whole-lines") == (0, expected("w4 w1. w2") + "\n")
 
 
@@ -273,7 +276,37 @@ def test_lines_that_cannot_be_decoded_are_empty_and_told(
     verifier.overflow = 3
     translations = f"{expected('w1')}\n\n\n{expected('w4')}\n"
     assert translate(b"w1\nw2. w3\n\nw4\n") == (1, translations)
-    assert "1 lines could not be decoded" in capsys.readouterr().err
+    assert "in, line 2: is left empty, as the model's scores" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("here", [True, False])
+def test_lines_that_are_cut_or_copied_are_named(
+    here: bool,
+    translate: Translate,
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    def picky(self: ToyCodec, line: str) -> list[int]:
+        if "x" in line:
+            raise UnreadableError("no letter is known.")
+        return [int(line.strip("w.")), SPECIAL.eos]
+
+    monkeypatch.setattr(ToyCodec, "source_ids", picky)
+    model = toy_model()
+    monkeypatch.setattr(translate_cli, "load_model", lambda _: model)
+    monkeypatch.setattr(translate_cli, "request_defaults", lambda _: {"max_new_tokens": MAX_LEN})
+    with running(model) as there:
+        where = [] if here else ["--server", f"http://127.0.0.1:{there.port}"]
+        text = f"{expected('w1')}\n{expected('w2')}. xx\n{expected('w0')}\n"
+        assert translate(b"w1\nw2. xx\nw0\n", *where) == (1, text.replace(". xx", " xx"))
+        told = capsys.readouterr().err
+        source = tmp_path / "in"
+        assert f"{source}, line 2: no letter is known. It is copied, as the model cannot" in told
+        assert "specdec-translate: line 2: copied, as the model cannot read all of it.\n" in told
+        assert "specdec-translate: line 3: cut at the length limit, so the end is missing." in told
+        assert translate(b"w1\nxx\n", "--on-unreadable", "fail", *where)[0] == 2
+        assert f"{source}, line 2: no letter is known.\n" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

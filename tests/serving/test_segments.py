@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import time
+from typing import Any
 
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from sentence_splitter import SentenceSplitter
 
+from specdec_plugins.app.planning import Part, Text
+from specdec_plugins.decoding.types import RowResult
 from specdec_plugins.serving.model import Split, sentence_splitter
-from specdec_plugins.serving.planning import TextPlan, segment
+from specdec_plugins.serving.planning import segment
 
 ENGLISH = sentence_splitter("en")
 
@@ -48,8 +51,10 @@ def test_sentences(text: str, split: Split, sentences: list[str]) -> None:
 )
 def test_white_space_is_kept(text: str) -> None:
     parts = segment(text, ENGLISH)
-    plan = TextPlan([parts], [], seed=0)
-    assert plan.join([sentence.upper() for sentence in parts[1::2]]) == [text.upper()]
+    how: Any = None  # nothing is decoded: the sentences are copied
+    pairs = zip(parts[:-1:2], parts[1::2], strict=True)
+    copied = [Part[RowResult](sentence.upper(), how, gap=gap) for gap, sentence in pairs]
+    assert Text(copied, parts[-1]).translation == text.upper()
 
 
 @given(st.text(alphabet=' \n\r\t.?!"()aBÄ9\u00a0\u2028'))

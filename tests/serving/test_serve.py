@@ -45,12 +45,14 @@ def model() -> ServedModel:
     return load_model(ModelOptions(str(CAPTIONS), **names))
 
 
-def translated(model: ServedModel, **parameters: Any) -> list[str | None]:
-    return translate_texts(LINES, Parameters(**parameters), model, ServerSettings())
+def translated(model: ServedModel, **parameters: Any) -> list[str]:
+    done = translate_texts(LINES, Parameters(**parameters), model, ServerSettings())
+    assert not any(one.is_cut or one.fault for one in done)
+    return [one.text for one in done]
 
 
 @pytest.fixture(scope="module")
-def expected(model: ServedModel) -> list[str | None]:
+def expected(model: ServedModel) -> list[str]:
     return translated(model, use_drafter=False)
 
 

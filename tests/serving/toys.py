@@ -53,7 +53,7 @@ START = 400.0  # until a process listens, on a machine that is busy
 class ToyCodec:
     """Source words w0, w1, ... are ids; target words t0, t1, ... likewise."""
 
-    num_framing, first_ids, reads_texts = 1, (), False
+    num_framing, num_behind, first_ids, reads_texts = 1, 1, (), False
     source_lang: str | None = "en"
     target_lang: str | None = "de"
     languages = Languages("toy", ("en",), ("de",))
@@ -64,6 +64,9 @@ class ToyCodec:
 
     def source_ids(self, line: str) -> list[int]:
         return [int(word.strip("w.?!")) for word in line.split()] + [SPECIAL.eos]
+
+    def separates(self, line: str, begin: int, end: int) -> bool:
+        return False  # no sentence can be divided
 
     def target_ids(self, line: str) -> list[int]:
         """Words that are no target word are unknown."""

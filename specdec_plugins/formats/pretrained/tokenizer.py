@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
-from specdec_plugins.errors import UserError, require
+from specdec_plugins.errors import UnreadableError, UserError, require
 from specdec_plugins.formats.dictionaries import Dictionary, dictionary_of, order_of, ours
 from specdec_plugins.formats.pretrained.config import CONFIG
 from specdec_plugins.formats.pretrained.languages import find, published
@@ -221,7 +221,7 @@ class PretrainedTokenizer:
         return self._first.get(target_lang, self._first[None])
 
     def encode(self, line: str) -> list[int]:
-        """Our ids of source text, without frame. Raises UserError for input that is not text."""
+        """Our ids of source text, without frame. Raises UnreadableError if it knows no letter."""
         return self._encoded(self._source, self._source_ids, self.source, line)
 
     def encode_target(self, line: str) -> list[int]:
@@ -269,11 +269,11 @@ class PretrainedTokenizer:
             read = "".join(dictionary.symbols[i] for i in {*ids} - {dictionary.unk})
             visible = [character for character in line if not character.isspace()]
             is_text = sum(map(str.isalpha, visible)) > _MOSTLY * len(visible)
-            require(
-                not is_text or any(map(str.isalpha, read)),
-                f"the tokenizer of {self._name} knows no letter of {line.strip()[:40]!r}; give "
-                "text in a language of the model.",
-            )
+            if is_text and not any(map(str.isalpha, read)):
+                raise UnreadableError(
+                    f"the tokenizer of {self._name} knows no letter of {line.strip()[:40]!r}; give "
+                    "text in a language of the model."
+                )
         return ids
 
     def decode(self, ids: Sequence[int]) -> str:
