@@ -1,7 +1,8 @@
 """Averages checkpoints, and carries a training from one piece to the next.
 
-``open_piece`` runs before train.py: it writes ``checkpoint_last.pt`` if only weights exist, and
-returns the flags that end training in time. ``close_piece`` runs after it: it writes
+``restored`` finds the checkpoint from which a training goes on: the last one, or the furthest that
+is whole. ``open_piece`` runs before train.py: it writes ``checkpoint_last.pt`` if only weights
+exist, and returns the flags that end training in time. ``close_piece`` runs after it: it writes
 ``weights.pt``, a checkpoint of float16 weights without Adam's moments, a sixth in size.
 
 If ``checkpoint_last.pt`` exists too, training resumes from it as if it had never stopped. If only
