@@ -173,12 +173,12 @@ def not_installed(package: str, extra: str) -> UserError:
 
 
 def imported(module: str, extra: str) -> Any:
-    """An optional module. Raises UserError if its package, of that extra, is not installed."""
-    package = module.partition(".")[0]
+    """A module that needs packages of that extra. Raises UserError if one is not installed."""
     try:
         return importlib.import_module(module)
     except ModuleNotFoundError as error:
-        if error.name != package:
+        package = (error.name or "").partition(".")[0]
+        if package in ("", __name__.partition(".")[0]):
             raise
         raise not_installed(package, extra) from error
 

@@ -13,7 +13,7 @@ import pytest
 
 from specdec_plugins.errors import BAD_INPUT, INTERRUPTED, TERMINATED
 from tests.bundles import ROOT
-from tests.programs import talking_to
+from tests.programs import python, talking_to
 
 # An import that is slow, and that swallows an interrupt as some of torch's do.
 SLOW_TORCH = """\
@@ -121,3 +121,35 @@ def test_a_closed_standard_error_costs_the_messages_alone(tmp_path: Path) -> Non
         check=False,
     )
     assert done.returncode == BAD_INPUT
+
+
+# The packages of the extra `serve` but for one, by which lines are split into sentences.
+WEB = ["fastapi", "fastapi_offline", "prometheus_client", "pydantic", "starlette", "uvicorn"]
+
+
+def run_without(packages: list[str], command: str, *flags: object, expect: int) -> str:
+    """What a command says that cannot import these packages, nor, unless it succeeds, a model."""
+    lines = ["import sys", f"sys.modules.update(dict.fromkeys({packages}))"]
+    if expect:
+        lines.append("import specdec_plugins.serving.model as model")
+        lines.append("model.load_parts = lambda *_: sys.exit('loaded')")
+    words = [*lines, COMMANDS[command][1]]
+    return python("-c", "\n".join(map(str, words)), *flags, expect=expect).stderr
+
+
+def test_files_are_translated_without_the_packages_of_a_server(tmp_path: Path) -> None:
+    (tmp_path / "in").write_text("Two dogs run. A girl eats.\n")
+    files = ["--input", tmp_path / "in", "--output", tmp_path / "out"]
+    run_without(WEB, "specdec-translate", *files, expect=0)
+    assert (tmp_path / "out").read_text().count(".") == 2
+
+
+@pytest.mark.parametrize(
+    ("command", "package"),
+    [("specdec-translate", "sentence_splitter"), ("specdec-serve", "uvicorn")],
+)
+def test_a_missing_extra_is_named_before_a_model_is_loaded(command: str, package: str) -> None:
+    told = run_without([package], command, expect=BAD_INPUT)
+    assert told.startswith(f"{command}: error: {package} is not installed; it comes with the extra")
+    assert told.count("\n") == 1
+    assert "pip install '.[serve]'" in told

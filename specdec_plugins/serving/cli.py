@@ -15,7 +15,7 @@ import torch
 
 from specdec_plugins.app.options import add_options, build
 from specdec_plugins.app.report import kernels_in_use
-from specdec_plugins.errors import Parser, UserError, read_text, run_command
+from specdec_plugins.errors import Parser, UserError, imported, read_text, run_command
 from specdec_plugins.serving.model import ServedModel, load_model, request_defaults
 from specdec_plugins.serving.settings import LOG_LINE, ModelOptions, ProcessOptions, ServerSettings
 
@@ -49,6 +49,8 @@ def _run(given: Mapping[str, Any]) -> int:
     process, options = build(ProcessOptions, given), build(ModelOptions, given)
     key = read_key(process.api_key_file)
     settings = build(ServerSettings, {**request_defaults(options), **given, "api_key": key})
+    # Web packages take a second to import: after what is quick to refuse, and before models.
+    imported("specdec_plugins.serving.app", "serve")
     if process.threads is not None:
         torch.set_num_threads(process.threads)
     check_address(process.host, process.port)
@@ -76,7 +78,6 @@ def serve(model: ServedModel, settings: ServerSettings, host: str, port: int) ->
 
     Returns 1 if the engine fails. That ends the server, too: a restarted process can translate.
     """
-    # Web packages take a second to import; a wrong path should be reported at once.
     from specdec_plugins.serving.app import Server, create_app
 
     _announce(model, host, port)

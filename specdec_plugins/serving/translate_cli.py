@@ -25,7 +25,7 @@ from specdec_plugins.app.options import add_options, build, check, like, option
 from specdec_plugins.app.planning import Translated
 from specdec_plugins.app.report import Flaws
 from specdec_plugins.app.settings import EXACT, NO_TOLERANCE, Settings
-from specdec_plugins.errors import Parser, UserError, handling, require, run_command
+from specdec_plugins.errors import Parser, UserError, handling, imported, require, run_command
 from specdec_plugins.formats.output import LineWriter
 from specdec_plugins.serving.cli import KEY_VARIABLE
 from specdec_plugins.serving.client import Client
@@ -245,6 +245,8 @@ def _remote(url: str, given: Mapping[str, Any], how: TranslateOptions) -> Transl
 
 def _local(model: ModelOptions, settings: ServerSettings, how: TranslateOptions) -> TranslateLines:
     options = Wishes(split_sentences=not how.whole_lines)
+    if not how.whole_lines:
+        imported("sentence_splitter", "serve")  # said before the model is loaded
     loaded = load_model(model)
     return lambda lines: translate_texts(lines, options, loaded, settings)
 
