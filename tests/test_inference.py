@@ -203,11 +203,11 @@ def test_raw_text(cli: Cli) -> None:
     codes = cli.tmp / "codes"
     codes.write_text("#version: 0.2\ns 1</w>\n", encoding="utf-8")
     raw = ["--tokenizer", "moses", "--bpe", "subword_nmt", "--bpe-codes", str(codes)]
-    [first, empty] = cli.infer(*raw, lines=["s1, s1 s1.", " "])
+    [first, white] = cli.infer(*raw, lines=["s1, s1 s1.", " "])
     pieces = cli.infer("--remove-bpe", "none", lines=["s1 , s1 s1 ."])
     # Symbols have no subwords here, so only the tokeniser shows.
     assert first.replace(" ", "") == pieces[0].replace(" ", "").replace("&lt;", "<")
-    assert empty == ""
+    assert white == " "
 
 
 def test_the_python_interface_gives_the_same(cli: Cli) -> None:

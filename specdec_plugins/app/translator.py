@@ -64,7 +64,7 @@ class SpeculativeTranslator:
         source_lang: str | None = None,
         target_lang: str | None = None,
     ) -> list[Translation]:
-        """Translations of lines, in order; an empty line has an empty translation.
+        """Translations of lines, in order; a line of white space alone is its own translation.
 
         source_lang, target_lang: override the translator's own, for a model with several languages.
 
@@ -211,7 +211,7 @@ class SpeculativeTranslator:
             parts = how.parts(sentence.text, str(number), seed, prefix, sentence.tokens)
             first_ids = [*codec.first_ids]
         if parts[0].request is None and not parts[0].fault:
-            return Translation(number, "")
+            return Translation(number, "" if sentence.text.strip() else sentence.text)
         if ends:
             tokens = codec.tokens(first_ids + forced_ids)
             return Translation(number, codec.text(tokens), tokens, finish_reason=FORCED)
