@@ -67,6 +67,7 @@ def test_a_carriage_return_is_the_end_of_its_line() -> None:
         (b"\x28\xb5\x2f\xfd\x04\x00", "compressed by zstd; .* zstdcat"),
         ("a\n".encode("utf-16"), "UTF-16; convert it with iconv"),
     ],
+    ids=("gzip", "bzip2", "xz", "zstd", "UTF-16"),  # gzip's bytes have the time in them
 )
 def test_what_makes_text_of_another_file_is_said(data: bytes, told: str) -> None:
     with pytest.raises(UserError, match=f"^in.txt: {told}"):
