@@ -360,6 +360,7 @@ def test_a_signal_to_the_run_reaches_its_training_which_saves_before_another_beg
 ) -> None:
     words = (sys.executable, "-c", PROGRAM, tmp_path, TRAINING.format(tmp_path))
     begun, saved = tmp_path / "begun", tmp_path / "saved"
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)  # a test run under nohup hands down that it is not
     with talking_to(*words, PYTHONPATH=str(ROOT)) as (process, _, _):
         wait(begun.exists)
         process.send_signal(number)
@@ -370,5 +371,5 @@ def test_a_signal_to_the_run_reaches_its_training_which_saves_before_another_beg
             refused("another run is writing here", runner.run, [Command("other", ["true"])])
             wait(saved.exists)
             return
-        assert process.wait() == 128 + number
+        assert process.wait(timeout=60) == 128 + number
     assert saved.exists()
