@@ -188,6 +188,12 @@ def test_errors_are_said_in_a_sentence(page: Page) -> None:
     page.translate("w1 " * 300)
     wait_until(alert.is_displayed)
     assert "characters" in alert.text
+    page.translate("w1 " * 30)
+    wait_until(lambda: "more than the" in alert.text)
+    assert alert.text.startswith("A sentence is copied: has 30 tokens, more than the")
+    assert page.text("#text").startswith("w1 w1")
+    page.translate("w0")
+    wait_until(lambda: "The end of a sentence is missing" in alert.text)
     page.translate("  ")
     wait_until(lambda: alert.text == "Type a sentence first.")
     page.server.verifier.poison = 3

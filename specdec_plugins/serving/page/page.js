@@ -184,7 +184,11 @@ async function run(name, parameters, lanes, signal) {
       sentence = event.round.sentence;
       if (lanes.length === 1) drawText(event.round, lane.texts.slice(0, sentence));
     }
-    if (event.generated_text !== null) lane.text = event.generated_text;
+    if (event.generated_text !== null) {
+      lane.text = event.generated_text;
+      lane.lacks = event.truncated ? "The end of a sentence is missing: it reached its length limit." : "";
+      if (event.unreadable) lane.lacks = `A sentence is copied: ${event.unreadable}`;
+    }
   }
   if (lane.text === null) throw new ServerError("The connection ended before the translation did.");
   return lane;
@@ -222,6 +226,7 @@ async function race(signal) {
   const [first, parameters] = speculates ? ["spec", chosen()] : ["plain", {}];
   const lane = await run(first, parameters, lanes, signal);
   $("text").textContent = lane.text;
+  if (lane.lacks) fail(lane.lacks);
   $("status").textContent = `Translation: ${lane.text}`;
   if (!speculates) return;
   $("verdict").textContent = `${count(lane.numRounds, "round")}; now the same step by step.`;
