@@ -15,6 +15,7 @@ from typing import Generic, Protocol, TypeVar
 from specdec_plugins.app.codec import Codec
 from specdec_plugins.decoding.types import SEEDS, DecodeParams, FinishReason, Request
 from specdec_plugins.errors import UnreadableError, require
+from specdec_plugins.formats.text import fault_of
 
 # Where a sentence is cut, the best places first: after a sentence's end, after a clause, or at any
 # white space; and how far from its middle, as a share of its length.
@@ -65,10 +66,11 @@ class How:
         """A sentence as one part or, if it is too long, as its pieces.
 
         name: of its request. tokens: the sentence in the model's tokens, read in place of the text.
-        Raises UserError if a language must be chosen or the prefix is too long, and
-        UnreadableError if the sentence cannot be read and is not to be copied.
+        Raises UserError if it is no text, a language must be chosen or the prefix is too long, and
+        UnreadableError if it cannot be read and is not to be copied.
         """
-        codec = self.codec
+        codec, no_text = self.codec, fault_of(text)
+        require(not no_text, f"{no_text}; decode it as UTF-8 or UTF-16.")
         try:
             ids = codec.source_ids(text) if tokens is None else codec.source_token_ids(tokens)
         except UnreadableError as error:

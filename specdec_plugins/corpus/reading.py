@@ -14,6 +14,7 @@ from typing import BinaryIO, cast
 
 from specdec_plugins.corpus.cli import logger
 from specdec_plugins.errors import UserError, require
+from specdec_plugins.formats.text import fault_of
 
 Pair = tuple[str, str]
 
@@ -199,8 +200,8 @@ def decoded(raw: bytes) -> str:
     except UnicodeDecodeError as error:
         at = error.start
         raise ValueError(f"not UTF-8 (byte {at + 1} of the line is 0x{raw[at]:02x})") from error
-    if "\0" in text:
-        raise ValueError("holds a NUL character, so it is UTF-16 or not text")
+    if fault := fault_of(text):
+        raise ValueError(fault)
     return text
 
 

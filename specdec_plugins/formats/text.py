@@ -27,6 +27,7 @@ PROTECTED = tuple(map(chr, range(0xE000, 0xE010)))
 # Characters at which some reader of the prepared files would break a line (``str.splitlines``,
 # universal newlines). None of them carries meaning in a sentence.
 _LINE_BREAKERS = re.compile("[\x00-\x1f\x7f\x85\u2028\u2029]")
+_HALVES = re.compile("[\ud800-\udfff]")  # of surrogate pairs: bytes that were not UTF-8
 _SPACES = re.compile(r"\s+")
 
 # Words whose subwords are remembered. Longer ones are rare, and could fill the memory.
@@ -154,6 +155,14 @@ def _moses(package: Any, language: str) -> tuple[Any, Any]:
 
 def _quote_before_dots(match: re.Match[str]) -> str:
     return match[0] if match[2] is None else f'"{match[1]}{match[2]}'
+
+
+def fault_of(text: str) -> str:
+    """Why a string is no text, in words; empty if it is. No file of text holds such characters."""
+    if "\0" in text:
+        return "holds a NUL character, so it is UTF-16 or not text"
+    half = _HALVES.search(text)
+    return f"holds half a surrogate pair ({half[0]!r}), so it is not decoded text" if half else ""
 
 
 def join_bpe(tokens: str) -> str:

@@ -374,6 +374,8 @@ def test_a_wish_that_cannot_be_is_named(server: Running, name: str, value: Any) 
         (422, b'{"inputs": "w1", "parameters": {"tau": Infinity}}'),
         (422, b'{"inputs": "w1", "parameters": {"seed": 1' + b"0" * 30 + b"}}"),
         (422, b'{"inputs": "w1", "parameters": []}'),
+        (422, b'{"inputs": "w1 \\u0000"}'),
+        (400, b'{"inputs": "w1 \\ud800"}'),
         (413, b'{"inputs": "' + b"w1 " * 200 + b'"}'),
         (413, b'{"inputs": "' + b"w1 " * 1000 + b'"}'),
     ],

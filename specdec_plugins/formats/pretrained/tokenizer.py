@@ -257,13 +257,6 @@ class PretrainedTokenizer:
     def _encoded(
         self, side: Segmenter, known: Mapping[int, int], dictionary: Dictionary, line: str
     ) -> list[int]:
-        try:
-            line.encode()
-        except UnicodeEncodeError as error:
-            raise UserError(
-                f"the text holds half a surrogate pair ({line[error.start]!r}), which no tokenizer "
-                "can read; decode all of it as UTF-8 or UTF-16."
-            ) from error
         ids = [known.get(index, dictionary.unk) for index in side.encode(line)]
         if dictionary.unk in ids:
             read = "".join(dictionary.symbols[i] for i in {*ids} - {dictionary.unk})
