@@ -2,12 +2,17 @@
 
 Importing this package is cheap. If fairseq is loaded already, as under ``--user-dir`` and in
 ``train.py``, the import registers the tasks, models and criterions; otherwise call ``register()``.
+``SpeculativeTranslator`` and ``__version__`` are here for users.
 """
 
 from __future__ import annotations
 
 import importlib
 import sys
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from specdec_plugins.app.translator import SpeculativeTranslator as SpeculativeTranslator
 
 _REGISTERING_MODULES = (
     "specdec_plugins.criterions.glat_loss",
@@ -33,6 +38,19 @@ def register() -> None:
     allow_fairseq_checkpoints(between_workers=True)
     for name in _REGISTERING_MODULES:
         importlib.import_module(name)
+
+
+def __getattr__(name: str) -> Any:
+    """What users import from here, loaded when it is asked for: torch takes seconds to import."""
+    if name == "SpeculativeTranslator":
+        return importlib.import_module("specdec_plugins.app.translator").SpeculativeTranslator
+    if name == "__version__":
+        metadata = importlib.import_module("importlib.metadata")
+        try:
+            return metadata.version("specdec")
+        except metadata.PackageNotFoundError:
+            return "unknown"  # it runs from a folder without installation
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
 if "fairseq" in sys.modules:

@@ -48,6 +48,10 @@ class DecodeStats:
             seconds={p: self.seconds.get(p, 0.0) + other.seconds.get(p, 0.0) for p in parts},
         )
 
+    def __radd__(self, start: int) -> DecodeStats:
+        """For `sum`, which starts from 0."""
+        return self if start == 0 else NotImplemented
+
     @property
     def mean_accepted_tokens(self) -> float:
         """Tokens a round, the verifier's own included, eos not, as in the table of Xia et al. 2023.

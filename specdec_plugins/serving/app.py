@@ -27,13 +27,14 @@ from starlette.responses import JSONResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
+import specdec_plugins
 from specdec_plugins.errors import INTERRUPTED
 from specdec_plugins.serving.errors import HUNG_UP, KINDS, STOPPED, ServiceError
 from specdec_plugins.serving.model import ServedModel
 from specdec_plugins.serving.request_ids import RequestIds, current_id
 from specdec_plugins.serving.routes import bearer, router
 from specdec_plugins.serving.schemas import FORM, content_type
-from specdec_plugins.serving.service import Service, version
+from specdec_plugins.serving.service import Service
 from specdec_plugins.serving.settings import ServerSettings
 
 log = logging.getLogger("specdec.serving")
@@ -71,7 +72,7 @@ def create_app(
         redoc_url=None,
         title="specdec",
         summary="Machine translation by speculative decoding",
-        version=version(),
+        version=specdec_plugins.__version__,
         lifespan=lifespan,
     )
     app.state.service = service

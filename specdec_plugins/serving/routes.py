@@ -9,12 +9,13 @@ from fastapi.responses import JSONResponse, Response
 from prometheus_client import CONTENT_TYPE_LATEST
 from starlette.datastructures import Headers
 
+import specdec_plugins
 from specdec_plugins.app.report import kernels_in_use
 from specdec_plugins.formats.pretrained.languages import name_of
 from specdec_plugins.serving import schemas, stream
 from specdec_plugins.serving.errors import ServiceError
 from specdec_plugins.serving.planning import most_tokens
-from specdec_plugins.serving.service import Service, Subscription, version
+from specdec_plugins.serving.service import Service, Subscription
 
 _CODES = (400, 403, 413, 415, 422, 429, 500, 503, 504)
 router = APIRouter(responses={code: {"model": schemas.ErrorResponse} for code in _CODES})
@@ -152,7 +153,7 @@ async def get_info(service: TheService) -> schemas.Info:
         max_total_tokens=most_tokens(model, settings),
         max_input_characters=settings.max_characters,
         max_alternatives=settings.max_alternatives if model.can_sample else 0,
-        version=version(),
+        version=specdec_plugins.__version__,
         source=model.source_lang,
         target=model.target_lang,
         drafter=model.drafter_name,

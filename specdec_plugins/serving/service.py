@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import hmac
-import importlib.metadata
 import secrets
 import time
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
@@ -227,14 +226,6 @@ class Service:
                 self._text_began = None
 
         return await asyncio.get_running_loop().run_in_executor(self._text_thread, timed)
-
-
-def version() -> str:
-    """The installed package's version; unknown if it runs from a folder without installation."""
-    try:
-        return importlib.metadata.version("specdec")
-    except importlib.metadata.PackageNotFoundError:
-        return "unknown"
 
 
 def _distinct(best: str, samples: Sequence[str], num: int) -> list[str]:

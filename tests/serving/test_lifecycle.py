@@ -310,7 +310,7 @@ def test_health_tells_a_failing_device_until_something_works(server: Running) ->
 def test_what_nobody_foresaw_is_answered_under_its_id(
     server: Running, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(routes, "version", lambda: 1 / 0)
+    monkeypatch.setattr(routes, "kernels_in_use", lambda _: 1 / 0)
     answer = server.client.get("/info", headers={"X-Request-ID": "odd"})
     assert (answer.status_code, answer.headers["x-request-id"]) == (500, "odd")
     assert answer.json()["error_type"] == "internal"
