@@ -8,7 +8,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))  # not needed where the package is installed
 
-from specdec_plugins.app.translator import SpeculativeTranslator  # noqa: E402
+from specdec_plugins import SpeculativeTranslator  # noqa: E402
 
 FOLDER = ROOT / "benchmarks" / "models" / "captions.en-de"
 

@@ -7,6 +7,7 @@ import errno
 import importlib
 import json
 import os
+import re
 import signal
 import sys
 import threading
@@ -113,11 +114,13 @@ def run_command(
     debug: bool,
     interrupted: str,
     refused: tuple[type[Exception], ...] = (UserError,),
+    flags: Mapping[str, str] | None = None,
 ) -> int:
     """Exit status of a command line. Bugs keep their stack trace; with `debug`, all errors do.
 
     work: returns a status, or None for success; interrupted: the message after ctrl-C, if its
-    KeyboardInterrupt has none; refused: errors that are reported in one sentence.
+    KeyboardInterrupt has none; refused: errors that are reported in one sentence; flags: what
+    messages call flags that have another name in this command.
     """
     try:
         return work() or 0
@@ -132,7 +135,22 @@ def run_command(
         if isinstance(error, KeyboardInterrupt):
             sys.stderr.write(f"{prog}: {message or interrupted}\n")
             return error.status if isinstance(error, Stopped) else INTERRUPTED
-        return refuse(prog, message)
+        return refuse(prog, renamed(message, flags or {}))
+
+
+def renamed(message: str, flags: Mapping[str, str]) -> str:
+    """A message with other names for these flags."""
+    return re.sub(r"(?<![\w-])--[\w-]+", lambda flag: flags.get(flag[0], flag[0]), message)
+
+
+@contextmanager
+def renaming(flags: Mapping[str, str]) -> Iterator[None]:
+    """Messages of UserErrors from inside the block call these flags by other names."""
+    try:
+        yield
+    except UserError as error:
+        error.args = (renamed(str(error), flags),)
+        raise
 
 
 def _exhausted(error: BaseException) -> str | None:

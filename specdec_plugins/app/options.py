@@ -28,12 +28,14 @@ from __future__ import annotations
 import argparse
 import json
 import operator
+import os
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import MISSING, dataclass, field, fields, replace
+from difflib import get_close_matches
 from typing import Any, TypeVar, get_args, get_origin, get_type_hints
 
-from specdec_plugins.decoding.registry import Registry
-from specdec_plugins.errors import answer_removed, require
+from specdec_plugins.decoding.registry import Registry, misfit
+from specdec_plugins.errors import UserError, answer_removed, require
 
 R = TypeVar("R")
 _KEY = "option"
@@ -78,9 +80,14 @@ class Option:
         """The flag of the field of that name, for messages."""
         return next(iter(self.flags), "--" + name.replace("_", "-"))
 
-    def check(self, name: str, value: Any) -> None:
-        """Raises UserError unless the value is an allowed one and within the bounds."""
+    def check(self, name: str, kind: Any, value: Any) -> None:
+        """Raises UserError unless the value is an allowed one of that type, within the bounds."""
         flag = self.flag(name)
+        wanted = misfit(kind, os.fspath(value) if isinstance(value, os.PathLike) else value)
+        require(
+            wanted is None,
+            f"{flag} must be {(wanted or '').removesuffix(' or null')}, not {value!r}.",
+        )
         if isinstance(self.choices, Registry):
             self.choices.get(value)
         require(
@@ -159,10 +166,11 @@ def check(record: Any) -> None:
 
     None is always allowed: it means not given.
     """
+    kinds = get_type_hints(type(record))
     for name, one in _options(type(record)).items():
         value = getattr(record, name)
         if value is not None:
-            one.check(name, value)
+            one.check(name, kinds[name], value)
 
 
 def add_options(
@@ -197,6 +205,37 @@ def given_to(record: type, given: Mapping[str, Any]) -> dict[str, Any]:
     """The entries of `given` that name fields of the record."""
     names = {f.name for f in fields(record)}
     return {name: value for name, value in given.items() if name in names}
+
+
+def arguments(record: type, given: Mapping[str, Any]) -> dict[str, Any]:
+    """Values for fields of the record, as a caller in Python gives them: objects also as JSON.
+
+    Raises UserError for a name that no field has, and for text that is no JSON object.
+    """
+    kinds, found = get_type_hints(record), dict(given)
+    for name, value in given.items():
+        if name not in kinds:
+            near = get_close_matches(name, kinds, 1)
+            advice = f"did you mean {near[0]!r}?" if near else f"choose one of: {', '.join(kinds)}."
+            raise UserError(f"There is no setting {name!r}; {advice}")
+        if isinstance(value, str) and misfit(kinds[name], {}) is None:
+            try:
+                found[name] = json_object(value)
+            except argparse.ArgumentTypeError as error:
+                raise UserError(f"{name}: {error}.") from error
+    return found
+
+
+def renames(record: type, *others: type) -> dict[str, str]:
+    """The record's flags, and those of the first of the others that declares the same setting.
+
+    Without others, the names of the fields: how Python calls a setting.
+    """
+    found = {}
+    for name, one in _options(record).items():
+        theirs = [flag_of(other, name) for other in others if name in _options(other)]
+        found[one.flag(name)] = theirs[0] if theirs else one.flag(name) if others else name
+    return found
 
 
 def json_object(text: str) -> dict[str, Any]:

@@ -95,10 +95,9 @@ class Settings:
 
     device: str | None = _machine(
         None,
-        "do not use a GPU (default: use one if there is one)",
-        flags=("--cpu",),
-        action="store_const",
-        const="cpu",
+        "such as cpu, cuda or cuda:1 (default: a GPU if there is one)",
+        "NAME",
+        alias=("--cpu", "cpu"),
     )
     dtype: str = _machine(
         "float32",

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, overload
 
 from specdec_plugins.app.codec import Codec, RunningText
 from specdec_plugins.app.loading import load_parts, make_settings
+from specdec_plugins.app.options import arguments, renames
 from specdec_plugins.app.planning import How, Part, Plan, Text, Translated, joined
 from specdec_plugins.app.settings import Settings
 from specdec_plugins.app.types import (
@@ -25,7 +27,9 @@ from specdec_plugins.app.types import (
 from specdec_plugins.decoding.engine import SpeculativeDecoder
 from specdec_plugins.decoding.stats import DecodeStats
 from specdec_plugins.decoding.types import FinishReason, Request, RowEvent, RowResult
-from specdec_plugins.errors import UserError, located
+from specdec_plugins.errors import UserError, located, renaming, require
+
+_PARAMETERS = renames(Settings)  # what messages call flags here
 
 
 class SpeculativeTranslator:
@@ -50,43 +54,76 @@ class SpeculativeTranslator:
         missing or a setting is invalid. Examples: `from_pretrained(batch=8)`,
         `from_pretrained("data", verifier="v.pt", drafter_checkpoint="d.pt")`.
         """
-        return load_translator(make_settings({"data": data, **settings}), with_scores=scores)
+        given = arguments(Settings, {"data": data, **settings})
+        with renaming(_PARAMETERS):
+            return load_translator(make_settings(given), with_scores=scores)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Pickled as its settings: whoever unpickles it loads the same files."""
+        decoder = self.decoder
+        scores = isinstance(decoder, SpeculativeDecoder) and decoder.config.with_scores
+        return load_translator, (self.settings, scores)
 
     @property
     def stats(self) -> DecodeStats:
         """Counts of everything decoded so far, with their rates as properties."""
         return self.decoder.stats
 
+    @overload
+    def translate(  # type: ignore[overload-overlap]  # a string is an iterable of strings
+        self, lines: str, *, source_lang: str | None = ..., target_lang: str | None = ...
+    ) -> Translation: ...
+
+    @overload
+    def translate(
+        self, lines: Iterable[str], *, source_lang: str | None = ..., target_lang: str | None = ...
+    ) -> list[Translation]: ...
+
     def translate(
         self,
-        lines: Sequence[str],
+        lines: str | Iterable[str],
         *,
         source_lang: str | None = None,
         target_lang: str | None = None,
-    ) -> list[Translation]:
-        """Translations of lines, in order; a line of white space alone is its own translation.
+    ) -> Translation | list[Translation]:
+        """Translations of lines, in order, or of one; a line of white space is its own translation.
 
         source_lang, target_lang: override the translator's own, for a model with several languages.
 
         With a rule that samples, line n of a call draws with `seed` + n, whatever the batch. Raises
-        UserError before anything is decoded if a line is longer than the model's positions.
+        UserError before anything is decoded if a line is no text or a language must be chosen and,
+        with `on_unreadable` "fail", if a line cannot be read.
         """
         sentences = [
             replace(sentence, source_lang=source_lang, target_lang=target_lang)
-            for sentence in number_sentences(lines)
+            for sentence in number_sentences([lines] if isinstance(lines, str) else lines)
         ]
-        return self.translate_sentences(sentences)
+        with renaming(_PARAMETERS):
+            done = self.translate_sentences(sentences)
+        return done[0] if isinstance(lines, str) else done
 
-    def translate_tokens(self, sources: Sequence[Sequence[str]]) -> list[Translation]:
+    async def atranslate(
+        self, lines: str | Iterable[str], **languages: str | None
+    ) -> Translation | list[Translation]:
+        """`translate` in a thread, for asynchronous programs: the event loop goes on meanwhile."""
+        return await asyncio.to_thread(lambda: self.translate(lines, **languages))
+
+    def translate_tokens(self, sources: Iterable[Sequence[str]]) -> list[Translation]:
         """Translate sentences that are given as the model's tokens (subwords).
 
         For callers with their own tokeniser; `Translation.tokens` are the target tokens. A token
-        that is not in the dictionary is read as `<unk>`. Raises UserError as `translate` does.
+        that is not in the dictionary is read as `<unk>`. Raises UserError as `translate` does, and
+        for a sentence that is a string.
         """
-        numbered = number_sentences([" ".join(tokens) for tokens in sources])
-        return self.translate_sentences(
-            [replace(s, tokens=tokens) for s, tokens in zip(numbered, sources, strict=True)]
-        )
+        given = [*sources]
+        for number, tokens in enumerate(given, 1):
+            told = f"sentence {number}: must be a list of tokens, not {tokens!r}."
+            require(not isinstance(tokens, str), told)
+        numbered = number_sentences(" ".join(tokens) for tokens in given)
+        with renaming(_PARAMETERS):
+            return self.translate_sentences(
+                [replace(s, tokens=tokens) for s, tokens in zip(numbered, given, strict=True)]
+            )
 
     def stream(
         self, line: str, *, source_lang: str | None = None, target_lang: str | None = None
@@ -96,8 +133,14 @@ class SpeculativeTranslator:
         A later text may change the end of an earlier one, where a word continues or punctuation
         joins it. Raises UserError for strategies that have no rounds to stream.
         """
+        [sentence] = number_sentences([line])
+        with renaming(_PARAMETERS):
+            yield from self._stream(
+                replace(sentence, source_lang=source_lang, target_lang=target_lang)
+            )
+
+    def _stream(self, sentence: Sentence) -> Iterator[str]:
         decoder = self._engine("stream")
-        sentence = Sentence(1, line, source_lang=source_lang, target_lang=target_lang)
         opened, last = self._open(sentence), None
         if isinstance(opened, Translation):
             yield opened.text
@@ -285,6 +328,13 @@ def load_translator(settings: Settings, with_scores: bool = False) -> Speculativ
     return SpeculativeTranslator(settings, *load_parts(settings, with_scores))
 
 
-def number_sentences(lines: Sequence[str]) -> list[Sentence]:
-    """Sentences numbered from 1."""
-    return [Sentence(n, line, where=f"sentence {n}") for n, line in enumerate(lines, 1)]
+def number_sentences(lines: Iterable[str]) -> list[Sentence]:
+    """Sentences numbered from 1. Raises UserError for what is no string."""
+    is_list = isinstance(lines, Iterable) and not isinstance(lines, bytes)
+    require(is_list, f"the lines must be strings, not {lines!r}.")
+    sentences = []
+    for number, line in enumerate(lines, 1):
+        where = f"sentence {number}"
+        require(isinstance(line, str), f"{where}: must be a string, not {line!r}.")
+        sentences.append(Sentence(number, line, where=where))
+    return sentences

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from numbers import Integral, Real
 from types import UnionType
 from typing import Any, Generic, TypeVar, Union, get_args, get_origin, get_type_hints
 
@@ -77,12 +78,13 @@ class Registry(Generic[T]):
 def misfit(hint: Any, value: object) -> str | None:
     """The type, in words, that a JSON value should have by its annotation; None if it has it.
 
-    NewTypes count as their supertype. Unlike in Python, True is no int, and 2 counts as a float.
+    NewTypes count as their supertype. Unlike in Python, True is no int, and 2 counts as a float;
+    numbers of numpy count as Python's.
     """
     kinds = get_args(hint) if get_origin(hint) in (Union, UnionType) else (hint,)
     kinds = tuple(getattr(kind, "__supertype__", get_origin(kind) or kind) for kind in kinds)
     for kind in kinds:
-        accepted = int | float if kind is float else kind
+        accepted = {int: Integral, float: Real}.get(kind, kind)
         if isinstance(value, accepted) and (kind is bool or not isinstance(value, bool)):
             return None
     return " or ".join(_WORDS[kind] for kind in kinds)

@@ -13,11 +13,18 @@ from typing import Any
 
 import torch
 
-from specdec_plugins.app.options import add_options, build
+from specdec_plugins.app.options import add_options, build, renames
 from specdec_plugins.app.report import kernels_in_use
+from specdec_plugins.app.settings import Settings
 from specdec_plugins.errors import Parser, UserError, imported, read_text, run_command
 from specdec_plugins.serving.model import ServedModel, load_model, request_defaults
-from specdec_plugins.serving.settings import LOG_LINE, ModelOptions, ProcessOptions, ServerSettings
+from specdec_plugins.serving.settings import (
+    BATCH,
+    LOG_LINE,
+    ModelOptions,
+    ProcessOptions,
+    ServerSettings,
+)
 
 log = logging.getLogger("specdec.serving")
 
@@ -42,7 +49,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     given = vars(make_parser().parse_args(argv))
     logging.basicConfig(level=given.get("log_level", "info").upper(), format=LOG_LINE)
     told = "interrupted before the server started."
-    return run_command("specdec-serve", lambda: _run(given), "debug" in given, told)
+    flags = renames(Settings, ModelOptions, ServerSettings) | BATCH
+    return run_command("specdec-serve", lambda: _run(given), "debug" in given, told, flags=flags)
 
 
 def _run(given: Mapping[str, Any]) -> int:

@@ -15,6 +15,8 @@ from specdec_plugins.app.settings import DTYPES, TOKENIZERS, Settings
 from specdec_plugins.decoding.drafters import DRAFTERS
 from specdec_plugins.errors import require
 
+# What messages about `Settings` call a flag here: how many sentences decode at once.
+BATCH = {"--batch": "--max-rows"}
 LOG_LINE = "%(asctime)s %(levelname)s %(message)s"
 NONE = "none"  # no drafter; no tokenizer
 
@@ -60,9 +62,7 @@ class ModelOptions:
     bpe_codes: str | None = _model(
         "bpe_codes", metavar="FILE", help="BPE codes (default: those in FOLDER)"
     )
-    device: str | None = option(
-        None, "such as cpu, cuda or cuda:1 (default: a GPU if there is one)", "NAME", group="models"
-    )
+    device: str | None = _model("device", alias=None)
     dtype: str = _model(
         "dtype",
         alias=None,

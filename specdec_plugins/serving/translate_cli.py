@@ -21,7 +21,7 @@ from typing import Any
 import torch
 
 from specdec_plugins.app import files
-from specdec_plugins.app.options import add_options, build, check, like, option
+from specdec_plugins.app.options import add_options, build, check, like, option, renames
 from specdec_plugins.app.planning import Translated
 from specdec_plugins.app.report import Flaws
 from specdec_plugins.app.settings import EXACT, NO_TOLERANCE, Settings
@@ -32,7 +32,7 @@ from specdec_plugins.serving.client import Client
 from specdec_plugins.serving.errors import ServiceError
 from specdec_plugins.serving.model import load_model, request_defaults
 from specdec_plugins.serving.planning import Wishes, translate_texts
-from specdec_plugins.serving.settings import ModelOptions, ServerSettings
+from specdec_plugins.serving.settings import BATCH, ModelOptions, ServerSettings
 
 TranslateLines = Callable[[list[str]], list[Translated]]
 
@@ -103,7 +103,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line; returns the exit status."""
     given = vars(make_parser().parse_args(argv))
     told, refused = "interrupted; only complete lines were written.", (UserError, ServiceError)
-    return run_command(_NAME, lambda: _run(given), "debug" in given, told, refused)
+    flags = renames(Settings, ModelOptions, ServerSettings, TranslateOptions) | BATCH
+    return run_command(_NAME, lambda: _run(given), "debug" in given, told, refused, flags)
 
 
 def _run(given: dict[str, Any]) -> int:

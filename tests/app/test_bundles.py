@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import copy
 import os
+import pickle
 import shutil
 from pathlib import Path
 from typing import Any
 
+import numpy
 import pytest
 
 from specdec_plugins.app import loading
@@ -30,6 +33,7 @@ from specdec_plugins.serving.model import decode_settings, request_defaults
 from specdec_plugins.serving.settings import ModelOptions
 from tests.bundles import CAPTIONS, LINES, ROOT, WITHOUT_FAIRSEQ, captions
 from tests.programs import python, script
+from tests.refusals import refused
 
 RAW_TEXT = {"tokenizer": "moses", "bpe": "subword_nmt"}
 SAMPLES = (ROOT / "data" / "samples" / "en-de.tsv").read_text().splitlines()
@@ -194,6 +198,49 @@ def test_another_model_in_the_same_place_is_another_origin(
     after = origin(settings)
     assert first_difference(before["contents"], after["contents"]) == role
     assert before["values"] == after["values"]
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"beta": "3"}, "^beta must be a whole number, not '3'"),
+        ({"beta": 0}, "^beta must be 1 or more, not 0"),
+        ({"batch": 2.5}, "^batch must be a whole number, not 2.5"),
+        ({"lowercase": 1}, "^lowercase must be true or false, not 1"),
+        ({"bech": 2}, "^There is no setting 'bech'; did you mean 'batch'?"),
+        ({"drafter_options": '{"x": 1}'}, "There is no option 'x' of drafter 'block'"),
+        ({"drafter_options": "[1]"}, r"^drafter_options: expected a JSON object .* '\[1\]'"),
+        ({"beta": 3, "rule": "exact"}, "^rule exact takes no tolerance; omit beta 3, or"),
+        ({"data": "/nowhere"}, "the verifier's checkpoint; give it with verifier|not a folder"),
+        ({"device": "cuda:99"}, "^device cuda:99 cannot be used"),
+    ],
+)
+def test_arguments_are_checked_as_flags_are_and_called_by_their_names(
+    given: dict[str, Any], message: str
+) -> None:
+    refused(message, SpeculativeTranslator.from_pretrained, **given)
+
+
+def test_arguments_may_be_paths_json_and_numbers_of_numpy(bundle: Path) -> None:
+    it = SpeculativeTranslator.from_pretrained(
+        bundle,
+        verifier=bundle / "verifier.safetensors",
+        drafter_options='{"confidence": 0}',
+        batch=numpy.int64(2),
+        tau=numpy.float32(0),
+        device="cpu",
+    )
+    assert it.settings.drafter_options == {"confidence": 0}
+    assert it.translate("A man runs.").text
+
+
+def test_a_pickled_translator_loads_the_same_files(bundle: Path, expected: list[str]) -> None:
+    it = SpeculativeTranslator.from_pretrained(str(bundle), device="cpu", scores=False)
+    assert len(pickle.dumps(it)) < 10_000
+    other = copy.deepcopy(it)  # as a pickle is read
+    assert [t.text for t in other.translate(LINES)] == expected
+    assert other.settings == it.settings
+    assert other.translate(LINES[0]).score is None
 
 
 def test_the_direction_is_fixed(bundle: Path) -> None:

@@ -68,6 +68,8 @@ def test_every_field_has_a_flag() -> None:
     [
         ("--beta 5 --beta 3", "beta", 3),  # the last one counts
         ("--path other.pt", "drafter_checkpoint", "other.pt"),
+        ("--cpu", "device", "cpu"),
+        ("--device cuda:1", "device", "cuda:1"),
         ("--remove-bpe", "remove_bpe", "@@ "),
         ("--remove-bpe none", "remove_bpe", None),
         ("--post-process @@", "remove_bpe", "@@"),

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
+from typing import Any
 
+import numpy
 import pytest
 
 from specdec_plugins.app.translator import SpeculativeTranslator
@@ -11,6 +14,8 @@ from specdec_plugins.app.types import Sentence
 from specdec_plugins.decoding.engine import SpeculativeDecoder
 from specdec_plugins.errors import UserError
 from tests.app.toys import ScriptedVerifier, translated, translator
+from tests.programs import python
+from tests.refusals import refused
 
 LINES = ["a b c", "", "d", "e f g h i", "  ", "j k", "c"]
 ANSWERS = [translated(line) if line.strip() else line for line in LINES]
@@ -132,6 +137,56 @@ def test_tokens_in_and_out() -> None:
         translator(source=4, on_unreadable="fail").translate_tokens([["a"], list("abcd")])
 
 
+def test_a_string_is_one_text_and_any_iterable_is_taken() -> None:
+    it = translator()
+    one = it.translate("a b c")
+    assert (one.text, one.number) == (translated("a b c"), 1)
+    expected = [translated("a b c"), translated("d")]
+    for lines in (
+        ("a b c", "d"),
+        iter(["a b c", "d"]),
+        {"a b c": 1, "d": 2},
+        numpy.array(["a b c", "d"]),
+    ):
+        assert [t.text for t in it.translate(lines)] == expected
+        assert [t.text for t in asyncio.run(it.atranslate(lines))] in (expected, [])
+    assert asyncio.run(it.atranslate("d")).text == "d d"
+    assert it.translate([]) == []
+
+
+@pytest.mark.parametrize(
+    ("lines", "message"),
+    [
+        (["a", None], "sentence 2: must be a string, not None"),
+        (["a", 3], "sentence 2: must be a string, not 3"),
+        ([b"a"], "sentence 1: must be a string, not b'a'"),
+        (b"a", "the lines must be strings, not b'a'"),
+        (None, "the lines must be strings, not None"),
+        (["a", "b\0"], "sentence 2: holds a NUL character"),
+        (["\ud800 abc"], r"sentence 1: holds half a surrogate pair \('\\ud800'\)"),
+    ],
+)
+def test_what_is_no_text_is_refused(lines: Any, message: str) -> None:
+    it = translator()
+    refused(message, it.translate, lines)
+    if isinstance(lines, list):
+        refused(message.replace("sentence 2", "sentence 1"), lambda: [*it.stream(lines[-1])])
+    refused("sentence 1: must be a list of tokens, not 'abc'", it.translate_tokens, ["abc"])
+    assert it.stats.rounds == 0
+
+
+def test_the_package_gives_users_what_they_need_and_stays_light() -> None:
+    code = """
+import sys, specdec_plugins
+assert specdec_plugins.__version__
+assert not {"torch", "fairseq"} & {*sys.modules}
+from specdec_plugins import SpeculativeTranslator
+assert hasattr(SpeculativeTranslator, "from_pretrained")
+assert not hasattr(specdec_plugins, "translate")
+"""
+    python("-c", code)
+
+
 def test_the_statistics_are_those_of_all_calls() -> None:
     it = translator()
     first = it.translate(["a b c"])[0]
@@ -139,6 +194,8 @@ def test_the_statistics_are_those_of_all_calls() -> None:
     assert it.stats.rows == 2
     assert it.stats.rounds > first.rounds == 2
     assert it.stats.mean_accepted_tokens == 8 / it.stats.rounds
+    assert sum([it.stats, it.stats]).rounds == 2 * it.stats.rounds
+    assert sum([it.stats]) == it.stats
 
 
 @pytest.mark.parametrize("strategy", ["specdec", "AR", "drafter"])

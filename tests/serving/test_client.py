@@ -12,10 +12,12 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
+import torch
 
-from specdec_plugins.errors import UnreadableError
+from specdec_plugins.errors import UnreadableError, UserError
 from specdec_plugins.serving import translate_cli
 from specdec_plugins.serving.client import Client, ClientError
 from specdec_plugins.serving.translate_cli import main
@@ -258,6 +260,19 @@ def test_lines_end_as_they_did(translate: Translate, tmp_path: Path) -> None:
     assert translate(b"w1\r\n \t\r\nw2\n")[0] == 0
     wanted = f"{expected('w1')}\r\n \t\r\n{expected('w2')}\n"
     assert (tmp_path / "out").read_bytes().decode() == wanted
+
+
+def test_messages_name_the_flags_that_the_command_has(
+    translate: Translate, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for error, flag in (
+        (torch.OutOfMemoryError("4 GiB"), "use a smaller --max-rows or --dtype float16"),
+        (UserError("none; give it with --AR-path."), "none; give it with --verifier."),
+        (UserError("none; give it with --path."), "none; give it with --speculative-model."),
+    ):
+        monkeypatch.setattr(translate_cli, "load_model", Mock(side_effect=error))
+        assert translate(b"w1\n")[0] == 2
+        assert flag in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(("name", "what"), [("stdin", "input"), ("stdout", "output")])
