@@ -26,6 +26,17 @@ class _Formatter(argparse.ArgumentDefaultsHelpFormatter):
         return super()._get_help_string(action)
 
 
+class _Collect(argparse.Action):
+    """The values of a list, also where its flag is repeated: `--train a --train b`."""
+
+    def __call__(
+        self, parser: object, namespace: argparse.Namespace, values: Any, flag: object = None
+    ) -> None:
+        before = getattr(namespace, self.dest)
+        values = values if before is self.default else [*before, *values]
+        setattr(namespace, self.dest, values)
+
+
 # A flag: its names (a positional argument has no dashes), default, kind and help. The kind is a
 # type, a tuple of choices, bool for a switch, or EITHER for a switch with a negation. The kind of a
 # list is the type of its values in brackets, or the metavar of its values.
@@ -74,9 +85,9 @@ class CommandLine:
             elif kind is EITHER:
                 more["action"] = kind
             elif isinstance(kind, str):
-                more |= {"nargs": "+", "metavar": kind}
+                more |= {"nargs": "+", "metavar": kind, "action": _Collect}
             elif isinstance(kind, list):
-                more |= {"nargs": "+", "metavar": "N", "type": kind[0]}
+                more |= {"nargs": "+", "metavar": "N", "type": kind[0], "action": _Collect}
             else:
                 more["choices" if isinstance(kind, tuple) else "type"] = kind
             made.add_argument(*names.split(), help=text, **more)

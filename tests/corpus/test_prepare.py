@@ -165,8 +165,7 @@ def test_a_vocabulary_that_can_spell_latin(
 ) -> None:
     odd = [("日 " * 19 + "語 " * 20 + "Ω", "x " * 40)] + [("Žürich", "Zürich")] * 5
     more = write(tmp_path / "more.tsv", [*odd, ("word " * 30, "Wort " * 30)])
-    train = str(tmp_path / "train.tsv")
-    flags += ["--train", train, str(more), "--merges", "30"]
+    flags += ["--train", str(more)]
     prepare.COMMAND(*flags, "--cover-latin", "--max-subwords", "60")
     out = tmp_path / "out" / "bpe"
     found = dict(line.split(" ") for line in lines(out / "dict.txt"))
@@ -278,15 +277,23 @@ def test_only_bad_lines_of_the_training_text_can_be_skipped(
     refused(ending, prepare.COMMAND, *flags, f"--{split}", damaged, "--bad-lines", "refuse")
 
 
+def test_a_flag_that_is_repeated_adds_to_its_list() -> None:
+    words = ["--src", "en", "--tgt", "de", "--out", "o", "--train", "a", "b", "--train", "c"]
+    args = prepare.COMMAND.parse(*words)
+    assert (args.train, args.test) == (["a", "b", "c"], [])
+    assert prepare.COMMAND.parse(*words).train == ["a", "b", "c"]  # nothing is left of before
+
+
 def test_lines_that_are_given_twice_are_said(
     flags: list[str], tmp_path: Path, no_fairseq: None, caplog: pytest.LogCaptureFixture
 ) -> None:
     train, test = tmp_path / "train.tsv", tmp_path / "test.tsv"
-    shared = [*flags, "--test", test, "--valid"]
-    prepare.COMMAND(*shared, f"{train}:30-", "--train", f"{train}:1-29")
+    shared = ["--src", "en", "--tgt", "de", "--merges", 30, "--workers", 1, "--test", test]
+    shared += ["--out", tmp_path / "out", "--train", f"{train}:1-29"]
+    prepare.COMMAND(*shared, "--valid", f"{train}:30-")
     assert "given twice" not in caplog.text
     assert "both trained on" not in caplog.text
-    prepare.COMMAND(*shared, f"{train}:29-", "--train", f"{train}:1-29", train, "--out", tmp_path)
+    prepare.COMMAND(*shared, "--valid", f"{train}:29-", "--train", train)
     assert f"{train}: given twice" in caplog.text
     assert f"{train}:29-: is both trained on and a dev or test set" in caplog.text
 
@@ -305,8 +312,7 @@ def test_dictionaries_of_earlier_models_are_kept(
     data, old = tmp_path / "out" / "data-bin", tmp_path / "out" / "dictionaries.old"
     before = {path.name: path.read_bytes() for path in data.iterdir()}
     codes = shutil.copyfile(data / "bpe.codes", tmp_path / "codes")
-    train = str(tmp_path / "train.tsv")
-    prepare.COMMAND(*flags, "--train", train, train, "--codes", codes)
+    prepare.COMMAND(*flags, "--train", tmp_path / "train.tsv", "--codes", codes)
     assert not old.exists()  # more text of the same words
     prepare.COMMAND(*flags, "--merges", "20")
     assert {path.name: path.read_bytes() for path in old.iterdir()} == before
