@@ -70,6 +70,7 @@ def test_the_kernels_were_built() -> None:
         (ModuleNotFoundError("No module named '_kernels'"), "were not compiled"),
         (ImportError("undefined symbol: GOMP"), "cannot be loaded (undefined symbol: GOMP)"),
         (SimpleNamespace(sources="of last week"), "are older than their sources"),
+        (SimpleNamespace(), "are older than their sources"),  # compiled before they said of which
     ],
 )
 def test_a_module_that_cannot_serve_says_why(

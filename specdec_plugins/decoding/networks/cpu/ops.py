@@ -32,7 +32,7 @@ def _load() -> tuple[Any, str]:
         return None, "were not compiled"
     except ImportError as error:
         return None, f"cannot be loaded ({error})"
-    if _sources() not in ("", module.sources):
+    if _sources() not in ("", getattr(module, "sources", None)):
         return None, "are older than their sources"
     return module, ""
 
