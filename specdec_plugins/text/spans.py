@@ -1,0 +1,199 @@
+"""Spans that a translation must contain unchanged: placeholders, tags, addresses, code.
+
+A model reads a symbol in place of each span, and writes it where the span belongs. One pass of one
+regular expression finds them; each alternative begins at a character or a word that opens it, and
+reads no further than a bound, so the time grows as the text does.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from itertools import product
+
+from specdec_plugins.formats.text import PROTECTED
+
+# In the order of precedence where two begin at the same character.
+_KINDS = {
+    "symbol": "[\ue000-\uf8ff]",
+    "code": r"(?P<ticks>`{1,3})[^`\n]{1,500}(?P=ticks)",
+    "url": r"\b(?:https?|ftps?|file|mailto|ssh|git)://?[^\s<>\"„“”«»{}]{2,2000}|\bwww\.[^\s<>\"„“”«»]{3,2000}",
+    "mail": r"(?<![\w.+%-])[\w.+%-]{1,64}@[\w-]{1,63}(?:\.[\w-]{1,63}){1,8}",
+    "tag": r"<!--.{0,2000}?-->|</?[A-Za-z_][^<>\n]{0,2000}>",
+    "entity": r"&(?:[A-Za-z]\w{1,31}|#\d{1,7}|#[xX][0-9A-Fa-f]{1,6});",
+    # A message of ICU, {n, plural, one {# file} other {# files}}: spans_of finds its end.
+    "icu": r"\{\s?\w{1,64}\s?,\s?(?:plural|select|selectordinal|number|date|time)\b",
+    # {{ Jinja }}, {% if %}, ${shell}, #{ruby}, {.NET:N2}, {python!r}; ICU's nested ones: _braces
+    "brace": r"\{\{[^{}\n]{0,200}\}\}|\{%[^{}\n]{0,200}?%\}|[$#@]?\{[^\s{}][^\s{}]{0,200}\}|\{\}",
+    # printf and its kin: %d %-5.2f %(n)s %1$s %ld %@ %%; %1 of Qt, %NAME% of Windows
+    "percent": (
+        r"(?<!\d)%[A-Za-z_]\w{1,64}%(?!%)"
+        r"|(?<!\d)%(?:\(\w{1,64}\)|\d{1,2}\$)?[-+#0]{0,4}(?:\d{1,3}|\*)?(?:\.(?:\d{1,3}|\*))?"
+        r"(?:hh|ll|[hlLqjzt])?[diouxXeEfFgGaAcspn@]\w{0,32}"
+        r"|%%|(?<!\d)%L?\d{1,2}(?!\d)"
+    ),
+    "variable": r"(?<![\w$])\$[A-Za-z_]\w{0,64}(?:(?:->|\.)\w{1,64}|\[[^\s\[\]]{1,64}\])*",
+    "drive": (
+        r"(?<!\w)(?:[A-Za-z]:|\\)\\[^\s\"<>|„“”]{1,260}"
+        r"|\b(?:HKEY_|HK)[A-Z_]{2,24}\\[^\s\"<>|„“”]{1,260}"
+    ),
+    "path": r"(?<![\w/.~<])(?:~|\.{1,2})?/(?:[\w.+@%~-]{1,255}/){0,32}[\w.+@%~-]{1,255}/?",
+    "escape": r"\\[nrtfv0](?![A-Za-z])|\\u[0-9A-Fa-f]{4}",
+    "flag": r"(?<![\w-])--[A-Za-z][\w-]{0,64}(?:=[^\s,;\"<>]{1,200})?",
+    "mention": r"(?<![\w&])[@#][A-Za-z_][\w-]{0,64}(?:\.\w{1,64})*|(?<![\w&])#\d{1,10}\b",
+    "colon": r"(?<![\w:]):[A-Za-z_][\w-]{0,32}:?(?![\w:])",
+    "file": (
+        r"(?<![\w.-])[A-Za-z_][\w-]{0,64}(?:\.[\w-]{1,64}){0,4}\.(?:json|ya?ml|toml|xml|html?|css|[jt]sx?"
+        r"|py|rb|php|java|cs|cpp|hpp|sh|bat|ps1|exe|dll|so|txt|md|csv|tsv|log|conf|cfg|ini|sql|zip"
+        r"|t?gz|tar|docx?|xlsx?|pptx?|pdf|png|jpe?g|gif|svg|mp[34])\b"
+    ),
+    "name": (
+        r"(?<![\w.])[A-Za-z]\w{0,64}(?:(?:\.|::|->)[A-Za-z_]\w{0,64}){0,8}\(\)"
+        r"|(?<!\w)(?:_{1,2}[A-Za-z]|[A-Za-z][A-Za-z0-9]{0,32}_[A-Za-z0-9])\w{0,64}"
+    ),
+}
+_ANY = re.compile("|".join(f"(?P<{name}>{kind})" for name, kind in _KINDS.items()))
+_ADDRESSES = {"url", "path", "drive", "flag"}
+_BRACE = re.compile(r"[{}]")
+_TRAILING = ".,;:!?)]}'’»›…"  # that end a sentence rather than an address
+_OPENERS = {")": "(", "]": "[", "}": "{"}
+_TAG = re.compile(r"<(?P<close>/?)(?P<name>[A-Za-z_][\w:.-]*)[^<>]*?(?P<void>/?)>")
+_VOID = {"br", "hr", "img", "input", "wbr", "meta", "link"}
+_MOST_AROUND = 8  # tags before a text, and behind it
+_SPACES = re.compile(r"\s*")
+_SYMBOL = re.compile(f"[{PROTECTED[0]}-{PROTECTED[-1]}]")
+
+
+def spans_of(text: str) -> list[tuple[int, int]]:
+    """Begin and end of each span, in order. Spans that touch are one."""
+    found: list[tuple[int, int]] = []
+    closers: dict[int, int] | None = None
+    at = 0
+    while (match := _ANY.search(text, at)) is not None:
+        begin, at = match.span()
+        if match.lastgroup == "icu":
+            closers = _closers(text) if closers is None else closers
+            if begin not in closers:
+                continue
+            at = closers[begin]
+        elif match.lastgroup in _ADDRESSES:
+            at = _without_punctuation(text, begin, at)
+        if found and found[-1][1] == begin:
+            begin, _ = found.pop()
+        found.append((begin, at))
+    return found
+
+
+def _closers(text: str) -> dict[int, int]:
+    """Where each brace that is closed opens, and where it ends."""
+    opened, closed = list[int](), dict[int, int]()
+    for brace in _BRACE.finditer(text):
+        if brace[0] == "{":
+            opened.append(brace.start())
+        elif opened:
+            closed[opened.pop()] = brace.end()
+    return closed
+
+
+def _without_punctuation(text: str, begin: int, end: int) -> int:
+    while end > begin + 1 and (mark := text[end - 1]) in _TRAILING:
+        opener = _OPENERS.get(mark)
+        if opener and text.count(opener, begin, end) >= text.count(mark, begin, end):
+            break
+        end -= 1
+    return end
+
+
+@dataclass(frozen=True)
+class Masked:
+    """A text with a symbol in place of each span."""
+
+    text: str
+    spans: tuple[str, ...] = ()  # those that the symbols of PROTECTED stand for, in order
+    # Of each span, the nearest character before and behind it, with the white space between;
+    # what is behind it is reversed.
+    neighbours: tuple[tuple[str, str], ...] = ()
+    head: str = ""  # tags and white space that stay around the text
+    tail: str = ""
+
+    def restored(self, translation: str) -> str | None:
+        """The translation with the spans in place of their symbols, and what is around it.
+
+        None if a symbol is missing or stands twice, or if tags no longer close in order.
+        """
+        symbols = _SYMBOL.findall(translation)
+        if sorted(symbols) != [*PROTECTED[: len(self.spans)]]:
+            return None
+        text, *pieces = _SYMBOL.split(translation)
+        for symbol, piece in zip(symbols, pieces, strict=True):
+            number = PROTECTED.index(symbol)
+            before, behind = self.neighbours[number]
+            text = _beside(text, before) + self.spans[number]
+            text += _beside(piece[::-1], behind)[::-1]
+        if _nests("".join(self.spans)) and not _nests(text):
+            return None
+        return self.head + text + self.tail
+
+
+def masked(text: str) -> Masked | None:
+    """The text as a model is to read it; None if it has more spans than there are symbols."""
+    head, inner, tail = _unwrapped(text)
+    spans = spans_of(inner)
+    if len(spans) > len(PROTECTED):
+        return None
+    pieces, neighbours, at = [], [], 0
+    for symbol, (begin, end) in zip(PROTECTED, spans, strict=False):
+        pieces += [inner[at:begin], symbol]
+        neighbours.append((_neighbour(inner[:begin]), _neighbour(inner[end:][::-1])))
+        at = end
+    made = "".join([*pieces, inner[at:]])
+    found = tuple(inner[begin:end] for begin, end in spans)
+    return Masked(made, found, tuple(neighbours), head, tail)
+
+
+def _unwrapped(text: str) -> tuple[str, str, str]:
+    """The text without the tags around it, if they close each other, and without white space."""
+    tags = [match.span() for match in _TAG.finditer(text)]
+    begins, ends = [len(text) - len(text.lstrip())], [len(text.rstrip())]
+    for left, right in tags[:_MOST_AROUND]:
+        if left == begins[-1]:
+            begins.append(_SPACES.match(text, right).end())  # type: ignore[union-attr]
+    for left, right in tags[: -_MOST_AROUND - 1 : -1]:
+        if right == ends[-1]:
+            ends.append(len(text[:left].rstrip()))
+    for begin, end in product(begins[::-1], ends[::-1]):
+        if begin < end and _nests(text[:begin] + text[end:]):
+            return text[:begin], text[begin:end], text[end:]
+    return "", text, ""
+
+
+def _nests(text: str) -> bool:
+    """Whether each tag of the text is closed, in order."""
+    opened: list[str] = []
+    for tag in _TAG.finditer(text):
+        if not tag["close"] and not tag["void"] and tag["name"].lower() not in _VOID:
+            opened.append(tag["name"])
+        elif tag["close"] and (not opened or opened.pop() != tag["name"]):
+            return False
+    return not opened
+
+
+def _neighbour(text: str) -> str:
+    """The last character of a text that is no white space, and the white space behind it."""
+    bare = text.rstrip()
+    return bare[-1:] + text[len(bare) :]
+
+
+def _beside(text: str, wanted: str) -> str:
+    """The text before a span, a space apart from it if the source's was.
+
+    wanted: the source's `_neighbour`. Beside another character the detokeniser's space stays,
+    except that a word is apart from a span, and a tag beside a word is not.
+    """
+    bare = text.rstrip()
+    if not bare or not wanted.strip():
+        return text
+    are_words = bare[-1].isalnum() and wanted[0].isalnum()
+    if bare[-1] == wanted[0] or are_words:
+        return bare + wanted[1:]
+    return bare + wanted[1:] if bare[-1].isalnum() and wanted[1:] else text

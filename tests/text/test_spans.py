@@ -1,0 +1,135 @@
+"""Spans that a translation keeps: which they are, and how they come back."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from specdec_plugins.formats.text import PROTECTED
+from specdec_plugins.text.spans import masked, spans_of
+
+SPANS = {
+    "{{name}}, you have %d new messages": ["{{name}}", "%d"],
+    "%(count)s of %1$s, %@ and %-5.2f%%": ["%(count)s", "%1$s", "%@", "%-5.2f%%"],
+    "Page %1 of %L2, %n file(s)": ["%1", "%L2", "%n"],
+    "{0:N2}, {user.name!r}, ${HOME}, #{x}, {}": [
+        "{0:N2}",
+        "{user.name!r}",
+        "${HOME}",
+        "#{x}",
+        "{}",
+    ],
+    "{n, plural, one {# file} other {# files}} found": [
+        "{n, plural, one {# file} other {# files}}"
+    ],
+    "{n, plural, one {# file": [],
+    "{% if x %}Hi{% endif %}": ["{% if x %}", "{% endif %}"],
+    "See https://example.com/a?b=1&c=2, or mail a@b.com.": [
+        "https://example.com/a?b=1&c=2",
+        "a@b.com",
+    ],
+    "(see http://a.b/c_(d))": ["http://a.b/c_(d)"],
+    "Fish &amp; chips, a &lt; b, R&D": ["&amp;", "&lt;"],
+    "Click <b>Save</b> &nbsp;<br/>": ["<b>", "</b>", "&nbsp;<br/>"],
+    "Edit /etc/hosts, ~/.config/x.ini or C:\\Windows\\win.ini.": [
+        "/etc/hosts",
+        "~/.config/x.ini",
+        "C:\\Windows\\win.ini",
+    ],
+    "Use `--max rows`, --max-rows=5 or os.path.join().": [
+        "`--max rows`",
+        "--max-rows=5",
+        "os.path.join()",
+    ],
+    "@anna wrote :smile: about #42, my_var and notes.txt": [
+        "@anna",
+        ":smile:",
+        "#42",
+        "my_var",
+        "notes.txt",
+    ],
+    "%PATH%, $HOME and $row['id']": ["%PATH%", "$HOME", "$row['id']"],
+    # Prose has the same characters.
+    "50% discount, 100% sure, 5 % of all": [],
+    "I/O, and/or, 24/7, 1/2, 10:30, C#, $5, a < b > c": [],
+    "Note: AT&T's e-mail; see (a), [b] or {c d}.": [],
+}
+
+
+@pytest.mark.parametrize("text", SPANS)
+def test_placeholders_markup_and_addresses_are_spans(text: str) -> None:
+    assert [text[begin:end] for begin, end in spans_of(text)] == SPANS[text]
+
+
+@pytest.mark.parametrize(
+    ("source", "translation", "restored"),
+    [
+        # The spans may change places, and spaces stand as in the source.
+        ("%s sees %d.", "Es sieht \ue001 der \ue000.", "Es sieht %d der %s."),
+        (
+            "Click <b>Save</b> now.",
+            "Jetzt \ue000 Speichern \ue001 klicken.",
+            "Jetzt <b>Speichern</b> klicken.",
+        ),
+        ("Open:{0}px (%s)", "Öffne: \ue000 px (\ue001)", "Öffne:{0}px (%s)"),
+        # Tags around the whole are no matter of the model.
+        ("<p><b>Save</b></p> ", "Speichern", "<p><b>Speichern</b></p> "),
+        ("%s is missing", "fehlt", None),
+        ("%s is missing", "\ue000 \ue000 fehlt", None),
+        ("%s is missing", "\ue000 \ue001 fehlt", None),
+        ("a <b>x</b> c", "\ue001 x \ue000", None),  # no longer closed in order
+    ],
+)
+def test_spans_come_back_in_place_of_symbols(
+    source: str, translation: str, restored: str | None
+) -> None:
+    made = masked(source)
+    assert made is not None
+    assert made.restored(translation) == restored
+
+
+PIECES = [
+    "%d",
+    "{x}",
+    "<b>",
+    "</b>",
+    "<br>",
+    "https://a.b/c",
+    "a@b.de",
+    "word",
+    " ",
+    "\n",
+    ". ",
+    "ü",
+]
+
+
+@given(st.lists(st.sampled_from(PIECES) | st.text(max_size=3), max_size=12).map("".join))
+@example("</b> <b>")
+@example("\ue000 was there before")
+def test_a_text_comes_back_from_its_own_symbols(text: str) -> None:
+    made = masked(text)
+    if made is None:
+        assert len(spans_of(text)) > len(PROTECTED)
+    else:
+        assert made.restored(made.text) == text or "<" in text  # tags may be open in the text
+
+
+def test_more_spans_than_symbols_are_refused() -> None:
+    assert masked("%s " * len(PROTECTED)) is not None
+    assert masked("%s " * (len(PROTECTED) + 1)) is None
+
+
+@pytest.mark.parametrize(
+    "piece",
+    [".", "<", "{", "%", "a@", "/", "a/", "{a,plural,", "`", "<a ", "&a", "http://", ")", "a."]
+    + [":a", "<a>", "<!--", "{{", "{%", "{a,", "$a->", "~/", " <b>", "{x} ", "a_", "--a"],
+)
+def test_no_text_takes_long(piece: str) -> None:
+    text = (piece * 20_000)[:20_000]
+    began = time.thread_time()
+    masked(text)
+    assert time.thread_time() - began < 1.0
