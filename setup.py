@@ -86,7 +86,13 @@ setup(
             "specdec-translate = specdec_plugins.serving:translate",
         ]
     },
-    install_requires=["torch>=2.6", "numpy>=1.26", "safetensors>=0.5", "tqdm>=4.66"],
+    install_requires=[
+        "langcodes[data]>=3.5",
+        "numpy>=1.26",
+        "safetensors>=0.5",
+        "torch>=2.6",
+        "tqdm>=4.66",
+    ],
     extras_require={
         "text": TEXT,
         "serve": SERVE,

@@ -1,9 +1,13 @@
-"""The languages of the published models, in the order of their tokens, and their names."""
+"""The languages of the published models, in the order of their tokens, and what they are called."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+
+import langcodes
+from langcodes import Language, closest_match
+from langcodes.tag_parser import LanguageTagError
 
 from specdec_plugins.errors import require
 
@@ -51,25 +55,9 @@ _PUBLISHED = {
     """,
 }
 
-NAMES = {  # in English, for display
-    "ar": "Arabic", "bg": "Bulgarian", "ca": "Catalan", "cs": "Czech", "da": "Danish",
-    "de": "German", "el": "Greek", "en": "English", "es": "Spanish", "et": "Estonian",
-    "fa": "Persian", "fi": "Finnish", "fr": "French", "ga": "Irish", "he": "Hebrew",
-    "hi": "Hindi", "hr": "Croatian", "hu": "Hungarian", "is": "Icelandic", "it": "Italian",
-    "ja": "Japanese", "ko": "Korean", "lt": "Lithuanian", "lv": "Latvian", "nl": "Dutch",
-    "no": "Norwegian", "pl": "Polish", "pt": "Portuguese", "ro": "Romanian", "ru": "Russian",
-    "sk": "Slovak", "sl": "Slovenian", "sr": "Serbian", "sv": "Swedish", "tr": "Turkish",
-    "uk": "Ukrainian", "vi": "Vietnamese", "zh": "Chinese",
-}  # fmt: skip
-_THREE_LETTERS = {  # ISO 639-3, with NLLB's own choices, to the two letters above
-    "arb": "ar", "bul": "bg", "cat": "ca", "ces": "cs", "dan": "da", "deu": "de", "ell": "el",
-    "eng": "en", "spa": "es", "est": "et", "pes": "fa", "fas": "fa", "fin": "fi", "fra": "fr",
-    "gle": "ga", "heb": "he", "hin": "hi", "hrv": "hr", "hun": "hu", "isl": "is", "ita": "it",
-    "jpn": "ja", "kor": "ko", "lit": "lt", "lvs": "lv", "lav": "lv", "nld": "nl", "nob": "no",
-    "pol": "pl", "por": "pt", "ron": "ro", "rus": "ru", "slk": "sk", "slv": "sl", "srp": "sr",
-    "swe": "sv", "tur": "tr", "ukr": "uk", "vie": "vi", "zho": "zh",
-}  # fmt: skip
-_REGION = re.compile(r"[_-].*")  # the region of de_DE, the script of deu_Latn
+# Of langcodes: what lies between a language and its variant of another country, which is at most
+# this far; Croatian is 8 or 9 from Bosnian and Serbian.
+_MOST_APART = 5
 
 
 def published(name: str) -> list[str]:
@@ -79,9 +67,9 @@ def published(name: str) -> list[str]:
 
 
 def plain(code: str) -> str:
-    """The two-letter code of a language that is called `deu_Latn`, `de_DE`, `de-DE` or `DE`."""
-    base = _REGION.sub("", code).lower()
-    return _THREE_LETTERS.get(base, base)
+    """The shortest code of a language that is called `deu_Latn`, `de_DE`, `ger` or `German`."""
+    language = _understood(code)
+    return re.split("[_-]", code)[0].lower() if language is None else language.language or code
 
 
 def code_of(name: str, flag: str) -> str:
@@ -95,14 +83,37 @@ def code_of(name: str, flag: str) -> str:
 
 
 def name_of(code: str) -> str:
-    """The English name; the code itself if it is not in the list."""
-    name = NAMES.get(plain(code), code)
-    return f"{name} ({code})" if name != code and "_" in code else name
+    """The English name, with the script of a code that has one; the code itself if it is none."""
+    language = _understood(code)
+    if language is None or not language.is_valid():
+        return code
+    return str(Language.make(language.language, script=language.script).display_name())
 
 
 def find(asked: str, known: Sequence[str]) -> str | None:
-    """The known code that `asked` means: the same code, or the only one of that language."""
+    """The known code that `asked` means, in any usual way to write it; the nearest of several.
+
+    A language without a script means that in which it is usually written.
+    """
     if asked in known:
         return asked
-    alike = [code for code in known if plain(code) == plain(asked)]
-    return alike[0] if len(alike) == 1 and not _REGION.search(asked) else None
+    wanted = _understood(asked)
+    if wanted is None:
+        return None
+    codes = {str(tag): code for code in known if (tag := _understood(code)) is not None}
+    nearest, _ = closest_match(wanted, [*codes], max_distance=_MOST_APART)
+    if nearest in codes:
+        return codes[nearest]
+    # ko is ko_Kore to langcodes, and kor_Hang to NLLB.
+    alike = [code for tag, code in codes.items() if Language.get(tag).language == str(wanted)]
+    return alike[0] if len(alike) == 1 else None
+
+
+def _understood(name: str) -> Language | None:
+    try:
+        return Language.get(name)
+    except LanguageTagError:
+        try:
+            return langcodes.find(name)
+        except LookupError:
+            return None
