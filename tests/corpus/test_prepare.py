@@ -216,7 +216,10 @@ def test_dev_and_test_are_split_off_the_same_way_each_time(
         (["--split-valid", "3"], "either --valid FILE or --split-valid N"),
         (["--split-test", "3"], "either --test FILE or --split-test N"),
         (["--tgt", "en"], "--src and --tgt are both 'en'"),
-        (["--tgt", "german"], "--tgt german: expected the code of a language, such as de or de_DE"),
+        (
+            ["--tgt", "no language"],
+            "--tgt no language: expected the code of a language, such as de or de_DE",
+        ),
         (["--src", "en-GB"], "--src en-GB: .*; write en_GB"),
         (["--train", "none.tsv"], "none.tsv: no such file"),
         (["--train", "a,b,c"], "expected one TSV file, or SOURCE_FILE,TARGET_FILE"),

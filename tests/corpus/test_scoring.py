@@ -114,8 +114,8 @@ def test_evaluate_script(tmp_path: Path) -> None:
     assert named.stdout.splitlines() == done.stdout.splitlines()[:3]
     assert again.stdout.splitlines() == done.stdout.splitlines()[:2]
 
-    bad = script("evaluate.sh", output, reference, "--tgt", "german", cwd=tmp_path, expect=2)
-    assert "--tgt german: expected the code of a language" in bad.stderr
+    bad = script("evaluate.sh", output, reference, "--tgt", "no language", cwd=tmp_path, expect=2)
+    assert "--tgt no language: expected the code of a language" in bad.stderr
     fewer = write(tmp_path / "short", OUTPUTS[:-1])
     short = script("evaluate.sh", fewer, reference, cwd=tmp_path, expect=2)
     assert "has 19 lines" in short.stderr

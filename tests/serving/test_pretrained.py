@@ -67,7 +67,7 @@ def test_what_the_server_says_of_its_languages(small: Small) -> None:
     with serving(small("nllb"), source_lang="en") as client:
         languages = {one["code"]: one for one in client.get("/languages").json()}
         assert len(languages) == 202
-        assert languages["deu_Latn"]["name"] == "German (deu_Latn)"
+        assert languages["deu_Latn"]["name"] == "German"
         assert "kor_Hang" in languages["deu_Latn"]["targets"]
         assert "deu_Latn" not in languages["deu_Latn"]["targets"]
         info = client.get("/info").json()
