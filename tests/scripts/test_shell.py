@@ -9,7 +9,6 @@ from pathlib import Path
 
 import pytest
 
-import benchmarks.gpu.check
 import benchmarks.reproduce
 import benchmarks.run
 import encoder_initial
@@ -42,7 +41,6 @@ PARSERS = [
     encoder_initial.COMMAND.parser,
     benchmarks.run.parser,
     benchmarks.reproduce.COMMAND.parser,
-    benchmarks.gpu.check.COMMAND.parser,
     wheels.COMMAND.parser,
 ]
 

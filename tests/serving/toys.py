@@ -225,9 +225,9 @@ def running(model: ServedModel | None = None, **settings: Any) -> Iterator[Runni
 class ServerProcess:
     """specdec-serve in a process of its own, and what it says."""
 
-    def __init__(self, *flags: str) -> None:
-        """Returns when it listens."""
-        command = [sys.executable, "-m", "specdec_plugins.serving.cli", *flags]
+    def __init__(self, *flags: str, under: Sequence[str] = ()) -> None:
+        """Returns when it listens. under: a module that runs it, with its arguments."""
+        command = [sys.executable, "-m", *under, "specdec_plugins.serving.cli", *flags]
         environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
         self.process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=environment)
         assert self.process.stderr is not None

@@ -4,7 +4,7 @@ It enforces CUDA's rule that operands are on one device, so code that forgets to
 creates one on the CPU in the middle of a pass, fails here as on a GPU. Speed and memory are not
 simulated, and half precision is the CPU's.
 
-`python -m benchmarks.gpu.accelerator MODULE ARGUMENT...` runs a program that may be given
+`python -m tests.gpu.accelerator MODULE ARGUMENT...` runs a program that may be given
 `--device simulated`.
 """
 
