@@ -12,7 +12,6 @@ from pathlib import Path
 import pytest
 
 import encoder_initial
-from benchmarks.serving import load
 from specdec_plugins.app import drafter
 from specdec_plugins.corpus import (
     binarising,
@@ -72,12 +71,6 @@ PROGRAMS = {
         ["--pair", PAIR, "--test", "lines.tsv", "--output"],
         "benchmarks.run.run",
         REPLACED,
-    ),
-    "python -m benchmarks.serving.load": (
-        load.COMMAND.run,
-        ["--texts", os.devnull, "--output"],
-        "benchmarks.serving.load.load_model",
-        FILE,
     ),
     "average-checkpoints": (
         checkpoints.COMMAND.run,
