@@ -2,7 +2,7 @@
 SHELL := bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help setup demo demo-train translate test check format bench bench-gpu bench-models
+.PHONY: help setup demo demo-train translate test check format wheel bench bench-gpu bench-models
 
 PY := .venv/bin/python
 # Processes for the tests; each computes on one thread.
@@ -47,6 +47,11 @@ demo-train: setup  ## train on the sample corpus and translate its held-out part
 test: setup  ## pass the tests (TEST_FLAGS='-k exact' for some)
 	@echo "test: pytest in $(TEST_PROCESSES) processes"
 	@OMP_NUM_THREADS=1 $(PY) -m pytest -n $(TEST_PROCESSES) $(TEST_FLAGS)
+
+# The kernels choose their instruction set at run time, and torch has OpenMP's library.
+wheel: setup  ## build a wheel for this Python and systems as old as this one into wheels/
+	@rm -rf build && env -u CFLAGS -u CXXFLAGS $(PY) -m pip wheel --quiet --no-deps --no-build-isolation --wheel-dir build/wheel .
+	@PATH="$(dir $(PY)):$$PATH" $(PY) -m auditwheel repair --exclude libgomp.so.1 --wheel-dir wheels build/wheel/specdec-*.whl
 
 bench: setup  ## every engine side by side, on the bundled pair or on PAIR= and TEST= (RESULT=, BENCH_FLAGS=)
 	@$(BENCH) --output $(RESULT) $(BENCH_FLAGS)

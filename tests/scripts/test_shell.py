@@ -12,7 +12,6 @@ import pytest
 import benchmarks.reproduce
 import benchmarks.run
 import encoder_initial
-from scripts import wheels
 from specdec_plugins.corpus import (
     binarising,
     checkpoints,
@@ -41,7 +40,6 @@ PARSERS = [
     encoder_initial.COMMAND.parser,
     benchmarks.run.parser,
     benchmarks.reproduce.COMMAND.parser,
-    wheels.COMMAND.parser,
 ]
 
 
