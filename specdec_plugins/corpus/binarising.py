@@ -33,6 +33,7 @@ from specdec_plugins.errors import UserError, not_installed, require
 from specdec_plugins.formats.bigrams import count_bigrams, write_bigrams
 from specdec_plugins.formats.checkpoints import load_checkpoint, save_checkpoint
 from specdec_plugins.formats.dictionaries import Dictionaries, Dictionary, load_dictionaries
+from specdec_plugins.formats.indexed import Sentences
 from specdec_plugins.formats.models import TrainingRecord
 from specdec_plugins.formats.output import check_output
 from specdec_plugins.formats.text import PROTECTED
@@ -171,10 +172,7 @@ def _files(data: Path) -> list[Path]:
 
 def _sentences(prefix: Path) -> Iterator[list[int]]:
     """Token ids of every sentence. Raises UserError if there are none."""
-    # fairseq takes seconds to import.
-    from fairseq.data.data_utils import load_indexed_dataset
-
-    dataset = load_indexed_dataset(str(prefix)) if Path(f"{prefix}.idx").exists() else None
+    dataset = Sentences(prefix) if Path(f"{prefix}.idx").exists() else None
     if dataset is None or len(dataset) == 0:
         raise UserError(
             f"{prefix}: no binarised sentences; give a folder that scripts/distill.sh or "
@@ -380,16 +378,23 @@ def shortlist(args: argparse.Namespace) -> None:
     )
     TrainingRecord(checkpoint, args.path).check_dictionaries(both)
     likely = (_counted if way == "text" else _read)(args, both)
-    _store(model, likely, sizes[0])
+    model |= _stored(likely, sizes[0])
     save_checkpoint(checkpoint, args.output)
     logger.info("wrote %s: %s pairs of types", args.output, f"{len(likely.targets):,}")
 
 
-def _store(model: dict[str, torch.Tensor], likely: Likely, num_sources: int) -> None:
+def aligned_shortlist(data: Path, num_sentences: int) -> dict[str, torch.Tensor]:
+    """The tensors of a shortlist, as a drafter's checkpoint has them, from that many sentences."""
+    words = (data, "--path", "", "--output", "", "--sentences", num_sentences)
+    args, both = SHORTLIST.parse(*words), load_dictionaries(data)
+    _way(args)
+    return _stored(_counted(args, both), len(both.source))
+
+
+def _stored(likely: Likely, num_sources: int) -> dict[str, torch.Tensor]:
     starts = numpy.searchsorted(likely.sources, numpy.arange(num_sources + 1))
     tensors = {"common": likely.common, "types": likely.targets, "starts": starts}
-    for name, values in tensors.items():
-        model[f"decoder.shortlist.{name}"] = torch.from_numpy(values).int()
+    return {f"decoder.shortlist.{n}": torch.from_numpy(v).int() for n, v in tensors.items()}
 
 
 COMMAND = cli.CommandLine(

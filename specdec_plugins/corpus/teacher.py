@@ -14,7 +14,7 @@ import os
 import tempfile
 import time
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -23,8 +23,9 @@ import torch
 
 from specdec_plugins.errors import UserError, imported, require
 from specdec_plugins.formats.ctranslate2 import export_ctranslate2
-from specdec_plugins.formats.dictionaries import Dictionaries, load_dictionaries
+from specdec_plugins.formats.dictionaries import Dictionaries, Dictionary, load_dictionaries
 from specdec_plugins.formats.fairseq_search import SearchConfig, load_fairseq_search
+from specdec_plugins.formats.indexed import Sentences, SentenceWriter
 from specdec_plugins.formats.models import check_direction, read_model
 
 LOCAL = "local"  # in place of a cluster's address
@@ -65,14 +66,9 @@ class DataBin:
     def languages(self) -> tuple[str, str]:
         return self.source_lang, self.target_lang
 
-    def sentences(self, language: str) -> Any:
-        """One side's sentences, as fairseq's dataset. Raises ``UserError`` if they are missing."""
-        from fairseq.data import indexed_dataset
-
-        stem = str(self.folder / self.stem(language))
-        if not indexed_dataset.MMapIndexedDataset.exists(stem):
-            raise UserError(f"{stem}.idx: not in fairseq's mmap format; binarise the text again")
-        return indexed_dataset.MMapIndexedDataset(stem)
+    def sentences(self, language: str) -> Sentences:
+        """One side's sentences. Raises ``UserError`` if they are missing."""
+        return Sentences(self.folder / self.stem(language))
 
     @contextmanager
     def writing(self, folder: Path) -> Iterator[Callable[[Any, str], None]]:
@@ -80,23 +76,19 @@ class DataBin:
 
         It takes source ids and a line of target tokens, and uses this folder's dictionaries.
         """
-        from fairseq.data import Dictionary, indexed_dataset
-
         paths = {language: self.folder / f"dict.{language}.txt" for language in self.languages}
-        sides = [Dictionary.load(str(path)) for path in paths.values()]
-        stems = [str(folder / self.stem(language)) for language in paths]
-        builders = [
-            indexed_dataset.make_builder(f"{stem}.bin", "mmap", vocab_size=len(side))
-            for stem, side in zip(stems, sides, strict=True)
-        ]
+        sides = [Dictionary.load(path) for path in paths.values()]
+        with ExitStack() as stack:
+            sources, targets = (
+                stack.enter_context(SentenceWriter(folder / self.stem(language), len(side)))
+                for language, side in zip(paths, sides, strict=True)
+            )
 
-        def write(source_ids: Any, line: str) -> None:
-            builders[0].add_item(torch.as_tensor(source_ids))
-            builders[1].add_item(sides[1].encode_line(line, add_if_not_exist=False))
+            def write(source_ids: Any, line: str) -> None:
+                sources.add(source_ids)
+                targets.add(sides[1].encode_line(line))
 
-        yield write
-        for builder, stem in zip(builders, stems, strict=True):
-            builder.finalize(f"{stem}.idx")
+            yield write
 
     def num_sentences(self) -> int:
         return len(self.sentences(self.source_lang))
