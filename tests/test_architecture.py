@@ -31,7 +31,7 @@ LAYERS: dict[str, set[str]] = {
     "models": {"decoding"},
     "criterions": set(),
     "formats": {"decoding"},
-    "training": {"corpus", "criterions", "formats", "models"},
+    "training": {"corpus", "criterions", "decoding", "formats", "models"},
     "tasks": {"decoding", "formats", "models"},
     "text": {"formats"},
     "corpus": {"formats", "text"},
@@ -263,4 +263,4 @@ def parameters(function: Any) -> list[str]:
 def test_the_package_has_no_more_files_than_a_reader_can_keep_in_mind() -> None:
     # 130 before models of transformers were read (formats/pretrained), which are the rest.
     kinds = (".py", ".cpp", ".h", ".inc")
-    assert sum(path.suffix in kinds for path in PACKAGE.rglob("*")) <= 141
+    assert sum(path.suffix in kinds for path in PACKAGE.rglob("*")) <= 145

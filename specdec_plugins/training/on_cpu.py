@@ -9,13 +9,13 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from typing import Any
 
-import torch
 from fairseq.criterions.label_smoothed_cross_entropy import LabelSmoothedCrossEntropyCriterion
 from fairseq.modules.fairseq_dropout import FairseqDropout
 from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from specdec_plugins.criterions.glat_loss import SmoothedLoss
+from specdec_plugins.training.objective import dropout_mask
 
 _compute_loss = LabelSmoothedCrossEntropyCriterion.compute_loss
 
@@ -48,20 +48,8 @@ def _replaced(owner: type, name: str, method: Any) -> Iterator[None]:
 def dropout(module: FairseqDropout, x: Tensor, inplace: bool = False) -> Tensor:
     """FairseqDropout.forward. x: [*], of any dtype; its result has that shape and dtype."""
     if module.p > 0 and (module.training or module.apply_during_inference):
-        return x * _mask(x, module.p)
+        return x * dropout_mask(x, module.p)
     return x
-
-
-def _mask(x: Tensor, p: float) -> Tensor:
-    """Zero with probability p, to within 1/512, else the factor that keeps the mean; shaped as x.
-
-    Each element takes one byte of the generator's output; torch draws a float64 for it.
-    """
-    size = x.numel()
-    words = torch.empty(-(-size // 8), dtype=torch.int64, device=x.device)
-    drawn = words.random_(-(2**63), None).view(torch.uint8)[:size].view(x.shape)
-    limit = round(p * 256)
-    return (drawn >= limit).to(x.dtype).mul_(256 / (256 - limit))
 
 
 # --- the loss -------------------------------------------------------------------------------------

@@ -101,12 +101,7 @@ class BlockNatDrafter(ContextDrafter):
     @torch.inference_mode()
     def admit(self, source: SourceBatch) -> None:
         states, padding_mask = self._encoded(source)
-        memory = SourceMemory(
-            lengths=source.lengths,
-            padding_mask=padding_mask,
-            keys_values=self.network.decoder.keys_values(states),
-            extras=self.network.copied(source.tokens),
-        ).trimmed()
+        memory = self.network.memory(source.tokens, source.lengths, states, padding_mask)
         self._memory = memory if self._memory is None else self._memory.append(memory)
         self._cache.append(self._new_cache(len(source)))
         self._behind = max(self._behind, source.forced.shape[1] - 1)

@@ -92,7 +92,7 @@ class BidirectionalDecoder(nn.Module):
             indices, padding_mask = ops.count_tokens(tokens, self.pad)
             seen_mask = ~padding_mask[:, None]  # [B, 1, W]
         mask = additive(seen_mask, self.tokens.weight.dtype)[:, None]  # [B, 1, 1 or W, W]
-        return self._through(tokens, indices, mask, source, columns)
+        return self.through(tokens, indices, mask, source, columns)
 
     def extend(
         self, tokens: Tensor, window: CacheWindow, source: SourceMemory, columns: Tensor
@@ -104,7 +104,7 @@ class BidirectionalDecoder(nn.Module):
         `cached_prefix` only.
         """
         assert self.cached_prefix, "the states of this network's prefix cannot be kept"
-        return self._through(tokens, window.positions, window.mask, source, columns, window)
+        return self.through(tokens, window.positions, window.mask, source, columns, window)
 
     def keys_values(self, states: Tensor) -> tuple[Tensor, ...]:
         """Keys and values of the source's states [B, S, D], computed once: for each layer, then for
@@ -195,15 +195,16 @@ class BidirectionalDecoder(nn.Module):
             "source_mask": None if mask is None else mask.to(dtype),
         }
 
-    def _through(
+    def through(
         self,
         tokens: Tensor,  # [B, n] int64
         positions: Tensor,  # [B, n] int64
         mask: Tensor,  # [B, 1, 1 or n, T], additive
         source: SourceMemory,
-        columns: Tensor | None,  # [B, m] int64
+        columns: Tensor | slice | None,  # [B, m] int64
         store: CacheWindow | None = None,
     ) -> Tensor:  # [B, m or n, D]
+        """Last states at the columns, of tokens at any positions; training calls this itself."""
         x, places = self._embed(tokens, positions, source)
         left: Tensor = self.layers(x, mask, store, source, positions=places, columns=columns)
         return left
@@ -224,7 +225,9 @@ class BidirectionalDecoder(nn.Module):
         weight = self.positions.weight
         known = self._query_table
         if known is None or (known.device, known.dtype) != (weight.device, weight.dtype):
-            known = self._query_table = self.copy(weight)
+            known = self.copy(weight)
+            if not known.requires_grad:  # in training it changes
+                self._query_table = known
         return known
 
     def logits(self, states: Tensor) -> Tensor:
@@ -258,6 +261,17 @@ class BlockDrafter(EncoderDecoder):
         "no_token_positional_embeddings",
     )
     config: BlockConfig
+
+    def memory(
+        self,
+        sources: Tensor,  # [B, S] int64
+        lengths: Tensor,  # [B] int64
+        states: Tensor,  # [B, S, D] of the encoder
+        padding_mask: Tensor,  # [B, S] bool
+    ) -> SourceMemory:
+        """What the decoder reads of sources."""
+        keys_values = self.decoder.keys_values(states)
+        return SourceMemory(lengths, padding_mask, keys_values, self.copied(sources)).trimmed()
 
     @classmethod
     def switches(cls, state: State, settings: TrainingSettings) -> dict[str, Any]:

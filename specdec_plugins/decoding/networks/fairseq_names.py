@@ -187,3 +187,30 @@ def _network_name(name: str, bidirectional: bool) -> str:
     if bidirectional and side == "decoder":
         inner = inner.removeprefix("embedding.")
     return f"{side}.{inner}.{kind}"
+
+
+def stored_state(state: State) -> State:
+    """The inverse of `network_state`, for a bidirectional decoder: fairseq's names."""
+    stored: State = {}
+    for name, tensor in state.items():
+        for new, parts in _FUSED.items():
+            module, found, kind = name.rpartition(f"{new}.")
+            if found:
+                names = [f"{module}{part}.{kind}" for part in parts]
+                stored |= zip(names, tensor.chunk(len(parts)), strict=True)
+                break
+        else:
+            stored[_stored_name(name)] = tensor
+    return stored
+
+
+def _stored_name(name: str) -> str:
+    module, _, kind = name.rpartition(".")
+    if layer := re.match(r"\w+\.layers\.\d+\.", module):
+        names = {new: old for old, new in _LAYER_NAMES.items()}
+        inner = module[layer.end() :]
+        return f"{layer.group()}{names.get(inner, inner)}.{kind}"
+    side, _, inner = module.partition(".")
+    names = {new: old for old, new in (_STACK_NAMES | _EMBEDDING_NAMES).items()}
+    within = inner if side == "encoder" else f"embedding.{inner}"
+    return f"{side}.{names.get(inner) or names.get(within, inner)}.{kind}"

@@ -121,9 +121,12 @@ class SequentialHead(nn.Module):
         z_k = h_k + O relu(u_k + C attend(q_k, source))
 
     with h_k the last state and e the token embedding, not scaled; without attention heads there is
-    neither q nor C. The twin of ``models.block_decoder``, where the sources are. T norm(e(t)) is a
-    table over the vocabulary, computed once: [V, H + D], H the hidden width, or
-    [V, H] without attention.
+    neither q nor C. In decoding T norm(e(t)) is a table over the vocabulary, computed once:
+    [V, H + D], H the hidden width, or [V, H] without attention.
+
+    One pass computes all positions of a block, so none knows the tokens chosen at the others; what
+    comes next in the source depends on them, too. The idea is from Hydra (Ankner et al. 2024) and
+    ReDrafter (Zhang et al. 2024), for one parallel block instead of several heads.
     """
 
     def __init__(self, dim: int, hidden_dim: int, num_heads: int = 0, source_dim: int = 0) -> None:
@@ -138,6 +141,13 @@ class SequentialHead(nn.Module):
             self.key_value = nn.Linear(source_dim, 2 * dim)
             self.context = nn.Linear(dim, hidden_dim, bias=False)
         self._table: Tensor | None = None
+
+    def forward(self, states: Tensor, before: Tensor, source: SourceMemory | None) -> Tensor:
+        """Corrected states, in training, of states and of embeddings of the tokens before: all
+        [B, n, D].
+        """
+        told = self.state(states) + self.token(self.norm(before))
+        return states + self._correction(told, source)
 
     def keys_values(self, states: Tensor) -> tuple[Tensor, ...]:
         """Keys and values of a source's states [B, S, D], computed once: [B, S, 2, heads, d], or
@@ -194,10 +204,9 @@ class SequentialHead(nn.Module):
         bans = torch.zeros_like(allowed).masked_fill_(allowed == -math.inf, -math.inf)
         drafted, confidences = [], []
         for place in range(states.shape[1]):
-            corrected = states[:, place] + self._correction(told[:, place] + table[before], source)
-            scores = torch.baddbmm(bans[:, place, None], corrected[:, None], rows[:, place].mT)[
-                :, 0
-            ]
+            heard = told[:, place] + table[before]
+            corrected = states[:, place, None] + self._correction(heard[:, None], source)
+            scores = torch.baddbmm(bans[:, place, None], corrected, rows[:, place].mT)[:, 0]
             own = candidates[:, place]
             index = scores.argmax(-1) if choose is None else choose(place, own, scores)
             before = own.gather(1, index[:, None])[:, 0]
@@ -206,8 +215,8 @@ class SequentialHead(nn.Module):
         return torch.stack(drafted, 1), torch.stack(confidences, 1)
 
     def _correction(self, told: Tensor, source: SourceMemory | None) -> Tensor:
-        """What is added to states, [B, D], of `S h + T norm(e(t))`, [B, H + D]; see the class."""
-        hidden, query = told[:, : self.hidden_dim], told[:, self.hidden_dim :]
+        """What is added to states, [B, n, D], of `S h + T norm(e(t))`, [B, n, H + D]."""
+        hidden, query = told[..., : self.hidden_dim], told[..., self.hidden_dim :]
         if self.num_heads:
             assert source is not None, "a head with attention reads the source"
             hidden = hidden + self.context(self._read(query, source)).to(hidden.dtype)
@@ -215,7 +224,7 @@ class SequentialHead(nn.Module):
         return added
 
     def _read(self, queries: Tensor, source: SourceMemory) -> Tensor:
-        """Attention to the source: [B, D] of queries [B, D]."""
+        """Attention to the source: [B, n, D] of queries [B, n, D]."""
         keys_values = source.keys_values[-1]
-        asked = queries.to(keys_values.dtype).view(len(queries), 1, self.num_heads, -1)
-        return attend(asked, keys_values, source.mask)[:, 0].to(queries.dtype)
+        asked = queries.to(keys_values.dtype).view(*queries.shape[:2], self.num_heads, -1)
+        return attend(asked, keys_values, source.mask).to(queries.dtype)

@@ -280,6 +280,10 @@ def _mixed(queries: Tensor, keys: Tensor, values: Tensor, mask: Tensor | None) -
 
     Products of queries and keys are not divided by sqrt(D), as published.
     """
+    if queries.requires_grad:  # as in `layers.attend`; keys and values have no gradient
+        scores = queries @ keys.mT
+        scores = scores if mask is None else scores + mask[:, 0]
+        return scores.softmax(-1).to(values.dtype) @ values
     return F.scaled_dot_product_attention(
         queries[:, None], keys[:, None], values[:, None], attn_mask=mask, scale=1.0
     )[:, 0]

@@ -1,0 +1,373 @@
+"""Trains a block drafter: a plain loop over pairs of sentences, on the network that decodes.
+
+It runs in one process, or in each of several that torch.distributed has connected, on a CPU or one
+GPU each. All random numbers of an update depend on the seed, the update and the process alone, and
+the batches of an epoch on the seed and the epoch. So a training that is stopped goes on with the
+next sentence as if it had not been stopped.
+"""
+
+from __future__ import annotations
+
+import math
+import signal
+import sys
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from datetime import timedelta
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy
+import torch
+from torch import Tensor, distributed, nn
+from torch.nn.utils.rnn import pad_sequence
+
+from specdec_plugins.corpus import binarising
+from specdec_plugins.corpus.cli import UNFINISHED, logger
+from specdec_plugins.corpus.resume import Log, sha256
+from specdec_plugins.corpus.teacher import DataBin
+from specdec_plugins.errors import ENDING, Stopped, UserError, handling, require
+from specdec_plugins.formats.checkpoints import load_checkpoint, save_checkpoint
+from specdec_plugins.formats.models import read_model
+from specdec_plugins.training.networks import checkpoint_of, go_on_from, new_drafter
+from specdec_plugins.training.objective import BLOCKS, Objective, cut_blocks, draw_starts
+
+LAST, BEST, CURVE = "last.pt", "best.pt", "curve.jsonl"
+_MEASURED, _LISTED = "measured.pt", "shortlist.pt"
+DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
+_RISE = 0.01  # accepted tokens; smaller gains do not count
+_ALIGNED = 30_000  # sentences that the shortlist is computed from
+_SHOWN = 10  # updates between two lines of progress
+# A running mean over about the last 500 updates gives a usable drafter at any time, as if the
+# learning rate had decayed.
+_DECAY, _TAKEN, _FROM = 0.98, 10, 200  # of the mean, at every so many updates, from this one on
+Measure = Callable[[Path], Mapping[str, float]]  # of a drafter's checkpoint; "accepted" among them
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What is trained, on what, and for how long."""
+
+    verifier: Path  # a checkpoint, or the file of weights in a bundle
+    data: Path  # folder of a split `train`: sources, and the verifier's greedy output
+    folder: Path  # of the training
+    start_token: int  # which opens the verifier's input
+    hours: float  # over all calls; the learning rate falls until then
+    updates: int | None = None  # in place of the hours
+    every: float = 0.5  # hours between measurements
+    patience: int = 4  # measurements without improvement, at which it ends
+    until: float = 0.0  # Unix time at which this call ends; 0 = none
+    earlier: Path | None = None  # a drafter to start from
+    block_size: int = 8
+    dropout: float = 0.1
+    precision: str | None = None  # of DTYPES; None = what the device is fast in
+    device: str | None = None  # cpu or cuda; None = a GPU if there is one
+    seed: int = 1
+    rows: int = 64  # sentences an update and process
+    lr: float = 2e-3  # at the peak
+    warmup: int = 200  # updates
+    logdir: Path | None = None  # for TensorBoard
+
+
+def multiplies_bfloat16() -> bool:
+    """Whether this CPU has instructions for bfloat16 products, which train 1.4 times as fast."""
+    has: Any = torch.cpu.get_capabilities()
+    return bool(has.get("avx512_bf16") or has.get("amx_bf16"))
+
+
+class Pairs:
+    """The sentences, and their order."""
+
+    def __init__(self, data: DataBin, seed: int, rows: int) -> None:
+        self.sources, self.targets = map(data.sentences, data.languages)
+        self._seed, self._rows = seed, rows
+
+    def batches(self, epoch: int) -> list[Any]:
+        """Indices [rows] of sentences of similar length, in the order of an epoch."""
+        chance = numpy.random.default_rng((self._seed, epoch))
+        order = numpy.lexsort(
+            (chance.permutation(len(self.targets)), self.targets.sizes, self.sources.sizes)
+        )
+        cuts = range(self._rows, len(order), self._rows)
+        batches = numpy.split(order, cuts)
+        return [batches[i] for i in chance.permutation(len(batches))]
+
+    def padded(self, indices: Any, padding: int) -> tuple[Tensor, Tensor]:
+        """Sources [B, S] and targets [B, T], both int64."""
+        sides = ([side[i] for i in indices] for side in (self.sources, self.targets))
+        sources, targets = (pad_sequence(side, True, padding) for side in sides)
+        return sources, targets
+
+
+class Training:
+    """A training in its folder, and where it is."""
+
+    def __init__(self, plan: Plan) -> None:
+        """Raises UserError if model, data or an earlier state cannot be used."""
+        self.plan = plan
+        self.rank, self.num_workers = _place()
+        on_gpu = torch.cuda.is_available() if plan.device is None else plan.device == "cuda"
+        self.device = torch.device("cuda", torch.cuda.current_device()) if on_gpu else _CPU
+        default = "fp16" if on_gpu else "bf16" if multiplies_bfloat16() else "fp32"
+        self.dtype = DTYPES[plan.precision or default]
+        self.verifier = read_model(plan.verifier)
+        drafter = new_drafter(self.verifier, plan.block_size, plan.seed)
+        if plan.earlier is not None:
+            go_on_from(plan.earlier, drafter)
+        self.data = DataBin.find(plan.data, "train")
+        self.pairs = Pairs(self.data, plan.seed, plan.rows)
+        require(len(self.pairs.targets) > 0, f"{plan.data}: there is no sentence to train on")
+        drafter.encoder.to(self.dtype)  # and with it a table of tokens that is shared
+        self.drafter = drafter.to(self.device)
+        named = dict(drafter.named_parameters())
+        self.learnt = {name: weight for name, weight in named.items() if weight.requires_grad}
+        self.mean = {name: weight.detach().clone() for name, weight in self.learnt.items()}
+        self.optimizer = torch.optim.AdamW(
+            self.learnt.values(), betas=(0.9, 0.98), eps=1e-6, weight_decay=0.01, fused=True
+        )
+        self.scaler = torch.amp.GradScaler(self.device.type, enabled=self.dtype is torch.float16)
+        self.update = self.epoch = self.taken = 0  # taken: batches of the epoch
+        self.seconds = 0.0
+        self.loss = torch.zeros((), device=self.device)  # of the last update
+        self._board = _board(plan.logdir) if plan.logdir and self.rank == 0 else None
+        self._restore()
+        objective = Objective(drafter, plan.dropout)
+        wrapped = self.num_workers > 1
+        self._objective: nn.Module = (
+            nn.parallel.DistributedDataParallel(objective) if wrapped else objective
+        )
+
+    @cached_property
+    def curve(self) -> Log:
+        """The measurements; written by the first process alone."""
+        data = sha256(self.plan.data / f"{self.data.stem(self.data.target_lang)}.idx")
+        return Log(self.plan.folder / CURVE, {"data": data, "block_size": self.plan.block_size})
+
+    # --- updates ----------------------------------------------------------------------------------
+
+    @property
+    def progress(self) -> float:
+        """From 0 to 1, at which it ends."""
+        if self.plan.updates is not None:
+            return self.update / self.plan.updates
+        return self.seconds / (3600 * self.plan.hours)
+
+    def _step(self) -> None:
+        plan, number = self.plan, self.update
+        key = int(numpy.random.SeedSequence((plan.seed, number, self.rank)).generate_state(1)[0])
+        chance = torch.default_generator.manual_seed(key)
+        if self.device.type == "cuda":
+            torch.cuda.manual_seed(key)
+        sources, blocks = self._batch(chance)
+        warmth = min(1.0, (number + 1) / plan.warmup)
+        end = min(1e-5, plan.lr)
+        rate = warmth * (end + (plan.lr - end) * max(0.0, 1 - self.progress))
+        for group in self.optimizer.param_groups:
+            group["lr"] = rate
+        with torch.autocast(self.device.type, self.dtype, self.dtype is not torch.float32):
+            loss = self._objective(sources, blocks)
+        self.loss = loss.detach()
+        self.optimizer.zero_grad()
+        self.scaler.scale(loss).backward()
+        self.scaler.unscale_(self.optimizer)
+        nn.utils.clip_grad_norm_(self.learnt.values(), 5.0)
+        self.scaler.step(self.optimizer)
+        self.scaler.update()
+        self.update += 1
+        if self.update % _TAKEN == 0:
+            share = 1 - _DECAY if self.update >= _FROM else 1.0
+            with torch.no_grad():
+                torch._foreach_lerp_([*self.mean.values()], [*self.learnt.values()], share)
+
+    def _batch(self, chance: torch.Generator) -> tuple[Tensor, Any]:
+        """This process's batch of the next update."""
+        if self.taken >= len(self._batches):
+            self.epoch, self.taken = self.epoch + 1, 0
+            del self._batches
+        own = (self.taken + self.rank) % len(self._batches)
+        self.taken += self.num_workers
+        padding, mask = self.drafter.config.pad, self.drafter.config.mask
+        sources, targets = self.pairs.padded(self._batches[own], padding)
+        starts = draw_starts((targets != padding).sum(1), BLOCKS, chance)
+        given = (starts, self.plan.block_size, mask, padding, self.plan.start_token)
+        blocks = cut_blocks(targets, *given)
+        return sources.to(self.device), type(blocks)(*(part.to(self.device) for part in blocks))
+
+    @cached_property
+    def _batches(self) -> list[Any]:
+        return self.pairs.batches(self.epoch)
+
+    def _train(self, due: float) -> None:
+        """Train until so many hours are done, or the training is over, and save.
+
+        Raises Stopped on a signal, and SystemExit with UNFINISHED if this call's time is up, both
+        with the state saved; UserError if the loss is no number any more.
+        """
+        signals: list[int] = []
+        with handling(signals.append, (signal.SIGINT, *ENDING)):
+            stop = False
+            while not stop and self.progress < 1 and self.seconds < 3600 * due:
+                began = time.monotonic()
+                self._step()
+                if self.update % _SHOWN == 0:
+                    self._show()
+                self.seconds += time.monotonic() - began
+                stop = self._agree(bool(signals) or 0 < self.plan.until <= time.time())
+            self.save()
+        if signals:
+            raise Stopped(signals[0])
+        if stop:
+            raise SystemExit(UNFINISHED)
+
+    def _agree(self, stop: bool) -> bool:
+        """Whether any process is to stop. All take over the clock of the first."""
+        if self.num_workers == 1:
+            return stop
+        told = torch.tensor([float(stop), self.seconds if self.rank == 0 else 0.0]).double()
+        distributed.all_reduce(told, distributed.ReduceOp.MAX)
+        self.seconds = float(told[1])
+        return bool(told[0])
+
+    def _show(self) -> None:
+        loss = float(self.loss)
+        if not math.isfinite(loss):
+            raise UserError(
+                f"update {self.update}: the loss is NaN or infinite, so the training has diverged; "
+                f"run the same command again, which goes on from {self.plan.folder / LAST}, with "
+                "--precision fp32"
+            )
+        if self.rank == 0:
+            last = self.curve.entries[-1]["accepted"] if self.curve.entries else "-"
+            left = 60 * self.plan.hours - self.seconds / 60
+            most = f"{left:.0f} minutes" if self.plan.updates is None else "-"
+            line = f"update {self.update}, loss {loss / math.log(2):.3f}, accepted {last}, "
+            sys.stdout.write(f"{line}{most} left at most\n")
+            sys.stdout.flush()
+            self._log({"loss": loss, "lr": self.optimizer.param_groups[0]["lr"]})
+
+    def _log(self, figures: Mapping[str, float]) -> None:
+        if self._board is not None:
+            for name, value in figures.items():
+                self._board.add_scalar(name, value, self.update)
+
+    # --- files ------------------------------------------------------------------------------------
+
+    def save(self) -> None:
+        """The state from which this training goes on."""
+        if self.rank == 0:
+            state = {
+                "model": {name: weight.detach() for name, weight in self.learnt.items()},
+                "mean": self.mean,
+                "optimizer": self.optimizer.state_dict(),
+                "scaler": self.scaler.state_dict(),
+                **{name: getattr(self, name) for name in _COUNTS},
+            }
+            save_checkpoint(state, self.plan.folder / LAST)
+
+    def _restore(self) -> None:
+        path = self.plan.folder / LAST
+        if not path.is_file():
+            return
+        state = load_checkpoint(path)
+        with torch.no_grad():
+            for mine, theirs in ((self.learnt, state["model"]), (self.mean, state["mean"])):
+                for name, weight in mine.items():
+                    weight.copy_(theirs[name])
+        self.optimizer.load_state_dict(state["optimizer"])
+        self.scaler.load_state_dict(state["scaler"] or self.scaler.state_dict())
+        for name in _COUNTS:
+            setattr(self, name, state[name])
+        logger.info("going on after update %d of %s", self.update, path)
+
+    def result(self) -> dict[str, Any]:
+        """A checkpoint of the mean weights, with a shortlist if there is a head."""
+        learnt = {name: weight.cpu() for name, weight in self.mean.items()}
+        made = checkpoint_of(self.drafter, learnt, self.verifier)
+        if self.drafter.decoder.head is not None:
+            made["model"] |= self._shortlist()
+        return made
+
+    def _shortlist(self) -> dict[str, Tensor]:
+        """The shortlist's tensors; computed once, from the data alone."""
+        path = self.plan.folder / _LISTED
+        if not path.is_file():
+            found = binarising.aligned_shortlist(self.plan.data, _ALIGNED)
+            save_checkpoint({"model": found}, path)
+        return load_checkpoint(path)["model"]
+
+    # --- the whole --------------------------------------------------------------------------------
+
+    @property
+    def is_over(self) -> bool:
+        points = self.curve.entries
+        if not points:
+            return False
+        best = max(point["accepted"] for point in points)
+        first = next(n for n, point in enumerate(points) if point["accepted"] > best - _RISE)
+        is_last = points[-1]["updates"] == self.update and self.progress >= 1
+        return is_last or len(points) - 1 - first >= self.plan.patience
+
+    def run(self, measure: Measure) -> None:
+        """Train and measure by turns, until more training brings no more or the time is up.
+
+        Raises Stopped on a signal, SystemExit with UNFINISHED if this call's time is up, and
+        UserError if the loss is no number any more; the same call then goes on.
+        """
+        while not self._agree(self.rank == 0 and self.is_over):
+            points = self.curve.entries if self.rank == 0 else []
+            at = points[-1]["hours"] if points else 0.0
+            self._train(self._of_first(at) + self.plan.every)
+            if self.rank == 0:
+                self._measure(measure)
+
+    def _of_first(self, value: float) -> float:
+        told = [value]
+        if self.num_workers > 1:
+            distributed.broadcast_object_list(told)
+        return told[0]
+
+    def _measure(self, measure: Measure) -> None:
+        """Put the mean weights on the curve, and keep them if they are the best."""
+        path = self.plan.folder / _MEASURED
+        save_checkpoint(self.result(), path)
+        found = measure(path)
+        if all(found["accepted"] > point["accepted"] for point in self.curve.entries):
+            path.replace(self.plan.folder / BEST)
+        self.curve.add({"hours": self.seconds / 3600, "updates": self.update, **found})
+        self._log(found)
+        logger.info("%s", self.curve.entries[-1])
+
+
+_CPU = torch.device("cpu")
+_COUNTS = ("update", "epoch", "taken", "seconds")
+
+
+def _board(folder: Path) -> Any:
+    try:
+        from torch.utils.tensorboard import SummaryWriter
+    except ImportError as error:
+        raise UserError(
+            "--tensorboard-logdir: tensorboard is not installed; pip install tensorboard"
+        ) from error
+    return SummaryWriter(str(folder))
+
+
+def _place() -> tuple[int, int]:
+    """The number of this process, and how many there are."""
+    if not distributed.is_initialized():
+        return 0, 1
+    return distributed.get_rank(), distributed.get_world_size()
+
+
+def connect(device: str | None, **how: Any) -> None:
+    """Connect the processes that torchrun started, or that `how` describes; one GPU each."""
+    if device != "cpu" and torch.cuda.is_available():
+        distributed.init_process_group("cpu:gloo,cuda:nccl", timeout=_LONG, **how)
+        torch.cuda.set_device(distributed.get_rank() % torch.cuda.device_count())
+    else:
+        distributed.init_process_group("gloo", timeout=_LONG, **how)
+
+
+_LONG = timedelta(days=30)  # of translating, while the others wait

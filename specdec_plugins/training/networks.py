@@ -1,0 +1,140 @@
+"""The block drafter that a training begins with, from its verifier, and the checkpoint it ends in.
+
+It reads the verifier's frozen encoder and, where the verifier has one table for both sides, the
+frozen embeddings. Its layers start as the verifier's first and last if those are post-norm.
+"""
+
+from __future__ import annotations
+
+from argparse import Namespace
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from specdec_plugins.decoding.networks import BlockConfig, BlockDrafter, Transformer
+from specdec_plugins.decoding.networks.fairseq_names import stored_state
+from specdec_plugins.decoding.networks.layers import LayerStack
+from specdec_plugins.decoding.networks.trained import Model, State
+from specdec_plugins.errors import UserError, require
+from specdec_plugins.formats.bundle import is_bundle, read_bundle
+from specdec_plugins.formats.checkpoints import untrained
+from specdec_plugins.formats.models import DIGESTS, flags_of, read_model
+
+NUM_LAYERS = 2
+
+
+def new_drafter(verifier: Model, block_size: int, seed: int) -> BlockDrafter:
+    """The drafter before its first update, with gradients for all that is not the verifier's.
+
+    Raises UserError where the verifier is of a kind that no such drafter can read.
+    """
+    network = verifier.network(torch.float32, torch.device("cpu"))
+    require(
+        isinstance(network, Transformer),
+        f"{verifier.path}: expected a Transformer that translates; found {verifier.arch}",
+    )
+    assert isinstance(network, Transformer)
+    with torch.random.fork_rng(devices=[]):  # modules take no generator
+        torch.default_generator.manual_seed(seed)
+        drafter = BlockDrafter(_config(network, block_size))
+        _initialise(drafter.decoder.layers)
+    _copy(network, drafter)
+    drafter.encoder.requires_grad_(False)  # with the table, if it is shared
+    return drafter
+
+
+def _config(verifier: Transformer, block_size: int) -> BlockConfig:
+    config, output = verifier.config, verifier.decoder.output.weight
+    require(
+        config.decoder.positions != "none",
+        "the model has no positions, so a block drafter cannot read it; train one in fairseq",
+    )
+    is_tied = config.tie_output
+    decoder = replace(
+        config.decoder, num_layers=NUM_LAYERS, positions="learned", normalize_before=False,
+        final_norm=False,
+    )  # fmt: skip
+    width = output.shape[1]
+    shape = {name: value for name, value in vars(config).items() if name != "output_bias"}
+    return BlockConfig(
+        **{**shape, "decoder": decoder},
+        block_size=block_size,
+        copy_source=config.encoder.dim == config.decoder.dim,
+        scale_decoder=True,
+        cached_prefix=True,
+        sequential_head=2 * width if is_tied else 0,
+        head_attention=config.decoder.num_heads if is_tied else 0,
+    )
+
+
+def _initialise(layers: LayerStack) -> None:
+    """As fairseq initialises fresh layers."""
+    for name, part in layers.named_modules():
+        if isinstance(part, nn.Linear):
+            gain = 2**-0.5 if "qkv" in name or "query" in name or "key_value" in name else 1.0
+            nn.init.xavier_uniform_(part.weight, gain)
+            nn.init.zeros_(part.bias)
+
+
+def _copy(verifier: Transformer, drafter: BlockDrafter) -> None:
+    drafter.encoder.load_state_dict(verifier.encoder.state_dict())
+    mine, theirs = drafter.decoder, verifier.decoder
+    if not verifier.config.decoder.normalize_before:
+        chosen = sorted({0, len(theirs.layers) - 1})
+        for layer, index in zip(mine.layers, chosen, strict=False):
+            layer.load_state_dict(theirs.layers[index].state_dict())
+    with torch.no_grad():
+        if (places := theirs.embedding.positions) is not None:
+            mine.positions.weight.copy_(places.weight)
+        if not verifier.config.share_embeddings:
+            mine.tokens.weight.copy_(theirs.embedding.tokens.weight)
+        if not verifier.config.tie_output:
+            mine.output.weight.copy_(theirs.output.weight)
+        if mine.head is not None:  # at first it changes nothing
+            nn.init.zeros_(mine.head.out.weight)
+            nn.init.zeros_(mine.head.out.bias)
+
+
+def go_on_from(path: Path, drafter: BlockDrafter) -> None:
+    """Take over what an earlier drafter, in a bundle or a checkpoint, has learnt.
+
+    Raises UserError where it holds no drafter of the same network.
+    """
+    if is_bundle(path):
+        part = read_bundle(path).drafter
+        if part is None or part.network is None:
+            raise UserError(f"--from {path}: the bundle has no drafter with weights; leave it out")
+        path = path / part.network.weights
+    earlier = read_model(path).network(torch.float32, torch.device("cpu"))
+    found = earlier.state_dict()
+    learnt = {name for name, weight in drafter.named_parameters() if weight.requires_grad}
+    state = drafter.state_dict()
+    for name in learnt:
+        mine, theirs = list(state[name].shape), list(found.get(name, torch.empty(0)).shape)
+        require(
+            mine == theirs,
+            f"--from {path}: its {name} is {theirs if name in found else 'missing'}, but this "
+            f"drafter's is {mine}; give one that was trained for a verifier of these sizes, or "
+            "leave --from out",
+        )
+    drafter.load_state_dict({**state, **{name: found[name] for name in learnt}})
+
+
+def checkpoint_of(drafter: BlockDrafter, learnt: State, verifier: Model) -> dict[str, Any]:
+    """A checkpoint of the drafter with these weights, under the names of fairseq's.
+
+    What is frozen is the verifier's, as that has stored it: training in 16 bits rounds it.
+    """
+    whole = {name: weight.float().cpu() for name, weight in drafter.state_dict().items()}
+    state: dict[str, Tensor] = stored_state({**whole, **learnt})
+    theirs = verifier.state
+    frozen = {name for name in theirs if name.startswith("encoder.")}
+    if drafter.config.share_embeddings:
+        frozen |= {"decoder.embed_tokens.weight", "decoder.output_projection.weight"}
+    state |= {name: theirs[name].float() for name in frozen & state.keys()}
+    model = Model(verifier.path, "block", "block_fast", drafter.config, state)
+    settings = {**flags_of(model), "arch": "block_fast", DIGESTS: list(verifier.digests)}
+    return untrained(Namespace(**settings), state)

@@ -1,0 +1,184 @@
+"""What a block drafter learns in an update: blocks of targets, and their loss.
+
+Several blocks are drawn from each target. They share its tokens as their prefix, so that each adds
+little to the cost. None is revealed: the blocks give enough signal without glancing.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import dropout, pad
+
+from specdec_plugins.decoding.networks.block import BlockDrafter
+from specdec_plugins.decoding.networks.cpu.ops import additive
+from specdec_plugins.decoding.networks.layers import LayerStack
+
+SMOOTHING = 0.1
+PLAIN = 0.2  # weight of the loss of the logits before the head, which give its candidates
+BLOCKS = 4  # of a sentence in an update
+_ROWS = {"cpu": 128, "cuda": 1024}  # of logits at once
+
+
+class Blocks(NamedTuple):
+    """The drafter's input: P columns of a prefix, then N blocks of K columns that share it."""
+
+    tokens: Tensor  # [B, P + N * K] int64: the prefix, then masks
+    positions: Tensor  # [B, P + N * K] int64, in the target
+    seen_mask: Tensor  # [B, P + N * K, P + N * K] bool, by query column, then key column
+    answers: Tensor  # [B, N * K] int64; padding past the end of the target
+    before: Tensor  # [B, N * K] int64: the true token before each
+
+
+def draw_starts(lengths: Tensor, num_blocks: int, generator: torch.Generator) -> Tensor:
+    """Prefix lengths [B, N] int64 of the blocks of targets of these lengths [B], </s> included.
+
+    Each is uniform from 0 to the length - 1, which leaves at least one token. One uniform number a
+    row is shifted by 1/N from block to block, which spreads the blocks over the sentence.
+    """
+    first = torch.rand(len(lengths), 1, generator=generator, dtype=torch.float64)
+    shifts = torch.arange(num_blocks) / num_blocks
+    return (torch.frac(first + shifts) * lengths[:, None]).long()
+
+
+def cut_blocks(
+    targets: Tensor,  # [B, T] int64, right-padded, ending in </s>, no start token
+    starts: Tensor,  # [B, N] int64, less than each target's length
+    block_size: int,
+    mask: int,
+    padding: int,
+    start: int,  # the token before the first
+) -> Blocks:
+    """Mask `block_size` positions after each start.
+
+    A prefix position sees the prefix up to itself, a block position the prefix before its block and
+    the whole block, as in decoding. Example, target ``a b c </s>``, starts 1 and 2, blocks of 2::
+
+        tokens     a  b  <m> <m>  <m>  <m>      a sees  1 .  . .  . .
+        positions  0  1   1   2    2    3       b       1 1  . .  . .
+        answers           b   c    c   </s>     m m     1 .  1 1  . .
+        before            a   b    b    c       m m     1 1  . .  1 1
+    """
+    num_rows, num_blocks = starts.shape
+    inside = starts[..., None] + torch.arange(block_size, device=starts.device)  # [B, N, K]
+    inside = inside.flatten(1)
+    shared = torch.arange(int(starts.max()), device=starts.device).expand(num_rows, -1)  # [B, P]
+    block = torch.arange(num_blocks, device=starts.device).repeat_interleave(block_size)
+    block = pad(block, (shared.shape[1], 0), value=-1)  # [P + N * K]: number of the block
+    positions = torch.cat([shared, inside], 1)
+    # A column sees the prefix before its own end: itself, or the start of its block.
+    ends = torch.cat([shared + 1, starts.repeat_interleave(block_size, 1)], 1)
+    in_prefix = (block < 0) & (positions[:, None] < ends[..., None])
+    together = (block >= 0) & (block == block[:, None])
+    longer = pad(targets, (1, block_size), value=padding)
+    longer[:, 0] = start
+    before, answers = longer.gather(1, inside), longer.gather(1, inside + 1)
+    tokens = torch.cat([targets[:, : shared.shape[1]], torch.full_like(inside, mask)], 1)
+    return Blocks(tokens, positions, in_prefix | together, answers, before)
+
+
+class Objective(nn.Module):
+    """The loss of a network; what stays the verifier's is frozen, and has no gradient."""
+
+    def __init__(self, network: BlockDrafter, share: float = 0.0) -> None:
+        """share: dropout of the decoder."""
+        super().__init__()
+        self.network = network
+        if share:
+            _add_dropout(network.decoder.layers, share)
+
+    def forward(self, sources: Tensor, blocks: Blocks) -> Tensor:
+        """The mean over all answers, [] float32, of sources [B, S] int64."""
+        network, decoder = self.network, self.network.decoder
+        with torch.no_grad():
+            states, padding_mask = network.encoder(sources)
+            mask = additive(blocks.seen_mask, states.dtype)[:, None]
+        memory = network.memory(sources, (~padding_mask).sum(1), states, padding_mask)
+        size, width = blocks.tokens.shape[1], blocks.answers.shape[1]
+        last = slice(size - width, size)
+        x = decoder.through(blocks.tokens, blocks.positions, mask, memory, last)
+        scored_mask = blocks.answers != decoder.pad
+        if decoder.head is None:
+            return self._loss(x, blocks.answers, scored_mask)
+        corrected = decoder.head(x, decoder.tokens(blocks.before), memory)
+        # The first block of each sentence is enough for its candidates.
+        first = slice(width // BLOCKS)
+        plain = self._loss(x[:, first], blocks.answers[:, first], scored_mask[:, first])
+        return self._loss(corrected, blocks.answers, scored_mask) + PLAIN * plain
+
+    def _loss(self, states: Tensor, answers: Tensor, scored_mask: Tensor) -> Tensor:
+        weight = self.network.decoder.output.weight
+        loss: Tensor = ProjectedLoss.apply(states[scored_mask], weight, answers[scored_mask])
+        return loss
+
+
+class ProjectedLoss(torch.autograd.Function):
+    """Mean cross-entropy with label smoothing (Szegedy et al. 2016, section 7) of states.
+
+    Logits exist for a few rows at a time, and the gradients are computed with the loss: a block
+    drafter scores thousands of positions, and passes over all their logits would take as long as
+    the products.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, states: Tensor, weight: Tensor, targets: Tensor) -> Tensor:
+        """states: [N, D]; weight: [V, D]; targets: [N] int64. Returns [] float32 or better."""
+        device = states.device.type
+        if torch.is_autocast_enabled(device):
+            states = states.to(torch.get_autocast_dtype(device))
+        table, precision = weight.to(states.dtype), torch.promote_types(states.dtype, torch.float32)
+        share = SMOOTHING / len(table)  # of the probability, for each type
+        total = torch.zeros((), dtype=precision, device=states.device)
+        of_states, of_weight = torch.empty_like(states), None
+        if weight.requires_grad:
+            of_weight = torch.zeros_like(weight, dtype=precision)
+        for rows in torch.arange(len(states), device=states.device).split(_ROWS[device]):
+            x, at = states[rows], targets[rows][:, None]
+            logits = (x @ table.T).to(precision)  # [n, V]
+            right, most, everything = logits.gather(1, at), logits.amax(1, True), logits.sum(1)
+            p = logits.sub_(most).exp_()
+            mass = p.sum(1, keepdim=True)
+            log_total = most + mass.log()  # [n, 1]
+            smoothed = share * (len(table) * log_total[:, 0] - everything)
+            total += ((1 - SMOOTHING) * (log_total - right)[:, 0] + smoothed).sum()
+            p.mul_(1 / mass).sub_(share).scatter_add_(1, at, torch.full_like(right, SMOOTHING - 1))
+            slope = p.to(states.dtype)
+            of_states[rows] = slope @ table
+            if of_weight is not None:
+                of_weight += slope.T @ x
+        ctx.save_for_backward(of_states, of_weight)
+        return total / len(states)
+
+    @staticmethod
+    def backward(ctx: Any, *given: Tensor) -> tuple[Tensor | None, ...]:
+        of_states, of_weight = ctx.saved_tensors
+        # Divided here: in float16 the parts of a mean over thousands would underflow.
+        each = given[0] / len(of_states)
+        return of_states * each, None if of_weight is None else of_weight * each, None
+
+
+def _add_dropout(layers: LayerStack, share: float) -> None:
+    """Dropout of what each layer reads, and of what its parts add, as the verifier's had it."""
+    for layer in layers:
+        layer.register_forward_pre_hook(lambda _, given: (_dropped(given[0], share), *given[1:]))
+        for name in ("self_attention.out", "cross_attention.out", "down"):
+            part = layer.get_submodule(name)
+            part.register_forward_hook(lambda _module, _given, out: _dropped(out, share))
+
+
+def _dropped(x: Tensor, share: float) -> Tensor:
+    return x * dropout_mask(x, share) if x.is_cpu else dropout(x, share)
+
+
+def dropout_mask(x: Tensor, p: float) -> Tensor:
+    """Zero with probability p, to within 1/512, else the factor that keeps the mean; shaped as x.
+
+    Each element takes one byte of the generator's output; torch draws a float64 for it.
+    """
+    size = x.numel()
+    words = torch.empty(-(-size // 8), dtype=torch.int64, device=x.device)
+    drawn = words.random_(-(2**63), None).view(torch.uint8)[:size].view(x.shape)
+    limit = round(p * 256)
+    return (drawn >= limit).to(x.dtype).mul_(256 / (256 - limit))
