@@ -48,6 +48,6 @@ STOPSIGNAL SIGTERM
 HEALTHCHECK --interval=15s --timeout=5s --start-period=120s CMD \
   ["python", "-c", "import http.client, re, sys; port = re.findall(r'--port[=\\0](\\d+)', open('/proc/1/cmdline').read())[-1]; asked = http.client.HTTPConnection('127.0.0.1', int(port), timeout=4); asked.request('GET', '/health'); sys.exit(asked.getresponse().status != 200)"]
 # Inside a container loopback would be out of everybody's reach.
-ENTRYPOINT ["specdec-serve", "--host", "0.0.0.0", "--port", "8080"]
+ENTRYPOINT ["specdec", "serve", "--host", "0.0.0.0", "--port", "8080"]
 # The bundled pair; for others their folder and its languages, and any other flags.
 CMD []

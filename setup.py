@@ -84,11 +84,13 @@ setup(
     ext_modules=[KERNELS],
     entry_points={
         "console_scripts": [
-            "specdec-serve = specdec_plugins.serving:serve",
+            "specdec = specdec_plugins.cli:main",
+            "specdec-serve = specdec_plugins.cli:serve",
             "specdec-translate = specdec_plugins.serving:translate",
         ]
     },
     install_requires=[
+        "cyclopts>=5.5",
         "langcodes[data]>=3.5",
         "numpy>=1.26",
         "safetensors>=0.5",

@@ -3,4 +3,4 @@
 # scores these in place of its whole vocabulary. All flags: --help
 #
 #   scripts/add-shortlist.sh work/distilled --path drafter/checkpoint_last.pt --output drafter/listed.pt
-exec "$(dirname "${BASH_SOURCE[0]}")/python.sh" -m specdec_plugins.corpus.binarising shortlist "$@"
+exec "$(dirname "${BASH_SOURCE[0]}")/python.sh" -m specdec_plugins.cli convert shortlist "$@"

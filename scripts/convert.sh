@@ -5,4 +5,4 @@
 #   scripts/convert.sh fairseq BUNDLE --output FOLDER
 #   scripts/convert.sh marian BUNDLE --output FOLDER
 #   scripts/convert.sh ctranslate2 BUNDLE --output FOLDER
-exec "$(dirname "${BASH_SOURCE[0]}")/python.sh" -m specdec_plugins.app.convert "$@"
+exec "$(dirname "${BASH_SOURCE[0]}")/python.sh" -m specdec_plugins.cli convert "$@"

@@ -4,4 +4,4 @@
 #
 #   scripts/decontaminate.sh --pair en-de --train a.tsv.xz b.tsv.xz --valid dev.tsv.xz:13072- \
 #       --test test.tsv.xz --also data/samples/en-de.tsv --out work/mix
-exec "$(dirname "${BASH_SOURCE[0]}")/python.sh" -m specdec_plugins.corpus.decontaminate "$@"
+exec "$(dirname "${BASH_SOURCE[0]}")/python.sh" -m specdec_plugins.cli prepare mix "$@"

@@ -5,4 +5,4 @@
 # --ray ADDRESS of a Ray cluster.
 #
 #   scripts/distill.sh work/mine/data-bin --path checkpoints/verifier.pt --output work/mine/distilled
-exec "$(dirname "${BASH_SOURCE[0]}")/python.sh" -m specdec_plugins.corpus.distill "$@"
+exec "$(dirname "${BASH_SOURCE[0]}")/python.sh" -m specdec_plugins.cli distill "$@"

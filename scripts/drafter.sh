@@ -4,4 +4,4 @@
 # output, measures, and bundles both. Stop it at any time: the same command resumes. All flags: --help
 #
 #   scripts/drafter.sh opus-mt-en-de --text news.en --output opus-drafting --hours 4
-exec "$(dirname "${BASH_SOURCE[0]}")/python.sh" -m specdec_plugins.app.drafter "$@"
+exec "$(dirname "${BASH_SOURCE[0]}")/python.sh" -m specdec_plugins.cli drafter "$@"

@@ -3,4 +3,4 @@
 # output, the paired bootstrap. All flags: --help.
 #
 #   scripts/evaluate.sh output.de work/mine/raw/test.de --baseline greedy.de
-exec "$(dirname "${BASH_SOURCE[0]}")/python.sh" -m specdec_plugins.corpus.scoring evaluate "$@"
+exec "$(dirname "${BASH_SOURCE[0]}")/python.sh" -m specdec_plugins.cli evaluate "$@"

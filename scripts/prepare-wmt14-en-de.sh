@@ -4,4 +4,4 @@
 # --codes FILE --dict FILE.
 #
 #   scripts/prepare-wmt14-en-de.sh --out work/wmt14-en-de
-exec "$(dirname "${BASH_SOURCE[0]}")/python.sh" -m specdec_plugins.corpus.wmt wmt14-en-de "$@"
+exec "$(dirname "${BASH_SOURCE[0]}")/python.sh" -m specdec_plugins.cli prepare wmt wmt14-en-de "$@"

@@ -4,4 +4,4 @@
 # --codes FILE --dict FILE.
 #
 #   scripts/prepare-wmt16-en-ro.sh --out work/wmt16-en-ro
-exec "$(dirname "${BASH_SOURCE[0]}")/python.sh" -m specdec_plugins.corpus.wmt wmt16-en-ro "$@"
+exec "$(dirname "${BASH_SOURCE[0]}")/python.sh" -m specdec_plugins.cli prepare wmt wmt16-en-ro "$@"

@@ -3,4 +3,4 @@
 #
 #   scripts/recipe.sh --preset small --train corpora/ --valid dev.tsv.xz --test test.tsv.xz --out work/en-de
 #   until scripts/recipe.sh ... --minutes 10 --out work/en-de; do [[ $? -eq 75 ]] || break; done
-exec "$(dirname "${BASH_SOURCE[0]}")/python.sh" -m specdec_plugins.training.recipe "$@"
+exec "$(dirname "${BASH_SOURCE[0]}")/python.sh" -m specdec_plugins.cli train recipe "$@"

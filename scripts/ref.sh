@@ -3,4 +3,4 @@
 # T- lines) against an output file of tokenised translations, one a line, by fairseq-score.
 #
 #   scripts/ref.sh generate-test.txt output.de
-exec "$(dirname "${BASH_SOURCE[0]}")/python.sh" -m specdec_plugins.corpus.scoring ref "$@"
+exec "$(dirname "${BASH_SOURCE[0]}")/python.sh" -m specdec_plugins.cli evaluate ref "$@"

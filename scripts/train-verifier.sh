@@ -3,4 +3,4 @@
 # All flags: --help
 #
 #   scripts/train-verifier.sh --data work/mine/data-bin --save-dir verifier
-exec "$(dirname "${BASH_SOURCE[0]}")/python.sh" -m specdec_plugins.training.run verifier "$@"
+exec "$(dirname "${BASH_SOURCE[0]}")/python.sh" -m specdec_plugins.cli train verifier "$@"

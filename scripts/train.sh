@@ -3,4 +3,4 @@
 # All flags: --help
 #
 #   scripts/train.sh --data work/mine/distilled --verifier verifier/checkpoint_last.pt --save-dir drafter
-exec "$(dirname "${BASH_SOURCE[0]}")/python.sh" -m specdec_plugins.training.run drafter "$@"
+exec "$(dirname "${BASH_SOURCE[0]}")/python.sh" -m specdec_plugins.cli train drafter "$@"

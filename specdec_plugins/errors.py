@@ -13,6 +13,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
+from operator import attrgetter
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -75,7 +76,7 @@ def stopping(numbers: Iterable[int] = ENDING) -> AbstractContextManager[None]:
     return handling(stop, numbers)
 
 
-def run_program(module: str, function: str = "main") -> int:
+def run_program(module: str, function: str = "main", *given: object, **named: object) -> int:
     """Import a command's module, which takes seconds, and call its function; returns its status.
 
     During the import ctrl-C ends the process at once, as an import may swallow a KeyboardInterrupt.
@@ -89,10 +90,10 @@ def run_program(module: str, function: str = "main") -> int:
     is_heeded = signal.getsignal(signal.SIGINT) is signal.default_int_handler
     if is_heeded:
         signal.signal(signal.SIGINT, lambda *_: os._exit(status))
-    command = getattr(importlib.import_module(module), function)
+    command = attrgetter(function)(importlib.import_module(module))
     try:
         with stopping((signal.SIGINT, signal.SIGTERM)):
-            status = command()
+            status = command(*given, **named)
     except Stopped as stop:  # outside of what `run_command` guards
         status = stop.status
     finally:

@@ -26,6 +26,7 @@ MODULES = sorted(PACKAGE.rglob("*.py"))
 # Which parts of the package each part may import, itself and `errors` aside. Arrows point from
 # what users touch down to the decoding core.
 LAYERS: dict[str, set[str]] = {
+    "cli": set(),
     "errors": set(),
     "decoding": set(),
     "models": {"decoding"},
@@ -263,4 +264,4 @@ def parameters(function: Any) -> list[str]:
 def test_the_package_has_no_more_files_than_a_reader_can_keep_in_mind() -> None:
     # 130 before models of transformers were read (formats/pretrained), which are the rest.
     kinds = (".py", ".cpp", ".h", ".inc")
-    assert sum(path.suffix in kinds for path in PACKAGE.rglob("*")) <= 145
+    assert sum(path.suffix in kinds for path in PACKAGE.rglob("*")) <= 146

@@ -79,7 +79,7 @@ PROGRAMS = {
         REPLACED,
     ),
     "evaluate.sh": (
-        scoring.COMMANDS["evaluate"].run,
+        scoring.EVALUATE.run,
         ["out", "ref", "--src", "en", "--tgt", "de", "--json"],
         "specdec_plugins.corpus.scoring.read_lines",
         REPLACED,
@@ -179,7 +179,7 @@ IN_PLACE: dict[str, tuple[Run, str]] = {
     "average-checkpoints": (checkpoints.COMMAND.run, "a.pt b.pt --output x/../b.pt"),
     "average --last": (checkpoints.COMMAND.run, "run --last 1 --output run/checkpoint_last.pt"),
     "count-bigrams.sh training": (binarising.COMMAND.run, "data --output run/checkpoint_last.pt"),
-    "evaluate.sh": (scoring.COMMANDS["evaluate"].run, "a b --json x/../b"),
+    "evaluate.sh": (scoring.EVALUATE.run, "a b --json x/../b"),
     "encoder_initial.py": (encoder_initial.COMMAND.run, "--verifier a.pt --output x/../a.pt"),
     "frames": (frames.COMMAND.run, "t.tsv --output x/../t.tsv"),
     "convert.sh": (PROGRAMS["convert.sh"][0], "bundle data --output x/../data --force"),
@@ -206,8 +206,8 @@ IN_PLACE: dict[str, tuple[Run, str]] = {
         decontaminate.COMMAND.run,
         "--pair en-de --train t.tsv --valid t.tsv --test t.tsv --also raw/test.tsv --out raw",
     ),
-    "train.sh": (run.COMMANDS["drafter"].run, "--data data --verifier LAST --save-dir x/../run"),
-    "train-verifier.sh": (run.COMMANDS["verifier"].run, "--data data --from LAST --save-dir run"),
+    "train.sh": (run.DRAFTER.run, "--data data --verifier LAST --save-dir x/../run"),
+    "train-verifier.sh": (run.VERIFIER.run, "--data data --from LAST --save-dir run"),
 }
 
 

@@ -438,8 +438,3 @@ SHORTLIST = cli.CommandLine(
         ("-t --target-lang", None, str, "default: from the file names"),
     ],
 )  # fmt: skip
-
-COMMANDS = {"bigrams": COMMAND, "shortlist": SHORTLIST}
-
-if __name__ == "__main__":
-    sys.exit(COMMANDS[sys.argv[1]].run(sys.argv[2:]))

@@ -62,6 +62,7 @@ class CommandLine:
     interrupted: str = "stopped; the same command goes on from what is finished"
     # Flags of earlier versions, and what to do instead
     removed: Mapping[str, str] = field(default_factory=dict)
+    passes: str | None = None  # what ``main`` calls the words behind --, which are not read here
 
     def parser(self) -> argparse.ArgumentParser:
         """The parser of the flags and ``--debug``."""
@@ -99,10 +100,13 @@ class CommandLine:
     def __call__(self, *words: object) -> None:
         self.main(self.parse(*words))
 
-    def run(self, words: Sequence[str] | None = None, **more: object) -> int:
-        """Run ``main``; returns the exit status. more: passed to ``main`` beside the flags."""
-        args = self.parse(*(sys.argv[1:] if words is None else words))
-        vars(args).update(more)
+    def run(self, words: Sequence[str] | None = None) -> int:
+        """Run ``main``; returns the exit status."""
+        words = list(sys.argv[1:] if words is None else words)
+        cut = words.index("--") if self.passes and "--" in words else len(words)
+        args = self.parse(*words[:cut])
+        if self.passes:
+            setattr(args, self.passes, words[cut + 1 :])
         logging.basicConfig(format="%(message)s", level=logging.INFO, stream=sys.stderr)
         logging.getLogger("sacrebleu").setLevel(logging.WARNING)
         logging.getLogger("fairseq").setLevel(logging.WARNING)  # it logs all files it opens

@@ -205,8 +205,7 @@ def evaluate(args: argparse.Namespace) -> None:
         write_json(args.json, record)
 
 
-COMMANDS = {
-    "evaluate": cli.CommandLine(
+EVALUATE = cli.CommandLine(
         "evaluate.sh",
         "Score translations; with --baseline, also test the difference.",
         evaluate,
@@ -221,8 +220,8 @@ COMMANDS = {
             ("--samples", 1000, cli.at_least(100), "samples of the bootstrap"),
             ("--json", None, Path, "also write the scores to this file"),
         ],
-    ),
-    "ref": cli.CommandLine(
+    )  # fmt: skip
+REF = cli.CommandLine(
         "ref.sh",
         "Compute compound-split BLEU as published.",
         ref,
@@ -230,8 +229,4 @@ COMMANDS = {
             ("log", None, Path, "log of fairseq-generate, with references as T- lines"),
             ("output", None, Path, "tokenised translations, one per line"),
         ],
-    ),
-}  # fmt: skip
-
-if __name__ == "__main__":
-    sys.exit(cli.run_named(COMMANDS))
+    )  # fmt: skip

@@ -1,6 +1,6 @@
 """Train a verifier or a drafter with train.py: defaults, processes, pieces.
 
-The command lines are those of ``scripts/train-verifier.sh`` and ``scripts/train.sh``.
+The command lines are ``specdec train verifier`` and ``specdec train drafter``.
 """
 
 from __future__ import annotations
@@ -331,36 +331,23 @@ def _command(
     flags = [(f"--{flag}", default, kind, text) for flag, default, kind, text in rows]
     behind = "Arguments after -- are passed to train.py."
     stopped = "stopped; the same command goes on from the last checkpoint, if one was saved"
-    return cli.CommandLine(name, description, train, flags, behind, stopped)
+    return cli.CommandLine(name, description, train, flags, behind, stopped, passes="flags")
 
 
-COMMANDS = {
-    "verifier": _command(
-        "train-verifier.sh",
-        "Train a verifier, fairseq's Transformer, on prepared or distilled data, from scratch or "
-        "from a checkpoint.",
-        train_verifier,
-        _VERIFIER,
-        Published(7e-4, 0.1, 4000, 100_000, 32_000),
-    ),
-    "drafter": _command(
-        "train.sh",
-        "Train a drafter for a trained verifier: write an initial checkpoint, then run train.py as "
-        "published. A small run on a CPU: scripts/train.sh --data D --verifier V.pt --save-dir S "
-        "--cpu --block-size 8 --updates 3000 --warmup 300 --batch-tokens 4096 --lr 1e-3",
-        train_drafter,
-        _DRAFTER,
-        [None] * len(_SCHEDULE),
-    ),
-}
-
-
-def main(words: Sequence[str]) -> int:
-    """words: a command's name and arguments; those after ``--`` are passed to train.py."""
-    name, *mine = words
-    cut = mine.index("--") if "--" in mine else len(mine)
-    return COMMANDS[name].run(mine[:cut], flags=mine[cut + 1 :])
-
-
-if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+VERIFIER = _command(
+    "train-verifier.sh",
+    "Train a verifier, fairseq's Transformer, on prepared or distilled data, from scratch or from "
+    "a checkpoint.",
+    train_verifier,
+    _VERIFIER,
+    Published(7e-4, 0.1, 4000, 100_000, 32_000),
+)
+DRAFTER = _command(
+    "train.sh",
+    "Train a drafter for a trained verifier: write an initial checkpoint, then run train.py as "
+    "published. A small run on a CPU: specdec train drafter --data D --verifier V.pt --save-dir S "
+    "--cpu --block-size 8 --updates 3000 --warmup 300 --batch-tokens 4096 --lr 1e-3",
+    train_drafter,
+    _DRAFTER,
+    [None] * len(_SCHEDULE),
+)

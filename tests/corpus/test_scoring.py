@@ -136,6 +136,6 @@ def test_ref_script(tmp_path: Path) -> None:
 
 def test_debug_is_explained_and_shows_where(tmp_path: Path) -> None:
     missing = str(tmp_path / "missing")
-    for command in scoring.COMMANDS.values():
+    for command in (scoring.EVALUATE, scoring.REF):
         assert command.run([missing, missing]) == 2
         refused("cannot be read", command.run, [missing, missing, "--debug"])

@@ -35,7 +35,7 @@ NAMES = [
 ]
 PARSERS = [
     *(m.COMMAND.parser for m in (binarising, checkpoints, decontaminate, distill, prepare, wmt)),
-    *(c.parser for c in (*run.COMMANDS.values(), *scoring.COMMANDS.values(), recipe.COMMAND)),
+    *(c.parser for c in (run.VERIFIER, run.DRAFTER, scoring.EVALUATE, scoring.REF, recipe.COMMAND)),
     binarising.SHORTLIST.parser,
     encoder_initial.COMMAND.parser,
     benchmarks.run.parser,

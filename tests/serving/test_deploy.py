@@ -102,19 +102,19 @@ def test_mounts_are_files_and_volumes_that_exist() -> None:
 
 def test_images_and_units_start_the_server_with_flags_that_it_has() -> None:
     entry = instruction("ENTRYPOINT")
-    assert entry[0] == "specdec-serve"
+    assert entry[:2] == ["specdec", "serve"]
     parse = make_parser().parse_args
-    given = vars(parse([*entry[1:], *instruction("CMD")]))
+    given = vars(parse([*entry[2:], *instruction("CMD")]))
     assert given["port"] == PORT
     assert f"EXPOSE {PORT}\n" in DOCKERFILE
-    parse([*entry[1:], *shlex.split(by_default(COMPOSE["services"]["specdec"]["command"]))])
+    parse([*entry[2:], *shlex.split(by_default(COMPOSE["services"]["specdec"]["command"]))])
     example = re.search(r'SPECDEC_FLAGS="(.*?)"', (ROOT / "compose.yaml").read_text())
     assert example
-    assert vars(parse([*entry[1:], *shlex.split(example[1])]))["data"] == "/models"
+    assert vars(parse([*entry[2:], *shlex.split(example[1])]))["data"] == "/models"
     unit = configparser.ConfigParser(interpolation=None, strict=False)
     unit.optionxform = str  # type: ignore[assignment, method-assign]  # names keep their case
     unit.read(DEPLOY / "specdec.service")
-    parse(shlex.split(unit["Service"]["ExecStart"])[1:])
+    parse(shlex.split(unit["Service"]["ExecStart"])[2:])
     assert float(unit["Service"]["TimeoutStopSec"]) > PATIENCE
     assert unit["Service"]["RestartPreventExitStatus"] == str(BAD_INPUT)
 

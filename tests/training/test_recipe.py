@@ -97,15 +97,15 @@ def trained(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., li
     def train(*flags: str) -> list[Call]:
         calls.clear()
         for script, *words in commands(*flags):
-            name = {"train-verifier.sh": "verifier", "train.sh": "drafter"}.get(Path(script).name)
-            if name is None:
+            trainings = {"train-verifier.sh": run.VERIFIER, "train.sh": run.DRAFTER}
+            if (training := trainings.get(Path(script).name)) is None:
                 continue
             for flag in ("--from", "--verifier"):
                 if flag in words:
                     words[words.index(flag) + 1] = __file__  # some file that is there
             words[words.index("--data") + 1] = str(tmp_path)
             words[words.index("--save-dir") + 1] = str(tmp_path / "save")
-            assert run.main([name, *words]) == 0
+            assert training.run(words) == 0
         return calls
 
     return train
@@ -323,7 +323,7 @@ def test_a_training_goes_on_in_its_precision_on_any_machine(
         assert "--bf16" in command
         assert "--fp16" not in command
     flags = ["--data", tmp_path, "--save-dir", tmp_path / "save", "--precision", "fp16"]
-    said = told(capsys, run.main, ["verifier", *map(str, flags)])
+    said = told(capsys, run.VERIFIER.run, [*map(str, flags)])
     assert "started in bf16; omit --precision fp16" in said
 
 
@@ -332,7 +332,7 @@ def test_more_workers_than_gpus_are_refused(
 ) -> None:
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
     flags = ["--data", str(tmp_path), "--save-dir", str(tmp_path / "new"), "--workers", "3"]
-    assert "--workers 3: this machine has 2 GPUs" in told(capsys, run.main, ["verifier", *flags])
+    assert "--workers 3: this machine has 2 GPUs" in told(capsys, run.VERIFIER.run, [*flags])
 
 
 def test_a_prepared_folder_takes_the_place_of_corpora() -> None:
@@ -373,12 +373,12 @@ def test_a_stopped_training_does_not_promise_what_it_may_not_have(
 
     monkeypatch.setattr(run, "call", stop)
     words = ["--data", str(tmp_path), "--save-dir", str(tmp_path / "save"), "--cpu"]
-    assert run.main(["verifier", *words, "--until", "9999999999"]) == 130
+    assert run.VERIFIER.run([*words, "--until", "9999999999"]) == 130
     assert "goes on from the last checkpoint, if one was saved" in capsys.readouterr().err
 
 
 def test_heads_that_do_not_fit_are_refused_before_the_data_is_read() -> None:
-    args = run.COMMANDS["verifier"].parse("--data", "x", "--save-dir", "y", "--heads", 6)
+    args = run.VERIFIER.parse("--data", "x", "--save-dir", "y", "--heads", 6)
     told = "give another width, or one of 1, 2, 4, 8, 16, 32, 64, 128, 256, 512 heads"
     refused(told, run.train_verifier, args)
 
@@ -418,11 +418,11 @@ def test_flags_of_calls() -> None:
 def test_no_variable_of_the_environment_is_a_flag(monkeypatch: pytest.MonkeyPatch) -> None:
     """Shells and kernels set ARCH, clusters WORKERS and HOURS."""
     words = ("--data", "x", "--verifier", "x", "--save-dir", "x")
-    args = run.COMMANDS["drafter"].parse(*words)
+    args = run.DRAFTER.parse(*words)
     for name in vars(args):
         monkeypatch.setenv(name.upper(), "x86_64")
         monkeypatch.setenv(name, "x86_64")
-    assert run.COMMANDS["drafter"].parse(*words) == args
+    assert run.DRAFTER.parse(*words) == args
 
 
 @pytest.mark.parametrize(
@@ -431,4 +431,4 @@ def test_no_variable_of_the_environment_is_a_flag(monkeypatch: pytest.MonkeyPatc
 def test_the_interpreter_that_is_named_runs_it(script: str, name: str) -> None:
     flags = ["--lr", "1", "--python", "echo", "--", "--python", "other"]
     done = run_program(ROOT / "scripts" / script, *flags, PYTHON="false")
-    assert done.stdout.split() == ["-m", "specdec_plugins.training.run", name, *flags]
+    assert done.stdout.split() == ["-m", "specdec_plugins.cli", "train", name, *flags]

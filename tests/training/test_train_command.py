@@ -24,7 +24,6 @@ from specdec_plugins.formats.checkpoints import load_checkpoint
 from specdec_plugins.formats.dictionaries import load_dictionaries
 from specdec_plugins.formats.models import read_model
 from specdec_plugins.training import run as training_run
-from specdec_plugins.training.run import main as train_main
 from tests.programs import python, run, talking_to
 from tests.refusals import told
 from tests.training.conftest import SIZES, decoded
@@ -250,7 +249,7 @@ def test_embeddings_are_shared_where_the_vocabulary_is_joint(
     calls: list[list[str]] = []
     monkeypatch.setattr(training_run, "call", lambda command, _: calls.append(command) or 0)
     folders = ["--data", str(tmp_path), "--save-dir", str(tmp_path / "save")]
-    assert train_main(["verifier", *folders, "--cpu"]) == 0
+    assert training_run.VERIFIER.run([*folders, "--cpu"]) == 0
     ((*_, flag),) = ([word for word in call if word.startswith("--share-")] for call in calls)
     assert flag == f"--share-{shared}"
 
@@ -272,7 +271,7 @@ def test_train_sh_refuses(
     flags: list[str], message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     common = ["--data", tmp_path, "--verifier", __file__, "--save-dir", tmp_path / "run", "--cpu"]
-    said = told(capsys, train_main, ["drafter", *map(str, common), *flags])
+    said = told(capsys, training_run.DRAFTER.run, [*map(str, common), *flags])
     assert said.startswith("train.sh: error: ")
     assert message in said
     assert not (tmp_path / "run").exists()

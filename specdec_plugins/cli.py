@@ -1,0 +1,83 @@
+"""The command `specdec`: its subcommands, each of which is imported when it is called."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import specdec_plugins
+from specdec_plugins.errors import refuse, run_program
+
+if TYPE_CHECKING:
+    from cyclopts import App
+
+NAME = "specdec"
+# Where each command is, and what --help says of it. A second word is a command of the first.
+COMMANDS = {
+    "translate": ("app.main:main", "Translate files, pipes, or what is typed at a terminal."),
+    "serve": ("serving.cli:main", "Serve translations over HTTP."),
+    "drafter": ("app.drafter:COMMAND.run", "Train a drafter for an existing model."),
+    "prepare": ("corpus.prepare:COMMAND.run", "Make parallel text into training data."),
+    "prepare mix": (
+        "corpus.decontaminate:COMMAND.run",
+        "Merge training files without the sentences of dev and test sets.",
+    ),
+    "prepare wmt": ("corpus.wmt:COMMAND.run", "Fetch and prepare a published data set."),
+    "distill": ("corpus.distill:COMMAND.run", "Translate training data with a verifier."),
+    "train verifier": ("training.run:VERIFIER.run", "Train a Transformer by fairseq."),
+    "train drafter": ("training.run:DRAFTER.run", "Train a drafter as published, by fairseq."),
+    "train average": ("corpus.checkpoints:COMMAND.run", "Average checkpoints of one training."),
+    "train recipe": ("training.recipe:COMMAND.run", "Train a pair from parallel text alone."),
+    "evaluate": ("corpus.scoring:EVALUATE.run", "Score translations."),
+    "evaluate ref": ("corpus.scoring:REF.run", "Score with compound splitting, as published."),
+    "convert": ("app.convert:main", "Convert models into a bundle, or for other engines."),
+    "convert bigrams": ("corpus.binarising:COMMAND.run", "Count bigrams for a drafter."),
+    "convert shortlist": ("corpus.binarising:SHORTLIST.run", "Add a shortlist to a drafter."),
+    "bench": ("benchmarks.run:main", "Measure all engines side by side."),
+    "bench reproduce": ("benchmarks.reproduce:COMMAND.run", "Run the paper's experiments."),
+}
+
+
+def _app() -> App:
+    """Names and descriptions of all commands, which are not imported."""
+    from cyclopts import App  # a command that is found does not need it
+
+    groups = {"": App(NAME, version=specdec_plugins.__version__)}
+    groups[""].help = "Speculative translation. specdec COMMAND --help explains a command."
+    for name, (_, told) in {"train": ("", "Train models."), **COMMANDS}.items():
+        *group, last = name.split()
+        groups[name] = App(last, help=told)
+        groups["".join(group)].command(groups[name])
+    return groups[""]
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run a subcommand; returns the exit status."""
+    words = list(sys.argv[1:] if argv is None else argv)
+    for name in (" ".join(words[:2]), *words[:1]):
+        if name in COMMANDS:
+            module, _, function = COMMANDS[name][0].partition(":")
+            package = "" if module.startswith("benchmarks.") else "specdec_plugins."
+            return run_program(package + module, function, words[len(name.split()) :])
+    from cyclopts import CycloptsError
+
+    try:
+        _app()(words, exit_on_error=False, print_error=False, result_action="return_value")
+    except CycloptsError as error:
+        return refuse(NAME, f"{error} {NAME} --help lists the commands")
+    return 0
+
+
+def _renamed(old: str, new: str) -> int:
+    sys.stderr.write(f"{old}: is called {NAME} {new} now; this name goes with the next version\n")
+    return main([new, *sys.argv[1:]])
+
+
+def serve() -> int:
+    """The earlier command specdec-serve."""
+    return _renamed("specdec-serve", "serve")
+
+
+if __name__ == "__main__":
+    sys.exit(main())
