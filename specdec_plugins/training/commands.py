@@ -126,6 +126,7 @@ class Command:
     inputs: Sequence[str] = ()  # what it reads that no other command writes
     lengths: Sequence[str] = ()  # flags for how far it goes: others make it go on, not begin
     progress: Callable[[str], str | None] = last_words  # of one line; None: it shows none
+    act: Callable[[], object] | None = None  # done by this process; the words are not run then
 
     @property
     def name(self) -> str:
@@ -375,13 +376,25 @@ class Runner:
         if step.is_done:
             self._say(f"{title}: done already")
             return False
-        self._run(title, step.command, step.begin())
+        self._say(title)
+        self._work(step.command, step.begin())
         step.end()
         return True
 
-    def _run(self, title: str, command: Command, begun: bool) -> None:
+    def _work(self, command: Command, begun: bool) -> None:
+        if command.act is None:
+            self._run(command, begun)
+            return
+        try:
+            command.act()
+        except SystemExit as ended:
+            if ended.code == UNFINISHED:
+                raise Paused(command.title) from None
+            raise
+
+    def _run(self, command: Command, begun: bool) -> None:
         """Run a command; its log is rewritten, or appended to if the command was begun before."""
-        self._say(f"{title}\n{show(str(command))}")
+        self._say(show(str(command)))
         began = time.monotonic()
         path = self.folder / "logs" / f"{command.name}.log"
         path.parent.mkdir(parents=True, exist_ok=True)

@@ -8,20 +8,25 @@ next sentence as if it had not been stopped.
 
 from __future__ import annotations
 
+import ctypes
 import math
+import os
 import signal
 import sys
 import time
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import timedelta
 from functools import cached_property
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy
 import torch
 from torch import Tensor, distributed, nn
+from torch.multiprocessing.spawn import ProcessExitedException, spawn
 from torch.nn.utils.rnn import pad_sequence
 
 from specdec_plugins.corpus import binarising
@@ -315,18 +320,14 @@ class Training:
         Raises Stopped on a signal, SystemExit with UNFINISHED if this call's time is up, and
         UserError if the loss is no number any more; the same call then goes on.
         """
+        if self.device.type == "cpu":
+            _keep_memory()
         while not self._agree(self.rank == 0 and self.is_over):
             points = self.curve.entries if self.rank == 0 else []
             at = points[-1]["hours"] if points else 0.0
-            self._train(self._of_first(at) + self.plan.every)
+            self._train(_of_first(at) + self.plan.every)
             if self.rank == 0:
                 self._measure(measure)
-
-    def _of_first(self, value: float) -> float:
-        told = [value]
-        if self.num_workers > 1:
-            distributed.broadcast_object_list(told)
-        return told[0]
 
     def _measure(self, measure: Measure) -> None:
         """Put the mean weights on the curve, and keep them if they are the best."""
@@ -341,6 +342,8 @@ class Training:
 
 
 _CPU = torch.device("cpu")
+# M_MMAP_MAX, M_TRIM_THRESHOLD and M_TOP_PAD of malloc.h
+_MALLOC = ((-4, 0), (-1, 2**31 - 1), (-2, 1 << 28))
 _COUNTS = ("update", "epoch", "taken", "seconds")
 
 
@@ -352,6 +355,14 @@ def _board(folder: Path) -> Any:
             "--tensorboard-logdir: tensorboard is not installed; pip install tensorboard"
         ) from error
     return SummaryWriter(str(folder))
+
+
+def _keep_memory() -> None:
+    """Keep memory after each use; glibc returns large blocks to the system, which clears them."""
+    tell = getattr(ctypes.CDLL(None), "mallopt", None)  # other C libraries have none
+    if tell is not None:
+        for number, value in _MALLOC:
+            tell(number, value)
 
 
 def _place() -> tuple[int, int]:
@@ -371,3 +382,66 @@ def connect(device: str | None, **how: Any) -> None:
 
 
 _LONG = timedelta(days=30)  # of translating, while the others wait
+
+
+def is_launched() -> bool:
+    """Whether torchrun started this process as one of several."""
+    return int(os.environ.get("WORLD_SIZE", "1")) > 1
+
+
+def train(plan: Plan, measure: Measure) -> None:
+    """Train in this process, in those that wait for it (`follow`), or in one for each GPU.
+
+    Raises as `Training.run` does.
+    """
+    on_gpu = torch.cuda.is_available() and plan.device != "cpu"
+    if distributed.is_initialized():
+        _of_first(plan)
+    elif on_gpu and torch.cuda.device_count() > 1:
+        _spawn(plan, measure, torch.cuda.device_count())
+        return
+    Training(plan).run(measure)
+
+
+def follow() -> None:
+    """Train with the first process what that trains, until it has no more to do."""
+    while (plan := _of_first(None)) is not None:
+        with suppress(KeyboardInterrupt, SystemExit):  # of all of them, and told by the first
+            Training(plan).run(lambda path: {})
+
+
+def dismiss() -> None:
+    """End the processes that `follow`."""
+    if distributed.is_initialized():
+        _of_first(None)
+        distributed.destroy_process_group()
+
+
+def _of_first(value: Any) -> Any:
+    """What the first process gives."""
+    told = [value]
+    if distributed.is_initialized():
+        distributed.broadcast_object_list(told)
+    return told[0]
+
+
+def _spawn(plan: Plan, measure: Measure, num_workers: int) -> None:
+    with TemporaryDirectory() as folder:
+        given = (plan, measure, num_workers, f"file://{folder}/store")
+        context = spawn(_spawned, given, nprocs=num_workers, join=False)
+        try:
+            while not context.join():
+                pass
+        except ProcessExitedException as error:
+            raise SystemExit(error.exit_code) from error
+        except KeyboardInterrupt:  # each saves, unless it has heard the signal itself
+            for process in context.processes:
+                process.terminate()
+                process.join()
+            raise
+
+
+def _spawned(rank: int, plan: Plan, measure: Measure, num_workers: int, store: str) -> None:
+    connect(plan.device, init_method=store, rank=rank, world_size=num_workers)
+    Training(plan).run(measure)
+    distributed.destroy_process_group()

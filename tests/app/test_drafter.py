@@ -8,7 +8,6 @@ import shutil
 import signal
 import subprocess
 import time
-from argparse import Namespace
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -16,29 +15,25 @@ from typing import Any
 import pytest
 import torch
 
-from specdec_plugins.app import convert, drafter, drafting, report
-from specdec_plugins.app.drafting import Training
+from specdec_plugins.app import convert, drafter, report
 from specdec_plugins.app.loading import make_settings, read_words
 from specdec_plugins.app.translator import SpeculativeTranslator
-from specdec_plugins.corpus.checkpoints import LAST
-from specdec_plugins.corpus.cli import UNFINISHED
-from specdec_plugins.corpus.resume import write_json
+from specdec_plugins.corpus.resume import Log, write_json
 from specdec_plugins.corpus.teacher import DataBin
 from specdec_plugins.decoding.engine import SpeculativeDecoder
 from specdec_plugins.decoding.networks import BlockDrafter, Transformer
 from specdec_plugins.decoding.networks.transformer import same_encoder
-from specdec_plugins.errors import UserError
 from specdec_plugins.formats.bundle import read_bundle
-from specdec_plugins.formats.checkpoints import load_checkpoint, save_checkpoint
+from specdec_plugins.formats.checkpoints import save_checkpoint
 from specdec_plugins.formats.dictionaries import Dictionary
 from specdec_plugins.formats.models import read_model
 from specdec_plugins.training import commands
+from specdec_plugins.training import drafter as loop
+from specdec_plugins.training.networks import checkpoint_of, new_drafter
 from tests.bundles import CAPTIONS, ROOT, captions
 from tests.formats.pretrained import toys as folders
 from tests.refusals import refused
 from tests.warm_python import warm_python
-
-pytestmark = pytest.mark.fairseq
 
 TEXT = (ROOT / "data" / "sample" / "train.en").read_text(encoding="utf-8").splitlines()[:300]
 CPU = torch.device("cpu")
@@ -49,29 +44,6 @@ def text(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("text") / "text.en"
     path.write_text("\n".join(TEXT) + "\n", encoding="utf-8")
     return path
-
-
-@pytest.fixture
-def training(tmp_path: Path) -> Training:
-    """What a training finds when it begins."""
-    counts = {"sentences": 9, "left_out": 1, "seconds": 900}
-    write_json(tmp_path / "distilled.json", {"settings": {}, "counts": counts})
-    (tmp_path / "data").mkdir()
-    (tmp_path / "data" / "held-out.txt").write_text("a\n")
-    given = {"data": tmp_path, "output": tmp_path / "out", "bundle": tmp_path / "verifier"}
-    return Training(
-        Namespace(
-            **given,
-            **{"from": None},
-            hours=2,
-            every=None,
-            block_size=8,
-            dropout=0.1,
-            patience=3,
-            model="m",
-            until=0,
-        )
-    )
 
 
 def opus(folder: Path) -> Path:
@@ -114,9 +86,9 @@ def test_stopped_in_three_steps_it_goes_on_and_decodes_the_same_words(
     work = tmp_path / "out.work"
     parts, curve = tmp_path / "out.work" / "distilled.parts", work / "training" / "curve.jsonl"
     command = Command(model, "--text", text, "--output", output, "--device", "cpu")
-    command.words += ["--hours", "0.002", "--every", "0.03", "--dropout", "0"]
+    command.words += ["--hours", "0.001", "--every", "0.03", "--dropout", "0"]
     chunks: dict[Path, int] = {}
-    for mark in (work / "verifier", parts / "chunk-000000.json", work / "training" / "initial.pt"):
+    for mark in (work / "verifier", parts / "chunk-000000.json", curve):
         status, told = command.run(mark.exists)
         assert status == 130, told
         assert "the same command goes on" in told
@@ -131,9 +103,8 @@ def test_stopped_in_three_steps_it_goes_on_and_decodes_the_same_words(
     card = (output / "README.md").read_text()
     assert card.count("\n| 0.00") == len(points)
     assert str(tmp_path) not in card
-    told = "opus --text text.en --output BUNDLE --hours 0.002 --every 0.03 --dropout 0\n"
+    told = "opus --text text.en --output BUNDLE --hours 0.001 --every 0.03 --dropout 0\n"
     assert f"scripts/drafter.sh {told}" in card
-    assert load_checkpoint(work / "training" / LAST)["cfg"]["model"].dropout == 0
     assert_what_was_learnt_is_what_the_model_says(work)
     plain, fast = (
         SpeculativeTranslator.from_pretrained(str(output), device="cpu", strategy=strategy)
@@ -161,11 +132,11 @@ def test_the_steps_before_training_by_themselves(kind: str, text: Path, tmp_path
         folder, languages = random_folder(tmp_path / kind, kind, **ends), ["-s", "en", "-t", "de"]
         flags = ["bundle", str(folder), "--output", str(bundle)]
         assert convert.main(flags + languages * (kind != "bart")) == 0
-    words = tmp_path / "encoded"
-    drafting.COMMANDS["encode"]("--bundle", bundle, "--text", text, "--output", words)
-    flags = ["--path", bundle / "verifier.safetensors", "--output", tmp_path / "distilled"]
-    drafting.COMMANDS["translate"](words, *flags, "--cpu", "--chunk-size", 100)
-    assert_what_was_learnt_is_what_the_model_says(tmp_path)
+    made = plan(bundle, "--text", text, "--output", tmp_path / "out", "--device", "cpu")
+    made._convert()
+    drafter.encode(made.verifier, text, made.data)
+    made.translate()
+    assert_what_was_learnt_is_what_the_model_says(made.work)
 
 
 def assert_what_was_learnt_is_what_the_model_says(work: Path) -> None:
@@ -206,79 +177,51 @@ def random_folder(folder: Path, model_type: str, **settings: Any) -> Path:
 def test_a_drafter_of_every_architecture_begins_at_its_encoder(
     model_type: str, tmp_path: Path
 ) -> None:
-    from specdec_plugins.training.initialise import initialise_drafter
-
-    folder = random_folder(tmp_path / model_type, model_type)
-    bundle = tmp_path / "bundle"
+    folder, bundle = random_folder(tmp_path / model_type, model_type), tmp_path / "bundle"
     assert convert.main(["bundle", str(folder), "--output", str(bundle)]) == 0
-    weights, initial = bundle / "verifier.safetensors", tmp_path / "initial.pt"
-    import encoder_initial
-
-    words = ("--arch", "block_fast", "--verifier", weights, "--output", initial)
-    checkpoint, report = initialise_drafter(encoder_initial.COMMAND.parse(*words))
-    assert any("frozen" in line for line in report)
-    vars(checkpoint["args"])["block_size"] = 8
-    save_checkpoint(checkpoint, initial)
-    verifier, network = (
-        read_model(path).network(torch.float32, CPU) for path in (weights, initial)
-    )
+    model, path = read_model(bundle / "verifier.safetensors"), tmp_path / "initial.pt"
+    save_checkpoint(checkpoint_of(new_drafter(model, 8, seed=1), {}, model), path)
+    verifier, network = (one.network(torch.float32, CPU) for one in (model, read_model(path)))
     assert isinstance(verifier, Transformer)
     assert isinstance(network, BlockDrafter)
     assert same_encoder(verifier.encoder, network.encoder)
-    flags = encoder_initial.architecture_flags(checkpoint["args"])
-    assert ("--swish" in flags) == (model_type == "marian")
-    assert ("--encoder-normalize-before" in flags) == (model_type in ("m2m_100", "mbart"))
+    last, theirs = network.decoder.layers[1], verifier.decoder.layers[-1]
+    is_copied = torch.equal(last.up.weight, theirs.up.weight)
+    assert is_copied == (model_type in ("marian", "bart"))  # the others are pre-norm
+    assert network.config.activation == verifier.config.activation
 
 
 def test_training_tells_the_head_what_opens_the_models_input(
-    training: Training, tmp_path: Path
+    text: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """MarianMT begins with padding, of which our `<s>` is a copy; fairseq's models with `</s>`."""
-    bundle = tmp_path / "verifier"
-    training.args.precision, training.args.cpu = None, True
+    plans: list[loop.Plan] = []
+    monkeypatch.setattr(loop, "train", lambda plan, _: plans.append(plan))
+    monkeypatch.setattr(drafter.Plan, "card", lambda *_: "")
     for folder, start in ((opus(tmp_path / "opus"), Dictionary.bos), (captions(tmp_path / "c"), 2)):
-        assert convert.main(["bundle", str(folder), "--output", str(bundle), "--force"]) == 0
-        command = training.command(0.5)
-        assert command[command.index("--start-token") + 1] == str(start)
-        translator = SpeculativeTranslator.from_pretrained(str(bundle), device="cpu", strategy="AR")
+        made = plan(folder, "--text", text, "--output", tmp_path / f"out-{start}", "--hours", 2)
+        made._convert()
+        for folder in (made.data, made.distilled, made.training):
+            folder.mkdir()
+        (made.data / "held-out.txt").write_text("a\n")
+        counts = {"sentences": 9, "left_out": 1, "seconds": 900}
+        write_json(made.distilled / "distilled.json", {"settings": {}, "counts": counts})
+        made._train()
+        assert plans[-1].start_token == start
+        assert (plans[-1].hours, plans[-1].every) == (1.75, 0.2)
+        translator = SpeculativeTranslator.from_pretrained(
+            str(made.verifier), device="cpu", strategy="AR"
+        )
         assert isinstance(translator.decoder, SpeculativeDecoder)
         assert translator.decoder.verifier.special.start == start
+    write_json(made.distilled / "distilled.json", {"counts": {**counts, "left_out": 9}})
+    refused("none of 9 translations ended", made._train)
 
 
-@pytest.mark.parametrize(
-    ("begun", "given", "has_products", "chosen"),
-    [
-        (None, None, True, "bf16"),
-        (None, None, False, None),
-        (None, "fp32", True, "fp32"),
-        ("fp32", None, True, "fp32"),
-        ("bf16", None, False, "bf16"),
-        ("bf16", "bf16", False, "bf16"),
-        ("fp16", "fp32", True, UserError),
-    ],
-)
-def test_a_training_keeps_its_precision_and_a_new_one_has_what_the_cpu_has(
-    begun: str | None,
-    given: str | None,
-    has_products: bool,
-    chosen: Any,
-    training: Training,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(drafting, "multiplies_bfloat16", lambda: has_products)
-    training.args.precision, training.args.cpu = given, True
-    if begun is not None:
-        common = {name: name == begun for name in ("fp16", "bf16")}
-        save_checkpoint({"cfg": {"common": common}, "model": {}}, training.folder / LAST)
-    if chosen is UserError:
-        refused("was started in fp16; omit --precision fp32, or give another", training._precision)
-    else:
-        assert training._precision() == chosen
-
-
-def test_what_a_cpu_multiplies_is_what_its_flags_say() -> None:
-    flags = Path("/proc/cpuinfo").read_text().split()
-    assert drafting.multiplies_bfloat16() == bool({"avx512_bf16", "amx_bf16"} & set(flags))
+def test_intervals_are_long_enough_to_be_worth_their_measurement() -> None:
+    for hours, minutes in ((0.03, 2), (1, 6), (9, 30)):
+        assert drafter.interval(None, hours) == pytest.approx(minutes)
+    assert drafter.interval(0.5, 9) == 0.5
 
 
 @pytest.fixture
@@ -288,7 +231,7 @@ def stubbed(monkeypatch: pytest.MonkeyPatch) -> Callable[..., list[tuple[str, bo
     """
     ran: list[tuple[str, bool]] = []
 
-    def work(_: object, title: str, command: commands.Command, begun: bool) -> None:
+    def work(_: object, command: commands.Command, begun: bool) -> None:
         ran.append((command.title, begun))
         for output in map(Path, command.outputs):
             output.mkdir(exist_ok=True)
@@ -299,7 +242,7 @@ def stubbed(monkeypatch: pytest.MonkeyPatch) -> Callable[..., list[tuple[str, bo
         drafter.main(drafter.COMMAND.parse(*words))
         return list(ran)
 
-    monkeypatch.setattr(commands.Runner, "_run", work)
+    monkeypatch.setattr(commands.Runner, "_work", work)
     monkeypatch.setattr(drafter.Plan, "result", str)
     return run
 
@@ -333,7 +276,7 @@ def test_a_bundle_and_a_checkpoint_are_models_too(text: Path, tmp_path: Path) ->
     found = [plan(model, *flags).commands()[0] for model in (bundle, CAPTIONS)]
     again = tmp_path / "again"
     for command in found:
-        words = [*command.words[command.words.index("bundle") : -1], str(again), "--force"]
+        words = [*command.words, "--output", str(again), "--force"]
         assert convert.main(words) == 0
         alone = read_bundle(again)
         assert (alone.drafter, alone.source_lang, alone.target_lang) == (None, "en", "de")
@@ -372,20 +315,12 @@ def test_what_cannot_be_is_refused_in_a_sentence(
     refused(sentence, plan, tmp_path / change.get("model", "captions"), *flags)
 
 
-def test_an_earlier_drafter_goes_on_to_learn(
-    text: Path, tmp_path: Path, training: Training
-) -> None:
+def test_an_earlier_drafter_is_told(text: Path, tmp_path: Path) -> None:
     bundle = captions(tmp_path / "captions")
     flags = ("--text", text, "--output", tmp_path / "both", "--from", bundle)
-    command = plan(bundle, *flags).commands()[3]
-    words = command.line[command.line.index("train") + 1 :]
-    args = drafting.COMMANDS["train"].parse(*words)
-    assert vars(args)["from"] == bundle
-    assert args.told.endswith("--hours 4 --from captions")
-    captions(training.args.bundle)
-    vars(training.args).update({"from": bundle, "cpu": True, "precision": None})
-    words = training.command(1.0)
-    assert words[words.index("--from") + 1] == str(bundle)
+    made = plan(bundle, *flags)
+    assert made._told().endswith("--hours 4 --from captions")
+    assert made.commands()[3].inputs == [str(bundle)]
 
 
 def test_dropout_is_a_share(capsys: pytest.CaptureFixture[str]) -> None:
@@ -403,110 +338,20 @@ def test_languages_must_be_chosen(text: Path, tmp_path: Path) -> None:
     assert re.search("--source-lang en --target-lang de", str(chosen))
 
 
-def test_what_is_measured_is_the_mean_of_the_last_updates(training: Training) -> None:
-    names = ("encoder.embed_tokens.weight", "decoder.embed_tokens.weight", "decoder.w")
-    first, last, mean = ({n: torch.full((2,), x) for n in names} for x in (1.0, 2.0, 3.0))
-    save_checkpoint({"model": first}, training.folder / "initial.pt")
-    emas: dict[str, Any] = {"ema_fp32_params": mean}
-    whole = training._whole({"model": last, "cfg": {}, "extra_state": emas})["model"]
-    assert {name: tensor[0].item() for name, tensor in whole.items()} == {
-        "encoder.embed_tokens.weight": 1.0,  # frozen
-        "decoder.embed_tokens.weight": 1.0,  # the same table
-        "decoder.w": 3.0,
-    }
-    begun_before = training._whole({"model": last, "cfg": {}, "extra_state": {}})["model"]
-    assert begun_before["decoder.w"][0] == 2.0
-
-
-def test_it_is_over_once_its_hours_are(training: Training, monkeypatch: pytest.MonkeyPatch) -> None:
-    training.hours, training.args.cpu = 0.42692, True  # four digits of the hours are less
-    done = {"previous_training_time": training.hours * 3600}
-    last = {"extra_state": done, "optimizer_history": [{"num_updates": 1}]}
-    monkeypatch.setattr(drafting, "load_checkpoint", lambda path: last)
-    monkeypatch.setattr(drafting, "save_checkpoint", lambda whole, path: path.write_bytes(b""))
-    monkeypatch.setattr(drafting, "measure", lambda *given: {"accepted": 1.0})
-    monkeypatch.setattr(Training, "_whole", lambda self, last: {})
-    assert not training.is_over
-    training.measure()
-    assert training.is_over
-
-
-@pytest.mark.parametrize(
-    ("accepted", "is_over"),
-    [
-        ([], False),
-        ([1.0, 2.0, 2.0, 2.005], False),
-        ([1.0, 2.0, 2.0, 2.005, 1.9], True),  # three behind the best
-        ([1.0, 2.0, 2.0, 2.1, 2.0], False),
-    ],
-)
-def test_it_ends_where_more_training_brings_no_more(
-    accepted: list[float], is_over: bool, training: Training
-) -> None:
-    assert (training.hours, training.every, training.num_sentences) == (1.75, 0.2, 8)
-    for n, value in enumerate(accepted):
-        training.curve.add({"hours": 0.2 * (n + 1), "accepted": value})
-    assert training.is_over == is_over
-    assert Training(training.args).curve.entries == training.curve.entries
-
-
-@pytest.mark.parametrize(
-    ("done", "left", "stop", "status"),
-    [
-        (None, None, 0.2, None),
-        (0.1, None, 0.2, None),
-        (0.1, 0.5, 0.2, None),
-        (0.1, 0.05, 0.15, UNFINISHED),  # hours of this call; the checkpoint is not measured
-        (0.1, -0.05, None, UNFINISHED),
-        (0.2, None, None, None),  # killed before it was measured
-    ],
-)
-def test_a_piece_ends_when_the_time_of_the_call_is_up(
-    done: float | None,
-    left: float | None,
-    stop: float | None,
-    status: int | None,
-    training: Training,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    if done is not None:
-        state = {"model": {}, "extra_state": {"previous_training_time": 3600 * done}}
-        save_checkpoint(state, training.folder / LAST)
-    if left is not None:
-        training.args.until = time.time() + 3600 * left
-    stops = list[float]()
-    monkeypatch.setattr(training, "_train", lambda stop, *_: stops.append(stop))
-    if status is None:
-        training.piece()
-    else:
-        with pytest.raises(SystemExit) as error:
-            training.piece()
-        assert error.value.code == status
-    assert stops == ([] if stop is None else [pytest.approx(stop, abs=0.001)])
-
-
-def test_pieces_are_long_enough_to_be_worth_their_start(training: Training) -> None:
-    for hours, minutes in ((0.03, 2), (1, 6), (9, 30)):
-        training.args.hours = hours
-        assert 60 * Training(training.args).every == pytest.approx(minutes)
-
-
 def test_a_drafter_that_does_not_pay_is_told_and_bundled_but_not_used(
-    training: Training, text: Path, tmp_path: Path
+    text: Path, tmp_path: Path
 ) -> None:
     model, out = captions(tmp_path / "verifier"), tmp_path / "bundle"
-    made = plan(model, "--text", text, "--output", out)
-    made.training = training.folder
-    vars(training.args).update({"told": "drafter.sh", "text": "text.en", "cpu": True})
-    words = ["--bundle", model, "--training", training.folder, "--output", out]
-    shutil.copyfile(CAPTIONS / "drafter.pt", training.folder / drafting.BEST)
+    made = plan(model, "--text", text, "--output", out, "--device", "cpu")
+    made._convert()
+    made.training.mkdir()
+    shutil.copyfile(CAPTIONS / "drafter.pt", made.training / loop.BEST)
+    curve = Log(made.training / loop.CURVE, {})
     point = {"hours": 0.5, "updates": 9, "same": 1.0}
     for accepted, speedup, slow in ((1.2, 0.4, True), (1.1, 9.0, True), (3, 2.5, False)):
-        training.curve.add(point | {"accepted": accepted, "speedup": speedup})
-        (training.folder / drafting.CARD).write_text(training.card())
-        with pytest.raises(SystemExit) as ended:
-            drafting.COMMANDS["bundle"](*words)
-        assert ended.value.code == 0
+        curve.add(point | {"accepted": accepted, "speedup": speedup})
+        (made.training / drafter.CARD).write_text(made.card(8, 1.0, ["a"]))
+        made._bundle()
         assert ("the drafter does not pay: decoding is 0.4 times as fast" in made.result()) == slow
         assert ("it decodes without it by default" in (out / "README.md").read_text()) == slow
         settings = make_settings({"data": str(out)})
@@ -515,7 +360,7 @@ def test_a_drafter_that_does_not_pay_is_told_and_bundled_but_not_used(
             assert make_settings({"data": str(out), **wish}).strategy == "specdec"
         (said,) = SpeculativeTranslator.from_pretrained(str(out), device="cpu").translate(TEXT[:1])
         assert said
-    assert "| 0.5 | 9 | 3 | 2.5 | 1 of 1 |" in training.card()
+    assert "| 0.5 | 9 | 3 | 2.5 | 1 of 1 |" in made.card(8, 1.0, ["a"])
     assert "the bundle is " in made.result()
     assert "2.5 times as fast with the drafter as without it" in made.result()
 

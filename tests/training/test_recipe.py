@@ -118,7 +118,7 @@ def stubbed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., li
         (tmp_path / name).write_text("x\ty\n")
     ran: list[str] = []
 
-    def work(_: object, title: str, command: Command, begun: bool) -> None:
+    def work(_: object, command: Command, begun: bool) -> None:
         ran.append(command.name)
         for output in map(Path, command.outputs):
             output = output if output.suffix else output / "checkpoint_last.pt"
@@ -126,7 +126,7 @@ def stubbed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., li
             assert not output.exists()
             output.write_text("a week on a GPU")
 
-    monkeypatch.setattr(Runner, "_run", work)
+    monkeypatch.setattr(Runner, "_work", work)
 
     def run(*flags: object) -> list[str]:
         ran.clear()
