@@ -3,7 +3,7 @@
 #   docker run --gpus all ...
 # Built by BuildKit, as Docker does from version 23 on, or by podman build --format docker.
 
-# 3.11 or 3.12
+# 3.11 to 3.14
 ARG PYTHON=3.12
 
 FROM python:${PYTHON}-slim AS wheel

@@ -12,15 +12,13 @@ TEXT = [
     "sentencepiece>=0.2",
     "tokenizers>=0.22",  # for transformers models
 ]
-TRAIN = [
-    "fairseq-fixed==0.12.3.1",
-    "hydra-core==1.3.2",
+PREPARE = [
     "joblib>=1.4",
-    "omegaconf==2.3.0",
     "sacrebleu>=2.4",
     "subword-nmt>=0.3.8",  # learns BPE
     *TEXT,
 ]
+TRAIN = ["fairseq-fixed==0.12.3.1", "hydra-core==1.3.2", "omegaconf==2.3.0", *PREPARE]
 SERVE = [
     "fastapi>=0.115",
     "fastapi-offline>=1.7.3",  # the API's documentation without outside resources
@@ -101,6 +99,7 @@ setup(
         "text": TEXT,
         "serve": SERVE,
         "ray": RAY,
+        "prepare": PREPARE,
         "train": TRAIN,
         "convert": CONVERT,
         "compare": COMPARE,

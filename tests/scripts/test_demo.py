@@ -54,6 +54,19 @@ def test_it_shows_a_table_sentences_and_exactness(
     assert "   1 a e\n     exact    e e a a\n     by hand  e e a a .\n" in said
 
 
+def test_without_fairseq_its_rows_are_left_out(
+    samples: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(demo, "load_translator", lambda settings: systems()[EXACT])
+    monkeypatch.setattr(demo, "find_spec", lambda module: None)
+    assert demo.run(None, None, samples)
+    said = capsys.readouterr().out
+    assert "fairseq is not installed, so its rows are left out" in said
+    assert "| fairseq" not in said
+    assert "vs fairseq" not in said
+    assert "times as fast as AR greedy; SpecDec relaxed (" in said
+
+
 def test_it_fails_where_exact_is_not_exact(samples: str, monkeypatch: pytest.MonkeyPatch) -> None:
     def load(*_: Any) -> dict[str, SpeculativeTranslator]:
         other = translator(batch=1)
