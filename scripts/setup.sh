@@ -65,7 +65,7 @@ find_python() {
       "install one, or name it: make PYTHON=/path/to/python3.12 ..."
 }
 
-# try TEXT COMMAND...: run the command with its output in the log.
+# try TEXT COMMAND...: run the command with its output in the log; step: and end if it fails.
 try() {
   say "$1" | tee -a "$LOG"
   "${@:2}" >>"$LOG" 2>&1 </dev/null
@@ -104,23 +104,22 @@ offers_cpu_torch() {
 
 # Installs torch alone; its dependencies come from pip's own configuration.
 install_torch() {
-  local torch
+  local torch from=()
   torch=$(grep '^torch==' constraints.txt)
   [[ $'\n'$("${PIP[@]}" freeze)$'\n' != *$'\n'"$torch"[$'\n+']* ]] || return 0
   if [[ -n ${TORCH_INDEX_URL:-} ]]; then
-    step "installing $torch from $TORCH_INDEX_URL" install --no-deps --index-url "$TORCH_INDEX_URL" "$torch"
+    from=(--index-url "$TORCH_INDEX_URL")
   elif command -v nvidia-smi >/dev/null && nvidia-smi -L 2>/dev/null | grep -q GPU; then
-    # === excludes builds with a suffix, such as +cpu, which == would prefer.
-    step "installing $torch for the GPU" install --no-deps "${torch/==/===}"
-  elif offers_cpu_torch "$torch"; then
-    step "installing $torch built for the CPU" install --no-deps "$torch"
-  elif offers_cpu_torch "$torch" --index-url "$CPU_INDEX"; then
-    step "installing $torch built for the CPU" install --no-deps --index-url "$CPU_INDEX" "$torch"
-  else
-    say "no reachable index has $torch built for the CPU; the build for GPUs works too," \
-      "but downloads several GB. To stop that: make TORCH_INDEX_URL=<an index of CPU builds>"
-    step "installing $torch built for GPUs" install --no-deps "$torch"
+    torch=${torch/==/===} # excludes builds with a suffix, such as +cpu, which == would prefer
+  elif ! offers_cpu_torch "$torch"; then
+    from=(--index-url "$CPU_INDEX")
+    offers_cpu_torch "$torch" "${from[@]}" || {
+      from=()
+      say "no reachable index has $torch built for the CPU; the build for GPUs works too," \
+        "but downloads several GB. To stop that: make TORCH_INDEX_URL=<an index of CPU builds>"
+    }
   fi
+  step "installing $torch" install --no-deps "${from[@]}" "$torch"
 }
 
 # Without build isolation, for which pip would download a second torch to build fairseq with.
