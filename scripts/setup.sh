@@ -123,11 +123,17 @@ install_torch() {
 }
 
 # Without build isolation, for which pip would download a second torch to build fairseq with.
+install_fairseq() {
+  install --no-build-isolation fairseq-fixed && "$VENV/bin/python" -c "import fairseq" && return
+  "${PIP[@]}" uninstall --yes fairseq-fixed
+  return 1
+}
+
 install_project() {
   local extras=train,serve,ray,bench,dev text="installing fairseq"
   [[ -d $VENV/lib/python3.12 ]] || text+=", which is compiled in some minutes"
   step "installing torch's dependencies and the build tools" install torch numpy cython pybind11
-  try "$text" install --no-build-isolation fairseq-fixed || {
+  try "$text" install_fairseq || {
     extras=${extras/train/prepare}
     say "fairseq could not be installed ($LOG says why), so training, fairseq's search and most tests" \
       "do not work; decoding does. Use Python 3.12, or $HELP"

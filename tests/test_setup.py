@@ -24,6 +24,8 @@ VENV_PYTHON = """#!{bash}
 here="{folder}"
 case "$*" in
   *"pip --version"*|*ensurepip*) exit 0 ;;
+  *"import fairseq"*) [[ ! -f "$here/old.fairseq" ]]; exit ;;
+  *"pip"*uninstall*) echo "removed $*" >> "$here/calls" ;;
   *"pip"*freeze*) echo numpy==1; cat "$here/has.torch" 2>/dev/null ;;
   *--report*)
     echo "asked $*" >> "$here/calls"
@@ -176,16 +178,19 @@ def test_unfit_python_given(ready: Machine, given: str) -> None:
     assert f"PYTHON={given} " in refusal(ready, PYTHON=given)
 
 
-def test_without_fairseq_the_rest_is_installed(ready: Machine) -> None:
-    (ready.folder / "broken").write_text("fairseq-fixed")
+@pytest.mark.parametrize(("fault", "text"), [("broken", "fairseq-fixed"), ("old.fairseq", "")])
+def test_without_fairseq_the_rest_is_installed(ready: Machine, fault: str, text: str) -> None:
+    """Where it does not build, and where it cannot be imported."""
+    (ready.folder / fault).write_text(text)
     result = ready.setup()
     assert result.returncode == 0, result.stderr
     assert "fairseq could not be installed" in result.stdout
     assert "setup: .venv is ready" in result.stdout
     (call,) = [c for c in ready.calls("installed") if "--editable" in c]
     assert ".[prepare,serve,ray,bench,dev]" in call
+    assert ready.calls("removed")
     ready.add_compiler()  # another reason to try
-    (ready.folder / "broken").unlink()
+    (ready.folder / fault).unlink()
     assert "could not" not in ready.setup().stdout
     (call,) = [c for c in ready.calls("installed") if "--editable" in c]
     assert ".[train,serve,ray,bench,dev]" in call
