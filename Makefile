@@ -70,7 +70,7 @@ runs/models/en-de/config.json: | setup
 runs/models/en-de.bundle/bundle.json: runs/models/en-de/config.json
 	@scripts/convert.sh bundle $(<D) --path data/models/en-de/drafter.safetensors --block-size 5 --output $(@D)
 
-check: setup  ## look for faults without running anything: ruff, mypy, shellcheck, zizmor
+check: setup  ## look for faults without running anything: ruff, mypy, shellcheck, workflows
 	@echo "check: ruff"
 	@$(PY) -m ruff check .
 	@$(PY) -m ruff format --check .
@@ -78,8 +78,9 @@ check: setup  ## look for faults without running anything: ruff, mypy, shellchec
 	@$(PY) -m mypy
 	@echo "check: shellcheck"
 	@.venv/bin/shellcheck --external-sources --source-path=SCRIPTDIR $(SHELL_SCRIPTS)
-	@echo "check: zizmor"
-	@.venv/bin/zizmor --offline --quiet .github
+	@echo "check: workflows"
+	@.venv/bin/check-jsonschema --quiet --builtin-schema vendor.github-workflows .github/workflows/*.yml
+	@.venv/bin/zizmor --offline --quiet --strict-collection .github
 
 format: setup  ## lay the code out as check wants it
 	@$(PY) -m ruff check --fix .

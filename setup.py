@@ -35,6 +35,7 @@ BENCH = [*COMPARE, *CONVERT, "locust>=2.32"]  # locust: load on the server
 # Several engines behind one address; distillation on many machines.
 RAY = ["ray[serve]>=2.50", *SERVE]
 DEV = [
+    "check-jsonschema>=0.30",
     "auditwheel>=6.4",
     "httpx>=0.27",
     "hypothesis>=6.100",
@@ -72,6 +73,7 @@ setup(
     description="Fast, exact, batched speculative decoding for encoder-decoder translation models",
     license="MIT",
     python_requires=">=3.11",
+    classifiers=[f"Programming Language :: Python :: 3.{minor}" for minor in range(11, 15)],
     # The bundled models lie beside the sources and inside the installed package.
     packages=[*find_packages(include=["specdec_plugins", "specdec_plugins.*"]), BUNDLES],
     package_dir={BUNDLES: "data/models"},
