@@ -40,7 +40,7 @@ translate: setup  ## translate what you type, or a pipe: echo "Good morning." | 
 
 SAMPLE := data/sample
 demo-train: setup  ## train on the sample corpus and translate its held-out part
-	@scripts/recipe.sh --preset demo --drafter-arch block_fast --out runs/demo-train \
+	@scripts/recipe.sh --preset demo --set drafter_hours=0.15 --out runs/demo-train \
 	  --train $(SAMPLE)/train.en,$(SAMPLE)/train.de --valid $(SAMPLE)/dev.en,$(SAMPLE)/dev.de
 	@$(PY) scripts/demo.py runs/demo-train/bundle --test $(SAMPLE)/test.en,$(SAMPLE)/test.de
 

@@ -295,9 +295,9 @@ class Recipe:
         """Train a drafter by updates, on the data that the verifier learned from."""
         p, bigrams = self.preset, self.path("bigrams.safetensors")
         words = script(
-            "train.sh", data=data, verifier=self.verifier, arch=self.args.drafter_arch,
-            block_size=p.block_size, decoder_layers=p.drafter_layers, lr=p.drafter_lr,
-            warmup=p.drafter_warmup, batch_tokens=p.drafter_tokens, best_by="loss",
+            "train.sh", data=data, verifier=self.verifier, block_size=p.block_size,
+            decoder_layers=p.drafter_layers, lr=p.drafter_lr, warmup=p.drafter_warmup,
+            batch_tokens=p.drafter_tokens, best_by="loss",
         )  # fmt: skip
         bigrams_of = script("count-bigrams.sh", data, output=bigrams)
         both = self._bundle("bundle", path=self.path("drafter.pt"), bigrams=bigrams)
@@ -469,8 +469,6 @@ COMMAND = cli.CommandLine(
         ("--workers", None, int, "GPUs, or processes on CPUs"),
         ("--precision", "", ("fp32", "fp16", "bf16"), "precision of the trainings (default: "
          "fp16 on GPUs, fp32 on CPUs)"),
-        ("--drafter-arch", "block", ("block", "block_fast"), "block: as published; block_fast: the "
-         "cheaper one of scripts/train.sh"),
         ("--cpu", False, bool, "do not use a GPU"),
         ("--ray", "", str, "distil on the Ray cluster at this address, or on 'local' processes"),
         ("--report-flags", "", str, "flags of scripts/reproduce.sh, in one quoted argument"),
@@ -479,6 +477,7 @@ COMMAND = cli.CommandLine(
     ],
     epilog=f"Exit status: 0 done, 2 bad input or settings, {UNFINISHED} time is up: run the same "
     "command to resume.",
+    removed={"--drafter-arch": "a preset, or --set, with drafter_hours trains the faster drafter"},
 )  # fmt: skip
 
 if __name__ == "__main__":

@@ -13,6 +13,7 @@ import sys
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from specdec_plugins.corpus import cli
@@ -107,17 +108,7 @@ _DRAFTER = (
         for name, p in PUBLISHED.items()
     )),
     ("block-size", 25, _NUMBER, "tokens drafted at once"),
-    ("arch", "block", ("block", "block_fast"), "block: as published; block_fast: the verifier's "
-     "frozen encoder, and a cached prefix"),
-    ("decoder-layers", None, _NUMBER, "decoder layers (default: the verifier's; block_fast: 2)"),
-    ("sequential-head", None, cli.at_least(0), "hidden width of the head that tells each position "
-     "of a block the token before it; 0 is none (default: none; block_fast: twice its width)"),
-    ("head-attention", None, cli.at_least(0), "attention heads with which it reads the source; 0 "
-     "is none (default: none; block_fast: the verifier's)"),
-    ("blocks", None, _NUMBER, "blocks per sentence in an update, after a prefix that they share; "
-     "above 1 turns off glancing (default: 1; block_fast: 4)"),
-    ("hours", None, cli.at_least(1e-6, float), "hours to train in place of --updates, over all "
-     "pieces, while the learning rate falls to 1e-5 (default: --updates)"),
+    ("decoder-layers", None, _NUMBER, "decoder layers (default: the verifier's)"),
     ("best-by", "accepted", ("accepted", "loss"), "criterion of the best checkpoint: mean accepted "
      "tokens of the dev set, decoded with the verifier, or the loss"),
 )  # fmt: skip
@@ -183,7 +174,6 @@ def train_drafter(args: argparse.Namespace) -> None:
     for name, value in PUBLISHED[args.preset]._asdict().items():
         if getattr(args, name) is None:
             setattr(args, name, value)
-    num_blocks = args.blocks or (1 if args.arch == "block" else 4)
     initial = args.save_dir / "initial.pt"
     # Rebuilt each time, since its flags describe the network; it takes seconds. It comes first,
     # since it refuses a verifier that does not fit, and then leaves no folder.
@@ -198,9 +188,6 @@ def train_drafter(args: argparse.Namespace) -> None:
         "--weight-decay", 0.01, "--clip-norm", 5,
         *(["--restore-file", initial, *resets] if _is_new(args) else []),
     ]  # fmt: skip
-    if num_blocks > 1:
-        # Several blocks give enough signal; glancing would cost a pass for each update.
-        flags += ["--blocks-per-sentence", num_blocks, "--start-p", 0, "--minus-p", 0]
     if args.best_by == "accepted":
         flags += [
             "--eval-block-decoding", "--verifier-path", args.verifier, "--eval-bleu-remove-bpe",
@@ -213,12 +200,9 @@ def initial_flags(args: argparse.Namespace, output: Path) -> list[str]:
     """Write the initial checkpoint; returns the flags of train.py that describe its network."""
     command = [
         args.python or sys.executable, ROOT / "encoder_initial.py", "--verifier", args.verifier,
-        "--output", output, "--data", args.data, "--arch", args.arch, "--seed", args.seed,
+        "--output", output, "--data", args.data, "--seed", args.seed,
         "--print-flags",
     ]  # fmt: skip
-    for name in ("sequential_head", "head_attention"):
-        if (value := getattr(args, name)) is not None:
-            command += ["--" + name.replace("_", "-"), value]
     start = vars(args)["from"]
     if start and _is_new(args):
         command += ["--from", start]
@@ -235,12 +219,8 @@ def _train(args: argparse.Namespace, flags: Sequence[Any]) -> None:
     """Run train.py, or this piece of it if training is cut into pieces."""
     launcher, device, num_workers, environment = _processes(args)
     schedule, piece = _schedule(args), list[str]()
-    hours = getattr(args, "hours", None)
     in_pieces = args.until or (args.save_dir / WEIGHTS).is_file()
-    if hours is not None:
-        in_pieces = False
-        piece = ["--hours", str(hours), "--stop-time-hours", str(hours)]
-    elif in_pieces:
+    if in_pieces:
         # The same schedule, which warms up again if a piece began with weights alone.
         schedule[0] += "_restarts"
         piece = open_piece(args.save_dir, args.until, time.time())
@@ -271,10 +251,9 @@ def _batch(args: argparse.Namespace, num_workers: int) -> list[Any]:
     """The flags for updates of --batch-tokens, or a few less if the workers cannot share them."""
     num_passes = -(-args.batch_tokens // (args.max_tokens * num_workers))
     tokens = max(1, args.batch_tokens // (num_passes * num_workers))  # of a worker's pass
-    length = f"{args.hours:g} hours of" if getattr(args, "hours", None) else args.updates
     logger.info(
         "%s updates of at most %d tokens: %d worker(s), %d passes each, %d tokens a pass",
-        length, num_workers * num_passes * tokens, num_workers, num_passes, tokens,
+        args.updates, num_workers * num_passes * tokens, num_workers, num_passes, tokens,
     )  # fmt: skip
     whole = ["--max-tokens-valid", args.max_tokens]
     return ["--max-tokens", tokens, *whole, "--update-freq", num_passes]
@@ -282,8 +261,6 @@ def _batch(args: argparse.Namespace, num_workers: int) -> list[Any]:
 
 def _schedule(args: argparse.Namespace) -> list[Any]:
     """The learning-rate schedule, and its flags."""
-    if getattr(args, "hours", None) is not None:
-        return ["falling_over_time"]
     end = getattr(args, "end_lr", None)
     if end is None:
         return ["inverse_sqrt", "--warmup-init-lr", 1e-7]
@@ -324,14 +301,21 @@ def call(command: Sequence[str], environment: Mapping[str, str]) -> int:
 
 
 def _command(
-    name: str, description: str, train: Any, table: Sequence[Any], defaults: Sequence[Any]
+    name: str,
+    description: str,
+    train: Any,
+    table: Sequence[Any],
+    defaults: Sequence[Any],
+    removed: Mapping[str, str] = MappingProxyType({}),
 ) -> cli.CommandLine:
     schedule = ((n, value, *more) for (n, *more), value in zip(_SCHEDULE, defaults, strict=True))
     rows = (*_FOLDERS, *table, *schedule, *_MACHINE, ("cpu", False, bool, "do not use a GPU"))
     flags = [(f"--{flag}", default, kind, text) for flag, default, kind, text in rows]
     behind = "Arguments after -- are passed to train.py."
     stopped = "stopped; the same command goes on from the last checkpoint, if one was saved"
-    return cli.CommandLine(name, description, train, flags, behind, stopped, passes="flags")
+    return cli.CommandLine(
+        name, description, train, flags, behind, stopped, passes="flags", removed=removed
+    )
 
 
 VERIFIER = _command(
@@ -350,4 +334,9 @@ DRAFTER = _command(
     train_drafter,
     _DRAFTER,
     [None] * len(_SCHEDULE),
+    dict.fromkeys(
+        ("--arch", "--sequential-head", "--head-attention", "--blocks", "--hours"),
+        "this command trains the drafter as published; scripts/drafter.sh trains the faster one "
+        "with a head, for hours",
+    ),
 )

@@ -7,7 +7,6 @@ fairseq's own would lose. Two schedules restart, and one falls with the hours of
 import copy
 import hashlib
 import os
-import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from itertools import chain
@@ -19,7 +18,6 @@ import numpy
 import torch
 from fairseq import optim, utils
 from fairseq.data.iterators import EpochBatchIterator
-from fairseq.dataclass import FairseqDataclass
 from fairseq.file_io import PathManager
 from fairseq.optim.lr_scheduler import FairseqLRScheduler, register_lr_scheduler
 from fairseq.optim.lr_scheduler.inverse_square_root_schedule import (
@@ -31,14 +29,11 @@ from fairseq.optim.lr_scheduler.polynomial_decay_schedule import (
     PolynomialDecayLRScheduleConfig,
 )
 from fairseq.trainer import Trainer as FairseqTrainer
-from omegaconf import II
-from torch import Tensor, distributed
+from torch import Tensor
 
 from specdec_plugins.corpus.checkpoints import FLOAT32, LAST, RESTARTED_AT
 from specdec_plugins.errors import UserError, require
 from specdec_plugins.formats.checkpoints import copy_checkpoint, not_finite, save_checkpoint
-
-ELAPSED = "elapsed"  # in a checkpoint's scheduler state: seconds of training so far
 
 
 class Trainer(FairseqTrainer):
@@ -284,53 +279,3 @@ class InverseSqrtRestarts(_Restarting, InverseSquareRootSchedule):
 @register_lr_scheduler("polynomial_decay_restarts", dataclass=PolynomialDecayRestartsConfig)
 class PolynomialDecayRestarts(_Restarting, PolynomialDecayLRSchedule):
     pass
-
-
-@dataclass
-class FallingOverTimeConfig(FairseqDataclass):
-    warmup_updates: int = field(default=200, metadata={"help": "updates until the peak"})
-    end_learning_rate: float = field(default=1e-5, metadata={"help": "rate of the last update"})
-    hours: float = field(default=1.0, metadata={"help": "hours of training until then"})
-    lr: list[float] = II("optimization.lr")
-
-
-@register_lr_scheduler("falling_over_time", dataclass=FallingOverTimeConfig)
-class FallingOverTime(FairseqLRScheduler):
-    """Falls linearly over the hours of all pieces of a training, after a warm-up.
-
-    Neither the time between pieces counts, nor, as for --stop-time-hours, the time of a killed
-    piece after its last checkpoint.
-    """
-
-    def __init__(self, cfg: Any, optimizer: Any) -> None:
-        super().__init__(cfg, optimizer)
-        self._before, self._began = 0.0, time.monotonic()
-        self.step_update(0)
-
-    @property
-    def elapsed(self) -> float:
-        """By the clock of this process."""
-        return self._before + time.monotonic() - self._began
-
-    def state_dict(self) -> dict[str, Any]:
-        return {**super().state_dict(), ELAPSED: self.elapsed}
-
-    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        super().load_state_dict(state_dict)
-        self._before, self._began = state_dict.get(ELAPSED, 0.0), time.monotonic()
-
-    def step(self, epoch: int, val_loss: float | None = None) -> float:
-        rate: float = self.optimizer.get_lr()
-        return rate
-
-    def step_update(self, num_updates: int) -> float:
-        peak, end = self.cfg.lr[0], self.cfg.end_learning_rate
-        elapsed = [self.elapsed]
-        if distributed.is_initialized():
-            # All workers go by the clock of the first, or their weights would drift apart.
-            distributed.broadcast_object_list(elapsed)
-        left = max(0.0, 1 - elapsed[0] / (3600 * self.cfg.hours))
-        warmth = min(1.0, (num_updates + 1) / max(1, self.cfg.warmup_updates))
-        rate: float = warmth * (end + (peak - end) * left)
-        self.optimizer.set_lr(rate)
-        return rate

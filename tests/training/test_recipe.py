@@ -92,7 +92,7 @@ def trained(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., li
     """What the trainings of a recipe would run, and in what environment, without running it."""
     calls: list[Call] = []
     monkeypatch.setattr(run, "call", lambda *call: calls.append(call) or 0)
-    monkeypatch.setattr(run, "initial_flags", lambda args, output: ["--arch", args.arch])
+    monkeypatch.setattr(run, "initial_flags", lambda args, output: ["--arch", "block"])
 
     def train(*flags: str) -> list[Call]:
         calls.clear()
@@ -210,11 +210,10 @@ def test_trainings_are_commands_that_fairseq_knows(trained: Callable[..., list[C
         assert args.update_freq == [2]
 
 
-def test_every_training_gets_the_precision_and_the_drafter_its_architecture() -> None:
-    given = commands("--cpu", "--precision", "bf16", "--drafter-arch", "block_fast")
+def test_every_training_gets_the_precision() -> None:
+    given = commands("--cpu", "--precision", "bf16")
     trainings = [words for words in given if "--save-dir" in words]
     assert [words[words.index("--precision") + 1] for words in trainings] == ["bf16"] * 3
-    assert trainings[-1][trainings[-1].index("--arch") + 1] == "block_fast"
     assert not any("--precision" in words for words in commands("--cpu"))
 
 

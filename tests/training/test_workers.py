@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import shlex
 import socket
-from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
-from multiprocessing import get_context
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 import torch
@@ -91,27 +89,3 @@ def test_two_workers_train_a_verifier_and_go_on(tmp_path: Path, data: Path) -> N
         done = run(*command, *flags, "--", "--disable-validation", PYTHON=warm_python())
         assert "training on 2 devices" in done.stdout
     same_weights(tmp_path / "once", tmp_path / "pieces")
-
-
-def _rate(folder: Path, rank: int) -> float:
-    """Of a worker that has trained for half an hour by its own clock, as has no other."""
-    from fairseq.optim.sgd import SGD
-
-    from specdec_plugins.training.trainer import FallingOverTime
-
-    meeting = f"file://{folder}/meeting"
-    torch.distributed.init_process_group("gloo", meeting, world_size=2, rank=rank)
-    cfg = SimpleNamespace(
-        lr=[1.0], end_learning_rate=0.0, hours=1, warmup_updates=1, momentum=0.0, weight_decay=0.0
-    )
-    schedule = FallingOverTime(cfg, SGD(cfg, [torch.nn.Parameter(torch.zeros(1))]))
-    schedule.load_state_dict({**schedule.state_dict(), "elapsed": 1800.0 * (1 - rank)})
-    return schedule.step_update(10)
-
-
-def test_all_workers_go_by_the_clock_of_the_first(tmp_path: Path) -> None:
-    import specdec_plugins.training.trainer  # noqa: F401  (once, not in each worker)
-
-    with ProcessPoolExecutor(2, get_context("fork")) as workers:
-        rates = list(workers.map(_rate, [tmp_path] * 2, range(2)))
-    assert rates[0] == rates[1] == pytest.approx(0.5, abs=0.1)
