@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import torch
 
-from benchmarks.engines import Lengths, Workload
+from benchmarks.engines import Workload
 from benchmarks.engines.ours import settings_of
 from benchmarks.measure import Cell
 from benchmarks.pair import TestSet
@@ -25,7 +25,7 @@ Tokens = Mapping[int, list[str]]  # by sentence
 PARTS = ("encode", "draft", "verify", "rest")
 
 
-def figures(cell: Cell, cells: Sequence[Cell], test: TestSet, lengths: Lengths) -> Record:
+def figures(cell: Cell, cells: Sequence[Cell], test: TestSet) -> Record:
     """All figures of one cell."""
     fairseq = greedy_of("fairseq", "float32", cell, cells)
     transformers = greedy_of("transformers", "float32", cell, cells)
@@ -48,9 +48,9 @@ def figures(cell: Cell, cells: Sequence[Cell], test: TestSet, lengths: Lengths) 
         "tokens": num_tokens,
         "tokens_a_second": [num_tokens / total for total in totals],
         "bleu": _bleu(tokens, test),
-        "differs_from_fairseq_greedy": _differs(tokens, fairseq, lengths),
-        "differs_from_transformers_greedy": _differs(tokens, transformers, lengths),
-        "differs_from_our_greedy": _differs(tokens, plain, lengths),
+        "differs_from_fairseq_greedy": _differs(tokens, fairseq),
+        "differs_from_transformers_greedy": _differs(tokens, transformers),
+        "differs_from_our_greedy": _differs(tokens, plain),
         "num_unstable": cell.num_unstable,
         "accepted_tokens": None if stats is None else stats.mean_accepted_tokens,
         "acceptance_by_position": [] if stats is None else stats.acceptance_by_position,
@@ -92,16 +92,11 @@ def bleu_signature(test: TestSet) -> str | None:
     return scoring.score(test.references, test.references)[0].signature
 
 
-def _differs(tokens: Tokens, greedy: Cell | None, lengths: Lengths) -> list[int] | None:
-    """Numbers of the sentences whose tokens differ; None if there is nothing to compare with.
-
-    With a fixed length the last token is ignored: fairseq puts eos there, the other engines any
-    token.
-    """
+def _differs(tokens: Tokens, greedy: Cell | None) -> list[int] | None:
+    """Numbers of the sentences whose tokens differ; None if there is nothing to compare with."""
     if greedy is None:
         return None
-    stop, others = lengths.max_len - 1 if lengths.fixed else None, greedy.tokens
-    return [n for n, found in tokens.items() if found[:stop] != others[n][:stop]]
+    return [n for n, found in tokens.items() if found != greedy.tokens[n]]
 
 
 def _by_length(cell: Cell) -> list[tuple[int, float]]:

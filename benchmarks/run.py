@@ -16,7 +16,7 @@ from benchmarks.measure import measure
 from benchmarks.pair import Pair, TestSet, read_test_set
 from benchmarks.reports import Record, command, describe
 from benchmarks.results import Results, page
-from benchmarks.shapes import grow, grown_size, random_pair, random_sentences, random_shape
+from benchmarks.shapes import grow, grown_size
 from benchmarks.systems import Options
 from specdec_plugins.app.options import add_options, build
 from specdec_plugins.errors import Parser, run_command
@@ -27,7 +27,6 @@ Decode one test file with one set of verifier weights in every engine: fairseq's
 transformers, CTranslate2 and this project's. Rows are interleaved and repeated on the same cores.
 The command writes OUTPUT.json, OUTPUT.md and plots as OUTPUT.<plot>.png.
 """
-_NUM_RANDOM = 20  # sentences
 
 
 def parser() -> argparse.ArgumentParser:
@@ -45,7 +44,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     def work() -> None:
         options = build(Options, given)
         # Checked before the long measurement.
-        inputs = options.test.split(",") if options.test else []
+        inputs = options.test.split(",")
         check_output(f"{options.output}.json", "--output", inputs=inputs, replaced=True)
         plots.pyplot()
         results = Results(run(options))
@@ -68,7 +67,7 @@ def write(results: Results, output: str) -> None:
 
 def run(options: Options) -> Record:
     """Measure; returns the record of the run."""
-    pair, test, lengths = _subject(options)
+    (pair, test), lengths = _subject(options), Lengths()
     systems = options.systems(pair.drafter, pair.assistant is not None)
     work = str(Path(options.work) / f"converted.{pair.name}")
     workload = Workload(
@@ -85,20 +84,12 @@ def run(options: Options) -> Record:
         "setting": {"device": options.device, "repeats": options.repeats, **asdict(lengths)},
         "bleu_signature": bleu_signature(test),
         "near_ties": near_ties(cells, workload),
-        "cells": [figures(cell, cells, test, lengths) for cell in cells],
+        "cells": [figures(cell, cells, test) for cell in cells],
     }
 
 
-def _subject(options: Options) -> tuple[Pair, TestSet, Lengths]:
-    """The pair, the test set, and the length limits."""
-    work = Path(options.work)
-    if options.random_weights is not None:
-        size, drafter_layers = random_shape(options.random_weights)
-        test = random_sentences(size.types, options.sentences or _NUM_RANDOM)
-        lengths = Lengths(min_len=options.length - 1, max_len=options.length)
-        return random_pair(size, drafter_layers, work), test, lengths
-    assert options.pair is not None
-    assert options.test is not None
+def _subject(options: Options) -> tuple[Pair, TestSet]:
+    """The pair and the test set."""
     languages = (options.source_lang, options.target_lang)
     pair = Pair.of(Path(options.pair), *languages)
     if options.grow is not None:
@@ -107,10 +98,10 @@ def _subject(options: Options) -> tuple[Pair, TestSet, Lengths]:
         pair = Pair.of(folder, *languages)
     if options.model is not None:
         pair = pair.beside(Path(options.model))
-    return pair, read_test_set(options.test, pair, options.sentences), Lengths()
+    return pair, read_test_set(options.test, pair, options.sentences)
 
 
 def grown_folder(options: Options) -> Path:
     """The folder of the grown pair."""
-    name = Path(options.pair or "").resolve().name
+    name = Path(options.pair).resolve().name
     return Path(options.work) / f"{name}.grown.{options.grow}.{options.grow_bits}"

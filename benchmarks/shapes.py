@@ -1,16 +1,11 @@
-"""Pairs of untrained shapes, which show what a pair of some size costs in every engine.
+"""A trained pair made larger (`larger.py`), which shows what a pair of some size costs.
 
-`grow` makes a trained pair larger (`larger.py`). It decodes to the same tokens and accepts the same
-drafts, and every engine computes it like a trained pair of its size. It translates no better, and
-its results say that it is grown.
-
-`random_pair` has random weights. Its outputs are meaningless and never end, so all rows decode to
-one length, and nothing is scored.
+It decodes to the same tokens and accepts the same drafts, and every engine computes it like a
+trained pair of its size. It translates no better, and its results say that it is grown.
 """
 
 from __future__ import annotations
 
-import random
 import re
 import tempfile
 from collections.abc import Sequence
@@ -19,11 +14,9 @@ from itertools import count, islice
 from pathlib import Path
 
 import torch
-from torch import Tensor
 
 from benchmarks.larger import Size, enlarged, stored
-from benchmarks.pair import NOTE, Pair, Sentence, TestSet
-from specdec_plugins.decoding.networks import BlockConfig, StackConfig, TransformerConfig
+from benchmarks.pair import NOTE, Pair
 from specdec_plugins.decoding.networks.trained import Model, State
 from specdec_plugins.decoding.networks.transformer import Encoder, same_encoder
 from specdec_plugins.errors import require
@@ -41,9 +34,6 @@ from specdec_plugins.formats.models import read_model
 from specdec_plugins.formats.output import new_folder
 
 _TEXT = ("tokenizer", "lowercase", "dash_splits", "strip_diacritics")
-_BLOCK_SIZE = 25  # as published
-_HEAD, _MAX_POSITIONS = 64, 1000
-_LENGTHS = 8, 40  # source tokens, the end of the sentence included
 
 
 def grown_size(text: str) -> Size:
@@ -52,22 +42,6 @@ def grown_size(text: str) -> Size:
     require(is_size, f"--grow {text}: expected LAYERSxWIDTHxTYPES such as 6x512x32000.")
     layers, width, types = map(int, text.split("x"))
     return Size(layers, layers, width, types)
-
-
-def random_shape(text: str) -> tuple[Size, int]:
-    """Parse `--random-weights LAYERSxDIMxTYPES[xDRAFTER_LAYERS]`: size and drafter layers.
-
-    Raises UserError.
-    """
-    numbers = list(map(int, text.split("x"))) if re.fullmatch(r"\d+(x\d+){2,3}", text) else [0] * 3
-    layers, dim, types, drafter_layers = [*numbers, numbers[0]][:4]
-    least = 2 * len(Dictionary())
-    require(
-        layers >= 1 and dim >= _HEAD and dim % _HEAD == 0 and types >= least,
-        f"--random-weights {text}: expected LAYERSxDIMxTYPES[xDRAFTER_LAYERS], 1 layer or more, "
-        f"a width that is a multiple of {_HEAD}, and {least} types or more.",
-    )
-    return Size(layers, layers, dim, types), drafter_layers
 
 
 def grow(pair: Pair, size: Size, folder: Path, bits: int = 16) -> None:
@@ -147,72 +121,3 @@ def made_up_dictionary(words: Dictionary, num_types: int) -> Dictionary:
     known = set(words.symbols)
     new = islice((name for name in names if name not in known), num_types - len(words))
     return Dictionary([*words.symbols[len(Dictionary()) :], *new])
-
-
-def random_pair(size: Size, drafter_layers: int, work: Path, seed: int = 0) -> Pair:
-    """Write a bundle into a folder of `work`. drafter_layers: of its decoder."""
-    layers, dim, types = size.decoder_layers, size.width, size.types
-    name = f"random.{layers}x{dim}x{types}.drafter{drafter_layers}"
-    stack = StackConfig(layers, dim, 4 * dim, dim // _HEAD, types, _MAX_POSITIONS)
-    verifier = TransformerConfig(stack, stack, share_embeddings=True, tie_output=True)
-    learned = replace(stack, positions="learned")
-    drafter = BlockConfig(
-        *(learned, replace(learned, num_layers=drafter_layers)),
-        share_embeddings=True,
-        tie_output=True,
-        scale_embedding=False,
-        block_size=_BLOCK_SIZE,
-        copy_source=True,
-    )
-    generator = torch.Generator().manual_seed(seed)
-    words = made_up_dictionary(Dictionary(), types)
-    contents = Contents(
-        *(Path(), "en", "de", _model("transformer", verifier, generator)),
-        drafter_name="block",
-        drafter=_model("block", drafter, generator),
-    )
-    _write(contents, (words, words), work / name)
-    return Pair.of(work / name, "en", "de")
-
-
-def random_sentences(types: int, num_sentences: int, seed: int = 0) -> TestSet:
-    """Sentences of random words, with lengths as in news."""
-    draw, words = random.Random(seed), made_up_dictionary(Dictionary(), types)
-    first = len(Dictionary())
-    sentences = []
-    for number in range(1, num_sentences + 1):
-        ids = [draw.randrange(first, types) for _ in range(draw.randint(*_LENGTHS) - 1)]
-        sentences.append(Sentence(number, [words.symbols[i] for i in ids], [*ids, words.eos]))
-    return TestSet("random sentences", sentences, None)
-
-
-def _model(kind: str, config: TransformerConfig, generator: torch.Generator) -> Model:
-    dim = config.decoder.dim
-
-    def matrix(rows: int, columns: int) -> Tensor:
-        return torch.randn(rows, columns, generator=generator) * columns**-0.5
-
-    words = matrix(config.decoder.vocab_size, dim)
-    # The embeddings are also the output projection: with small ones no special symbol ever wins.
-    words[: len(Dictionary())] *= 0.01
-    state = {f"{side}.embed_tokens.weight": words for side in ("encoder", "decoder")}
-    state["decoder.output_projection.weight"] = words
-    products = {f"{name}_proj": (dim, dim) for name in ("q", "k", "v", "out")}
-    for side, stack in (("encoder", config.encoder), ("decoder", config.decoder)):
-        if stack.positions == "learned":
-            num_positions = stack.max_positions + config.pad + 1
-            state[f"{side}.embed_positions.weight"] = matrix(num_positions, dim)
-        names = ("self_attn", "encoder_attn")[: 1 if side == "encoder" else 2]
-        shapes = {f"{name}.{product}": products[product] for name in names for product in products}
-        shapes |= {"fc1": (stack.ffn_dim, dim), "fc2": (dim, stack.ffn_dim)}
-        norms = [*(f"{name}_layer_norm" for name in names), "final_layer_norm"]
-        for layer in (f"{side}.layers.{number}" for number in range(stack.num_layers)):
-            for name, shape in shapes.items():
-                state[f"{layer}.{name}.weight"] = matrix(*shape)
-                state[f"{layer}.{name}.bias"] = torch.zeros(shape[0])
-            for name in norms:
-                state[f"{layer}.{name}.weight"] = torch.ones(dim)
-                state[f"{layer}.{name}.bias"] = torch.zeros(dim)
-    if isinstance(config, BlockConfig):
-        state["decoder.copy_attn.weight"] = matrix(dim, dim)
-    return Model(Path("random"), kind, kind, config, state)

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import MISSING, asdict, dataclass, field, replace
 from fnmatch import fnmatch
 from functools import partial
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 
@@ -83,21 +83,23 @@ _count = at_least(1)
 class Options:
     """What is measured, where, how often, and what is written."""
 
+    REMOVED: ClassVar[Mapping[str, str]] = dict.fromkeys(
+        ("--random-weights", "--length"), "give a trained pair as --pair, and --grow its shape"
+    )
+
     output: str = _how(MISSING, "prefix of the names of the results", "OUTPUT", required=True)
-    pair: str | None = _what(None, "verifier, drafter, dictionaries and BPE codes", "FOLDER")
-    test: str | None = _what(
-        None, "raw text: a TSV with source and target in columns 1 and 2, or SOURCE,TARGET", "FILE"
+    pair: str = _what(
+        MISSING, "verifier, drafter, dictionaries and BPE codes", "FOLDER", required=True
+    )
+    test: str = _what(
+        MISSING,
+        "raw text: a TSV with source and target in columns 1 and 2, or SOURCE,TARGET",
+        "FILE",
+        required=True,
     )
     sentences: int | None = _what(None, "the first N of the test file (default: all)", type=_count)
     source_lang: str | None = _what(None, _language, "LANG", flags=("--source-lang", "-s"))
     target_lang: str | None = _what(None, _language, "LANG", flags=("--target-lang", "-t"))
-    random_weights: str | None = _what(
-        None,
-        "instead of a pair and a test file: random weights and sentences of this shape, "
-        "LAYERSxDIMxTYPES[xDRAFTER_LAYERS], decoded to --length tokens each",
-        "SHAPE",
-    )
-    length: int = _what(30, "tokens of an output with random weights", type=_count)
     grow: str | None = _what(
         None,
         "grow the pair to LAYERSxWIDTHxTYPES: the same output and acceptance, at the cost of that "
@@ -163,16 +165,8 @@ class Options:
 
     def __post_init__(self) -> None:
         """Raises UserError where flags do not fit together."""
-        if self.random_weights is None:
-            both = self.pair is not None and self.test is not None
-            require(both, "give --pair and --test, or --random-weights.")
-        else:
-            none = not (self.pair or self.test)
-            require(none, "--random-weights replaces --pair and --test; leave them out.")
-            told = "--grow needs a trained pair; leave out --grow or --random-weights."
-            require(not self.grow, told)
-        grown = self.model is None or not (self.grow or self.random_weights)
-        require(grown, "--model does not go with --grow or --random-weights; leave one out.")
+        one_shape = self.model is None or self.grow is None
+        require(one_shape, "--model does not go with --grow; leave one out.")
         usable = self.device == "cpu" or torch.cuda.is_available()
         require(usable, "--device cuda: torch sees no GPU here; leave the flag out.")
 

@@ -37,11 +37,6 @@ class Lengths:
     min_len: int = 1  # target tokens before the end of the sentence is allowed
     max_len: int = 200  # target tokens at most, the end of the sentence included
 
-    @property
-    def fixed(self) -> bool:
-        """True if every output has the same length, which random weights need."""
-        return self.min_len >= self.max_len - 1
-
 
 @dataclass(frozen=True)
 class Workload:

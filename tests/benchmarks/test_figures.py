@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from benchmarks.engines import Lengths, Output
+from benchmarks.engines import Output
 from benchmarks.figures import figures, greedy_of
 from benchmarks.measure import Cell, cut
 from benchmarks.pair import Sentence, TestSet
@@ -36,7 +36,7 @@ def filled(
 
 
 def test_a_sentence_waits_for_its_batch() -> None:
-    found = figures(filled(), [], TEST, Lengths())
+    found = figures(filled(), [], TEST)
     assert found["seconds"] == [3.0, 7.0]
     assert found["tokens_a_second"] == [12 / 3, 12 / 7]
     # One batch holds two sentences: which, the seed of `cut` says; six latencies in all.
@@ -48,7 +48,7 @@ def test_a_sentence_waits_for_its_batch() -> None:
 
 def test_latency_by_length_is_of_sentences_alone() -> None:
     cell = filled(batch=1, seconds=[[1.0, 2.0, 3.0], [3.0, 2.0, 1.0], [1.0, 2.0, 3.0]])
-    found = figures(cell, [], TEST, Lengths())["by_length"]
+    found = figures(cell, [], TEST)["by_length"]
     assert sorted(length for length, _ in found) == [2, 3, 4]
     assert sorted(seconds for _, seconds in found) == [1.0, 2.0, 3.0]
 
@@ -59,20 +59,17 @@ def test_differences_are_from_greedy_decoding() -> None:
     beam, plain = filled("beam 5", "fairseq"), filled("greedy", n1=["y"], n2=other)
     assert greedy_of("fairseq", "float32", cell, [cell, beam, greedy]) is greedy
     assert greedy_of("fairseq", "float32", cell, [cell, beam]) is None
-    found = figures(cell, [plain, greedy], TEST, Lengths())
+    found = figures(cell, [plain, greedy], TEST)
     assert found["differs_from_fairseq_greedy"] == [2]
     assert found["differs_from_our_greedy"] == [1]
-    assert figures(cell, [beam], TEST, Lengths())["differs_from_our_greedy"] is None
-    # Where all outputs are cut at one length, fairseq's last token is the end of the sentence.
-    fixed = Lengths(min_len=3, max_len=4)
-    assert figures(cell, [greedy], TEST, fixed)["differs_from_fairseq_greedy"] == []
+    assert figures(cell, [beam], TEST)["differs_from_our_greedy"] is None
 
 
 def test_shares_of_time_and_accepted_tokens() -> None:
     stats = DecodeStats(rounds=1, emitted=4, eos=1, drafted_at=[1, 1], accepted_at=[1])
     cell = filled(stats=stats)
     cell.parts = {"encode": 1.0, "verify": 2.0, "rest": 1.0}
-    found = figures(cell, [], TestSet("toys", SENTENCES, None), Lengths())
+    found = figures(cell, [], TestSet("toys", SENTENCES, None))
     assert found["accepted_tokens"] == 3.0
     assert found["acceptance_by_position"] == [1.0, 0.0]
     assert found["shares"] == {"encode": 0.25, "draft": 0.0, "verify": 0.5, "rest": 0.25}

@@ -21,7 +21,6 @@ from specdec_plugins.formats.models import read_model
 from tests.benchmarks.test_engines import EXACT, GREEDY, PEERS, encoded, translate
 from tests.bundles import CAPTIONS, ROOT
 from tests.fairseq_checkpoints import translating_pair
-from tests.refusals import refused
 
 pytestmark = pytest.mark.fairseq
 
@@ -99,14 +98,11 @@ def test_added_words_are_new() -> None:
 def test_shapes_that_cannot_be_are_refused(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    for text in ("6x512", "0x64x50", "2x100x50", "2x64x3", "2x64x50x1x1"):
-        refused(f"--random-weights {text}", shapes.random_shape, text)
     out = ["--output", str(tmp_path / "out"), "--work", str(tmp_path / "work")]
     bundled = ["--pair", str(BUNDLED), "--test", "t"]
     for flags, message in (
         ([*bundled, "--grow", "6x512"], "LAYERSxWIDTHxTYPES"),
         ([*bundled, "--grow", "6x500x32000"], "is 256 wide"),
-        (["--random-weights", "1x64x40", "--grow", "6x512x32000"], "needs a trained pair"),
     ):
         assert run.main([*flags, *out]) == 2
         assert message in capsys.readouterr().err

@@ -72,8 +72,7 @@ def test_patterns_choose_systems() -> None:
 
 def test_flags_that_do_not_fit_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("torch.cuda.is_available", lambda: False)
-    refused("give --pair and --test", lambda: asked(pair=()))
-    refused("replaces --pair and --test; leave them out", asked, "--random-weights", "1x64x40")
+    refused("leave one out", asked, "--model", "m", "--grow", "6x512x32000")
     refused("torch sees no GPU", asked, "--device", "cuda")
 
 
@@ -84,6 +83,7 @@ def test_flags_that_do_not_fit_are_refused(monkeypatch: pytest.MonkeyPatch) -> N
         (("--repeats", "0"), "--repeats: expected a whole number of 1 or more"),
         (("--scripted-acceptance", "2"), "from 0 to 1"),
         (("--relaxed", "3"), "expected BETA:TAU"),
+        (("--random-weights", "1x64x40"), "was removed: give a trained pair as --pair"),
     ],
 )
 def test_values_that_cannot_be_are_refused(
