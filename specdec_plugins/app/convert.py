@@ -96,6 +96,8 @@ def _add_bundle(parser: argparse.ArgumentParser) -> None:
         parser, *models, *_LANGUAGES, *Defaults.__annotations__, *RAW_TEXT, "tokenizer", "bpe_codes"
     )
     parser.set_defaults(**dict.fromkeys(RAW_TEXT, False), tokenizer="moses", drafter_options={})
+    helped = "the largest batch in which drafts pay, for the schedule few_rows (default: 1)"
+    add("--few-rows", metavar="N", type=int, help=helped)
     dtype = "of stored weights (default: float16; bundles and transformers models keep theirs)"
     add("--dtype", choices=STORED, help=dtype)
     add("--card", metavar="FILE", type=Path, help="Markdown about the models; becomes README.md")

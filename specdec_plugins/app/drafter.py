@@ -14,7 +14,6 @@ import random
 import shlex
 import sys
 from collections.abc import Iterator, Sequence
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +23,7 @@ from tqdm import tqdm
 
 from specdec_plugins.app import convert
 from specdec_plugins.app.codec import Codec, check_language
+from specdec_plugins.app.gain import TIMED, measure, most_rows, pays
 from specdec_plugins.app.loading import (
     NO_MODEL,
     VERIFIER,
@@ -32,7 +32,6 @@ from specdec_plugins.app.loading import (
     read_words,
     settings_from_files,
 )
-from specdec_plugins.app.report import TIMED, measure, pays
 from specdec_plugins.app.translator import SpeculativeTranslator
 from specdec_plugins.corpus import cli, distill
 from specdec_plugins.corpus.checkpoints import LAST
@@ -316,7 +315,7 @@ class Plan:
             f"{args.model}: none of {counts['sentences']} translations ended in an end-of-sentence "
             "token; check the model's output for this text, or give other text.",
         )
-        lines = (self.data / HELD_OUT_FILE).read_text(encoding="utf-8").splitlines()
+        lines = self._held_out()
         words = read_words(make_settings({"data": str(self.verifier), "strategy": "AR"}))
         plan = loop.Plan(
             self.verifier / "verifier.safetensors",
@@ -335,7 +334,7 @@ class Plan:
             device=args.device,
             logdir=args.tensorboard_logdir,
         )
-        loop.train(plan, partial(_measured, self.verifier, lines, args.device))
+        loop.train(plan, lambda found: measure(self.verifier, found, lines, args.device))
         told = self.card(num_sentences, counts["seconds"] / 60, lines)
         (self.training / CARD).write_text(told, encoding="utf-8")
 
@@ -369,8 +368,15 @@ class Plan:
     def _bundle(self) -> None:
         """Bundle the model and its best drafter, which decodes on request only if it pays not."""
         files = flags(path=self.training / loop.BEST, card=self.training / CARD)
-        default = [] if pays(best(self.training)) else ["--strategy", "AR"]
-        _bundle(self.verifier, self.args.output, *files, *default)
+        if pays(best(self.training)):
+            rows = most_rows(self.verifier, self.training / loop.BEST, self._held_out())
+            more = flags(few_rows=rows)
+        else:
+            more = flags(strategy="AR")
+        _bundle(self.verifier, self.args.output, *files, *more)
+
+    def _held_out(self) -> list[str]:
+        return (self.data / HELD_OUT_FILE).read_text(encoding="utf-8").splitlines()
 
     def result(self) -> str:
         """What a finished run has made."""
@@ -393,12 +399,6 @@ def _bundle(data: Path, output: Path, *words: str) -> None:
     status = convert.main(["bundle", "--force", str(data), *words, "--output", str(output)])
     if status:
         raise SystemExit(status)
-
-
-def _measured(
-    bundle: Path, lines: Sequence[str], device: str | None, drafter: Path
-) -> dict[str, float]:
-    return measure(bundle, drafter, lines, device)
 
 
 def _curve(training: Path) -> list[dict[str, float]]:

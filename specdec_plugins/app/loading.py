@@ -183,6 +183,9 @@ def _tuned(bundle: BundleSettings, given: Mapping[str, Any]) -> dict[str, Any]:
     defaults, (a, b) = dict(bundle.defaults), Settings.usual_len
     if {"max_len_a", "max_len_b"} & defaults.keys():
         defaults["usual_len"] = (defaults.pop("max_len_a", a), defaults.pop("max_len_b", b))
+    measured = {"rows": defaults.pop("few_rows", 1)}
+    if {**defaults, **given}.get("schedule") == "few_rows":
+        defaults.setdefault("schedule_options", measured)
     if _DRAFTING & given.keys():  # whoever says how to draft wants drafts
         defaults.pop("strategy", None)
     if {**defaults, **given}.get("strategy", "specdec") != "specdec":
@@ -197,8 +200,8 @@ def settings_from_files(folder: Path, given: Mapping[str, Any]) -> dict[str, Any
 
     Decoding is plain (AR) if neither the folder nor the user provides a drafter.
     """
-    paths = [folder / name for name in (VERIFIER, DRAFTER, BIGRAMS, CODES)]
-    here = {path.name: str(path) for path in paths if path.is_file()}
+    names = (VERIFIER, DRAFTER, BIGRAMS, CODES)
+    here = {name: str(folder / name) for name in names if (folder / name).is_file()}
     found: dict[str, Any] = {}
     if VERIFIER in here:
         found["verifier"] = here[VERIFIER]
@@ -208,8 +211,7 @@ def settings_from_files(folder: Path, given: Mapping[str, Any]) -> dict[str, Any
             found["bigrams"] = here[BIGRAMS]
     elif not {"drafter", "drafter_checkpoint"} & given.keys():
         found["strategy"] = "AR"
-    codes = given.get("bpe_codes") or here.get(CODES)
-    if codes:
+    if codes := given.get("bpe_codes") or here.get(CODES):
         found |= {"tokenizer": "moses", "bpe": "subword_nmt", "bpe_codes": codes}
     return {**found, **given}
 
@@ -220,8 +222,7 @@ class Words:
 
     codec: Codec
     dictionaries: Dictionaries
-    orders: tuple[Sequence[int], Sequence[int]] = ((), ())  # of a transformers model: ids
-    # in its files by our source and target ids
+    orders: tuple[Sequence[int], Sequence[int]] = ((), ())  # a transformers model's ids, by ours
     config: PretrainedConfig | None = None  # of a transformers model
 
     def read_model(self) -> Model:

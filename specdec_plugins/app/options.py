@@ -32,6 +32,7 @@ import os
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import MISSING, dataclass, field, fields, replace
 from difflib import get_close_matches
+from functools import partial
 from typing import Any, TypeVar, get_args, get_origin, get_type_hints
 
 from specdec_plugins.decoding.registry import Registry, misfit
@@ -120,7 +121,11 @@ class Option:
             more["type"] = json_object if is_mapping else kind
             metavar = "JSON" if is_mapping else _METAVARS.get(kind)
             more["metavar"] = self.metavar or (None if self.choices else metavar)
-            more["choices"] = self.names if self.choices and "type" not in self.parsing else None
+            if isinstance(self.choices, Registry):  # `check` also knows what was removed
+                more["metavar"] = f"{{{','.join(self.names)}}}"
+                more["type"] = partial(_name, self.choices)
+            elif self.choices and "type" not in self.parsing:
+                more["choices"] = self.names
         if self.alias:
             alias, value = self.alias
             group = group.add_mutually_exclusive_group()
@@ -236,6 +241,14 @@ def renames(record: type, *others: type) -> dict[str, str]:
         theirs = [flag_of(other, name) for other in others if name in _options(other)]
         found[one.flag(name)] = theirs[0] if theirs else one.flag(name) if others else name
     return found
+
+
+def _name(registry: Registry[Any], text: str) -> str:
+    try:
+        registry.get(text)
+    except UserError as error:
+        raise argparse.ArgumentTypeError(str(error)) from error
+    return text
 
 
 def json_object(text: str) -> dict[str, Any]:

@@ -1,16 +1,13 @@
-"""Reports about a run: its summary, and a diagnosis of a poor speed-up; what a drafter brings."""
+"""Reports about a run: its summary, and a diagnosis of a poor speed-up."""
 
 from __future__ import annotations
 
 import operator
 import resource
 import sys
-import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
-from pathlib import Path
-from typing import Any
 
 import numpy
 import torch
@@ -33,7 +30,6 @@ from specdec_plugins.decoding.types import Draft, Guarantee, Request, Verifier
 from specdec_plugins.errors import UserError
 from specdec_plugins.formats.bundle import PRETRAINED
 
-TIMED = 40  # maximum lines that `measure` times
 _ROWS = 64  # sentences that it translates at once
 
 
@@ -453,42 +449,3 @@ def _advise_on_training(stats: DecodeStats, targets: TargetMatch) -> list[str]:
         f"Only {first:.0%} of first drafted tokens are kept ({POOR_FIRST:.0%} is common for a "
         f"drafter trained on its verifier's output); {cause}."
     ]
-
-
-def measure(
-    bundle: Path, drafter: Path, lines: Sequence[str], device: str | None
-) -> dict[str, float]:
-    """A drafter's accepted tokens, and its speed and share of equal texts against greedy decoding.
-
-    Accepted tokens are over all lines. Speed and equal texts are over the first `TIMED`, one at a
-    time, alternating between both decoders, so that other load affects both alike.
-    """
-    common: dict[str, Any] = {"data": str(bundle), "scores": False, "device": device}
-    load = SpeculativeTranslator.from_pretrained
-    plain = load(**common, strategy="AR")
-    fast = load(**common, drafter="block", drafter_checkpoint=str(drafter), batch=_ROWS)
-    for translator in (plain, fast):  # the first call builds parts that later ones reuse
-        translator.translate(lines[:1])
-    before = replace(fast.stats)
-    fast.translate(lines)
-    rounds = fast.stats.rounds - before.rounds
-    emitted = fast.stats.emitted - before.emitted - (fast.stats.eos - before.eos)
-    timed, same = lines[:TIMED], 0
-    seconds = {id(plain): 0.0, id(fast): 0.0}
-    for line in timed:
-        texts = []
-        for translator in (plain, fast):
-            began = time.perf_counter()
-            texts.append([str(text) for text in translator.translate([line])])
-            seconds[id(translator)] += time.perf_counter() - began
-        same += texts[0] == texts[1]
-    return {
-        "accepted": round(emitted / max(1, rounds), 3),
-        "speedup": round(seconds[id(plain)] / max(1e-9, seconds[id(fast)]), 3),
-        "same": round(same / len(timed), 3),
-    }
-
-
-def pays(measured: Mapping[str, float]) -> bool:
-    """Whether decoding with the drafter is faster than without."""
-    return measured["speedup"] > 1

@@ -144,7 +144,7 @@ def open_prefix(source: SourceBatch, max_len: int) -> Prefix:
 class LateDrafter:
     """A drafter that rows join at the next draft of the batch, not when they are admitted.
 
-    While a schedule asks for no drafts, as the adaptive one does under load, nothing is encoded
+    While a schedule asks for no drafts, as `few_rows` does under load, nothing is encoded
     or kept for the rows. A row that joins late passes its committed tokens as its forced prefix
     (`SourceBatch.forced`), which every drafter supports anyway. When any row drafts, all rows join,
     so waiting rows always come after joined ones.
@@ -222,5 +222,4 @@ def _first_rows(prefix: Prefix, last: Round, count: int) -> tuple[Prefix, Round]
         Draft(draft.tokens[:count], draft.lengths[:count], cut(draft.probs)),
         Scores(scores.logits[:count], cut(scores.hidden)),
         Verdict(verdict.num_accepted[:count], verdict.next_tokens[:count]),
-        last.before,
     )

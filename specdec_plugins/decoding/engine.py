@@ -26,7 +26,6 @@ from specdec_plugins.decoding.types import (
     Drafter,
     DraftSchedule,
     FinishReason,
-    Outcome,
     Request,
     Round,
     RowEvent,
@@ -96,7 +95,6 @@ class Session:
         self._waiting: deque[Request] = deque()
         self._timer = PartTimer(verifier.device, config.measure_time, config.clock)
         self.stats.seconds = self._timer.seconds
-        self._before: Outcome | None = None  # of the last round
         self._parts: list[Stateful] = [verifier, method.schedule]
         self._drafter: LateDrafter | None = None
         if method.drafter is not None:
@@ -148,13 +146,9 @@ class Session:
     def step(self) -> list[RowEvent]:
         """One round for every active row; an empty list when nothing is left to do."""
         assert not self._closed, "step after close"
-        spent = self._timer.seconds.get
-        rested = spent("rest", 0.0)
         self._refill(self._config.clock())
         if not self._batch.rows:
             return []
-        compacting, encoded = spent("rest", 0.0) - rested, spent("encode", 0.0)
-        started, num_waiting = self._config.clock(), self._num_waiting
         draft = self._propose()
         with self._timer.part("verify"):
             scores = self.verifier.score(self._batch.prefix, draft)
@@ -164,32 +158,7 @@ class Session:
         for event in events:
             if event.result is not None:
                 event.result.seconds = now - event.result.joined_at
-        if self.method.schedule.follows_clock:
-            joining, num_joined = spent("encode", 0.0) - encoded, num_waiting - self._num_waiting
-            seconds = compacting + now - started - joining
-            self._before = self._outcome(events, seconds, num_joined, joining)
         return events
-
-    def _outcome(
-        self, events: list[RowEvent], seconds: float, num_joined: int, joining: float
-    ) -> Outcome:
-        """The round's outcome; `seconds` is None if rows joined and joining was not timed.
-
-        The device is idle before a round and after its copy to the host, so this never waits.
-        """
-        return Outcome(
-            num_rows=len(events),
-            num_emitted=sum(len(event.emitted_ids) for event in events),
-            num_finished=sum(event.result is not None for event in events),
-            seconds=seconds if joining > 0 or num_joined == 0 else None,
-            num_joined=num_joined,
-            joining=joining,
-        )
-
-    @property
-    def _num_waiting(self) -> int:
-        """Rows that have not joined the drafter."""
-        return self._drafter.num_waiting if self._drafter else 0
 
     def run(self) -> Iterator[RowEvent]:
         """Step until everything is decoded, yielding events as they happen."""
@@ -247,22 +216,14 @@ class Session:
         batch.budget = fitting(wanted, batch.prefix, *limits)
 
     def _wanted_budget(self) -> Tensor | None:
-        """The schedule's budget, except for rows whose text would then depend on measured time."""
-        params = self._batch.params
+        """The schedule's budget, except for rows whose text would then depend on other rows."""
+        params, samples = self._batch.params, self.method.rule.samples
         wanted = self.method.schedule.next_budget(params)
-        if not self._text_follows_clock:
+        if not self.method.schedule.follows_load or params.all_greedy(samples):
             return wanted
         if wanted is None:
             wanted = torch.zeros_like(params.block_size)
-        is_greedy = params.greedy_mask(self.method.rule.samples)
-        return torch.where(is_greedy, wanted, params.block_size)
-
-    @property
-    def _text_follows_clock(self) -> bool:
-        """True if the schedule would make the text of some row depend on measured time."""
-        if not self.method.schedule.follows_clock:
-            return False
-        return not self._batch.params.all_greedy(self.method.rule.samples)
+        return torch.where(params.greedy_mask(samples), wanted, params.block_size)
 
     def _propose(self) -> Draft:
         batch, drafter = self._batch, self._drafter
@@ -273,8 +234,7 @@ class Session:
             with self._timer.part("encode"):
                 drafter.join(batch)
         with self._timer.part("draft"):
-            draft = drafter.propose(batch, width)
-            return draft if self._text_follows_clock else self.method.schedule.trim(draft)
+            return drafter.propose(batch, width)
 
     def _conclude(self, draft: Draft, scores: Scores) -> tuple[Extension, Tensor]:
         """Judge, extend, commit, and plan the next round, without synchronising the host.
@@ -289,7 +249,7 @@ class Session:
             emitted = (extension.tokens, extension.lengths)
             batch.log_probs += leading_log_prob(scores.logits, *emitted)
         for part in self._parts:
-            part.commit(batch.prefix, Round(draft, scores, verdict, self._before))
+            part.commit(batch.prefix, Round(draft, scores, verdict))
         self._plan_budget()
         return extension, has_failed
 

@@ -23,8 +23,10 @@ _WORDS = {
 class Registry(Generic[T]):
     """Maps names to classes; a duplicate raises ValueError, an unknown name UserError."""
 
-    def __init__(self, kind: str) -> None:
+    def __init__(self, kind: str, removed: Mapping[str, str] | None = None) -> None:
+        """removed: names of earlier versions, and what is to be done instead."""
         self.kind = kind
+        self._removed = removed or {}
         self._entries: dict[str, type[T]] = {}
 
     def register(self, name: str) -> Callable[[type[T]], type[T]]:
@@ -40,6 +42,8 @@ class Registry(Generic[T]):
 
     def get(self, name: str) -> type[T]:
         """The class of that name. Raises UserError with the list of choices."""
+        if name in self._removed:
+            raise UserError(f"The {self.kind} {name!r} was removed: {self._removed[name]}.")
         if name not in self._entries:
             choices = ", ".join(self.names())
             raise UserError(f"There is no {self.kind} named {name!r}; choose one of: {choices}.")

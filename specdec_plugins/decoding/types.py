@@ -23,7 +23,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from functools import cached_property
-from typing import Any, Protocol, Self
+from typing import Any, ClassVar, Protocol, Self
 
 import torch
 from torch import Tensor
@@ -126,11 +126,6 @@ class RowParams:
         device = self.top_k.device
         return torch.tensor(best, device=device).long(), torch.tensor(some, device=device).long()
 
-    @property
-    def widest_block(self) -> int:
-        """The largest block that any row can use: its block size, or its max_len if less."""
-        return max((min(p.block_size, p.max_len) for p in self.requested), default=0)
-
     def select(self, keep: Sequence[int], rows: Tensor) -> RowParams:
         """The rows `keep`, in that order; `rows` [B'] int64 is the same list on the device."""
         kept = {name: getattr(self, name)[rows] for name in COLUMNS}
@@ -218,25 +213,12 @@ class Verdict:
 
 
 @dataclass(frozen=True)
-class Outcome:
-    """What the host knows of a finished round."""
-
-    num_rows: int  # rows that were unfinished before it
-    num_emitted: int  # tokens, of all rows
-    num_finished: int  # rows
-    seconds: float | None = None  # with the compaction before it, without `joining`; None = unknown
-    num_joined: int = 0  # rows that joined the drafter in it
-    joining: float = 0.0  # seconds that they took to join
-
-
-@dataclass(frozen=True)
 class Round:
     """One round's pipeline, as passed to `commit`."""
 
     draft: Draft
     scores: Scores
     verdict: Verdict
-    before: Outcome | None = None  # of the previous round, if any
 
 
 class Stateful(Protocol):
@@ -325,14 +307,9 @@ class DraftSchedule(Stateful):
         """A new instance without rows that has learnt nothing."""
         return type(self)(self._config)
 
-    @property
-    def follows_clock(self) -> bool:
-        """True if the budget depends on measured time, so that two runs may draft differently."""
-        return False
-
-    def trim(self, draft: Draft) -> Draft:
-        """The part worth verifying; not called where a text would then depend on measured time."""
-        return draft
+    # The budget depends on what else is decoded. The engine then asks only for rows whose text does
+    # not depend on drafts; others, which sample or have a tolerance, always draft their block.
+    follows_load: ClassVar[bool] = False
 
     @abstractmethod
     def next_budget(self, params: RowParams) -> Tensor | None:
@@ -357,7 +334,10 @@ class AcceptanceRule(Protocol):
 
 
 RULES: Registry[AcceptanceRule] = Registry("acceptance rule")
-SCHEDULES: Registry[DraftSchedule] = Registry("draft schedule")
+SCHEDULES: Registry[DraftSchedule] = Registry(
+    "draft schedule",
+    {"adaptive": "few_rows, which drafts in small batches alone, is faster; choose it"},
+)
 
 
 @dataclass(frozen=True)

@@ -66,6 +66,7 @@ class Defaults(TypedDict, total=False):
     max_len_b: int
     schedule: str
     schedule_options: Mapping[str, Any]
+    few_rows: int  # the largest batch in which its drafts pay, for the schedule of that name
 
 
 @dataclass(frozen=True)

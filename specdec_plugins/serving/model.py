@@ -113,7 +113,11 @@ def decode_settings(options: ModelOptions) -> Settings:
         given["bpe"] = "subword_nmt"
     if not is_bundle(folder) and not is_pretrained(folder):
         given = _checkpoints(folder, given)
-    return make_settings({**given, "data": str(folder)})
+    given["data"] = str(folder)
+    settings = make_settings(given)
+    if settings.drafts and options.schedule is None and settings.schedule == "constant":
+        settings = make_settings({**given, "schedule": "few_rows"})
+    return settings
 
 
 def request_defaults(options: ModelOptions) -> dict[str, Any]:

@@ -87,7 +87,7 @@ class ModelOptions:
     schedule: str | None = _speculation(
         "schedule",
         default=None,
-        help="how many tokens to draft (default: the bundle's, else constant)",
+        help="when to draft (default: the bundle's, else few_rows, in batches in which it pays)",
     )
     schedule_options: Mapping[str, Any] | None = _speculation("schedule_options", default=None)
     block_size: int | None = _speculation(

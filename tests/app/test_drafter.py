@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 import torch
 
-from specdec_plugins.app import convert, drafter, report
+from specdec_plugins.app import convert, drafter, gain
 from specdec_plugins.app.loading import make_settings, read_words
 from specdec_plugins.app.translator import SpeculativeTranslator
 from specdec_plugins.corpus.resume import Log, write_json
@@ -339,11 +339,13 @@ def test_languages_must_be_chosen(text: Path, tmp_path: Path) -> None:
 
 
 def test_a_drafter_that_does_not_pay_is_told_and_bundled_but_not_used(
-    text: Path, tmp_path: Path
+    text: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(drafter, "most_rows", lambda *_: 4)
     model, out = captions(tmp_path / "verifier"), tmp_path / "bundle"
     made = plan(model, "--text", text, "--output", out, "--device", "cpu")
     made._convert()
+    drafter.encode(made.verifier, text, made.data)
     made.training.mkdir()
     shutil.copyfile(CAPTIONS / "drafter.pt", made.training / loop.BEST)
     curve = Log(made.training / loop.CURVE, {})
@@ -356,6 +358,8 @@ def test_a_drafter_that_does_not_pay_is_told_and_bundled_but_not_used(
         assert ("it decodes without it by default" in (out / "README.md").read_text()) == slow
         settings = make_settings({"data": str(out)})
         assert settings.strategy == ("AR" if slow else "specdec")
+        under_load = make_settings({"data": str(out), "schedule": "few_rows"})
+        assert under_load.schedule_options == ({} if slow else {"rows": 4})
         for wish in ({"strategy": "specdec"}, {"block_size": 3}, {"drafter": "block"}):
             assert make_settings({"data": str(out), **wish}).strategy == "specdec"
         (said,) = SpeculativeTranslator.from_pretrained(str(out), device="cpu").translate(TEXT[:1])
@@ -374,8 +378,8 @@ def test_accepted_tokens_are_those_of_all_held_out_lines_and_a_few_of_them_are_t
     )
     fast.translate(TEXT[:20])
     stats = fast.stats
-    monkeypatch.setattr(report, "TIMED", 3)
-    found = report.measure(bundle, drafted, TEXT[:20], "cpu")
+    monkeypatch.setattr(gain, "TIMED", 3)
+    found = gain.measure(bundle, drafted, TEXT[:20], "cpu")
     assert found["accepted"] == round((stats.emitted - stats.eos) / stats.rounds, 3)
-    assert found["accepted"] != report.measure(bundle, drafted, TEXT[:3], "cpu")["accepted"]
+    assert found["accepted"] != gain.measure(bundle, drafted, TEXT[:3], "cpu")["accepted"]
     assert found["same"] == 1

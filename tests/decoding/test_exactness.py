@@ -10,19 +10,16 @@ from torch import Tensor
 
 from specdec_plugins.decoding.batch import collate
 from specdec_plugins.decoding.drafters import DRAFTERS
-from specdec_plugins.decoding.engine import EngineConfig, Method, SpeculativeDecoder
-from specdec_plugins.decoding.extend import narrowed
+from specdec_plugins.decoding.engine import EngineConfig, SpeculativeDecoder
 from specdec_plugins.decoding.greedy import greedy
 from specdec_plugins.decoding.rules import RULES
 from specdec_plugins.decoding.schedules import SCHEDULES
-from specdec_plugins.decoding.schedules.constant import Constant
-from specdec_plugins.decoding.types import DecodeParams, Draft, Guarantee, Request
+from specdec_plugins.decoding.types import DecodeParams, Guarantee, Request
 from tests.decoding.drafters.factories import FACTORIES, SCRIPTED
 from tests.decoding.toys import (
     CPU,
     SPECIAL,
     TableVerifier,
-    decode_with,
     method_of,
     oracle,
     random_table,
@@ -100,30 +97,6 @@ def test_output_is_greedy_under_every_schedule(schedule: str, name: str) -> None
         for block_size, max_len, seed in itertools.product((1, 5), (7, 40), SEEDS)
     ]
     assert sum(num_drafted) > 0
-
-
-class Cutting(Constant):
-    """Leaves less of each draft than of the one before, down to nothing, and begins anew."""
-
-    num_drafts = 0
-
-    def trim(self, draft: Draft) -> Draft:
-        self.num_drafts += 1
-        return narrowed(draft, 4 - self.num_drafts % 5)
-
-
-@pytest.mark.parametrize("name", ["block:head", "block:head, shortlist", "scripted:partly"])
-@pytest.mark.parametrize("rule", GREEDY_RULES)
-def test_output_is_greedy_whatever_is_cut_from_a_draft(rule: str, name: str) -> None:
-    for seed in SEEDS:
-        verifier = TableVerifier(table(seed))
-        schedule = Cutting(Cutting.Config())
-        method = Method({**FACTORIES, **SCRIPTED}[name](verifier), RULES.get(rule)(), schedule)
-        found = decode_with(verifier, method, jobs(5, 40), max_rows=NUM_ROWS)
-        assert [result.token_ids for result in found] == expected(seed, 5, 40)
-        widths = {drafted for result in found for drafted in result.drafted_per_round}
-        assert widths > {0, 1}
-        assert max(widths) < 5
 
 
 def by_argmax(table: Tensor, jobs: list[Request]) -> list[list[int]]:

@@ -22,7 +22,6 @@ from specdec_plugins.decoding.types import (
     Case,
     Draft,
     DraftRequest,
-    Outcome,
     Prefix,
     Round,
     RowParams,
@@ -54,7 +53,7 @@ def finished_round(with_probs: bool) -> Round:
     probs = torch.zeros(ROWS, WIDTH, VOCAB, device=META) if with_probs else None
     draft = Draft(integers(ROWS, WIDTH), integers(ROWS), probs)
     scores = Scores(torch.zeros(ROWS, WIDTH + 1, VOCAB, device=META))
-    return Round(draft, scores, Verdict(integers(ROWS), integers(ROWS)), Outcome(3, 3, 0, 0.1))
+    return Round(draft, scores, Verdict(integers(ROWS), integers(ROWS)))
 
 
 SOURCE = SourceBatch(integers(ROWS, 6), integers(ROWS), integers(ROWS, 1), integers(ROWS))
@@ -73,8 +72,7 @@ def test_rules(name: str, with_probs: bool) -> None:
 
 @pytest.mark.parametrize("name", SCHEDULES.names())
 def test_schedules(name: str) -> None:
-    options = {"patience": 2} if name == "adaptive" else {}
-    schedule = SCHEDULES.build(name, options=options)
+    schedule = SCHEDULES.build(name, options={"rows": ROWS} if name == "few_rows" else {})
     schedule.admit(SOURCE)
     asked = []
     for _ in range(12):

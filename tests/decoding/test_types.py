@@ -12,7 +12,7 @@ from specdec_plugins.decoding.engine import EngineConfig
 from specdec_plugins.decoding.registry import Registry
 from specdec_plugins.decoding.types import DecodeParams, Request
 from specdec_plugins.errors import UserError
-from tests.decoding.toys import CPU, row_params
+from tests.decoding.toys import CPU
 
 
 @pytest.mark.parametrize(
@@ -59,11 +59,6 @@ def test_stack_select_append() -> None:
     chosen = first.append(params.select([0], torch.tensor([0])))
     assert chosen.seed.tolist() == [-3, -1, 0]
     assert chosen.tau.tolist() == [1.5, 0.5, 0.0]
-
-
-def test_a_block_is_no_wider_than_a_sentence() -> None:
-    """A request may ask for any block size; what is computed for it must not grow with it."""
-    assert row_params(2, block_size=2**31 - 1, max_len=[20, 30]).widest_block == 30
 
 
 def test_a_request_needs_a_source_and_room_to_decode() -> None:

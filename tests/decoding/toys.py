@@ -310,8 +310,8 @@ def method_of(
     drafter: Drafter | None, rule: str = "exact", schedule: str = "constant", **options: Any
 ) -> Method:
     """Parts by their registered names; the `options` are the schedule's."""
-    if schedule == "adaptive":  # drafts at once: a few rounds are too short for its patience
-        options = {"patience": 2, "probe_every": 10, **options}
+    if schedule == "few_rows":  # some of the rounds of small tests draft, and some do not
+        options = {"rows": 2, **options}
     return Method(drafter, RULES.get(rule)(), SCHEDULES.build(schedule, options=options))
 
 

@@ -16,7 +16,9 @@ from specdec_plugins.decoding.registry import Registry
 from specdec_plugins.decoding.sampling import best_probability, draft_token
 from specdec_plugins.decoding.types import Draft, Drafter, DraftRequest, Stateful, Target, Verifier
 
-DRAFTERS: Registry[Drafter] = Registry("drafter")
+DRAFTERS: Registry[Drafter] = Registry(
+    "drafter", {"hint": "nothing drafts from hints any more; choose block"}
+)
 
 
 @dataclass(frozen=True)

@@ -463,10 +463,6 @@ PYBIND11_MODULE(_kernels, module) {
   module.def("open_block", &open_block, arg("prefix"), arg("lengths"), arg("cached"),
              arg("num_masks"), arg("mask"), arg("pad"), arg("tokens"), arg("last_seen"),
              arg("used"));
-  module.def("count_judged", &count_judged, arg("lengths"), arg("accepted"), arg("counts"),
-             arg("pool"), arg("decay"));
-  module.def("best_width", &best_width, arg("counts"), arg("pool"), arg("block"), arg("costs"),
-             arg("weight"), arg("margin"));
   module.def("extend", &extend, arg("draft"), arg("num_accepted"), arg("next_tokens"),
              arg("max_len"), arg("eos"), arg("prefix"), arg("prefix_lengths"), arg("active"),
              arg("tokens"), arg("lengths"), arg("accepted"), arg("ended"), arg("full"));

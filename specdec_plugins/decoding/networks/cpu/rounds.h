@@ -163,45 +163,6 @@ inline void scored_tokens(const Integers<2>& prefix, const Integers<1>& lengths,
   }
 }
 
-// Counts tokens judged and accepted, of each row and of all: schedules/adaptive.py.
-inline void count_judged(const Integers<1>& lengths, const Integers<1>& accepted,
-                         const Tensor<float, 2>& counts, const Tensor<float, 1>& pool,
-                         float decay) {
-  const int64_t rows = lengths.count();
-  float judged_of_all = 0, accepted_of_all = 0;
-  for (int64_t row = 0; row < rows; ++row) {
-    const float judged = float(std::min(accepted.data[row] + 1, lengths.data[row]));
-    counts.data[row] += judged, judged_of_all += judged;
-    counts.data[rows + row] += float(accepted.data[row]), accepted_of_all += accepted.data[row];
-  }
-  pool.data[0] = decay * pool.data[0] + judged_of_all;
-  pool.data[1] = decay * pool.data[1] + accepted_of_all;
-}
-
-// The width of draft that promises the most tokens a second.
-inline int64_t best_width(const Floats<2>& counts, const Floats<1>& pool, const Integers<1>& block,
-                          const std::vector<double>& costs, double weight, double margin) {
-  const int64_t rows = block.count(), widths = int64_t(costs.size());
-  std::vector<double> expected(widths);
-  for (int64_t row = 0; row < rows; ++row) {
-    const double prior = weight * pool.data[1] / pool.data[0];
-    const double share = (counts.data[rows + row] + prior) / (counts.data[row] + weight);
-    const double alpha = std::min(share, 0.999);
-    double sum = 0, power = 1;  // sum of the powers of alpha up to the width
-    for (int64_t width = 0; width < widths; ++width) {
-      if (width <= block.data[row]) sum += power, power *= alpha;
-      expected[width] += sum;
-    }
-  }
-  int64_t best = 0;
-  double highest = 0;
-  for (int64_t width = 0; width < widths; ++width) {
-    const double rate = expected[width] / costs[width] * (width == 0 ? 1 + margin : 1);
-    if (width == 0 || rate > highest) highest = rate, best = width;
-  }
-  return best;
-}
-
 // Whether the largest is finite: false if any is NaN or overflowed, or if all are minus infinity.
 inline bool are_numbers(const float* x, int64_t width) {
   constexpr float kMost = std::numeric_limits<float>::max();
