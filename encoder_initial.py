@@ -22,29 +22,20 @@ SIZES = [
 ]
 POSITIONS = ("max-source-positions", "max-target-positions")
 
-# What each switch means, and the architectures that have it on unless it is negated.
+# What each switch means, and whether it is on unless it is negated.
 SWITCHES = {
-    "src-embedding-copy": "masked positions get a mixture of the source's embeddings (both)",
-    "apply-bert-init": "initialise new weights as BERT does (block)",
-    "freeze-encoder": "keep the verifier's encoder, so that the drafter can read its output "
-    "(block_fast)",
-    "cached-prefix": "the prefix does not attend to later tokens and is computed once (block_fast)",
-    "scale-encoder-embedding": "multiply by sqrt(d) (block_fast, if the verifier does)",
-    "scale-decoder-embedding": "multiply by sqrt(d) (block_fast)",
-    "swish": "use the swish activation (block_fast, if the verifier does)",
+    "src-embedding-copy": "masked positions get a mixture of the source's embeddings (on)",
+    "apply-bert-init": "initialise new weights as BERT does (on)",
+    "scale-encoder-embedding": "multiply the source's by sqrt(d)",
+    "scale-decoder-embedding": "multiply the target's by sqrt(d)",
 }
 # fairseq's own switches, which train.py cannot negate.
 OF_FAIRSEQ = {
-    "encoder-learned-pos": "learned source positions, not sinusoids (block; block_fast as the "
-    "verifier)",
-    "decoder-learned-pos": "learned target positions, not sinusoids (both)",
-    "share-all-embeddings": "one embedding table for both sides (if the verifier has one); frozen "
-    "with the encoder",
+    "encoder-learned-pos": "learned source positions, not sinusoids (on)",
+    "decoder-learned-pos": "learned target positions, not sinusoids (on)",
+    "share-all-embeddings": "one embedding table for both sides (if the verifier has one)",
     "share-decoder-input-output-embed": "the output projection is the embedding table (if the "
     "verifier's is)",
-    "encoder-normalize-before": "layer norms before the encoder's layers (block_fast as the "
-    "verifier)",
-    "layernorm-embedding": "normalise the source's embeddings (likewise)",
 }
 
 
@@ -79,10 +70,8 @@ def architecture_flags(settings: argparse.Namespace) -> list[str]:
         return getattr(settings, name.replace("-", "_"))
 
     flags = []
-    sizes = (*SIZES, *POSITIONS, "sequential-head", "head-attention")
-    for name in ("arch", "activation-fn", *sizes):
-        if name != "activation-fn" or not settings.swish:  # --swish implies it
-            flags += [f"--{name}", str(value(name))]
+    for name in ("arch", "activation-fn", *SIZES, *POSITIONS):
+        flags += [f"--{name}", str(value(name))]
     flags += [f"--{name}" if value(name) else f"--no-{name}" for name in SWITCHES]
     return flags + [f"--{name}" for name in OF_FAIRSEQ if value(name)]
 
@@ -101,26 +90,20 @@ COMMAND = cli.CommandLine(
          "whose weights initialise all that is not the verifier's"),
         ("--seed", 1, int, "for newly initialised weights"),
         ("--init-decoder-from-verifier", None, cli.EITHER, "copy the decoder's layers too, as far "
-         "as the verifier has them (block_fast)"),
+         "as the verifier has them"),
         ("--decoder-layers-from", None, numbers, "which of the verifier's decoder layers to copy, "
          "counted from 1, such as 1,6 (default: spread evenly from the first to the last; the "
          "last if only one is copied)"),
         ("--copy-positions", None, cli.EITHER, "start learned positions from the verifier's: the "
-         "encoder's, and the decoder's if it scales its embeddings (block_fast)"),
+         "encoder's, and the decoder's if it scales its embeddings"),
         ("--print-flags", False, bool, "print nothing but the flags for train.py that fit the "
          "checkpoint, for scripts"),
-        ("--arch", "block", ("block", "block_fast"), "block: as published; block_fast: the "
-         "verifier's encoder as it is, two decoder layers, a prefix that is computed once. "
-         "Brackets below name the architectures that have a switch on"),
         *((f"--{name}", None, _NUMBER, "default: the verifier's") for name in SIZES),
-        ("--sequential-head", None, cli.at_least(0), "hidden width of the sequential head, which "
-         "tells each position the token before it; 0 = none (default: twice the width for "
-         "block_fast with a tied projection, else 0)"),
-        ("--head-attention", None, cli.at_least(0), "attention heads with which the sequential "
-         "head reads the source; 0 = none (default: the decoder's for block_fast, else 0)"),
-        *((f"--{name}", None, _NUMBER, "default for block: 1000") for name in POSITIONS),
+        *((f"--{name}", None, _NUMBER, "default: 1000") for name in POSITIONS),
         *((f"--{name}", None, cli.EITHER, text) for name, text in (SWITCHES | OF_FAIRSEQ).items()),
     ],
+    removed={"--arch": "this command makes the published drafter, block; scripts/drafter.sh trains "
+             "the faster one from a verifier"},
 )  # fmt: skip
 
 if __name__ == "__main__":

@@ -154,24 +154,7 @@ def _begin(cfg: Any, arguments: Sequence[str], is_first: bool) -> None:
     if checkpoint is None and given.finetune_from_model is not None:
         path = Path(given.finetune_from_model)
         checkpoint = load_checkpoint(path)
-    if checkpoint is not None and not _has(arguments, "--sequential-head"):
-        _as_restored(cfg, checkpoint["model"])
     _check_dictionaries(cfg, path, checkpoint)
-
-
-def _as_restored(cfg: Any, weights: dict[str, Any]) -> None:
-    """Unless told otherwise, a resumed block drafter keeps its head, or stays without one.
-
-    ``--arch block_fast`` had no head at first, then one that did not read the source. Such
-    checkpoints still resume.
-    """
-    from specdec_plugins.decoding.networks.block import head_width
-
-    if getattr(cfg.model, "sequential_head", None) is None:
-        return
-    cfg.model.sequential_head = head_width(weights)
-    if "decoder.head.context.weight" not in weights:
-        cfg.model.head_attention = 0
 
 
 def _check_dictionaries(cfg: Any, path: Path, checkpoint: dict[str, Any] | None) -> None:

@@ -13,7 +13,7 @@ from specdec_plugins.models.assistant_transformer import (
     AssistantTransformer,
     assistant_architecture,
 )
-from specdec_plugins.models.block_drafter import BlockDrafter, block_architecture, fast_architecture
+from specdec_plugins.models.block_drafter import BlockDrafter, block_architecture
 from specdec_plugins.models.early_exit_transformer import (
     EarlyExitTransformer,
     early_exit_architecture,
@@ -49,7 +49,7 @@ def drafter_args(**changes: Any) -> Namespace:
         "max_target_positions": 40,
     }
     args = Namespace(**{**SIZES, **published, **changes})
-    (fast_architecture if args.arch == "block_fast" else block_architecture)(args)
+    block_architecture(args)
     return args
 
 

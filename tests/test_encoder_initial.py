@@ -9,13 +9,11 @@ from typing import Any
 
 import pytest
 import torch
-from fairseq import options
 from fairseq.data import Dictionary
-from fairseq.models import ARCH_MODEL_REGISTRY
 
 import encoder_initial
 from specdec_plugins.formats.checkpoints import load_checkpoint, save_checkpoint
-from specdec_plugins.training.initialise import initialise_drafter, numbered_dictionaries
+from specdec_plugins.training.initialise import initialise_drafter
 from tests.bundles import captions
 from tests.fairseq_models import build_drafter, build_verifier
 from tests.refusals import refused, told
@@ -24,7 +22,6 @@ pytestmark = pytest.mark.fairseq
 
 SOURCE = torch.tensor([[5, 6, 7, 8, 2], [9, 10, 2, 1, 1]])
 LENGTHS = torch.tensor([5, 3])
-FAST = "--arch block_fast"
 
 
 class Program:
@@ -133,36 +130,6 @@ def test_the_decoder_is_copied_when_asked_and_what_is_fresh_depends_on_the_seed(
 
 
 @pytest.mark.parametrize(
-    "verifier_settings",
-    [
-        {},
-        {"encoder_learned_pos": True, "max_source_positions": 20},
-        {"activation_fn": "gelu", "no_scale_embedding": True},
-        {"share_all_embeddings": False},
-    ],
-    ids=lambda settings: ",".join(settings) or "stock",
-)
-def test_the_fast_drafter_s_encoder_computes_what_the_verifier_s_does(
-    program: Program, verifier_settings: dict[str, Any]
-) -> None:
-    """Built as the trainer builds it, from the flags that are printed, and in training mode."""
-    verifier, checkpoint = program.run(
-        "--arch", "block_fast", "--print-flags", "--seed", "4", **verifier_settings
-    )
-    drafter = _from_flags(program.capsys.readouterr().out, checkpoint).train()
-    mine, theirs = map(_encoded, (drafter, verifier.eval()))
-    torch.testing.assert_close(mine, theirs, rtol=0, atol=2e-6)  # rounding alone
-
-
-def _from_flags(flags: str, checkpoint: dict[str, Any]) -> Any:
-    parser = options.get_training_parser("translation")
-    args = options.parse_args_and_arch(parser, ["data", *flags.split()])
-    model = ARCH_MODEL_REGISTRY[args.arch].build_model(args, numbered_dictionaries(30, 30))
-    model.load_state_dict(checkpoint["model"], strict=True)
-    return model
-
-
-@pytest.mark.parametrize(
     ("flags", "layers"),
     [
         (["--decoder-layers", "1"], [5]),
@@ -174,7 +141,7 @@ def _from_flags(flags: str, checkpoint: dict[str, Any]) -> Any:
 def test_fewer_decoder_layers_are_spread_or_chosen(
     program: Program, flags: list[str], layers: list[int]
 ) -> None:
-    verifier, checkpoint = program.run("--arch", "block_fast", *flags, decoder_layers=6)
+    verifier, checkpoint = program.run("--init-decoder-from-verifier", *flags, decoder_layers=6)
     for mine, theirs in enumerate(layers):
         name = "decoder.layers.{}.encoder_attn.q_proj.weight"
         expected = verifier.state_dict()[name.format(theirs)]
@@ -182,50 +149,26 @@ def test_fewer_decoder_layers_are_spread_or_chosen(
     assert name.format(len(layers)) not in checkpoint["model"]
 
 
-@pytest.mark.parametrize("shared", [True, False])
-def test_what_an_earlier_drafter_learned_is_taken_and_the_encoder_stays_the_verifier_s(
-    program: Program, tmp_path: Path, shared: bool
-) -> None:
-    flags, sizes = FAST.split(), {"share_all_embeddings": shared}
-    _, learned = program.run(*flags, "--seed", "2", **sizes)
+def test_what_an_earlier_drafter_learned_is_taken(program: Program, tmp_path: Path) -> None:
+    _, learned = program.run("--seed", "2")
     learned["args"].block_size = 4  # which its task knows when it is trained
-    for name, tensor in learned["model"].items():
-        if tensor.is_floating_point() and not name.endswith(".version"):
-            tensor += len(name)  # the encoder, too: the verifier was another
     save_checkpoint(learned, tmp_path / "earlier.pt")
-    verifier, checkpoint = program.run(*flags, "--from", str(tmp_path / "earlier.pt"), **sizes)
-    tables = {"decoder.embed_tokens.weight", "decoder.output_projection.weight"} if shared else ()
-    mine, theirs = checkpoint["model"], verifier.state_dict()
-    for name, tensor in mine.items():
-        from_verifier = name.startswith("encoder.") or name in tables
-        assert torch.equal(tensor, (theirs if from_verifier else learned["model"])[name]), name
-    assert (
-        f"copied      the drafter of {tmp_path / 'earlier.pt'}" in program.capsys.readouterr().out
-    )
+    _, checkpoint = program.run("--from", str(tmp_path / "earlier.pt"))
+    for name, tensor in checkpoint["model"].items():
+        assert torch.equal(tensor, learned["model"][name]), name
+    told = program.capsys.readouterr().out
+    assert f"copied      the drafter of {tmp_path / 'earlier.pt'}" in told
 
 
 def test_an_earlier_drafter_of_other_sizes_is_refused(program: Program, tmp_path: Path) -> None:
-    _, other = program.run(*FAST.split(), "--decoder-layers", "1", "--sequential-head", "8")
+    _, other = program.run("--decoder-layers", "1")
     other["args"].block_size = 4
     save_checkpoint(other, tmp_path / "other.pt")
     program.output.unlink()
-    start = ("--from", str(tmp_path / "other.pt"))
-    error = program.refused(*FAST.split(), "--decoder-layers", "1", *start)
-    assert re.search(r"decoder\.head\.\S+ is \[[\d, ]+\], but this drafter's is \[", error)
-    error = program.refused(*FAST.split(), "--decoder-layers", "2", *start)
+    error = program.refused("--decoder-layers", "2", "--from", str(tmp_path / "other.pt"))
     assert re.search(r"decoder\.layers\.1\.\S+ is missing, but", error)
     without = captions(tmp_path / "bundle", drafter_name=None, drafter=None)
-    assert "has no drafter with weights" in program.refused(*FAST.split(), "--from", str(without))
-
-
-def test_the_fast_drafter_may_have_a_table_of_its_own(program: Program) -> None:
-    verifier, checkpoint = program.run(
-        "--arch", "block_fast", "--no-share-all-embeddings", "--print-flags"
-    )
-    assert _same(checkpoint, verifier, "decoder.embed_tokens")
-    drafter = _from_flags(program.capsys.readouterr().out, checkpoint)
-    assert drafter.decoder.embed_tokens.weight.requires_grad
-    assert not drafter.encoder.embed_tokens.weight.requires_grad
+    assert "has no drafter with weights" in program.refused("--from", str(without))
 
 
 def test_separate_embeddings_stay_separate(program: Program) -> None:
@@ -246,9 +189,12 @@ def test_separate_embeddings_stay_separate(program: Program) -> None:
             "--decoder-attention-heads is 4.* 2 for the verifier",
         ),
         ("", {"encoder_normalize_before": True}, "--encoder-normalize-before"),
-        (f"{FAST} --decoder-layers-from 1,9", {}, "1,9 must name 2 of the verifier's 2 decoder"),
-        (f"{FAST} --no-scale-encoder-embedding", {}, "scales its embeddings, and a frozen"),
-        (FAST, {"no_token_positional_embeddings": True}, "has no positions.*--no-freeze-encoder"),
+        (
+            "--init-decoder-from-verifier --decoder-layers-from 1,9",
+            {},
+            "1,9 must name 2 of the verifier's 2 decoder",
+        ),
+        ("--arch block_fast", {}, "--arch was removed: .*scripts/drafter.sh trains the faster"),
         ("--share-all-embeddings", {"share_all_embeddings": False}, "--share-all-embeddings"),
     ],
 )

@@ -25,13 +25,6 @@ class GlatLossConfig(FairseqDataclass):
         default=0.0,
         metadata={"help": "share of the target probability spread over all types, from 0 to 1"},
     )
-    plain_loss: float = field(
-        default=0.2,
-        metadata={
-            "help": "weight of the loss of the logits before the sequential head, which give its "
-            "candidates"
-        },
-    )
     place_decay: float = field(
         default=1.0,
         metadata={"help": "weight of a position in the loss, relative to the one before it"},
@@ -145,22 +138,17 @@ def count_kept(right: Tensor, places: Tensor, block_size: int) -> Kept:
 class GlatLoss(FairseqCriterion):
     """Mean loss over the scored positions; needs the task ``translation_lev_modified``."""
 
-    def __init__(
-        self, task: Any, label_smoothing: float, plain_loss: float, place_decay: float
-    ) -> None:
+    def __init__(self, task: Any, label_smoothing: float, place_decay: float) -> None:
         super().__init__(task)
         if not 0 <= label_smoothing < 1:
             raise UserError(
                 f"--label-smoothing is {label_smoothing}, expected at least 0 and less than 1"
             )
-        if plain_loss < 0:
-            raise UserError(f"--plain-loss is {plain_loss}, expected 0 or more")
         if not 0 < place_decay <= 1:
             raise UserError(
                 f"--place-decay is {place_decay}, expected more than 0 and at most 1 (equal)"
             )
         self.label_smoothing = label_smoothing
-        self.plain_loss = plain_loss
         self.place_decay = place_decay
 
     def forward(
@@ -181,7 +169,6 @@ class GlatLoss(FairseqCriterion):
             blocks.target_tokens,
             blocks.scored_mask,
             glancing,
-            blocks.starts,
         )
         losses = self._losses(out, reduce)
         logging_output = {
@@ -194,21 +181,11 @@ class GlatLoss(FairseqCriterion):
             "context_p": glancing.context_p if glancing is not None else 0.0,
         }
         logging_output |= _acceptance(out) if glancing is None else {"num_right": out.num_right}
-        return losses.loss + self._plain(out, reduce), 1, logging_output
+        return losses.loss, 1, logging_output
 
     def _losses(self, out: Any, reduce: bool) -> BlockLoss:
         weights = None if self.place_decay == 1 else self.place_decay**out.places
         return block_loss(out.logits, out.targets, self.label_smoothing, reduce, weights)
-
-    def _plain(self, out: Any, reduce: bool) -> Tensor | float:
-        """The weighted loss of the logits before the head, from which the candidates are chosen.
-
-        The first block of each sentence is enough, and saves most of the projection.
-        """
-        if out.plain_logits is None or not self.plain_loss or not reduce:
-            return 0.0
-        targets = out.targets[out.first]
-        return self.plain_loss * block_loss(out.plain_logits, targets, self.label_smoothing).loss
 
     @classmethod
     def reduce_metrics(cls, logging_outputs: list[dict[str, Any]]) -> None:

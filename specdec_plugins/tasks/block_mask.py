@@ -16,23 +16,17 @@ from typing import NamedTuple
 
 import torch
 from torch import Tensor
-from torch.nn import functional
 
 # The golden ratio's fraction: multiples of it fill the unit interval most evenly.
 _GOLDEN = 0.6180339887498949
 
 
 class MaskedBlocks(NamedTuple):
-    """Blocks of a batch, ready for the drafter.
-
-    With one block per sentence, W is the width of the longest prefix + block. With several, every
-    row holds its target once, as the prefix that the blocks share, followed by the blocks.
-    """
+    """Blocks of a batch, ready for the drafter; W is the width of the longest prefix + block."""
 
     input_tokens: Tensor  # [B, W] int64: prefix, masks, padding
     target_tokens: Tensor  # [B, W] int64: the answers, padded to match
     scored_mask: Tensor  # [B, W] bool: masked, and the target has a token there
-    starts: Tensor | None = None  # [B, N] int64, prefix of each block; None = one block, in place
 
 
 def fixed_prefix_lengths(
@@ -50,25 +44,15 @@ def fixed_prefix_lengths(
     return _scale_to_lengths(uniform, target_lengths)
 
 
-def draw_starts(
-    target_lengths: Tensor,  # [B] int64, </s> included
-    num_blocks: int,
-    generator: torch.Generator,
-) -> Tensor:  # [B, N] int64
-    """Prefix lengths of the blocks of a sentence, each uniform from 0 .. length - 1, which leaves
-    at least one token.
+def draw_prefix_lengths(target_lengths: Tensor, generator: torch.Generator) -> Tensor:
+    """Prefix lengths [B] int64, each uniform from 0 .. length - 1, which leaves at least one token.
 
-    One uniform number per row is shifted by 1/N from block to block, which spreads the blocks over
-    the sentence.
+    target_lengths: [B] int64, </s> included.
     """
     uniform = torch.rand(
-        (len(target_lengths), 1),
-        generator=generator,
-        device=target_lengths.device,
-        dtype=torch.float64,
+        target_lengths.shape, generator=generator, device=target_lengths.device, dtype=torch.float64
     )
-    shifts = torch.arange(num_blocks, device=target_lengths.device) / num_blocks
-    return _scale_to_lengths(torch.frac(uniform + shifts), target_lengths[:, None])
+    return _scale_to_lengths(uniform, target_lengths)
 
 
 def _scale_to_lengths(uniform: Tensor, target_lengths: Tensor) -> Tensor:  # [B], [B] -> [B]
@@ -110,35 +94,4 @@ def mask_blocks(
         input_tokens=visible.masked_fill(block_mask, mask),
         target_tokens=answers,
         scored_mask=block_mask & answers.ne(pad),
-    )
-
-
-def share_prefix(
-    target_tokens: Tensor,  # [B, T] int64, right-padded, ends in </s>, no start token
-    starts: Tensor,  # [B, N] int64, less than each target's length
-    block_size: int,
-    *,
-    mask: int,
-    pad: int,
-) -> MaskedBlocks:
-    """Several blocks per sentence after one copy of its target, which they share as their prefix.
-
-    Column T + n * block_size + j of row b is the mask of target position starts[b, n] + j.
-    ``models.block_decoder.Layout.hidden`` defines what each column sees.
-
-    Example, target ``a b c </s>``, starts 1 and 3, blocks of 2::
-
-        input_tokens   a  b  c  </s>  <m> <m>   <m>  <m>
-        target_tokens  a  b  c  </s>  b   c     </s> _
-    """
-    target_width = target_tokens.shape[1]
-    wanted = starts[:, :, None] + torch.arange(block_size, device=starts.device)  # [B, N, K]
-    wanted = wanted.flatten(1)  # [B, N * K]
-    known = wanted.clamp(max=target_width - 1)
-    answers = target_tokens.gather(1, known).masked_fill(wanted >= target_width, pad)
-    return MaskedBlocks(
-        input_tokens=torch.cat([target_tokens, torch.full_like(answers, mask)], 1),
-        target_tokens=torch.cat([target_tokens, answers], 1),
-        scored_mask=functional.pad(answers.ne(pad), (target_width, 0)),
-        starts=starts,
     )

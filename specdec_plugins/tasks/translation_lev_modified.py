@@ -23,10 +23,9 @@ from specdec_plugins.models.glancing import Glance, context_share
 from specdec_plugins.tasks.block_evaluation import BlockEvaluation, log_figures
 from specdec_plugins.tasks.block_mask import (
     MaskedBlocks,
-    draw_starts,
+    draw_prefix_lengths,
     fixed_prefix_lengths,
     mask_blocks,
-    share_prefix,
 )
 
 logger = logging.getLogger(__name__)
@@ -42,13 +41,6 @@ class BlockTranslationConfig(TranslationConfig):
         metadata={"help": "what is masked in a target: block_mask masks one block after a prefix"},
     )
     block_size: int = field(default=25, metadata={"help": "tokens masked at once, 1 or more"})
-    blocks_per_sentence: int = field(
-        default=1,
-        metadata={
-            "help": "blocks drawn from each target, which share its prefix: several times the "
-            "signal for little more than the cost of one; more than 1 needs --cached-prefix"
-        },
-    )
     start_p: float = field(
         default=0.5,
         metadata={"help": "glancing: share of wrong predictions revealed at the first update"},
@@ -118,13 +110,7 @@ class BlockTranslationTask(TranslationTask):
             self.tokenizer = encoders.build_tokenizer(
                 Namespace(tokenizer=self.cfg.eval_bleu_detok, **detokeniser)
             )
-        model = super().build_model(cfg, from_checkpoint)
-        if self.cfg.blocks_per_sentence > 1 and not model.decoder.cached_prefix:
-            raise UserError(
-                "--blocks-per-sentence above 1 needs a prefix that does not see the blocks; add "
-                "--cached-prefix (part of --arch block_fast), or use 1 block per sentence"
-            )
-        return model
+        return super().build_model(cfg, from_checkpoint)
 
     def build_generator(self, models: Any, args: Any, **kwargs: Any) -> Any:
         raise UserError(
@@ -145,12 +131,7 @@ class BlockTranslationTask(TranslationTask):
         generator = self._generator(update_num, sample["target"].device)
         lengths = sample["target"].ne(self.tgt_dict.pad()).sum(dim=1)  # [B]
         cfg = self.cfg
-        starts = draw_starts(lengths, cfg.blocks_per_sentence, generator)
-        if cfg.blocks_per_sentence == 1:
-            blocks = self._mask(sample["target"], starts[:, 0])
-        else:
-            symbols = {"mask": self.tgt_dict.unk(), "pad": self.tgt_dict.pad()}
-            blocks = share_prefix(sample["target"], starts, cfg.block_size, **symbols)
+        blocks = self._mask(sample["target"], draw_prefix_lengths(lengths, generator))
         share = context_share(update_num, cfg.start_p, cfg.minus_p, cfg.total_up)
         # With nothing to reveal, the pass that finds wrong predictions is skipped.
         glancing = Glance(share, generator) if share > 0 else None
@@ -215,7 +196,6 @@ def check_settings(cfg: BlockTranslationConfig) -> None:
     for flag, value, is_possible, wanted in (
         ("noise", cfg.noise, cfg.noise in NOISES, f"one of: {', '.join(NOISES)}"),
         ("block-size", cfg.block_size, cfg.block_size >= 1, "1 or more tokens"),
-        ("blocks-per-sentence", n := cfg.blocks_per_sentence, n >= 1, "1 or more blocks"),
         ("total-up", cfg.total_up, cfg.total_up >= 1, "1 or more updates"),
         ("start-p", cfg.start_p, 0 <= cfg.start_p <= 1, "a share from 0 to 1"),
         ("minus-p", cfg.minus_p, 0 <= cfg.minus_p <= 1, "a share from 0 to 1"),

@@ -20,12 +20,7 @@ from specdec_plugins.formats.checkpoints import load_checkpoint, untrained
 from specdec_plugins.formats.dictionaries import Dictionaries, load_dictionaries
 from specdec_plugins.formats.models import DIGESTS, TrainingRecord, flags_of, read_model, upgrade
 from specdec_plugins.models.assistant_transformer import chosen_layers, spaced_layers
-from specdec_plugins.models.block_drafter import (
-    SWITCHES,
-    BlockDrafter,
-    block_architecture,
-    fast_architecture,
-)
+from specdec_plugins.models.block_drafter import SWITCHES, BlockDrafter, block_architecture
 
 StateDict = dict[str, Tensor]
 
@@ -50,30 +45,14 @@ _OF_VERIFIER = (
     ),
     *("max_source_positions", "max_target_positions"),
 )
-# Further settings that a frozen encoder takes from the verifier.
-_OF_ENCODER = ("encoder_normalize_before", "layernorm_embedding")
-
-# Defaults of each architecture.
-_DEFAULTS: dict[str, dict[str, Any]] = {
-    "block": {
-        "activation_fn": "gelu",
-        "src_embedding_copy": True,
-        "apply_bert_init": True,
-        "encoder_learned_pos": True,
-        "decoder_learned_pos": True,
-        "max_source_positions": 1000,
-        "max_target_positions": 1000,
-    },
-    "block_fast": {
-        "decoder_layers": 2,
-        "src_embedding_copy": True,
-        "decoder_learned_pos": True,
-        "freeze_encoder": True,
-        "cached_prefix": True,
-        "scale_decoder_embedding": True,
-        "copy_positions": True,
-        "init_decoder_from_verifier": True,
-    },
+_DEFAULTS: dict[str, Any] = {
+    "activation_fn": "gelu",
+    "src_embedding_copy": True,
+    "apply_bert_init": True,
+    "encoder_learned_pos": True,
+    "decoder_learned_pos": True,
+    "max_source_positions": 1000,
+    "max_target_positions": 1000,
 }
 
 
@@ -90,8 +69,7 @@ def verifier_settings(checkpoint: dict[str, Any], path: Path) -> Namespace:
             f"{path}: this is a block drafter; give the checkpoint of a verifier, an ordinary "
             "fairseq Transformer"
         )
-    names = (*_OF_VERIFIER, *_OF_ENCODER, "decoder_normalize_before", "no_scale_embedding")
-    names = (*names, "no_token_positional_embeddings")
+    names = (*_OF_VERIFIER, "encoder_normalize_before", "decoder_normalize_before")
     told = {name: record.get(name) for name in names}
     settings = Namespace(**{name: value for name, value in told.items() if value is not None})
     transformer_architecture(settings)
@@ -112,48 +90,22 @@ def drafter_settings(args: Namespace, verifier: Namespace, source: StateDict) ->
         f"{args.verifier} differ; leave it out, or train a verifier with it",
     )
     values: dict[str, Any] = {name: getattr(verifier, name) for name in _OF_VERIFIER}
-    values |= dict.fromkeys([*SWITCHES, *_OF_ENCODER], False)
+    values |= dict.fromkeys(SWITCHES, False)
     values |= dict.fromkeys(["copy_positions", "init_decoder_from_verifier"], False)
     values |= {
-        "sequential_head": None,
-        "head_attention": None,
         "share_all_embeddings": shared,
         "share_decoder_input_output_embed": shared or _equal(source, TARGET_EMBEDDING, PROJECTION),
-        **_DEFAULTS[args.arch],
+        **_DEFAULTS,
     }
     if verifier.decoder_normalize_before:  # its layers are of no use to a post-norm decoder
         values["init_decoder_from_verifier"] = False
     values |= {name: v for name, v in vars(args).items() if name in values and v is not None}
-    if values["freeze_encoder"]:
-        values |= _frozen_encoder(args, verifier)
     for name in ("copy_positions", "init_decoder_from_verifier"):
         setattr(args, name, values.pop(name))
-    settings = Namespace(arch=args.arch, _name=args.arch, **values)
-    (fast_architecture if args.arch == "block_fast" else block_architecture)(settings)
+    settings = Namespace(arch="block", _name="block", **values)
+    block_architecture(settings)
     _refuse_other_sizes(args, settings, verifier)
     return settings
-
-
-def _frozen_encoder(args: Namespace, verifier: Namespace) -> dict[str, Any]:
-    """Settings of an encoder that stays the verifier's; raises ``UserError`` if it cannot."""
-    require(
-        not verifier.no_token_positional_embeddings,
-        f"{args.verifier} has no positions but the drafter does, so its encoder cannot be frozen; "
-        "add --no-freeze-encoder",
-    )
-    scaled = not verifier.no_scale_embedding
-    require(
-        args.scale_encoder_embedding in (None, scaled),
-        f"{args.verifier} {'scales' if scaled else 'does not scale'} its embeddings, and a "
-        "frozen encoder must do the same; leave out --[no-]scale-encoder-embedding",
-    )
-    return {
-        "activation_fn": verifier.activation_fn,
-        "swish": verifier.activation_fn == "swish",
-        **{name: getattr(verifier, name) for name in _OF_ENCODER},
-        "scale_encoder_embedding": scaled,
-        "copy_positions": True,
-    }
 
 
 def _equal(state: StateDict, first: str, second: str) -> bool:
@@ -163,7 +115,6 @@ def _equal(state: StateDict, first: str, second: str) -> bool:
 
 def _refuse_other_sizes(args: Namespace, drafter: Namespace, verifier: Namespace) -> None:
     copied = ("encoder", "decoder") if args.init_decoder_from_verifier else ("encoder",)
-    norms = {"encoder": drafter.encoder_normalize_before, "decoder": False}
     # The numbers of decoder layers may differ: as many are copied as both have.
     for name in (*ENCODER_SIZES, *(DECODER_SIZES[:-1] if "decoder" in copied else ())):
         mine, theirs = getattr(drafter, name), getattr(verifier, name)
@@ -174,7 +125,7 @@ def _refuse_other_sizes(args: Namespace, drafter: Namespace, verifier: Namespace
         )
     for side in copied:
         require(
-            getattr(verifier, f"{side}_normalize_before") == norms[side],
+            not getattr(verifier, f"{side}_normalize_before"),
             f"{args.verifier} normalises before each {side} layer and the drafter after it, so "
             f"layers cannot be copied; train a verifier without --{side}-normalize-before, "
             "or the drafter without an initial checkpoint",
@@ -227,7 +178,7 @@ def initialise_drafter(args: Namespace) -> tuple[dict[str, Any], list[str]]:
     _copy_positions(copy, source, "encoder", args.copy_positions)
     _copy_decoder(copy, source, drafter, args)
     if earlier := vars(args)["from"]:
-        _copy_drafter(copy, drafter, earlier)
+        _copy_drafter(copy, earlier)
     model.load_state_dict(copy.state, strict=True)
     return untrained(drafter, model.state_dict(), "GlatLoss"), copy.report
 
@@ -293,8 +244,6 @@ def _copy_encoder(copy: _Copy, source: StateDict, drafter: Namespace, verifier: 
             f"drafter uses {drafter.activation_fn}"
         )
     copy.take("source embeddings", [SOURCE_EMBEDDING], source)
-    if drafter.freeze_encoder:
-        copy.report.append("frozen      the encoder: it stays identical to the verifier's")
 
 
 def _copy_positions(copy: _Copy, source: StateDict, side: str, wanted: bool) -> None:
@@ -330,15 +279,12 @@ def _copy_decoder(copy: _Copy, source: StateDict, drafter: Namespace, args: Name
     # Positions would drown embeddings that are not scaled as the verifier's are.
     wanted = args.copy_positions and drafter.scale_decoder_embedding
     _copy_positions(copy, source, "decoder", wanted)
-    for what, prefix, why in (
-        ("copy attention", "decoder.copy_attn.", "fresh; the verifier has no such part"),
-        ("sequential head", "decoder.head.", "fresh; it changes nothing at first"),
-    ):
-        copy.take(what, copy.names(prefix), {}, why)
+    fresh = "fresh; the verifier has no such part"
+    copy.take("copy attention", copy.names("decoder.copy_attn."), {}, fresh)
 
 
-def _copy_drafter(copy: _Copy, drafter: Namespace, path: Path) -> None:
-    """Copy the weights of an earlier drafter, except those frozen as the verifier's.
+def _copy_drafter(copy: _Copy, path: Path) -> None:
+    """Copy the weights of an earlier drafter.
 
     path: its checkpoint, or a bundle. Raises ``UserError`` if there is no drafter of the same
     network.
@@ -349,10 +295,7 @@ def _copy_drafter(copy: _Copy, drafter: Namespace, path: Path) -> None:
             raise UserError(f"--from {path}: the bundle has no drafter with weights; leave it out")
         path = path / drafting.network.weights
     theirs = read_model(path).state
-    frozen = {name for name in copy.names("encoder.") if drafter.freeze_encoder}
-    if frozen and drafter.share_all_embeddings:
-        frozen |= {TARGET_EMBEDDING, PROJECTION}
-    names = [name for name in upgrade(copy.state) if name not in frozen]
+    names = list(upgrade(copy.state))
     for name in names:
         mine, found = list(copy.state[name].shape), list(theirs.get(name, torch.empty(0)).shape)
         require(

@@ -15,6 +15,7 @@ from specdec_plugins.decoding.networks import BlockConfig, BlockDrafter, Transfo
 from specdec_plugins.decoding.networks.cpu.ops import best_set
 from specdec_plugins.decoding.networks.cpu.products import NativeLinear
 from specdec_plugins.decoding.networks.fairseq_names import network_state
+from specdec_plugins.decoding.networks.heads import SequentialHead
 from specdec_plugins.decoding.networks.trained import Model
 from specdec_plugins.decoding.networks.transformer import same_encoder
 from specdec_plugins.formats.models import read_model
@@ -36,6 +37,18 @@ def model_of(folder: Path, arch: str = "transformer", seed: int = 0, **case: Any
         folder, 30, 30 if "share_all_embeddings" in case else 25
     )
     return read_model(fairseq_checkpoints.write(data, arch, seed, **case))
+
+
+def with_head(model: Model, attention: int) -> Model:
+    """The same drafter with a sequential head of 12."""
+    config = replace(model.config, sequential_head=12, head_attention=attention)
+    head = SequentialHead(config.decoder.dim, 12, attention, config.encoder.dim)
+    chance = torch.Generator().manual_seed(0)
+    state = {
+        f"decoder.head.{name}": torch.randn(tensor.shape, generator=chance)
+        for name, tensor in head.state_dict().items()
+    }
+    return replace(model, config=config, state=model.state | state)
 
 
 def in_double(model: Model) -> Any:
@@ -148,8 +161,7 @@ def test_a_larger_drafter_gives_the_same_logits(case: dict[str, Any], tmp_path: 
 @pytest.mark.parametrize("scaled", [False, True])
 def test_a_larger_head_drafts_the_same(scaled: bool, head_attention: int, tmp_path: Path) -> None:
     case = {"scale_encoder_embedding": scaled, "scale_decoder_embedding": scaled, **SHARED}
-    case |= {"head_attention": head_attention}
-    model = model_of(tmp_path, "block", block_size=6, sequential_head=12, **case)
+    model = with_head(model_of(tmp_path, "block", block_size=6, **case), head_attention)
     generator = torch.Generator().manual_seed(0)
     for name in ("weight", "bias"):  # zeros, before any training
         out = model.state[f"decoder.head.out.{name}"]
@@ -173,7 +185,7 @@ def test_a_larger_head_drafts_the_same(scaled: bool, head_attention: int, tmp_pa
 
 
 def test_a_larger_drafter_may_say_the_same(tmp_path: Path) -> None:
-    model = model_of(tmp_path, "block", block_size=6, sequential_head=12, **SHARED)
+    model = with_head(model_of(tmp_path, "block", block_size=6, **SHARED), 0)
     num_types = model.config.encoder.vocab_size
     starts = torch.arange(num_types + 1).clamp(max=3)
     tensors = {"common": [5, 7], "types": [9, 6, 8], "starts": starts.tolist()}

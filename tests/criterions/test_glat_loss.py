@@ -24,10 +24,8 @@ from tests.refusals import refused
 pytestmark = pytest.mark.fairseq
 
 
-def _criterion(
-    label_smoothing: float = 0.1, plain_loss: float = 0.2, place_decay: float = 1.0
-) -> Any:
-    return GlatLoss(SimpleNamespace(), label_smoothing, plain_loss, place_decay)
+def _criterion(label_smoothing: float = 0.1, place_decay: float = 1.0) -> Any:
+    return GlatLoss(SimpleNamespace(), label_smoothing, place_decay)
 
 
 def _case() -> tuple[torch.Tensor, torch.Tensor]:
@@ -153,7 +151,6 @@ def test_later_places_may_weigh_less() -> None:
     [
         ({"label_smoothing": -0.1}, "--label-smoothing"),
         ({"label_smoothing": 1.0}, "--label-smoothing"),
-        ({"plain_loss": -1.0}, "--plain-loss"),
         ({"place_decay": 0.0}, "--place-decay"),
     ],
 )

@@ -28,7 +28,6 @@ DRAFTER = {"arch": "block", "block_size": 4, "decoder_ffn_embed_dim": 24, **LEAR
 DRAFTERS: dict[str, dict[str, Any]] = {
     "published": {**DRAFTER, "src_embedding_copy": True},
     "plain": {**DRAFTER, "src_embedding_copy": False, "scale_encoder_embedding": True},
-    "fast": {**DRAFTER, "cached_prefix": True, "scale_decoder_embedding": True},
 }
 
 

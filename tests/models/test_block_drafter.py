@@ -10,9 +10,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from specdec_plugins.models.block_decoder import Layout
 from specdec_plugins.models.glancing import Glance
-from specdec_plugins.tasks.block_mask import draw_starts, mask_blocks
+from specdec_plugins.tasks.block_mask import draw_prefix_lengths, mask_blocks
 from tests.fairseq_models import build_drafter
 from tests.refusals import refused
 
@@ -83,9 +82,7 @@ def _positions(table: Tensor, tokens: Tensor) -> Tensor:
     return table[rows]
 
 
-def _plain_logits(
-    model: nn.Module, source: Tensor, tokens: Tensor, scale: float, prefix: int | None = None
-) -> Tensor:
+def _plain_logits(model: nn.Module, source: Tensor, tokens: Tensor, scale: float) -> Tensor:
     """One row of the network written out, as the description has it; [W, V]."""
     encoder, decoder = model.encoder, model.decoder
     table = encoder.embed_tokens.weight
@@ -100,65 +97,27 @@ def _plain_logits(
     mixture = scores.masked_fill(padding, -math.inf).softmax(-1) @ embedded
     x = torch.where(tokens.eq(MASK)[:, None], mixture, table[tokens])
     hidden = tokens.eq(PAD).repeat(len(tokens), 1)
-    if prefix is not None:
-        x = scale * x
-        for column in range(prefix):
-            hidden[column, column + 1 :] = True
     for layer in decoder.layers:
         x = _layer(layer, x + positions, hidden, states, padding)
     return x @ table.T
 
 
-@pytest.mark.parametrize(
-    ("arch", "scaled", "prefixes"),
-    [("block", False, (None, None)), ("block", True, (None, None)), ("block_fast", True, (3, 1))],
-)
+@pytest.mark.parametrize("scaled", [False, True])
 @pytest.mark.parametrize("training", [False, True])
-def test_forward_is_what_the_description_says(
-    arch: str, scaled: bool, prefixes: tuple[int | None, ...], training: bool
-) -> None:
-    changes = {"scale_encoder_embedding": scaled} if arch == "block" else {}
-    model = build_drafter(arch=arch, apply_bert_init=False, **changes).double()
+def test_forward_is_what_the_description_says(scaled: bool, training: bool) -> None:
+    changes = {"scale_encoder_embedding": scaled}
+    model = build_drafter(apply_bert_init=False, **changes).double()
     model.train(training)
     with torch.no_grad():
         out = model(SOURCE, LENGTHS, INPUT, TARGET, SCORED)
         scale = 4.0 if scaled else 1.0  # sqrt of the width, 16
         expected = [
-            _plain_logits(model, SOURCE[row], INPUT[row], scale, prefix)[SCORED[row]]
-            for row, prefix in enumerate(prefixes)
+            _plain_logits(model, SOURCE[row], INPUT[row], scale)[SCORED[row]] for row in range(2)
         ]
     # In float64, but fairseq computes its GELU in float32.
     torch.testing.assert_close(out.logits, torch.cat(expected), rtol=0, atol=1e-6)
     assert out.targets.tolist() == [14, EOS, 15, EOS]
     assert out.num_masked == 4
-
-
-def test_revealed_tokens_belong_to_the_block() -> None:
-    """They see the masks behind them, as in the published drafter."""
-    model = build_drafter(arch="block_fast", apply_bert_init=False).double().eval()
-    source = model._read_source(SOURCE, LENGTHS)
-    shown = INPUT.clone()
-    shown[0, 3] = TARGET[0, 3]
-    with torch.no_grad():
-        out = model.decoder(shown, *source, Layout.find(SCORED))
-        expected = _plain_logits(model, SOURCE[0], shown[0], 4.0, prefix=3)[3:]
-    torch.testing.assert_close(model.decoder.output_layer(out[0]), expected, rtol=0, atol=1e-6)
-
-
-def test_a_frozen_encoder_has_no_gradient_and_no_dropout() -> None:
-    model = build_drafter(arch="block_fast", dropout=0.5, share_all_embeddings=False)
-    model.train()
-    assert model.training
-    assert not any(module.training for module in model.encoder.modules())
-    assert model.decoder.layers[0].training
-    first, second = (model.encoder(SOURCE, LENGTHS)["encoder_out"][0] for _ in range(2))
-    assert torch.equal(first, second)
-    out = model(SOURCE, LENGTHS, INPUT, TARGET, SCORED, _glance(0.5))
-    out.logits.logsumexp(-1).sum().backward()
-    for name, parameter in model.named_parameters():
-        assert (parameter.grad is None) == name.startswith("encoder."), name
-    tied = build_drafter(arch="block_fast").decoder  # a table shared with it is frozen, too
-    assert not tied.output_projection.weight.requires_grad
 
 
 def test_without_the_copy_masks_are_the_unk_embedding() -> None:
@@ -240,7 +199,7 @@ def test_learns_to_copy() -> None:
         column = torch.arange(8)
         tokens = tokens.masked_fill(column >= lengths[:, None], PAD)
         tokens[column == lengths[:, None] - 1] = EOS
-        prefixes = draw_starts(lengths, 1, random)[:, 0]
+        prefixes = draw_prefix_lengths(lengths, random)
         blocks = mask_blocks(tokens, prefixes, 4, mask=MASK, pad=PAD)
         return model(
             tokens, lengths, blocks.input_tokens, blocks.target_tokens, blocks.scored_mask, glancing

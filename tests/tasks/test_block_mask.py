@@ -7,12 +7,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from specdec_plugins.tasks.block_mask import (
-    draw_starts,
-    fixed_prefix_lengths,
-    mask_blocks,
-    share_prefix,
-)
+from specdec_plugins.tasks.block_mask import draw_prefix_lengths, fixed_prefix_lengths, mask_blocks
 
 PAD, EOS, MASK = 1, 2, 3
 
@@ -84,7 +79,7 @@ def test_block_size_below_one_is_refused(block_size: int) -> None:
 def test_drawn_prefixes_are_uniform_leave_one_token_and_follow_the_generator() -> None:
     lengths = torch.tensor([1, 4]).repeat(8000)
     drawn, again, other = (
-        draw_starts(lengths, 1, torch.Generator().manual_seed(seed))[:, 0] for seed in (1, 1, 2)
+        draw_prefix_lengths(lengths, torch.Generator().manual_seed(seed)) for seed in (1, 1, 2)
     )
     assert torch.equal(drawn, again)
     assert not torch.equal(drawn, other)
@@ -107,23 +102,3 @@ def test_fixed_prefixes_belong_to_the_sentence_not_to_the_batch() -> None:
     counts = torch.bincount(fixed_prefix_lengths(lengths, torch.arange(1000), seed=1), minlength=6)
     assert counts[5] == 0
     assert (counts[:5] - 200).abs().max() <= 5
-
-
-def test_blocks_that_share_a_prefix_as_in_the_example() -> None:
-    a, b, c = 7, 8, 9
-    shared = share_prefix(
-        torch.tensor([[a, b, c, EOS]]), torch.tensor([[1, 3]]), 2, mask=MASK, pad=PAD
-    )
-    assert shared.input_tokens.tolist() == [[a, b, c, EOS, MASK, MASK, MASK, MASK]]
-    assert shared.target_tokens.tolist() == [[a, b, c, EOS, b, c, EOS, PAD]]
-    assert shared.scored_mask.tolist() == [[False] * 4 + [True, True, True, False]]
-
-
-def test_starts_are_spread_over_the_sentence() -> None:
-    lengths = torch.tensor([1, 8, 40])
-    starts = draw_starts(lengths, 4, torch.Generator().manual_seed(3))
-    assert starts.shape == (3, 4)
-    assert (starts >= 0).all()
-    assert (starts < lengths[:, None]).all()
-    # One in each quarter, wherever the first lies.
-    assert sorted((starts[2] // 10).tolist()) == [0, 1, 2, 3]

@@ -36,9 +36,9 @@ class BlockNatDrafter(ContextDrafter):
     its row alone, and on no neighbour, budget or schedule. For the same reason the published
     network cannot cache its prefix, and a round costs more as rows grow.
 
-    A network that was trained for it (`--cached-prefix`) keeps the keys and values of the prefix
+    A network that was trained for it (`cached_prefix`) keeps the keys and values of the prefix
     from round to round: a pass covers the tokens committed since the last one, and the masks. One
-    whose encoder is the verifier's (`--freeze-encoder`) reads the verifier's encoder output instead
+    whose encoder is the verifier's, frozen in training, reads the verifier's encoder output instead
     of encoding.
     """
 
@@ -77,7 +77,7 @@ class BlockNatDrafter(ContextDrafter):
         self._samples = context.sampling
         require(
             not config.confidence or self.network.decoder.head is not None,
-            "confidence applies to a drafter with a sequential head (--arch block_fast); omit it.",
+            "confidence applies to a drafter with a sequential head (scripts/drafter.sh); omit it.",
         )
         self._eos = context.verifier.special.eos
         self._bigrams = _suitable_bigrams(context, self.network) if config.bigram_weight else None
@@ -313,7 +313,7 @@ def _sharing(
     require(
         wanted is None,
         "share_encoder: the drafter's encoder differs from this verifier's, so the drafter cannot "
-        "read its output; omit the option, or train a drafter with --freeze-encoder from this "
+        "read its output; omit the option, or train a drafter by scripts/drafter.sh from this "
         "verifier.",
     )
     return None
