@@ -24,7 +24,7 @@ BUNDLE ?= $(MODEL:/=).bundle
 BENCH_MODELS_FLAGS ?= --threads 1 --batches 1 16 --relaxed --turn 8
 BENCH_GPU_FLAGS ?= --threads 2 --batches 1 4 8 16 32 64 --dtypes float32 float16
 
-SHELL_SCRIPTS = $(wildcard scripts/*.sh) scripts/average-checkpoints .ci/run
+SHELL_SCRIPTS = $(wildcard scripts/*.sh) .ci/run
 
 help:  ## say what there is
 	@sed -nE 's/^([a-z-]+):.*  ## (.*)/make \1|\2/p' Makefile | column -t -s '|'
@@ -36,7 +36,7 @@ demo: setup  ## translate real sentences with the bundled pair of models and by 
 	@$(PY) scripts/demo.py
 
 translate: setup  ## translate what you type, or a pipe: echo "Good morning." | make translate
-	@$(PY) scripts/translate.py
+	@$(PY) -m specdec_plugins.cli translate --quiet
 
 SAMPLE := data/sample
 demo-train: setup  ## train on the sample corpus and translate its held-out part
@@ -65,10 +65,10 @@ bench-models: setup $(MODEL)/config.json $(BUNDLE)/bundle.json  ## the same for 
 	  --output benchmarks/results/models $(BENCH_MODELS_FLAGS)
 
 runs/models/en-de/config.json: | setup
-	@scripts/convert.sh marian data/models/en-de --output $(@D)
+	@$(PY) -m specdec_plugins.cli convert marian data/models/en-de --output $(@D)
 
 runs/models/en-de.bundle/bundle.json: runs/models/en-de/config.json
-	@scripts/convert.sh bundle $(<D) --path data/models/en-de/drafter.safetensors --block-size 5 --output $(@D)
+	@$(PY) -m specdec_plugins.cli convert bundle $(<D) --path data/models/en-de/drafter.safetensors --block-size 5 --output $(@D)
 
 check: setup  ## look for faults without running anything: ruff, mypy, shellcheck, workflows
 	@echo "check: ruff"

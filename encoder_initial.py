@@ -42,7 +42,7 @@ OF_FAIRSEQ = {
 def numbers(text: str) -> list[int]:
     parts = text.split(",")
     if not all(part.isdecimal() and int(part) for part in parts):
-        raise argparse.ArgumentTypeError(
+        raise ValueError(
             f"expected comma-separated layer numbers from 1, such as 1,6, not {text!r}"
         )
     return list(map(int, parts))

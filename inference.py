@@ -9,7 +9,7 @@ from specdec_plugins.errors import run_program
 
 def _run() -> int:
     try:
-        return run_program("specdec_plugins.app.main")
+        return run_program("specdec_plugins.app.main", "inference")
     except ModuleNotFoundError as error:
         if error.name != "torch":
             raise

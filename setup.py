@@ -30,7 +30,7 @@ SERVE = [
 ]
 # Other engines that a verifier can be converted to, and measured against.
 CONVERT = ["ctranslate2>=4.8", "transformers>=5.20"]
-COMPARE = ["matplotlib>=3.9", "sacrebleu>=2.4"]  # scripts/reproduce.sh
+COMPARE = ["matplotlib>=3.9", "sacrebleu>=2.4"]  # specdec bench reproduce
 BENCH = [*COMPARE, *CONVERT, "locust>=2.32"]  # locust: load on the server
 # Several engines behind one address; distillation on many machines.
 RAY = ["ray[serve]>=2.50", *SERVE]

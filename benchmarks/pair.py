@@ -55,7 +55,7 @@ class Pair:
         require(
             is_bundle(folder) or not is_pretrained(folder),
             f"{folder}: this is a transformers model; name it with --model, beside a bundle that "
-            "scripts/drafter.sh or scripts/convert.sh bundle made from it.",
+            "specdec drafter or specdec convert bundle made from it.",
         )
         languages = {"source_lang": source_lang, "target_lang": target_lang}
         given: dict[str, Any] = {"data": str(folder), **languages}

@@ -154,7 +154,7 @@ def run(args: argparse.Namespace) -> tuple[Record, Log]:
     language = settings.target_lang or ""
     record = {
         "title": args.title or f"{Path(args.data).name} on {(args.input or Path(args.test)).name}",
-        "command": command("scripts/reproduce.sh"),
+        "command": command("specdec bench reproduce"),
         "machine": describe(choose_device(settings.device).type),
         "batch": args.batch,
         "threads": torch.get_num_threads(),
@@ -334,7 +334,7 @@ def main(args: argparse.Namespace) -> None:
 
 _NUMBER = at_least(1)
 COMMAND = cli.CommandLine(
-    "reproduce.sh",
+    "specdec bench reproduce",
     "Run the experiments of the SpecDec paper on a bundle and a test set: tables, plots, JSON. The "
     "same command resumes a stopped run.",
     main,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import json
 import logging
 from collections.abc import Sequence
@@ -18,8 +17,9 @@ from benchmarks.reports import Record, command, describe
 from benchmarks.results import Results, page
 from benchmarks.shapes import grow, grown_size
 from benchmarks.systems import Options
-from specdec_plugins.app.options import add_options, build
-from specdec_plugins.errors import Parser, run_command
+from specdec_plugins.app.options import build, flags_of
+from specdec_plugins.corpus.cli import CommandLine
+from specdec_plugins.errors import run_command
 from specdec_plugins.formats.output import check_output
 
 DESCRIPTION = """\
@@ -29,16 +29,12 @@ The command writes OUTPUT.json, OUTPUT.md and plots as OUTPUT.<plot>.png.
 """
 
 
-def parser() -> argparse.ArgumentParser:
-    made = Parser(prog="python -m benchmarks", description=DESCRIPTION, allow_abbrev=False)
-    add_options(made, Options)
-    return made
+COMMAND = CommandLine("specdec bench", DESCRIPTION, None, flags_of(Options))
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Exit status: 0 done, 2 bad input or settings, 130 interrupted."""
-    made = parser()
-    given = vars(made.parse_args(argv))
+    given = COMMAND.given(argv)
     logging.getLogger("fairseq").setLevel(logging.WARNING)
 
     def work() -> None:
@@ -51,7 +47,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         write(results, options.output)
         print(page(results))
 
-    return run_command(made.prog, work, False, "interrupted; nothing was written.")
+    return run_command(COMMAND.name, work, False, "interrupted; nothing was written.")
 
 
 def write(results: Results, output: str) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from argparse import ArgumentTypeError
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import MISSING, asdict, dataclass, field, replace
 from fnmatch import fnmatch
@@ -62,13 +61,13 @@ def _tolerance(text: str) -> tuple[int, float]:
     try:
         return int(beta), float(tau)
     except ValueError as error:
-        raise ArgumentTypeError(f"expected BETA:TAU such as 3:1.0, not {text!r}") from error
+        raise ValueError(f"expected BETA:TAU such as 3:1.0, not {text!r}") from error
 
 
 def _probability(text: str) -> float:
     share = float(text)
     if not 0 <= share <= 1:
-        raise ArgumentTypeError(f"expected a probability from 0 to 1, not {text}")
+        raise ValueError(f"expected a probability from 0 to 1, not {text}")
     return share
 
 
@@ -121,25 +120,25 @@ class Options:
     )
     device: str = _how("cpu", "device that all engines compute on", choices=("cpu", "cuda"))
     work: str = _how("runs/bench", "folder for converted weights", "FOLDER")
-    threads: Sequence[int] = _how((2,), "threads (default: 2)", "N", nargs="+", type=_count)
-    batches: Sequence[int] = _how((1,), "batch sizes (default: 1)", "N", nargs="+", type=_count)
+    threads: Sequence[int] = _how((2,), "threads (default: 2)", "N", many=True, type=_count)
+    batches: Sequence[int] = _how((1,), "batch sizes (default: 1)", "N", many=True, type=_count)
     repeats: int = _how(3, "repetitions", type=_count)
     turn: int = _how(25, "sentences that a row decodes before the next one does", type=_count)
     dtypes: Sequence[str] = _rows(
         ("float32", "int8"),
         "precisions; each engine runs those that it supports (default: float32 int8)",
-        nargs="+",
+        many=True,
         choices=sorted({dtype for dtypes in PRECISIONS.values() for dtype in dtypes}),
     )
     relaxed: Sequence[tuple[int, float]] = _rows(
         ((3, 1.0), (5, 3.0)),
         "tolerances of relaxed decoding (default: 3:1 5:3)",
         "BETA:TAU",
-        nargs="*",
+        many=True,
         type=_tolerance,
     )
     block_sizes: Sequence[int] = _rows(
-        (), "further block sizes of exact decoding (default: none)", "K", nargs="*", type=_count
+        (), "further block sizes of exact decoding (default: none)", "K", many=True, type=_count
     )
     scripted: Sequence[float] = _rows(
         (),
@@ -147,20 +146,20 @@ class Options:
         "(default: none)",
         "P",
         flags=("--scripted-acceptance",),
-        nargs="*",
+        many=True,
         type=_probability,
     )
     rows: Sequence[str] = _rows(
         ("*",),
         "only rows whose name matches, such as 'ours *' (default: all)",
         "PATTERN",
-        nargs="+",
+        many=True,
     )
     batch_rows: Sequence[str] = _rows(
         ("*",),
         "of these, the rows to measure at batch sizes above 1 (default: all that can be)",
         "PATTERN",
-        nargs="+",
+        many=True,
     )
 
     def __post_init__(self) -> None:

@@ -6,7 +6,7 @@
 #   scripts/inference.sh work/mine/data-bin --strategy AR --output-path my.de
 set -euo pipefail
 
-# The defaults are the output of scripts/prepare-wmt14-en-de.sh, and of scripts/train-verifier.sh and
+# The defaults are the output of scripts/prepare-wmt14-en-de.sh, and of specdec train verifier and
 # scripts/train.sh with the folders of the README (--save-dir verifier, drafter).
 folder=work/wmt14-en-de/data-bin # with dict.en.txt and dict.de.txt, or a bundle
 [[ ${1:--} == -* ]] || { folder=$1 && shift; }

@@ -31,12 +31,18 @@ COMMANDS = {
     "train recipe": ("training.recipe:COMMAND.run", "Train a pair from parallel text alone."),
     "evaluate": ("corpus.scoring:EVALUATE.run", "Score translations."),
     "evaluate ref": ("corpus.scoring:REF.run", "Score with compound splitting, as published."),
-    "convert": ("app.convert:main", "Convert models into a bundle, or for other engines."),
+    "evaluate exactness": ("app.exactness:main", "Explain where drafts change the output."),
+    "convert bundle": ("app.convert:BUNDLE.run", "Make a bundle of models."),
+    "convert fairseq": ("app.convert:FAIRSEQ.run", "Make fairseq checkpoints of a bundle."),
+    "convert marian": ("app.convert:MARIAN.run", "Make a MarianMT model of a verifier."),
+    "convert ctranslate2": ("app.convert:CTRANSLATE2.run", "Make a CTranslate2 model of one."),
     "convert bigrams": ("corpus.binarising:COMMAND.run", "Count bigrams for a drafter."),
     "convert shortlist": ("corpus.binarising:SHORTLIST.run", "Add a shortlist to a drafter."),
     "bench": ("benchmarks.run:main", "Measure all engines side by side."),
     "bench reproduce": ("benchmarks.reproduce:COMMAND.run", "Run the paper's experiments."),
 }
+# Names that are commands only with a second word.
+GROUPS = {"train": ("", "Train models."), "convert": ("", "Convert models and their data.")}
 
 
 def _app() -> App:
@@ -45,7 +51,7 @@ def _app() -> App:
 
     groups = {"": App(NAME, version=specdec_plugins.__version__)}
     groups[""].help = "Speculative translation. specdec COMMAND --help explains a command."
-    for name, (_, told) in {"train": ("", "Train models."), **COMMANDS}.items():
+    for name, (_, told) in {**GROUPS, **COMMANDS}.items():
         *group, last = name.split()
         groups[name] = App(last, help=told)
         groups["".join(group)].command(groups[name])

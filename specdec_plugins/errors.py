@@ -172,17 +172,6 @@ class Parser(argparse.ArgumentParser):
         raise SystemExit(refuse(self.prog, f"{message}; {self.prog} --help explains every flag"))
 
 
-class _Removed(argparse.Action):
-    def __call__(self, parser: argparse.ArgumentParser, *given: Any) -> None:
-        parser.error(f"{given[-1]} was removed: {self.const}")
-
-
-def answer_removed(parser: argparse.ArgumentParser, flags: Mapping[str, str]) -> None:
-    """Refuse flags of earlier versions, each with what to do instead."""
-    for flag, instead in flags.items():
-        parser.add_argument(flag, action=_Removed, nargs="*", const=instead, help=argparse.SUPPRESS)
-
-
 def not_installed(package: str, extra: str) -> UserError:
     """The error for a missing optional package; ``extra``: the one in setup.py that has it."""
     return UserError(

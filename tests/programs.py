@@ -6,11 +6,13 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any
 
+from specdec_plugins.app import convert
+from specdec_plugins.corpus.cli import CommandLine
 from tests.bundles import ROOT
 from tests.warm_python import warm_python
 
@@ -67,3 +69,17 @@ def _heed_interrupts() -> None:
 def script(name: str, *arguments: object, cwd: Path, expect: int = 0, **variables: str) -> Done:
     """One of ``scripts/``, from another folder."""
     return run(ROOT / "scripts" / name, *arguments, cwd=cwd, expect=expect, **variables)
+
+
+SPECDEC = (ROOT / "scripts" / "python.sh", "-m", "specdec_plugins.cli")
+
+
+def specdec(name: str, *arguments: object, cwd: Path, expect: int = 0) -> Done:
+    """A command of ``specdec``, from another folder."""
+    return run(*SPECDEC, *name.split(), *arguments, cwd=cwd, expect=expect)
+
+
+def convert_main(words: Sequence[str]) -> int:
+    """`specdec convert` in this process."""
+    command: CommandLine = getattr(convert, words[0].upper())
+    return command.run(words[1:])

@@ -37,7 +37,7 @@ LAYERS: dict[str, set[str]] = {
     "text": {"formats"},
     "corpus": {"formats", "text"},
     "app": {"corpus", "decoding", "formats", "training"},
-    "serving": {"app", "decoding", "formats"},
+    "serving": {"app", "corpus", "decoding", "formats"},
 }
 WITH_FAIRSEQ = {"models", "criterions", "tasks", "formats", "corpus", "training"}
 MAX_FUNCTION_LINES = 40  # fits a screen

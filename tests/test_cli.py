@@ -2,13 +2,28 @@
 
 from __future__ import annotations
 
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+
 import pytest
 
 import specdec_plugins
 from specdec_plugins import cli
+from specdec_plugins.app import main
+from specdec_plugins.corpus import decontaminate
+from specdec_plugins.corpus.cli import CommandLine
 from specdec_plugins.errors import BAD_INPUT
 from tests.programs import python
 from tests.refusals import told
+
+
+@pytest.fixture(autouse=True)
+def _signals() -> Iterator[None]:
+    """A command leaves ctrl-C ignored, as its process is about to end."""
+    before = signal.getsignal(signal.SIGINT)
+    yield
+    signal.signal(signal.SIGINT, before)
 
 
 def output(capsys: pytest.CaptureFixture[str], *words: str) -> str:
@@ -67,3 +82,58 @@ def test_an_earlier_name_says_the_new_one(capsys: pytest.CaptureFixture[str]) ->
     first, second = capsys.readouterr().err.splitlines()
     assert first.startswith("specdec-serve: is called specdec serve now")
     assert (ended.value.code, "--nonsense" in second) == (BAD_INPUT, True)
+
+
+FILE = """
+[translate]
+beta = 3
+tau = 1.0
+progress = false
+drafter-options = '{"ban_repeats": true}'
+
+[prepare.mix]
+train = ["a", "b"]
+"""
+
+
+def test_a_file_gives_the_flags_that_are_not_given(tmp_path: Path) -> None:
+    file = tmp_path / "mine.toml"
+    file.write_text(FILE)
+    given = main.COMMAND.given(["--config", str(file), "--tau", "2"])
+    assert given == {
+        "config": str(file),
+        "beta": 3,
+        "tau": 2.0,
+        "progress": False,
+        "drafter_options": {"ban_repeats": True},
+    }
+    words = ["--pair", "en-de", "--valid", "v", "--out", "o", "--config", file]
+    assert decontaminate.COMMAND.parse(*words).train == ["a", "b"]
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("[translate]\nbetta = 3", "betta"),
+        ("[translate]\nbeta = 'x'", '"x"'),
+        ("[translate", "mine.toml"),
+        (None, "mine.toml"),
+    ],
+)
+def test_what_is_wrong_in_a_file_is_said_in_one_line(
+    text: str | None, message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "mine.toml"
+    if text is not None:
+        file.write_text(text)
+    said = told(capsys, main.COMMAND.given, ["--config", str(file)])
+    assert said.startswith("specdec translate: error: ")
+    assert message in said
+
+
+@pytest.mark.parametrize("command", [main.COMMAND, main.INFERENCE])
+def test_a_removed_flag_is_answered_with_what_to_do(
+    command: CommandLine, capsys: pytest.CaptureFixture[str]
+) -> None:
+    said = told(capsys, command.given, ["--tree", "3"])
+    assert f"{command.name}: error: --tree was removed: drafts are chains" in said

@@ -14,7 +14,7 @@ import pytest
 import torch
 
 from specdec_plugins.app.codec import Codec
-from specdec_plugins.app.main import main
+from specdec_plugins.app.main import inference as main
 from specdec_plugins.app.translator import SpeculativeTranslator
 from specdec_plugins.decoding.types import Draft, Prefix, Scores
 from specdec_plugins.decoding.verifier import TransformerVerifier

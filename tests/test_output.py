@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 import encoder_initial
-from specdec_plugins.app import drafter
+from specdec_plugins.app import convert, drafter
 from specdec_plugins.corpus import (
     binarising,
     checkpoints,
@@ -48,7 +48,7 @@ INTO = ["--AR-path", "none.pt", "--output"]
 TRAIN = [PAIR, "--arch", "block", "--task", "translation_lev_modified", "--cpu"]
 TRAIN += ["--criterion", "glat_loss", "--save-dir"]
 PROGRAMS = {
-    "inference.py": (
+    "specdec translate": (
         module("specdec_plugins.app.main"),
         ["--input-path", os.devnull, "--output-path"],
         "specdec_plugins.app.main.load_translator",
@@ -60,25 +60,25 @@ PROGRAMS = {
         "specdec_plugins.serving.translate_cli._translator",
         FILE,
     ),
-    "count-bigrams.sh": (
+    "specdec convert bigrams": (
         binarising.COMMAND.run,
         [PAIR, "--output"],
         "specdec_plugins.corpus.binarising.count_bigrams",
         FILE,
     ),
-    "python -m benchmarks": (
+    "specdec bench": (
         module("benchmarks.run"),
         ["--pair", PAIR, "--test", "lines.tsv", "--output"],
         "benchmarks.run.run",
         REPLACED,
     ),
-    "average-checkpoints": (
+    "specdec train average": (
         checkpoints.COMMAND.run,
         ["none.pt", "--output"],
         "specdec_plugins.corpus.checkpoints.average",
         REPLACED,
     ),
-    "evaluate.sh": (
+    "specdec evaluate": (
         scoring.EVALUATE.run,
         ["out", "ref", "--src", "en", "--tgt", "de", "--json"],
         "specdec_plugins.corpus.scoring.read_lines",
@@ -91,9 +91,9 @@ PROGRAMS = {
         REPLACED,
     ),
     "train.py": (module("train"), TRAIN, "train._run", FOLDER),
-    "convert.sh": (
-        module("specdec_plugins.app.convert"),
-        ["bundle", PAIR, *INTO],
+    "specdec convert bundle": (
+        convert.BUNDLE.run,
+        [PAIR, *INTO],
         "specdec_plugins.app.convert._to_bundle",
         FOLDER,
     ),
@@ -172,42 +172,42 @@ def test_an_input_is_known_by_any_name(tmp_path: Path, monkeypatch: pytest.Monke
 
 # Each program with an output that is one of its inputs, spelt in another way: `x/..` is nothing.
 IN_PLACE: dict[str, tuple[Run, str]] = {
-    "inference.py": (PROGRAMS["inference.py"][0], "--input-path a --output-path x/../a"),
+    "specdec translate": (PROGRAMS["specdec translate"][0], "--input-path a --output-path x/../a"),
     "specdec-translate": (PROGRAMS["specdec-translate"][0], "--input a --output x/../a"),
-    "count-bigrams.sh": (binarising.COMMAND.run, "data --output x/../data/dict.de.txt"),
-    "add-shortlist.sh": (binarising.SHORTLIST.run, "data --path a.pt --output x/../a.pt"),
-    "average-checkpoints": (checkpoints.COMMAND.run, "a.pt b.pt --output x/../b.pt"),
+    "specdec convert bigrams": (binarising.COMMAND.run, "data --output x/../data/dict.de.txt"),
+    "specdec convert shortlist": (binarising.SHORTLIST.run, "data --path a.pt --output x/../a.pt"),
+    "specdec train average": (checkpoints.COMMAND.run, "a.pt b.pt --output x/../b.pt"),
     "average --last": (checkpoints.COMMAND.run, "run --last 1 --output run/checkpoint_last.pt"),
-    "count-bigrams.sh training": (binarising.COMMAND.run, "data --output run/checkpoint_last.pt"),
-    "evaluate.sh": (scoring.EVALUATE.run, "a b --json x/../b"),
+    "bigrams of a training": (binarising.COMMAND.run, "data --output run/checkpoint_last.pt"),
+    "specdec evaluate": (scoring.EVALUATE.run, "a b --json x/../b"),
     "encoder_initial.py": (encoder_initial.COMMAND.run, "--verifier a.pt --output x/../a.pt"),
     "frames": (frames.COMMAND.run, "t.tsv --output x/../t.tsv"),
-    "convert.sh": (PROGRAMS["convert.sh"][0], "bundle data --output x/../data --force"),
-    "convert.sh inside": (
-        PROGRAMS["convert.sh"][0],
-        "bundle data --AR-path run/a.pt --output x/../run --force",
+    "specdec convert": (PROGRAMS["specdec convert bundle"][0], "data --output x/../data --force"),
+    "specdec convert inside": (
+        PROGRAMS["specdec convert bundle"][0],
+        "data --AR-path run/a.pt --output x/../run --force",
     ),
-    "drafter.sh": (drafter.COMMAND.run, "data --text a --output x/../data"),
-    "distill.sh": (distill.COMMAND.run, "data --path a.pt --output x/../data"),
-    "distill.sh inside": (distill.COMMAND.run, "data --path run/a.pt --output x/../run"),
-    "prepare-tsv.sh": (
+    "specdec drafter": (drafter.COMMAND.run, "data --text a --output x/../data"),
+    "specdec distill": (distill.COMMAND.run, "data --path a.pt --output x/../data"),
+    "specdec distill inside": (distill.COMMAND.run, "data --path run/a.pt --output x/../run"),
+    "specdec prepare": (
         prepare.COMMAND.run,
         "--src en --tgt de --train x/../raw/train.en,raw/train.de --split-valid 1 --out .",
     ),
-    "prepare-tsv.sh --codes": (
+    "specdec prepare --codes": (
         prepare.COMMAND.run,
         "--src en --tgt de --train t.tsv --split-valid 1 --codes bpe.codes --out x/..",
     ),
-    "decontaminate.sh": (
+    "specdec prepare mix": (
         decontaminate.COMMAND.run,
         "--pair en-de --train x/../train.tsv --valid t.tsv --out .",
     ),
-    "decontaminate.sh --also": (
+    "specdec prepare mix --also": (
         decontaminate.COMMAND.run,
         "--pair en-de --train t.tsv --valid t.tsv --test t.tsv --also raw/test.tsv --out raw",
     ),
     "train.sh": (run.DRAFTER.run, "--data data --verifier LAST --save-dir x/../run"),
-    "train-verifier.sh": (run.VERIFIER.run, "--data data --from LAST --save-dir run"),
+    "specdec train verifier": (run.VERIFIER.run, "--data data --from LAST --save-dir run"),
 }
 
 

@@ -1,11 +1,13 @@
-"""scripts/convert.sh: convert models into a bundle, and bundles for fairseq or other engines."""
+"""`specdec convert`: convert models into a bundle, and bundles for fairseq or other engines."""
 
 from __future__ import annotations
 
 import argparse
 import shutil
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,14 +19,15 @@ from specdec_plugins.app.loading import (
     read_words,
     settings_from_files,
 )
-from specdec_plugins.app.options import add_options
+from specdec_plugins.app.options import flags_of
 from specdec_plugins.app.settings import DTYPES, RAW_TEXT, Settings
 from specdec_plugins.app.translator import load_translator
+from specdec_plugins.corpus.cli import REQUIRED, Argument, CommandLine, Flag
 from specdec_plugins.corpus.resume import sha256
 from specdec_plugins.decoding.drafters import needs_of
 from specdec_plugins.decoding.networks import Transformer
 from specdec_plugins.decoding.networks.trained import Model
-from specdec_plugins.errors import Parser, read_text, require, run_command
+from specdec_plugins.errors import read_text, require
 from specdec_plugins.formats.bigrams import read_bigrams
 from specdec_plugins.formats.bundle import (
     BIGRAMS,
@@ -39,7 +42,7 @@ from specdec_plugins.formats.bundle import (
 )
 from specdec_plugins.formats.checkpoints import save_checkpoint
 from specdec_plugins.formats.ctranslate2 import export_ctranslate2
-from specdec_plugins.formats.dictionaries import Dictionary, load_dictionaries
+from specdec_plugins.formats.dictionaries import Dictionaries, Dictionary, load_dictionaries
 from specdec_plugins.formats.marian import export_marian
 from specdec_plugins.formats.models import check_direction, read_model, read_model_of, to_checkpoint
 from specdec_plugins.formats.output import check_output, new_folder
@@ -48,8 +51,6 @@ from specdec_plugins.formats.text import load_codes
 
 # Weights are quantised to int8 when a model is loaded, and are stored in floating point.
 STORED = tuple(name for name in DTYPES if name != "int8")
-_LANGUAGES = ("source_lang", "target_lang")
-
 
 _CARD = """\
 # {source} to {target}
@@ -58,83 +59,11 @@ _CARD = """\
 |---|---|
 {rows}
 
-    python inference.py FOLDER --input-path raw.{source} --output-path raw.{target}
+    specdec translate FOLDER --input-path raw.{source} --output-path raw.{target}
 
 The training data of these models, their licences, quality and limits were not recorded when this
 bundle was made. Describe them here before you pass the bundle on.
 """
-
-
-def make_parser() -> argparse.ArgumentParser:
-    parser = Parser(prog="convert.sh", description="Convert models between formats.")
-    formats = parser.add_subparsers(dest="to", required=True, metavar="FORMAT")
-    help_ = "fairseq checkpoints or a transformers model to a bundle"
-    _add_bundle(formats.add_parser("bundle", help=help_))
-    helps = {
-        "fairseq": "a bundle to fairseq checkpoints, with dictionaries and codes",
-        "marian": "a verifier to MarianMT for transformers (extra 'convert')",
-        "ctranslate2": "a verifier to a CTranslate2 model (extra 'convert')",
-    }
-    for name, text in helps.items():
-        add = (command := formats.add_parser(name, help=text)).add_argument
-        add("source", metavar="SOURCE", help="a bundle" + ", or a checkpoint" * (name != "fairseq"))
-        if name != "fairseq":
-            add("--data", metavar="FOLDER", help="for a checkpoint: folder with dict.<lang>.txt")
-            _add_settings(command, *_LANGUAGES)
-        if name == "ctranslate2":
-            add("--quantization", metavar="TYPE", help="of weights on disk (default: float32)")
-        _add_output(command)
-    return parser
-
-
-def _add_bundle(parser: argparse.ArgumentParser) -> None:
-    add = parser.add_argument
-    helped = "folder with dict.<lang>.txt, a transformers model, or a bundle (its verifier)"
-    add("data", metavar="FOLDER", help=helped)
-    models = ("verifier", "drafter_checkpoint", "drafter", "drafter_options", "bigrams")
-    _add_settings(
-        parser, *models, *_LANGUAGES, *Defaults.__annotations__, *RAW_TEXT, "tokenizer", "bpe_codes"
-    )
-    parser.set_defaults(**dict.fromkeys(RAW_TEXT, False), tokenizer="moses", drafter_options={})
-    helped = "the largest batch in which drafts pay, for the schedule few_rows (default: 1)"
-    add("--few-rows", metavar="N", type=int, help=helped)
-    dtype = "of stored weights (default: float16; bundles and transformers models keep theirs)"
-    add("--dtype", choices=STORED, help=dtype)
-    add("--card", metavar="FILE", type=Path, help="Markdown about the models; becomes README.md")
-    _add_output(parser)
-
-
-def _add_settings(parser: argparse.ArgumentParser, *names: str) -> None:
-    """Flags of inference.py; None = not given."""
-    add_options(parser, Settings, only=names)
-    parser.set_defaults(**dict.fromkeys(names))
-
-
-def _add_output(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--output", metavar="FOLDER", type=Path, required=True, help="new folder")
-    parser.add_argument("--force", action="store_true", help="replace what is there")
-    parser.add_argument("--debug", action="store_true", help="show where an error was raised")
-
-
-def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command line; returns the exit status."""
-    args = make_parser().parse_args(argv)
-    told = "interrupted; nothing was written."
-    return run_command("convert.sh", lambda: _convert(args), args.debug, told)
-
-
-def _convert(args: argparse.Namespace) -> None:
-    names = ("source", "data", "verifier", "drafter_checkpoint", "bigrams", "bpe_codes", "card")
-    inputs = [getattr(args, name, None) for name in names]
-    check_output(args.output, "--output", inputs=inputs, folder=True)
-    if args.to == "bundle":
-        _to_bundle(args)
-    elif args.to == "fairseq":
-        _to_fairseq(Path(args.source), args.output, args.force)
-    else:
-        _to_engine(args)
-    size = sum(path.stat().st_size for path in args.output.iterdir())
-    sys.stderr.write(f"convert.sh: wrote {args.output}, {size / 1e6:.1f} MB\n")
 
 
 def _to_bundle(args: argparse.Namespace) -> None:
@@ -252,8 +181,9 @@ def _direction(folder: Path, bundle: BundleSettings) -> tuple[str, str]:
     return bundle.source_lang, bundle.target_lang
 
 
-def _to_fairseq(source: Path, output: Path, force: bool) -> None:
+def _to_fairseq(args: argparse.Namespace) -> None:
     """Write files under the names that `loading.settings_from_files` looks for."""
+    source = args.source
     bundle = read_bundle(source)
     languages = _direction(source, bundle)
     parts, drafter = {VERIFIER: bundle.verifier}, bundle.drafter
@@ -261,7 +191,7 @@ def _to_fairseq(source: Path, output: Path, force: bool) -> None:
     files |= {f"dict.{lang}.txt": f"dict.{lang}.txt" for lang in languages}
     if drafter is not None and drafter.network is not None:
         parts[DRAFTER] = drafter.network
-    with new_folder(output, VERIFIER, force) as made:
+    with new_folder(args.output, VERIFIER, args.force) as made:
         for name, part in parts.items():
             checkpoint = to_checkpoint(read_model(source / part.weights), *languages)
             save_checkpoint(checkpoint, made / name)
@@ -270,8 +200,19 @@ def _to_fairseq(source: Path, output: Path, force: bool) -> None:
                 shutil.copyfile(source / file, made / name)
 
 
-def _to_engine(args: argparse.Namespace) -> None:
-    source, text = Path(args.source), None
+def _to_marian(args: argparse.Namespace) -> None:
+    verifier, dictionaries, text = _read_source(args)
+    export_marian(verifier, dictionaries, args.output, args.force, text)
+
+
+def _to_ctranslate2(args: argparse.Namespace) -> None:
+    verifier, dictionaries, _ = _read_source(args)
+    export_ctranslate2(verifier, dictionaries, args.output, args.quantization, args.force)
+
+
+def _read_source(args: argparse.Namespace) -> tuple[Model, Dictionaries, dict[str, Any] | None]:
+    """The verifier, its dictionaries, and how a bundle's text is prepared."""
+    source, text = args.source, None
     if is_bundle(source):
         bundle = read_bundle(source)
         dictionaries = load_dictionaries(source, *_direction(source, bundle))
@@ -284,11 +225,74 @@ def _to_engine(args: argparse.Namespace) -> None:
         require(args.data is not None, f"{source}: not a bundle; add --data with dict.<lang>.txt.")
         dictionaries = load_dictionaries(args.data, args.source_lang, args.target_lang)
     verifier = read_model_of(Transformer, source, dictionaries.source, dictionaries.target)
-    if args.to == "marian":
-        export_marian(verifier, dictionaries, args.output, args.force, text)
-    else:
-        export_ctranslate2(verifier, dictionaries, args.output, args.quantization, args.force)
+    return verifier, dictionaries, text
 
 
-if __name__ == "__main__":
-    sys.exit(main())
+def _convert(convert: Callable[[argparse.Namespace], None], args: argparse.Namespace) -> None:
+    names = ("source", "data", "verifier", "drafter_checkpoint", "bigrams", "bpe_codes", "card")
+    inputs = [getattr(args, name, None) for name in names]
+    check_output(args.output, "--output", inputs=inputs, folder=True)
+    convert(args)
+    size = sum(path.stat().st_size for path in args.output.iterdir())
+    sys.stderr.write(f"specdec convert: wrote {args.output}, {size / 1e6:.1f} MB\n")
+
+
+_LANGUAGES = ("source_lang", "target_lang")
+_DEFAULTS = {**dict.fromkeys(RAW_TEXT, False), "tokenizer": "moses", "drafter_options": {}}
+
+
+def _settings(*names: str) -> list[Argument]:
+    """Flags of settings, which are None, or their usual value, if they are not given."""
+    found = flags_of(Settings, only=names)
+    return [replace(one, default=_DEFAULTS.get(one.name)) for one in found]
+
+
+def _command(
+    to: str, told: str, convert: Callable[[argparse.Namespace], None], *flags: Flag | Argument
+) -> CommandLine:
+    shared: tuple[Flag, ...] = (
+        ("--output", REQUIRED, Path, "new folder"),
+        ("--force", False, bool, "replace what is there"),
+    )
+    work = partial(_convert, convert)
+    stopped = "interrupted; nothing was written."
+    return CommandLine(f"specdec convert {to}", told, work, [*flags, *shared], interrupted=stopped)
+
+
+_SOURCE: tuple[Flag | Argument, ...] = (
+    ("source", REQUIRED, Path, "a bundle, or a checkpoint"),
+    ("--data", None, str, "for a checkpoint: folder with dict.<lang>.txt"),
+    *_settings(*_LANGUAGES),
+)
+BUNDLE = _command(
+    "bundle",
+    "Convert fairseq checkpoints or a transformers model into a bundle.",
+    _to_bundle,
+    ("data", REQUIRED, str, "folder with dict.<lang>.txt, a transformers model, or a bundle (its "
+     "verifier)"),
+    *_settings(
+        *("verifier", "drafter_checkpoint", "drafter", "drafter_options", "bigrams", *_LANGUAGES),
+        *(*Defaults.__annotations__, *RAW_TEXT, "tokenizer", "bpe_codes"),
+    ),
+    ("--few-rows", None, int, "the largest batch in which drafts pay, for the schedule few_rows "
+     "(default: 1)"),
+    ("--dtype", None, STORED, "of stored weights (default: float16; bundles and transformers "
+     "models keep theirs)"),
+    ("--card", None, Path, "Markdown about the models; becomes README.md"),
+)  # fmt: skip
+FAIRSEQ = _command(
+    "fairseq",
+    "Convert a bundle into fairseq checkpoints, with dictionaries and codes.",
+    _to_fairseq,
+    ("source", REQUIRED, Path, "a bundle"),
+)
+MARIAN = _command(
+    "marian", "Convert a verifier into a MarianMT model for transformers.", _to_marian, *_SOURCE
+)
+CTRANSLATE2 = _command(
+    "ctranslate2",
+    "Convert a verifier into a CTranslate2 model.",
+    _to_ctranslate2,
+    *_SOURCE,
+    ("--quantization", None, str, "of weights on disk (default: float32)"),
+)

@@ -1,4 +1,4 @@
-"""Train a drafter for an existing model with one command: `scripts/drafter.sh`.
+"""Train a drafter for an existing model with one command: `specdec drafter`.
 
 The model is the teacher: it translates text, a drafter that reads its frozen encoder learns from
 the translations, and both become a bundle. Intermediate files are in OUTPUT.work; each step resumes
@@ -175,7 +175,7 @@ class EngineTeacher(Teacher):
 
 
 class Plan:
-    """The steps of one run of ``drafter.sh`` and their files, from its flags."""
+    """The steps of one run of ``specdec drafter`` and their files, from its flags."""
 
     def __init__(self, args: argparse.Namespace) -> None:
         """Raises UserError if the model, the text or the output is unsuitable."""
@@ -209,7 +209,7 @@ class Plan:
             return
         require(
             is_bundle(folder) and bool((part := read_bundle(folder).drafter) and part.network),
-            f"--from {folder}: not a bundle with a trained drafter; give one that drafter.sh "
+            f"--from {folder}: not a bundle with a trained drafter; give one that specdec drafter "
             "wrote, or omit --from.",
         )
         theirs = read_words(make_settings({"data": str(folder), "strategy": "AR"})).dictionaries
@@ -269,7 +269,7 @@ class Plan:
         ]
 
     def _conversion(self) -> list[str]:
-        """Flags of scripts/convert.sh."""
+        """Flags of specdec convert."""
         named = ("source_lang", "target_lang", "bpe_codes")
         words = flags(**{name: self.model.get(name) for name in named})
         if "verifier" in self.model:
@@ -357,13 +357,13 @@ class Plan:
 
     def _told(self) -> str:
         """The command as the model card shows it: with names of model and text, without paths."""
-        args, parser = self.args, COMMAND.parser()
+        args, usual = self.args, COMMAND.defaults
         chosen = ("source_lang", "target_lang", "every", "patience", "block_size", "dropout")
-        more = {n: v for n in chosen if (v := getattr(args, n)) != parser.get_default(n)}
+        more = {n: v for n in chosen if (v := getattr(args, n)) != usual[n]}
         if earlier := vars(args)["from"]:
             more["from"] = earlier.name
         words = flags(text=args.text.name, output="BUNDLE", hours=args.hours, **more)
-        return shlex.join(["scripts/drafter.sh", args.model.name, *words])
+        return shlex.join(["specdec", "drafter", args.model.name, *words])
 
     def _bundle(self) -> None:
         """Bundle the model and its best drafter, which decodes on request only if it pays not."""
@@ -396,9 +396,7 @@ def interval(minutes: float | None, hours: float) -> float:
 
 
 def _bundle(data: Path, output: Path, *words: str) -> None:
-    status = convert.main(["bundle", "--force", str(data), *words, "--output", str(output)])
-    if status:
-        raise SystemExit(status)
+    convert.BUNDLE("--force", data, *words, "--output", output)
 
 
 def _curve(training: Path) -> list[dict[str, float]]:
@@ -445,14 +443,14 @@ def _run(plan: Plan) -> None:
     except OSError as error:
         raise UserError(f"{plan.work}: cannot be written ({error.strerror}).") from error
     except Paused as paused:
-        sys.stdout.write(f"drafter.sh: unfinished: {paused}; run the same command to resume\n")
+        sys.stdout.write(f"specdec drafter: unfinished: {paused}; run the same command to resume\n")
         raise SystemExit(UNFINISHED) from None
-    sys.stdout.write(f"drafter.sh: done; {plan.result()}\n")
+    sys.stdout.write(f"specdec drafter: done; {plan.result()}\n")
 
 
 _NUMBER = cli.at_least(1)
 COMMAND = cli.CommandLine(
-    "drafter.sh",
+    "specdec drafter",
     "Train a drafter for an existing model: translate text with the model, train on its output, "
     "measure at intervals, and bundle both. The same command resumes an interrupted run.",
     main,

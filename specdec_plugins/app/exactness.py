@@ -8,12 +8,15 @@ excused only if rounding explains that gap and the difference vanishes in float6
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 
+from specdec_plugins.app.files import open_sentences
+from specdec_plugins.app.main import COMMAND, read_options
 from specdec_plugins.app.settings import DTYPES, Settings
 from specdec_plugins.app.translator import SpeculativeTranslator, load_translator
 from specdec_plugins.app.types import Sentence
@@ -22,7 +25,7 @@ from specdec_plugins.decoding.engine import Method, SpeculativeDecoder
 from specdec_plugins.decoding.rules.exact import Exact
 from specdec_plugins.decoding.schedules.constant import Constant
 from specdec_plugins.decoding.types import Draft, Guarantee, Request, Verifier
-from specdec_plugins.errors import UserError
+from specdec_plugins.errors import UserError, run_command
 
 NEAR_TIE = 1e-4  # nats, between logits of usual sizes in float32
 # How far rounding moves two logits apart, in steps (eps) of the largest one. Seen on the bundled
@@ -173,3 +176,18 @@ def _scored(
     tokens = torch.tensor([list(drafted_ids)], dtype=torch.int64).to(verifier.device)
     scores = verifier.score(prefix, Draft(tokens, (tokens == tokens).sum(1)))
     return scores.logits[0].double()
+
+
+def main(words: Sequence[str] | None = None) -> int:
+    """Run `specdec evaluate exactness`; returns 1 where rounding does not explain a difference."""
+    command = replace(COMMAND, name="specdec evaluate exactness", usage=None)
+    given = command.given(words)
+
+    def work() -> int:
+        settings, files = read_options(given)
+        with open_sentences(files) as sentences:
+            exactness = check_exactness(settings, list(sentences))
+        sys.stdout.write(f"{exactness}\n")
+        return 0 if exactness.holds else 1
+
+    return run_command(command.name, work, "debug" in given, "interrupted.")

@@ -1,16 +1,15 @@
-"""Command lines that translate: inference.py for files, scripts/translate.py interactively."""
+"""The command lines that translate: `specdec translate`, and inference.py as published."""
 
 from __future__ import annotations
 
-import argparse
 import json
 import logging
 import os
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, TextIO
 
 from specdec_plugins.app.files import (
@@ -23,15 +22,14 @@ from specdec_plugins.app.files import (
     progress_bar,
 )
 from specdec_plugins.app.loading import make_settings, origin
-from specdec_plugins.app.options import add_options, build, given_to
+from specdec_plugins.app.options import build, flags_of, given_to, removed_from
 from specdec_plugins.app.report import Diagnosis, Flaws, Tally, peak_memory, summary
-from specdec_plugins.app.settings import EXACT, Settings, choose_device
+from specdec_plugins.app.settings import Settings, choose_device
 from specdec_plugins.app.translator import SpeculativeTranslator, load_translator
 from specdec_plugins.app.types import BlockTranslation, Sentence, Translation
-from specdec_plugins.errors import Parser, UserError, require, run_command
-from specdec_plugins.formats.bundle import read_bundle
+from specdec_plugins.corpus.cli import Argument, CommandLine
+from specdec_plugins.errors import UserError, require, run_command
 from specdec_plugins.formats.output import LineWriter, is_file
-from specdec_plugins.formats.pretrained.config import is_pretrained
 
 INCOMPLETE = 1  # some line is cut, copied or empty
 
@@ -50,68 +48,67 @@ EXPLANATION = (
 
 
 DESCRIPTION = """\
-Translate lines of text with a Transformer (the verifier), sped up by a drafter
-that proposes blocks of tokens. With --beta 1 the output is exactly the
-verifier's greedy output.
+Translate lines of text with a Transformer (the verifier), sped up by a drafter that proposes \
+blocks of tokens. With --beta 1 the output is exactly the verifier's greedy output. At a terminal, \
+the command asks for lines and marks the drafter's accepted blocks.
 """
 
 EPILOG = """\
 examples:
-  %(prog)s --input-path raw.en --output-path raw.de       # the bundled pair
-  %(prog)s models/mine --batch 16 < raw.en > raw.de       # a bundle
-  %(prog)s data-bin --AR-path verifier.pt --path drafter.pt \\
-      --beta 3 --tau 1.0 < test.bpe.en > test.de               # fairseq's
+  specdec translate --input-path raw.en --output-path raw.de  # the bundled pair
+  specdec translate models/mine --batch 16 < raw.en > raw.de  # a bundle
+  specdec translate data-bin --AR-path verifier.pt --path drafter.pt \\
+      --beta 3 --tau 1.0 < test.bpe.en > test.de              # fairseq's
 
-One line in gives one line out, in the same order; an empty line gives an empty
-line. Whatever happens, the output holds complete lines only; --resume continues
-it. Exit status: 0 done, 1 a line is cut, copied or empty (which is said) or an
-error of this program, 2 bad input or settings, 130 interrupted.
+One line in gives one line out, in the same order; an empty line gives an empty line. Whatever \
+happens, the output holds complete lines only; --resume continues it. Exit status: 0 done, 1 a \
+line is cut, copied or empty (which is said) or an error of this program, 2 bad input or settings, \
+130 interrupted.
 """
 
 
-def make_parser() -> argparse.ArgumentParser:
-    """The parser; every destination is a field of `Settings` or `FileOptions`."""
-    parser = Parser(
-        prog="inference.py",
-        usage="%(prog)s [FOLDER] [flags]",
-        description=DESCRIPTION,
-        epilog=EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
-    )
-    add_options(parser, Settings, FileOptions, first=("files",))
-    _add_published(parser)
-    return parser
+_FLAGS = sorted(flags_of(Settings, FileOptions), key=lambda one: one.group != "files")
+COMMAND = CommandLine(
+    "specdec translate",
+    DESCRIPTION,
+    None,
+    _FLAGS,
+    epilog=EPILOG,
+    removed=removed_from(Settings, FileOptions),
+    usage="specdec translate [FOLDER] [flags]",
+)
+_NO_EFFECT = "accepted for compatibility with published commands; no effect here"
+INFERENCE = replace(
+    COMMAND,
+    name="inference.py",
+    usage="inference.py [FOLDER] [flags]",
+    flags=[
+        *_FLAGS,
+        *(
+            Argument(flag.replace("-", "_"), [f"--{flag}"], str, _NO_EFFECT, choices=allowed,
+                     group="published")
+            for flag, allowed in {
+                "user-dir": (), "task": ("translation_lev_modified", "translation"),
+                "gen-subset": (), "max-sentences": (), "iter-decode-max-iter": ("0",),
+                "iter-decode-eos-penalty": ("0", "0.0"), "iter-decode-with-beam": ("1",),
+            }.items()
+        ),
+    ],
+)  # fmt: skip
 
 
-def _add_published(parser: argparse.ArgumentParser) -> None:
-    """Flags of the published command that change nothing here; other values are refused."""
-    add = parser.add_argument_group(
-        "accepted for compatibility with published commands; no effect here"
-    ).add_argument
-    add("--user-dir", metavar="FOLDER")
-    add("--task", choices=("translation_lev_modified", "translation"))
-    add("--gen-subset", metavar="NAME")
-    add("--max-sentences", "--batch-size", type=int, metavar="N", help="see --batch")
-    add("--iter-decode-max-iter", type=int, choices=(0,))
-    add("--iter-decode-eos-penalty", type=float, choices=(0.0,))
-    add("--iter-decode-with-beam", type=int, choices=(1,))
-
-
-def given_settings(argv: Sequence[str] | None = None) -> dict[str, Any]:
-    """Fields of `Settings` that a command line gives, not validated.
-
-    Exits with status 2 for flags that do not exist.
-    """
-    return given_to(Settings, vars(make_parser().parse_args(argv)))
-
-
-def parse_options(argv: Sequence[str] | None = None) -> tuple[Settings, FileOptions]:
+def parse_options(
+    words: Sequence[str] | None = None, command: CommandLine = INFERENCE
+) -> tuple[Settings, FileOptions]:
     """Settings and files of a command line.
 
     Raises UserError for invalid values; exits with status 2 for flags that do not exist.
     """
-    given = vars(make_parser().parse_args(argv))
+    return read_options(command.given(words))
+
+
+def read_options(given: Mapping[str, Any]) -> tuple[Settings, FileOptions]:
+    """Settings and files of the values of a command line. Raises UserError for invalid ones."""
     settings = make_settings(given_to(Settings, given))
     files = build(FileOptions, given)
     require(
@@ -126,59 +123,45 @@ def parse_options(argv: Sequence[str] | None = None) -> tuple[Settings, FileOpti
     return settings, files
 
 
-def say(message: str) -> None:
-    """Print a message to standard error."""
-    sys.stderr.write(f"inference.py: {message}\n")
+def main(words: Sequence[str] | None = None, command: CommandLine = COMMAND) -> int:
+    """Run `specdec translate`; returns the exit status."""
+    given = command.given(words)
+
+    def work() -> int:
+        settings, files = read_options(given)
+        is_typed = files == FileOptions(debug=files.debug) and sys.stdin and sys.stdin.isatty()
+        return _ask(settings) if is_typed else Run(settings, files, command.name).run()
+
+    return run_command(command.name, work, "debug" in given, "interrupted.")
 
 
-def main(argv: Sequence[str] | None = None) -> int:
+def inference(words: Sequence[str] | None = None) -> int:
     """Run inference.py; returns the exit status."""
-    debug = "--debug" in (sys.argv if argv is None else argv)
-    return run_command(
-        "inference.py", lambda: Run(*parse_options(argv)).run(), debug, "interrupted."
-    )
+    return main(words, INFERENCE)
 
 
-def translate(argv: Sequence[str] | None = None) -> int:
-    """Run scripts/translate.py: interactively or in a pipe, by default with a bundle."""
-    parser = Parser(
-        prog="translate.py",
-        description="Translate typed or piped lines with a bundle or a transformers model. At a "
-        "terminal, accepted blocks of the drafter are marked. inference.py has all other options.",
-    )
-    languages = ("source_lang", "target_lang")
-    add_options(parser, Settings, only=("data", *languages, "device", *EXACT, "block_size"))
-    add_options(parser, FileOptions, only=("debug",))
-    given = vars(parser.parse_args(argv))
+def _ask(settings: Settings) -> int:
+    import readline  # noqa: F401  (lines can be edited and recalled)
 
-    def work() -> int | None:
-        asked = {**EXACT, **given_to(Settings, given)}  # exact unless asked otherwise
-        if "data" not in given or not is_pretrained(given["data"]):
-            asked["strategy"] = "specdec"
-            if "data" in given:
-                read_bundle(given["data"])  # raises a clear error if it is no bundle
-        settings = make_settings(asked)
-        if sys.stdin is None or not sys.stdin.isatty():
-            return Run(settings, FileOptions(buffer_size=1, progress=False, quiet=True)).run()
-        import readline  # noqa: F401  (lines can be edited and recalled)
-
-        plain = bool(os.environ.get("NO_COLOR")) or not sys.stdout.isatty()
-        Prompt(load_translator(settings), sys.stdout, colours=not plain).run(input)
-        return None
-
-    return run_command("translate.py", work, "debug" in given, "interrupted.")
+    plain = bool(os.environ.get("NO_COLOR")) or not sys.stdout.isatty()
+    Prompt(load_translator(settings), sys.stdout, colours=not plain).run(input)
+    return 0
 
 
 class Run:
     """One run over one input."""
 
-    def __init__(self, settings: Settings, files: FileOptions) -> None:
+    def __init__(self, settings: Settings, files: FileOptions, name: str = COMMAND.name) -> None:
         self.settings = settings
         self.files = files
-        self.tally, self.flaws = Tally(), Flaws(say)
+        self._name = name
+        self.tally, self.flaws = Tally(), Flaws(self._say)
         self._advice = RESUME if all(map(is_file, files.outputs)) else ""
         made_from = origin(settings) if is_file(files.output_path) else {}
         self.journal = Journal(files.output_path, made_from, self._advice)
+
+    def _say(self, message: str) -> None:
+        sys.stderr.write(f"{self._name}: {message}\n")
 
     def run(self) -> int:
         """Do the cheap checks, load, then decode buffer by buffer; returns the exit status."""
@@ -194,7 +177,9 @@ class Run:
             kept = self._check_outputs()
             settings, path = self.settings, self.settings.drafter_checkpoint
             if path is not None and settings.drafts and settings.needs.network is None:
-                say(f"--path {path} is unused: drafter {settings.drafter} reads no checkpoint.")
+                self._say(
+                    f"--path {path} is unused: drafter {settings.drafter} reads no checkpoint."
+                )
             if not self.files.debug:
                 logging.getLogger("fairseq").setLevel(logging.WARNING)
             translator = load_translator(self.settings, with_scores=bool(self.files.json_path))
@@ -228,7 +213,7 @@ class Run:
             return 0
         kept = min(count_lines(path) for path in files.outputs)
         if not self.journal.read(kept) and kept:
-            say(
+            self._say(
                 f"{files.output_path}: no record of what it was made from; "
                 f"continuing after its {kept} complete lines."
             )

@@ -11,10 +11,10 @@ declares the same setting:
         def __post_init__(self) -> None:
             check(self)
 
-* `add_options(parser, ServerSettings)` adds a flag for each field, such as `--max-rows N`. Its type
-  is that of the annotation, and its help ends with the default. Flags that are not given are absent
-  from the namespace.
-* `build(ServerSettings, vars(namespace))` is the record; its defaults fill in absent fields.
+* `flags_of(ServerSettings)` are the arguments of a command line, one for each field, such as
+  `--max-rows N`. Their types are those of the annotations, and their help ends with the default.
+  Flags that are not given are absent from a command's values.
+* `build(ServerSettings, given)` is the record; its defaults fill in absent fields.
 * `check(self)` raises UserError with the flag's name for a value out of bounds:
   "--max-rows must be 1 or more, not 0."
 * A record's `REMOVED` maps flags of earlier versions to what is to be done instead, which is the
@@ -25,22 +25,21 @@ declares the same setting:
 
 from __future__ import annotations
 
-import argparse
 import json
 import operator
 import os
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import MISSING, dataclass, field, fields, replace
 from difflib import get_close_matches
 from functools import partial
 from typing import Any, TypeVar, get_args, get_origin, get_type_hints
 
+from specdec_plugins.corpus.cli import REQUIRED, Argument
 from specdec_plugins.decoding.registry import Registry, misfit
-from specdec_plugins.errors import UserError, answer_removed, require
+from specdec_plugins.errors import UserError, require
 
 R = TypeVar("R")
 _KEY = "option"
-_METAVARS = {int: "N", float: "X"}
 _BOUNDS = {  # by pydantic's name: our name, the wording, the test
     "ge": ("least", "{:g} or more", operator.ge),
     "gt": ("above", "above {:g}", operator.gt),
@@ -63,7 +62,10 @@ class Option:
     above: float | None = None  # exclusive lower bound
     most: float | None = None  # inclusive upper bound
     advice: str = ""  # added to the message for a value out of bounds
-    parsing: Mapping[str, Any] = field(default_factory=dict)  # for argparse's add_argument
+    type: Callable[[str], Any] | None = None  # reads the text, if the field's type does not
+    many: bool = False  # the flag takes several values
+    alone: str | None = None  # the value of the flag without one
+    required: bool = False
 
     @property
     def bounds(self) -> dict[str, float]:
@@ -103,51 +105,46 @@ class Option:
             f"{flag} must be {wanted}, not {value}{advice}.",
         )
 
-    def add(self, group: Any, name: str, kind: Any) -> None:
-        """Add the flag, or the positional argument, to a parser or a group of one.
+    def argument(self, name: str, kind: Any) -> Argument:
+        """The flag, or the positional argument, of the field with that name and type.
 
-        kind: the field's type; None in it stands for the absence of the flag.
+        None in the type stands for the absence of the flag.
         """
         given = [part for part in get_args(kind) if part is not type(None)]
         kind = given[0] if given and get_origin(kind) is not Mapping else kind
         is_mapping = get_origin(kind) is Mapping
-        more: dict[str, Any] = {"default": argparse.SUPPRESS, "help": self._help()}
         flags = self.flags or (self.flag(name),)
-        if flags[0].startswith("-"):
-            more["dest"] = name
-        if kind is bool:
-            more["action"] = argparse.BooleanOptionalAction if given else "store_true"
-        elif "action" not in self.parsing:
-            more["type"] = json_object if is_mapping else kind
-            metavar = "JSON" if is_mapping else _METAVARS.get(kind)
-            more["metavar"] = self.metavar or (None if self.choices else metavar)
-            if isinstance(self.choices, Registry):  # `check` also knows what was removed
-                more["metavar"] = f"{{{','.join(self.names)}}}"
-                more["type"] = partial(_name, self.choices)
-            elif self.choices and "type" not in self.parsing:
-                more["choices"] = self.names
-        if self.alias:
-            alias, value = self.alias
-            group = group.add_mutually_exclusive_group()
-            short = {"dest": name, "action": "store_const", "const": value}
-            short |= {"default": argparse.SUPPRESS, "help": f"{flags[0]} {value}"}
-            group.add_argument(alias, **short)
-        group.add_argument(*flags, **more | dict(self.parsing))
+        read, choices, metavar = self.type, self.names, "JSON" if is_mapping else None
+        if isinstance(self.choices, Registry):  # it also knows what was removed
+            read, choices, metavar = partial(_name, self.choices), (), f"{{{','.join(choices)}}}"
+        return Argument(
+            name,
+            flags if flags[0].startswith("-") else (),
+            read or (json_object if is_mapping else kind),
+            self._help(),
+            REQUIRED if self.required else None,
+            is_list=self.many,
+            choices=() if self.type else choices,
+            metavar=self.metavar or metavar,
+            group=self.group,
+            negative=bool(given),
+            alone=self.alone,
+            aliases=dict([self.alias] if self.alias else ()),
+        )
 
     def _help(self) -> str:
         is_empty = self.default in (None, MISSING, {}) or self.default is False
         is_told = is_empty or "default" in self.help
-        return self.help if is_told else f"{self.help} (default: {self.default})"
+        told = self.help if is_told else f"{self.help} (default: {self.default})"
+        return f"{told}; {self.alias[0]} is short for {self.alias[1]}" if self.alias else told
 
 
 def option(default: Any, help: str, metavar: str | None = None, **declared: Any) -> Any:
     """A field of a record: its default (MISSING if it must be given) and its declaration.
 
-    declared: fields of `Option`; anything else is passed to argparse's `add_argument`.
+    declared: fields of `Option`.
     """
-    known = {f.name for f in fields(Option)}
-    parsing = {name: declared.pop(name) for name in list(declared) if name not in known}
-    return _field(Option(default, help, metavar, **declared, parsing=parsing))
+    return _field(Option(default, help, metavar, **declared))
 
 
 def like(record: type, name: str, **changes: Any) -> Any:
@@ -178,27 +175,24 @@ def check(record: Any) -> None:
             one.check(name, kinds[name], value)
 
 
-def add_options(
-    parser: argparse.ArgumentParser,
-    *records: type,
-    only: Collection[str] = (),
-    first: Sequence[str] = (),
-) -> None:
-    """Add flags for the fields of records, in the groups that they name.
+def flags_of(*records: type, only: Collection[str] = ()) -> list[Argument]:
+    """The flags of the fields of records, or of some of them.
 
-    only: some fields; first: groups that --help shows before the others. Destinations are the names
-    of the fields; flags that are not given are left out.
+    They are named as the fields, and are not among a command's values unless they are given.
     """
-    groups: dict[str | None, Any] = {name: parser.add_argument_group(name) for name in first}
-    groups[None] = parser
-    for record in records:
-        answer_removed(parser, getattr(record, "REMOVED", {}))
-        kinds = get_type_hints(record)
-        for name, one in _options(record).items():
-            if not only or name in only:
-                if one.group not in groups:
-                    groups[one.group] = parser.add_argument_group(one.group)
-                one.add(groups[one.group], name, kinds[name])
+    return [
+        one.argument(name, get_type_hints(record)[name])
+        for record in records
+        for name, one in _options(record).items()
+        if not only or name in only
+    ]
+
+
+def removed_from(*records: type) -> dict[str, str]:
+    """Flags of earlier versions of these records, and what to do instead."""
+    return {
+        flag: told for record in records for flag, told in getattr(record, "REMOVED", {}).items()
+    }
 
 
 def build(record: type[R], given: Mapping[str, Any]) -> R:
@@ -226,7 +220,7 @@ def arguments(record: type, given: Mapping[str, Any]) -> dict[str, Any]:
         if isinstance(value, str) and misfit(kinds[name], {}) is None:
             try:
                 found[name] = json_object(value)
-            except argparse.ArgumentTypeError as error:
+            except ValueError as error:
                 raise UserError(f"{name}: {error}.") from error
     return found
 
@@ -244,26 +238,23 @@ def renames(record: type, *others: type) -> dict[str, str]:
 
 
 def _name(registry: Registry[Any], text: str) -> str:
-    try:
-        registry.get(text)
-    except UserError as error:
-        raise argparse.ArgumentTypeError(str(error)) from error
+    registry.get(text)
     return text
 
 
 def json_object(text: str) -> dict[str, Any]:
-    """The value of a flag that takes a JSON object; for argparse's `type`."""
+    """The value of a flag that takes a JSON object. Raises ValueError if it is none."""
     try:
         value = json.loads(text)
     except json.JSONDecodeError as error:
-        raise argparse.ArgumentTypeError(f"not JSON ({error}): {text!r}") from error
+        raise ValueError(f"not JSON ({error}): {text!r}") from error
     if not isinstance(value, dict):
-        raise argparse.ArgumentTypeError(f"expected a JSON object such as {{}}, not {text!r}")
+        raise ValueError(f"expected a JSON object such as {{}}, not {text!r}")
     return value
 
 
 def or_none(text: str) -> str | None:
-    """The value of a flag that can say `none`; for argparse's `type`."""
+    """The value of a flag that can say `none`."""
     return None if text == "none" else text
 
 

@@ -435,7 +435,7 @@ def _advise_on_training(stats: DecodeStats, targets: TargetMatch) -> list[str]:
         return [
             f"Only {targets.position_share:.0%} of the drafter's training targets match the "
             f"verifier (distilled ones: {POOR_TARGETS:.0%} or more): decode the training sources "
-            "with this verifier (scripts/distill.sh) and train the drafter on its output."
+            "with this verifier (specdec distill) and train the drafter on its output."
         ]
     if first >= POOR_FIRST:
         return []
@@ -443,7 +443,7 @@ def _advise_on_training(stats: DecodeStats, targets: TargetMatch) -> list[str]:
         "its targets match the verifier, so train it longer or make it larger"
         if targets.targets
         else "the most common cause is training on targets that this verifier did not write: "
-        "check with --diagnose-targets, and distil with scripts/distill.sh"
+        "check with --diagnose-targets, and distil with specdec distill"
     )
     return [
         f"Only {first:.0%} of first drafted tokens are kept ({POOR_FIRST:.0%} is common for a "

@@ -66,7 +66,6 @@ class Settings:
         "the bundled pair)",
         "FOLDER",
         flags=("data",),
-        nargs="?",
     )
     verifier: str | None = _model(None, "checkpoint of the verifier", "FILE", flags=("--AR-path",))
     drafter_checkpoint: str | None = _model(
@@ -146,7 +145,7 @@ class Settings:
     drafter: str = _decoding("block", "how to draft (default: block)", choices=DRAFTERS)
     drafter_options: Mapping[str, Any] = _decoding({}, "settings of the drafter")
     bigrams: str | None = _decoding(
-        None, "output of scripts/count-bigrams.sh, to draft tokens that go together", "FILE"
+        None, "output of specdec convert bigrams, to draft tokens that go together", "FILE"
     )
     rule: str | None = _decoding(None, "default: exact for beta 1, else top_beta", choices=RULES)
     schedule: str = _decoding(
@@ -211,8 +210,7 @@ class Settings:
         "given, else raw text",
         "SYMBOL",
         flags=("--remove-bpe", "--post-process"),
-        nargs="?",
-        const="@@ ",
+        alone="@@ ",
         type=or_none,
     )
     prefix_size: int = _line(

@@ -1,6 +1,6 @@
 """Runs fairseq-preprocess, and counts its output for drafting.
 
-The command lines are those of ``scripts/count-bigrams.sh`` and ``scripts/add-shortlist.sh``; the
+The command lines are those of ``specdec convert bigrams`` and ``specdec convert shortlist``; the
 latter also reads types from files of other engines.
 """
 
@@ -175,7 +175,7 @@ def _sentences(prefix: Path) -> Iterator[list[int]]:
     dataset = Sentences(prefix) if Path(f"{prefix}.idx").exists() else None
     if dataset is None or len(dataset) == 0:
         raise UserError(
-            f"{prefix}: no binarised sentences; give a folder that scripts/distill.sh or "
+            f"{prefix}: no binarised sentences; give a folder that specdec distill or "
             "fairseq-preprocess wrote, and a --split that it contains"
         )
     for index in tqdm(range(len(dataset)), desc="reading", unit=" sentences"):
@@ -398,7 +398,7 @@ def _stored(likely: Likely, num_sources: int) -> dict[str, torch.Tensor]:
 
 
 COMMAND = cli.CommandLine(
-    "count-bigrams.sh",
+    "specdec convert bigrams",
     "Count target bigrams in binarised text, for the block drafter.",
     main,
     [
@@ -411,7 +411,7 @@ COMMAND = cli.CommandLine(
 )
 
 SHORTLIST = cli.CommandLine(
-    "add-shortlist.sh",
+    "specdec convert shortlist",
     "Add a shortlist to a drafter with a sequential head: the likely target types of each source "
     "type, counted in the verifier's output or read from a file of another engine.",
     shortlist,

@@ -317,7 +317,7 @@ def _slim(path: Path) -> None:
 
 
 COMMAND = cli.CommandLine(
-    "average-checkpoints",
+    "specdec train average",
     "Average checkpoints of one training run.",
     main,
     [

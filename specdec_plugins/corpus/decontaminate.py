@@ -311,7 +311,7 @@ def _choose(
 
 
 COMMAND = cli.CommandLine(
-    "decontaminate.sh",
+    "specdec prepare mix",
     "Merge training files without the sentences of dev and test sets. A corpus is a TSV file or "
     "SOURCE_FILE,TARGET_FILE (plain, .gz or .xz); FILE:FROM-TO takes only those lines.",
     main,

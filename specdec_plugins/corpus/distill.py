@@ -273,7 +273,7 @@ UNTIL: cli.Flag = (
     f"with exit status {UNFINISHED}; run the same command to resume (default: no limit)"
 )  # fmt: skip
 COMMAND = cli.CommandLine(
-    "distill.sh",
+    "specdec distill",
     "Translate a training set with the verifier and binarise the result as a new data-bin with "
     "the same dictionaries, dev and test sets. The command resumes when it is run again.",
     main,

@@ -57,7 +57,7 @@ class Preparation:
 
     def __init__(
         self,
-        args: argparse.Namespace,  # the flags of prepare-tsv.sh, except its corpora
+        args: argparse.Namespace,  # the flags of specdec prepare, except its corpora
         train: Sequence[ParallelFile],
         valid: Sequence[ParallelFile],  # empty: split off
         tests: Sequence[ParallelFile],  # one test set each: test, test1, ...
@@ -393,7 +393,7 @@ def main(args: argparse.Namespace) -> None:
 
 _SPLIT = "take this many pairs out of the training set instead of"
 COMMAND = cli.CommandLine(
-    "prepare-tsv.sh",
+    "specdec prepare",
     "Prepare any parallel text for fairseq. A corpus is a TSV file or SOURCE_FILE,TARGET_FILE "
     "(plain, .gz or .xz). The command resumes when it is run again.",
     main,

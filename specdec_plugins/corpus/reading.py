@@ -236,7 +236,7 @@ def _read_tsv(path: Path, columns: tuple[int, int] | None, bad: BadLines) -> Ite
         if len(cells) != expected:
             bad.report(
                 f"{path}, line {number}: expected {expected} columns separated by tabs, found "
-                f"{len(cells)}; correct the line, or have prepare-tsv.sh read two columns of the "
+                f"{len(cells)}; correct the line, or have specdec prepare read two columns of the "
                 "file (--columns 1,2)"
             )
             continue

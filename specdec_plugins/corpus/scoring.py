@@ -1,6 +1,6 @@
 """Scores translations: sacreBLEU, chrF, compound-split BLEU, the paired bootstrap.
 
-The command lines are those of ``scripts/evaluate.sh`` and ``scripts/ref.sh``.
+The command lines are those of ``specdec evaluate`` and ``specdec evaluate ref``.
 
 The WMT14 English-German papers report compound-split BLEU: fairseq-score on tokenised text in which
 every dash inside a word is a token of its own. It is slightly too high, and comparable with those
@@ -206,7 +206,7 @@ def evaluate(args: argparse.Namespace) -> None:
 
 
 EVALUATE = cli.CommandLine(
-        "evaluate.sh",
+        "specdec evaluate",
         "Score translations; with --baseline, also test the difference.",
         evaluate,
         [
@@ -222,7 +222,7 @@ EVALUATE = cli.CommandLine(
         ],
     )  # fmt: skip
 REF = cli.CommandLine(
-        "ref.sh",
+        "specdec evaluate ref",
         "Compute compound-split BLEU as published.",
         ref,
         [

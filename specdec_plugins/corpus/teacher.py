@@ -53,7 +53,7 @@ class DataBin:
         if len(pairs) != 1 or len(found) != 2:
             raise UserError(
                 f"{folder}: expected {subset}.SRC-TGT.LANG.bin and .idx for two languages, as "
-                "fairseq-preprocess writes them; prepare it with scripts/prepare-tsv.sh"
+                "fairseq-preprocess writes them; prepare it with specdec prepare"
             )
         source_lang, target_lang = pairs.pop()
         return cls(folder, subset, source_lang, target_lang)

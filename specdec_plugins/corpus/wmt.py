@@ -275,7 +275,7 @@ def main(args: argparse.Namespace) -> None:
 
 
 COMMAND = cli.CommandLine(
-    "prepare-wmt*.sh",
+    "specdec prepare wmt",
     "Fetch and prepare a published data set. Downloads and steps resume when the command is run "
     "again.",
     main,

@@ -49,12 +49,12 @@ def read_bigrams(path: str | Path, dictionary: Dictionary) -> Bigrams:
     except (OSError, SafetensorError) as error:
         raise UserError(
             f"{path}: cannot be read as bigrams ({error}); give a file that "
-            "scripts/count-bigrams.sh has written."
+            "specdec convert bigrams has written."
         ) from error
     if sorted(stored) != sorted(_NAMES):
         raise UserError(
             f"{path}: not bigrams (it holds {', '.join(sorted(stored))}); give a file that "
-            "scripts/count-bigrams.sh has written."
+            "specdec convert bigrams has written."
         )
     size = len(stored["frequencies"])
     if size != len(dictionary) or digest != dictionary.digest:

@@ -133,7 +133,7 @@ def default_bundle() -> Path:
             return folder
     raise UserError(
         "no pair of models is bundled with this copy of the project; give the folder of a bundle, "
-        "as scripts/convert.sh bundle writes it."
+        "as specdec convert bundle writes it."
     )
 
 

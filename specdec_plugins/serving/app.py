@@ -174,7 +174,7 @@ class Server(uvicorn.Server):
             super().handle_exit(sig, frame)
         else:
             # Not by an exception: threads at work would keep the interpreter from ending.
-            os.write(2, b"specdec-serve: interrupted twice; accepted work is lost.\n")
+            os.write(2, b"specdec serve: interrupted twice; accepted work is lost.\n")
             os._exit(INTERRUPTED)
 
     async def on_tick(self, counter: int) -> bool:

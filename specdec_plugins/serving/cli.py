@@ -1,8 +1,7 @@
-"""The command line specdec-serve."""
+"""The command line `specdec serve`."""
 
 from __future__ import annotations
 
-import argparse
 import logging
 import os
 import signal
@@ -13,10 +12,11 @@ from typing import Any
 
 import torch
 
-from specdec_plugins.app.options import add_options, build, renames
+from specdec_plugins.app.options import build, flags_of, removed_from, renames
 from specdec_plugins.app.report import kernels_in_use
 from specdec_plugins.app.settings import Settings
-from specdec_plugins.errors import Parser, UserError, imported, read_text, run_command
+from specdec_plugins.corpus.cli import CommandLine
+from specdec_plugins.errors import UserError, imported, read_text, run_command
 from specdec_plugins.serving.model import ServedModel, load_model, request_defaults
 from specdec_plugins.serving.settings import (
     BATCH,
@@ -31,26 +31,25 @@ log = logging.getLogger("specdec.serving")
 KEY_VARIABLE = "SPECDEC_API_KEY"
 
 
-def make_parser() -> argparse.ArgumentParser:
-    """Destinations are fields of the settings records."""
-    parser = Parser(
-        prog="specdec-serve",
-        description="Serve translations by speculative decoding over HTTP.",
-        epilog=f"An API key is read from the environment variable {KEY_VARIABLE}, or from "
-        "--api-key-file; without a key, anyone who can reach the address may translate.",
-        allow_abbrev=False,
-    )
-    add_options(parser, ModelOptions, ServerSettings, ProcessOptions)
-    return parser
+COMMAND = CommandLine(
+    "specdec serve",
+    "Serve translations by speculative decoding over HTTP.",
+    None,
+    flags_of(ModelOptions, ServerSettings, ProcessOptions),
+    epilog=f"An API key is read from the environment variable {KEY_VARIABLE}, or from "
+    "--api-key-file; without a key, anyone who can reach the address may translate.",
+    removed=removed_from(ModelOptions),
+    usage="specdec serve [FOLDER] [flags]",
+)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Serve until a signal; returns the exit status."""
-    given = vars(make_parser().parse_args(argv))
+    given = COMMAND.given(argv)
     logging.basicConfig(level=given.get("log_level", "info").upper(), format=LOG_LINE)
     told = "interrupted before the server started."
     flags = renames(Settings, ModelOptions, ServerSettings) | BATCH
-    return run_command("specdec-serve", lambda: _run(given), "debug" in given, told, flags=flags)
+    return run_command(COMMAND.name, lambda: _run(given), "debug" in given, told, flags=flags)
 
 
 def _run(given: Mapping[str, Any]) -> int:

@@ -82,7 +82,7 @@ class ModelOptions:
     )
     drafter_options: Mapping[str, Any] | None = _speculation("drafter_options", default=None)
     bigrams: str | None = _speculation(
-        "bigrams", help="output of scripts/count-bigrams.sh (default: the one in FOLDER)"
+        "bigrams", help="output of specdec convert bigrams (default: the one in FOLDER)"
     )
     schedule: str | None = _speculation(
         "schedule",

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import multiprocessing
 import os
 import signal
@@ -21,11 +20,12 @@ from typing import Any
 import torch
 
 from specdec_plugins.app import files
-from specdec_plugins.app.options import add_options, build, check, like, option, renames
+from specdec_plugins.app.options import build, check, flags_of, like, option, removed_from, renames
 from specdec_plugins.app.planning import Translated
 from specdec_plugins.app.report import Flaws
 from specdec_plugins.app.settings import EXACT, NO_TOLERANCE, Settings
-from specdec_plugins.errors import Parser, UserError, handling, imported, require, run_command
+from specdec_plugins.corpus.cli import CommandLine
+from specdec_plugins.errors import UserError, handling, imported, require, run_command
 from specdec_plugins.formats.output import LineWriter
 from specdec_plugins.serving.cli import KEY_VARIABLE
 from specdec_plugins.serving.client import Client
@@ -47,9 +47,9 @@ empty lines are kept.
 
 EPILOG = """\
 examples:
-  %(prog)s < raw.en > raw.de                           # the bundled pair
-  %(prog)s models/mine --processes 4 --input raw.en --output raw.de
-  %(prog)s --server http://127.0.0.1:8080 < raw.en > raw.de
+  specdec-translate < raw.en > raw.de                           # the bundled pair
+  specdec-translate models/mine --processes 4 --input raw.en --output raw.de
+  specdec-translate --server http://127.0.0.1:8080 < raw.en > raw.de
 
 One line in gives one line out, in the same order, as soon as it is ready. Exit
 status: 0 done, 1 a line is cut, copied or empty (which is said) or an error of
@@ -84,24 +84,23 @@ class TranslateOptions:
         check(self)
 
 
-def make_parser() -> argparse.ArgumentParser:
-    parser = Parser(
-        prog=_NAME,
-        usage="%(prog)s [FOLDER] [flags]",
-        description=DESCRIPTION,
-        epilog=EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
-    )
-    add_options(parser, TranslateOptions)
-    add_options(parser, ModelOptions)
-    add_options(parser, ServerSettings, only=(*_ASKED, "max_rows"))
-    return parser
+COMMAND = CommandLine(
+    _NAME,
+    DESCRIPTION,
+    None,
+    [
+        *flags_of(TranslateOptions, ModelOptions),
+        *flags_of(ServerSettings, only=(*_ASKED, "max_rows")),
+    ],
+    epilog=EPILOG,
+    removed=removed_from(ModelOptions),
+    usage=f"{_NAME} [FOLDER] [flags]",
+)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line; returns the exit status."""
-    given = vars(make_parser().parse_args(argv))
+    given = COMMAND.given(argv)
     told, refused = "interrupted; only complete lines were written.", (UserError, ServiceError)
     flags = renames(Settings, ModelOptions, ServerSettings, TranslateOptions) | BATCH
     return run_command(_NAME, lambda: _run(given), "debug" in given, told, refused, flags)

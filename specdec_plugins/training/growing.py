@@ -26,7 +26,7 @@ from specdec_plugins.formats.models import flags_of, read_model
 from specdec_plugins.formats.text import BPE_SEPARATOR, load_codes
 from specdec_plugins.models.assistant_transformer import chosen_layers
 
-# Flags of fairseq and of train-verifier.sh.
+# Flags of fairseq and of specdec train verifier.
 _WIDTHS = {"embed_dim": "width", "ffn_embed_dim": "ffn", "attention_heads": "heads"}
 # How far the copies of a unit are apart, of a weight's deviation. The embeddings' are closer, since
 # their difference passes the norms.
@@ -78,8 +78,8 @@ def times_wider(bundle: Path, wanted: Mapping[str, int]) -> int:
     flags = flags_of(read_model(path))
     require(
         bool(flags.get("share_all_embeddings")),
-        f"{path}: has several embedding tables, but train-verifier.sh trains one for both sides "
-        "and the output; start from a bundle that has one, or leave --from out.",
+        f"{path}: has several embedding tables, but specdec train verifier trains one for both "
+        "sides and the output; start from a bundle that has one, or leave --from out.",
     )
     times = wanted["width"] / flags["decoder_embed_dim"]
     for side in ("encoder", "decoder"):

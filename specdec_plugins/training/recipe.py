@@ -2,7 +2,7 @@
 
 A user could type the same commands; ``--list`` prints them. Each can be stopped, and resumes. Each
 runs in a process of its own, so that its memory is free when the next one starts. The command line
-is that of ``scripts/recipe.sh``.
+is ``specdec train recipe``.
 """
 
 from __future__ import annotations
@@ -64,11 +64,11 @@ class Preset:
     averaged: int  # checkpoints
     retrain_smoothing: float = 0.1  # label smoothing there
     verifier_end_lr: float = 0.0  # both trainings fall to it linearly; 0: inverse square root
-    drafter_hours: float = 0.0  # of scripts/drafter.sh in place of updates; 0: as published
-    mix: tuple[str, ...] = ()  # more flags of scripts/decontaminate.sh
+    drafter_hours: float = 0.0  # of specdec drafter in place of updates; 0: as published
+    mix: tuple[str, ...] = ()  # more flags of specdec prepare mix
     split_off: tuple[str, ...] = ()  # its --split-off: NAME=TEST,DEV
-    vocabulary: tuple[str, ...] = ()  # more flags of scripts/prepare-tsv.sh
-    distillation: tuple[str, ...] = ()  # more flags of scripts/distill.sh
+    vocabulary: tuple[str, ...] = ()  # more flags of specdec prepare
+    distillation: tuple[str, ...] = ()  # more flags of specdec distill
 
     def __post_init__(self) -> None:
         check_heads(self.width, self.heads)
@@ -157,12 +157,15 @@ def _item(item: str) -> str:
     return ",".join(map(spelt, files)) + part
 
 
-def script(name: str, *words: str, **values: object) -> list[str]:
-    return [f"scripts/{name}", *words, *flags(**values)]
+SPECDEC = ("scripts/python.sh", "-m", "specdec_plugins.cli")  # the command, installed or not
+
+
+def specdec(name: str, *words: str, **values: object) -> list[str]:
+    return [*SPECDEC, *name.split(), *words, *flags(**values)]
 
 
 class Recipe:
-    """What a pair is made from, and where: the flags of ``recipe.sh``."""
+    """What a pair is made from, and where: the flags of ``specdec train recipe``."""
 
     def __init__(self, args: argparse.Namespace) -> None:
         """Raises UserError if flags conflict."""
@@ -250,13 +253,13 @@ class Recipe:
 
     def _data(self) -> list[Command]:
         p, args, mix = self.preset, self.args, self.path("mix")
-        clean = script(
-            "decontaminate.sh", pair=args.pair, train=self.train, valid=self.valid,
+        clean = specdec(
+            "prepare mix", pair=args.pair, train=self.train, valid=self.valid,
             also=[*self.also, *([SAMPLES] if args.pair == "en-de" else [])],
             research_data=args.research_data, split_off=p.split_off, out=mix,
         )  # fmt: skip
-        prepare = script(
-            "prepare-tsv.sh", src=self.source, tgt=self.target, train=f"{mix}/train.tsv",
+        prepare = specdec(
+            "prepare", src=self.source, tgt=self.target, train=f"{mix}/train.tsv",
             valid=[f"{mix}/valid.tsv", *(f"{mix}/{name}.dev.tsv" for name in self._own)],
             codes=self.start and f"{self.start}/bpe.codes", merges=None if self.start else p.merges,
             max_length=p.max_words, max_ratio=p.max_ratio, out=self.path("prepared"),
@@ -284,8 +287,8 @@ class Recipe:
 
     def _verifier(self, data: str, lr: float, warmup: int, start: str) -> list[str]:
         p = self.preset
-        return script(
-            "train-verifier.sh", data=data, from_=start, lr=lr, warmup=warmup,
+        return specdec(
+            "train verifier", data=data, from_=start, lr=lr, warmup=warmup,
             encoder_layers=p.encoder_layers, decoder_layers=p.verifier_layers, width=p.width,
             ffn=p.ffn, heads=p.heads, batch_tokens=p.verifier_tokens,
             end_lr=p.verifier_end_lr or None,
@@ -294,12 +297,12 @@ class Recipe:
     def _drafter(self, data: str) -> list[Command]:
         """Train a drafter by updates, on the data that the verifier learned from."""
         p, bigrams = self.preset, self.path("bigrams.safetensors")
-        words = script(
-            "train.sh", data=data, verifier=self.verifier, block_size=p.block_size,
+        words = specdec(
+            "train drafter", data=data, verifier=self.verifier, block_size=p.block_size,
             decoder_layers=p.drafter_layers, lr=p.drafter_lr, warmup=p.drafter_warmup,
             batch_tokens=p.drafter_tokens, best_by="loss",
         )  # fmt: skip
-        bigrams_of = script("count-bigrams.sh", data, output=bigrams)
+        bigrams_of = specdec("convert bigrams", data, output=bigrams)
         both = self._bundle("bundle", path=self.path("drafter.pt"), bigrams=bigrams)
         return [
             *self._trained("drafter", "train the drafter", p.drafter_updates, words),
@@ -310,8 +313,8 @@ class Recipe:
     def _drafter_by_hours(self) -> list[Command]:
         """Train a drafter on the verifier's own greedy output, until it stops improving."""
         alone, both = self.path("verifier-bundle"), self.path("bundle")
-        words = script(
-            "drafter.sh", alone, text=f"{self.text}/raw/train.{self.source}", output=both,
+        words = specdec(
+            "drafter", alone, text=f"{self.text}/raw/train.{self.source}", output=both,
             hours=self.preset.drafter_hours, block_size=self.preset.block_size,
             dropout=self.preset.dropout,
         )  # fmt: skip
@@ -344,7 +347,7 @@ class Recipe:
             save_interval_updates=p.save_updates, keep_interval_updates=p.averaged,
             no_epoch_checkpoints=True, log_format="simple", log_interval=20,
         )]  # fmt: skip
-        average = script("average-checkpoints", folder, last=p.averaged, by="update",
+        average = specdec("train average", folder, last=p.averaged, by="update",
                          output=f"{folder}.pt")  # fmt: skip
         return [
             Command(title, train, (folder,), machine, progress=updates(num)),
@@ -354,8 +357,8 @@ class Recipe:
     def _distillation(self) -> Command:
         output = self.path("distilled")
         # A weak teacher repeats itself endlessly on some sentences.
-        words = script(
-            "distill.sh", f"{self.text}/data-bin", path=self.path("teacher.pt"), output=output,
+        words = specdec(
+            "distill", f"{self.text}/data-bin", path=self.path("teacher.pt"), output=output,
             beam=self.preset.beam, max_len_a=2, max_len_b=20,
         )  # fmt: skip
         machine = flags(cpu=self.args.cpu, ray=self.args.ray, until=self.until)
@@ -366,8 +369,8 @@ class Recipe:
 
     def _bundle(self, name: str, **drafter: str) -> list[str]:
         """Bundle the verifier with its BPE codes, and with a drafter if one is given."""
-        words = script(
-            "convert.sh", "bundle", f"{self.text}/data-bin", **drafter,
+        words = specdec(
+            "convert bundle", f"{self.text}/data-bin", **drafter,
             bpe_codes=f"{self.text}/bpe.codes", source_lang=self.source, target_lang=self.target,
             output=self.path(name),
         )  # fmt: skip
@@ -377,8 +380,8 @@ class Recipe:
         found = []
         for name, words in self._test_sets():
             output = self.path(f"report-{name}")
-            words = script(
-                "reproduce.sh", self.path("bundle"), *words, output=output, training=self.out
+            words = specdec(
+                "bench reproduce", self.path("bundle"), *words, output=output, training=self.out
             )
             words += shlex.split(self.args.report_flags)
             outputs = [f"{output}.md", f"{output}.json"]
@@ -446,7 +449,7 @@ def main(args: argparse.Namespace) -> None:
 
 
 COMMAND = cli.CommandLine(
-    "recipe.sh",
+    "specdec train recipe",
     "Train a verifier and a block drafter: mix, prepare, train a teacher, distil, train the "
     "verifier and the drafter on its output, average, bundle, report. The command resumes when it "
     "is run again. Run it in the root of the repository.",
@@ -471,7 +474,7 @@ COMMAND = cli.CommandLine(
          "fp16 on GPUs, fp32 on CPUs)"),
         ("--cpu", False, bool, "do not use a GPU"),
         ("--ray", "", str, "distil on the Ray cluster at this address, or on 'local' processes"),
-        ("--report-flags", "", str, "flags of scripts/reproduce.sh, in one quoted argument"),
+        ("--report-flags", "", str, "flags of specdec bench reproduce, in one quoted argument"),
         REDO,
         ("--list", False, bool, "print the steps and their commands without running them"),
     ],

@@ -319,7 +319,7 @@ def _command(
 
 
 VERIFIER = _command(
-    "train-verifier.sh",
+    "specdec train verifier",
     "Train a verifier, fairseq's Transformer, on prepared or distilled data, from scratch or from "
     "a checkpoint.",
     train_verifier,
@@ -327,7 +327,7 @@ VERIFIER = _command(
     Published(7e-4, 0.1, 4000, 100_000, 32_000),
 )
 DRAFTER = _command(
-    "train.sh",
+    "specdec train drafter",
     "Train a drafter for a trained verifier: write an initial checkpoint, then run train.py as "
     "published. A small run on a CPU: specdec train drafter --data D --verifier V.pt --save-dir S "
     "--cpu --block-size 8 --updates 3000 --warmup 300 --batch-tokens 4096 --lr 1e-3",
@@ -336,7 +336,7 @@ DRAFTER = _command(
     [None] * len(_SCHEDULE),
     dict.fromkeys(
         ("--arch", "--sequential-head", "--head-attention", "--blocks", "--hours"),
-        "this command trains the drafter as published; scripts/drafter.sh trains the faster one "
+        "this command trains the drafter as published; specdec drafter trains the faster one "
         "with a head, for hours",
     ),
 )

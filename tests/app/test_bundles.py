@@ -20,7 +20,7 @@ from specdec_plugins.app.loading import (
     origin,
     settings_from_files,
 )
-from specdec_plugins.app.main import main
+from specdec_plugins.app.main import inference as main
 from specdec_plugins.app.translator import SpeculativeTranslator, number_sentences
 from specdec_plugins.corpus.resume import first_difference
 from specdec_plugins.decoding.networks import KERNELS, with_fast_products

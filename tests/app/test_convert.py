@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from specdec_plugins.app.convert import main
 from specdec_plugins.app.main import main as decode
 from tests.bundles import ROOT
+from tests.programs import convert_main as main
 
 PAIR = ROOT / "benchmarks" / "models" / "captions.en-de"
 VERIFIER = str(PAIR / "verifier.pt")

@@ -1,4 +1,4 @@
-"""scripts/drafter.sh: a drafter for whatever model, stopped wherever, and what is refused."""
+"""specdec drafter: a drafter for whatever model, stopped wherever, and what is refused."""
 
 from __future__ import annotations
 
@@ -32,6 +32,7 @@ from specdec_plugins.training import drafter as loop
 from specdec_plugins.training.networks import checkpoint_of, new_drafter
 from tests.bundles import CAPTIONS, ROOT, captions
 from tests.formats.pretrained import toys as folders
+from tests.programs import SPECDEC
 from tests.refusals import refused
 from tests.warm_python import warm_python
 
@@ -56,7 +57,7 @@ class Command:
     """The command line, in a session of its own, as a terminal has it."""
 
     def __init__(self, *words: object) -> None:
-        self.words = [str(word) for word in (ROOT / "scripts" / "drafter.sh", *words)]
+        self.words = [str(word) for word in (*SPECDEC, "drafter", *words)]
 
     def run(self, until: Callable[[], bool] = lambda: False) -> tuple[int, str]:
         """Status and output; where it gets as far as that, ctrl-C ends it."""
@@ -104,7 +105,7 @@ def test_stopped_in_three_steps_it_goes_on_and_decodes_the_same_words(
     assert card.count("\n| 0.00") == len(points)
     assert str(tmp_path) not in card
     told = "opus --text text.en --output BUNDLE --hours 0.001 --every 0.03 --dropout 0\n"
-    assert f"scripts/drafter.sh {told}" in card
+    assert f"specdec drafter {told}" in card
     assert_what_was_learnt_is_what_the_model_says(work)
     plain, fast = (
         SpeculativeTranslator.from_pretrained(str(output), device="cpu", strategy=strategy)
@@ -130,8 +131,8 @@ def test_the_steps_before_training_by_themselves(kind: str, text: Path, tmp_path
         # Random models end no text themselves; BART's begin with one `<s>` more.
         ends = {"forced_eos_token_id": 2} | ({"forced_bos_token_id": 0} if kind == "bart" else {})
         folder, languages = random_folder(tmp_path / kind, kind, **ends), ["-s", "en", "-t", "de"]
-        flags = ["bundle", str(folder), "--output", str(bundle)]
-        assert convert.main(flags + languages * (kind != "bart")) == 0
+        flags = [str(folder), "--output", str(bundle)]
+        assert convert.BUNDLE.run(flags + languages * (kind != "bart")) == 0
     made = plan(bundle, "--text", text, "--output", tmp_path / "out", "--device", "cpu")
     made._convert()
     drafter.encode(made.verifier, text, made.data)
@@ -178,7 +179,7 @@ def test_a_drafter_of_every_architecture_begins_at_its_encoder(
     model_type: str, tmp_path: Path
 ) -> None:
     folder, bundle = random_folder(tmp_path / model_type, model_type), tmp_path / "bundle"
-    assert convert.main(["bundle", str(folder), "--output", str(bundle)]) == 0
+    assert convert.BUNDLE.run([str(folder), "--output", str(bundle)]) == 0
     model, path = read_model(bundle / "verifier.safetensors"), tmp_path / "initial.pt"
     save_checkpoint(checkpoint_of(new_drafter(model, 8, seed=1), {}, model), path)
     verifier, network = (one.network(torch.float32, CPU) for one in (model, read_model(path)))
@@ -226,7 +227,7 @@ def test_intervals_are_long_enough_to_be_worth_their_measurement() -> None:
 
 @pytest.fixture
 def stubbed(monkeypatch: pytest.MonkeyPatch) -> Callable[..., list[tuple[str, bool]]]:
-    """Run drafter.sh with commands that only make their outputs; returns which ran, and whether
+    """Run it with commands that only make their outputs; returns which ran, and whether
     they went on.
     """
     ran: list[tuple[str, bool]] = []
@@ -277,7 +278,7 @@ def test_a_bundle_and_a_checkpoint_are_models_too(text: Path, tmp_path: Path) ->
     again = tmp_path / "again"
     for command in found:
         words = [*command.words, "--output", str(again), "--force"]
-        assert convert.main(words) == 0
+        assert convert.BUNDLE.run(words) == 0
         alone = read_bundle(again)
         assert (alone.drafter, alone.source_lang, alone.target_lang) == (None, "en", "de")
         assert alone.text == read_bundle(bundle).text

@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from specdec_plugins.app import convert
-from specdec_plugins.app.main import main
+from specdec_plugins.app.main import inference as main
 from specdec_plugins.app.translator import SpeculativeTranslator
 from specdec_plugins.decoding.drafters import DRAFTERS
 from specdec_plugins.decoding.networks.trained import NETWORKS
@@ -66,10 +66,10 @@ def test_it_drafts_from_a_checkpoint_and_from_a_bundle(tmp_path: Path) -> None:
     texts, num_drafted = translated(DATA, drafter="successors", block_size=3, **files)
     assert texts == plain
     assert num_drafted > nothing == 0
-    command = ["bundle", DATA, "-s", "en", "-t", "de", "--AR-path", VERIFIER, "--tokenizer", "none"]
+    command = [DATA, "-s", "en", "-t", "de", "--AR-path", VERIFIER, "--tokenizer", "none"]
     command += ["--drafter", "successors", "--path", files["drafter_checkpoint"]]
     bundle = str(tmp_path / "bundle")
-    assert convert.main([*command, "--dtype", "float32", "--output", bundle]) == 0
+    assert convert.BUNDLE.run([*command, "--dtype", "float32", "--output", bundle]) == 0
     assert translated(bundle, block_size=3) == (texts, num_drafted)
 
 

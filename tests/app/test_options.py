@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import math
 import re
 from collections.abc import Mapping
@@ -13,9 +12,10 @@ from typing import Any
 import pytest
 
 from specdec_plugins.app.files import FileOptions
-from specdec_plugins.app.main import make_parser, parse_options
-from specdec_plugins.app.options import add_options, build, check, declared, like, option
+from specdec_plugins.app.main import COMMAND, INFERENCE, parse_options
+from specdec_plugins.app.options import build, check, declared, flags_of, like, option
 from specdec_plugins.app.settings import Settings, choose_device
+from specdec_plugins.corpus.cli import CommandLine
 from specdec_plugins.errors import UserError
 from specdec_plugins.serving import translate_cli
 
@@ -57,7 +57,7 @@ def test_defaults_are_those_of_the_records() -> None:
 
 
 def test_every_field_has_a_flag() -> None:
-    destinations = {action.dest for action in make_parser()._actions}
+    destinations = {one.name for one in INFERENCE.arguments}
     declared = {f.name for f in (*fields(Settings), *fields(FileOptions)) if f.metadata}
     assert declared <= destinations
     assert "beta" in declared
@@ -205,20 +205,20 @@ def test_a_bundle_that_is_none_is_named(tmp_path: Path) -> None:
             parse_options([str(tmp_path / name)])
 
 
-@pytest.mark.parametrize("parser", [make_parser(), translate_cli.make_parser()])
-def test_help_begins_with_the_files_and_ends_with_examples(parser: argparse.ArgumentParser) -> None:
-    text = parser.format_help()
-    files = text.index("\nfiles:" if "\nfiles:" in text else "\ntexts:")
-    assert files < text.index("\nmodels:") < text.index("\nexamples:\n") < text.index("status: 0")
+@pytest.mark.parametrize("command", [COMMAND, translate_cli.COMMAND])
+def test_help_begins_with_the_files_and_ends_with_examples(
+    command: CommandLine, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit):
+        command.parse("--help")
+    text = capsys.readouterr().out
+    files = text.index("─ files" if "─ files" in text else "─ texts")
+    assert files < text.index("─ models") < text.index("\nexamples:\n") < text.index("0 done")
     assert text.index("[FOLDER] [flags]\n") < 60
     examples = text.partition("examples:\n")[2].replace("\\\n", "")
-    commands = re.findall(rf"(?m)^ +{parser.prog} ([^<#\n]*)", examples)
-    assert [bool(parser.parse_args(command.split())) for command in commands] == [True] * 3
-
-
-def test_no_help_tells_a_default_twice() -> None:
-    for action in make_parser()._actions:
-        assert str(action.help).count("default") < 2, action.option_strings
+    commands = re.findall(rf"(?m)^ +{command.name} ([^<#\n]*)", examples)
+    assert len(commands) == 3
+    assert all(isinstance(command.given(words.split()), dict) for words in commands)
 
 
 @pytest.mark.parametrize("name", ["cuda:99", "nonsense"])
@@ -242,12 +242,11 @@ class Bounded:
 
 
 def test_a_record_becomes_flags_and_is_checked() -> None:
-    parser = argparse.ArgumentParser()
-    add_options(parser, Bounded)
-    told = " ".join(parser.format_help().split())
-    assert "--timeout X seconds (default: 2.5)" in told
-    assert declared(Settings, "beta").help in told
-    given = vars(parser.parse_args(["--timeout", "3", "--no-shown", "--chosen", '{"a": 1}']))
+    command = CommandLine("bounded", "", None, flags_of(Bounded))
+    helps = {one.name: one.help for one in command.arguments}
+    assert helps["timeout"] == "seconds (default: 2.5)"
+    assert helps["beta"] == declared(Settings, "beta").help
+    given = command.given(["--timeout", "3", "--no-shown", "--chosen", '{"a": 1}'])
     assert given == {"timeout": 3.0, "shown": False, "chosen": {"a": 1}}
     expected = Bounded(8080, 3.0, 3, shown=False, chosen={"a": 1})
     assert build(Bounded, {**given, "else": 1}) == expected

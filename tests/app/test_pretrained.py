@@ -134,14 +134,14 @@ def test_every_command_takes_a_folder_and_the_bundle_made_of_it(
 ) -> None:
     folder, bundle = small("nllb"), tmp_path / "bundle"
     (tmp_path / "in").write_text("\n".join(LINES) + "\n")
-    assert convert.main(["bundle", str(folder), "--output", str(bundle)]) == 0
+    assert convert.BUNDLE.run([str(folder), "--output", str(bundle)]) == 0
     settings = json.loads((bundle / "bundle.json").read_text())
     assert (settings["version"], settings["text"]["tokenizer"]) == (3, "pretrained")
     languages = ["--source-lang", "de", "--target-lang", "ko"]
     outputs = {}
     for place in (folder, bundle):
         paths = ["--input-path", str(tmp_path / "in"), "--output-path", str(tmp_path / "out")]
-        assert main.main([str(place), *languages, "--cpu", *paths]) in (0, 1)  # 1: cut
+        assert main.inference([str(place), *languages, "--cpu", *paths]) in (0, 1)  # 1: cut
         assert "greedy means no token that its generation config bans" in capfd.readouterr().err
         outputs[place, "inference.py"] = (tmp_path / "out").read_text()
         paths = ["--input", str(tmp_path / "in"), "--output", str(tmp_path / "out")]
@@ -151,12 +151,10 @@ def test_every_command_takes_a_folder_and_the_bundle_made_of_it(
         capfd.readouterr()
         with (tmp_path / "in").open() as piped, monkeypatch.context() as patch:
             patch.setattr(sys, "stdin", piped)
-            assert main.translate([str(place), *languages, "--cpu"]) in (0, 1)
-        outputs[place, "translate.py"] = capfd.readouterr().out
+            assert main.main([str(place), *languages, "--cpu"]) in (0, 1)
+        outputs[place, "pipe"] = capfd.readouterr().out
     assert len({*outputs.values()}) == 1, outputs
-    refused_by = told(
-        capfd, convert.main, ["fairseq", str(bundle), "--output", str(tmp_path / "c")]
-    )
+    refused_by = told(capfd, convert.FAIRSEQ.run, [str(bundle), "--output", str(tmp_path / "c")])
     assert "was made from a transformers model; convert" in refused_by
 
 
@@ -290,11 +288,11 @@ def test_a_folder_at_fault_is_said_in_a_sentence_and_nothing_is_written(
     (tmp_path / "in").write_text("A line\n")
     paths = ["--input-path", str(tmp_path / "in"), "--output-path", str(tmp_path / "out")]
     languages = ["-s", "de", "-t", "ko"] if name in ("m2m100", "nllb") else []
-    error = told(capsys, main.main, [str(folder), "--cpu", *languages, *paths])
+    error = told(capsys, main.inference, [str(folder), "--cpu", *languages, *paths])
     assert re.search(message, error), error
     assert [path.name for path in sorted(tmp_path.iterdir())] == ["in", "model"]
     if fault != "no model":
-        error = told(capsys, convert.main, ["bundle", str(folder), "--output", str(tmp_path / "b")])
+        error = told(capsys, convert.BUNDLE.run, [str(folder), "--output", str(tmp_path / "b")])
         assert re.search(message, error), error
         assert not [*tmp_path.glob("*b*")]
 

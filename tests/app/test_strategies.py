@@ -26,7 +26,6 @@ from tests.app.toys import (
     translated,
     translator,
 )
-from tests.bundles import ROOT
 from tests.programs import talking_to
 
 
@@ -155,7 +154,7 @@ def test_a_conversation_goes_on_after_a_long_line_and_ends_with_an_empty_one() -
 
 @pytest.mark.integration
 def test_a_pipe_gets_a_line_for_each_line_at_once() -> None:
-    command = (sys.executable, ROOT / "scripts" / "translate.py", "--cpu")
+    command = (sys.executable, "-m", "specdec_plugins.cli", "translate", "--cpu", "--quiet")
     with talking_to(*command) as (process, into, out):
         for line in (b"Good morning.\n", b"\n"):
             into.write(line)

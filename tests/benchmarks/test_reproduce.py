@@ -33,7 +33,7 @@ def record() -> dict[str, Any]:
         decoding(GREEDY, 20, [1] * 12),
         *(decoding(point.name, 10, [6, 6], point.beta // 3) for point in points),
     ]
-    common = {"title": "en-de on test", "command": "scripts/reproduce.sh x", "machine": {"p": 1}}
+    common = {"title": "en-de on test", "command": "specdec bench reproduce x", "machine": {"p": 1}}
     common |= {"batch": 1, "threads": 1}
     common |= {"dtype": "float32", "pair": "en-de", "bootstrap_samples": 100}
     return {**common, **figures(decodings, points, SOURCES, REFERENCES, "de", 100)}
@@ -64,7 +64,7 @@ def test_figures(record: dict[str, Any]) -> None:
 def test_the_report_says_how_and_beside_what(record: dict[str, Any]) -> None:
     text = report(record, ["x.accepted.svg"])
     for said in (
-        *("scripts/reproduce.sh x", "tok:13a", "Published (Xia et al. 2023", "| k 5, exact "),
+        *("specdec bench reproduce x", "tok:13a", "Published (Xia et al. 2023", "| k 5, exact "),
         *("![x.accepted.svg](x.accepted.svg)", "4 sentences, one at a time", " 31 or more |"),
     ):
         assert said in text

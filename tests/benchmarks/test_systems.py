@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from benchmarks.engines import ENGINES
-from benchmarks.run import parser
+from benchmarks.run import COMMAND
 from benchmarks.systems import PRECISIONS, Options, System
 from specdec_plugins.app.options import build
 from tests.refusals import refused
@@ -14,7 +14,7 @@ PAIR = ("--pair", "p", "--test", "t", "--threads", "1")
 
 
 def asked(*words: str, pair: tuple[str, ...] = PAIR) -> Options:
-    return build(Options, vars(parser().parse_args(["--output", "out", *pair, *words])))
+    return build(Options, COMMAND.given(["--output", "out", *pair, *words]))
 
 
 def names(*words: str) -> list[str]:

@@ -1,4 +1,4 @@
-"""scripts/count-bigrams.sh, from binarised data to a file that drafting gets faster by."""
+"""specdec convert bigrams, from binarised data to a file that drafting gets faster by."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from specdec_plugins.corpus import binarising
 from specdec_plugins.formats.bigrams import count_bigrams, read_bigrams
 from specdec_plugins.formats.dictionaries import Dictionary
 from tests.bundles import CAPTIONS, ROOT
-from tests.programs import python, script
+from tests.programs import python, specdec
 from tests.refusals import refused
 
 pytestmark = pytest.mark.fairseq
@@ -48,7 +48,7 @@ def settings(**given: Any) -> Settings:
 def test_counts_and_what_they_bring(spoken: tuple[Path, list[list[str]]], tmp_path: Path) -> None:
     data, tokens = spoken
     output = tmp_path / "bigrams.safetensors"
-    ended = script("count-bigrams.sh", data, "--output", output, cwd=tmp_path)
+    ended = specdec("convert bigrams", data, "--output", output, cwd=tmp_path)
     assert "pairs" in ended.stderr
     dictionary = Dictionary.load(CAPTIONS / "dict.de.txt")
     ids = [[dictionary.index(t) for t in line] + [dictionary.special.eos] for line in tokens]

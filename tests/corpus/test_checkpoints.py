@@ -20,7 +20,7 @@ from specdec_plugins.corpus.checkpoints import (
 )
 from specdec_plugins.corpus.cli import UNFINISHED
 from specdec_plugins.formats.checkpoints import load_checkpoint, save_checkpoint
-from tests.programs import script
+from tests.programs import specdec
 from tests.refusals import refused
 
 
@@ -101,16 +101,16 @@ def test_the_script(tmp_path: Path) -> None:
     for i in (1, 2, 3):
         write(tmp_path / f"checkpoint{i}.pt", i)
     last = [".", "--last", 2, "--output", "out/average.pt"]
-    script("average-checkpoints", *last, cwd=tmp_path)
+    specdec("train average", *last, cwd=tmp_path)
     assert load_checkpoint(tmp_path / "out" / "average.pt")["model"]["a"][0, 0] == 2.5
     assert [path.name for path in (tmp_path / "out").iterdir()] == ["average.pt"]
     named = ["checkpoint1.pt", "checkpoint2.pt", "--output", "out/average.pt"]
-    script("average-checkpoints", *named, cwd=tmp_path)
+    specdec("train average", *named, cwd=tmp_path)
     assert load_checkpoint(tmp_path / "out" / "average.pt")["model"]["a"][0, 0] == 1.5
     twice = ["checkpoint1.pt", "./checkpoint1.pt", "--output", "x.pt"]
-    bad = script("average-checkpoints", *twice, cwd=tmp_path, expect=2)
+    bad = specdec("train average", *twice, cwd=tmp_path, expect=2)
     assert "checkpoint1.pt: given twice" in bad.stderr
-    bad = script("average-checkpoints", ".", "--output", "x.pt", cwd=tmp_path, expect=2)
+    bad = specdec("train average", ".", "--output", "x.pt", cwd=tmp_path, expect=2)
     assert "choose checkpoints with --last N or --best N" in bad.stderr
 
 

@@ -18,7 +18,7 @@ import torch
 from specdec_plugins.corpus import distill, teacher
 from specdec_plugins.corpus.teacher import ChunkTranslator, CTranslate2Teacher, DataBin, Teacher
 from tests.corpus.conftest import Verifier, distil
-from tests.programs import script
+from tests.programs import specdec
 from tests.refusals import refused
 
 pytestmark = pytest.mark.fairseq
@@ -311,9 +311,9 @@ def test_other_dictionaries_are_refused(verifier: Verifier, tmp_path: Path) -> N
 @pytest.mark.integration
 def test_the_script(verifier: Verifier, distilled: Path, tmp_path: Path) -> None:
     flags = ["--path", verifier.checkpoint, "--output", "kd", "--cpu", "--max-len-b", 8]
-    done = script("distill.sh", verifier.data, *flags, "--beam", 2, cwd=tmp_path)
+    done = specdec("distill", verifier.data, *flags, "--beam", 2, cwd=tmp_path)
     assert "2 of them too long" in done.stderr
     assert sentences(tmp_path / "kd", "de") == sentences(distilled, "de")
-    bad = script("distill.sh", tmp_path, *flags, cwd=tmp_path, expect=2)
-    assert bad.stderr.splitlines()[-1].startswith("distill.sh: error: ")
+    bad = specdec("distill", tmp_path, *flags, cwd=tmp_path, expect=2)
+    assert bad.stderr.splitlines()[-1].startswith("specdec distill: error: ")
     assert "Traceback" not in bad.stderr

@@ -11,7 +11,7 @@ from specdec_plugins.corpus import binarising, prepare
 from specdec_plugins.corpus.prepare import Preparation
 from specdec_plugins.corpus.reading import ParallelFile
 from specdec_plugins.formats.text import TextPipeline
-from tests.programs import script
+from tests.programs import specdec
 from tests.refusals import refused
 
 ANIMALS = ["dog", "cat", "horse", "bird", "cow", "pig"]
@@ -54,7 +54,7 @@ def binarised(folder: Path, split: str, language: str) -> list[str]:
 @pytest.mark.integration
 def test_from_raw_text_to_a_data_bin_and_again(flags: list[str], tmp_path: Path) -> None:
     flags = [*flags, "--force"]  # some test sentences have other letters
-    done = script("prepare-tsv.sh", *flags, cwd=tmp_path)
+    done = specdec("prepare", *flags, cwd=tmp_path)
     assert "test1.en: 4 lines, 48 tokens, 72.9 % unknown to the dictionary; check" in done.stderr
     assert "train pairs: 1 empty, 36 kept, 1 lengths too unlike" in done.stderr
     out, data = tmp_path / "out", tmp_path / "out" / "data-bin"
@@ -69,13 +69,13 @@ def test_from_raw_text_to_a_data_bin_and_again(flags: list[str], tmp_path: Path)
     assert (data / "dict.en.txt").read_bytes() == (data / "dict.de.txt").read_bytes()
 
     before = {path: path.stat().st_mtime_ns for path in data.iterdir()}
-    again = script("prepare-tsv.sh", *flags, cwd=tmp_path)
+    again = specdec("prepare", *flags, cwd=tmp_path)
     assert "starting" not in again.stderr
     assert {path: path.stat().st_mtime_ns for path in data.iterdir()} == before
 
     # Reuse of codes and dictionary: the same tokens, and the dictionary unchanged.
     reuse = ["--codes", "out/bpe.codes", "--dict", "out/data-bin/dict.en.txt", "--out", "second"]
-    script("prepare-tsv.sh", *flags, *reuse, cwd=tmp_path)
+    specdec("prepare", *flags, *reuse, cwd=tmp_path)
     for path in data.iterdir():
         assert (tmp_path / "second" / "data-bin" / path.name).read_bytes() == path.read_bytes()
 

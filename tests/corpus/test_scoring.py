@@ -1,4 +1,4 @@
-"""Scores, and the command lines of ref.sh and evaluate.sh."""
+"""Scores, and the command lines of ref.sh and specdec evaluate."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from specdec_plugins.corpus import scoring
-from tests.programs import script
+from tests.programs import script, specdec
 from tests.refusals import refused
 
 REFERENCES = [
@@ -98,7 +98,7 @@ def test_evaluate_script(tmp_path: Path) -> None:
     output, reference = write(tmp_path / "out", OUTPUTS), write(tmp_path / "ref", REFERENCES)
     baseline = write(tmp_path / "base", WORSE)
     flags = ["--baseline", baseline, "--json", "s.json", "--samples", 100]
-    done = script("evaluate.sh", output, reference, *flags, cwd=tmp_path)
+    done = specdec("evaluate", output, reference, *flags, cwd=tmp_path)
     assert "compound-split BLEU" in done.stdout
     assert "tok:13a" in done.stdout
     assert "p = " in done.stdout
@@ -109,15 +109,15 @@ def test_evaluate_script(tmp_path: Path) -> None:
     # Tokens give the same score as the lines they came from; compounds are for German alone.
     pipeline = scoring.TextPipeline("en", "de", bpe=None)
     tokens = write(tmp_path / "tok", [pipeline.encode_target(line) for line in OUTPUTS])
-    again = script("evaluate.sh", tokens, reference, "--tokenized", "--tgt", "ro", cwd=tmp_path)
-    named = script("evaluate.sh", output, reference, "--src", "EN", "--tgt", "de_DE", cwd=tmp_path)
+    again = specdec("evaluate", tokens, reference, "--tokenized", "--tgt", "ro", cwd=tmp_path)
+    named = specdec("evaluate", output, reference, "--src", "EN", "--tgt", "de_DE", cwd=tmp_path)
     assert named.stdout.splitlines() == done.stdout.splitlines()[:3]
     assert again.stdout.splitlines() == done.stdout.splitlines()[:2]
 
-    bad = script("evaluate.sh", output, reference, "--tgt", "no language", cwd=tmp_path, expect=2)
+    bad = specdec("evaluate", output, reference, "--tgt", "no language", cwd=tmp_path, expect=2)
     assert "--tgt no language: expected the code of a language" in bad.stderr
     fewer = write(tmp_path / "short", OUTPUTS[:-1])
-    short = script("evaluate.sh", fewer, reference, cwd=tmp_path, expect=2)
+    short = specdec("evaluate", fewer, reference, cwd=tmp_path, expect=2)
     assert "has 19 lines" in short.stderr
 
 
@@ -130,7 +130,7 @@ def test_ref_script(tmp_path: Path) -> None:
     # Six words, five of them right; no 3-grams in such short lines.
     assert done.stdout.startswith("BLEU4 = 0.00, 83.3/66.7/")
     bad = script("ref.sh", path, write(tmp_path / "out", ["Ziel 0"]), cwd=tmp_path, expect=2)
-    assert bad.stderr.startswith("ref.sh: error: ")
+    assert bad.stderr.startswith("specdec evaluate ref: error: ")
     assert "has 1 lines" in bad.stderr
 
 

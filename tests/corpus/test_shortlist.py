@@ -1,4 +1,4 @@
-"""scripts/add-shortlist.sh: which target types the types of a source make likely."""
+"""specdec convert shortlist: which target types the types of a source make likely."""
 
 from __future__ import annotations
 

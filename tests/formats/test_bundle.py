@@ -280,7 +280,7 @@ def test_damaged_aliases_are_told(aliases: str, message: str, folder: Path) -> N
 def test_an_absent_default_is_one_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     module = tmp_path / "specdec_plugins" / "formats" / "bundle.py"
     monkeypatch.setattr(bundle_module, "__file__", str(module))
-    refused("no pair of models is bundled .* scripts/convert.sh", default_bundle)
+    refused("no pair of models is bundled .* specdec convert", default_bundle)
     place = tmp_path / "data" / "models" / "en-de"
     place.mkdir(parents=True)
     (place / "bundle.json").touch()

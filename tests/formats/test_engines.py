@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 import torch
 
-from specdec_plugins.app.convert import main
 from specdec_plugins.app.translator import SpeculativeTranslator
 from specdec_plugins.decoding.networks import Transformer
 from specdec_plugins.decoding.networks.trained import Model
@@ -23,6 +22,7 @@ from tests import fairseq_checkpoints
 from tests.bundles import captions
 from tests.decoding.networks.toys import full_logits
 from tests.fairseq_checkpoints import LEARNED, PRE_NORM
+from tests.programs import convert_main as main
 from tests.refusals import refused
 
 pytestmark = pytest.mark.fairseq

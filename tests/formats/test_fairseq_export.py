@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 import torch
 
-from specdec_plugins.app.convert import main
 from specdec_plugins.app.translator import SpeculativeTranslator
 from specdec_plugins.decoding.networks import StackConfig, TransformerConfig
 from specdec_plugins.decoding.networks.trained import Model
@@ -20,6 +19,7 @@ from specdec_plugins.formats.models import read_model, to_checkpoint
 from tests import fairseq_checkpoints
 from tests.bundles import LINES, captions
 from tests.fairseq_checkpoints import LEARNED, SHAPES
+from tests.programs import convert_main as main
 from tests.refusals import refused, told
 
 pytestmark = pytest.mark.fairseq
@@ -116,7 +116,7 @@ def test_mistakes_are_one_sentence(
     if "BUNDLE" in arguments:
         arguments = [str(captions(tmp_path / "b")) if a == "BUNDLE" else a for a in arguments]
     said = told(capsys, main, [*arguments, "--output", str(tmp_path / "out")])
-    assert said.startswith("convert.sh: ")
+    assert said.startswith("specdec convert ")
     assert message in said
     assert not (tmp_path / "out").exists()
 

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import argparse
 import os
-from collections.abc import Callable
+import re
 from pathlib import Path
 
 import pytest
@@ -12,6 +11,8 @@ import pytest
 import benchmarks.reproduce
 import benchmarks.run
 import encoder_initial
+from specdec_plugins import serving
+from specdec_plugins.app import convert, main
 from specdec_plugins.corpus import (
     binarising,
     checkpoints,
@@ -21,6 +22,7 @@ from specdec_plugins.corpus import (
     scoring,
     wmt,
 )
+from specdec_plugins.corpus.cli import CommandLine
 from specdec_plugins.training import recipe, run
 from tests.bundles import ROOT
 from tests.programs import script
@@ -33,13 +35,11 @@ NAMES = [
     if path.suffix in (".sh", "") and path.is_file()
     if path.name not in ("inference.sh", "python.sh", "setup.sh")
 ]
-PARSERS = [
-    *(m.COMMAND.parser for m in (binarising, checkpoints, decontaminate, distill, prepare, wmt)),
-    *(c.parser for c in (run.VERIFIER, run.DRAFTER, scoring.EVALUATE, scoring.REF, recipe.COMMAND)),
-    binarising.SHORTLIST.parser,
-    encoder_initial.COMMAND.parser,
-    benchmarks.run.parser,
-    benchmarks.reproduce.COMMAND.parser,
+COMMANDS = [
+    *(m.COMMAND for m in (binarising, checkpoints, decontaminate, distill, prepare, wmt)),
+    *(run.VERIFIER, run.DRAFTER, scoring.EVALUATE, scoring.REF, recipe.COMMAND, convert.BUNDLE),
+    *(binarising.SHORTLIST, encoder_initial.COMMAND, main.INFERENCE, serving.cli.COMMAND),
+    *(benchmarks.run.COMMAND, benchmarks.reproduce.COMMAND),
 ]
 
 
@@ -56,29 +56,31 @@ def test_each_script_is_one_executable_line(name: str) -> None:
 def test_help_and_a_flag_that_does_not_exist(tmp_path: Path) -> None:
     helped = script("prepare-wmt16-en-ro.sh", "--help", cwd=tmp_path)
     assert helped.stderr == ""
-    assert helped.stdout.startswith("usage: prepare-wmt*.sh")
+    assert helped.stdout.startswith("Usage: specdec prepare wmt")
     refused = script("prepare-wmt16-en-ro.sh", "--no-such-flag", cwd=tmp_path, expect=2)
     assert (refused.stdout, refused.stderr.count("\n")) == ("", 1)
-    assert refused.stderr.startswith("prepare-wmt*.sh: error: ")
+    assert refused.stderr.startswith("specdec prepare wmt: error: ")
 
 
-@pytest.mark.parametrize("make", PARSERS)
+@pytest.mark.parametrize("command", COMMANDS, ids=lambda command: command.name)
 def test_a_wrong_flag_is_refused_in_one_line(
-    make: Callable[[], argparse.ArgumentParser], capsys: pytest.CaptureFixture[str]
+    command: CommandLine, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    parser = make()
-    said = told(capsys, parser.parse_args, ["--no-such-flag"])
-    assert said.startswith(f"{parser.prog}: error: ")
+    said = told(capsys, command.parse, "--no-such-flag")
+    assert said.startswith(f"{command.name}: error: ")
 
 
-@pytest.mark.parametrize("make", PARSERS)
-def test_every_flag_is_explained(make: Callable[[], argparse.ArgumentParser]) -> None:
-    parser = make()
-    assert all(action.help for action in parser._actions if action.option_strings)
-    text = parser.format_help()
+@pytest.mark.parametrize("command", COMMANDS, ids=lambda command: command.name)
+def test_every_flag_is_explained(command: CommandLine, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        command.parse("--help")
+    text = re.sub(r"[│\s]+", "", capsys.readouterr().out)  # of lines and boxes
+    assert all(
+        one.help and (*one.flags, one.name.upper())[0][:20] in text for one in command.arguments
+    )
+    assert all(one.help.count("(default") < 2 for one in command.arguments)
     assert "None" not in text
-    assert "default: False" not in text
-    assert "data_set" not in text
+    assert "default:False" not in text
 
 
 PREPARED = ("data-bin/dict.en.txt", "data-bin/dict.de.txt", "bpe/test.en")

@@ -17,7 +17,7 @@ import yaml
 
 from specdec_plugins.errors import BAD_INPUT
 from specdec_plugins.serving import errors
-from specdec_plugins.serving.cli import make_parser
+from specdec_plugins.serving.cli import COMMAND
 from specdec_plugins.serving.metrics import Metrics
 from specdec_plugins.serving.settings import ProcessOptions, ServerSettings
 from tests.decoding.toys import SPECIAL
@@ -72,7 +72,7 @@ def test_the_dashboard_asks_for_metrics_that_exist() -> None:
 
 def test_every_metric_and_flag_is_documented() -> None:
     assert set(re.findall(r"`(specdec_\w+)", GUIDE)) == FAMILIES
-    flags = set(re.findall(r"(?<![\w-])--(?!no-)[a-z-]+", make_parser().format_help())) - {"--help"}
+    flags = {flag for one in COMMAND.arguments for flag in one.flags if flag.startswith("--")}
     assert [flag for flag in sorted(flags) if f"`{flag}" not in GUIDE] == []
 
 
@@ -103,18 +103,18 @@ def test_mounts_are_files_and_volumes_that_exist() -> None:
 def test_images_and_units_start_the_server_with_flags_that_it_has() -> None:
     entry = instruction("ENTRYPOINT")
     assert entry[:2] == ["specdec", "serve"]
-    parse = make_parser().parse_args
-    given = vars(parse([*entry[2:], *instruction("CMD")]))
+    parse = COMMAND.parse
+    given = vars(parse(*entry[2:], *instruction("CMD")))
     assert given["port"] == PORT
     assert f"EXPOSE {PORT}\n" in DOCKERFILE
-    parse([*entry[2:], *shlex.split(by_default(COMPOSE["services"]["specdec"]["command"]))])
+    parse(*entry[2:], *shlex.split(by_default(COMPOSE["services"]["specdec"]["command"])))
     example = re.search(r'SPECDEC_FLAGS="(.*?)"', (ROOT / "compose.yaml").read_text())
     assert example
-    assert vars(parse([*entry[2:], *shlex.split(example[1])]))["data"] == "/models"
+    assert vars(parse(*entry[2:], *shlex.split(example[1])))["data"] == "/models"
     unit = configparser.ConfigParser(interpolation=None, strict=False)
     unit.optionxform = str  # type: ignore[assignment, method-assign]  # names keep their case
     unit.read(DEPLOY / "specdec.service")
-    parse(shlex.split(unit["Service"]["ExecStart"])[2:])
+    parse(*shlex.split(unit["Service"]["ExecStart"])[2:])
     assert float(unit["Service"]["TimeoutStopSec"]) > PATIENCE
     assert unit["Service"]["RestartPreventExitStatus"] == str(BAD_INPUT)
 

@@ -16,7 +16,7 @@ from specdec_plugins.formats.text import load_codes
 from specdec_plugins.training import growing
 from specdec_plugins.training.growing import grown_verifier, spread_layers
 from tests.decoding.networks import toys
-from tests.programs import run
+from tests.programs import SPECDEC, run
 
 pytestmark = pytest.mark.fairseq
 
@@ -113,7 +113,7 @@ def test_other_shapes_are_refused(reordered: Path) -> None:
 @pytest.mark.integration
 def test_train_verifier_starts_from_a_bundle(data: Path, tmp_path: Path) -> None:
     command = [
-        "scripts/train-verifier.sh", "--data", data, "--save-dir", tmp_path, "--from",
+        *SPECDEC, "train", "verifier", "--data", data, "--save-dir", tmp_path, "--from",
         default_bundle(), "--encoder-layers", "4", "--decoder-layers", "5", "--width", "256",
         "--ffn", "1024", "--heads", "4", "--precision", "bf16", "--cpu", "--lr", "1e-9",
         "--warmup", "1", "--batch-tokens", "100", "--max-tokens", "100", "--updates", "1",

@@ -13,6 +13,7 @@ import pytest
 import torch
 
 from benchmarks import reproduce
+from specdec_plugins import cli
 from specdec_plugins.app import convert, drafter
 from specdec_plugins.corpus import checkpoints, decontaminate, distill, prepare
 from specdec_plugins.errors import UserError
@@ -27,13 +28,13 @@ from tests.refusals import refused, told
 BUNDLE = "data/models/en-de"
 FLAGS = shlex.split("--train a.tsv.xz,b.tsv --valid dev.tsv:5- --test t1.tsv t2.tsv --out work/x")
 PARSERS = {
-    "decontaminate.sh": decontaminate.COMMAND.parser,
-    "prepare-tsv.sh": prepare.COMMAND.parser,
-    "distill.sh": distill.COMMAND.parser,
-    "average-checkpoints": checkpoints.COMMAND.parser,
-    "convert.sh": convert.make_parser,
-    "drafter.sh": drafter.COMMAND.parser,
-    "reproduce.sh": reproduce.COMMAND.parser,
+    "prepare mix": decontaminate.COMMAND,
+    "prepare": prepare.COMMAND,
+    "distill": distill.COMMAND,
+    "train average": checkpoints.COMMAND,
+    "convert bundle": convert.BUNDLE,
+    "drafter": drafter.COMMAND,
+    "bench reproduce": reproduce.COMMAND,
 }
 
 
@@ -42,22 +43,25 @@ def made(*flags: str) -> recipe.Recipe:
 
 
 def commands(*flags: str) -> list[list[str]]:
-    return [shlex.split(str(command)) for command in made(*flags).commands()]
+    """The name of each, and its flags."""
+    given = [shlex.split(str(command)) for command in made(*flags).commands()]
+    assert {tuple(words[:3]) for words in given} == {recipe.SPECDEC}
+    names = [min(len(words), 1 + (" ".join(words[3:5]) in cli.COMMANDS)) for words in given]
+    return [[" ".join(w[3 : 3 + n]), *w[3 + n :]] for w, n in zip(given, names, strict=True)]
 
 
 @pytest.mark.parametrize("preset", PRESETS)
 def test_every_script_is_there_knows_its_flags_and_finds_its_files(preset: str) -> None:
     found = commands("--preset", preset, "--cpu", "--ray", "local")
-    for script, *words in found:
-        path = ROOT / script
-        assert path.is_file()
-        if path.name in PARSERS:
-            PARSERS[path.name]().parse_args(words)
-    names = [Path(script).name for script, *_ in found]
+    for name, *words in found:
+        assert name in cli.COMMANDS
+        if name in PARSERS:
+            PARSERS[name].parse(*words)
+    names = [name for name, *_ in found]
     by_updates = 1 + (PRESETS[preset].retrain_updates > 0) + (not PRESETS[preset].drafter_hours)
-    assert names.count("average-checkpoints") == by_updates
+    assert names.count("train average") == by_updates
     # Pairs that are too long for the training stay out of its text.
-    words = found[names.index("prepare-tsv.sh")]
+    words = found[names.index("prepare")]
     assert words[words.index("--max-length") + 1] == str(PRESETS[preset].max_words)
     # Files lead from step to step.
     outputs: list[str] = []
@@ -72,8 +76,8 @@ def test_every_script_is_there_knows_its_flags_and_finds_its_files(preset: str) 
 
 
 def test_from_a_bundle_take_its_subwords_and_its_weights() -> None:
-    found = {Path(script).name: words for script, *words in reversed(commands("--from", BUNDLE))}
-    prepare, teacher = found["prepare-tsv.sh"], found["train-verifier.sh"]
+    found = {name: words for name, *words in reversed(commands("--from", BUNDLE))}
+    prepare, teacher = found["prepare"], found["train verifier"]
     assert prepare[prepare.index("--codes") + 1] == f"{BUNDLE}/bpe.codes"
     assert "--merges" not in prepare
     assert teacher[teacher.index("--from") + 1] == BUNDLE
@@ -96,9 +100,9 @@ def trained(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., li
 
     def train(*flags: str) -> list[Call]:
         calls.clear()
-        for script, *words in commands(*flags):
-            trainings = {"train-verifier.sh": run.VERIFIER, "train.sh": run.DRAFTER}
-            if (training := trainings.get(Path(script).name)) is None:
+        for name, *words in commands(*flags):
+            trainings = {"train verifier": run.VERIFIER, "train drafter": run.DRAFTER}
+            if (training := trainings.get(name)) is None:
                 continue
             for flag in ("--from", "--verifier"):
                 if flag in words:
@@ -228,15 +232,15 @@ def test_without_training_again_the_teacher_is_the_verifier() -> None:
 
 def test_hours_for_the_drafter_take_the_place_of_updates() -> None:
     given = commands("--preset", "en-de", "--cpu", "--precision", "bf16")
-    convert, train = next(pair for pair in pairwise(given) if pair[1][0] == "scripts/drafter.sh")
-    args = drafter.COMMAND.parser().parse_args(train[1:])
+    convert, train = next(pair for pair in pairwise(given) if pair[1][0] == "drafter")
+    args = drafter.COMMAND.parse(*train[1:])
     assert str(args.model) == convert[convert.index("--output") + 1]  # a verifier alone
     assert "--path" not in convert
     assert (args.hours, args.device, args.precision) == (10.0, "cpu", "bf16")
     assert str(args.output) == "work/x/bundle"
-    assert not any(words[0] in ("scripts/train.sh", "scripts/count-bigrams.sh") for words in given)
+    assert not any(words[0] in ("train drafter", "convert bigrams") for words in given)
     published = commands("--preset", "en-de", "--set", "drafter_hours=0")
-    assert not any(words[0] == "scripts/drafter.sh" for words in published)
+    assert not any(words[0] == "drafter" for words in published)
 
 
 @pytest.mark.fairseq
@@ -391,22 +395,22 @@ def test_values_of_a_preset_can_be_changed() -> None:
 
 def test_the_mix_of_a_preset_and_its_own_sets() -> None:
     mix, prepare, *_ = commands("--preset", "en-de", "--also", "dev.tsv")
-    args = decontaminate.COMMAND.parser().parse_args(mix[1:])
+    args = decontaminate.COMMAND.parse(*mix[1:])
     assert args.also == ["dev.tsv", recipe.SAMPLES]
     assert (args.clean, args.max_words, args.split_off) == (True, 60, ["tatoeba=1000,500"])
     assert "tatoeba=6" in args.weights
-    text = PARSERS["prepare-tsv.sh"]().parse_args(prepare[1:])
+    text = PARSERS["prepare"].parse(*prepare[1:])
     assert text.valid == ["work/x/mix/valid.tsv", "work/x/mix/tatoeba.dev.tsv"]
     assert (text.cover_latin, text.max_subwords, text.merges) == (True, 100, 9400)
     given = commands("--preset", "en-de")
-    reports = [words[1:] for words in given if "reproduce.sh" in words[0]]
-    reporting = [reproduce.COMMAND.parser().parse_args(words) for words in reports]
+    reports = [words[1:] for words in given if words[0] == "bench reproduce"]
+    reporting = [reproduce.COMMAND.parse(*words) for words in reports]
     assert [args.test for args in reporting] == [
         *("t1.tsv", "t2.tsv", "work/x/mix/tatoeba.test.tsv")
     ]
     assert {str(args.seen) for args in reporting} == {"work/x/mix/train.tsv"}
-    teacher = next(words for words in given if words[0] == "scripts/distill.sh")
-    assert PARSERS["distill.sh"]().parse_args(teacher[1:]).engine == "ctranslate2"
+    teacher = next(words for words in given if words[0] == "distill")
+    assert PARSERS["distill"].parse(*teacher[1:]).engine == "ctranslate2"
 
 
 def test_flags_of_calls() -> None:
@@ -424,10 +428,7 @@ def test_no_variable_of_the_environment_is_a_flag(monkeypatch: pytest.MonkeyPatc
     assert run.DRAFTER.parse(*words) == args
 
 
-@pytest.mark.parametrize(
-    ("script", "name"), [("train.sh", "drafter"), ("train-verifier.sh", "verifier")]
-)
-def test_the_interpreter_that_is_named_runs_it(script: str, name: str) -> None:
+def test_the_interpreter_that_is_named_runs_it() -> None:
     flags = ["--lr", "1", "--python", "echo", "--", "--python", "other"]
-    done = run_program(ROOT / "scripts" / script, *flags, PYTHON="false")
-    assert done.stdout.split() == ["-m", "specdec_plugins.cli", "train", name, *flags]
+    done = run_program(ROOT / "scripts" / "train.sh", *flags, PYTHON="false")
+    assert done.stdout.split() == ["-m", "specdec_plugins.cli", "train", "drafter", *flags]

@@ -19,7 +19,7 @@ from specdec_plugins.errors import UserError
 from specdec_plugins.formats.checkpoints import load_checkpoint
 from specdec_plugins.formats.dictionaries import Dictionary
 from specdec_plugins.formats.models import load_network
-from tests.programs import python, run
+from tests.programs import SPECDEC, python, run
 from tests.training.conftest import SIZES, decoded
 from tests.warm_python import warm_python
 
@@ -41,7 +41,7 @@ def test_a_training_goes_on_elsewhere_from_weights_alone(
     common += schedule
 
     def train(folder: Path, updates: int, *more: str, expect: int = 0) -> str:
-        command = ["scripts/train-verifier.sh", "--save-dir", folder, "--updates", updates]
+        command = [*SPECDEC, "train", "verifier", "--save-dir", folder, "--updates", updates]
         command += [*common, "--until", round(time.time()) + 3600, "--workers", 2, "--cpu"]
         command += ["--", *SAVING, *more]
         return run(*command, expect=expect, PYTHON=warm_python()).stdout

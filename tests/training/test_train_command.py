@@ -129,14 +129,14 @@ def test_dictionaries_of_another_content_are_refused(
         "distilled": lambda: distill.COMMAND.run(
             [folder, "--path", str(verifier), "--output", output, "--cpu"]
         ),
-        "bundled": lambda: convert.main(
-            ["bundle", folder, "--AR-path", str(verifier), "--output", output]
+        "bundled": lambda: convert.BUNDLE.run(
+            [folder, "--AR-path", str(verifier), "--output", output]
         ),
     }
     decode = [folder, "--AR-path", str(verifier), "--input-path", str(tmp_path / "in")]
     for strategy in ("AR", "fairseq"):
         words = [*decode, "--output-path", output, "--strategy", strategy]
-        calls[strategy] = partial(inference.main, words)
+        calls[strategy] = partial(inference.inference, words)
     said = told(capsys, calls[program])
     assert f"{verifier}: was made with another source dictionary" in said
     assert not Path(output).exists()
@@ -235,7 +235,7 @@ def test_train_sh_refuses(
 ) -> None:
     common = ["--data", tmp_path, "--verifier", __file__, "--save-dir", tmp_path / "run", "--cpu"]
     said = told(capsys, training_run.DRAFTER.run, [*map(str, common), *flags])
-    assert said.startswith("train.sh: error: ")
+    assert said.startswith("specdec train drafter: error: ")
     assert message in said
     assert not (tmp_path / "run").exists()
 

@@ -12,7 +12,7 @@ import torch
 
 from specdec_plugins.formats.checkpoints import load_checkpoint
 from tests.bundles import ROOT
-from tests.programs import python, run
+from tests.programs import SPECDEC, python, run
 from tests.training.conftest import SIZES
 from tests.warm_python import warm_python
 
@@ -81,7 +81,7 @@ def test_two_machines_or_two_workers_that_go_on_train_the_same_drafter(
 
 
 def test_two_workers_train_a_verifier_and_go_on(tmp_path: Path, data: Path) -> None:
-    command = ["scripts/train-verifier.sh", "--data", data, "--cpu", "--workers", "2"]
+    command = [*SPECDEC, "train", "verifier", "--data", data, "--cpu", "--workers", "2"]
     command += ["--width", "16", "--ffn", "32", "--heads", "2", "--encoder-layers", "1"]
     command += ["--decoder-layers", "1", "--batch-tokens", "100", "--max-tokens", "30"]
     for folder, updates in (("once", 5), ("pieces", 3), ("pieces", 5)):
