@@ -2,7 +2,7 @@
 SHELL := bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help setup demo demo-train translate test check format wheel bench bench-gpu bench-models
+.PHONY: help setup demo demo-train translate test check format wheel bench bench-gpu
 
 PY := .venv/bin/python
 # Processes for the tests; each computes on one thread.
@@ -15,13 +15,9 @@ PAIR ?= data/models/en-de
 TEST ?= data/samples/en-de.tsv
 RESULT ?= benchmarks/results/$(notdir $(PAIR:/=)).$(basename $(notdir $(TEST)))
 BENCH = $(PY) -m benchmarks --pair $(PAIR) --test $(TEST) --batch-rows '* greedy' 'ours exact'
-# All rows one sentence at a time; only greedy decoding and SpecDec in batches.
-BENCH_FLAGS ?= --threads 2 --batches 1 16 --sentences 40
-# `make bench-models` compares a MarianMT folder and a bundle of it with a drafter; MODEL defaults to
-# the bundled pair's.
-MODEL ?= runs/models/en-de
-BUNDLE ?= $(MODEL:/=).bundle
-BENCH_MODELS_FLAGS ?= --threads 1 --batches 1 16 --relaxed --turn 8
+# The rows that the README compares; all of them: BENCH_FLAGS='--threads 2 --batches 1 16'. Only
+# greedy decoding and SpecDec are measured in batches.
+BENCH_FLAGS ?= --threads 2 --batches 1 16 --sentences 20 --rows '* greedy' 'published *' 'ours exact' 'ours relaxed*'
 BENCH_GPU_FLAGS ?= --threads 2 --batches 1 4 8 16 32 64 --dtypes float32 float16
 
 SHELL_SCRIPTS = $(wildcard scripts/*.sh) .ci/run
@@ -58,17 +54,6 @@ bench: setup  ## every engine side by side, on the bundled pair or on PAIR= and 
 
 bench-gpu: setup  ## every engine side by side on a GPU (BENCH_GPU_FLAGS=)
 	@$(BENCH) --output $(RESULT).gpu --device cuda $(BENCH_GPU_FLAGS)
-
-bench-models: setup $(MODEL)/config.json $(BUNDLE)/bundle.json  ## the same for a MarianMT folder (MODEL=, BUNDLE=, TEST=)
-	@$(PY) -m benchmarks --pair $(BUNDLE) --model $(MODEL) --test $(TEST) \
-	  --rows 'transformers greedy' 'ctranslate2 greedy*' 'ours greedy*' 'ours exact*' \
-	  --output benchmarks/results/models $(BENCH_MODELS_FLAGS)
-
-runs/models/en-de/config.json: | setup
-	@$(PY) -m specdec_plugins.cli convert marian data/models/en-de --output $(@D)
-
-runs/models/en-de.bundle/bundle.json: runs/models/en-de/config.json
-	@$(PY) -m specdec_plugins.cli convert bundle $(<D) --path data/models/en-de/drafter.safetensors --block-size 5 --output $(@D)
 
 check: setup  ## look for faults without running anything: ruff, mypy, shellcheck, workflows
 	@echo "check: ruff"
