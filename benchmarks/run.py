@@ -17,7 +17,7 @@ from benchmarks.reports import Record, command, describe
 from benchmarks.results import Results, page
 from benchmarks.shapes import grow, grown_size
 from benchmarks.systems import Options
-from specdec_plugins.app.options import build, flags_of
+from specdec_plugins.app.options import build, flags_of, removed_from
 from specdec_plugins.corpus.cli import CommandLine
 from specdec_plugins.errors import run_command
 from specdec_plugins.formats.output import check_output
@@ -29,7 +29,8 @@ The command writes OUTPUT.json, OUTPUT.md and plots as OUTPUT.<plot>.png.
 """
 
 
-COMMAND = CommandLine("specdec bench", DESCRIPTION, None, flags_of(Options))
+REMOVED = removed_from(Options)
+COMMAND = CommandLine("specdec bench", DESCRIPTION, None, flags_of(Options), removed=REMOVED)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
