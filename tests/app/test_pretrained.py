@@ -300,7 +300,7 @@ def test_a_folder_at_fault_is_said_in_a_sentence_and_nothing_is_written(
 def test_a_server_says_at_once_what_is_wrong(small: Small, capsys: Any) -> None:
     message = "the model marian does not read 'fr'; give a source language of: en"
     said = told(capsys, cli.main, [str(small("marian")), "--source-lang", "fr"])
-    assert f"specdec-serve: error: {message}" in said
+    assert f"specdec serve: error: {message}" in said
 
 
 @pytest.mark.parametrize(

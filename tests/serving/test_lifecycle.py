@@ -419,7 +419,7 @@ sys.exit(cli.serve(model, settings, "127.0.0.1", int(sys.argv[1])))
 @pytest.mark.parametrize(
     ("work", "signals", "status", "said"),
     [
-        ("decoding", 2, 130, "specdec-serve: interrupted twice; accepted work is lost."),
+        ("decoding", 2, 130, "specdec serve: interrupted twice; accepted work is lost."),
         ("text", 1, 1, "ERROR:specdec.serving:ending, although some work has not ended"),
     ],
 )

@@ -278,7 +278,7 @@ def test_mistakes_are_one_sentence_before_anything_is_loaded(
     with socket.create_server(("127.0.0.1", 0)) as other:
         taken = str(other.getsockname()[1])
         assert main([taken if word == "TAKEN" else word for word in arguments]) == 2
-    assert re.fullmatch(f"specdec-serve: error: .*{message}.*\n", capsys.readouterr().err)
+    assert re.fullmatch(f"specdec serve: error: .*{message}.*\n", capsys.readouterr().err)
 
 
 def test_the_key_comes_from_a_file_or_the_environment(
