@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
+from importlib import import_module
+from operator import attrgetter
 from typing import TYPE_CHECKING
 
 import specdec_plugins
@@ -45,17 +47,28 @@ COMMANDS = {
 GROUPS = {"train": ("", "Train models."), "convert": ("", "Convert models and their data.")}
 
 
-def _app() -> App:
-    """Names and descriptions of all commands, which are not imported."""
+def _app(has_flags: bool = False) -> App:
+    """All commands by name; they are imported only to know their flags, for completion."""
     from cyclopts import App  # a command that is found does not need it
 
     groups = {"": App(NAME, version=specdec_plugins.__version__)}
     groups[""].help = "Speculative translation. specdec COMMAND --help explains a command."
-    for name, (_, told) in {**GROUPS, **COMMANDS}.items():
+    for name, (where, told) in {**GROUPS, **COMMANDS}.items():
         *group, last = name.split()
         groups[name] = App(last, help=told)
+        if where and has_flags:
+            module, function = _place(where)
+            found = attrgetter(function.rpartition(".")[0] or "COMMAND")(import_module(module))
+            groups[name].default(found.app.default_command)
         groups["".join(group)].command(groups[name])
+    groups[""].register_install_completion_command(help="Complete commands and flags in a shell.")
     return groups[""]
+
+
+def _place(where: str) -> tuple[str, str]:
+    """A command's module and function."""
+    module, _, function = where.partition(":")
+    return ("" if module.startswith("benchmarks.") else "specdec_plugins.") + module, function
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -63,13 +76,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     words = list(sys.argv[1:] if argv is None else argv)
     for name in (" ".join(words[:2]), *words[:1]):
         if name in COMMANDS:
-            module, _, function = COMMANDS[name][0].partition(":")
-            package = "" if module.startswith("benchmarks.") else "specdec_plugins."
-            return run_program(package + module, function, words[len(name.split()) :])
+            return run_program(*_place(COMMANDS[name][0]), words[len(name.split()) :])
     from cyclopts import CycloptsError
 
     try:
-        _app()(words, exit_on_error=False, print_error=False, result_action="return_value")
+        _app("--install-completion" in words)(
+            words, exit_on_error=False, print_error=False, result_action="return_value"
+        )
     except CycloptsError as error:
         return refuse(NAME, f"{error} {NAME} --help lists the commands")
     return 0

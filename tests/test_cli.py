@@ -137,3 +137,16 @@ def test_a_removed_flag_is_answered_with_what_to_do(
 ) -> None:
     said = told(capsys, command.given, ["--tree", "3"])
     assert f"{command.name}: error: --tree was removed: drafts are chains" in said
+
+
+@pytest.mark.fairseq
+def test_completion_knows_the_flags(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))  # the shell's start file is there
+    file = tmp_path / "specdec"
+    output(capsys, "--install-completion", "--shell", "bash", "--output", str(file))
+    text = file.read_text()
+    assert all(
+        word in text for word in ("translate", "--block-size", "--encoder-layers", "fairseq")
+    )
