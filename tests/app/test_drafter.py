@@ -277,7 +277,7 @@ def test_a_bundle_and_a_checkpoint_are_models_too(text: Path, tmp_path: Path) ->
     found = [plan(model, *flags).commands()[0] for model in (bundle, CAPTIONS)]
     again = tmp_path / "again"
     for command in found:
-        words = [*command.words, "--output", str(again), "--force"]
+        words = [*command.words[1:], "--output", str(again), "--force"]
         assert convert.BUNDLE.run(words) == 0
         alone = read_bundle(again)
         assert (alone.drafter, alone.source_lang, alone.target_lang) == (None, "en", "de")
