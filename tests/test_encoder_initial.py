@@ -227,7 +227,7 @@ def test_layers_that_are_no_numbers_are_refused_with_what_is_expected(
     flag: str, value: str, expected: str, program: Program
 ) -> None:
     error = program.refused(f"{flag}={value}")
-    assert error.startswith(f"encoder_initial.py: error: argument {flag}: expected")
+    assert error.startswith(f"encoder_initial.py: error: {flag}: expected")
     assert f"{expected}, not '{value}'" in error
 
 

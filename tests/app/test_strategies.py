@@ -87,8 +87,8 @@ def test_latency_runs_from_joining_to_the_end() -> None:
     config = EngineConfig(max_rows=1, measure_time=False, clock=lambda: float(next(ticks)))
     requests = [request("1", 4), request("2", 5, 6)]
     seconds = {r.id: r.seconds for r in plain(config).run(requests)}
-    # Three readings a step, and the wait in the queue does not count: n steps take 3n - 1 ticks.
-    assert seconds == {"1": 8.0, "2": 14.0}
+    # Two readings a step, and the wait in the queue does not count: n steps take 2n - 1 ticks.
+    assert seconds == {"1": 5.0, "2": 9.0}
 
 
 def test_counts_survive_an_interruption() -> None:

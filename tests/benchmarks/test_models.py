@@ -38,12 +38,12 @@ def exported(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """One of fairseq's, whose start is the end of a sentence, and whose padding comes second."""
     folder = tmp_path_factory.mktemp("exported")
     bundle = captions(folder / "captions")
-    assert conversion.main(["marian", str(bundle), "--output", str(folder / "marian")]) == 0
+    assert conversion.MARIAN.run([str(bundle), "--output", str(folder / "marian")]) == 0
     return folder / "marian"
 
 
 def bundle_of(model: Path, output: Path) -> Path:
-    assert conversion.main(["bundle", str(model), "--output", str(output)]) == 0
+    assert conversion.BUNDLE.run([str(model), "--output", str(output)]) == 0
     return output
 
 

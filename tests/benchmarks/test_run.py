@@ -104,6 +104,6 @@ def test_faults_are_a_sentence_each(folder: Path, capsys: pytest.CaptureFixture[
         given = ["--pair", str(folder / pair), "--test", str(folder / test), *flags]
         assert main(given) == 2
         error = capsys.readouterr().err.splitlines()[-1]
-        assert error.startswith("python -m benchmarks: error: ")
+        assert error.startswith("specdec bench: error: ")
         assert message in error
     assert not list(folder.glob("out*"))

@@ -104,7 +104,9 @@ def test_what_is_none_is_refused(stored: Path, tmp_path: Path) -> None:
     refused(
         "counts 9 symbols, but the target dictionary has 5", read_bigrams, stored, Dictionary(["a"])
     )
-    with pytest.raises(UserError, match=r"nowhere: cannot be read as bigrams .*count-bigrams\.sh"):
+    with pytest.raises(
+        UserError, match=r"nowhere: cannot be read as bigrams .*specdec convert bigrams"
+    ):
         read_bigrams(tmp_path / "nowhere", TARGET)
     (tmp_path / "text").write_text("w1 w2\n")
     refused("text: cannot be read as bigrams", read_bigrams, tmp_path / "text", TARGET)

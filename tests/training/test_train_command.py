@@ -220,11 +220,11 @@ def test_embeddings_are_shared_where_the_vocabulary_is_joint(
 @pytest.mark.parametrize(
     ("flags", "message"),
     [
-        (["--preset", "en-fr"], "--preset: invalid choice: 'en-fr'"),
-        (["--nonsense", "1"], "unrecognized arguments: --nonsense 1"),
+        (["--preset", "en-fr"], 'Invalid value "en-fr" for --preset. Choose from'),
+        (["--nonsense", "1"], "Unknown option: --nonsense"),
         (["--updates", "0"], "--updates: expected a whole number of 1 or more, not '0'"),
         (["--workers", "two"], "--workers: expected a whole number"),
-        (["--best-by", "bleu"], "--best-by: invalid choice: 'bleu'"),
+        (["--best-by", "bleu"], 'Invalid value "bleu" for --best-by. Choose from'),
         (["--data", "/nowhere"], "--data /nowhere: no such folder"),
         (["--verifier", "/nowhere"], "--verifier /nowhere: no such file; expected a checkpoint"),
         (["--verifier", "/"], "--verifier /: a folder; expected a checkpoint"),
