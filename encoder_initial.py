@@ -102,7 +102,7 @@ COMMAND = cli.CommandLine(
         *((f"--{name}", None, _NUMBER, "default: 1000") for name in POSITIONS),
         *((f"--{name}", None, cli.EITHER, text) for name, text in (SWITCHES | OF_FAIRSEQ).items()),
     ],
-    removed={"--arch": "this command makes the published drafter, block; scripts/drafter.sh trains "
+    removed={"--arch": "this command makes the published drafter, block; specdec drafter trains "
              "the faster one from a verifier"},
 )  # fmt: skip
 

@@ -129,7 +129,7 @@ def _checked(model: Model, size: Size) -> TransformerConfig:
             require(
                 config.scale_embedding == config.scale_decoder,
                 "the model scales the embeddings of one stack only, so no wider one is equivalent; "
-                "use a drafter of scripts/drafter.sh.",
+                "use a drafter of specdec drafter.",
             )
             as_deep = decoder.num_layers == size.decoder_layers
             require(as_deep, "every layer of its decoder reads positions, so it stays as deep.")

@@ -423,7 +423,7 @@ def give_advice(
     if encode > LONG_ENCODING:
         advice.append(
             f"Encoding takes {encode:.0%} of the time, which no drafter can save: the drafter "
-            "could read the verifier's encoder output (scripts/drafter.sh), and a larger --batch "
+            "could read the verifier's encoder output (specdec drafter), and a larger --batch "
             "would help."
         )
     return advice or ["Nothing stands out: acceptance is good and time goes into verification."]

@@ -77,7 +77,7 @@ class BlockNatDrafter(ContextDrafter):
         self._samples = context.sampling
         require(
             not config.confidence or self.network.decoder.head is not None,
-            "confidence applies to a drafter with a sequential head (scripts/drafter.sh); omit it.",
+            "confidence applies to a drafter with a sequential head (specdec drafter); omit it.",
         )
         self._eos = context.verifier.special.eos
         self._bigrams = _suitable_bigrams(context, self.network) if config.bigram_weight else None
@@ -313,7 +313,7 @@ def _sharing(
     require(
         wanted is None,
         "share_encoder: the drafter's encoder differs from this verifier's, so the drafter cannot "
-        "read its output; omit the option, or train a drafter by scripts/drafter.sh from this "
+        "read its output; omit the option, or train a drafter by specdec drafter from this "
         "verifier.",
     )
     return None
