@@ -1,8 +1,7 @@
 """The HTTP server: batching across requests, streaming, metrics, and the web page.
 
 FastAPI, pydantic and prometheus-client come with the extra `serve`; no other part imports this
-package. The command
-specdec-translate starts here, where nothing heavy is imported.
+package. The command specdec-translate starts here, where nothing heavy is imported.
 """
 
 from __future__ import annotations

@@ -11,7 +11,6 @@ import pytest
 import benchmarks.reproduce
 import benchmarks.run
 import encoder_initial
-from specdec_plugins import serving
 from specdec_plugins.app import convert, main
 from specdec_plugins.corpus import (
     binarising,
@@ -23,6 +22,7 @@ from specdec_plugins.corpus import (
     wmt,
 )
 from specdec_plugins.corpus.cli import CommandLine
+from specdec_plugins.serving import cli as serving
 from specdec_plugins.training import recipe, run
 from tests.bundles import ROOT
 from tests.programs import script
@@ -38,7 +38,7 @@ NAMES = [
 COMMANDS = [
     *(m.COMMAND for m in (binarising, checkpoints, decontaminate, distill, prepare, wmt)),
     *(run.VERIFIER, run.DRAFTER, scoring.EVALUATE, scoring.REF, recipe.COMMAND, convert.BUNDLE),
-    *(binarising.SHORTLIST, encoder_initial.COMMAND, main.INFERENCE, serving.cli.COMMAND),
+    *(binarising.SHORTLIST, encoder_initial.COMMAND, main.INFERENCE, serving.COMMAND),
     *(benchmarks.run.COMMAND, benchmarks.reproduce.COMMAND),
 ]
 
