@@ -29,6 +29,7 @@ from specdec_plugins.corpus.cli import UNFINISHED, logger
 from specdec_plugins.corpus.resume import locked, read_json, write_json
 from specdec_plugins.errors import UserError, require
 from specdec_plugins.formats.checkpoints import load_checkpoint, save_checkpoint
+from specdec_plugins.formats.models import TrainingRecord
 from specdec_plugins.formats.output import check_output, is_of_training, is_same_place
 
 LAST, WEIGHTS, RECORD = "checkpoint_last.pt", "weights.pt", "pieces.json"
@@ -92,10 +93,18 @@ def average(paths: Sequence[Path]) -> dict[str, Any]:
     embeddings) still do. Integer buffers are those of the last checkpoint.
     """
     sums: dict[str, Tensor] = {}
+    recorded: set[tuple[Any, ...]] = set()
     for path in tqdm(paths, desc="averaging", unit=" checkpoints"):
         checkpoint = load_checkpoint(path)
         weights: dict[str, Tensor] = checkpoint["model"]
         _check_alike(weights, sums, path, paths[0])
+        if any(checkpoint.get(key) is not None for key in ("cfg", "args")):
+            recorded.add(tuple(TrainingRecord(checkpoint, path).digests))
+        require(
+            len(recorded - {(None, None)}) < 2,
+            f"{path} and a checkpoint before it were trained with different dictionaries, so their "
+            "weights stand for different words; average those of one training.",
+        )
         for name, weight in weights.items():
             if not weight.is_floating_point():
                 continue

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from argparse import Namespace
 from pathlib import Path
 from typing import Any
 
@@ -94,6 +95,15 @@ def test_what_does_not_belong_together(
 ) -> None:
     paths = [write(tmp_path / "1.pt", 1), write(tmp_path / "2.pt", 1, **more)]
     refused(sentence, average, paths)
+
+
+def test_models_of_other_words_are_not_averaged(tmp_path: Path) -> None:
+    paths = [write(tmp_path / f"{i}.pt", 1) for i in range(3)]
+    for path, digests in zip(paths, (None, ["a", "b"], ["a", "c"]), strict=True):
+        settings = Namespace(arch="transformer", dictionaries=digests)
+        save_checkpoint(load_checkpoint(path) | {"args": settings}, path)
+    average(paths[:2])
+    refused("2.pt and a checkpoint before it were trained with different dict", average, paths)
 
 
 @pytest.mark.integration
