@@ -14,6 +14,7 @@ import random
 import shlex
 import sys
 from collections.abc import Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -334,7 +335,8 @@ class Plan:
             device=args.device,
             logdir=args.tensorboard_logdir,
         )
-        loop.train(plan, lambda found: measure(self.verifier, found, lines, args.device))
+        # No function of its own: one process for each GPU gets it by pickle.
+        loop.train(plan, partial(measure, self.verifier, lines=lines, device=args.device))
         told = self.card(num_sentences, counts["seconds"] / 60, lines)
         (self.training / CARD).write_text(told, encoding="utf-8")
 

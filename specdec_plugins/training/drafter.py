@@ -220,6 +220,7 @@ class Training:
                     self._show()
                 self.seconds += time.monotonic() - began
                 stop = self._agree(bool(signals) or 0 < self.plan.until <= time.time())
+            self._check()  # what is no number is not saved
             self.save()
         if signals:
             raise Stopped(signals[0])
@@ -235,7 +236,8 @@ class Training:
         self.seconds = float(told[1])
         return bool(told[0])
 
-    def _show(self) -> None:
+    def _check(self) -> float:
+        """The loss. Raises UserError if it is no number."""
         loss = float(self.loss)
         if not math.isfinite(loss):
             raise UserError(
@@ -243,6 +245,10 @@ class Training:
                 f"run the same command again, which goes on from {self.plan.folder / LAST}, with "
                 "--precision fp32"
             )
+        return loss
+
+    def _show(self) -> None:
+        loss = self._check()
         if self.rank == 0:
             last = self.curve.entries[-1]["accepted"] if self.curve.entries else "-"
             left = 60 * self.plan.hours - self.seconds / 60

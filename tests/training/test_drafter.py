@@ -216,6 +216,12 @@ def test_two_processes_stop_together_and_go_on_as_if_never_stopped(plan: Plan) -
     assert load_checkpoint(plan.folder / loop.LAST)["epoch"] == 2
 
 
+def test_one_process_for_each_gpu_trains_as_torchrun_does(plan: Plan) -> None:
+    loop._spawn(plan, measured, 2)
+    assert load_checkpoint(plan.folder / loop.LAST)["update"] == 9
+    assert (plan.folder / loop.BEST).is_file()
+
+
 def test_it_learns_and_what_it_writes_decodes(plan: Plan, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(loop, "_FROM", 20)
     training = Training(replace(plan, updates=150, lr=1e-2, warmup=10, dropout=0.0))
@@ -292,12 +298,13 @@ def test_hours_end_it_too_and_the_best_is_kept(plan: Plan) -> None:
 def test_a_diverged_training_says_so_and_keeps_what_was_saved(
     plan: Plan, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    Training(plan).run(measured)
+    Training(replace(plan, updates=11)).run(measured)
     before = (plan.folder / loop.LAST).read_bytes()
-    training = Training(replace(plan, updates=20))
-    next(iter(training.learnt.values())).data.fill_(math.nan)
-    refused("update 10: the loss is NaN or infinite", training.run, measured)
-    assert (plan.folder / loop.LAST).read_bytes() == before
+    for last, seen in ((14, 14), (25, 20)):  # where it would be saved, or where it is shown
+        training = Training(replace(plan, updates=last))
+        next(iter(training.learnt.values())).data.fill_(math.nan)
+        refused(f"update {seen}: the loss is NaN or infinite", training.run, measured)
+        assert (plan.folder / loop.LAST).read_bytes() == before
 
 
 def test_a_board_gets_the_figures_if_asked(plan: Plan, monkeypatch: pytest.MonkeyPatch) -> None:
