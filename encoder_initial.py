@@ -77,6 +77,8 @@ def architecture_flags(settings: argparse.Namespace) -> list[str]:
 
 
 _NUMBER = cli.at_least(1)
+_FAST = ("freeze-encoder", "sequential-head", "head-attention", "cached-prefix", "swish",
+         "encoder-normalize-before", "layernorm-embedding")  # fmt: skip
 COMMAND = cli.CommandLine(
     "encoder_initial.py",
     "Write the drafter's initial checkpoint: its encoder taken from a trained verifier.",
@@ -102,8 +104,11 @@ COMMAND = cli.CommandLine(
         *((f"--{name}", None, _NUMBER, "default: 1000") for name in POSITIONS),
         *((f"--{name}", None, cli.EITHER, text) for name, text in (SWITCHES | OF_FAIRSEQ).items()),
     ],
-    removed={"--arch": "this command makes the published drafter, block; specdec drafter trains "
-             "the faster one from a verifier"},
+    removed=dict.fromkeys(
+        ["--arch", *(f"--{no}{name}" for name in _FAST for no in ("", "no-"))],
+        "this command makes the published drafter, block; specdec drafter trains the faster one "
+        "from a verifier",
+    ),
 )  # fmt: skip
 
 if __name__ == "__main__":

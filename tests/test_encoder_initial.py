@@ -195,6 +195,7 @@ def test_separate_embeddings_stay_separate(program: Program) -> None:
             "1,9 must name 2 of the verifier's 2 decoder",
         ),
         ("--arch block_fast", {}, "--arch was removed: .*specdec drafter trains the faster"),
+        ("--no-swish", {}, "--no-swish was removed: .*specdec drafter trains the faster"),
         ("--share-all-embeddings", {"share_all_embeddings": False}, "--share-all-embeddings"),
     ],
 )
