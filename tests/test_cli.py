@@ -117,6 +117,7 @@ def test_a_file_gives_the_flags_that_are_not_given(tmp_path: Path) -> None:
         ("[translate]\nbetta = 3", "betta"),
         ("[translate]\nbeta = 'x'", '"x"'),
         ("[translate", "mine.toml"),
+        ("[translat]\nbeta = 3", "has no table [translate]"),
         (None, "mine.toml"),
     ],
 )

@@ -336,6 +336,19 @@ def test_an_interrupted_run_is_continued(monkeypatch: pytest.MonkeyPatch, cli: C
     assert cli.infer(*flags, "--resume") == expected
 
 
+def test_who_starts_an_interrupted_run_anew_is_told_so(
+    monkeypatch: pytest.MonkeyPatch, cli: Cli
+) -> None:
+    with monkeypatch.context() as patch:
+        broken_after(patch, 2, KeyboardInterrupt())
+        assert main(cli.arguments("--buffer-size", "6")) == 130
+    cli.capsys.readouterr()
+    for told in (True, False):  # the second replaces one that has finished
+        main(cli.arguments())
+        replaced = "the 12 lines of a run that did not finish are replaced; --resume"
+        assert (replaced in cli.capsys.readouterr().err) == told
+
+
 @pytest.mark.parametrize("special", ["-", "/dev/null"])
 def test_what_cannot_be_continued_is_not_promised_to_be(
     special: str, monkeypatch: pytest.MonkeyPatch, cli: Cli

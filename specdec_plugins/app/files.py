@@ -323,12 +323,17 @@ class Journal:
         self._origin = as_json(origin)
         self._recorded: dict[str, Any] | None = None
 
+    @property
+    def exists(self) -> bool:
+        """Whether a run on this output has not finished."""
+        return self._path is not None and self._path.exists()
+
     def read(self, complete_lines: int) -> bool:
         """Check the journal against an output of so many lines; False if there is no journal.
 
         Raises UserError if the output cannot be continued with these settings.
         """
-        if self._path is None or not self._path.exists():
+        if self._path is None or not self.exists:
             return False
         try:
             recorded = json.loads(self._path.read_text(encoding="utf-8"))

@@ -89,9 +89,13 @@ INFERENCE = replace(
                      group="published")
             for flag, allowed in {
                 "user-dir": (), "task": ("translation_lev_modified", "translation"),
-                "gen-subset": (), "max-sentences": (), "iter-decode-max-iter": ("0",),
+                "gen-subset": (), "iter-decode-max-iter": ("0",),
                 "iter-decode-eos-penalty": ("0", "0.0"), "iter-decode-with-beam": ("1",),
             }.items()
+        ),
+        Argument(
+            "max_sentences", ["--max-sentences", "--batch-size"], int,
+            f"{_NO_EFFECT}, see --batch", group="published",
         ),
     ],
 )  # fmt: skip
@@ -210,6 +214,11 @@ class Run:
         files = self.files
         check_places(files.inputs, files.outputs)
         if not files.resume:
+            if self.journal.exists:
+                self._say(
+                    f"{files.output_path}: the {count_lines(files.output_path)} lines of a run "
+                    "that did not finish are replaced; --resume would have continued it."
+                )
             return 0
         kept = min(count_lines(path) for path in files.outputs)
         if not self.journal.read(kept) and kept:

@@ -86,7 +86,7 @@ class Argument:
             help=self.help,
             metavar=metavar,
             group=groups[self.group or _FLAGS],
-            negative=None if self.negative else (),
+            negative=None if self.negative and self.kind is bool else (),
             consume_multiple=self.is_list,
             allow_repeating=True,
             show_default=False,
@@ -122,6 +122,11 @@ def _read_config(app: App, commands: tuple[str, ...], arguments: Any) -> None:
             path, keys = one.tokens[-1].value, app.name[0].split()[1:]
             file = Toml(path, root_keys=keys, must_exist=True, use_commands_as_keys=False)
             try:
+                table: Any = file.config
+                for key in keys:
+                    table = table.get(key) if isinstance(table, dict) else None
+                    if table is None:
+                        raise CycloptsError(msg=f"has no table [{'.'.join(keys)}]")
                 file(app, commands, arguments)
             except (CycloptsError, OSError) as error:
                 raise CycloptsError(msg=f"{path}: {error}") from error

@@ -31,6 +31,8 @@ PUBLISHED = (
 
 def test_the_published_command_line() -> None:
     settings, files = parse_options(PUBLISHED.split())
+    other_name = PUBLISHED.replace("--max-sentences", "--batch-size")
+    assert (settings, files) == parse_options(other_name.split())
     assert settings == Settings(
         data="dicts",
         verifier="v.pt",
