@@ -101,16 +101,6 @@ INFERENCE = replace(
 )  # fmt: skip
 
 
-def parse_options(
-    words: Sequence[str] | None = None, command: CommandLine = INFERENCE
-) -> tuple[Settings, FileOptions]:
-    """Settings and files of a command line.
-
-    Raises UserError for invalid values; exits with status 2 for flags that do not exist.
-    """
-    return read_options(command.given(words))
-
-
 def read_options(given: Mapping[str, Any]) -> tuple[Settings, FileOptions]:
     """Settings and files of the values of a command line. Raises UserError for invalid ones."""
     settings = make_settings(given_to(Settings, given))

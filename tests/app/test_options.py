@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from specdec_plugins.app.files import FileOptions
-from specdec_plugins.app.main import COMMAND, INFERENCE, parse_options
+from specdec_plugins.app.main import COMMAND, INFERENCE, read_options
 from specdec_plugins.app.options import build, check, declared, flags_of, like, option
 from specdec_plugins.app.settings import Settings, choose_device
 from specdec_plugins.corpus.cli import CommandLine
@@ -27,6 +27,10 @@ PUBLISHED = (
     "--input-path in.bpe --output-path out --block-size 15 --beta 3 --tau 1.0 --batch 1 --beam 5 "
     "--strategy specdec --cpu --fp16"
 )
+
+
+def parse_options(words: list[str]) -> tuple[Settings, FileOptions]:
+    return read_options(INFERENCE.given(words))
 
 
 def test_the_published_command_line() -> None:
