@@ -237,6 +237,10 @@ def _by_length(
     return found
 
 
+_ENOUGH = 100  # sentences for scores that mean something
+_TOO_FEW = "**{} sentences are too few for these scores, and for p, to mean anything.**"
+
+
 def report(record: Record, plots: Sequence[str]) -> str:
     """The whole report in Markdown."""
     rows, total = record["rows"], record["num_sentences"]
@@ -256,6 +260,7 @@ def report(record: Record, plots: Sequence[str]) -> str:
         table(_columns(list(rows[0]["scores"]), total), rows),
         "Accepted tokens: mean per round, with the verifier's own, without the end of sentence. p: "
         f"paired bootstrap of BLEU against beam 5, {record['bootstrap_samples']} samples.",
+        *([_TOO_FEW.format(total)] if total < _ENOUGH else []),
         "\n".join(f"* {metric}: `{signature}`" for metric, signature in signatures.items()),
         "## By sentence length",
         table(LENGTH_COLUMNS, by_length),

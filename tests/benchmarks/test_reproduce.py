@@ -69,6 +69,8 @@ def test_the_report_says_how_and_beside_what(record: dict[str, Any]) -> None:
     ):
         assert said in text
     assert "Published" not in report({**record, "pair": "en-ro"}, [])
+    assert "4 sentences are too few for these scores" in text
+    assert "too few" not in report({**record, "num_sentences": 100}, [])
     assert "4 sentences, 16 at a time" in report({**record, "batch": 16}, [])
 
 
