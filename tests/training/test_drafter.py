@@ -216,7 +216,10 @@ def test_two_processes_stop_together_and_go_on_as_if_never_stopped(plan: Plan) -
     assert load_checkpoint(plan.folder / loop.LAST)["epoch"] == 2
 
 
-def test_one_process_for_each_gpu_trains_as_torchrun_does(plan: Plan) -> None:
+def test_one_process_for_each_gpu_trains_as_torchrun_does(
+    plan: Plan, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
     loop._spawn(plan, measured, 2)
     assert load_checkpoint(plan.folder / loop.LAST)["update"] == 9
     assert (plan.folder / loop.BEST).is_file()
