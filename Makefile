@@ -55,7 +55,7 @@ bench: setup  ## every engine side by side, on the bundled pair or on PAIR= and 
 bench-gpu: setup  ## every engine side by side on a GPU (BENCH_GPU_FLAGS=)
 	@$(BENCH) --output $(RESULT).gpu --device cuda $(BENCH_GPU_FLAGS)
 
-check: setup  ## look for faults without running anything: ruff, mypy, shellcheck, workflows
+check: setup  ## look for faults without running anything: ruff, mypy, shellcheck, workflows, docs
 	@echo "check: ruff"
 	@$(PY) -m ruff check .
 	@$(PY) -m ruff format --check .
@@ -66,6 +66,8 @@ check: setup  ## look for faults without running anything: ruff, mypy, shellchec
 	@echo "check: workflows"
 	@.venv/bin/check-jsonschema --quiet --builtin-schema vendor.github-workflows .github/workflows/*.yml
 	@.venv/bin/zizmor --offline --quiet --strict-collection .github
+	@echo "check: docs"
+	@NO_MKDOCS_2_WARNING=1 .venv/bin/mkdocs build --strict --quiet
 
 format: setup  ## lay the code out as check wants it
 	@$(PY) -m ruff check --fix .

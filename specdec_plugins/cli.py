@@ -47,8 +47,8 @@ COMMANDS = {
 GROUPS = {"train": ("", "Train models."), "convert": ("", "Convert models and their data.")}
 
 
-def _app(has_flags: bool = False) -> App:
-    """All commands by name; they are imported only to know their flags, for completion."""
+def app(has_flags: bool = False) -> App:
+    """All commands by name; they are imported only to know their flags, for completion and docs."""
     from cyclopts import App  # a command that is found does not need it
 
     groups = {"": App(NAME, version=specdec_plugins.__version__)}
@@ -80,7 +80,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     from cyclopts import CycloptsError
 
     try:
-        _app("--install-completion" in words)(
+        app("--install-completion" in words)(
             words, exit_on_error=False, print_error=False, result_action="return_value"
         )
     except CycloptsError as error:
