@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from cyclopts.docs.markdown import generate_markdown_docs
 from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import File, Files
 
@@ -16,7 +17,7 @@ FLAGS = "docs/flags.md"
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
     """Each file under its path in the repository, so that one link serves both."""
-    for file in list(files.documentation_pages()) + list(files.media_files()):
+    for file in [one for one in files if one.src_dir == config.docs_dir]:  # not the theme's
         files.remove(file)
     for pattern in PAGES:
         for path in sorted(ROOT.glob(pattern)):
@@ -29,5 +30,5 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
 
 def flags() -> str:
     """Markdown with every command and flag, from their declarations."""
-    text = app(has_flags=True).generate_docs(output_format="markdown")
-    return text.replace("<", "&lt;")
+    told = generate_markdown_docs(app(has_flags=True), generate_toc=False, no_root_title=True)
+    return "# All commands and flags\n\n" + told.replace("<", "&lt;")
