@@ -13,15 +13,7 @@ import pytest
 
 import encoder_initial
 from specdec_plugins.app import convert, drafter
-from specdec_plugins.corpus import (
-    binarising,
-    checkpoints,
-    decontaminate,
-    distill,
-    frames,
-    prepare,
-    scoring,
-)
+from specdec_plugins.corpus import binarising, checkpoints, decontaminate, distill, prepare, scoring
 from specdec_plugins.errors import UserError
 from specdec_plugins.formats.output import check_output
 from specdec_plugins.training import run
@@ -181,7 +173,6 @@ IN_PLACE: dict[str, tuple[Run, str]] = {
     "bigrams of a training": (binarising.COMMAND.run, "data --output run/checkpoint_last.pt"),
     "specdec evaluate": (scoring.EVALUATE.run, "a b --json x/../b"),
     "encoder_initial.py": (encoder_initial.COMMAND.run, "--verifier a.pt --output x/../a.pt"),
-    "frames": (frames.COMMAND.run, "t.tsv --output x/../t.tsv"),
     "specdec convert": (PROGRAMS["specdec convert bundle"][0], "data --output x/../data --force"),
     "specdec convert inside": (
         PROGRAMS["specdec convert bundle"][0],
