@@ -167,7 +167,6 @@ IN_PLACE: dict[str, tuple[Run, str]] = {
     "specdec translate": (PROGRAMS["specdec translate"][0], "--input-path a --output-path x/../a"),
     "specdec-translate": (PROGRAMS["specdec-translate"][0], "--input a --output x/../a"),
     "specdec convert bigrams": (binarising.COMMAND.run, "data --output x/../data/dict.de.txt"),
-    "specdec convert shortlist": (binarising.SHORTLIST.run, "data --path a.pt --output x/../a.pt"),
     "specdec train average": (checkpoints.COMMAND.run, "a.pt b.pt --output x/../b.pt"),
     "average --last": (checkpoints.COMMAND.run, "run --last 1 --output run/checkpoint_last.pt"),
     "bigrams of a training": (binarising.COMMAND.run, "data --output run/checkpoint_last.pt"),

@@ -29,7 +29,6 @@ from torch import Tensor, distributed, nn
 from torch.multiprocessing.spawn import ProcessExitedException, spawn
 from torch.nn.utils.rnn import pad_sequence
 
-from specdec_plugins.corpus import binarising
 from specdec_plugins.corpus.cli import UNFINISHED, logger
 from specdec_plugins.corpus.resume import Log, sha256
 from specdec_plugins.corpus.teacher import DataBin
@@ -38,12 +37,12 @@ from specdec_plugins.formats.checkpoints import load_checkpoint, save_checkpoint
 from specdec_plugins.formats.models import read_model
 from specdec_plugins.training.networks import checkpoint_of, go_on_from, new_drafter
 from specdec_plugins.training.objective import BLOCKS, Objective, cut_blocks, draw_starts
+from specdec_plugins.training.shortlist import aligned_shortlist
 
 LAST, BEST, CURVE = "last.pt", "best.pt", "curve.jsonl"
 _MEASURED, _LISTED = "measured.pt", "shortlist.pt"
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 _RISE = 0.01  # accepted tokens; smaller gains do not count
-_ALIGNED = 30_000  # sentences that the shortlist is computed from
 _SHOWN = 10  # updates between two lines of progress
 # A running mean over about the last 500 updates gives a usable drafter at any time, as if the
 # learning rate had decayed.
@@ -304,7 +303,7 @@ class Training:
         """The shortlist's tensors; computed once, from the data alone."""
         path = self.plan.folder / _LISTED
         if not path.is_file():
-            found = binarising.aligned_shortlist(self.plan.data, _ALIGNED)
+            found = aligned_shortlist(self.plan.data)
             save_checkpoint({"model": found}, path)
         return load_checkpoint(path)["model"]
 

@@ -38,7 +38,7 @@ NAMES = [
 COMMANDS = [
     *(m.COMMAND for m in (binarising, checkpoints, decontaminate, distill, prepare, wmt)),
     *(run.VERIFIER, run.DRAFTER, scoring.EVALUATE, scoring.REF, recipe.COMMAND, convert.BUNDLE),
-    *(binarising.SHORTLIST, encoder_initial.COMMAND, main.INFERENCE, serving.COMMAND),
+    *(encoder_initial.COMMAND, main.INFERENCE, serving.COMMAND),
     *(benchmarks.run.COMMAND, benchmarks.reproduce.COMMAND),
 ]
 

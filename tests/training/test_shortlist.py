@@ -1,0 +1,45 @@
+"""Which target types the types of a source make likely."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy
+import pytest
+
+from specdec_plugins.formats.indexed import SentenceWriter
+from specdec_plugins.training.shortlist import aligned_shortlist, likely_types
+
+EOS = 2
+
+
+def test_what_goes_together_is_found(tmp_path: Path) -> None:
+    """Source type n means target type n + 10, in any order; 12 is in every sentence, as 22 is."""
+    random = numpy.random.default_rng(0)
+    sources = [[*random.choice(8, 3, replace=False) + 4, 12] for _ in range(300)]
+    targets = [[int(token) + 10 for token in random.permutation(source)] for source in sources]
+    first, second, t = likely_types(sources, targets, iterations=8)
+    best = numpy.searchsorted(first, numpy.unique(first))
+    assert (second[best] == numpy.unique(first) + 10).all()
+    assert (t[best] > 0.9).all()
+    for source in numpy.unique(first):
+        own = t[first == source]
+        assert own.sum() == pytest.approx(1)
+        assert (numpy.diff(own) <= 0).all()
+
+    for language, sentences in (("en", sources), ("de", targets)):
+        symbols = (f"w{number} 1\n" for number in range(20))
+        (tmp_path / f"dict.{language}.txt").write_text("".join(symbols))
+        with SentenceWriter(tmp_path / f"train.en-de.{language}", 24) as writer:
+            for sentence in sentences:
+                writer.add([*sentence, EOS])
+    found = aligned_shortlist(tmp_path)
+    common, types, starts = (
+        found[f"decoder.shortlist.{name}"].tolist() for name in ("common", "types", "starts")
+    )
+    assert len(starts) == 25
+    assert sorted(common[:2]) == [EOS, 22]  # in every sentence
+    assert sorted(common[2:]) == list(range(14, 22))
+    for source in range(4, 12):
+        assert types[starts[source]] == source + 10
+    assert starts[3] == starts[4]  # does not occur
