@@ -161,17 +161,10 @@ def run(args: argparse.Namespace) -> tuple[Record, Log]:
         "dtype": settings.dtype,
         "pair": f"{settings.source_lang}-{language}",
         "bootstrap_samples": args.samples,
-        "training": read_pieces(args.training) if args.training else {},
         "seen": seen_in_training(args.seen, sources, references) if args.seen else None,
         **figures(decodings, points, sources, references, language, args.samples),
     }
     return record, log
-
-
-def read_pieces(folder: Path) -> dict[str, Any]:
-    """The recorded pieces of each training of a recipe; empty if none were recorded."""
-    records = sorted(folder.glob("*/pieces.json"))
-    return {path.parent.name: json.loads(path.read_text(encoding="utf-8")) for path in records}
 
 
 def figures(
@@ -254,7 +247,6 @@ def report(record: Record, plots: Sequence[str]) -> str:
         f"```\n{record['command']}\n```",
         f"Machine: {in_words(record['machine'])}; torch threads {record['threads']}.",
         *([_seen(**record["seen"])] if record.get("seen") else []),
-        *(_pieces(name, found) for name, found in record.get("training", {}).items()),
         *([PUBLISHED.strip()] if record["pair"] == "en-de" else []),
         "## All systems",
         table(_columns(list(rows[0]["scores"]), total), rows),
@@ -276,22 +268,6 @@ def _seen(sources: int, targets: int) -> str:
     return (
         f"The training text has {sources} of the sources and {targets} of the references, apart "
         "from case, punctuation and spaces: scores may be too good."
-    )
-
-
-def _pieces(name: str, pieces: Sequence[dict[str, Any]]) -> str:
-    """A sentence on how a model was trained."""
-    restarts = [str(p["first_update"]) for p in pieces if p["start"] == "optimizer restarted"]
-    whole = [p["last_update"] for p in pieces if "last_update" in p]
-    text = f"Training of the {name}: {max(whole, default=0)} updates in"
-    if len(pieces) == 1:
-        return f"{text} one piece."
-    text += f" {len(pieces)} pieces"
-    if not restarts:
-        return f"{text}, each continued with the optimizer state of the one before."
-    return (
-        f"{text}; at update {', '.join(restarts)} it resumed from float16 weights alone, with a "
-        "new optimizer state and a short warm-up."
     )
 
 
@@ -368,11 +344,11 @@ COMMAND = cli.CommandLine(
         ("--batch", 1, _NUMBER, "sentences decoded together"),
         ("--samples", 1000, _NUMBER, "samples of the bootstrap"),
         ("--title", "", str, "title of the report (default: names of bundle and test set)"),
-        ("--training", None, Path, "--out of the recipe, to report its training"),
         ("--dtype", "float32", str, "precision of the networks"),
         ("--threads", None, _NUMBER, "torch threads"),
         ("--cpu", False, bool, "do not use a GPU"),
     ],
+    removed={"--training": "the log of each training says how it went on"},
 )
 
 if __name__ == "__main__":

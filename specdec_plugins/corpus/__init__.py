@@ -6,7 +6,7 @@ The shell scripts in ``scripts/`` call the modules of this package, each a comma
 - ``prepare``: turns parallel files into a data-bin (``tokenising``, ``binarising``);
 - ``wmt``: downloads, unpacks and prepares the published training sets;
 - ``distill``: translates a training set with the verifier (``teacher``);
-- ``checkpoints``: averages checkpoints, and runs trainings in pieces;
+- ``checkpoints``: averages checkpoints, and finds the one that a training goes on from;
 - ``scoring``: BLEU, chrF, compound-split BLEU, paired bootstrap.
 
 All commands of the project resume long work through ``resume``.

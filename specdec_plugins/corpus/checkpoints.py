@@ -1,13 +1,6 @@
-"""Averages checkpoints, and carries a training from one piece to the next.
+"""Averages checkpoints, and finds the one from which a training goes on.
 
-``restored`` finds the checkpoint from which a training goes on: the last one, or the furthest that
-is whole. ``open_piece`` runs before train.py: it writes ``checkpoint_last.pt`` if only weights
-exist, and returns the flags that end training in time. ``close_piece`` runs after it: it writes
-``weights.pt``, a checkpoint of float16 weights without Adam's moments, a sixth in size.
-
-If ``checkpoint_last.pt`` exists too, training resumes from it as if it had never stopped. If only
-``weights.pt`` was copied to a machine, the optimizer restarts, while schedule and epoch resume.
-``pieces.json`` lists all pieces, and says which of them restarted the optimizer.
+``restored`` finds it: the last one, or the furthest that is whole.
 """
 
 from __future__ import annotations
@@ -26,17 +19,15 @@ from tqdm import tqdm
 
 from specdec_plugins.corpus import cli
 from specdec_plugins.corpus.cli import UNFINISHED, logger
-from specdec_plugins.corpus.resume import locked, read_json, write_json
 from specdec_plugins.errors import UserError, require
 from specdec_plugins.formats.checkpoints import load_checkpoint, save_checkpoint
 from specdec_plugins.formats.models import TrainingRecord
 from specdec_plugins.formats.output import check_output, is_of_training, is_same_place
 
-LAST, WEIGHTS, RECORD = "checkpoint_last.pt", "weights.pt", "pieces.json"
+LAST = "checkpoint_last.pt"
 REPLACED = "checkpoint_last.pt.replaced"  # a last checkpoint in whose place another one came
-SHORTEST = 5.0  # seconds; a piece that would be shorter is not begun
-# Keys in a checkpoint, of the schedule's state and of the optimizer's (training.trainer).
-RESTARTED_AT = "restarted_at"  # the update it resumes from
+SHORTEST = 5.0  # seconds; a training of less is not begun
+# A key of the optimizer's state in a checkpoint (training.trainer).
 FLOAT32 = "float32"  # the weights that a model in 16 bits has rounded
 
 # fairseq's file names. A random number follows the three decimals of a best checkpoint, to tell
@@ -204,71 +195,37 @@ def kept_precision(folder: Path, wanted: str | None) -> str | None:
     return begun
 
 
-def portable(checkpoint: dict[str, Any]) -> dict[str, Any]:
-    """The same checkpoint in float16 and without moments; training can resume from it."""
-    optimizer = dict(checkpoint.get("last_optimizer_state") or {})
-    optimizer.pop(FLOAT32, None)
-    history = [dict(entry) for entry in checkpoint.get("optimizer_history") or []]
-    if history:
-        state = history[-1].get("lr_scheduler_state") or {}
-        history[-1]["lr_scheduler_state"] = {**state, RESTARTED_AT: num_updates(checkpoint)}
-    return {
-        **checkpoint,
-        "model": half(checkpoint["model"]),
-        "optimizer_history": history,
-        # Without state, Adam restarts its moments; it still needs its parameter groups.
-        "last_optimizer_state": {**optimizer, "state": {}} if optimizer else None,
-    }
+def stop_flags(folder: Path, until: float, now: float) -> list[str]:
+    """Flags of train.py that end the training in a folder at this Unix time; 0 = it has no end.
 
-
-def half(weights: dict[str, Tensor]) -> dict[str, Tensor]:
-    return changed(weights, lambda name, weight: weight.half())
-
-
-def open_piece(folder: Path, until: float, now: float) -> list[str]:
-    """Flags of train.py for this piece.
-
-    Raises UserError if the weights cannot be read or another run writes in the folder, and
-    SystemExit if no time is left.
+    Raises UserError if its checkpoints cannot be used, and SystemExit if no time is left.
     """
-    if until and until - now < SHORTEST:
-        logger.info("%s: no time is left; run the same command to resume", folder)
-        raise SystemExit(UNFINISHED)
-    with locked(folder):
-        checkpoint = restored(folder) or {}
-        first = num_updates(checkpoint)
-        piece = {"start": _how(checkpoint), "first_update": first, "began": now}
-        write_json(folder / RECORD, [*read_pieces(folder), piece])
     if not until:
         return []
+    if until - now < SHORTEST:
+        logger.info("%s: no time is left; run the same command to resume", folder)
+        raise SystemExit(UNFINISHED)
+    checkpoint = restored(folder, may_write=False) or {}
     # fairseq counts the time of earlier runs, which the checkpoint records.
     before = float(checkpoint.get("extra_state", {}).get("previous_training_time", 0.0))
     return ["--stop-time-hours", f"{(before + until - now) / 3600:.6f}"]
 
 
-def _how(checkpoint: dict[str, Any]) -> str:
-    """How a piece starts from this checkpoint."""
-    if not checkpoint:
-        return "fresh"
-    optimizer = checkpoint.get("last_optimizer_state") or {}
-    return "continued" if optimizer.get("state") else "optimizer restarted"
-
-
 def restored(folder: Path, may_write: bool = True) -> dict[str, Any] | None:
     """The checkpoint from which the training in ``folder`` goes on; None if there is none.
 
-    That is ``checkpoint_last.pt`` unless it is missing, cannot be used or is behind ``weights.pt``:
-    then the one with the most updates takes its place, if this process ``may_write``. Raises
-    UserError if there are checkpoints to go on from, but none that can be used.
+    That is ``checkpoint_last.pt`` unless it is missing or cannot be used: then the one with the
+    most updates takes its place, if this process ``may_write``. Raises UserError if there are
+    checkpoints to go on from, but none that can be used.
     """
-    last, weights = folder / LAST, folder / WEIGHTS
+    last = folder / LAST
     faults: list[UserError] = []
     path, checkpoint = last, _usable(last, faults)
     others = sorted({*folder.glob("checkpoint*.pt")} - {last}) if checkpoint is None else []
-    for other in (*others, weights):
+    for other in others:
         found = _usable(other, faults)
-        if found is None or (other in others and found.get("last_optimizer_state") is None):
-            continue  # those that are kept for an average cannot be resumed
+        if found is None or found.get("last_optimizer_state") is None:
+            continue  # averages cannot be resumed
         if checkpoint is None or num_updates(found) > num_updates(checkpoint):
             path, checkpoint = other, found
     if checkpoint is None and faults:
@@ -296,33 +253,11 @@ def _usable(path: Path, faults: list[UserError]) -> dict[str, Any] | None:
         return None
 
 
-def close_piece(folder: Path, updates: int, now: float) -> int:
-    """Write ``weights.pt`` and record the piece; returns the exit status: 0, or UNFINISHED."""
-    with locked(folder):
-        checkpoint = load_checkpoint(folder / LAST)
-        done = num_updates(checkpoint)
-        save_checkpoint(portable(checkpoint), folder / WEIGHTS)
-        for path in sorted(folder.glob("checkpoint_*_*.pt")):
-            _slim(path)
-        pieces = read_pieces(folder)
-        pieces[-1] |= {"last_update": done, "seconds": round(now - pieces[-1].pop("began"), 1)}
-        write_json(folder / RECORD, pieces)
-    logger.info("%s: update %d of %d, %d pieces", folder, done, updates, len(pieces))
+def end_of(folder: Path, updates: int) -> int:
+    """The exit status of a training that has ended: 0, or UNFINISHED if updates are left."""
+    done = num_updates(load_checkpoint(folder / LAST))
+    logger.info("%s: update %d of %d", folder, done, updates)
     return 0 if done >= updates else UNFINISHED
-
-
-def read_pieces(folder: Path) -> list[dict[str, Any]]:
-    """The pieces so far; one that was killed has no last update."""
-    path = folder / RECORD
-    return list(read_json(path)) if path.is_file() else []
-
-
-def _slim(path: Path) -> None:
-    """Reduce a checkpoint that is kept for an average to its weights, in float16."""
-    checkpoint = load_checkpoint(path)
-    if checkpoint.get("last_optimizer_state") is not None:
-        plain = {**checkpoint, "model": half(checkpoint["model"]), "last_optimizer_state": None}
-        save_checkpoint(plain, path)
 
 
 COMMAND = cli.CommandLine(

@@ -16,7 +16,7 @@ from pathlib import Path
 
 from specdec_plugins.errors import UserError, require
 
-_OF_TRAINING = re.compile(r"checkpoint(\d+|_\d+_\d+|_last|_best|\.best_.+)\.pt|weights\.pt")
+_OF_TRAINING = re.compile(r"checkpoint(\d+|_\d+_\d+|_last|_best|\.best_.+)\.pt")
 STANDARD = "-"  # standard input or output, where a path is expected
 
 

@@ -29,7 +29,6 @@ from specdec_plugins.training.commands import REDO, Command, Paused, Runner, fla
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 SAMPLES = "data/samples/en-de.tsv"
-TRAININGS = ("teacher", "verifier", "drafter")
 
 
 @dataclass(frozen=True)
@@ -380,9 +379,7 @@ class Recipe:
         found = []
         for name, words in self._test_sets():
             output = self.path(f"report-{name}")
-            words = specdec(
-                "bench reproduce", self.path("bundle"), *words, output=output, training=self.out
-            )
+            words = specdec("bench reproduce", self.path("bundle"), *words, output=output)
             words += shlex.split(self.args.report_flags)
             outputs = [f"{output}.md", f"{output}.json"]
             found.append(Command(f"report on {name}", words, outputs, flags(cpu=self.args.cpu)))
@@ -409,16 +406,13 @@ def _split(word: str) -> list[str]:
 
 
 def write_record(recipe: Recipe, command: Sequence[str], seconds: float) -> None:
-    """``recipe.json``: the settings, every call and how long it took, and the pieces."""
+    """``recipe.json``: the settings, every call and how long it took."""
     path = Path(recipe.path("recipe.json"))
     before = read_json(path)["calls"] if path.is_file() else []
-    # How each training was cut, as `corpus.checkpoints` records it.
-    records = {name: Path(recipe.path(name), "pieces.json") for name in TRAININGS}
     record = {
         "pair": recipe.args.pair,
         "preset": asdict(recipe.preset),
         "calls": [*before, {"command": list(command), "seconds": round(seconds, 1)}],
-        "pieces": {name: read_json(file) for name, file in records.items() if file.is_file()},
     }
     write_json(path, record)
 

@@ -1,4 +1,4 @@
-"""Train a verifier or a drafter with train.py: defaults, processes, pieces.
+"""Train a verifier or a drafter with train.py: defaults, processes, an end in time.
 
 The command lines are ``specdec train verifier`` and ``specdec train drafter``.
 """
@@ -19,12 +19,11 @@ from typing import Any, NamedTuple
 from specdec_plugins.corpus import cli
 from specdec_plugins.corpus.checkpoints import (
     LAST,
-    WEIGHTS,
     check_save_dir,
-    close_piece,
+    end_of,
     kept_precision,
-    open_piece,
     restored,
+    stop_flags,
 )
 from specdec_plugins.corpus.cli import UNFINISHED, logger
 from specdec_plugins.corpus.reading import check_file
@@ -82,9 +81,8 @@ _MACHINE = (
     ("workers", None, _NUMBER, "GPUs, or processes on CPUs (default: all GPUs, or one process)"),
     ("precision", None, ("fp32", "fp16", "bf16"), "precision of the training, kept on resuming "
      "(default: fp16 on GPUs, fp32 on CPUs)"),
-    ("until", 0, cli.at_least(0), f"end this piece at this Unix time with exit status {UNFINISHED};"
-     " run the same command to resume. To continue on another machine, copy weights.pt (float16),"
-     " pieces.json and the checkpoints to average from SAVE_DIR (default: no limit)"),
+    ("until", 0, cli.at_least(0), f"end at this Unix time with exit status {UNFINISHED}; run the "
+     "same command to resume (default: no limit)"),
     ("seed", 1, int, "seed of initialisation and training"),
     ("python", None, str, "Python interpreter (default: that of .venv)"),
 )  # fmt: skip
@@ -216,33 +214,23 @@ def initial_flags(args: argparse.Namespace, output: Path) -> list[str]:
 
 
 def _train(args: argparse.Namespace, flags: Sequence[Any]) -> None:
-    """Run train.py, or this piece of it if training is cut into pieces."""
+    """Run train.py, up to the time that --until gives."""
     launcher, device, num_workers, environment = _processes(args)
-    schedule, piece = _schedule(args), list[str]()
-    in_pieces = args.until or (args.save_dir / WEIGHTS).is_file()
-    if in_pieces:
-        # The same schedule, which warms up again if a piece began with weights alone.
-        schedule[0] += "_restarts"
-        piece = open_piece(args.save_dir, args.until, time.time())
+    end = stop_flags(args.save_dir, args.until, time.time())
     if (args.save_dir / LAST).is_file():
         logger.info("continuing from %s", args.save_dir / LAST)
     command = [
         *launcher, ROOT / "train.py", args.data, *flags, "--dropout", args.dropout,
-        "--lr", args.lr, "--warmup-updates", args.warmup, "--lr-scheduler", *schedule,
+        "--lr", args.lr, "--warmup-updates", args.warmup, "--lr-scheduler", *_schedule(args),
         "--keep-last-epochs", 10, "--log-interval", 100, "--max-update", args.updates,
         *_batch(args, num_workers), "--seed", args.seed,
-        "--save-dir", args.save_dir, *device, *piece, *args.flags,
+        "--save-dir", args.save_dir, *device, *end, *args.flags,
     ]  # fmt: skip
     words = list(map(str, command))
     logger.info("%s", shlex.join(words))
-    try:
-        status = call(words, environment)
-    except KeyboardInterrupt:  # train.py has saved
-        if in_pieces and (args.save_dir / LAST).is_file():
-            close_piece(args.save_dir, args.updates, time.time())
-        raise
-    if status == 0 and in_pieces:
-        status = close_piece(args.save_dir, args.updates, time.time())
+    status = call(words, environment)
+    if status == 0 and args.until:
+        status = end_of(args.save_dir, args.updates)
     if status:
         raise SystemExit(status)
 

@@ -1,14 +1,13 @@
-"""fairseq's trainer, whose training goes on as if it had not stopped, and its learning rates.
+"""fairseq's trainer, whose training goes on as if it had not stopped.
 
 ``Trainer`` writes whole checkpoints of finite numbers; ``Batches`` and ``FP16Optimizer`` save what
-fairseq's own would lose. Two schedules restart, and one falls with the hours of training.
+fairseq's own would lose.
 """
 
 import copy
 import hashlib
 import os
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from itertools import chain
 from math import isfinite
 from pathlib import Path
@@ -19,19 +18,10 @@ import torch
 from fairseq import optim, utils
 from fairseq.data.iterators import EpochBatchIterator
 from fairseq.file_io import PathManager
-from fairseq.optim.lr_scheduler import FairseqLRScheduler, register_lr_scheduler
-from fairseq.optim.lr_scheduler.inverse_square_root_schedule import (
-    InverseSquareRootLRScheduleConfig,
-    InverseSquareRootSchedule,
-)
-from fairseq.optim.lr_scheduler.polynomial_decay_schedule import (
-    PolynomialDecayLRSchedule,
-    PolynomialDecayLRScheduleConfig,
-)
 from fairseq.trainer import Trainer as FairseqTrainer
 from torch import Tensor
 
-from specdec_plugins.corpus.checkpoints import FLOAT32, LAST, RESTARTED_AT
+from specdec_plugins.corpus.checkpoints import FLOAT32, LAST
 from specdec_plugins.errors import UserError, require
 from specdec_plugins.formats.checkpoints import copy_checkpoint, not_finite, save_checkpoint
 
@@ -225,57 +215,3 @@ class FP16Optimizer(optim.FP16Optimizer):
 
 
 optim.FP16Optimizer = FP16Optimizer  # which the trainer makes
-
-
-@dataclass
-class _Restarts:
-    # No postponed annotations in this module: fairseq reads this type itself.
-    restart_warmup_updates: int = field(
-        default=100,
-        metadata={"help": "updates over which the rate rises again after the optimizer restarted"},
-    )
-
-
-@dataclass
-class InverseSqrtRestartsConfig(_Restarts, InverseSquareRootLRScheduleConfig):
-    pass
-
-
-@dataclass
-class PolynomialDecayRestartsConfig(_Restarts, PolynomialDecayLRScheduleConfig):
-    pass
-
-
-class _Restarting(FairseqLRScheduler):
-    """One of fairseq's schedules, times a ramp after the update recorded in the checkpoint.
-
-    A checkpoint without Adam's moments (``corpus.checkpoints`` writes them) records that update.
-    Adam then knows the gradient's scale from few updates; the ramp keeps their steps short.
-    """
-
-    restarted_at: int | None = None
-
-    def state_dict(self) -> dict[str, Any]:
-        return {**super().state_dict(), RESTARTED_AT: self.restarted_at}
-
-    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        super().load_state_dict(state_dict)
-        self.restarted_at = state_dict.get(RESTARTED_AT)
-
-    def step_update(self, num_updates: int) -> float:
-        rate: float = super().step_update(num_updates)
-        ramp = self.cfg.restart_warmup_updates
-        if self.restarted_at is not None and ramp > 0:
-            rate *= min(1.0, (num_updates - self.restarted_at + 1) / ramp)
-            self.optimizer.set_lr(rate)
-        return rate
-
-
-@register_lr_scheduler("inverse_sqrt_restarts", dataclass=InverseSqrtRestartsConfig)
-class InverseSqrtRestarts(_Restarting, InverseSquareRootSchedule):
-    pass
-
-
-@register_lr_scheduler("polynomial_decay_restarts", dataclass=PolynomialDecayRestartsConfig)
-class PolynomialDecayRestarts(_Restarting, PolynomialDecayLRSchedule):
-    pass

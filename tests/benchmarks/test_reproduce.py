@@ -74,16 +74,6 @@ def test_the_report_says_how_and_beside_what(record: dict[str, Any]) -> None:
     assert "4 sentences, 16 at a time" in report({**record, "batch": 16}, [])
 
 
-def test_the_report_tells_where_the_optimizer_restarted(record: dict[str, Any]) -> None:
-    first = {"start": "fresh", "first_update": 0, "last_update": 70}
-    killed = {"start": "continued", "first_update": 70}
-    last = {"start": "optimizer restarted", "first_update": 70, "last_update": 90}
-    training = {"drafter": [first, killed, last], "teacher": [first]}
-    text = report({**record, "training": training}, [])
-    assert "Training of the drafter: 90 updates in 3 pieces; at update 70 it resumed from" in text
-    assert "Training of the teacher: 70 updates in one piece." in text
-
-
 def test_a_report_on_a_part_of_a_file_says_what_training_has_seen_of_it(
     record: dict[str, Any], tmp_path: Path
 ) -> None:

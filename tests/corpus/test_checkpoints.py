@@ -1,4 +1,4 @@
-"""Checkpoints: which are averaged and to what, and what goes from one piece to the next."""
+"""Checkpoints: which are averaged and to what, and from which a training goes on."""
 
 from __future__ import annotations
 
@@ -13,11 +13,10 @@ from specdec_plugins.corpus import checkpoints
 from specdec_plugins.corpus.checkpoints import (
     average,
     best_checkpoints,
-    close_piece,
+    end_of,
     last_checkpoints,
-    open_piece,
-    read_pieces,
     restored,
+    stop_flags,
 )
 from specdec_plugins.corpus.cli import UNFINISHED
 from specdec_plugins.formats.checkpoints import load_checkpoint, save_checkpoint
@@ -134,57 +133,15 @@ def checkpoint(updates: int, seconds: float = 0.0) -> dict[str, Any]:
     }
 
 
-def test_the_end_of_a_piece_counts_what_earlier_pieces_took(tmp_path: Path) -> None:
-    assert open_piece(tmp_path / "new", until=0, now=100.0) == []  # it has no end
-    assert read_pieces(tmp_path / "new")[0]["start"] == "fresh"
+def test_the_end_of_a_training_counts_what_its_earlier_runs_took(tmp_path: Path) -> None:
+    assert stop_flags(tmp_path, until=0, now=100.0) == []
     save_checkpoint(checkpoint(50, seconds=7200), tmp_path / "checkpoint_last.pt")
-    flag, hours = open_piece(tmp_path, until=100 + 360, now=100.0)
+    flag, hours = stop_flags(tmp_path, until=100 + 360, now=100.0)
     assert (flag, float(hours)) == ("--stop-time-hours", pytest.approx(2.1))
-    assert read_pieces(tmp_path)[0]["start"] == "continued"
-
-
-def test_no_piece_begins_when_time_is_up(tmp_path: Path) -> None:
+    assert (end_of(tmp_path, updates=51), end_of(tmp_path, updates=50)) == (UNFINISHED, 0)
     with pytest.raises(SystemExit) as stopped:
-        open_piece(tmp_path, until=101, now=100.0)
+        stop_flags(tmp_path, until=101, now=100.0)
     assert stopped.value.code == UNFINISHED
-    assert list(tmp_path.iterdir()) == []
-
-
-def test_weights_travel_in_half_and_the_optimizer_starts_anew(tmp_path: Path) -> None:
-    here, there = tmp_path / "here", tmp_path / "there"
-    save_checkpoint(checkpoint(50), here / "checkpoint_last.pt")
-    save_checkpoint(checkpoint(40), here / "checkpoint_2_40.pt")
-    open_piece(here, until=200, now=100.0)
-    assert close_piece(here, updates=80, now=160.0) == UNFINISHED
-    for name in ("weights.pt", "pieces.json"):
-        there.mkdir(exist_ok=True)
-        (there / name).write_bytes((here / name).read_bytes())
-
-    open_piece(there, until=0, now=300.0)
-    begun = load_checkpoint(there / "checkpoint_last.pt")
-    weights = begun["model"]
-    assert weights["embed"].dtype == torch.float16
-    assert weights["version"].dtype == torch.int64
-    assert weights["embed"].data_ptr() == weights["output"].data_ptr()  # still one table
-    assert begun["last_optimizer_state"] == {"state": {}, "param_groups": [{"lr": 1.0}]}
-    assert begun["optimizer_history"][-1]["lr_scheduler_state"]["restarted_at"] == 50
-    first, second = read_pieces(there)
-    assert (first["start"], first["first_update"], first["last_update"]) == ("continued", 50, 50)
-    assert first["seconds"] == 60
-    assert (second["start"], second["first_update"]) == ("optimizer restarted", 50)
-
-    kept = load_checkpoint(here / "checkpoint_2_40.pt")
-    assert kept["last_optimizer_state"] is None
-    assert kept["model"]["embed"].dtype == torch.float16
-    # Where training stands, its own checkpoint stays whole.
-    assert load_checkpoint(here / "checkpoint_last.pt")["last_optimizer_state"]["state"]
-
-    # Weights that are further than what is here win.
-    save_checkpoint(checkpoint(50), there / "checkpoint_last.pt")
-    save_checkpoint(checkpoints.portable(checkpoint(70)), there / "weights.pt")
-    open_piece(there, until=0, now=1.0)
-    assert read_pieces(there)[-1]["first_update"] == 70
-    assert close_piece(there, updates=70, now=2.0) == 0
 
 
 LAST = "checkpoint_last.pt"
@@ -207,7 +164,6 @@ def test_a_training_goes_on_from_the_furthest_whole_checkpoint(
     for updates in (8, 9, 10):
         save_checkpoint(checkpoint(updates), tmp_path / f"checkpoint_1_{updates}.pt")
     save_checkpoint({**checkpoint(11), "last_optimizer_state": None}, tmp_path / "checkpoint3.pt")
-    save_checkpoint(checkpoint(6), tmp_path / "weights.pt")
     save_checkpoint(diverged(20), tmp_path / "checkpoint_best.pt")
     if fault != "missing":
         save_checkpoint(diverged(12) if fault == "diverged" else checkpoint(12), tmp_path / LAST)
@@ -217,7 +173,7 @@ def test_a_training_goes_on_from_the_furthest_whole_checkpoint(
 
     found = restored(tmp_path, may_write=False)
     assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before
-    open_piece(tmp_path, until=0, now=1.0)
+    restored(tmp_path)
     assert found is not None
     assert [checkpoints.num_updates(c) for c in (found, load_checkpoint(tmp_path / LAST))] == [
         10
@@ -227,16 +183,12 @@ def test_a_training_goes_on_from_the_furthest_whole_checkpoint(
     assert said[fault] in caplog.text
     if fault != "missing":  # what cannot be used is kept, nevertheless
         assert (tmp_path / "checkpoint_last.pt.replaced").read_bytes() == before[LAST]
-    (piece,) = read_pieces(tmp_path)
-    assert (piece["start"], piece["first_update"]) == ("continued", 10)
 
 
 def test_a_whole_last_checkpoint_is_taken_as_it_is(tmp_path: Path) -> None:
     assert restored(tmp_path / "none") is None
     save_checkpoint(checkpoint(9), tmp_path / LAST)
     save_checkpoint(checkpoint(10), tmp_path / "checkpoint_1_10.pt")
-    save_checkpoint(checkpoint(9), tmp_path / "weights.pt")
-    cut(tmp_path / "weights.pt")
     before = {path.name: path.stat().st_ino for path in tmp_path.iterdir()}
     assert checkpoints.num_updates(restored(tmp_path) or {}) == 9
     assert {path.name: path.stat().st_ino for path in tmp_path.iterdir()} == before
@@ -245,5 +197,5 @@ def test_a_whole_last_checkpoint_is_taken_as_it_is(tmp_path: Path) -> None:
 def test_nothing_begins_anew_over_checkpoints_that_cannot_be_used(tmp_path: Path) -> None:
     save_checkpoint(checkpoint(9), tmp_path / LAST)
     cut(tmp_path / LAST)
-    for call in (restored, lambda folder: open_piece(folder, until=0, now=1.0)):
+    for call in (restored, lambda folder: stop_flags(folder, until=9, now=1.0)):
         refused("checkpoint_last.pt: damaged.*no other.*give another --save-dir", call, tmp_path)

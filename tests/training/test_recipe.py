@@ -16,6 +16,7 @@ from benchmarks import reproduce
 from specdec_plugins import cli
 from specdec_plugins.app import convert, drafter
 from specdec_plugins.corpus import checkpoints, decontaminate, distill, prepare
+from specdec_plugins.corpus.cli import UNFINISHED
 from specdec_plugins.errors import UserError
 from specdec_plugins.formats.checkpoints import save_checkpoint
 from specdec_plugins.training import recipe, run
@@ -378,6 +379,25 @@ def test_a_stopped_training_does_not_promise_what_it_may_not_have(
     words = ["--data", str(tmp_path), "--save-dir", str(tmp_path / "save"), "--cpu"]
     assert run.VERIFIER.run([*words, "--until", "9999999999"]) == 130
     assert "goes on from the last checkpoint, if one was saved" in capsys.readouterr().err
+
+
+def test_a_training_whose_time_is_up_says_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    called: list[str] = []
+
+    def train(command: list[str], _: object) -> int:
+        called[:] = command
+        done = {"model": {}, "optimizer_history": [{"num_updates": 5}]}
+        save_checkpoint(done, tmp_path / "save" / "checkpoint_last.pt")
+        return 0
+
+    monkeypatch.setattr(run, "call", train)
+    words = ["--data", str(tmp_path), "--save-dir", str(tmp_path / "save"), "--cpu", "--updates"]
+    with pytest.raises(SystemExit) as ended:
+        run.VERIFIER.run([*words, "6", "--until", "9999999999"])
+    assert ended.value.code == UNFINISHED
+    assert "--stop-time-hours" in called
 
 
 def test_heads_that_do_not_fit_are_refused_before_the_data_is_read() -> None:

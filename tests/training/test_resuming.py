@@ -11,7 +11,6 @@ import pytest
 import torch
 
 import train
-from specdec_plugins.corpus.checkpoints import portable
 from specdec_plugins.formats.checkpoints import load_checkpoint
 from tests.refusals import refused
 from tests.training.conftest import SIZES
@@ -69,16 +68,13 @@ def test_three_pieces_are_one_training(flags: list[str], tmp_path: Path, data: P
 
 
 def test_a_checkpoint_in_16_bits_holds_the_weights_in_full(tmp_path: Path, data: Path) -> None:
-    """Once, though model and optimizer have them; without the optimizer, they are rounded."""
+    """Once, though model and optimizer have them."""
     state = trained(tmp_path, data, *COMMON, *SIZES, *VERIFIER, "--bf16", "--max-update", 2)
     model, whole = state["model"], state["last_optimizer_state"]["float32"]
     kept = {weight.data_ptr() for weight in model.values()}
     assert kept.issuperset(weight.data_ptr() for weight in whole)
     weight = model["encoder.layers.0.fc1.weight"]
     assert weight.bfloat16().float().ne(weight).float().mean() > 0.9
-    travelling = portable(state)
-    assert "float32" not in travelling["last_optimizer_state"]
-    assert travelling["model"]["encoder.layers.0.fc1.weight"].dtype == torch.float16
 
 
 def test_weights_in_one_tensor_as_on_a_gpu_come_back_too(

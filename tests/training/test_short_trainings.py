@@ -1,97 +1,22 @@
-"""Trainings of a few updates: in two pieces, and of exits, heads and an assistant."""
+"""Trainings of a few updates: of exits, heads and an assistant."""
 
 from __future__ import annotations
 
-import json
-import re
 import shlex
-import time
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 import torch
 
-from specdec_plugins.corpus.checkpoints import average, last_checkpoints
-from specdec_plugins.corpus.cli import UNFINISHED
 from specdec_plugins.decoding.networks import MedusaHeads, Transformer
 from specdec_plugins.errors import UserError
 from specdec_plugins.formats.checkpoints import load_checkpoint
 from specdec_plugins.formats.dictionaries import Dictionary
 from specdec_plugins.formats.models import load_network
-from tests.programs import SPECDEC, python, run
+from tests.programs import python
 from tests.training.conftest import SIZES, decoded
-from tests.warm_python import warm_python
 
 pytestmark = [pytest.mark.fairseq, pytest.mark.integration]
-
-SMALL = shlex.split("--encoder-layers 1 --decoder-layers 1 --width 16 --ffn 16 --heads 2")
-SAVING = shlex.split(
-    "--save-interval-updates 1 --keep-interval-updates 3 --no-epoch-checkpoints "
-    "--disable-validation --log-format simple --log-interval 1"
-)
-
-
-@pytest.mark.parametrize("schedule", [[], ["--end-lr", "1e-5"]])
-def test_a_training_goes_on_elsewhere_from_weights_alone(
-    data: Path, tmp_path: Path, schedule: list[str]
-) -> None:
-    here, there = tmp_path / "here", tmp_path / "there"
-    common = ["--data", data, *SMALL, "--warmup", 4, "--batch-tokens", 64, "--max-tokens", 32]
-    common += schedule
-
-    def train(folder: Path, updates: int, *more: str, expect: int = 0) -> str:
-        command = [*SPECDEC, "train", "verifier", "--save-dir", folder, "--updates", updates]
-        command += [*common, "--until", round(time.time()) + 3600, "--workers", 2, "--cpu"]
-        command += ["--", *SAVING, *more]
-        return run(*command, expect=expect, PYTHON=warm_python()).stdout
-
-    # The flag that --until becomes, with an hour that is over behind the first update.
-    train(here, 10**6, "--stop-time-hours", "1e-9", expect=UNFINISHED)
-    (first,) = json.loads((here / "pieces.json").read_text())
-    done = first["last_update"]
-    assert (first["start"], first["first_update"], done) == ("fresh", 0, 1)
-
-    there.mkdir()
-    for name in ("weights.pt", "pieces.json", *(p.name for p in here.glob("checkpoint_*_*.pt"))):
-        (there / name).write_bytes((here / name).read_bytes())
-    log = train(there, done + 3)
-    _, second = json.loads((there / "pieces.json").read_text())
-    assert (second["start"], second["first_update"]) == ("optimizer restarted", done)
-    assert second["last_update"] == done + 3
-    # The schedule went on where it was, and rises again from there.
-    rates = [float(rate) for rate in re.findall(r"train_inner .*?\blr=([\d.e-]+)", log)]
-    assert len(rates) >= 2
-    assert rates == sorted(rates)
-    assert 0 < rates[-1] < 0.1 * 7e-4
-    # The average takes checkpoints of both pieces.
-    kept = last_checkpoints(there, 2, "update")
-    assert average(kept)["model"]["encoder.embed_tokens.weight"].isfinite().all()
-
-
-@pytest.mark.parametrize("name", ["InverseSqrtRestarts", "PolynomialDecayRestarts"])
-def test_the_rate_rises_again_behind_a_restart(name: str) -> None:
-    from fairseq.optim.sgd import SGD
-
-    from specdec_plugins.training import trainer
-
-    falling = {"end_learning_rate": 0.1, "total_num_update": 50, "power": 1.0}
-    values = {"warmup_updates": 10, "warmup_init_lr": 0.0, "lr": [1.0], **falling}
-    values |= {"momentum": 0.0, "weight_decay": 0.0}
-    cfg = SimpleNamespace(**values, force_anneal=None, restart_warmup_updates=4)
-    restarting = getattr(trainer, name)
-    _, of_fairseq = restarting.__bases__
-    weight = torch.nn.Parameter(torch.zeros(1))
-    with_restart, stock = (
-        schedule(cfg, SGD(cfg, [weight])) for schedule in (restarting, of_fairseq)
-    )
-    assert with_restart.step_update(40) == stock.step_update(40)
-    with_restart.load_state_dict({**stock.state_dict(), "restarted_at": 40})
-    shares = [with_restart.step_update(n) / stock.step_update(n) for n in range(40, 46)]
-    assert shares == pytest.approx([0.25, 0.5, 0.75, 1, 1, 1])
-    assert with_restart.optimizer.get_lr() == stock.optimizer.get_lr()
-    assert with_restart.state_dict()["restarted_at"] == 40
-
 
 COMMON = shlex.split(
     "--task translation --optimizer adam --lr 1e-3 --max-tokens 100 --log-interval 1 "
